@@ -1,0 +1,133 @@
+"""What travels from environments to the learner: frozen records.
+
+Token ids are kept verbatim: what the policy sampled is what is trained on, and
+nothing here is ever tokenised twice.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+
+import numpy as np
+
+
+class Status(enum.Enum):
+  """How an attempt stands, in AgentRL's words.
+
+  What the policy did is trained on. What broke around it is retried, then
+  masked out of its group, and never scored.
+  """
+
+  RUNNING = "running"
+  COMPLETED = "completed"
+  TASK_LIMIT_REACHED = "task limit reached"
+  AGENT_VALIDATION_FAILED = "agent validation failed"
+  AGENT_INVALID_ACTION = "agent invalid action"
+  AGENT_CONTEXT_LIMIT = "agent context limit"
+  TASK_ERROR = "task error"
+  CANCELLED = "cancelled"
+  UNKNOWN = "unknown"
+
+  @property
+  def is_policys_doing(self) -> bool:
+    """Whether an attempt that ended so may be trained on."""
+    return self in _POLICYS_DOING
+
+
+_POLICYS_DOING = frozenset(
+  {
+    Status.COMPLETED,
+    Status.TASK_LIMIT_REACHED,
+    Status.AGENT_VALIDATION_FAILED,
+    Status.AGENT_INVALID_ACTION,
+    Status.AGENT_CONTEXT_LIMIT,
+  }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """One problem: the environment's name, a split, and an index within it."""
+
+  name: str
+  split: str
+  index: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Turn:
+  """One answer of the policy and what stood before it.
+
+  Arrays over the sampled tokens have equal length. Log-probabilities are in
+  nats. `behavior_logprob` is under the distribution that the token was drawn
+  from (temperature and truncation applied); `raw_logprob` at temperature 1.
+  `version` is the number of optimizer updates behind the weights that sampled
+  the token, -1 for a token that no policy sampled (an expert's).
+  """
+
+  observation: np.ndarray  # int32 [O], tokens appended since the last answer
+  sampled: np.ndarray  # int32 [A]
+  behavior_logprob: np.ndarray  # float32 [A]
+  raw_logprob: np.ndarray  # float32 [A]
+  version: np.ndarray  # int32 [A]
+  slot: int = 0  # version slot that answered; 0 follows the learner
+  reward: float = 0.0  # what the environment paid for this answer
+
+  def __post_init__(self) -> None:
+    sizes = {
+      name: len(getattr(self, name))
+      for name in ("sampled", "behavior_logprob", "raw_logprob", "version")
+    }
+    if len(set(sizes.values())) > 1:
+      raise ValueError(f"one entry per sampled token is needed, found {sizes}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trajectory:
+  """One attempt at one task, from the first observation to the last reward."""
+
+  task: Task
+  group_id: str
+  attempt: int  # position within the group
+  seed: int
+  turns: tuple[Turn, ...]
+  status: Status
+  reward: float  # the environment's verdict, before any shaping
+  metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  transcript: tuple[Mapping[str, object], ...] = ()  # OpenAI messages
+
+  @property
+  def num_tokens(self) -> int:
+    """Prompt, observations and answers together."""
+    return sum(len(t.observation) + len(t.sampled) for t in self.turns)
+
+  @property
+  def num_sampled(self) -> int:
+    """Tokens that are trained on."""
+    return sum(len(t.sampled) for t in self.turns)
+
+  @property
+  def oldest_version(self) -> int:
+    """The version of its oldest sampled token, slot 0 only if any is."""
+    fresh = [t.version for t in self.turns if t.slot == 0 and len(t.version)]
+    every = fresh or [t.version for t in self.turns if len(t.version)]
+    return min((int(v.min()) for v in every), default=-1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Group:
+  """The attempts at one task that are judged against each other.
+
+  Only attempts that may be trained on are members; `num_masked` counts those
+  that were lost to faults of ours, after their retries.
+  """
+
+  id: str
+  task: Task
+  trajectories: tuple[Trajectory, ...]
+  num_masked: int = 0
+
+  @property
+  def oldest_version(self) -> int:
+    """The version of its oldest trajectory."""
+    return min((t.oldest_version for t in self.trajectories), default=-1)

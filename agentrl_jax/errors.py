@@ -1,0 +1,41 @@
+"""Every error the framework raises on purpose, by the boundary it crosses.
+
+A policy's mistake is no error: it is a message to the policy. What stands here
+is for people, and each says what was found, what is allowed and what to do.
+"""
+
+
+class AgentRLError(Exception):
+  """The root: catch it to catch what the framework knows about."""
+
+
+class ConfigError(AgentRLError, ValueError):
+  """A setting is wrong; raised before anything is compiled or started."""
+
+
+class EnvironmentFault(AgentRLError):
+  """An environment broke: the attempt is retried, then masked, never scored."""
+
+
+class GeneratorFault(AgentRLError):
+  """The rollout engine could not answer; its cause is chained."""
+
+
+class ServerFull(GeneratorFault):
+  """The engine takes no more requests now; try again later."""
+
+
+class PromptTooLong(GeneratorFault):
+  """Prompt and answer budget do not fit in the engine's context."""
+
+
+class QueueClosed(AgentRLError):
+  """The other side of a queue has gone."""
+
+
+class DeadlineExceeded(AgentRLError, TimeoutError):
+  """A wait was too long. Says who waited for whom and where to look."""
+
+
+class CheckpointError(AgentRLError):
+  """A checkpoint is corrupt or of another shape; names file and leaf."""

@@ -1,0 +1,54 @@
+"""How anyone asks a policy for an answer: tokens in, tokens out.
+
+This module needs neither jax nor an engine, so the controller can import it.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingSpec:
+  """How one answer is to be sampled."""
+
+  slot: int = 0  # version slot; 0 follows the learner
+  temperature: float = 1.0  # 0 is greedy
+  top_k: int = 0  # 0 keeps all
+  top_p: float = 1.0  # 1 keeps all
+  max_tokens: int = 128  # of the answer, its stop token included
+  stop_token: int = -1  # ends the answer and belongs to it; -1: none
+  seed: int = 0  # with the position alone, decides every draw
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Answer:
+  """What was sampled; arrays as in `data.trajectory.Turn`."""
+
+  sampled: np.ndarray  # int32 [A], the stop token last if it was drawn
+  behavior_logprob: np.ndarray  # float32 [A]
+  raw_logprob: np.ndarray  # float32 [A]
+  version: np.ndarray  # int32 [A]
+  slot: int
+  num_reused: int = 0  # prompt tokens whose keys and values were at hand
+
+
+class Generator(Protocol):
+  """A policy that answers; slots hold its versions."""
+
+  @property
+  def num_slots(self) -> int:
+    """How many versions are served side by side."""
+    ...
+
+  async def generate(
+    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+  ) -> Answer:
+    """Waits for the answer. Cancelling frees the slot that decodes it.
+
+    Raises `PromptTooLong` before anything is queued, and `GeneratorFault`,
+    with its cause, if the engine fails.
+    """
+    ...
