@@ -1,0 +1,109 @@
+"""Causal grouped-query attention: over packed rows, and over a cache.
+
+Axes: B rows or lanes, T or C tokens, S cache slots, K key/value heads, G query
+heads per key/value head, H channels of a head. Pure functions.
+"""
+
+import jax
+import jax.numpy as jnp
+
+_MASKED = -1e30  # finite, so that a row with nothing to attend to stays finite
+
+
+def rotate(x_BTNH: jax.Array, position_BT: jax.Array, theta: float):
+  """Rotary positions (arXiv:2104.09864) in the half-split layout of Qwen."""
+  half = x_BTNH.shape[-1] // 2
+  frequency_H = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  angle_BTH = position_BT[..., None].astype(jnp.float32) * frequency_H
+  cos, sin = jnp.cos(angle_BTH)[:, :, None], jnp.sin(angle_BTH)[:, :, None]
+  low, high = x_BTNH[..., :half], x_BTNH[..., half:]
+  turned = jnp.concatenate(
+    [low * cos - high * sin, high * cos + low * sin], axis=-1
+  )
+  return turned.astype(x_BTNH.dtype)
+
+
+def attend_packed(
+  q_BTKGH: jax.Array,
+  k_BTKH: jax.Array,
+  v_BTKH: jax.Array,
+  segment_BT: jax.Array,
+  *,
+  block: int,
+) -> jax.Array:
+  """Each token attends to earlier tokens of its own segment, itself included.
+
+  Queries are taken `block` at a time, each block against the keys up to its own
+  end: what lies above the diagonal is never computed. 0 takes them all at once.
+  """
+  length = q_BTKGH.shape[1]
+  block = block or length
+  return jnp.concatenate(
+    [
+      _attend_until(
+        q_BTKGH[:, start : start + block],
+        k_BTKH[:, : start + block],
+        v_BTKH[:, : start + block],
+        segment_BT,
+        start,
+      )
+      for start in range(0, length, block)
+    ],
+    axis=1,
+  )
+
+
+def _attend_until(q_BTKGH, k_BSKH, v_BSKH, segment_BT, start: int):
+  num_queries, num_keys = q_BTKGH.shape[1], k_BSKH.shape[1]
+  query_T = start + jnp.arange(num_queries)
+  causal_TS = jnp.arange(num_keys) <= query_T[:, None]
+  same_BTS = (
+    segment_BT[:, start : start + num_queries, None]
+    == segment_BT[:, None, :num_keys]
+  )
+  score_BKGTS = jnp.einsum(
+    "btkgh,bskh->bkgts", q_BTKGH, k_BSKH, preferred_element_type=jnp.float32
+  )
+  score_BKGTS = score_BKGTS * q_BTKGH.shape[-1] ** -0.5
+  visible_BTS = causal_TS & same_BTS
+  weight_BKGTS = jax.nn.softmax(
+    jnp.where(visible_BTS[:, None, None], score_BKGTS, _MASKED), axis=-1
+  )
+  return jnp.einsum(
+    "bkgts,bskh->btkgh", weight_BKGTS.astype(v_BSKH.dtype), v_BSKH
+  )
+
+
+def attend_cache(
+  q_BCKGH: jax.Array,
+  k_BKSH: jax.Array,
+  v_BKSH: jax.Array,
+  position_BC: jax.Array,
+) -> jax.Array:
+  """Each token attends to the slots of its lane up to its own position.
+
+  One token per lane, the decoding case, is written as products and sums that
+  XLA fuses into a single pass over the cache; as batched matrix products it
+  takes four times as long on a CPU.
+  """
+  scale = q_BCKGH.shape[-1] ** -0.5
+  num_slots = k_BKSH.shape[2]
+  visible_BCS = jnp.arange(num_slots) <= position_BC[..., None]
+  if q_BCKGH.shape[1] == 1:
+    score_BKGS = jnp.sum(
+      q_BCKGH[:, 0, :, :, None].astype(jnp.float32) * k_BKSH[:, :, None], -1
+    )
+    weight_BKGS = jax.nn.softmax(
+      jnp.where(visible_BCS[:, 0, None, None], score_BKGS * scale, _MASKED), -1
+    )
+    mixed_BKGH = jnp.sum(weight_BKGS[..., None] * v_BKSH[:, :, None], -2)
+    return mixed_BKGH[:, None].astype(v_BKSH.dtype)
+  score_BKGCS = jnp.einsum(
+    "bckgh,bksh->bkgcs", q_BCKGH, k_BKSH, preferred_element_type=jnp.float32
+  )
+  weight_BKGCS = jax.nn.softmax(
+    jnp.where(visible_BCS[:, None, None], score_BKGCS * scale, _MASKED), -1
+  )
+  return jnp.einsum(
+    "bkgcs,bksh->bckgh", weight_BKGCS.astype(v_BKSH.dtype), v_BKSH
+  )

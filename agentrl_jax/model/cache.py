@@ -1,0 +1,55 @@
+"""The key/value cache of a decoder: lanes of slots, one pair of arrays a layer.
+
+Lane b of the cache holds the keys and values of one token sequence, slot s
+those of its token s. Layers are separate arrays: a scan over stacked layers
+would copy the whole cache every step. Slots come after heads, which lets one
+decoding step read the cache in a single pass.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.model.config import ModelConfig
+
+# A (keys, values) pair per layer, each [B lanes, K heads, S slots, H channels].
+KVCache = tuple[tuple[jax.Array, jax.Array], ...]
+
+
+def empty_cache(
+  config: ModelConfig, num_lanes: int, num_slots: int, dtype=jnp.float32
+) -> KVCache:
+  """A cache of zeros; what a lane has not written is never attended to."""
+  shape = (num_lanes, config.num_kv_heads, num_slots, config.head_dim)
+  return tuple(
+    (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+    for _ in range(config.num_layers)
+  )
+
+
+def write(
+  slots_BKSH: jax.Array, entry_BCKH: jax.Array, position_BC: jax.Array
+) -> jax.Array:
+  """Puts one entry per token at its position; positions outside are dropped."""
+  lane_B1 = jnp.arange(slots_BKSH.shape[0])[:, None]
+  return slots_BKSH.at[lane_B1, :, position_BC].set(
+    entry_BCKH.astype(slots_BKSH.dtype), mode="drop"
+  )
+
+
+def copy_lane(cache: KVCache, source: jax.Array, target: jax.Array) -> KVCache:
+  """The cache with lane `source` copied over lane `target`."""
+  return jax.tree.map(lambda x: x.at[target].set(x[source]), cache)
+
+
+def take_lanes(cache: KVCache, lane_P: jax.Array) -> KVCache:
+  """A smaller cache of the lanes named; a lane outside gives zeros."""
+  return jax.tree.map(
+    lambda x: x.at[lane_P].get(mode="fill", fill_value=0), cache
+  )
+
+
+def put_lanes(cache: KVCache, lane_P: jax.Array, lanes: KVCache) -> KVCache:
+  """The inverse of `take_lanes`; a lane outside is dropped."""
+  return jax.tree.map(
+    lambda x, part: x.at[lane_P].set(part, mode="drop"), cache, lanes
+  )

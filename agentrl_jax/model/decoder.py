@@ -1,0 +1,186 @@
+"""A decoder-only transformer of the Qwen2.5 / Qwen3 shape in flax.nnx.
+
+RMSNorm, rotary positions, grouped-query attention, SwiGLU; optional norm on
+queries and keys (Qwen3) and bias on their projections (Qwen2.5). The module is
+merged and split at trace time only: everyone else sees plain params, through
+`model.policy`.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from agentrl_jax.model import attention
+from agentrl_jax.model import cache as kv
+from agentrl_jax.model.config import ModelConfig
+
+
+class RMSNorm(nnx.Module):
+  """x / rms(x) * scale over the last axis (arXiv:1910.07467), in float32."""
+
+  def __init__(self, size: int, epsilon: float):
+    self.scale = nnx.Param(jnp.ones(size))
+    self.epsilon = epsilon
+
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Normalises; shape and dtype stay."""
+    y = x.astype(jnp.float32)
+    y = y * jax.lax.rsqrt(
+      jnp.mean(y * y, axis=-1, keepdims=True) + self.epsilon
+    )
+    return (y * self.scale[...]).astype(x.dtype)
+
+
+class Projection(nnx.Module):
+  """x W, plus b if there is a bias; input and output may have several axes."""
+
+  def __init__(
+    self,
+    inputs: tuple[int, ...],
+    outputs: tuple[int, ...],
+    *,
+    gain: float = 1.0,
+    bias: bool = False,
+    rngs: nnx.Rngs,
+  ):
+    fan_in = 1
+    for size in inputs:
+      fan_in *= size
+    self.kernel = nnx.Param(
+      jax.random.normal(rngs.params(), inputs + outputs) * gain * fan_in**-0.5
+    )
+    self.bias = nnx.Param(jnp.zeros(outputs)) if bias else None
+    self.num_axes = len(inputs)
+
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Contracts the last axes of x with the first ones of the kernel."""
+    kernel = self.kernel[...].astype(x.dtype)
+    y = jnp.tensordot(x, kernel, axes=self.num_axes)
+    if self.bias is not None:
+      y = y + self.bias[...].astype(x.dtype)
+    return y
+
+
+class Attention(nnx.Module):
+  """Queries, keys and values of a layer, and what becomes of them."""
+
+  def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
+    self.config = c
+    kv_shape = (c.num_kv_heads, c.head_dim)
+    q_shape = (c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim)
+    bias = c.qkv_bias
+    self.q = Projection((c.width,), q_shape, bias=bias, rngs=rngs)
+    self.k = Projection((c.width,), kv_shape, bias=bias, rngs=rngs)
+    self.v = Projection((c.width,), kv_shape, bias=bias, rngs=rngs)
+    self.o = Projection(
+      q_shape, (c.width,), gain=(2 * c.num_layers) ** -0.5, rngs=rngs
+    )
+    if c.qk_norm:
+      self.q_norm = RMSNorm(c.head_dim, c.norm_epsilon)
+      self.k_norm = RMSNorm(c.head_dim, c.norm_epsilon)
+
+  def project(self, x_BTD: jax.Array, position_BT: jax.Array):
+    """Normalised and rotated q [B,T,K,G,H], k [B,T,K,H], and v [B,T,K,H]."""
+    c = self.config
+    q, k, v = self.q(x_BTD), self.k(x_BTD), self.v(x_BTD)
+    if c.qk_norm:
+      q, k = self.q_norm(q), self.k_norm(k)
+    heads = (*q.shape[:2], c.num_heads, c.head_dim)
+    q = attention.rotate(q.reshape(heads), position_BT, c.rope_theta).reshape(
+      q.shape
+    )
+    return q, attention.rotate(k, position_BT, c.rope_theta), v
+
+
+class Layer(nnx.Module):
+  """Attention and SwiGLU (arXiv:2002.05202), each behind a norm, each added."""
+
+  def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
+    self.attention_norm = RMSNorm(c.width, c.norm_epsilon)
+    self.attention = Attention(c, rngs)
+    self.mlp_norm = RMSNorm(c.width, c.norm_epsilon)
+    self.gate = Projection((c.width,), (c.mlp_width,), rngs=rngs)
+    self.up = Projection((c.width,), (c.mlp_width,), rngs=rngs)
+    self.down = Projection(
+      (c.mlp_width,), (c.width,), gain=(2 * c.num_layers) ** -0.5, rngs=rngs
+    )
+
+  def mlp(self, x_BTD: jax.Array) -> jax.Array:
+    """The residual branch that mixes channels."""
+    x_BTD = self.mlp_norm(x_BTD)
+    return self.down(jax.nn.silu(self.gate(x_BTD)) * self.up(x_BTD))
+
+  def train(self, x_BTD, position_BT, segment_BT, block: int) -> jax.Array:
+    """The layer over packed rows."""
+    q, k, v = self.attention.project(self.attention_norm(x_BTD), position_BT)
+    mixed = attention.attend_packed(q, k, v, segment_BT, block=block)
+    x_BTD = x_BTD + self.attention.o(mixed)
+    return x_BTD + self.mlp(x_BTD)
+
+  def extend(self, x_BCD, keys, values, position_BC, write_BC):
+    """The layer over new tokens of each lane, and the lane's new cache."""
+    q, k, v = self.attention.project(self.attention_norm(x_BCD), position_BC)
+    keys, values = kv.write(keys, k, write_BC), kv.write(values, v, write_BC)
+    mixed = attention.attend_cache(q, keys, values, position_BC)
+    x_BCD = x_BCD + self.attention.o(mixed)
+    return x_BCD + self.mlp(x_BCD), (keys, values)
+
+
+class Decoder(nnx.Module):
+  """Token ids to hidden states, and hidden states to logits."""
+
+  def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+    c = config
+    self.config = c
+    self.embedding = nnx.Param(
+      jax.random.normal(rngs.params(), (c.vocab_size, c.width)) * c.width**-0.5
+    )
+    for i in range(c.num_layers):
+      setattr(self, f"layer_{i}", Layer(c, rngs))
+    self.final_norm = RMSNorm(c.width, c.norm_epsilon)
+    if not c.tied_embedding:
+      self.head = Projection((c.width,), (c.vocab_size,), rngs=rngs)
+
+  @property
+  def layers(self) -> list[Layer]:
+    """The layers, first to last."""
+    return [getattr(self, f"layer_{i}") for i in range(self.config.num_layers)]
+
+  def embed(self, token_BT: jax.Array) -> jax.Array:
+    """Rows of the embedding, scaled."""
+    x = jnp.take(self.embedding[...], token_BT, axis=0)
+    return x * self.config.embedding_scale
+
+  def hidden(self, token_BT, position_BT, segment_BT) -> jax.Array:
+    """Normed hidden states of packed rows, [B, T, D]."""
+    x = self.embed(token_BT)
+    for layer in self.layers:
+      x = layer.train(x, position_BT, segment_BT, self.config.attention_block)
+    return self.final_norm(x)
+
+  def extend(self, cache: kv.KVCache, token_BC, start_B, length_B):
+    """Normed hidden states of the next tokens of each lane, and the cache.
+
+    Entries at or past a lane's length are padding: not written, and their
+    hidden states mean nothing.
+    """
+    offset_C = jnp.arange(token_BC.shape[1])
+    position_BC = start_B[:, None] + offset_C
+    num_slots = cache[0][0].shape[2]
+    write_BC = jnp.where(
+      offset_C < length_B[:, None], position_BC, num_slots
+    )  # past the end is dropped
+    x, written = self.embed(token_BC), []
+    for layer, (keys, values) in zip(self.layers, cache, strict=True):
+      x, pair = layer.extend(x, keys, values, position_BC, write_BC)
+      written.append(pair)
+    return self.final_norm(x), tuple(written)
+
+  def unembed(self, hidden: jax.Array) -> jax.Array:
+    """Logits [..., V] in float32."""
+    if self.config.tied_embedding:
+      output_VD = self.embedding[...].astype(hidden.dtype)
+      return jnp.einsum(
+        "...d,vd->...v", hidden, output_VD, preferred_element_type=jnp.float32
+      )
+    return self.head(hidden).astype(jnp.float32)
