@@ -1,0 +1,220 @@
+"""What a run measures, written so that it can be read again.
+
+`metrics.jsonl` is the truth: one JSON object per line, in the order of time.
+The TensorBoard files beside it are a copy of it, one TensorBoard run per stage.
+This module knows no metric by name, computes none and imports no jax.
+
+  with MetricsWriter(run_directory) as writer:
+    writer.write(step, {"reward/mean": 0.5}, stage="rl")
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self, SupportsFloat
+
+# tensorboardX ships no type hints. Its EventsWriter is used, not its
+# SummaryWriter, whose thread may not have written yet when a run is killed.
+from tensorboardX.event_file_writer import (  # type: ignore[import-untyped]
+  EventsWriter,
+)
+from tensorboardX.proto import (  # type: ignore[import-untyped]
+  event_pb2,
+  summary_pb2,
+)
+
+FILE = "metrics.jsonl"
+TENSORBOARD = "tensorboard"
+NUM_NOT_FINITE = "metrics/num_not_finite"
+_RESERVED = ("stage", "step", "time_s")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """What was measured at one step of one stage; NaN where it was not finite."""
+
+  stage: str
+  step: int
+  time_s: float  # since the epoch
+  values: Mapping[str, float]
+
+
+class MetricsWriter:
+  """Appends rows to a run's metrics; every row is on disk when `write` returns.
+
+  Opening a run that was killed drops the half line it may have left. Open it
+  once per run: two writers of one directory would mix their lines.
+  """
+
+  def __init__(
+    self,
+    directory: pathlib.Path | str,
+    *,
+    clock: Callable[[], float] = time.time,
+  ) -> None:
+    self._directory = pathlib.Path(directory)
+    self._directory.mkdir(parents=True, exist_ok=True)
+    self._clock = clock
+    self._tensorboards: dict[str, EventsWriter] = {}
+    self.path = self._directory / FILE
+    self.num_not_finite = 0  # values written as null by this writer
+    _drop_half_line(self.path)
+    self._file = self.path.open("a", encoding="utf-8")
+
+  def write(
+    self, step: int, values: Mapping[str, SupportsFloat], stage: str
+  ) -> None:
+    """Appends one row. What is not finite becomes null, and is counted."""
+    _check(stage, values)
+    row = Row(stage, int(step), self._clock(), _floats(values))
+    not_finite = sum(not math.isfinite(v) for v in row.values.values())
+    if not_finite:
+      self.num_not_finite += not_finite
+      counted = {**row.values, NUM_NOT_FINITE: float(not_finite)}
+      row = dataclasses.replace(row, values=counted)
+    self._file.write(_to_line(row))
+    self._file.flush()
+    self._tensorboard(stage).write_event(_event(row))
+    self._tensorboard(stage).flush()
+
+  def truncate_after(self, stage: str, step: int) -> None:
+    """Forgets what was written after `step` of `stage`, whichever stage did.
+
+    For a run that resumes from the checkpoint of that step: the rows that it
+    writes from here on neither repeat nor follow rows of the lost attempt. So
+    write what belongs to a step under its stage, and before its checkpoint.
+    """
+    rows = read_metrics(self.path)
+    kept = rows[: _end_of(rows, stage, step)]
+    self.close()
+    rewritten = self.path.with_suffix(".tmp")
+    rewritten.write_text("".join(map(_to_line, kept)), encoding="utf-8")
+    rewritten.replace(self.path)
+    shutil.rmtree(self._directory / TENSORBOARD, ignore_errors=True)
+    self._file = self.path.open("a", encoding="utf-8")
+    for row in kept:
+      self._tensorboard(row.stage).write_event(_event(row))
+
+  def close(self) -> None:
+    """Flushes and closes the files. Closing twice is fine."""
+    self._file.close()
+    for tensorboard in self._tensorboards.values():
+      tensorboard.close()
+    self._tensorboards = {}
+
+  def __enter__(self) -> Self:
+    return self
+
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: TracebackType | None,
+  ) -> None:
+    self.close()
+
+  def _tensorboard(self, stage: str) -> EventsWriter:
+    if stage not in self._tensorboards:
+      directory = self._directory / TENSORBOARD / stage
+      directory.mkdir(parents=True, exist_ok=True)
+      # Names go by the second: what was written before must not be hit.
+      suffix = f".{len(list(directory.iterdir()))}"
+      self._tensorboards[stage] = EventsWriter(
+        str(directory / "events"), filename_suffix=suffix
+      )
+    return self._tensorboards[stage]
+
+
+def read_metrics(path: pathlib.Path | str) -> list[Row]:
+  """The rows of a `metrics.jsonl`, in the order in which they were written.
+
+  A run may be writing meanwhile: a last line without its end is not read. Any
+  other line that is no row raises `ValueError`, which names file and line.
+  """
+  lines = pathlib.Path(path).read_text(encoding="utf-8").split("\n")[:-1]
+  return [
+    _from_line(line, f"{path}:{number}")
+    for number, line in enumerate(lines, start=1)
+  ]
+
+
+def _check(stage: str, values: Mapping[str, SupportsFloat]) -> None:
+  if not stage or "/" in stage:
+    raise ValueError(
+      f"stage {stage!r} must be a plain name: it becomes a folder's name"
+    )
+  taken = [name for name in _RESERVED if name in values]
+  if taken:
+    raise ValueError(
+      f"metrics may not be named {', '.join(_RESERVED)}, which every row has; "
+      f"found {', '.join(taken)}. Rename it, for example to 'train/{taken[0]}'."
+    )
+
+
+def _floats(values: Mapping[str, SupportsFloat]) -> dict[str, float]:
+  return {name: float(value) for name, value in values.items()}
+
+
+def _to_line(row: Row) -> str:
+  values = {
+    name: value if math.isfinite(value) else None
+    for name, value in row.values.items()
+  }
+  head = {"stage": row.stage, "step": row.step, "time_s": round(row.time_s, 3)}
+  return json.dumps({**head, **values}, allow_nan=False) + "\n"
+
+
+def _from_line(line: str, where: str) -> Row:
+  try:
+    body = json.loads(line)
+    return Row(
+      stage=str(body.pop("stage")),
+      step=int(body.pop("step")),
+      time_s=float(body.pop("time_s")),
+      values={name: _from_json(value) for name, value in body.items()},
+    )
+  except (ValueError, KeyError, AttributeError, TypeError) as error:
+    raise ValueError(
+      f"{where} is not a row of metrics: found {line[:80]!r}, expected a JSON "
+      f"object with {', '.join(_RESERVED)}. Remove the line to read the rest."
+    ) from error
+
+
+def _from_json(value: float | None) -> float:
+  return math.nan if value is None else float(value)
+
+
+def _end_of(rows: list[Row], stage: str, step: int) -> int:
+  """How many rows stand before whatever came after `step` of `stage`."""
+  own = [i for i, row in enumerate(rows) if row.stage == stage]
+  until = [i for i in own if rows[i].step <= step]
+  if until:
+    return until[-1] + 1
+  return own[0] if own else len(rows)
+
+
+def _drop_half_line(path: pathlib.Path) -> None:
+  if not path.exists():
+    return
+  written = path.read_bytes()
+  whole = written[: written.rfind(b"\n") + 1]
+  if len(whole) < len(written):
+    path.write_bytes(whole)
+
+
+def _event(row: Row) -> event_pb2.Event:
+  scalars = [
+    summary_pb2.Summary.Value(tag=name, simple_value=value)
+    for name, value in row.values.items()
+    if math.isfinite(value)
+  ]
+  return event_pb2.Event(
+    step=row.step,
+    wall_time=row.time_s,
+    summary=summary_pb2.Summary(value=scalars),
+  )
