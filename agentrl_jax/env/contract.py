@@ -1,0 +1,264 @@
+"""What every environment must do, as tests to inherit.
+
+  class MyEnvironmentTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+    def make_environment(self):
+      return MyEnvironment(num_tasks=4)
+
+Class attributes say what is special about yours. The contract plays a few
+tasks of each split; what is true of your tasks alone belongs in tests of
+your own.
+"""
+
+import asyncio
+import gc
+import itertools
+import json
+import os
+import threading
+import typing
+import unittest
+import weakref
+from collections.abc import Iterator, Sequence
+
+from agentrl_jax.data.messages import Message, ToolCall, message_to_json
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.interface import Environment, Session, Step
+from agentrl_jax.env.tools import require_readable
+from agentrl_jax.errors import ConfigError
+
+if typing.TYPE_CHECKING:
+  _Base = unittest.IsolatedAsyncioTestCase
+else:
+  _Base = object  # so that the contract alone is not collected as a test
+
+
+class SessionContract(_Base):
+  """Mix into an `IsolatedAsyncioTestCase`, first."""
+
+  splits: Sequence[str] = ("train", "test")
+  num_tasks = 8  # of each split that are played
+  max_steps = 64  # an attempt ends before
+  top_reward = 1.0
+  max_reply_chars = 20_000  # a huge answer must not come back as it went
+
+  def make_environment(self) -> Environment:
+    """A fresh environment, equal to the last one made."""
+    raise NotImplementedError
+
+  async def test_indices_are_stable(self) -> None:
+    first, second = self.make_environment(), self.make_environment()
+    for split in self.splits:
+      with self.subTest(split=split):
+        shown = first.indices(split)[:1000]
+        self.assertTrue(shown, f"split {split} is empty")
+        self.assertEqual(list(shown), list(second.indices(split)[:1000]))
+        self.assertEqual(len(set(shown)), len(shown))
+
+  async def test_unknown_split_is_refused(self) -> None:
+    with self.assertRaises(ConfigError):
+      self.make_environment().indices("no such split")
+
+  async def test_content_is_a_function_of_the_task(self) -> None:
+    first, second = self.make_environment(), self.make_environment()
+    for task in self._tasks(first):
+      with self.subTest(task=task):
+        step = await _begin(first, task)
+        self.assertEqual(step, await _begin(second, task))
+
+  async def test_splits_share_no_problem(self) -> None:
+    environment = self.make_environment()
+    owner: dict[tuple[Message, ...], Task] = {}
+    for task in self._tasks(environment, num_tasks=32):
+      step = await _begin(environment, task)
+      first = owner.setdefault(step.messages, task)
+      self.assertEqual(first.split, task.split, f"{first} and {task} are one")
+
+  async def test_first_observation_can_be_answered(self) -> None:
+    environment = self.make_environment()
+    for task in self._tasks(environment):
+      async with environment.open(task, seed=0) as session:
+        require_readable(session.tools)
+        step = await session.reset()
+        self.assertIs(step.status, Status.RUNNING)
+        self.assertEqual(step.reward, 0.0)
+        self.assertNotEqual(step.messages[-1].role, "system")
+        self._check(step, calls=())
+
+  async def test_same_seed_same_session(self) -> None:
+    first, second = self.make_environment(), self.make_environment()
+    for task in self._tasks(first, num_tasks=2):
+      steps = await self._play(first, task, seed=3)
+      self.assertEqual(steps, await self._play(second, task, seed=3))
+
+  async def test_nonsense_is_answered_not_raised(self) -> None:
+    environment = self.make_environment()
+    task = next(self._tasks(environment))
+    async with environment.open(task, seed=0) as session:
+      answers = list(_nonsense(session))
+    for answer in answers:
+      with self.subTest(answer=repr(answer)[:200]):
+        async with environment.open(task, seed=0) as session:
+          await session.reset()
+          step = await session.step(answer)
+        self._check(step, calls=answer.tool_calls)
+        self.assertLess(step.reward, self.top_reward)
+
+  async def test_nonsense_does_not_go_on_for_ever(self) -> None:
+    environment = self.make_environment()
+    for task in self._tasks(environment, num_tasks=2):
+      steps = await self._play(environment, task, seed=1)
+      self.assertIsNot(steps[-1].status, Status.RUNNING)
+      self.assertLess(steps[-1].reward, self.top_reward)
+
+  async def test_sessions_do_not_share_state(self) -> None:
+    environment = self.make_environment()
+    tasks = [*self._tasks(environment, num_tasks=2)] * 2
+    alone = [await self._play(environment, task, seed=5) for task in tasks]
+    together = await asyncio.gather(
+      *(self._play(environment, task, seed=5) for task in tasks)
+    )
+    self.assertEqual(together, alone)
+
+  async def test_leaving_early_frees_the_session(self) -> None:
+    environment = self.make_environment()
+    tasks = [*self._tasks(environment)]
+    await self._abandon(environment, tasks[0])  # what is opened but once
+    before = _resources()
+    for task in tasks:
+      left = await self._abandon(environment, task)
+      gc.collect()
+      self.assertIsNone(left(), f"the session of {task} is still referred to")
+    for what, count in _resources().items():
+      self.assertLessEqual(count, before[what], f"{what} left open")
+
+  async def test_error_inside_the_context_passes_through(self) -> None:
+    environment = self.make_environment()
+    task = next(self._tasks(environment))
+    with self.assertRaises(ZeroDivisionError):
+      async with environment.open(task, seed=0) as session:
+        await session.reset()
+        raise ZeroDivisionError
+    await _begin(environment, task)
+
+  async def test_expert_without_mistakes_reaches_the_top(self) -> None:
+    environment = self.make_environment()
+    for task in self._tasks(environment):
+      with self.subTest(task=task):
+        last = (await self._play_expert(environment, task))[-1]
+        self.assertIs(last.status, Status.COMPLETED)
+        self.assertAlmostEqual(last.reward, self.top_reward)
+
+  async def test_expert_refuses_unknown_mistakes(self) -> None:
+    environment = self.make_environment()
+    self._require_expert(environment)
+    task = next(self._tasks(environment))
+    with self.assertRaises(ConfigError):
+      environment.expert(task, seed=0, mistakes={"no such mistake": 1.0})
+
+  def _tasks(
+    self, environment: Environment, num_tasks: int | None = None
+  ) -> Iterator[Task]:
+    """The first tasks of every split."""
+    for split in self.splits:
+      for index in environment.indices(split)[: num_tasks or self.num_tasks]:
+        yield Task(environment.name, split, index)
+
+  async def _play(
+    self, environment: Environment, task: Task, *, seed: int
+  ) -> list[Step]:
+    """Nonsense of all kinds, over and over, until the attempt ends."""
+    async with environment.open(task, seed=seed) as session:
+      steps = [await session.reset()]
+      answers = itertools.cycle(_nonsense(session))
+      while steps[-1].status is Status.RUNNING and len(steps) < self.max_steps:
+        await asyncio.sleep(0)  # lets the others in, though nothing waits
+        steps.append(await session.step(next(answers)))
+    return steps
+
+  async def _play_expert(
+    self, environment: Environment, task: Task
+  ) -> list[Step]:
+    self._require_expert(environment)
+    expert = environment.expert(task, seed=0, mistakes={})
+    async with environment.open(task, seed=0) as session:
+      steps = [await session.reset()]
+      while steps[-1].status is Status.RUNNING and len(steps) < self.max_steps:
+        answer = expert.answer(steps[-1].messages)
+        steps.append(await session.step(answer))
+        self._check(steps[-1], calls=answer.tool_calls)
+    return steps
+
+  def _require_expert(self, environment: Environment) -> None:
+    task = next(self._tasks(environment))
+    try:
+      environment.expert(task, seed=0, mistakes={})
+    except NotImplementedError as error:
+      self.skipTest(str(error))
+
+  async def _abandon(
+    self, environment: Environment, task: Task
+  ) -> weakref.ref[Session]:
+    async with environment.open(task, seed=0) as session:
+      await session.reset()
+      return weakref.ref(session)
+
+  def _check(self, step: Step, *, calls: Sequence[ToolCall]) -> None:
+    """What holds of every step that follows an answer with these calls."""
+    self.assertTrue(
+      step.status is Status.RUNNING or step.status.is_policys_doing
+    )
+    self.assertTrue(0.0 <= step.reward <= self.top_reward, step.reward)
+    if step.status is Status.RUNNING:
+      self.assertTrue(step.messages, "nothing is left to answer to")
+    for message in step.messages:
+      self.assertIn(message.role, ("system", "user", "tool"))
+      self.assertLessEqual(len(message.content), self.max_reply_chars)
+      if message.role == "tool":
+        self.assertIn(message.tool_call_id, [call.id for call in calls])
+      json.dumps(message_to_json(message), ensure_ascii=False).encode()
+
+
+async def _begin(environment: Environment, task: Task) -> Step:
+  async with environment.open(task, seed=0) as session:
+    return await session.reset()
+
+
+def _nonsense(session: Session) -> Iterator[Message]:
+  """Answers that a policy may well give and no environment may choke on."""
+  yield Message("assistant", "")
+  yield Message("assistant", "\x00 {not json \u20ac")
+  yield Message("assistant", "x" * 100_000)
+  yield _call("no_such_tool", "{}")
+  for tool in session.tools:
+    for arguments in _bad_arguments(tool.parameters.get("properties", {})):
+      yield _call(tool.name, arguments)
+  first = session.tools[0].name
+  yield Message("assistant", tool_calls=(ToolCall(first, "{"),) * 9)
+
+
+def _bad_arguments(properties: typing.Mapping[str, object]) -> Iterator[str]:
+  yield from ("", "{", "null", "[]", '"text"', "7", "NaN", "[" * 5000)
+  yield "{}"
+  yield '{"no such argument": 1}'
+  values: list[object] = [None, True, -1, 1e300, 10**30, [], {}, "", "\x00"]
+  for value in [*values, "'\"`$(;%_"]:
+    yield json.dumps(dict.fromkeys(properties, value))
+  yield json.dumps(dict.fromkeys(properties, "x" * 100_000))
+  yield json.dumps(dict.fromkeys(properties, "\ud800"))
+  yield json.dumps(dict.fromkeys(properties, [["\x00"]]))
+
+
+def _call(name: str, arguments: str) -> Message:
+  return Message("assistant", tool_calls=(ToolCall(name, arguments, "call_0"),))
+
+
+def _resources() -> dict[str, int]:
+  """What a session may hold that the garbage collector does not give back."""
+  return {
+    "file descriptors": len(os.listdir("/proc/self/fd")),
+    "threads": sum(
+      not thread.name.startswith("asyncio_")  # the loop's own pool may grow
+      for thread in threading.enumerate()
+    ),
+    "tasks": len(asyncio.all_tasks()),
+  }

@@ -1,0 +1,100 @@
+"""From the name of an environment's class, as configs have it, to an object.
+
+No registry: `module:Class` says where the code is, and options are the class's
+own keyword arguments, checked before anything is started.
+"""
+
+import ast
+import importlib
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from agentrl_jax.env.interface import Environment
+from agentrl_jax.errors import ConfigError
+
+
+def load_environment(
+  target: str, options: Mapping[str, Any] | None = None
+) -> Environment:
+  """The environment that `module:Class` names, made with `options`."""
+  make = _find_class(target)
+  options = options or {}
+  _require_fitting(target, make, options)
+  return make(**options)
+
+
+def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
+  """Reads `key=value` words; a value is a Python literal or else plain text."""
+  options: dict[str, Any] = {}
+  for pair in pairs:
+    key, equals, text = pair.partition("=")
+    if not equals or not key.isidentifier():
+      raise ConfigError(
+        f"option {pair!r} is not of the form key=value, as in num_rounds=15"
+      )
+    if key in options:
+      raise ConfigError(f"option {key} is given twice")
+    options[key] = _read_literal(text)
+  return options
+
+
+def _read_literal(text: str) -> Any:
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
+
+
+def _find_class(target: str) -> type[Environment]:
+  module_name, colon, class_name = target.partition(":")
+  if not colon or not module_name or not class_name:
+    raise ConfigError(
+      f"environment {target!r} is not of the form module:Class, as in "
+      "environments.arithmetic.environment:Arithmetic"
+    )
+  module = _import(target, module_name)
+  found = getattr(module, class_name, None)
+  if inspect.isclass(found) and issubclass(found, Environment):
+    return found
+  known = [
+    name
+    for name, value in vars(module).items()
+    if inspect.isclass(value)
+    and issubclass(value, Environment)
+    and value is not Environment
+  ]
+  raise ConfigError(
+    f"{target!r}: {module_name} has no Environment {class_name!r}; "
+    f"it has {', '.join(known) or 'none'}"
+  )
+
+
+def _import(target: str, module_name: str) -> Any:
+  try:
+    return importlib.import_module(module_name)
+  except ModuleNotFoundError as error:
+    missing = error.name or ""
+    if f"{module_name}.".startswith(f"{missing}."):
+      advice = "check the name, and that its folder's parent is on PYTHONPATH"
+    else:
+      advice = f"{module_name} needs it: install it (see its README)"
+    raise ConfigError(
+      f"environment {target!r}: there is no module {missing!r}; {advice}"
+    ) from error
+
+
+def _require_fitting(
+  target: str, make: type[Environment], options: Mapping[str, Any]
+) -> None:
+  if inspect.isabstract(make):
+    missing = ", ".join(sorted(make.__abstractmethods__))
+    raise ConfigError(f"{target!r} is abstract: it does not define {missing}")
+  signature = inspect.signature(make)
+  try:
+    signature.bind(**options)
+  except TypeError as error:
+    raise ConfigError(
+      f"{target!r} cannot be made with options {dict(options)!r}: {error}; "
+      f"it takes {signature}"
+    ) from error

@@ -1,0 +1,139 @@
+"""Adding two numbers by calling tools: the smallest environment there is.
+
+It is what tests and tutorials run: a few dozen tokens a turn, no data and no
+packages. Read it as the pattern for your own.
+"""
+
+import contextlib
+import dataclasses
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.split import SPLITS, split_of
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.interface import Environment, Expert, Session, Step
+from agentrl_jax.env.tools import ToolMistake, read_arguments
+from agentrl_jax.errors import ConfigError
+from environments.arithmetic.expert import Adder
+
+ADD = Tool(
+  "add",
+  "Adds two integers.",
+  {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+  },
+)
+ANSWER = Tool(
+  "answer",
+  "Gives the final answer.",
+  {
+    "type": "object",
+    "properties": {"value": {"type": "integer"}},
+    "required": ["value"],
+    "additionalProperties": False,
+  },
+)
+NO_CALL = "No tool call found. Call add or answer."
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum:
+  """One problem."""
+
+  a: int
+  b: int
+
+  @property
+  def question(self) -> str:
+    """What the policy is asked."""
+    return f"What is {self.a} + {self.b}?"
+
+
+class Arithmetic(Environment):
+  """Task i of a split asks for a sum; calling `answer` ends the attempt."""
+
+  name = "arithmetic"
+
+  def __init__(
+    self, *, max_term: int = 99, max_turns: int = 4, num_tasks: int = 1 << 20
+  ):
+    if max_term < 9:
+      raise ConfigError(
+        f"max_term={max_term} leaves too few sums for two splits; use 9 or more"
+      )
+    if max_turns < 1 or num_tasks < 1:
+      raise ConfigError(
+        f"max_turns={max_turns} and num_tasks={num_tasks} must be 1 or more"
+      )
+    self._max_term = max_term
+    self._max_turns = max_turns
+    self._num_tasks = num_tasks
+
+  def indices(self, split: str) -> Sequence[int]:
+    """As many as asked for; sums repeat once they have all been asked."""
+    _require_split(split)
+    return range(self._num_tasks)
+
+  @contextlib.asynccontextmanager
+  async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
+    """A session; the seed changes nothing, as the task says it all."""
+    del seed
+    yield _SumSession(self._problem(task), self._max_turns)
+
+  def expert(
+    self, task: Task, *, seed: int, mistakes: Mapping[str, float]
+  ) -> Expert:
+    """Adds, then answers; see `expert.MISTAKES` for what can go wrong."""
+    problem = self._problem(task)
+    return Adder(problem.a, problem.b, seed=seed, mistakes=mistakes)
+
+  def _problem(self, task: Task) -> Sum:
+    """The sum that belongs to (split, index), and to no other split."""
+    _require_split(task.split)
+    rng = random.Random(f"{task.split}/{task.index}")
+    while True:  # every draw falls on the right side with probability 1/2
+      problem = Sum(*(rng.randint(0, self._max_term) for _ in range(2)))
+      if split_of(problem.question) == task.split:
+        return problem
+
+
+class _SumSession(Session):
+  tools = (ADD, ANSWER)
+
+  def __init__(self, problem: Sum, max_turns: int):
+    self._problem = problem
+    self._turns_left = max_turns
+
+  async def reset(self) -> Step:
+    return Step((Message("user", self._problem.question),))
+
+  async def step(self, answer: Message) -> Step:
+    self._turns_left -= 1
+    if not answer.tool_calls:
+      return self._go_on(Message("user", NO_CALL))
+    call = answer.tool_calls[0]  # one at a time; the others are not played
+    arguments = read_arguments(call, self.tools)
+    if isinstance(arguments, ToolMistake):
+      reply = arguments.message
+    elif call.name == "answer":
+      right = arguments["value"] == self._problem.a + self._problem.b
+      return Step((), reward=float(right), status=Status.COMPLETED)
+    else:
+      reply = str(int(arguments["a"]) + int(arguments["b"]))
+    return self._go_on(Message("tool", reply, tool_call_id=call.id))
+
+  def _go_on(self, reply: Message) -> Step:
+    if self._turns_left > 0:
+      return Step((reply,))
+    return Step((reply,), status=Status.TASK_LIMIT_REACHED)
+
+
+def _require_split(split: str) -> None:
+  if split not in SPLITS:
+    raise ConfigError(
+      f"arithmetic has no split {split!r}, only {', '.join(SPLITS)}"
+    )

@@ -1,0 +1,75 @@
+"""Adding two numbers keeps the contract, and its expert errs as asked."""
+
+import unittest
+
+from agentrl_jax.data.messages import Message, ToolCall
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.errors import ConfigError
+from environments.arithmetic import environment as arithmetic
+from environments.arithmetic.environment import Arithmetic
+
+TASK = Task("arithmetic", "train", 0)
+
+
+def a_call(name, arguments):
+  return Message("assistant", tool_calls=(ToolCall(name, arguments, "c1"),))
+
+
+async def play(expert, environment):
+  async with environment.open(TASK, seed=0) as session:
+    steps = [await session.reset()]
+    while steps[-1].status is Status.RUNNING:
+      steps.append(await session.step(expert.answer(steps[-1].messages)))
+  return steps
+
+
+class ArithmeticContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  def make_environment(self):
+    return Arithmetic()
+
+
+class ArithmeticTest(unittest.IsolatedAsyncioTestCase):
+  async def test_plays_as_documented(self):
+    environment = Arithmetic()
+    async with environment.open(TASK, seed=0) as session:
+      question = (await session.reset()).messages[0].content
+      a, b = (int(n) for n in question[len("What is ") : -1].split(" + "))
+      added = await session.step(a_call("add", f'{{"a": {a}, "b": {b}}}'))
+      self.assertEqual(
+        added.messages, (Message("tool", str(a + b), tool_call_id="c1"),)
+      )
+      step = await session.step(a_call("answer", f'{{"value": {a + b}}}'))
+    self.assertEqual((step.reward, step.status), (1.0, Status.COMPLETED))
+
+  async def test_turns_run_out(self):
+    async with Arithmetic(max_turns=2).open(TASK, seed=0) as session:
+      await session.reset()
+      first = await session.step(Message("assistant", "hm"))
+      second = await session.step(Message("assistant", "hm"))
+    self.assertEqual(first.messages[0].content, arithmetic.NO_CALL)
+    self.assertIs(second.status, Status.TASK_LIMIT_REACHED)
+
+  async def test_each_mistake_shows(self):
+    environment = Arithmetic()
+    outcomes = {
+      "no_call": (Status.TASK_LIMIT_REACHED, 0.0, 5),
+      "broken_json": (Status.TASK_LIMIT_REACHED, 0.0, 5),
+      "skipped_add": (Status.COMPLETED, 1.0, 2),
+      "wrong_sum": (Status.COMPLETED, 0.0, 3),
+    }
+    for mistake, expected in outcomes.items():
+      with self.subTest(mistake=mistake):
+        expert = environment.expert(TASK, seed=0, mistakes={mistake: 1.0})
+        steps = await play(expert, environment)
+        last = steps[-1]
+        self.assertEqual((last.status, last.reward, len(steps)), expected)
+
+  def test_bad_settings_are_refused(self):
+    for setting in ("max_term", "max_turns", "num_tasks"):
+      with self.subTest(setting=setting), self.assertRaises(ConfigError):
+        Arithmetic(**{setting: 0})
+
+
+if __name__ == "__main__":
+  unittest.main()
