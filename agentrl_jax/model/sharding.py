@@ -58,7 +58,9 @@ def make_mesh(
     )
   sizes = [int(shape.get(axis, 1)) for axis in MESH_AXES]
   if math.prod(sizes) != len(devices):
-    found = ", ".join(f"mesh.{a}={s}" for a, s in zip(MESH_AXES, sizes))
+    found = ", ".join(
+      f"mesh.{a}={s}" for a, s in zip(MESH_AXES, sizes, strict=True)
+    )
     raise ConfigError(
       f"{found} asks for {math.prod(sizes)} devices and there are "
       f"{len(devices)}: make the product equal to the device count"
@@ -84,7 +86,9 @@ def param_shardings(params, mesh: Mesh):
   def sharding(keys, leaf) -> NamedSharding:
     path = tuple(str(k.key) for k in keys)
     spec = param_spec(path)
-    for axis, (size, mesh_axis) in enumerate(zip(leaf.shape, spec)):
+    for axis, (size, mesh_axis) in enumerate(
+      zip(leaf.shape, spec, strict=True)
+    ):
       if mesh_axis and size % mesh.shape[mesh_axis]:
         raise ConfigError(
           f"axis {axis} of {'/'.join(path)} has size {size}, which "

@@ -1,0 +1,106 @@
+"""Trajectories into rows: first fit, longest first, nothing cut.
+
+Plain numpy, so that packing runs while the device computes. A trajectory keeps
+its tokens together in one row; rows have one fixed length, so that nothing is
+compiled twice.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from agentrl_jax.data.trajectory import Trajectory
+from agentrl_jax.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows:
+  """Fields of `data.batch.Batch` as numpy arrays [R, T]."""
+
+  token: np.ndarray
+  position: np.ndarray
+  segment: np.ndarray
+  mask: np.ndarray
+  behavior_logprob: np.ndarray
+  trajectory: np.ndarray
+
+  @property
+  def fill(self) -> float:
+    """The share of the rows that is not padding."""
+    return float(np.mean(self.segment > 0))
+
+
+def assign_rows(lengths: Sequence[int], row_length: int) -> list[list[int]]:
+  """Which sequences share a row: first-fit decreasing.
+
+  Ties keep their order, so the same lengths always give the same rows.
+  """
+  too_long = max(lengths, default=0)
+  if too_long > row_length:
+    raise ConfigError(
+      f"a trajectory of {too_long} tokens does not fit train.row_length="
+      f"{row_length}: raise it, or lower sampling.max_tokens"
+    )
+  rows: list[list[int]] = []
+  room: list[int] = []
+  for n in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
+    row = next((r for r, left in enumerate(room) if left >= lengths[n]), None)
+    if row is None:
+      row = len(rows)
+      rows.append([])
+      room.append(row_length)
+    rows[row].append(n)
+    room[row] -= lengths[n]
+  return rows
+
+
+def pack(
+  trajectories: Sequence[Trajectory],
+  *,
+  row_length: int,
+  rows_multiple: int = 1,
+) -> Rows:
+  """Packs trajectories; `Rows.trajectory` counts along the argument.
+
+  The number of rows is rounded up to `rows_multiple` with rows of padding.
+  """
+  assigned = assign_rows([t.num_tokens for t in trajectories], row_length)
+  num_rows = -(-max(len(assigned), 1) // rows_multiple) * rows_multiple
+  rows = _empty_rows(num_rows, row_length)
+  for r, members in enumerate(assigned):
+    start = 0
+    for segment, n in enumerate(members, 1):
+      start = _place(rows, r, start, segment, n, trajectories[n])
+  return rows
+
+
+def _empty_rows(num_rows: int, row_length: int) -> Rows:
+  shape = (num_rows, row_length)
+  return Rows(
+    token=np.zeros(shape, np.int32),
+    position=np.zeros(shape, np.int32),
+    segment=np.zeros(shape, np.int32),
+    mask=np.zeros(shape, bool),
+    behavior_logprob=np.zeros(shape, np.float32),
+    trajectory=np.zeros(shape, np.int32),
+  )
+
+
+def _place(
+  rows: Rows, r: int, start: int, segment: int, n: int, trajectory: Trajectory
+) -> int:
+  """Writes one trajectory into row r and returns where the next may start."""
+  at = start
+  for turn in trajectory.turns:
+    observed = at + len(turn.observation)
+    end = observed + len(turn.sampled)
+    rows.token[r, at:observed] = turn.observation
+    rows.token[r, observed:end] = turn.sampled
+    rows.mask[r, observed:end] = True
+    rows.behavior_logprob[r, observed:end] = turn.behavior_logprob
+    at = end
+  rows.position[r, start:at] = np.arange(at - start)
+  rows.segment[r, start:at] = segment
+  rows.trajectory[r, start:at] = n
+  return at

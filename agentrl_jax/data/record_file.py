@@ -1,0 +1,126 @@
+"""Groups and trajectories on disk: one JSON object a line, gzip around it.
+
+Arrays travel as base64 of their little-endian bytes, so that reading back gives
+the same bits. Used for what a run keeps to look at, and for the queue inside a
+checkpoint.
+"""
+
+import base64
+import gzip
+import json
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from agentrl_jax.data.trajectory import (
+  Group,
+  Status,
+  Task,
+  Trajectory,
+  Turn,
+)
+from agentrl_jax.errors import CheckpointError
+
+_TURN_ARRAYS = {
+  "observation": "<i4",
+  "sampled": "<i4",
+  "behavior_logprob": "<f4",
+  "raw_logprob": "<f4",
+  "version": "<i4",
+}
+
+
+def write_groups(path: pathlib.Path, groups: Iterable[Group]) -> None:
+  """Writes a new file; an existing one is replaced in one step."""
+  partial = path.with_name(path.name + ".partial")
+  with gzip.open(partial, "wt", compresslevel=1, encoding="utf-8") as file:
+    for group in groups:
+      file.write(json.dumps(group_to_json(group)) + "\n")
+  partial.replace(path)
+
+
+def read_groups(path: pathlib.Path) -> Iterator[Group]:
+  """Groups in the order they were written."""
+  try:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+      for line in file:
+        yield group_from_json(json.loads(line))
+  except (OSError, EOFError, ValueError, KeyError) as error:
+    raise CheckpointError(
+      f"{path} cannot be read as a file of groups: {error!r}. It was cut off "
+      "or is of another kind; restore an earlier checkpoint"
+    ) from error
+
+
+def group_to_json(group: Group) -> dict[str, Any]:
+  """A group as plain JSON values."""
+  return {
+    "id": group.id,
+    "task": _task_to_json(group.task),
+    "num_masked": group.num_masked,
+    "trajectories": [trajectory_to_json(t) for t in group.trajectories],
+  }
+
+
+def group_from_json(body: Mapping[str, Any]) -> Group:
+  """The inverse of `group_to_json`."""
+  return Group(
+    id=body["id"],
+    task=Task(**body["task"]),
+    num_masked=body["num_masked"],
+    trajectories=tuple(trajectory_from_json(t) for t in body["trajectories"]),
+  )
+
+
+def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
+  """A trajectory as plain JSON values."""
+  return {
+    "task": _task_to_json(trajectory.task),
+    "group_id": trajectory.group_id,
+    "attempt": trajectory.attempt,
+    "seed": trajectory.seed,
+    "status": trajectory.status.value,
+    "reward": trajectory.reward,
+    "metrics": dict(trajectory.metrics),
+    "transcript": [dict(m) for m in trajectory.transcript],
+    "turns": [_turn_to_json(turn) for turn in trajectory.turns],
+  }
+
+
+def trajectory_from_json(body: Mapping[str, Any]) -> Trajectory:
+  """The inverse of `trajectory_to_json`."""
+  return Trajectory(
+    task=Task(**body["task"]),
+    group_id=body["group_id"],
+    attempt=body["attempt"],
+    seed=body["seed"],
+    turns=tuple(_turn_from_json(turn) for turn in body["turns"]),
+    status=Status(body["status"]),
+    reward=body["reward"],
+    metrics=body["metrics"],
+    transcript=tuple(body["transcript"]),
+  )
+
+
+def _task_to_json(task: Task) -> dict[str, Any]:
+  return {"name": task.name, "split": task.split, "index": task.index}
+
+
+def _turn_to_json(turn: Turn) -> dict[str, Any]:
+  arrays = {
+    name: base64.b64encode(
+      np.ascontiguousarray(getattr(turn, name), dtype)
+    ).decode()
+    for name, dtype in _TURN_ARRAYS.items()
+  }
+  return {"slot": turn.slot, "reward": turn.reward, **arrays}
+
+
+def _turn_from_json(body: Mapping[str, Any]) -> Turn:
+  arrays = {
+    name: np.frombuffer(base64.b64decode(body[name]), dtype)
+    for name, dtype in _TURN_ARRAYS.items()
+  }
+  return Turn(slot=body["slot"], reward=body["reward"], **arrays)

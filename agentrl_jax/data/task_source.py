@@ -1,0 +1,77 @@
+"""Which task comes next: an endless, shuffled, weighted mix of environments.
+
+The stream is a grain dataset with random access: what stands at a position is a
+pure function of seed and position, so the position is all there is to resume.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import grain
+
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.errors import ConfigError
+
+
+class TaskStream:
+  """Yields (position, task) for ever."""
+
+  def __init__(
+    self,
+    indices: Mapping[str, Sequence[int]],
+    *,
+    weights: Mapping[str, float],
+    split: str,
+    seed: int,
+  ):
+    """`indices` and `weights` are by environment; weights need not add to 1."""
+    if set(indices) != set(weights):
+      raise ConfigError(
+        f"tasks.weights names {sorted(weights)} and the environments are "
+        f"{sorted(indices)}: give each one a weight"
+      )
+    bad = {name: w for name, w in weights.items() if not w > 0}
+    if bad:
+      raise ConfigError(
+        f"tasks.weights must be positive, found {bad}; leave an environment "
+        "out of tasks.environments to play without it"
+      )
+    empty = [name for name, found in indices.items() if not len(found)]
+    if empty:
+      raise ConfigError(f"{empty} have no task in split {split!r}")
+    self._dataset = grain.MapDataset.mix(
+      [
+        _tasks(name, split, indices[name], seed + n)
+        for n, name in enumerate(indices)
+      ],
+      weights=[float(weights[name]) for name in indices],
+    )
+    self._position = 0
+
+  def __iter__(self) -> "TaskStream":
+    return self
+
+  def __next__(self) -> tuple[int, Task]:
+    position = self._position
+    self._position += 1
+    return position, self.at(position)
+
+  def at(self, position: int) -> Task:
+    """The task at a position, without moving."""
+    return self._dataset[position]
+
+  def state(self) -> dict[str, int]:
+    """All that `restore` needs."""
+    return {"position": self._position}
+
+  def restore(self, state: Mapping[str, int]) -> None:
+    """Goes on from where `state` was taken."""
+    self._position = int(state["position"])
+
+
+def _tasks(name: str, split: str, indices: Sequence[int], seed: int):
+  return (
+    grain.MapDataset.source(indices)
+    .shuffle(seed=seed % 2**32)
+    .map(lambda index: Task(name, split, int(index)))
+    .repeat()
+  )
