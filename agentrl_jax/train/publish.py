@@ -1,0 +1,42 @@
+"""New weights for the rollout side.
+
+Training donates its params to the next update, so what is published is always a
+copy: cast and laid out for the sampler, on the device, in one compiled call.
+"""
+
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Sharding
+
+from agentrl_jax.model.policy import Params
+from agentrl_jax.train.step import TrainState
+
+
+class WeightSink(Protocol):
+  """Whoever serves the policy: takes weights for a version slot."""
+
+  def publish(self, slot: int, params: Params, step: int) -> None:
+    """Checks the weights, then serves them from the next token on."""
+    ...
+
+
+class Publisher:
+  """Copies a policy's params to where they are sampled from."""
+
+  def __init__(
+    self, sink: WeightSink, *, dtype=jnp.float32, to: Sharding | None = None
+  ):
+    self._sink = sink
+    self._to = to
+    self._copy = jax.jit(
+      lambda params: jax.tree.map(lambda x: jnp.array(x, dtype), params)
+    )
+
+  def publish(self, state: TrainState, *, slot: int = 0) -> None:
+    """Serves the state's params as `slot`, stamped with its version."""
+    params = self._copy(state.params)
+    if self._to is not None:
+      params = jax.device_put(params, self._to)
+    self._sink.publish(slot, jax.block_until_ready(params), int(state.version))

@@ -1,0 +1,148 @@
+"""One update of the policy, cut into micro-batches that add up exactly.
+
+Two pure functions are compiled: one adds a micro-batch's gradient to a running
+sum, one applies the sum. Totals are differentiated and weights divided out
+once, at the end, so the update does not depend on the cut; and as micro-batches
+have one shape, nothing is compiled again when their number changes.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from agentrl_jax.losses import Mean
+from agentrl_jax.model import sharding
+from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.train.objective import Lesson, Metrics, Objective
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+  """All that an update changes."""
+
+  params: Params
+  optimizer: optax.OptState
+  version: jax.Array  # int32 [], counts updates; rollouts are stamped with it
+
+
+class Learner:
+  """Compiled updates of a policy on a mesh; holds no state of training."""
+
+  def __init__(
+    self,
+    policy: Policy,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+  ):
+    self._policy = policy
+    self._objective = objective
+    self._optimizer = optimizer
+    self.mesh = mesh
+    self.state_sharding = self._state_sharding()
+    whole = sharding.replicated(mesh)
+    self._init = jax.jit(self._fresh, out_shardings=self.state_sharding)
+    self._zeros = jax.jit(self._zero_sums)
+    self._add = jax.jit(
+      self._add_gradient,
+      donate_argnums=1,
+      in_shardings=(
+        self.state_sharding.params,
+        None,
+        sharding.batch_sharding(mesh),
+      ),
+    )
+    self._apply = jax.jit(
+      self._apply_gradient,
+      donate_argnums=0,
+      out_shardings=(self.state_sharding, whole),
+    )
+
+  def init(self, params: Params) -> TrainState:
+    """Version 0 from params, which are copied and stay usable."""
+    return self._init(params)
+
+  def abstract_state(self) -> TrainState:
+    """Shapes, dtypes and shardings of a state, to restore into."""
+    shapes = jax.eval_shape(self._fresh, self._policy.abstract_params())
+    return jax.tree.map(
+      lambda s, sh: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sh),
+      shapes,
+      self.state_sharding,
+    )
+
+  def update(
+    self, state: TrainState, lessons: Iterable[Lesson]
+  ) -> tuple[TrainState, dict[str, float]]:
+    """One optimizer update on all micro-batches; `state` is used up.
+
+    Micro-batches are equal in shape and lie on the host or on the mesh, rows
+    split over its data axes. Returns when the update is done.
+    """
+    sums = None
+    for lesson in lessons:
+      if sums is None:
+        sums = self._zeros(state.params, lesson)
+      sums = self._add(state.params, sums, lesson)
+    if sums is None:
+      raise ValueError("an update needs at least one micro-batch")
+    state, metrics = self._apply(state, sums)
+    return state, {name: float(mean.value()) for name, mean in metrics.items()}
+
+  def _fresh(self, params: Params) -> TrainState:
+    params = jax.tree.map(jnp.asarray, params)
+    return TrainState(
+      params, self._optimizer.init(params), jnp.zeros((), jnp.int32)
+    )
+
+  def _state_sharding(self) -> TrainState:
+    params = self._policy.abstract_params()
+    of_params = sharding.param_shardings(params, self.mesh)
+    whole = sharding.replicated(self.mesh)
+    abstract = jax.eval_shape(self._fresh, params)
+    of_optimizer = optax.tree_map_params(
+      self._optimizer,
+      lambda _, sh: sh,
+      abstract.optimizer,
+      of_params,
+      transform_non_params=lambda _: whole,
+    )
+    return TrainState(of_params, of_optimizer, whole)
+
+  def _total(self, params: Params, lesson: Lesson) -> tuple[jax.Array, Metrics]:
+    loss, metrics = self._objective(params, lesson)
+    return loss.total, metrics | {"loss": loss}
+
+  def _zero_sums(self, params: Params, lesson: Lesson) -> Any:
+    (_, metrics), grads = jax.eval_shape(
+      jax.value_and_grad(self._total, has_aux=True), params, lesson
+    )
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (grads, metrics))
+
+  def _add_gradient(self, params: Params, sums: Any, lesson: Lesson) -> Any:
+    (_, metrics), grads = jax.value_and_grad(self._total, has_aux=True)(
+      params, lesson
+    )
+    return jax.tree.map(jnp.add, sums, (grads, metrics))
+
+  def _apply_gradient(
+    self, state: TrainState, sums: Any
+  ) -> tuple[TrainState, Metrics]:
+    totals, metrics = sums
+    weight = jnp.maximum(metrics["loss"].weight, 1)
+    grads = jax.tree.map(lambda g: g / weight, totals)
+    updates, optimizer = self._optimizer.update(
+      grads, state.optimizer, state.params
+    )
+    state = TrainState(
+      optax.apply_updates(state.params, updates), optimizer, state.version + 1
+    )
+    one = jnp.ones(())
+    norm = Mean(optax.tree.norm(grads), one)
+    return state, metrics | {"gradient_norm": norm}
