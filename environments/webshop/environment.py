@@ -1,0 +1,136 @@
+"""WebShop: buy what an instruction asks for, by searching and clicking.
+
+The shop of arXiv:2207.01206 as AgentBench-FC plays it: its tools, pages, rules
+and reward, without Flask, Java, spaCy or its 16 GB of data. Shops are generated
+unless a file of listings is given.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from agentrl_jax.data.split import SPLITS
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.env.interface import Environment, Expert, Session
+from agentrl_jax.errors import ConfigError
+from environments.webshop.catalogue import Catalogue
+from environments.webshop.expert import Shopper
+from environments.webshop.generator import Generator
+from environments.webshop.listings import Listings
+from environments.webshop.pages import PageStyle
+from environments.webshop.product import Goal
+from environments.webshop.prompts import SYSTEM_PROMPTS
+from environments.webshop.session import ShoppingSession
+
+
+class WebShop(Environment):
+  """A task is a wish and a shop; the reward is WebShop's, success is 1.0.
+
+  Args:
+    products: a file of listings (see `listings`); None generates shops, for
+      which alone `num_train`, `num_test`, `catalogue_size`,
+      `tasks_per_catalogue` and `num_cached` matter.
+    num_train, num_test: how many tasks a split has; more of them never changes
+      those before.
+    catalogue_size: products per generated shop.
+    tasks_per_catalogue: consecutive tasks that are played in one shop.
+    num_cached: generated shops kept in memory, a few hundred kB each.
+    max_rounds: answers until the attempt ends with nothing bought.
+    system_prompt: "upstream" or "short".
+    results_per_page, repeat_instruction, repeat_item, list_actions,
+      show_headings, show_subpages: how much a page says (`pages.PageStyle`).
+  """
+
+  name = "webshop"
+
+  def __init__(
+    self,
+    *,
+    products: str | None = None,
+    num_train: int = 11_000,
+    num_test: int = 200,
+    catalogue_size: int = 100,
+    tasks_per_catalogue: int = 8,
+    num_cached: int = 64,
+    max_rounds: int = 20,
+    system_prompt: str = "upstream",
+    results_per_page: int = 10,
+    repeat_instruction: bool = True,
+    repeat_item: bool = True,
+    list_actions: bool = True,
+    show_headings: bool = True,
+    show_subpages: bool = True,
+  ):
+    if system_prompt not in SYSTEM_PROMPTS:
+      raise ConfigError(
+        f"webshop system_prompt={system_prompt!r} is not one of "
+        f"{', '.join(SYSTEM_PROMPTS)}"
+      )
+    _require_at_least(1, "max_rounds", max_rounds)
+    _require_at_least(1, "results_per_page", results_per_page)
+    self._max_rounds = max_rounds
+    self._system_prompt = SYSTEM_PROMPTS[system_prompt]
+    self._style = PageStyle(
+      results_per_page=results_per_page,
+      repeat_instruction=repeat_instruction,
+      repeat_item=repeat_item,
+      list_actions=list_actions,
+      show_headings=show_headings,
+      show_subpages=show_subpages,
+    )
+    self._source: Generator | Listings
+    if products is None:
+      self._source = Generator(
+        catalogue_size=catalogue_size,
+        tasks_per_catalogue=tasks_per_catalogue,
+        num_cached=num_cached,
+      )
+      self._num_tasks = {"train": num_train, "test": num_test}
+    else:
+      self._source = Listings(products)
+      self._num_tasks = {s: len(self._source.goals[s]) for s in SPLITS}
+
+  def indices(self, split: str) -> Sequence[int]:
+    """0 to the number of tasks."""
+    return range(self._num_tasks[_require_split(split)])
+
+  @contextlib.asynccontextmanager
+  async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
+    """A session; the seed changes nothing, as the task says it all."""
+    del seed
+    catalogue, goal = self.find(task)
+    yield ShoppingSession(
+      catalogue,
+      goal,
+      style=self._style,
+      system_prompt=self._system_prompt,
+      max_rounds=self._max_rounds,
+    )
+
+  def expert(
+    self, task: Task, *, seed: int, mistakes: Mapping[str, float]
+  ) -> Expert:
+    """A shopper; see `expert.MISTAKES` for what can go wrong."""
+    catalogue, goal = self.find(task)
+    return Shopper(catalogue, goal, seed=seed, mistakes=mistakes)
+
+  def find(self, task: Task) -> tuple[Catalogue, Goal]:
+    """The shop and the wish that `task` stands for."""
+    indices = self.indices(task.split)
+    if task.index not in indices:
+      raise ConfigError(
+        f"webshop has {len(indices)} {task.split} tasks, no number {task.index}"
+      )
+    return self._source.find(task.split, task.index)
+
+
+def _require_split(split: str) -> str:
+  if split not in SPLITS:
+    raise ConfigError(
+      f"webshop has no split {split!r}, only {', '.join(SPLITS)}"
+    )
+  return split
+
+
+def _require_at_least(lowest: int, name: str, value: int) -> None:
+  if value < lowest:
+    raise ConfigError(f"webshop {name}={value} must be {lowest} or more")

@@ -1,0 +1,53 @@
+"""What the policy is told before it shops: system prompts and tools."""
+
+from agentrl_jax.data.messages import Tool
+
+# Upstream's words, its slips included: a policy trained elsewhere knows them.
+UPSTREAM = """
+You are web shopping.
+I will give you instructions about what to do.
+You have to follow the instructions.
+Every round I will give you an observation and a list of available actions,
+you have to respond with calling a tool provided based on the state and instruction.
+You can use search tool if search is available.
+You can click one of the buttons in clickables.
+If the action is not valid, perform nothing.
+Keywords in search are up to you, but the value in click must be a value in the list of available actions.
+Remember that your keywords in search should be carefully designed.
+Your should first think about what to do, then call a tool correspondingly.
+You should always use a tool, even if you have questions to confirm. You can use whatever tool is available and do not need permission from the user.
+"""  # noqa: E501 (lines are as upstream breaks them)
+SHORT = "Buy what is asked for. Search, click, choose options, buy now."
+SYSTEM_PROMPTS = {"upstream": UPSTREAM, "short": SHORT}
+
+NO_CALL = "No executable tool calls found! You should call a tool instead."
+UNREADABLE_CALL = "No valid tool call found from agent."
+LIMIT_REACHED = "Task limit reached."
+
+
+def _tool(name: str, description: str, argument: str, meaning: str) -> Tool:
+  return Tool(
+    name,
+    description,
+    {
+      "type": "object",
+      "properties": {argument: {"type": "string", "description": meaning}},
+      "required": [argument],
+      "additionalProperties": False,
+    },
+  )
+
+
+SEARCH = _tool(
+  "search_action",
+  "Use search functionality with specified keywords.",
+  "keywords",
+  "The keywords to use in the search function.",
+)
+CLICK = _tool(
+  "click_action",
+  "Click a button or link with a specified value.",
+  "value",
+  "The value to click from the list of available actions.",
+)
+TOOLS = (SEARCH, CLICK)

@@ -1,0 +1,128 @@
+"""One attempt at one purchase: messages in, pages out, a verdict at the end.
+
+The rules are AgentBench's: only the first tool call is played; no call, an
+unknown tool or an impossible click costs a round and changes nothing; after the
+last round the attempt is over, with nothing bought and nothing paid.
+"""
+
+import json
+from collections.abc import Mapping
+
+from agentrl_jax.data.messages import Message, Tool, ToolCall
+from agentrl_jax.data.trajectory import Status
+from agentrl_jax.env.interface import Session, Step
+from environments.webshop import prompts
+from environments.webshop.browser import Browser
+from environments.webshop.catalogue import Catalogue
+from environments.webshop.pages import PageStyle
+from environments.webshop.product import Goal
+from environments.webshop.reward import judge
+
+NOT_BOUGHT: Mapping[str, float] = {"success": 0.0}
+
+
+class ShoppingSession(Session):
+  """Plays one goal in one catalogue."""
+
+  tools: tuple[Tool, ...] = prompts.TOOLS
+
+  def __init__(
+    self,
+    catalogue: Catalogue,
+    goal: Goal,
+    *,
+    style: PageStyle,
+    system_prompt: str,
+    max_rounds: int,
+  ):
+    self._goal = goal
+    self._style = style
+    self._system_prompt = system_prompt
+    self._rounds_left = max_rounds
+    self._browser = Browser(catalogue, goal.instruction, style)
+    self._observation = self._browser.page.text
+    self._last_call_id: str | None = None
+
+  async def reset(self) -> Step:
+    """The rules and the first page."""
+    page = self._describe("The initial observation:\n")
+    system = Message("system", self._system_prompt)
+    return Step((system, Message("user", page)))
+
+  async def step(self, answer: Message) -> Step:
+    """Plays the first call of `answer`; the others are ignored."""
+    self._rounds_left -= 1
+    if not answer.tool_calls:
+      self._observation = prompts.NO_CALL
+      return self._go_on(self._repeat())
+    call = answer.tool_calls[0]
+    value = _first_argument(call)
+    if value is None:
+      return self._go_on(
+        Message("user", prompts.UNREADABLE_CALL), self._repeat()
+      )
+    self._last_call_id = call.id
+    if call.name == prompts.SEARCH.name:
+      action = f"search[{value}]"
+      self._browser.search(value)
+    elif call.name == prompts.CLICK.name:
+      action = f"click[{value}]"
+      self._browser.click(value)
+    else:
+      return self._go_on(self._repeat())
+    return self._show(action)
+
+  def _show(self, action: str) -> Step:
+    """What came of an action that was understood."""
+    if self._browser.bought is not None:
+      verdict = judge(
+        self._browser.bought, self._browser.chosen.values(), self._goal
+      )
+      return Step((), verdict.reward, Status.COMPLETED, verdict.metrics)
+    self._observation = self._browser.page.text
+    content = self._describe(f"Action: {action}\n\nObservation:\n")
+    return self._go_on(
+      Message("tool", content, tool_call_id=self._last_call_id)
+    )
+
+  def _go_on(self, *messages: Message) -> Step:
+    """`messages`, unless the rounds are used up."""
+    if self._rounds_left > 0:
+      return Step(messages)
+    # Of the last round upstream sends no page, only what was unreadable.
+    unreadable = tuple(
+      m for m in messages if m.content == prompts.UNREADABLE_CALL
+    )
+    end = Message(
+      "tool", prompts.LIMIT_REACHED, tool_call_id=self._last_call_id
+    )
+    return Step(
+      (*unreadable, end), status=Status.TASK_LIMIT_REACHED, metrics=NOT_BOUGHT
+    )
+
+  def _repeat(self) -> Message:
+    """The page as it stands, to a policy that called nothing of use."""
+    return Message("user", self._describe("Observation:\n"))
+
+  def _describe(self, heading: str) -> str:
+    content = self._observation
+    if self._style.show_headings:
+      content = heading + content
+    if self._style.list_actions:
+      actions = self._browser.page.actions
+      content = f"{content}\n\nAvailable Actions:\n{actions}"
+    return content
+
+
+def _first_argument(call: ToolCall) -> str | None:
+  """The first value of the arguments, whatever its name, as upstream reads it.
+
+  None where the text is no JSON object or an empty one.
+  """
+  try:
+    arguments = json.loads(call.arguments)
+  except (ValueError, RecursionError):
+    return None
+  if not isinstance(arguments, dict) or not arguments:
+    return None
+  return str(next(iter(arguments.values())))
