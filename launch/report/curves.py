@@ -1,0 +1,103 @@
+"""From rows of metrics to what a plot draws. Knows the metrics' names."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from agentrl_jax.metrics import Row
+
+WARM_START, RL = "warm_start", "rl"  # stages that are plotted
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+  """One quantity over the steps of a stage."""
+
+  name: str
+  steps: tuple[int, ...]
+  values: tuple[float, ...]  # NaN leaves a gap
+
+  def smoothed(self, width: int) -> "Curve":
+    """The mean over `width` points around each, fewer at the ends."""
+    half = width // 2
+    means = tuple(
+      _mean(self.values[max(i - half, 0) : i + half + 1])
+      for i in range(len(self.values))
+    )
+    return dataclasses.replace(self, values=means)
+
+
+def curve(rows: Sequence[Row], stage: str, name: str) -> Curve | None:
+  """The named metric over its stage, or None if nobody recorded it."""
+  found = [
+    (row.step, row.values[name])
+    for row in rows
+    if row.stage == stage and name in row.values
+  ]
+  if not found:
+    return None
+  steps, values = zip(*found, strict=True)
+  return Curve(name, steps, values)
+
+
+def curves_below(rows: Sequence[Row], stage: str, prefix: str) -> list[Curve]:
+  """One curve for each metric `prefix/<name>`, named <name>, by name."""
+  names = sorted(
+    {
+      name
+      for row in rows
+      if row.stage == stage
+      for name in row.values
+      if name.startswith(f"{prefix}/")
+    }
+  )
+  found = [curve(rows, stage, name) for name in names]
+  return [
+    dataclasses.replace(each, name=each.name.removeprefix(f"{prefix}/"))
+    for each in found
+    if each is not None
+  ]
+
+
+def spread(places: Sequence[float], gap: float) -> list[float]:
+  """The places moved apart until none is closer than `gap` to the next.
+
+  For labels that would overprint each other. Order is kept, and a cluster
+  stays centred on where it was.
+  """
+  order = sorted(range(len(places)), key=lambda i: places[i])
+  clusters: list[list[int]] = []
+  for i in order:
+    clusters.append([i])
+    while len(clusters) > 1 and _overlap(clusters, places, gap):
+      last = clusters.pop()
+      clusters[-1] += last
+  moved = list(places)
+  for cluster in clusters:
+    for i, place in zip(cluster, _stack(cluster, places, gap), strict=True):
+      moved[i] = place
+  return moved
+
+
+def _stack(
+  cluster: Sequence[int], places: Sequence[float], gap: float
+) -> list[float]:
+  if len(cluster) == 1:
+    return [places[cluster[0]]]
+  centre = _mean([places[i] for i in cluster])
+  lowest = centre - gap * (len(cluster) - 1) / 2
+  return [lowest + gap * k for k in range(len(cluster))]
+
+
+def _overlap(
+  clusters: Sequence[Sequence[int]], places: Sequence[float], gap: float
+) -> bool:
+  below = _stack(clusters[-2], places, gap)[-1]
+  above = _stack(clusters[-1], places, gap)[0]
+  # Adding up the same floats in another order must not look like an overlap.
+  return above - below < gap * (1 - 1e-9)
+
+
+def _mean(values: Sequence[float]) -> float:
+  finite = [value for value in values if math.isfinite(value)]
+  return math.fsum(finite) / len(finite) if finite else math.nan

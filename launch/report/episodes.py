@@ -1,0 +1,193 @@
+"""One episode as the report shows it: turn by turn, call by call.
+
+Lays a trajectory's records and its transcript side by side, and judges
+nothing: what the policy wrote is shown as it wrote it, parseable or not.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from agentrl_jax.data.messages import Message, message_from_json
+from agentrl_jax.data.trajectory import Trajectory, Turn
+
+SHORT = 600  # characters that are shown without a click
+_GAP_STEPS = (0.05, 0.2, 0.7)  # nats: from likely noise to a factor of two
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Episode:
+  """A trajectory to show, and what more is known of its tokens.
+
+  `token_text` and `policy_logprob` have one entry per turn, each with one entry
+  per sampled token: the token as text, and its log-probability under the policy
+  that is compared with the sampler's, at the sampler's temperature. Without the
+  texts no token is shown; without the log-probabilities none is coloured.
+  """
+
+  trajectory: Trajectory
+  title: str  # whose episode, as in "after RL, greedy"
+  token_text: Sequence[Sequence[str]] = ()
+  policy_logprob: Sequence[np.ndarray] = ()
+
+  def __post_init__(self) -> None:
+    sizes = [len(turn.sampled) for turn in self.trajectory.turns]
+    for name in ("token_text", "policy_logprob"):
+      given = getattr(self, name)
+      if len(given) and [len(each) for each in given] != sizes:
+        raise ValueError(
+          f"{name} has {[len(each) for each in given]} tokens per turn, but "
+          f"{sizes} were sampled; give one entry per sampled token"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class CallView:
+  """A tool call, its arguments set out for reading."""
+
+  name: str
+  arguments: str
+  is_json: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenView:
+  """A sampled token, and how far the policies disagree about it."""
+
+  text: str
+  level: int  # 0 agree; 1 to 3 more and more; negative: now less likely
+  hint: str
+
+
+@dataclasses.dataclass(frozen=True)
+class TurnView:
+  """What is known of one answer beside its words."""
+
+  number: int
+  slot: int
+  version: str
+  num_tokens: int
+  mean_logprob: float | None
+  reward: float
+  tokens: tuple[TokenView, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class MessageView:
+  """One message; `turn` is there for what the policy answered."""
+
+  role: str
+  content: str
+  calls: tuple[CallView, ...]
+  turn: TurnView | None
+
+  @property
+  def is_long(self) -> bool:
+    """Whether the content is folded until someone asks for it."""
+    return self.role == "system" or len(self.content) > SHORT
+
+  @property
+  def lead(self) -> str:
+    """The beginning of a long content, for the line that unfolds it."""
+    return " ".join(self.content[:120].split())
+
+
+def message_views(episode: Episode) -> list[MessageView]:
+  """The transcript, with the turn's records beside each answer.
+
+  Answers that stand in the prompt (worked examples) come first and have no
+  turn, so turns are matched to answers from the end.
+  """
+  messages = [message_from_json(m) for m in episode.trajectory.transcript]
+  turns = turn_views(episode)
+  num_answers = sum(message.role == "assistant" for message in messages)
+  waiting: list[TurnView | None] = [None] * max(num_answers - len(turns), 0)
+  answers = iter([*waiting, *turns])
+  return [
+    _message_view(m, next(answers) if m.role == "assistant" else None)
+    for m in messages
+  ]
+
+
+def turn_views(episode: Episode) -> list[TurnView]:
+  """What is known of each answer."""
+  return [
+    TurnView(
+      number=number + 1,
+      slot=turn.slot,
+      version=_version(turn),
+      num_tokens=len(turn.sampled),
+      mean_logprob=_mean(turn.raw_logprob),
+      reward=turn.reward,
+      tokens=_token_views(episode, number),
+    )
+    for number, turn in enumerate(episode.trajectory.turns)
+  ]
+
+
+def _message_view(message: Message, turn: TurnView | None) -> MessageView:
+  calls = tuple(
+    CallView(call.name, *_set_out(call.arguments))
+    for call in message.tool_calls
+  )
+  return MessageView(message.role, message.content, calls, turn)
+
+
+def _set_out(arguments: str) -> tuple[str, bool]:
+  """JSON arguments one per line, strings unquoted; other text as it is."""
+  try:
+    parsed: Any = json.loads(arguments)
+  except ValueError:
+    return arguments, False
+  if not isinstance(parsed, Mapping):
+    return json.dumps(parsed, indent=2, ensure_ascii=False), True
+  lines = [f"{name}: {_value(value)}" for name, value in parsed.items()]
+  return "\n".join(lines), True
+
+
+def _value(value: Any) -> str:
+  if isinstance(value, str):
+    return value
+  return json.dumps(value, ensure_ascii=False)
+
+
+def _version(turn: Turn) -> str:
+  """The weights behind an answer; two, if they changed while it was written."""
+  if not len(turn.version):
+    return "none"
+  first, last = int(turn.version.min()), int(turn.version.max())
+  if last < 0:
+    return "no policy"
+  return f"step {first}" if first == last else f"steps {first} to {last}"
+
+
+def _mean(logprob: np.ndarray) -> float | None:
+  return float(logprob.mean()) if len(logprob) else None
+
+
+def _token_views(episode: Episode, number: int) -> tuple[TokenView, ...]:
+  if not len(episode.token_text):
+    return ()
+  texts = episode.token_text[number]
+  behavior = episode.trajectory.turns[number].behavior_logprob
+  if not len(episode.policy_logprob):
+    return tuple(
+      TokenView(text, 0, f"logprob {sampler:.3f}")
+      for text, sampler in zip(texts, behavior, strict=True)
+    )
+  return tuple(
+    _token_view(text, float(sampler), float(policy))
+    for text, sampler, policy in zip(
+      texts, behavior, episode.policy_logprob[number], strict=True
+    )
+  )
+
+
+def _token_view(text: str, sampler: float, policy: float) -> TokenView:
+  gap = policy - sampler
+  size = sum(abs(gap) >= step for step in _GAP_STEPS)
+  hint = f"policy {policy:.3f}, sampler {sampler:.3f}"
+  return TokenView(text, size if gap > 0 else -size, hint)

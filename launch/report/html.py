@@ -1,0 +1,104 @@
+"""One page that shows a run to a person: `report.html`, complete in itself.
+
+Everything is inside the file, so it can be mailed, archived, and opened with no
+network: no script, no font, no image is loaded. It shows what it is handed and
+computes no number of its own.
+"""
+
+import pathlib
+from collections.abc import Sequence
+
+import jinja2
+
+from agentrl_jax.metrics import Row
+from launch.report import numbers
+from launch.report.episodes import Episode, message_views, turn_views
+from launch.report.plots import panel_svgs
+from launch.report.summary import MODES, Comparison, Summary
+from launch.report.tables import before_after
+
+TEMPLATES = pathlib.Path(__file__).parent / "templates"
+
+
+def write_report(
+  summary: Summary,
+  metrics: Sequence[Row],
+  episodes: Sequence[Episode],
+  path: pathlib.Path,
+) -> None:
+  """Writes the page, whole or not at all."""
+  whole = path.with_suffix(".tmp")
+  whole.write_text(render(summary, metrics, episodes), encoding="utf-8")
+  whole.replace(path)
+
+
+def render(
+  summary: Summary, metrics: Sequence[Row], episodes: Sequence[Episode]
+) -> str:
+  """The page as text."""
+  tables = [before_after(summary, mode) for mode in MODES]
+  return (
+    _environment()
+    .get_template("report.html")
+    .render(
+      summary=summary,
+      headline=headline(summary),
+      when=numbers.moment(metrics[-1].time_s) if metrics else "",
+      tables=[table for table in tables if table is not None],
+      expert=expert_sentence(summary.comparison("expert", "greedy")),
+      panels=panel_svgs(metrics, summary.evaluations),
+      total_wall_s=sum(summary.wall_s.values()),
+      episodes=episodes,
+    )
+  )
+
+
+def headline(summary: Summary) -> str:
+  """What the run came to, in one sentence, greedy where that was evaluated."""
+  for mode in MODES:
+    gain = summary.comparison("warm_start", mode)
+    if gain is not None:
+      mean = gain.mean
+      span = f"from {numbers.percent(mean.before)} to "
+      span += numbers.percent(mean.after)
+      if mean.low <= 0 <= mean.high:
+        return f"RL moved held-out success {span}: within the error ({mode})"
+      verb = "raised" if mean.difference > 0 else "lowered"
+      return f"RL {verb} held-out success {span} ({mode})"
+  return "No policy was evaluated both before and after RL"
+
+
+def expert_sentence(comparison: Comparison | None) -> str:
+  """Per task, whether the policy got beyond the expert it learned from."""
+  if comparison is None:
+    return ""
+  parts = []
+  for task, each in comparison.tasks.items():
+    if each.low > 0:
+      place = "beyond"
+    elif each.high < 0:
+      place = "short of"
+    else:
+      place = "level with"
+    parts.append(
+      f"{task} ended {place} the error-free expert "
+      f"({numbers.points(each.difference)} points)"
+    )
+  return "; ".join(parts) + "."
+
+
+def _environment() -> jinja2.Environment:
+  environment = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(TEMPLATES),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,  # a misspelt name fails, not vanishes
+    trim_blocks=True,
+    lstrip_blocks=True,
+  )
+  environment.filters |= {
+    "duration": numbers.duration,
+    "stage_name": numbers.stage_name,
+    "message_views": message_views,
+    "turn_views": turn_views,
+  }
+  return environment

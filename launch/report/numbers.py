@@ -1,0 +1,46 @@
+"""How numbers are written, in the terminal and in the report alike."""
+
+import datetime
+
+
+def percent(share: float) -> str:
+  """A share of one as a percentage: 0.431 is "43.1 %"."""
+  return f"{100 * share:.1f} %"
+
+
+def points(difference: float) -> str:
+  """A difference of shares in percentage points, always with its sign."""
+  # Adding zero turns -0.0 into 0.0, so that nothing is never "-0.0".
+  return f"{round(100 * difference, 1) + 0.0:+.1f}".replace("-", "−")
+
+
+def interval(low: float, high: float) -> str:
+  """An interval of shares, in percent."""
+  return f"{100 * low:.1f} to {100 * high:.1f}"
+
+
+def signed_interval(low: float, high: float) -> str:
+  """An interval of differences, in percentage points."""
+  return f"{points(low)} to {points(high)}"
+
+
+def duration(seconds: float) -> str:
+  """A wall time at the grain a person thinks in: "4.2 s", "3:05", "2:00:07"."""
+  if seconds < 59.95:
+    return f"{seconds:.1f} s"
+  minutes, rest = divmod(round(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  if hours:
+    return f"{hours}:{minutes:02d}:{rest:02d}"
+  return f"{minutes}:{rest:02d}"
+
+
+def moment(seconds: float) -> str:
+  """A time since the epoch as a date and time of day, UTC."""
+  when = datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
+  return f"{when:%Y-%m-%d %H:%M} UTC"
+
+
+def stage_name(stage: str) -> str:
+  """A stage's key as words: "warm_start" is "warm start", "rl" is "RL"."""
+  return "RL" if stage == "rl" else stage.replace("_", " ")

@@ -1,0 +1,203 @@
+"""How a stage stands while it runs, for the person at the terminal.
+
+Shows rate, time left, success per task, queue fill and staleness, and keeps
+nothing: what should last goes through `agentrl_jax.metrics`. Where the output
+is no terminal (a log file, CI), it writes a plain line every few seconds.
+
+  with StageProgress("rl", total_steps=300) as progress:
+    progress.update(step, metrics)
+"""
+
+import collections
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from launch.report.numbers import duration, percent, stage_name
+
+SUCCESS = "success/"  # followed by the task's name
+QUEUE_FILL = "queue/fill"  # a share of what the queue holds
+STALENESS = "staleness/mean"  # policy versions
+_FIGURES = {
+  "loss": "loss",
+  "reward/mean": "reward",
+  "policy/entropy": "entropy",
+  "policy/kl": "KL",
+  "gradient_norm": "gradient norm",
+}
+_BAR_WIDTH = 30
+_RATE_STEPS = 20  # the rate is that of the latest steps, not of all
+
+
+class Pace:
+  """Rate and time left, judged by the latest steps."""
+
+  def __init__(self, total_steps: int, *, begun_s: float, initial: int) -> None:
+    self._total = total_steps
+    self._seen = collections.deque([(begun_s, initial)], maxlen=_RATE_STEPS + 1)
+
+  def reached(self, step: int, now_s: float) -> None:
+    """Notes that `step` steps are done now."""
+    self._seen.append((now_s, step))
+
+  @property
+  def step(self) -> int:
+    """How many steps are done."""
+    return self._seen[-1][1]
+
+  @property
+  def steps_per_s(self) -> float:
+    """0 as long as nothing is known."""
+    (begun_s, first), (now_s, last) = self._seen[0], self._seen[-1]
+    return (last - first) / (now_s - begun_s) if now_s > begun_s else 0.0
+
+  @property
+  def left(self) -> str:
+    """How long it will still take at this rate."""
+    if not self.steps_per_s:
+      return "?"
+    return duration(max(self._total - self.step, 0) / self.steps_per_s)
+
+  @property
+  def rate(self) -> str:
+    """The rate, turned over where a step takes longer than a second."""
+    if not self.steps_per_s:
+      return "? steps/s"
+    if self.steps_per_s < 1:
+      return f"{1 / self.steps_per_s:.1f} s/step"
+    return f"{self.steps_per_s:.1f} steps/s"
+
+
+class StageProgress:
+  """A live display of one stage. A context manager: open it, update it.
+
+  A figure stays on display until a newer one comes, so each update may bring
+  only what is new. `initial_step` is where a resumed stage begins.
+  """
+
+  def __init__(
+    self,
+    stage: str,
+    total_steps: int,
+    *,
+    initial_step: int = 0,
+    console: Console | None = None,
+    plain_every_s: float = 10.0,
+    clock: Callable[[], float] = time.monotonic,
+  ) -> None:
+    self._name = stage_name(stage)
+    self._total = total_steps
+    self._console = console or Console()
+    self._plain_every_s = plain_every_s
+    self._clock = clock
+    self._metrics: dict[str, float] = {}
+    self._begun_s = self._plain_s = clock()
+    self._pace = Pace(total_steps, begun_s=self._begun_s, initial=initial_step)
+    self._live: Live | None = None
+
+  def update(self, step: int, metrics: Mapping[str, float]) -> None:
+    """Shows that `step` steps are done, and their newest figures."""
+    now_s = self._clock()
+    self._pace.reached(step, now_s)
+    self._metrics |= metrics
+    if self._live:
+      self._live.update(self.render())
+    elif now_s - self._plain_s >= self._plain_every_s:
+      self._plain_s = now_s
+      self._print_line()
+
+  def render(self) -> RenderableType:
+    """What stands on the terminal now."""
+    head = Table.grid(padding=(0, 2))
+    head.add_row(
+      Text(self._name, style="bold"),
+      ProgressBar(self._total, self._pace.step, width=_BAR_WIDTH),
+      f"{self._pace.step}/{self._total}",
+      self._pace.rate,
+      f"{self._elapsed()} gone",
+      f"{self._pace.left} left",
+    )
+    return Group(head, self._bars(), Text(self._figures(), style="dim"))
+
+  def line(self) -> str:
+    """The same in one line."""
+    facts = [
+      f"{self._name} {self._pace.step}/{self._total}",
+      self._pace.rate,
+      f"{self._elapsed()} gone",
+      f"{self._pace.left} left",
+      *(f"{name} {text}" for name, _, text in self._shares()),
+      self._figures(),
+    ]
+    return " | ".join(fact for fact in facts if fact)
+
+  def __enter__(self) -> Self:
+    if self._console.is_terminal:
+      self._live = Live(self.render(), console=self._console)
+      self._live.start()
+    else:
+      self._print_line()
+    return self
+
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: TracebackType | None,
+  ) -> None:
+    if self._live:
+      self._live.update(self.render())
+      self._live.stop()
+      self._live = None
+    else:
+      self._print_line()
+
+  def _elapsed(self) -> str:
+    return duration(self._clock() - self._begun_s)
+
+  def _shares(self) -> list[tuple[str, float, str]]:
+    """What is drawn as a bar: name, share, text."""
+    shares = {
+      name.removeprefix(SUCCESS): value
+      for name, value in sorted(self._metrics.items())
+      if name.startswith(SUCCESS)
+    }
+    if QUEUE_FILL in self._metrics:
+      shares["queue"] = self._metrics[QUEUE_FILL]
+    return [(name, value, percent(value)) for name, value in shares.items()]
+
+  def _bars(self) -> Table:
+    bars = Table.grid(padding=(0, 2))
+    for name, share, text in self._shares():
+      style = "magenta" if name == "queue" else "cyan"
+      bar = ProgressBar(
+        1.0,
+        share,
+        width=_BAR_WIDTH,
+        complete_style=style,
+        finished_style=style,
+      )
+      bars.add_row(Text(f"  {name}"), bar, text)
+    return bars
+
+  def _figures(self) -> str:
+    found = [
+      f"{label} {self._metrics[name]:.3g}"
+      for name, label in _FIGURES.items()
+      if name in self._metrics
+    ]
+    if STALENESS in self._metrics:
+      found.append(f"staleness {self._metrics[STALENESS]:.2f} versions")
+    return ", ".join(found)
+
+  def _print_line(self) -> None:
+    self._console.print(
+      self.line(), soft_wrap=True, highlight=False, markup=False
+    )

@@ -1,0 +1,245 @@
+"""A run in numbers: what is printed is what is filed.
+
+Reads evaluations in the JSON form that `Evaluation.from_json` describes, and
+compares them: each change comes with its interval. Runs nothing, draws nothing.
+
+All success rates and differences are shares (0.43, not 43 %).
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+STAGES = ("untrained", "warm_start", "rl", "expert")
+MODES = ("greedy", "sampled")
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+  """Success on `n` held-out attempts, its 95 % interval, and mean reward."""
+
+  n: int
+  success: float
+  low: float
+  high: float
+  reward: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+  """The scores of one policy on the held-out tasks of every environment."""
+
+  stage: str  # one of STAGES: whose policy
+  mode: str  # one of MODES: how it answered; an expert's is "greedy"
+  tasks: Mapping[str, Score]
+
+  def __post_init__(self) -> None:
+    for key, found, allowed in (
+      ("stage", self.stage, STAGES),
+      ("mode", self.mode, MODES),
+    ):
+      if found not in allowed:
+        raise ValueError(f"{key} {found!r} is not one of {', '.join(allowed)}")
+    if not self.tasks:
+      raise ValueError(
+        f"the {self.mode} evaluation of {self.stage} has no task: evaluate one"
+      )
+
+  @classmethod
+  def from_json(cls, body: Mapping[str, Any]) -> "Evaluation":
+    """Reads what an evaluation reports.
+
+    {"stage": "rl", "mode": "greedy", "tasks": {"dbbench": {"n": 256,
+    "success": 0.74, "low": 0.68, "high": 0.79, "reward": 0.74}}}
+
+    Keys beside these are left alone: an evaluation may report more.
+    """
+    names = [field.name for field in dataclasses.fields(Score)]
+    tasks = {
+      name: Score(**{key: score[key] for key in names})
+      for name, score in body["tasks"].items()
+    }
+    return cls(body["stage"], body["mode"], tasks)
+
+  @property
+  def mean(self) -> Score:
+    """The mean over tasks, each weighing the same however often attempted.
+
+    Its interval puts together those of the tasks, which are independent: the
+    square roots of the summed squares of their arms (Zou & Donner 2008).
+    """
+    scores = list(self.tasks.values())
+    success = _mean(score.success for score in scores)
+    below = _hypotenuse(score.success - score.low for score in scores)
+    above = _hypotenuse(score.high - score.success for score in scores)
+    return Score(
+      n=sum(score.n for score in scores),
+      success=success,
+      low=success - below / len(scores),
+      high=success + above / len(scores),
+      reward=_mean(score.reward for score in scores),
+    )
+
+  def to_json(self) -> dict[str, Any]:
+    """The form that `from_json` reads, with the mean beside the tasks."""
+    body = dataclasses.asdict(self)
+    return {**body, "mean": dataclasses.asdict(self.mean)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+  """How much higher one success rate is than another.
+
+  The interval is Newcombe's hybrid of the two intervals (1998, method 10). It
+  takes the two for independent: attempts at the same tasks are not, and then
+  the true interval is, if anything, narrower.
+  """
+
+  before: float
+  after: float
+  difference: float
+  low: float
+  high: float
+  disjoint: bool  # the two intervals do not touch: stricter than low > 0
+
+
+def difference(before: Score, after: Score) -> Difference:
+  """The change of success from `before` to `after`, with its interval."""
+  change = after.success - before.success
+  below = (after.success - after.low, before.high - before.success)
+  above = (after.high - after.success, before.success - before.low)
+  return Difference(
+    before=before.success,
+    after=after.success,
+    difference=change,
+    low=change - _hypotenuse(below),
+    high=change + _hypotenuse(above),
+    disjoint=after.low > before.high or after.high < before.low,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """One policy against another: per task, and their means over tasks."""
+
+  before: str  # stage
+  after: str  # stage
+  mode: str  # of `after`
+  tasks: Mapping[str, Difference]
+  mean: Difference
+
+
+def compare(before: Evaluation, after: Evaluation) -> Comparison:
+  """Compares two evaluations of the same environments."""
+  if before.tasks.keys() != after.tasks.keys():
+    raise ValueError(
+      f"{after.stage} was evaluated on {', '.join(sorted(after.tasks))} but "
+      f"{before.stage} on {', '.join(sorted(before.tasks))}; to compare them, "
+      "evaluate both on the same tasks"
+    )
+  return Comparison(
+    before=before.stage,
+    after=after.stage,
+    mode=after.mode,
+    tasks={
+      name: difference(before.tasks[name], score)
+      for name, score in after.tasks.items()
+    },
+    mean=difference(before.mean, after.mean),
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Summary:
+  """All that is known about a run when it has ended."""
+
+  name: str
+  evaluations: Sequence[Evaluation]
+  wall_s: Mapping[str, float]  # by stage, in the order in which they ran
+  facts: Mapping[str, Any]  # see report.facts
+  config_changes: Mapping[str, Sequence[Any]]  # key: (base's value, the run's)
+
+  def evaluation(self, stage: str, mode: str) -> Evaluation | None:
+    """The evaluation of that policy, or None if it was not evaluated so."""
+    found = [
+      evaluation
+      for evaluation in self.evaluations
+      if (evaluation.stage, evaluation.mode) == (stage, mode)
+    ]
+    return found[-1] if found else None
+
+  @property
+  def comparisons(self) -> list[Comparison]:
+    """RL against what came before it, and against the error-free expert.
+
+    How far the policy goes beyond the expert that it has learned from is the
+    greedy policy's success minus the expert's, on the same held-out tasks. An
+    expert does not sample, so there is no sampled counterpart.
+    """
+    pairs = (
+      [(("warm_start", mode), ("rl", mode)) for mode in MODES]
+      + [(("untrained", mode), ("rl", mode)) for mode in MODES]
+      + [(("expert", "greedy"), ("rl", "greedy"))]
+    )
+    found = [
+      (self.evaluation(*before), self.evaluation(*after))
+      for before, after in pairs
+    ]
+    return [
+      compare(before, after) for before, after in found if before and after
+    ]
+
+  def comparison(self, before: str, mode: str) -> Comparison | None:
+    """RL against the stage `before`, or None if one was not evaluated."""
+    for comparison in self.comparisons:
+      if (comparison.before, comparison.mode) == (before, mode):
+        return comparison
+    return None
+
+  def to_json(self) -> dict[str, Any]:
+    """What `summary.json` holds."""
+    return {
+      "name": self.name,
+      "evaluations": [e.to_json() for e in self.evaluations],
+      "comparisons": [dataclasses.asdict(c) for c in self.comparisons],
+      "wall_s": {**self.wall_s, "total": math.fsum(self.wall_s.values())},
+      "facts": dict(self.facts),
+      "config_changes": {k: list(v) for k, v in self.config_changes.items()},
+    }
+
+  @classmethod
+  def from_json(cls, body: Mapping[str, Any]) -> "Summary":
+    """Reads `summary.json`; what follows from the rest is computed again."""
+    wall_s = {k: v for k, v in body["wall_s"].items() if k != "total"}
+    return cls(
+      name=body["name"],
+      evaluations=[Evaluation.from_json(e) for e in body["evaluations"]],
+      wall_s=wall_s,
+      facts=body["facts"],
+      config_changes=body["config_changes"],
+    )
+
+
+def write_summary(summary: Summary, path: pathlib.Path) -> None:
+  """Files the summary as JSON, whole or not at all."""
+  whole = path.with_suffix(".tmp")
+  text = json.dumps(summary.to_json(), indent=2, allow_nan=False)
+  whole.write_text(text + "\n", encoding="utf-8")
+  whole.replace(path)
+
+
+def read_summary(path: pathlib.Path) -> Summary:
+  """The summary that was filed."""
+  return Summary.from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _mean(values: Iterable[float]) -> float:
+  found = list(values)
+  return math.fsum(found) / len(found)
+
+
+def _hypotenuse(arms: Iterable[float]) -> float:
+  return math.hypot(*arms)

@@ -1,0 +1,136 @@
+"""The before/after table: the same rows for the terminal and the report."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from launch.report.numbers import (
+  duration,
+  interval,
+  percent,
+  points,
+  signed_interval,
+  stage_name,
+)
+from launch.report.summary import (
+  MODES,
+  Comparison,
+  Difference,
+  Evaluation,
+  Score,
+  Summary,
+)
+
+MEAN = "mean"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """One number, what it is to be read with, and whether it stands out."""
+
+  text: str
+  note: str = ""
+  sure: bool | None = None  # of a difference: are the two intervals disjoint?
+
+
+@dataclasses.dataclass(frozen=True)
+class BeforeAfter:
+  """The table of one mode: a row per policy, a column per task and the mean."""
+
+  mode: str
+  columns: tuple[Cell, ...]  # a task's name and its number of attempts
+  rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+
+
+def before_after(summary: Summary, mode: str) -> BeforeAfter | None:
+  """Success of each policy per task; None if this mode was not evaluated."""
+  evaluations = [
+    (stage_name(stage), summary.evaluation(stage, mode))
+    for stage in ("untrained", "warm_start", "rl")
+  ]
+  shown: list[tuple[str, Evaluation | Comparison | None]] = [
+    *evaluations,
+    ("RL − warm start", summary.comparison("warm_start", mode)),
+  ]
+  if mode == "greedy":
+    expert = summary.evaluation("expert", mode)
+    evaluations.append(("error-free expert", expert))
+    shown.append(evaluations[-1])
+    shown.append(("RL − expert", summary.comparison("expert", mode)))
+  scores = [evaluation for _, evaluation in evaluations if evaluation]
+  if not scores:
+    return None
+  tasks = list(dict.fromkeys(name for each in scores for name in each.tasks))
+  many = len(tasks) > 1
+  columns = [Cell(task, _attempts(scores, task)) for task in tasks]
+  return BeforeAfter(
+    mode=mode,
+    columns=(*columns, Cell(MEAN, "of tasks")) if many else tuple(columns),
+    rows=tuple(
+      (title, _cells(source, tasks, many)) for title, source in shown if source
+    ),
+  )
+
+
+def print_summary(summary: Summary, console: Console | None = None) -> None:
+  """Prints what `write_summary` files, and nothing that it does not."""
+  console = console or Console()
+  for mode in MODES:
+    table = before_after(summary, mode)
+    if table is not None:
+      console.print(_rich(table))
+  total = sum(summary.wall_s.values())
+  stages = [
+    f"{stage_name(name)} {duration(s)}" for name, s in summary.wall_s.items()
+  ]
+  console.print(f"Wall time {duration(total)}: {', '.join(stages)}")
+  facts = summary.facts
+  console.print(f"Seed {facts['seed']}, commit {facts['commit']}")
+
+
+def _attempts(evaluations: Sequence[Evaluation], task: str) -> str:
+  counts = {e.tasks[task].n for e in evaluations if task in e.tasks}
+  return f"n = {' / '.join(map(str, sorted(counts)))}"
+
+
+def _cells(
+  source: Evaluation | Comparison, tasks: Sequence[str], with_mean: bool
+) -> tuple[Cell, ...]:
+  cells = [_cell(source.tasks.get(task)) for task in tasks]
+  return (*cells, _cell(source.mean)) if with_mean else tuple(cells)
+
+
+def _cell(source: Score | Difference | None) -> Cell:
+  if source is None:
+    return Cell("–")
+  if isinstance(source, Score):
+    return Cell(percent(source.success), interval(source.low, source.high))
+  return Cell(
+    points(source.difference),
+    signed_interval(source.low, source.high),
+    sure=source.disjoint,
+  )
+
+
+def _rich(table: BeforeAfter) -> Table:
+  drawn = Table(
+    title=f"Success on held-out tasks, {table.mode}, with 95 % intervals",
+    caption="differences in points; * the two intervals are disjoint",
+    title_justify="left",
+    caption_justify="left",
+    box=SIMPLE_HEAD,
+  )
+  drawn.add_column("")
+  for column in table.columns:
+    drawn.add_column(f"{column.text}\n{column.note}", justify="right")
+  for name, cells in table.rows:
+    texts = [
+      f"[bold]{cell.text}{'*' if cell.sure else ''}[/bold]\n"
+      f"[dim]{cell.note}[/dim]"
+      for cell in cells
+    ]
+    drawn.add_row(name, *texts)
+  return drawn

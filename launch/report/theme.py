@@ -1,0 +1,80 @@
+"""Colours and lines of a plot, for paper and for a page that may be dark.
+
+The hues are those of Okabe and Ito, which the colour-blind can tell apart. On
+a page they become CSS variables, so that the page decides what they look like.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+
+OKABE_ITO = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b37f00", "#56b4e9")
+
+
+@dataclasses.dataclass(frozen=True)
+class Theme:
+  """The colours that the panels draw with."""
+
+  ink: str
+  faint: str  # axes, ticks, what is secondary
+  grid: str
+  hues: tuple[str, ...]
+
+  def hue(self, position: int) -> str:
+    """The colour of the task at `position`; they repeat after the last."""
+    return self.hues[position % len(self.hues)]
+
+
+PAPER = Theme(ink="#1a1c20", faint="#6b7078", grid="#e4e6ea", hues=OKABE_ITO)
+
+# Colours that matplotlib can parse and nothing else uses: `css_colours` turns
+# them into the page's own after drawing.
+PAGE = Theme(
+  ink="#010203",
+  faint="#010204",
+  grid="#010205",
+  hues=tuple(f"#0102{i:02x}" for i in range(16, 16 + len(OKABE_ITO))),
+)
+
+
+def css_colours(svg: str) -> str:
+  """The drawing with PAGE's colours replaced by the variables of the page."""
+  names = {PAGE.ink: "ink", PAGE.faint: "faint", PAGE.grid: "grid"}
+  names |= {hue: f"hue-{i}" for i, hue in enumerate(PAGE.hues)}
+  for colour, name in names.items():
+    svg = svg.replace(colour, f"var(--{name})")
+  return svg
+
+
+def tidy(axes: Axes, theme: Theme) -> None:
+  """Leaves of the frame what is read: a baseline, ticks, and faint rules."""
+  for side in ("top", "right", "left"):
+    axes.spines[side].set_visible(False)
+  axes.spines["bottom"].set_color(theme.faint)
+  axes.grid(axis="y", color=theme.grid, linewidth=0.8)
+  axes.set_axisbelow(True)
+  axes.tick_params(
+    colors=theme.faint, labelcolor=theme.faint, labelsize=8, length=0
+  )
+  axes.xaxis.label.set_color(theme.faint)
+  axes.patch.set_visible(False)
+
+
+def label_lines(
+  axes: Axes,
+  x: float,
+  labels: Sequence[tuple[float, str, str]],
+) -> None:
+  """Writes each (height, text, colour) beside the point (x, height)."""
+  for height, text, colour in labels:
+    axes.annotate(
+      text,
+      (x, height),
+      xytext=(6, 0),
+      textcoords="offset points",
+      va="center",
+      fontsize=8.5,
+      color=colour,
+      annotation_clip=False,
+    )
