@@ -1,0 +1,3 @@
+from environments.dbbench.environment import DBBench
+
+__all__ = ["DBBench"]

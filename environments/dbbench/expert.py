@@ -1,0 +1,203 @@
+"""A scripted player of DBBench, with or without mistakes.
+
+It runs the gold statement, reads the reply and commits what it found there. A
+mistake spoils the statement, or what is made of the reply, in one named way, so
+that a policy warmed up on such play has something to unlearn.
+"""
+
+import ast
+import dataclasses
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from agentrl_jax.data.messages import Message, ToolCall
+from agentrl_jax.env.interface import Expert
+from agentrl_jax.errors import ConfigError
+from environments.dbbench.generator import Generated
+from environments.dbbench.problem import Problem
+from environments.dbbench.statement import (
+  Insert,
+  Select,
+  Statement,
+  Update,
+)
+from environments.dbbench.tables import Topic
+
+# Spoils a statement; the same statement back where it does not apply.
+_Spoiler = Callable[[Statement, Topic, random.Random], Statement]
+
+
+def _no_cast(
+  statement: Statement, topic: Topic, rng: random.Random
+) -> Statement:
+  """Numbers compare as text."""
+  where = statement.where
+  if where is not None and where.is_number:
+    where = dataclasses.replace(where, is_number=False)
+  if isinstance(statement, Select):
+    return dataclasses.replace(statement, where=where, cast=False)
+  return dataclasses.replace(statement, where=where)
+
+
+def _no_where(
+  statement: Statement, topic: Topic, rng: random.Random
+) -> Statement:
+  """The condition is forgotten."""
+  return dataclasses.replace(statement, where=None)
+
+
+def _wrong_column(
+  statement: Statement, topic: Topic, rng: random.Random
+) -> Statement:
+  """Another column is read or written."""
+  if not isinstance(statement, Select | Update):
+    return statement
+  others = [c for c in topic.table.columns if c != statement.column]
+  return dataclasses.replace(statement, column=rng.choice(others))
+
+
+def _count_for_sum(
+  statement: Statement, topic: Topic, rng: random.Random
+) -> Statement:
+  """Rows are counted, where numbers should be added or averaged."""
+  if not isinstance(statement, Select):
+    return statement
+  if statement.aggregate not in ("SUM", "AVG"):
+    return statement
+  return dataclasses.replace(statement, aggregate="COUNT")
+
+
+def _wrong_order(
+  statement: Statement, topic: Topic, rng: random.Random
+) -> Statement:
+  """The lowest is taken for the highest, or the other way round."""
+  if not isinstance(statement, Select):
+    return statement
+  other = {"MAX": "MIN", "MIN": "MAX"}.get(statement.aggregate)
+  return dataclasses.replace(
+    statement,
+    aggregate=other or statement.aggregate,
+    descending=not statement.descending,
+  )
+
+
+def _drop_last_value(
+  statement: Statement, topic: Topic, rng: random.Random
+) -> Statement:
+  """The last value of a new row is left empty."""
+  if not isinstance(statement, Insert):
+    return statement
+  return dataclasses.replace(statement, values=(*statement.values[:-1], ""))
+
+
+def _wrong_literal(
+  statement: Statement, topic: Topic, rng: random.Random
+) -> Statement:
+  """The condition names a value of another row."""
+  where = statement.where
+  if where is None:
+    return statement
+  others = sorted(set(topic.column(where.column)) - {where.value})
+  if not others:
+    return statement
+  return dataclasses.replace(
+    statement, where=dataclasses.replace(where, value=rng.choice(others))
+  )
+
+
+SPOILERS: Mapping[str, _Spoiler] = {
+  "no_cast": _no_cast,
+  "no_where": _no_where,
+  "wrong_column": _wrong_column,
+  "count_for_sum": _count_for_sum,
+  "wrong_order": _wrong_order,
+  "drop_last_value": _drop_last_value,
+  "wrong_literal": _wrong_literal,
+}
+RAW_REPLY = "raw_reply"  # commits the reply as it stands, not what is in it
+NO_QUERY = "no_query"  # commits without having run anything
+MISTAKES = (*SPOILERS, RAW_REPLY, NO_QUERY)
+
+
+class SQLExpert(Expert):
+  """Runs one statement, then commits."""
+
+  def __init__(
+    self,
+    sql: str,
+    *,
+    label: Sequence[str] | None = None,
+    reads_reply: bool = True,
+    commits_raw: bool = False,
+  ):
+    self._sql = sql  # empty: commit at once
+    self._label = label  # None: what the reply says
+    self._reads_reply = reads_reply
+    self._commits_raw = commits_raw
+    self._num_calls = 0
+
+  def answer(self, messages: Sequence[Message]) -> Message:
+    """The statement first; then the answer."""
+    if self._num_calls == 0 and self._sql:
+      return self._call("execute_sql", {"query": self._sql})
+    answers = self._label
+    if answers is None:
+      answers = self._found_in(messages[-1]) if self._reads_reply else ()
+    return self._call("commit_final_answer", {"answers": list(answers)})
+
+  def _found_in(self, message: Message) -> Sequence[str]:
+    if self._commits_raw or message.role != "tool":
+      return (message.content,) if message.role == "tool" else ()
+    try:
+      rows = ast.literal_eval(message.content)
+    except (ValueError, SyntaxError):
+      return (message.content,)  # an error, or a reply that was cut
+    return tuple(str(cell) for row in rows for cell in row)
+
+  def _call(self, name: str, arguments: Mapping[str, object]) -> Message:
+    self._num_calls += 1
+    call = ToolCall(
+      name,
+      json.dumps(arguments, ensure_ascii=False),
+      id=f"call_{self._num_calls}",
+    )
+    return Message("assistant", tool_calls=(call,))
+
+
+def expert_for_generated(
+  generated: Generated, *, seed: int, mistakes: Mapping[str, float]
+) -> SQLExpert:
+  """Plays the gold statement, spoilt by the mistakes that the seed draws."""
+  require_known(mistakes)
+  rng = random.Random(f"{generated.problem.question}/{seed}")
+  made = [m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)]
+  statement = generated.statement
+  for mistake in made:
+    if mistake in SPOILERS:
+      statement = SPOILERS[mistake](statement, generated.topic, rng)
+  return SQLExpert(
+    "" if NO_QUERY in made else statement.sql(),
+    reads_reply=isinstance(statement, Select),
+    commits_raw=RAW_REPLY in made,
+  )
+
+
+def expert_for_loaded(
+  problem: Problem, *, mistakes: Mapping[str, float]
+) -> SQLExpert:
+  """Runs the file's SQL and commits its label, which alone is reliable."""
+  require_known(mistakes)
+  return SQLExpert(
+    problem.gold_sql, label=() if problem.is_mutation else problem.label
+  )
+
+
+def require_known(mistakes: Mapping[str, float]) -> None:
+  """Raises `ConfigError` for a mistake that nobody makes here."""
+  unknown = sorted(mistakes.keys() - set(MISTAKES))
+  if unknown:
+    raise ConfigError(
+      f"DBBench's expert makes no mistake {', '.join(unknown)}; it knows "
+      f"{', '.join(MISTAKES)}"
+    )

@@ -1,0 +1,109 @@
+"""Makes tasks out of nothing: content is a pure function of (split, index).
+
+The line between the splits is drawn through texts, not seeds: a table and a
+question are drawn again until both belong to the task's split, so train and
+test share neither. The key comes from running the gold statement.
+"""
+
+import dataclasses
+import math
+import random
+from collections.abc import Sequence
+
+from agentrl_jax.data.split import split_of
+from agentrl_jax.errors import ConfigError
+from environments.dbbench import mysql_dialect
+from environments.dbbench.grading import tables_hash
+from environments.dbbench.problem import MUTATIONS, Problem
+from environments.dbbench.questions import KINDS, Question, draw_question
+from environments.dbbench.sqlite_engine import SQLiteDatabase
+from environments.dbbench.statement import Statement
+from environments.dbbench.tables import Topic, draw_topic
+
+# Kinds by weight: one named twice is asked twice as often.
+DEFAULT_KINDS = (*KINDS, *(kind for kind in KINDS if kind != "insert"))
+INSERT_COLUMNS = 3  # a row to copy is long enough with three
+QUESTIONS_PER_TABLE = 8  # tried before the table is drawn again
+
+
+@dataclasses.dataclass(frozen=True)
+class Generated:
+  """A problem, and how it came about."""
+
+  problem: Problem
+  statement: Statement
+  topic: Topic
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generator:
+  """What is asked about, and how large the tables are (bounds inclusive)."""
+
+  kinds: Sequence[str] = DEFAULT_KINDS
+  num_rows: tuple[int, int] = (4, 8)
+  num_columns: tuple[int, int] = (3, 5)
+
+  def __post_init__(self) -> None:
+    unknown = sorted(set(self.kinds) - set(KINDS))
+    if unknown or not self.kinds or isinstance(self.kinds, str):
+      raise ConfigError(
+        f"DBBench's kinds are {self.kinds!r}; allowed is a list of one or more "
+        f"of {', '.join(KINDS)}"
+      )
+    _require_bounds("num_rows", self.num_rows, least=4, most=100)
+    _require_bounds("num_columns", self.num_columns, least=3, most=10)
+
+  def generate(self, split: str, index: int) -> Generated:
+    """The task that belongs to (split, index), and to no other split."""
+    rng = random.Random(f"dbbench/{split}/{index}")
+    kind = rng.choice(self.kinds)
+    while True:  # a table falls on the right side with probability 1/2
+      topic = self._draw_topic(rng, kind)
+      if split_of(topic.canonical) != split:
+        continue
+      for _ in range(QUESTIONS_PER_TABLE):
+        question = draw_question(rng, kind, topic)
+        if question is not None and split_of(question.text) == split:
+          return Generated(
+            _settled(kind, topic, question), question.statement, topic
+          )
+
+  def _draw_topic(self, rng: random.Random, kind: str) -> Topic:
+    narrow = (INSERT_COLUMNS, INSERT_COLUMNS)
+    columns = narrow if kind == "insert" else self.num_columns
+    return draw_topic(rng, num_rows=self.num_rows, num_columns=columns)
+
+
+def _settled(kind: str, topic: Topic, question: Question) -> Problem:
+  """The problem with its key: what the gold statement does or finds."""
+  table, sql = topic.table, question.statement.sql()
+  database = SQLiteDatabase([table])
+  try:
+    found = database.run(mysql_dialect.translate(sql), stop_at=math.inf)
+    after = tables_hash([database.read(table)])
+  finally:
+    database.close()
+  verb = type(question.statement).__name__.upper()
+  return Problem(
+    type=verb if verb in MUTATIONS else kind,
+    tables=(table,),
+    question=question.text,
+    description=(
+      f"The name of this table is {table.name}, and the headers of this table "
+      f"are {','.join(table.columns)}."
+    ),
+    gold_sql=sql,
+    label=tuple(str(cell) for row in found for cell in row),
+    table_hash=after if verb in MUTATIONS else "",
+  )
+
+
+def _require_bounds(
+  name: str, bounds: tuple[int, int], *, least: int, most: int
+) -> None:
+  low, high = bounds
+  if not least <= low <= high <= most:
+    raise ConfigError(
+      f"DBBench's {name} is {bounds!r}; allowed is a pair (low, high) with "
+      f"{least} <= low <= high <= {most}"
+    )

@@ -1,0 +1,180 @@
+"""Turns one MySQL statement into what SQLite must run to give MySQL's answer.
+
+sqlglot translates the grammar; what it leaves to us is done here: numbers
+against text compare as numbers, text compares without case, literals reach
+TEXT columns as they were written. Only the listed kinds of statement pass, so
+nothing that reaches beyond the database (ATTACH, PRAGMA) ever does.
+"""
+
+import dataclasses
+import functools
+import logging
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.dialects.sqlite import SQLite
+from sqlglot.errors import ErrorLevel, SqlglotError
+
+from environments.dbbench.mysql_types import MySQLType, type_of
+
+MAX_SQL_CHARS = 20_000  # longer statements are refused before they are parsed
+CACHE_SIZE = 4096  # statements; the attempts of a group share many
+
+_RUNS = (
+  exp.Query,
+  exp.Insert,
+  exp.Update,
+  exp.Delete,
+  exp.Create,
+  exp.Drop,
+  exp.Alter,
+)
+# These do nothing here: every statement is committed as soon as it has run.
+_EMPTY = (exp.Transaction, exp.Commit, exp.Rollback, exp.Set, exp.Use)
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
+
+logging.getLogger("sqlglot").addFilter(
+  lambda record: record.levelno > logging.WARNING
+)
+
+
+class NotMySQL(Exception):
+  """The statement cannot be read; `near` is where reading stopped."""
+
+  def __init__(self, near: str):
+    super().__init__(near)
+    self.near = near
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+  """What SQLite runs; no SQL means that there is nothing to run.
+
+  `types` are those of the result's columns as far as they are known, empty if
+  the columns themselves are not. `describes` names a table to be described.
+  """
+
+  sql: str = ""
+  types: tuple[MySQLType | None, ...] = ()
+  describes: str = ""
+
+
+class _Dialect(SQLite):
+  """SQLite with backticks: an unknown "name" would become a string."""
+
+  class Tokenizer(SQLite.Tokenizer):
+    IDENTIFIERS = ["`"]
+
+
+@functools.lru_cache(maxsize=CACHE_SIZE)
+def translate(sql: str) -> Statement:
+  """The statement for SQLite. Raises `NotMySQL` for what MySQL would refuse."""
+  tree = _parsed(sql)
+  if isinstance(tree, exp.Show):
+    return _show(tree)
+  if isinstance(tree, exp.Describe):
+    return Statement(describes=tree.this.name)
+  if isinstance(tree, exp.TruncateTable):
+    tree = exp.delete(tree.expressions[0])
+  if isinstance(tree, _EMPTY):
+    return Statement()
+  if not isinstance(tree, _RUNS):
+    raise NotMySQL(sql)
+  types = _result_types(tree)
+  for node in list(tree.walk(bfs=False)):
+    _rewrite(node)
+  _keep_literals(tree)
+  return Statement(
+    tree.sql(_Dialect, unsupported_level=ErrorLevel.IGNORE), types
+  )
+
+
+def _parsed(sql: str) -> exp.Expr:
+  if len(sql) > MAX_SQL_CHARS:
+    raise NotMySQL(sql)
+  try:
+    trees = sqlglot.parse(sql, read="mysql")
+  except SqlglotError as error:
+    raise NotMySQL(_near(error, sql)) from error
+  except RecursionError as error:
+    raise NotMySQL(sql) from error
+  found = [tree for tree in trees if tree is not None]
+  if len(found) != 1:  # one at a time, as MySQL's connector has it
+    raise NotMySQL(found[1].sql("mysql") if found else "")
+  return found[0]
+
+
+def _near(error: SqlglotError, sql: str) -> str:
+  """The rest of the statement from where the parser gave up."""
+  for place in getattr(error, "errors", ()):
+    highlight = place.get("highlight") or ""
+    start = sql.find(
+      highlight, max(0, (place.get("col") or 0) - 1 - len(highlight))
+    )
+    if highlight and start >= 0:
+      return sql[start:]
+  return sql
+
+
+def _show(tree: exp.Show) -> Statement:
+  if tree.name == "TABLES":
+    return Statement(
+      "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
+    )
+  target = tree.args.get("target") or tree.args.get("this")
+  if tree.name == "COLUMNS" and target is not None:
+    return Statement(describes=str(getattr(target, "name", target)))
+  raise NotMySQL(tree.sql("mysql"))
+
+
+def _result_types(tree: exp.Expr) -> tuple[MySQLType | None, ...]:
+  if not isinstance(tree, exp.Select) or tree.is_star:
+    return ()
+  return tuple(type_of(column) for column in tree.expressions)
+
+
+def _rewrite(node: exp.Expr) -> None:
+  """Makes one comparison of the tree compare as MySQL does, in place."""
+  if isinstance(node, _COMPARISONS):
+    _rewrite_operands(node, node.this, [node.expression])
+  elif isinstance(node, exp.Between):
+    _rewrite_operands(node, node.this, [node.args["low"], node.args["high"]])
+  elif isinstance(node, exp.In) and node.expressions:
+    _rewrite_operands(node, node.this, node.expressions)
+
+
+def _rewrite_operands(
+  node: exp.Expr, left: exp.Expr, right: list[exp.Expr]
+) -> None:
+  types = [type_of(operand) for operand in (left, *right)]
+  if None in types:
+    return
+  if any(known is not None and known.is_number for known in types):
+    for operand, known in zip((left, *right), types, strict=True):
+      if known is not None and not known.is_number:
+        operand.replace(exp.Paren(this=_plus_zero(operand)))
+  elif not any(isinstance(o, exp.Column) for o in (left, *right)):
+    left.replace(
+      exp.Collate(this=left.copy(), expression=exp.Var(this="NOCASE"))
+    )
+
+
+def _plus_zero(operand: exp.Expr) -> exp.Add:
+  return exp.Add(this=operand.copy(), expression=exp.Literal.number(0))
+
+
+def _keep_literals(tree: exp.Expr) -> None:
+  """Numbers written into TEXT columns stay as written: 1.50, not 1.5."""
+  if isinstance(tree, exp.Update):
+    written = [pair.expression for pair in tree.expressions]
+  elif isinstance(tree, exp.Insert) and isinstance(tree.expression, exp.Values):
+    written = [
+      cell for row in tree.expression.expressions for cell in row.expressions
+    ]
+  else:
+    return
+  for cell in written:
+    number = cell.this if isinstance(cell, exp.Neg) else cell
+    if isinstance(number, exp.Literal) and not number.is_string:
+      sign = "-" if cell is not number else ""
+      cell.replace(exp.Literal.string(sign + str(number.this)))

@@ -1,0 +1,160 @@
+"""What type MySQL gives an expression over tables whose columns are all TEXT.
+
+DBBench answers show types: SUM of text is a double, 12.0, where SQLite says
+12. Expressions that are not listed have no known type, and nothing is done to
+their values. Nothing here changes an expression.
+"""
+
+import dataclasses
+import decimal
+from collections.abc import Callable
+
+from sqlglot import exp
+
+DIVISION_DIGITS = 4  # MySQL's div_precision_increment
+
+
+@dataclasses.dataclass(frozen=True)
+class MySQLType:
+  """A type's family, and the digits behind a decimal's point."""
+
+  family: str  # text, int, decimal or double
+  scale: int = 0
+
+  @property
+  def is_number(self) -> bool:
+    return self.family != "text"
+
+  def python_value(self, cell: object) -> object:
+    """The cell as MySQL's connector would hand it over."""
+    if not isinstance(cell, int | float):
+      return cell
+    if self.family == "double":
+      return float(cell)
+    if self.family == "decimal":
+      digits = decimal.Decimal(1).scaleb(-self.scale)
+      return decimal.Decimal(repr(cell)).quantize(
+        digits, rounding=decimal.ROUND_HALF_UP
+      )
+    return cell
+
+
+TEXT = MySQLType("text")
+INT = MySQLType("int")
+DOUBLE = MySQLType("double")
+
+_TEXTS = (
+  exp.Column,
+  exp.Concat,
+  exp.Lower,
+  exp.Upper,
+  exp.Trim,
+  exp.Substring,
+  exp.Left,
+  exp.Right,
+  exp.Replace,
+)
+_COUNTS = (exp.Count, exp.Length, exp.Predicate, exp.Boolean, exp.Connector)
+_INTEGERS = frozenset(
+  {
+    exp.DataType.Type.INT,
+    exp.DataType.Type.BIGINT,
+    exp.DataType.Type.UINT,
+    exp.DataType.Type.UBIGINT,
+  }
+)
+
+
+def type_of(node: exp.Expr | None) -> MySQLType | None:
+  """The type of a MySQL expression, where this module knows it."""
+  if node is None:
+    return None
+  for kinds, rule in _RULES:
+    if isinstance(node, kinds):
+      return rule(node)
+  return None
+
+
+def _of_literal(node: exp.Expr) -> MySQLType:
+  if node.is_string:
+    return TEXT
+  text = str(node.this)
+  if "e" in text.lower():
+    return DOUBLE
+  _, point, digits = text.partition(".")
+  return MySQLType("decimal", len(digits)) if point else INT
+
+
+def _of_cast(node: exp.Expr) -> MySQLType | None:
+  target = node.args["to"]
+  if target.this in _INTEGERS:
+    return INT
+  if target.this == exp.DataType.Type.DECIMAL:
+    sizes = [int(size.name) for size in target.expressions]
+    return MySQLType("decimal", sizes[1] if len(sizes) > 1 else 0)
+  if target.this in (exp.DataType.Type.DOUBLE, exp.DataType.Type.FLOAT):
+    return DOUBLE
+  return TEXT if target.is_type(*exp.DataType.TEXT_TYPES) else None
+
+
+def _of_sum(node: exp.Expr) -> MySQLType | None:
+  inner = type_of(node.this)
+  if inner is None or inner.family in ("text", "double"):
+    return inner and DOUBLE
+  return MySQLType("decimal", inner.scale)
+
+
+def _of_average(node: exp.Expr) -> MySQLType | None:
+  inner = type_of(node.this)
+  if inner is None or inner.family in ("text", "double"):
+    return inner and DOUBLE
+  return MySQLType("decimal", inner.scale + DIVISION_DIGITS)
+
+
+def _of_arithmetic(node: exp.Expr) -> MySQLType | None:
+  left, right = type_of(node.this), type_of(node.args.get("expression"))
+  if left is None or right is None:
+    return None
+  families = {left.family, right.family}
+  if families & {"text", "double"}:
+    return DOUBLE
+  if isinstance(node, exp.Div):
+    return MySQLType("decimal", left.scale + DIVISION_DIGITS)
+  if families == {"int"}:
+    return INT
+  if isinstance(node, exp.Mul):
+    return MySQLType("decimal", left.scale + right.scale)
+  return MySQLType("decimal", max(left.scale, right.scale))
+
+
+def _of_round(node: exp.Expr) -> MySQLType | None:
+  inner, digits = type_of(node.this), node.args.get("decimals")
+  if inner is None or inner.family in ("text", "double"):
+    return inner and DOUBLE
+  if digits is None or inner.family == "int":
+    return MySQLType(inner.family)
+  if not isinstance(digits, exp.Literal):
+    return None
+  return MySQLType("decimal", min(inner.scale, int(digits.name)))
+
+
+def _of_inner(node: exp.Expr) -> MySQLType | None:
+  return type_of(node.this)
+
+
+def _always(result: MySQLType) -> Callable[[exp.Expr], MySQLType]:
+  return lambda node: result
+
+
+_Rule = Callable[[exp.Expr], MySQLType | None]
+_RULES: tuple[tuple[type | tuple[type, ...], _Rule], ...] = (
+  (exp.Literal, _of_literal),
+  (_TEXTS, _always(TEXT)),
+  (exp.Sum, _of_sum),
+  (exp.Avg, _of_average),
+  ((exp.Max, exp.Min, exp.Paren, exp.Neg, exp.Abs, exp.Alias), _of_inner),
+  ((exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod), _of_arithmetic),
+  (exp.Cast, _of_cast),
+  (exp.Round, _of_round),
+  (_COUNTS, _always(INT)),
+)

@@ -1,0 +1,123 @@
+"""The rules of a DBBench attempt: SQL until an answer is committed.
+
+Replies, statuses and limits are AgentBench's. Every call of an answer is
+played in order, up to the one that commits.
+"""
+
+import dataclasses
+import json
+from collections.abc import Awaitable, Callable
+
+from agentrl_jax.data.messages import Message, ToolCall
+from agentrl_jax.data.trajectory import Status
+from agentrl_jax.env.interface import Session, Step
+from environments.dbbench.engine import Database
+from environments.dbbench.grading import is_right
+from environments.dbbench.problem import Problem
+from environments.dbbench.prompts import (
+  BAD_CALL,
+  COMMIT_FINAL_ANSWER,
+  EXECUTE_SQL,
+  NO_CALL,
+  TOOLS,
+  UNKNOWN_CALL,
+  opening,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rules:
+  """What an attempt may use, and how it is judged."""
+
+  max_rounds: int = 15  # answers of the policy
+  system_prompt: str = "upstream"
+  upstream_quirks: bool = False  # of the answer rule; see `grading`
+
+
+class DBSession(Session):
+  """One attempt at one problem, on a database of its own."""
+
+  tools = TOOLS
+
+  def __init__(
+    self,
+    problem: Problem,
+    database: Database,
+    rules: Rules,
+    *,
+    gold_hash: Callable[[Problem], Awaitable[str]],
+  ):
+    self._problem = problem
+    self._database = database
+    self._rules = rules
+    self._gold_hash = gold_hash
+    self._num_rounds = 0
+    self._num_statements = 0
+
+  async def reset(self) -> Step:
+    """Tells the table and the question."""
+    return Step(opening(self._problem, self._rules.system_prompt))
+
+  async def step(self, answer: Message) -> Step:
+    """Plays the calls of one answer; waits for the statements in it."""
+    self._num_rounds += 1
+    replies: list[Message] = []
+    if not answer.tool_calls:
+      replies.append(Message("user", NO_CALL))
+    for call in answer.tool_calls:
+      argument = _argument_of(call)
+      if call.name == COMMIT_FINAL_ANSWER.name and argument is not None:
+        return await self._judged(argument, tuple(replies))
+      reply = await self._reply_to(call.name, argument)
+      replies.append(Message("tool", reply, tool_call_id=call.id))
+    if self._num_rounds < self._rules.max_rounds:
+      return Step(tuple(replies))
+    return self._end(tuple(replies), 0.0, Status.TASK_LIMIT_REACHED)
+
+  async def _reply_to(self, name: str, argument: object) -> str:
+    if argument is None:
+      return BAD_CALL
+    if name != EXECUTE_SQL.name:
+      return UNKNOWN_CALL
+    if not isinstance(argument, str):
+      return BAD_CALL
+    self._num_statements += 1
+    return await self._database.execute(argument)
+
+  async def _judged(self, answer: object, replies: tuple[Message, ...]) -> Step:
+    problem = self._problem
+    if problem.is_mutation:
+      wanted = problem.table_hash or await self._gold_hash(problem)
+      right = await self._database.hash_of(problem.tables) == wanted
+    else:
+      right = is_right(
+        answer,
+        problem.label,
+        upstream_quirks=self._rules.upstream_quirks,
+      )
+    return self._end(replies, float(right), Status.COMPLETED)
+
+  def _end(
+    self, replies: tuple[Message, ...], reward: float, status: Status
+  ) -> Step:
+    metrics = {
+      "num_statements": float(self._num_statements),
+      f"right/{self._problem.type}": reward,
+    }
+    return Step(replies, reward=reward, status=status, metrics=metrics)
+
+
+def _argument_of(call: ToolCall) -> object:
+  """The first argument, whatever its name, as in AgentBench; None if none.
+
+  Text that cannot be encoded (half a surrogate pair) counts as malformed.
+  """
+  try:
+    arguments = json.loads(call.arguments)
+    json.dumps(arguments, ensure_ascii=False).encode()
+  except (ValueError, RecursionError):
+    return None
+  if not isinstance(arguments, dict) or not arguments:
+    return None
+  first: object = next(iter(arguments.values()))
+  return first

@@ -1,0 +1,125 @@
+"""DBBench as a whole: the contract, the expert, the loaded file."""
+
+import unittest
+
+from agentrl_jax.data.split import SPLITS
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.env.interface import Step
+from agentrl_jax.errors import ConfigError
+from environments.dbbench import DBBench
+from tests.environments.dbbench.data import dev_rows
+
+
+async def play(environment, task, *, seed=0, mistakes=None) -> Step:
+  """The last step of an attempt by the expert."""
+  expert = environment.expert(task, seed=seed, mistakes=mistakes or {})
+  async with environment.open(task, seed=seed) as session:
+    step = await session.reset()
+    while step.status is Status.RUNNING:
+      step = await session.step(expert.answer(step.messages))
+  return step
+
+
+class DBBenchContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  def make_environment(self):
+    return DBBench()
+
+
+class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
+  async def test_faultless_expert_solves_every_task(self):
+    environment = DBBench()
+    for split in SPLITS:
+      for index in range(300):
+        step = await play(environment, Task("dbbench", split, index))
+        with self.subTest(split=split, index=index):
+          self.assertEqual(step.reward, 1.0)
+
+  async def test_attempts_do_not_see_each_other(self):
+    environment = DBBench(kinds=("delete",))
+    task = Task("dbbench", "train", 0)
+    first = await play(environment, task)
+    second = await play(environment, task)
+    self.assertEqual((first.reward, second.reward), (1.0, 1.0))
+
+  async def test_opening_is_worded_as_in_agentbench(self):
+    environment = DBBench(kinds=("lookup",))
+    async with environment.open(Task("dbbench", "test", 3), seed=0) as session:
+      system, user = (await session.reset()).messages
+    self.assertTrue(system.content.startswith("I will ask you a question, "))
+    self.assertEqual(system.content.count("\n"), 11)
+    self.assertRegex(
+      user.content,
+      r"\AAdditional table information about the question: The name of this "
+      r"table is \w+, and the headers of this table are \w+(,\w+)+\.\n"
+      r"Question: .+\?\n\Z",
+    )
+
+  async def test_short_prompt_is_short(self):
+    environment = DBBench(system_prompt="short")
+    async with environment.open(Task("dbbench", "test", 3), seed=0) as session:
+      system, _ = (await session.reset()).messages
+    self.assertLess(len(system.content.split()), 20)
+
+  async def test_kinds_are_kept_to(self):
+    environment = DBBench(kinds=("ranking", "insert"))
+    for index in range(20):
+      step = await play(environment, Task("dbbench", "train", index))
+      self.assertTrue({"right/ranking", "right/INSERT"} & step.metrics.keys())
+
+
+class LoadedTasksTest(unittest.IsolatedAsyncioTestCase):
+  def setUp(self):
+    self.environment = DBBench(source=str(dev_rows()))
+
+  async def test_dev_is_the_file(self):
+    self.assertEqual(list(self.environment.indices("dev")), list(range(60)))
+
+  async def test_expert_solves_every_row(self):
+    for index in self.environment.indices("dev"):
+      step = await play(self.environment, Task("dbbench", "dev", index))
+      with self.subTest(index=index):
+        self.assertEqual(step.reward, 1.0)
+
+  async def test_committing_alone_solves_no_mutation(self):
+    for index in range(20, 60):
+      task = Task("dbbench", "dev", index)
+      expert = self.environment.expert(task, seed=0, mistakes={})
+      async with self.environment.open(task, seed=0) as session:
+        step = await session.reset()
+        expert.answer(step.messages)  # the statement, which is not run
+        step = await session.step(expert.answer(step.messages))
+      with self.subTest(index=index):
+        self.assertIs(step.status, Status.COMPLETED)
+        self.assertEqual(step.reward, 0.0)
+
+  async def test_an_index_outside_is_refused(self):
+    with self.assertRaisesRegex(ConfigError, "60 problems"):
+      async with self.environment.open(Task("dbbench", "dev", 60), seed=0):
+        pass
+
+
+class OptionsTest(unittest.TestCase):
+  def test_wrong_options_are_refused(self):
+    for options in (
+      {"system_prompt": "long"},
+      {"engine": "oracle"},
+      {"server": "localhost:3306"},
+      {"max_rounds": 0},
+      {"kinds": ("sorting",)},
+      {"kinds": "lookup"},
+      {"kinds": ()},
+      {"num_rows": (1, 2)},
+      {"num_columns": (5, 3)},
+      {"source": "no/such/file.jsonl"},
+    ):
+      with self.subTest(**options), self.assertRaises(ConfigError):
+        DBBench(**options)
+
+  def test_dev_needs_a_source(self):
+    with self.assertRaisesRegex(ConfigError, "source"):
+      DBBench().indices("dev")
+
+
+if __name__ == "__main__":
+  unittest.main()
