@@ -1,0 +1,218 @@
+"""Open sessions of one environment, kept between the requests of a worker.
+
+Each session lives in a task of its own, which opens its context, plays what it
+is sent, and closes it: whatever happens to a request, the context is left in
+the task that entered it. A session that fails, however it fails, fails alone.
+This file knows nothing of HTTP.
+"""
+
+import asyncio
+import dataclasses
+import logging
+from typing import Any
+
+from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.interface import Environment, Step
+from agentrl_jax.errors import AgentRLError, ConfigError, EnvironmentFault
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostLimits:
+  """How much a worker holds, and how long it waits for what."""
+
+  concurrency: int = 32  # sessions at once
+  start_s: float = 120.0  # for the environment to open and reset
+  step_s: float = 240.0  # for the environment to play an answer
+  idle_s: float = 600.0  # for the policy's next answer
+  close_s: float = 30.0  # for the environment to free a session
+
+  def __post_init__(self) -> None:
+    for name, value in dataclasses.asdict(self).items():
+      if value <= 0:
+        raise ConfigError(f"{name}={value} must be more than 0")
+
+
+class HostFull(AgentRLError):
+  """All places are taken."""
+
+
+class SessionRefused(AgentRLError):
+  """No such session, or it cannot be asked now."""
+
+
+class HostedSession:
+  """One attempt, alive between requests. Made and asked by `Host` alone."""
+
+  def __init__(self, task: Task):
+    self.task = task
+    self.tools: tuple[Tool, ...] = ()
+    self.status = Status.RUNNING
+    self._reply: asyncio.Future[Step] = _future()
+    self._answers: asyncio.Queue[Message] = asyncio.Queue(maxsize=1)
+
+  @property
+  def is_busy(self) -> bool:
+    """Whether the environment owes a step."""
+    return not self._reply.done()
+
+  async def live(
+    self, environment: Environment, *, seed: int, idle_s: float
+  ) -> None:
+    """Plays until the attempt ends, nobody asks, or it is cancelled."""
+    async with environment.open(self.task, seed=seed) as session:
+      self.tools = tuple(session.tools)
+      self._say(await session.reset())
+      while self.status is Status.RUNNING:
+        answer = await self._next_answer(idle_s)
+        if answer is None:
+          self.status = Status.CANCELLED
+        else:
+          self._say(await session.step(answer))
+
+  def ask(self, answer: Message) -> None:
+    """Hands over an answer; `reply` waits for what comes back."""
+    self._reply = _future()
+    self._answers.put_nowait(answer)
+
+  async def reply(self, life: asyncio.Task[None], *, deadline_s: float) -> Step:
+    """Waits for the step that is owed, or for the session's death.
+
+    Raises `EnvironmentFault` if it dies or does not answer in time.
+    """
+    either: set[asyncio.Future[Any]] = {self._reply, life}
+    await asyncio.wait(
+      either, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED
+    )
+    if self._reply.done():
+      return self._reply.result()
+    self.status = Status.TASK_ERROR
+    raise _fault(self.task, life, deadline_s)
+
+  def _say(self, step: Step) -> None:
+    self.status = step.status
+    self._reply.set_result(step)
+
+  async def _next_answer(self, idle_s: float) -> Message | None:
+    try:
+      async with asyncio.timeout(idle_s):
+        return await self._answers.get()
+    except TimeoutError:
+      _log.warning("%s: no answer for %g s, session freed", self.task, idle_s)
+      return None
+
+
+class Host:
+  """The open sessions of one environment, by id."""
+
+  def __init__(self, environment: Environment, limits: HostLimits):
+    self.environment = environment
+    self.limits = limits
+    self._sessions: dict[int, HostedSession] = {}
+    self._lives: dict[int, asyncio.Task[None]] = {}  # until they are freed
+
+  @property
+  def num_open(self) -> int:
+    """Places taken, sessions that are being freed included."""
+    return len(self._lives)
+
+  def tasks(self) -> dict[int, Task]:
+    """The task of each session that can be asked."""
+    return {
+      id: session.task
+      for id, session in self._sessions.items()
+      if session.status is Status.RUNNING
+    }
+
+  def get(self, id: int) -> HostedSession:
+    """The session, or `SessionRefused`."""
+    if id not in self._sessions:
+      raise SessionRefused(f"there is no session {id}: it ended, or never was")
+    return self._sessions[id]
+
+  async def start(
+    self, id: int, task: Task, *, seed: int
+  ) -> tuple[HostedSession, Step]:
+    """Opens a session and waits for its first step."""
+    if id in self._lives:
+      raise SessionRefused(f"session {id} is already there")
+    if self.num_open >= self.limits.concurrency:
+      raise HostFull(
+        f"all {self.limits.concurrency} places are taken; try again later, or "
+        "start the worker with a larger --concurrency"
+      )
+    session = HostedSession(task)
+    life = asyncio.create_task(
+      session.live(self.environment, seed=seed, idle_s=self.limits.idle_s),
+      name=f"session-{id}",
+    )
+    self._sessions[id], self._lives[id] = session, life
+    life.add_done_callback(lambda life: self._forget(id, life))
+    return session, await self._reply(id, deadline_s=self.limits.start_s)
+
+  async def step(self, id: int, answer: Message) -> Step:
+    """Plays an answer and waits for what the environment says."""
+    session = self.get(id)
+    if session.is_busy or session.status is not Status.RUNNING:
+      standing = "busy with an answer" if session.is_busy else "over"
+      raise SessionRefused(f"session {id} cannot be asked: it is {standing}")
+    session.ask(answer)
+    return await self._reply(id, deadline_s=self.limits.step_s)
+
+  async def cancel(self, id: int) -> None:
+    """Frees a session and waits until it is free; unknown ids are."""
+    await self._free([id])
+
+  async def cancel_all(self) -> None:
+    """Frees every session and waits until they are free."""
+    await self._free(list(self._lives))
+
+  async def _reply(self, id: int, *, deadline_s: float) -> Step:
+    life = self._lives[id]
+    try:
+      return await self._sessions[id].reply(life, deadline_s=deadline_s)
+    except (EnvironmentFault, asyncio.CancelledError):
+      life.cancel()
+      raise
+
+  async def _free(self, ids: list[int]) -> None:
+    lives = {self._lives[id] for id in ids if id in self._lives}
+    for life in lives:
+      life.cancel()
+    if lives:
+      _, stuck = await asyncio.wait(lives, timeout=self.limits.close_s)
+      for life in stuck:
+        _log.error(
+          "%s: the environment has not freed it within %g s; its place is "
+          "lost until it does",
+          life.get_name(),
+          self.limits.close_s,
+        )
+
+  def _forget(self, id: int, life: asyncio.Task[None]) -> None:
+    del self._sessions[id], self._lives[id]
+    if not life.cancelled() and (error := life.exception()) is not None:
+      _log.error("%s broke", life.get_name(), exc_info=error)
+
+
+def _future() -> asyncio.Future[Step]:
+  return asyncio.get_running_loop().create_future()
+
+
+def _fault(
+  task: Task, life: asyncio.Task[None], deadline_s: float
+) -> EnvironmentFault:
+  """Why `life` gave no step; the environment's own error is chained."""
+  if not life.done():
+    return EnvironmentFault(
+      f"{task}: the environment has not answered within {deadline_s:g} s; "
+      "see what its step waits for"
+    )
+  error = None if life.cancelled() else life.exception()
+  if error is None:
+    return EnvironmentFault(f"{task}: the session was cancelled")
+  fault = EnvironmentFault(f"{task}: {type(error).__name__}: {error}")
+  fault.__cause__ = error
+  return fault

@@ -1,0 +1,69 @@
+"""An environment that does on request what environments do at their worst."""
+
+import asyncio
+import contextlib
+
+from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.trajectory import Status
+from agentrl_jax.env.interface import Environment, Session, Step
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+
+SAY = Tool("say", "Says it.", {"type": "object", "properties": {}})
+
+
+class Moody(Environment):
+  """Index 0 plays; 1 breaks as it opens; 2 breaks as it is closed; 3 is over
+  as it begins; 4 never begins."""
+
+  name = "moody"
+
+  def __init__(self):
+    self.num_open = 0
+    self.seeds = []
+
+  def indices(self, split):
+    if split not in ("train", "test"):
+      raise ConfigError(f"moody has no split {split!r}")
+    return [0, 1, 2, 3, 4] if split == "test" else [7]
+
+  @contextlib.asynccontextmanager
+  async def open(self, task, *, seed):
+    if task.index == 1:
+      raise RuntimeError("the disk is full")
+    self.num_open += 1
+    self.seeds.append(seed)
+    entered_in = asyncio.current_task()
+    try:
+      yield _Mood(task.index)
+    finally:
+      assert asyncio.current_task() is entered_in
+      self.num_open -= 1
+    if task.index == 2:
+      raise OSError("device busy")
+
+
+class _Mood(Session):
+  tools = (SAY,)
+
+  def __init__(self, index):
+    self._index = index
+
+  async def reset(self):
+    if self._index == 4:
+      await asyncio.Event().wait()
+    over = Status.TASK_LIMIT_REACHED if self._index == 3 else Status.RUNNING
+    return Step((Message("user", "Well?"),), status=over)
+
+  async def step(self, answer):
+    match answer.content:
+      case "break":
+        raise ZeroDivisionError("of mine")
+      case "fault":
+        raise EnvironmentFault("the container is gone")
+      case "hang":
+        await asyncio.Event().wait()
+      case "give up":
+        return Step((), status=Status.CANCELLED)
+      case "end":
+        return Step((), 1.0, Status.COMPLETED, {"words": 2.0})
+    return Step((Message("user", f"You say {answer.content}."),))
