@@ -1,0 +1,178 @@
+"""Keeps groups in flight, as many as admission allows, and queues what ends.
+
+The whole state of the pipeline is here and in the queue: `snapshot` takes it in
+one piece, and `restore` continues from it. No finished group is lost and none
+comes twice; what was in flight is issued again, first, with the same seeds.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from agentrl_jax.controller import seeds
+from agentrl_jax.controller.admission import Admission
+from agentrl_jax.controller.changes import Changes
+from agentrl_jax.controller.deadline import deadline
+from agentrl_jax.controller.group_queue import GroupQueue
+from agentrl_jax.data.trajectory import Group, Task
+
+
+class Stream(Protocol):
+  """An endless, numbered stream of tasks; `data.task_source` has one."""
+
+  def __next__(self) -> tuple[int, Task]:
+    """The next task and its position, which is never given twice."""
+    ...
+
+  def state(self) -> dict[str, Any]:
+    """Where the stream stands."""
+    ...
+
+  def restore(self, state: dict[str, Any]) -> None:
+    """Continues from `state`."""
+    ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CollectorState:
+  """All that must be kept for the run to go on as if it had not stopped."""
+
+  stream: Mapping[str, Any]
+  in_flight: tuple[tuple[int, Task], ...]  # started, not finished
+  queued: tuple[Group, ...]  # finished, not taken
+
+
+# Plays the task's group: maps (task, group id, seed) to it, or None if lost.
+RunGroup = Callable[[Task, str, int], Awaitable[Group | None]]
+
+
+class Collector:
+  """One run's pipeline from tasks to groups. Belongs to one event loop."""
+
+  def __init__(
+    self,
+    stream: Stream,
+    run_group: RunGroup,
+    queue: GroupQueue,
+    admission: Admission,
+    *,
+    seed: int,
+    idle_s: float = 3600.0,
+  ) -> None:
+    """`idle_s`: how long it may be that nothing can start before it raises."""
+    self._stream = stream
+    self._run_group = run_group
+    self._queue = queue
+    self._admission = admission
+    self._seed = seed
+    self._idle_s = idle_s
+    self._again: list[tuple[int, Task]] = []
+    self._in_flight: dict[int, Task] = {}
+    self._changes = Changes()
+    self._paused = False
+
+  async def run(self) -> None:
+    """Plays group after group until cancelled.
+
+    If one fails by a bug, the others are cancelled and awaited, the queue is
+    closed, and the failure is raised. Cancelling leaves no task behind, and a
+    state that `snapshot` still tells.
+    """
+    try:
+      async with asyncio.TaskGroup() as groups:
+        while True:
+          await self._admitted()
+          position, task = self._draw()
+          groups.create_task(
+            self._collect(position, task), name=group_id_of(position)
+          )
+    finally:
+      self._queue.close()
+
+  async def take(self, num_groups: int, *, version: int) -> list[Group]:
+    """Waits for groups to train `version` on; see `GroupQueue.take`."""
+    self.advance(version)
+    return await self._queue.take(num_groups, version=version)
+
+  def advance(self, version: int) -> None:
+    """The learner is at this version: more may start, older may be dropped."""
+    self._admission.advance(version)
+    self._drop_stale()
+    self._changes.notify()
+
+  def pause(self) -> None:
+    """Starts no more groups; those in flight go on."""
+    self._paused = True
+
+  def resume(self) -> None:
+    """Starts groups again."""
+    self._paused = False
+    self._changes.notify()
+
+  def snapshot(self) -> CollectorState:
+    """The state, whole: nothing is both in flight and queued, or in neither."""
+    return CollectorState(
+      stream=dict(self._stream.state()),
+      in_flight=tuple(sorted([*self._in_flight.items(), *self._again])),
+      queued=self._queue.snapshot(),
+    )
+
+  def restore(self, state: CollectorState) -> None:
+    """Continues from `state`; before `run`, with a fresh queue.
+
+    The admission must have been made with `num_pending=len(state.queued)`.
+    """
+    self._stream.restore(dict(state.stream))
+    self._again = sorted(state.in_flight, reverse=True)
+    again = [group_id_of(position) for position, _ in state.in_flight]
+    for group_id in sorted([*again, *(group.id for group in state.queued)]):
+      self._queue.begin(group_id)
+    for group in state.queued:
+      self._queue.offer(group)
+
+  async def _admitted(self) -> None:
+    async with deadline(
+      self._idle_s,
+      waiter="the collector",
+      holder="leave to start another group",
+      look_at=lambda: f"why not: {self._refusal()}",
+    ):
+      await self._changes.wait_until(lambda: self._refusal() is None)
+
+  def _refusal(self) -> str | None:
+    return "it is paused" if self._paused else self._admission.refusal()
+
+  def _draw(self) -> tuple[int, Task]:
+    self._admission.start()
+    if self._again:
+      position, task = self._again.pop()
+    else:
+      position, task = next(self._stream)
+      self._queue.begin(group_id_of(position))
+    self._in_flight[position] = task
+    return position, task
+
+  async def _collect(self, position: int, task: Task) -> None:
+    group_id = group_id_of(position)
+    seed = seeds.seed_of(self._seed, "group", position)
+    group = await self._run_group(task, group_id, seed)
+    del self._in_flight[position]
+    if group is None:
+      self._queue.give_up(group_id)
+      self._admission.lose()
+    else:
+      self._queue.offer(group)
+      self._drop_stale()
+      await self._queue.room(group_id)
+      self._admission.end()
+    self._changes.notify()
+
+  def _drop_stale(self) -> None:
+    num_dropped = self._queue.drop_stale(self._admission.version)
+    self._admission.discard(num_dropped)
+
+
+def group_id_of(position: int) -> str:
+  """Sorts as the positions do, up to a hundred million groups."""
+  return f"{position:08d}"

@@ -1,0 +1,162 @@
+"""The bounded hand-over of finished groups from environments to the learner.
+
+What is finished is in the queue at once, so that a snapshot has it. What is
+bounded is who may go on: a producer waits until its group is within the limit.
+"""
+
+import dataclasses
+import itertools
+
+from agentrl_jax.controller.changes import Changes
+from agentrl_jax.controller.deadline import deadline
+from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.data.trajectory import Group
+from agentrl_jax.errors import ConfigError, QueueClosed
+
+ORDERS = ("finished", "started")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QueueLimits:
+  """The `queue` section of the config.
+
+  `order` decides which groups are taken first. "finished" never waits for a
+  slow group, and lets others overtake it: admission then bounds staleness on
+  average. "started" takes them as they were begun: the bound is exact and the
+  batches do not depend on timing, but one slow group holds up a step.
+  """
+
+  max_groups: int
+  max_staleness: int | None = None  # versions; older is dropped. None: nothing
+  order: str = "finished"
+  put_s: float = 3600.0  # that a producer waits for the learner
+
+  def __post_init__(self) -> None:
+    if self.order not in ORDERS:
+      raise ConfigError(
+        f"queue.order is {self.order!r}; choose one of {', '.join(ORDERS)}"
+      )
+    if self.max_groups < 1:
+      raise ConfigError(
+        f"queue.max_groups is {self.max_groups}; it must be at least 1"
+      )
+
+
+class GroupQueue:
+  """First in, first out, with back-pressure and, if asked for, an expiry date.
+
+  Belongs to one event loop. Its state changes in plain methods only, so it is
+  whole whenever no method runs.
+  """
+
+  def __init__(self, limits: QueueLimits, monitor: Monitor) -> None:
+    self._limits = limits
+    self._monitor = monitor
+    self._begun: dict[str, None] = {}  # not yet taken, in order of starting
+    self._groups: dict[str, Group] = {}  # in order of finishing
+    self._over: dict[str, None] = {}  # in the queue, but beyond the limit
+    self._changes = Changes()
+    self._closed = False
+
+  def __len__(self) -> int:
+    return len(self._groups)
+
+  def begin(self, group_id: str) -> None:
+    """A group has been started, and will be offered or given up."""
+    self._begun[group_id] = None
+
+  def give_up(self, group_id: str) -> None:
+    """A group that was begun will not come."""
+    del self._begun[group_id]
+    self._changed()
+
+  def offer(self, group: Group) -> None:
+    """Adds a group that was begun, full or not; `room` is the back-pressure."""
+    self._groups[group.id] = group
+    self._over[group.id] = None
+    self._changed()
+
+  async def room(self, group_id: str) -> None:
+    """Waits until the group is within the limit, was taken, or all is closed.
+
+    Cancelling leaves the group in the queue.
+    """
+    async with deadline(
+      self._limits.put_s,
+      waiter=f"group {group_id}, finished and beyond queue.max_groups,",
+      holder="the learner to take groups",
+      look_at="the time of a training step, and queue/fill",
+    ):
+      await self._changes.wait_until(
+        lambda: self._closed or group_id not in self._over
+      )
+
+  async def take(self, num_groups: int, *, version: int) -> list[Group]:
+    """Waits for so many groups and takes them together, to train `version` on.
+
+    Takes all or none, so cancelling leaves every group in the queue. Raises
+    `QueueClosed` if the queue is closed with fewer in it. The caller sets the
+    deadline.
+    """
+    if num_groups > self._limits.max_groups:
+      raise ConfigError(
+        f"the learner takes {num_groups} groups at a time, but the queue holds"
+        f" {self._limits.max_groups}; raise queue.max_groups"
+      )
+    await self._changes.wait_until(
+      lambda: self._closed or self._num_ready() >= num_groups
+    )
+    if self._num_ready() < num_groups:
+      raise QueueClosed(
+        f"the queue was closed with {self._num_ready()} of {num_groups} groups"
+        " ready"
+      )
+    order = self._groups if self._limits.order == "finished" else self._begun
+    taken = [self._groups[id] for id in itertools.islice(order, num_groups)]
+    self._remove(taken)
+    self._monitor.taken(taken, version)
+    return taken
+
+  def drop_stale(self, version: int) -> int:
+    """Drops and counts what is too old to train `version` on; returns how many.
+
+    Does nothing unless `max_staleness` is set.
+    """
+    if self._limits.max_staleness is None:
+      return 0
+    oldest = version - self._limits.max_staleness
+    stale = [g for g in self._groups.values() if g.oldest_version < oldest]
+    for group in stale:
+      self._monitor.dropped_stale(group)
+    self._remove(stale)
+    return len(stale)
+
+  def close(self) -> None:
+    """No group will come any more: lets `take` drain, then raise."""
+    self._closed = True
+    self._changed()
+
+  def snapshot(self) -> tuple[Group, ...]:
+    """The finished groups, those beyond the limit too, as they finished."""
+    return tuple(self._groups.values())
+
+  def _num_ready(self) -> int:
+    if self._limits.order == "finished":
+      return len(self._groups)
+    done = itertools.takewhile(self._groups.__contains__, self._begun)
+    return sum(1 for _ in done)
+
+  def _remove(self, groups: list[Group]) -> None:
+    for group in groups:
+      del self._groups[group.id]
+      del self._begun[group.id]
+      self._over.pop(group.id, None)
+    self._changed()
+
+  def _changed(self) -> None:
+    num_within = len(self._groups) - len(self._over)
+    num_free = max(0, self._limits.max_groups - num_within)
+    for group_id in list(itertools.islice(self._over, num_free)):
+      del self._over[group_id]
+    self._monitor.queue(len(self._groups), self._limits.max_groups)
+    self._changes.notify()

@@ -1,0 +1,171 @@
+"""Who plays: the policy, an expert whose answers become tokens, or a script.
+
+A player knows everything about playing but the task. Groups, evaluation and
+demonstrations are given one and do not ask which.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from agentrl_jax.controller.episode import (
+  EpisodeLimits,
+  EpisodeWaits,
+  Sampling,
+  open_session,
+  play_expert,
+  reply,
+  run_episode,
+)
+from agentrl_jax.controller.recorder import Attempt, Codec
+from agentrl_jax.data.messages import Message, message_to_json
+from agentrl_jax.data.trajectory import Status, Task, Trajectory, Turn
+from agentrl_jax.env.interface import Environment, Expert
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.rollout.client import Generator
+
+
+class Player(Protocol):
+  """Makes one attempt at any task of the environments that it knows."""
+
+  async def play(self, attempt: Attempt) -> Trajectory:
+    """Waits for the end of the attempt. Cancelling leaves the session."""
+    ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicyPlayer:
+  """The policy plays, by way of the rollout engine."""
+
+  environments: Mapping[str, Environment]
+  generator: Generator
+  codec: Codec
+  limits: EpisodeLimits
+  sampling: Sampling = Sampling()
+  choose_slot: Callable[[int, int], int] = lambda seed, turn: 0
+  waits: EpisodeWaits = EpisodeWaits()
+
+  async def play(self, attempt: Attempt) -> Trajectory:
+    """See `episode.run_episode`."""
+    return await run_episode(
+      attempt.task,
+      environment_of(attempt.task, self.environments),
+      self.generator,
+      self.codec,
+      limits=self.limits,
+      sampling=self.sampling,
+      choose_slot=self.choose_slot,
+      seed=attempt.seed,
+      group_id=attempt.group_id,
+      attempt=attempt.number,
+      waits=self.waits,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExpertPlayer:
+  """Each environment's own expert plays, and is recorded as tokens.
+
+  `mistakes` maps an environment's name to the flaws of its expert.
+  """
+
+  environments: Mapping[str, Environment]
+  codec: Codec
+  limits: EpisodeLimits
+  mistakes: Mapping[str, Mapping[str, float]]
+  waits: EpisodeWaits = EpisodeWaits()
+
+  async def play(self, attempt: Attempt) -> Trajectory:
+    """See `episode.play_expert`."""
+    environment = environment_of(attempt.task, self.environments)
+    return await play_expert(
+      attempt.task,
+      environment,
+      expert_of(environment, attempt, self.mistakes),
+      self.codec,
+      limits=self.limits,
+      seed=attempt.seed,
+      group_id=attempt.group_id,
+      attempt=attempt.number,
+      waits=self.waits,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScriptPlayer:
+  """Experts play without tokens: for scores of scripted policies.
+
+  The turns hold the environment's pay and no tokens.
+  """
+
+  environments: Mapping[str, Environment]
+  max_turns: int
+  mistakes: Mapping[str, Mapping[str, float]]
+  waits: EpisodeWaits = EpisodeWaits()
+
+  async def play(self, attempt: Attempt) -> Trajectory:
+    """Plays until the environment or `max_turns` says stop."""
+    environment = environment_of(attempt.task, self.environments)
+    expert = expert_of(environment, attempt, self.mistakes)
+    said: list[Message] = []
+    turns: list[Turn] = []
+    async with open_session(environment, attempt, self.waits) as session:
+      step = await reply(session.reset(), attempt, self.waits)
+      said += step.messages
+      while step.status is Status.RUNNING and len(turns) < self.max_turns:
+        before = step.reward
+        said.append(expert.answer(step.messages))
+        step = await reply(session.step(said[-1]), attempt, self.waits)
+        turns.append(_pay(step.reward - before))
+        said += step.messages
+    running = step.status is Status.RUNNING
+    return Trajectory(
+      task=attempt.task,
+      group_id=attempt.group_id,
+      attempt=attempt.number,
+      seed=attempt.seed,
+      turns=tuple(turns),
+      status=Status.TASK_LIMIT_REACHED if running else step.status,
+      reward=step.reward,
+      metrics=dict(step.metrics),
+      transcript=tuple(map(message_to_json, said)),
+    )
+
+
+def environment_of(
+  task: Task, environments: Mapping[str, Environment]
+) -> Environment:
+  """The environment that owns the task."""
+  if task.name not in environments:
+    raise ConfigError(
+      f"no environment is called {task.name!r}; there are"
+      f" {', '.join(sorted(environments)) or 'none'}. Add it under `tasks`"
+    )
+  return environments[task.name]
+
+
+def expert_of(
+  environment: Environment,
+  attempt: Attempt,
+  mistakes: Mapping[str, Mapping[str, float]],
+) -> Expert:
+  """The expert for this attempt; an environment not named makes no mistake."""
+  flaws = mistakes.get(environment.name, {})
+  return environment.expert(attempt.task, seed=attempt.seed, mistakes=flaws)
+
+
+def _pay(reward: float) -> Turn:
+  ids, logprobs = np.empty(0, np.int32), np.empty(0, np.float32)
+  return Turn(ids, ids, logprobs, logprobs, ids, reward=reward)
+
+
+def attempts_of(
+  task: Task, *, group_id: str, seeds: Sequence[int]
+) -> list[Attempt]:
+  """One attempt per seed, numbered from 0."""
+  return [
+    Attempt(task=task, group_id=group_id, number=n, seed=seed)
+    for n, seed in enumerate(seeds)
+  ]

@@ -1,0 +1,136 @@
+"""Tests of `controller.admission`: the bound holds for any timing."""
+
+import random
+import unittest
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl_jax.controller.admission import Admission, AdmissionLimits
+from agentrl_jax.errors import ConfigError
+
+
+def limits(max_staleness=1, groups_per_step=2, concurrent=100, **more):
+  return AdmissionLimits(
+    max_staleness=max_staleness,
+    groups_per_step=groups_per_step,
+    max_concurrent_groups=concurrent,
+    **more,
+  )
+
+
+def fill(admission: Admission) -> int:
+  """Starts what may start."""
+  started = 0
+  while admission.refusal() is None:
+    admission.start()
+    started += 1
+  return started
+
+
+class AdmissionTest(unittest.TestCase):
+  def test_on_policy_starts_one_step_at_a_time(self):
+    admission = Admission(limits(max_staleness=0))
+    self.assertEqual(fill(admission), 2)
+    self.assertRegex(admission.refusal(), "2 groups have started")
+    admission.advance(1)
+    self.assertEqual(fill(admission), 2)
+
+  def test_runs_ahead_by_so_many_steps(self):
+    self.assertEqual(fill(Admission(limits(max_staleness=3))), 8)
+
+  def test_concurrency_is_bounded_too(self):
+    admission = Admission(limits(concurrent=1))
+    self.assertEqual(fill(admission), 1)
+    self.assertRegex(admission.refusal(), "max_concurrent_groups")
+    admission.end()
+    self.assertEqual(fill(admission), 1)
+
+  def test_lost_group_gives_its_place_to_another(self):
+    admission = Admission(limits(max_staleness=0))
+    fill(admission)
+    admission.lose()
+    self.assertEqual(admission.in_flight, 1)
+    self.assertEqual(fill(admission), 1)
+    admission.end()
+    admission.end()
+    admission.discard(2)
+    self.assertEqual(fill(admission), 2)
+
+  def test_resumed_run_counts_what_waits_for_it(self):
+    admission = Admission(limits(max_staleness=1), version=5, num_pending=3)
+    self.assertEqual(fill(admission), 1)
+
+  def test_several_updates_of_one_batch(self):
+    """With 2 updates a batch, staleness 1 lets nothing run a batch ahead."""
+    admission = Admission(limits(max_staleness=1, versions_per_step=2))
+    self.assertEqual(fill(admission), 2)
+    admission.advance(1)
+    self.assertEqual(fill(admission), 2)
+    admission.advance(2)
+    self.assertEqual(fill(admission), 0)
+
+  def test_starting_against_advice_is_a_bug(self):
+    admission = Admission(limits())
+    fill(admission)
+    with self.assertRaisesRegex(RuntimeError, "although"):
+      admission.start()
+
+  def test_versions_only_grow(self):
+    with self.assertRaisesRegex(ValueError, "from 3 back to 2"):
+      Admission(limits(), version=3).advance(2)
+
+  def test_limits_are_checked(self):
+    with self.assertRaisesRegex(ConfigError, "admission.max_staleness is -1"):
+      limits(max_staleness=-1)
+    with self.assertRaisesRegex(ConfigError, "admission.groups_per_step is 0"):
+      limits(groups_per_step=0)
+
+  @settings(deadline=None, max_examples=60)
+  @given(
+    st.integers(0, 3),
+    st.integers(1, 4),
+    st.integers(1, 12),
+    st.integers(1, 3),
+    st.integers(0, 2**32),
+  )
+  def test_staleness_never_exceeds_the_bound_in_order_of_starting(
+    self, max_staleness, per_step, concurrent, versions_per_step, seed
+  ):
+    """Random finishing, losing and training; groups are taken as started."""
+    admission = Admission(
+      limits(
+        max_staleness,
+        per_step,
+        concurrent,
+        versions_per_step=versions_per_step,
+      )
+    )
+    dice = random.Random(seed)
+    order, born, finished, oldest = [], {}, set(), 0
+    for n in range(400):
+      if admission.refusal() is None:
+        admission.start()
+        order.append(n)
+        born[n] = admission.version
+      running = [g for g in order if g not in finished]
+      if running and dice.random() < 0.6:
+        group = dice.choice(running)
+        if dice.random() < 0.1:
+          admission.lose()
+          order.remove(group)
+        else:
+          admission.end()
+          finished.add(group)
+      batch = order[:per_step]
+      if len(batch) == per_step and all(g in finished for g in batch):
+        oldest = max(oldest, *(admission.version - born[g] for g in batch))
+        del order[:per_step]
+        for _ in range(versions_per_step):
+          admission.advance(admission.version + 1)
+    self.assertGreater(admission.version, 0)
+    self.assertLessEqual(oldest, max_staleness)
+
+
+if __name__ == "__main__":
+  unittest.main()

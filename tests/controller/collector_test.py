@@ -1,0 +1,352 @@
+"""Tests of `controller.collector`: nothing lost, nothing twice, no leak."""
+
+import asyncio
+import collections
+import contextlib
+import unittest
+
+from agentrl_jax.controller.admission import Admission, AdmissionLimits
+from agentrl_jax.controller.collector import Collector
+from agentrl_jax.controller.group import run_group
+from agentrl_jax.controller.group_queue import GroupQueue, QueueLimits
+from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.data.task_source import TaskStream
+from agentrl_jax.errors import DeadlineExceeded, QueueClosed
+from tests.controller.stage import (
+  GROUP,
+  Brittle,
+  Clock,
+  ScriptedEngine,
+  a_group,
+  a_player,
+  turns_of_the_loop,
+  until,
+)
+
+STEP = 2  # groups the learner takes
+
+
+class Pipeline:
+  """A collector and its surroundings."""
+
+  def __init__(
+    self,
+    run_group,
+    *,
+    max_staleness=1,
+    concurrent=8,
+    max_groups=4,
+    state=None,
+    version=0,
+    drop_beyond=None,
+    order="finished",
+  ):
+    self.monitor = Monitor()
+    self.queue = GroupQueue(
+      QueueLimits(
+        max_groups=max_groups, max_staleness=drop_beyond, order=order
+      ),
+      self.monitor,
+    )
+    self.admission = Admission(
+      AdmissionLimits(
+        max_staleness=max_staleness,
+        groups_per_step=STEP,
+        max_concurrent_groups=concurrent,
+      ),
+      version=version,
+      num_pending=len(state.queued) if state else 0,
+    )
+    self.stream = TaskStream(
+      {"arithmetic": range(1000)},
+      weights={"arithmetic": 1.0},
+      split="train",
+      seed=5,
+    )
+    self.collector = Collector(
+      self.stream,
+      lambda *request: run_group(self, *request),
+      self.queue,
+      self.admission,
+      seed=11,
+    )
+    if state:
+      self.collector.restore(state)
+
+  @contextlib.asynccontextmanager
+  async def running(self):
+    collecting = asyncio.create_task(self.collector.run())
+    try:
+      yield self.collector
+    finally:
+      collecting.cancel()
+      with contextlib.suppress(asyncio.CancelledError):
+        await collecting
+
+
+async def at_once(pipeline, task, group_id, seed):
+  await asyncio.sleep(0)
+  return a_group(int(group_id), version=pipeline.admission.version)
+
+
+def played_by(player, limits=GROUP):
+  async def play(pipeline, task, group_id, seed):
+    return await run_group(
+      task, player, limits, pipeline.monitor, group_id=group_id, seed=seed
+    )
+
+  return play
+
+
+def ids(groups):
+  return [int(group.id) for group in groups]
+
+
+class Held:
+  """Groups that end when they are told to, by position."""
+
+  def __init__(self):
+    self.begun = []
+    self.seeds = {}
+    self._gates = collections.defaultdict(asyncio.Event)
+
+  async def __call__(self, pipeline, task, group_id, seed):
+    position = int(group_id)
+    self.begun.append(position)
+    self.seeds[position] = seed
+    await self._gates[position].wait()
+    return a_group(position, version=pipeline.admission.version)
+
+  async def end(self, *positions):
+    for position in positions:
+      self._gates[position].set()
+    await turns_of_the_loop()
+
+
+class CollectorTest(unittest.IsolatedAsyncioTestCase):
+  async def test_real_groups_arrive_in_order_of_the_stream(self):
+    pipeline = Pipeline(played_by(a_player()), order="started")
+    async with pipeline.running() as collector:
+      for version in range(5):
+        groups = await collector.take(STEP, version=version)
+        self.assertEqual(ids(groups), [2 * version, 2 * version + 1])
+        for group in groups:
+          self.assertEqual(group.task, pipeline.stream.at(int(group.id)))
+          self.assertEqual([t.reward for t in group.trajectories], [1.0] * 4)
+
+  async def test_idle_learner_stops_the_environments(self):
+    """Staleness 1 and 2 groups a step: 4 groups, and no more."""
+    held = Held()
+    pipeline = Pipeline(held)
+    async with pipeline.running() as collector:
+      await held.end(*range(100))
+      self.assertEqual(held.begun, [0, 1, 2, 3])
+      await collector.take(STEP, version=0)
+      await turns_of_the_loop()
+      self.assertEqual(len(held.begun), 4)
+      collector.advance(1)
+      await turns_of_the_loop()
+      self.assertEqual(len(held.begun), 6)
+
+  async def test_full_queue_counts_as_in_flight(self):
+    held = Held()
+    pipeline = Pipeline(held, max_staleness=9, concurrent=3, max_groups=2)
+    async with pipeline.running() as collector:
+      await held.end(*range(100))
+      self.assertEqual(len(held.begun), 5)  # 2 queued, 3 wait for room
+      self.assertEqual(len(collector.snapshot().queued), 5)
+      await collector.take(STEP, version=0)
+      await turns_of_the_loop()
+      self.assertEqual(len(held.begun), 7)
+
+  async def test_lost_group_is_made_up_for(self):
+    async def play(pipeline, task, group_id, seed):
+      await asyncio.sleep(0)
+      return None if int(group_id) % 3 == 0 else a_group(int(group_id))
+
+    for order in ("finished", "started"):
+      pipeline = Pipeline(play, max_staleness=0, order=order)
+      async with pipeline.running() as collector:
+        found = []
+        for version in range(4):
+          found += ids(await collector.take(STEP, version=version))
+      self.assertEqual(found, [1, 2, 4, 5, 7, 8, 10, 11])
+
+  async def test_staleness_is_bounded_when_taken_as_started(self):
+    pipeline = Pipeline(at_once, max_staleness=2, order="started")
+    async with pipeline.running() as collector:
+      for version in range(12):
+        await collector.take(STEP, version=version)
+    self.assertEqual(pipeline.monitor.staleness.total(), 24)
+    self.assertLessEqual(max(pipeline.monitor.staleness), 2)
+
+  async def test_dropped_groups_give_their_place_away(self):
+    held = Held()
+    pipeline = Pipeline(held, max_staleness=0, drop_beyond=0)
+    async with pipeline.running() as collector:
+      await held.end(0, 1)
+      self.assertEqual(held.begun, [0, 1])
+      collector.advance(1)
+      await turns_of_the_loop()
+      self.assertEqual(held.begun, [0, 1, 2, 3, 4, 5])
+      self.assertEqual(ids(collector.snapshot().queued), [])
+
+  async def test_pause_and_resume(self):
+    held = Held()
+    pipeline = Pipeline(held)
+    pipeline.collector.pause()
+    async with pipeline.running() as collector:
+      await turns_of_the_loop()
+      self.assertEqual(held.begun, [])
+      collector.resume()
+      await turns_of_the_loop()
+      self.assertEqual(len(held.begun), 4)
+
+  async def test_bug_closes_the_queue_cancels_the_rest_and_is_raised(self):
+    environment = Brittle()
+    broken = played_by(
+      a_player(environment, ScriptedEngine(gate=asyncio.Event().wait))
+    )
+
+    async def play(pipeline, task, group_id, seed):
+      if int(group_id) == 1:
+        await turns_of_the_loop()
+        raise ZeroDivisionError
+      return await broken(pipeline, task, group_id, seed)
+
+    pipeline = Pipeline(play)
+    with self.assertRaises(ExceptionGroup) as caught:
+      await pipeline.collector.run()
+    self.assertIsInstance(caught.exception.exceptions[0], ZeroDivisionError)
+    self.assertGreater(environment.most_open, 0)
+    self.assertEqual(environment.num_open, 0)
+    with self.assertRaises(QueueClosed):
+      await pipeline.collector.take(1, version=0)
+    self.assertEqual(len(asyncio.all_tasks()), 1)
+
+  async def test_cancelling_leaves_no_session(self):
+    environment = Brittle()
+    engine = ScriptedEngine(gate=asyncio.Event().wait)
+    async with Pipeline(played_by(a_player(environment, engine))).running():
+      await until(lambda: environment.num_open == 16)
+    self.assertEqual(environment.num_open, 0)
+
+  async def test_nothing_to_do_for_too_long_says_why(self):
+    clock = Clock()
+    pipeline = Pipeline(at_once)
+    collecting = asyncio.create_task(pipeline.collector.run())
+    await turns_of_the_loop()
+    await clock.forward(3601)
+    with self.assertRaises(ExceptionGroup) as caught:
+      await collecting
+    (error,) = caught.exception.exceptions
+    self.assertIsInstance(error, DeadlineExceeded)
+    self.assertIn("4 groups have started, as many as the learner", str(error))
+
+
+class ResumeTest(unittest.IsolatedAsyncioTestCase):
+  async def test_snapshot_tells_running_from_finished(self):
+    held = Held()
+    pipeline = Pipeline(held)
+    async with pipeline.running() as collector:
+      await turns_of_the_loop()
+      await held.end(2)
+      state = collector.snapshot()
+    self.assertEqual([p for p, _ in state.in_flight], [0, 1, 3])
+    self.assertEqual(ids(state.queued), [2])
+    self.assertEqual(state.stream, {"position": 4})
+    after = pipeline.collector.snapshot()  # the same once it was cancelled
+    self.assertEqual(after.in_flight, state.in_flight)
+    self.assertEqual(ids(after.queued), [2])
+
+  async def test_in_flight_come_again_first_with_the_same_seeds(self):
+    held, again = Held(), Held()
+    pipeline = Pipeline(held)
+    async with pipeline.running() as collector:
+      await turns_of_the_loop()
+      await held.end(2)
+      state = collector.snapshot()
+    async with Pipeline(again, state=state).running() as collector:
+      await turns_of_the_loop()
+      self.assertEqual(again.begun, [0, 1, 3])
+      collector.advance(1)
+      await turns_of_the_loop()
+      self.assertEqual(again.begun, [0, 1, 3, 4, 5])
+    for position in (0, 1, 3):
+      self.assertEqual(again.seeds[position], held.seeds[position])
+
+  async def test_killed_anywhere_none_is_lost_and_none_comes_twice(self):
+    """Stops after every number of loop turns, and goes on from there."""
+    for turns in range(0, 120, 7):
+      with self.subTest(turns=turns):
+        first = Pipeline(played_by(a_player()))
+        taken = []
+        async with first.running() as collector:
+          with contextlib.suppress(asyncio.CancelledError):
+            taking = asyncio.create_task(collector.take(STEP, version=0))
+            await turns_of_the_loop(turns)
+            if taking.done():
+              taken += ids(taking.result())
+            taking.cancel()
+          state = collector.snapshot()
+        version = len(taken) // STEP
+        second = Pipeline(
+          played_by(a_player()), state=state, version=version, order="started"
+        )
+        async with second.running() as collector:
+          for later in range(version, 4):
+            taken += ids(await collector.take(STEP, version=later))
+        self.assertEqual(sorted(taken), list(range(8)))
+
+  async def test_resumed_groups_are_token_for_token_the_same(self):
+    async def tokens(state=None, stop_after=None):
+      pipeline = Pipeline(
+        played_by(a_player(engine=ScriptedEngine(skill=0.7))),
+        order="started",
+        state=state,
+      )
+      async with pipeline.running() as collector:
+        if stop_after is not None:
+          await turns_of_the_loop(stop_after)
+          return collector.snapshot()
+        groups = await collector.take(STEP, version=0)
+      return [
+        [turn.sampled.tolist() for turn in t.turns]
+        for group in groups
+        for t in group.trajectories
+      ]
+
+    state = await tokens(stop_after=9)
+    self.assertTrue(state.in_flight)
+    self.assertEqual(await tokens(state=state), await tokens())
+
+
+class FaultsTest(unittest.IsolatedAsyncioTestCase):
+  async def test_500_episodes_with_faults_lose_no_group_and_no_session(self):
+    environment = Brittle(fault_rate=0.05, seed=3)
+    engine = ScriptedEngine(skill=0.8)
+    pipeline = Pipeline(played_by(a_player(environment, engine)))
+    num_steps, seen = 63, []  # 63 * 2 groups * 4 attempts = 504 episodes
+    async with pipeline.running() as collector:
+      for version in range(num_steps):
+        seen += await collector.take(STEP, version=version)
+      collector.pause()
+      await until(lambda: pipeline.admission.in_flight == 0)
+      state = collector.snapshot()
+    self.assertEqual(environment.num_open, 0)
+    self.assertEqual(state.in_flight, ())
+    counts = pipeline.monitor.tasks["arithmetic"]
+    every = [*seen, *state.queued]
+    self.assertEqual(sorted(ids(every)), list(range(len(every))))
+    self.assertFalse(counts.dropped)
+    self.assertGreater(environment.num_faults, 50)
+    self.assertEqual(counts.faults.total(), environment.num_faults)
+    self.assertEqual(counts.started, counts.finished + counts.faults.total())
+    self.assertEqual(counts.masked, sum(g.num_masked for g in every))
+    self.assertEqual(counts.finished, sum(len(g.trajectories) for g in every))
+    self.assertEqual(counts.finished + counts.masked, 4 * len(every))
+    self.assertEqual(counts.started, 4 * len(every) + counts.retried)
+
+
+if __name__ == "__main__":
+  unittest.main()

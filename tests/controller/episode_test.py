@@ -1,0 +1,315 @@
+"""Tests of `controller.episode` and `controller.recorder`: tokens are kept."""
+
+import asyncio
+import contextlib
+import dataclasses
+import unittest
+
+import numpy as np
+
+from agentrl_jax.controller.episode import (
+  EpisodeLimits,
+  EpisodeWaits,
+  Sampling,
+  play_expert,
+  run_episode,
+)
+from agentrl_jax.controller.policies import CrossPolicy
+from agentrl_jax.controller.recorder import (
+  Recorder,
+  TokenIdentityError,
+  tokens_of,
+)
+from agentrl_jax.data.messages import Message
+from agentrl_jax.data.trajectory import Status, Turn
+from agentrl_jax.env.interface import Environment, Step
+from agentrl_jax.errors import (
+  ConfigError,
+  DeadlineExceeded,
+  GeneratorFault,
+  PromptTooLong,
+)
+from tests.controller.stage import (
+  LIMITS,
+  Brittle,
+  ScriptedEngine,
+  a_task,
+  an_attempt,
+  answer_of,
+  codec,
+  until,
+)
+
+
+async def play(environment=None, engine=None, **changes):
+  settings = {
+    "limits": LIMITS,
+    "sampling": Sampling(),
+    "choose_slot": lambda seed, turn: 0,
+    "seed": 7,
+    "group_id": "g",
+    "attempt": 0,
+  } | changes
+  return await run_episode(
+    a_task(),
+    environment or Brittle(),
+    engine or ScriptedEngine(),
+    codec(),
+    **settings,
+  )
+
+
+class Stuck(Environment):
+  """Never replies, and says whether its session was closed."""
+
+  name = "stuck"
+
+  def __init__(self):
+    self.closed = False
+
+  def indices(self, split):
+    return range(1)
+
+  @contextlib.asynccontextmanager
+  async def open(self, task, *, seed):
+    try:
+      yield self
+    finally:
+      self.closed = True
+
+  tools = ()
+
+  async def reset(self):
+    return await asyncio.get_running_loop().create_future()
+
+
+class EpisodeTest(unittest.IsolatedAsyncioTestCase):
+  async def test_a_right_player_completes(self):
+    trajectory = await play()
+    self.assertIs(trajectory.status, Status.COMPLETED)
+    self.assertEqual(trajectory.reward, 1.0)
+    self.assertEqual([t.reward for t in trajectory.turns], [0.0, 1.0])
+    roles = [m["role"] for m in trajectory.transcript]
+    self.assertEqual(roles[:4], ["user", "assistant", "tool", "assistant"])
+
+  async def test_each_prompt_is_all_before_it_verbatim(self):
+    engine = ScriptedEngine()
+    trajectory = await play(engine=engine)
+    before = np.empty(0, np.int32)
+    for turn, (prompt, _) in zip(trajectory.turns, engine.asked, strict=True):
+      before = np.concatenate([before, turn.observation])
+      np.testing.assert_array_equal(prompt, before)
+      before = np.concatenate([before, turn.sampled])
+    np.testing.assert_array_equal(tokens_of(trajectory), before)
+
+  async def test_observations_render_only_what_is_new(self):
+    trajectory = await play()
+    question = trajectory.transcript[0]["content"]
+    texts = [codec().decode(t.observation) for t in trajectory.turns]
+    self.assertIn(question, texts[0])
+    self.assertNotIn(question, texts[1])
+    self.assertEqual(
+      texts[1],
+      f"<|tool|>{trajectory.transcript[2]['content']}<|end|><|assistant|>",
+    )
+
+  async def test_what_was_sampled_is_kept_though_it_reads_differently(self):
+    """Ids that no tokenizer would choose for their text are still the ids."""
+    odd = [codec().encode(c)[0] for c in "What is"]
+    self.assertNotEqual(odd, codec().encode("What is").tolist())
+
+    class Odd(ScriptedEngine):
+      async def generate(self, prompt, spec):
+        return answer_of([*odd, spec.stop_token])
+
+    trajectory = await play(engine=Odd())
+    self.assertEqual(trajectory.turns[0].sampled[:-1].tolist(), odd)
+    self.assertEqual(trajectory.transcript[1]["content"], "What is")
+
+  async def test_an_answer_cut_by_its_budget_is_closed_for_it(self):
+    limits = dataclasses.replace(LIMITS, max_answer_tokens=3)
+    trajectory = await play(limits=limits)
+    for turn in trajectory.turns:
+      self.assertEqual(len(turn.sampled), 3)
+    for turn in trajectory.turns[1:]:
+      self.assertEqual(turn.observation[0], codec().stop_token)
+
+  async def test_turn_limit(self):
+    limits = dataclasses.replace(LIMITS, max_turns=1)
+    trajectory = await play(limits=limits)
+    self.assertIs(trajectory.status, Status.TASK_LIMIT_REACHED)
+    self.assertEqual(len(trajectory.turns), 1)
+
+  async def test_context_limit_before_the_engine_is_asked(self):
+    whole = await play()
+    first, second = whole.turns
+    until_second = (
+      len(first.observation) + len(first.sampled) + len(second.observation)
+    )
+    limits = dataclasses.replace(LIMITS, max_tokens=until_second)
+    engine = ScriptedEngine()
+    trajectory = await play(engine=engine, limits=limits)
+    self.assertIs(trajectory.status, Status.AGENT_CONTEXT_LIMIT)
+    self.assertEqual(len(engine.asked), 1)
+    self.assertEqual(len(trajectory.turns), 1)
+
+  async def test_answer_that_runs_out_of_room_is_kept_but_not_played(self):
+    whole = await play()
+    num_prompt = len(whole.turns[0].observation)
+    limits = dataclasses.replace(LIMITS, max_tokens=num_prompt + 2)
+    trajectory = await play(limits=limits)
+    self.assertIs(trajectory.status, Status.AGENT_CONTEXT_LIMIT)
+    self.assertEqual(len(trajectory.turns[0].sampled), 2)
+    self.assertEqual(trajectory.num_tokens, num_prompt + 2)
+    self.assertEqual(len(trajectory.transcript), 2)  # no reply to it
+
+  async def test_never_longer_than_allowed(self):
+    whole = await play()
+    num_prompt = len(whole.turns[0].observation)
+    for max_tokens in range(num_prompt + 1, whole.num_tokens + 2):
+      limits = dataclasses.replace(LIMITS, max_tokens=max_tokens)
+      with self.subTest(max_tokens=max_tokens):
+        trajectory = await play(limits=limits)
+        self.assertLessEqual(trajectory.num_tokens, max_tokens)
+        done = max_tokens >= whole.num_tokens
+        self.assertEqual(trajectory.status is Status.COMPLETED, done)
+
+  async def test_task_too_long_to_begin_is_not_the_policys_doing(self):
+    environment = Brittle()
+    limits = dataclasses.replace(LIMITS, max_tokens=5)
+    with self.assertRaisesRegex(PromptTooLong, "episode.max_tokens"):
+      await play(environment, limits=limits)
+    self.assertEqual(environment.num_open, 0)
+
+  async def test_engine_out_of_context_ends_a_begun_attempt(self):
+    class Short(ScriptedEngine):
+      async def generate(self, prompt, spec):
+        if self.asked:
+          raise PromptTooLong("the engine's context is full")
+        return await super().generate(prompt, spec)
+
+    trajectory = await play(engine=Short())
+    self.assertIs(trajectory.status, Status.AGENT_CONTEXT_LIMIT)
+
+  async def test_seeds_differ_by_turn_and_repeat(self):
+    engines = [ScriptedEngine(), ScriptedEngine(), ScriptedEngine()]
+    for engine, seed in zip(engines, (7, 7, 8), strict=True):
+      await play(engine=engine, seed=seed)
+    seeds = [[spec.seed for _, spec in e.asked] for e in engines]
+    self.assertEqual(len(set(seeds[0])), 2)
+    self.assertEqual(seeds[0], seeds[1])
+    self.assertFalse(set(seeds[0]) & set(seeds[2]))
+
+  async def test_sampling_reaches_the_engine(self):
+    engine = ScriptedEngine()
+    choose = CrossPolicy(draw_per="turn", weights=(0.0, 0.0, 1.0))
+    trajectory = await play(
+      engine=engine,
+      sampling=Sampling(temperature=0.8, top_k=5, top_p=0.9),
+      choose_slot=choose,
+    )
+    spec = engine.asked[0][1]
+    self.assertEqual((spec.temperature, spec.top_k, spec.top_p), (0.8, 5, 0.9))
+    self.assertEqual(spec.stop_token, codec().stop_token)
+    self.assertEqual([t.slot for t in trajectory.turns], [2, 2])
+
+  async def test_stuck_environment_is_named_and_left(self):
+    environment = Stuck()
+    with self.assertRaisesRegex(
+      DeadlineExceeded, "arithmetic train 0 to reply"
+    ):
+      await play(environment, waits=EpisodeWaits(step_s=0))
+    self.assertTrue(environment.closed)
+
+  async def test_cancelled_episode_leaves_its_session(self):
+    environment = Brittle()
+    engine = ScriptedEngine(gate=asyncio.Event().wait)
+    async with asyncio.TaskGroup() as tasks:
+      episode = tasks.create_task(play(environment, engine))
+      await until(lambda: engine.asked)
+      self.assertEqual(environment.num_open, 1)
+      episode.cancel()
+    self.assertEqual(environment.num_open, 0)
+
+  async def test_engine_that_answers_nonsense_is_at_fault(self):
+    for answer in (answer_of([]), answer_of([1], logprob=np.nan)):
+
+      class Broken(ScriptedEngine):
+        async def generate(self, prompt, spec, answer=answer):
+          return answer
+
+      with self.assertRaises(GeneratorFault):
+        await play(engine=Broken())
+
+  def test_limits_are_checked(self):
+    with self.assertRaisesRegex(ConfigError, "episode.max_turns is 0"):
+      EpisodeLimits(max_turns=0, max_tokens=1, max_answer_tokens=1)
+
+
+class ExpertTest(unittest.IsolatedAsyncioTestCase):
+  async def _play(self, limits=LIMITS):
+    environment = Brittle()
+    expert = environment.expert(a_task(), seed=1, mistakes={})
+    return await play_expert(
+      a_task(),
+      environment,
+      expert,
+      codec(),
+      limits=limits,
+      seed=1,
+      group_id="d",
+    )
+
+  async def test_a_demonstration_is_what_the_policy_should_write(self):
+    trajectory = await self._play()
+    self.assertIs(trajectory.status, Status.COMPLETED)
+    self.assertEqual(trajectory.reward, 1.0)
+    for turn in trajectory.turns:
+      self.assertEqual(turn.sampled[-1], codec().stop_token)
+      self.assertTrue((turn.version == -1).all())
+      self.assertFalse(turn.behavior_logprob.any())
+
+  async def test_same_tokens_as_a_policy_that_says_the_same(self):
+    np.testing.assert_array_equal(
+      tokens_of(await self._play()), tokens_of(await play())
+    )
+
+  async def test_limits_hold_for_experts_too(self):
+    limits = dataclasses.replace(LIMITS, max_turns=1)
+    trajectory = await self._play(limits)
+    self.assertIs(trajectory.status, Status.TASK_LIMIT_REACHED)
+
+
+class RecorderTest(unittest.TestCase):
+  def _begun(self):
+    record = Recorder(an_attempt(), codec(), ())
+    record.hear(Step((Message("user", "hello"),)))
+    return record
+
+  def test_a_prompt_that_forgot_is_a_bug(self):
+    record = self._begun()
+    record.say(record.prompt, answer_of([5, codec().stop_token]))
+    record.hear(Step((Message("user", "and?"),)))
+    with self.assertRaises(TokenIdentityError):
+      record.say(record.prompt[1:], answer_of([5]))
+
+  def test_tokens_changed_after_the_fact_are_a_bug(self):
+    record = self._begun()
+    record.say(record.prompt, answer_of([5, 6]))
+    turn = record._turns[0]
+    record._turns[0] = dataclasses.replace(turn, sampled=turn.sampled[::-1])
+    with self.assertRaises(TokenIdentityError):
+      record.trajectory(Status.COMPLETED)
+
+  def test_the_engine_may_reuse_its_arrays(self):
+    record = self._begun()
+    answer = answer_of([5, 6])
+    record.say(record.prompt, answer)
+    answer.sampled[:] = 0
+    trajectory = record.trajectory(Status.COMPLETED)
+    self.assertEqual(trajectory.turns[0].sampled.tolist(), [5, 6])
+    self.assertIsInstance(trajectory.turns[0], Turn)
+
+
+if __name__ == "__main__":
+  unittest.main()

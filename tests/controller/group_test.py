@@ -1,0 +1,202 @@
+"""Tests of `controller.group`: what breaks, what is late, what is a bug."""
+
+import asyncio
+import dataclasses
+import unittest
+
+from agentrl_jax.controller.group import run_group
+from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.data.trajectory import Status
+from agentrl_jax.errors import EnvironmentFault, GeneratorFault, PromptTooLong
+from tests.controller.stage import (
+  GROUP,
+  Brittle,
+  Clock,
+  ScriptedEngine,
+  a_player,
+  a_task,
+  a_trajectory,
+  turns_of_the_loop,
+  until,
+)
+
+
+class Scripted:
+  """A player that does as it is told, by (attempt number, try)."""
+
+  def __init__(self, act):
+    self._act = act
+    self.seeds = {}
+
+  async def play(self, attempt):
+    tries = self.seeds.setdefault(attempt.number, [])
+    tries.append(attempt.seed)
+    await asyncio.sleep(0)
+    outcome = self._act(attempt.number, len(tries) - 1)
+    if isinstance(outcome, BaseException):
+      raise outcome
+    if isinstance(outcome, asyncio.Event):
+      await outcome.wait()
+    status = outcome if isinstance(outcome, Status) else Status.COMPLETED
+    return a_trajectory(attempt=attempt.number, status=status)
+
+
+async def run(player, limits=GROUP, monitor=None):
+  return await run_group(
+    a_task(), player, limits, monitor or Monitor(), group_id="g", seed=3
+  )
+
+
+class GroupTest(unittest.IsolatedAsyncioTestCase):
+  async def test_all_attempts_in_order_with_seeds_of_their_own(self):
+    player = Scripted(lambda number, tries: None)
+    group = await run(player)
+    self.assertEqual([t.attempt for t in group.trajectories], [0, 1, 2, 3])
+    self.assertEqual(group.num_masked, 0)
+    self.assertEqual(len({s[0] for s in player.seeds.values()}), 4)
+
+  async def test_attempts_are_made_at_the_same_time(self):
+    environment = Brittle()
+    await run(a_player(environment))
+    self.assertEqual(environment.most_open, 4)
+    self.assertEqual(environment.num_open, 0)
+
+  async def test_fault_is_retried_with_the_same_seed(self):
+    for fault in (
+      EnvironmentFault("broke"),
+      GeneratorFault("broke"),
+      Status.TASK_ERROR,
+      Status.CANCELLED,
+      Status.UNKNOWN,
+    ):
+      with self.subTest(fault=fault):
+        monitor = Monitor()
+        player = Scripted(
+          lambda number, tries, fault=fault: (
+            fault if number == 1 and tries == 0 else None
+          )
+        )
+        group = await run(player, monitor=monitor)
+        self.assertEqual(len(group.trajectories), 4)
+        self.assertEqual(len(player.seeds[1]), 2)
+        self.assertEqual(len(set(player.seeds[1])), 1)
+        counts = monitor.tasks["arithmetic"]
+        self.assertEqual((counts.retried, counts.masked), (1, 0))
+        self.assertEqual((counts.started, counts.finished), (5, 4))
+
+  async def test_what_keeps_breaking_is_masked_and_siblings_stay(self):
+    monitor = Monitor()
+    player = Scripted(
+      lambda number, tries: EnvironmentFault("broke") if number == 1 else None
+    )
+    group = await run(player, monitor=monitor)
+    self.assertEqual([t.attempt for t in group.trajectories], [0, 2, 3])
+    self.assertEqual(group.num_masked, 1)
+    self.assertEqual(len(player.seeds[1]), 3)
+    counts = monitor.tasks["arithmetic"]
+    self.assertEqual(counts.faults, {"EnvironmentFault": 3})
+    self.assertEqual(counts.masked, 1)
+
+  async def test_every_ending_of_the_policys_doing_is_kept_at_once(self):
+    doing = [s for s in Status if s.is_policys_doing]
+    self.assertEqual(len(doing), 5)
+    player = Scripted(lambda number, tries: doing[number])
+    group = await run(player, dataclasses.replace(GROUP, size=5))
+    self.assertEqual([t.status for t in group.trajectories], doing)
+    self.assertEqual({len(s) for s in player.seeds.values()}, {1})
+
+  async def test_lone_survivor_is_dropped_and_counted(self):
+    monitor = Monitor()
+    player = Scripted(
+      lambda number, tries: EnvironmentFault("broke") if number else None
+    )
+    self.assertIsNone(await run(player, monitor=monitor))
+    counts = monitor.tasks["arithmetic"]
+    self.assertEqual(counts.dropped, {"faults": 1})
+
+  async def test_group_of_one_is_whole_with_one(self):
+    player = Scripted(lambda number, tries: None)
+    group = await run(player, dataclasses.replace(GROUP, size=1))
+    self.assertEqual(len(group.trajectories), 1)
+
+  async def test_task_too_long_is_not_tried_again(self):
+    monitor = Monitor()
+    player = Scripted(lambda number, tries: PromptTooLong("long"))
+    self.assertIsNone(await run(player, monitor=monitor))
+    self.assertEqual(monitor.tasks["arithmetic"].started, 4)
+
+  async def test_deadline_hands_over_two_and_cancels_the_rest(self):
+    await self._late(num_in_time=2, members=2, dropped={})
+
+  async def test_deadline_with_one_drops(self):
+    await self._late(num_in_time=1, members=None, dropped={"too_late": 1})
+
+  async def _late(self, *, num_in_time, members, dropped):
+    environment, monitor = Brittle(), Monitor()
+    never = asyncio.Event()
+
+    class Slow(ScriptedEngine):
+      async def generate(self, prompt, spec):
+        answer = await super().generate(prompt, spec)
+        if len(self.asked) > 2 * num_in_time:
+          await never.wait()
+        return answer
+
+    class OneByOne:
+      """Lets attempts run one after another, so that the first get done."""
+
+      def __init__(self):
+        self._player = a_player(environment, Slow())
+        self._turn = asyncio.Lock()
+
+      async def play(self, attempt):
+        async with self._turn:
+          return await self._player.play(attempt)
+
+    clock = Clock()
+    async with asyncio.TaskGroup() as tasks:
+      running = tasks.create_task(run(OneByOne(), GROUP, monitor))
+      counts = monitor.tasks["arithmetic"]
+      await until(lambda: counts.finished == num_in_time)
+      await turns_of_the_loop()
+      self.assertFalse(running.done())
+      await clock.forward(GROUP.deadline_s)
+    group = running.result()
+    self.assertEqual(group and len(group.trajectories), members)
+    self.assertEqual(environment.num_open, 0)
+    self.assertEqual(counts.late, 4 - num_in_time)
+    self.assertEqual(counts.dropped, dropped)
+    if group:
+      self.assertEqual(group.num_masked, 2)
+
+  async def test_bug_stops_all_and_is_raised(self):
+    never = asyncio.Event()
+    player = Scripted(
+      lambda number, tries: ZeroDivisionError() if number == 2 else never
+    )
+    with self.assertRaises(ExceptionGroup) as caught:
+      await run(player)
+    self.assertIsInstance(caught.exception.exceptions[0], ZeroDivisionError)
+    self.assertEqual(len(asyncio.all_tasks()), 1)
+
+  async def test_timeout_of_a_member_is_not_the_groups(self):
+    player = Scripted(
+      lambda number, tries: TimeoutError("a bug") if number == 0 else None
+    )
+    with self.assertRaises(ExceptionGroup):
+      await run(player)
+
+  async def test_cancelling_leaves_nothing(self):
+    environment = Brittle()
+    engine = ScriptedEngine(gate=asyncio.Event().wait)
+    group = asyncio.create_task(run(a_player(environment, engine)))
+    await turns_of_the_loop()
+    self.assertEqual(environment.num_open, 4)
+    group.cancel()
+    with self.assertRaises(asyncio.CancelledError):
+      await group
+    self.assertEqual(environment.num_open, 0)
+
+
+if __name__ == "__main__":
+  unittest.main()
