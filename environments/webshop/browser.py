@@ -6,8 +6,10 @@ changes nothing, as upstream has it.
 
 from environments.webshop import pages
 from environments.webshop.catalogue import Catalogue
-from environments.webshop.pages import PageStyle
+from environments.webshop.pages import Page, PageStyle
 from environments.webshop.product import Product
+
+MAX_KEYWORDS = 1_000  # characters of a query that are read
 
 
 class Browser:
@@ -16,26 +18,32 @@ class Browser:
   def __init__(self, catalogue: Catalogue, instruction: str, style: PageStyle):
     self._catalogue = catalogue
     self._style = style
-    self._instruction = instruction
     self._heading = instruction if style.repeat_instruction else None
     self._keywords = ""
     self._number = 1  # of the page of results
     self._item: Product | None = None
     self._on_subpage = False
+    self._page = pages.search_page(instruction)
     self.chosen: dict[str, str] = {}  # option group -> value
     self.bought: Product | None = None
-    self.page = pages.search_page(instruction)
+
+  @property
+  def page(self) -> Page:
+    """What the shopper sees."""
+    if self._style.show_navigation:
+      return self._page
+    return pages.without_navigation(self._page)
 
   def search(self, keywords: str) -> None:
     """Searches, from whatever page; upstream does not ask for a search bar."""
     if keywords:
-      self._keywords = keywords.lower()
+      self._keywords = keywords.lower()[:MAX_KEYWORDS]
       self._show_results(1)
 
   def click(self, value: str) -> None:
     """Clicks what the page offers, in whatever case; else does nothing."""
     value = value.lower()
-    if self.bought is not None or value not in self.page.clickables:
+    if self.bought is not None or value not in self._page.clickables:
       return
     if self._item is None:
       self._click_outside(value)
@@ -46,7 +54,7 @@ class Browser:
     """A click on the search page or among the results."""
     if value == pages.BACK.lower():
       self._leave_item()
-      self.page = pages.search_page(self._heading)
+      self._page = pages.search_page(self._heading)
     elif value == pages.NEXT.lower():
       self._show_results(self._number + 1)
     elif value == pages.PREVIOUS.lower():
@@ -68,7 +76,7 @@ class Browser:
       self._show_results(self._number)
     elif subpage is not None:
       self._on_subpage = True
-      self.page = pages.subpage(self._heading, item, subpage)
+      self._page = pages.subpage(self._heading, item, subpage)
     else:
       self._choose(item, value)
 
@@ -78,14 +86,14 @@ class Browser:
     self.chosen[group[-1]] = value
     self._show_item()
     if not self._style.repeat_item:
-      self.page = pages.chosen_page(self.page, group[-1], value)
+      self._page = pages.chosen_page(self._page, group[-1], value)
 
   def _show_results(self, number: int) -> None:
     self._leave_item()
     self._number = number
     found = self._catalogue.search(self._keywords)
     size = self._style.results_per_page
-    self.page = pages.results_page(
+    self._page = pages.results_page(
       self._heading,
       found[(number - 1) * size : number * size],
       number=number,
@@ -95,7 +103,7 @@ class Browser:
   def _show_item(self) -> None:
     assert self._item is not None
     self._on_subpage = False
-    self.page = pages.item_page(
+    self._page = pages.item_page(
       self._heading, self._item, subpages=self._style.show_subpages
     )
 

@@ -7,6 +7,7 @@ unless a file of listings is given.
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.data.trajectory import Task
@@ -16,10 +17,24 @@ from environments.webshop.catalogue import Catalogue
 from environments.webshop.expert import Shopper
 from environments.webshop.generator import Generator
 from environments.webshop.listings import Listings
-from environments.webshop.pages import PageStyle
+from environments.webshop.pages import SEPARATOR, PageStyle
 from environments.webshop.product import Goal
-from environments.webshop.prompts import SYSTEM_PROMPTS
+from environments.webshop.prompts import SYSTEM_PROMPTS, make_tools
 from environments.webshop.session import ShoppingSession
+
+# Options for short episodes: `WebShop(**COMPACT)`.
+COMPACT: Mapping[str, Any] = {
+  "system_prompt": "short",
+  "describe_tools": False,
+  "results_per_page": 3,
+  "separator": "\n",
+  "repeat_instruction": False,
+  "repeat_item": False,
+  "list_actions": False,
+  "show_headings": False,
+  "show_navigation": False,
+  "show_subpages": False,
+}
 
 
 class WebShop(Environment):
@@ -36,8 +51,9 @@ class WebShop(Environment):
     num_cached: generated shops kept in memory, a few hundred kB each.
     max_rounds: answers until the attempt ends with nothing bought.
     system_prompt: "upstream" or "short".
-    results_per_page, repeat_instruction, repeat_item, list_actions,
-      show_headings, show_subpages: how much a page says (`pages.PageStyle`).
+    describe_tools: whether the tools say what they and their arguments are for.
+    The others say how much a page shows; see `pages.PageStyle`. `COMPACT` is a
+      set of them for policies with little context.
   """
 
   name = "webshop"
@@ -53,11 +69,14 @@ class WebShop(Environment):
     num_cached: int = 64,
     max_rounds: int = 20,
     system_prompt: str = "upstream",
+    describe_tools: bool = True,
     results_per_page: int = 10,
+    separator: str = SEPARATOR,
     repeat_instruction: bool = True,
     repeat_item: bool = True,
     list_actions: bool = True,
     show_headings: bool = True,
+    show_navigation: bool = True,
     show_subpages: bool = True,
   ):
     if system_prompt not in SYSTEM_PROMPTS:
@@ -69,12 +88,15 @@ class WebShop(Environment):
     _require_at_least(1, "results_per_page", results_per_page)
     self._max_rounds = max_rounds
     self._system_prompt = SYSTEM_PROMPTS[system_prompt]
+    self._tools = make_tools(described=describe_tools)
     self._style = PageStyle(
       results_per_page=results_per_page,
+      separator=separator,
       repeat_instruction=repeat_instruction,
       repeat_item=repeat_item,
       list_actions=list_actions,
       show_headings=show_headings,
+      show_navigation=show_navigation,
       show_subpages=show_subpages,
     )
     self._source: Generator | Listings
@@ -103,6 +125,7 @@ class WebShop(Environment):
       goal,
       style=self._style,
       system_prompt=self._system_prompt,
+      tools=self._tools,
       max_rounds=self._max_rounds,
     )
 
@@ -111,7 +134,13 @@ class WebShop(Environment):
   ) -> Expert:
     """A shopper; see `expert.MISTAKES` for what can go wrong."""
     catalogue, goal = self.find(task)
-    return Shopper(catalogue, goal, seed=seed, mistakes=mistakes)
+    return Shopper(
+      catalogue,
+      goal,
+      separator=self._style.separator,
+      seed=seed,
+      mistakes=mistakes,
+    )
 
   def find(self, task: Task) -> tuple[Catalogue, Goal]:
     """The shop and the wish that `task` stands for."""

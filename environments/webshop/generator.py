@@ -2,8 +2,9 @@
 
 Several tasks share one catalogue. In it, families of products have the same
 kind and attributes and differ in price and options, others share some of their
-attributes: a search by kind alone seldom finds the right one first, a search by
-kind and attributes mostly does, and the price has to be read all the same.
+attributes. A search by kind alone seldom finds the right one first; a search by
+kind and attributes mostly finds its family; price and options have to be read.
+Titles show all that a goal may ask for, so nobody has to guess what to click.
 
 No listing, no wish and no instruction belongs to two splits: each is drawn
 again until `split_of` its text is the split it is made for.
@@ -11,20 +12,20 @@ again until `split_of` its text is the split it is made for.
 
 import dataclasses
 import functools
-import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from agentrl_jax.data.split import split_of
 from agentrl_jax.errors import ConfigError
 from environments.webshop import words
 from environments.webshop.catalogue import Catalogue
+from environments.webshop.goals import make_goal, wish_of
 from environments.webshop.product import Goal, Product
 from environments.webshop.words import Kind
 
 PRODUCTS_PER_KIND = 10
-PRICE_STEPS = [10.0 * i for i in range(1, 100)]  # dollars
+NUM_SHOWN = 2  # attributes that a title shows; one more is in the features
 MAX_DRAWS = 10_000  # each one falls on the right side with probability 1/2
 
 
@@ -58,7 +59,7 @@ class Generator:
     goals: dict[str, Goal] = {}  # by wish: no two of a shop are alike
     while len(goals) < self._tasks_per_catalogue:
       goal = _draw(
-        lambda: make_goal(rng, rng.choice(catalogue.products)),
+        lambda: _make_shown_goal(rng, catalogue),
         lambda goal: (
           wish_of(goal) not in goals
           and split_of(wish_of(goal)) == split
@@ -85,56 +86,19 @@ class Generator:
     ]
 
 
-def make_goal(rng: random.Random, product: Product) -> Goal:
-  """A wish that `product` fulfils, put as upstream's synthetic goals are."""
-  num_attributes = min(rng.choice((1, 2, 2)), len(product.attributes))
-  attributes = tuple(rng.sample(product.attributes, num_attributes))
-  chosen = {
-    name: rng.choice(values) for name, values in product.options.items()
-  }
-  price_upper = draw_price_upper(rng, product.price)
-  opening = rng.choice(words.OPENINGS)
-  wanted = rng.choice(_PHRASES)(" and ".join(attributes), product.query)
-  return Goal(
-    instruction=f"{opening} {wanted}{option_text(chosen)}"
-    f"{price_text(price_upper)}",
-    product=product,
-    attributes=attributes,
-    options=tuple(chosen.values()),
-    price_upper=price_upper,
-  )
+def _make_shown_goal(rng: random.Random, catalogue: Catalogue) -> Goal:
+  """A wish for what a title shows, at the price of the cheapest such product.
 
-
-def draw_price_upper(rng: random.Random, price: float) -> float:
-  """The larger of two of the next four tens above `price`; inf if none."""
-  above = [step for step in PRICE_STEPS if step > price][:4]
-  return max(rng.sample(above, 2)) if len(above) >= 2 else math.inf
-
-
-def option_text(chosen: Mapping[str, str]) -> str:
-  """The part of an instruction that names options, as upstream words it."""
-  named = ", and ".join(f"{name}: {value}" for name, value in chosen.items())
-  return f" with {named}" if named else ""
-
-
-def price_text(price_upper: float) -> str:
-  """The part of an instruction that names the price, as upstream words it."""
-  if math.isinf(price_upper):
-    return ""
-  return f", and price lower than {price_upper:.2f} dollars"
-
-
-def wish_of(goal: Goal) -> str:
-  """What is wanted, however it is put: kind, attributes, options; no price."""
-  attributes = ", ".join(sorted(goal.attributes))
-  return f"{goal.product.query}: {attributes}; {', '.join(goal.options)}"
-
-
-_PHRASES: tuple[Callable[[str, str], str], ...] = (
-  lambda attributes, query: f"{attributes} {query}",
-  lambda attributes, query: f"{query} that is {attributes}",
-  lambda attributes, query: f"{query}, {attributes}",
-)
+  Its dearer siblings are then often above the limit.
+  """
+  drawn = rng.choice(catalogue.products)
+  siblings = [
+    product
+    for product in catalogue.products
+    if (product.query, product.attributes) == (drawn.query, drawn.attributes)
+  ]
+  cheapest = min(siblings, key=lambda product: product.price)
+  return make_goal(rng, cheapest, cheapest.attributes[:NUM_SHOWN])
 
 
 def _make_kind(
@@ -142,32 +106,38 @@ def _make_kind(
 ) -> list[Product]:
   """`count` products of one kind, in families of one to three."""
   pool = rng.sample(kind.attributes, 6)
+  stock = {g: rng.sample(words.OPTION_VALUES[g], 3) for g in kind.groups}
   products: list[Product] = []
   while len(products) < count:
-    attributes = tuple(rng.sample(pool, 3))
-    family = min(rng.choice((1, 1, 2, 3)), count - len(products))
-    for _ in range(family):
-      product = _draw(
-        lambda: _make_product(rng, kind, attributes),  # noqa: B023 (used now)
-        lambda product: split_of(product.canonical_text) == split,
+    attributes = tuple(rng.sample(pool, NUM_SHOWN + 1))
+    price = rng.randint(*kind.prices)
+    for _ in range(min(rng.choice((1, 1, 2, 3)), count - len(products))):
+      make = functools.partial(
+        _make_product, rng, kind, attributes, stock, float(price)
       )
-      products.append(product)
+      products.append(
+        _draw(make, lambda p: split_of(p.canonical_text) == split)
+      )
+      price += rng.randint(15, 45)
   return products
 
 
 def _make_product(
-  rng: random.Random, kind: Kind, attributes: tuple[str, ...]
+  rng: random.Random,
+  kind: Kind,
+  attributes: tuple[str, ...],
+  stock: Mapping[str, Sequence[str]],
+  price: float,
 ) -> Product:
   """A listing whose title shows two attributes; its features tell the rest."""
   brand = rng.choice(words.BRANDS)
-  price = float(rng.randint(*kind.prices))
   return Product(
     id="",
     title=f"{brand} {attributes[0]} {attributes[1]} {kind.query}",
     query=kind.query,
     category=kind.category,
     attributes=attributes,
-    options={group: _some_values(rng, group) for group in kind.groups},
+    options={group: _some(rng, stock[group]) for group in kind.groups},
     price=price,
     price_tag=f"${price}",
     description=f"a {kind.query} by {brand}",
@@ -175,10 +145,9 @@ def _make_product(
   )
 
 
-def _some_values(rng: random.Random, group: str) -> tuple[str, ...]:
-  """Two to four of the group's values, in the group's order."""
-  values = words.OPTION_VALUES[group]
-  kept = set(rng.sample(values, rng.randint(2, 4)))
+def _some(rng: random.Random, values: Sequence[str]) -> tuple[str, ...]:
+  """Two or three of what the shop stocks, in its order."""
+  kept = set(rng.sample(values, rng.choice((2, 3, 3, 3))))
   return tuple(value for value in values if value in kept)
 
 

@@ -15,11 +15,7 @@ from typing import Any
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.errors import ConfigError
 from environments.webshop.catalogue import Catalogue
-from environments.webshop.generator import (
-  draw_price_upper,
-  make_goal,
-  price_text,
-)
+from environments.webshop.goals import draw_price_upper, make_goal, price_text
 from environments.webshop.product import Goal, Product
 
 UNKNOWN_PRICE = 100.0  # dollars; upstream's word for a listing without a price
@@ -91,7 +87,9 @@ def _goals_of(row: Mapping[str, Any], product: Product) -> Iterable[Goal]:
   ]
   if written:
     return [_written_goal(rng, wish, product) for wish in written]
-  return [make_goal(rng, product)] if product.attributes else []
+  return (
+    [make_goal(rng, product, product.attributes)] if product.attributes else []
+  )
 
 
 def _written_goal(

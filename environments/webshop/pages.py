@@ -23,15 +23,17 @@ SUBPAGES = ("Description", "Features", "Reviews")
 class PageStyle:
   """How much a page says. The defaults are upstream's pages.
 
-  Smaller pages make shorter episodes for policies with little context; what can
-  be clicked stays the same but for the sub-pages.
+  Smaller pages make shorter episodes for policies with little context. What can
+  be clicked stays the same, seen or not, but for the sub-pages.
   """
 
   results_per_page: int = 10
+  separator: str = SEPARATOR  # between the texts of a page
   repeat_instruction: bool = True  # on every page, not on the first alone
   repeat_item: bool = True  # after a chosen option, not only once
   list_actions: bool = True  # ends with the list of what can be clicked
   show_headings: bool = True  # what led here, and that an observation follows
+  show_navigation: bool = True  # back, previous and next
   show_subpages: bool = True  # description, features, reviews and rating
 
 
@@ -42,11 +44,6 @@ class Page:
   texts: tuple[str, ...]
   clickables: tuple[str, ...]
   has_search_bar: bool = False
-
-  @property
-  def text(self) -> str:
-    """The observation, as upstream flattens it."""
-    return SEPARATOR.join(self.texts)
 
   @property
   def actions(self) -> str:
@@ -123,6 +120,12 @@ def subpage(instruction: str | None, product: Product, name: str) -> Page:
   }[name]
   texts = (*_heading(instruction), BACK, PREVIOUS, *body)
   return Page(texts, _clickables(BACK, PREVIOUS))
+
+
+def without_navigation(page: Page) -> Page:
+  """The page without the texts that lead elsewhere; they can be clicked yet."""
+  texts = tuple(t for t in page.texts if t not in (BACK, PREVIOUS, NEXT))
+  return dataclasses.replace(page, texts=texts)
 
 
 def _heading(instruction: str | None) -> tuple[str, ...]:

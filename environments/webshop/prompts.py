@@ -20,34 +20,40 @@ You should always use a tool, even if you have questions to confirm. You can use
 SHORT = "Buy what is asked for. Search, click, choose options, buy now."
 SYSTEM_PROMPTS = {"upstream": UPSTREAM, "short": SHORT}
 
+SEARCH, KEYWORDS = "search_action", "keywords"
+CLICK, VALUE = "click_action", "value"
+
 NO_CALL = "No executable tool calls found! You should call a tool instead."
 UNREADABLE_CALL = "No valid tool call found from agent."
 LIMIT_REACHED = "Task limit reached."
 
 
-def _tool(name: str, description: str, argument: str, meaning: str) -> Tool:
-  return Tool(
-    name,
-    description,
-    {
+def make_tools(*, described: bool) -> tuple[Tool, ...]:
+  """Upstream's two tools, with its descriptions or without."""
+
+  def make(name: str, description: str, argument: str, meaning: str) -> Tool:
+    schema = {"type": "string"}
+    if described:
+      schema["description"] = meaning
+    parameters = {
       "type": "object",
-      "properties": {argument: {"type": "string", "description": meaning}},
+      "properties": {argument: schema},
       "required": [argument],
       "additionalProperties": False,
-    },
+    }
+    return Tool(name, description if described else "", parameters)
+
+  return (
+    make(
+      SEARCH,
+      "Use search functionality with specified keywords.",
+      KEYWORDS,
+      "The keywords to use in the search function.",
+    ),
+    make(
+      CLICK,
+      "Click a button or link with a specified value.",
+      VALUE,
+      "The value to click from the list of available actions.",
+    ),
   )
-
-
-SEARCH = _tool(
-  "search_action",
-  "Use search functionality with specified keywords.",
-  "keywords",
-  "The keywords to use in the search function.",
-)
-CLICK = _tool(
-  "click_action",
-  "Click a button or link with a specified value.",
-  "value",
-  "The value to click from the list of available actions.",
-)
-TOOLS = (SEARCH, CLICK)

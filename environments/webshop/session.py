@@ -18,13 +18,12 @@ from environments.webshop.pages import PageStyle
 from environments.webshop.product import Goal
 from environments.webshop.reward import judge
 
+MAX_ECHO = 1_000  # characters of an action that a page repeats
 NOT_BOUGHT: Mapping[str, float] = {"success": 0.0}
 
 
 class ShoppingSession(Session):
   """Plays one goal in one catalogue."""
-
-  tools: tuple[Tool, ...] = prompts.TOOLS
 
   def __init__(
     self,
@@ -33,14 +32,16 @@ class ShoppingSession(Session):
     *,
     style: PageStyle,
     system_prompt: str,
+    tools: tuple[Tool, ...],
     max_rounds: int,
   ):
+    self.tools = tools
     self._goal = goal
     self._style = style
     self._system_prompt = system_prompt
     self._rounds_left = max_rounds
     self._browser = Browser(catalogue, goal.instruction, style)
-    self._observation = self._browser.page.text
+    self._observation = self._read_page()
     self._last_call_id: str | None = None
 
   async def reset(self) -> Step:
@@ -62,11 +63,11 @@ class ShoppingSession(Session):
         Message("user", prompts.UNREADABLE_CALL), self._repeat()
       )
     self._last_call_id = call.id
-    if call.name == prompts.SEARCH.name:
-      action = f"search[{value}]"
+    if call.name == prompts.SEARCH:
+      action = f"search[{value[:MAX_ECHO]}]"
       self._browser.search(value)
-    elif call.name == prompts.CLICK.name:
-      action = f"click[{value}]"
+    elif call.name == prompts.CLICK:
+      action = f"click[{value[:MAX_ECHO]}]"
       self._browser.click(value)
     else:
       return self._go_on(self._repeat())
@@ -79,7 +80,7 @@ class ShoppingSession(Session):
         self._browser.bought, self._browser.chosen.values(), self._goal
       )
       return Step((), verdict.reward, Status.COMPLETED, verdict.metrics)
-    self._observation = self._browser.page.text
+    self._observation = self._read_page()
     content = self._describe(f"Action: {action}\n\nObservation:\n")
     return self._go_on(
       Message("tool", content, tool_call_id=self._last_call_id)
@@ -104,6 +105,9 @@ class ShoppingSession(Session):
     """The page as it stands, to a policy that called nothing of use."""
     return Message("user", self._describe("Observation:\n"))
 
+  def _read_page(self) -> str:
+    return self._style.separator.join(self._browser.page.texts)
+
   def _describe(self, heading: str) -> str:
     content = self._observation
     if self._style.show_headings:
@@ -125,4 +129,5 @@ def _first_argument(call: ToolCall) -> str | None:
     return None
   if not isinstance(arguments, dict) or not arguments:
     return None
-  return str(next(iter(arguments.values())))
+  value = str(next(iter(arguments.values())))
+  return value.encode(errors="replace").decode()  # no half surrogate pairs

@@ -23,7 +23,7 @@ OPTION_VALUES = {
   "scent": ("lavender", "rose", "citrus", "coconut", "cedar", "jasmine"),
   "length": ("3ft", "6ft", "10ft", "15ft"),
   "storage": ("16gb", "32gb", "64gb", "128gb", "256gb"),
-  "volume": ("50ml", "100ml", "250ml", "500ml"),
+  "volume": ("30ml", "75ml", "120ml", "500ml"),
   "weight": ("4oz", "8oz", "16oz", "32oz"),
   "wood": ("oak", "walnut", "pine", "maple", "birch"),
 }  # fmt: skip
@@ -161,15 +161,4 @@ BRANDS = tuple(
   f"{start}{end}"
   for start in ("nor", "vel", "bra", "lum", "tor", "kes", "mir", "fal")
   for end in ("dan", "vik", "ora", "tex", "lin", "mo", "bay", "sen")
-)
-
-OPENINGS = (
-  "i need",
-  "i want",
-  "i am looking for",
-  "i'm looking for",
-  "find me",
-  "i would like",
-  "please find",
-  "show me",
 )
