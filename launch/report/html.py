@@ -11,8 +11,14 @@ from collections.abc import Sequence
 import jinja2
 
 from agentrl_jax.metrics import Row
-from launch.report import numbers
 from launch.report.episodes import Episode, message_views, turn_views
+from launch.report.numbers import (
+  duration,
+  moment,
+  percent,
+  points,
+  stage_name,
+)
 from launch.report.plots import panel_svgs
 from launch.report.summary import MODES, Comparison, Summary
 from launch.report.tables import before_after
@@ -43,7 +49,7 @@ def render(
     .render(
       summary=summary,
       headline=headline(summary),
-      when=numbers.moment(metrics[-1].time_s) if metrics else "",
+      when=moment(metrics[-1].time_s) if metrics else "",
       tables=[table for table in tables if table is not None],
       expert=expert_sentence(summary.comparison("expert", "greedy")),
       panels=panel_svgs(metrics, summary.evaluations),
@@ -58,13 +64,15 @@ def headline(summary: Summary) -> str:
   for mode in MODES:
     gain = summary.comparison("warm_start", mode)
     if gain is not None:
-      mean = gain.mean
-      span = f"from {numbers.percent(mean.before)} to "
-      span += numbers.percent(mean.after)
-      if mean.low <= 0 <= mean.high:
-        return f"RL moved held-out success {span}: within the error ({mode})"
-      verb = "raised" if mean.difference > 0 else "lowered"
-      return f"RL {verb} held-out success {span} ({mode})"
+      before, after = gain.mean.before, gain.mean.after
+      what = f"held-out success from {percent(before)} to {percent(after)}"
+      of_whom = f"{mode}, mean of {len(gain.tasks)} tasks"
+      if len(gain.tasks) == 1:
+        of_whom = f"{mode}, {next(iter(gain.tasks))}"
+      if gain.mean.low <= 0 <= gain.mean.high:
+        return f"RL moved {what}, which is within the error ({of_whom})"
+      verb = "raised" if gain.mean.difference > 0 else "lowered"
+      return f"RL {verb} {what} ({of_whom})"
   return "No policy was evaluated both before and after RL"
 
 
@@ -82,7 +90,7 @@ def expert_sentence(comparison: Comparison | None) -> str:
       place = "level with"
     parts.append(
       f"{task} ended {place} the error-free expert "
-      f"({numbers.points(each.difference)} points)"
+      f"({points(each.difference)} points)"
     )
   return "; ".join(parts) + "."
 
@@ -96,8 +104,8 @@ def _environment() -> jinja2.Environment:
     lstrip_blocks=True,
   )
   environment.filters |= {
-    "duration": numbers.duration,
-    "stage_name": numbers.stage_name,
+    "duration": duration,
+    "stage_name": stage_name,
     "message_views": message_views,
     "turn_views": turn_views,
   }

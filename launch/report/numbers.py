@@ -2,10 +2,12 @@
 
 import datetime
 
+_NO_BREAK = "\N{NO-BREAK SPACE}"  # a number and its unit stay on one line
+
 
 def percent(share: float) -> str:
   """A share of one as a percentage: 0.431 is "43.1 %"."""
-  return f"{100 * share:.1f} %"
+  return f"{100 * share:.1f}{_NO_BREAK}%"
 
 
 def points(difference: float) -> str:
@@ -27,7 +29,7 @@ def signed_interval(low: float, high: float) -> str:
 def duration(seconds: float) -> str:
   """A wall time at the grain a person thinks in: "4.2 s", "3:05", "2:00:07"."""
   if seconds < 59.95:
-    return f"{seconds:.1f} s"
+    return f"{seconds:.1f}{_NO_BREAK}s"
   minutes, rest = divmod(round(seconds), 60)
   hours, minutes = divmod(minutes, 60)
   if hours:
@@ -43,4 +45,5 @@ def moment(seconds: float) -> str:
 
 def stage_name(stage: str) -> str:
   """A stage's key as words: "warm_start" is "warm start", "rl" is "RL"."""
-  return "RL" if stage == "rl" else stage.replace("_", " ")
+  words = stage.split("_")
+  return " ".join("RL" if word == "rl" else word for word in words)

@@ -22,10 +22,11 @@ from launch.report.panels import Data
 from launch.report.summary import Evaluation
 from launch.report.theme import PAGE, PAPER, Theme, css_colours
 
+_WIDE, _NARROW = 7.2, 3.6  # inches
 _SETTINGS: dict[Any, Any] = {
   "font.family": "DejaVu Sans",
   "svg.fonttype": "none",  # text stays text: it can be read out and searched
-  "axes.unicode_minus": True,
+  "text.parse_math": False,  # a dollar in a task's name is a dollar
 }
 
 
@@ -37,8 +38,14 @@ class Panel:
   note: str
   draw: Callable[[FigureBase, Data, Theme], None]
   row: int
-  columns: slice
-  size: tuple[float, float]  # inches, where it stands alone
+  columns: tuple[int, int]  # of six: the first, and the one after the last
+  height: float = 2.8  # inches, where it stands alone
+
+  @property
+  def is_wide(self) -> bool:
+    """Whether it takes more than its share of a row."""
+    first, end = self.columns
+    return end - first > 2
 
 
 PANELS = (
@@ -46,55 +53,55 @@ PANELS = (
     "Success by task",
     "lines: training rollouts, sampled, each step (thin) and smoothed (bold). "
     "At the sides: held-out tasks, 95 % interval, "
-    "● greedy, ○ sampled, — error-free expert",
+    "● greedy, ○ sampled, - - error-free expert",
     panels.draw_success,
     row=0,
-    columns=slice(0, 4),
-    size=(7.0, 3.4),
+    columns=(0, 4),
+    height=3.4,
   ),
   Panel(
     "Reward by task",
     "mean over training rollouts",
     panels.draw_reward,
     row=0,
-    columns=slice(4, 6),
-    size=(3.6, 2.8),
+    columns=(4, 6),
   ),
   Panel(
     "Warm-start loss",
     "nats per trained token",
     panels.draw_loss,
     row=1,
-    columns=slice(0, 2),
-    size=(3.6, 2.8),
+    columns=(0, 2),
   ),
   Panel(
     "Staleness and queue",
     "how many updates behind, how full",
     panels.draw_flow,
     row=1,
-    columns=slice(2, 4),
-    size=(3.6, 2.8),
+    columns=(2, 4),
   ),
   Panel(
     "The policy",
     "KL from sampler to learner, entropy, gradient norm",
     panels.draw_policy,
     row=1,
-    columns=slice(4, 6),
-    size=(3.6, 2.8),
+    columns=(4, 6),
   ),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-  """One panel as SVG, to be placed in a page."""
+  """One panel as SVG, to be placed in a page.
+
+  `wide_svg` is the same, twice as wide, for a screen that has the room; empty
+  where the panel gains nothing by it.
+  """
 
   title: str
   note: str
   svg: str
-  is_wide: bool
+  wide_svg: str
 
 
 def plot_curves(
@@ -109,12 +116,12 @@ def plot_curves(
     figure = Figure(figsize=(13, 7.8), dpi=150, layout=layout)
     grid = figure.add_gridspec(2, 6, height_ratios=(1.15, 1))
     for panel in PANELS:
-      place = figure.add_subfigure(grid[panel.row, panel.columns])
+      place = figure.add_subfigure(grid[panel.row, slice(*panel.columns)])
       place.suptitle(
         panel.title, x=0.02, ha="left", fontsize=11.5, weight="bold"
       )
       panel.draw(place, data, PAPER)
-      note = textwrap.fill(panel.note, width=round(21 * panel.size[0]))
+      note = textwrap.fill(panel.note, width=150 if panel.is_wide else 75)
       place.supxlabel(note, x=0.02, ha="left", fontsize=7.5, color=PAPER.faint)
     figure.savefig(path, facecolor="white", bbox_inches="tight", pad_inches=0.2)
 
@@ -128,17 +135,18 @@ def panel_svgs(
     Drawing(
       title=panel.title,
       note=panel.note,
-      svg=_svg(panel, data),
-      is_wide=panel.size[0] > 5,
+      svg=_svg(panel, data, _NARROW),
+      wide_svg=_svg(panel, data, _WIDE) if panel.is_wide else "",
     )
     for panel in PANELS
   ]
 
 
-def _svg(panel: Panel, data: Data) -> str:
-  # The salt keeps the names that panels define apart on their common page.
-  with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": panel.title}):
-    figure = Figure(figsize=panel.size, layout="constrained")
+def _svg(panel: Panel, data: Data, width: float) -> str:
+  # The salt keeps apart, on their common page, the names that drawings define.
+  salt = {"svg.hashsalt": f"{panel.title} {width}"}
+  with matplotlib.rc_context(_SETTINGS | salt):
+    figure = Figure(figsize=(width, panel.height), layout="constrained")
     panel.draw(figure, data, PAGE)
     buffer = io.StringIO()
     figure.savefig(

@@ -1,0 +1,88 @@
+"""Tests of `report.tables`: what is printed is what is filed."""
+
+import io
+import unittest
+
+from rich.console import Console
+
+from launch.report import numbers, tables
+from tests.launch.report import synthetic_run
+
+
+def printed(summary, width: int = 100) -> str:
+  console = Console(file=io.StringIO(), width=width, color_system=None)
+  tables.print_summary(summary, console)
+  return console.file.getvalue()
+
+
+class TablesTest(unittest.TestCase):
+  def test_every_number_filed_is_printed(self):
+    summary = synthetic_run.a_summary()
+    text = printed(summary)
+    body = summary.to_json()
+    for evaluation in body["evaluations"]:
+      for score in [*evaluation["tasks"].values(), evaluation["mean"]]:
+        self.assertIn(numbers.percent(score["success"]), text)
+        self.assertIn(numbers.interval(score["low"], score["high"]), text)
+    for comparison in body["comparisons"]:
+      if comparison["before"] == "untrained":
+        continue  # filed, but its two sides stand in the table already
+      for change in [*comparison["tasks"].values(), comparison["mean"]]:
+        self.assertIn(numbers.points(change["difference"]), text)
+        span = numbers.signed_interval(change["low"], change["high"])
+        self.assertIn(span, text)
+    self.assertIn(f"Wall time {numbers.duration(323.2)}", text)
+    self.assertIn("Seed 0, commit 000", text)
+
+  def test_fits_a_terminal(self):
+    lines = printed(synthetic_run.a_summary(), width=80).splitlines()
+    self.assertTrue(any("RL − expert" in line for line in lines))
+    self.assertLessEqual(max(map(len, lines)), 80)
+
+  def test_a_column_per_task_a_row_per_policy(self):
+    table = tables.before_after(synthetic_run.a_summary(), "greedy")
+    self.assertEqual(
+      [(c.text, c.note) for c in table.columns],
+      [("dbbench", "n = 256"), ("webshop", "n = 256"), ("mean", "of tasks")],
+    )
+    self.assertEqual(
+      [name for name, _ in table.rows],
+      [
+        "untrained",
+        "warm start",
+        "RL",
+        "RL − warm start",
+        "error-free expert",
+        "RL − expert",
+      ],
+    )
+    sure = {name: [cell.sure for cell in cells] for name, cells in table.rows}
+    self.assertEqual(sure["RL"], [None] * 3)
+    self.assertEqual(sure["RL − warm start"], [True] * 3)
+    self.assertEqual(sure["RL − expert"], [True, False, True])
+
+  def test_sampled_has_no_expert(self):
+    table = tables.before_after(synthetic_run.a_summary(), "sampled")
+    self.assertEqual(table.rows[-1][0], "RL − warm start")
+
+  def test_one_task_needs_no_mean(self):
+    summary = synthetic_run.a_summary()
+    only = [
+      type(e)(e.stage, e.mode, {"dbbench": e.tasks["dbbench"]})
+      for e in summary.evaluations
+    ]
+    table = tables.before_after(
+      type(summary)(**{**vars(summary), "evaluations": only}), "greedy"
+    )
+    self.assertEqual([c.text for c in table.columns], ["dbbench"])
+    self.assertEqual({len(cells) for _, cells in table.rows}, {1})
+
+  def test_nothing_evaluated_is_no_table(self):
+    summary = synthetic_run.a_summary()
+    empty = type(summary)(**{**vars(summary), "evaluations": []})
+    self.assertIsNone(tables.before_after(empty, "greedy"))
+    self.assertIn("Wall time", printed(empty))
+
+
+if __name__ == "__main__":
+  unittest.main()
