@@ -200,7 +200,7 @@ def _normalise(
   axes = tuple(range(1, member.ndim))
 
   def per_task(y: jax.Array) -> jax.Array:
-    return jnp.sum(jnp.where(member, y[None], 0), axis=axes)
+    return jnp.sum(y[None], axis=axes, where=member)
 
   weight_I = per_task(weight)
   mu_I = per_task(weight * x) / jnp.maximum(weight_I, 1)
@@ -208,8 +208,8 @@ def _normalise(
   variance_I = per_task(weight * jnp.square(deviation)) / jnp.maximum(
     weight_I - 1, 1
   )
-  low_I = jnp.min(jnp.where(member, x[None], jnp.inf), axis=axes)
-  high_I = jnp.max(jnp.where(member, x[None], -jnp.inf), axis=axes)
+  low_I = jnp.min(x[None], axis=axes, where=member, initial=jnp.inf)
+  high_I = jnp.max(x[None], axis=axes, where=member, initial=-jnp.inf)
 
   y = deviation if center else x
   if scale:

@@ -38,13 +38,13 @@ def token_logprob(
   """
   chex.assert_rank([logits_BTV, token_BT], [3, 2])
   chex.assert_equal_shape_prefix([logits_BTV, token_BT], 2)
-  logits_BTV = _at_temperature(logits_BTV, temperature)
+  log_weight_BTV = _log_weights(logits_BTV, temperature)
   # A select and a sum, not a gather: it stays local when V is sharded.
   word_11V = jnp.arange(logits_BTV.shape[-1])[None, None, :]
   chosen_BT = jnp.sum(
-    logits_BTV, axis=-1, where=word_11V == token_BT[:, :, None]
+    log_weight_BTV, axis=-1, where=word_11V == token_BT[:, :, None]
   )
-  return chosen_BT - jax.nn.logsumexp(logits_BTV, axis=-1)
+  return chosen_BT - jnp.log(jnp.sum(jnp.exp(log_weight_BTV), axis=-1))
 
 
 def entropy(
@@ -61,12 +61,13 @@ def entropy(
     entropy_BT in nats, float32.
   """
   chex.assert_rank(logits_BTV, 3)
-  logits_BTV = _at_temperature(logits_BTV, temperature)
-  probability_BTV = jax.nn.softmax(logits_BTV, axis=-1)
+  log_weight_BTV = _log_weights(logits_BTV, temperature)
+  weight_BTV = jnp.exp(log_weight_BTV)
+  total_BT = jnp.sum(weight_BTV, axis=-1)
   # 0 * -inf is NaN, in value and in gradient, unless the -inf goes first.
-  finite_BTV = jnp.where(jnp.isneginf(logits_BTV), 0, logits_BTV)
-  mean_BT = jnp.sum(probability_BTV * finite_BTV, axis=-1)
-  return jax.nn.logsumexp(logits_BTV, axis=-1) - mean_BT
+  finite_BTV = jnp.where(jnp.isneginf(log_weight_BTV), 0, log_weight_BTV)
+  mean_BT = jnp.sum(weight_BTV * finite_BTV, axis=-1) / total_BT
+  return jnp.log(total_BT) - mean_BT
 
 
 def chunked_token_logprob(
@@ -126,16 +127,22 @@ def chunked_token_logprob(
   )
 
 
-def _at_temperature(
+def _log_weights(
   logits_BTV: jax.Array, temperature: float | jax.Array
 ) -> jax.Array:
+  """z / tau in float32, shifted so that the likeliest word has 0.
+
+  Shifting first keeps the digits that a difference of large numbers loses.
+  """
   if isinstance(temperature, int | float) and not temperature > 0:
     raise ValueError(
       f"temperature={temperature} must be positive: a greedy answer "
       "(temperature 0) has no log-probability to train on. Sample what you "
       "train on at a positive temperature."
     )
-  return logits_BTV.astype(jnp.float32) / temperature
+  scaled_BTV = logits_BTV.astype(jnp.float32) / temperature
+  largest_BT1 = jnp.max(scaled_BTV, axis=-1, keepdims=True)
+  return scaled_BTV - jax.lax.stop_gradient(largest_BT1)
 
 
 def _chunks_of_tokens(x: jax.Array, *, chunk_size: int) -> jax.Array:

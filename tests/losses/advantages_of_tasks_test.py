@@ -1,0 +1,213 @@
+"""Tests of the part of `losses.advantages` that normalises tasks."""
+
+import functools
+
+import chex
+import hypothesis
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from hypothesis import strategies as st
+
+from agentrl_jax.losses import advantages
+from tests.reference import advantages as reference
+
+few_examples = hypothesis.settings(
+  deadline=None, database=None, max_examples=20
+)
+B, T, NUM_TASKS = 6, 9, 5
+MODES = tuple(
+  dict(center=center, scale=scale)
+  for center in (True, False)
+  for scale in (True, False)
+)
+
+
+def _tokens(seed: int):
+  """NaN and absurd tasks off the mask; one row off; task 3 constant, 4 absent.
+
+  Task 2 has a single trained token.
+  """
+  rng = np.random.default_rng(seed)
+  task_BT = np.broadcast_to(
+    np.array([0, 1, 0, 3, 2, 1])[:, None], (B, T)
+  ).copy()
+  advantage_BT = rng.normal(0.5, 2, size=(B, T)).astype(np.float32)
+  advantage_BT[3] = 0.7
+  mask_BT = rng.random((B, T)) < 0.7
+  mask_BT[4] = np.arange(T) == 3
+  mask_BT[5] = False
+  advantage_BT[~mask_BT] = np.nan
+  task_BT[~mask_BT] = rng.choice([-7, -1, NUM_TASKS, 99])
+  return advantage_BT, task_BT, mask_BT
+
+
+def _normalise(*inputs, **settings):
+  return advantages.task_normalise(*inputs, num_tasks=NUM_TASKS, **settings)
+
+
+class TaskNormaliseTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.product(MODES, epsilon=(1e-6, 0.1))
+  def test_matches_reference_and_hides_nan(self, **settings):
+    inputs = _tokens(seed=0)
+    np.testing.assert_allclose(
+      self.variant(functools.partial(_normalise, **settings))(*inputs),
+      reference.task_normalise(*inputs, **settings),
+      rtol=1e-4,
+      atol=1e-6,
+    )
+
+  def test_every_task_gets_mean_zero_and_deviation_one(self):
+    advantage_BT, task_BT, mask_BT = _tokens(seed=1)
+    normalised_BT = np.asarray(_normalise(advantage_BT, task_BT, mask_BT))
+    for task in (0, 1):
+      tokens = normalised_BT[mask_BT & (task_BT == task)]
+      self.assertGreater(len(tokens), 2)
+      np.testing.assert_allclose(tokens.mean(), 0, atol=1e-5)
+      np.testing.assert_allclose(tokens.std(ddof=1), 1, rtol=1e-5)
+
+  @parameterized.parameters(*MODES[:3])
+  def test_a_task_without_variance_gets_exactly_nothing(self, **settings):
+    advantage_BT, task_BT, mask_BT = _tokens(seed=2)
+    normalised_BT = np.asarray(
+      _normalise(advantage_BT, task_BT, mask_BT, **settings)
+    )
+    for task in (2, 3):
+      self.assertTrue((mask_BT & (task_BT == task)).any())
+      np.testing.assert_array_equal(normalised_BT[task_BT == task], 0)
+
+  def test_neither_centered_nor_scaled_is_masked_only(self):
+    advantage_BT, task_BT, mask_BT = _tokens(seed=3)
+    np.testing.assert_array_equal(
+      _normalise(advantage_BT, task_BT, mask_BT, center=False, scale=False),
+      np.where(mask_BT, advantage_BT, 0),
+    )
+
+  @parameterized.parameters(*MODES)
+  def test_nothing_trained_gives_nothing(self, **settings):
+    normalised_BT = _normalise(
+      jnp.full((B, T), jnp.nan),
+      jnp.zeros((B, T), int),
+      jnp.zeros((B, T), bool),
+      **settings,
+    )
+    np.testing.assert_array_equal(normalised_BT, np.zeros((B, T)))
+
+  @parameterized.parameters(*MODES)
+  def test_no_rows_give_no_rows(self, **settings):
+    empty = jnp.zeros((0, T))
+    normalised_BT = _normalise(
+      empty, empty.astype(int), empty.astype(bool), **settings
+    )
+    self.assertEqual(normalised_BT.shape, (0, T))
+
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999), factor=st.integers(1, 8))
+  def test_a_task_knows_nothing_of_the_others(self, seed, factor):
+    advantage_BT, task_BT, mask_BT = _tokens(seed)
+    others_BT = mask_BT & (task_BT != 0)
+    changed_BT = np.where(others_BT, factor * advantage_BT + 3, advantage_BT)
+    before_BT = np.asarray(_normalise(advantage_BT, task_BT, mask_BT))
+    after_BT = np.asarray(_normalise(changed_BT, task_BT, mask_BT))
+    # By its own mean and deviation, any shift and unit are gone as well.
+    np.testing.assert_allclose(after_BT, before_BT, atol=1e-4)
+    mine_BT = mask_BT & (task_BT == 0)
+    np.testing.assert_array_equal(after_BT[mine_BT], before_BT[mine_BT])
+
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999))
+  def test_twice_is_once(self, seed):
+    advantage_BT, task_BT, mask_BT = _tokens(seed)
+    once_BT = _normalise(advantage_BT, task_BT, mask_BT)
+    np.testing.assert_allclose(
+      _normalise(once_BT, task_BT, mask_BT), once_BT, atol=1e-4
+    )
+
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999), rows=st.sampled_from([1, 2, 9]))
+  def test_packing_does_not_matter(self, seed, rows):
+    inputs = _tokens(seed)
+    np.testing.assert_allclose(
+      _normalise(*(x.reshape(rows, -1) for x in inputs)).reshape(B, T),
+      _normalise(*inputs),
+      atol=1e-5,
+    )
+
+  @parameterized.parameters(-1, NUM_TASKS, 100)
+  def test_a_task_out_of_range_is_not_hidden(self, task):
+    advantage_BT, task_BT, mask_BT = _tokens(seed=4)
+    task_BT[mask_BT & (task_BT == 1)] = task
+    normalised_BT = _normalise(advantage_BT, task_BT, mask_BT)
+    np.testing.assert_array_equal(
+      np.isnan(normalised_BT), mask_BT & (task_BT == task)
+    )
+
+  def test_refuses_a_mask_that_is_not_bool(self):
+    advantage_BT, task_BT, mask_BT = _tokens(seed=5)
+    with self.assertRaises(AssertionError):
+      _normalise(advantage_BT, task_BT, mask_BT.astype(np.float32))
+
+
+class TaskNormaliseWeightedTest(chex.TestCase):
+  def _trajectories(self, seed: int):
+    rng = np.random.default_rng(seed)
+    size = 16
+    advantage_N = rng.normal(size=size).astype(np.float32)
+    task_N = rng.integers(NUM_TASKS - 1, size=size)
+    num_tokens_N = rng.integers(0, 12, size=size)
+    valid_N = rng.random(size) < 0.8
+    advantage_N[~valid_N] = np.nan
+    return advantage_N, task_N, num_tokens_N, valid_N
+
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.product(MODES, epsilon=(1e-6, 0.1), seed=(0, 1, 2))
+  def test_is_task_normalise_of_the_tokens(self, seed, **settings):
+    advantage_N, task_N, num_tokens_N, valid_N = self._trajectories(seed)
+    shape = (len(task_N), 12)
+    mask_BT = valid_N[:, None] & (np.arange(12)[None] < num_tokens_N[:, None])
+    tokens_BT = _normalise(
+      np.broadcast_to(advantage_N[:, None], shape),
+      np.broadcast_to(task_N[:, None], shape),
+      mask_BT,
+      **settings,
+    )
+    weighted = self.variant(
+      functools.partial(
+        advantages.task_normalise_weighted, num_tasks=NUM_TASKS, **settings
+      )
+    )
+    normalised_N = np.asarray(
+      weighted(advantage_N, task_N, num_tokens_N, valid_N)
+    )
+    self.assertGreater(np.abs(normalised_N).max(), 0.5)
+    np.testing.assert_allclose(
+      np.where(mask_BT, normalised_N[:, None], 0), tokens_BT, atol=1e-5
+    )
+    counted_N = valid_N & (num_tokens_N > 0)
+    np.testing.assert_array_equal(normalised_N[~counted_N], 0)
+
+  def test_long_trajectories_weigh_more(self):
+    normalised_N = advantages.task_normalise_weighted(
+      jnp.array([1.0, 0.0]),
+      jnp.array([0, 0]),
+      jnp.array([3, 1]),
+      jnp.ones(2, bool),
+      num_tasks=1,
+      scale=False,
+    )
+    np.testing.assert_allclose(normalised_N, [0.25, -0.75])
+
+  def test_refuses_other_lengths(self):
+    with self.assertRaises(AssertionError):
+      advantages.task_normalise_weighted(
+        jnp.zeros(2),
+        jnp.zeros(2, int),
+        jnp.ones(3, int),
+        jnp.ones(2, bool),
+        num_tasks=1,
+      )
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,279 @@
+"""Tests of `losses.logprobs` against loops, limits and the full logits."""
+
+import functools
+
+import chex
+import hypothesis
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from hypothesis import strategies as st
+
+from agentrl_jax.losses import logprobs
+from tests.reference import finite_difference
+from tests.reference import logprobs as reference
+
+B, T, V, D = 2, 5, 7, 3
+TEMPERATURES = (("one", 1.0), ("cool", 0.8), ("hot", 2.5))
+
+
+def _inputs(seed: int, *, barred: bool = False):
+  """Logits and tokens; barred: some words have logit -inf, no token is one."""
+  rng = np.random.default_rng(seed)
+  logits_BTV = rng.normal(scale=2, size=(B, T, V)).astype(np.float32)
+  token_BT = rng.integers(V, size=(B, T))
+  if barred:
+    bar_BTV = rng.random((B, T, V)) < 0.4
+    np.put_along_axis(bar_BTV, token_BT[..., None], False, axis=-1)
+    assert bar_BTV.any()
+    logits_BTV[bar_BTV] = -np.inf
+  return logits_BTV, token_BT
+
+
+class TokenLogprobTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.named_parameters(*TEMPERATURES)
+  def test_matches_reference(self, temperature):
+    inputs = _inputs(seed=0)
+    np.testing.assert_allclose(
+      self.variant(logprobs.token_logprob)(*inputs, temperature),
+      reference.token_logprob(*inputs, temperature),
+      rtol=1e-5,
+    )
+
+  def test_barred_words_share_no_probability(self):
+    logits_BTV, token_BT = _inputs(seed=1, barred=True)
+
+    def total(logits_BTV):
+      return logprobs.token_logprob(logits_BTV, token_BT, 0.8).sum()
+
+    np.testing.assert_allclose(
+      total(logits_BTV),
+      reference.token_logprob(logits_BTV, token_BT, 0.8).sum(),
+      rtol=1e-5,
+    )
+    gradient_BTV = jax.grad(total)(logits_BTV)
+    self.assertTrue(np.isfinite(gradient_BTV).all())
+    np.testing.assert_array_equal(gradient_BTV[np.isneginf(logits_BTV)], 0)
+
+  @parameterized.named_parameters(*TEMPERATURES)
+  def test_gradient_matches_formula_and_finite_differences(self, temperature):
+    logits_BTV, token_BT = _inputs(seed=2)
+    weight_BT = np.random.default_rng(3).normal(size=(B, T))
+
+    def weighted(token_logprob, logits_BTV):
+      logprob_BT = token_logprob(logits_BTV, token_BT, temperature)
+      return (weight_BT * logprob_BT).sum()
+
+    gradient_BTV = jax.grad(
+      functools.partial(weighted, logprobs.token_logprob)
+    )(logits_BTV)
+    np.testing.assert_allclose(
+      gradient_BTV,
+      finite_difference.gradient(
+        functools.partial(weighted, reference.token_logprob), logits_BTV
+      ),
+      atol=1e-5,
+    )
+    probability_BTV = np.exp(logits_BTV / temperature)
+    probability_BTV /= probability_BTV.sum(-1, keepdims=True)
+    formula_BTV = (np.eye(V)[token_BT] - probability_BTV) / temperature
+    np.testing.assert_allclose(
+      gradient_BTV, weight_BT[..., None] * formula_BTV, atol=1e-5
+    )
+
+  @hypothesis.settings(deadline=None, database=None, max_examples=20)
+  @hypothesis.given(shift=st.floats(-80, 80, width=32), seed=st.integers(0, 99))
+  def test_only_differences_of_logits_matter(self, shift, seed):
+    logits_BTV, token_BT = _inputs(seed)
+    np.testing.assert_allclose(
+      logprobs.token_logprob(logits_BTV + shift, token_BT),
+      logprobs.token_logprob(logits_BTV, token_BT),
+      atol=1e-4,
+    )
+
+  def test_large_logits_lose_no_digits(self):
+    logits_BTV, token_BT = _inputs(seed=4)
+    far_BTV = logits_BTV + np.float32(1000)
+    np.testing.assert_allclose(
+      logprobs.token_logprob(far_BTV, token_BT),
+      reference.token_logprob(far_BTV, token_BT, 1.0),
+      rtol=1e-5,
+    )
+    logprob_BT = logprobs.token_logprob(1e4 * logits_BTV, token_BT)
+    self.assertTrue(np.isfinite(logprob_BT).all())
+
+  def test_computes_in_float32(self):
+    logits_BTV, token_BT = _inputs(seed=5)
+    low_BTV = jnp.asarray(logits_BTV, jnp.bfloat16)
+    logprob_BT = logprobs.token_logprob(low_BTV, token_BT, 0.8)
+    self.assertEqual(logprob_BT.dtype, jnp.float32)
+    np.testing.assert_allclose(
+      logprob_BT,
+      reference.token_logprob(np.asarray(low_BTV, np.float64), token_BT, 0.8),
+      rtol=1e-5,
+    )
+
+  @parameterized.parameters(0, 0.0, -1.0, float("nan"))
+  def test_refuses_what_is_no_temperature(self, temperature):
+    with self.assertRaisesRegex(ValueError, f"temperature={temperature} must"):
+      logprobs.token_logprob(*_inputs(seed=6), temperature)
+
+  def test_refuses_logits_of_another_length(self):
+    logits_BTV, token_BT = _inputs(seed=7)
+    with self.assertRaises(AssertionError):
+      logprobs.token_logprob(logits_BTV[:, 1:], token_BT)
+
+
+class EntropyTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.product(temperature=(1.0, 0.8, 2.5), barred=(False, True))
+  def test_matches_reference(self, temperature, barred):
+    logits_BTV, _ = _inputs(seed=0, barred=barred)
+    np.testing.assert_allclose(
+      self.variant(logprobs.entropy)(logits_BTV, temperature),
+      reference.entropy(logits_BTV, temperature),
+      rtol=1e-5,
+      atol=1e-6,
+    )
+
+  def test_gradient_matches_finite_differences(self):
+    logits_BTV, _ = _inputs(seed=1)
+    np.testing.assert_allclose(
+      jax.grad(lambda z: logprobs.entropy(z, 0.8).sum())(logits_BTV),
+      finite_difference.gradient(
+        lambda z: reference.entropy(z, 0.8).sum(), logits_BTV
+      ),
+      atol=1e-5,
+    )
+
+  def test_barred_words_get_no_gradient(self):
+    logits_BTV, _ = _inputs(seed=2, barred=True)
+    gradient_BTV = jax.grad(lambda z: logprobs.entropy(z).sum())(logits_BTV)
+    self.assertTrue(np.isfinite(gradient_BTV).all())
+    np.testing.assert_array_equal(gradient_BTV[np.isneginf(logits_BTV)], 0)
+
+  def test_is_the_expected_negative_logprob(self):
+    logits_BTV, _ = _inputs(seed=3)
+    expected_BT = np.zeros((B, T))
+    for word in range(V):
+      token_BT = np.full((B, T), word)
+      logprob_BT = logprobs.token_logprob(logits_BTV, token_BT, 0.8)
+      expected_BT -= np.exp(logprob_BT) * logprob_BT
+    np.testing.assert_allclose(
+      logprobs.entropy(logits_BTV, 0.8), expected_BT, rtol=1e-5, atol=1e-6
+    )
+
+  def test_lies_between_certain_and_uniform(self):
+    uniform_BT = logprobs.entropy(jnp.full((B, T, V), 3.0))
+    np.testing.assert_allclose(uniform_BT, np.log(V), rtol=1e-6)
+    certain_BT = logprobs.entropy(
+      100.0 * jax.nn.one_hot(jnp.ones((B, T), int), V)
+    )
+    np.testing.assert_allclose(certain_BT, 0, atol=1e-6)
+
+
+class ChunkedTest(chex.TestCase):
+  def _inputs(self, seed: int):
+    rng = np.random.default_rng(seed)
+    hidden_BTD = rng.normal(size=(B, T, D)).astype(np.float32)
+    output_DV = rng.normal(size=(D, V)).astype(np.float32)
+    return hidden_BTD, output_DV, rng.integers(V, size=(B, T))
+
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.parameters(1, 2, 3, T, T + 1, 100)
+  def test_equals_the_full_logits_in_value_and_gradient(self, chunk_size):
+    hidden_BTD, output_DV, token_BT = self._inputs(seed=0)
+    rng = np.random.default_rng(1)
+    weight_BT, other_BT = rng.normal(size=(2, B, T)).astype(np.float32)
+
+    def weighted(logprob_BT, entropy_BT):
+      return jnp.sum(weight_BT * logprob_BT + other_BT * entropy_BT)
+
+    def chunked(hidden_BTD, output_DV):
+      outputs = logprobs.chunked_token_logprob(
+        hidden_BTD, output_DV, token_BT, temperature=0.8, chunk_size=chunk_size
+      )
+      return weighted(*outputs), outputs
+
+    def full(hidden_BTD, output_DV):
+      logits_BTV = hidden_BTD @ output_DV
+      outputs = (
+        logprobs.token_logprob(logits_BTV, token_BT, 0.8),
+        logprobs.entropy(logits_BTV, 0.8),
+      )
+      return weighted(*outputs), outputs
+
+    def value_and_gradient(function):
+      return jax.value_and_grad(function, argnums=(0, 1), has_aux=True)
+
+    chex.assert_trees_all_close(
+      self.variant(value_and_gradient(chunked))(hidden_BTD, output_DV),
+      value_and_gradient(full)(hidden_BTD, output_DV),
+      atol=1e-5,
+    )
+
+  def test_never_holds_the_logits(self):
+    hidden_BTD, output_DV, token_BT = self._inputs(seed=2)
+
+    def chunked(hidden_BTD, output_DV):
+      logprob_BT, entropy_BT = logprobs.chunked_token_logprob(
+        hidden_BTD, output_DV, token_BT, temperature=1.0, chunk_size=1
+      )
+      return jnp.sum(logprob_BT + entropy_BT)
+
+    def full(hidden_BTD, output_DV):
+      return logprobs.token_logprob(hidden_BTD @ output_DV, token_BT).sum()
+
+    def largest(function):
+      gradient = jax.grad(function, argnums=(0, 1))
+      jaxpr = jax.make_jaxpr(gradient)(hidden_BTD, output_DV)
+      return max(_sizes(jaxpr.jaxpr))
+
+    self.assertGreaterEqual(largest(full), B * T * V)
+    self.assertLess(largest(chunked), B * T * V)
+
+  def test_gradient_of_the_output_adds_up_in_float32(self):
+    # 512 equal contributions: a sum in bfloat16 stops growing at 256 of them.
+    num_tokens = 512
+    hidden_BTD = jnp.ones((1, num_tokens, D), jnp.bfloat16)
+    output_DV = jnp.zeros((D, V))
+    token_BT = jnp.zeros((1, num_tokens), int)
+
+    def total(output_DV):
+      return logprobs.chunked_token_logprob(
+        hidden_BTD, output_DV, token_BT, temperature=1.0, chunk_size=1
+      )[0].sum()
+
+    gradient_DV = jax.grad(total)(output_DV)
+    self.assertEqual(gradient_DV.dtype, jnp.float32)
+    expected_V = num_tokens * (np.eye(V)[0] - 1 / V)
+    np.testing.assert_allclose(
+      gradient_DV, np.broadcast_to(expected_V, (D, V)), rtol=1e-2
+    )
+
+  def test_no_tokens_give_no_logprobs(self):
+    hidden_BTD, output_DV, token_BT = self._inputs(seed=3)
+    logprob_BT, entropy_BT = logprobs.chunked_token_logprob(
+      hidden_BTD[:, :0], output_DV, token_BT[:, :0], chunk_size=2
+    )
+    self.assertEqual(logprob_BT.shape, (B, 0))
+    self.assertEqual(entropy_BT.shape, (B, 0))
+
+  def test_refuses_empty_chunks(self):
+    with self.assertRaisesRegex(ValueError, "chunk_size=0 must be at least 1"):
+      logprobs.chunked_token_logprob(*self._inputs(seed=4), chunk_size=0)
+
+
+def _sizes(jaxpr):
+  """Elements of every array that the program, or a part of it, makes."""
+  for equation in jaxpr.eqns:
+    yield from (variable.aval.size for variable in equation.outvars)
+    for inner in jax.extend.core.jaxprs_in_params(equation.params):
+      yield from _sizes(inner)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,31 @@
+"""Estimates of a divergence, one token at a time in float64."""
+
+import math
+
+import numpy as np
+
+
+def k1(log_ratio_BT):
+  return np.array(log_ratio_BT, dtype=np.float64)
+
+
+def k2(log_ratio_BT):
+  estimate_BT = np.zeros(log_ratio_BT.shape)
+  for b, t in np.ndindex(estimate_BT.shape):
+    estimate_BT[b, t] = 0.5 * float(log_ratio_BT[b, t]) ** 2
+  return estimate_BT
+
+
+def k3(log_ratio_BT, *, limit=None):
+  estimate_BT = np.zeros(log_ratio_BT.shape)
+  for b, t in np.ndindex(estimate_BT.shape):
+    delta = -float(log_ratio_BT[b, t])
+    # exp(delta) - delta - 1 by its series where subtraction would cancel.
+    if abs(delta) < 1e-3:
+      estimate = delta**2 / 2 + delta**3 / 6 + delta**4 / 24
+    else:
+      estimate = math.exp(delta) - delta - 1
+    if limit is not None:
+      estimate = max(-limit, min(limit, estimate))
+    estimate_BT[b, t] = estimate
+  return estimate_BT
