@@ -1,0 +1,106 @@
+"""What drives the engine, as seen by whoever has a question for it.
+
+Everything the drivers share: checking and queueing requests, handing out
+answers, cancellation, and what happens to requests when the engine breaks.
+What differs is only who calls `RolloutEngine.step` and `read`, and where.
+"""
+
+import abc
+import concurrent.futures
+import functools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from agentrl_jax.errors import GeneratorFault
+from agentrl_jax.rollout.client import Answer, SamplingSpec
+from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.gate import Gate
+from agentrl_jax.rollout.requests import Request
+
+# Requests let into the engine per lane. Those without a lane wait inside, where
+# a lane that gets free finds them at once.
+ADMITTED_PER_LANE = 2
+
+
+class Driver(abc.ABC):
+  """Answers requests until it is closed. `submit` may be called anywhere."""
+
+  def __init__(self, engine: RolloutEngine, *, max_waiting: int = 4096):
+    self.engine = engine
+    self._gate = Gate(
+      tuple(ADMITTED_PER_LANE * lanes for lanes in engine.config.lanes),
+      max_waiting,
+    )
+
+  def submit(
+    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+  ) -> "concurrent.futures.Future[Answer]":
+    """Asks for an answer; cancelling the future gives up what it holds.
+
+    Raises `PromptTooLong` and `ServerFull` before anything is queued. Waits
+    for nothing.
+    """
+    request = self.engine.check(prompt, spec)
+    request.future.add_done_callback(
+      functools.partial(self._release_cancelled, request)
+    )
+    if self._gate.enter(request):
+      self._admit(request)
+    return request.future
+
+  @property
+  def num_waiting(self) -> tuple[int, ...]:
+    """Requests that queue outside the engine, per version slot."""
+    return self._gate.num_waiting
+
+  @property
+  def num_inside(self) -> tuple[int, ...]:
+    """Requests in the engine, per version slot."""
+    return self._gate.num_inside
+
+  @abc.abstractmethod
+  def close(self) -> None:
+    """Ends it; requests that are not answered by now fail."""
+
+  @abc.abstractmethod
+  def _admit(self, request: Request) -> None:
+    """Hands a request to the engine."""
+
+  @abc.abstractmethod
+  def _wake(self) -> None:
+    """Makes sure that another step is taken."""
+
+  def _release_cancelled(
+    self, request: Request, future: "concurrent.futures.Future[Answer]"
+  ) -> None:
+    if future.cancelled() and not self._gate.withdraw(request):
+      self.engine.cancel(request)
+      self._wake()
+
+  def _settle(
+    self,
+    answered: Iterable[tuple[Request, Answer]],
+    cancelled: Iterable[Request],
+  ) -> None:
+    """Hands out what a step brought, and lets the next requests in."""
+    for request, answer in answered:
+      self._let_out(request)
+      if request.future.set_running_or_notify_cancel():
+        request.future.set_result(answer)
+    for request in cancelled:
+      self._let_out(request)
+
+  def _let_out(self, request: Request) -> None:
+    following = self._gate.leave(request)
+    if following is not None:
+      self._admit(following)
+
+  def _fail(self, cause: BaseException) -> None:
+    """Fails every request with `cause`; no other is taken."""
+    self.engine.close()
+    for request in self._gate.close(cause):
+      fault = GeneratorFault(f"the engine stopped: {cause!r}")
+      fault.__cause__ = cause
+      if request.future.set_running_or_notify_cancel():
+        request.future.set_exception(fault)

@@ -1,0 +1,233 @@
+"""Decodes many requests at once, under several versions of the weights.
+
+A driver moves requests through it: `check` and `admit` from any thread, then
+`step` to launch work and `read` to take the tokens in, in the same order. Step
+and read may run in two threads, so that the host prepares one piece of work
+while the device is busy with another.
+
+The engine knows nothing of asyncio, HTTP or JetStream; `local_driver` and
+`jetstream_driver` bring it to them.
+"""
+
+import collections
+import dataclasses
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from agentrl_jax.errors import (
+  ConfigError,
+  DeadlineExceeded,
+  GeneratorFault,
+  PromptTooLong,
+)
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.block import LaneBlock, Part
+from agentrl_jax.rollout.client import Answer, SamplingSpec
+from agentrl_jax.rollout.requests import Request
+from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.stats import EngineStats
+from agentrl_jax.rollout.versions import VersionStore
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StepResult:
+  """What a step launched. Tokens may still be on their way from the device."""
+
+  parts: tuple[Part, ...]
+  cancelled: tuple[Request, ...]  # have left the engine with this step
+  fed_prompts: bool
+  launched_at: float  # on the monotonic clock
+
+  def copy_to_host_async(self) -> None:
+    """Starts the copies that `read` will wait for."""
+    for part in self.parts:
+      part.record.copy_to_host_async()
+
+
+class RolloutEngine:
+  """K version slots, each with lanes, cache and weights of its own.
+
+  There is one compiled program per shape, called with one version's params or
+  another's. A version that nobody asks costs memory and no time.
+  """
+
+  def __init__(
+    self,
+    policy: Policy,
+    config: EngineConfig,
+    versions: VersionStore,
+    *,
+    cache_sharding: jax.sharding.Sharding | None = None,
+    max_unread: int = 2,
+    unread_deadline_s: float = 300.0,
+  ):
+    if versions.num_slots != config.num_slots:
+      raise ConfigError(
+        f"engine.lanes={config.lanes} names {config.num_slots} version slots, "
+        f"the version store has {versions.num_slots}: give both the same"
+      )
+    self.config, self.versions = config, versions
+    self._vocab_size = policy.config.vocab_size
+    self._blocks = [
+      LaneBlock(slot, policy, config, cache_sharding)
+      for slot in range(config.num_slots)
+    ]
+    self._lock = threading.Lock()
+    self._serials = itertools.count()
+    self._inbox: collections.deque[Request] = collections.deque()
+    self._cancelled: collections.deque[Request] = collections.deque()
+    self._unread = threading.Semaphore(max_unread)
+    self._closed = False
+    self._unread_deadline_s = unread_deadline_s
+    self._seconds = {True: 0.0, False: 0.0}  # by whether prompts were fed
+    self._num_steps = self._num_cancelled = 0
+    self._last_read_at = 0.0
+
+  def check(
+    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+  ) -> Request:
+    """A request that the engine can answer, or an error that says why not."""
+    tokens = np.asarray(prompt, np.int32)
+    _check_spec(spec, self.config.num_slots)
+    if tokens.ndim != 1 or not tokens.size:
+      raise ConfigError(
+        f"a prompt is a row of at least one token, found shape {tokens.shape}"
+      )
+    if tokens.min() < 0 or tokens.max() >= self._vocab_size:
+      raise ConfigError(
+        f"prompt tokens from {tokens.min()} to {tokens.max()} were found; the "
+        f"policy knows 0 to {self._vocab_size - 1}"
+      )
+    request = Request(tokens, spec, next(self._serials))
+    if request.end > self.config.context:
+      raise PromptTooLong(
+        f"{len(tokens)} prompt tokens and max_tokens={spec.max_tokens} make "
+        f"{request.end}; engine.context={self.config.context} is the limit"
+      )
+    return request
+
+  def admit(self, request: Request) -> None:
+    """Takes a checked request in; it leaves through `read`, or by `cancel`."""
+    self._inbox.append(request)
+
+  def cancel(self, request: Request) -> None:
+    """Lets the next step free the request's lane."""
+    self._cancelled.append(request)
+
+  @property
+  def is_idle(self) -> bool:
+    """Whether a step would find nothing to do."""
+    return not (
+      self._inbox
+      or self._cancelled
+      or any(block.num_busy or block.num_pending for block in self._blocks)
+    )
+
+  def step(self) -> StepResult:
+    """Launches one piece of work per version slot that has any.
+
+    Waits while `max_unread` earlier results have not been read.
+    """
+    if not self._unread.acquire(timeout=self._unread_deadline_s):
+      raise DeadlineExceeded(
+        f"the engine waited {self._unread_deadline_s} s for its results to be "
+        "read; the thread that calls RolloutEngine.read has ended or hangs"
+      )
+    if self._closed:
+      raise GeneratorFault("the engine was closed; no step is taken any more")
+    launched_at = time.monotonic()
+    with self._lock:
+      cancelled = self._drain()
+      fed = self._count("prefilled")
+      parts = [
+        block.step(self.versions.get(slot))
+        for slot, block in enumerate(self._blocks)
+        if block.num_busy or block.num_pending
+      ]
+      self._num_steps += 1
+      fed_prompts = self._count("prefilled") > fed
+    return StepResult(
+      tuple(part for part in parts if part is not None),
+      tuple(cancelled),
+      fed_prompts,
+      launched_at,
+    )
+
+  def read(self, result: StepResult) -> list[tuple[Request, Answer]]:
+    """Waits for a step's tokens; the requests that are now answered.
+
+    Results are read in the order of their steps.
+    """
+    parts = [
+      dataclasses.replace(part, record=np.asarray(part.record))
+      for part in result.parts
+    ]
+    with self._lock:
+      answered = [
+        pair for part in parts for pair in self._blocks[part.slot].read(part)
+      ]
+      now = time.monotonic()
+      began = max(result.launched_at, self._last_read_at)
+      self._seconds[result.fed_prompts] += now - began
+      self._last_read_at = now
+    self._unread.release()
+    return answered
+
+  def close(self) -> None:
+    """Makes this and every later `step` raise, also one that waits now."""
+    self._closed = True
+    self._unread.release()
+
+  def stats(self) -> EngineStats:
+    """Counts so far. Waits for a step that is being launched."""
+    with self._lock:
+      counted = {
+        f"num_{name}": tuple(block.counts[name] for block in self._blocks)
+        for name in ("sampled", "prefilled", "reused", "copied")
+      }
+      return EngineStats(
+        **counted,
+        num_active=tuple(block.num_busy for block in self._blocks),
+        num_pending=tuple(block.num_pending for block in self._blocks),
+        num_cancelled=self._num_cancelled,
+        num_steps=self._num_steps,
+        prefill_s=self._seconds[True],
+        decode_s=self._seconds[False],
+      )
+
+  def _drain(self) -> list[Request]:
+    """Takes in what other threads left; who was cancelled and is now out."""
+    left = []
+    while self._inbox:
+      request = self._inbox.popleft()
+      if request.future.cancelled():
+        left.append(request)
+      else:
+        self._blocks[request.spec.slot].admit(request)
+    while self._cancelled:
+      request = self._cancelled.popleft()
+      if self._blocks[request.spec.slot].cancel(request):
+        left.append(request)
+    self._num_cancelled += len(left)
+    return left
+
+  def _count(self, name: str) -> int:
+    return sum(block.counts[name] for block in self._blocks)
+
+
+def _check_spec(spec: SamplingSpec, num_slots: int) -> None:
+  allowed = {
+    "slot": (0 <= spec.slot < num_slots, f"0 to {num_slots - 1}"),
+    "temperature": (0 <= spec.temperature < np.inf, "0 (greedy) or more"),
+    "top_k": (spec.top_k >= 0, "0 (all) or more"),
+    "top_p": (0 < spec.top_p <= 1, "above 0, up to 1 (all)"),
+    "max_tokens": (spec.max_tokens >= 1, "1 or more"),
+  }
+  for name, (is_allowed, what) in allowed.items():
+    if not is_allowed:
+      raise ConfigError(f"{name}={getattr(spec, name)} must be {what}")

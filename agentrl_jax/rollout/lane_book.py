@@ -1,0 +1,126 @@
+"""Which tokens the keys and values of each lane stand for.
+
+Plain numpy on the host; nothing here touches a device. A lane keeps its keys
+and values when its request ends, so the next turn of the same conversation
+feeds only what is new. They stand for tokens *under one publication of the
+weights*: after a swap they are of no use to anyone, and a lane that decoded
+across a swap is never reused.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from agentrl_jax.rollout.requests import Request
+
+_NOTHING = -1  # edition of a lane whose keys and values are of no use
+
+
+@dataclasses.dataclass(frozen=True)
+class Seat:
+  """Where a request goes, and what is there for it."""
+
+  lane: int
+  reused: int  # tokens, from position 0 on
+  source: int  # lane that holds them; the same lane if in place
+
+
+class LaneBook:
+  """The lanes of one version slot. Arrays are indexed by lane."""
+
+  def __init__(self, num_lanes: int, context: int):
+    self.token = np.zeros((num_lanes, context), np.int32)
+    self.held = np.zeros(num_lanes, np.int32)  # entries in the cache
+    self.target = np.zeros(num_lanes, np.int32)  # entries before decoding
+    self.reach = np.zeros(num_lanes, np.int32)  # most that can be held now
+    self.end = np.zeros(num_lanes, np.int32)  # most that will ever be
+    self.edition = np.full(num_lanes, _NOTHING, np.int64)
+    self.serial = np.full(num_lanes, -1, np.int64)  # of the request; -1 free
+    self.decoding = np.zeros(num_lanes, bool)
+    self.owner: list[Request | None] = [None] * num_lanes
+    self._used = np.zeros(num_lanes, np.int64)
+    self._clock = 0
+
+  @property
+  def num_busy(self) -> int:
+    """Lanes that a request owns."""
+    return int(np.count_nonzero(self.serial >= 0))
+
+  def find_seat(
+    self, request: Request, edition: int, patience: int
+  ) -> Seat | None:
+    """The best free lane for a request; None if it had better wait.
+
+    It waits while no lane is free, and while another lane is being prefilled
+    with `patience` more tokens of its prompt than any lane has now: attempts
+    at one task arrive together and share their prompt.
+
+    A free lane whose keys and values are all of use is taken as it is.
+    Otherwise the least recently used one is, and what is of use is copied into
+    it, so that a conversation which is out with its environment stays.
+    """
+    free = self.serial < 0
+    if not free.any():
+      return None
+    shared = self._shared(request, edition)
+    usable = np.minimum(shared, self.held)
+    coming = np.where(free, 0, np.minimum(shared, self.target))
+    if coming.max() >= usable.max() + patience:
+      return None
+    source = int(usable.argmax())
+    whole = free & (usable == self.held) & (usable == usable[source])
+    if usable[source] and whole.any():
+      source = int(whole.argmax())
+      return Seat(source, int(usable[source]), source)
+    useless = free & ((self.edition != edition) | (self.held == 0))
+    choices = useless if useless.any() else free
+    lane = int(np.where(choices, self._used, np.iinfo(np.int64).max).argmin())
+    return Seat(lane, int(usable[source]), source)
+
+  def sit(self, request: Request, seat: Seat, edition: int) -> None:
+    """Gives a lane to a request. What is reused has to be copied by then."""
+    lane, size = seat.lane, len(request.prompt)
+    self.token[lane, :size] = request.prompt
+    self.held[lane] = request.num_reused = seat.reused
+    self.target[lane] = self.reach[lane] = request.num_prefilled
+    self.end[lane] = request.end
+    self.edition[lane] = edition
+    self.serial[lane] = request.serial
+    self.decoding[lane] = False
+    self.owner[lane] = request
+
+  def restart_stale(self, edition: int) -> None:
+    """After a swap: prefill begins anew, and what decodes is mixed."""
+    stale = (self.serial >= 0) & (self.edition != edition)
+    for lane in np.flatnonzero(stale & ~self.decoding):
+      self.held[lane], self.edition[lane] = 0, edition
+      owner = self.owner[lane]
+      if owner is not None:
+        owner.num_reused = 0
+    self.edition[stale & self.decoding] = _NOTHING
+
+  def unfilled(self) -> np.ndarray:
+    """Lanes whose prompt is not yet in the cache, first come first."""
+    lanes = np.flatnonzero((self.serial >= 0) & (self.held < self.target))
+    return lanes[np.argsort(self.serial[lanes], kind="stable")]
+
+  def filled(self) -> np.ndarray:
+    """Lanes that can decode, or do already."""
+    return np.flatnonzero(
+      (self.serial >= 0) & (self.decoding | (self.held >= self.target))
+    )
+
+  def leave(self, lane: int) -> None:
+    """Frees a lane; what it holds stays for whoever can use it."""
+    self._clock += 1
+    self._used[lane] = self._clock
+    self.serial[lane] = -1
+    self.decoding[lane] = False
+    self.owner[lane] = None
+
+  def _shared(self, request: Request, edition: int) -> np.ndarray:
+    """How many leading tokens each lane has in common with a prompt."""
+    prompt = request.prompt[: request.num_prefilled]
+    same = self.token[:, : len(prompt)] == prompt
+    size = np.logical_and.accumulate(same, axis=1).sum(axis=1)
+    return np.where(self.edition == edition, size, 0)

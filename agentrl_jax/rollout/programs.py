@@ -1,0 +1,199 @@
+"""The programs that run on the device: prefill, decode, copy.
+
+Each is compiled once per shape and called with whichever version's params. A
+call names the lanes it works on; their cache is taken out up to the length
+that is needed, worked on and put back, so the work follows the lanes in use
+and the longest of them, not the size of the cache. Cache and lane state are
+donated: whoever calls owns them and goes on with what is returned.
+
+Axes: B lanes of the cache, P lanes taken out, S slots, C tokens of a chunk,
+V vocabulary, F fields of a lane's state.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.model.cache import KVCache
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout import sampling
+
+# Fields of a lane's state, one int32 row per lane. Floats travel as bits.
+STATE = (
+  "token",  # the one to feed next
+  "position",  # where it goes
+  "count",  # tokens sampled for this request
+  "budget",  # tokens it may sample
+  "active",
+  "temperature",
+  "top_k",
+  "top_p",
+  "stop",
+  "seed_high",
+  "seed_low",
+)
+# Fields of a record, one int32 row per lane and decode step.
+RECORD = ("token", "active", "count", "done", "behavior", "raw", "step")
+TOKEN, ACTIVE, COUNT, DONE, BEHAVIOR, RAW, STEP = range(len(RECORD))
+
+
+def empty_state(num_lanes: int) -> jax.Array:
+  """The state of lanes that nobody uses."""
+  return jnp.zeros((num_lanes, len(STATE)), jnp.int32)
+
+
+def float_bits(value: float) -> int:
+  """A float32 as the int32 that has its bits."""
+  return int(np.float32(value).view(np.int32))
+
+
+@functools.partial(
+  jax.jit,
+  static_argnames=("policy", "num_steps", "num_slots"),
+  donate_argnames=("cache", "state_BF"),
+)
+def decode(
+  policy: Policy,
+  params: Any,
+  cache: KVCache,
+  state_BF: jax.Array,
+  patch_BF: jax.Array,
+  patched_B: jax.Array,
+  lane_P: jax.Array,
+  weight_step: jax.Array,
+  *,
+  num_steps: int,
+  num_slots: int,
+) -> tuple[KVCache, jax.Array, jax.Array]:
+  """Up to `num_steps` tokens for each lane named; stops when all are done.
+
+  `patch_BF` replaces the state of lanes that begin or were cancelled. Returns
+  cache, state and the records [num_steps, P, len(RECORD)].
+  """
+  state_BF = jnp.where(patched_B[:, None], patch_BF, state_BF)
+  lanes = _take(cache, lane_P, num_slots)
+  state = dict(
+    zip(
+      STATE, state_BF.at[lane_P].get(mode="fill", fill_value=0).T, strict=True
+    )
+  )
+
+  def goes_on(carry):
+    i, _, state, _ = carry
+    return (i < num_steps) & jnp.any(state["active"] > 0)
+
+  def step(carry):
+    i, lanes, state, record = carry
+    lanes, state, row_PR = _decode_step(
+      policy, params, lanes, state, weight_step
+    )
+    return i + 1, lanes, state, record.at[i].set(row_PR)
+
+  shape = (num_steps, lane_P.shape[0], len(RECORD))
+  _, lanes, state, record = jax.lax.while_loop(
+    goes_on, step, (0, lanes, state, jnp.zeros(shape, jnp.int32))
+  )
+  state_PF = jnp.stack([state[name] for name in STATE], axis=-1)
+  return (
+    _put(cache, lane_P, lanes),
+    state_BF.at[lane_P].set(state_PF, mode="drop"),
+    record,
+  )
+
+
+def _decode_step(policy, params, lanes, state, weight_step):
+  """One token for each active lane; the others stay as they are."""
+  active_P = state["active"] > 0
+  hidden_P1D, lanes = policy.extend(
+    params,
+    lanes,
+    state["token"][:, None],
+    state["position"],
+    state["active"],
+  )
+  position_P = state["position"] + state["active"]
+  drawn = sampling.sample(
+    policy.unembed(params, hidden_P1D[:, 0]),
+    temperature_B=_floats(state["temperature"]),
+    top_k_B=state["top_k"],
+    top_p_B=_floats(state["top_p"]),
+    key_B=sampling.lane_keys(state["seed_high"], state["seed_low"], position_P),
+  )
+  count_P = state["count"] + state["active"]
+  done_P = (drawn.token_B == state["stop"]) | (count_P >= state["budget"])
+  record = {
+    "token": drawn.token_B,
+    "active": state["active"],
+    "count": count_P,
+    "done": done_P & active_P,
+    "behavior": _bits(drawn.behavior_logprob_B),
+    "raw": _bits(drawn.raw_logprob_B),
+    "step": jnp.broadcast_to(weight_step, active_P.shape),
+  }
+  state = state | {
+    "token": jnp.where(active_P, drawn.token_B, state["token"]),
+    "position": position_P,
+    "count": count_P,
+    "active": state["active"] * ~done_P,
+  }
+  row_PR = jnp.stack([record[name].astype(jnp.int32) for name in RECORD], -1)
+  return lanes, state, row_PR
+
+
+@functools.partial(
+  jax.jit,
+  static_argnames=("policy", "num_slots"),
+  donate_argnames=("cache",),
+)
+def prefill(
+  policy: Policy,
+  params: Any,
+  cache: KVCache,
+  token_PC: jax.Array,
+  start_P: jax.Array,
+  length_P: jax.Array,
+  lane_P: jax.Array,
+  *,
+  num_slots: int,
+) -> KVCache:
+  """Writes the keys and values of the next tokens of the lanes named."""
+  lanes = _take(cache, lane_P, num_slots)
+  _, lanes = policy.extend(params, lanes, token_PC, start_P, length_P)
+  return _put(cache, lane_P, lanes)
+
+
+@functools.partial(
+  jax.jit, static_argnames=("num_slots",), donate_argnames=("cache",)
+)
+def copy(
+  cache: KVCache, source_P: jax.Array, target_P: jax.Array, *, num_slots: int
+) -> KVCache:
+  """Copies lanes over lanes; all are read before any is written."""
+  return _put(cache, target_P, _take(cache, source_P, num_slots))
+
+
+def _take(cache: KVCache, lane_P: jax.Array, num_slots: int) -> KVCache:
+  """The lanes named, up to `num_slots`; a lane outside gives zeros."""
+  return jax.tree.map(
+    lambda x: x.at[lane_P, :, :num_slots].get(mode="fill", fill_value=0), cache
+  )
+
+
+def _put(cache: KVCache, lane_P: jax.Array, lanes: KVCache) -> KVCache:
+  """The inverse of `_take`; a lane outside is dropped."""
+  return jax.tree.map(
+    lambda x, part: x.at[lane_P, :, : part.shape[2]].set(part, mode="drop"),
+    cache,
+    lanes,
+  )
+
+
+def _floats(bits: jax.Array) -> jax.Array:
+  return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def _bits(x: jax.Array) -> jax.Array:
+  return jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.int32)

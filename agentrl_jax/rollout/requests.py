@@ -1,0 +1,37 @@
+"""One request on its way through the engine, as every driver carries it."""
+
+import concurrent.futures
+import dataclasses
+
+import numpy as np
+
+from agentrl_jax.rollout.client import Answer, SamplingSpec
+
+
+@dataclasses.dataclass(eq=False)
+class Request:
+  """A prompt, how to answer it, and where the answer goes.
+
+  Cancelling the future is how a request is cancelled.
+  """
+
+  prompt: np.ndarray  # int32 [T]
+  spec: SamplingSpec
+  serial: int  # no two requests of an engine share one
+  future: "concurrent.futures.Future[Answer]" = dataclasses.field(
+    default_factory=concurrent.futures.Future
+  )
+  num_reused: int = 0  # prompt tokens whose keys and values were at hand
+
+  @property
+  def num_prefilled(self) -> int:
+    """Prompt tokens that go into the cache before decoding.
+
+    All but the last, which the first decode step feeds.
+    """
+    return len(self.prompt) - 1
+
+  @property
+  def end(self) -> int:
+    """The longest that prompt and answer can get, in tokens."""
+    return len(self.prompt) + self.spec.max_tokens

@@ -1,0 +1,116 @@
+"""The distribution that a token is drawn from, and the draw itself.
+
+Pure functions on one row of logits per lane. Every setting is an array with one
+entry per lane, so requests with different settings share a batch and nothing is
+recompiled. A draw depends on its lane's key alone, never on its neighbours.
+
+Truncation comes after temperature: first the `top_k` likeliest tokens, then,
+of what they weigh together, the smallest set that holds `top_p`. Tokens that
+tie with the last one kept are kept too. The learner that divides by the
+behavior's probability has to apply `truncate` to its own scaled logits.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+
+@chex.dataclass(frozen=True)
+class Drawn:
+  """One token per lane; log-probabilities in nats."""
+
+  token_B: jax.Array
+  behavior_logprob_B: jax.Array  # under the distribution drawn from
+  raw_logprob_B: jax.Array  # at temperature 1, nothing truncated
+
+
+def sample(
+  logits_BV: jax.Array,
+  *,
+  temperature_B: jax.Array,
+  top_k_B: jax.Array,
+  top_p_B: jax.Array,
+  key_B: jax.Array,
+) -> Drawn:
+  """Draws one token per lane; temperature 0 takes the likeliest.
+
+  What greedy decoding does has probability 1: its behavior log-probability
+  is 0.
+  """
+  chex.assert_rank([logits_BV, temperature_B, top_k_B, top_p_B], [2, 1, 1, 1])
+  logits_BV = logits_BV.astype(jnp.float32)
+  greedy_B = temperature_B <= 0
+  scaled_BV = logits_BV / jnp.where(greedy_B, 1, temperature_B)[:, None]
+  scaled_BV = jax.lax.cond(
+    jnp.any((top_k_B > 0) | (top_p_B < 1)),
+    lambda: truncate(scaled_BV, top_k_B, top_p_B),
+    lambda: scaled_BV,
+  )
+  token_B = jnp.where(
+    greedy_B, jnp.argmax(logits_BV, axis=-1), _invert(scaled_BV, key_B)
+  ).astype(jnp.int32)
+  behavior_logprob_B = jnp.where(greedy_B, 0, _logprob(scaled_BV, token_B))
+  return Drawn(
+    token_B=token_B,
+    behavior_logprob_B=behavior_logprob_B,
+    raw_logprob_B=_logprob(logits_BV, token_B),
+  )
+
+
+def truncate(
+  scaled_BV: jax.Array, top_k_B: jax.Array, top_p_B: jax.Array
+) -> jax.Array:
+  """Sets what `top_k` (0: all) and `top_p` (1: all) leave out to -inf."""
+  sorted_BV = jnp.flip(jnp.sort(scaled_BV, axis=-1), axis=-1)
+  vocab_size = scaled_BV.shape[-1]
+  rank_V = jnp.arange(vocab_size)
+  kept_B = jnp.where(top_k_B > 0, top_k_B, vocab_size)
+  sorted_BV = jnp.where(rank_V < kept_B[:, None], sorted_BV, -jnp.inf)
+  weight_BV = jax.nn.softmax(sorted_BV, axis=-1)
+  before_BV = jnp.cumsum(weight_BV, axis=-1) - weight_BV
+  inside_BV = (before_BV < top_p_B[:, None]) & jnp.isfinite(sorted_BV)
+  inside_BV |= (top_p_B >= 1)[:, None] & jnp.isfinite(sorted_BV)
+  last_B = jnp.maximum(jnp.sum(inside_BV, axis=-1) - 1, 0)
+  least_B1 = jnp.take_along_axis(sorted_BV, last_B[:, None], axis=-1)
+  return jnp.where(scaled_BV >= least_B1, scaled_BV, -jnp.inf)
+
+
+def lane_keys(
+  seed_high_B: jax.Array, seed_low_B: jax.Array, position_B: jax.Array
+) -> jax.Array:
+  """One key per lane, decided by its request's seed and the token's position.
+
+  Both halves of a 64-bit seed count. Threefry is named, so that a change of
+  jax's default generator changes no rollout.
+  """
+  seed_B2 = jnp.stack([seed_high_B, seed_low_B], axis=-1)
+  key_B = jax.random.wrap_key_data(
+    jax.lax.bitcast_convert_type(seed_B2, jnp.uint32), impl="threefry2x32"
+  )
+  return jax.vmap(jax.random.fold_in)(key_B, position_B)
+
+
+def _invert(scaled_BV: jax.Array, key_B: jax.Array) -> jax.Array:
+  """Inverts the cumulative distribution at one uniform number per lane.
+
+  One number per lane rather than one per token of the vocabulary. A parallel
+  sum of floats need not grow monotonically, so a token of no weight is never
+  eligible, and a threshold that rounding lifts above the total means the last
+  token that has weight.
+  """
+  weight_BV = jnp.exp(scaled_BV - jnp.max(scaled_BV, axis=-1, keepdims=True))
+  total_BV = jnp.cumsum(weight_BV, axis=-1)
+  uniform_B = jax.vmap(jax.random.uniform)(key_B)
+  threshold_B1 = uniform_B[:, None] * total_BV[:, -1:]
+  has_weight_BV = weight_BV > 0
+  reached_BV = has_weight_BV & (total_BV > threshold_B1)
+  index_V = jnp.arange(scaled_BV.shape[-1])
+  last_B = jnp.max(jnp.where(has_weight_BV, index_V, 0), axis=-1)
+  return jnp.where(
+    jnp.any(reached_BV, axis=-1), jnp.argmax(reached_BV, axis=-1), last_B
+  )
+
+
+def _logprob(logits_BV: jax.Array, token_B: jax.Array) -> jax.Array:
+  chosen_B1 = jnp.take_along_axis(logits_BV, token_B[:, None], axis=-1)
+  return chosen_B1[:, 0] - jax.nn.logsumexp(logits_BV, axis=-1)

@@ -1,0 +1,76 @@
+"""The sizes of the rollout engine, and the shapes it compiles for them."""
+
+import dataclasses
+
+from agentrl_jax.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+  """The `engine` section of the config.
+
+  Work is compiled for a few shapes only: lanes in use in `num_lane_sizes`
+  sizes that differ by a factor of four, lengths in `lengths`, prompts in
+  `prefill_chunks`. More shapes waste less work and take longer to compile.
+  """
+
+  lanes: tuple[int, ...]  # answers decoded at once, per version slot
+  context: int  # tokens of prompt and answer together
+  lengths: tuple[int, ...] = ()  # tokens; context is always one of them
+  num_lane_sizes: int = 3
+  prefill_chunks: tuple[int, ...] = (16, 64)  # tokens per lane and call
+  prefill_lanes: int = 16  # lanes per call
+  prefill_tokens: int = 1024  # per step, so that decoding does not stall
+  steps_per_sync: int = 4  # tokens per lane between looks at the host
+
+  def __post_init__(self) -> None:
+    for name in ("lanes", "prefill_chunks"):
+      sizes = getattr(self, name)
+      if not sizes or min(sizes) < 1:
+        raise ConfigError(f"engine.{name}={sizes}: positive sizes are needed")
+    for name in (
+      "context",
+      "num_lane_sizes",
+      "prefill_lanes",
+      "prefill_tokens",
+      "steps_per_sync",
+    ):
+      if getattr(self, name) < 1:
+        raise ConfigError(
+          f"engine.{name}={getattr(self, name)} must be at least 1"
+        )
+    if tuple(sorted(set(self.prefill_chunks))) != self.prefill_chunks:
+      raise ConfigError(
+        f"engine.prefill_chunks={self.prefill_chunks} must grow"
+      )
+    if (
+      self.lengths
+      and not 1 <= min(self.lengths) <= max(self.lengths) <= self.context
+    ):
+      raise ConfigError(
+        f"engine.lengths={self.lengths} must lie between 1 and "
+        f"engine.context={self.context}"
+      )
+
+  @property
+  def num_slots(self) -> int:
+    """How many versions are served side by side."""
+    return len(self.lanes)
+
+  def lane_sizes(self, num_lanes: int) -> tuple[int, ...]:
+    """Sizes that the lanes in use are padded to."""
+    sizes = {-(-num_lanes // 4**power) for power in range(self.num_lane_sizes)}
+    return tuple(sorted(sizes))
+
+  def length(self, num_tokens: int) -> int:
+    """The shortest compiled length that `num_tokens` fit in."""
+    return min(
+      size for size in (*self.lengths, self.context) if size >= num_tokens
+    )
+
+  def prefill_chunk(self, num_tokens: int) -> int:
+    """The shortest chunk for `num_tokens`, or the longest there is."""
+    return next(
+      (size for size in self.prefill_chunks if size >= num_tokens),
+      self.prefill_chunks[-1],
+    )

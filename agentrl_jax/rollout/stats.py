@@ -1,0 +1,24 @@
+"""What the engine has done so far, for metrics and for tests."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineStats:
+  """Counts since the start; entries of a tuple are version slots.
+
+  A step that fed prompts also decoded, so its time counts as prefill time as a
+  whole: `decode_s` is that of steps that did nothing else. Times are on the
+  wall, from launching a step to reading its tokens.
+  """
+
+  num_sampled: tuple[int, ...]  # tokens
+  num_prefilled: tuple[int, ...]  # prompt tokens fed
+  num_reused: tuple[int, ...]  # prompt tokens found in a lane
+  num_copied: tuple[int, ...]  # of those, copied from another lane
+  num_active: tuple[int, ...]  # lanes that a request owns now
+  num_pending: tuple[int, ...]  # requests in the engine without a lane, now
+  num_cancelled: int
+  num_steps: int
+  prefill_s: float
+  decode_s: float

@@ -1,0 +1,260 @@
+"""What every driver promises; each driver's test inherits this."""
+
+import dataclasses
+import threading
+import unittest
+
+import numpy as np
+
+from agentrl_jax.errors import (
+  ConfigError,
+  GeneratorFault,
+  PromptTooLong,
+  ServerFull,
+)
+from agentrl_jax.rollout.client import SamplingSpec
+from tests.rollout import small
+
+WAIT_S = 120.0
+SHORT = SamplingSpec(max_tokens=20)
+
+
+def mixed_requests(number: int):
+  """Prompts and specs of every kind, over both version slots."""
+  rng = np.random.default_rng(7)
+  for i in range(number):
+    spec = SamplingSpec(
+      slot=int(rng.integers(2)),
+      temperature=float(rng.choice([0.0, 0.7, 1.0, 1.3])),
+      top_k=int(rng.choice([0, 0, 5])),
+      top_p=float(rng.choice([1.0, 1.0, 0.8])),
+      max_tokens=int(rng.integers(1, 40)),
+      stop_token=int(rng.choice([-1, 3])),
+      seed=int(rng.integers(2**63)),
+    )
+    yield small.prompt_of(100 + i, int(rng.integers(1, 50))), spec
+
+
+class DriverContract:
+  """Mixed into a TestCase that defines `driver_on` and `wait`."""
+
+  def driver_on(self, engine, **options):
+    raise NotImplementedError
+
+  def settle(self, driver, futures):
+    """The answers, once all are there."""
+    raise NotImplementedError
+
+  def ask(self, driver, requests):
+    return self.settle(driver, [driver.submit(p, s) for p, s in requests])
+
+  def open(self, *args, driver_options=None, **changes):
+    driver = self.driver_on(
+      small.engine_of(*args, **changes), **(driver_options or {})
+    )
+    self.addCleanup(driver.close)
+    return driver
+
+  def test_logprobs_are_those_of_the_distribution_drawn_from(self):
+    requests = list(mixed_requests(40))
+    answers = self.ask(self.open(), requests)
+    for (prompt, spec), answer in zip(requests, answers, strict=True):
+      step = (10, 20)[spec.slot]
+      self.assertEqual(set(answer.version), {step})
+      self.assertEqual(answer.slot, spec.slot)
+      tokens = np.concatenate([prompt, answer.sampled])
+      logits = small.teacher_logits(step, tokens)[len(prompt) - 1 : -1]
+      self.check_answer(spec, logits, answer)
+
+  def check_answer(self, spec, logits, answer):
+    drawn = answer.sampled[:, None]
+    expected = np.stack([small.behavior(row, spec) for row in logits])
+    raw = small.log_softmax(logits)
+    for found, wanted in (
+      (answer.behavior_logprob, expected),
+      (answer.raw_logprob, raw),
+    ):
+      np.testing.assert_allclose(
+        found, np.take_along_axis(wanted, drawn, 1)[:, 0], atol=1e-4
+      )
+    self.assertLessEqual(len(answer.sampled), spec.max_tokens)
+    stops = np.flatnonzero(answer.sampled == spec.stop_token)
+    if len(answer.sampled) < spec.max_tokens:
+      self.assertEqual(stops.tolist(), [len(answer.sampled) - 1])
+    else:
+      self.assertIn(stops.tolist(), [[], [len(answer.sampled) - 1]])
+
+  def test_greedy_is_the_argmax(self):
+    prompt = small.prompt_of(1, 20)
+    spec = SamplingSpec(temperature=0.0, max_tokens=30)
+    (answer,) = self.ask(self.open(), [(prompt, spec)])
+    tokens = np.concatenate([prompt, answer.sampled])
+    best = small.teacher_logits(10, tokens).argmax(-1)
+    np.testing.assert_array_equal(answer.sampled, best[19:-1])
+    np.testing.assert_array_equal(answer.behavior_logprob, np.zeros(30))
+
+  def test_samples_depend_on_the_request_alone(self):
+    requests = list(mixed_requests(30))
+    together = self.ask(self.open(), requests)
+    shuffled = self.ask(self.open(steps_per_sync=1), requests[::-1])[::-1]
+    shapes = self.open(
+      lengths=(32,), num_lane_sizes=2, prefill_chunks=(4, 16), lanes=(3, 3)
+    )
+    one_by_one = [self.ask(shapes, [request])[0] for request in requests]
+    for first, second, third in zip(
+      together, shuffled, one_by_one, strict=True
+    ):
+      np.testing.assert_array_equal(first.sampled, second.sampled)
+      np.testing.assert_array_equal(first.sampled, third.sampled)
+
+  def test_seeds_differ_in_all_64_bits(self):
+    prompt = small.prompt_of(2, 5)
+    driver = self.open()
+    seeds = (5, 5, 6, 5 + 2**40)
+    first, again, low, high = (
+      tuple(answer.sampled)
+      for answer in self.ask(
+        driver,
+        [(prompt, SamplingSpec(max_tokens=12, seed=seed)) for seed in seeds],
+      )
+    )
+    self.assertEqual(first, again)
+    self.assertEqual(len({first, low, high}), 3)
+
+  def test_next_turn_feeds_only_what_is_new(self):
+    spec = SamplingSpec(max_tokens=12, temperature=0.9, seed=3)
+    driver = self.open()
+    prompt, turns = small.prompt_of(3, 30), []
+    for turn in range(3):
+      (answer,) = self.ask(driver, [(prompt, spec)])
+      turns.append((prompt, answer))
+      prompt = small.conversation(prompt, answer, small.prompt_of(50 + turn, 6))
+    held = len(turns[0][0]) + 12 - 1  # the last token sampled was never fed
+    self.assertEqual(turns[1][1].num_reused, held)
+    stats = driver.engine.stats()
+    self.assertEqual(
+      stats.num_prefilled[0] + stats.num_reused[0],
+      sum(len(prompt) - 1 for prompt, _ in turns),
+    )
+    for prompt, answer in turns:
+      (fresh,) = self.ask(self.open(), [(prompt, spec)])
+      self.assertEqual(fresh.num_reused, 0)
+      np.testing.assert_array_equal(answer.sampled, fresh.sampled)
+      np.testing.assert_allclose(
+        answer.raw_logprob, fresh.raw_logprob, atol=1e-4
+      )
+
+  def test_attempts_at_one_task_share_their_prompt(self):
+    prompt = small.prompt_of(4, 60)
+    driver = self.open()
+    answers = self.ask(
+      driver,
+      [(prompt, SamplingSpec(max_tokens=9, seed=seed)) for seed in range(6)],
+    )
+    self.assertEqual(sorted(a.num_reused for a in answers), [0] + [59] * 5)
+    self.assertEqual(driver.engine.stats().num_prefilled[0], 59)
+    for seed, answer in enumerate(answers):
+      (alone,) = self.ask(
+        self.open(), [(prompt, SamplingSpec(max_tokens=9, seed=seed))]
+      )
+      np.testing.assert_array_equal(answer.sampled, alone.sampled)
+
+  def test_versions_never_share_what_they_computed(self):
+    prompt = small.prompt_of(5, 40)
+    driver = self.open()
+    for slot in (0, 1):
+      (answer,) = self.ask(
+        driver, [(prompt, SamplingSpec(slot=slot, max_tokens=4))]
+      )
+      self.assertEqual(answer.num_reused, 0)
+    driver.engine.versions.publish(0, small.params(30), 30)
+    (answer,) = self.ask(driver, [(prompt, SamplingSpec(max_tokens=4))])
+    self.assertEqual(answer.num_reused, 0)
+    self.assertEqual(set(answer.version), {30})
+    # The same step published again need not be the same weights.
+    driver.engine.versions.publish(0, small.params(31), 30)
+    (answer,) = self.ask(driver, [(prompt, SamplingSpec(max_tokens=4))])
+    self.assertEqual(answer.num_reused, 0)
+
+  def test_a_prompt_too_long_is_refused(self):
+    driver = self.open()
+    with self.assertRaisesRegex(PromptTooLong, "97.*context=96"):
+      driver.submit(small.prompt_of(6, 90), SamplingSpec(max_tokens=7))
+    self.ask(driver, [(small.prompt_of(6, 90), SamplingSpec(max_tokens=6))])
+    self.assert_empty(driver)
+
+  def test_a_wrong_request_is_refused(self):
+    driver = self.open()
+    good = SamplingSpec()
+    for changes, name in (
+      (dict(slot=2), "slot=2"),
+      (dict(temperature=-1.0), "temperature"),
+      (dict(temperature=float("nan")), "temperature"),
+      (dict(top_p=0.0), "top_p"),
+      (dict(top_k=-1), "top_k"),
+      (dict(max_tokens=0), "max_tokens"),
+    ):
+      with self.assertRaisesRegex(ConfigError, name):
+        driver.submit([1], dataclasses.replace(good, **changes))
+    for prompt in ([], [small.VOCAB], [-1], [[1]]):
+      with self.assertRaises(ConfigError):
+        driver.submit(prompt, good)
+
+  def test_more_than_may_wait_are_turned_away(self):
+    driver = self.open(lanes=(1, 1), driver_options=dict(max_waiting=2))
+    spec = SamplingSpec(max_tokens=90)
+    futures = [driver.submit([1], spec) for _ in range(4)]
+    with self.assertRaisesRegex(ServerFull, "max_waiting=2"):
+      for _ in range(4):
+        futures.append(driver.submit([1], spec))
+    other = driver.submit([1], SamplingSpec(slot=1, max_tokens=5))
+    self.settle(driver, [*futures, other])
+    self.assert_empty(driver)
+
+  def test_an_error_in_the_engine_fails_requests_with_its_cause(self):
+    driver = self.open()
+    broken = ZeroDivisionError("on purpose")
+
+    def fail(*args):
+      raise broken
+
+    driver.engine.versions.get = fail
+    futures = [driver.submit([1], SHORT) for _ in range(20)]
+    self.run_into_error(driver)
+    for future in futures:
+      error = future.exception(WAIT_S)
+      self.assertIsInstance(error, GeneratorFault)
+      self.assertIs(error.__cause__, broken)
+    with self.assertRaisesRegex(GeneratorFault, "on purpose"):
+      driver.submit([1], SHORT)
+    driver.close()
+
+  def run_into_error(self, driver):
+    """Lets the driver meet the engine's error."""
+
+  def assert_empty(self, driver):
+    stats = driver.engine.stats()
+    self.assertEqual(stats.num_active, (0, 0))
+    self.assertEqual(stats.num_pending, (0, 0))
+    self.assertEqual(driver.num_inside, (0, 0))
+    self.assertEqual(driver.num_waiting, (0, 0))
+
+  def test_closing_fails_what_is_not_answered(self):
+    before = threading.active_count()
+    driver = self.open()
+    futures = [
+      driver.submit([1], SamplingSpec(max_tokens=90, seed=i)) for i in range(60)
+    ]
+    driver.close()
+    for future in futures:
+      self.assertTrue(future.done())
+      if future.exception() is not None:
+        self.assertIsInstance(future.exception(), GeneratorFault)
+    with self.assertRaises(GeneratorFault):
+      driver.submit([1], SHORT)
+    driver.close()
+    self.assertEqual(threading.active_count(), before)
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,78 @@
+"""The engine through asyncio: answers, errors, cancellation, deadlines."""
+
+import asyncio
+import unittest
+
+import numpy as np
+
+from agentrl_jax.errors import DeadlineExceeded, GeneratorFault, PromptTooLong
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.generator import EngineGenerator
+from agentrl_jax.rollout.local_driver import LocalDriver
+from tests.rollout import small
+from tests.rollout.driver_contract import SHORT, mixed_requests
+
+
+class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
+  async def asyncSetUp(self):
+    self.driver = LocalDriver(small.engine_of())
+    self.generator = EngineGenerator(self.driver)
+    self.addCleanup(self.driver.close)
+    await self.enterAsyncContext(asyncio.timeout(120))
+
+  async def test_answers_as_the_driver_does(self):
+    requests = list(mixed_requests(10))
+    expected = LocalDriver(small.engine_of())
+    futures = [expected.submit(*request) for request in requests]
+    expected.run_until_idle()
+    async with self.driver.serving():
+      answers = await asyncio.gather(
+        *(self.generator.generate(*request) for request in requests)
+      )
+    for answer, future in zip(answers, futures, strict=True):
+      np.testing.assert_array_equal(answer.sampled, future.result(0).sampled)
+    self.assertEqual(self.generator.num_slots, 2)
+
+  async def test_a_prompt_too_long_is_refused_at_once(self):
+    with self.assertRaises(PromptTooLong):
+      await self.generator.generate([1] * 90, SamplingSpec(max_tokens=60))
+
+  async def test_cancelling_frees_what_the_request_holds(self):
+    task = asyncio.ensure_future(self.generator.generate([1], SHORT))
+    await asyncio.sleep(0)
+    self.driver.step()
+    self.assertEqual(self.driver.engine.stats().num_active, (1, 0))
+    task.cancel()
+    with self.assertRaises(asyncio.CancelledError):
+      await task
+    self.driver.run_until_idle()
+    self.assertEqual(self.driver.engine.stats().num_active, (0, 0))
+    self.assertEqual(self.driver.num_inside, (0, 0))
+
+  async def test_a_deadline_that_passes_is_named_and_frees_the_lane(self):
+    impatient = EngineGenerator(self.driver, deadline_s=0.0)
+    with self.assertRaisesRegex(DeadlineExceeded, "20 tokens.*slot 0"):
+      await impatient.generate([1], SHORT)
+    self.driver.run_until_idle()
+    self.assertEqual(self.driver.num_inside, (0, 0))
+
+  async def test_an_engine_that_breaks_is_the_cause_of_the_fault(self):
+    def fail(*args):
+      raise ZeroDivisionError("on purpose")
+
+    self.driver.engine.versions.get = fail
+    async with self.driver.serving():
+      with self.assertRaises(GeneratorFault) as caught:
+        await self.generator.generate([1], SHORT)
+    self.assertIsInstance(caught.exception.__cause__, ZeroDivisionError)
+
+  async def test_closing_the_driver_is_a_fault_not_a_cancellation(self):
+    task = asyncio.ensure_future(self.generator.generate([1], SHORT))
+    await asyncio.sleep(0)
+    self.driver.close()
+    with self.assertRaisesRegex(GeneratorFault, "closed"):
+      await task
+
+
+if __name__ == "__main__":
+  unittest.main()

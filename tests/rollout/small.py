@@ -1,0 +1,103 @@
+"""A policy small enough to decode in microseconds, and its known answers."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.client import Answer
+from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.versions import VersionStore
+
+VOCAB = 61
+CONTEXT = 96
+
+
+@functools.cache
+def policy() -> Policy:
+  return Policy(
+    ModelConfig(
+      vocab_size=VOCAB,
+      width=32,
+      num_layers=2,
+      num_heads=4,
+      num_kv_heads=2,
+      head_dim=8,
+      mlp_width=48,
+      embedding_scale=3.0,
+    )
+  )
+
+
+@functools.cache
+def params(seed: int):
+  return policy().init(jax.random.key(seed))
+
+
+def engine_of(
+  steps=(10, 20), *, store: VersionStore | None = None, **changes
+) -> RolloutEngine:
+  """An engine whose slot i serves params(step), published as that step."""
+  settings = dict(
+    lanes=(8,) * len(steps),
+    context=CONTEXT,
+    num_lane_sizes=1,
+    prefill_chunks=(16,),
+    prefill_lanes=4,
+    prefill_tokens=128,
+    steps_per_sync=3,
+  )
+  config = EngineConfig(**(settings | changes))
+  store = store or VersionStore(len(steps))
+  for slot, step in enumerate(steps):
+    store.publish(slot, params(step), step)
+  return RolloutEngine(policy(), config, store)
+
+
+@functools.cache
+def _teacher():
+  return jax.jit(policy().logits)
+
+
+def teacher_logits(seed: int, tokens: np.ndarray) -> np.ndarray:
+  """Float64 logits [T, V]; row t is about token t + 1."""
+  row = np.zeros((1, CONTEXT), np.int32)
+  row[0, : len(tokens)] = tokens
+  segment = (np.arange(CONTEXT) < len(tokens)).astype(np.int32)[None]
+  position = np.arange(CONTEXT, dtype=np.int32)[None]
+  logits = _teacher()(params(seed), row, position, jnp.asarray(segment))
+  return np.asarray(logits[0, : len(tokens)], np.float64)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+  top = logits.max(-1, keepdims=True)
+  return logits - top - np.log(np.exp(logits - top).sum(-1, keepdims=True))
+
+
+def behavior(logits: np.ndarray, spec) -> np.ndarray:
+  """Log-probabilities that `spec` draws from, one row of logits at a time."""
+  if spec.temperature == 0:
+    greedy = np.full_like(logits, -np.inf)
+    greedy[logits.argmax()] = 0
+    return greedy
+  scaled = logits / spec.temperature
+  order = np.argsort(-scaled, kind="stable")
+  kept = order[: spec.top_k or len(order)]
+  weight = np.exp(log_softmax(scaled[kept]))
+  before = np.cumsum(weight) - weight
+  kept = kept[(before < spec.top_p) | (spec.top_p >= 1)]
+  truncated = np.full_like(scaled, -np.inf)
+  truncated[kept] = scaled[kept]
+  return log_softmax(truncated)
+
+
+def prompt_of(seed: int, size: int) -> np.ndarray:
+  return np.random.default_rng(seed).integers(0, VOCAB, size).astype(np.int32)
+
+
+def conversation(prompt, answer: Answer, observation) -> np.ndarray:
+  return np.concatenate([prompt, answer.sampled, observation]).astype(np.int32)
