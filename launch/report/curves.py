@@ -1,4 +1,7 @@
-"""From rows of metrics to what a plot draws. Knows the metrics' names."""
+"""From rows of metrics to what a plot draws. Knows the metrics' names.
+
+The names are those that the learner and the controller's monitor give.
+"""
 
 import dataclasses
 import math
@@ -7,6 +10,16 @@ from collections.abc import Sequence
 from agentrl_jax.metrics import Row
 
 WARM_START, RL = "warm_start", "rl"  # stages that are plotted
+
+LOSS = "loss"
+SUCCESS = "rollout/success"  # followed by the task's name, as is the reward
+REWARD = "rollout/reward"
+QUEUE_FILL = "queue/fill"  # a share of what the queue holds
+STALENESS_MEAN = "staleness/mean"  # policy versions
+STALENESS_MAX = "staleness/max"
+KL = "policy/kl_to_behavior"  # nats per token
+ENTROPY = "policy/entropy"  # nats per token
+GRADIENT_NORM = "gradient_norm"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import jinja2
 
 from agentrl_jax.metrics import Row
+from launch.report.attempts import attempts_table
 from launch.report.episodes import Episode, message_views, turn_views
 from launch.report.numbers import (
   duration,
@@ -53,6 +54,7 @@ def render(
       tables=[table for table in tables if table is not None],
       expert=expert_sentence(summary.comparison("expert", "greedy")),
       panels=panel_svgs(metrics, summary.evaluations),
+      attempts=attempts_table(metrics),
       total_wall_s=sum(summary.wall_s.values()),
       episodes=episodes,
     )

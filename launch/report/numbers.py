@@ -47,3 +47,8 @@ def stage_name(stage: str) -> str:
   """A stage's key as words: "warm_start" is "warm start", "rl" is "RL"."""
   words = stage.split("_")
   return " ".join("RL" if word == "rl" else word for word in words)
+
+
+def count(number: float) -> str:
+  """A number of things, its thousands apart."""
+  return f"{number:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")

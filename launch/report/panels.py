@@ -13,7 +13,16 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from agentrl_jax.metrics import Row
 from launch.report.curves import (
+  ENTROPY,
+  GRADIENT_NORM,
+  KL,
+  LOSS,
+  QUEUE_FILL,
+  REWARD,
   RL,
+  STALENESS_MAX,
+  STALENESS_MEAN,
+  SUCCESS,
   WARM_START,
   Curve,
   curve,
@@ -37,7 +46,7 @@ class Data:
   @property
   def tasks(self) -> list[str]:
     """All tasks' names: a task has one colour in all panels."""
-    names = {each.name for each in curves_below(self.rows, RL, "success")}
+    names = {each.name for each in curves_below(self.rows, RL, SUCCESS)}
     for evaluation in self.evaluations:
       names |= evaluation.tasks.keys()
     return sorted(names)
@@ -56,7 +65,7 @@ class Data:
 def draw_success(figure: FigureBase, data: Data, theme: Theme) -> None:
   """Training success over the steps, between the two held-out evaluations."""
   (axes,) = _axes(figure, 1, theme)
-  curves = {each.name: each for each in curves_below(data.rows, RL, "success")}
+  curves = {each.name: each for each in curves_below(data.rows, RL, SUCCESS)}
   last = max((c.steps[-1] for c in curves.values()), default=1)
   unit = last / 40  # between the marks of one task and those of the next: 2
   width = 2 * unit * len(data.tasks)
@@ -87,7 +96,7 @@ def draw_success(figure: FigureBase, data: Data, theme: Theme) -> None:
 def draw_reward(figure: FigureBase, data: Data, theme: Theme) -> None:
   """Mean reward of the training rollouts."""
   (axes,) = _axes(figure, 1, theme)
-  curves = curves_below(data.rows, RL, "reward")
+  curves = curves_below(data.rows, RL, REWARD)
   tasks = data.tasks
   for each in curves:
     known = each.name in tasks
@@ -105,7 +114,7 @@ def draw_reward(figure: FigureBase, data: Data, theme: Theme) -> None:
 def draw_loss(figure: FigureBase, data: Data, theme: Theme) -> None:
   """What the warm start minimises."""
   (axes,) = _axes(figure, 1, theme)
-  _alone(axes, curve(data.rows, WARM_START, "loss"), theme)
+  _alone(axes, curve(data.rows, WARM_START, LOSS), theme)
   axes.set_ylim(bottom=0)
   _steps_axis(axes, "warm-start step")
 
@@ -113,11 +122,14 @@ def draw_loss(figure: FigureBase, data: Data, theme: Theme) -> None:
 def draw_flow(figure: FigureBase, data: Data, theme: Theme) -> None:
   """Whether the rollouts keep up: staleness above, queue fill below."""
   upper, lower = _axes(figure, 2, theme)
-  hues = {"mean": theme.ink, "max": theme.faint}
+  shown = (
+    ("mean", STALENESS_MEAN, theme.ink),
+    ("max", STALENESS_MAX, theme.faint),
+  )
   stale = [
     (name, hue, found)
-    for name, hue in hues.items()
-    if (found := curve(data.rows, RL, f"staleness/{name}"))
+    for name, metric, hue in shown
+    if (found := curve(data.rows, RL, metric))
   ]
   for _, hue, each in stale:
     upper.plot(each.steps, each.values, color=hue, linewidth=1.2)
@@ -135,7 +147,7 @@ def draw_flow(figure: FigureBase, data: Data, theme: Theme) -> None:
   else:
     _say_missing(upper, theme)
   _name(upper, "staleness (versions)", theme)
-  _alone(lower, curve(data.rows, RL, "queue/fill"), theme)
+  _alone(lower, curve(data.rows, RL, QUEUE_FILL), theme)
   _name(lower, "queue fill", theme)
   _share_axis(lower, (0, 0.5, 1))
   _steps_axis(lower, "RL step")
@@ -144,9 +156,9 @@ def draw_flow(figure: FigureBase, data: Data, theme: Theme) -> None:
 def draw_policy(figure: FigureBase, data: Data, theme: Theme) -> None:
   """How the policy changes and how firmly."""
   names = {
-    "policy/kl": "KL (nats/token)",
-    "policy/entropy": "entropy (nats/token)",
-    "gradient_norm": "gradient norm",
+    KL: "KL (nats/token)",
+    ENTROPY: "entropy (nats/token)",
+    GRADIENT_NORM: "gradient norm",
   }
   for axes, (metric, name) in zip(
     _axes(figure, len(names), theme), names.items(), strict=True

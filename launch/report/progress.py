@@ -20,17 +20,22 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from launch.report.curves import (
+  ENTROPY,
+  GRADIENT_NORM,
+  KL,
+  LOSS,
+  QUEUE_FILL,
+  STALENESS_MEAN,
+  SUCCESS,
+)
 from launch.report.numbers import duration, percent, stage_name
 
-SUCCESS = "success/"  # followed by the task's name
-QUEUE_FILL = "queue/fill"  # a share of what the queue holds
-STALENESS = "staleness/mean"  # policy versions
 _FIGURES = {
-  "loss": "loss",
-  "reward/mean": "reward",
-  "policy/entropy": "entropy",
-  "policy/kl": "KL",
-  "gradient_norm": "gradient norm",
+  LOSS: "loss",
+  ENTROPY: "entropy",
+  KL: "KL",
+  GRADIENT_NORM: "gradient norm",
 }
 _BAR_WIDTH = 30
 _RATE_STEPS = 20  # the rate is that of the latest steps, not of all
@@ -165,9 +170,9 @@ class StageProgress:
   def _shares(self) -> list[tuple[str, float, str]]:
     """What is drawn as a bar: name, share, text."""
     shares = {
-      name.removeprefix(SUCCESS): value
+      name.removeprefix(f"{SUCCESS}/"): value
       for name, value in sorted(self._metrics.items())
-      if name.startswith(SUCCESS)
+      if name.startswith(f"{SUCCESS}/")
     }
     if QUEUE_FILL in self._metrics:
       shares["queue"] = self._metrics[QUEUE_FILL]
@@ -193,8 +198,8 @@ class StageProgress:
       for name, label in _FIGURES.items()
       if name in self._metrics
     ]
-    if STALENESS in self._metrics:
-      found.append(f"staleness {self._metrics[STALENESS]:.2f} versions")
+    if STALENESS_MEAN in self._metrics:
+      found.append(f"staleness {self._metrics[STALENESS_MEAN]:.2f} versions")
     return ", ".join(found)
 
   def _print_line(self) -> None:

@@ -90,7 +90,9 @@ class PlotsTest(unittest.TestCase):
     drawn = [tuple(line.get_ydata()) for line in figure.axes[0].lines]
     for task in synthetic_run.TASKS:
       recorded = tuple(
-        row.values[f"success/{task}"] for row in self.rows if row.stage == "rl"
+        row.values[f"rollout/success/{task}"]
+        for row in self.rows
+        if row.stage == "rl"
       )
       self.assertIn(recorded, drawn)
 
@@ -102,7 +104,14 @@ class PlotsTest(unittest.TestCase):
           self.assertEqual(len(re.findall(f">{task}<", drawing.svg)), 1)
 
   def test_a_task_named_like_markup_stays_text(self):
-    rows = [Row("rl", 1, 0.0, {"success/<b>$x$": 0.5, "reward/<b>$x$": 1.0})]
+    rows = [
+      Row(
+        "rl",
+        1,
+        0.0,
+        {"rollout/success/<b>$x$": 0.5, "rollout/reward/<b>$x$": 1.0},
+      )
+    ]
     svg = plots.panel_svgs(rows, [])[0].svg
     self.assertIn("&lt;b&gt;$x$", svg)
     self.assertNotIn("<b>", svg)

@@ -8,11 +8,11 @@ from rich.console import Console
 from launch.report.progress import Pace, StageProgress
 
 METRICS = {
-  "success/webshop": 0.25,
-  "success/dbbench": 0.5,
+  "rollout/success/webshop": 0.25,
+  "rollout/success/dbbench": 0.5,
   "queue/fill": 0.75,
   "staleness/mean": 1.25,
-  "reward/mean": 0.4,
+  "gradient_norm": 0.4,
   "unknown/metric": 9.0,
 }
 
@@ -84,7 +84,7 @@ class StageProgressTest(unittest.TestCase):
       lines[1],
       "RL 3/10 | 4.0 s/step | 12.0\xa0s gone | 28.0\xa0s left | "
       "dbbench 50.0\xa0% | webshop 25.0\xa0% | queue 75.0\xa0% | "
-      "reward 0.4, staleness 1.25 versions",
+      "gradient norm 0.4, staleness 1.25 versions",
     )
     self.assertIn("webshop 25.0\xa0%", lines[2])  # stays until a newer comes
     self.assertNotIn("\x1b", self.out.getvalue())
@@ -120,7 +120,9 @@ class StageProgressTest(unittest.TestCase):
 
   def test_what_is_not_finite_is_shown_as_such(self):
     with self.open(is_terminal=True) as progress:
-      progress.update(1, {"success/os": float("nan"), "loss": float("inf")})
+      progress.update(
+        1, {"rollout/success/os": float("nan"), "loss": float("inf")}
+      )
     self.assertIn("loss inf", self.out.getvalue())
 
 

@@ -82,7 +82,7 @@ def write_metrics(directory: pathlib.Path, num_steps: int = 40) -> None:
         "staleness/mean": 1.2 + rng.normal(scale=0.1),
         "staleness/max": 3.0,
         "queue/fill": float(np.clip(0.6 + rng.normal(scale=0.1), 0, 1)),
-        "policy/kl": 0.004 + rng.exponential(0.002),
+        "policy/kl_to_behavior": 0.004 + rng.exponential(0.002),
         "policy/entropy": 0.5 - 0.2 * gone + rng.normal(scale=0.02),
         "gradient_norm": 0.3 + rng.exponential(0.05),
       }
@@ -91,9 +91,29 @@ def write_metrics(directory: pathlib.Path, num_steps: int = 40) -> None:
       ):
         success = first + (last - first) * gone - 0.1
         success += rng.normal(scale=0.05)
-        values[f"success/{task}"] = float(np.clip(success, 0, 1))
-        values[f"reward/{task}"] = success * 1.1 - 0.1
+        values[f"rollout/success/{task}"] = float(np.clip(success, 0, 1))
+        values[f"rollout/reward/{task}"] = success * 1.1 - 0.1
+        values |= _counts(task, 128 * step)
       writer.write(step, values, stage="rl")
+
+
+def _counts(task: str, attempts: int) -> dict[str, float]:
+  """As the controller's monitor names them, all of attempts that never were."""
+  return {
+    f"rollout/finished/{task}": attempts,
+    f"rollout/status/completed/{task}": attempts - 3,
+    f"rollout/status/task_limit_reached/{task}": 3,
+    f"rollout/sampled_tokens/{task}": 42 * attempts,
+    f"rollout/turns/{task}": 3.25,
+    f"rollout/tokens/{task}": 210.0,
+    f"rollout/episode_s/{task}": 1.5,
+    f"rollout/token_identity/{task}": 1.0,
+    f"rollout/retried/{task}": 2,
+    f"rollout/masked/{task}": 0,
+    f"rollout/late/{task}": 0,
+    f"groups/finished/{task}": attempts // 8,
+    f"groups/dropped/{task}": 0,
+  }
 
 
 def _a_turn(rng: np.random.Generator, version: int, **kwargs) -> Turn:
