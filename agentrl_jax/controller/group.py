@@ -1,28 +1,19 @@
 """The attempts at one task, made together and handed over together.
 
-What breaks by our fault is made again with the same seed, then masked; it is
-never scored. A failed member never loses its siblings, and a slow one does not
-hold them for ever.
+A failed member never loses its siblings, and a slow one does not hold them for
+ever. What a failure is, `attempt` decides.
 """
 
 import asyncio
 import dataclasses
-import time
 
 from agentrl_jax.controller import seeds
+from agentrl_jax.controller.attempt import RetryLimits, make_attempt
 from agentrl_jax.controller.monitor import Monitor
 from agentrl_jax.controller.player import Player, attempts_of
 from agentrl_jax.controller.recorder import Attempt
 from agentrl_jax.data.trajectory import Group, Task, Trajectory
-from agentrl_jax.errors import (
-  ConfigError,
-  DeadlineExceeded,
-  EnvironmentFault,
-  GeneratorFault,
-  PromptTooLong,
-)
-
-FAULTS = (EnvironmentFault, GeneratorFault, DeadlineExceeded)
+from agentrl_jax.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,15 +21,13 @@ class GroupLimits:
   """The `group` section of the config."""
 
   size: int  # attempts at a task
-  max_retries: int = 2  # of an attempt that broke by our fault
-  retry_pause_s: float = 0.5  # before the first; doubles with each
   deadline_s: float = 3600.0  # then it is handed over as it is
 
   def __post_init__(self) -> None:
-    if self.size < 1 or self.max_retries < 0 or self.deadline_s <= 0:
+    if self.size < 1 or self.deadline_s <= 0:
       raise ConfigError(
-        f"{self} is not playable; group.size must be at least 1,"
-        " group.max_retries at least 0 and group.deadline_s above 0"
+        f"group.size is {self.size} and group.deadline_s {self.deadline_s};"
+        " the size must be at least 1 and the deadline above 0"
       )
 
   @property
@@ -51,6 +40,7 @@ async def run_group(
   task: Task,
   player: Player,
   limits: GroupLimits,
+  retries: RetryLimits,
   monitor: Monitor,
   *,
   group_id: str,
@@ -70,7 +60,9 @@ async def run_group(
   ended: dict[int, Trajectory | None] = {}
 
   async def make(attempt: Attempt) -> None:
-    ended[attempt.number] = await make_attempt(attempt, player, limits, monitor)
+    ended[attempt.number] = await make_attempt(
+      attempt, player, retries, monitor
+    )
 
   try:
     async with asyncio.timeout(limits.deadline_s) as timer:
@@ -90,33 +82,3 @@ async def run_group(
   group = Group(group_id, task, kept, num_masked=limits.size - len(kept))
   monitor.grouped(group)
   return group
-
-
-async def make_attempt(
-  attempt: Attempt, player: Player, limits: GroupLimits, monitor: Monitor
-) -> Trajectory | None:
-  """Plays, again after a fault of ours; None once the retries are spent.
-
-  Every retry has the seed of the first try. A task whose text alone is too long
-  is given up at once, for it will not shrink.
-  """
-  for retry in range(limits.max_retries + 1):
-    if retry:
-      monitor.retried(attempt.task)
-      await asyncio.sleep(limits.retry_pause_s * 2 ** (retry - 1))
-    begun = time.monotonic()
-    monitor.started(attempt.task)
-    try:
-      trajectory = await player.play(attempt)
-    except PromptTooLong:
-      monitor.faulted(attempt.task, "PromptTooLong")
-      break
-    except FAULTS as fault:
-      monitor.faulted(attempt.task, type(fault).__name__)
-      continue
-    if trajectory.status.is_policys_doing:
-      monitor.finished(trajectory, time.monotonic() - begun)
-      return trajectory
-    monitor.faulted(attempt.task, trajectory.status.value.replace(" ", "_"))
-  monitor.masked(attempt.task)
-  return None

@@ -163,8 +163,8 @@ def _staleness(counts: collections.Counter[int]) -> dict[str, float]:
     return {}
   total = sum(age * n for age, n in counts.items())
   numbers: dict[str, float] = {
-    f"staleness/groups/{age}": n for age, n in sorted(counts.items())
+    f"staleness/groups/{age}": float(n) for age, n in sorted(counts.items())
   }
   numbers["staleness/mean"] = total / counts.total()
-  numbers["staleness/max"] = max(counts)
+  numbers["staleness/max"] = float(max(counts))
   return numbers

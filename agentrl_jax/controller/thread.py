@@ -38,6 +38,8 @@ class ControllerThread:
     self._collector = collector
     self._loop: asyncio.AbstractEventLoop | None = None
     self._main_task: asyncio.Task[None] | None = None
+    self._door = threading.Lock()  # to come in, or to shut it for good
+    self._is_open = False
     self._begun: concurrent.futures.Future[None] = concurrent.futures.Future()
     self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
     # A daemon, so that a learner that dies of something else can exit.
@@ -140,18 +142,23 @@ class ControllerThread:
     holder: str,
     look_at: str,
   ) -> T:
-    if self._loop is None or self._ended.done():
-      work.close()
-      self._raise_end()
-
     async def bounded() -> T:
       async with deadline(
         timeout_s, waiter="the learner", holder=holder, look_at=look_at
       ):
         return await work
 
-    submitted = asyncio.run_coroutine_threadsafe(bounded(), self._loop)
-    return self._outcome(submitted, timeout_s + GRACE_S, holder)
+    submitted: concurrent.futures.Future[T] | None = None
+    with self._door:
+      if self._is_open and self._loop is not None:
+        submitted = asyncio.run_coroutine_threadsafe(bounded(), self._loop)
+    try:
+      if submitted is None:
+        self._raise_end()
+      return self._outcome(submitted, timeout_s + GRACE_S, holder)
+    finally:
+      if submitted is None or self._ended.done():
+        work.close()  # the loop has ended, maybe before it began with this
 
   def _outcome(
     self, submitted: concurrent.futures.Future[T], wait_s: float, holder: str
@@ -196,11 +203,17 @@ class ControllerThread:
   async def _main(self) -> None:
     self._loop = asyncio.get_running_loop()
     self._main_task = asyncio.current_task()
+    self._is_open = True
     self._begun.set_result(None)
-    if self._collector is None:
-      await self._loop.create_future()  # until it is cancelled
-    else:
-      await self._collector.run()
+    try:
+      if self._collector is None:
+        await self._loop.create_future()  # until it is cancelled
+      else:
+        await self._collector.run()
+    finally:
+      with self._door:
+        self._is_open = False
+      await asyncio.sleep(0)  # who has come in becomes a task, to be cancelled
 
 
 def _was_cut_off(submitted: concurrent.futures.Future[T]) -> bool:

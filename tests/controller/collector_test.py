@@ -14,6 +14,7 @@ from agentrl_jax.data.task_source import TaskStream
 from agentrl_jax.errors import DeadlineExceeded, QueueClosed
 from tests.controller.stage import (
   GROUP,
+  RETRIES,
   Brittle,
   Clock,
   ScriptedEngine,
@@ -92,7 +93,13 @@ async def at_once(pipeline, task, group_id, seed):
 def played_by(player, limits=GROUP):
   async def play(pipeline, task, group_id, seed):
     return await run_group(
-      task, player, limits, pipeline.monitor, group_id=group_id, seed=seed
+      task,
+      player,
+      limits,
+      RETRIES,
+      pipeline.monitor,
+      group_id=group_id,
+      seed=seed,
     )
 
   return play

@@ -10,6 +10,7 @@ from agentrl_jax.data.trajectory import Status
 from agentrl_jax.errors import EnvironmentFault, GeneratorFault, PromptTooLong
 from tests.controller.stage import (
   GROUP,
+  RETRIES,
   Brittle,
   Clock,
   ScriptedEngine,
@@ -43,7 +44,13 @@ class Scripted:
 
 async def run(player, limits=GROUP, monitor=None):
   return await run_group(
-    a_task(), player, limits, monitor or Monitor(), group_id="g", seed=3
+    a_task(),
+    player,
+    limits,
+    RETRIES,
+    monitor or Monitor(),
+    group_id="g",
+    seed=3,
   )
 
 

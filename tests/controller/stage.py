@@ -11,6 +11,7 @@ import random
 
 import numpy as np
 
+from agentrl_jax.controller.attempt import RetryLimits
 from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.group import GroupLimits
 from agentrl_jax.controller.player import PolicyPlayer
@@ -25,7 +26,8 @@ from agentrl_jax.rollout.client import Answer, SamplingSpec
 from environments.arithmetic.environment import Arithmetic
 
 LIMITS = EpisodeLimits(max_turns=8, max_tokens=2048, max_answer_tokens=256)
-GROUP = GroupLimits(size=4, max_retries=2, retry_pause_s=0, deadline_s=60)
+GROUP = GroupLimits(size=4, deadline_s=60)
+RETRIES = RetryLimits(max_retries=2, pause_s=0)
 
 
 @functools.cache

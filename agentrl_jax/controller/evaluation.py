@@ -1,0 +1,172 @@
+"""How well a player does on tasks that it is not trained on.
+
+Every task is played once, and its score is a share with an interval. What we
+broke is counted apart and never scored. Evaluation knows nothing of groups,
+queue or admission, so it measures the player and not the pipeline.
+"""
+
+import asyncio
+import dataclasses
+import itertools
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from agentrl_jax.controller import policies, seeds
+from agentrl_jax.controller.attempt import RetryLimits, make_attempt
+from agentrl_jax.controller.episode import GREEDY, Sampling
+from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.player import Player, PolicyPlayer
+from agentrl_jax.controller.recorder import Attempt
+from agentrl_jax.data.trajectory import Task, Trajectory
+from agentrl_jax.env.interface import Environment
+
+CONFIDENCE_Z = 1.959963984540054  # of a two-sided 95 % interval
+
+# Told after every task: how many are done, of how many, and what came of it.
+Progress = Callable[[int, int, Trajectory | None], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskScore:
+  """What came of the tasks of one environment."""
+
+  num_tasks: int  # played and scored
+  num_lost: int  # not scored: broken by our fault, retries included
+  num_successes: int
+  mean_reward: float  # the environment's verdict; NaN if nothing was scored
+  statuses: Mapping[str, int]
+  faults: Mapping[str, int]  # by kind, retries counted each
+
+  @property
+  def success_rate(self) -> float:
+    """The share of scored tasks that succeeded; NaN if there is none."""
+    return self.num_successes / self.num_tasks if self.num_tasks else math.nan
+
+  @property
+  def interval(self) -> tuple[float, float]:
+    """Where the true rate lies, with 95 % confidence."""
+    return wilson_interval(self.num_successes, self.num_tasks)
+
+
+def draw_tasks(
+  environments: Mapping[str, Environment],
+  *,
+  split: str,
+  num_tasks: int,
+  seed: int,
+) -> list[Task]:
+  """The same `num_tasks` per environment, or all, for the same seed.
+
+  Environments take turns in the list, so that none is left for the end.
+  """
+  drawn = []
+  for name, environment in sorted(environments.items()):
+    indices = environment.indices(split)
+    chosen = random.Random(seeds.seed_of(seed, name, split)).sample(
+      range(len(indices)), min(num_tasks, len(indices))
+    )
+    drawn.append([Task(name, split, indices[i]) for i in sorted(chosen)])
+  rounds = itertools.chain.from_iterable(itertools.zip_longest(*drawn))
+  return [task for task in rounds if task is not None]
+
+
+def evaluated(
+  player: PolicyPlayer, sampling: Sampling = GREEDY
+) -> PolicyPlayer:
+  """The same player as evaluation wants it: slot 0 throughout."""
+  return dataclasses.replace(
+    player, sampling=sampling, choose_slot=lambda seed, turn: 0
+  )
+
+
+async def evaluate(
+  player: Player,
+  tasks: Sequence[Task],
+  *,
+  concurrency: int,
+  seed: int,
+  retries: RetryLimits,
+  progress: Progress = lambda num_done, num_tasks, trajectory: None,
+) -> dict[str, TaskScore]:
+  """Plays each task once, `concurrency` at a time; scores by environment.
+
+  Waits for all of them. Cancelling leaves no session open; a bug cancels the
+  rest and is raised.
+  """
+  monitor = Monitor()
+  played: list[tuple[Task, Trajectory | None]] = []
+  remaining = iter(tasks)
+
+  async def work() -> None:
+    for task in remaining:  # shared, so each task is taken by one worker
+      attempt = Attempt(
+        task=task,
+        group_id=f"{task.name}-{task.split}-{task.index}",
+        number=0,
+        seed=seeds.seed_of(seed, task.name, task.split, task.index),
+      )
+      trajectory = await make_attempt(attempt, player, retries, monitor)
+      played.append((task, trajectory))
+      progress(len(played), len(tasks), trajectory)
+
+  async with asyncio.TaskGroup() as workers:
+    for n in range(min(concurrency, len(tasks))):
+      workers.create_task(work(), name=f"evaluation-{n}")
+  names = sorted({task.name for task in tasks})
+  return {name: _score(name, played, monitor) for name in names}
+
+
+def wilson_interval(num_successes: int, num_tasks: int) -> tuple[float, float]:
+  """Wilson's 95 % score interval of a share; right at 0, at 1 and for few.
+
+  E. B. Wilson, JASA 22 (1927), 209-212. Without any task, all is possible.
+  """
+  if num_tasks == 0:
+    return 0.0, 1.0
+  share, z = num_successes / num_tasks, CONFIDENCE_Z
+  shrink = 1 + z**2 / num_tasks
+  center = (share + z**2 / (2 * num_tasks)) / shrink
+  spread = share * (1 - share) / num_tasks + z**2 / (4 * num_tasks**2)
+  reach = z * math.sqrt(spread) / shrink
+  return max(0.0, center - reach), min(1.0, center + reach)
+
+
+def metrics_of(scores: Mapping[str, TaskScore]) -> dict[str, float]:
+  """The scores as `eval/what/task`; `eval/success` is their plain mean."""
+  metrics: dict[str, float] = {}
+  for name, score in scores.items():
+    low, high = score.interval
+    metrics |= {
+      f"eval/success/{name}": score.success_rate,
+      f"eval/success_low/{name}": low,
+      f"eval/success_high/{name}": high,
+      f"eval/reward/{name}": score.mean_reward,
+      f"eval/tasks/{name}": float(score.num_tasks),
+      f"eval/lost/{name}": float(score.num_lost),
+    }
+    for status, count in score.statuses.items():
+      metrics[f"eval/status/{status}/{name}"] = float(count)
+  rates = [score.success_rate for score in scores.values()]
+  metrics["eval/success"] = sum(rates) / len(rates) if rates else math.nan
+  return metrics
+
+
+def _score(
+  name: str, played: Sequence[tuple[Task, Trajectory | None]], monitor: Monitor
+) -> TaskScore:
+  mine = [trajectory for task, trajectory in played if task.name == name]
+  scored = [trajectory for trajectory in mine if trajectory is not None]
+  counts = monitor.tasks[name]
+  total = sum(trajectory.reward for trajectory in scored)
+  return TaskScore(
+    num_tasks=len(scored),
+    num_lost=len(mine) - len(scored),
+    num_successes=sum(map(policies.succeeded, scored)),
+    mean_reward=total / len(scored) if scored else math.nan,
+    statuses={
+      status.value.replace(" ", "_"): count
+      for status, count in counts.statuses.items()
+    },
+    faults=dict(counts.faults),
+  )

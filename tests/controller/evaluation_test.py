@@ -1,0 +1,223 @@
+"""Tests of `controller.evaluation` and of the players that it is given."""
+
+import asyncio
+import math
+import unittest
+
+from agentrl_jax.controller import evaluation
+from agentrl_jax.controller.evaluation import evaluate, wilson_interval
+from agentrl_jax.controller.player import ExpertPlayer, ScriptPlayer
+from agentrl_jax.controller.policies import CrossPolicy
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+from tests.controller.stage import (
+  LIMITS,
+  RETRIES,
+  Brittle,
+  ScriptedEngine,
+  a_player,
+  a_trajectory,
+  an_attempt,
+  codec,
+  until,
+)
+
+
+def tasks(n, environments=None):
+  return evaluation.draw_tasks(
+    environments or {"arithmetic": Brittle()}, split="test", num_tasks=n, seed=1
+  )
+
+
+async def score(player, num_tasks=20, concurrency=4, **more):
+  scores = await evaluate(
+    player,
+    tasks(num_tasks),
+    concurrency=concurrency,
+    seed=2,
+    retries=RETRIES,
+    **more,
+  )
+  return scores["arithmetic"]
+
+
+class WilsonTest(unittest.TestCase):
+  def test_ends_solve_the_score_equation(self):
+    """An end p of the interval is (share - p)^2 = z^2 p (1 - p) / n."""
+    for successes, n in ((0, 10), (3, 10), (10, 10), (81, 263), (1, 1)):
+      for end in wilson_interval(successes, n):
+        with self.subTest(successes=successes, n=n, end=end):
+          variance = 1.959963984540054**2 * end * (1 - end) / n
+          self.assertAlmostEqual(
+            (successes / n - end) ** 2, variance, places=12
+          )
+
+  def test_known_value(self):
+    """Newcombe, Statistics in Medicine 17 (1998), table I, 81 of 263."""
+    low, high = wilson_interval(81, 263)
+    self.assertEqual((round(low, 4), round(high, 4)), (0.2553, 0.3662))
+
+  def test_nothing_played_says_nothing(self):
+    self.assertEqual(wilson_interval(0, 0), (0.0, 1.0))
+
+
+class DrawTest(unittest.TestCase):
+  def test_same_seed_same_tasks_without_repeats(self):
+    self.assertEqual(tasks(50), tasks(50))
+    self.assertEqual(len(set(tasks(50))), 50)
+    self.assertEqual({t.split for t in tasks(50)}, {"test"})
+
+  def test_few_are_all_played(self):
+    class Few(Brittle):
+      def indices(self, split):
+        return [4, 2, 9]
+
+    found = tasks(50, {"arithmetic": Few()})
+    self.assertEqual([t.index for t in found], [4, 2, 9])
+
+  def test_environments_take_turns(self):
+    found = tasks(3, {"a": Brittle(), "b": Brittle()})
+    self.assertEqual([t.name for t in found], ["a", "b"] * 3)
+
+
+class EvaluateTest(unittest.IsolatedAsyncioTestCase):
+  async def test_perfect_and_hopeless(self):
+    best = await score(a_player(engine=ScriptedEngine(skill=1.0)))
+    self.assertEqual((best.num_tasks, best.num_successes), (20, 20))
+    self.assertEqual((best.success_rate, best.mean_reward), (1.0, 1.0))
+    self.assertEqual(best.statuses, {"completed": 20})
+    worst = await score(a_player(engine=ScriptedEngine(skill=0.0)))
+    self.assertEqual((worst.num_tasks, worst.num_successes), (20, 0))
+    self.assertEqual(worst.statuses, {"task_limit_reached": 20})
+
+  async def test_result_does_not_depend_on_concurrency(self):
+    alone, together = [
+      await score(a_player(engine=ScriptedEngine(skill=0.5)), 40, n)
+      for n in (1, 16)
+    ]
+    self.assertEqual(alone, together)
+    self.assertLess(0, alone.num_successes)
+    self.assertLess(alone.num_successes, 40)
+
+  async def test_concurrency_is_bounded(self):
+    environment = Brittle()
+    await score(a_player(environment), concurrency=3)
+    self.assertEqual(environment.most_open, 3)
+
+  async def test_faults_are_retried_counted_and_never_scored(self):
+    class Cursed(Brittle):
+      def open(self, task, *, seed):
+        if task.index in cursed:
+          raise EnvironmentFault("this one never works")
+        return super().open(task, seed=seed)
+
+    cursed = {task.index for task in tasks(20)[:5]}
+    found = await score(a_player(Cursed()))
+    self.assertEqual((found.num_tasks, found.num_lost), (15, 5))
+    self.assertEqual(found.success_rate, 1.0)
+    self.assertEqual(found.faults, {"EnvironmentFault": 15})
+
+  async def test_all_lost_is_no_number(self):
+    found = await score(a_player(Brittle(fault_rate=1.0)), 3)
+    self.assertTrue(math.isnan(found.success_rate))
+    self.assertEqual(found.interval, (0.0, 1.0))
+
+  async def test_slot_0_and_greedy_whatever_training_does(self):
+    engine = ScriptedEngine()
+    training = a_player(
+      engine=engine, choose_slot=CrossPolicy(draw_per="turn", weights=(0, 1))
+    )
+    await score(evaluation.evaluated(training))
+    self.assertEqual({spec.slot for _, spec in engine.asked}, {0})
+    self.assertEqual({spec.temperature for _, spec in engine.asked}, {0.0})
+
+  async def test_progress_is_told_task_by_task(self):
+    told = []
+    await score(
+      a_player(), 3, progress=lambda *what: told.append((what[0], what[1]))
+    )
+    self.assertEqual(told, [(1, 3), (2, 3), (3, 3)])
+
+  async def test_success_is_the_environments_word_if_it_has_one(self):
+    class Graded:
+      async def play(self, attempt):
+        return a_trajectory(status=Status.COMPLETED, reward=0.9)
+
+    found = await score(Graded(), 4)
+    self.assertEqual(found.num_successes, 0)
+    self.assertAlmostEqual(found.mean_reward, 0.9)
+
+  async def test_bug_is_raised_and_cancelling_leaves_nothing(self):
+    class Buggy:
+      async def play(self, attempt):
+        raise ZeroDivisionError
+
+    with self.assertRaises(ExceptionGroup):
+      await score(Buggy())
+    environment = Brittle()
+    engine = ScriptedEngine(gate=asyncio.Event().wait)
+    running = asyncio.create_task(score(a_player(environment, engine)))
+    await until(lambda: environment.num_open == 4)
+    running.cancel()
+    with self.assertRaises(asyncio.CancelledError):
+      await running
+    self.assertEqual(environment.num_open, 0)
+
+  async def test_metrics(self):
+    scores = {"arithmetic": await score(a_player(), 4)}
+    metrics = evaluation.metrics_of(scores)
+    self.assertEqual(metrics["eval/success/arithmetic"], 1.0)
+    self.assertEqual(metrics["eval/success"], 1.0)
+    self.assertEqual(metrics["eval/status/completed/arithmetic"], 4.0)
+    self.assertEqual(metrics["eval/lost/arithmetic"], 0.0)
+
+
+class PlayersTest(unittest.IsolatedAsyncioTestCase):
+  async def test_expert_with_and_without_tokens_score_alike(self):
+    environments = {"arithmetic": Brittle()}
+    mistakes = {"arithmetic": {"wrong_sum": 0.5}}
+    script = ScriptPlayer(
+      environments=environments, max_turns=8, mistakes=mistakes
+    )
+    tokens = ExpertPlayer(
+      environments=environments,
+      codec=codec(),
+      limits=LIMITS,
+      mistakes=mistakes,
+    )
+    without, within = await score(script, 30), await score(tokens, 30)
+    self.assertEqual(without, within)
+    self.assertTrue(0 < without.num_successes < 30)
+
+  async def test_script_has_transcript_pay_and_no_tokens(self):
+    script = ScriptPlayer(
+      environments={"arithmetic": Brittle()}, max_turns=8, mistakes={}
+    )
+    trajectory = await script.play(an_attempt())
+    self.assertEqual(trajectory.num_tokens, 0)
+    self.assertEqual([t.reward for t in trajectory.turns], [0.0, 1.0])
+    self.assertEqual(trajectory.transcript[0]["role"], "user")
+
+  async def test_script_is_stopped_by_the_turn_limit(self):
+    script = ScriptPlayer(
+      environments={"arithmetic": Brittle()}, max_turns=1, mistakes={}
+    )
+    trajectory = await script.play(an_attempt())
+    self.assertIs(trajectory.status, Status.TASK_LIMIT_REACHED)
+
+  async def test_unknown_task_is_named(self):
+    with self.assertRaises(ExceptionGroup) as caught:
+      await evaluate(
+        a_player(),
+        [Task("chess", "test", 0)],
+        concurrency=1,
+        seed=0,
+        retries=RETRIES,
+      )
+    (error,) = caught.exception.exceptions
+    self.assertIsInstance(error, ConfigError)
+    self.assertIn("'chess'; there are arithmetic", str(error))
+
+
+if __name__ == "__main__":
+  unittest.main()
