@@ -28,10 +28,9 @@ class Driver(abc.ABC):
 
   def __init__(self, engine: RolloutEngine, *, max_waiting: int = 4096):
     self.engine = engine
-    self._gate = Gate(
-      tuple(ADMITTED_PER_LANE * lanes for lanes in engine.config.lanes),
-      max_waiting,
-    )
+    capacity = tuple(ADMITTED_PER_LANE * n for n in engine.config.lanes)
+    self.max_inside = sum(capacity)
+    self._gate = Gate(capacity, max_waiting)
 
   def submit(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec

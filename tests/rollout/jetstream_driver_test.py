@@ -1,0 +1,93 @@
+"""JetStream's orchestrator keeps every driver's promises, and its own."""
+
+import threading
+import unittest
+
+import numpy as np
+import pytest
+
+from agentrl_jax.rollout.client import SamplingSpec
+from tests.rollout import small
+from tests.rollout.driver_contract import (
+  SHORT,
+  WAIT_S,
+  DriverContract,
+  mixed_requests,
+)
+
+pytest.importorskip(
+  "jetstream",
+  reason="google-jetstream is missing: pip install --no-deps "
+  "'google-jetstream>=0.2.2,<0.4' and grpcio protobuf prometheus-client "
+  "tiktoken shortuuid",
+)
+
+from agentrl_jax.rollout import jetstream_driver  # noqa: E402 (after the skip)
+
+
+class JetStreamDriverTest(DriverContract, unittest.TestCase):
+  def driver_on(self, engine, **options):
+    return jetstream_driver.JetStreamDriver(engine, **options)
+
+  def settle(self, driver, futures):
+    return [future.result(WAIT_S) for future in futures]
+
+  def test_a_swap_while_decoding_stamps_both_versions(self):
+    prompt, spec = small.prompt_of(8, 30), SamplingSpec(max_tokens=60)
+    driver = self.open(steps_per_sync=1)
+    read, seen = driver.engine.read, threading.Event()
+
+    def read_and_tell(result):
+      answered = read(result)
+      if driver.engine.stats().num_sampled[0] >= 5:
+        seen.set()
+      return answered
+
+    driver.engine.read = read_and_tell
+    future = driver.submit(prompt, spec)
+    self.assertTrue(seen.wait(WAIT_S))
+    driver.engine.versions.publish(0, small.params(30), 30)
+    answer = future.result(WAIT_S)
+    self.assertEqual(set(answer.version), {10, 30})
+    self.assertTrue(np.all(np.diff(answer.version) >= 0))
+    following = small.conversation(prompt, answer, [1, 2])
+    (again,) = self.ask(driver, [(following, SamplingSpec(max_tokens=1))])
+    self.assertEqual(again.num_reused, 0)
+
+  def test_cancelling_frees_lane_and_seat(self):
+    driver = self.open(lanes=(1, 1))
+    spec = SamplingSpec(max_tokens=90)
+    for _ in range(3):  # more often than there are seats
+      futures = [driver.submit([1], spec) for _ in range(4)]
+      for future in futures[:-1]:
+        future.cancel()
+      futures[-1].result(WAIT_S)
+    self.ask(driver, [([1], SHORT)])
+    self.assert_empty(driver)
+
+  def test_hundreds_of_requests_cancels_and_swaps_leave_nothing(self):
+    rng = np.random.default_rng(12)
+    threads = threading.active_count()
+    driver = self.open(lanes=(4, 2), driver_options=dict(max_waiting=400))
+    futures = []
+    for i, (prompt, spec) in enumerate(mixed_requests(300)):
+      futures.append(driver.submit(prompt, spec))
+      if rng.random() < 0.3:
+        futures[int(rng.integers(len(futures)))].cancel()
+      if rng.random() < 0.1:
+        driver.engine.versions.publish(
+          int(rng.integers(2)), small.params(int(rng.integers(3))), i
+        )
+    for future in futures:
+      if not future.cancelled():
+        future.result(WAIT_S)
+    # Every seat is free again if as many requests as there are seats get one.
+    self.ask(driver, [([1], SHORT)] * 8)
+    self.ask(driver, [([1], SamplingSpec(slot=1, max_tokens=2))] * 4)
+    self.assert_empty(driver)
+    driver.close()
+    self.assertEqual(threading.active_count(), threads)
+
+
+if __name__ == "__main__":
+  unittest.main()
