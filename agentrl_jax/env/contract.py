@@ -255,7 +255,7 @@ def _call(name: str, arguments: str) -> Message:
 def _resources() -> dict[str, int]:
   """What a session may hold that the garbage collector does not give back."""
   return {
-    "file descriptors": len(os.listdir("/proc/self/fd")),
+    "file descriptors": len(os.listdir("/dev/fd")),
     "threads": sum(
       not thread.name.startswith("asyncio_")  # the loop's own pool may grow
       for thread in threading.enumerate()

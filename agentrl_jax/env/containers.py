@@ -1,0 +1,201 @@
+"""A worker in a container: started, waited for, used, and removed for certain.
+
+  with engines.connect() as engine:
+    spec = ContainerSpec(image="agentrl_jax/arithmetic")
+    async with container_worker(engine, spec) as environment:
+      async with environment.open(task, seed=0) as session: ...
+
+The container is removed when the context is left, whatever happened. What a
+process that was killed left behind is found by its label:
+
+  python -m agentrl_jax.env.containers   # removes orphans
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import aiohttp
+import docker
+import docker.errors
+from docker.models.containers import Container
+
+from agentrl_jax.data.split import SPLITS
+from agentrl_jax.env import engine as engines
+from agentrl_jax.env import remote
+from agentrl_jax.env.owner import current_owner, is_gone
+from agentrl_jax.env.worker_client import ClientDeadlines, WorkerClient
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+
+_log = logging.getLogger(__name__)
+
+OWNER_LABEL = "agentrl_jax.owner"  # the process that must remove it
+PORT = 5021  # where a worker listens inside its container
+_POLL_S = 0.1
+_LAST_WORDS = 20  # lines of a dead container's log that go into the error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ContainerSpec:
+  """What is run, and how much of the machine it may use."""
+
+  image: str
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  concurrency: int = 32  # sessions at once
+  memory_mb: int = 1024
+  cpus: float = 1.0
+  pids: int = 256
+  capabilities: Sequence[str] = ()  # kept of those that Docker gives
+  start_s: float = 60.0  # until the worker answers
+  address: str = "127.0.0.1"  # of the engine's host, on which a port is opened
+
+  def __post_init__(self) -> None:
+    for name in ("concurrency", "memory_mb", "cpus", "pids", "start_s"):
+      if getattr(self, name) <= 0:
+        raise ConfigError(f"{name}={getattr(self, name)} must be more than 0")
+
+  def command(self) -> list[str]:
+    """What is added to the image's entry point, the worker's command line."""
+    options = [f"--option={key}={value}" for key, value in self.options.items()]
+    return [f"--concurrency={self.concurrency}", *options]
+
+
+@contextlib.asynccontextmanager
+async def container_worker(
+  engine: docker.DockerClient,
+  spec: ContainerSpec,
+  *,
+  splits: Sequence[str] = SPLITS,
+  deadlines: ClientDeadlines = ClientDeadlines(),  # noqa: B008 - frozen
+) -> AsyncIterator[remote.RemoteEnvironment]:
+  """The environment that a container of its own serves.
+
+  Raises `ConfigError` if there is no such image, and `EnvironmentFault` with
+  the container's last words if its worker does not answer within `start_s`.
+  """
+  name = f"agentrl-{uuid.uuid4().hex[:12]}"
+  try:
+    container = await engines.to_the_end(_start, engine, name, spec)
+    url = await _until_ready(container, spec)
+    async with remote.connect(
+      url, splits=splits, deadlines=deadlines
+    ) as environment:
+      yield environment
+  finally:
+    await engines.to_the_end(_remove, engine, name)
+
+
+def remove_orphans(engine: docker.DockerClient) -> list[str]:
+  """Removes the containers whose owner, a process of this host, is gone."""
+  found = engine.containers.list(
+    all=True, filters={"label": OWNER_LABEL}, ignore_removed=True
+  )
+  orphans = [
+    str(container.name)
+    for container in found
+    if is_gone(container.labels[OWNER_LABEL])
+  ]
+  for name in orphans:
+    _remove(engine, name)
+  return orphans
+
+
+def _start(
+  engine: docker.DockerClient, name: str, spec: ContainerSpec
+) -> Container:
+  try:
+    container = engine.containers.create(
+      spec.image,
+      spec.command(),
+      name=name,
+      labels={OWNER_LABEL: current_owner()},
+      ports={f"{PORT}/tcp": (spec.address, 0)},  # any free one
+      mem_limit=f"{spec.memory_mb}m",
+      memswap_limit=f"{spec.memory_mb}m",
+      nano_cpus=int(spec.cpus * 1e9),
+      pids_limit=spec.pids,
+      cap_drop=["ALL"],
+      cap_add=list(spec.capabilities),
+      security_opt=["no-new-privileges"],
+      init=True,
+    )
+    container.start()
+    container.reload()
+  except docker.errors.ImageNotFound as error:
+    raise ConfigError(
+      f"the engine has no image {spec.image!r}; build it with "
+      "`python -m agentrl_jax.env.images <environment>`, or pull it"
+    ) from error
+  except (docker.errors.DockerException, OSError) as error:
+    raise EnvironmentFault(
+      f"the engine cannot start {spec.image}: {error}"
+    ) from error
+  return container
+
+
+async def _until_ready(container: Container, spec: ContainerSpec) -> str:
+  """Polls until the worker answers; its URL."""
+  deadlines = ClientDeadlines(ask_s=1.0)
+  given_up_at = time.monotonic() + spec.start_s
+  async with aiohttp.ClientSession() as http:
+    while time.monotonic() < given_up_at:
+      url = await engines.to_the_end(_url, container, spec)
+      try:
+        await WorkerClient(http, url, deadlines).concurrency()
+      except EnvironmentFault:
+        await asyncio.sleep(_POLL_S)
+      else:
+        return url
+  words = await engines.to_the_end(_last_words, container)
+  raise EnvironmentFault(
+    f"the worker in {spec.image} has not answered within {spec.start_s:g} s of "
+    f"the container's start; its last words:\n{words}"
+  )
+
+
+def _url(container: Container, spec: ContainerSpec) -> str:
+  """Where the worker is reached; raises if the container has ended."""
+  container.reload()
+  bindings = container.ports.get(f"{PORT}/tcp")
+  if container.status != "running" or not bindings:
+    code = container.attrs["State"]["ExitCode"]
+    raise EnvironmentFault(
+      f"the container of {spec.image} is {container.status} (exit code {code}) "
+      f"instead of running; its last words:\n{_last_words(container)}"
+    )
+  return f"http://{spec.address}:{bindings[0]['HostPort']}/api"
+
+
+def _last_words(container: Container) -> str:
+  return str(container.logs(tail=_LAST_WORDS).decode(errors="replace"))
+
+
+def _remove(engine: docker.DockerClient, name: str) -> None:
+  try:
+    engine.api.remove_container(name, force=True, v=True)
+  except docker.errors.NotFound:
+    pass
+  except (docker.errors.DockerException, OSError) as error:
+    _log.error(
+      "container %s is left behind: %s. Once the engine answers, run "
+      "`python -m agentrl_jax.env.containers`",
+      name,
+      error,
+    )
+
+
+def main() -> None:
+  """Removes what killed processes left behind."""
+  logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+  with engines.connect() as engine:
+    removed = remove_orphans(engine)
+  _log.info("removed %d: %s", len(removed), ", ".join(removed) or "none")
+
+
+if __name__ == "__main__":
+  main()

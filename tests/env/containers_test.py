@@ -1,0 +1,164 @@
+"""Workers in real containers: they play, they die, and nothing is left."""
+
+import asyncio
+import subprocess
+import sys
+import unittest
+
+import pytest
+
+from agentrl_jax.data.messages import Message
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env import containers
+from agentrl_jax.env.containers import (
+  OWNER_LABEL,
+  ContainerSpec,
+  container_worker,
+)
+from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.env.owner import current_owner
+from agentrl_jax.env.worker_client import ClientDeadlines
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+from environments.arithmetic.environment import Arithmetic
+from tests.env.engine_for_tests import build_or_skip, connect_or_skip
+
+TASK = Task("arithmetic", "train", 0)
+
+
+class _ContainerTest(unittest.IsolatedAsyncioTestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.docker = connect_or_skip(cls)
+    cls.image = build_or_skip(cls.docker, "arithmetic")
+
+  def setUp(self):
+    self.addCleanup(self.require_nothing_left)  # first in, so last out
+
+  def require_nothing_left(self):
+    self.assertEqual(self.ours(), [], "a container is left behind")
+
+  def ours(self):
+    return self.docker.containers.list(
+      all=True,
+      filters={"label": f"{OWNER_LABEL}={current_owner()}"},
+    )
+
+  def worker(self, *, deadlines=None, image=None, **spec):
+    return container_worker(
+      self.docker,
+      ContainerSpec(image=image or self.image, **spec),
+      deadlines=deadlines or ClientDeadlines(),
+    )
+
+
+@pytest.mark.docker
+class ContainerContractTest(SessionContract, _ContainerTest):
+  """The whole contract, through a container."""
+
+  async def asyncSetUp(self):
+    self.environment = await self.enterAsyncContext(self.worker())
+    self.environment.expert = Arithmetic().expert
+
+  def make_environment(self):
+    return self.environment
+
+
+@pytest.mark.docker
+class ContainerWorkerTest(_ContainerTest):
+  async def test_plays_an_episode_within_its_limits(self):
+    local = Arithmetic(num_tasks=3)
+    async with self.worker(
+      options={"num_tasks": 3}, memory_mb=256, cpus=0.5, pids=64
+    ) as environment:
+      self.assertEqual(environment.indices("train"), range(3))
+      expert = local.expert(TASK, seed=0, mistakes={})
+      async with environment.open(TASK, seed=0) as session:
+        step = await session.reset()
+        while step.status is Status.RUNNING:
+          step = await session.step(expert.answer(step.messages))
+      (container,) = self.ours()
+      limits = container.attrs["HostConfig"]
+      _, user = container.exec_run("id -u")
+    self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
+    self.assertEqual(user.strip(), b"65534")
+    self.assertEqual(limits["Memory"], 256 << 20)
+    self.assertEqual(limits["NanoCpus"], 5 * 10**8)
+    self.assertEqual(limits["PidsLimit"], 64)
+    self.assertEqual(limits["CapDrop"], ["ALL"])
+
+  async def test_a_container_killed_in_mid_episode_is_a_fault(self):
+    async with self.worker() as environment:
+      with (
+        self.assertLogs("agentrl_jax.env.remote", "WARNING"),
+        self.assertRaisesRegex(EnvironmentFault, "cannot be asked"),
+      ):
+        async with environment.open(TASK, seed=0) as session:
+          await session.reset()
+          (container,) = self.ours()
+          await asyncio.to_thread(container.kill)
+          await session.step(Message("assistant", "hm"))
+
+  async def test_a_container_that_hangs_meets_the_deadline(self):
+    deadlines = ClientDeadlines(step_s=0.5, ask_s=3)
+    async with self.worker(deadlines=deadlines) as environment:
+      with (
+        self.assertLogs("agentrl_jax.env.remote", "WARNING"),
+        self.assertRaisesRegex(EnvironmentFault, "interact within 0.5 s"),
+      ):
+        async with environment.open(TASK, seed=0) as session:
+          await session.reset()
+          (container,) = self.ours()
+          await asyncio.to_thread(container.pause)
+          await session.step(Message("assistant", "hm"))
+
+  async def test_being_cancelled_while_it_starts_leaves_nothing(self):
+    with self.assertRaises(TimeoutError):
+      async with asyncio.timeout(0.05):
+        async with self.worker():
+          self.fail("started")
+
+  async def test_an_error_inside_leaves_nothing(self):
+    with self.assertRaises(ZeroDivisionError):
+      async with self.worker():
+        raise ZeroDivisionError
+
+  async def test_a_worker_that_does_not_start_leaves_its_last_words(self):
+    with self.assertRaisesRegex(EnvironmentFault, "(?s)exit.*it takes"):
+      async with self.worker(options={"num_taks": 3}):
+        self.fail("started")
+
+  async def test_a_missing_image_is_said(self):
+    with self.assertRaisesRegex(ConfigError, "no image 'agentrl_jax/nowhere'"):
+      async with self.worker(image="agentrl_jax/nowhere"):
+        self.fail("started")
+
+  def test_orphans_are_removed_and_nothing_else(self):
+    program = (
+      "import os\n"
+      "from agentrl_jax.env import containers, engine\n"
+      "with engine.connect() as docker:\n"
+      f"  spec = containers.ContainerSpec(image={self.image!r})\n"
+      "  containers._start(docker, f'agentrl-orphan-{os.getpid()}', spec)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    mine = containers._start(
+      self.docker, "agentrl-not-an-orphan", ContainerSpec(image=self.image)
+    )
+    try:
+      removed = containers.remove_orphans(self.docker)
+      self.assertTrue(any("agentrl-orphan" in name for name in removed))
+      self.assertEqual([c.name for c in self.ours()], [mine.name])
+      self.assertEqual(containers.remove_orphans(self.docker), [])
+    finally:
+      mine.remove(force=True)
+
+
+class ContainerSpecTest(unittest.TestCase):
+  def test_limits_are_checked(self):
+    with self.assertRaisesRegex(ConfigError, "memory_mb=0"):
+      ContainerSpec(image="i", memory_mb=0)
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,26 @@
+"""The Docker engine of the tests: a real one, or a skip that says so."""
+
+import os
+import unittest
+
+from agentrl_jax.env import engine, images
+from agentrl_jax.errors import ConfigError
+
+
+def connect_or_skip(test: type[unittest.TestCase]):
+  """An engine for a whole class of tests, closed with it."""
+  try:
+    return test.enterClassContext(engine.connect())
+  except ConfigError as error:
+    raise unittest.SkipTest(f"{error}, or run .ci/run") from error
+
+
+def build_or_skip(docker, name: str) -> str:
+  """The environment's image, on the base that AGENTRL_BASE_IMAGE names."""
+  base = os.environ.get("AGENTRL_BASE_IMAGE")
+  if base is None and not docker.images.list("python:3.11-slim"):
+    raise unittest.SkipTest(
+      "no base image: `docker pull python:3.11-slim`, or name another one in "
+      "AGENTRL_BASE_IMAGE (.ci/make_base makes one without a registry)"
+    )
+  return images.build_image(docker, name, base=base)
