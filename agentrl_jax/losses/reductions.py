@@ -3,7 +3,8 @@
 The choice of reduction decides which token weighs how much. None of them reads
 x off the mask, where it may be NaN, in value or gradient.
 
-Axes: B rows, T tokens. A row is one sequence, or several packed end to end.
+Axes: B rows, T tokens, S segments of a row. A row is one sequence, or several
+packed end to end.
 """
 
 import dataclasses
@@ -86,33 +87,53 @@ def segment_mean(
     num_segments: at most so many per row.
   """
   _check(x_BT, mask_BT)
-  chex.assert_equal_shape([x_BT, segment_BT])
-  segment_sum = jax.vmap(
-    functools.partial(jax.ops.segment_sum, num_segments=num_segments)
-  )
-  masked_BT = jnp.where(mask_BT, x_BT, 0).astype(jnp.float32)
-  total_BS = segment_sum(masked_BT, segment_BT)
-  length_BS = segment_sum(mask_BT.astype(jnp.int32), segment_BT)
+  total_BS, length_BS = _per_segment(x_BT, mask_BT, segment_BT, num_segments)
   return Mean(
     jnp.sum(total_BS / jnp.maximum(length_BS, 1)), jnp.sum(length_BS > 0)
   )
 
 
 def fixed_length_mean(
-  x_BT: jax.Array, mask_BT: jax.Array, *, length: int
+  x_BT: jax.Array,
+  mask_BT: jax.Array,
+  segment_BT: jax.Array | None = None,
+  num_segments: int = 1,
+  *,
+  length: int,
 ) -> Mean:
   """Every token weighs the same, and no more in a batch of short answers.
 
-    mean_b (sum_t m x / length)
+    mean over sequences of (sum_t m x / length)
 
-  over rows with a trained token. The divisor is a constant, such as the
-  longest answer allowed, so that neither a sequence's own length (as in
-  `sequence_mean`) nor its neighbours' (as in `token_mean`) changes the weight
-  of a token: Dr. GRPO (arXiv:2503.20783, section 3.1). For unpacked rows.
+  over sequences with a trained token: rows, or segments if `segment_BT` is
+  given. The divisor is a constant, such as the longest answer allowed, so that
+  neither a sequence's own length (as in `sequence_mean`) nor its neighbours'
+  (as in `token_mean`) changes the weight of a token: Dr. GRPO
+  (arXiv:2503.20783, section 3.1).
   """
   _check(x_BT, mask_BT)
-  num_rows = jnp.sum(jnp.any(mask_BT, axis=1))
-  return Mean(_sum(x_BT, mask_BT) / length, num_rows)
+  if segment_BT is None:
+    segment_BT = jnp.zeros(mask_BT.shape, jnp.int32)
+  total_BS, length_BS = _per_segment(x_BT, mask_BT, segment_BT, num_segments)
+  return Mean(jnp.sum(total_BS) / length, jnp.sum(length_BS > 0))
+
+
+def _per_segment(
+  x_BT: jax.Array,
+  mask_BT: jax.Array,
+  segment_BT: jax.Array,
+  num_segments: int,
+) -> tuple[jax.Array, jax.Array]:
+  """Total and number of the trained tokens of each (row, segment)."""
+  chex.assert_equal_shape([x_BT, segment_BT])
+  segment_sum = jax.vmap(
+    functools.partial(jax.ops.segment_sum, num_segments=num_segments)
+  )
+  masked_BT = jnp.where(mask_BT, x_BT, 0).astype(jnp.float32)
+  return (
+    segment_sum(masked_BT, segment_BT),
+    segment_sum(mask_BT.astype(jnp.int32), segment_BT),
+  )
 
 
 def _sum(

@@ -36,7 +36,7 @@ def _segments(seed: int):
 
 def _both(name: str, **settings):
   return (
-    name,
+    f"{name}_of_segments" if "segment_BT" in settings else name,
     functools.partial(getattr(reductions, name), **settings),
     functools.partial(getattr(reference, name), **settings),
   )
@@ -49,7 +49,14 @@ ALL = (
     "segment_mean", segment_BT=_segments(seed=9), num_segments=NUM_SEGMENTS
   ),
   _both("fixed_length_mean", length=5),
+  _both(
+    "fixed_length_mean",
+    segment_BT=_segments(seed=9),
+    num_segments=NUM_SEGMENTS,
+    length=5,
+  ),
 )
+ROWS = tuple(case for case in ALL if "segment_BT" not in case[1].keywords)
 
 
 class ReductionsTest(chex.TestCase):
@@ -90,9 +97,7 @@ class ReductionsTest(chex.TestCase):
     self.assertEqual(value(x_BT), 0)
     np.testing.assert_array_equal(jax.grad(value)(x_BT), np.zeros((B, T)))
 
-  @parameterized.named_parameters(
-    *(case for case in ALL if "seg" not in case[0])
-  )
+  @parameterized.named_parameters(*ROWS)
   def test_no_rows_are_a_mean_of_zero(self, reduce, _):
     empty = jnp.zeros((0, T)), jnp.zeros((0, T), bool)
     self.assertEqual(reduce(*empty).value(), 0)
@@ -171,9 +176,7 @@ class SegmentMeanTest(parameterized.TestCase):
 
 
 class MeanTest(parameterized.TestCase):
-  @parameterized.named_parameters(
-    *(case for case in ALL if "seg" not in case[0])
-  )
+  @parameterized.named_parameters(*ROWS)
   def test_micro_batches_add_up_to_the_whole(self, reduce, _):
     x_BT, mask_BT = _inputs(seed=3)
     whole = reduce(x_BT, mask_BT)

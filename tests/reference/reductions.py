@@ -23,6 +23,15 @@ def sequence_mean(x_BT, mask_BT):
   return segment_mean(x_BT, mask_BT, np.zeros(x_BT.shape, int), 1)
 
 
-def fixed_length_mean(x_BT, mask_BT, *, length):
-  total, _ = token_mean(x_BT, mask_BT)
-  return total / length, sum(1 for mask_T in mask_BT if any(mask_T))
+def fixed_length_mean(
+  x_BT, mask_BT, segment_BT=None, num_segments=1, *, length
+):
+  if segment_BT is None:
+    segment_BT = np.zeros(x_BT.shape, int)
+  total, sequences = 0.0, set()
+  for b, t in np.ndindex(x_BT.shape):
+    segment = int(segment_BT[b, t])
+    if mask_BT[b, t] and 0 <= segment < num_segments:
+      total += float(x_BT[b, t])
+      sequences.add((b, segment))
+  return total / length, len(sequences)

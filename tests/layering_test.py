@@ -1,0 +1,223 @@
+"""The building stands on its ground floor: imports only ever point down.
+
+Reads every import in the source, wherever in a file it stands, and starts the
+parts that promise to need no jax in a process of their own.
+"""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+from absl.testing import absltest, parameterized
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = "agentrl_jax"
+
+# A floor may import itself, what EVERYONE_MAY, and what is named here.
+MAY_IMPORT = {
+  "agentrl_jax.losses": set(),
+  "agentrl_jax.model": set(),
+  "agentrl_jax.data": set(),
+  "agentrl_jax.env": {"agentrl_jax.data"},
+  "agentrl_jax.rollout": {"agentrl_jax.model", "agentrl_jax.data"},
+  "agentrl_jax.controller": {
+    "agentrl_jax.data",
+    "agentrl_jax.env",
+    "agentrl_jax.rollout.client",
+  },
+  "agentrl_jax.train": {
+    "agentrl_jax.losses",
+    "agentrl_jax.model",
+    "agentrl_jax.data",
+  },
+  "environments": {"agentrl_jax.env", "agentrl_jax.data"},
+  "configs": set(),
+}
+EVERYONE_MAY = {"agentrl_jax.errors", "agentrl_jax.metrics"}
+OURS = ("agentrl_jax", "environments", "configs", "launch", "bench", "tests")
+
+# What stands in these files can be imported where there is no jax.
+WITHOUT_JAX = (
+  "agentrl_jax/errors.py",
+  "agentrl_jax/metrics.py",
+  "agentrl_jax/data/**/*.py",
+  "agentrl_jax/env/**/*.py",
+  "agentrl_jax/controller/**/*.py",
+  "agentrl_jax/rollout/client.py",
+  "environments/**/*.py",
+  "configs/**/*.py",
+)
+BUT_WITH_JAX = {"agentrl_jax.data.batch"}
+# Works without, but imports grain, which loads jax where it finds it.
+LOADS_JAX_IF_THERE = {"agentrl_jax.data.task_source"}
+HEAVY = {"jax", "flax", "optax", "orbax"}
+
+
+def imports_of(source: str) -> set[str]:
+  """Full names of what a source imports; a relative one starts with a dot."""
+  found = set()
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.Import):
+      found |= {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      module = "." * node.level + (node.module or "")
+      found |= {f"{module}.{alias.name}" for alias in node.names}
+  return found
+
+
+def is_within(name: str, package: str) -> bool:
+  """Whether a dotted name is the package, or something in it."""
+  return name == package or name.startswith(f"{package}.")
+
+
+def floor_of(path: pathlib.Path) -> str | None:
+  """The floor that a file belongs to; None for the top and the ground."""
+  module = module_of(path)
+  return next((f for f in MAY_IMPORT if is_within(module, f)), None)
+
+
+def module_of(path: pathlib.Path) -> str:
+  """The dotted name that a file is imported by."""
+  parts = path.relative_to(ROOT).with_suffix("").parts
+  return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def upward_imports(floor: str, source: str) -> set[str]:
+  """What a file of that floor imports and may not."""
+  allowed = MAY_IMPORT[floor] | EVERYONE_MAY | {floor}
+  return {
+    name
+    for name in imports_of(source)
+    if name.startswith(".")
+    or (
+      name.split(".")[0] in OURS
+      and not any(is_within(name, package) for package in allowed)
+    )
+  }
+
+
+def modules_without_jax() -> set[str]:
+  """The dotted names of the files that need no jax."""
+  return {
+    module_of(path) for pattern in WITHOUT_JAX for path in ROOT.glob(pattern)
+  } - BUT_WITH_JAX
+
+
+def packages_loaded_by(
+  modules: set[str], *, absent: set[str] = frozenset()
+) -> set[str]:
+  """The packages in a fresh process after these imports.
+
+  Those in `absent` cannot be imported there, as if not installed.
+  """
+  program = "\n".join(
+    [
+      "import importlib, sys",
+      *(f"sys.modules[{name!r}] = None" for name in sorted(absent)),
+      *(f"importlib.import_module({name!r})" for name in sorted(modules)),
+      "found = [n for n, module in sys.modules.items() if module is not None]",
+      "print(*{name.partition('.')[0] for name in found})",
+    ]
+  )
+  finished = subprocess.run(
+    [sys.executable, "-c", program],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  if finished.returncode:
+    raise AssertionError(f"importing {modules} failed:\n{finished.stderr}")
+  return set(finished.stdout.split())
+
+
+class LayeringTest(parameterized.TestCase):
+  def test_imports_point_down(self):
+    files = [
+      path
+      for folder in (PACKAGE, "environments", "configs")
+      for path in sorted((ROOT / folder).rglob("*.py"))
+      if floor_of(path) is not None
+    ]
+    self.assertNotEmpty(files)
+    for path in files:
+      with self.subTest(str(path.relative_to(ROOT))):
+        self.assertEmpty(upward_imports(floor_of(path), path.read_text()))
+
+  def test_every_floor_is_named(self):
+    floors = {
+      f"{PACKAGE}.{path.parent.name}"
+      for path in (ROOT / PACKAGE).glob("*/__init__.py")
+    }
+    self.assertContainsSubset(floors, MAY_IMPORT)
+
+  def test_environments_do_not_know_each_other(self):
+    for path in sorted((ROOT / "environments").glob("*/**/*.py")):
+      name = path.relative_to(ROOT).parts[1]
+      others = {
+        found
+        for found in imports_of(path.read_text())
+        if is_within(found, "environments")
+        and not is_within(found, f"environments.{name}")
+      }
+      with self.subTest(str(path.relative_to(ROOT))):
+        self.assertEmpty(others)
+
+  def test_losses_import_jax_and_chex_only(self):
+    known = {"jax", "chex"} | set(sys.stdlib_module_names)
+    for path in sorted((ROOT / PACKAGE / "losses").glob("*.py")):
+      found = {
+        name
+        for name in imports_of(path.read_text())
+        if not is_within(name, f"{PACKAGE}.losses")
+      }
+      with self.subTest(path.name):
+        self.assertContainsSubset({n.split(".")[0] for n in found}, known)
+
+  def test_losses_load_no_flax_optax_or_orbax(self):
+    loaded = packages_loaded_by({"agentrl_jax.losses"})
+    self.assertEqual(loaded & HEAVY, {"jax"})
+
+  def test_what_waits_needs_no_jax(self):
+    modules = modules_without_jax()
+    self.assertIn("agentrl_jax.data.task_source", modules)
+    loaded = packages_loaded_by(modules, absent=HEAVY)
+    self.assertContainsSubset({"agentrl_jax", "environments"}, loaded)
+
+  def test_what_waits_loads_no_jax(self):
+    modules = modules_without_jax() - LOADS_JAX_IF_THERE
+    self.assertIn("agentrl_jax.controller.episode", modules)
+    loaded = packages_loaded_by(modules)
+    self.assertContainsSubset({"agentrl_jax", "environments"}, loaded)
+    self.assertEmpty(loaded & HEAVY)
+
+  @parameterized.parameters(
+    ("agentrl_jax.losses", "from agentrl_jax.data import batch"),
+    ("agentrl_jax.train", "import agentrl_jax.controller.episode"),
+    ("agentrl_jax.controller", "from agentrl_jax.rollout import engine"),
+    ("agentrl_jax.controller", "from agentrl_jax.rollout.clients import A"),
+    ("agentrl_jax.controller", "def f():\n  import agentrl_jax.train"),
+    ("agentrl_jax.model", "from agentrl_jax import train"),
+    ("agentrl_jax.data", "from . import trajectory"),
+    ("environments", "from agentrl_jax.controller import episode"),
+    ("agentrl_jax.env", "import environments.arithmetic"),
+    ("configs", "import launch.train"),
+  )
+  def test_the_inspector_sees(self, floor, source):
+    self.assertLen(upward_imports(floor, source), 1)
+
+  @parameterized.parameters(
+    ("agentrl_jax.controller", "from agentrl_jax.rollout.client import A"),
+    ("agentrl_jax.controller", "from agentrl_jax.rollout import client"),
+    ("agentrl_jax.model", "from agentrl_jax import errors, metrics"),
+    ("agentrl_jax.losses", "import agentrl_jax.losses.kl"),
+    ("environments", "from environments.dbbench import words"),
+    ("agentrl_jax.train", "import jax, flax"),
+  )
+  def test_the_inspector_lets_pass(self, floor, source):
+    self.assertEmpty(upward_imports(floor, source))
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,43 @@
+"""AgentRL's whole objective (arXiv:2510.04206), from logits to one number."""
+
+import numpy as np
+
+from tests.reference import (
+  advantages,
+  kl,
+  logprobs,
+  policy_gradient,
+  ratios,
+  reductions,
+)
+
+
+def objective(logits_BTV, batch, *, temperature, kl_weight):
+  """`batch` is a mapping of numpy arrays; one trajectory per row."""
+  mask_BT = batch["mask_BT"]
+  logprob_BT = logprobs.token_logprob(
+    logits_BTV, batch["token_BT"], temperature
+  )
+  advantage_B = advantages.group_advantage(
+    batch["reward_B"], batch["group_B"], valid_N=np.ones(len(mask_BT), bool)
+  )
+  advantage_BT = advantages.task_normalise(
+    np.broadcast_to(advantage_B[:, None], mask_BT.shape),
+    np.broadcast_to(batch["task_B"][:, None], mask_BT.shape),
+    mask_BT,
+  )
+  loss_BT = policy_gradient.clipped_surrogate(
+    ratios.log_ratio(logprob_BT, batch["behavior_logprob_BT"], mask_BT),
+    advantage_BT,
+    clip_low=0.2,
+    clip_high=0.2,
+    dual_clip=3.0,
+  )
+  divergence_BT = kl.k3(
+    ratios.log_ratio(logprob_BT, batch["reference_logprob_BT"], mask_BT),
+    limit=10.0,
+  )
+  total, weight = reductions.token_mean(
+    loss_BT + kl_weight * divergence_BT, mask_BT
+  )
+  return total / weight
