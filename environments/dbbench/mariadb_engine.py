@@ -39,24 +39,6 @@ STATEMENT_TIMEOUT = 1969  # MariaDB's error for max_statement_time
 SESSION_SETTINGS = "SET sql_mode = 'NO_ENGINE_SUBSTITUTION'"
 COLLATION = "utf8mb4_unicode_520_ci"
 
-# The driver does not hand over SQLSTATE, which MySQL's connector prints.
-_STATES = {
-  1044: "42000",
-  1050: "42S01",
-  1051: "42S02",
-  1052: "23000",
-  1054: "42S22",
-  1055: "42000",
-  1064: "42000",
-  1065: "42000",
-  1111: "HY000",
-  1136: "21S01",
-  1140: "42000",
-  1142: "42000",
-  1146: "42S02",
-  1305: "42000",
-}
-
 
 class MariaDBEngine(Engine):
   """Databases on a given server, or on one that it starts at first use."""
@@ -181,7 +163,7 @@ class MariaDBDatabase(Database):
 
   def read(self, table: Table) -> list[Row]:
     """All rows of a table; none if it or a column is gone."""
-    columns = ", ".join(map(_quoted, table.columns))
+    columns = ", ".join(map(_quoted, table.sql_columns))
     sql = f"SELECT {columns} FROM {_quoted(self._name)}.{_quoted(table.name)}"
     with (
       self._busy,
@@ -244,7 +226,7 @@ class MariaDBDatabase(Database):
 
 
 def _fill(cursor: Any, table: Table) -> None:
-  columns = ", ".join(f"{_quoted(column)} TEXT" for column in table.columns)
+  columns = ", ".join(f"{_quoted(column)} TEXT" for column in table.sql_columns)
   cursor.execute(f"CREATE TABLE {_quoted(table.name)} ({columns})")
   marks = ", ".join(["%s"] * len(table.columns))
   if table.rows:
@@ -271,4 +253,5 @@ def _in_words(error: pymysql.err.MySQLError) -> str:
   code, *rest = error.args
   if code == STATEMENT_TIMEOUT:
     return TIMED_OUT
-  return f"{code} ({_STATES.get(code, 'HY000')}): {rest[0] if rest else ''}"
+  state = getattr(error, "sqlstate", None) or "HY000"  # since PyMySQL 1.2
+  return f"{code} ({state}): {rest[0] if rest else ''}"

@@ -7,15 +7,18 @@ nothing that reaches beyond the database (ATTACH, PRAGMA) ever does.
 """
 
 import dataclasses
+import decimal
 import functools
+import itertools
 import logging
 
-import sqlglot
-from sqlglot import exp
+from sqlglot import Token, TokenType, exp
+from sqlglot.dialects.mysql import MySQL
 from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import ErrorLevel, SqlglotError
 
-from environments.dbbench.mysql_types import MySQLType, type_of
+from environments.dbbench.mysql_functions import AS_TEXT
+from environments.dbbench.mysql_types import TEXT, MySQLType, type_of
 
 MAX_SQL_CHARS = 20_000  # longer statements are refused before they are parsed
 CACHE_SIZE = 4096  # statements; the attempts of a group share many
@@ -31,6 +34,9 @@ _RUNS = (
 )
 # These do nothing here: every statement is committed as soon as it has run.
 _EMPTY = (exp.Transaction, exp.Commit, exp.Rollback, exp.Set, exp.Use)
+_BEFORE_A_TABLE = frozenset(
+  {TokenType.FROM, TokenType.JOIN, TokenType.INTO, TokenType.UPDATE}
+)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
 
 logging.getLogger("sqlglot").addFilter(
@@ -66,6 +72,9 @@ class _Dialect(SQLite):
     IDENTIFIERS = ["`"]
 
 
+_MYSQL = MySQL()
+
+
 @functools.lru_cache(maxsize=CACHE_SIZE)
 def translate(sql: str) -> Statement:
   """The statement for SQLite. Raises `NotMySQL` for what MySQL would refuse."""
@@ -81,9 +90,11 @@ def translate(sql: str) -> Statement:
   if not isinstance(tree, _RUNS):
     raise NotMySQL(sql)
   types = _result_types(tree)
+  written = _written(tree)
   for node in list(tree.walk(bfs=False)):
     _rewrite(node)
-  _keep_literals(tree)
+  for cell in written:
+    _write_as_text(cell)
   return Statement(
     tree.sql(_Dialect, unsupported_level=ErrorLevel.IGNORE), types
   )
@@ -93,7 +104,9 @@ def _parsed(sql: str) -> exp.Expr:
   if len(sql) > MAX_SQL_CHARS:
     raise NotMySQL(sql)
   try:
-    trees = sqlglot.parse(sql, read="mysql")
+    tokens = _MYSQL.tokenize(sql)
+    _require_names(tokens, sql)
+    trees = _MYSQL.parser().parse(tokens, sql)
   except SqlglotError as error:
     raise NotMySQL(_near(error, sql)) from error
   except RecursionError as error:
@@ -104,15 +117,20 @@ def _parsed(sql: str) -> exp.Expr:
   return found[0]
 
 
+def _require_names(tokens: list[Token], sql: str) -> None:
+  """Refuses what sqlglot would let pass: FROM 'name', and a, FROM."""
+  for token, following in itertools.pairwise(tokens):
+    kinds = token.token_type, following.token_type
+    if kinds == (TokenType.COMMA, TokenType.FROM) or (
+      kinds[0] in _BEFORE_A_TABLE and kinds[1] == TokenType.STRING
+    ):
+      raise NotMySQL(sql[following.start :])
+
+
 def _near(error: SqlglotError, sql: str) -> str:
-  """The rest of the statement from where the parser gave up."""
+  """The statement from where the parser gave up."""
   for place in getattr(error, "errors", ()):
-    highlight = place.get("highlight") or ""
-    start = sql.find(
-      highlight, max(0, (place.get("col") or 0) - 1 - len(highlight))
-    )
-    if highlight and start >= 0:
-      return sql[start:]
+    return f"{place.get('highlight') or ''}{place.get('end_context') or ''}"
   return sql
 
 
@@ -134,18 +152,21 @@ def _result_types(tree: exp.Expr) -> tuple[MySQLType | None, ...]:
 
 
 def _rewrite(node: exp.Expr) -> None:
-  """Makes one comparison of the tree compare as MySQL does, in place."""
+  """Makes one node of the tree do as MySQL does, in place."""
   if isinstance(node, _COMPARISONS):
-    _rewrite_operands(node, node.this, [node.expression])
+    if not isinstance(node.parent, exp.Update) or node.arg_key != "expressions":
+      _rewrite_operands(node.this, [node.expression])
   elif isinstance(node, exp.Between):
-    _rewrite_operands(node, node.this, [node.args["low"], node.args["high"]])
+    _rewrite_operands(node.this, [node.args["low"], node.args["high"]])
   elif isinstance(node, exp.In) and node.expressions:
-    _rewrite_operands(node, node.this, node.expressions)
+    _rewrite_operands(node.this, node.expressions)
+  elif isinstance(node, exp.Left):
+    node.replace(exp.func("SUBSTR", node.this, "1", node.expression))
+  elif isinstance(node, exp.Right):
+    node.replace(exp.func("SUBSTR", node.this, exp.Neg(this=node.expression)))
 
 
-def _rewrite_operands(
-  node: exp.Expr, left: exp.Expr, right: list[exp.Expr]
-) -> None:
+def _rewrite_operands(left: exp.Expr, right: list[exp.Expr]) -> None:
   types = [type_of(operand) for operand in (left, *right)]
   if None in types:
     return
@@ -163,18 +184,28 @@ def _plus_zero(operand: exp.Expr) -> exp.Add:
   return exp.Add(this=operand.copy(), expression=exp.Literal.number(0))
 
 
-def _keep_literals(tree: exp.Expr) -> None:
-  """Numbers written into TEXT columns stay as written: 1.50, not 1.5."""
+def _written(tree: exp.Expr) -> list[exp.Expr]:
+  """The expressions whose values go into columns."""
   if isinstance(tree, exp.Update):
-    written = [pair.expression for pair in tree.expressions]
-  elif isinstance(tree, exp.Insert) and isinstance(tree.expression, exp.Values):
-    written = [
-      cell for row in tree.expression.expressions for cell in row.expressions
-    ]
-  else:
-    return
-  for cell in written:
-    number = cell.this if isinstance(cell, exp.Neg) else cell
-    if isinstance(number, exp.Literal) and not number.is_string:
-      sign = "-" if cell is not number else ""
-      cell.replace(exp.Literal.string(sign + str(number.this)))
+    return [pair.expression for pair in tree.expressions]
+  if isinstance(tree, exp.Insert) and isinstance(tree.expression, exp.Values):
+    rows = tree.expression.expressions
+    return [cell for row in rows for cell in row.expressions]
+  return []
+
+
+def _write_as_text(cell: exp.Expr) -> None:
+  """Numbers go into TEXT columns in MySQL's form: 1.50 stays, 10.0 is 10."""
+  number = cell.this if isinstance(cell, exp.Neg) else cell
+  if not isinstance(number, exp.Literal):
+    if type_of(cell) not in (TEXT, None):
+      cell.replace(exp.func(AS_TEXT, cell.copy()))
+  elif not number.is_string:
+    sign = "-" if cell is not number else ""
+    cell.replace(exp.Literal.string(sign + _digits(str(number.this))))
+
+
+def _digits(literal: str) -> str:
+  """007 is 7, .5 is 0.5, 1.50 stays, and 1e2 is 100."""
+  value = decimal.Decimal(literal)
+  return f"{value.normalize() if 'e' in literal.lower() else value:f}"

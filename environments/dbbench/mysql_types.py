@@ -31,6 +31,8 @@ class MySQLType:
       return cell
     if self.family == "double":
       return float(cell)
+    if self.family == "int":
+      return int(cell)
     if self.family == "decimal":
       digits = decimal.Decimal(1).scaleb(-self.scale)
       return decimal.Decimal(repr(cell)).quantize(
@@ -142,6 +144,27 @@ def _of_inner(node: exp.Expr) -> MySQLType | None:
   return type_of(node.this)
 
 
+def _of_sign(node: exp.Expr) -> MySQLType | None:
+  inner = type_of(node.this)
+  return DOUBLE if inner == TEXT else inner
+
+
+def _of_whole(node: exp.Expr) -> MySQLType | None:
+  """Of FLOOR and CEILING: an integer, but a double's stays a double."""
+  inner = type_of(node.this)
+  if inner is None or inner.family in ("text", "double"):
+    return inner and DOUBLE
+  return INT
+
+
+def _of_subquery(node: exp.Expr) -> MySQLType | None:
+  """Of a query that stands for its only value."""
+  query = node.this
+  if not isinstance(query, exp.Select) or len(query.expressions) != 1:
+    return None
+  return type_of(query.expressions[0])
+
+
 def _always(result: MySQLType) -> Callable[[exp.Expr], MySQLType]:
   return lambda node: result
 
@@ -152,7 +175,10 @@ _RULES: tuple[tuple[type | tuple[type, ...], _Rule], ...] = (
   (_TEXTS, _always(TEXT)),
   (exp.Sum, _of_sum),
   (exp.Avg, _of_average),
-  ((exp.Max, exp.Min, exp.Paren, exp.Neg, exp.Abs, exp.Alias), _of_inner),
+  ((exp.Max, exp.Min, exp.Paren, exp.Alias), _of_inner),
+  ((exp.Neg, exp.Abs), _of_sign),
+  ((exp.Floor, exp.Ceil), _of_whole),
+  (exp.Subquery, _of_subquery),
   ((exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod), _of_arithmetic),
   (exp.Cast, _of_cast),
   (exp.Round, _of_round),

@@ -26,6 +26,20 @@ class Table:
           f"{row!r}"
         )
 
+  @property
+  def sql_columns(self) -> tuple[str, ...]:
+    """Column names that a database takes: none empty, no two alike.
+
+    A few of AgentBench's tables have headers that MySQL refuses.
+    """
+    names: list[str] = []
+    for position, column in enumerate(self.columns, 1):
+      name = column.rstrip()
+      if not name or name.lower() in (known.lower() for known in names):
+        name = f"{name}_{position}".lstrip("_")
+      names.append(name)
+    return tuple(names)
+
 
 @dataclasses.dataclass(frozen=True)
 class Problem:

@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from agentrl_jax.errors import EnvironmentFault
-from environments.dbbench import mysql_dialect
+from environments.dbbench import mysql_dialect, mysql_functions
 from environments.dbbench.engine import (
   MAX_NEAR_CHARS,
   SYNTAX_ERROR,
@@ -102,6 +102,7 @@ class SQLiteDatabase(Database):
     self._connection = sqlite3.connect(
       ":memory:", isolation_level=None, check_same_thread=False
     )
+    mysql_functions.install(self._connection)
     for table in tables:
       self._create(table)
     self._wall_in()
@@ -137,7 +138,7 @@ class SQLiteDatabase(Database):
 
   def read(self, table: Table) -> list[Row]:
     """The same, for callers without an event loop."""
-    columns = ", ".join(map(_quoted, table.columns))
+    columns = ", ".join(map(_quoted, table.sql_columns))
     try:
       with self._busy:
         self._stop_at = float("inf")
@@ -176,16 +177,24 @@ class SQLiteDatabase(Database):
       return self._cut(_in_mysqls_words(error, sql))
 
   def _create(self, table: Table) -> None:
+    collation = _collation(table)
     columns = ", ".join(
-      f"{_quoted(column)} TEXT COLLATE NOCASE" for column in table.columns
+      f"{_quoted(column)} TEXT COLLATE {collation}"
+      for column in table.sql_columns
     )
-    self._connection.execute(f"CREATE TABLE {_quoted(table.name)} ({columns})")
     marks = ", ".join("?" * len(table.columns))
-    self._connection.execute("BEGIN")
-    self._connection.executemany(
-      f"INSERT INTO {_quoted(table.name)} VALUES ({marks})", table.rows
-    )
-    self._connection.execute("COMMIT")
+    connection = self._connection
+    try:
+      connection.execute(f"CREATE TABLE {_quoted(table.name)} ({columns})")
+      connection.execute("BEGIN")
+      connection.executemany(
+        f"INSERT INTO {_quoted(table.name)} VALUES ({marks})", table.rows
+      )
+      connection.execute("COMMIT")
+    except sqlite3.Error as error:
+      raise EnvironmentFault(
+        f"SQLite refuses the table {table.name!r}: {error}"
+      ) from error
 
   def _wall_in(self) -> None:
     self._connection.execute(f"PRAGMA max_page_count = {MAX_PAGES}")
@@ -207,6 +216,12 @@ class SQLiteDatabase(Database):
 
   def _cut(self, text: str) -> str:
     return cut(text, self._max_result_chars)
+
+
+def _collation(table: Table) -> str:
+  """SQLite's own where it will do: a collation in Python is slower."""
+  plain = all(cell.isascii() for row in table.rows for cell in row)
+  return "NOCASE" if plain else mysql_functions.COLLATION
 
 
 def _quoted(name: str) -> str:
