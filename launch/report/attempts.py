@@ -12,6 +12,7 @@ from agentrl_jax.metrics import Row
 from launch.report.curves import RL
 from launch.report.numbers import count, duration, percent
 
+_FINISHED = "rollout/finished"
 _STATUS = "rollout/status/"
 
 
@@ -24,7 +25,7 @@ class AttemptsTable:
 
 
 _SHOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-  ("rollout/finished", "attempts", count),
+  (_FINISHED, "attempts", count),
   ("rollout/sampled_tokens", "sampled tokens", count),
   ("rollout/turns", "turns per attempt*", lambda value: f"{value:.1f}"),
   ("rollout/tokens", "tokens per attempt*", lambda value: f"{value:.0f}"),
@@ -44,12 +45,11 @@ def attempts_table(rows: Sequence[Row]) -> AttemptsTable | None:
   if not last:
     return None
   (values,) = last
-  first, *_ = _SHOWN
   tasks = tuple(
     sorted(
-      name.removeprefix(f"{first[0]}/")
+      name.removeprefix(f"{_FINISHED}/")
       for name in values
-      if name.startswith(f"{first[0]}/")
+      if name.startswith(f"{_FINISHED}/")
     )
   )
   if not tasks:

@@ -8,6 +8,7 @@ says so in the panel where something was not recorded.
 import dataclasses
 import io
 import pathlib
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -143,7 +144,8 @@ def panel_svgs(
 
 
 def _svg(panel: Panel, data: Data, width: float) -> str:
-  # The salt keeps apart, on their common page, the names that drawings define.
+  # Drawings share a page: the salt keeps apart the names that they use, and
+  # those of groups, which are the same in all and used by none, are left out.
   salt = {"svg.hashsalt": f"{panel.title} {width}"}
   with matplotlib.rc_context(_SETTINGS | salt):
     figure = Figure(figsize=(width, panel.height), layout="constrained")
@@ -153,4 +155,5 @@ def _svg(panel: Panel, data: Data, width: float) -> str:
       buffer, format="svg", transparent=True, metadata={"Date": None}
     )
   written = buffer.getvalue()
-  return css_colours(written[written.index("<svg") :])
+  drawing = re.sub(r'<g id="[^"]*"', "<g", written[written.index("<svg") :])
+  return css_colours(drawing)

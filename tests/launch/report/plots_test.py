@@ -43,13 +43,17 @@ class PlotsTest(unittest.TestCase):
 
   def test_drawings_define_no_name_twice(self):
     drawings = plots.panel_svgs(self.rows, synthetic_run.evaluations())
+    written = [svg for d in drawings for svg in (d.svg, d.wide_svg)]
     names = [
-      name
-      for drawing in drawings
-      for svg in (drawing.svg, drawing.wide_svg)
-      for name in set(re.findall(r'<clipPath id="(\w+)"', svg))
+      name for svg in written for name in re.findall(r' id="(.+?)"', svg)
     ]
-    self.assertTrue(names)
+    used = {
+      name
+      for svg in written
+      for name in re.findall(r"""(?:url\(|href=")#([^")]+)""", svg)
+    }
+    self.assertTrue(used)
+    self.assertEqual(used - set(names), set())
     self.assertEqual(len(names), len(set(names)))
 
   def test_the_same_run_gives_the_same_drawing(self):
@@ -113,7 +117,7 @@ class PlotsTest(unittest.TestCase):
       )
     ]
     svg = plots.panel_svgs(rows, [])[0].svg
-    self.assertIn("&lt;b&gt;$x$", svg)
+    self.assertIn(">&lt;b&gt;$x$</text>", svg)
     self.assertNotIn("<b>", svg)
 
 

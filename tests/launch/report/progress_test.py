@@ -89,6 +89,14 @@ class StageProgressTest(unittest.TestCase):
     self.assertIn("webshop 25.0\xa0%", lines[2])  # stays until a newer comes
     self.assertNotIn("\x1b", self.out.getvalue())
 
+  def test_a_resumed_stage_begins_where_it_stopped(self):
+    with self.open(is_terminal=False, initial_step=4) as progress:
+      self.clock.now_s += 2.0
+      progress.update(6, {})
+    first, last = self.out.getvalue().splitlines()
+    self.assertTrue(first.startswith("RL 4/10 | ? steps/s"), first)
+    self.assertTrue(last.startswith("RL 6/10 | 1.0 steps/s"), last)
+
   def test_on_a_terminal_it_redraws(self):
     with self.open(is_terminal=True) as progress:
       self.clock.now_s += 2.0
