@@ -84,8 +84,17 @@ class WebShop(Environment):
         f"webshop system_prompt={system_prompt!r} is not one of "
         f"{', '.join(SYSTEM_PROMPTS)}"
       )
-    _require_at_least(1, "max_rounds", max_rounds)
-    _require_at_least(1, "results_per_page", results_per_page)
+    if not separator:
+      raise ConfigError("webshop separator is empty; texts would run together")
+    _require_positive(
+      num_train=num_train,
+      num_test=num_test,
+      catalogue_size=catalogue_size,
+      tasks_per_catalogue=tasks_per_catalogue,
+      num_cached=num_cached,
+      max_rounds=max_rounds,
+      results_per_page=results_per_page,
+    )
     self._max_rounds = max_rounds
     self._system_prompt = SYSTEM_PROMPTS[system_prompt]
     self._tools = make_tools(described=describe_tools)
@@ -160,6 +169,7 @@ def _require_split(split: str) -> str:
   return split
 
 
-def _require_at_least(lowest: int, name: str, value: int) -> None:
-  if value < lowest:
-    raise ConfigError(f"webshop {name}={value} must be {lowest} or more")
+def _require_positive(**settings: int) -> None:
+  for name, value in settings.items():
+    if value < 1:
+      raise ConfigError(f"webshop {name}={value} must be 1 or more")

@@ -47,7 +47,7 @@ class Shopper(Expert):
         f"webshop's expert makes no mistake {', '.join(sorted(unknown))}; "
         f"it knows {', '.join(MISTAKES)}"
       )
-    rng = random.Random(seed)
+    rng = random.Random(f"{seed}/{goal.instruction}")
     self._made = {m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)}
     self._rng = rng
     self._catalogue = catalogue

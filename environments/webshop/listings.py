@@ -27,7 +27,9 @@ class Listings:
 
   def __init__(self, path: str):
     rows = _read_rows(pathlib.Path(path))
-    products = [_product_of(row) for row in rows]
+    products = [
+      _read_product(path, number, row) for number, row in enumerate(rows, 1)
+    ]
     self.catalogue = Catalogue(products)
     goals = [
       goal
@@ -53,6 +55,17 @@ def _read_rows(path: pathlib.Path) -> list[Mapping[str, Any]]:
     )
   with path.open(encoding="utf-8") as lines:
     return [json.loads(line) for line in lines]
+
+
+def _read_product(path: str, line: int, row: Mapping[str, Any]) -> Product:
+  try:
+    return _product_of(row)
+  except KeyError as missing:
+    raise ConfigError(
+      f"{path}:{line} has no {missing}; a listing needs asin, query, "
+      "product_category, Title, Description, BulletPoints, pricing, Price, "
+      "Rating, options and Attributes"
+    ) from missing
 
 
 def _product_of(row: Mapping[str, Any]) -> Product:

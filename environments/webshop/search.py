@@ -21,6 +21,7 @@ _STOP_WORDS = """
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
 
+_MAX_WORD = 255  # letters; Lucene cuts longer ones, and nothing matches those
 _WORD = re.compile(r"\w+(?:['’.]\w+)*")
 _STEMMER = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
 
@@ -28,7 +29,11 @@ _STEMMER = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
 def stems(text: str) -> list[str]:
   """The terms of `text`, in order: lower case, no stop words, no endings."""
   words = (w.removesuffix("'s") for w in _WORD.findall(text.lower()))
-  return [_stem(word) for word in words if word not in STOP_WORDS]
+  return [
+    _stem(word)
+    for word in words
+    if word not in STOP_WORDS and len(word) <= _MAX_WORD
+  ]
 
 
 @functools.lru_cache(maxsize=1 << 16)

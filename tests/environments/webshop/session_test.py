@@ -1,18 +1,21 @@
 """Sessions answer as upstream's do: real episodes, replayed to the byte."""
 
+import json
 import unittest
 
+from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
 from environments.webshop import prompts
+from environments.webshop.environment import COMPACT
 from environments.webshop.pages import PageStyle
 from environments.webshop.session import ShoppingSession
-from tests.environments.webshop import transcripts
+from tests.environments.webshop import shelf, transcripts
 
 
-def a_session(shop, *, max_rounds=20, **style):
+def a_session(catalogue, goal, *, max_rounds=20, **style):
   return ShoppingSession(
-    shop.catalogue(),
-    transcripts.a_goal(shop.instruction),
+    catalogue,
+    goal,
     style=PageStyle(**style),
     system_prompt=prompts.UPSTREAM,
     tools=prompts.make_tools(described=True),
@@ -26,7 +29,9 @@ class ReplayTest(unittest.IsolatedAsyncioTestCase):
   async def test_real_episodes_are_answered_to_the_byte(self):
     episodes = transcripts.load()
     for number, episode in enumerate(episodes):
-      session = a_session(transcripts.ShownShop(episode))
+      shop = transcripts.ShownShop(episode)
+      goal = transcripts.a_goal(shop.instruction)
+      session = a_session(shop.catalogue(), goal)
       with self.subTest(episode=number):
         self.assertEqual((await session.reset()).messages, episode.opening)
         for answer, told in episode.rounds:
@@ -35,3 +40,173 @@ class ReplayTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(step.status is Status.COMPLETED, not told)
     self.assertGreater(sum(len(e.rounds) for e in episodes), 700)
     self.assertGreater(sum(e.is_whole for e in episodes), 120)
+
+
+def calling(*calls):
+  """An answer with these calls, each a tool's name and JSON arguments."""
+  return Message(
+    "assistant",
+    tool_calls=tuple(
+      ToolCall(name, arguments, id=f"c{i}")
+      for i, (name, arguments) in enumerate(calls)
+    ),
+  )
+
+
+def search(keywords):
+  return calling(("search_action", json.dumps({"keywords": keywords})))
+
+
+def click(value):
+  return calling(("click_action", json.dumps({"value": value})))
+
+
+NO_CALL = Message("assistant", "i would buy the red one")
+SILENCE = calling(("click_action", "{}"))
+UNKNOWN = calling(("wait", '{"seconds": 3}'))
+BUTTONS = (
+  "\n\nAvailable Actions:\n{'has_search_bar': True, 'clickables': ['search']}"
+)
+START = (
+  f"WebShop [SEP] Instruction: [SEP] {shelf.GOAL.instruction} [SEP] Search"
+)
+
+
+class RulesTest(unittest.IsolatedAsyncioTestCase):
+  maxDiff = None
+
+  async def play(self, *answers, **settings):
+    session = a_session(shelf.CATALOGUE, shelf.GOAL, **settings)
+    await session.reset()
+    return [await session.step(answer) for answer in answers]
+
+  async def test_a_round_without_a_call_shows_what_can_be_clicked(self):
+    (step,) = await self.play(NO_CALL)
+    text = f"Observation:\n{prompts.NO_CALL}{BUTTONS}"
+    self.assertEqual(step.messages, (Message("user", text),))
+    self.assertIs(step.status, Status.RUNNING)
+
+  async def test_an_unreadable_call_is_told_so_and_shown_the_page(self):
+    page = Message("user", f"Observation:\n{START}{BUTTONS}")
+    for arguments in ("{}", "{", "[]", "7", "null", "[" * 9000):
+      with self.subTest(arguments=arguments[:9]):
+        (step,) = await self.play(calling(("click_action", arguments)))
+        told = (Message("user", "No valid tool call found from agent."), page)
+        self.assertEqual(step.messages, told)
+
+  async def test_an_unknown_tool_changes_nothing(self):
+    (step,) = await self.play(UNKNOWN)
+    text = f"Observation:\n{START}{BUTTONS}"
+    self.assertEqual(step.messages, (Message("user", text),))
+
+  async def test_only_the_first_call_is_played(self):
+    both = calling(
+      ("search_action", '{"keywords": "shirt"}'),
+      ("click_action", '{"value": "back to search"}'),
+    )
+    (step,) = await self.play(both)
+    self.assertIn("Page 1 (Total results: 2)", step.messages[0].content)
+    self.assertEqual(step.messages[0].tool_call_id, "c0")
+
+  async def test_the_first_argument_counts_whatever_its_name(self):
+    (step,) = await self.play(calling(("search_action", '{"text": "lamp"}')))
+    self.assertIn("b3", step.messages[0].content)
+
+  async def test_an_impossible_click_shows_the_same_page(self):
+    (step,) = await self.play(click("buy now"))
+    text = f"Action: click[buy now]\n\nObservation:\n{START}{BUTTONS}"
+    self.assertEqual(step.messages, (Message("tool", text, tool_call_id="c0"),))
+    self.assertEqual((step.status, step.reward), (Status.RUNNING, 0.0))
+
+  async def test_a_purchase_ends_it_and_pays(self):
+    *before, last = await self.play(
+      search("slim fit shirt"), click("b1"), click("red"), click("large"),
+      click("buy now"),
+    )  # fmt: skip
+    self.assertEqual([s.reward for s in before], [0.0] * 4)
+    self.assertEqual(last.messages, ())
+    self.assertIs(last.status, Status.COMPLETED)
+    self.assertEqual(last.reward, 1.0)
+    self.assertEqual(last.metrics["success"], 1.0)
+
+  async def test_a_wrong_purchase_pays_its_share(self):
+    last = (await self.play(search("shirt"), click("b2"), click("buy now")))[-1]
+    self.assertIs(last.status, Status.COMPLETED)
+    self.assertAlmostEqual(last.reward, 1 / 4)  # of 1 + 2 + 1 wishes
+    self.assertEqual(last.metrics["success"], 0.0)
+
+  async def test_rounds_run_out(self):
+    for last, told in (
+      (NO_CALL, 0),
+      (UNKNOWN, 0),
+      (click("search"), 0),
+      (SILENCE, 1),  # upstream says so before the end, then ends
+    ):
+      with self.subTest(last=last):
+        *_, end = await self.play(search("lamp"), last, max_rounds=2)
+        self.assertIs(end.status, Status.TASK_LIMIT_REACHED)
+        self.assertEqual(end.reward, 0.0)
+        self.assertEqual(end.metrics, {"success": 0.0})
+        limit = Message("tool", "Task limit reached.", tool_call_id="c0")
+        self.assertEqual(end.messages[-1], limit)
+        self.assertEqual(len(end.messages), told + 1)
+
+  async def test_buying_in_the_last_round_counts(self):
+    answers = [search("lamp"), click("b3"), click("buy now")]
+    last = (await self.play(*answers, max_rounds=3))[-1]
+    self.assertIs(last.status, Status.COMPLETED)
+
+  async def test_a_huge_action_is_not_repeated_in_full(self):
+    (step,) = await self.play(search("x" * 100_000))
+    self.assertLess(len(step.messages[0].content), 2_000)
+
+  async def test_half_a_surrogate_pair_can_be_sent_on(self):
+    (step,) = await self.play(
+      calling(("search_action", r'{"keywords": "\ud800"}'))
+    )
+    step.messages[0].content.encode()
+
+
+class StyleTest(unittest.IsolatedAsyncioTestCase):
+  async def contents(self, **style):
+    session = a_session(shelf.CATALOGUE, shelf.GOAL, **style)
+    steps = [await session.reset()]
+    for answer in (search("slim fit shirt"), click("b1"), click("red")):
+      steps.append(await session.step(answer))
+    return [step.messages[-1].content for step in steps]
+
+  async def test_compact_pages_say_what_is_needed_once(self):
+    style = {k: v for k, v in COMPACT.items() if k in PageStyle.__annotations__}
+    self.assertEqual(
+      await self.contents(**style),
+      [
+        f"WebShop\nInstruction:\n{shelf.GOAL.instruction}\nSearch",
+        "Page 1 (Total results: 2)\nb2\nvelora slim fit shirt\n$50.0\n"
+        "b1\nnordan slim fit shirt\n$20.0",
+        "color\nred\nblue\nsize\nsmall\nlarge\nnordan slim fit shirt\n"
+        "Price: $20.0\nBuy Now",
+        "color: red\nBuy Now",
+      ],
+    )
+
+  async def test_each_option_takes_away_what_it_names(self):
+    full = await self.contents()
+    for style, gone in (
+      ("repeat_instruction", shelf.GOAL.instruction),
+      ("list_actions", "Available Actions"),
+      ("show_headings", "Action: "),
+      ("show_navigation", "Back to Search"),
+      ("show_subpages", "Features"),
+    ):
+      with self.subTest(style=style):
+        item = (await self.contents(**{style: False}))[2]
+        self.assertIn(gone, full[2])
+        self.assertNotIn(gone, item)
+        self.assertIn("nordan slim fit shirt", item)
+
+  async def test_hidden_navigation_can_be_clicked(self):
+    session = a_session(shelf.CATALOGUE, shelf.GOAL, show_navigation=False)
+    await session.reset()
+    await session.step(search("shirt"))
+    step = await session.step(click("back to search"))
+    self.assertIn("WebShop", step.messages[0].content)

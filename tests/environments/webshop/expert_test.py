@@ -1,0 +1,142 @@
+"""The shopper solves everything, and errs as often and as it is told."""
+
+import json
+import unittest
+
+from agentrl_jax.data.trajectory import Status, Task
+from environments.webshop.environment import COMPACT, WebShop
+from environments.webshop.expert import MISTAKES
+
+NUM_TASKS = 250  # per split
+
+
+async def play(environment, task, *, seed=0, **mistakes):
+  """The last step, and what was searched or clicked."""
+  expert = environment.expert(task, seed=seed, mistakes=mistakes)
+  actions = []
+  async with environment.open(task, seed=seed) as session:
+    step = await session.reset()
+    while step.status is Status.RUNNING:
+      answer = expert.answer(step.messages)
+      (call,) = answer.tool_calls
+      actions += json.loads(call.arguments).values()
+      step = await session.step(answer)
+  return step, actions
+
+
+def tasks_of(environment, split, number):
+  return [
+    Task("webshop", split, i) for i in environment.indices(split)[:number]
+  ]
+
+
+async def success(environment, number=200, **mistakes):
+  steps = [
+    (await play(environment, task, **mistakes))[0]
+    for task in tasks_of(environment, "train", number)
+  ]
+  return sum(step.metrics["success"] for step in steps) / number
+
+
+class FlawlessTest(unittest.IsolatedAsyncioTestCase):
+  async def test_solves_every_task_on_whatever_pages(self):
+    for pages, settings in (("upstream", {}), ("compact", COMPACT)):
+      environment = WebShop(num_test=NUM_TASKS, **settings)
+      for split in ("train", "test"):
+        for task in tasks_of(environment, split, NUM_TASKS):
+          with self.subTest(pages=pages, task=task):
+            step, actions = await play(environment, task)
+            self.assertIs(step.status, Status.COMPLETED)
+            self.assertEqual(step.reward, 1.0)
+            self.assertLess(len(actions), 20)
+
+  async def test_solves_shops_where_it_has_to_leaf(self):
+    environment = WebShop(results_per_page=1, catalogue_size=20, max_rounds=60)
+    leafed = 0
+    for task in tasks_of(environment, "train", 40):
+      step, actions = await play(environment, task)
+      self.assertEqual(step.reward, 1.0)
+      leafed += "next >" in actions
+    self.assertGreater(leafed, 0)
+
+  async def test_its_clicks_follow_from_what_is_shown(self):
+    """It knows the product, but buys the first that looks right."""
+    environment = WebShop()
+    others = 0
+    for task in tasks_of(environment, "train", 100):
+      _, goal = environment.find(task)
+      _, actions = await play(environment, task)
+      others += goal.product.id not in actions
+    self.assertGreater(others, 0)
+
+
+class MistakesTest(unittest.IsolatedAsyncioTestCase):
+  async def test_each_mistake_costs_success_and_is_told_apart(self):
+    environment = WebShop(**COMPACT)
+    for mistake in MISTAKES:
+      with self.subTest(mistake=mistake):
+        self.assertLess(await success(environment, **{mistake: 1.0}), 0.96)
+
+  async def test_lazy_search_names_the_kind_alone(self):
+    environment = WebShop()
+    for task in tasks_of(environment, "train", 20):
+      _, goal = environment.find(task)
+      _, actions = await play(environment, task, lazy_search=1.0)
+      self.assertEqual(actions[0], goal.product.query)
+      self.assertNotIn("next >", actions)
+
+  async def test_first_result_is_clicked(self):
+    environment = WebShop()
+    for task in tasks_of(environment, "train", 20):
+      catalogue, _ = environment.find(task)
+      _, actions = await play(environment, task, first_result=1.0)
+      self.assertEqual(actions[1], catalogue.search(actions[0])[0].id)
+
+  async def test_options_go_wrong(self):
+    environment = WebShop()
+    for task in tasks_of(environment, "train", 20):
+      _, goal = environment.find(task)
+      _, right = await play(environment, task)
+      _, short = await play(environment, task, skip_last_option=1.0)
+      self.assertEqual(short[-2:], [right[-3], "buy now"])
+      _, wrong = await play(environment, task, wrong_option=1.0)
+      self.assertEqual(len(wrong), len(right))
+      self.assertNotEqual(wrong[-2], goal.options[-1])
+
+  async def test_settling_never_goes_back(self):
+    environment = WebShop()
+    tasks = tasks_of(environment, "train", 100)
+    returns = [
+      [
+        "< prev" in (await play(environment, task, **mistakes))[1]
+        for task in tasks
+      ]
+      for mistakes in ({}, {"settle": 1.0})
+    ]
+    self.assertTrue(any(returns[0]))
+    self.assertFalse(any(returns[1]))
+
+  async def test_a_mistake_is_made_as_often_as_told(self):
+    environment = WebShop(**COMPACT)
+    share = 0
+    for seed in range(300):
+      task = Task("webshop", "train", seed % 8)
+      _, goal = environment.find(task)
+      _, actions = await play(environment, task, seed=seed, lazy_search=0.3)
+      share += actions[0] == goal.product.query
+    self.assertAlmostEqual(share / 300, 0.3, delta=0.08)
+
+  async def test_tasks_of_one_seed_do_not_err_together(self):
+    environment = WebShop(**COMPACT)
+    rate = await success(environment, number=60, skip_last_option=0.5)
+    self.assertTrue(0.3 < rate < 0.7, rate)
+
+  async def test_demonstrations_to_learn_from_succeed_about_half_the_time(self):
+    environment = WebShop(**COMPACT)
+    mistakes = {"lazy_search": 0.4, "first_result": 0.4, "ignore_price": 0.2}
+    rate = await success(environment, skip_last_option=0.3, **mistakes)
+    self.assertTrue(0.35 < rate < 0.55, rate)
+
+
+if __name__ == "__main__":
+  unittest.main()

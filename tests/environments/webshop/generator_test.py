@@ -1,0 +1,136 @@
+"""Generated shops: pure, apart from each other's split, and worth searching."""
+
+import unittest
+
+from agentrl_jax.data.split import SPLITS
+from agentrl_jax.errors import ConfigError
+from environments.webshop.generator import Generator
+from environments.webshop.goals import wish_of
+from environments.webshop.reward import judge
+
+NUM_SHOPS = 150  # per split
+TASKS = 8
+
+
+def a_generator(**changes):
+  settings = {
+    "catalogue_size": 100,
+    "tasks_per_catalogue": TASKS,
+    "num_cached": 4,
+  }
+  return Generator(**settings | changes)
+
+
+class SplitTest(unittest.TestCase):
+  """Over 2,400 tasks: nothing of one split is ever seen in the other."""
+
+  @classmethod
+  def setUpClass(cls):
+    generator = a_generator()
+    cls.shops = {
+      split: [generator.shop(split, number) for number in range(NUM_SHOPS)]
+      for split in SPLITS
+    }
+
+  def assert_apart(self, texts_of):
+    train, test = (
+      {text for shop in self.shops[split] for text in texts_of(shop)}
+      for split in SPLITS
+    )
+    self.assertGreaterEqual(min(len(train), len(test)), NUM_SHOPS)
+    self.assertEqual(train & test, set())
+
+  def test_catalogues(self):
+    self.assert_apart(lambda shop: [shop.catalogue.canonical_text])
+
+  def test_listings(self):
+    self.assert_apart(
+      lambda shop: [p.canonical_text for p in shop.catalogue.products]
+    )
+
+  def test_instructions(self):
+    self.assert_apart(lambda shop: [goal.instruction for goal in shop.goals])
+
+  def test_wishes_whatever_their_wording(self):
+    self.assert_apart(lambda shop: [wish_of(goal) for goal in shop.goals])
+
+  def test_wishes_of_a_shop_differ(self):
+    for split in SPLITS:
+      for shop in self.shops[split]:
+        self.assertEqual(len({wish_of(g) for g in shop.goals}), TASKS)
+
+  def test_every_wish_is_fulfilled_by_its_product(self):
+    for shop in self.shops["train"]:
+      for goal in shop.goals:
+        self.assertIn(goal.product, shop.catalogue.products)
+        self.assertEqual(judge(goal.product, goal.options, goal).reward, 1.0)
+
+  def test_few_products_will_do(self):
+    """Of the other products of a kind, most are worth less than 1."""
+    others = [
+      judge(product, goal.options, goal).reward < 1
+      for shop in self.shops["train"]
+      for goal in shop.goals
+      for product in shop.catalogue.products
+      if product.query == goal.product.query and product != goal.product
+    ]
+    self.assertGreater(sum(others) / len(others), 0.75)
+
+  def test_a_good_search_beats_a_lazy_one(self):
+    """Kind and attributes put the right product among the first ten."""
+    num_good = num_lazy = num_goals = 0
+    for shop in self.shops["test"]:
+      for goal in shop.goals:
+        query = goal.product.query
+        good = shop.catalogue.search(f"{' '.join(goal.attributes)} {query}")
+        lazy = shop.catalogue.search(query)
+        num_goals += 1
+        num_good += goal.product in good[:10]
+        num_lazy += lazy[0] == goal.product
+    self.assertGreater(num_good / num_goals, 0.95)
+    self.assertLess(num_lazy / num_goals, 0.25)
+
+
+class GeneratorTest(unittest.TestCase):
+  def test_a_task_is_a_function_of_split_and_index(self):
+    first, second = a_generator(), a_generator(num_cached=1)
+    tasks = [("train", 17), ("test", 17), ("train", 3), ("train", 17)]
+    for split, index in tasks:
+      catalogue, goal = first.find(split, index)
+      again, same_goal = second.find(split, index)
+      self.assertEqual(goal, same_goal)
+      self.assertEqual(catalogue.products, again.products)
+    self.assertNotEqual(first.find("train", 0)[1], first.find("test", 0)[1])
+
+  def test_neighbours_share_a_catalogue(self):
+    generator = a_generator()
+    catalogues = [generator.find("train", i)[0] for i in range(2 * TASKS)]
+    self.assertEqual(len({id(c) for c in catalogues[:TASKS]}), 1)
+    self.assertIsNot(catalogues[0], catalogues[TASKS])
+
+  def test_only_so_many_shops_are_kept(self):
+    generator = a_generator(num_cached=2)
+    first = generator.find("train", 0)[0]
+    for number in range(1, 4):
+      generator.find("train", number * TASKS)
+    self.assertIsNot(generator.find("train", 0)[0], first)
+
+  def test_catalogues_of_any_size(self):
+    for size in (10, 11, 99, 600):
+      with self.subTest(size=size):
+        catalogue, _ = a_generator(catalogue_size=size).find("train", 0)
+        self.assertEqual(len(catalogue.products), size)
+
+  def test_ids_are_short_and_lower_case(self):
+    catalogue, _ = a_generator().find("train", 0)
+    for product in catalogue.products:
+      self.assertRegex(product.id, r"^b\d{3}$")
+
+  def test_too_many_tasks_for_a_shop_is_an_error(self):
+    generator = a_generator(catalogue_size=1, tasks_per_catalogue=10_000)
+    with self.assertRaisesRegex(ConfigError, "tasks_per_catalogue"):
+      generator.find("train", 0)
+
+
+if __name__ == "__main__":
+  unittest.main()

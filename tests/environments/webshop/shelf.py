@@ -1,0 +1,40 @@
+"""A small shop that tests can hold in the head."""
+
+from environments.webshop.catalogue import Catalogue
+from environments.webshop.product import Goal, Product
+
+
+def a_product(id, title, **changes):
+  """A shirt, if nothing else is said."""
+  fields = {
+    "query": "shirt",
+    "category": "Clothing › Men › Shirts",
+    "attributes": ("slim fit", "machine wash"),
+    "options": {"color": ("red", "blue"), "size": ("small", "large")},
+    "price": 20.0,
+    "price_tag": "$20.0",
+  }
+  return Product(id=id, title=title, **fields | changes)
+
+
+SHIRT = a_product(
+  "b1", "nordan slim fit shirt", description="soft", features=("wool", "dyed")
+)
+DEARER = a_product("b2", "velora slim fit shirt", price=50.0, price_tag="$50.0")
+LAMP = a_product(
+  "b3",
+  "bratex table lamp",
+  query="table lamp",
+  category="Home › Lighting › Lamps",
+  attributes=("hand painted",),
+  options={},
+)
+CATALOGUE = Catalogue([SHIRT, DEARER, LAMP])
+GOAL = Goal(
+  instruction="i need slim fit shirt with color: red, and size: large, "
+  "and price lower than 30.00 dollars",
+  product=SHIRT,
+  attributes=("slim fit",),
+  options=("red", "large"),
+  price_upper=30.0,
+)
