@@ -83,11 +83,11 @@ class MetricsWriter:
     self._tensorboard(stage).flush()
 
   def truncate_after(self, stage: str, step: int) -> None:
-    """Forgets what was written after `step` of `stage`, whichever stage did.
+    """Forgets the first row of `stage` beyond `step`, and all that follow it.
 
     For a run that resumes from the checkpoint of that step: the rows that it
-    writes from here on neither repeat nor follow rows of the lost attempt. So
-    write what belongs to a step under its stage, and before its checkpoint.
+    writes from here on neither repeat nor follow rows of the lost attempt,
+    whichever stage wrote those. A stage that never got further loses nothing.
     """
     rows = read_metrics(self.path)
     kept = rows[: _end_of(rows, stage, step)]
@@ -190,12 +190,9 @@ def _from_json(value: float | None) -> float:
 
 
 def _end_of(rows: list[Row], stage: str, step: int) -> int:
-  """How many rows stand before whatever came after `step` of `stage`."""
-  own = [i for i, row in enumerate(rows) if row.stage == stage]
-  until = [i for i in own if rows[i].step <= step]
-  if until:
-    return until[-1] + 1
-  return own[0] if own else len(rows)
+  """How many rows stand before the first of `stage` beyond `step`."""
+  lost = (i for i, r in enumerate(rows) if r.stage == stage and r.step > step)
+  return next(lost, len(rows))
 
 
 def _drop_half_line(path: pathlib.Path) -> None:

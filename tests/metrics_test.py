@@ -117,11 +117,15 @@ class MetricsTest(unittest.TestCase):
       writer.truncate_after("rl", 0)
     self.assertEqual(self.steps(), [("warm_start", 9)])
 
-  def test_resuming_at_a_stage_not_begun_keeps_all(self):
+  def test_resuming_where_the_stage_stood_keeps_what_came_after(self):
+    written = [("warm_start", 9), ("rl", 1), ("rl", 2), ("evaluation", 0)]
     with self.open() as writer:
-      writer.write(9, {"loss": 1.0}, stage="warm_start")
-      writer.truncate_after("rl", 0)
-    self.assertEqual(self.steps(), [("warm_start", 9)])
+      for stage, step in written:
+        writer.write(step, {"loss": 1.0}, stage=stage)
+      for stage, step in (("rl", 2), ("warm_start", 9), ("not_begun", 0)):
+        writer.truncate_after(stage, step)
+        with self.subTest(stage=stage):
+          self.assertEqual(self.steps(), written)
 
   def test_reopening_keeps_both_copies(self):
     for step in (1, 2):

@@ -12,8 +12,9 @@ from agentrl_jax.metrics import Row
 WARM_START, RL = "warm_start", "rl"  # stages that are plotted
 
 LOSS = "loss"
-SUCCESS = "rollout/success"  # followed by the task's name, as is the reward
-REWARD = "rollout/reward"
+SUCCESS = "success"  # followed by the task's name; of one batch
+REWARD = "rollout/reward"  # followed by the task's name; of the latest attempts
+MEAN_REWARD = "reward/mean"  # of one batch
 QUEUE_FILL = "queue/fill"  # a share of what the queue holds
 STALENESS_MEAN = "staleness/mean"  # policy versions
 STALENESS_MAX = "staleness/max"

@@ -6,6 +6,7 @@ nothing: what the policy wrote is shown as it wrote it, parseable or not.
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from agentrl_jax.data.trajectory import Trajectory, Turn
 
 SHORT = 600  # characters that are shown without a click
 _GAP_STEPS = (0.05, 0.2, 0.7)  # nats: from likely noise to a factor of two
+_UNSURE_STEPS = (0.2, 0.7, 1.6)  # nats: less than 82, 50, 20 %
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,8 +26,9 @@ class Episode:
 
   `token_text` and `policy_logprob` have one entry per turn, each with one entry
   per sampled token: the token as text, and its log-probability under the policy
-  that is compared with the sampler's, at the sampler's temperature. Without the
-  texts no token is shown; without the log-probabilities none is coloured.
+  that is compared with the sampler's, at the sampler's temperature (so none for
+  a greedy sampler). Without the texts no token is shown; without the
+  log-probabilities the shade is how unsure the policy was.
   """
 
   trajectory: Trajectory
@@ -55,10 +58,14 @@ class CallView:
 
 @dataclasses.dataclass(frozen=True)
 class TokenView:
-  """A sampled token, and how far the policies disagree about it."""
+  """A sampled token, and its shade.
+
+  Where two policies are compared, the shade is how far they disagree; else how
+  unsure the one was.
+  """
 
   text: str
-  level: int  # 0 agree; 1 to 3 more and more; negative: now less likely
+  level: int  # 0 none; 1 to 3 likelier now; -1 to -3 rarer now, or unsure
   hint: str
 
 
@@ -174,9 +181,10 @@ def _token_views(episode: Episode, number: int) -> tuple[TokenView, ...]:
   texts = episode.token_text[number]
   behavior = episode.trajectory.turns[number].behavior_logprob
   if not len(episode.policy_logprob):
+    raw = episode.trajectory.turns[number].raw_logprob
     return tuple(
-      TokenView(text, 0, f"logprob {sampler:.3f}")
-      for text, sampler in zip(texts, behavior, strict=True)
+      _unsure(text, float(logprob))
+      for text, logprob in zip(texts, raw, strict=True)
     )
   return tuple(
     _token_view(text, float(sampler), float(policy))
@@ -184,6 +192,11 @@ def _token_views(episode: Episode, number: int) -> tuple[TokenView, ...]:
       texts, behavior, episode.policy_logprob[number], strict=True
     )
   )
+
+
+def _unsure(text: str, logprob: float) -> TokenView:
+  level = sum(-logprob >= step for step in _UNSURE_STEPS)
+  return TokenView(text, -level, f"probability {math.exp(logprob):.3f}")
 
 
 def _token_view(text: str, sampler: float, policy: float) -> TokenView:

@@ -24,6 +24,7 @@ from launch.report.summary import Evaluation
 from launch.report.theme import PAGE, PAPER, Theme, css_colours
 
 _WIDE, _NARROW = 7.2, 3.6  # inches
+_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _SETTINGS: dict[Any, Any] = {
   "font.family": "DejaVu Sans",
   "svg.fonttype": "none",  # text stays text: it can be read out and searched
@@ -62,7 +63,7 @@ PANELS = (
   ),
   Panel(
     "Reward by task",
-    "mean over training rollouts",
+    "mean over the latest training rollouts",
     panels.draw_reward,
     row=0,
     columns=(4, 6),
@@ -152,7 +153,7 @@ def _svg(panel: Panel, data: Data, width: float) -> str:
     panel.draw(figure, data, PAGE)
     buffer = io.StringIO()
     figure.savefig(
-      buffer, format="svg", transparent=True, metadata={"Date": None}
+      buffer, format="svg", transparent=True, metadata=_NO_METADATA
     )
   written = buffer.getvalue()
   drawing = re.sub(r'<g id="[^"]*"', "<g", written[written.index("<svg") :])

@@ -25,6 +25,7 @@ from launch.report.curves import (
   GRADIENT_NORM,
   KL,
   LOSS,
+  MEAN_REWARD,
   QUEUE_FILL,
   STALENESS_MEAN,
   SUCCESS,
@@ -33,6 +34,7 @@ from launch.report.numbers import duration, percent, stage_name
 
 _FIGURES = {
   LOSS: "loss",
+  MEAN_REWARD: "reward",
   ENTROPY: "entropy",
   KL: "KL",
   GRADIENT_NORM: "gradient norm",

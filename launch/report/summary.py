@@ -27,6 +27,13 @@ class Score:
   high: float
   reward: float
 
+  def __post_init__(self) -> None:
+    if not all(map(math.isfinite, dataclasses.astuple(self))):
+      raise ValueError(
+        f"a score must be of numbers, found {self}: no attempt was scored; "
+        "the evaluation's own file counts the faults that they were lost to"
+      )
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:

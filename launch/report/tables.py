@@ -1,7 +1,7 @@
 """The before/after table: the same rows for the terminal and the report."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -64,13 +64,15 @@ def before_after(summary: Summary, mode: str) -> BeforeAfter | None:
   if not scores:
     return None
   tasks = list(dict.fromkeys(name for each in scores for name in each.tasks))
-  many = len(tasks) > 1
-  columns = [Cell(task, _attempts(scores, task)) for task in tasks]
+  usual = {task: _usual_n(scores, task) for task in tasks}
+  columns = [Cell(task, f"n = {n}") for task, n in usual.items()]
+  if len(tasks) > 1:
+    columns.append(Cell(MEAN, "of tasks"))
   return BeforeAfter(
     mode=mode,
-    columns=(*columns, Cell(MEAN, "of tasks")) if many else tuple(columns),
+    columns=tuple(columns),
     rows=tuple(
-      (title, _cells(source, tasks, many)) for title, source in shown if source
+      (title, _cells(source, usual)) for title, source in shown if source
     ),
   )
 
@@ -91,23 +93,29 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
   console.print(f"Seed {facts['seed']}, commit {facts['commit']}")
 
 
-def _attempts(evaluations: Sequence[Evaluation], task: str) -> str:
-  counts = {e.tasks[task].n for e in evaluations if task in e.tasks}
-  return f"n = {' / '.join(map(str, sorted(counts)))}"
+def _usual_n(evaluations: Sequence[Evaluation], task: str) -> int:
+  """How often most policies attempted the task."""
+  counts = [e.tasks[task].n for e in evaluations if task in e.tasks]
+  return max(counts, key=counts.count)
 
 
 def _cells(
-  source: Evaluation | Comparison, tasks: Sequence[str], with_mean: bool
+  source: Evaluation | Comparison, usual: Mapping[str, int]
 ) -> tuple[Cell, ...]:
-  cells = [_cell(source.tasks.get(task)) for task in tasks]
-  return (*cells, _cell(source.mean)) if with_mean else tuple(cells)
+  cells = [_cell(source.tasks.get(task), n) for task, n in usual.items()]
+  if len(usual) > 1:
+    cells.append(_cell(source.mean, sum(usual.values())))
+  return tuple(cells)
 
 
-def _cell(source: Score | Difference | None) -> Cell:
+def _cell(source: Score | Difference | None, usual_n: int) -> Cell:
   if source is None:
     return Cell("–")
   if isinstance(source, Score):
-    return Cell(percent(source.success), interval(source.low, source.high))
+    note = interval(source.low, source.high)
+    if source.n != usual_n:
+      note += f", n = {source.n}"
+    return Cell(percent(source.success), note)
   return Cell(
     points(source.difference),
     signed_interval(source.low, source.high),

@@ -123,8 +123,16 @@ class EpisodesTest(unittest.TestCase):
 
   def test_tokens_need_their_text(self):
     self.assertEqual(turn_views(an_episode())[0].tokens, ())
-    episode = an_episode(token_text=[["t"] * 14] * 3)
-    self.assertEqual({t.level for t in turn_views(episode)[0].tokens}, {0})
+
+  def test_alone_a_policy_is_shaded_where_it_was_unsure(self):
+    trajectory = synthetic_run.a_trajectory()
+    logprob = np.log(np.full(14, 0.9, np.float32))
+    logprob[:3] = np.log((0.7, 0.4, 0.1))
+    turn = dataclasses.replace(trajectory.turns[0], raw_logprob=logprob)
+    alone = dataclasses.replace(trajectory, turns=(turn,))
+    (view,) = turn_views(an_episode(alone, token_text=[["t"] * 14]))
+    self.assertEqual([t.level for t in view.tokens], [-1, -2, -3] + [0] * 11)
+    self.assertEqual(view.tokens[2].hint, "probability 0.100")
 
   def test_refuses_tokens_that_are_not_those_sampled(self):
     with self.assertRaisesRegex(ValueError, r"\[14, 14, 13\] tokens per turn"):

@@ -9,7 +9,7 @@ import matplotlib.image
 from matplotlib.figure import Figure
 
 from agentrl_jax.metrics import FILE, Row, read_metrics
-from launch.report import panels, plots, theme
+from launch.report import curves, panels, plots, theme
 from tests.launch.report import synthetic_run
 
 
@@ -93,10 +93,9 @@ class PlotsTest(unittest.TestCase):
     panels.draw_success(figure, panels.Data(self.rows, []), theme.PAPER)
     drawn = [tuple(line.get_ydata()) for line in figure.axes[0].lines]
     for task in synthetic_run.TASKS:
+      name = f"{curves.SUCCESS}/{task}"
       recorded = tuple(
-        row.values[f"rollout/success/{task}"]
-        for row in self.rows
-        if row.stage == "rl"
+        row.values[name] for row in self.rows if row.stage == "rl"
       )
       self.assertIn(recorded, drawn)
 
@@ -108,14 +107,7 @@ class PlotsTest(unittest.TestCase):
           self.assertEqual(len(re.findall(f">{task}<", drawing.svg)), 1)
 
   def test_a_task_named_like_markup_stays_text(self):
-    rows = [
-      Row(
-        "rl",
-        1,
-        0.0,
-        {"rollout/success/<b>$x$": 0.5, "rollout/reward/<b>$x$": 1.0},
-      )
-    ]
+    rows = [Row("rl", 1, 0.0, {f"{curves.SUCCESS}/<b>$x$": 0.5})]
     svg = plots.panel_svgs(rows, [])[0].svg
     self.assertIn(">&lt;b&gt;$x$</text>", svg)
     self.assertNotIn("<b>", svg)

@@ -8,8 +8,8 @@ from rich.console import Console
 from launch.report.progress import Pace, StageProgress
 
 METRICS = {
-  "rollout/success/webshop": 0.25,
-  "rollout/success/dbbench": 0.5,
+  "success/webshop": 0.25,
+  "success/dbbench": 0.5,
   "queue/fill": 0.75,
   "staleness/mean": 1.25,
   "gradient_norm": 0.4,
@@ -128,9 +128,7 @@ class StageProgressTest(unittest.TestCase):
 
   def test_what_is_not_finite_is_shown_as_such(self):
     with self.open(is_terminal=True) as progress:
-      progress.update(
-        1, {"rollout/success/os": float("nan"), "loss": float("inf")}
-      )
+      progress.update(1, {"success/os": float("nan"), "loss": float("inf")})
     self.assertIn("loss inf", self.out.getvalue())
 
 

@@ -56,6 +56,10 @@ class ScoreTest(unittest.TestCase):
     self.assertAlmostEqual(found.low, 0.0524, places=4)
     self.assertAlmostEqual(found.high, 0.3339, places=4)
 
+  def test_what_was_never_scored_is_no_score(self):
+    with self.assertRaisesRegex(ValueError, "no attempt was scored"):
+      Score(0, math.nan, 0.0, 1.0, math.nan)
+
   def test_disjoint_means_that_the_intervals_do_not_touch(self):
     low, high = Score(9, 0.2, 0.1, 0.3, 0), Score(9, 0.5, 0.3, 0.7, 0)
     apart = Score(9, 0.5, 0.31, 0.7, 0)
@@ -147,21 +151,6 @@ class SummaryTest(unittest.TestCase):
     self.assertEqual((gain["before"], gain["after"]), ("warm_start", "rl"))
     self.assertAlmostEqual(gain["mean"]["difference"], 0.43)
     self.assertTrue(gain["mean"]["disjoint"])
-
-  def test_a_number_that_is_none_is_not_filed(self):
-    broken = Evaluation("rl", "greedy", {"os": Score(1, 1, 0, 1, math.nan)})
-    summary = Summary(
-      name="broken",
-      evaluations=[broken],
-      wall_s={},
-      facts={},
-      config_changes={},
-    )
-    with tempfile.TemporaryDirectory() as folder:
-      path = pathlib.Path(folder) / "summary.json"
-      with self.assertRaises(ValueError):
-        summaries.write_summary(summary, path)
-      self.assertFalse(path.exists())
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def write_metrics(directory: pathlib.Path, num_steps: int = 40) -> None:
       ):
         success = first + (last - first) * gone - 0.1
         success += rng.normal(scale=0.05)
-        values[f"rollout/success/{task}"] = float(np.clip(success, 0, 1))
+        values[f"success/{task}"] = float(np.clip(success, 0, 1))
         values[f"rollout/reward/{task}"] = success * 1.1 - 0.1
         values |= _counts(task, 128 * step)
       writer.write(step, values, stage="rl")

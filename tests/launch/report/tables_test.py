@@ -1,11 +1,13 @@
 """Tests of `report.tables`: what is printed is what is filed."""
 
+import dataclasses
 import io
 import unittest
 
 from rich.console import Console
 
 from launch.report import numbers, tables
+from launch.report.summary import Evaluation
 from tests.launch.report import synthetic_run
 
 
@@ -61,6 +63,23 @@ class TablesTest(unittest.TestCase):
     self.assertEqual(sure["RL − warm start"], [True] * 3)
     self.assertEqual(sure["RL − expert"], [True, False, True])
 
+  def test_another_number_of_attempts_is_told_where_it_applies(self):
+    summary = synthetic_run.a_summary()
+    few = {
+      task: synthetic_run.a_score(0.0, n=32) for task in synthetic_run.TASKS
+    }
+    evaluations = [*summary.evaluations, Evaluation("untrained", "greedy", few)]
+    table = tables.before_after(
+      dataclasses.replace(summary, evaluations=evaluations), "greedy"
+    )
+    self.assertEqual({c.note for c in table.columns[:2]}, {"n = 256"})
+    notes = {name: [c.note for c in cells] for name, cells in table.rows}
+    self.assertEqual(
+      [note.split(", ")[1] for note in notes["untrained"]],
+      ["n = 32", "n = 32", "n = 64"],
+    )
+    self.assertNotIn("n =", "".join(notes["RL"]))
+
   def test_sampled_has_no_expert(self):
     table = tables.before_after(synthetic_run.a_summary(), "sampled")
     self.assertEqual(table.rows[-1][0], "RL − warm start")
@@ -68,18 +87,18 @@ class TablesTest(unittest.TestCase):
   def test_one_task_needs_no_mean(self):
     summary = synthetic_run.a_summary()
     only = [
-      type(e)(e.stage, e.mode, {"dbbench": e.tasks["dbbench"]})
+      Evaluation(e.stage, e.mode, {"dbbench": e.tasks["dbbench"]})
       for e in summary.evaluations
     ]
     table = tables.before_after(
-      type(summary)(**{**vars(summary), "evaluations": only}), "greedy"
+      dataclasses.replace(summary, evaluations=only), "greedy"
     )
     self.assertEqual([c.text for c in table.columns], ["dbbench"])
     self.assertEqual({len(cells) for _, cells in table.rows}, {1})
 
   def test_nothing_evaluated_is_no_table(self):
     summary = synthetic_run.a_summary()
-    empty = type(summary)(**{**vars(summary), "evaluations": []})
+    empty = dataclasses.replace(summary, evaluations=[])
     self.assertIsNone(tables.before_after(empty, "greedy"))
     self.assertIn("Wall time", printed(empty))
 
