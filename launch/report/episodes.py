@@ -16,6 +16,7 @@ from agentrl_jax.data.messages import Message, message_from_json
 from agentrl_jax.data.trajectory import Trajectory, Turn
 
 SHORT = 600  # characters that are shown without a click
+LEAD = 120  # characters of a folded content that are shown all the same
 _GAP_STEPS = (0.05, 0.2, 0.7)  # nats: from likely noise to a factor of two
 _UNSURE_STEPS = (0.2, 0.7, 1.6)  # nats: less than 82, 50, 20 %
 
@@ -94,12 +95,13 @@ class MessageView:
   @property
   def is_long(self) -> bool:
     """Whether the content is folded until someone asks for it."""
-    return self.role == "system" or len(self.content) > SHORT
+    limit = LEAD if self.role == "system" else SHORT
+    return len(self.content) > limit
 
   @property
   def lead(self) -> str:
     """The beginning of a long content, for the line that unfolds it."""
-    return " ".join(self.content[:120].split())
+    return " ".join(self.content[:LEAD].split())
 
 
 def message_views(episode: Episode) -> list[MessageView]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import jinja2
 
+from agentrl_jax.controller.policies import succeeded
 from agentrl_jax.metrics import Row
 from launch.report.attempts import attempts_table
 from launch.report.episodes import Episode, message_views, turn_views
@@ -105,6 +106,7 @@ def _environment() -> jinja2.Environment:
     trim_blocks=True,
     lstrip_blocks=True,
   )
+  environment.tests["success"] = succeeded
   environment.filters |= {
     "duration": duration,
     "stage_name": stage_name,

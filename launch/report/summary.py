@@ -85,8 +85,9 @@ class Evaluation:
     return Score(
       n=sum(score.n for score in scores),
       success=success,
-      low=success - below / len(scores),
-      high=success + above / len(scores),
+      # Within [0, 1] but for rounding.
+      low=max(success - below / len(scores), 0.0),
+      high=min(success + above / len(scores), 1.0),
       reward=_mean(score.reward for score in scores),
     )
 

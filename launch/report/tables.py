@@ -96,7 +96,7 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
 def _usual_n(evaluations: Sequence[Evaluation], task: str) -> int:
   """How often most policies attempted the task."""
   counts = [e.tasks[task].n for e in evaluations if task in e.tasks]
-  return max(counts, key=counts.count)
+  return max(counts, key=lambda n: (counts.count(n), n))
 
 
 def _cells(

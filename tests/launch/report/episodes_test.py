@@ -68,6 +68,11 @@ class EpisodesTest(unittest.TestCase):
     views = message_views(an_episode())
     self.assertTrue(views[0].is_long)
     self.assertFalse(views[1].is_long)
+    brief = {"role": "system", "content": "Use SQL."}
+    trajectory = dataclasses.replace(
+      synthetic_run.a_trajectory(), transcript=(brief,)
+    )
+    self.assertFalse(message_views(an_episode(trajectory))[0].is_long)
 
   def test_a_version_that_changed_while_answering_is_shown(self):
     trajectory = synthetic_run.a_trajectory()

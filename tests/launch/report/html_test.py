@@ -166,6 +166,7 @@ class PageTest(unittest.TestCase):
       "version slot 1, step 13",
       "mean logprob",
       "reward 1.00",
+      "success, reward 1.00",
       "agent context limit",
       "reward -0.20",
       "the arguments are not JSON",
