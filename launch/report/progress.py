@@ -40,6 +40,7 @@ _FIGURES = {
   GRADIENT_NORM: "gradient norm",
 }
 _BAR_WIDTH = 30
+_REFRESH_PER_S = 2
 _RATE_STEPS = 20  # the rate is that of the latest steps, not of all
 
 
@@ -113,9 +114,10 @@ class StageProgress:
     """Shows that `step` steps are done, and their newest figures."""
     now_s = self._clock()
     self._pace.reached(step, now_s)
-    self._metrics |= metrics
+    # A new dict, not a changed one: the display's thread may be reading it.
+    self._metrics = {**self._metrics, **metrics}
     if self._live:
-      self._live.update(self.render())
+      self._live.refresh()
     elif now_s - self._plain_s >= self._plain_every_s:
       self._plain_s = now_s
       self._print_line()
@@ -147,7 +149,13 @@ class StageProgress:
 
   def __enter__(self) -> Self:
     if self._console.is_terminal:
-      self._live = Live(self.render(), console=self._console)
+      # Drawn anew by a thread of its own, so that the clock goes on showing
+      # life while a step takes long.
+      self._live = Live(
+        get_renderable=self.render,
+        console=self._console,
+        refresh_per_second=_REFRESH_PER_S,
+      )
       self._live.start()
     else:
       self._print_line()
@@ -160,7 +168,6 @@ class StageProgress:
     traceback: TracebackType | None,
   ) -> None:
     if self._live:
-      self._live.update(self.render())
       self._live.stop()
       self._live = None
     else:

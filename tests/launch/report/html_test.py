@@ -130,6 +130,33 @@ class HeadlineTest(unittest.TestCase):
     self.assertIn("No policy was evaluated", report.headline(empty))
 
 
+def luminance(colour: str) -> float:
+  """Relative luminance of "#rrggbb", as WCAG 2 defines it."""
+  channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+  red, green, blue = (
+    c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4
+    for c in channels
+  )
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+class ColoursTest(unittest.TestCase):
+  def test_all_that_is_written_can_be_read(self):
+    """At least 4.5 to 1, WCAG's level AA, by day and by night."""
+    css = (report.TEMPLATES / "report.css").read_text()
+    themes = re.findall(r":root \{(.*?)\}", css, re.DOTALL)
+    self.assertEqual(len(themes), 2)
+    for number, theme in enumerate(themes):
+      colours = dict(re.findall(r"--([\w-]+): (#\w{6});", theme))
+      for paper in ("paper", "card"):
+        for ink in colours.keys() - {"paper", "card", "grid"}:
+          light, dark = sorted(
+            (luminance(colours[ink]), luminance(colours[paper])), reverse=True
+          )
+          with self.subTest(theme=number, paper=paper, ink=ink):
+            self.assertGreaterEqual((light + 0.05) / (dark + 0.05), 4.5)
+
+
 class PageTest(unittest.TestCase):
   @classmethod
   def setUpClass(cls):
