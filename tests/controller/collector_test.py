@@ -279,8 +279,17 @@ class ResumeTest(unittest.IsolatedAsyncioTestCase):
       collector.advance(1)
       await turns_of_the_loop()
       self.assertEqual(again.begun, [0, 1, 3, 4, 5])
+    self.assertEqual(len(set(held.seeds.values())), 4)
     for position in (0, 1, 3):
       self.assertEqual(again.seeds[position], held.seeds[position])
+
+  async def test_snapshot_right_after_restore_is_the_same(self):
+    held = Held()
+    async with Pipeline(held).running() as collector:
+      await turns_of_the_loop()
+      await held.end(2)
+      state = collector.snapshot()
+    self.assertEqual(Pipeline(held, state=state).collector.snapshot(), state)
 
   async def test_killed_anywhere_none_is_lost_and_none_comes_twice(self):
     """Stops after every number of loop turns, and goes on from there."""

@@ -301,6 +301,21 @@ class RecorderTest(unittest.TestCase):
     with self.assertRaises(TokenIdentityError):
       record.trajectory(Status.COMPLETED)
 
+  def test_prompt_is_the_whole_stream_at_any_time(self):
+    record = self._begun()
+    before = record.prompt
+    record.say(before, answer_of([5, 6]))
+    self.assertEqual(record.prompt.tolist(), [*before.tolist(), 5, 6])
+
+  def test_pay_of_a_turn_is_what_it_added_to_the_verdict(self):
+    record = self._begun()
+    for verdict in (0.25, 0.25, 1.0):
+      record.say(record.prompt, answer_of([5]))
+      record.hear(Step((Message("user", "so far"),), reward=verdict))
+    trajectory = record.trajectory(Status.COMPLETED)
+    self.assertEqual([t.reward for t in trajectory.turns], [0.25, 0.0, 0.75])
+    self.assertEqual(trajectory.reward, 1.0)
+
   def test_the_engine_may_reuse_its_arrays(self):
     record = self._begun()
     answer = answer_of([5, 6])

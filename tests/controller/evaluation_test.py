@@ -1,6 +1,8 @@
 """Tests of `controller.evaluation` and of the players that it is given."""
 
 import asyncio
+import contextlib
+import dataclasses
 import math
 import unittest
 
@@ -197,6 +199,31 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(trajectory.num_tokens, 0)
     self.assertEqual([t.reward for t in trajectory.turns], [0.0, 1.0])
     self.assertEqual(trajectory.transcript[0]["role"], "user")
+
+  async def test_script_is_paid_what_each_turn_added(self):
+    class Instalments(Brittle):
+      """Its verdict grows with the turns."""
+
+      @contextlib.asynccontextmanager
+      async def open(self, task, *, seed):
+        async with super().open(task, seed=seed) as session:
+          inner, self.num_steps = session.step, 0
+
+          async def step(answer):
+            self.num_steps += 1
+            return dataclasses.replace(
+              await inner(answer), reward=self.num_steps / 4
+            )
+
+          session.step = step
+          yield session
+
+    script = ScriptPlayer(
+      environments={"arithmetic": Instalments()}, max_turns=8, mistakes={}
+    )
+    trajectory = await script.play(an_attempt())
+    self.assertEqual([t.reward for t in trajectory.turns], [0.25, 0.25])
+    self.assertEqual(trajectory.reward, 0.5)
 
   async def test_script_is_stopped_by_the_turn_limit(self):
     script = ScriptPlayer(

@@ -163,6 +163,21 @@ class OrderOfStartingTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(ids(await self.queue.take(2, version=0)), [2, 3])
     await asyncio.gather(*waiting)
 
+  async def test_taking_from_beyond_the_limit_frees_that_producer_alone(self):
+    queue = a_queue(1, order="started")
+    for n in range(3):
+      queue.begin(f"{n:08d}")
+    waiting = {
+      n: asyncio.create_task(put(queue, a_group(n))) for n in (1, 2, 0)
+    }
+    await turns_of_the_loop()
+    self.assertEqual(ids(await queue.take(1, version=0)), [0])
+    await turns_of_the_loop()
+    freed = [n for n, task in waiting.items() if task.done()]
+    self.assertEqual(freed, [1, 0])
+    queue.close()
+    await asyncio.gather(*waiting.values())
+
   async def test_group_that_was_given_up_is_not_waited_for(self):
     taking = asyncio.create_task(self.queue.take(1, version=0))
     self.queue.offer(a_group(1))

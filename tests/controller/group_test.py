@@ -62,6 +62,17 @@ class GroupTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(group.num_masked, 0)
     self.assertEqual(len({s[0] for s in player.seeds.values()}), 4)
 
+  async def test_members_stand_in_order_however_they_end(self):
+    gates = [asyncio.Event() for _ in range(4)]
+    running = asyncio.create_task(
+      run(Scripted(lambda number, tries: gates[number]))
+    )
+    for gate in reversed(gates):
+      await turns_of_the_loop()
+      gate.set()
+    group = await running
+    self.assertEqual([t.attempt for t in group.trajectories], [0, 1, 2, 3])
+
   async def test_attempts_are_made_at_the_same_time(self):
     environment = Brittle()
     await run(a_player(environment))
