@@ -64,6 +64,14 @@ class RemoteEnvironment(Environment):
       )
     return self._splits[split]
 
+  async def is_alive(self) -> bool:
+    """Whether the worker answers within `ask_s`."""
+    try:
+      await self._client.concurrency()
+    except EnvironmentFault:
+      return False
+    return True
+
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
     """Waits for a place; a session that has not ended is cancelled on leaving.

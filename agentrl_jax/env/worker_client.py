@@ -121,6 +121,8 @@ class WorkerClient:
   async def _ask(
     self, method: str, path: str, deadline_s: float, **request: Any
   ) -> Any:
+    if self._http.closed:
+      raise EnvironmentFault(f"worker {self.url} has been given up")
     timeout = aiohttp.ClientTimeout(total=deadline_s)
     try:
       async with self._http.request(
