@@ -22,6 +22,9 @@ from agentrl_jax.rollout.requests import Request
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.rollout.versions import Published
 
+_STEPS_UNTIL_SHRINKING = 200
+_NOBODY = -1  # serial of a row that is padding
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part:
@@ -49,7 +52,9 @@ class LaneBlock:
     self._prefill_sizes = config.lane_sizes(
       min(num_lanes, config.prefill_lanes)
     )
-    self._cache = policy.empty_cache(num_lanes, config.context)
+    self._length = config.length(1)  # of the cache now, in tokens
+    self._roomy = 0  # steps since a shorter cache would not have done
+    self._cache = policy.empty_cache(num_lanes, self._length)
     if sharding is not None:
       self._cache = jax.device_put(self._cache, sharding)
     self._state = programs.empty_state(num_lanes)
@@ -91,15 +96,15 @@ class LaneBlock:
     """Launches the next piece of work; None if there are no tokens to read."""
     self._book.restart_stale(published.edition)
     self._seat(published.edition)
+    self._fit(published.edition)
     self._prefill(published)
     return self._decode(published)
 
   def read(self, part: Part) -> list[tuple[Request, Answer]]:
     """Waits for nothing: `part.record` is a host array by now."""
     record = np.asarray(part.record)
-    real = part.lane < self._num_lanes
-    owned = np.zeros(len(part.lane), bool)
-    owned[real] = self._book.serial[part.lane[real]] == part.serial[real]
+    serial = np.append(self._book.serial, _NOBODY)[part.lane]
+    owned = (serial == part.serial) & (serial != _NOBODY)
     active = (record[:, :, programs.ACTIVE] > 0) & owned
     self._take_in(record[active], part.lane[np.nonzero(active)[1]])
     done = (record[:, :, programs.DONE] > 0) & active
@@ -164,8 +169,21 @@ class LaneBlock:
       self._cache,
       self._padded([seat.source for seat in seats], self._sizes),
       self._padded([seat.lane for seat in seats], self._sizes),
-      num_slots=self._config.length(max(s.reused for s in seats)),
     )
+
+  def _fit(self, edition: int) -> None:
+    """Makes the cache as long as what it holds, and is about to, needs.
+
+    It grows at once and shrinks when that would have done for a while.
+    """
+    num_tokens = self._book.num_slots_needed(
+      edition, self._config.steps_per_sync
+    )
+    length = self._config.length(num_tokens)
+    self._roomy = self._roomy + 1 if length < self._length else 0
+    if length > self._length or self._roomy > _STEPS_UNTIL_SHRINKING:
+      self._cache = programs.resize(self._cache, num_slots=length)
+      self._length, self._roomy = length, 0
 
   def _prefill(self, published: Published) -> None:
     """Feeds prompts in chunks, until they are fed or the step's share is."""
@@ -187,7 +205,6 @@ class LaneBlock:
         _padded_to(book.held[lane], len(lane_P)),
         _padded_to(length, len(lane_P)),
         lane_P,
-        num_slots=self._config.length(int((book.held[lane] + length).max())),
       )
       book.held[lane] += length
       self.counts["prefilled"] += int(length.sum())
@@ -200,8 +217,10 @@ class LaneBlock:
     for begins in lane[~self._book.decoding[lane]]:
       self._begin(begins)
     reach = self._book.reach[lane] + self._config.steps_per_sync
-    self._book.reach[lane] = reach = np.minimum(reach, self._book.end[lane])
-    lane_P = self._padded(lane, self._sizes)
+    self._book.reach[lane] = np.minimum(reach, self._book.end[lane])
+    size = self._config.decode_size(self._num_lanes, len(lane))
+    whole = size == self._num_lanes
+    lane_P = np.arange(size) if whole else self._padded(lane, (size,))
     self._cache, self._state, record = programs.decode(
       self._policy,
       published.params,
@@ -209,13 +228,12 @@ class LaneBlock:
       self._state,
       self._patch.copy(),
       self._patched.copy(),
-      lane_P,
+      None if whole else lane_P,
       np.int32(published.step),
       num_steps=self._config.steps_per_sync,
-      num_slots=self._config.length(int(reach.max())),
     )
     self._patched[:] = False
-    serial = _padded_to(self._book.serial[lane], len(lane_P))
+    serial = np.append(self._book.serial, _NOBODY)[lane_P]
     return Part(self._slot, record, lane_P, serial)
 
   def _begin(self, lane: int) -> None:

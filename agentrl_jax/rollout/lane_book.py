@@ -110,6 +110,16 @@ class LaneBook:
       (self.serial >= 0) & (self.decoding | (self.held >= self.target))
     )
 
+  def num_slots_needed(self, edition: int, num_steps: int) -> int:
+    """The longest lane, once every busy one has decoded `num_steps` more.
+
+    What a free lane holds counts while it is of use.
+    """
+    busy = self.serial >= 0
+    soon = np.minimum(self.reach + num_steps, self.end)
+    kept = np.where(self.edition == edition, self.held, 0)
+    return max(int(np.where(busy, soon, kept).max()), 1)
+
   def leave(self, lane: int) -> None:
     """Frees a lane; what it holds stays for whoever can use it."""
     self._clock += 1

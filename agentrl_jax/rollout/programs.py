@@ -1,13 +1,13 @@
 """The programs that run on the device: prefill, decode, copy.
 
 Each is compiled once per shape and called with whichever version's params. A
-call names the lanes it works on; their cache is taken out up to the length
-that is needed, worked on and put back, so the work follows the lanes in use
-and the longest of them, not the size of the cache. Cache and lane state are
-donated: whoever calls owns them and goes on with what is returned.
+call may name the lanes it works on: their cache is taken out, worked on and put
+back. Decoding all lanes takes nothing out, and works on the cache where it is.
+Cache and lane state are donated: whoever calls owns them and goes on with what
+is returned.
 
-Axes: B lanes of the cache, P lanes taken out, S slots, C tokens of a chunk,
-V vocabulary, F fields of a lane's state.
+Axes: B lanes of the cache, P lanes taken out, C tokens of a chunk, F fields of
+a lane's state.
 """
 
 import functools
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.model.cache import KVCache
+from agentrl_jax.model.cache import KVCache, put_lanes, take_lanes
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout import sampling
 
@@ -52,7 +52,7 @@ def float_bits(value: float) -> int:
 
 @functools.partial(
   jax.jit,
-  static_argnames=("policy", "num_steps", "num_slots"),
+  static_argnames=("policy", "num_steps"),
   donate_argnames=("cache", "state_BF"),
 )
 def decode(
@@ -62,24 +62,21 @@ def decode(
   state_BF: jax.Array,
   patch_BF: jax.Array,
   patched_B: jax.Array,
-  lane_P: jax.Array,
+  lane_P: jax.Array | None,
   weight_step: jax.Array,
   *,
   num_steps: int,
-  num_slots: int,
 ) -> tuple[KVCache, jax.Array, jax.Array]:
-  """Up to `num_steps` tokens for each lane named; stops when all are done.
+  """Up to `num_steps` tokens for each lane; stops when all are done.
 
-  `patch_BF` replaces the state of lanes that begin or were cancelled. Returns
-  cache, state and the records [num_steps, P, len(RECORD)].
+  `lane_P` names the lanes that are worked on, None means all. `patch_BF`
+  replaces the state of lanes that begin or were cancelled. Returns cache, state
+  and the records [num_steps, P, len(RECORD)].
   """
   state_BF = jnp.where(patched_B[:, None], patch_BF, state_BF)
-  lanes = _take(cache, lane_P, num_slots)
-  state = dict(
-    zip(
-      STATE, state_BF.at[lane_P].get(mode="fill", fill_value=0).T, strict=True
-    )
-  )
+  lanes = cache if lane_P is None else take_lanes(cache, lane_P)
+  state_PF = _rows(state_BF, lane_P)
+  state = dict(zip(STATE, state_PF.T, strict=True))
 
   def goes_on(carry):
     i, _, state, _ = carry
@@ -92,16 +89,24 @@ def decode(
     )
     return i + 1, lanes, state, record.at[i].set(row_PR)
 
-  shape = (num_steps, lane_P.shape[0], len(RECORD))
+  shape = (num_steps, state_PF.shape[0], len(RECORD))
   _, lanes, state, record = jax.lax.while_loop(
     goes_on, step, (0, lanes, state, jnp.zeros(shape, jnp.int32))
   )
   state_PF = jnp.stack([state[name] for name in STATE], axis=-1)
+  if lane_P is None:
+    return lanes, state_PF, record
   return (
-    _put(cache, lane_P, lanes),
+    put_lanes(cache, lane_P, lanes),
     state_BF.at[lane_P].set(state_PF, mode="drop"),
     record,
   )
+
+
+def _rows(state_BF: jax.Array, lane_P: jax.Array | None) -> jax.Array:
+  if lane_P is None:
+    return state_BF
+  return state_BF.at[lane_P].get(mode="fill", fill_value=0)
 
 
 def _decode_step(policy, params, lanes, state, weight_step):
@@ -145,7 +150,7 @@ def _decode_step(policy, params, lanes, state, weight_step):
 
 @functools.partial(
   jax.jit,
-  static_argnames=("policy", "num_slots"),
+  static_argnames=("policy",),
   donate_argnames=("cache",),
 )
 def prefill(
@@ -156,39 +161,29 @@ def prefill(
   start_P: jax.Array,
   length_P: jax.Array,
   lane_P: jax.Array,
-  *,
-  num_slots: int,
 ) -> KVCache:
   """Writes the keys and values of the next tokens of the lanes named."""
-  lanes = _take(cache, lane_P, num_slots)
+  lanes = take_lanes(cache, lane_P)
   _, lanes = policy.extend(params, lanes, token_PC, start_P, length_P)
-  return _put(cache, lane_P, lanes)
+  return put_lanes(cache, lane_P, lanes)
 
 
-@functools.partial(
-  jax.jit, static_argnames=("num_slots",), donate_argnames=("cache",)
-)
-def copy(
-  cache: KVCache, source_P: jax.Array, target_P: jax.Array, *, num_slots: int
-) -> KVCache:
+@functools.partial(jax.jit, donate_argnames=("cache",))
+def copy(cache: KVCache, source_P: jax.Array, target_P: jax.Array) -> KVCache:
   """Copies lanes over lanes; all are read before any is written."""
-  return _put(cache, target_P, _take(cache, source_P, num_slots))
+  return put_lanes(cache, target_P, take_lanes(cache, source_P))
 
 
-def _take(cache: KVCache, lane_P: jax.Array, num_slots: int) -> KVCache:
-  """The lanes named, up to `num_slots`; a lane outside gives zeros."""
-  return jax.tree.map(
-    lambda x: x.at[lane_P, :, :num_slots].get(mode="fill", fill_value=0), cache
-  )
+@functools.partial(jax.jit, static_argnames=("num_slots",))
+def resize(cache: KVCache, *, num_slots: int) -> KVCache:
+  """The cache with room for more tokens per lane, or for fewer."""
 
+  def resized(x_BKSH):
+    more = max(num_slots - x_BKSH.shape[2], 0)
+    grown = jnp.pad(x_BKSH, ((0, 0), (0, 0), (0, more), (0, 0)))
+    return grown[:, :, :num_slots]
 
-def _put(cache: KVCache, lane_P: jax.Array, lanes: KVCache) -> KVCache:
-  """The inverse of `_take`; a lane outside is dropped."""
-  return jax.tree.map(
-    lambda x, part: x.at[lane_P, :, : part.shape[2]].set(part, mode="drop"),
-    cache,
-    lanes,
-  )
+  return jax.tree.map(resized, cache)
 
 
 def _floats(bits: jax.Array) -> jax.Array:

@@ -1,0 +1,188 @@
+"""How fast the rollout engine decodes, and what its drivers cost.
+
+  python -m bench.rollout_engine [--driver=raw|local|jetstream] [--policy=...]
+
+Three measurements on the same policy and lanes. `raw` calls the compiled decode
+program in a loop and does nothing else: it is the limit that the host can only
+lose against. `local` and `jetstream` answer `--requests` multi-turn episodes
+whose lengths differ, through the whole driver. The ratio to raw says what
+bookkeeping, prefill and lanes that stand empty cost together; policy `nothing`
+has next to no arithmetic, so what remains is the bookkeeping.
+"""
+
+import argparse
+import json
+import time
+
+import jax
+import numpy as np
+
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.policy import Policy, num_params
+from agentrl_jax.rollout import programs
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.versions import VersionStore
+
+POLICIES = {
+  "1m": dict(
+    vocab_size=1024,
+    width=128,
+    num_layers=4,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    mlp_width=384,
+  ),
+  "nothing": dict(
+    vocab_size=16,
+    width=8,
+    num_layers=1,
+    num_heads=1,
+    num_kv_heads=1,
+    head_dim=8,
+    mlp_width=8,
+  ),
+}
+
+
+def measure_raw(policy, params, args) -> dict[str, float]:
+  """The decode program alone, all lanes busy, half the context full."""
+  cache = policy.empty_cache(args.lanes, args.context // 2)
+  fields = dict(
+    position=args.context // 2 - args.steps_per_sync,
+    budget=10**6,
+    active=1,
+    temperature=programs.float_bits(1.0),
+    top_p=programs.float_bits(1.0),
+    stop=-1,
+  )
+  row = np.array([fields.get(name, 0) for name in programs.STATE], np.int32)
+  begin_BF = np.tile(row, (args.lanes, 1))
+  state, seconds = programs.empty_state(args.lanes), []
+  for _ in range(args.rounds + 1):
+    began = time.perf_counter()
+    cache, state, record = programs.decode(
+      policy,
+      params,
+      cache,
+      state,
+      begin_BF,
+      np.ones(args.lanes, bool),
+      None,
+      np.int32(0),
+      num_steps=args.steps_per_sync,
+    )
+    np.asarray(record)
+    seconds.append(time.perf_counter() - began)
+  sync_s = float(np.median(seconds[1:]))
+  return {
+    "sampled_per_s": args.lanes * args.steps_per_sync / sync_s,
+    "ms_per_step": 1e3 * sync_s / args.steps_per_sync,
+  }
+
+
+def measure_driver(policy, params, args) -> dict[str, float]:
+  """Episodes of several turns through a driver, compiled beforehand."""
+  config = EngineConfig(
+    lanes=(args.lanes,),
+    context=args.context,
+    lengths=(args.context // 4, args.context // 2),
+    steps_per_sync=args.steps_per_sync,
+  )
+  store = VersionStore(1)
+  store.publish(0, params, 0)
+  engine = RolloutEngine(policy, config, store)
+  driver = _driver(args.driver, engine)
+  for seed in (0, 1):  # the first pass compiles
+    before, began = engine.stats(), time.perf_counter()
+    cpu = time.process_time()
+    _play(driver, policy.config.vocab_size, seed, args)
+    wall_s = time.perf_counter() - began
+    cpu_s = time.process_time() - cpu
+  driver.close()
+  after = engine.stats()
+  sampled = after.num_sampled[0] - before.num_sampled[0]
+  num_syncs = after.num_steps - before.num_steps
+  return {
+    "sampled_per_s": sampled / wall_s,
+    "sampled_per_cpu_s": sampled / cpu_s,
+    "sampled": sampled,
+    "prefilled": after.num_prefilled[0] - before.num_prefilled[0],
+    "reused": after.num_reused[0] - before.num_reused[0],
+    "syncs": num_syncs,
+    "ms_per_step": 1e3 * wall_s / num_syncs / args.steps_per_sync,
+    "prefill_s": after.prefill_s - before.prefill_s,
+    "decode_s": after.decode_s - before.decode_s,
+    "wall_s": wall_s,
+  }
+
+
+def _driver(name: str, engine: RolloutEngine):
+  if name == "local":
+    return LocalDriver(engine)
+  from agentrl_jax.rollout.jetstream_driver import JetStreamDriver
+
+  return JetStreamDriver(engine)
+
+
+def _play(driver, vocab_size: int, seed: int, args) -> None:
+  """`--requests` episodes at once: each turn sees the ones before it."""
+  rng = np.random.default_rng(seed)
+
+  def tokens(size):
+    return rng.integers(0, vocab_size, size).astype(np.int32)
+
+  prompts = [tokens(args.prompt) for _ in range(args.requests)]
+  for turn in range(args.turns):
+    futures = [
+      driver.submit(
+        prompt,
+        SamplingSpec(
+          max_tokens=int(rng.integers(args.answer // 2, 3 * args.answer // 2)),
+          seed=1000 * turn + i,
+        ),
+      )
+      for i, prompt in enumerate(prompts)
+    ]
+    if isinstance(driver, LocalDriver):
+      driver.run_until_idle()
+    prompts = [
+      np.concatenate([prompt, future.result(600).sampled, tokens(16)])
+      for prompt, future in zip(prompts, futures, strict=True)
+    ]
+
+
+def main() -> None:
+  """Prints one line of JSON per measurement."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--driver", choices=("raw", "local", "jetstream"))
+  parser.add_argument("--policy", choices=tuple(POLICIES), default="1m")
+  parser.add_argument("--lanes", type=int, default=128)
+  parser.add_argument("--context", type=int, default=512)
+  parser.add_argument("--steps_per_sync", type=int, default=4)
+  parser.add_argument("--rounds", type=int, default=10)
+  parser.add_argument("--requests", type=int, default=256)
+  parser.add_argument("--turns", type=int, default=2)
+  parser.add_argument("--prompt", type=int, default=96)
+  parser.add_argument("--answer", type=int, default=40)
+  args = parser.parse_args()
+  policy = Policy(ModelConfig(**POLICIES[args.policy]))
+  params = policy.init(jax.random.key(0))
+  names = [args.driver] if args.driver else ["raw", "local", "jetstream"]
+  for args.driver in names:
+    measure = measure_raw if args.driver == "raw" else measure_driver
+    found = measure(policy, params, args)
+    print(  # noqa: T201 (the report is this script's purpose)
+      json.dumps(
+        {"driver": args.driver, "num_params": num_params(params)}
+        | vars(args)
+        | {name: round(value, 3) for name, value in found.items()}
+      )
+    )
+
+
+if __name__ == "__main__":
+  main()
