@@ -31,14 +31,22 @@ class Curve:
   steps: tuple[int, ...]
   values: tuple[float, ...]  # NaN leaves a gap
 
+  @property
+  def smooth(self) -> "Curve":
+    """What a bold line shows: the mean over a twentieth, 5 points at least."""
+    return self.smoothed(max(len(self.values) // 20, 5))
+
   def smoothed(self, width: int) -> "Curve":
-    """The mean over `width` points around each, fewer at the ends."""
-    half = width // 2
-    means = tuple(
-      _mean(self.values[max(i - half, 0) : i + half + 1])
-      for i in range(len(self.values))
-    )
-    return dataclasses.replace(self, values=means)
+    """The mean over `width` points around each, fewer at the ends.
+
+    At the beginning, where curves are steep, a point looks ahead no further
+    than back (2 points at least), so that the mean is not of what came later.
+    """
+    means = []
+    for i in range(len(self.values)):
+      reach = min(width // 2, max(i, 2))
+      means.append(_mean(self.values[max(i - reach, 0) : i + reach + 1]))
+    return dataclasses.replace(self, values=tuple(means))
 
 
 def curve(rows: Sequence[Row], stage: str, name: str) -> Curve | None:

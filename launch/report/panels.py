@@ -32,7 +32,7 @@ from launch.report.curves import (
 from launch.report.summary import Evaluation, Score
 from launch.report.theme import Theme, label_lines, tidy
 
-_SMOOTH = 5  # steps that a bold line averages
+_MANY = 200  # points that one line can show without a smoothed one
 _LABEL_GAP = 0.055  # of the panel's height, between two labels
 
 
@@ -74,7 +74,7 @@ def draw_success(figure: FigureBase, data: Data, theme: Theme) -> None:
     hue, place = theme.hue(position), (2 * position + 1) * unit
     if task in curves:
       _line(axes, curves[task], hue)
-      ends[task] = curves[task].smoothed(_SMOOTH).values[-1]
+      ends[task] = curves[task].smooth.values[-1]
     _held_out(axes, place - width - unit, unit, "warm_start", task, data, hue)
     end = _held_out(axes, last + unit + place, unit, "rl", task, data, hue)
     if end is not None:
@@ -102,7 +102,7 @@ def draw_reward(figure: FigureBase, data: Data, theme: Theme) -> None:
     known = each.name in tasks
     _line(axes, each, theme.hue(tasks.index(each.name)) if known else theme.ink)
   if curves:
-    ends = {c.name: c.smoothed(_SMOOTH).values[-1] for c in curves}
+    ends = {c.name: c.smooth.values[-1] for c in curves}
     low, high = axes.get_ylim()
     last = max(c.steps[-1] for c in curves)
     _label(axes, last, ends, data, theme, gap=0.08 * (high - low))
@@ -177,9 +177,8 @@ def _axes(figure: FigureBase, count: int, theme: Theme) -> list[Axes]:
 
 
 def _line(axes: Axes, drawn: Curve, hue: str) -> None:
-  axes.plot(drawn.steps, drawn.values, color=hue, linewidth=0.8, alpha=0.4)
-  smooth = drawn.smoothed(_SMOOTH)
-  axes.plot(smooth.steps, smooth.values, color=hue, linewidth=2)
+  axes.plot(drawn.steps, drawn.values, color=hue, linewidth=0.7, alpha=0.35)
+  axes.plot(drawn.steps, drawn.smooth.values, color=hue, linewidth=2)
 
 
 def _held_out(
@@ -251,6 +250,8 @@ def _label(
 def _alone(axes: Axes, drawn: Curve | None, theme: Theme) -> None:
   if drawn is None:
     _say_missing(axes, theme)
+  elif len(drawn.steps) > _MANY:
+    _line(axes, drawn, theme.ink)
   else:
     axes.plot(drawn.steps, drawn.values, color=theme.ink, linewidth=1.2)
 

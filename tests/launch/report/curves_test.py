@@ -46,6 +46,19 @@ class CurvesTest(unittest.TestCase):
     self.assertEqual(drawn.smoothed(3).values, (1.5, 3.0, 4.5, 6.0))
     self.assertEqual(drawn.smoothed(1).values[:3], drawn.values[:3])
 
+  def test_the_bold_line_is_as_wide_as_the_run_is_long(self):
+    step = curves.Curve("x", tuple(range(400)), (0.0,) * 200 + (1.0,) * 200)
+    rising = [v for v in step.smooth.values if 0 < v < 1]
+    self.assertEqual(len(rising), 20)
+    self.assertAlmostEqual(step.smooth.values[190], 1 / 21)
+    short = curves.Curve("x", tuple(range(40)), (0.0,) * 20 + (1.0,) * 20)
+    self.assertEqual(short.smooth, short.smoothed(5))
+
+  def test_a_steep_beginning_is_not_smoothed_away(self):
+    falling = curves.Curve("x", tuple(range(100)), (9.0,) * 4 + (0.0,) * 96)
+    self.assertEqual(falling.smoothed(41).values[0], 9.0)
+    self.assertEqual(falling.smoothed(41).values[50], 0.0)
+
   def test_spread_moves_only_what_is_too_close(self):
     self.assertEqual(curves.spread([0.0, 1.0], 0.1), [0.0, 1.0])
     moved = curves.spread([0.5, 0.5, 0.9], 0.1)
