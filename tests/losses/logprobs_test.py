@@ -235,6 +235,26 @@ class ChunkedTest(chex.TestCase):
     self.assertGreaterEqual(largest(full), B * T * V)
     self.assertLess(largest(chunked), B * T * V)
 
+  def test_bfloat16_states_give_float32_logits(self):
+    hidden_BTD, output_DV, token_BT = self._inputs(seed=5)
+    hidden_BTD = jnp.asarray(hidden_BTD, jnp.bfloat16)
+    output_DV = jnp.asarray(output_DV, jnp.bfloat16)
+    logits_BTV = np.asarray(hidden_BTD, np.float64) @ np.asarray(
+      output_DV, np.float64
+    )
+    logprob_BT, entropy_BT = logprobs.chunked_token_logprob(
+      hidden_BTD, output_DV, token_BT, temperature=0.8, chunk_size=2
+    )
+    np.testing.assert_allclose(
+      logprob_BT,
+      reference.token_logprob(logits_BTV, token_BT, 0.8),
+      rtol=1e-4,
+      atol=1e-6,
+    )
+    np.testing.assert_allclose(
+      entropy_BT, reference.entropy(logits_BTV, 0.8), rtol=1e-4, atol=1e-6
+    )
+
   def test_gradient_of_the_output_adds_up_in_float32(self):
     # 512 equal contributions: a sum in bfloat16 stops growing at 256 of them.
     num_tokens = 512
