@@ -19,6 +19,7 @@ class PlotsTest(unittest.TestCase):
     with tempfile.TemporaryDirectory() as folder:
       synthetic_run.write_metrics(pathlib.Path(folder))
       cls.rows = read_metrics(pathlib.Path(folder) / FILE)
+    cls.drawings = plots.panel_svgs(cls.rows, synthetic_run.evaluations())
 
   def test_writes_a_picture(self):
     with tempfile.TemporaryDirectory() as folder:
@@ -31,9 +32,8 @@ class PlotsTest(unittest.TestCase):
     self.assertGreater(picture[..., :3].std(), 0.05)  # not a blank sheet
 
   def test_drawings_use_the_pages_colours_only(self):
-    drawings = plots.panel_svgs(self.rows, synthetic_run.evaluations())
-    self.assertEqual(len(drawings), len(plots.PANELS))
-    for drawing in drawings:
+    self.assertEqual(len(self.drawings), len(plots.PANELS))
+    for drawing in self.drawings:
       with self.subTest(panel=drawing.title):
         self.assertTrue(drawing.svg.startswith("<svg"))
         self.assertIn("var(--faint)", drawing.svg)
@@ -42,8 +42,7 @@ class PlotsTest(unittest.TestCase):
         self.assertEqual(colours, set())
 
   def test_drawings_define_no_name_twice(self):
-    drawings = plots.panel_svgs(self.rows, synthetic_run.evaluations())
-    written = [svg for d in drawings for svg in (d.svg, d.wide_svg)]
+    written = [svg for d in self.drawings for svg in (d.svg, d.wide_svg)]
     names = [
       name for svg in written for name in re.findall(r' id="(.+?)"', svg)
     ]
@@ -57,15 +56,14 @@ class PlotsTest(unittest.TestCase):
     self.assertEqual(len(names), len(set(names)))
 
   def test_the_same_run_gives_the_same_drawing(self):
-    first = plots.panel_svgs(self.rows, synthetic_run.evaluations())
-    second = plots.panel_svgs(self.rows, synthetic_run.evaluations())
-    self.assertEqual(first, second)
+    again = plots.panel_svgs(self.rows, synthetic_run.evaluations())
+    self.assertEqual(again, self.drawings)
 
   def test_says_what_was_not_recorded(self):
     for drawing in plots.panel_svgs([], []):
       with self.subTest(panel=drawing.title):
         self.assertIn("not recorded", drawing.svg)
-    for drawing in plots.panel_svgs(self.rows, synthetic_run.evaluations()):
+    for drawing in self.drawings:
       with self.subTest(panel=drawing.title):
         self.assertNotIn("not recorded", drawing.svg)
 
@@ -100,8 +98,7 @@ class PlotsTest(unittest.TestCase):
       self.assertIn(recorded, drawn)
 
   def test_every_task_is_named_once_per_panel(self):
-    drawings = plots.panel_svgs(self.rows, synthetic_run.evaluations())
-    for drawing in drawings[:2]:
+    for drawing in self.drawings[:2]:
       for task in synthetic_run.TASKS:
         with self.subTest(panel=drawing.title, task=task):
           self.assertEqual(len(re.findall(f">{task}<", drawing.svg)), 1)
