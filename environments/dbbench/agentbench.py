@@ -33,7 +33,7 @@ def load_problems(path: str | pathlib.Path) -> tuple[Problem, ...]:
       # Not splitlines(): cells hold U+2028 and its like.
       entries = [json.loads(line) for line in text.split("\n") if line.strip()]
     return tuple(_problem(entry) for entry in entries)
-  except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+  except (LookupError, TypeError, ValueError) as error:
     raise ConfigError(
       f"{str(path)!r} does not hold DBBench problems ({error!r}); each entry "
       "needs type, description and table {table_name, table_info}"

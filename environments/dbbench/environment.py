@@ -29,8 +29,9 @@ GENERATED_CACHE = 4096  # tasks kept at hand; the attempts of a group share one
 class DBBench(Environment):
   """Generated tasks; with `source`, also those of AgentBench's file.
 
-  Defaults are AgentBench's. `server` (host:port, with user and password as in
-  user:password@host:port) is MariaDB's; without one the engine starts its own.
+  Defaults are AgentBench's. `engine` is "sqlite", "mariadb" or one that you
+  made. `server` is MariaDB's, host:port or user:password@host:port; without it
+  the engine starts a server of its own, for the tasks of this object alone.
   """
 
   name = "dbbench"
@@ -39,7 +40,7 @@ class DBBench(Environment):
     self,
     *,
     source: str = "",
-    engine: str = "sqlite",
+    engine: str | Engine = "sqlite",
     server: str = "",
     max_rounds: int = 15,
     max_result_chars: int = 800,
@@ -79,11 +80,15 @@ class DBBench(Environment):
     self._generate = functools.lru_cache(GENERATED_CACHE)(
       self._generator.generate
     )
-    self._engine = _engine(
-      engine,
-      server,
-      max_result_chars=max_result_chars,
-      statement_limit_s=statement_limit_s,
+    self._engine = (
+      engine
+      if isinstance(engine, Engine)
+      else _engine(
+        engine,
+        server,
+        max_result_chars=max_result_chars,
+        statement_limit_s=statement_limit_s,
+      )
     )
 
   def indices(self, split: str) -> Sequence[int]:

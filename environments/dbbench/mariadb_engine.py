@@ -45,12 +45,14 @@ class MariaDBEngine(Engine):
 
   def __init__(
     self,
-    server: str = "",
+    server: str | Address = "",
     *,
     max_result_chars: int = 800,
     statement_limit_s: float = 60.0,
   ):
-    self._address = read_address(server) if server else None
+    if isinstance(server, str) and server:
+      server = read_address(server)
+    self._address: Address | None = server or None
     self._own_server = None if server else PrivateServer()
     self._starting = threading.Lock()
     self._max_result_chars = max_result_chars

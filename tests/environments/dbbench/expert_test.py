@@ -1,0 +1,117 @@
+"""The scripted player: what it says, and each of its mistakes."""
+
+import ast
+import json
+import unittest
+
+from agentrl_jax.data.messages import Message
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.errors import ConfigError
+from environments.dbbench import DBBench
+from environments.dbbench.expert import MISTAKES, SQLExpert
+from tests.environments.dbbench.environment_test import play
+
+# A mistake, the kind of question it spoils, and what it leaves of the SQL.
+SPOILT = {
+  "no_cast": ("ranking", r"ORDER BY \w+( DESC)? LIMIT 1"),
+  "no_where": ("lookup", r"\ASELECT \w+ FROM \w+\Z"),
+  "wrong_column": ("lookup", r"\ASELECT \w+ FROM \w+ WHERE"),
+  "count_for_sum": ("sum", r"COUNT\(\*\)"),
+  "wrong_order": ("max", r"MIN\("),
+  "drop_last_value": ("insert", r", ''\)"),
+  "wrong_literal": ("lookup", r"WHERE \w+ = '"),
+  "raw_reply": ("lookup", r"WHERE"),
+  "no_query": ("update", None),
+}
+
+
+class SQLExpertTest(unittest.TestCase):
+  def test_runs_then_commits_what_it_reads(self):
+    for reply, answers in {
+      "[('Oslo',)]": ["Oslo"],
+      "[(12.0,), (3,)]": ["12.0", "3"],
+      "[]": [],
+      "1064 (42000): wrong": ["1064 (42000): wrong"],
+    }.items():
+      expert = SQLExpert("SELECT 1")
+      first = expert.answer([Message("user", "Question")])
+      (call,) = first.tool_calls
+      self.assertEqual(first.content, "")
+      self.assertEqual(call.name, "execute_sql")
+      self.assertEqual(json.loads(call.arguments), {"query": "SELECT 1"})
+      (commit,) = expert.answer([Message("tool", reply)]).tool_calls
+      with self.subTest(reply=reply):
+        self.assertEqual(commit.name, "commit_final_answer")
+        self.assertEqual(json.loads(commit.arguments), {"answers": answers})
+        self.assertNotEqual(commit.id, call.id)
+
+
+class MistakesTest(unittest.IsolatedAsyncioTestCase):
+  def test_all_are_tested(self):
+    self.assertEqual(set(SPOILT), set(MISTAKES))
+
+  async def test_each_spoils_its_kind(self):
+    for mistake, (kind, pattern) in SPOILT.items():
+      environment = DBBench(kinds=(kind,))
+      wrong = 0
+      for index in range(40):
+        task = Task("dbbench", "train", index)
+        expert = environment.expert(task, seed=0, mistakes={mistake: 1.0})
+        (call,) = expert.answer([Message("user", "")]).tool_calls
+        with self.subTest(mistake=mistake, call=call):
+          if pattern is None:
+            self.assertEqual(call.name, "commit_final_answer")
+          else:
+            sql = json.loads(call.arguments)["query"]
+            self.assertRegex(sql, pattern)
+        step = await play(environment, task, mistakes={mistake: 1.0})
+        wrong += step.reward == 0.0
+      with self.subTest(mistake=mistake):
+        self.assertGreaterEqual(wrong, 30)  # some are right by luck
+
+  async def test_a_mistake_of_another_kind_changes_nothing(self):
+    for kind, mistake in {
+      "lookup": "drop_last_value",
+      "insert": "no_where",
+      "delete": "wrong_column",
+      "count": "count_for_sum",
+    }.items():
+      environment = DBBench(kinds=(kind,))
+      for index in range(20):
+        task = Task("dbbench", "train", index)
+        step = await play(environment, task, mistakes={mistake: 1.0})
+        self.assertEqual(step.reward, 1.0)
+
+  async def test_the_seed_draws_them(self):
+    environment = DBBench(kinds=("lookup",))
+    task = Task("dbbench", "train", 0)
+    mistakes = {"wrong_column": 0.5}
+    rewards = [
+      (await play(environment, task, seed=s, mistakes=mistakes)).reward
+      for s in range(200)
+    ]
+    again = [
+      (await play(environment, task, seed=s, mistakes=mistakes)).reward
+      for s in range(200)
+    ]
+    self.assertEqual(rewards, again)
+    self.assertTrue(60 < sum(rewards) < 140, sum(rewards))
+
+  async def test_raw_replies_hold_the_answer(self):
+    environment = DBBench(kinds=("lookup",))
+    task = Task("dbbench", "train", 3)
+    raw = environment.expert(task, seed=0, mistakes={"raw_reply": 1.0})
+    raw.answer([Message("user", "")])
+    (call,) = raw.answer([Message("tool", "[('Oslo',)]")]).tool_calls
+    (text,) = json.loads(call.arguments)["answers"]
+    self.assertEqual(ast.literal_eval(text), [("Oslo",)])
+
+  def test_unknown_mistakes_are_refused(self):
+    with self.assertRaisesRegex(ConfigError, "typo.*no_cast"):
+      DBBench().expert(
+        Task("dbbench", "train", 0), seed=0, mistakes={"typo": 0.1}
+      )
+
+
+if __name__ == "__main__":
+  unittest.main()
