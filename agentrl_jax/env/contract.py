@@ -142,6 +142,7 @@ class SessionContract(_Base):
 
   async def test_expert_without_mistakes_reaches_the_top(self) -> None:
     environment = self.make_environment()
+    self._require_expert(environment)
     for task in self._tasks(environment):
       with self.subTest(task=task):
         last = (await self._play_expert(environment, task))[-1]
@@ -178,7 +179,6 @@ class SessionContract(_Base):
   async def _play_expert(
     self, environment: Environment, task: Task
   ) -> list[Step]:
-    self._require_expert(environment)
     expert = environment.expert(task, seed=0, mistakes={})
     async with environment.open(task, seed=0) as session:
       steps = [await session.reset()]

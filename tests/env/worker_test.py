@@ -1,4 +1,4 @@
-"""A worker speaks AgentRL's protocol, to the letter, over real HTTP."""
+"""A worker listens, frees what it holds, and stops when told to."""
 
 import asyncio
 import os
@@ -8,320 +8,39 @@ import sys
 import unittest
 
 import aiohttp
-from aiohttp import web
 
-from agentrl_jax.env.hosting import HostLimits
 from agentrl_jax.env.worker import WorkerConfig, serve
 from agentrl_jax.errors import ConfigError
-from environments.arithmetic.environment import Arithmetic
 from tests.env.moody import Moody
 
 ROOT = pathlib.Path(__file__).parents[2]
-SAY_JSON = {
-  "type": "function",
-  "function": {
-    "name": "say",
-    "description": "Says it.",
-    "parameters": {"type": "object", "properties": {}},
-  },
-}
 
 
-def says(words):
-  return [{"role": "assistant", "content": words}]
-
-
-class WorkerTest(unittest.IsolatedAsyncioTestCase):
-  async def asyncSetUp(self):
-    self.http = await self.enterAsyncContext(aiohttp.ClientSession())
-    self.environment = Moody()
-
-  async def serve(self, limits=None, **config):
-    self.url = await self.enterAsyncContext(
-      serve(
-        self.environment,
-        WorkerConfig(port=0, **config),
-        limits or HostLimits(concurrency=2),
-      )
-    )
-
-  async def get(self, path):
-    async with self.http.get(f"{self.url}/{path}") as response:
-      return response.status, await response.json()
-
-  async def post(self, path, body):
-    async with self.http.post(f"{self.url}/{path}", json=body) as response:
-      return response.status, await response.json()
-
-  async def start(self, id=7, index=0, **more):
-    return await self.post(
-      "start_sample", {"session_id": id, "index": index, **more}
-    )
-
-  async def interact(self, words, id=7):
-    return await self.post(
-      "interact", {"session_id": id, "messages": says(words)}
-    )
-
-  async def test_an_attempt_word_for_word(self):
-    await self.serve()
-    async with self.http.post(
-      f"{self.url}/start_sample", json={"session_id": 7, "index": 0}
-    ) as response:
-      self.assertEqual(response.headers["session_id"], "7")
-      self.assertEqual(
-        await response.json(),
-        {
-          "messages": [{"role": "user", "content": "Well?"}],
-          "tools": [SAY_JSON],
-          "status": "running",
-          "finish": False,
-          "reward": 0.0,
-          "metric": {},
-        },
-      )
-    self.assertEqual(await self.get("get_sessions"), (200, {"7": 0}))
-    self.assertEqual(
-      await self.get("worker_status"), (200, {"concurrency": 2, "current": 1})
-    )
-    self.assertEqual(
-      await self.post("sample_status", {"session_id": 7}),
-      (200, {"session_id": 7, "index": 0, "status": "running"}),
-    )
-    self.assertEqual(
-      await self.interact("hm"),
-      (
-        200,
-        {
-          "session_id": 7,
-          "env_out": {
-            "messages": [{"role": "user", "content": "You say hm."}],
-            "tools": [SAY_JSON],
-            "status": "running",
-            "finish": False,
-            "reward": 0.0,
-            "metric": {},
-          },
-        },
-      ),
-    )
-    self.assertEqual(
-      await self.interact("end"),
-      (
-        200,
-        {
-          "session_id": 7,
-          "env_out": {
-            "messages": [],
-            "status": "completed",
-            "finish": True,
-            "reward": 1.0,
-            "metric": {"words": 2.0},
-          },
-        },
-      ),
-    )
-    self.assertEqual(await self.get("get_sessions"), (200, {}))
-
-  async def test_says_what_there_is(self):
-    await self.serve(num_indices=2)
-    self.assertEqual(await self.get("get_indices"), (200, [0, 1]))
-    self.assertEqual(
-      await self.get("describe"),
-      (
-        200,
-        {
-          "name": "moody",
-          "split": "test",
-          "indices": {"list": [0, 1, 2, 3, 4]},
-        },
-      ),
-    )
-    _, body = await self.get("describe?split=train")
-    self.assertEqual(body["indices"], {"list": [7]})
-    status, body = await self.get("describe?split=dev")
-    self.assertEqual(
-      (status, body), (400, {"detail": "moody has no split 'dev'"})
-    )
-
-  async def test_a_long_range_is_not_written_out(self):
-    self.environment = Arithmetic(num_tasks=10**12)
-    await self.serve(split="train", num_indices=3)
-    self.assertEqual(await self.get("get_indices"), (200, [0, 1, 2]))
-    _, body = await self.get("describe")
-    self.assertEqual(body["indices"], {"range": [0, 10**12, 1]})
-    status, _ = await self.start(index=10**12 - 1)
-    self.assertEqual(status, 200)
-
-  async def test_seed_and_split_are_ours_and_optional(self):
-    await self.serve()
-    await self.start(id=7)
-    await self.start(id=8, index=7, split="train", seed=3)
-    self.assertEqual(self.environment.seeds, [7, 3])
-
-  async def test_full_and_duplicate_sessions_are_refused(self):
-    await self.serve()
-    await self.start(id=1)
-    self.assertEqual((await self.start(id=1))[0], 400)
-    await self.start(id=2)
-    status, body = await self.start(id=3)
-    self.assertEqual(status, 406)
-    self.assertIn("--concurrency", body["detail"])
-
-  async def test_a_broken_environment_is_a_task_error(self):
-    await self.serve()
-    await self.start()
-    with self.assertLogs("agentrl_jax.env.hosting", "ERROR"):
-      status, body = await self.interact("break")
-    self.assertEqual(status, 200)
-    self.assertEqual(body["env_out"]["status"], "task error")
-    self.assertTrue(body["env_out"]["finish"])
-    self.assertIn("ZeroDivisionError: of mine", body["env_out"]["error"])
-    self.assertEqual((await self.interact("hm"))[0], 400)
-    with self.assertLogs("agentrl_jax.env.hosting", "ERROR"):
-      status, body = await self.start(index=1)
-    self.assertEqual(status, 500)
-    self.assertIn("the disk is full", body["detail"])
-
-  async def test_bad_requests_are_explained(self):
-    await self.serve()
-    await self.start()
-    for path, body, words in (
-      ("start_sample", {"session_id": 1}, "index must be an integer"),
-      ("start_sample", {"index": 1}, "session_id must be an integer"),
-      ("start_sample", {"session_id": 1, "index": 99}, "no index 99"),
-      ("start_sample", {"session_id": 1, "index": "a"}, "invalid literal"),
-      (
-        "start_sample",
-        {"session_id": 1, "index": 0, "custom_task": {}},
-        "takes no custom_task",
-      ),
-      (
-        "start_sample",
-        {"session_id": 1, "index": 0, "split": "dev"},
-        "no split 'dev'",
-      ),
-      ("interact", {"session_id": 99, "messages": says("hm")}, "no session 99"),
-      ("interact", {"session_id": 7}, "must be a list"),
-      ("interact", {"session_id": 7, "messages": []}, "assistant message"),
-      ("interact", {"session_id": 7, "messages": [{}]}, "OpenAI's form"),
-      ("interact", {"session_id": 7, "messages": [7]}, "OpenAI's form"),
-      ("interact", [], "must be a JSON object"),
-      ("cancel", {"session_id": 99}, "no session 99"),
-      ("sample_status", {"session_id": 99}, "no session 99"),
-      ("calculate_overall", {"results": [{}]}, "needs a status and a reward"),
-    ):
-      with self.subTest(path=path, body=body):
-        status, answer = await self.post(path, body)
-        self.assertEqual(status, 400)
-        self.assertIn(words, answer["detail"])
-    self.assertEqual((await self.interact("hm"))[0], 200)
-
-  async def test_cancelling_frees(self):
-    await self.serve()
-    await self.start(id=1)
-    await self.start(id=2)
-    self.assertEqual(
-      await self.post("cancel", {"session_id": 1}), (200, {"session_id": 1})
-    )
-    self.assertEqual(self.environment.num_open, 1)
-    self.assertEqual((await self.post("cancel_all", {}))[0], 200)
-    self.assertEqual(self.environment.num_open, 0)
-
-  async def test_overall_result(self):
-    await self.serve()
-    results = [
-      {"status": "completed", "reward": 1.0},
-      {"status": "completed", "reward": 0.5},
-      {"status": "task limit reached", "reward": 0},
-    ]
-    _, body = await self.post(
-      "calculate_overall", {"name": "moody", "results": results}
-    )
-    self.assertEqual(
-      body,
-      {
-        "total": 3,
-        "reward": 0.5,
-        "statuses": {"completed": 2, "task limit reached": 1},
-      },
-    )
-
+class ServeTest(unittest.IsolatedAsyncioTestCase):
   async def test_leaving_frees_every_session(self):
-    async with serve(self.environment, WorkerConfig(port=0)) as self.url:
-      await self.start(id=1)
-      await self.start(id=2)
-      self.assertEqual(self.environment.num_open, 2)
-    self.assertEqual(self.environment.num_open, 0)
+    environment = Moody()
+    http = await self.enterAsyncContext(aiohttp.ClientSession())
+    async with serve(environment, WorkerConfig(port=0)) as url:
+      for id in (1, 2):
+        body = {"session_id": id, "index": 0}
+        async with http.post(f"{url}/start_sample", json=body) as response:
+          self.assertEqual(response.status, 200)
+      self.assertEqual(environment.num_open, 2)
+    self.assertEqual(environment.num_open, 0)
     with self.assertRaises(aiohttp.ClientConnectionError):
-      await self.get("worker_status")
+      await http.get(f"{url}/worker_status")
 
   async def test_a_taken_port_is_said(self):
-    await self.serve()
-    port = int(self.url.split(":")[2].split("/")[0])
-    with self.assertRaisesRegex(ConfigError, "choose another --port"):
-      async with serve(self.environment, WorkerConfig(port=port)):
-        pass
+    async with serve(Moody(), WorkerConfig(port=0)) as url:
+      port = int(url.split(":")[2].split("/")[0])
+      with self.assertRaisesRegex(ConfigError, "choose another --port"):
+        async with serve(Moody(), WorkerConfig(port=port)):
+          self.fail("listening")
 
-
-class HeartbeatTest(unittest.IsolatedAsyncioTestCase):
-  async def asyncSetUp(self):
-    self.heard = asyncio.Queue()
-    self.answers_with = 200
-    application = web.Application()
-    application.router.add_post("/api/{path}", self.hear)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    self.addAsyncCleanup(runner.cleanup)
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    self.controller = f"http://127.0.0.1:{runner.addresses[0][1]}/api"
-    self.http = await self.enterAsyncContext(aiohttp.ClientSession())
-
-  async def hear(self, request):
-    body = await request.json() if request.can_read_body else None
-    await self.heard.put(
-      (request.match_info["path"], request.headers.get("session_id"), body)
-    )
-    return web.json_response(None, status=self.answers_with)
-
-  async def next_heard(self):
-    async with asyncio.timeout(5):
-      return await self.heard.get()
-
-  async def test_the_controller_hears_of_worker_and_of_cancelled_sessions(self):
-    environment = Moody()
-    config = WorkerConfig(port=0, num_indices=3, controller=self.controller)
-    async with serve(environment, config) as url:
-      self.assertEqual(
-        await self.next_heard(),
-        (
-          "receive_heartbeat",
-          None,
-          {
-            "name": "moody",
-            "address": url,
-            "concurrency": 32,
-            "indices": [0, 1, 2],
-          },
-        ),
-      )
-      for path, body in (
-        ("start_sample", {"session_id": 7, "index": 0}),
-        ("cancel_with_notice", {"session_id": 7}),
-      ):
-        async with self.http.post(f"{url}/{path}", json=body) as response:
-          self.assertEqual(response.status, 200)
-      self.assertEqual(await self.next_heard(), ("cancel_notice", "7", None))
-      self.assertEqual(environment.num_open, 0)
-
-  async def test_a_controller_that_refuses_does_not_stop_the_worker(self):
-    self.answers_with = 500
-    config = WorkerConfig(port=0, controller=self.controller)
-    with self.assertLogs("agentrl_jax.env.heartbeat", "WARNING"):
-      async with serve(Moody(), config) as url:
-        await self.next_heard()
-        async with self.http.get(f"{url}/worker_status") as response:
-          self.assertEqual(response.status, 200)
+  def test_settings_are_checked(self):
+    for setting in ({"port": -1}, {"port": 1 << 16}, {"num_indices": 0}):
+      with self.subTest(setting=setting), self.assertRaises(ConfigError):
+        WorkerConfig(**setting)
 
 
 class CommandLineTest(unittest.IsolatedAsyncioTestCase):

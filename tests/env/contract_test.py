@@ -1,0 +1,279 @@
+"""The contract notices: each kind of bad environment fails the test for it."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import unittest
+
+from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.trajectory import Status
+from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.env.interface import Step
+from environments.arithmetic.environment import Arithmetic
+
+
+class _Wrapped:
+  """A session of arithmetic with something changed about it."""
+
+  def __init__(self, session):
+    self._session = session
+    self.tools = session.tools
+
+  async def reset(self):
+    return await self._session.reset()
+
+  async def step(self, answer):
+    return await self._session.step(answer)
+
+
+class _Bad(Arithmetic):
+  """Arithmetic whose sessions are `wrap`ped."""
+
+  wrap = _Wrapped
+
+  @contextlib.asynccontextmanager
+  async def open(self, task, *, seed):
+    async with super().open(task, seed=seed) as session:
+      yield self.wrap(session)
+
+
+class Shuffled(_Bad):
+  counter = itertools.count()
+
+  def indices(self, split):
+    super().indices(split)
+    first = next(self.counter)
+    return range(first, first + 2000)
+
+
+class Empty(_Bad):
+  def indices(self, split):
+    return super().indices(split)[:0]
+
+
+class AnySplit(_Bad):
+  def indices(self, split):
+    return range(8)
+
+
+class Leaking(_Bad):
+  """Tests are training tasks."""
+
+  def _problem(self, task):
+    return super()._problem(type(task)(task.name, "train", task.index))
+
+
+class Changing(_Bad):
+  counter = itertools.count()
+
+  def _problem(self, task):
+    index = task.index + next(self.counter)
+    return super()._problem(type(task)(task.name, task.split, index))
+
+
+class Choking(_Bad):
+  class wrap(_Wrapped):
+    async def step(self, answer):
+      if answer.tool_calls and answer.tool_calls[0].name == "no_such_tool":
+        raise KeyError
+      return await super().step(answer)
+
+
+class Echoing(_Bad):
+  class wrap(_Wrapped):
+    async def step(self, answer):
+      step = await super().step(answer)
+      if len(answer.content) > 1000:
+        return Step((Message("user", answer.content),))
+      return step
+
+
+class Endless(_Bad):
+  class wrap(_Wrapped):
+    async def step(self, answer):
+      return Step((Message("user", "Go on."),))
+
+
+class Jittery(_Bad):
+  """Says something else each time."""
+
+  counter = itertools.count()
+
+  class wrap(_Wrapped):
+    async def step(self, answer):
+      step = await super().step(answer)
+      more = Message("user", str(next(Jittery.counter)))
+      return Step((*step.messages, more), step.reward, step.status)
+
+
+class Misaddressed(_Bad):
+  """Replies to a call that nobody made."""
+
+  class wrap(_Wrapped):
+    async def step(self, answer):
+      step = await super().step(answer)
+      return Step(
+        tuple(
+          Message(m.role, m.content, tool_call_id="another")
+          if m.role == "tool"
+          else m
+          for m in step.messages
+        ),
+        step.reward,
+        step.status,
+      )
+
+
+class Generous(_Bad):
+  class wrap(_Wrapped):
+    async def step(self, answer):
+      step = await super().step(answer)
+      return Step(step.messages, 1.0, step.status)
+
+
+class Sharing(_Bad):
+  """All sessions are one session."""
+
+  turns = 0
+
+  class wrap(_Wrapped):
+    async def step(self, answer):
+      await asyncio.sleep(0)
+      Sharing.turns += 1
+      step = await super().step(answer)
+      return Step(
+        (*step.messages, Message("user", f"turn {Sharing.turns}")),
+        step.reward,
+        step.status,
+      )
+
+
+class Keeping(_Bad):
+  """Never lets go of a session."""
+
+  kept = []
+
+  def wrap(self, session):
+    self.kept.append(_Wrapped(session))
+    return self.kept[-1]
+
+
+class Dripping(_Bad):
+  """Leaves a file open for each session."""
+
+  def wrap(self, session):
+    self.__dict__.setdefault("files", []).append(os.open(os.devnull, 0))
+    return _Wrapped(session)
+
+
+class Swallowing(_Bad):
+  @contextlib.asynccontextmanager
+  async def open(self, task, *, seed):
+    async with super().open(task, seed=seed) as session:
+      with contextlib.suppress(ZeroDivisionError):
+        yield session
+
+
+class Unsolvable(_Bad):
+  class wrap(_Wrapped):
+    async def step(self, answer):
+      step = await super().step(answer)
+      return Step(step.messages, 0.0, step.status)
+
+
+class Mute(_Bad):
+  class wrap(_Wrapped):
+    async def step(self, answer):
+      step = await super().step(answer)
+      return Step((), step.reward, step.status)
+
+
+class Broken(_Bad):
+  """Ends as only faults of ours may."""
+
+  class wrap(_Wrapped):
+    async def step(self, answer):
+      step = await super().step(answer)
+      over = step.status is not Status.RUNNING
+      status = Status.TASK_ERROR if over else step.status
+      return Step(step.messages, step.reward, status)
+
+
+class Unreadable(_Bad):
+  class wrap(_Wrapped):
+    def __init__(self, session):
+      super().__init__(session)
+      self.tools = (Tool("t", "", {"type": "object", "oneOf": []}),)
+
+
+class Forgiving(_Bad):
+  def expert(self, task, *, seed, mistakes):
+    return super().expert(task, seed=seed, mistakes={})
+
+
+CAUGHT_BY = {
+  Shuffled: "indices_are_stable",
+  Empty: "indices_are_stable",
+  AnySplit: "unknown_split_is_refused",
+  Changing: "content_is_a_function_of_the_task",
+  Leaking: "splits_share_no_problem",
+  Unreadable: "first_observation_can_be_answered",
+  Choking: "nonsense_is_answered_not_raised",
+  Echoing: "nonsense_is_answered_not_raised",
+  Misaddressed: "nonsense_is_answered_not_raised",
+  Generous: "nonsense_is_answered_not_raised",
+  Mute: "nonsense_is_answered_not_raised",
+  Jittery: "same_seed_same_session",
+  Endless: "nonsense_does_not_go_on_for_ever",
+  Sharing: "sessions_do_not_share_state",
+  Keeping: "leaving_early_frees_the_session",
+  Dripping: "leaving_early_frees_the_session",
+  Swallowing: "error_inside_the_context_passes_through",
+  Unsolvable: "expert_without_mistakes_reaches_the_top",
+  Broken: "expert_without_mistakes_reaches_the_top",
+  Forgiving: "expert_refuses_unknown_mistakes",
+}
+
+
+def run_contract(make, test):
+  class Case(SessionContract, unittest.IsolatedAsyncioTestCase):
+    def make_environment(self):
+      return make()
+
+  result = unittest.TestResult()
+  Case(f"test_{test}").run(result)
+  return result
+
+
+class SessionContractTest(unittest.TestCase):
+  def test_each_flaw_is_noticed(self):
+    for environment, test in CAUGHT_BY.items():
+      with self.subTest(environment=environment.__name__, test=test):
+        result = run_contract(environment, test)
+        self.assertFalse(result.wasSuccessful())
+        for file in getattr(environment, "files", ()):
+          os.close(file)
+
+  def test_the_same_tests_pass_without_the_flaw(self):
+    for test in sorted(set(CAUGHT_BY.values())):
+      with self.subTest(test=test):
+        result = run_contract(_Bad, test)
+        self.assertTrue(result.wasSuccessful(), result)
+
+  def test_every_test_of_the_contract_is_tried(self):
+    tests = {name for name in dir(SessionContract) if name.startswith("test_")}
+    tried = {f"test_{test}" for test in CAUGHT_BY.values()}
+    self.assertEqual(tests, tried)
+
+  def test_an_environment_without_an_expert_skips(self):
+    class NoExpert(Arithmetic):
+      def expert(self, task, *, seed, mistakes):
+        raise NotImplementedError("none here")
+
+    result = run_contract(NoExpert, "expert_without_mistakes_reaches_the_top")
+    self.assertEqual([why for _, why in result.skipped], ["none here"])
+
+
+if __name__ == "__main__":
+  unittest.main()
