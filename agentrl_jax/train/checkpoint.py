@@ -18,6 +18,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.model.policy import Params
 from agentrl_jax.train.step import TrainState
 
 _CHECKSUMS = "checksums"
@@ -50,7 +51,10 @@ class Checkpoints:
       options=ocp.CheckpointManagerOptions(
         max_to_keep=keep, enable_async_checkpointing=True
       ),
-      item_names=("state", "about"),
+      item_handlers={
+        "state": ocp.PyTreeCheckpointHandler(),
+        "about": ocp.JsonCheckpointHandler(),
+      },
     )
 
   def steps(self) -> list[int]:
@@ -66,7 +70,7 @@ class Checkpoints:
     self._manager.save(
       int(state.version),
       args=ocp.args.Composite(
-        state=ocp.args.StandardSave(_as_tree(state)),
+        state=ocp.args.PyTreeSave(_as_tree(state)),
         about=ocp.args.JsonSave(about),
       ),
     )
@@ -88,7 +92,7 @@ class Checkpoints:
       restored = self._manager.restore(
         step,
         args=ocp.args.Composite(
-          state=ocp.args.StandardRestore(_as_tree(abstract)),
+          state=_restore_args(_as_tree(abstract)),
           about=ocp.args.JsonRestore(),
         ),
       )
@@ -100,6 +104,30 @@ class Checkpoints:
     )
     self._refuse_damage(state, restored["about"][_CHECKSUMS], step)
     return state, restored["about"][_POSITION]
+
+  def restore_params(self, abstract: TrainState, step: int) -> Params:
+    """The params alone of a step, as an older version to sample from."""
+    step = self._resolve(step)
+    self._refuse_other_shapes(abstract, step)
+    of_params = dataclasses.replace(abstract, optimizer=(), version=())
+    try:
+      tree = self._manager.restore(
+        step,
+        args=ocp.args.Composite(
+          state=_restore_args(_as_tree(of_params), partial=True)
+        ),
+      )["state"]
+    except (ValueError, OSError, KeyError, TypeError) as error:
+      raise self._damaged(step, f"cannot be read: {error}") from error
+    return jax.tree.unflatten(
+      jax.tree.structure(abstract.params),
+      [tree[name] for name in _as_tree(of_params)],
+    )
+
+  def forget_after(self, step: int) -> None:
+    """Deletes later steps: a run that resumes here will write its own."""
+    for later in [s for s in self.steps() if s > step]:
+      self._manager.delete(later)
 
   def close(self) -> None:
     """Waits for what is being written and frees the files."""
@@ -155,6 +183,15 @@ class Checkpoints:
       else "There is no earlier step; start afresh in another workdir"
     )
     return CheckpointError(f"{self.directory}/{step} {what}. {offer}.")
+
+
+def _restore_args(tree: Mapping[str, Any], *, partial: bool = False):
+  """Every leaf straight into its own dtype and sharding."""
+  return ocp.args.PyTreeRestore(
+    tree,
+    restore_args=ocp.checkpoint_utils.construct_restore_args(tree),
+    partial_restore=partial,
+  )
 
 
 def _as_tree(state: TrainState) -> dict[str, Any]:

@@ -1,19 +1,21 @@
 """What became of the attempts in training, per task: how many, how long, lost.
 
-The last row of the RL stage holds the counts of the whole stage. What was lost
-to faults is shown beside what was trained on, so that nobody has to guess.
+Counted over the whole RL stage, however often it was stopped and resumed. What
+was lost to faults is shown beside what was trained on.
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from agentrl_jax.metrics import Row
-from launch.report.curves import RL
+from launch.report.curves import RL, curves_below
 from launch.report.numbers import count, duration, percent
 
 _FINISHED = "rollout/finished"
-_STATUS = "rollout/status/"
+_STATUS = "rollout/status"
+Values = Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,60 +26,80 @@ class AttemptsTable:
   rows: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-_SHOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-  (_FINISHED, "attempts", count),
-  ("rollout/sampled_tokens", "sampled tokens", count),
-  ("rollout/turns", "turns per attempt*", lambda value: f"{value:.1f}"),
-  ("rollout/tokens", "tokens per attempt*", lambda value: f"{value:.0f}"),
-  ("rollout/episode_s", "time per attempt*", duration),
-  ("rollout/token_identity", "token identity held", percent),
-  ("rollout/retried", "retried after a fault", count),
-  ("rollout/masked", "lost to faults", count),
-  ("rollout/late", "cut off by a deadline", count),
-  ("groups/finished", "groups", count),
-  ("groups/dropped", "groups dropped", count),
+@dataclasses.dataclass(frozen=True)
+class _Line:
+  """A row of the table: which metric, what it is called, how it is written."""
+
+  metric: str
+  label: str
+  write: Callable[[float], str] = count
+  is_total: bool = True  # a counter, which begins anew when a run is resumed
+
+
+_ENDED = _Line(_FINISHED, "attempts")
+_OTHERS = (
+  _Line("rollout/sampled_tokens", "sampled tokens"),
+  _Line("rollout/turns", "turns per attempt*", "{:.1f}".format, False),
+  _Line("rollout/tokens", "tokens per attempt*", "{:.0f}".format, False),
+  _Line("rollout/episode_s", "time per attempt*", duration, False),
+  _Line("rollout/token_identity", "token identity held*", percent, False),
+  _Line("rollout/retried", "retried after a fault"),
+  _Line("rollout/masked", "lost to faults"),
+  _Line("rollout/late", "cut off by a deadline"),
+  _Line("groups/finished", "groups"),
+  _Line("groups/dropped", "groups dropped"),
 )
 
 
 def attempts_table(rows: Sequence[Row]) -> AttemptsTable | None:
   """The counts at the end of RL; None if none were recorded."""
-  last = [row.values for row in rows if row.stage == RL][-1:]
-  if not last:
-    return None
-  (values,) = last
-  tasks = tuple(
-    sorted(
-      name.removeprefix(f"{_FINISHED}/")
-      for name in values
-      if name.startswith(f"{_FINISHED}/")
-    )
-  )
+  tasks = tuple(c.name for c in curves_below(rows, RL, _FINISHED))
   if not tasks:
     return None
-  shown = [*_SHOWN[:1], *_statuses(values), *_SHOWN[1:]]
+  starts = _starts([row.values for row in rows if row.stage == RL])
   drawn = [
-    (label, tuple(_text(values.get(f"{m}/{t}"), write) for t in tasks))
-    for m, label, write in shown
+    (line.label, tuple(_text(starts, line, task) for task in tasks))
+    for line in (_ENDED, *_statuses(rows), *_OTHERS)
   ]
   return AttemptsTable(
     tasks, tuple((label, texts) for label, texts in drawn if any(texts))
   )
 
 
-def _statuses(
-  names: Iterable[str],
-) -> list[tuple[str, str, Callable[[float], str]]]:
+def _statuses(rows: Sequence[Row]) -> list[_Line]:
   """How the attempts ended, as far as any ended so."""
-  found = {
-    name.removeprefix(_STATUS).split("/")[0]
-    for name in names
-    if name.startswith(_STATUS)
-  }
+  found = {c.name.split("/")[0] for c in curves_below(rows, RL, _STATUS)}
   return [
-    (f"{_STATUS}{status}", status.replace("_", " "), count)
+    _Line(f"{_STATUS}/{status}", status.replace("_", " "))
     for status in sorted(found)
   ]
 
 
-def _text(value: float | None, write: Callable[[float], str]) -> str:
-  return "" if value is None or not math.isfinite(value) else write(value)
+def _starts(rows: Sequence[Values]) -> list[Values]:
+  """The last row of each start of the run: the next one counts from 0 again.
+
+  A start shows in any of its counters: they rise as long as it lasts.
+  """
+  counters = [line.metric for line in (_ENDED, *_OTHERS) if line.is_total]
+  return [
+    row
+    for row, later in itertools.zip_longest(rows, rows[1:])
+    if later is None or _began_anew(row, later, counters)
+  ]
+
+
+def _began_anew(row: Values, later: Values, counters: Sequence[str]) -> bool:
+  return any(
+    name in later and later[name] < value
+    for name, value in row.items()
+    if name.startswith(tuple(f"{counter}/" for counter in counters))
+  )
+
+
+def _text(starts: Sequence[Values], line: _Line, task: str) -> str:
+  name = f"{line.metric}/{task}"
+  found = [values[name] for values in starts if name in values]
+  if not found:
+    return ""
+  value = math.fsum(found) if line.is_total else found[-1]
+  return line.write(value) if math.isfinite(value) else ""

@@ -1,0 +1,161 @@
+"""Every setting there is, with the value it has unless someone changes it.
+
+A setting that is not here does not exist: the config is locked, so a misspelt
+override fails at launch. Comments give the unit or the choices. Values are
+AgentRL's (arXiv:2510.04206) where it has one; the model is a small one.
+"""
+
+import ml_collections
+from ml_collections.config_dict import create
+
+
+def get_config() -> ml_collections.ConfigDict:
+  """AgentRL on two of its environments, embedded in the process."""
+  c = ml_collections.ConfigDict()
+  c.name = "run"  # the run's folder below workdir
+  c.workdir = "runs"
+  c.seed = 0
+
+  c.mesh = create(data=1, fsdp=1, tensor=1)  # devices along each axis
+
+  c.tasks = create(
+    names=("dbbench", "webshop"),  # of those under `environments`
+    # How often each comes, against the others.
+    weights=create(dbbench=1.0, webshop=1.0),
+  )
+  c.environments = create(
+    dbbench=create(
+      target="environments.dbbench:DBBench",  # module:Class
+      options=ml_collections.ConfigDict(),  # of the class; see its docstring
+      # Flaws of the demonstrations' expert, each with its probability.
+      mistakes=ml_collections.ConfigDict(),
+    ),
+    webshop=create(
+      target="environments.webshop:WebShop",
+      options=ml_collections.ConfigDict(),
+      mistakes=ml_collections.ConfigDict(),
+    ),
+  )
+
+  c.tokenizer = create(
+    vocab_size=1024,  # tokens, bytes and markers included
+    num_texts=2000,  # demonstrations that it is trained on
+    whole_tokens=(),  # texts that are one token each
+    whole_lines=0,  # as many of the lines that conversations share, likewise
+  )
+  c.model = create(
+    width=192,
+    num_layers=3,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    mlp_width=384,
+    rope_theta=1e4,
+    norm_epsilon=1e-6,
+    tied_embedding=True,
+    embedding_scale=1.0,
+    qk_norm=True,
+    qkv_bias=False,
+    attention_block=0,  # queries per block of a training row; 0 takes all
+  )
+
+  c.warm_start = create(
+    num_demonstrations=20_000,
+    epochs=1,  # passes over the demonstrations
+    optimizer=create(
+      learning_rate=2e-3,
+      warmup_steps=50,
+      final_share=0.1,  # of the learning rate, reached by cosine
+      b1=0.9,
+      b2=0.95,
+      weight_decay=0.01,
+      clip_norm=1.0,
+    ),
+  )
+  c.train = create(
+    steps=1000,  # optimizer updates of reinforcement learning
+    row_length=512,  # tokens of a packed row
+    micro_batch=8,  # rows per forward pass
+    take_s=3600.0,  # that the learner waits for a batch
+  )
+  c.optimizer = create(
+    learning_rate=1e-6,
+    warmup_steps=10,
+    final_share=1.0,
+    b1=0.9,
+    b2=0.999,
+    weight_decay=0.0,
+    clip_norm=1.0,
+  )
+  c.loss = create(
+    surrogate="clipped",  # see SURROGATES in agentrl_jax/train/objective.py
+    reduction="token_mean",  # see REDUCTIONS there
+    clip_low=0.2,
+    clip_high=0.2,
+    dual_clip=3.0,  # bound on the ratio of bad tokens; 0 is off
+    kl_coefficient=1e-4,  # k3 to the frozen warm start; 0 keeps no reference
+    entropy_coefficient=0.0,
+    token_chunk=128,  # tokens per row whose logits are held at once
+  )
+  c.advantage = create(
+    scale_by_std=True,  # by the group's standard deviation
+    task_center=True,  # task advantage normalisation: subtract the mean
+    task_scale=True,  # and divide by the standard deviation
+    drop_no_signal=False,  # leave out groups that all scored the same
+    incomplete_reward=-0.2,  # of an attempt that did not complete
+    epsilon=1e-6,
+  )
+
+  c.episode = create(
+    max_turns=20,
+    max_tokens=8192,  # prompt, observations and answers together
+    max_answer_tokens=1024,  # of one answer
+  )
+  c.sampling = create(temperature=0.8, top_k=0, top_p=1.0)
+  c.group = create(
+    size=8,  # attempts at a task
+    deadline_s=3600.0,  # then a group is handed over as it is
+  )
+  c.retry = create(  # of an attempt that broke by no fault of the policy
+    max_retries=2,
+    pause_s=0.5,  # before the first; doubles with each
+  )
+  c.admission = create(
+    groups_per_step=256,  # that one update is made of
+    max_staleness=1,  # versions between sampling and training
+    max_concurrent_groups=256,
+  )
+  c.queue = create(
+    max_groups=256,  # finished groups wait above this
+    order="finished",  # or "started"
+  )
+  c.cross_policy = create(
+    draw_per="turn",  # or "trajectory", "never"
+    weights=(0.75, 0.25),  # of the version slots; slot 0 is the freshest
+    refresh_every=25,  # updates between refreshes of the older slots
+  )
+  c.engine = create(
+    driver="jetstream",  # or "local": one thread, deterministic
+    lanes=(192, 64),  # answers decoded at once, per version slot
+    context=8192,  # tokens of prompt and answer together
+    lengths=(),  # tokens; shorter caches to compile for
+    num_lane_sizes=3,  # sizes of the lanes in use to compile for
+    prefill_chunks=(16, 64),  # tokens per lane and call
+    prefill_lanes=16,  # lanes per call
+    prefill_tokens=1024,  # per step, so that decoding does not stall
+    steps_per_sync=4,  # tokens per lane between looks at the host
+  )
+  c.checkpoint = create(
+    every=25,  # updates
+    keep=3,  # newest ones
+    resume_step=-1,  # -1 is the newest
+  )
+  c.evaluation = create(
+    num_tasks=256,  # held-out tasks per environment
+    num_untrained=64,  # of them, for the policy that has learned nothing
+    concurrency=256,  # attempts at once
+    temperature=1.0,  # of the sampled evaluation
+    timeout_s=3600.0,
+  )
+  c.report = create(num_episodes=6, keep_groups=4)
+  return c.lock()

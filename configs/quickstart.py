@@ -1,0 +1,69 @@
+"""Learn two tasks at once on two cores in ten minutes: databases and a shop.
+
+  make train
+  python -m launch.train --config=configs/quickstart.py --config.seed=1
+
+A policy of one million parameters, from nothing: its tokenizer, a warm start on
+experts that err on purpose, then reinforcement learning in the asynchronous
+pipeline. Pages and prompts are AgentBench's in a compact form; grading is
+AgentBench's own. Tables, shops and instructions of the test never occur in
+training.
+"""
+
+from configs import base
+
+
+def get_config():
+  """`base`, at the size of a laptop."""
+  c = base.get_config()
+  with c.unlocked():
+    c.name = "quickstart"
+    c.environments.dbbench.options = dict(system_prompt="short", max_rounds=5)
+    c.environments.dbbench.mistakes = dict(
+      no_cast=0.55, no_where=0.55, count_for_sum=0.55
+    )
+    c.environments.webshop.options = dict(
+      system_prompt="short",
+      num_train=1 << 20,
+      num_test=1 << 16,
+      catalogue_size=48,
+      max_rounds=12,
+      results_per_page=4,
+      repeat_instruction=False,
+      repeat_item=False,
+      list_actions=False,
+      show_headings=False,
+      show_subpages=False,
+    )
+    c.environments.webshop.mistakes = dict(
+      lazy_search=0.55, skip_last_option=0.55
+    )
+  c.tokenizer.update(vocab_size=2048, num_texts=1000, whole_lines=16)
+  c.tokenizer.whole_tokens = (
+    " [SEP]",
+    "Additional table information about the question: "
+    "The name of this table is",
+    ", and the headers of this table are",
+    '\n{"name": "',
+    '", "arguments": {"',
+    '": "',
+    '"}}\n',
+  )
+  c.model.embedding_scale = 7.0
+  c.model.attention_block = 96
+  c.warm_start.num_demonstrations = 16_000
+  c.train.update(steps=30, row_length=512, micro_batch=8, take_s=300.0)
+  c.optimizer.update(learning_rate=3e-4, warmup_steps=5, b2=0.95)
+  c.loss.kl_coefficient = 0.0
+  c.advantage.drop_no_signal = True
+  c.episode.update(max_turns=12, max_tokens=512, max_answer_tokens=64)
+  c.sampling.temperature = 1.0
+  c.admission.update(
+    groups_per_step=32, max_staleness=1, max_concurrent_groups=24
+  )
+  c.queue.max_groups = 32
+  c.cross_policy.refresh_every = 5
+  c.engine.update(lanes=(96, 32), context=512)
+  c.checkpoint.update(every=5, keep=3)
+  c.evaluation.update(concurrency=128, timeout_s=300.0)
+  return c

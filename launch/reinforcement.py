@@ -1,0 +1,295 @@
+"""Reinforcement learning: the asynchronous pipeline, from the learner's side.
+
+The controller plays and the engine decodes in threads of their own; here groups
+are taken, trained on, published and checkpointed, over and over. A checkpoint
+holds the learner's state and the controller's position as they were between two
+updates. The ledger names the groups of every update of the run's own past: what
+came after the checkpoint that a run resumes from is struck out of it.
+"""
+
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+
+import ml_collections
+
+from agentrl_jax.controller import seeds
+from agentrl_jax.controller.admission import Admission
+from agentrl_jax.controller.collector import Collector, CollectorState
+from agentrl_jax.controller.group import run_group
+from agentrl_jax.controller.group_queue import GroupQueue
+from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.player import PolicyPlayer
+from agentrl_jax.controller.thread import ControllerThread
+from agentrl_jax.data.record_file import (
+  group_from_json,
+  group_to_json,
+  write_groups,
+)
+from agentrl_jax.data.trajectory import Group, Task
+from agentrl_jax.env.interface import Environment
+from agentrl_jax.metrics import MetricsWriter
+from agentrl_jax.model import sharding
+from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.train.batches import reinforcement_lessons
+from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.objective import Lesson, policy_objective
+from agentrl_jax.train.optimizer import make_optimizer
+from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.reference import Reference
+from agentrl_jax.train.step import Learner, TrainState
+from launch.demonstrations import task_stream
+from launch.evaluation import success_by_task
+from launch.interrupts import Interrupts
+from launch.report.progress import StageProgress
+from launch.run_directory import RunDirectory
+from launch.serving import Service
+from launch.settings import Settings
+
+STAGE = "rl"
+
+
+class Reinforcement:
+  """One run's reinforcement learning."""
+
+  def __init__(
+    self,
+    config: ml_collections.ConfigDict,
+    settings: Settings,
+    policy: Policy,
+    environments: Mapping[str, Environment],
+    service: Service,
+    run: RunDirectory,
+    metrics: MetricsWriter,
+  ):
+    self._config, self._settings = config, settings
+    self._environments, self._service = environments, service
+    self._run, self._metrics = run, metrics
+    self._policy = policy
+    self._learner = Learner(
+      policy,
+      policy_objective(
+        policy, settings.loss, temperature=settings.sampling.temperature
+      ),
+      make_optimizer(settings.optimizer, config.train.steps),
+      sharding.make_mesh(settings.mesh),
+    )
+    self._publisher = Publisher(service.versions)
+    self._monitor = Monitor()
+    self._ledger = Ledger(run.root / "trained_groups.jsonl")
+
+  def train(self, warm: Params, interrupts: Interrupts) -> None:
+    """Trains up to `train.steps`, from wherever an earlier start got.
+
+    The last checkpoint in the run's folder and slot 0 hold the result.
+    """
+    checkpoints = Checkpoints(
+      self._run.checkpoints(STAGE), keep=self._settings.checkpoint.keep
+    )
+    reference = Reference(
+      self._policy,
+      warm if self._settings.loss.kl_coefficient else None,
+      temperature=self._settings.sampling.temperature,
+      chunk_size=self._settings.loss.token_chunk,
+    )
+    state, position = self._begin(warm, checkpoints)
+    version = int(state.version)
+    self._metrics.truncate_after(STAGE, version)
+    self._ledger.truncate(version)
+    if version < self._config.train.steps:
+      self._publisher.publish(state)
+      self._refresh(checkpoints, version)
+      collector = self._collector(version, position)
+      with ControllerThread(collector) as controller:
+        state = self._loop(
+          state, controller, checkpoints, reference, interrupts
+        )
+    checkpoints.close()
+    self._publisher.publish(state)
+
+  def _begin(
+    self, warm: Params, checkpoints: Checkpoints
+  ) -> tuple[TrainState, CollectorState | None]:
+    if not checkpoints.steps():
+      state = self._learner.init(warm)
+      checkpoints.save(state, {})
+      checkpoints.wait()
+      return state, None
+    chosen = self._config.checkpoint.resume_step
+    step = None if chosen < 0 else chosen
+    state, position = checkpoints.restore(self._learner.abstract_state(), step)
+    checkpoints.forget_after(int(state.version))
+    return state, _position_from_json(position) if position else None
+
+  def _collector(
+    self, version: int, position: CollectorState | None
+  ) -> Collector:
+    s = self._settings
+    player = PolicyPlayer(
+      environments=self._environments,
+      generator=self._service.generator,
+      codec=self._service.codec,
+      limits=s.episode,
+      sampling=s.sampling,
+      choose_slot=s.cross_policy,
+    )
+
+    async def play(task: Task, group_id: str, seed: int) -> Group | None:
+      return await run_group(
+        task,
+        player,
+        s.group,
+        s.retry,
+        self._monitor,
+        group_id=group_id,
+        seed=seed,
+      )
+
+    num_pending = len(position.queued) if position else 0
+    collector = Collector(
+      task_stream(s, self._environments, split="train", purpose="rl"),
+      play,
+      GroupQueue(s.queue, self._monitor),
+      Admission(s.admission, version=version, num_pending=num_pending),
+      seed=seeds.seed_of(s.seed, "rl"),
+    )
+    if position is not None:
+      collector.restore(position)
+    return collector
+
+  def _loop(
+    self,
+    state: TrainState,
+    controller: ControllerThread,
+    checkpoints: Checkpoints,
+    reference: Reference,
+    interrupts: Interrupts,
+  ) -> TrainState:
+    first, steps = int(state.version), self._config.train.steps
+
+    def save() -> None:
+      if int(state.version) not in checkpoints.steps():
+        checkpoints.save(state, _position_to_json(controller.snapshot()))
+      checkpoints.wait()
+
+    with StageProgress(STAGE, steps, initial_step=first) as show:
+      for version in range(first, steps):
+        state, report = self._update(state, version, controller, reference)
+        self._publisher.publish(state)
+        controller.set_version(version + 1)
+        self._metrics.write(version + 1, report, STAGE)
+        show.update(version + 1, report)
+        if (version + 1) % self._settings.checkpoint.every == 0:
+          save()
+        if (version + 1) % self._config.cross_policy.refresh_every == 0:
+          self._refresh(checkpoints, version + 1)
+        interrupts.check(save)
+      save()
+    return state
+
+  def _update(
+    self,
+    state: TrainState,
+    version: int,
+    controller: ControllerThread,
+    reference: Reference,
+  ) -> tuple[TrainState, dict[str, float]]:
+    """Waits for a batch and makes one update of it."""
+    begun = time.monotonic()
+    groups = controller.take(
+      self._settings.admission.groups_per_step,
+      version,
+      self._config.train.take_s,
+    )
+    taken = time.monotonic()
+    lessons, report = reinforcement_lessons(
+      groups,
+      task_ids=self._settings.task_ids,
+      advantage=self._settings.advantage,
+      batch=self._settings.batch,
+    )
+    state, metrics = self._learn(state, lessons, reference)
+    self._ledger.add(version, [group.id for group in groups])
+    write_groups(
+      self._run.trajectories(version), groups[: self._config.report.keep_groups]
+    )
+    seconds = {
+      "seconds/wait": taken - begun,
+      "seconds/train": time.monotonic() - taken,
+    }
+    monitored = controller.call(self._monitor.snapshot)
+    return state, report | metrics | seconds | monitored | _of(groups)
+
+  def _learn(
+    self, state: TrainState, lessons: Sequence[Lesson], reference: Reference
+  ) -> tuple[TrainState, dict[str, float]]:
+    if lessons:
+      return self._learner.update(state, map(reference.add_to, lessons))
+    # No attempt did better than its siblings: nothing to learn from.
+    later = dataclasses.replace(state, version=state.version + 1)
+    return later, {"batch/trained_tokens": 0.0}
+
+  def _refresh(self, checkpoints: Checkpoints, version: int) -> None:
+    """Older slots take older snapshots: newest first, before `version`."""
+    checkpoints.wait()
+    older = [step for step in checkpoints.steps() if step < version]
+    snapshots = older[::-1] or checkpoints.steps()[:1]
+    for slot in range(1, self._settings.engine.num_slots):
+      step = snapshots[min(slot - 1, len(snapshots) - 1)]
+      params = checkpoints.restore_params(self._learner.abstract_state(), step)
+      self._service.versions.publish(slot, params, step)
+
+
+class Ledger:
+  """Which groups each update was made of, one line an update."""
+
+  def __init__(self, path: pathlib.Path):
+    self._path = path
+
+  def add(self, version: int, groups: Sequence[str]) -> None:
+    """Notes the groups that took the policy from `version` to the next."""
+    with self._path.open("a") as file:
+      file.write(
+        json.dumps({"version": version, "groups": list(groups)}) + "\n"
+      )
+
+  def truncate(self, version: int) -> None:
+    """Strikes out the updates from `version` on: they are not in the policy."""
+    if not self._path.exists():
+      return
+    kept = [
+      line
+      for line in self._path.read_text().splitlines(keepends=True)
+      if line.endswith("\n") and json.loads(line)["version"] < version
+    ]
+    partial = self._path.with_suffix(".partial")
+    partial.write_text("".join(kept))
+    partial.replace(self._path)
+
+
+def _of(groups: Sequence[Group]) -> dict[str, float]:
+  """Success and reward of a batch, and the share of each version slot."""
+  played = [t for group in groups for t in group.trajectories]
+  slots = [turn.slot for t in played for turn in t.turns]
+  report = success_by_task(played)
+  report["reward/mean"] = sum(t.reward for t in played) / max(len(played), 1)
+  report["rollout/stale_turns"] = sum(s > 0 for s in slots) / max(len(slots), 1)
+  return report
+
+
+def _position_to_json(state: CollectorState) -> dict[str, object]:
+  return {
+    "stream": dict(state.stream),
+    "in_flight": [[p, dataclasses.asdict(task)] for p, task in state.in_flight],
+    "queued": [group_to_json(group) for group in state.queued],
+  }
+
+
+def _position_from_json(body: Mapping) -> CollectorState:
+  return CollectorState(
+    stream=body["stream"],
+    in_flight=tuple((int(p), Task(**task)) for p, task in body["in_flight"]),
+    queued=tuple(group_from_json(group) for group in body["queued"]),
+  )

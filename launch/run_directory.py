@@ -1,0 +1,126 @@
+"""The folder of a run: what stands where, and which stages are done.
+
+  runs/<name>/
+    config.yaml       the resolved config
+    tokenizer.json    demonstrations.npz
+    warm_start/       checkpoints        reinforcement/  checkpoints
+    evaluations/      one JSON file per policy and mode
+    trajectories/     groups that were trained on, by version
+    metrics.jsonl     tensorboard/       curves.png  summary.json  report.html
+
+A stage is done when its file in `done/` says so, with the seconds that it took.
+"""
+
+import json
+import pathlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ml_collections
+import yaml
+
+from agentrl_jax.errors import ConfigError
+
+# Keys that may change between the runs that make up one run.
+MAY_CHANGE = ("checkpoint.resume_step", "workdir", "name")
+
+
+class RunDirectory:
+  """Paths of one run, and its record of finished stages."""
+
+  def __init__(self, root: pathlib.Path):
+    self.root = root
+    for folder in ("evaluations", "trajectories", "done"):
+      (root / folder).mkdir(parents=True, exist_ok=True)
+    self.tokenizer = root / "tokenizer.json"
+    self.demonstrations = root / "demonstrations.npz"
+    self.curves = root / "curves.png"
+    self.summary = root / "summary.json"
+    self.report = root / "report.html"
+
+  def checkpoints(self, stage: str) -> pathlib.Path:
+    """Where the stage keeps its checkpoints."""
+    return self.root / stage
+
+  def evaluation(self, policy: str, mode: str) -> pathlib.Path:
+    """Where the scores of a policy in a mode are."""
+    return self.root / "evaluations" / f"{policy}_{mode}.json"
+
+  def trajectories(self, version: int) -> pathlib.Path:
+    """Where groups are that the update after `version` was made from."""
+    return self.root / "trajectories" / f"{version:06d}.jsonl.gz"
+
+  def trajectories_of(self, policy: str, mode: str) -> pathlib.Path:
+    """Where the episodes of an evaluation are."""
+    return self.root / "trajectories" / f"{policy}_{mode}.jsonl.gz"
+
+  def keep_config(self, config: ml_collections.ConfigDict) -> None:
+    """Files the config; refuses to continue a run that had another."""
+    path = self.root / "config.yaml"
+    text = yaml.safe_dump(_plain(config.to_dict()), sort_keys=True)
+    if path.exists():
+      changed = _differences(
+        yaml.safe_load(path.read_text()), yaml.safe_load(text)
+      )
+      changed = [key for key in changed if key not in MAY_CHANGE]
+      if changed:
+        raise ConfigError(
+          f"{self.root} holds a run with other settings: {', '.join(changed)} "
+          "differ. Choose another --config.name, or remove the folder to start "
+          "again"
+        )
+      return
+    partial = path.with_suffix(".partial")
+    partial.write_text(text)
+    partial.replace(path)
+
+  def seconds(self) -> dict[str, float]:
+    """How long each finished stage took, in the order they finished."""
+    files = sorted(
+      (self.root / "done").glob("*.json"), key=lambda p: p.stat().st_mtime
+    )
+    return {p.stem: json.loads(p.read_text())["seconds"] for p in files}
+
+  def is_done(self, stage: str) -> bool:
+    """Whether the stage has finished, now or in an earlier start."""
+    return (self.root / "done" / f"{stage}.json").exists()
+
+  @contextmanager
+  def stage(self, stage: str) -> Iterator[None]:
+    """Times a stage, over all the starts it takes, and marks it done."""
+    spent = self.root / "done" / f"{stage}.partial"
+    before = json.loads(spent.read_text())["seconds"] if spent.exists() else 0.0
+    begun = time.monotonic()
+
+    def seconds() -> str:
+      return json.dumps({"seconds": before + time.monotonic() - begun})
+
+    try:
+      yield
+    except BaseException:
+      spent.write_text(seconds())
+      raise
+    spent.write_text(seconds())
+    spent.replace(spent.with_suffix(".json"))
+
+
+def _plain(value):
+  """Tuples as lists, which is all that YAML's safe form knows."""
+  if isinstance(value, dict):
+    return {key: _plain(v) for key, v in value.items()}
+  if isinstance(value, tuple | list):
+    return [_plain(v) for v in value]
+  return value
+
+
+def _differences(old, new, prefix: str = "") -> list[str]:
+  if not (isinstance(old, dict) and isinstance(new, dict)):
+    return [] if old == new else [prefix]
+  return [
+    key
+    for name in sorted({*old, *new})
+    for key in _differences(
+      old.get(name), new.get(name), f"{prefix}.{name}".lstrip(".")
+    )
+  ]

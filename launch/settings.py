@@ -1,0 +1,187 @@
+"""From the config to what the floors take: checked whole, in under a second.
+
+`ConfigDict` stops here. Every section becomes the frozen dataclass of the floor
+that uses it, which checks itself; what two sections must agree on is checked
+below, before anything is compiled or started.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+
+from agentrl_jax.controller.admission import AdmissionLimits
+from agentrl_jax.controller.attempt import RetryLimits
+from agentrl_jax.controller.episode import EpisodeLimits, Sampling
+from agentrl_jax.controller.group import GroupLimits
+from agentrl_jax.controller.group_queue import QueueLimits
+from agentrl_jax.controller.policies import CrossPolicy
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.train.batches import AdvantageConfig, BatchConfig
+from agentrl_jax.train.checkpoint import CheckpointConfig
+from agentrl_jax.train.objective import LossConfig, require_one_of
+from agentrl_jax.train.optimizer import OptimizerConfig
+
+DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnvironmentSettings:
+  """Where an environment's class is, and how it is made and demonstrated."""
+
+  target: str
+  options: Mapping[str, Any]
+  mistakes: Mapping[str, float]
+  weight: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+  """A whole config, typed and checked."""
+
+  seed: int
+  mesh: Mapping[str, int]
+  environments: Mapping[str, EnvironmentSettings]
+  model: ModelConfig
+  episode: EpisodeLimits
+  sampling: Sampling
+  group: GroupLimits
+  retry: RetryLimits
+  admission: AdmissionLimits
+  queue: QueueLimits
+  cross_policy: CrossPolicy
+  engine: EngineConfig
+  loss: LossConfig
+  advantage: AdvantageConfig
+  batch: BatchConfig
+  optimizer: OptimizerConfig
+  warm_start_optimizer: OptimizerConfig
+  checkpoint: CheckpointConfig
+
+  @property
+  def task_ids(self) -> dict[str, int]:
+    """A number for each environment, in the order of `tasks.names`."""
+    return {name: n for n, name in enumerate(self.environments)}
+
+
+def read_settings(config: ml_collections.ConfigDict) -> Settings:
+  """Every section, typed. Raises `ConfigError` for what cannot work."""
+  engine = config.engine.to_dict()
+  require_one_of("engine.driver", engine.pop("driver"), DRIVERS)
+  cross = config.cross_policy.to_dict()
+  cross.pop("refresh_every")
+  checkpoint = config.checkpoint.to_dict()
+  checkpoint.pop("resume_step")
+  max_groups, order = config.queue.max_groups, config.queue.order
+  settings = Settings(
+    seed=config.seed,
+    mesh=config.mesh.to_dict(),
+    environments=_environments(config),
+    model=ModelConfig(
+      vocab_size=config.tokenizer.vocab_size, **config.model.to_dict()
+    ),
+    episode=EpisodeLimits(**config.episode.to_dict()),
+    sampling=Sampling(**config.sampling.to_dict()),
+    group=GroupLimits(**config.group.to_dict()),
+    retry=RetryLimits(**config.retry.to_dict()),
+    admission=AdmissionLimits(**config.admission.to_dict()),
+    queue=QueueLimits(max_groups=max_groups, order=order),
+    cross_policy=CrossPolicy(**cross),
+    engine=EngineConfig(**engine),
+    loss=LossConfig(**config.loss.to_dict()),
+    advantage=AdvantageConfig(**config.advantage.to_dict()),
+    batch=BatchConfig(
+      row_length=config.train.row_length, micro_batch=config.train.micro_batch
+    ),
+    optimizer=OptimizerConfig(**config.optimizer.to_dict()),
+    warm_start_optimizer=OptimizerConfig(
+      **config.warm_start.optimizer.to_dict()
+    ),
+    checkpoint=CheckpointConfig(**checkpoint),
+  )
+  _check_positive(config)
+  _check_together(settings)
+  return settings
+
+
+def _environments(
+  config: ml_collections.ConfigDict,
+) -> dict[str, EnvironmentSettings]:
+  known, weights = config.environments.to_dict(), config.tasks.weights.to_dict()
+  if not config.tasks.names:
+    raise ConfigError(
+      f"tasks.names is empty; name one of {', '.join(known)} at least"
+    )
+  for name in config.tasks.names:
+    require_one_of("tasks.names", name, known)
+    require_one_of("tasks.weights", name, weights)
+    if not weights[name] > 0:
+      raise ConfigError(
+        f"tasks.weights.{name}={weights[name]} must be positive; leave {name} "
+        "out of tasks.names to train without it"
+      )
+  return {
+    name: EnvironmentSettings(weight=weights[name], **known[name])
+    for name in config.tasks.names
+  }
+
+
+def _check_positive(config: ml_collections.ConfigDict) -> None:
+  for key in (
+    "train.steps",
+    "warm_start.num_demonstrations",
+    "warm_start.epochs",
+    "cross_policy.refresh_every",
+    "evaluation.num_tasks",
+    "evaluation.concurrency",
+    "tokenizer.num_texts",
+  ):
+    section, name = key.split(".")
+    value = config[section][name]
+    if value < 1:
+      raise ConfigError(f"{key}={value} must be at least 1")
+  if config.sampling.temperature <= 0:
+    raise ConfigError(
+      f"sampling.temperature={config.sampling.temperature} must be positive: "
+      "a greedy attempt has no log-probability to learn from"
+    )
+
+
+def _check_together(s: Settings) -> None:
+  """What no section can see alone."""
+  if s.sampling.top_k or s.sampling.top_p < 1:
+    raise ConfigError(
+      f"sampling.top_k={s.sampling.top_k} and sampling.top_p="
+      f"{s.sampling.top_p}: training on truncated samples needs the learner to "
+      "truncate alike, which it does not; set --config.sampling.top_k=0 "
+      "--config.sampling.top_p=1"
+    )
+  for key, room in (
+    ("engine.context", s.engine.context),
+    ("train.row_length", s.batch.row_length),
+  ):
+    if room < s.episode.max_tokens:
+      raise ConfigError(
+        f"{key}={room} is below episode.max_tokens={s.episode.max_tokens}: "
+        "raise the one or lower the other"
+      )
+  if s.queue.max_groups < s.admission.groups_per_step:
+    raise ConfigError(
+      f"queue.max_groups={s.queue.max_groups} is below "
+      f"admission.groups_per_step={s.admission.groups_per_step}: a batch would "
+      "never be complete"
+    )
+  if len(s.cross_policy.weights) != s.engine.num_slots:
+    raise ConfigError(
+      f"cross_policy.weights={s.cross_policy.weights} and engine.lanes="
+      f"{s.engine.lanes} must have one entry per version slot each"
+    )
+  devices = s.mesh["data"] * s.mesh["fsdp"]
+  if s.batch.micro_batch % devices:
+    raise ConfigError(
+      f"train.micro_batch={s.batch.micro_batch} rows cannot be split over "
+      f"mesh.data x mesh.fsdp = {devices} devices: make it a multiple"
+    )

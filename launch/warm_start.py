@@ -1,0 +1,114 @@
+"""The warm start: supervised training on experts' play, resumable anywhere.
+
+The order of rows is a function of the seed and the step, so a checkpoint needs
+the state alone.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+
+from agentrl_jax.data.batch import Batch
+from agentrl_jax.data.packing import Rows
+from agentrl_jax.metrics import MetricsWriter
+from agentrl_jax.model import sharding
+from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.objective import Lesson, supervised_objective
+from agentrl_jax.train.optimizer import make_optimizer
+from agentrl_jax.train.step import Learner, TrainState
+from launch.demonstrations import shuffled
+from launch.interrupts import Interrupts
+from launch.report.progress import StageProgress
+from launch.run_directory import RunDirectory
+from launch.settings import Settings
+
+STAGE = "warm_start"
+REPORT_EVERY = 10  # updates
+SAVE_EVERY = 200  # updates
+
+
+def warm_start(
+  settings: Settings,
+  policy: Policy,
+  rows: Rows,
+  run: RunDirectory,
+  metrics: MetricsWriter,
+  interrupts: Interrupts,
+  *,
+  epochs: int,
+) -> Params:
+  """Trains to the end of the last epoch, from wherever an earlier start got.
+
+  The last checkpoint in the run's folder holds the params that are returned.
+  """
+  order = np.concatenate(
+    list(shuffled(rows, seed=settings.seed, epochs=epochs))
+  )
+  size = settings.batch.micro_batch
+  num_steps = max(len(order) // size, 1)
+  learner = Learner(
+    policy,
+    supervised_objective(policy, settings.loss),
+    make_optimizer(settings.warm_start_optimizer, num_steps),
+    sharding.make_mesh(settings.mesh),
+  )
+  checkpoints = Checkpoints(run.checkpoints(STAGE), keep=2)
+  state = _begin(learner, policy, checkpoints, settings.seed)
+  metrics.truncate_after(STAGE, int(state.version))
+  with StageProgress(STAGE, num_steps, initial_step=int(state.version)) as show:
+    for step in range(int(state.version), num_steps):
+      state, report = learner.update(
+        state, [_lesson(rows, order[step * size : (step + 1) * size])]
+      )
+      if (step + 1) % REPORT_EVERY == 0 or step + 1 == num_steps:
+        metrics.write(step + 1, report, STAGE)
+        show.update(step + 1, report)
+      if (step + 1) % SAVE_EVERY == 0 or step + 1 == num_steps:
+        checkpoints.save(state, {})
+      interrupts.check(functools.partial(_save, checkpoints, state))
+  checkpoints.close()
+  return state.params
+
+
+def warm_params(
+  settings: Settings, policy: Policy, run: RunDirectory
+) -> Params:
+  """The params that a finished warm start left."""
+  mesh = sharding.make_mesh(settings.mesh)
+  learner = Learner(
+    policy,
+    supervised_objective(policy, settings.loss),
+    make_optimizer(settings.warm_start_optimizer, 1),
+    mesh,
+  )
+  checkpoints = Checkpoints(run.checkpoints(STAGE), keep=2)
+  state, _ = checkpoints.restore(learner.abstract_state())
+  checkpoints.close()
+  return state.params
+
+
+def _begin(
+  learner: Learner, policy: Policy, checkpoints: Checkpoints, seed: int
+) -> TrainState:
+  if checkpoints.steps():
+    return checkpoints.restore(learner.abstract_state())[0]
+  return learner.init(policy.init(jax.random.key(seed)))
+
+
+def _save(checkpoints: Checkpoints, state: TrainState) -> None:
+  if int(state.version) not in checkpoints.steps():
+    checkpoints.save(state, {})
+  checkpoints.close()
+
+
+def _lesson(rows: Rows, chosen: np.ndarray) -> Lesson:
+  """Packed rows in which every demonstrated token weighs the same."""
+  fields = {
+    f.name: getattr(rows, f.name)[chosen] for f in dataclasses.fields(Rows)
+  }
+  batch = Batch(**fields)
+  weight_BT = batch.mask.astype(np.float32)
+  return Lesson(batch, weight_BT, np.zeros_like(weight_BT))
