@@ -47,12 +47,30 @@ class AttemptsTest(unittest.TestCase):
       ("sampled tokens", "126"),
       ("time per attempt*", "2.5\xa0s"),
       ("turns per attempt*", "3.0"),
-      ("token identity held", "100.0\xa0%"),
+      ("token identity held*", "100.0\xa0%"),
       ("retried after a fault", "1"),
       ("lost to faults", "1"),
     ):
       with self.subTest(label=label):
         self.assertEqual(shown[label], text)
+
+  def test_counts_go_on_over_a_resume_and_means_do_not(self):
+    resumed = {
+      f"rollout/{name}/dbbench": value
+      for name, value in (
+        ("finished", 2.0),
+        ("status/completed", 2.0),
+        ("turns", 7.0),
+        ("masked", 0.0),
+      )
+    }
+    later = {**resumed, "rollout/finished/dbbench": 6.0}
+    rows = [*self.rows, Row("rl", 3, 0.0, resumed), Row("rl", 4, 0.0, later)]
+    shown = {label: texts for label, (texts,) in attempts_table(rows).rows}
+    self.assertEqual(shown["attempts"], "9")
+    self.assertEqual(shown["completed"], "4")
+    self.assertEqual(shown["lost to faults"], "1")
+    self.assertEqual(shown["turns per attempt*"], "7.0")
 
   def test_a_run_without_rl_has_none(self):
     self.assertIsNone(attempts_table([]))
