@@ -37,11 +37,14 @@ class ResultsTest(unittest.TestCase):
   def test_back_and_forth(self):
     browser = a_browser(a_crowded_shop(30))
     browser.search("shirt")
-    first = browser.page
-    browser.click("next >")
-    self.assertNotEqual(browser.page, first)
-    browser.click("< prev")
-    self.assertEqual(browser.page, first)
+    seen = [browser.page]
+    for _ in range(2):
+      browser.click("next >")
+      seen.append(browser.page)
+    self.assertEqual(len(set(seen)), 3)
+    for page in seen[1::-1]:
+      browser.click("< prev")
+      self.assertEqual(browser.page, page)
 
   def test_results_per_page(self):
     browser = a_browser(a_crowded_shop(30), results_per_page=4)

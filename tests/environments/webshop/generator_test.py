@@ -2,7 +2,7 @@
 
 import unittest
 
-from agentrl_jax.data.split import SPLITS
+from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.errors import ConfigError
 from environments.webshop.generator import Generator
 from environments.webshop.goals import wish_of
@@ -40,19 +40,24 @@ class SplitTest(unittest.TestCase):
     self.assertGreaterEqual(min(len(train), len(test)), NUM_SHOPS)
     self.assertEqual(train & test, set())
 
+  def assert_owned(self, texts_of):
+    """Apart by construction: it is the text that decides, not luck."""
+    for split in SPLITS:
+      texts = {text for shop in self.shops[split] for text in texts_of(shop)}
+      self.assertEqual({split_of(text) for text in texts}, {split})
+
   def test_catalogues(self):
     self.assert_apart(lambda shop: [shop.catalogue.canonical_text])
 
-  def test_listings(self):
-    self.assert_apart(
-      lambda shop: [p.canonical_text for p in shop.catalogue.products]
-    )
-
-  def test_instructions(self):
-    self.assert_apart(lambda shop: [goal.instruction for goal in shop.goals])
-
-  def test_wishes_whatever_their_wording(self):
-    self.assert_apart(lambda shop: [wish_of(goal) for goal in shop.goals])
+  def test_listings_instructions_and_wishes(self):
+    for name, texts_of in (
+      ("listing", lambda s: [p.canonical_text for p in s.catalogue.products]),
+      ("instruction", lambda shop: [g.instruction for g in shop.goals]),
+      ("wish, however worded", lambda s: [wish_of(g) for g in s.goals]),
+    ):
+      with self.subTest(name):
+        self.assert_apart(texts_of)
+        self.assert_owned(texts_of)
 
   def test_wishes_of_a_shop_differ(self):
     for split in SPLITS:

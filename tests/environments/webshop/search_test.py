@@ -42,6 +42,8 @@ class SearchIndexTest(unittest.TestCase):
   def test_ties_keep_the_order_of_the_texts(self):
     index = SearchIndex(["red shirt", "blue lamp", "red shirt", "red shirt"])
     self.assertEqual(index.search("shirt", limit=9), [0, 2, 3])
+    many = SearchIndex(["lamp", "red shirt"] * 100)
+    self.assertEqual(many.search("shirt", limit=100), list(range(1, 200, 2)))
 
   def test_limit(self):
     index = SearchIndex(["lamp"] * 9)
