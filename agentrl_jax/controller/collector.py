@@ -17,6 +17,8 @@ from agentrl_jax.controller.deadline import deadline
 from agentrl_jax.controller.group_queue import GroupQueue
 from agentrl_jax.data.trajectory import Group, Task
 
+LONGEST_PAUSE_S = 60.0  # of a place in flight whose group was lost
+
 
 class Stream(Protocol):
   """An endless, numbered stream of tasks; `data.task_source` has one."""
@@ -59,14 +61,23 @@ class Collector:
     *,
     seed: int,
     idle_s: float = 3600.0,
+    lost_pause_s: float = 0.1,
   ) -> None:
-    """`idle_s`: how long it may be that nothing can start before it raises."""
+    """How long to wait, in seconds.
+
+    `idle_s` may pass without a group that can start, then it raises. A group
+    that is lost keeps its place in flight for `lost_pause_s` times the number
+    lost in a row, up to a minute: an environment that is down for a while is
+    not asked thousands of tasks, none of which it can play.
+    """
     self._stream = stream
     self._run_group = run_group
     self._queue = queue
     self._admission = admission
     self._seed = seed
     self._idle_s = idle_s
+    self._lost_pause_s = lost_pause_s
+    self._num_lost_in_row = 0
     self._again: list[tuple[int, Task]] = []
     self._in_flight: dict[int, Task] = {}
     self._changes = Changes()
@@ -159,9 +170,13 @@ class Collector:
     group = await self._run_group(task, group_id, seed)
     del self._in_flight[position]
     if group is None:
+      self._num_lost_in_row += 1
       self._queue.give_up(group_id)
+      pause_s = self._lost_pause_s * self._num_lost_in_row
+      await asyncio.sleep(min(pause_s, LONGEST_PAUSE_S))
       self._admission.lose()
     else:
+      self._num_lost_in_row = 0
       self._queue.offer(group)
       self._drop_stale()
       await self._queue.room(group_id)

@@ -40,6 +40,7 @@ class Pipeline:
     state=None,
     version=0,
     drop_beyond=None,
+    lost_pause_s=0.0,
     order="finished",
   ):
     self.monitor = Monitor()
@@ -70,6 +71,7 @@ class Pipeline:
       self.queue,
       self.admission,
       seed=11,
+      lost_pause_s=lost_pause_s,
     )
     if state:
       self.collector.restore(state)
@@ -178,6 +180,28 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
         for version in range(4):
           found += ids(await collector.take(STEP, version=version))
       self.assertEqual(found, [1, 2, 4, 5, 7, 8, 10, 11])
+
+  async def test_environment_that_is_down_is_asked_less_and_less(self):
+    num_asked = 0
+
+    async def play(pipeline, task, group_id, seed):
+      nonlocal num_asked
+      num_asked += 1
+      if num_asked <= 100:
+        return None
+      return await at_once(pipeline, task, group_id, seed)
+
+    clock = Clock()
+    pipeline = Pipeline(play, concurrent=4, lost_pause_s=1.0)
+    async with pipeline.running() as collector:
+      await turns_of_the_loop()
+      self.assertEqual(num_asked, 4)
+      for seconds, expected in ((1.5, 5), (1, 6), (1, 7), (1, 8)):
+        await clock.forward(seconds)
+        self.assertEqual(num_asked, expected)
+      for _ in range(40):
+        await clock.forward(60)
+      self.assertEqual(len(await collector.take(STEP, version=0)), STEP)
 
   async def test_staleness_is_bounded_when_taken_as_started(self):
     pipeline = Pipeline(at_once, max_staleness=2, order="started")
