@@ -27,10 +27,10 @@ class ScoreTest(unittest.TestCase):
     self.assertEqual(mean.n, 100)
 
   def test_rounding_takes_no_mean_out_of_its_range(self):
-    """Wilson's bound of none in 24 comes out a hair above 0."""
+    """Wilson's bounds of none or all may come out a hair beyond."""
     for score in (
       Score(24, 0.0, 1.4e-17, 0.138, 0.0),
-      Score(24, 1.0, 0.862, 1 - 2.0**-53, 1.0),
+      Score(24, 1.0, 0.862, 1 + 2.0**-52, 1.0),
     ):
       mean = Evaluation("rl", "greedy", {"a": score, "b": score}).mean
       with self.subTest(success=score.success):
