@@ -142,14 +142,14 @@ class LaneBlock:
 
   def _seat(self, edition: int) -> None:
     """Gives lanes to those who wait, in order, as far as there are any."""
-    waiting, self._pending = self._pending, collections.deque()
-    while waiting:
-      request = waiting.popleft()
+    waits: collections.deque[Request] = collections.deque()
+    while self._pending and not self._book.is_full:
+      request = self._pending.popleft()
       seat = self._book.find_seat(
-        request, edition, self._config.prefill_chunks[-1]
+        request, edition, self._config.prefill_chunks[0]
       )
       if seat is None:
-        self._pending.append(request)
+        waits.append(request)
         continue
       if seat.source in self._copies:
         self._copy()
@@ -157,6 +157,7 @@ class LaneBlock:
         self._copies[seat.lane] = seat
         self.counts["copied"] += seat.reused
       self._book.sit(request, seat, edition)
+    self._pending.extendleft(reversed(waits))
     self._copy()
 
   def _copy(self) -> None:

@@ -46,18 +46,24 @@ class LaneBook:
     """Lanes that a request owns."""
     return int(np.count_nonzero(self.serial >= 0))
 
+  @property
+  def is_full(self) -> bool:
+    """Whether every lane has an owner."""
+    return bool((self.serial >= 0).all())
+
   def find_seat(
-    self, request: Request, edition: int, patience: int
+    self, request: Request, edition: int, worth: int
   ) -> Seat | None:
     """The best free lane for a request; None if it had better wait.
 
-    It waits while no lane is free, and while another lane is being prefilled
-    with `patience` more tokens of its prompt than any lane has now: attempts
-    at one task arrive together and share their prompt.
+    It waits while no lane is free, and while a lane is being fed `worth` more
+    tokens of its prompt than any holds now: attempts at one task arrive
+    together and share their prompt.
 
     A free lane whose keys and values are all of use is taken as it is.
     Otherwise the least recently used one is, and what is of use is copied into
-    it, so that a conversation which is out with its environment stays.
+    it if that is `worth` tokens, so that a conversation which is out with its
+    environment stays.
     """
     free = self.serial < 0
     if not free.any():
@@ -65,16 +71,17 @@ class LaneBook:
     shared = self._shared(request, edition)
     usable = np.minimum(shared, self.held)
     coming = np.where(free, 0, np.minimum(shared, self.target))
-    if coming.max() >= usable.max() + patience:
+    most = usable.max()
+    if coming.max() >= most + worth:
       return None
-    source = int(usable.argmax())
-    whole = free & (usable == self.held) & (usable == usable[source])
-    if usable[source] and whole.any():
+    whole = free & (usable == self.held) & (usable == most)
+    if most and whole.any():
       source = int(whole.argmax())
-      return Seat(source, int(usable[source]), source)
+      return Seat(source, int(most), source)
     useless = free & ((self.edition != edition) | (self.held == 0))
     choices = useless if useless.any() else free
     lane = int(np.where(choices, self._used, np.iinfo(np.int64).max).argmin())
+    source = int(usable.argmax()) if most >= worth else lane
     return Seat(lane, int(usable[source]), source)
 
   def sit(self, request: Request, seat: Seat, edition: int) -> None:

@@ -1,0 +1,62 @@
+"""Who is let in, who waits, who is turned away."""
+
+import unittest
+
+from agentrl_jax.errors import ConfigError, GeneratorFault, ServerFull
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.gate import Gate
+from agentrl_jax.rollout.requests import Request
+from tests.rollout import small
+
+
+def request(serial: int, slot: int = 0) -> Request:
+  return Request(small.prompt_of(0, 2), SamplingSpec(slot=slot), serial)
+
+
+class GateTest(unittest.TestCase):
+  def setUp(self):
+    self.gate = Gate((2, 1), max_waiting=2)
+    self.first = [request(i) for i in range(4)]
+    self.entered = [self.gate.enter(r) for r in self.first]
+
+  def test_lets_in_up_to_capacity_and_queues_the_rest(self):
+    self.assertEqual(self.entered, [True, True, False, False])
+    self.assertEqual(self.gate.num_inside, (2, 0))
+    self.assertEqual(self.gate.num_waiting, (2, 0))
+
+  def test_a_full_queue_turns_away_and_says_why(self):
+    with self.assertRaisesRegex(ServerFull, "2 requests wait.*slot 0"):
+      self.gate.enter(request(9))
+    self.assertTrue(self.gate.enter(request(9, slot=1)))
+
+  def test_leaving_lets_in_the_one_that_waits_longest(self):
+    self.assertIs(self.gate.leave(self.first[1]), self.first[2])
+    self.assertIs(self.gate.leave(self.first[0]), self.first[3])
+    self.assertIsNone(self.gate.leave(self.first[2]))
+    self.assertEqual(self.gate.num_inside, (1, 0))
+
+  def test_leaving_twice_lets_in_one(self):
+    self.gate.leave(self.first[0])
+    self.assertIsNone(self.gate.leave(self.first[0]))
+    self.assertEqual(self.gate.num_waiting, (1, 0))
+
+  def test_only_who_waits_can_withdraw(self):
+    self.assertTrue(self.gate.withdraw(self.first[2]))
+    self.assertFalse(self.gate.withdraw(self.first[2]))
+    self.assertFalse(self.gate.withdraw(self.first[0]))
+    self.assertIs(self.gate.leave(self.first[0]), self.first[3])
+
+  def test_closing_returns_everyone_and_keeps_the_first_reason(self):
+    self.assertCountEqual(self.gate.close(ValueError("bad")), self.first)
+    self.assertEqual(self.gate.close(ValueError("later")), [])
+    with self.assertRaisesRegex(GeneratorFault, "bad"):
+      self.gate.enter(request(9))
+    self.assertIsNone(self.gate.leave(self.first[0]))
+
+  def test_a_negative_queue_is_refused(self):
+    with self.assertRaisesRegex(ConfigError, "max_waiting=-1"):
+      Gate((1,), max_waiting=-1)
+
+
+if __name__ == "__main__":
+  unittest.main()

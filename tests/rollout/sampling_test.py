@@ -1,0 +1,156 @@
+"""Draws against the distribution they are said to come from."""
+
+import unittest
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.rollout import sampling
+from agentrl_jax.rollout.client import SamplingSpec
+from tests.rollout import small
+
+SPECS = (
+  SamplingSpec(),
+  SamplingSpec(temperature=0.0),
+  SamplingSpec(temperature=0.5),
+  SamplingSpec(temperature=1.7, top_k=3),
+  SamplingSpec(top_p=0.6),
+  SamplingSpec(temperature=1.3, top_k=9, top_p=0.7),
+  SamplingSpec(top_k=1),
+  SamplingSpec(top_p=1e-6),
+  SamplingSpec(top_k=1000),
+)
+V = 23
+
+
+def settings(specs):
+  return {
+    "temperature_B": jnp.array([s.temperature for s in specs]),
+    "top_k_B": jnp.array([s.top_k for s in specs]),
+    "top_p_B": jnp.array([s.top_p for s in specs]),
+  }
+
+
+def keys(seed, positions):
+  high = jnp.zeros(len(positions), jnp.int32)
+  return sampling.lane_keys(high, high + seed, jnp.asarray(positions))
+
+
+def logits_of(seed, rows):
+  rng = np.random.default_rng(seed)
+  return rng.normal(scale=2.0, size=(rows, V)).astype(np.float32)
+
+
+class SampleTest(unittest.TestCase):
+  def test_logprobs_match_the_reference(self):
+    logits_BV = logits_of(0, len(SPECS))
+    for seed in range(20):
+      drawn = jax.jit(sampling.sample)(
+        logits_BV, key_B=keys(seed, range(len(SPECS))), **settings(SPECS)
+      )
+      for b, spec in enumerate(SPECS):
+        token = int(drawn.token_B[b])
+        row = logits_BV[b].astype(np.float64)
+        np.testing.assert_allclose(
+          drawn.behavior_logprob_B[b],
+          small.behavior(row, spec)[token],
+          atol=1e-5,
+        )
+        np.testing.assert_allclose(
+          drawn.raw_logprob_B[b], small.log_softmax(row)[token], atol=1e-5
+        )
+
+  def test_frequencies_are_the_probabilities(self):
+    number = 20_000
+    row = logits_of(1, 1)[0]
+    for spec in (SPECS[0], SPECS[5]):
+      drawn = jax.jit(sampling.sample)(
+        jnp.broadcast_to(row, (number, V)),
+        key_B=keys(3, np.arange(number)),
+        **settings([spec] * number),
+      )
+      found_V = np.bincount(drawn.token_B, minlength=V) / number
+      expected_V = np.exp(small.behavior(row.astype(np.float64), spec))
+      error_V = np.sqrt(expected_V * (1 - expected_V) / number)
+      self.assertTrue(np.all(np.abs(found_V - expected_V) <= 5 * error_V))
+
+  def test_a_draw_does_not_depend_on_its_neighbours(self):
+    logits_BV = logits_of(2, len(SPECS))
+    together = sampling.sample(
+      logits_BV, key_B=keys(1, range(len(SPECS))), **settings(SPECS)
+    )
+    for b, spec in enumerate(SPECS):
+      alone = sampling.sample(
+        logits_BV[b : b + 1], key_B=keys(1, [b]), **settings([spec])
+      )
+      self.assertEqual(int(alone.token_B[0]), int(together.token_B[b]))
+
+  def test_seed_halves_and_position_all_count(self):
+    halves = [(0, 0, 0), (0, 1, 0), (1, 0, 0), (0, 0, 1)]
+    data = [
+      tuple(
+        np.asarray(
+          jax.random.key_data(
+            sampling.lane_keys(*(jnp.array([x]) for x in half))
+          )
+        ).ravel()
+      )
+      for half in halves
+    ]
+    self.assertEqual(len(set(data)), 4)
+
+  def test_a_word_that_is_impossible_is_never_drawn(self):
+    logits_BV = np.full((500, V), -np.inf, np.float32)
+    logits_BV[:, [4, V - 1]] = [0.0, -1.0]
+    drawn = sampling.sample(
+      logits_BV, key_B=keys(2, range(500)), **settings([SPECS[0]] * 500)
+    )
+    self.assertEqual(set(np.asarray(drawn.token_B).tolist()), {4, V - 1})
+    self.assertTrue(np.all(np.isfinite(drawn.behavior_logprob_B)))
+
+
+class TruncateTest(unittest.TestCase):
+  def truncated(self, row, top_k=0, top_p=1.0):
+    return np.asarray(
+      sampling.truncate(
+        jnp.array([row], jnp.float32),
+        jnp.array([top_k]),
+        jnp.array([top_p], jnp.float32),
+      )[0]
+    )
+
+  def test_ties_with_the_last_one_kept_are_kept(self):
+    row = [1.0, 3.0, 2.0, 2.0]
+    kept = np.isfinite(self.truncated(row, top_k=2))
+    np.testing.assert_array_equal(kept, [False, True, True, True])
+
+  def test_negative_and_positive_scores_are_ordered(self):
+    row = [-5.0, -0.5, 0.5, -2.0]
+    for top_k in (1, 2, 3, 4):
+      kept = np.isfinite(self.truncated(row, top_k=top_k))
+      best = np.argsort(row)[::-1][:top_k]
+      self.assertEqual(set(np.flatnonzero(kept)), set(best))
+
+  def test_top_p_counts_what_top_k_left(self):
+    row = np.log([0.4, 0.3, 0.2, 0.1])
+    # Of all, 0.7 weighs enough for 0.65; of the first three, 7/9 for 0.75.
+    for top_k, top_p, number in (
+      (0, 0.65, 2),
+      (0, 0.75, 3),
+      (3, 0.75, 2),
+      (3, 0.8, 3),
+    ):
+      kept = np.isfinite(self.truncated(row, top_k, top_p))
+      self.assertEqual(kept.sum(), number, (top_k, top_p))
+
+  def test_what_is_kept_keeps_its_score(self):
+    row = logits_of(5, 1)[0]
+    found = self.truncated(row, top_k=6, top_p=0.9)
+    kept = np.isfinite(found)
+    np.testing.assert_array_equal(found[kept], row[kept])
+    self.assertTrue(1 <= kept.sum() <= 6)
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,49 @@
+"""Sizes that make no sense are refused; the others give compiled shapes."""
+
+import unittest
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.rollout.settings import EngineConfig
+
+
+class EngineConfigTest(unittest.TestCase):
+  def test_wrong_sizes_are_refused_by_name(self):
+    good = dict(lanes=(4,), context=64)
+    for changes in (
+      dict(lanes=()),
+      dict(lanes=(4, 0)),
+      dict(context=0),
+      dict(lengths=(32, 128)),
+      dict(prefill_chunks=(64, 16)),
+      dict(prefill_chunks=()),
+      dict(prefill_lanes=0),
+      dict(prefill_tokens=0),
+      dict(steps_per_sync=0),
+      dict(num_lane_sizes=0),
+    ):
+      with self.assertRaisesRegex(ConfigError, next(iter(changes))):
+        EngineConfig(**(good | changes))
+
+  def test_sizes_differ_by_four_and_end_at_one(self):
+    config = EngineConfig(lanes=(128, 2), context=64)
+    self.assertEqual(config.lane_sizes(128), (8, 32, 128))
+    self.assertEqual(config.lane_sizes(2), (1, 2))
+
+  def test_few_busy_lanes_are_taken_out_and_many_are_not(self):
+    config = EngineConfig(lanes=(128,), context=64, steps_per_sync=4)
+    self.assertEqual(config.decode_size(128, 5), 8)
+    self.assertEqual(config.decode_size(128, 9), 32)
+    self.assertEqual(config.decode_size(128, 33), 128)
+    short = EngineConfig(lanes=(128,), context=64, steps_per_sync=1)
+    self.assertEqual(short.decode_size(128, 9), 128)
+
+  def test_the_shortest_shape_that_fits_is_taken(self):
+    config = EngineConfig(lanes=(8,), context=512, lengths=(128, 256))
+    lengths = [config.length(n) for n in (1, 128, 129, 257, 512)]
+    self.assertEqual(lengths, [128, 128, 256, 512, 512])
+    chunks = [config.prefill_chunk(n) for n in (1, 16, 17, 999)]
+    self.assertEqual(chunks, [16, 16, 64, 64])
+
+
+if __name__ == "__main__":
+  unittest.main()
