@@ -1,0 +1,44 @@
+"""The image: MariaDB inside, nobody's rights, the expert plays through it."""
+
+import unittest
+
+import pytest
+
+from agentrl_jax.data.messages import Message, ToolCall
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.containers import ContainerSpec, container_worker
+from environments.dbbench import DBBench
+from tests.env.engine_for_tests import build_or_skip, connect_or_skip
+
+VERSION = ToolCall("execute_sql", '{"query": "SELECT VERSION()"}', id="call_0")
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+class ImageTest(unittest.IsolatedAsyncioTestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.docker = connect_or_skip(cls)
+    cls.image = build_or_skip(cls.docker, "dbbench")
+
+  async def test_plays_on_mariadb(self):
+    local = DBBench()
+    spec = ContainerSpec(image=self.image)
+    async with container_worker(self.docker, spec) as environment:
+      for index in range(5):
+        task = Task("dbbench", "train", index)
+        expert = local.expert(task, seed=0, mistakes={})
+        async with environment.open(task, seed=0) as session:
+          step = await session.reset()
+          version = await session.step(
+            Message("assistant", tool_calls=(VERSION,))
+          )
+          while step.status is Status.RUNNING:
+            step = await session.step(expert.answer(step.messages))
+        self.assertIn("MariaDB", version.messages[0].content)
+        self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
+
+
+if __name__ == "__main__":
+  unittest.main()
