@@ -5,8 +5,9 @@
 Simulates the pipeline in virtual time with the controller's own `Admission`:
 groups of log-normal length on a fixed number of places, a learner that takes a
 batch, trains for a while and makes a version. Peers, in the same run and on the
-same lengths: the two orders of taking under admission, and dropping, which
-starts groups whenever there is a place and throws away what is too old.
+same lengths: the orders of taking under admission (as they finish; the same,
+but in time for `max_age`; as they started), and dropping, which starts groups
+whenever there is a place and throws away what is older than `max_staleness`.
 
 The limit that they are held against is a learner that never waits: `busy` is
 the share of its time that it trains. `mean`, `p99` and `max` are staleness in
@@ -21,6 +22,7 @@ import random
 import statistics
 
 from agentrl_jax.controller.admission import Admission, AdmissionLimits
+from agentrl_jax.controller.taking import choose_in_time
 
 STEP_S = 10.0  # of training
 NO_ADMISSION = 1 << 30
@@ -40,10 +42,10 @@ class Pipeline:
       )
     )
     self._lengths: list[float] = []  # of every group, by its number
-    self._born: list[int] = []
+    self._since: list[int] = []  # which version, of every group
+    self._born: dict[int, int] = {}  # the same, of those not yet taken
     self._ends: list[tuple[float, int]] = []  # heap of (time, group)
     self._finished: dict[int, None] = {}
-    self._next = 0  # the oldest that was not taken, for taking as started
     self.num_dropped = 0
 
   def start_what_may(self, now_s: float) -> None:
@@ -53,7 +55,8 @@ class Pipeline:
       mean_log = math.log(self._args.length_s) - self._args.sigma**2 / 2
       length_s = dice.lognormvariate(mean_log, self._args.sigma)
       self._lengths.append(min(length_s, self._args.deadline_s))
-      self._born.append(self._admission.version)
+      self._since.append(self._admission.version)
+      self._born[group] = self._admission.version
       self._admission.start()
       heapq.heappush(self._ends, (now_s + self._lengths[group], group))
 
@@ -67,20 +70,28 @@ class Pipeline:
   def batch(self) -> list[int] | None:
     """What the learner takes now, if there is enough."""
     self._drop_stale()
-    ready = list(self._finished)
-    if self._rule == "started":
-      ready = []
-      group = self._next
-      while group in self._finished:
-        ready.append(group)
-        group += 1
-    taken = ready[: self._args.groups_per_step]
-    if len(taken) < self._args.groups_per_step:
-      return None
-    for group in taken:
+    taken = self._choose()
+    for group in taken or ():
       del self._finished[group]
-    self._next += len(taken)
+      del self._born[group]
     return taken
+
+  def _choose(self) -> list[int] | None:
+    number = self._args.groups_per_step
+    if len(self._finished) < number:
+      return None
+    if self._rule == "started":
+      first = sorted(self._born)[:number]
+      return first if all(g in self._finished for g in first) else None
+    if self._rule == "in time":
+      return choose_in_time(
+        self._finished,
+        self._born,
+        num_groups=number,
+        version=self._admission.version,
+        max_age=self._args.max_age,
+      )
+    return list(self._finished)[:number]
 
   def next_end_s(self) -> float:
     return self._ends[0][0]
@@ -90,7 +101,7 @@ class Pipeline:
     self.start_what_may(now_s)
 
   def age(self, group: int) -> int:
-    return self._admission.version - self._born[group]
+    return self._admission.version - self._since[group]
 
   def length_s(self, group: int) -> float:
     return self._lengths[group]
@@ -107,6 +118,7 @@ class Pipeline:
     for group in list(self._finished):
       if self.age(group) > self._args.max_staleness:
         del self._finished[group]
+        del self._born[group]
         self.num_dropped += 1
 
 
@@ -143,6 +155,7 @@ def main() -> None:
   parser.add_argument("--groups_per_step", type=int, default=16)
   parser.add_argument("--places", type=int, default=48)
   parser.add_argument("--max_staleness", type=int, default=2)
+  parser.add_argument("--max_age", type=int, default=6)
   parser.add_argument("--length_s", type=float, default=20.0)
   parser.add_argument("--sigma", type=float, default=1.0)
   parser.add_argument("--deadline_s", type=float, default=math.inf)
@@ -151,7 +164,7 @@ def main() -> None:
   args = parser.parse_args()
   print(f"simulated, not measured: {vars(args)}, {STEP_S:g} s of training")  # noqa: T201
   print("    taken   busy   mean   p99   max  dropped  length")  # noqa: T201
-  for rule in ("finished", "started", "drop"):
+  for rule in ("finished", "in time", "started", "drop"):
     print(simulate(rule, args), flush=True)  # noqa: T201
 
 

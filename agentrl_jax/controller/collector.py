@@ -136,9 +136,11 @@ class Collector:
     """
     self._stream.restore(dict(state.stream))
     self._again = sorted(state.in_flight, reverse=True)
-    again = [group_id_of(position) for position, _ in state.in_flight]
-    for group_id in sorted([*again, *(group.id for group in state.queued)]):
-      self._queue.begin(group_id)
+    version = self._admission.version
+    born = {group_id_of(position): version for position, _ in state.in_flight}
+    born |= {group.id: group.oldest_version for group in state.queued}
+    for group_id in sorted(born):
+      self._queue.begin(group_id, born[group_id])
     for group in state.queued:
       self._queue.offer(group)
 
@@ -160,7 +162,7 @@ class Collector:
       position, task = self._again.pop()
     else:
       position, task = next(self._stream)
-      self._queue.begin(group_id_of(position))
+      self._queue.begin(group_id_of(position), self._admission.version)
     self._in_flight[position] = task
     return position, task
 

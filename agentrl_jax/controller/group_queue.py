@@ -7,6 +7,7 @@ bounded is who may go on: a producer waits until its group is within the limit.
 import dataclasses
 import itertools
 
+from agentrl_jax.controller import taking
 from agentrl_jax.controller.changes import Changes
 from agentrl_jax.controller.deadline import deadline
 from agentrl_jax.controller.monitor import Monitor
@@ -20,15 +21,18 @@ ORDERS = ("finished", "started")
 class QueueLimits:
   """The `queue` section of the config.
 
-  `order` decides which groups are taken first. "finished" never waits for a
-  slow group, and lets others overtake it: admission then bounds staleness on
-  average. "started" takes them as they were begun: the bound is exact and the
-  batches do not depend on timing, but one slow group holds up a step.
+  `order` decides which groups are taken first. "finished" lets others overtake
+  a slow group: admission then bounds staleness on average, and `max_age` bounds
+  it for each group, by waiting for those that would pass it. "started" takes
+  them as they were begun: no group is older than admission allows and batches
+  do not depend on timing, but one slow group holds up a step. What each costs,
+  `bench/admission.py` shows.
   """
 
   max_groups: int
   max_staleness: int | None = None  # versions; older is dropped. None: nothing
   order: str = "finished"
+  max_age: int | None = None  # versions, from starting to taking. None: any
   put_s: float = 3600.0  # that a producer waits for the learner
 
   def __post_init__(self) -> None:
@@ -39,6 +43,11 @@ class QueueLimits:
     if self.max_groups < 1:
       raise ConfigError(
         f"queue.max_groups is {self.max_groups}; it must be at least 1"
+      )
+    if self.max_age is not None and self.max_age < 0:
+      raise ConfigError(
+        f"queue.max_age is {self.max_age}; it must be at least the"
+        " admission.max_staleness, or None"
       )
 
 
@@ -52,7 +61,7 @@ class GroupQueue:
   def __init__(self, limits: QueueLimits, monitor: Monitor) -> None:
     self._limits = limits
     self._monitor = monitor
-    self._begun: dict[str, None] = {}  # not yet taken, in order of starting
+    self._begun: dict[str, int] = {}  # not yet taken; since which version
     self._groups: dict[str, Group] = {}  # in order of finishing
     self._over: dict[str, None] = {}  # in the queue, but beyond the limit
     self._changes = Changes()
@@ -61,9 +70,9 @@ class GroupQueue:
   def __len__(self) -> int:
     return len(self._groups)
 
-  def begin(self, group_id: str) -> None:
-    """A group has been started, and will be offered or given up."""
-    self._begun[group_id] = None
+  def begin(self, group_id: str, version: int = 0) -> None:
+    """A group starts at this version; it will be offered or given up."""
+    self._begun[group_id] = version
 
   def give_up(self, group_id: str) -> None:
     """A group that was begun will not come."""
@@ -104,15 +113,15 @@ class GroupQueue:
         f" {self._limits.max_groups}; raise queue.max_groups"
       )
     await self._changes.wait_until(
-      lambda: self._closed or self._num_ready() >= num_groups
+      lambda: self._closed or self._choose(num_groups, version) is not None
     )
-    if self._num_ready() < num_groups:
+    chosen = self._choose(num_groups, version)
+    if chosen is None:
       raise QueueClosed(
-        f"the queue was closed with {self._num_ready()} of {num_groups} groups"
-        " ready"
+        f"the queue was closed with {len(self)} groups in it, of which the"
+        f" {num_groups} that are due are not all there"
       )
-    order = self._groups if self._limits.order == "finished" else self._begun
-    taken = [self._groups[id] for id in itertools.islice(order, num_groups)]
+    taken = [self._groups[group_id] for group_id in chosen]
     self._remove(taken)
     self._monitor.taken(taken, version)
     return taken
@@ -140,11 +149,22 @@ class GroupQueue:
     """The finished groups, those beyond the limit too, as they finished."""
     return tuple(self._groups.values())
 
-  def _num_ready(self) -> int:
-    if self._limits.order == "finished":
-      return len(self._groups)
-    done = itertools.takewhile(self._groups.__contains__, self._begun)
-    return sum(1 for _ in done)
+  def _choose(self, num_groups: int, version: int) -> list[str] | None:
+    """What to take next; None if it has not all come."""
+    if len(self._groups) < num_groups:
+      return None
+    if self._limits.order == "started":
+      first = list(itertools.islice(self._begun, num_groups))
+      return first if all(id in self._groups for id in first) else None
+    if self._limits.max_age is None:
+      return list(itertools.islice(self._groups, num_groups))
+    return taking.choose_in_time(
+      self._groups,
+      self._begun,
+      num_groups=num_groups,
+      version=version,
+      max_age=self._limits.max_age,
+    )
 
   def _remove(self, groups: list[Group]) -> None:
     for group in groups:

@@ -42,11 +42,15 @@ class Pipeline:
     drop_beyond=None,
     lost_pause_s=0.0,
     order="finished",
+    max_age=None,
   ):
     self.monitor = Monitor()
     self.queue = GroupQueue(
       QueueLimits(
-        max_groups=max_groups, max_staleness=drop_beyond, order=order
+        max_groups=max_groups,
+        max_staleness=drop_beyond,
+        order=order,
+        max_age=max_age,
       ),
       self.monitor,
     )
@@ -210,6 +214,26 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
         await collector.take(STEP, version=version)
     self.assertEqual(pipeline.monitor.staleness.total(), 24)
     self.assertLessEqual(max(pipeline.monitor.staleness), 2)
+
+  async def test_age_is_bounded_when_the_slow_are_waited_for_in_time(self):
+    """Every third group is slow: others can be played twice meanwhile."""
+
+    async def play(pipeline, task, group_id, seed):
+      if int(group_id) % 3:
+        return await at_once(pipeline, task, group_id, seed)
+      version = pipeline.admission.version
+      await turns_of_the_loop(40)
+      return a_group(int(group_id), version=version)
+
+    ages = {}
+    for max_age in (None, 1):
+      pipeline = Pipeline(play, max_staleness=1, max_age=max_age)
+      async with pipeline.running() as collector:
+        for version in range(20):
+          await collector.take(STEP, version=version)
+      ages[max_age] = max(pipeline.monitor.staleness)
+    self.assertGreater(ages[None], 1)
+    self.assertEqual(ages[1], 1)
 
   async def test_dropped_groups_give_their_place_away(self):
     held = Held()

@@ -92,7 +92,7 @@ class GroupQueueTest(unittest.IsolatedAsyncioTestCase):
     taking = asyncio.create_task(queue.take(2, version=0))
     await turns_of_the_loop()
     queue.close()
-    with self.assertRaisesRegex(QueueClosed, "1 of 2"):
+    with self.assertRaisesRegex(QueueClosed, "1 groups in it"):
       await taking
     self.assertEqual(ids(await queue.take(1, version=0)), [0])
 
@@ -143,6 +143,36 @@ class GroupQueueTest(unittest.IsolatedAsyncioTestCase):
     await put(queue, a_group(1, version=3))
     await queue.take(2, version=3)
     self.assertEqual(monitor.staleness, {2: 1, 0: 1})
+
+
+class MaxAgeTest(unittest.IsolatedAsyncioTestCase):
+  async def test_slow_group_is_overtaken_until_it_is_due(self):
+    queue = a_queue(4, max_age=1)
+    for n, version in enumerate((0, 0, 0, 1)):
+      queue.begin(f"{n:08d}", version)
+    queue.offer(a_group(1))
+    self.assertEqual(ids(await queue.take(1, version=0)), [1])
+    queue.offer(a_group(3))
+    taking = asyncio.create_task(queue.take(1, version=1))
+    await turns_of_the_loop()
+    self.assertFalse(taking.done())
+    queue.offer(a_group(2))
+    self.assertEqual(ids(await taking), [2])
+
+  async def test_due_group_that_is_given_up_is_not_waited_for(self):
+    queue = a_queue(4, max_age=1)
+    queue.begin("00000000", 0)
+    queue.begin("00000001", 1)
+    queue.offer(a_group(1))
+    taking = asyncio.create_task(queue.take(1, version=1))
+    await turns_of_the_loop()
+    self.assertFalse(taking.done())
+    queue.give_up("00000000")
+    self.assertEqual(ids(await taking), [1])
+
+  def test_no_age_is_below_0(self):
+    with self.assertRaisesRegex(ConfigError, "queue.max_age is -1"):
+      QueueLimits(max_groups=1, max_age=-1)
 
 
 class OrderOfStartingTest(unittest.IsolatedAsyncioTestCase):
