@@ -193,7 +193,7 @@ def _normalise(
 ) -> jax.Array:
   """(x - mu) / (sigma + epsilon) by task, each entry counted `weight` times."""
   counts = weight > 0
-  x = jnp.where(counts, x, 0).astype(jnp.float32)
+  x = x.astype(jnp.float32)
   # A comparison and a sum, not a scatter: few tasks, many tokens, any sharding.
   tasks = jnp.arange(num_tasks).reshape(-1, *[1] * x.ndim)
   member = (task[None] == tasks) & counts[None]

@@ -78,6 +78,9 @@ class GroupAdvantageTest(chex.TestCase):
     np.testing.assert_allclose(
       _advantage([1.0, -0.2], groups=[0, 1], ddof=ddof), [1.0, -0.2], rtol=1e-5
     )
+    np.testing.assert_allclose(
+      _advantage([1.0], epsilon=0.25, ddof=ddof), [0.8], rtol=1e-6
+    )
     np.testing.assert_array_equal(
       _advantage([0.3], scale_by_std=False, ddof=ddof), np.float32([0.3])
     )
