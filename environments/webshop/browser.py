@@ -103,9 +103,7 @@ class Browser:
   def _show_item(self) -> None:
     assert self._item is not None
     self._on_subpage = False
-    self._page = pages.item_page(
-      self._heading, self._item, subpages=self._style.show_subpages
-    )
+    self._page = pages.item_page(self._heading, self._item, self._style)
 
   def _leave_item(self) -> None:
     self._item = None

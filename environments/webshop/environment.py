@@ -78,6 +78,7 @@ class WebShop(Environment):
     show_headings: bool = True,
     show_navigation: bool = True,
     show_subpages: bool = True,
+    show_attributes: bool = False,
   ):
     if system_prompt not in SYSTEM_PROMPTS:
       raise ConfigError(
@@ -107,6 +108,7 @@ class WebShop(Environment):
       show_headings=show_headings,
       show_navigation=show_navigation,
       show_subpages=show_subpages,
+      show_attributes=show_attributes,
     )
     self._source: Generator | Listings
     if products is None:

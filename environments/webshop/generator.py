@@ -135,6 +135,7 @@ def _make_product(
     id="",
     title=f"{brand} {attributes[0]} {attributes[1]} {kind.query}",
     query=kind.query,
+    department=kind.category.partition(" › ")[0],
     category=kind.category,
     attributes=attributes,
     options={group: _some(rng, stock[group]) for group in kind.groups},

@@ -62,7 +62,7 @@ def _read_product(path: str, line: int, row: Mapping[str, Any]) -> Product:
     return _product_of(row)
   except KeyError as missing:
     raise ConfigError(
-      f"{path}:{line} has no {missing}; a listing needs asin, query, "
+      f"{path}:{line} has no {missing}; a listing needs asin, query, category, "
       "product_category, Title, Description, BulletPoints, pricing, Price, "
       "Rating, options and Attributes"
     ) from missing
@@ -73,6 +73,7 @@ def _product_of(row: Mapping[str, Any]) -> Product:
     id=row["asin"],
     title=row["Title"],
     query=row["query"].lower().strip(),
+    department=row["category"],
     category=row["product_category"],
     attributes=tuple(row["Attributes"]),
     options={name: tuple(values) for name, values in row["options"].items()},

@@ -16,7 +16,7 @@ BACK = "Back to Search"
 NEXT = "Next >"
 PREVIOUS = "< Prev"
 BUY = "Buy Now"
-SUBPAGES = ("Description", "Features", "Reviews")
+SUBPAGES = ("Description", "Features", "Reviews", "Attributes")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,7 @@ class PageStyle:
   show_headings: bool = True  # what led here, and that an observation follows
   show_navigation: bool = True  # back, previous and next
   show_subpages: bool = True  # description, features, reviews and rating
+  show_attributes: bool = False  # the sub-page that gives the answer away
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,14 +84,14 @@ def results_page(
 
 
 def item_page(
-  instruction: str | None, product: Product, *, subpages: bool
+  instruction: str | None, product: Product, style: PageStyle
 ) -> Page:
   """One product, its options, and the button that ends it all."""
   options = [
     text for name, values in product.options.items() for text in (name, *values)
   ]
-  rating = (f"Rating: {product.rating}",) if subpages else ()
-  links = SUBPAGES if subpages else ()
+  rating = (f"Rating: {product.rating}",) if style.show_subpages else ()
+  links = _subpages(style)
   texts = (
     *_heading(instruction),
     BACK,
@@ -117,9 +118,21 @@ def subpage(instruction: str | None, product: Product, name: str) -> Page:
     "Description": _visible([product.description]),
     "Features": _visible([f" {feature}" for feature in product.features]),
     "Reviews": (),
+    "Attributes": (
+      *_visible([f" {attribute}" for attribute in product.attributes]),
+      *_visible([product.department, product.query, product.category]),
+    ),
   }[name]
   texts = (*_heading(instruction), BACK, PREVIOUS, *body)
   return Page(texts, _clickables(BACK, PREVIOUS))
+
+
+def _subpages(style: PageStyle) -> tuple[str, ...]:
+  *usual, attributes = SUBPAGES
+  return (
+    *(usual if style.show_subpages else ()),
+    *((attributes,) if style.show_attributes else ()),
+  )
 
 
 def without_navigation(page: Page) -> Page:

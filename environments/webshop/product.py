@@ -17,6 +17,7 @@ class Product:
   id: str  # as shown; clicks compare it without case
   title: str
   query: str  # the kind of product, as one would search for it
+  department: str  # one of a few, such as "fashion"
   category: str  # a path such as "Clothing › Women › Shoes"
   attributes: tuple[str, ...]
   options: Options

@@ -128,6 +128,19 @@ class ItemTest(unittest.TestCase):
         self.browser.click("< prev")
         self.assertEqual(self.browser.page, item)
 
+  def test_attributes_are_shown_if_asked_for(self):
+    self.assertNotIn("attributes", self.browser.page.clickables)
+    browser = a_browser(show_attributes=True)
+    browser.search("slim fit shirt")
+    browser.click("b1")
+    texts = browser.page.texts
+    self.assertEqual(texts[-3:], ("Reviews", "Attributes", "Buy Now"))
+    browser.click("attributes")
+    self.assertEqual(
+      browser.page.texts[4:],
+      ("slim fit", "machine wash", "fashion", "shirt", SHIRT.category),
+    )
+
   def test_sub_pages_keep_the_choices(self):
     self.browser.click("red")
     self.browser.click("features")

@@ -17,6 +17,7 @@ from tests.environments.webshop.expert_test import play
 ROW = {
   "asin": "B000000001",
   "query": " Lamps ",
+  "category": "garden",
   "product_category": "Home › Lighting › Lamps",
   "Title": "Bratex Table Lamp",
   "Description": "",

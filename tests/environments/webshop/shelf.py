@@ -8,6 +8,7 @@ def a_product(id, title, **changes):
   """A shirt, if nothing else is said."""
   fields = {
     "query": "shirt",
+    "department": "fashion",
     "category": "Clothing › Men › Shirts",
     "attributes": ("slim fit", "machine wash"),
     "options": {"color": ("red", "blue"), "size": ("small", "large")},
@@ -25,6 +26,7 @@ LAMP = a_product(
   "b3",
   "bratex table lamp",
   query="table lamp",
+  department="garden",
   category="Home › Lighting › Lamps",
   attributes=("hand painted",),
   options={},

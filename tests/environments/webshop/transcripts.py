@@ -174,6 +174,7 @@ def _make_product(
     id=id.upper(),
     title=title,
     query="",
+    department="",
     category="",
     attributes=(),
     options={name: tuple(vs) for name, vs in (options or {}).items()},
