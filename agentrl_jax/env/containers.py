@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 OWNER_LABEL = "agentrl_jax.owner"  # the process that must remove it
 PORT = 5021  # where a worker listens inside its container
 _POLL_S = 0.1
+_REMOVE_S = 20.0  # until a container counts as left behind
 _LAST_WORDS = 20  # lines of a dead container's log that go into the error
 
 
@@ -160,33 +161,48 @@ async def _until_ready(container: Container, spec: ContainerSpec) -> str:
 
 def _url(container: Container, spec: ContainerSpec) -> str:
   """Where the worker is reached; raises if the container has ended."""
-  container.reload()
-  bindings = container.ports.get(f"{PORT}/tcp")
-  if container.status != "running" or not bindings:
-    code = container.attrs["State"]["ExitCode"]
+  try:
+    container.reload()
+    bindings = container.ports.get(f"{PORT}/tcp")
+    if container.status == "running" and bindings:
+      return f"http://{spec.address}:{bindings[0]['HostPort']}/api"
+  except (docker.errors.DockerException, OSError) as error:
     raise EnvironmentFault(
-      f"the container of {spec.image} is {container.status} (exit code {code}) "
-      f"instead of running; its last words:\n{_last_words(container)}"
-    )
-  return f"http://{spec.address}:{bindings[0]['HostPort']}/api"
+      f"the engine has lost the container of {spec.image}: {error}"
+    ) from error
+  code = container.attrs["State"]["ExitCode"]
+  raise EnvironmentFault(
+    f"the container of {spec.image} is {container.status} (exit code {code}) "
+    f"instead of running; its last words:\n{_last_words(container)}"
+  )
 
 
 def _last_words(container: Container) -> str:
-  return str(container.logs(tail=_LAST_WORDS).decode(errors="replace"))
+  try:
+    return str(container.logs(tail=_LAST_WORDS).decode(errors="replace"))
+  except (docker.errors.DockerException, OSError) as error:
+    return f"(there is no log: {error})"
 
 
 def _remove(engine: docker.DockerClient, name: str) -> None:
-  try:
-    engine.api.remove_container(name, force=True, v=True)
-  except docker.errors.NotFound:
-    pass
-  except (docker.errors.DockerException, OSError) as error:
-    _log.error(
-      "container %s is left behind: %s. Once the engine answers, run "
-      "`python -m agentrl_jax.env.containers`",
-      name,
-      error,
-    )
+  """Removes the container and waits until it is gone."""
+  given_up_at = time.monotonic() + _REMOVE_S
+  while True:
+    try:
+      engine.api.remove_container(name, force=True, v=True)
+    except docker.errors.NotFound:
+      return
+    except (docker.errors.DockerException, OSError) as error:
+      # Somebody else may be removing it just now: it is looked for once more.
+      if time.monotonic() > given_up_at:
+        _log.error(
+          "container %s is left behind: %s. Once the engine answers, run "
+          "`python -m agentrl_jax.env.containers`",
+          name,
+          error,
+        )
+        return
+      time.sleep(_POLL_S)
 
 
 def main() -> None:

@@ -128,6 +128,24 @@ class ContainerWorkerTest(_ContainerTest):
       async with self.worker(options={"num_taks": 3}):
         self.fail("started")
 
+  async def test_a_worker_that_does_not_answer_meets_the_deadline(self):
+    with self.assertRaisesRegex(EnvironmentFault, "within 0.3 s"):
+      async with self.worker(start_s=0.3, cpus=0.05):
+        self.fail("started")
+
+  async def test_a_container_removed_by_another_is_a_fault(self):
+    starting = asyncio.create_task(self.start(cpus=0.05))
+    async with asyncio.timeout(60):
+      while not (found := await asyncio.to_thread(self.ours)):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    await asyncio.to_thread(found[0].remove, force=True)
+    with self.assertRaisesRegex(EnvironmentFault, "has lost|cannot start|inst"):
+      await starting
+
+  async def start(self, **spec):
+    async with self.worker(**spec):
+      self.fail("started")
+
   async def test_a_missing_image_is_said(self):
     with self.assertRaisesRegex(ConfigError, "no image 'agentrl_jax/nowhere'"):
       async with self.worker(image="agentrl_jax/nowhere"):
