@@ -54,7 +54,17 @@ def _read_rows(path: pathlib.Path) -> list[Mapping[str, Any]]:
       "listing per line as JSON, or leave it out to have shops generated"
     )
   with path.open(encoding="utf-8") as lines:
-    return [json.loads(line) for line in lines]
+    return [_read_row(path, n, line) for n, line in enumerate(lines, 1)]
+
+
+def _read_row(path: pathlib.Path, number: int, line: str) -> Mapping[str, Any]:
+  try:
+    row = json.loads(line)
+  except ValueError as error:
+    raise ConfigError(f"{path}:{number} is not JSON: {error}") from error
+  if not isinstance(row, dict):
+    raise ConfigError(f"{path}:{number} is no JSON object, but {line[:40]!r}")
+  return row
 
 
 def _read_product(path: str, line: int, row: Mapping[str, Any]) -> Product:

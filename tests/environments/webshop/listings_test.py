@@ -39,7 +39,8 @@ class ListingsTest(unittest.TestCase):
   def load(self, *rows):
     folder = self.enterContext(tempfile.TemporaryDirectory())
     path = pathlib.Path(folder) / "products.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("\n".join(lines), encoding="utf-8")
     return Listings(str(path))
 
   def goals(self, *rows):
@@ -90,6 +91,9 @@ class ListingsTest(unittest.TestCase):
     row = {key: value for key, value in ROW.items() if key != "Title"}
     with self.assertRaisesRegex(ConfigError, r"products.jsonl:2.*Title"):
       self.load(ROW, row)
+    for line in ("{", "7"):
+      with self.assertRaisesRegex(ConfigError, r"products.jsonl:2 .*JSON"):
+        self.load(ROW, line)
 
 
 class RealListingsTest(unittest.IsolatedAsyncioTestCase):
