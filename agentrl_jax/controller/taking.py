@@ -34,7 +34,7 @@ def choose_in_time(
   needs = []  # how many more of Q_k must be taken now
   for k in range(max_age + 1):
     num_due = sum(chance <= k for chance in last_chance.values())
-    needs.append(min(num_due - k * num_groups, num_groups))
+    needs.append(num_due - k * num_groups)
   chosen: list[Name] = []
   for group in finished:
     num_free = num_groups - len(chosen)

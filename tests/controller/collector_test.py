@@ -207,6 +207,23 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
         await clock.forward(60)
       self.assertEqual(len(await collector.take(STEP, version=0)), STEP)
 
+  async def test_pause_begins_anew_once_a_group_has_come(self):
+    asked = []
+
+    async def play(pipeline, task, group_id, seed):
+      asked.append(group_id)
+      return a_group(int(group_id)) if int(group_id) % 2 else None
+
+    clock = Clock()
+    pipeline = Pipeline(
+      play, max_staleness=50, max_groups=50, concurrent=1, lost_pause_s=1.0
+    )
+    async with pipeline.running():
+      await turns_of_the_loop()
+      for n in range(5):
+        self.assertEqual(len(asked), 2 * n + 1)
+        await clock.forward(1.5)
+
   async def test_staleness_is_bounded_when_taken_as_started(self):
     pipeline = Pipeline(at_once, max_staleness=2, order="started")
     async with pipeline.running() as collector:
