@@ -50,11 +50,11 @@ def get_config():
     '"}}\n',
   )
   c.model.embedding_scale = 7.0
-  c.model.attention_block = 96
+  c.model.attention_block = 64
   c.warm_start.num_demonstrations = 16_000
-  c.train.update(steps=30, row_length=512, micro_batch=8, take_s=300.0)
+  c.train.update(steps=30, row_length=512, micro_batch=6, take_s=300.0)
   c.optimizer.update(learning_rate=3e-4, warmup_steps=5, b2=0.95)
-  c.loss.kl_coefficient = 0.0
+  c.loss.update(kl_coefficient=0.0, token_chunk=64)
   c.advantage.drop_no_signal = True
   c.episode.update(max_turns=12, max_tokens=512, max_answer_tokens=64)
   c.sampling.temperature = 1.0

@@ -50,6 +50,7 @@ def task_stream(
   *,
   split: str,
   purpose: str,
+  shuffle: bool = True,
 ) -> TaskStream:
   """A stream of tasks; each purpose has an order of its own."""
   return TaskStream(
@@ -57,6 +58,7 @@ def task_stream(
     weights={name: s.weight for name, s in settings.environments.items()},
     split=split,
     seed=seeds.seed_of(settings.seed, "tasks", purpose) % 2**31,
+    shuffle=shuffle,
   )
 
 
@@ -160,7 +162,11 @@ async def _play(
   number: int,
 ) -> list[Trajectory]:
   stream = task_stream(
-    settings, environments, split="train", purpose="demonstrations"
+    settings,
+    environments,
+    split="train",
+    purpose="demonstrations",
+    shuffle=False,
   )
   return [
     await player.play(

@@ -91,7 +91,6 @@ def _episodes(
       trajectory=played[stage][task],
       title=f"{task.name}, {title}, greedy",
       token_text=_token_texts(played[stage][task], codec),
-      policy_logprob=[t.raw_logprob for t in played[stage][task].turns],
     )
     for task in tasks
     for stage, title in SHOWN

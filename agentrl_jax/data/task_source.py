@@ -22,8 +22,13 @@ class TaskStream:
     weights: Mapping[str, float],
     split: str,
     seed: int,
+    shuffle: bool = True,
   ):
-    """`indices` and `weights` are by environment; weights need not add to 1."""
+    """`indices` and `weights` are by environment; weights need not add to 1.
+
+    Without `shuffle` each environment's tasks come in its own order, where
+    neighbours may share what is dear to make.
+    """
     if set(indices) != set(weights):
       raise ConfigError(
         f"tasks.weights names {sorted(weights)} and the environments are "
@@ -40,7 +45,7 @@ class TaskStream:
       raise ConfigError(f"{empty} have no task in split {split!r}")
     self._dataset = grain.MapDataset.mix(
       [
-        _tasks(name, split, indices[name], seed + n)
+        _tasks(name, split, indices[name], seed + n if shuffle else None)
         for n, name in enumerate(indices)
       ],
       weights=[float(weights[name]) for name in indices],
@@ -68,10 +73,10 @@ class TaskStream:
     self._position = int(state["position"])
 
 
-def _tasks(name: str, split: str, indices: Sequence[int], seed: int):
-  return (
-    grain.MapDataset.source(indices)
-    .shuffle(seed=seed % 2**32)
-    .map(lambda index: Task(name, split, int(index)))
-    .repeat()
-  )
+def _tasks(
+  name: str, split: str, indices: Sequence[int], seed: int | None
+) -> grain.MapDataset:
+  ordered = grain.MapDataset.source(indices)
+  if seed is not None:
+    ordered = ordered.shuffle(seed=seed % 2**32)
+  return ordered.map(lambda index: Task(name, split, int(index))).repeat()

@@ -32,6 +32,7 @@ from agentrl_jax.losses.reductions import (
   token_mean,
 )
 from agentrl_jax.losses.supervised import negative_log_likelihood
+from agentrl_jax.losses.trained_logprobs import trained_token_logprob
 
 __all__ = [
   "Mean",
@@ -53,4 +54,5 @@ __all__ = [
   "task_normalise_weighted",
   "token_logprob",
   "token_mean",
+  "trained_token_logprob",
 ]

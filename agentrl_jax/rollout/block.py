@@ -52,9 +52,9 @@ class LaneBlock:
     self._prefill_sizes = config.lane_sizes(
       min(num_lanes, config.prefill_lanes)
     )
-    self._length = config.length(1)  # of the cache now, in tokens
+    self.length = config.length(1)  # of the cache now, in tokens
     self._roomy = 0  # steps since a shorter cache would not have done
-    self._cache = policy.empty_cache(num_lanes, self._length)
+    self._cache = policy.empty_cache(num_lanes, self.length)
     if sharding is not None:
       self._cache = jax.device_put(self._cache, sharding)
     self._state = programs.empty_state(num_lanes)
@@ -181,10 +181,10 @@ class LaneBlock:
       edition, self._config.steps_per_sync
     )
     length = self._config.length(num_tokens)
-    self._roomy = self._roomy + 1 if length < self._length else 0
-    if length > self._length or self._roomy > _STEPS_UNTIL_SHRINKING:
+    self._roomy = self._roomy + 1 if length < self.length else 0
+    if length > self.length or self._roomy > _STEPS_UNTIL_SHRINKING:
       self._cache = programs.resize(self._cache, num_slots=length)
-      self._length, self._roomy = length, 0
+      self.length, self._roomy = length, 0
 
   def _prefill(self, published: Published) -> None:
     """Feeds prompts in chunks, until they are fed or the step's share is."""

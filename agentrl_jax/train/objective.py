@@ -113,6 +113,7 @@ def policy_objective(
       batch,
       temperature=temperature,
       chunk_size=config.token_chunk,
+      entropy_gradient=config.entropy_coefficient > 0,
     )
     log_ratio_BT = losses.log_ratio(
       logprob_BT, batch.behavior_logprob, batch.mask

@@ -1,10 +1,10 @@
-"""The policy's log-probability of every token of a packed batch."""
+"""The policy's log-probability of the trained tokens of a packed batch."""
 
 import jax
 import jax.numpy as jnp
 
 from agentrl_jax.data.batch import Batch
-from agentrl_jax.losses import chunked_token_logprob
+from agentrl_jax.losses import trained_token_logprob
 from agentrl_jax.model.policy import Params, Policy
 
 
@@ -15,20 +15,23 @@ def token_logprobs(
   *,
   temperature: float,
   chunk_size: int,
+  entropy_gradient: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-  """Log-probability and entropy in nats, each [B, T] float32.
+  """Log-probability and entropy in nats, each [B, T] float32, 0 off the mask.
 
   Entry t is about token t given those before it, under the distribution that
-  the sampler draws from at `temperature`. The first token of a row has no
-  token before it: its entries are 0.
+  the sampler draws from at `temperature`. A row's first token has no token
+  before it and is never trained on.
   """
   hidden_BTD = policy.hidden(params, batch.token, batch.position, batch.segment)
-  logprob, entropy = chunked_token_logprob(
+  logprob, entropy = trained_token_logprob(
     hidden_BTD[:, :-1],
     policy.output_matrix(params),
     batch.token[:, 1:],
+    batch.mask[:, 1:],
     temperature=temperature,
     chunk_size=chunk_size,
+    entropy_gradient=entropy_gradient,
   )
   first = ((0, 0), (1, 0))
   return jnp.pad(logprob, first), jnp.pad(entropy, first)

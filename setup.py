@@ -1,0 +1,69 @@
+"""Packaging: what must be installed for what.
+
+google-jetstream is not listed: its own requirements bring TensorFlow, which
+nothing here uses. `make` installs it without them, from the extra `jetstream`
+and with `--no-deps`; see the README.
+"""
+
+import setuptools
+
+REQUIRED = [
+  "absl-py",
+  "aiohttp>=3.10",
+  "chex",
+  "docker>=7",
+  "flax>=0.12",
+  "grain>=0.2.10",
+  "jax>=0.10",
+  "jinja2",
+  "matplotlib",
+  "ml-collections>=1.0",
+  "nltk",  # the Porter stemmer, which needs no data
+  "numpy",
+  "optax>=0.2.5",
+  "orbax-checkpoint>=0.11",
+  "pymysql",
+  "pyyaml",
+  "rapidfuzz",
+  "rich",
+  "sqlglot",
+  "tensorboardX",
+  "tokenizers",
+]
+
+EXTRAS = {
+  # What google-jetstream itself imports; install it with --no-deps after.
+  "jetstream": [
+    "grpcio",
+    "portpicker",
+    "prometheus-client",
+    "protobuf",
+    "shortuuid",
+    "tiktoken",
+  ],
+  "test": [
+    "hypothesis",
+    "mypy",
+    "pytest",
+    "pytest-timeout",
+    "pytest-xdist",
+    "ruff",
+    "types-PyYAML",
+  ],
+  "tpu": ["jax[tpu]"],
+  "cuda": ["jax[cuda13]"],
+}
+
+setuptools.setup(
+  name="agentrl_jax",
+  version="0.1.0",
+  description="Trains language-model agents on many tool-calling tasks in JAX",
+  license="Apache-2.0",
+  python_requires=">=3.11",
+  packages=setuptools.find_packages(
+    include=["agentrl_jax*", "environments*", "configs*", "launch*"]
+  ),
+  package_data={"launch.report": ["templates/*"], "environments": ["*/*"]},
+  install_requires=REQUIRED,
+  extras_require=EXTRAS,
+)

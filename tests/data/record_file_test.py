@@ -1,0 +1,70 @@
+"""What is written comes back bit for bit; what is damaged says so."""
+
+import dataclasses
+import pathlib
+import tempfile
+
+import numpy as np
+from absl.testing import absltest
+
+from agentrl_jax.data.record_file import read_groups, write_groups
+from agentrl_jax.data.trajectory import Status
+from agentrl_jax.errors import CheckpointError
+from tests.data.records import make_group
+
+
+class RecordFileTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    self.path = pathlib.Path(folder) / "groups.jsonl.gz"
+    rng = np.random.default_rng(0)
+    self.groups = [
+      make_group(rng, id="1", status=Status.AGENT_CONTEXT_LIMIT),
+      make_group(rng, id="2", task="b", size=1, turns=0),
+    ]
+
+  def test_round_trip(self):
+    write_groups(self.path, self.groups)
+    for found, wanted in zip(
+      read_groups(self.path), self.groups, strict=True
+    ):
+      self.assertEqual((found.id, found.task), (wanted.id, wanted.task))
+      self.assertEqual(found.num_masked, wanted.num_masked)
+      for a, b in zip(found.trajectories, wanted.trajectories, strict=True):
+        self._assert_same_trajectory(a, b)
+
+  def _assert_same_trajectory(self, a, b):
+    for field in dataclasses.fields(a):
+      if field.name != "turns":
+        self.assertEqual(getattr(a, field.name), getattr(b, field.name))
+    for x, y in zip(a.turns, b.turns, strict=True):
+      for field in dataclasses.fields(x):
+        np.testing.assert_array_equal(
+          getattr(x, field.name), getattr(y, field.name)
+        )
+        self.assertIs(
+          type(getattr(x, field.name)), type(getattr(y, field.name))
+        )
+
+  def test_replaces_in_one_step(self):
+    write_groups(self.path, self.groups)
+    write_groups(self.path, self.groups[:1])
+    self.assertLen(list(read_groups(self.path)), 1)
+    self.assertLen(list(self.path.parent.iterdir()), 1)
+
+  def test_a_file_cut_off(self):
+    write_groups(self.path, self.groups)
+    whole = self.path.read_bytes()
+    self.path.write_bytes(whole[: len(whole) // 2])
+    with self.assertRaisesRegex(CheckpointError, "groups.jsonl.gz"):
+      list(read_groups(self.path))
+
+  def test_another_kind_of_file(self):
+    self.path.write_text("hello")
+    with self.assertRaises(CheckpointError):
+      list(read_groups(self.path))
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,73 @@
+"""The stream mixes by weight, repeats itself exactly, and resumes."""
+
+import collections
+
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.data.task_source import TaskStream
+from agentrl_jax.errors import ConfigError
+
+
+def _stream(seed=0, *, weights=(1.0, 3.0), short=range(100, 110)):
+  return TaskStream(
+    {"long": range(1 << 20), "short": short},
+    weights=dict(zip(("long", "short"), weights, strict=True)),
+    split="train",
+    seed=seed,
+  )
+
+
+class TaskStreamTest(parameterized.TestCase):
+  def test_mixes_by_weight(self):
+    stream = _stream()
+    counts = collections.Counter(next(stream)[1].name for _ in range(400))
+    self.assertEqual(counts, {"long": 100, "short": 300})
+
+  def test_small_sets_come_again_and_large_ones_do_not(self):
+    stream = _stream(weights=(1.0, 1.0))
+    tasks = [next(stream)[1] for _ in range(400)]
+    self.assertLen({t for t in tasks if t.name == "long"}, 200)
+    self.assertEqual(
+      {t.index for t in tasks if t.name == "short"}, set(range(100, 110))
+    )
+
+  def test_is_a_function_of_the_seed(self):
+    def first(seed):
+      stream = _stream(seed)
+      return [next(stream) for _ in range(20)]
+
+    self.assertEqual(first(3), first(3))
+    self.assertNotEqual(first(3), first(4))
+
+  def test_resumes(self):
+    stream = _stream()
+    for _ in range(37):
+      next(stream)
+    again = _stream()
+    again.restore(stream.state())
+    self.assertEqual(
+      [next(again) for _ in range(20)], [next(stream) for _ in range(20)]
+    )
+
+  def test_keeps_an_order_that_is_wanted(self):
+    stream = TaskStream(
+      {"a": range(9)}, weights={"a": 1}, split="s", seed=0, shuffle=False
+    )
+    found = [next(stream)[1].index for _ in range(12)]
+    self.assertEqual(found, [*range(9), 0, 1, 2])
+
+  @parameterized.named_parameters(
+    ("zero_weight", {"weights": (0.0, 1.0)}, "must be positive"),
+    ("no_tasks", {"short": ()}, "have no task"),
+  )
+  def test_refuses(self, changes, message):
+    with self.assertRaisesRegex(ConfigError, message):
+      _stream(**changes)
+
+  def test_refuses_weights_of_others(self):
+    with self.assertRaisesRegex(ConfigError, "give each one a weight"):
+      TaskStream({"a": range(3)}, weights={"b": 1.0}, split="test", seed=0)
+
+
+if __name__ == "__main__":
+  absltest.main()

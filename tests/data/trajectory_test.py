@@ -1,0 +1,77 @@
+"""Records say what may be trained on, and refuse what does not fit."""
+
+import numpy as np
+from absl.testing import absltest
+
+from agentrl_jax.data.messages import (
+  Message,
+  ToolCall,
+  message_from_json,
+  message_to_json,
+)
+from agentrl_jax.data.split import split_of
+from agentrl_jax.data.trajectory import Status, Turn
+from tests.data.records import make_trajectory, make_turn
+
+
+class TrajectoryTest(absltest.TestCase):
+  def test_whose_doing(self):
+    ours = {s for s in Status if not s.is_policys_doing}
+    self.assertEqual(
+      ours,
+      {Status.RUNNING, Status.TASK_ERROR, Status.CANCELLED, Status.UNKNOWN},
+    )
+
+  def test_counts(self):
+    trajectory = make_trajectory(np.random.default_rng(0), turns=3)
+    sampled = [len(t.sampled) for t in trajectory.turns]
+    self.assertEqual(trajectory.num_sampled, sum(sampled))
+    self.assertEqual(
+      trajectory.num_tokens,
+      sum(sampled) + sum(len(t.observation) for t in trajectory.turns),
+    )
+
+  def test_turn_needs_one_entry_per_token(self):
+    turn = make_turn(np.random.default_rng(0), observed=2, sampled=3)
+    with self.assertRaisesRegex(ValueError, "one entry per sampled token"):
+      Turn(
+        turn.observation,
+        turn.sampled,
+        turn.behavior_logprob[:2],
+        turn.raw_logprob,
+        turn.version,
+      )
+
+
+class MessageTest(absltest.TestCase):
+  def test_round_trip(self):
+    for message in (
+      Message("assistant", "x", (ToolCall("f", "{}", "1"),)),
+      Message("tool", "y", tool_call_id="1"),
+      Message("user", "z"),
+    ):
+      self.assertEqual(message_from_json(message_to_json(message)), message)
+
+  def test_parts_and_null(self):
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    self.assertEqual(
+      message_from_json({"role": "user", "content": parts}).content, "ab"
+    )
+    self.assertEqual(
+      message_from_json({"role": "assistant", "content": None}).content, ""
+    )
+
+  def test_unknown_role(self):
+    with self.assertRaisesRegex(ValueError, "not one of system"):
+      Message("robot")
+
+
+class SplitTest(absltest.TestCase):
+  def test_halves_the_texts_for_ever(self):
+    sides = [split_of(f"text {n}") for n in range(2000)]
+    self.assertBetween(sides.count("test"), 900, 1100)
+    self.assertEqual(split_of("a fixed text"), "test")
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,183 @@
+"""Properties of the decoder, whatever its weights."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model import cache as kv
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.policy import Policy, num_params
+
+CONFIG = ModelConfig(
+  vocab_size=50,
+  width=16,
+  num_layers=2,
+  num_heads=4,
+  num_kv_heads=2,
+  head_dim=8,
+  mlp_width=24,
+  qk_norm=True,
+)
+VARIANTS = (
+  ("qwen3", {}),
+  ("qwen2.5", {"qk_norm": False, "qkv_bias": True}),
+  ("untied", {"tied_embedding": False}),
+  ("blocks", {"attention_block": 5}),
+  ("scaled", {"embedding_scale": 3.0}),
+)
+
+
+def make(**changes):
+  policy = Policy(dataclasses.replace(CONFIG, **changes))
+  params = policy.init(jax.random.key(0))
+  # Biases and scales that are not at their neutral start.
+  leaves, tree = jax.tree.flatten(params)
+  keys = jax.random.split(jax.random.key(1), len(leaves))
+  leaves = [
+    x + 0.1 * jax.random.normal(k, x.shape)
+    for x, k in zip(leaves, keys, strict=True)
+  ]
+  return policy, jax.tree.unflatten(tree, leaves)
+
+
+def rows(lengths, row_length=24, seed=0):
+  """One row that holds sequences of these lengths, and padding."""
+  rng = np.random.default_rng(seed)
+  token = np.zeros((1, row_length), np.int32)
+  position, segment = np.zeros_like(token), np.zeros_like(token)
+  start = 0
+  for n, length in enumerate(lengths, 1):
+    here = slice(start, start + length)
+    token[0, here] = rng.integers(1, CONFIG.vocab_size, length)
+    position[0, here] = np.arange(length)
+    segment[0, here] = n
+    start += length
+  return token, position, segment
+
+
+class PolicyTest(parameterized.TestCase):
+  @parameterized.named_parameters(*VARIANTS)
+  def test_cached_equals_teacher_forced(self, changes):
+    policy, params = make(**changes)
+    token, position, segment = rows([20], row_length=20)
+    wanted = policy.logits(params, token, position, segment)[0]
+    cache = policy.empty_cache(3, 32)
+    # Lane 1 is fed 7 tokens (of a chunk of 9), then one at a time.
+    chunk = np.zeros((3, 9), np.int32)
+    chunk[1, :7] = token[0, :7]
+    hidden, cache = policy.extend(
+      params, cache, chunk, np.array([0, 0, 0]), np.array([0, 7, 0])
+    )
+    found = [policy.unembed(params, hidden[1, :7])]
+    for t in range(7, 20):
+      one = np.zeros((3, 1), np.int32)
+      one[1] = token[0, t]
+      hidden, cache = policy.extend(
+        params, cache, one, np.array([0, t, 0]), np.array([0, 1, 0])
+      )
+      found.append(policy.unembed(params, hidden[1]))
+    np.testing.assert_allclose(jnp.concatenate(found), wanted, atol=2e-5)
+
+  def test_a_lane_of_length_0_stays_as_it_was(self):
+    policy, params = make()
+    cache = jax.tree.map(
+      lambda x: x + jax.random.normal(jax.random.key(3), x.shape),
+      policy.empty_cache(2, 8),
+    )
+    token = np.ones((2, 3), np.int32)
+    _, after = policy.extend(
+      params, cache, token, np.array([2, 2]), np.array([0, 2])
+    )
+    for old, new in zip(
+      jax.tree.leaves(cache), jax.tree.leaves(after), strict=True
+    ):
+      np.testing.assert_array_equal(old[0], new[0])
+      changed = np.any(np.asarray(old[1] != new[1]), axis=(0, 2))
+      np.testing.assert_array_equal(np.flatnonzero(changed), [2, 3])
+
+  @parameterized.named_parameters(*VARIANTS)
+  def test_packed_sequences_do_not_see_each_other(self, changes):
+    policy, params = make(**changes)
+    token, position, segment = rows([9, 6, 4])
+    together = policy.logits(params, token, position, segment)[0]
+    start = 0
+    for length in (9, 6, 4):
+      alone = token[:, start : start + length]
+      logits = policy.logits(
+        params, alone, np.arange(length)[None], np.ones((1, length), int)
+      )
+      np.testing.assert_allclose(
+        together[start : start + length], logits[0], atol=2e-5
+      )
+      start += length
+
+  def test_no_token_sees_a_later_one(self):
+    policy, params = make(attention_block=4)
+    token, position, segment = rows([24])
+
+    def logit_at(t, embedding):
+      changed = params | {"embedding": embedding}
+      return policy.logits(changed, token, position, segment)[0, t].sum()
+
+    # Tokens are all different here, so a row of the embedding is one place.
+    token = np.arange(1, 25, dtype=np.int32)[None]
+    policy = Policy(
+      dataclasses.replace(CONFIG, tied_embedding=False, attention_block=4)
+    )
+    params = policy.init(jax.random.key(0))
+    for t in (0, 5, 22):
+      gradient = jax.grad(lambda e, t=t: logit_at(t, e))(params["embedding"])
+      touched = np.flatnonzero(np.abs(gradient).sum(axis=1))
+      np.testing.assert_array_equal(touched, np.arange(1, t + 2))
+
+  def test_padding_gives_finite_numbers(self):
+    policy, params = make()
+    logits = policy.logits(params, *rows([3]))
+    self.assertTrue(bool(jnp.isfinite(logits).all()))
+
+  def test_params_are_plain(self):
+    policy, params = make()
+    self.assertEqual(
+      jax.tree.structure(params), jax.tree.structure(policy.abstract_params())
+    )
+    self.assertTrue(
+      all(isinstance(x, jax.Array) for x in jax.tree.leaves(params))
+    )
+    self.assertEqual(
+      num_params(params), sum(x.size for x in jax.tree.leaves(params))
+    )
+
+
+class CacheTest(absltest.TestCase):
+  def test_lanes_are_taken_put_and_copied(self):
+    policy, _ = make()
+    cache = jax.tree.map(
+      lambda x: jax.random.normal(jax.random.key(0), x.shape),
+      policy.empty_cache(4, 6),
+    )
+    lanes = kv.take_lanes(cache, jnp.array([2, 9]))
+    np.testing.assert_array_equal(lanes[0][0][0], cache[0][0][2])
+    np.testing.assert_array_equal(lanes[0][0][1], 0)
+    back = kv.put_lanes(cache, jnp.array([1, 9]), lanes)
+    np.testing.assert_array_equal(back[1][1][1], cache[1][1][2])
+    np.testing.assert_array_equal(back[1][1][3], cache[1][1][3])
+
+
+class ConfigTest(parameterized.TestCase):
+  @parameterized.named_parameters(
+    ("heads", {"num_heads": 3}, "num_heads=3 must be a multiple"),
+    ("odd", {"head_dim": 7}, "head_dim=7 must be even"),
+    ("width", {"width": 0}, "width=0 must be at least 1"),
+    ("block", {"attention_block": -1}, "attention_block=-1"),
+  )
+  def test_refuses(self, changes, message):
+    with self.assertRaisesRegex(ConfigError, message):
+      dataclasses.replace(CONFIG, **changes)
+
+
+if __name__ == "__main__":
+  absltest.main()
