@@ -243,7 +243,8 @@ def _typed(rows: list[Row], statement: Statement) -> list[Row]:
 
 
 def _was_stopped(error: sqlite3.Error) -> bool:
-  return error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT
+  # Errors of Python's own module, not of SQLite, have no code.
+  return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
 
 
 def _in_mysqls_words(error: sqlite3.Error, sql: str) -> str:

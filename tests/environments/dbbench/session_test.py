@@ -5,6 +5,7 @@ import unittest
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
+from environments.dbbench.grading import tables_hash
 from environments.dbbench.problem import Problem, Table
 from environments.dbbench.prompts import BAD_CALL, NO_CALL, UNKNOWN_CALL
 from environments.dbbench.session import DBSession, Rules
@@ -92,6 +93,13 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       await session.step(say(run(sql)))
       with self.subTest(sql=sql):
         self.assertEqual((await session.step(say(commit()))).reward, reward)
+
+  async def test_a_given_hash_settles_it_without_gold_sql(self):
+    wanted = tables_hash([[("x", "1")]])
+    problem = Problem("DELETE", (TABLE,), "Delete!", table_hash=wanted)
+    session = await self.begin(problem)
+    await session.step(say(run("DELETE FROM t WHERE b = 2")))
+    self.assertEqual((await session.step(say(commit()))).reward, 1.0)
 
   async def test_no_call_is_told(self):
     session = await self.begin()

@@ -5,7 +5,12 @@ import contextlib
 import os
 import tempfile
 import threading
+import time
 import unittest
+from unittest import mock
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentrl_jax.errors import EnvironmentFault
 from environments.dbbench.agentbench import load_problems
@@ -95,6 +100,12 @@ class StatementsTest(unittest.IsolatedAsyncioTestCase):
       with self.subTest(sql=sql):
         self.assertEqual(await self.database.execute(sql), reply)
 
+  async def test_odd_characters_are_answered(self):
+    for sql in ("SELECT '\0'", "SELECT 'a' -- \0", "SELECT '\U0001f600'", "\0"):
+      with self.subTest(sql=sql):
+        reply = await self.database.execute(sql)
+        self.assertRegex(reply, r"\A(\[\(|1\d\d\d \()")
+
   async def test_rows_of_what_is_gone_are_none(self):
     await self.database.execute("ALTER TABLE `old shops` DROP COLUMN price")
     self.assertEqual(await self.database.rows(SHOPS), [])
@@ -124,6 +135,21 @@ class StatementsTest(unittest.IsolatedAsyncioTestCase):
     )
     self.assertEqual(reply, "1105 (HY000): database or disk is full")
     self.assertEqual(await self.database.rows(SHOPS), list(SHOPS.rows))
+
+
+WORDS = ["SELECT", "INSERT", "INTO", "UPDATE", "DELETE", "FROM", "WHERE", "SET", "VALUES", "(", ")", ",", "*", ";", "=", ">", "-", "+", "`old", "shops`", "shop", "price", "nope", "'x'", '"', "`", "'", "1", "1e400", "COUNT", "SUM(", "CAST(", "AS", "SIGNED", "CASE", "WHEN", "END", "ORDER", "BY", "LIMIT", "GROUP", "HAVING", "UNION", "JOIN", "IN", "NOT", "NULL", "WITH", "IF("]
+
+
+class AnythingTest(unittest.TestCase):
+  @given(st.lists(st.sampled_from(WORDS), max_size=12))
+  @settings(max_examples=200, deadline=None)
+  def test_whatever_a_policy_writes_is_answered(self, words):
+    database = SQLiteDatabase([SHOPS], statement_limit_s=1)
+    try:
+      reply = asyncio.run(database.execute(" ".join(words)))
+    finally:
+      database.close()
+    self.assertRegex(reply, r"\A(\[|\d{4} \(|Error: )")
 
 
 class LimitsTest(unittest.IsolatedAsyncioTestCase):
@@ -171,6 +197,21 @@ class LimitsTest(unittest.IsolatedAsyncioTestCase):
 
 
 class DatabaseTest(unittest.TestCase):
+  def test_closing_stops_a_statement_that_is_about_to_start(self):
+    database = SQLiteDatabase([SHOPS], statement_limit_s=600)
+    connection = mock.Mock(wraps=database._connection)
+    connection.interrupt = lambda: None  # it came before there was a statement
+    database._connection = connection
+    endless = threading.Thread(
+      target=lambda: asyncio.run(database.execute(ENDLESS))
+    )
+    endless.start()
+    while not connection.execute.called:
+      time.sleep(0.001)
+    database.close()  # raises if the statement goes on
+    endless.join(10)
+    self.assertFalse(endless.is_alive())
+
   def test_bad_tables_are_a_fault(self):
     twice = Table("t", ("a",), ())
     with self.assertRaisesRegex(EnvironmentFault, "'t'"):

@@ -29,13 +29,14 @@ class DrawTopicTest(unittest.TestCase):
     topic = draw_topic(random.Random(1), num_rows=(6, 6), num_columns=(3, 3))
     number = topic.numbers[0]
     values = [int(cell) for cell in topic.column(number)]
-    above = Where(number, ">", "50", is_number=True)
-    below = Where(number, "<", "50", is_number=True)
+    bound = sorted(values)[3]  # which itself is neither above nor below
+    above = Where(number, ">", str(bound), is_number=True)
+    below = Where(number, "<", str(bound), is_number=True)
     self.assertEqual(
-      topic.where(above, number), [str(v) for v in values if v > 50]
+      topic.where(above, number), [str(v) for v in values if v > bound]
     )
     self.assertEqual(
-      topic.where(below, number), [str(v) for v in values if v < 50]
+      topic.where(below, number), [str(v) for v in values if v < bound]
     )
     name = topic.column(topic.key)[2]
     self.assertEqual(
