@@ -6,7 +6,7 @@ import unittest
 
 from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.errors import DeadlineExceeded, QueueClosed
-from tests.controller.collector_test import (
+from tests.controller.pipeline import (
   STEP,
   Pipeline,
   at_once,

@@ -1,0 +1,124 @@
+"""A collector and its surroundings, for the tests of several modules."""
+
+import asyncio
+import collections
+import contextlib
+
+from agentrl_jax.controller.admission import Admission, AdmissionLimits
+from agentrl_jax.controller.collector import Collector
+from agentrl_jax.controller.group import run_group
+from agentrl_jax.controller.group_queue import GroupQueue, QueueLimits
+from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.data.task_source import TaskStream
+from tests.controller.stage import GROUP, RETRIES, a_group, turns_of_the_loop
+
+STEP = 2  # groups the learner takes
+
+
+class Pipeline:
+  """A collector and its surroundings."""
+
+  def __init__(
+    self,
+    run_group,
+    *,
+    max_staleness=1,
+    concurrent=8,
+    max_groups=4,
+    state=None,
+    version=0,
+    drop_beyond=None,
+    lost_pause_s=0.0,
+    order="finished",
+    max_age=None,
+  ):
+    self.monitor = Monitor()
+    self.queue = GroupQueue(
+      QueueLimits(
+        max_groups=max_groups,
+        max_staleness=drop_beyond,
+        order=order,
+        max_age=max_age,
+      ),
+      self.monitor,
+    )
+    self.admission = Admission(
+      AdmissionLimits(
+        max_staleness=max_staleness,
+        groups_per_step=STEP,
+        max_concurrent_groups=concurrent,
+      ),
+      version=version,
+      num_pending=len(state.queued) if state else 0,
+    )
+    self.stream = TaskStream(
+      {"arithmetic": range(1000)},
+      weights={"arithmetic": 1.0},
+      split="train",
+      seed=5,
+    )
+    self.collector = Collector(
+      self.stream,
+      lambda *request: run_group(self, *request),
+      self.queue,
+      self.admission,
+      seed=11,
+      lost_pause_s=lost_pause_s,
+    )
+    if state:
+      self.collector.restore(state)
+
+  @contextlib.asynccontextmanager
+  async def running(self):
+    collecting = asyncio.create_task(self.collector.run())
+    try:
+      yield self.collector
+    finally:
+      collecting.cancel()
+      with contextlib.suppress(asyncio.CancelledError):
+        await collecting
+
+
+async def at_once(pipeline, task, group_id, seed):
+  await asyncio.sleep(0)
+  return a_group(int(group_id), version=pipeline.admission.version)
+
+
+def played_by(player, limits=GROUP):
+  async def play(pipeline, task, group_id, seed):
+    return await run_group(
+      task,
+      player,
+      limits,
+      RETRIES,
+      pipeline.monitor,
+      group_id=group_id,
+      seed=seed,
+    )
+
+  return play
+
+
+def ids(groups):
+  return [int(group.id) for group in groups]
+
+
+class Held:
+  """Groups that end when they are told to, by position."""
+
+  def __init__(self):
+    self.begun = []
+    self.seeds = {}
+    self._gates = collections.defaultdict(asyncio.Event)
+
+  async def __call__(self, pipeline, task, group_id, seed):
+    position = int(group_id)
+    self.begun.append(position)
+    self.seeds[position] = seed
+    await self._gates[position].wait()
+    return a_group(position, version=pipeline.admission.version)
+
+  async def end(self, *positions):
+    for position in positions:
+      self._gates[position].set()
+    await turns_of_the_loop()
