@@ -96,10 +96,8 @@ class DriverContract:
   def test_samples_depend_on_the_request_alone(self):
     requests = list(mixed_requests(30))
     together = self.ask(self.open(), requests)
-    shuffled = self.ask(self.open(steps_per_sync=1), requests[::-1])[::-1]
-    shapes = self.open(
-      lengths=(32,), num_lane_sizes=2, prefill_chunks=(4, 16), lanes=(3, 3)
-    )
+    shuffled = self.ask(self.open(steps_per_sync=2), requests[::-1])[::-1]
+    shapes = self.open(lengths=(48,), num_lane_sizes=2, prefill_chunks=(4, 16))
     one_by_one = [self.ask(shapes, [request])[0] for request in requests]
     for first, second, third in zip(
       together, shuffled, one_by_one, strict=True

@@ -34,7 +34,7 @@ class JetStreamDriverTest(DriverContract, unittest.TestCase):
 
   def test_a_swap_while_decoding_stamps_both_versions(self):
     prompt, spec = small.prompt_of(8, 30), SamplingSpec(max_tokens=60)
-    driver = self.open(steps_per_sync=1)
+    driver = self.open(steps_per_sync=2)
     read, seen = driver.engine.read, threading.Event()
 
     def read_and_tell(result):
@@ -68,7 +68,7 @@ class JetStreamDriverTest(DriverContract, unittest.TestCase):
   def test_hundreds_of_requests_cancels_and_swaps_leave_nothing(self):
     rng = np.random.default_rng(12)
     threads = threading.active_count()
-    driver = self.open(lanes=(4, 2), driver_options=dict(max_waiting=400))
+    driver = self.open(driver_options=dict(max_waiting=400))
     futures = []
     for i, (prompt, spec) in enumerate(mixed_requests(300)):
       futures.append(driver.submit(prompt, spec))
@@ -83,7 +83,7 @@ class JetStreamDriverTest(DriverContract, unittest.TestCase):
         future.result(WAIT_S)
     # Every seat is free again if as many requests as there are seats get one.
     self.ask(driver, [([1], SHORT)] * 8)
-    self.ask(driver, [([1], SamplingSpec(slot=1, max_tokens=2))] * 4)
+    self.ask(driver, [([1], SamplingSpec(slot=1, max_tokens=2))] * 8)
     self.assert_empty(driver)
     driver.close()
     self.assertEqual(threading.active_count(), threads)

@@ -1,7 +1,6 @@
 """The deterministic driver keeps every driver's promises, and its own."""
 
 import asyncio
-import contextlib
 import unittest
 
 import numpy as np
@@ -66,24 +65,39 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
     self.assert_empty(driver)
 
   def test_a_lane_freed_by_cancelling_decodes_no_further(self):
-    driver = self.open(lanes=(2, 1))
+    driver = self.open()
     doomed = driver.submit([5], SamplingSpec(max_tokens=80))
-    kept = driver.submit([6], SamplingSpec(max_tokens=30, seed=1))
+    requests = [([i], SamplingSpec(max_tokens=30, seed=i)) for i in range(3)]
+    futures = [driver.submit(*request) for request in requests]
     driver.step()
-    doomed.cancel()
-    prompt = small.prompt_of(10, 50)
-    late = driver.submit(prompt, SamplingSpec(max_tokens=30, seed=2))
-    answers = self.settle(driver, [kept, late])
-    fresh = self.open()
-    expected = self.ask(
-      fresh,
-      [
-        ([6], SamplingSpec(max_tokens=30, seed=1)),
-        (prompt, SamplingSpec(max_tokens=30, seed=2)),
-      ],
+    doomed.cancel()  # the others hold the other lanes
+    requests.append(
+      (small.prompt_of(10, 50), SamplingSpec(max_tokens=30, seed=2))
     )
+    futures.append(driver.submit(*requests[-1]))
+    answers = self.settle(driver, futures)
+    expected = self.ask(self.open(), requests)
     for answer, wanted in zip(answers, expected, strict=True):
       np.testing.assert_array_equal(answer.sampled, wanted.sampled)
+
+  def test_a_copy_of_a_copy_is_made_in_order(self):
+    driver, spec = self.open(), SamplingSpec(max_tokens=2)
+    prompts = [small.prompt_of(i, 40) for i in range(4)]
+    self.ask(driver, [(prompt, spec) for prompt in prompts])
+    # Both branch off the last lane; the second finds it copied to the first.
+    branches = [
+      (np.append(prompts[3][:30], end), SamplingSpec(max_tokens=9, seed=end))
+      for end in (1, 2)
+    ]
+    answers = self.ask(driver, branches)
+    self.assertEqual(driver.engine.stats().num_copied[0], 60)
+    expected = self.ask(self.open(), branches)
+    for answer, wanted in zip(answers, expected, strict=True):
+      self.assertEqual(answer.num_reused, 30)
+      np.testing.assert_array_equal(answer.sampled, wanted.sampled)
+      np.testing.assert_allclose(
+        answer.raw_logprob, wanted.raw_logprob, atol=1e-4
+      )
 
   def test_the_same_requests_give_the_same_bits(self):
     runs = [self.ask(self.open(), list(mixed_requests(20))) for _ in range(2)]
@@ -101,7 +115,7 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
 
   def test_hundreds_of_requests_cancels_and_swaps_leave_nothing(self):
     rng = np.random.default_rng(11)
-    driver = self.open(lanes=(4, 2), driver_options=dict(max_waiting=400))
+    driver = self.open(driver_options=dict(max_waiting=400))
     futures = []
     for i, (prompt, spec) in enumerate(mixed_requests(300)):
       futures.append(driver.submit(prompt, spec))
@@ -111,9 +125,8 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
         driver.engine.versions.publish(
           int(rng.integers(2)), small.params(int(rng.integers(3))), i
         )
-      with contextlib.suppress(IndexError):
-        for _ in range(int(rng.integers(4))):
-          driver.step()
+      for _ in range(int(rng.integers(4))):
+        driver.step()
     driver.run_until_idle()
     self.assertTrue(all(future.done() for future in futures))
     self.assert_empty(driver)

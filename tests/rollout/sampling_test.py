@@ -77,11 +77,11 @@ class SampleTest(unittest.TestCase):
 
   def test_a_draw_does_not_depend_on_its_neighbours(self):
     logits_BV = logits_of(2, len(SPECS))
-    together = sampling.sample(
+    together = jax.jit(sampling.sample)(
       logits_BV, key_B=keys(1, range(len(SPECS))), **settings(SPECS)
     )
     for b, spec in enumerate(SPECS):
-      alone = sampling.sample(
+      alone = jax.jit(sampling.sample)(
         logits_BV[b : b + 1], key_B=keys(1, [b]), **settings([spec])
       )
       self.assertEqual(int(alone.token_B[0]), int(together.token_B[b]))
@@ -103,7 +103,7 @@ class SampleTest(unittest.TestCase):
   def test_a_word_that_is_impossible_is_never_drawn(self):
     logits_BV = np.full((500, V), -np.inf, np.float32)
     logits_BV[:, [4, V - 1]] = [0.0, -1.0]
-    drawn = sampling.sample(
+    drawn = jax.jit(sampling.sample)(
       logits_BV, key_B=keys(2, range(500)), **settings([SPECS[0]] * 500)
     )
     self.assertEqual(set(np.asarray(drawn.token_B).tolist()), {4, V - 1})

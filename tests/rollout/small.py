@@ -43,7 +43,7 @@ def engine_of(
 ) -> RolloutEngine:
   """An engine whose slot i serves params(step), published as that step."""
   settings = dict(
-    lanes=(8,) * len(steps),
+    lanes=(4,) * len(steps),
     context=CONTEXT,
     num_lane_sizes=1,
     prefill_chunks=(16,),

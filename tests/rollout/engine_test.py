@@ -1,0 +1,105 @@
+"""The engine without a driver: what it counts, refuses and waits for."""
+
+import unittest
+
+from agentrl_jax.errors import ConfigError, DeadlineExceeded, GeneratorFault
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.versions import VersionStore
+from tests.rollout import small
+
+
+def finish(engine):
+  answers = {}
+  while not engine.is_idle:
+    result = engine.step()
+    for request, answer in engine.read(result):
+      answers[request.serial] = answer
+  return answers
+
+
+class RolloutEngineTest(unittest.TestCase):
+  def test_slots_of_store_and_config_have_to_agree(self):
+    config = EngineConfig(lanes=(1, 1), context=8)
+    with self.assertRaisesRegex(ConfigError, "2 version slots.*has 3"):
+      RolloutEngine(small.policy(), config, VersionStore(3))
+
+  def test_counts_what_it_did(self):
+    engine = small.engine_of()
+    self.assertTrue(engine.is_idle)
+    prompt = small.prompt_of(1, 20)
+    for slot, size in ((0, 5), (0, 7), (1, 3)):
+      spec = SamplingSpec(slot=slot, max_tokens=size)
+      engine.admit(engine.check(prompt, spec))
+    self.assertFalse(engine.is_idle)
+    self.assertEqual(engine.stats().num_steps, 0)
+    answers = finish(engine)
+    stats = engine.stats()
+    self.assertEqual(stats.num_sampled, (12, 3))
+    self.assertEqual(stats.num_prefilled, (19, 19))
+    self.assertEqual((stats.num_reused, stats.num_copied), ((19, 0), (19, 0)))
+    self.assertEqual((stats.num_active, stats.num_pending), ((0, 0), (0, 0)))
+    self.assertEqual([len(a.sampled) for a in answers.values()], [3, 5, 7])
+    self.assertGreater(stats.prefill_s, 0)
+
+  def test_prompts_do_not_stall_decoding_for_long(self):
+    engine = small.engine_of(prefill_tokens=16, prefill_lanes=1)
+    engine.admit(engine.check([1], SamplingSpec(max_tokens=30)))
+    engine.read(engine.step())
+    engine.admit(
+      engine.check(small.prompt_of(2, 65), SamplingSpec(max_tokens=9))
+    )
+    for step in range(1, 4):
+      engine.read(engine.step())
+      stats = engine.stats()
+      self.assertEqual(stats.num_prefilled[0], 16 * step)
+      self.assertEqual(stats.num_sampled[0], 3 + 3 * step)
+
+  def test_results_that_nobody_reads_are_a_named_deadline(self):
+    store = VersionStore(1)
+    store.publish(0, small.params(10), 10)
+    engine = RolloutEngine(
+      small.policy(),
+      EngineConfig(lanes=(1,), context=8),
+      store,
+      max_unread=1,
+      unread_deadline_s=0.01,
+    )
+    result = engine.step()
+    with self.assertRaisesRegex(DeadlineExceeded, "RolloutEngine.read"):
+      engine.step()
+    engine.read(result)
+    engine.step()
+
+  def test_no_step_is_taken_once_closed(self):
+    engine = small.engine_of()
+    engine.close()
+    with self.assertRaisesRegex(GeneratorFault, "closed"):
+      engine.step()
+
+  def test_cache_grows_with_its_lanes_and_shrinks_after_a_while(self):
+    engine = small.engine_of(lengths=(16, 48))
+    (block,) = engine._blocks[:1]
+    self.assertEqual(block.length, 16)
+    for size, length in ((10, 16), (40, 48), (80, 96)):
+      engine.admit(
+        engine.check(small.prompt_of(size, size), SamplingSpec(max_tokens=5))
+      )
+      finish(engine)
+      self.assertEqual(block.length, length)
+    # Under new weights nobody needs what the lanes hold.
+    engine.versions.publish(0, small.params(11), 11)
+    for _ in range(9):
+      engine.admit(engine.check([1], SamplingSpec(max_tokens=75)))
+      finish(engine)
+    self.assertEqual(block.length, 96)
+    engine.versions.publish(0, small.params(12), 12)
+    for _ in range(80):
+      engine.admit(engine.check([1], SamplingSpec(max_tokens=9)))
+      finish(engine)
+    self.assertEqual(block.length, 16)
+
+
+if __name__ == "__main__":
+  unittest.main()
