@@ -1,7 +1,8 @@
 """Where MariaDB listens, and a private server for those who have none.
 
 A private server lives in a temporary folder, listens on a socket file there
-and nowhere else, and goes when it is stopped or when Python ends.
+and nowhere else, and goes when it is stopped or when Python ends in order. Killing
+Python leaves both behind.
 """
 
 import atexit

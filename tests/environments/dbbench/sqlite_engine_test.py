@@ -137,15 +137,15 @@ class StatementsTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(await self.database.rows(SHOPS), list(SHOPS.rows))
 
 
-WORDS = """
+_WORDS = """
 SELECT INSERT INTO UPDATE DELETE FROM WHERE SET VALUES ( ) , * ; = > - +
 `old shops` shop price nope 'x' " ` ' 1 1e400 COUNT SUM( CAST( AS SIGNED CASE
 WHEN END ORDER BY LIMIT GROUP HAVING UNION JOIN IN NOT NULL WITH IF(
-""".split()
+"""
 
 
 class AnythingTest(unittest.TestCase):
-  @given(st.lists(st.sampled_from(WORDS), max_size=12))
+  @given(st.lists(st.sampled_from(_WORDS.split()), max_size=12))
   @settings(max_examples=100, deadline=None)
   def test_whatever_a_policy_writes_is_answered(self, words):
     database = SQLiteDatabase([SHOPS], statement_limit_s=1)
