@@ -1,8 +1,8 @@
 """Where MariaDB listens, and a private server for those who have none.
 
 A private server lives in a temporary folder, listens on a socket file there
-and nowhere else, and goes when it is stopped or when Python ends in order. Killing
-Python leaves both behind.
+and nowhere else. It goes when it is stopped, or when Python ends in order; a
+killed Python leaves the folder, and perhaps the server, behind.
 """
 
 import atexit
