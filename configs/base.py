@@ -6,7 +6,7 @@ AgentRL's (arXiv:2510.04206) where it has one; the model is a small one.
 """
 
 import ml_collections
-from ml_collections.config_dict import create
+from ml_collections.config_dict import create, placeholder
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -74,8 +74,8 @@ def get_config() -> ml_collections.ConfigDict:
   )
   c.train = create(
     steps=1000,  # optimizer updates of reinforcement learning
-    row_length=512,  # tokens of a packed row
-    micro_batch=8,  # rows per forward pass
+    row_length=8192,  # tokens of a packed row
+    micro_batch=2,  # rows per forward pass
     take_s=3600.0,  # that the learner waits for a batch
   )
   c.optimizer = create(
@@ -127,7 +127,9 @@ def get_config() -> ml_collections.ConfigDict:
   )
   c.queue = create(
     max_groups=256,  # finished groups wait above this
-    order="finished",  # or "started"
+    order="finished",  # or "started": no batch depends on timing, but waits
+    max_age=placeholder(int),  # versions, from starting to taking; None: any
+    put_s=3600.0,  # that a producer waits for the learner
   )
   c.cross_policy = create(
     draw_per="turn",  # or "trajectory", "never"

@@ -75,7 +75,6 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
   cross.pop("refresh_every")
   checkpoint = config.checkpoint.to_dict()
   checkpoint.pop("resume_step")
-  max_groups, order = config.queue.max_groups, config.queue.order
   settings = Settings(
     seed=config.seed,
     mesh=config.mesh.to_dict(),
@@ -88,7 +87,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     group=GroupLimits(**config.group.to_dict()),
     retry=RetryLimits(**config.retry.to_dict()),
     admission=AdmissionLimits(**config.admission.to_dict()),
-    queue=QueueLimits(max_groups=max_groups, order=order),
+    queue=QueueLimits(**config.queue.to_dict()),
     cross_policy=CrossPolicy(**cross),
     engine=EngineConfig(**engine),
     loss=LossConfig(**config.loss.to_dict()),

@@ -107,11 +107,16 @@ class Trajectory:
     return sum(len(t.sampled) for t in self.turns)
 
   @property
-  def oldest_version(self) -> int:
-    """The version of its oldest sampled token, slot 0 only if any is."""
-    fresh = [t.version for t in self.turns if t.slot == 0 and len(t.version)]
-    every = fresh or [t.version for t in self.turns if len(t.version)]
-    return min((int(v.min()) for v in every), default=-1)
+  def fresh_versions(self) -> tuple[int, ...]:
+    """The oldest version of each turn that slot 0 answered.
+
+    Other slots are old on purpose: how stale an attempt is, slot 0 tells.
+    """
+    return tuple(
+      int(turn.version.min())
+      for turn in self.turns
+      if turn.slot == 0 and len(turn.version)
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,5 +134,13 @@ class Group:
 
   @property
   def oldest_version(self) -> int:
-    """The version of its oldest trajectory."""
-    return min((t.oldest_version for t in self.trajectories), default=-1)
+    """The oldest version that answered from slot 0, or from any if none did."""
+    members = self.trajectories
+    fresh = [v for t in members for v in t.fresh_versions]
+    every = [
+      int(turn.version.min())
+      for t in members
+      for turn in t.turns
+      if len(turn.version)
+    ]
+    return min(fresh or every, default=-1)

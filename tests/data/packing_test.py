@@ -15,9 +15,7 @@ class AssignRowsTest(absltest.TestCase):
   @given(st.lists(st.integers(1, 32), max_size=40))
   def test_every_sequence_once_and_no_row_too_full(self, lengths):
     rows = assign_rows(lengths, 32)
-    self.assertCountEqual(
-      [n for row in rows for n in row], range(len(lengths))
-    )
+    self.assertCountEqual([n for row in rows for n in row], range(len(lengths)))
     for row in rows:
       self.assertLessEqual(sum(lengths[n] for n in row), 32)
 

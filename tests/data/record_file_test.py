@@ -26,9 +26,7 @@ class RecordFileTest(absltest.TestCase):
 
   def test_round_trip(self):
     write_groups(self.path, self.groups)
-    for found, wanted in zip(
-      read_groups(self.path), self.groups, strict=True
-    ):
+    for found, wanted in zip(read_groups(self.path), self.groups, strict=True):
       self.assertEqual((found.id, found.task), (wanted.id, wanted.task))
       self.assertEqual(found.num_masked, wanted.num_masked)
       for a, b in zip(found.trajectories, wanted.trajectories, strict=True):

@@ -1,4 +1,4 @@
-"""The pieces of a conversation join to what the template's Jinja source says."""
+"""The pieces of a conversation join to what the Jinja source says."""
 
 import json
 import random

@@ -1,5 +1,7 @@
 """Records say what may be trained on, and refuse what does not fit."""
 
+import dataclasses
+
 import numpy as np
 from absl.testing import absltest
 
@@ -10,7 +12,13 @@ from agentrl_jax.data.messages import (
   message_to_json,
 )
 from agentrl_jax.data.split import split_of
-from agentrl_jax.data.trajectory import Status, Turn
+from agentrl_jax.data.trajectory import (
+  Group,
+  Status,
+  Task,
+  Trajectory,
+  Turn,
+)
 from tests.data.records import make_trajectory, make_turn
 
 
@@ -30,6 +38,24 @@ class TrajectoryTest(absltest.TestCase):
       trajectory.num_tokens,
       sum(sampled) + sum(len(t.observation) for t in trajectory.turns),
     )
+
+  def test_staleness_is_that_of_slot_0(self):
+    rng = np.random.default_rng(0)
+    turns = [
+      dataclasses.replace(
+        make_turn(rng, observed=1, sampled=2, version=version), slot=slot
+      )
+      for version, slot in ((9, 0), (2, 1), (7, 0))
+    ]
+    task = Task("a", "train", 0)
+
+    def group(*turns):
+      member = Trajectory(task, "g", 0, 0, turns, Status.COMPLETED, 1.0)
+      return Group("g", task, (member,))
+
+    self.assertEqual(group(*turns).oldest_version, 7)
+    self.assertEqual(group(turns[1]).oldest_version, 2)
+    self.assertEqual(group().oldest_version, -1)
 
   def test_turn_needs_one_entry_per_token(self):
     turn = make_turn(np.random.default_rng(0), observed=2, sampled=3)

@@ -1,0 +1,85 @@
+"""A run's folder knows what is done, and refuses another run's settings."""
+
+import pathlib
+import signal
+import tempfile
+
+from absl.testing import absltest
+
+from agentrl_jax.errors import ConfigError
+from configs import base
+from launch.interrupts import Interrupted, listen
+from launch.reinforcement import Ledger
+from launch.run_directory import RunDirectory
+
+
+class RunDirectoryTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    self.root = pathlib.Path(folder) / "run"
+    self.run_directory = RunDirectory(self.root)
+
+  def test_a_stage_is_done_when_it_ended_well(self):
+    run = self.run_directory
+    with self.assertRaises(ZeroDivisionError), run.stage("rl"):
+      raise ZeroDivisionError
+    self.assertFalse(run.is_done("rl"))
+    with run.stage("rl"):
+      pass
+    self.assertTrue(run.is_done("rl"))
+    self.assertGreater(run.seconds()["rl"], 0)
+
+  def test_other_settings_are_refused_by_key(self):
+    config = base.get_config()
+    self.run_directory.keep_config(config)
+    self.run_directory.keep_config(base.get_config())
+    config.loss.clip_high = 0.3
+    config.checkpoint.resume_step = 5  # may change
+    with self.assertRaisesRegex(ConfigError, "loss.clip_high differ"):
+      RunDirectory(self.root).keep_config(config)
+
+
+class LedgerTest(absltest.TestCase):
+  def test_strikes_out_what_is_not_in_the_policy(self):
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    path = pathlib.Path(folder) / "ledger.jsonl"
+    ledger = Ledger(path)
+    for version in range(4):
+      ledger.add(version, [f"g{version}"])
+    with path.open("a") as file:
+      file.write('{"version": 4, "gro')  # killed while writing
+    ledger.truncate(2)
+    ledger.add(2, ["again"])
+    lines = path.read_text().splitlines()
+    self.assertEqual(
+      [line for line in lines if '"g2"' in line or '"g3"' in line], []
+    )
+    self.assertLen(lines, 3)
+
+
+class InterruptsTest(absltest.TestCase):
+  def test_first_signal_is_a_question(self):
+    saved = []
+    with listen() as interrupts:
+      interrupts.check(lambda: saved.append("early"))
+      signal.raise_signal(signal.SIGTERM)
+      with self.assertRaises(Interrupted) as caught:
+        interrupts.check(lambda: saved.append("late"))
+    self.assertEqual(saved, ["late"])
+    self.assertEqual(caught.exception.code, 128 + signal.SIGTERM)
+
+  def test_second_signal_acts(self):
+    with listen(), self.assertRaises(KeyboardInterrupt):
+      signal.raise_signal(signal.SIGINT)
+      signal.raise_signal(signal.SIGINT)
+
+  def test_handlers_are_put_back(self):
+    before = signal.getsignal(signal.SIGTERM)
+    with listen():
+      self.assertNotEqual(signal.getsignal(signal.SIGTERM), before)
+    self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,65 @@
+"""A config that cannot work is refused at once, in words that help."""
+
+import dataclasses
+
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import ConfigError
+from configs import base, quickstart
+from launch.results import changes
+from launch.settings import read_settings
+
+
+class SettingsTest(parameterized.TestCase):
+  def test_shipped_configs_are_sound(self):
+    for config in (base.get_config(), quickstart.get_config()):
+      settings = read_settings(config)
+      self.assertEqual(settings.task_ids, {"dbbench": 0, "webshop": 1})
+
+  def test_every_section_is_read(self):
+    settings = read_settings(quickstart.get_config())
+    config = quickstart.get_config()
+    self.assertEqual(settings.loss.token_chunk, config.loss.token_chunk)
+    self.assertEqual(settings.engine.lanes, config.engine.lanes)
+    self.assertEqual(
+      dataclasses.asdict(settings.group), config.group.to_dict()
+    )
+
+  @parameterized.named_parameters(
+    ("no_task", {"tasks.names": ()}, "tasks.names is empty"),
+    ("unknown_task", {"tasks.names": ("chess",)}, "'chess' is not one of"),
+    ("weight", {"tasks.weights.webshop": 0.0}, "webshop=0.0 must be positive"),
+    ("driver", {"engine.driver": "tpu"}, "engine.driver='tpu' is not one of"),
+    ("truncation", {"sampling.top_k": 5}, "top_k=0"),
+    ("greedy", {"sampling.temperature": 0.0}, "temperature=0.0 must be pos"),
+    ("context", {"engine.context": 256}, "engine.context=256 is below"),
+    ("row", {"train.row_length": 256}, "train.row_length=256 is below"),
+    ("queue", {"queue.max_groups": 8}, "queue.max_groups=8 is below"),
+    ("slots", {"engine.lanes": (64,)}, "one entry per version slot"),
+    ("micro", {"mesh.data": 4}, "micro_batch=6 rows cannot be split over"),
+    ("steps", {"train.steps": 0}, "train.steps=0 must be at least 1"),
+    ("keep", {"checkpoint.keep": 1}, "keep=1 at least 2"),
+    ("draw", {"cross_policy.draw_per": "token"}, "'token'; choose one of"),
+    ("heads", {"model.num_heads": 3}, "num_heads=3 must be a multiple"),
+  )
+  def test_refuses(self, flat, message):
+    config = quickstart.get_config()
+    config.update_from_flattened_dict(flat)
+    with self.assertRaisesRegex(ConfigError, message):
+      read_settings(config)
+
+  def test_misspelt_key_and_wrong_type(self):
+    config = base.get_config()
+    with self.assertRaisesRegex(KeyError, 'Did you mean "clip_high"'):
+      config.update_from_flattened_dict({"loss.clip_hihg": 0.3})
+    with self.assertRaises(TypeError):
+      config.train.steps = "many"
+
+  def test_changes_name_what_a_config_changes(self):
+    config = base.get_config()
+    config.loss.clip_high = 0.28
+    self.assertEqual(changes(config), {"loss.clip_high": (0.2, 0.28)})
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,136 @@
+"""A checkpoint gives back what was saved, or says what is wrong with it."""
+
+import dataclasses
+import pathlib
+import tempfile
+
+import jax
+import numpy as np
+from absl.testing import absltest
+
+from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.train.checkpoint import CheckpointConfig, Checkpoints
+from agentrl_jax.train.publish import Publisher
+from tests.train import small
+
+
+class CheckpointsTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    self.directory = pathlib.Path(folder) / "checkpoints"
+    policy, self.learner = small.make_learner()
+    self.states = []
+    state = self.learner.init(policy.init(jax.random.key(0)))
+    for version in range(3):
+      # Each an update apart; only the version and one leaf need differ.
+      self.states.append(
+        dataclasses.replace(
+          state,
+          params=state.params
+          | {"embedding": state.params["embedding"] + version},
+          version=state.version + version,
+        )
+      )
+
+  def _open(self, keep=2):
+    checkpoints = Checkpoints(self.directory, keep=keep)
+    self.addCleanup(checkpoints.close)
+    return checkpoints
+
+  def _saved(self, keep=3):
+    checkpoints = self._open(keep)
+    for state in self.states:
+      checkpoints.save(state, {"at": int(state.version)})
+    checkpoints.wait()
+    return checkpoints
+
+  def _assert_same(self, a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+  def test_restores_bit_for_bit(self):
+    self._saved()
+    state, position = self._open().restore(self.learner.abstract_state())
+    self._assert_same(state, self.states[-1])
+    self.assertEqual(position, {"at": 2})
+    state, position = self._open().restore(self.learner.abstract_state(), 1)
+    self._assert_same(state, self.states[1])
+
+  def test_params_alone(self):
+    checkpoints = self._saved()
+    params = checkpoints.restore_params(self.learner.abstract_state(), 1)
+    self._assert_same(params, self.states[1].params)
+
+  def test_keeps_the_newest(self):
+    self.assertEqual(self._saved(keep=2).steps(), [1, 2])
+
+  def test_forgets_what_came_later(self):
+    checkpoints = self._saved()
+    checkpoints.forget_after(0)
+    self.assertEqual(checkpoints.steps(), [0])
+    checkpoints.save(self.states[1], {})
+    checkpoints.wait()
+    self.assertEqual(checkpoints.steps(), [0, 1])
+
+  def test_another_model_is_named_by_leaf(self):
+    checkpoints = self._saved()
+    other = Policy(dataclasses.replace(small.MODEL, mlp_width=32))
+    with self.assertRaisesRegex(
+      CheckpointError, r"leaf params.layer_0.down.kernel is float32\[24, 16\]"
+    ) as caught:
+      _, learner = small.make_learner()
+      learner._policy = other
+      abstract = dataclasses.replace(
+        self.learner.abstract_state(), params=other.abstract_params()
+      )
+      checkpoints.restore(abstract)
+    self.assertIn("resume_step=1", str(caught.exception))
+
+  def test_a_file_cut_off_is_refused_and_the_one_before_offered(self):
+    self._saved()
+    data = [
+      path
+      for path in (self.directory / "2" / "state").rglob("*")
+      if path.is_file() and path.stat().st_size > 5000
+    ]
+    self.assertNotEmpty(data)
+    for path in data:
+      path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with self.assertRaisesRegex(CheckpointError, "resume_step=1"):
+      self._open().restore(self.learner.abstract_state())
+    state, _ = self._open().restore(self.learner.abstract_state(), 1)
+    self._assert_same(state, self.states[1])
+
+  def test_nothing_there(self):
+    with self.assertRaisesRegex(CheckpointError, "holds no checkpoint"):
+      self._open().restore(self.learner.abstract_state())
+    with self.assertRaisesRegex(CheckpointError, r"no step 9; there are \[0"):
+      self._saved().restore(self.learner.abstract_state(), 9)
+
+  def test_config(self):
+    with self.assertRaisesRegex(ConfigError, "keep=1 at least 2"):
+      CheckpointConfig(every=5, keep=1)
+
+
+class PublisherTest(absltest.TestCase):
+  def test_what_is_published_outlives_the_next_update(self):
+    published = {}
+
+    class Sink:
+      def publish(self, slot, params, step):
+        published[slot] = (params, step)
+
+    policy, learner = small.make_learner()
+    params = policy.init(jax.random.key(0))
+    state = learner.init(params)
+    Publisher(Sink()).publish(state, slot=1)
+    for leaf in jax.tree.leaves(state):
+      leaf.delete()  # as donation does
+    found, step = published[1]
+    jax.tree.map(np.testing.assert_array_equal, found, params)
+    self.assertEqual(step, 0)
+
+
+if __name__ == "__main__":
+  absltest.main()

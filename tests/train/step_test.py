@@ -1,0 +1,125 @@
+"""One update is one update, however it is cut and wherever it runs."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.losses import Mean
+from agentrl_jax.train.batches import reinforcement_lessons
+from agentrl_jax.train.objective import policy_objective
+from tests.train import small
+
+
+def _lessons(micro_batch):
+  return reinforcement_lessons(
+    small.make_groups(),
+    task_ids=small.TASK_IDS,
+    advantage=small.ADVANTAGE,
+    batch=small.batch_config(micro_batch),
+  )[0]
+
+
+class UpdateTest(parameterized.TestCase):
+  def _updated(self, micro_batch, **options):
+    policy, learner = small.make_learner(**options)
+    state = learner.init(policy.init(jax.random.key(0)))
+    return learner.update(state, _lessons(micro_batch))
+
+  @parameterized.parameters("token_mean", "sequence_mean")
+  def test_the_cut_changes_nothing(self, reduction):
+    loss = small.loss_config(reduction=reduction)
+    whole, wanted = self._updated(24, loss=loss)
+    for size in (1, 4, 7):
+      cut, found = self._updated(size, loss=loss)
+      for name in wanted:
+        self.assertAlmostEqual(found[name], wanted[name], places=5)
+      for a, b in zip(
+        jax.tree.leaves(cut), jax.tree.leaves(whole), strict=True
+      ):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+  def test_equals_the_gradient_of_the_whole(self):
+    """Against `jax.grad` of the mean, in one piece, and plain optax."""
+    policy, learner = small.make_learner()
+    params = policy.init(jax.random.key(0))
+    (lesson,) = _lessons(24)
+    objective = policy_objective(policy, small.loss_config(), temperature=0.9)
+    gradient = jax.grad(lambda p: objective(p, lesson)[0].value())(params)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
+    updates, _ = optimizer.update(gradient, optimizer.init(params), params)
+    wanted = optax.apply_updates(params, updates)
+    state, metrics = learner.update(learner.init(params), _lessons(5))
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+      state.params,
+      wanted,
+    )
+    self.assertAlmostEqual(
+      metrics["gradient_norm"], float(optax.tree.norm(gradient)), places=5
+    )
+    self.assertEqual(int(state.version), 1)
+
+  def test_params_that_were_handed_in_stay_usable(self):
+    policy, learner = small.make_learner()
+    params = policy.init(jax.random.key(0))
+    learner.update(learner.init(params), _lessons(4))
+    self.assertFalse(any(x.is_deleted() for x in jax.tree.leaves(params)))
+
+  def test_nothing_to_learn_from_is_an_error(self):
+    policy, learner = small.make_learner()
+    state = learner.init(policy.init(jax.random.key(0)))
+    with self.assertRaisesRegex(ValueError, "at least one micro-batch"):
+      learner.update(state, [])
+
+  def test_learns(self):
+    policy, learner = small.make_learner(
+      loss=small.loss_config(surrogate="reinforce", dual_clip=0.0)
+    )
+    state = learner.init(policy.init(jax.random.key(0)))
+    losses = []
+    for _ in range(8):
+      state, metrics = learner.update(state, _lessons(4))
+      losses.append(metrics["loss"])
+    self.assertLess(losses[-1], losses[0] - 0.05)
+
+
+class ShardedUpdateTest(absltest.TestCase):
+  def test_eight_devices_like_one(self):
+    """Every mesh shape gives the same loss and the same params."""
+    done = subprocess.run(
+      [sys.executable, "-m", "tests.train.sharded_update"],
+      env=os.environ
+      | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+      },
+      capture_output=True,
+      text=True,
+      timeout=280,
+      check=False,
+    )
+    self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+    found = json.loads(done.stdout.splitlines()[-1])
+    self.assertLen(found, 5)
+    for shape, (loss, params) in found.items():
+      self.assertLess(loss, 1e-5, shape)
+      self.assertLess(params, 1e-5, shape)
+
+
+class MeanTest(absltest.TestCase):
+  def test_weights_are_divided_out_once(self):
+    one = Mean(jnp.float32(6), jnp.float32(2)) + Mean(
+      jnp.float32(0), jnp.float32(4)
+    )
+    self.assertEqual(float(one.value()), 1.0)
+
+
+if __name__ == "__main__":
+  absltest.main()
