@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import pathlib
 from collections.abc import Mapping, Sequence
 
 from agentrl_jax.controller.episode import GREEDY, Sampling
@@ -163,8 +164,9 @@ def _as_groups(
   ]
 
 
-def _file(path, stage: str, mode: str, scores: Mapping[str, TaskScore]) -> None:
-  tasks = {
+def scores_to_json(scores: Mapping[str, TaskScore]) -> dict[str, object]:
+  """The scores by task, as `launch.report.summary` reads them."""
+  return {
     name: {
       "n": score.num_tasks,
       "success": score.success_rate,
@@ -177,7 +179,12 @@ def _file(path, stage: str, mode: str, scores: Mapping[str, TaskScore]) -> None:
     }
     for name, score in scores.items()
   }
+
+
+def _file(
+  path: pathlib.Path, stage: str, mode: str, scores: Mapping[str, TaskScore]
+) -> None:
+  body = {"stage": stage, "mode": mode, "tasks": scores_to_json(scores)}
   partial = path.with_suffix(".partial")
-  body = {"stage": stage, "mode": mode, "tasks": tasks}
   partial.write_text(json.dumps(body, indent=2))
   partial.replace(path)

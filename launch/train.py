@@ -32,8 +32,9 @@ from launch.report.progress import StageProgress
 from launch.run_directory import RunDirectory
 from launch.serving import Service, serve
 from launch.settings import Settings, read_settings
+from launch.stored import stored_params
 from launch.warm_start import STAGE as WARM_START
-from launch.warm_start import warm_params, warm_start
+from launch.warm_start import warm_start
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, "The experiment: a file whose get_config() returns it."
@@ -104,7 +105,7 @@ def _warm(
   interrupts: Interrupts,
 ) -> Params:
   if run.is_done(WARM_START):
-    return warm_params(settings, policy, run)
+    return stored_params(settings, policy, run, WARM_START)
   with run.stage(WARM_START):
     params = warm_start(
       settings,

@@ -73,23 +73,6 @@ def warm_start(
   return state.params
 
 
-def warm_params(
-  settings: Settings, policy: Policy, run: RunDirectory
-) -> Params:
-  """The params that a finished warm start left."""
-  mesh = sharding.make_mesh(settings.mesh)
-  learner = Learner(
-    policy,
-    supervised_objective(policy, settings.loss),
-    make_optimizer(settings.warm_start_optimizer, 1),
-    mesh,
-  )
-  checkpoints = Checkpoints(run.checkpoints(STAGE), keep=2)
-  state, _ = checkpoints.restore(learner.abstract_state())
-  checkpoints.close()
-  return state.params
-
-
 def _begin(
   learner: Learner, policy: Policy, checkpoints: Checkpoints, seed: int
 ) -> TrainState:

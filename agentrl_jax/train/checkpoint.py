@@ -105,7 +105,9 @@ class Checkpoints:
     self._refuse_damage(state, restored["about"][_CHECKSUMS], step)
     return state, restored["about"][_POSITION]
 
-  def restore_params(self, abstract: TrainState, step: int) -> Params:
+  def restore_params(
+    self, abstract: TrainState, step: int | None = None
+  ) -> Params:
     """The params alone of a step, as an older version to sample from."""
     step = self._resolve(step)
     self._refuse_other_shapes(abstract, step)

@@ -1,0 +1,31 @@
+"""The quickstart's policy on tasks that nobody here wrote.
+
+  python -m launch.evaluate --config=configs/agentbench.py:DATA --policy=expert
+
+DATA is a folder with AgentBench's DBBench rows and WebShop's products in it:
+`agentbench/dbbench/dev.jsonl` and `webshop/products_1000.jsonl`. Prompts and
+pages are AgentBench's own, in full, and so are the limits.
+"""
+
+import pathlib
+
+from configs import quickstart
+
+
+def get_config(data: str = "data"):
+  """`data` is what follows the colon on the command line."""
+  c = quickstart.get_config()
+  root = pathlib.Path(data)
+  with c.unlocked():
+    c.name = "agentbench"
+    c.environments.dbbench.options = dict(
+      source=str(root / "agentbench" / "dbbench" / "dev.jsonl")
+    )
+    c.environments.webshop.options = dict(
+      products=str(root / "webshop" / "products_1000.jsonl")
+    )
+  c.episode.update(max_turns=20, max_tokens=4096, max_answer_tokens=256)
+  c.train.row_length = 4096
+  c.engine.context = 4096
+  c.evaluation.num_tasks = 1000
+  return c

@@ -1,0 +1,196 @@
+"""Scores a policy on tasks of your choice, without training anything.
+
+  python -m launch.evaluate --config=configs/agentbench.py:DATA \\
+    --policy=expert --tasks=dbbench/dev,webshop/test
+  python -m launch.evaluate --config=configs/quickstart.py \\
+    --policy=rl --run=runs/quickstart
+
+Policies: `expert` is each environment's error-free expert, `imperfect` the one
+that the config's mistakes spoil, `warm_start` and `rl` the last checkpoint of
+that stage of `--run`. Prints a table and, with `--output`, files it as JSON.
+"""
+
+import json
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+from rich.console import Console
+from rich.table import Table
+
+from agentrl_jax.controller.episode import GREEDY, Sampling
+from agentrl_jax.controller.evaluation import TaskScore, draw_tasks, evaluate
+from agentrl_jax.controller.player import Player, PolicyPlayer, ScriptPlayer
+from agentrl_jax.controller.thread import ControllerThread
+from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.tokenizer import load_tokenizer
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.env.interface import Environment
+from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.model.policy import Policy
+from launch.demonstrations import load_environments
+from launch.evaluation import scores_to_json
+from launch.report.progress import StageProgress
+from launch.run_directory import RunDirectory
+from launch.serving import serve
+from launch.settings import Settings, read_settings
+from launch.stored import stored_params
+
+SCRIPTED = ("expert", "imperfect")
+STORED = ("warm_start", "rl")
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment.")
+_POLICY = flags.DEFINE_enum(
+  "policy", "expert", SCRIPTED + STORED, "Who plays; see above."
+)
+_TASKS = flags.DEFINE_list(
+  "tasks", None, "name/split, one or more; the test split of each if not given."
+)
+_RUN = flags.DEFINE_string("run", None, "A run's folder, for stored policies.")
+_GREEDY = flags.DEFINE_bool("greedy", True, "Greedy, or at the temperature.")
+_OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the scores.")
+flags.mark_flag_as_required("config")
+
+
+def score(
+  settings: Settings,
+  environments: Mapping[str, Environment],
+  tasks: Sequence[Task],
+  player: Player,
+  *,
+  concurrency: int,
+  timeout_s: float,
+) -> dict[str, TaskScore]:
+  """Plays every task once and scores by environment."""
+  with (
+    StageProgress("evaluation", len(tasks)) as show,
+    ControllerThread() as loop,
+  ):
+    return loop.run(
+      evaluate(
+        player,
+        tasks,
+        concurrency=concurrency,
+        seed=settings.seed,
+        retries=settings.retry,
+        progress=lambda done, total, played: show.update(done, {}),
+      ),
+      timeout_s,
+    )
+
+
+def choose_tasks(
+  environments: Mapping[str, Environment],
+  wanted: Sequence[str] | None,
+  *,
+  num_tasks: int,
+  seed: int,
+) -> list[Task]:
+  """The tasks that `name/split` words ask for, up to `num_tasks` of each."""
+  chosen: list[Task] = []
+  for word in wanted or [f"{name}/test" for name in environments]:
+    name, slash, split = word.partition("/")
+    if not slash or name not in environments:
+      raise ConfigError(
+        f"--tasks={word}: name an environment and a split, as in "
+        + ", ".join(f"{name}/test" for name in environments)
+      )
+    chosen += draw_tasks(
+      {name: environments[name]}, split=split, num_tasks=num_tasks, seed=seed
+    )
+  return chosen
+
+
+def print_scores(scores: Mapping[str, TaskScore], console: Console) -> None:
+  """A table of success with its 95 % interval."""
+  table = Table("task", "n", "success", "95 %", "reward", "lost", "statuses")
+  for name, s in scores.items():
+    low, high = s.interval
+    table.add_row(
+      name,
+      str(s.num_tasks),
+      f"{100 * s.success_rate:.1f} %",
+      f"{100 * low:.1f} to {100 * high:.1f}",
+      f"{s.mean_reward:.3f}",
+      str(s.num_lost),
+      ", ".join(f"{k} {v}" for k, v in s.statuses.items()),
+    )
+  console.print(table)
+
+
+def main(argv: Sequence[str]) -> None:
+  """Scores what the flags name; an error is one clear sentence."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  logging.set_verbosity(logging.WARNING)
+  try:
+    _evaluate()
+  except AgentRLError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+
+
+def _evaluate() -> None:
+  config = _CONFIG.value
+  settings = read_settings(config)
+  environments = load_environments(settings.environments)
+  plan = config.evaluation
+  tasks = choose_tasks(
+    environments,
+    _TASKS.value,
+    num_tasks=plan.num_tasks,
+    seed=settings.seed,
+  )
+  options = {"concurrency": plan.concurrency, "timeout_s": plan.timeout_s}
+  if _POLICY.value in SCRIPTED:
+    player = ScriptPlayer(
+      environments=environments,
+      max_turns=settings.episode.max_turns,
+      mistakes={}
+      if _POLICY.value == "expert"
+      else {n: s.mistakes for n, s in settings.environments.items()},
+    )
+    scores = score(settings, environments, tasks, player, **options)
+  else:
+    scores = _score_stored(
+      settings, environments, tasks, options, config.engine.driver
+    )
+  print_scores(scores, Console())
+  if _OUTPUT.value:
+    body = {"policy": _POLICY.value, "tasks": scores_to_json(scores)}
+    pathlib.Path(_OUTPUT.value).write_text(json.dumps(body, indent=2))
+
+
+def _score_stored(
+  settings: Settings,
+  environments: Mapping[str, Environment],
+  tasks: Sequence[Task],
+  options: Mapping[str, float],
+  driver: str,
+) -> dict[str, TaskScore]:
+  if _RUN.value is None or not pathlib.Path(_RUN.value).is_dir():
+    raise ConfigError(
+      f"--policy={_POLICY.value} needs --run=<folder of a run>, found "
+      f"{_RUN.value!r}"
+    )
+  run = RunDirectory(pathlib.Path(_RUN.value))
+  codec = ChatCodec(load_tokenizer(run.tokenizer))
+  policy = Policy(settings.model)
+  params = stored_params(settings, policy, run, _POLICY.value)
+  with serve(settings, policy, codec, driver=driver) as service:
+    service.versions.publish(0, params, 0)
+    player = PolicyPlayer(
+      environments=environments,
+      generator=service.generator,
+      codec=codec,
+      limits=settings.episode,
+      sampling=GREEDY
+      if _GREEDY.value
+      else Sampling(temperature=settings.sampling.temperature),
+    )
+    return score(settings, environments, tasks, player, **options)
+
+
+if __name__ == "__main__":
+  app.run(main)

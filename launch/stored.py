@@ -1,0 +1,31 @@
+"""The params that a stage of a run left behind."""
+
+from agentrl_jax.model import sharding
+from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.objective import supervised_objective
+from agentrl_jax.train.optimizer import make_optimizer
+from agentrl_jax.train.step import Learner
+from launch.run_directory import RunDirectory
+from launch.settings import Settings
+
+
+def stored_params(
+  settings: Settings, policy: Policy, run: RunDirectory, stage: str
+) -> Params:
+  """The params of the stage's last checkpoint.
+
+  Raises `CheckpointError` if there is none, or one of another model.
+  """
+  learner = Learner(
+    policy,
+    supervised_objective(policy, settings.loss),
+    # Every stage's optimizer has the same state, whatever its schedule.
+    make_optimizer(settings.optimizer, 1),
+    sharding.make_mesh(settings.mesh),
+  )
+  checkpoints = Checkpoints(run.checkpoints(stage), keep=2)
+  try:
+    return checkpoints.restore_params(learner.abstract_state())
+  finally:
+    checkpoints.close()
