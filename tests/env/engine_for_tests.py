@@ -17,10 +17,10 @@ def connect_or_skip(test: type[unittest.TestCase]):
 
 def build_or_skip(docker, name: str) -> str:
   """The environment's image, on the base that AGENTRL_BASE_IMAGE names."""
-  base = os.environ.get("AGENTRL_BASE_IMAGE")
-  if base is None and not docker.images.list("python:3.11-slim"):
+  base = os.environ.get("AGENTRL_BASE_IMAGE", "python:3.11-slim")
+  if not docker.images.list(base):
     raise unittest.SkipTest(
-      "no base image: `docker pull python:3.11-slim`, or name another one in "
+      f"no base image {base}: `docker pull` it, or name another one in "
       "AGENTRL_BASE_IMAGE (.ci/make_base makes one without a registry)"
     )
   return images.build_image(docker, name, base=base)
