@@ -97,7 +97,7 @@ class DriverContract:
     requests = list(mixed_requests(30))
     together = self.ask(self.open(), requests)
     shuffled = self.ask(self.open(steps_per_sync=2), requests[::-1])[::-1]
-    shapes = self.open(lengths=(48,), num_lane_sizes=2, prefill_chunks=(4, 16))
+    shapes = self.open(num_lane_sizes=2, prefill_chunks=(8,))
     one_by_one = [self.ask(shapes, [request])[0] for request in requests]
     for first, second, third in zip(
       together, shuffled, one_by_one, strict=True

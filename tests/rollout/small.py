@@ -28,14 +28,22 @@ def policy() -> Policy:
       num_kv_heads=2,
       head_dim=8,
       mlp_width=48,
-      embedding_scale=3.0,
     )
   )
 
 
 @functools.cache
 def params(seed: int):
-  return policy().init(jax.random.key(seed))
+  """Params that let what a token attends to decide what follows it."""
+  return jax.tree_util.tree_map_with_path(
+    lambda path, leaf: leaf * (8 if _is_attended(path) else 1),
+    policy().init(jax.random.key(seed)),
+  )
+
+
+def _is_attended(path) -> bool:
+  names = [str(entry.key) for entry in path]
+  return "attention" in names and "o" in names
 
 
 def engine_of(
