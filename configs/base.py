@@ -26,14 +26,58 @@ def get_config() -> ml_collections.ConfigDict:
   c.environments = create(
     dbbench=create(
       target="environments.dbbench:DBBench",  # module:Class
-      options=ml_collections.ConfigDict(),  # of the class; see its docstring
+      options=create(  # of the class; see its docstring
+        source="",  # AgentBench's rows; "" generates tasks
+        engine="sqlite",  # or "mariadb"
+        server="",  # host:port of a MariaDB; "" starts one
+        max_rounds=15,
+        max_result_chars=800,
+        statement_limit_s=60.0,
+        system_prompt="upstream",  # or "short"
+        upstream_quirks=False,  # grade with AgentBench's known mistakes
+        num_rows=(4, 8),  # of a generated table: least, most
+        num_columns=(3, 5),
+      ),
       # Flaws of the demonstrations' expert, each with its probability.
-      mistakes=ml_collections.ConfigDict(),
+      mistakes=create(
+        no_cast=0.0,
+        no_where=0.0,
+        wrong_column=0.0,
+        count_for_sum=0.0,
+        wrong_order=0.0,
+        drop_last_value=0.0,
+        wrong_literal=0.0,
+        raw_reply=0.0,
+        no_query=0.0,
+      ),
     ),
     webshop=create(
       target="environments.webshop:WebShop",
-      options=ml_collections.ConfigDict(),
-      mistakes=ml_collections.ConfigDict(),
+      options=create(
+        products=placeholder(str),  # a file of listings; None generates shops
+        num_train=1 << 20,  # tasks
+        num_test=1 << 16,
+        catalogue_size=100,  # products of a generated shop
+        tasks_per_catalogue=8,
+        max_siblings=3,  # products alike but for price and options
+        max_rounds=20,
+        system_prompt="upstream",  # or "short"
+        results_per_page=10,
+        repeat_instruction=True,  # on every page
+        repeat_item=True,  # after an option is chosen
+        list_actions=True,  # what can be clicked, below every page
+        show_headings=True,
+        show_navigation=True,
+        show_subpages=True,
+      ),
+      mistakes=create(
+        lazy_search=0.0,
+        first_result=0.0,
+        ignore_price=0.0,
+        settle=0.0,
+        skip_last_option=0.0,
+        wrong_option=0.0,
+      ),
     ),
   )
 

@@ -16,29 +16,27 @@ from configs import base
 def get_config():
   """`base`, at the size of a laptop."""
   c = base.get_config()
-  with c.unlocked():
-    c.name = "quickstart"
-    c.environments.dbbench.options = dict(system_prompt="short", max_rounds=5)
-    c.environments.dbbench.mistakes = dict(
-      no_cast=0.55, no_where=0.45, count_for_sum=0.55
-    )
-    c.environments.webshop.options = dict(
-      system_prompt="short",
-      num_train=1 << 20,
-      num_test=1 << 16,
-      catalogue_size=48,
-      max_rounds=10,
-      results_per_page=3,
-      repeat_instruction=False,
-      repeat_item=False,
-      list_actions=False,
-      show_headings=False,
-      show_navigation=False,
-      show_subpages=False,
-    )
-    c.environments.webshop.mistakes = dict(
-      lazy_search=0.55, skip_last_option=0.45
-    )
+  c.name = "quickstart"
+  c.environments.dbbench.options.update(system_prompt="short", max_rounds=5)
+  c.environments.dbbench.mistakes.update(
+    no_cast=0.55, no_where=0.45, count_for_sum=0.55
+  )
+  c.environments.webshop.options.update(
+    system_prompt="short",
+    catalogue_size=45,
+    max_siblings=1,
+    max_rounds=10,
+    results_per_page=3,
+    repeat_instruction=False,
+    repeat_item=False,
+    list_actions=False,
+    show_headings=False,
+    show_navigation=False,
+    show_subpages=False,
+  )
+  c.environments.webshop.mistakes.update(
+    lazy_search=0.55, skip_last_option=0.45
+  )
   c.tokenizer.update(vocab_size=2048, num_texts=1000, whole_lines=16)
   c.tokenizer.whole_tokens = (
     " [SEP]",
@@ -52,19 +50,19 @@ def get_config():
   )
   c.model.embedding_scale = 7.0
   c.model.attention_block = 64
-  c.warm_start.num_demonstrations = 20_000
-  c.train.update(steps=30, row_length=448, micro_batch=7, take_s=300.0)
-  c.optimizer.update(learning_rate=4e-4, warmup_steps=5, b2=0.95)
+  c.warm_start.num_demonstrations = 24_000
+  c.train.update(steps=40, row_length=448, micro_batch=7, take_s=300.0)
+  c.optimizer.update(learning_rate=6e-4, warmup_steps=5, b2=0.95)
   c.loss.update(kl_coefficient=0.0, token_chunk=64)
   c.advantage.drop_no_signal = True
   c.episode.update(max_turns=10, max_tokens=448, max_answer_tokens=64)
   c.sampling.temperature = 1.0
   c.admission.update(
-    groups_per_step=32, max_staleness=1, max_concurrent_groups=24
+    groups_per_step=24, max_staleness=1, max_concurrent_groups=20
   )
-  c.queue.max_groups = 32
+  c.queue.max_groups = 24
   c.cross_policy.refresh_every = 5
-  c.engine.update(lanes=(96, 32), context=448)
+  c.engine.update(lanes=(96, 32), context=448, lengths=(256,))
   c.checkpoint.update(every=5, keep=3)
   c.evaluation.update(concurrency=128, timeout_s=300.0)
   return c

@@ -47,6 +47,8 @@ class WebShop(Environment):
     num_train, num_test: how many tasks a split has; more of them never changes
       those before.
     catalogue_size: products per generated shop.
+    max_siblings: how many products may share kind and attributes, and differ
+      in price and options alone; with 1 a good search finds the right product.
     tasks_per_catalogue: consecutive tasks that are played in one shop.
     num_cached: generated shops kept in memory, a few hundred kB each.
     max_rounds: answers until the attempt ends with nothing bought.
@@ -66,6 +68,7 @@ class WebShop(Environment):
     num_test: int = 200,
     catalogue_size: int = 100,
     tasks_per_catalogue: int = 8,
+    max_siblings: int = 3,
     num_cached: int = 64,
     max_rounds: int = 20,
     system_prompt: str = "upstream",
@@ -116,6 +119,7 @@ class WebShop(Environment):
         catalogue_size=catalogue_size,
         tasks_per_catalogue=tasks_per_catalogue,
         num_cached=num_cached,
+        max_siblings=max_siblings,
       )
       self._num_tasks = {"train": num_train, "test": num_test}
     else:

@@ -26,6 +26,7 @@ from environments.webshop.words import Kind
 
 PRODUCTS_PER_KIND = 10
 NUM_SHOWN = 2  # attributes that a title shows; one more is in the features
+FAMILY_SIZES = (1, 1, 2, 3)  # drawn from; siblings differ in price and options
 MAX_DRAWS = 10_000  # each one falls on the right side with probability 1/2
 
 
@@ -41,9 +42,15 @@ class Generator:
   """Makes shops, and keeps the last few."""
 
   def __init__(
-    self, *, catalogue_size: int, tasks_per_catalogue: int, num_cached: int
+    self,
+    *,
+    catalogue_size: int,
+    tasks_per_catalogue: int,
+    num_cached: int,
+    max_siblings: int = max(FAMILY_SIZES),
   ):
     self._catalogue_size = catalogue_size
+    self._families = [size for size in FAMILY_SIZES if size <= max_siblings]
     self._tasks_per_catalogue = tasks_per_catalogue
     self.shop = functools.lru_cache(maxsize=num_cached)(self._make_shop)
 
@@ -76,7 +83,9 @@ class Generator:
     drafts = [
       draft
       for i, kind in enumerate(kinds)
-      for draft in _make_kind(rng, kind, len(range(i, size, num_kinds)), split)
+      for draft in _make_kind(
+        rng, kind, len(range(i, size, num_kinds)), split, self._families
+      )
     ]
     rng.shuffle(drafts)
     ids = rng.sample(range(*_id_range(size)), size)
@@ -102,16 +111,20 @@ def _make_shown_goal(rng: random.Random, catalogue: Catalogue) -> Goal:
 
 
 def _make_kind(
-  rng: random.Random, kind: Kind, count: int, split: str
+  rng: random.Random,
+  kind: Kind,
+  count: int,
+  split: str,
+  families: Sequence[int],
 ) -> list[Product]:
-  """`count` products of one kind, in families of one to three."""
+  """`count` products of one kind, in families of the sizes given."""
   pool = rng.sample(kind.attributes, 6)
   stock = {g: rng.sample(words.OPTION_VALUES[g], 3) for g in kind.groups}
   products: list[Product] = []
   while len(products) < count:
     attributes = tuple(rng.sample(pool, NUM_SHOWN + 1))
     price = rng.randint(*kind.prices)
-    for _ in range(min(rng.choice((1, 1, 2, 3)), count - len(products))):
+    for _ in range(min(rng.choice(families), count - len(products))):
       make = functools.partial(
         _make_product, rng, kind, attributes, stock, float(price)
       )
@@ -153,8 +166,8 @@ def _some(rng: random.Random, values: Sequence[str]) -> tuple[str, ...]:
 
 
 def _id_range(size: int) -> tuple[int, int]:
-  """Three digits while they leave room, so that ids are short."""
-  digits = max(3, len(str(2 * size)))
+  """As few digits as leave room for twice as many, so that ids are short."""
+  digits = len(str(2 * size))
   return 10 ** (digits - 1), 10**digits
 
 

@@ -21,9 +21,7 @@ class SettingsTest(parameterized.TestCase):
     config = quickstart.get_config()
     self.assertEqual(settings.loss.token_chunk, config.loss.token_chunk)
     self.assertEqual(settings.engine.lanes, config.engine.lanes)
-    self.assertEqual(
-      dataclasses.asdict(settings.group), config.group.to_dict()
-    )
+    self.assertEqual(dataclasses.asdict(settings.group), config.group.to_dict())
 
   @parameterized.named_parameters(
     ("no_task", {"tasks.names": ()}, "tasks.names is empty"),
@@ -36,7 +34,7 @@ class SettingsTest(parameterized.TestCase):
     ("row", {"train.row_length": 256}, "train.row_length=256 is below"),
     ("queue", {"queue.max_groups": 8}, "queue.max_groups=8 is below"),
     ("slots", {"engine.lanes": (64,)}, "one entry per version slot"),
-    ("micro", {"mesh.data": 4}, "micro_batch=6 rows cannot be split over"),
+    ("micro", {"mesh.data": 4}, "micro_batch=7 rows cannot be split over"),
     ("steps", {"train.steps": 0}, "train.steps=0 must be at least 1"),
     ("keep", {"checkpoint.keep": 1}, "keep=1 at least 2"),
     ("draw", {"cross_policy.draw_per": "token"}, "'token'; choose one of"),

@@ -1,5 +1,7 @@
 """The objective says what its config says."""
 
+import dataclasses
+
 import jax
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -48,7 +50,16 @@ class ObjectiveTest(parameterized.TestCase):
     super().setUp()
     self.policy = Policy(small.MODEL)
     self.params = self.policy.init(jax.random.key(0))
-    self.lesson = _lesson()
+    lesson = _lesson()
+    logprob, _ = token_logprobs(
+      self.policy, self.params, lesson.batch, temperature=0.9, chunk_size=8
+    )
+    # Ratios on both sides of every bound.
+    noise = np.random.default_rng(0).normal(size=logprob.shape)
+    batch = dataclasses.replace(
+      lesson.batch, behavior_logprob=np.float32(logprob + noise)
+    )
+    self.lesson = dataclasses.replace(lesson, batch=batch)
 
   def _value(self, **changes):
     objective = policy_objective(
@@ -122,10 +133,10 @@ class OptimizerTest(parameterized.TestCase):
 
   def test_warms_up_and_decays(self):
     optimizer = make_optimizer(OptimizerConfig(**self.BASE), 20)
-    params, sizes = np.zeros(1), []
+    params, sizes = np.zeros(1, np.float32), []
     state = optimizer.init(params)
     for _ in range(20):
-      updates, state = optimizer.update(np.ones(1), state, params)
+      updates, state = optimizer.update(np.ones(1, np.float32), state, params)
       sizes.append(-float(updates[0]))
     self.assertAlmostEqual(sizes[0], 0.025, places=3)
     self.assertAlmostEqual(max(sizes), 0.1, places=3)

@@ -26,7 +26,7 @@ def two_updates(mesh):
     advantage=small.ADVANTAGE,
     batch=small.batch_config(micro_batch=8),
   )
-  policy, learner = small.make_learner(mesh)
+  policy, learner = small.make_learner(mesh, learning_rate=1e-3)
   state = learner.init(policy.init(jax.random.key(0)))
   for _ in range(2):
     state, metrics = learner.update(state, lessons)

@@ -1,0 +1,232 @@
+"""A whole run, small and real: killed, interrupted, and brought to its end.
+
+One run serves all tests here: it is killed outright once reinforcement learning
+is under way, asked to stop a little later, and then left to finish.
+"""
+
+import collections
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import pytest
+from absl.testing import absltest
+
+from agentrl_jax.metrics import read_metrics
+
+ROOT = pathlib.Path(__file__).parents[2]
+STEPS = 8
+SMALL = {
+  "name": "small",
+  "tokenizer.vocab_size": 640,
+  "tokenizer.num_texts": 60,
+  "model.width": 32,
+  "model.num_layers": 1,
+  "model.mlp_width": 48,
+  "warm_start.num_demonstrations": 96,
+  "train.steps": STEPS,
+  "train.micro_batch": 2,
+  "group.size": 2,
+  "admission.groups_per_step": 2,
+  "admission.max_concurrent_groups": 2,
+  "queue.max_groups": 2,
+  "cross_policy.refresh_every": 2,
+  "checkpoint.every": 2,
+  "evaluation.num_tasks": 3,
+  "evaluation.num_untrained": 2,
+  "engine.num_lane_sizes": 1,
+  "episode.max_turns": 3,
+  "episode.max_answer_tokens": 12,
+}
+DEADLINE_S = 240
+
+
+class _Run:
+  """A run in a process of its own."""
+
+  def __init__(self, workdir: pathlib.Path):
+    flags = [f"--config.{key}={value}" for key, value in SMALL.items()]
+    self.root = workdir / "small"
+    self.process = subprocess.Popen(
+      [
+        sys.executable,
+        "-m",
+        "launch.train",
+        "--config=configs/quickstart.py",
+        f"--config.workdir={workdir}",
+        "--config.engine.lanes=(4, 2)",
+        *flags,
+      ],
+      cwd=ROOT,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+
+  def wait_for_update(self, step: int) -> None:
+    """Returns when the RL update was reported."""
+    deadline = time.monotonic() + DEADLINE_S
+    while self._last_update() < step:
+      if self.process.poll() is not None or time.monotonic() > deadline:
+        self.process.kill()
+        raise AssertionError(
+          f"no update {step} came: {self.process.communicate()[0][-3000:]}"
+        )
+      time.sleep(0.05)
+
+  def end(self, number: signal.Signals | None = None) -> tuple[int, str]:
+    """Sends the signal, if any, and waits: the exit status, what was said."""
+    if number is not None:
+      self.process.send_signal(number)
+    said, _ = self.process.communicate(timeout=DEADLINE_S)
+    return self.process.returncode, said
+
+  def _last_update(self) -> int:
+    path = self.root / "metrics.jsonl"
+    if not path.exists():
+      return -1
+    return max(
+      (r.step for r in read_metrics(path) if r.stage == "rl"), default=-1
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+class TrainTest(absltest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    workdir = pathlib.Path(folder.name)
+    first = _Run(workdir)
+    cls.root = first.root
+    first.wait_for_update(3)
+    cls.killed, _ = first.end(signal.SIGKILL)
+    second = _Run(workdir)
+    second.wait_for_update(5)
+    cls.stopped, cls.stopped_said = second.end(signal.SIGTERM)
+    cls.steps_when_stopped = sorted(
+      int(p.name) for p in (cls.root / "rl").iterdir() if p.name.isdigit()
+    )
+    cls.finished, cls.finished_said = _Run(workdir).end()
+    cls.again, cls.again_said = _Run(workdir).end()
+
+  def test_ends_as_it_should(self):
+    self.assertEqual(self.killed, -signal.SIGKILL)
+    self.assertEqual(
+      self.stopped, 128 + signal.SIGTERM, self.stopped_said[-3000:]
+    )
+    self.assertEqual(self.finished, 0, self.finished_said[-3000:])
+    self.assertEqual(self.again, 0, self.again_said[-3000:])
+
+  def test_a_signal_leaves_a_checkpoint_of_the_latest_update(self):
+    updates = [
+      json.loads(line)["version"]
+      for line in (self.root / "trained_groups.jsonl").open()
+    ]
+    self.assertEqual(updates, list(range(STEPS)))
+    self.assertGreaterEqual(self.steps_when_stopped[-1], 5)
+
+  def test_no_group_is_trained_on_twice_and_none_is_lost(self):
+    groups = [
+      group
+      for line in (self.root / "trained_groups.jsonl").open()
+      for group in json.loads(line)["groups"]
+    ]
+    counts = collections.Counter(groups)
+    self.assertEqual(counts.most_common(1)[0][1], 1)
+    self.assertLen(groups, 2 * STEPS)
+    # Positions are handed out in order; what is not trained on yet is queued
+    # or in flight, never more than the run holds at a time.
+    self.assertLess(max(map(int, groups)), 2 * STEPS + 6)
+
+  def test_metrics_name_every_update_once(self):
+    rows = read_metrics(self.root / "metrics.jsonl")
+    steps = [row.step for row in rows if row.stage == "rl"]
+    self.assertEqual(steps, list(range(1, STEPS + 1)))
+
+  def test_files_and_numbers(self):
+    for name in ("config.yaml", "curves.png", "summary.json", "report.html"):
+      self.assertGreater((self.root / name).stat().st_size, 500, name)
+    summary = json.loads((self.root / "summary.json").read_text())
+    for evaluation in summary["evaluations"]:
+      path = f"{evaluation['stage']}_{evaluation['mode']}.json"
+      filed = json.loads((self.root / "evaluations" / path).read_text())
+      for task, score in filed["tasks"].items():
+        self.assertEqual(score["n"] + score["lost"], _num_tasks(evaluation))
+        self.assertEqual(score["success"], evaluation["tasks"][task]["success"])
+    stages = {(e["stage"], e["mode"]) for e in summary["evaluations"]}
+    self.assertLen(stages, 6)
+    self.assertIn("rl", summary["wall_s"])
+
+  def test_a_finished_run_is_shown_again_and_not_played_again(self):
+    self.assertNotIn("warm start", self.again_said.split("greedy")[0])
+    self.assertIn("report", self.again_said)
+
+  def test_other_settings_are_refused(self):
+    done = subprocess.run(
+      [
+        sys.executable,
+        "-m",
+        "launch.train",
+        "--config=configs/quickstart.py",
+        f"--config.workdir={self.root.parent}",
+        "--config.name=small",
+      ],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      timeout=DEADLINE_S,
+      check=False,
+    )
+    self.assertEqual(done.returncode, 1)
+    self.assertIn("holds a run with other settings", done.stderr)
+    self.assertNotIn("Traceback", done.stderr)
+
+
+def _num_tasks(evaluation) -> int:
+  untrained = evaluation["stage"] == "untrained"
+  return SMALL[f"evaluation.num_{'untrained' if untrained else 'tasks'}"]
+
+
+class CommandLineTest(absltest.TestCase):
+  def _run(self, *flags):
+    return subprocess.run(
+      [
+        sys.executable,
+        "-m",
+        "launch.train",
+        "--config=configs/quickstart.py",
+        *flags,
+      ],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      timeout=DEADLINE_S,
+      check=False,
+    )
+
+  def test_misspelt_key(self):
+    done = self._run("--config.loss.clip_hihg=0.3")
+    self.assertNotEqual(done.returncode, 0)
+    self.assertIn('Did you mean "clip_high"', done.stderr)
+
+  def test_wrong_type(self):
+    done = self._run("--config.train.steps=many")
+    self.assertNotEqual(done.returncode, 0)
+    self.assertIn("steps", done.stderr)
+
+  def test_impossible_combination_is_one_sentence(self):
+    done = self._run("--config.engine.context=64")
+    self.assertEqual(done.returncode, 1)
+    self.assertIn("ConfigError: engine.context=64 is below", done.stderr)
+    self.assertNotIn("Traceback", done.stderr)
+
+
+if __name__ == "__main__":
+  absltest.main()
