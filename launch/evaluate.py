@@ -15,6 +15,7 @@ import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
+import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 from rich.console import Console
@@ -56,12 +57,9 @@ flags.mark_flag_as_required("config")
 
 def score(
   settings: Settings,
-  environments: Mapping[str, Environment],
   tasks: Sequence[Task],
   player: Player,
-  *,
-  concurrency: int,
-  timeout_s: float,
+  plan: ml_collections.ConfigDict,
 ) -> dict[str, TaskScore]:
   """Plays every task once and scores by environment."""
   with (
@@ -72,12 +70,12 @@ def score(
       evaluate(
         player,
         tasks,
-        concurrency=concurrency,
+        concurrency=plan.concurrency,
         seed=settings.seed,
         retries=settings.retry,
         progress=lambda done, total, played: show.update(done, {}),
       ),
-      timeout_s,
+      plan.timeout_s,
     )
 
 
@@ -142,7 +140,6 @@ def _evaluate() -> None:
     num_tasks=plan.num_tasks,
     seed=settings.seed,
   )
-  options = {"concurrency": plan.concurrency, "timeout_s": plan.timeout_s}
   if _POLICY.value in SCRIPTED:
     player = ScriptPlayer(
       environments=environments,
@@ -151,11 +148,9 @@ def _evaluate() -> None:
       if _POLICY.value == "expert"
       else {n: s.mistakes for n, s in settings.environments.items()},
     )
-    scores = score(settings, environments, tasks, player, **options)
+    scores = score(settings, tasks, player, plan)
   else:
-    scores = _score_stored(
-      settings, environments, tasks, options, config.engine.driver
-    )
+    scores = _score_stored(settings, environments, tasks, config)
   print_scores(scores, Console())
   if _OUTPUT.value:
     body = {"policy": _POLICY.value, "tasks": scores_to_json(scores)}
@@ -166,8 +161,7 @@ def _score_stored(
   settings: Settings,
   environments: Mapping[str, Environment],
   tasks: Sequence[Task],
-  options: Mapping[str, float],
-  driver: str,
+  config: ml_collections.ConfigDict,
 ) -> dict[str, TaskScore]:
   if _RUN.value is None or not pathlib.Path(_RUN.value).is_dir():
     raise ConfigError(
@@ -178,7 +172,7 @@ def _score_stored(
   codec = ChatCodec(load_tokenizer(run.tokenizer))
   policy = Policy(settings.model)
   params = stored_params(settings, policy, run, _POLICY.value)
-  with serve(settings, policy, codec, driver=driver) as service:
+  with serve(settings, policy, codec, driver=config.engine.driver) as service:
     service.versions.publish(0, params, 0)
     player = PolicyPlayer(
       environments=environments,
@@ -189,7 +183,7 @@ def _score_stored(
       if _GREEDY.value
       else Sampling(temperature=settings.sampling.temperature),
     )
-    return score(settings, environments, tasks, player, **options)
+    return score(settings, tasks, player, config.evaluation)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ once.
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class Interrupted(SystemExit):  # noqa: N818 - it is how the process ends
@@ -31,9 +32,9 @@ class Interrupts:
 def listen() -> Iterator[Interrupts]:
   """Catches the first SIGINT or SIGTERM; the second one is not caught."""
   interrupts = Interrupts()
-  before = {}
+  before: dict[int, Any] = {}
 
-  def note(number, frame) -> None:
+  def note(number: int, frame: object) -> None:
     del frame
     interrupts.received = signal.Signals(number)
     restore()

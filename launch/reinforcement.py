@@ -12,6 +12,7 @@ import json
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import ml_collections
 
@@ -287,7 +288,7 @@ def _position_to_json(state: CollectorState) -> dict[str, object]:
   }
 
 
-def _position_from_json(body: Mapping) -> CollectorState:
+def _position_from_json(body: Mapping[str, Any]) -> CollectorState:
   return CollectorState(
     stream=body["stream"],
     in_flight=tuple((int(p), Task(**task)) for p, task in body["in_flight"]),

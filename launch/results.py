@@ -4,7 +4,8 @@ Nothing is measured here. What is printed is read back from `summary.json`.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import ml_collections
@@ -65,12 +66,16 @@ def show(
   console.print(f"report: {run.report}")
 
 
-def changes(config: ml_collections.ConfigDict) -> dict[str, tuple]:
+def changes(
+  config: ml_collections.ConfigDict,
+) -> dict[str, tuple[Any, Any]]:
   """What the config changes of `configs/base.py`: key to (base's, its own)."""
   return dict(_changed(base.get_config().to_dict(), config.to_dict()))
 
 
-def _changed(old, new, prefix: str = ""):
+def _changed(
+  old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, tuple[Any, Any]]]:
   for key in sorted({*old, *new}):
     before, after = old.get(key), new.get(key)
     name = f"{prefix}{key}"
@@ -97,10 +102,12 @@ def _episodes(
   ]
 
 
-def _telling(before: dict[Task, Trajectory], after: dict[Task, Trajectory]):
+def _telling(
+  before: Mapping[Task, Trajectory], after: Mapping[Task, Trajectory]
+) -> list[Task]:
   """Tasks learned first, then those not learned; environments take turns."""
   both = [task for task in after if task in before]
-  seen: dict[tuple, int] = {}
+  seen: dict[tuple[str, bool], int] = {}
 
   def rank(task: Task) -> tuple[bool, int]:
     learned = succeeded(after[task]) and not succeeded(before[task])

@@ -16,6 +16,7 @@ import pathlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import ml_collections
 import yaml
@@ -105,7 +106,7 @@ class RunDirectory:
     spent.replace(spent.with_suffix(".json"))
 
 
-def _plain(value):
+def _plain(value: Any) -> Any:
   """Tuples as lists, which is all that YAML's safe form knows."""
   if isinstance(value, dict):
     return {key: _plain(v) for key, v in value.items()}
@@ -114,7 +115,7 @@ def _plain(value):
   return value
 
 
-def _differences(old, new, prefix: str = "") -> list[str]:
+def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:
   if not (isinstance(old, dict) and isinstance(new, dict)):
     return [] if old == new else [prefix]
   return [

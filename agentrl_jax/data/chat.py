@@ -18,17 +18,18 @@ class ChatCodec:
 
   def __init__(self, tokenizer: Tokenizer):
     self._tokenizer = tokenizer
-    missing = [
-      token
+    ids = {
+      token: id
       for token in template.SPECIAL_TOKENS
-      if tokenizer.token_to_id(token) is None
-    ]
+      if (id := tokenizer.token_to_id(token)) is not None
+    }
+    missing = [t for t in template.SPECIAL_TOKENS if t not in ids]
     if missing:
       raise ValueError(
         f"the tokenizer lacks {missing}, which the chat template needs; "
         "train it with data.tokenizer.train_tokenizer"
       )
-    self.stop_token: int = tokenizer.token_to_id(template.END)
+    self.stop_token: int = ids[template.END]
 
   @property
   def vocab_size(self) -> int:

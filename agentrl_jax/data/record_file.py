@@ -111,7 +111,7 @@ def _task_to_json(task: Task) -> dict[str, Any]:
 def _turn_to_json(turn: Turn) -> dict[str, Any]:
   arrays = {
     name: base64.b64encode(
-      np.ascontiguousarray(getattr(turn, name), dtype)
+      np.asarray(getattr(turn, name), dtype).tobytes()
     ).decode()
     for name, dtype in _TURN_ARRAYS.items()
   }

@@ -62,7 +62,8 @@ class TaskStream:
 
   def at(self, position: int) -> Task:
     """The task at a position, without moving."""
-    return self._dataset[position]
+    task: Task = self._dataset[position]
+    return task
 
   def state(self) -> dict[str, int]:
     """All that `restore` needs."""

@@ -6,6 +6,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from agentrl_jax import losses
 from agentrl_jax.data.batch import Batch
@@ -23,8 +24,10 @@ class Lesson:
   """A packed batch and what its tokens are worth."""
 
   batch: Batch
-  advantage: jax.Array  # float32 [..., B, T], 0 off the mask
-  reference_logprob: jax.Array  # float32 [..., B, T]; zeros without a reference
+  advantage: jax.Array | np.ndarray  # float32 [..., B, T], 0 off the mask
+  reference_logprob: (
+    jax.Array | np.ndarray
+  )  # float32 [..., B, T]; zeros without a reference
 
 
 # Maps (params, micro-batch) to the mean to minimise and what to report.

@@ -1,0 +1,49 @@
+"""Every arm of every ablation changes what it says, to something there is."""
+
+import importlib
+import pkgutil
+
+import flax.traverse_util
+from absl.testing import absltest, parameterized
+
+import configs.ablations
+from launch.settings import read_settings
+
+
+def _cases():
+  for _, name, _ in pkgutil.iter_modules(configs.ablations.__path__):
+    module = importlib.import_module(f"configs.ablations.{name}")
+    for arm in module.ARMS:
+      yield f"{name}_{arm}", module, arm
+
+
+def _flat(config):
+  flat = flax.traverse_util.flatten_dict(config.to_dict(), sep=".")
+  del flat["name"]
+  return flat
+
+
+class AblationsTest(parameterized.TestCase):
+  @parameterized.named_parameters(*_cases())
+  def test_changes_only_what_it_names(self, module, arm):
+    baseline = _flat(module.get_config(next(iter(module.ARMS))))
+    changed = _flat(module.get_config(arm))
+    self.assertEqual(changed, baseline | module.ARMS[arm])
+
+  @parameterized.named_parameters(*_cases())
+  def test_asks_for_what_exists(self, module, arm):
+    read_settings(module.get_config(arm))
+
+  def test_runs_of_different_arms_have_different_folders(self):
+    names = [module.get_config(arm).name for _, module, arm in _cases()]
+    self.assertLen(set(names), len(names))
+
+  def test_an_arm_that_is_not_there(self):
+    from configs.ablations import clip_range
+
+    with self.assertRaisesRegex(ValueError, "choose one of symmetric, higher"):
+      clip_range.get_config("upside_down")
+
+
+if __name__ == "__main__":
+  absltest.main()
