@@ -76,7 +76,11 @@ class Environment(abc.ABC):
   def open(
     self, task: Task, *, seed: int
   ) -> contextlib.AbstractAsyncContextManager[Session]:
-    """A fresh session; leaving the context frees it, whatever happened."""
+    """A fresh session; leaving the context frees it, whatever happened.
+
+    Leaving may be cancelled while it waits: free what must not be lost before
+    the first `await`, or in a `finally` around it.
+    """
 
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]

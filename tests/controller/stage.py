@@ -115,8 +115,10 @@ class Brittle(Environment):
       async with self._inner.open(task, seed=seed) as session:
         yield _BrittleSession(self, session)
     finally:
-      await asyncio.sleep(0)  # closing waits, as closing does
-      self.num_open -= 1
+      try:
+        await asyncio.sleep(0)  # closing waits, as closing does
+      finally:
+        self.num_open -= 1
 
   def may_break(self, where: str) -> None:
     if self._dice.random() < self._rate:

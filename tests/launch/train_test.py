@@ -116,6 +116,10 @@ class TrainTest(absltest.TestCase):
     cls.finished, cls.finished_said = _Run(workdir).end()
     cls.again, cls.again_said = _Run(workdir).end()
 
+  def _ledger(self):
+    text = (self.root / "trained_groups.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
   def test_ends_as_it_should(self):
     self.assertEqual(self.killed, -signal.SIGKILL)
     self.assertEqual(
@@ -125,19 +129,12 @@ class TrainTest(absltest.TestCase):
     self.assertEqual(self.again, 0, self.again_said[-3000:])
 
   def test_a_signal_leaves_a_checkpoint_of_the_latest_update(self):
-    updates = [
-      json.loads(line)["version"]
-      for line in (self.root / "trained_groups.jsonl").open()
-    ]
+    updates = [entry["version"] for entry in self._ledger()]
     self.assertEqual(updates, list(range(STEPS)))
     self.assertGreaterEqual(self.steps_when_stopped[-1], 5)
 
   def test_no_group_is_trained_on_twice_and_none_is_lost(self):
-    groups = [
-      group
-      for line in (self.root / "trained_groups.jsonl").open()
-      for group in json.loads(line)["groups"]
-    ]
+    groups = [g for entry in self._ledger() for g in entry["groups"]]
     counts = collections.Counter(groups)
     self.assertEqual(counts.most_common(1)[0][1], 1)
     self.assertLen(groups, 2 * STEPS)
@@ -222,9 +219,9 @@ class CommandLineTest(absltest.TestCase):
     self.assertIn("steps", done.stderr)
 
   def test_impossible_combination_is_one_sentence(self):
-    done = self._run("--config.engine.context=64")
+    done = self._run("--config.engine.context=300")
     self.assertEqual(done.returncode, 1)
-    self.assertIn("ConfigError: engine.context=64 is below", done.stderr)
+    self.assertIn("ConfigError: engine.context=300 is below", done.stderr)
     self.assertNotIn("Traceback", done.stderr)
 
 
