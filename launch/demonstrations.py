@@ -123,7 +123,7 @@ def demonstrate(
 def save_rows(path: pathlib.Path, rows: Rows) -> None:
   """Files packed rows, whole or not at all."""
   partial = path.with_suffix(".partial.npz")
-  np.savez(partial, **dataclasses.asdict(rows))
+  np.savez_compressed(partial, **dataclasses.asdict(rows))
   partial.replace(path)
 
 

@@ -1,0 +1,65 @@
+"""Demonstrations are a function of the config, however they are made."""
+
+import dataclasses
+import pathlib
+import tempfile
+
+import numpy as np
+from absl.testing import absltest
+
+from agentrl_jax.errors import CheckpointError
+from configs import quickstart
+from launch import demonstrations
+from launch.settings import read_settings
+
+
+class DemonstrationsTest(absltest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    config = quickstart.get_config()
+    cls.settings = read_settings(config)
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    cls.folder = pathlib.Path(folder.name)
+    cls.tokenizer = cls.folder / "tokenizer.json"
+    options = config.tokenizer.to_dict() | {"num_texts": 200}
+    demonstrations.make_tokenizer(cls.settings, **options).save(
+      str(cls.tokenizer)
+    )
+
+  def test_processes_share_the_work_and_change_nothing(self):
+    seen = []
+    number = demonstrations.CHUNK + 20
+    rows = demonstrations.demonstrate(
+      self.settings, self.tokenizer, number, seen.append
+    )
+    alone = [
+      demonstrations._pack_chunk(self.settings, self.tokenizer, start, size)
+      for start, size in ((0, demonstrations.CHUNK), (demonstrations.CHUNK, 20))
+    ]
+    for field in dataclasses.fields(rows):
+      np.testing.assert_array_equal(
+        getattr(rows, field.name),
+        np.concatenate([getattr(part, field.name) for part in alone]),
+      )
+    self.assertEqual(seen, [demonstrations.CHUNK, number])
+    path = self.folder / "rows.npz"
+    demonstrations.save_rows(path, rows)
+    found = demonstrations.load_rows(path)
+    np.testing.assert_array_equal(found.token, rows.token)
+    path.write_bytes(path.read_bytes()[:5000])
+    with self.assertRaisesRegex(CheckpointError, "Remove it"):
+      demonstrations.load_rows(path)
+
+  def test_every_row_once_per_epoch(self):
+    rows = demonstrations._pack_chunk(self.settings, self.tokenizer, 0, 8)
+    epochs = list(demonstrations.shuffled(rows, seed=3, epochs=2))
+    for order in epochs:
+      np.testing.assert_array_equal(np.sort(order), np.arange(len(rows.token)))
+    again = list(demonstrations.shuffled(rows, seed=3, epochs=2))
+    np.testing.assert_array_equal(epochs, again)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,93 @@
+"""Scores of experts on tasks that are named on the command line."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+
+from agentrl_jax.errors import ConfigError
+from environments.arithmetic.environment import Arithmetic
+from launch.evaluate import choose_tasks
+from tests.environments.dbbench.data import dev_rows
+
+ROOT = pathlib.Path(__file__).parents[2]
+DEADLINE_S = 200
+
+
+def _evaluate(*flags):
+  return subprocess.run(
+    [sys.executable, "-m", "launch.evaluate", *flags],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=DEADLINE_S,
+    check=False,
+  )
+
+
+class ChooseTasksTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.environments = {"arithmetic": Arithmetic()}
+
+  def _choose(self, wanted):
+    return choose_tasks(self.environments, wanted, num_tasks=5, seed=0)
+
+  def test_test_split_unless_told(self):
+    tasks = self._choose(None)
+    self.assertLen(tasks, 5)
+    self.assertEqual({t.split for t in tasks}, {"test"})
+    self.assertEqual(
+      {t.split for t in self._choose(["arithmetic/train"])}, {"train"}
+    )
+
+  def test_words_that_name_nothing(self):
+    for word in ("arithmetic", "chess/test"):
+      with self.assertRaisesRegex(ConfigError, "as in arithmetic/test"):
+        self._choose([word])
+
+
+class EvaluateTest(absltest.TestCase):
+  def test_expert_solves_agentbenchs_own_tasks(self):
+    data = dev_rows().parents[2]
+    with tempfile.TemporaryDirectory() as folder:
+      output = pathlib.Path(folder) / "scores.json"
+      done = _evaluate(
+        f"--config=configs/agentbench.py:{data}",
+        "--config.evaluation.num_tasks=60",
+        "--policy=expert",
+        "--tasks=dbbench/dev,webshop/test",
+        f"--output={output}",
+      )
+      self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+      tasks = json.loads(output.read_text())["tasks"]
+    for name in ("dbbench", "webshop"):
+      self.assertEqual(tasks[name]["n"], 60)
+      self.assertEqual(tasks[name]["success"], 1.0)
+
+  def test_an_erring_expert_errs(self):
+    with tempfile.TemporaryDirectory() as folder:
+      output = pathlib.Path(folder) / "scores.json"
+      done = _evaluate(
+        "--config=configs/quickstart.py",
+        "--config.evaluation.num_tasks=100",
+        "--policy=imperfect",
+        f"--output={output}",
+      )
+      self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+      tasks = json.loads(output.read_text())["tasks"]
+    for name in ("dbbench", "webshop"):
+      self.assertBetween(tasks[name]["success"], 0.1, 0.8)
+
+  def test_a_checkpoint_needs_its_run(self):
+    done = _evaluate("--config=configs/quickstart.py", "--policy=rl")
+    self.assertEqual(done.returncode, 1)
+    self.assertIn("needs --run=", done.stderr)
+    self.assertNotIn("Traceback", done.stderr)
+
+
+if __name__ == "__main__":
+  absltest.main()
