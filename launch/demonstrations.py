@@ -8,11 +8,12 @@ same however many there are.
 
 import asyncio
 import concurrent.futures
+import contextlib
 import dataclasses
 import multiprocessing
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -35,13 +36,23 @@ from launch.settings import EnvironmentSettings, Settings
 CHUNK = 512  # demonstrations that are played and packed together
 
 
-def load_environments(
+@contextlib.contextmanager
+def loaded_environments(
   settings: Mapping[str, EnvironmentSettings],
-) -> dict[str, Environment]:
-  """The environments of the config, by name."""
-  return {
+) -> Iterator[dict[str, Environment]]:
+  """The environments of the config, by name; leaving closes them."""
+  environments = {
     name: load_environment(s.target, s.options) for name, s in settings.items()
   }
+  try:
+    yield environments
+  finally:
+    asyncio.run(_close(environments.values()))
+
+
+async def _close(environments: Iterable[Environment]) -> None:
+  for environment in environments:
+    await environment.close()
 
 
 def task_stream(
@@ -71,14 +82,14 @@ def make_tokenizer(
   whole_lines: int,
 ) -> Tokenizer:
   """A tokenizer of the environments' own words, learned from experts' play."""
-  environments = load_environments(settings.environments)
-  player = ScriptPlayer(
-    environments=environments,
-    max_turns=settings.episode.max_turns,
-    mistakes=_mistakes(settings),
-  )
-  played = asyncio.run(_play(settings, player, environments, 0, num_texts))
-  tools = asyncio.run(_tools(environments, [t.task for t in played]))
+  with loaded_environments(settings.environments) as environments:
+    player = ScriptPlayer(
+      environments=environments,
+      max_turns=settings.episode.max_turns,
+      mistakes=_mistakes(settings),
+    )
+    played = asyncio.run(_play(settings, player, environments, 0, num_texts))
+    tools = asyncio.run(_tools(environments, [t.task for t in played]))
   return train_tokenizer(
     [_text(t, tools[t.task.name]) for t in played],
     vocab_size=vocab_size,
@@ -143,14 +154,14 @@ def _pack_chunk(
   settings: Settings, tokenizer: pathlib.Path, start: int, number: int
 ) -> Rows:
   """One process's piece of work."""
-  environments = load_environments(settings.environments)
-  player = ExpertPlayer(
-    environments=environments,
-    codec=ChatCodec(load_tokenizer(tokenizer)),
-    limits=settings.episode,
-    mistakes=_mistakes(settings),
-  )
-  played = asyncio.run(_play(settings, player, environments, start, number))
+  with loaded_environments(settings.environments) as environments:
+    player = ExpertPlayer(
+      environments=environments,
+      codec=ChatCodec(load_tokenizer(tokenizer)),
+      limits=settings.episode,
+      mistakes=_mistakes(settings),
+    )
+    played = asyncio.run(_play(settings, player, environments, start, number))
   return pack(played, row_length=settings.batch.row_length)
 
 

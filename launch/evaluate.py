@@ -31,7 +31,7 @@ from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.model.policy import Policy
-from launch.demonstrations import load_environments
+from launch.demonstrations import loaded_environments
 from launch.evaluation import scores_to_json
 from launch.report.progress import StageProgress
 from launch.run_directory import RunDirectory
@@ -132,7 +132,19 @@ def main(argv: Sequence[str]) -> None:
 def _evaluate() -> None:
   config = _CONFIG.value
   settings = read_settings(config)
-  environments = load_environments(settings.environments)
+  with loaded_environments(settings.environments) as environments:
+    scores = _scores(config, settings, environments)
+  print_scores(scores, Console())
+  if _OUTPUT.value:
+    body = {"policy": _POLICY.value, "tasks": scores_to_json(scores)}
+    pathlib.Path(_OUTPUT.value).write_text(json.dumps(body, indent=2))
+
+
+def _scores(
+  config: ml_collections.ConfigDict,
+  settings: Settings,
+  environments: Mapping[str, Environment],
+) -> dict[str, TaskScore]:
   plan = config.evaluation
   tasks = choose_tasks(
     environments,
@@ -140,21 +152,16 @@ def _evaluate() -> None:
     num_tasks=plan.num_tasks,
     seed=settings.seed,
   )
-  if _POLICY.value in SCRIPTED:
-    player = ScriptPlayer(
-      environments=environments,
-      max_turns=settings.episode.max_turns,
-      mistakes={}
-      if _POLICY.value == "expert"
-      else {n: s.mistakes for n, s in settings.environments.items()},
-    )
-    scores = score(settings, tasks, player, plan)
-  else:
-    scores = _score_stored(settings, environments, tasks, config)
-  print_scores(scores, Console())
-  if _OUTPUT.value:
-    body = {"policy": _POLICY.value, "tasks": scores_to_json(scores)}
-    pathlib.Path(_OUTPUT.value).write_text(json.dumps(body, indent=2))
+  if _POLICY.value in STORED:
+    return _score_stored(settings, environments, tasks, config)
+  player = ScriptPlayer(
+    environments=environments,
+    max_turns=settings.episode.max_turns,
+    mistakes={}
+    if _POLICY.value == "expert"
+    else {n: s.mistakes for n, s in settings.environments.items()},
+  )
+  return score(settings, tasks, player, plan)
 
 
 def _score_stored(

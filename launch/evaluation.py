@@ -23,6 +23,7 @@ from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.data.record_file import read_groups, write_groups
 from agentrl_jax.data.trajectory import Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment
+from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.metrics import MetricsWriter
 from launch.report.progress import StageProgress
 from launch.report.summary import Evaluation
@@ -114,6 +115,13 @@ class Evaluator:
           progress=functools.partial(_show, show, played),
         ),
         self._plan.timeout_s,
+      )
+    unscored = [name for name, s in scores.items() if not s.num_tasks]
+    if unscored:
+      raise EnvironmentFault(
+        f"{name}: no task of {', '.join(unscored)} could be scored; its faults "
+        f"were {[dict(scores[n].faults) for n in unscored]}. Mend what broke "
+        "and start the run again: it goes on from here"
       )
     write_groups(
       self._run.trajectories_of(stage, mode), _as_groups(tasks, played)

@@ -48,12 +48,15 @@ def train(config: ml_collections.ConfigDict) -> None:
   """Every stage of a run, those that are done already left out."""
   settings = read_settings(config)
   plan = EvaluationPlan(**config.evaluation.to_dict())
-  environments = demonstrations.load_environments(settings.environments)
   run = RunDirectory(pathlib.Path(config.workdir) / config.name)
   run.keep_config(config)
-  CONSOLE.print(f"{run.root}: {', '.join(environments)} on {_devices()}")
+  CONSOLE.print(f"{run.root}: {', '.join(settings.task_ids)} on {_devices()}")
   policy = Policy(settings.model)
-  with listen() as interrupts, MetricsWriter(run.root) as metrics:
+  with (
+    demonstrations.loaded_environments(settings.environments) as environments,
+    listen() as interrupts,
+    MetricsWriter(run.root) as metrics,
+  ):
     _demonstrate(config, settings, run)
     interrupts.check()
     codec = ChatCodec(load_tokenizer(run.tokenizer))

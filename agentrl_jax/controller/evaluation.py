@@ -129,7 +129,10 @@ def wilson_interval(num_successes: int, num_tasks: int) -> tuple[float, float]:
   center = (share + z**2 / (2 * num_tasks)) / shrink
   spread = share * (1 - share) / num_tasks + z**2 / (4 * num_tasks**2)
   reach = z * math.sqrt(spread) / shrink
-  return max(0.0, center - reach), min(1.0, center + reach)
+  # At the ends the bound is exact, and rounding would miss it.
+  low = center - reach if num_successes else 0.0
+  high = center + reach if num_successes < num_tasks else 1.0
+  return low, high
 
 
 def metrics_of(scores: Mapping[str, TaskScore]) -> dict[str, float]:

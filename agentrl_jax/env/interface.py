@@ -82,6 +82,9 @@ class Environment(abc.ABC):
     the first `await`, or in a `finally` around it.
     """
 
+  async def close(self) -> None:  # noqa: B027 - most have nothing to free
+    """Frees what outlives sessions, such as a server; called once, last."""
+
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:

@@ -127,16 +127,19 @@ async def _run(
   loop = asyncio.get_running_loop()
   for sign in (signal.SIGTERM, signal.SIGINT):
     loop.add_signal_handler(sign, stopping.set)
-  async with serve(environment, config, limits) as url:
-    _log.info(
-      "serving %s (split %s, %d sessions) on %s",
-      environment.name,
-      config.split,
-      limits.concurrency,
-      url,
-    )
-    await stopping.wait()
-    _log.info("stopping: every open session is freed")
+  try:
+    async with serve(environment, config, limits) as url:
+      _log.info(
+        "serving %s (split %s, %d sessions) on %s",
+        environment.name,
+        config.split,
+        limits.concurrency,
+        url,
+      )
+      await stopping.wait()
+      _log.info("stopping: every open session is freed")
+  finally:
+    await environment.close()
 
 
 def _parser() -> argparse.ArgumentParser:
