@@ -13,6 +13,7 @@ import dataclasses
 import multiprocessing
 import os
 import pathlib
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -143,7 +144,7 @@ def load_rows(path: pathlib.Path) -> Rows:
   try:
     with np.load(path) as file:
       return Rows(**{f.name: file[f.name] for f in dataclasses.fields(Rows)})
-  except (OSError, ValueError, KeyError) as error:
+  except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
     raise CheckpointError(
       f"{path} cannot be read as demonstrations: {error}. Remove it, and it "
       "is made again"
