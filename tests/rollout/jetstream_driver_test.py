@@ -35,19 +35,19 @@ class JetStreamDriverTest(DriverContract, unittest.TestCase):
   def test_a_swap_while_decoding_stamps_both_versions(self):
     prompt, spec = small.prompt_of(8, 30), SamplingSpec(max_tokens=60)
     driver = self.open(steps_per_sync=2)
-    read, seen = driver.engine.read, threading.Event()
+    read, versions = driver.engine.read, driver.engine.versions
 
-    def read_and_tell(result):
+    def read_and_swap(result):
+      # Between two steps of the request, however fast they are.
       answered = read(result)
-      if driver.engine.stats().num_sampled[0] >= 5:
-        seen.set()
+      if (
+        driver.engine.stats().num_sampled[0] >= 5 and versions.get(0).step == 10
+      ):
+        versions.publish(0, small.params(30), 30)
       return answered
 
-    driver.engine.read = read_and_tell
-    future = driver.submit(prompt, spec)
-    self.assertTrue(seen.wait(WAIT_S))
-    driver.engine.versions.publish(0, small.params(30), 30)
-    answer = future.result(WAIT_S)
+    driver.engine.read = read_and_swap
+    answer = driver.submit(prompt, spec).result(WAIT_S)
     self.assertEqual(set(answer.version), {10, 30})
     self.assertTrue(np.all(np.diff(answer.version) >= 0))
     following = small.conversation(prompt, answer, [1, 2])
