@@ -11,6 +11,7 @@
 A stage is done when its file in `done/` says so, with the seconds that it took.
 """
 
+import fcntl
 import json
 import pathlib
 import time
@@ -39,6 +40,23 @@ class RunDirectory:
     self.curves = root / "curves.png"
     self.summary = root / "summary.json"
     self.report = root / "report.html"
+
+  @contextmanager
+  def held(self) -> Iterator[None]:
+    """Keeps other processes out of the folder, however this one ends.
+
+    Two at once, one of them perhaps still saving after it was told to stop,
+    would mix their checkpoints.
+    """
+    with (self.root / "lock").open("w") as file:
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError as error:
+        raise ConfigError(
+          f"another process is at work in {self.root}: wait for its end, or "
+          "choose another --config.name"
+        ) from error
+      yield
 
   def checkpoints(self, stage: str) -> pathlib.Path:
     """Where the stage keeps its checkpoints."""

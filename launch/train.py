@@ -49,6 +49,16 @@ def train(config: ml_collections.ConfigDict) -> None:
   settings = read_settings(config)
   plan = EvaluationPlan(**config.evaluation.to_dict())
   run = RunDirectory(pathlib.Path(config.workdir) / config.name)
+  with run.held():
+    _train(config, settings, plan, run)
+
+
+def _train(
+  config: ml_collections.ConfigDict,
+  settings: Settings,
+  plan: EvaluationPlan,
+  run: RunDirectory,
+) -> None:
   run.keep_config(config)
   CONSOLE.print(f"{run.root}: {', '.join(settings.task_ids)} on {_devices()}")
   policy = Policy(settings.model)

@@ -39,6 +39,16 @@ class RunDirectoryTest(absltest.TestCase):
     with self.assertRaisesRegex(ConfigError, "loss.clip_high differ"):
       RunDirectory(self.root).keep_config(config)
 
+  def test_two_processes_do_not_share_a_folder(self):
+    with (
+      self.run_directory.held(),
+      self.assertRaisesRegex(ConfigError, "another process is at work"),
+      RunDirectory(self.root).held(),
+    ):
+      self.fail("it was let in")
+    with RunDirectory(self.root).held():
+      pass
+
 
 class LedgerTest(absltest.TestCase):
   def test_strikes_out_what_is_not_in_the_policy(self):
