@@ -142,8 +142,8 @@ def save_rows(path: pathlib.Path, rows: Rows) -> None:
 def load_rows(path: pathlib.Path) -> Rows:
   """The rows that were filed."""
   try:
-    with np.load(path) as file:
-      return Rows(**{f.name: file[f.name] for f in dataclasses.fields(Rows)})
+    with path.open("rb") as file, np.load(file) as found:
+      return Rows(**{f.name: found[f.name] for f in dataclasses.fields(Rows)})
   except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
     raise CheckpointError(
       f"{path} cannot be read as demonstrations: {error}. Remove it, and it "
