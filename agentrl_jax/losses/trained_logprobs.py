@@ -58,7 +58,6 @@ def trained_token_logprob(
     x = x.reshape(num_rows, num_chunks, chunk_size, *x.shape[2:])
     return jnp.moveaxis(x, 1, 0)
 
-  @jax.checkpoint
   def compute(hidden_BCD: jax.Array, token_BC: jax.Array, mask_BC: jax.Array):
     logits_BCV = jnp.einsum(
       "bcd,dv->bcv",
@@ -78,6 +77,8 @@ def trained_token_logprob(
     zeros_BC = jnp.zeros(token_BC.shape, jnp.float32)
     return zeros_BC, zeros_BC
 
+  # Around the choice, not in it: else every chunk would keep output_DV.
+  @jax.checkpoint
   def one_chunk(chunk):
     return jax.lax.cond(jnp.any(chunk[2]), compute, skip, *chunk)
 

@@ -156,15 +156,6 @@ def reinforcement_lessons(
   return lessons, report
 
 
-def supervised_lessons(
-  trajectories: Sequence[Trajectory], batch: BatchConfig
-) -> list[Lesson]:
-  """Micro-batches that weigh every demonstrated token the same."""
-  return _lessons(trajectories, np.ones(len(trajectories), np.float32), batch)[
-    0
-  ]
-
-
 def _lessons(
   trajectories: Sequence[Trajectory],
   advantage_N: np.ndarray,
