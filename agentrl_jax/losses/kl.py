@@ -1,31 +1,45 @@
-"""Per-token estimates of how far the policy is from a reference.
+"""Estimates of how far the policy is from a reference, and how to use them.
 
-Each takes x = log pi(token) - log ref(token), for tokens sampled from pi, as
-`ratios.log_ratio` returns it (0 off the mask, hence an estimate of 0 there),
-and estimates KL(pi || ref) = E_pi[x]; the names are John Schulman's
+Each estimator takes x = log pi(token) - log ref(token), as `ratios.log_ratio`
+returns it (0 off the mask, hence an estimate of 0 there), and estimates
+KL(pi || ref) = E_pi[x]; the names are John Schulman's
 (http://joschu.net/blog/kl-approx.html). They neither mask nor average.
 
-An estimate's value and its gradient are two questions. As a *metric* k1 and k3
-are unbiased, and k3 varies less. As a *loss*, differentiated through log pi on
-tokens from pi: k1 gives a gradient of mean zero, so it penalises nothing; k2
-gives the gradient of KL(pi || ref); k3 that of KL(ref || pi). The tests check
-these three by summing over a vocabulary.
+An estimate's value and its gradient are two questions. For tokens drawn from
+pi, differentiated through log pi:
+
+              mean of the value              mean of the gradient
+  k1          KL(pi || ref)                  0
+  k2          biased, right up to order 2    that of KL(pi || ref)
+  k3          KL(pi || ref)                  that of KL(ref || pi)
+  unbiased_kl KL(pi || ref)                  that of KL(pi || ref)
+
+`with_gradient_of(k3(x), k2(x))` joins two rows (verl's "k3+"). For tokens drawn
+from another mu, all of the first three are off in both columns, unless weighted
+by sg[pi / mu]; `unbiased_kl` does that. The tests check this table by summing
+over a vocabulary.
 
 Axes: B rows, T tokens.
 """
+
+from collections.abc import Callable
 
 import chex
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.losses.arguments import require_positive
+from agentrl_jax.losses.precision import widen
+from agentrl_jax.losses.straight_through import with_gradient_of
+
 
 def k1(log_ratio_BT: jax.Array) -> jax.Array:
-  """x: unbiased, of either sign, noisy. A metric, not a loss.
+  """x: unbiased, of either sign, noisy. A metric or a penalty, not a loss.
 
   d k1 / d log pi = 1
   """
   chex.assert_rank(log_ratio_BT, 2)
-  return log_ratio_BT
+  return widen(log_ratio_BT)
 
 
 def k2(log_ratio_BT: jax.Array) -> jax.Array:
@@ -34,7 +48,7 @@ def k2(log_ratio_BT: jax.Array) -> jax.Array:
   d k2 / d log pi = x
   """
   chex.assert_rank(log_ratio_BT, 2)
-  return jnp.square(log_ratio_BT) / 2
+  return jnp.square(widen(log_ratio_BT)) / 2
 
 
 def k3(log_ratio_BT: jax.Array, *, limit: float | None = None) -> jax.Array:
@@ -43,9 +57,80 @@ def k3(log_ratio_BT: jax.Array, *, limit: float | None = None) -> jax.Array:
     d k3 / d log pi = 1 - exp(-x)
 
   (arXiv:2402.03300, eq. 4.) Where the estimate exceeds `limit` it is held
-  there and has no gradient; AgentRL takes 10, None leaves it unbounded.
+  there and has no gradient; AgentRL and verl take 10, None leaves it unbounded.
+
+  Raises:
+    ValueError: a limit that is not positive.
   """
+  require_positive("limit", limit)
   chex.assert_rank(log_ratio_BT, 2)
+  log_ratio_BT = widen(log_ratio_BT)
   # expm1, because exp(-x) - 1 would drown small divergences in rounding.
   estimate_BT = jnp.expm1(-log_ratio_BT) + log_ratio_BT
-  return estimate_BT if limit is None else jnp.minimum(estimate_BT, limit)
+  if limit is None:
+    return estimate_BT
+  return jnp.where(estimate_BT > limit, limit, estimate_BT)
+
+
+def unbiased_kl(
+  log_ratio_BT: jax.Array, behavior_log_ratio_BT: jax.Array
+) -> jax.Array:
+  """KL(pi || ref) from another's tokens: right in value and in gradient.
+
+    value      r (exp(-x) - 1 + x)          r = pi / mu
+    d / d log pi                            r x
+
+  DeepSeek-V3.2's estimate (arXiv:2512.02556, section 3.1, eq. 7). The gradient
+  is what differentiating r k3(x) through both factors gives,
+
+    r (exp(-x) - 1 + x) + r (1 - exp(-x)) = r x
+
+  taken as r x, without the two exponentials that cancel: where pi << ref each
+  is huge, and the rest is what is left of their digits. On policy, pass zeros
+  for the second argument.
+
+  Args:
+    log_ratio_BT: x = log pi - log ref, differentiable through pi.
+    behavior_log_ratio_BT: log pi - log mu, whose value alone is used.
+  """
+  chex.assert_rank([log_ratio_BT, behavior_log_ratio_BT], 2)
+  chex.assert_equal_shape([log_ratio_BT, behavior_log_ratio_BT])
+  ratio_BT = jnp.exp(jax.lax.stop_gradient(widen(behavior_log_ratio_BT)))
+  return ratio_BT * with_gradient_of(k3(log_ratio_BT), k2(log_ratio_BT))
+
+
+def kl_penalised_reward(
+  reward_BT: jax.Array,
+  log_ratio_BT: jax.Array,
+  mask_BT: jax.Array,
+  *,
+  coefficient: float | jax.Array,
+  estimator: Callable[[jax.Array], jax.Array] = k1,
+) -> jax.Array:
+  """Charges each token for straying from the reference, as part of its reward.
+
+    reward_t - coefficient * estimate_t
+
+  (InstructGPT's form of RLHF, arXiv:2203.02155, section 3.5, eq. 2.) Advantages
+  and returns then carry the penalty to the tokens that led there, which a loss
+  of one token cannot. A gradient of log pi times a reward is unbiased with k1
+  already, so k1 is the one to take.
+
+  Args:
+    reward_BT: not read off the mask: put a reward that came after the last
+      trained token on that token.
+    log_ratio_BT: x = log pi - log ref, pi the policy that sampled.
+    mask_BT: bool, the trained tokens.
+    coefficient: in reward per nat; an array if it is adapted on the way.
+    estimator: k1, k2 or k3, or any function of x.
+
+  Returns:
+    reward_BT, a constant, 0 off the mask.
+  """
+  arrays = [reward_BT, log_ratio_BT, mask_BT]
+  chex.assert_rank(arrays, 2)
+  chex.assert_equal_shape(arrays)
+  chex.assert_type(mask_BT, bool)
+  penalty_BT = coefficient * estimator(widen(log_ratio_BT))
+  reward_BT = jnp.where(mask_BT, widen(reward_BT) - penalty_BT, 0)
+  return jax.lax.stop_gradient(reward_BT)

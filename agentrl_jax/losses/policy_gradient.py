@@ -2,16 +2,27 @@
 
 Each function maps [B, T] arrays to one [B, T] array and does nothing else: it
 neither masks, nor averages, nor reads a config. `reductions` turns the result
-into a number; `train.objective` picks which two to compose.
+into a number; the caller picks which two to compose.
+
+All take (log_ratio_BT, advantage_BT) first and plain numbers by keyword, so
+that one can stand in for another. Two need a third array to say what they mean:
+`cispo` the log-probabilities themselves, `decoupled_surrogate` a second ratio.
+
+Log-ratios are in nats and come from `ratios`, which zeroes them off the mask
+and bounds them on it: those of tokens from `log_ratio`, those of sequences
+(GSPO) from `sequence_log_ratio` or `gspo_token_log_ratio`. r = exp(log_ratio).
+Advantages are constants.
 
 Axes: B rows, T tokens. Entry [b, t] is about token t given tokens < t.
-Log-ratios are in nats and come from `ratios`, which zeroes them off the mask
-and bounds them on it.
 """
 
 import chex
 import jax
 import jax.numpy as jnp
+
+from agentrl_jax.losses.arguments import require, require_positive
+from agentrl_jax.losses.importance_weights import masked_weight
+from agentrl_jax.losses.precision import widen
 
 
 def reinforce(log_ratio_BT: jax.Array, advantage_BT: jax.Array) -> jax.Array:
@@ -19,11 +30,10 @@ def reinforce(log_ratio_BT: jax.Array, advantage_BT: jax.Array) -> jax.Array:
 
     loss = -r A          d loss / d log pi = -r A
 
-  with r = exp(log_ratio). On policy (r = 1) the gradient is that of
-  -A log pi (Williams, 1992). A is treated as a constant.
+  On policy (r = 1) the gradient is that of -A log pi (Williams, 1992).
   """
-  _check(log_ratio_BT, advantage_BT)
-  return -jnp.exp(log_ratio_BT) * jax.lax.stop_gradient(advantage_BT)
+  log_ratio_BT, advantage_BT = _inputs(log_ratio_BT, advantage_BT)
+  return -jnp.exp(log_ratio_BT) * advantage_BT
 
 
 def clipped_surrogate(
@@ -38,9 +48,8 @@ def clipped_surrogate(
 
     loss = -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)
 
-  with r = exp(log_ratio) and A the advantage. Equal bounds are PPO
-  (arXiv:1707.06347, eq. 7); a wider upper bound is the clip-higher of DAPO
-  (arXiv:2503.14476, section 3.1). With dual_clip = c,
+  Equal bounds are PPO (arXiv:1707.06347, eq. 7); a wider upper bound is the
+  clip-higher of DAPO (arXiv:2503.14476, section 3.1). With dual_clip = c,
 
     loss = min(loss, -c A)  where A < 0
 
@@ -49,21 +58,25 @@ def clipped_surrogate(
 
   The gradient is that of `reinforce` where neither bound binds, else 0:
   for A > 0 above 1 + clip_high, for A < 0 below 1 - clip_low and above c.
+  `diagnostics.clip_fractions` counts these.
 
   Args:
     log_ratio_BT: log pi(token) - log mu(token), differentiable through pi.
     advantage_BT: treated as a constant.
-    clip_low: in (0, 1).
+    clip_low: above 0 and at most 1, which leaves no lower bound.
     clip_high: positive.
-    dual_clip: above 1 + clip_high; None leaves bad tokens unbounded.
+    dual_clip: above 1; None leaves bad tokens unbounded.
 
   Returns:
     loss_BT, to be minimised.
+
+  Raises:
+    ValueError: a bound out of its range.
   """
-  _check(log_ratio_BT, advantage_BT)
-  advantage_BT = jax.lax.stop_gradient(advantage_BT)
+  check_clip(clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
+  log_ratio_BT, advantage_BT = _inputs(log_ratio_BT, advantage_BT)
   ratio_BT = jnp.exp(log_ratio_BT)
-  clipped_BT = jnp.clip(ratio_BT, 1 - clip_low, 1 + clip_high)
+  clipped_BT = _clip(ratio_BT, 1 - clip_low, 1 + clip_high)
   loss_BT = -jnp.minimum(ratio_BT * advantage_BT, clipped_BT * advantage_BT)
   if dual_clip is None:
     return loss_BT
@@ -71,6 +84,158 @@ def clipped_surrogate(
   return jnp.where(advantage_BT < 0, bounded_BT, loss_BT)
 
 
-def _check(log_ratio_BT: jax.Array, advantage_BT: jax.Array) -> None:
+def decoupled_surrogate(
+  log_ratio_BT: jax.Array,
+  advantage_BT: jax.Array,
+  proximal_log_ratio_BT: jax.Array,
+  *,
+  clip_low: float,
+  clip_high: float,
+  dual_clip: float | None = None,
+  weight_cap: float | None = None,
+) -> jax.Array:
+  """PPO that stays near a recent policy while data come from an older one.
+
+    loss = w * clipped_surrogate(pi / prox)          w = sg[prox / mu]
+
+  Clipping against mu would hold the policy back at what it was when a stale
+  token was sampled; against prox, the policy at the start of this update, it
+  bounds the step (arXiv:2110.00641; AReaL, arXiv:2505.24298, on its decoupled
+  objective). With weight_cap, tokens whose w is above it count nothing, as in
+  AReaL's code. For other corrections multiply `clipped_surrogate` by a weight
+  of `importance_weights`.
+
+  The gradient is w times that of `clipped_surrogate`; where nothing is clipped
+  that is the gradient of `reinforce` with r = pi / mu.
+
+  Args:
+    log_ratio_BT: log pi(token) - log prox(token), differentiable through pi.
+    advantage_BT: treated as a constant.
+    proximal_log_ratio_BT: log prox(token) - log mu(token); a constant.
+    clip_low, clip_high, dual_clip: as in `clipped_surrogate`, about pi / prox.
+    weight_cap: positive; None for no cap.
+  """
+  chex.assert_equal_shape([log_ratio_BT, proximal_log_ratio_BT])
+  loss_BT = clipped_surrogate(
+    log_ratio_BT,
+    advantage_BT,
+    clip_low=clip_low,
+    clip_high=clip_high,
+    dual_clip=dual_clip,
+  )
+  high = jnp.inf if weight_cap is None else weight_cap
+  return masked_weight(proximal_log_ratio_BT, low=0.0, high=high) * loss_BT
+
+
+def cispo(
+  log_ratio_BT: jax.Array,
+  advantage_BT: jax.Array,
+  policy_logprob_BT: jax.Array,
+  mask_BT: jax.Array,
+  *,
+  clip_low: float,
+  clip_high: float,
+) -> jax.Array:
+  """CISPO: the weight is clipped, and no token loses its gradient.
+
+    loss = -sg[clip(r, 1 - clip_low, 1 + clip_high)] A log pi
+    d loss / d log pi = -clip(r, 1 - clip_low, 1 + clip_high) A
+
+  (MiniMax-M1, arXiv:2506.13585, on CISPO.) Rare words on which a line of
+  thought turns are the first that `clipped_surrogate` drops; here they go on
+  learning at a bounded rate. The value means little (it moves with log pi);
+  watch the gradient.
+
+  Args:
+    log_ratio_BT: log pi(token) - log mu(token); only its value is used.
+    advantage_BT: treated as a constant.
+    policy_logprob_BT: log pi(token), differentiable; not read off the mask.
+    mask_BT: bool, the trained tokens.
+    clip_low: positive; 1 or more leaves no lower bound, as in the paper.
+    clip_high: positive.
+
+  Returns:
+    loss_BT, 0 off the mask where advantages are finite.
+
+  Raises:
+    ValueError: a bound that is not positive.
+  """
+  require_positive("clip_low", clip_low)
+  require_positive("clip_high", clip_high)
+  log_ratio_BT, advantage_BT = _inputs(log_ratio_BT, advantage_BT)
+  chex.assert_equal_shape([log_ratio_BT, policy_logprob_BT, mask_BT])
+  chex.assert_type(mask_BT, bool)
+  weight_BT = jax.lax.stop_gradient(
+    _clip(jnp.exp(log_ratio_BT), 1 - clip_low, 1 + clip_high)
+  )
+  logprob_BT = jnp.where(mask_BT, widen(policy_logprob_BT), 0)
+  return -weight_BT * advantage_BT * logprob_BT
+
+
+def sapo(
+  log_ratio_BT: jax.Array,
+  advantage_BT: jax.Array,
+  *,
+  tau_positive: float = 1.0,
+  tau_negative: float = 1.05,
+) -> jax.Array:
+  """SAPO: a soft gate in the place of a clip.
+
+    loss = -(4 / tau) p A          p = sigmoid(tau (r - 1))
+    d loss / d log pi = -4 p (1 - p) r A
+
+  with tau = tau_positive where A > 0, else tau_negative (arXiv:2511.20347). On
+  policy the gradient is that of `reinforce`; away from it the gate closes
+  smoothly on both sides, faster for a greater tau. Bad tokens get the greater
+  one, since pushing them down raises a whole vocabulary of others.
+
+  Args:
+    log_ratio_BT: log pi(token) - log mu(token), differentiable through pi.
+    advantage_BT: treated as a constant.
+    tau_positive, tau_negative: temperatures, positive; defaults as published.
+
+  Raises:
+    ValueError: a temperature that is not positive.
+  """
+  require_positive("tau_positive", tau_positive)
+  require_positive("tau_negative", tau_negative)
+  log_ratio_BT, advantage_BT = _inputs(log_ratio_BT, advantage_BT)
+  tau_BT = jnp.where(advantage_BT > 0, tau_positive, tau_negative)
+  gate_BT = jax.nn.sigmoid(tau_BT * jnp.expm1(log_ratio_BT))
+  return -(4 / tau_BT) * gate_BT * advantage_BT
+
+
+def check_clip(
+  *, clip_low: float, clip_high: float, dual_clip: float | None = None
+) -> None:
+  """Raises a ValueError unless the bounds of `clipped_surrogate` make sense."""
+  require(
+    "clip_low",
+    clip_low,
+    "above 0 and at most 1: it is the share of its probability that a bad "
+    "token may lose before its gradient stops",
+    lambda x: 0 < x <= 1,
+  )
+  require_positive("clip_high", clip_high)
+  require(
+    "dual_clip",
+    dual_clip,
+    "above 1: it bounds ratios of bad tokens that became likelier; pass None "
+    "to leave them unbounded",
+    lambda x: x > 1,
+  )
+
+
+def _clip(x_BT: jax.Array, low: float, high: float) -> jax.Array:
+  # Not jnp.clip, which passes half a gradient on at the very bound.
+  held_BT = jnp.where(x_BT > high, high, x_BT)
+  return jnp.where(held_BT < low, low, held_BT)
+
+
+def _inputs(
+  log_ratio_BT: jax.Array, advantage_BT: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Both checked and in full precision, the advantage as a constant."""
   chex.assert_rank([log_ratio_BT, advantage_BT], 2)
   chex.assert_equal_shape([log_ratio_BT, advantage_BT])
+  return widen(log_ratio_BT), jax.lax.stop_gradient(widen(advantage_BT))

@@ -3,8 +3,11 @@
 The choice of reduction decides which token weighs how much. None of them reads
 x off the mask, where it may be NaN, in value or gradient.
 
-Axes: B rows, T tokens, S segments of a row. A row is one sequence, or several
-packed end to end.
+A row is one sequence, or several packed end to end; then `segment_BT` names the
+sequence of each token, as `segments` describes. A sequence without a trained
+token is not counted.
+
+Axes: B rows, T tokens, S segments of a row, I tasks, P pairs.
 """
 
 import dataclasses
@@ -13,6 +16,10 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
+
+from agentrl_jax.losses.arguments import require_positive
+from agentrl_jax.losses.precision import widen
+from agentrl_jax.losses.segments import segment_totals
 
 
 @functools.partial(
@@ -47,10 +54,79 @@ def token_mean(x_BT: jax.Array, mask_BT: jax.Array) -> Mean:
 
     sum_bt m x / sum_bt m
 
-  DAPO's token-level loss (arXiv:2503.14476, section 3.3) and AgentRL's default.
+  DAPO's token-level loss (arXiv:2503.14476, section 3.3) and AgentRL's default;
+  verl's token-mean, and its token-sum by `.total`.
   """
   _check(x_BT, mask_BT)
-  return Mean(_sum(x_BT, mask_BT), jnp.sum(mask_BT))
+  return Mean(jnp.sum(widen(x_BT), where=mask_BT), jnp.sum(mask_BT))
+
+
+def weighted_mean(
+  x_BT: jax.Array, mask_BT: jax.Array, weight_BT: jax.Array
+) -> Mean:
+  """Every trained token weighs what it is told to.
+
+    sum_bt m w x / sum_bt m w
+
+  Adds exactly over micro-batches if the weights were made from the global
+  batch, as by `task_weights`. Not for importance weights, which belong in x:
+  here they would divide as well, and a task that they shrink would not shrink.
+
+  Args:
+    x_BT: per token.
+    mask_BT: bool, the trained tokens.
+    weight_BT: not negative; a constant, not read off the mask.
+  """
+  _check(x_BT, mask_BT)
+  chex.assert_equal_shape([x_BT, weight_BT])
+  weight_BT = jnp.where(mask_BT, widen(weight_BT), 0)
+  weight_BT = jax.lax.stop_gradient(weight_BT)
+  x_BT = jnp.where(mask_BT, widen(x_BT), 0)
+  return Mean(jnp.sum(weight_BT * x_BT), jnp.sum(weight_BT))
+
+
+def task_weights(
+  task_BT: jax.Array,
+  mask_BT: jax.Array,
+  *,
+  num_tasks: int,
+  share_I: jax.Array | None = None,
+) -> jax.Array:
+  """Weights that give each task its share of the loss, however long it talks.
+
+    w = (s_i / n_i) * sum_j n_j / sum_j s_j
+
+  for a token of task i, with n_i the task's trained tokens in the batch; the
+  sums run over tasks that have any, so the share of an absent task goes to the
+  others in proportion. The weights average 1 over the trained tokens, hence
+  `weighted_mean(x, mask, w)` is the mean over tasks, weighted by share, of
+  each task's `token_mean`.
+
+  The counts belong to the global batch: make the weights before it is cut.
+
+  Args:
+    task_BT: integers in [0, num_tasks), others give NaN; any value off the
+      mask.
+    mask_BT: bool, the trained tokens.
+    num_tasks: I, fixed when compiled; tasks may be absent from a batch.
+    share_I: not negative, of any sum; None for equal shares.
+
+  Returns:
+    weight_BT, a constant, 0 off the mask.
+  """
+  _check(task_BT, mask_BT)
+  share_I = jnp.ones(num_tasks) if share_I is None else widen(share_I)
+  chex.assert_shape(share_I, (num_tasks,))
+  # A comparison and a sum, not a scatter: few tasks, many tokens, any sharding.
+  tasks_I11 = jnp.arange(num_tasks)[:, None, None]
+  count_I = jnp.sum((task_BT[None] == tasks_I11) & mask_BT[None], axis=(1, 2))
+  present_share = jnp.sum(share_I, where=count_I > 0)
+  scale = jnp.sum(mask_BT) / jnp.where(present_share > 0, present_share, 1)
+  weight_I = scale * share_I / jnp.maximum(count_I, 1)
+  weight_BT = weight_I.at[task_BT].get(
+    mode="fill", fill_value=jnp.nan, wrap_negative_indices=False
+  )
+  return jax.lax.stop_gradient(jnp.where(mask_BT, weight_BT, 0))
 
 
 def sequence_mean(x_BT: jax.Array, mask_BT: jax.Array) -> Mean:
@@ -58,20 +134,16 @@ def sequence_mean(x_BT: jax.Array, mask_BT: jax.Array) -> Mean:
 
     mean_b (sum_t m x / sum_t m)
 
-  GRPO's (arXiv:2402.03300, eq. 3). If rows are packed, use `segment_mean`.
+  GRPO's (arXiv:2402.03300, eq. 3), and verl's seq-mean-token-mean. If rows are
+  packed, use `segment_mean`.
   """
-  _check(x_BT, mask_BT)
-  length_B = jnp.sum(mask_BT, axis=1)
-  total_B = _sum(x_BT, mask_BT, axis=1)
-  return Mean(
-    jnp.sum(total_B / jnp.maximum(length_B, 1)), jnp.sum(length_B > 0)
-  )
+  return segment_mean(x_BT, mask_BT, None, 1)
 
 
 def segment_mean(
   x_BT: jax.Array,
   mask_BT: jax.Array,
-  segment_BT: jax.Array,
+  segment_BT: jax.Array | None,
   num_segments: int,
 ) -> Mean:
   """`sequence_mean` for packed rows: every segment weighs the same.
@@ -86,11 +158,26 @@ def segment_mean(
       counted.
     num_segments: at most so many per row.
   """
-  _check(x_BT, mask_BT)
-  total_BS, length_BS = _per_segment(x_BT, mask_BT, segment_BT, num_segments)
+  total_BS, length_BS = segment_totals(x_BT, mask_BT, segment_BT, num_segments)
   return Mean(
     jnp.sum(total_BS / jnp.maximum(length_BS, 1)), jnp.sum(length_BS > 0)
   )
+
+
+def sequence_sum_mean(
+  x_BT: jax.Array,
+  mask_BT: jax.Array,
+  segment_BT: jax.Array | None = None,
+  num_segments: int = 1,
+) -> Mean:
+  """The mean over sequences of the sums over their tokens.
+
+    mean over sequences of sum_t m x
+
+  The objective as theory has it: the expected return of a whole sequence, and
+  its gradient, which grows with length. verl's seq-mean-token-sum.
+  """
+  return fixed_length_mean(x_BT, mask_BT, segment_BT, num_segments, length=1)
 
 
 def fixed_length_mean(
@@ -99,7 +186,7 @@ def fixed_length_mean(
   segment_BT: jax.Array | None = None,
   num_segments: int = 1,
   *,
-  length: int,
+  length: float,
 ) -> Mean:
   """Every token weighs the same, and no more in a batch of short answers.
 
@@ -109,37 +196,22 @@ def fixed_length_mean(
   given. The divisor is a constant, such as the longest answer allowed, so that
   neither a sequence's own length (as in `sequence_mean`) nor its neighbours'
   (as in `token_mean`) changes the weight of a token: Dr. GRPO
-  (arXiv:2503.20783, section 3.1).
+  (arXiv:2503.20783, section 3.1), and verl's seq-mean-token-sum-norm.
+
+  Raises:
+    ValueError: a length that is not positive.
   """
-  _check(x_BT, mask_BT)
-  if segment_BT is None:
-    segment_BT = jnp.zeros(mask_BT.shape, jnp.int32)
-  total_BS, length_BS = _per_segment(x_BT, mask_BT, segment_BT, num_segments)
+  require_positive("length", length)
+  total_BS, length_BS = segment_totals(x_BT, mask_BT, segment_BT, num_segments)
   return Mean(jnp.sum(total_BS) / length, jnp.sum(length_BS > 0))
 
 
-def _per_segment(
-  x_BT: jax.Array,
-  mask_BT: jax.Array,
-  segment_BT: jax.Array,
-  num_segments: int,
-) -> tuple[jax.Array, jax.Array]:
-  """Total and number of the trained tokens of each (row, segment)."""
-  chex.assert_equal_shape([x_BT, segment_BT])
-  segment_sum = jax.vmap(
-    functools.partial(jax.ops.segment_sum, num_segments=num_segments)
-  )
-  masked_BT = jnp.where(mask_BT, x_BT, 0).astype(jnp.float32)
-  return (
-    segment_sum(masked_BT, segment_BT),
-    segment_sum(mask_BT.astype(jnp.int32), segment_BT),
-  )
-
-
-def _sum(
-  x_BT: jax.Array, mask_BT: jax.Array, axis: int | None = None
-) -> jax.Array:
-  return jnp.sum(x_BT, axis=axis, where=mask_BT, dtype=jnp.float32)
+def pair_mean(x_P: jax.Array, valid_P: jax.Array) -> Mean:
+  """Every valid pair weighs the same, or whatever else x has one of."""
+  chex.assert_rank([x_P, valid_P], 1)
+  chex.assert_equal_shape([x_P, valid_P])
+  chex.assert_type(valid_P, bool)
+  return Mean(jnp.sum(widen(x_P), where=valid_P), jnp.sum(valid_P))
 
 
 def _check(x_BT: jax.Array, mask_BT: jax.Array) -> None:

@@ -8,6 +8,8 @@ Axes: B rows, T tokens. Entry [b, t] is about token t given tokens < t.
 import chex
 import jax
 
+from agentrl_jax.losses.precision import widen
+
 
 def negative_log_likelihood(logprob_BT: jax.Array) -> jax.Array:
   """-log pi(token): what behaviour cloning minimises, in nats.
@@ -18,4 +20,4 @@ def negative_log_likelihood(logprob_BT: jax.Array) -> jax.Array:
   imitation treats each of the expert's tokens as a token that paid off.
   """
   chex.assert_rank(logprob_BT, 2)
-  return -logprob_BT
+  return -widen(logprob_BT)

@@ -1,0 +1,27 @@
+"""Refuses settings that cannot be meant, before anything is compiled."""
+
+import numbers
+from collections.abc import Callable
+
+
+def require(
+  name: str, value: object, allowed: str, holds: Callable[[float], bool]
+) -> None:
+  """Raises a ValueError that says what was found and what is allowed.
+
+  Plain numbers only: a traced value has nothing to look at yet, so schedules
+  may be passed as arrays, and are trusted.
+
+  Args:
+    name: of the argument.
+    value: what was passed for it.
+    allowed: completes "... must be", and may go on to say what to do.
+    holds: whether a number is allowed; NaN should not be.
+  """
+  if isinstance(value, numbers.Real) and not holds(float(value)):
+    raise ValueError(f"{name}={value} must be {allowed}")
+
+
+def require_positive(name: str, value: object) -> None:
+  """`require` of a number above 0."""
+  require(name, value, "positive", lambda x: x > 0)
