@@ -1,0 +1,192 @@
+"""What to watch: how stale the data are, and what the clip stops.
+
+All are constants, and add up over micro-batches and shards.
+
+Axes: B rows, T tokens, Z versions.
+"""
+
+import dataclasses
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.losses.kl import k1, k3
+from agentrl_jax.losses.policy_gradient import check_clip
+from agentrl_jax.losses.precision import widen
+from agentrl_jax.losses.reductions import Mean, token_mean
+
+
+@functools.partial(
+  jax.tree_util.register_dataclass,
+  data_fields=["count_Z", "weight_Z", "square_Z", "k1_Z", "k3_Z"],
+  meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True)
+class RatioMoments:
+  """Sums over the tokens of each version that sampled: counts, weights, KL."""
+
+  count_Z: jax.Array  # tokens
+  weight_Z: jax.Array  # sum of weights
+  square_Z: jax.Array  # sum of their squares
+  k1_Z: jax.Array  # sum of estimates of KL(mu || pi)
+  k3_Z: jax.Array  # likewise, never negative
+
+  def __add__(self, other: "RatioMoments") -> "RatioMoments":
+    return jax.tree.map(jnp.add, self, other)
+
+  def all_versions(self) -> "RatioMoments":
+    """The same, without telling versions apart: Z = 1."""
+    return jax.tree.map(lambda x_Z: jnp.sum(x_Z, keepdims=True), self)
+
+  def share(self) -> jax.Array:
+    """share_Z: how much of the data each version sampled."""
+    return self.count_Z / jnp.maximum(jnp.sum(self.count_Z), 1)
+
+  def effective_sample_size(self) -> jax.Array:
+    """(sum w)^2 / (n sum w^2): as many equal weights tell as much, of n.
+
+    1 on policy, 1 / n if one token outweighs all; 0 for a version without
+    tokens (or weights).
+    """
+    return _divide(
+      jnp.square(self.weight_Z) / jnp.maximum(self.count_Z, 1), self.square_Z
+    )
+
+  def mean_weight(self) -> jax.Array:
+    """1, in expectation, for untouched ratios; less the more is cut off."""
+    return _divide(self.weight_Z, self.count_Z)
+
+  def kl(self) -> jax.Array:
+    """KL(mu || pi) in nats per token, from k3: never negative, calm."""
+    return _divide(self.k3_Z, self.count_Z)
+
+  def kl_k1(self) -> jax.Array:
+    """The same from k1: the mean of log mu - log pi; noisy (verl's ppo_kl)."""
+    return _divide(self.k1_Z, self.count_Z)
+
+
+def ratio_moments(
+  log_ratio_BT: jax.Array,
+  mask_BT: jax.Array,
+  version_BT: jax.Array | None = None,
+  num_versions: int = 1,
+  *,
+  weight_BT: jax.Array | None = None,
+) -> RatioMoments:
+  """Measures how far the policy is from each version that sampled its data.
+
+  A token that the importance weights all but ignore was sampled for nothing:
+  the effective sample size says what share was not. The divergence is from the
+  sampler to the policy, since the tokens are the sampler's:
+
+    KL(mu || pi) = E_mu[-x] = E_mu[exp(x) - 1 - x]
+
+  Args:
+    log_ratio_BT: x = log pi - log mu, from `ratios.log_ratio`.
+    mask_BT: bool, the trained tokens.
+    version_BT: integers, such as the age of the version in updates; a token
+      with one outside [0, num_versions) is not counted. None for one version.
+    num_versions: Z, fixed when compiled.
+    weight_BT: the weights in use, if truncated or masked; exp(x) if None.
+
+  Returns:
+    RatioMoments, to add up and ask.
+  """
+  chex.assert_rank([log_ratio_BT, mask_BT], 2)
+  chex.assert_equal_shape([log_ratio_BT, mask_BT])
+  chex.assert_type(mask_BT, bool)
+  if version_BT is None:
+    version_BT = jnp.zeros(mask_BT.shape, jnp.int32)
+  chex.assert_equal_shape([mask_BT, version_BT])
+  x_BT = _known(log_ratio_BT, mask_BT)
+  weight_BT = jnp.exp(x_BT) if weight_BT is None else _known(weight_BT, mask_BT)
+  # A comparison and a sum, not a scatter: few versions, any sharding.
+  versions_Z11 = jnp.arange(num_versions)[:, None, None]
+  member_ZBT = (version_BT[None] == versions_Z11) & mask_BT[None]
+
+  def per_version(y_BT: jax.Array) -> jax.Array:
+    return jnp.sum(y_BT[None], axis=(1, 2), where=member_ZBT)
+
+  return RatioMoments(
+    count_Z=jnp.sum(member_ZBT, axis=(1, 2)),
+    weight_Z=per_version(weight_BT),
+    square_Z=per_version(jnp.square(weight_BT)),
+    k1_Z=per_version(k1(-x_BT)),
+    k3_Z=per_version(k3(-x_BT)),
+  )
+
+
+def clip_fractions(
+  log_ratio_BT: jax.Array,
+  advantage_BT: jax.Array,
+  mask_BT: jax.Array,
+  *,
+  clip_low: float,
+  clip_high: float,
+  dual_clip: float | None = None,
+) -> dict[str, Mean]:
+  """The shares of tokens whose gradient `clipped_surrogate` stops, by reason.
+
+    above   A > 0 and r > 1 + clip_high     good tokens that rose enough
+    below   A < 0 and r < 1 - clip_low      bad tokens that fell enough
+    dual    A < 0 and r > dual_clip         bad tokens that rose too far
+
+  above + below is verl's pg_clipfrac, dual its pg_clipfrac_lower.
+  """
+  check_clip(clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
+  chex.assert_equal_shape([log_ratio_BT, advantage_BT, mask_BT])
+  ratio_BT = jnp.exp(_known(log_ratio_BT, mask_BT))
+  advantage_BT = _known(advantage_BT, mask_BT)
+  highest = jnp.inf if dual_clip is None else dual_clip
+  stopped = {
+    "above": (advantage_BT > 0) & (ratio_BT > 1 + clip_high),
+    "below": (advantage_BT < 0) & (ratio_BT < 1 - clip_low),
+    "dual": (advantage_BT < 0) & (ratio_BT > highest),
+  }
+  return {name: token_mean(x_BT, mask_BT) for name, x_BT in stopped.items()}
+
+
+@functools.partial(
+  jax.tree_util.register_dataclass,
+  data_fields=["low", "high"],
+  meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True)
+class Extremes:
+  """The least and the greatest; of nothing, +inf and -inf."""
+
+  low: jax.Array  # []
+  high: jax.Array  # []
+
+  def __add__(self, other: "Extremes") -> "Extremes":
+    return Extremes(
+      jnp.minimum(self.low, other.low), jnp.maximum(self.high, other.high)
+    )
+
+
+def extremes(x_BT: jax.Array, mask_BT: jax.Array) -> Extremes:
+  """The least and the greatest x on the mask, such as of log-ratios.
+
+  One log-ratio of 15 among a million is a fault of sampler or learner that no
+  mean shows. A NaN on the mask is both.
+  """
+  chex.assert_rank([x_BT, mask_BT], 2)
+  chex.assert_equal_shape([x_BT, mask_BT])
+  chex.assert_type(mask_BT, bool)
+  x_BT = _known(x_BT, mask_BT)
+  return Extremes(
+    jnp.min(x_BT, where=mask_BT, initial=jnp.inf),
+    jnp.max(x_BT, where=mask_BT, initial=-jnp.inf),
+  )
+
+
+def _known(x_BT: jax.Array, mask_BT: jax.Array) -> jax.Array:
+  """A constant in full precision, 0 off the mask."""
+  return jax.lax.stop_gradient(jnp.where(mask_BT, widen(x_BT), 0))
+
+
+def _divide(x_Z: jax.Array, y_Z: jax.Array) -> jax.Array:
+  """x / y, and 0 where y is 0."""
+  return jnp.where(y_Z != 0, x_Z / jnp.where(y_Z != 0, y_Z, 1), 0)
