@@ -10,12 +10,8 @@ Needs jax and chex, and nothing else of this framework. The way through:
 `docs/losses.md` lists every function with its equation and its use.
 """
 
-from agentrl_jax.losses.advantages import (
-  group_advantage,
-  group_has_signal,
-  task_normalise,
-  task_normalise_weighted,
-)
+from agentrl_jax.losses.group_advantages import group_advantage
+from agentrl_jax.losses.group_filters import group_has_signal
 from agentrl_jax.losses.kl import k1, k2, k3
 from agentrl_jax.losses.logprobs import (
   chunked_token_logprob,
@@ -32,6 +28,10 @@ from agentrl_jax.losses.reductions import (
   token_mean,
 )
 from agentrl_jax.losses.supervised import negative_log_likelihood
+from agentrl_jax.losses.task_normalisation import (
+  task_normalise,
+  task_normalise_weighted,
+)
 from agentrl_jax.losses.trained_logprobs import trained_token_logprob
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Tests of the part of `losses.advantages` that compares within groups."""
+"""Tests of `losses.group_advantages`: attempts against their siblings."""
 
 import functools
 
@@ -9,7 +9,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import advantages
+from agentrl_jax.losses import group_advantages as advantages
 from tests.reference import advantages as reference
 
 few_examples = hypothesis.settings(
@@ -173,40 +173,6 @@ class GroupAdvantageTest(chex.TestCase):
         advantages.group_advantage(
           jnp.zeros(3), jnp.zeros(3, int), num_groups=1, valid_N=valid_N
         )
-
-
-class GroupHasSignalTest(chex.TestCase):
-  @chex.variants(with_jit=True, without_jit=True)
-  def test_matches_reference(self):
-    has_signal = self.variant(
-      functools.partial(advantages.group_has_signal, num_groups=6)
-    )
-    for seed in range(5):
-      reward_N, group_N, valid_N = _groups(seed, num_trajectories=10)
-      np.testing.assert_array_equal(
-        has_signal(reward_N, group_N, valid_N=valid_N),
-        reference.group_has_signal(reward_N, group_N, 6, valid_N),
-      )
-
-  def test_alone_empty_equal_and_unequal(self):
-    signal_M = advantages.group_has_signal(
-      jnp.array([1.0, 0.3, 0.3, 1.0, 0.0, 0.0]),
-      jnp.array([0, 2, 2, 3, 3, 4]),
-      5,
-      jnp.ones(6, bool),
-    )
-    np.testing.assert_array_equal(signal_M, [False, False, False, True, False])
-
-  @few_examples
-  @hypothesis.given(seed=st.integers(0, 999))
-  def test_is_where_some_advantage_of_a_real_group_is_not_zero(self, seed):
-    reward_N, group_N, valid_N = _groups(seed)
-    advantage_N = np.asarray(_advantage(reward_N, group_N, valid_N))
-    signal_M = advantages.group_has_signal(reward_N, group_N, 6, valid_N)
-    for group in range(6):
-      members = advantage_N[(group_N == group) & valid_N]
-      if len(members) > 1:
-        self.assertEqual(bool(signal_M[group]), bool(members.any()))
 
 
 if __name__ == "__main__":

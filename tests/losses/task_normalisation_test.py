@@ -1,4 +1,4 @@
-"""Tests of the part of `losses.advantages` that normalises tasks."""
+"""Tests of `losses.task_normalisation`: every task in its own units."""
 
 import functools
 
@@ -9,7 +9,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import advantages
+from agentrl_jax.losses import task_normalisation
 from tests.reference import advantages as reference
 
 few_examples = hypothesis.settings(
@@ -43,7 +43,9 @@ def _tokens(seed: int):
 
 
 def _normalise(*inputs, **settings):
-  return advantages.task_normalise(*inputs, num_tasks=NUM_TASKS, **settings)
+  return task_normalisation.task_normalise(
+    *inputs, num_tasks=NUM_TASKS, **settings
+  )
 
 
 class TaskNormaliseTest(chex.TestCase):
@@ -174,7 +176,9 @@ class TaskNormaliseWeightedTest(chex.TestCase):
     )
     weighted = self.variant(
       functools.partial(
-        advantages.task_normalise_weighted, num_tasks=NUM_TASKS, **settings
+        task_normalisation.task_normalise_weighted,
+        num_tasks=NUM_TASKS,
+        **settings,
       )
     )
     normalised_N = np.asarray(
@@ -188,7 +192,7 @@ class TaskNormaliseWeightedTest(chex.TestCase):
     np.testing.assert_array_equal(normalised_N[~counted_N], 0)
 
   def test_long_trajectories_weigh_more(self):
-    normalised_N = advantages.task_normalise_weighted(
+    normalised_N = task_normalisation.task_normalise_weighted(
       jnp.array([1.0, 0.0]),
       jnp.array([0, 0]),
       jnp.array([3, 1]),
@@ -200,7 +204,7 @@ class TaskNormaliseWeightedTest(chex.TestCase):
 
   def test_refuses_other_lengths(self):
     with self.assertRaises(AssertionError):
-      advantages.task_normalise_weighted(
+      task_normalisation.task_normalise_weighted(
         jnp.zeros(2),
         jnp.zeros(2, int),
         jnp.ones(3, int),

@@ -1,0 +1,148 @@
+"""How an attempt compares with the other attempts at its task.
+
+Attempts that are not valid (padding, or lost to a fault of ours) are as if
+never made: they count nowhere and get 0. Rewards are constants: no gradient
+passes through an advantage. A group without variance has no lesson in it and
+gets exactly 0, not rounding errors divided by epsilon. Ids out of range give
+NaN, where they could otherwise pass unnoticed.
+
+Axes: N trajectories (those of a group need not be neighbours), M groups.
+Call these on the global batch, before cutting it into micro-batches.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.losses.group_statistics import (
+  check_attempts,
+  constant_rewards,
+  group_statistics,
+)
+from agentrl_jax.losses.tables import look_up
+
+
+def group_advantage(
+  reward_N: jax.Array,
+  group_N: jax.Array,
+  *,
+  num_groups: int,
+  valid_N: jax.Array,
+  scale_by_std: bool = True,
+  ddof: int = 1,
+  epsilon: float = 1e-6,
+) -> jax.Array:
+  """How far an attempt is above the mean of its group.
+
+    A_n = (r_n - mean_G r) / (std_G r + epsilon)
+
+  (GRPO, arXiv:2402.03300, section 4.1.2); without the divisor if not
+  `scale_by_std` (Dr. GRPO, arXiv:2503.20783). Groups may differ in size. A
+  group of one has nothing to compare with and keeps its reward, as if mean
+  were 0 and std 1 (AgentRL); one whose rewards are all equal gets 0.
+
+  Args:
+    reward_N: one per trajectory; not read where invalid.
+    group_N: integers in [0, num_groups).
+    num_groups: M, fixed when compiled; groups may be empty.
+    valid_N: bool.
+    scale_by_std: whether to divide.
+    ddof: 1 divides the sum of squares by n - 1 (AgentRL), 0 by n.
+    epsilon: keeps the quotient finite.
+
+  Raises:
+    ValueError: if `ddof` is neither 0 nor 1.
+  """
+  if ddof not in (0, 1):
+    raise ValueError(
+      f"ddof is {ddof}, but a group's variance is divided by n (ddof=0) or "
+      "n - 1 (ddof=1)"
+    )
+  check_attempts(reward_N, group_N, valid_N)
+  group = group_statistics(reward_N, group_N, num_groups, valid_N, ddof=ddof)
+  reward_N = constant_rewards(reward_N, valid_N)
+  deviation_N = reward_N - look_up(group.mean_M, group_N)
+  scale_N = look_up(group.std_M, group_N) + epsilon if scale_by_std else 1.0
+  # 0 stays 0, whatever it is divided by: a constant group has a std of 0.
+  advantage_N = jnp.where(deviation_N == 0, 0, deviation_N / scale_N)
+  alone_scale = 1.0 + epsilon if scale_by_std else 1.0
+  alone_N = look_up(group.size_M, group_N) == 1
+  advantage_N = jnp.where(alone_N, reward_N / alone_scale, advantage_N)
+  return jnp.where(valid_N, advantage_N, 0)
+
+
+def leave_one_out_advantage(
+  reward_N: jax.Array,
+  group_N: jax.Array,
+  *,
+  num_groups: int,
+  valid_N: jax.Array,
+) -> jax.Array:
+  """How far an attempt is above the mean of the others: RLOO.
+
+    A_n = r_n - mean_{m in G, m != n} r_m = n_G / (n_G - 1) (r_n - mean_G r)
+
+  (arXiv:2402.14740; Kool et al., 2019.) The baseline does not depend on the
+  attempt itself, so the gradient stays unbiased, which it does not with GRPO's
+  mean and std. By the second form it is `group_advantage(scale_by_std=False)`
+  in units that depend on how many attempts came back. A group of one keeps its
+  reward.
+
+  Args:
+    reward_N, group_N, num_groups, valid_N: as in `group_advantage`.
+  """
+  check_attempts(reward_N, group_N, valid_N)
+  group = group_statistics(reward_N, group_N, num_groups, valid_N)
+  reward_N = constant_rewards(reward_N, valid_N)
+  size_N = look_up(group.size_M, group_N)
+  deviation_N = reward_N - look_up(group.mean_M, group_N)
+  # The comparison must be `== 1`, as a size of NaN is to stay NaN.
+  alone_N = size_N == 1
+  others_N = jnp.where(alone_N, 1, size_N - 1)
+  advantage_N = deviation_N * size_N / others_N
+  return jnp.where(valid_N, jnp.where(alone_N, reward_N, advantage_N), 0)
+
+
+def best_of_group_advantage(
+  reward_N: jax.Array,
+  group_N: jax.Array,
+  *,
+  num_groups: int,
+  valid_N: jax.Array,
+  scale_by_std: bool = True,
+  epsilon: float = 1e-6,
+) -> jax.Array:
+  """By how much the best attempt beats the second best; 0 for all others.
+
+    A_n = (r_n - max_{m != n} r_m) / (std_G r + epsilon)  if r_n is the largest
+
+  What the group's best reward owes to attempt n, hence the leave-one-out
+  advantage of the best of all n_G attempts (arXiv:2503.19595); without the
+  divisor, unbiased for that objective and the same as
+  `max_at_k_advantage(k=n_G)`. Where two share the first place, neither was
+  needed and both get 0. So does a group of one, in which nothing was beaten.
+
+  Args:
+    reward_N, group_N, num_groups, valid_N: as in `group_advantage`.
+    scale_by_std: whether to divide by the unbiased std, as verl does.
+    epsilon: keeps the quotient finite.
+  """
+  check_attempts(reward_N, group_N, valid_N)
+  group = group_statistics(reward_N, group_N, num_groups, valid_N)
+  reward_N = constant_rewards(reward_N, valid_N)
+  high_N = look_up(group.high_M, group_N)
+  best_N = valid_N & (reward_N == high_N)
+  num_best_M = jax.ops.segment_sum(
+    best_N.astype(jnp.int32), group_N, num_groups
+  )
+  second_M = jax.ops.segment_max(
+    jnp.where(valid_N & ~best_N, reward_N, -jnp.inf), group_N, num_groups
+  )
+  beats_M = (num_best_M == 1) & (group.size_M > 1)
+  lead_M = jnp.where(beats_M, group.high_M - second_M, 0)
+  if scale_by_std:
+    lead_M = jnp.where(lead_M == 0, 0, lead_M / (group.std_M + epsilon))
+  advantage_N = jnp.where(best_N, look_up(lead_M, group_N), 0)
+  # A broken reward compares with nothing and would pass as beaten.
+  mean_N = look_up(group.mean_M, group_N)
+  advantage_N = jnp.where(jnp.isnan(mean_N), mean_N, advantage_N)
+  return jnp.where(valid_N, advantage_N, 0)

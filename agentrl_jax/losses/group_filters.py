@@ -1,0 +1,193 @@
+"""Which groups are worth training on.
+
+A filter says so per group. To leave the others out of everything that follows,
+mark their attempts as not valid, in one line:
+
+  valid_N = valid_N & keep_M[group_N]
+
+A group without valid attempts is never kept. One with a reward of NaN always
+is, so that the NaN is met later and not filtered away with its cause. Ties go
+to the group with the lower id.
+
+Axes: N trajectories (those of a group need not be neighbours), M groups.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.losses.arguments import require
+from agentrl_jax.losses.fractions import require_fraction
+from agentrl_jax.losses.group_statistics import (
+  GroupStatistics,
+  check_attempts,
+  group_statistics,
+)
+
+
+def group_has_signal(
+  reward_N: jax.Array,
+  group_N: jax.Array,
+  num_groups: int,
+  valid_N: jax.Array,
+) -> jax.Array:
+  """Whether some of a group's attempts did better than others.
+
+  Groups where all succeed or all fail teach nothing by comparison, and dynamic
+  sampling leaves them out (DAPO, arXiv:2503.14476, section 3.2). Of groups
+  with two or more members, those without signal are just those whose
+  `group_advantage` is all 0. A group of one, or none, has no signal.
+
+  Returns:
+    signal_M, bool.
+  """
+  check_attempts(reward_N, group_N, valid_N)
+  group = group_statistics(reward_N, group_N, num_groups, valid_N)
+  return group.low_M < group.high_M
+
+
+def group_std(
+  reward_N: jax.Array,
+  group_N: jax.Array,
+  *,
+  num_groups: int,
+  valid_N: jax.Array,
+  ddof: int = 1,
+) -> jax.Array:
+  """The spread of each group's rewards: how much there is to compare.
+
+    std_G r = sqrt(sum (r - mean_G r)^2 / (n_G - ddof))
+
+  Exactly 0 where all rewards are equal, and in groups of one or none.
+
+  Args:
+    reward_N, group_N, num_groups, valid_N, ddof: as in `group_advantage`.
+
+  Returns:
+    std_M.
+  """
+  check_attempts(reward_N, group_N, valid_N)
+  return group_statistics(
+    reward_N, group_N, num_groups, valid_N, ddof=ddof
+  ).std_M
+
+
+def keep_groups_above(
+  reward_N: jax.Array,
+  group_N: jax.Array,
+  *,
+  num_groups: int,
+  valid_N: jax.Array,
+  threshold: float | jax.Array = 0.0,
+) -> jax.Array:
+  """Keeps the groups whose rewards have a std above a threshold.
+
+  With 0 it is `group_has_signal`. The std is the unbiased one.
+
+  Args:
+    reward_N, group_N, num_groups, valid_N: as in `group_advantage`.
+    threshold: from 0, in units of reward.
+
+  Returns:
+    keep_M, bool.
+
+  Raises:
+    ValueError: if `threshold` is a negative number.
+  """
+  require("threshold", threshold, "0 or positive", lambda x: x >= 0)
+  group = _measure(reward_N, group_N, num_groups, valid_N)
+  return (group.std_M > threshold) | jnp.isnan(group.std_M)
+
+
+def keep_top_groups(
+  reward_N: jax.Array,
+  group_N: jax.Array,
+  *,
+  num_groups: int,
+  valid_N: jax.Array,
+  share: float | jax.Array,
+) -> jax.Array:
+  """Keeps a share of the groups: those whose rewards have the largest std.
+
+  Of the groups with valid attempts, `share` of them rounded down, but at least
+  one (the uncertainty-based filtering of RAGEN's StarPO-S, arXiv:2504.20073,
+  which keeps a quarter). How many are kept does not depend on how much signal
+  there is, so groups without any are kept once the others are used up;
+  `& keep_groups_above(...)` leaves those out.
+
+  Args:
+    reward_N, group_N, num_groups, valid_N: as in `group_advantage`.
+    share: from 0 to 1.
+
+  Returns:
+    keep_M, bool.
+
+  Raises:
+    ValueError: if `share` is a number outside [0, 1].
+  """
+  require_fraction("share", share)
+  group = _measure(reward_N, group_N, num_groups, valid_N)
+  present_M = group.size_M > 0
+  num_present = jnp.sum(present_M)
+  # 0.29 of 100 is 29, though 0.29 as a float is a little less.
+  quota = jnp.maximum(jnp.floor(share * num_present + 1e-3), 1)
+  order_M = _by_spread(group)
+  rank_M = jnp.argsort(order_M)
+  return present_M & ((rank_M < quota) | jnp.isnan(group.std_M))
+
+
+def keep_top_signal(
+  reward_N: jax.Array,
+  group_N: jax.Array,
+  *,
+  num_groups: int,
+  valid_N: jax.Array,
+  share: float | jax.Array,
+) -> jax.Array:
+  """Keeps the fewest groups that hold a share of the batch's signal.
+
+  The signal of a group is the std of its rewards. In order of it, from the
+  largest, groups are kept until their sum reaches `share` of the sum over all
+  groups. A group without signal is only noise in the gradient and never kept,
+  not even by a share of 1, which is `group_has_signal`. (SNR-aware filtering of
+  RAGEN-2, arXiv:2604.06268, which takes 0.9 and, in its code, the std for what
+  it calls reward variance.) How many groups are kept follows how evenly the
+  signal is spread.
+
+  Args:
+    reward_N, group_N, num_groups, valid_N: as in `group_advantage`.
+    share: from 0 to 1; 0 keeps nothing.
+
+  Returns:
+    keep_M, bool.
+
+  Raises:
+    ValueError: if `share` is a number outside [0, 1].
+  """
+  require_fraction("share", share)
+  group = _measure(reward_N, group_N, num_groups, valid_N)
+  broken_M = jnp.isnan(group.std_M)
+  signal_M = jnp.where(broken_M, 0, group.std_M)
+  order_M = _by_spread(group)
+  sorted_M = signal_M[order_M]
+  before_M = jnp.cumsum(sorted_M) - sorted_M
+  # Rounding in the sums must not let one more group in, nor one too few.
+  total = before_M[-1:] + sorted_M[-1:]
+  wanted_M = (before_M < share * total * (1 - 1e-6)) & (sorted_M > 0)
+  if_all_M = (sorted_M > 0) & (jnp.asarray(share) >= 1)
+  keep_M = jnp.zeros(num_groups, bool).at[order_M].set(wanted_M | if_all_M)
+  return keep_M | broken_M
+
+
+def _measure(
+  reward_N: jax.Array, group_N: jax.Array, num_groups: int, valid_N: jax.Array
+) -> GroupStatistics:
+  check_attempts(reward_N, group_N, valid_N)
+  return group_statistics(reward_N, group_N, num_groups, valid_N)
+
+
+def _by_spread(group: GroupStatistics) -> jax.Array:
+  """The groups in order of their std, the largest first, empty ones last."""
+  spread_M = jnp.where(jnp.isnan(group.std_M), jnp.inf, group.std_M)
+  return jnp.argsort(
+    jnp.where(group.size_M > 0, -spread_M, jnp.inf), stable=True
+  )
