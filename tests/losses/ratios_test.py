@@ -98,6 +98,28 @@ class LogRatioTest(chex.TestCase):
     )
     np.testing.assert_array_equal(log_ratio_BT, [[2, -2, 1]])
 
+  def test_without_a_limit_nothing_is_held(self):
+    policy_BT = jnp.array([[90.0, -90.0]])
+    for limit in (None, np.inf):
+      value_BT, gradient_BT = jax.value_and_grad(
+        lambda x, limit=limit: (
+          ratios.log_ratio(
+            x, jnp.zeros((1, 2)), jnp.ones((1, 2), bool), limit=limit
+          )[0]
+          @ jnp.array([1.0, 2.0])
+        )
+      )(policy_BT)
+      self.assertEqual(value_BT, -90.0)
+      np.testing.assert_array_equal(gradient_BT, [[1, 2]])
+
+  def test_the_limit_itself_still_has_its_gradient(self):
+    gradient_BT = jax.grad(
+      lambda x: ratios.log_ratio(
+        x, jnp.zeros((1, 2)), jnp.ones((1, 2), bool)
+      ).sum()
+    )(jnp.array([[20.0, -20.0]]))
+    np.testing.assert_array_equal(gradient_BT, [[1, 1]])
+
   def test_nan_on_the_mask_is_not_hidden(self):
     policy_BT, behavior_BT, mask_BT = _inputs(seed=4)
     log_ratio_BT = ratios.log_ratio(
