@@ -114,7 +114,11 @@ def decoupled_surrogate(
     proximal_log_ratio_BT: log prox(token) - log mu(token); a constant.
     clip_low, clip_high, dual_clip: as in `clipped_surrogate`, about pi / prox.
     weight_cap: positive; None for no cap.
+
+  Raises:
+    ValueError: a bound out of its range.
   """
+  require_positive("weight_cap", weight_cap)
   chex.assert_equal_shape([log_ratio_BT, proximal_log_ratio_BT])
   loss_BT = clipped_surrogate(
     log_ratio_BT,

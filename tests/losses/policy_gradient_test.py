@@ -141,6 +141,20 @@ class ClippedSurrogateTest(chex.TestCase):
     expected = 0.0 if stops else -advantage * math.exp(log_ratio)
     np.testing.assert_allclose(gradient, [[expected]], rtol=1e-5)
 
+  def test_at_the_very_bound_the_gradient_is_still_whole(self):
+    log_ratio_BT = jnp.array([[0.5, -0.5]])
+    ratio_BT = jnp.exp(log_ratio_BT)
+    gradient_BT = _gradient(
+      functools.partial(
+        policy_gradient.clipped_surrogate,
+        clip_low=1 - ratio_BT[0, 1],
+        clip_high=ratio_BT[0, 0] - 1,
+      ),
+      log_ratio_BT,
+      jnp.array([[1.0, -1.0]]),
+    )
+    np.testing.assert_allclose(gradient_BT, ratio_BT * jnp.array([[-1, 1]]))
+
   def test_dual_clip_touches_only_bad_tokens_made_much_likelier(self):
     log_ratio_BT, advantage_BT = _inputs(seed=3, scale=2.0)
     clipped = functools.partial(

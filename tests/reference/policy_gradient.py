@@ -25,3 +25,50 @@ def clipped_surrogate(
       loss = min(loss, -advantage * dual_clip)
     loss_BT[b, t] = loss
   return loss_BT
+
+
+def decoupled_surrogate(
+  log_ratio_BT,
+  advantage_BT,
+  proximal_log_ratio_BT,
+  *,
+  weight_cap=None,
+  **clip,
+):
+  loss_BT = clipped_surrogate(log_ratio_BT, advantage_BT, **clip)
+  for at in np.ndindex(loss_BT.shape):
+    weight = math.exp(proximal_log_ratio_BT[at])
+    if weight_cap is not None and weight > weight_cap:
+      weight = 0.0
+    loss_BT[at] *= weight
+  return loss_BT
+
+
+def cispo(
+  log_ratio_BT,
+  advantage_BT,
+  policy_logprob_BT,
+  mask_BT,
+  *,
+  clip_low,
+  clip_high,
+):
+  loss_BT = np.zeros(log_ratio_BT.shape)
+  for at in np.ndindex(loss_BT.shape):
+    if mask_BT[at]:
+      ratio = math.exp(log_ratio_BT[at])
+      weight = min(max(ratio, 1 - clip_low), 1 + clip_high)
+      loss_BT[at] = (
+        -weight * float(advantage_BT[at]) * float(policy_logprob_BT[at])
+      )
+  return loss_BT
+
+
+def sapo(log_ratio_BT, advantage_BT, *, tau_positive=1.0, tau_negative=1.05):
+  loss_BT = np.zeros(log_ratio_BT.shape)
+  for at in np.ndindex(loss_BT.shape):
+    advantage = float(advantage_BT[at])
+    tau = tau_positive if advantage > 0 else tau_negative
+    gate = 1 / (1 + math.exp(-tau * (math.exp(log_ratio_BT[at]) - 1)))
+    loss_BT[at] = -4 / tau * gate * advantage
+  return loss_BT
