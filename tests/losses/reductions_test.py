@@ -31,7 +31,9 @@ def _inputs(seed: int):
 def _segments(seed: int):
   """Ids from -1, which names nothing, to one too many."""
   rng = np.random.default_rng(seed)
-  return np.sort(rng.integers(-1, NUM_SEGMENTS + 1, size=(B, T)), axis=1)
+  return np.sort(
+    rng.integers(-1, NUM_SEGMENTS + 1, size=(B, T)), axis=1
+  ).astype(np.int32)
 
 
 def _both(name: str, **settings):
@@ -54,6 +56,14 @@ ALL = (
     segment_BT=_segments(seed=9),
     num_segments=NUM_SEGMENTS,
     length=5,
+  ),
+)
+ALL += (
+  _both("sequence_sum_mean"),
+  _both(
+    "sequence_sum_mean",
+    segment_BT=_segments(seed=9),
+    num_segments=NUM_SEGMENTS,
   ),
 )
 ROWS = tuple(case for case in ALL if "segment_BT" not in case[1].keywords)
@@ -135,6 +145,23 @@ class ReductionsTest(chex.TestCase):
     ):
       np.testing.assert_allclose(
         mean.value(), reductions.token_mean(x_BT, mask_BT).value(), rtol=1e-5
+      )
+
+  def test_keeps_twelve_digits_where_float64_is_enabled(self):
+    x_BT, mask_BT = _inputs(seed=6)
+    x_BT = x_BT.astype(np.float64) / 3
+    for name, reduce, expected in ALL:
+      with self.subTest(name), jax.enable_x64(True):
+        total, weight = expected(x_BT, mask_BT)
+        np.testing.assert_allclose(
+          reduce(x_BT, mask_BT).value(), total / weight, rtol=1e-14
+        )
+
+  @parameterized.parameters(0, -1.0)
+  def test_refuses_a_length_that_is_not_positive(self, length):
+    with self.assertRaisesRegex(ValueError, f"length={length} must be posi"):
+      reductions.fixed_length_mean(
+        jnp.ones((B, T)), jnp.ones((B, T), bool), length=length
       )
 
 
