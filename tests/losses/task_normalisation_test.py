@@ -9,7 +9,12 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import task_normalisation
+from agentrl_jax.losses import task_moments
+from agentrl_jax.losses.task_normalisation import (
+  normalise_by_moments,
+  task_normalise,
+  task_normalise_weighted,
+)
 from tests.reference import advantages as reference
 
 few_examples = hypothesis.settings(
@@ -43,9 +48,7 @@ def _tokens(seed: int):
 
 
 def _normalise(*inputs, **settings):
-  return task_normalisation.task_normalise(
-    *inputs, num_tasks=NUM_TASKS, **settings
-  )
+  return task_normalise(*inputs, num_tasks=NUM_TASKS, **settings)
 
 
 class TaskNormaliseTest(chex.TestCase):
@@ -176,7 +179,7 @@ class TaskNormaliseWeightedTest(chex.TestCase):
     )
     weighted = self.variant(
       functools.partial(
-        task_normalisation.task_normalise_weighted,
+        task_normalise_weighted,
         num_tasks=NUM_TASKS,
         **settings,
       )
@@ -192,7 +195,7 @@ class TaskNormaliseWeightedTest(chex.TestCase):
     np.testing.assert_array_equal(normalised_N[~counted_N], 0)
 
   def test_long_trajectories_weigh_more(self):
-    normalised_N = task_normalisation.task_normalise_weighted(
+    normalised_N = task_normalise_weighted(
       jnp.array([1.0, 0.0]),
       jnp.array([0, 0]),
       jnp.array([3, 1]),
@@ -204,7 +207,7 @@ class TaskNormaliseWeightedTest(chex.TestCase):
 
   def test_refuses_other_lengths(self):
     with self.assertRaises(AssertionError):
-      task_normalisation.task_normalise_weighted(
+      task_normalise_weighted(
         jnp.zeros(2),
         jnp.zeros(2, int),
         jnp.ones(3, int),

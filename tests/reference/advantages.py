@@ -25,6 +25,27 @@ def group_advantage(
   return advantage_N
 
 
+def leave_one_out_advantage(reward_N, group_N, *, valid_N):
+  advantage_N = np.zeros(len(reward_N))
+  for n, others in _siblings(reward_N, group_N, valid_N):
+    baseline = math.fsum(others) / len(others) if others else 0.0
+    advantage_N[n] = float(reward_N[n]) - baseline
+  return advantage_N
+
+
+def best_of_group_advantage(
+  reward_N, group_N, *, valid_N, scale_by_std=True, epsilon=1e-6
+):
+  advantage_N = np.zeros(len(reward_N))
+  for n, others in _siblings(reward_N, group_N, valid_N):
+    reward = float(reward_N[n])
+    if others and reward > max(others):
+      _, std = _mean_and_std([reward, *others], ddof=1)
+      scale = std + epsilon if scale_by_std else 1.0
+      advantage_N[n] = (reward - max(others)) / scale
+  return advantage_N
+
+
 def group_has_signal(reward_N, group_N, num_groups, valid_N):
   rewards = collections.defaultdict(set)
   for reward, group, valid in zip(reward_N, group_N, valid_N, strict=True):
@@ -50,6 +71,18 @@ def task_normalise(
       value = value / (std + epsilon) if scale else value
       normalised_BT[at] = 0 if constant and (center or scale) else value
   return normalised_BT
+
+
+def _siblings(reward_N, group_N, valid_N):
+  """Each valid attempt, with the rewards of the group's other valid ones."""
+  valid = [n for n in range(len(reward_N)) if valid_N[n]]
+  for n in valid:
+    yield (
+      n,
+      [
+        float(reward_N[m]) for m in valid if m != n and group_N[m] == group_N[n]
+      ],
+    )
 
 
 def _mean_and_std(values, ddof):
