@@ -48,15 +48,25 @@ class EstimatorsTest(chex.TestCase):
         rtol=1e-5,
         atol=1e-6 * scale,  # exp(-x) - 1 would be off by 6e-8
       )
+    with jax.enable_x64(True):
+      np.testing.assert_allclose(
+        self.variant(estimator)(log_ratio_BT.astype(np.float64)),
+        expected(log_ratio_BT),
+        rtol=1e-12,
+      )
 
   @parameterized.named_parameters(*ESTIMATORS)
   def test_gradient_matches_finite_differences(self, estimator, expected):
     log_ratio_BT = _log_ratio(seed=1, scale=2.0)
+    with jax.enable_x64(True):
+      gradient_BT = jax.grad(lambda x: estimator(x).sum())(
+        log_ratio_BT.astype(np.float64)
+      )
     np.testing.assert_allclose(
-      jax.grad(lambda x: estimator(x).sum())(log_ratio_BT),
+      gradient_BT,
       finite_difference.gradient(lambda x: expected(x).sum(), log_ratio_BT),
-      rtol=1e-4,
-      atol=1e-5,
+      rtol=1e-8,
+      atol=1e-8,
     )
 
   @parameterized.named_parameters(*ESTIMATORS)
@@ -89,6 +99,10 @@ class EstimatorsTest(chex.TestCase):
     np.testing.assert_array_equal(
       gradient_BT != 0, [[False, False, True, True, False]]
     )
+
+  def test_refuses_a_limit_that_is_not_positive(self):
+    with self.assertRaisesRegex(ValueError, "limit=0 must be positive"):
+      kl.k3(jnp.zeros((B, T)), limit=0)
 
 
 class ExpectationTest(parameterized.TestCase):
@@ -131,6 +145,10 @@ class ExpectationTest(parameterized.TestCase):
       (kl.k1, np.zeros(V)),
       (kl.k2, to_reference_V),
       (kl.k3, from_reference_V),
+      (
+        lambda x_1V: kl.with_gradient_of(kl.k3(x_1V), kl.k2(x_1V)),
+        to_reference_V,
+      ),
     ):
       with self.subTest(estimator.__name__):
         np.testing.assert_allclose(

@@ -29,3 +29,22 @@ def k3(log_ratio_BT, *, limit=None):
       estimate = max(-limit, min(limit, estimate))
     estimate_BT[b, t] = estimate
   return estimate_BT
+
+
+def unbiased_kl(log_ratio_BT, behavior_log_ratio_BT):
+  """What it estimates; differentiate it through both arguments at once."""
+  estimate_BT = k3(log_ratio_BT)
+  for b, t in np.ndindex(estimate_BT.shape):
+    estimate_BT[b, t] *= math.exp(behavior_log_ratio_BT[b, t])
+  return estimate_BT
+
+
+def kl_penalised_reward(
+  reward_BT, log_ratio_BT, mask_BT, *, coefficient, estimator=k1
+):
+  penalty_BT = estimator(log_ratio_BT)
+  penalised_BT = np.zeros(reward_BT.shape)
+  for at in np.ndindex(reward_BT.shape):
+    if mask_BT[at]:
+      penalised_BT[at] = float(reward_BT[at]) - coefficient * penalty_BT[at]
+  return penalised_BT
