@@ -1,18 +1,18 @@
 """What the policy says about each token: log-probability and entropy.
 
-Everything is computed in float32, in nats, whatever the dtype of the model.
-This file knows nothing of models: it starts from logits, or from the last
-hidden states and the output matrix, and aligns nothing. Entry [b, t] of the
-logits must be the prediction *of* token [b, t], so the caller has shifted.
+Everything is in nats, and computed in float32 at least, whatever the dtype of
+the model. This file knows nothing of models: it starts from logits and aligns
+nothing. Entry [b, t] of the logits must be the prediction *of* token [b, t], so
+the caller has shifted. `fused_logprobs` starts from hidden states.
 
-Axes: B rows, T tokens, V vocabulary, D width.
+Axes: B rows, T tokens, V vocabulary.
 """
-
-import functools
 
 import chex
 import jax
 import jax.numpy as jnp
+
+from agentrl_jax.losses.precision import widen
 
 
 def token_logprob(
@@ -34,7 +34,7 @@ def token_logprob(
     temperature: tau, positive, for all tokens alike.
 
   Returns:
-    logprob_BT, float32.
+    logprob_BT.
   """
   chex.assert_rank([logits_BTV, token_BT], [3, 2])
   chex.assert_equal_shape_prefix([logits_BTV, token_BT], 2)
@@ -58,7 +58,7 @@ def entropy(
   contribute nothing.
 
   Returns:
-    entropy_BT in nats, float32.
+    entropy_BT.
   """
   chex.assert_rank(logits_BTV, 3)
   log_weight_BTV = _log_weights(logits_BTV, temperature)
@@ -70,90 +70,24 @@ def entropy(
   return jnp.log(total_BT) - mean_BT
 
 
-def chunked_token_logprob(
-  hidden_BTD: jax.Array,
-  output_DV: jax.Array,
-  token_BT: jax.Array,
-  *,
-  temperature: float | jax.Array = 1.0,
-  chunk_size: int,
-) -> tuple[jax.Array, jax.Array]:
-  """`token_logprob` and `entropy` of hidden @ output, without the logits.
-
-  The logits of a long batch are its largest array by far (18 GiB for 4 rows of
-  8192 tokens over 150 000 words). Here they exist for `chunk_size` tokens of
-  every row at a time, forwards, and are computed again, chunk by chunk,
-  backwards. The chunks run along T, so rows may be sharded.
-
-  The product is taken in the dtype of `hidden_BTD` and accumulated in float32.
-  The gradient of `output_DV` adds up over chunks in its own dtype: hand over
-  the float32 parameter, not a copy of it in bfloat16.
-
-  Returns:
-    (logprob_BT, entropy_BT), float32.
-  """
-  chex.assert_rank([hidden_BTD, output_DV, token_BT], [3, 2, 2])
-  chex.assert_equal_shape_prefix([hidden_BTD, token_BT], 2)
-  if chunk_size < 1:
-    raise ValueError(
-      f"chunk_size={chunk_size} must be at least 1: it is the number of tokens "
-      "of each row whose logits are held at a time"
-    )
-  chunked = functools.partial(_chunks_of_tokens, chunk_size=chunk_size)
-
-  @jax.checkpoint
-  def one_chunk(
-    chunk: tuple[jax.Array, jax.Array],
-  ) -> tuple[jax.Array, jax.Array]:
-    hidden_BCD, token_BC = chunk
-    logits_BCV = jnp.einsum(
-      "bcd,dv->bcv",
-      hidden_BCD,
-      output_DV.astype(hidden_BCD.dtype),
-      preferred_element_type=jnp.float32,
-    )
-    return (
-      token_logprob(logits_BCV, token_BC, temperature),
-      entropy(logits_BCV, temperature),
-    )
-
-  logprob_XBC, entropy_XBC = jax.lax.map(
-    one_chunk, (chunked(hidden_BTD), chunked(token_BT))
-  )
-  num_tokens = token_BT.shape[1]
-  return (
-    _rows_of_chunks(logprob_XBC)[:, :num_tokens],
-    _rows_of_chunks(entropy_XBC)[:, :num_tokens],
-  )
-
-
-def _log_weights(
-  logits_BTV: jax.Array, temperature: float | jax.Array
-) -> jax.Array:
-  """z / tau in float32, shifted so that the likeliest word has 0.
-
-  Shifting first keeps the digits that a difference of large numbers loses.
-  """
+def check_temperature(temperature: float | jax.Array) -> None:
+  """Refuses a number that is no temperature; an array cannot be looked at."""
   if isinstance(temperature, int | float) and not temperature > 0:
     raise ValueError(
       f"temperature={temperature} must be positive: a greedy answer "
       "(temperature 0) has no log-probability to train on. Sample what you "
       "train on at a positive temperature."
     )
-  scaled_BTV = logits_BTV.astype(jnp.float32) / temperature
+
+
+def _log_weights(
+  logits_BTV: jax.Array, temperature: float | jax.Array
+) -> jax.Array:
+  """z / tau, shifted so that the likeliest word has 0.
+
+  Shifting first keeps the digits that a difference of large numbers loses.
+  """
+  check_temperature(temperature)
+  scaled_BTV = widen(logits_BTV) / temperature
   largest_BT1 = jnp.max(scaled_BTV, axis=-1, keepdims=True)
   return scaled_BTV - jax.lax.stop_gradient(largest_BT1)
-
-
-def _chunks_of_tokens(x: jax.Array, *, chunk_size: int) -> jax.Array:
-  """[B, T, ...] to [T / chunk_size, B, chunk_size, ...], padded with zeros."""
-  num_rows, num_tokens, *rest = x.shape
-  num_chunks = -(-num_tokens // chunk_size)
-  padding = [(0, 0), (0, num_chunks * chunk_size - num_tokens)]
-  x = jnp.pad(x, padding + [(0, 0)] * len(rest))
-  return jnp.moveaxis(x.reshape(num_rows, num_chunks, chunk_size, *rest), 1, 0)
-
-
-def _rows_of_chunks(x_XBC: jax.Array) -> jax.Array:
-  num_chunks, num_rows, chunk_size = x_XBC.shape
-  return jnp.moveaxis(x_XBC, 0, 1).reshape(num_rows, num_chunks * chunk_size)

@@ -115,6 +115,20 @@ class TokenLogprobTest(chex.TestCase):
       rtol=1e-5,
     )
 
+  def test_keeps_twelve_digits_of_float64(self):
+    logits_BTV, token_BT = _inputs(seed=8, barred=True)
+    with jax.enable_x64(True):
+      logits_BTV = jnp.asarray(logits_BTV, jnp.float64)
+      found = (
+        logprobs.token_logprob(logits_BTV, token_BT, 0.8),
+        logprobs.entropy(logits_BTV, 0.8),
+      )
+    wanted = (
+      reference.token_logprob(logits_BTV, token_BT, 0.8),
+      reference.entropy(logits_BTV, 0.8),
+    )
+    np.testing.assert_allclose(found, wanted, atol=1e-12)
+
   @parameterized.parameters(0, 0.0, -1.0, float("nan"))
   def test_refuses_what_is_no_temperature(self, temperature):
     with self.assertRaisesRegex(ValueError, f"temperature={temperature} must"):

@@ -1,0 +1,169 @@
+"""Hidden states and output matrix to log-probabilities, without the logits.
+
+The logits of a long batch are its largest array by far: 18 GiB in float32 for 4
+rows of 8192 tokens over 150 000 words. Here they exist for one tile at a time,
+so many tokens by so many words, and are computed again for the backward pass.
+
+Axes: B rows, T tokens, D width, V vocabulary, N tokens in the order of work.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.losses import logprob_tiles
+from agentrl_jax.losses.logprobs import check_temperature
+from agentrl_jax.losses.precision import widen
+
+
+def fused_token_logprob(
+  hidden_BTD: jax.Array,
+  output_DV: jax.Array,
+  token_BT: jax.Array,
+  mask_BT: jax.Array | None = None,
+  *,
+  temperature: float | jax.Array = 1.0,
+  chunk_size: int,
+  vocab_chunk_size: int | None = None,
+  entropy_gradient: bool = True,
+  vocab_axis: str | None = None,
+) -> tuple[jax.Array, jax.Array]:
+  """`token_logprob` and `entropy` of hidden @ output, in the memory of a tile.
+
+    z = hidden @ output,  p = softmax(z / tau)
+    logprob = log p[token],  H = -sum_v p_v log p_v
+    d z_v = (g (1[v = token] - p_v) - h p_v (log p_v + H)) / tau
+
+  with g and h what arrives for logprob and entropy. The backward pass computes
+  z again from a logsumexp per token, so that it costs one product more than
+  with z kept, 4 for 3. The gradients of the hidden states, the output matrix
+  and the temperature are exact; there is no second derivative.
+
+  Tokens off the mask cost nothing: those on it are moved to the front of their
+  row, and the work ends at the last chunk that has one. Rows never mix. If they
+  are on one device, rows of different lengths cost less as a single long row.
+
+  Products are taken in the dtype of `hidden_BTD`, in the backward pass too, and
+  accumulated in float32, over chunks as well. Hand over the float32 parameter
+  as output: its gradient comes in its dtype.
+
+  Under jit over a mesh: rows may be split over devices, and so may the words of
+  `output_DV` if `vocab_chunk_size` is None; per-token sums and the gradient of
+  the hidden states are then all that moves between the parts of a vocabulary.
+  Inside shard_map, name the mesh axis that splits the words.
+
+  Args:
+    hidden_BTD: entry t predicts `token_BT[:, t]`.
+    output_DV: the output matrix; with `vocab_axis`, this device's words of it.
+    token_BT: integers in [0, V); any value off the mask. With `vocab_axis`, V
+      counts the words of all devices.
+    mask_BT: bool, the tokens that are asked for; all if None. Off it nothing is
+      read.
+    temperature: tau, positive: the sampler's, for all tokens alike.
+    chunk_size: tokens of every row to a tile.
+    vocab_chunk_size: words to a tile; all if None. Narrow tiles of many tokens
+      are faster and smaller than wide tiles of few: the gradient of the output
+      matrix is then written word by word, not added to over and over.
+    entropy_gradient: whether the entropy passes a gradient on. A metric needs
+      none.
+    vocab_axis: mesh axis of an enclosing shard_map; device k of n has the words
+      [k V / n, (k + 1) V / n).
+
+  Returns:
+    (logprob_BT, entropy_BT) in nats, float32 at least; 0 off the mask.
+  """
+  _check(hidden_BTD, output_DV, token_BT, mask_BT)
+  _check_sizes(chunk_size, vocab_chunk_size)
+  check_temperature(temperature)
+  temperature = jnp.asarray(temperature, widen(hidden_BTD[:0]).dtype)
+  chex.assert_rank(temperature, 0)
+  if not token_BT.size:
+    return (jnp.zeros(token_BT.shape, temperature.dtype),) * 2
+  num_words = output_DV.shape[1]
+  tiles = logprob_tiles.Tiles(
+    num_tokens=min(chunk_size, token_BT.shape[1]),
+    num_words=min(vocab_chunk_size or num_words, num_words),
+    skip=mask_BT is not None,
+    entropy_gradient=entropy_gradient,
+  )
+  if vocab_axis is not None:
+    token_BT = token_BT - jax.lax.axis_index(vocab_axis) * num_words
+  tokens, back_BT = _order_of_work(token_BT, mask_BT, tiles.num_tokens)
+  inputs = (hidden_BTD, output_DV, temperature, tokens)
+  inputs = logprob_tiles.vary_like(inputs, *jax.tree.leaves(inputs))
+  parts = logprob_tiles.parts(tiles, *inputs)
+  if vocab_axis is not None:
+    parts = _over_devices(parts, vocab_axis)
+  logprob_BN = (parts.chosen_BN - parts.largest_BN) - parts.log_total_BN
+  entropy_BN = parts.entropy_BN
+  if not entropy_gradient:
+    entropy_BN = jax.lax.stop_gradient(entropy_BN)
+
+  def back(x_BN: jax.Array) -> jax.Array:
+    x_BN = jnp.where(tokens.mask_BN, x_BN, 0)
+    return jnp.take_along_axis(x_BN, back_BT, axis=1)
+
+  return back(logprob_BN), back(entropy_BN)
+
+
+def _order_of_work(
+  token_BT: jax.Array, mask_BT: jax.Array | None, chunk_size: int
+) -> tuple[logprob_tiles.Tokens, jax.Array]:
+  """Tokens on the mask first, in whole chunks, and the way back."""
+  num_rows, num_tokens = token_BT.shape
+  if mask_BT is None:
+    mask_BT = jnp.ones(token_BT.shape, bool)
+  place_BT = jnp.argsort(~mask_BT, axis=1, stable=True)
+  back_BT = jnp.argsort(place_BT, axis=1)
+  padding = ((0, 0), (0, -num_tokens % chunk_size))
+  # What pads a row comes after all of it.
+  place_BN = jnp.pad(place_BT, padding, constant_values=num_tokens)
+
+  def moved(x_BT: jax.Array) -> jax.Array:
+    return jnp.pad(jnp.take_along_axis(x_BT, place_BT, axis=1), padding)
+
+  tokens = logprob_tiles.Tokens(moved(token_BT), place_BN, moved(mask_BT))
+  return tokens, back_BT
+
+
+def _over_devices(parts: logprob_tiles.Parts, axis: str) -> logprob_tiles.Parts:
+  """Parts of all words, from the parts of each device's words.
+
+  The entropy by its grouping property: of a word, that of its device plus that
+  of the word given the device, sum_k w_k (H_k - log w_k).
+  """
+  here_BN = jax.lax.stop_gradient(parts.largest_BN)
+  largest_BN = jax.lax.pmax(here_BN, axis)
+  log_weight_BN = parts.log_total_BN + (here_BN - largest_BN)
+  log_total_BN = jnp.log(jax.lax.psum(jnp.exp(log_weight_BN), axis))
+  log_share_BN = log_weight_BN - log_total_BN
+  return logprob_tiles.Parts(
+    largest_BN,
+    jax.lax.psum(parts.chosen_BN, axis),
+    log_total_BN,
+    jax.lax.psum(
+      jnp.exp(log_share_BN) * (parts.entropy_BN - log_share_BN), axis
+    ),
+  )
+
+
+def _check(hidden_BTD, output_DV, token_BT, mask_BT) -> None:
+  chex.assert_rank([hidden_BTD, output_DV, token_BT], [3, 2, 2])
+  chex.assert_equal_shape_prefix([hidden_BTD, token_BT], 2)
+  chex.assert_equal(hidden_BTD.shape[2], output_DV.shape[0])
+  if mask_BT is not None:
+    chex.assert_equal_shape([token_BT, mask_BT])
+    chex.assert_type(mask_BT, bool)
+
+
+def _check_sizes(chunk_size: int, vocab_chunk_size: int | None) -> None:
+  if chunk_size < 1:
+    raise ValueError(
+      f"chunk_size={chunk_size} must be at least 1: it is the number of tokens "
+      "of each row whose logits are held at a time"
+    )
+  if vocab_chunk_size is not None and vocab_chunk_size < 1:
+    raise ValueError(
+      f"vocab_chunk_size={vocab_chunk_size} must be at least 1: it is the "
+      "number of words whose logits are held at a time. None takes all."
+    )

@@ -1,0 +1,312 @@
+"""The arithmetic of `fused_token_logprob`: tiles of logits and their gradient.
+
+A tile is C tokens of every row by W words. Its logits are made, read and
+dropped, once forwards and once more backwards; what stays is a few numbers per
+token. All of it is about the words of one device and says nothing final about
+a token if other devices hold other words.
+
+Axes: B rows, T tokens, D width, V vocabulary, N tokens in the order of work,
+C tokens of a chunk, W words of a chunk. s = z / tau are the scaled logits.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+_Tree = TypeVar("_Tree")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+  """How the work is cut: all that is known before it starts."""
+
+  num_tokens: int  # C
+  num_words: int  # W
+  skip: bool  # whether to end at the last chunk with a token on the mask
+  entropy_gradient: bool
+
+
+class Tokens(NamedTuple):
+  """The work, tokens on the mask first."""
+
+  token_BN: jax.Array  # word of the output matrix, or none of them
+  place_BN: jax.Array  # index into T of the state that predicts it
+  mask_BN: jax.Array
+
+
+class Parts(NamedTuple):
+  """What some of the words say about each token.
+
+  Two halves of a logsumexp, because the difference of large numbers loses
+  digits: logprob = (chosen - largest) - log_total.
+  """
+
+  largest_BN: jax.Array  # max_v s_v, a constant
+  chosen_BN: jax.Array  # s[token]; 0 if the token is not among them
+  log_total_BN: jax.Array  # log sum_v exp(s_v - largest)
+  entropy_BN: jax.Array  # of softmax(s)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def parts(
+  tiles: Tiles,
+  hidden_BTD: jax.Array,
+  output_DV: jax.Array,
+  temperature: jax.Array,
+  tokens: Tokens,
+) -> Parts:
+  """Parts of every token on the mask; off it they mean nothing.
+
+    d chosen / d s_v = 1[v = token]
+    d log_total / d s_v = p_v
+    d entropy / d s_v = -p_v (log p_v + entropy)
+
+  with p the softmax over these words. All but the products is computed in the
+  dtype of `temperature`.
+  """
+  output_DV = output_DV.astype(hidden_BTD.dtype)
+
+  def one_chunk(i: jax.Array, found: Parts) -> Parts:
+    chunk = _chunk(tiles, i, tokens)
+    hidden_BCD = _states(hidden_BTD, chunk)
+    new = _parts_of_chunk(tiles, hidden_BCD, output_DV, temperature, chunk)
+    return _write(tiles, i, found, new)
+
+  zeros_BN = jnp.zeros(tokens.token_BN.shape, temperature.dtype)
+  nothing = Parts(zeros_BN, zeros_BN, zeros_BN, zeros_BN)
+  return jax.lax.fori_loop(
+    0, _num_chunks(tiles, tokens), one_chunk, vary_like(nothing, hidden_BTD)
+  )
+
+
+def _parts_forward(tiles, *inputs):
+  found = parts(tiles, *inputs)
+  return found, (inputs, found)
+
+
+def _parts_backward(tiles, residuals, slope):
+  (hidden_BTD, output_DV, temperature, tokens), found = residuals
+  low_output_DV = output_DV.astype(hidden_BTD.dtype)
+
+  def one_chunk(i, sums):
+    hidden_BND, *sums = sums
+    chunk = _chunk(tiles, i, tokens)
+    hidden_BCD, *sums = _slopes_of_chunk(
+      tiles,
+      _states(hidden_BTD, chunk),
+      low_output_DV,
+      temperature,
+      chunk,
+      _chunk(tiles, i, found),
+      _chunk(tiles, i, slope),
+      *sums,
+    )
+    return _write(tiles, i, hidden_BND, hidden_BCD), *sums
+
+  num_rows, num_tokens, width = hidden_BTD.shape
+  nothing = (
+    jnp.zeros((*tokens.token_BN.shape, width), hidden_BTD.dtype),
+    jnp.zeros(output_DV.shape, temperature.dtype),
+    jnp.zeros((), temperature.dtype),
+  )
+  hidden_BND, slope_DV, temperature_slope = jax.lax.fori_loop(
+    0, _num_chunks(tiles, tokens), one_chunk, vary_like(nothing, hidden_BTD)
+  )
+  back_BT = jnp.argsort(tokens.place_BN, axis=1)[:, :num_tokens]
+  return (
+    jnp.take_along_axis(hidden_BND, back_BT[:, :, None], axis=1),
+    slope_DV.astype(output_DV.dtype),
+    temperature_slope,
+    None,
+  )
+
+
+parts.defvjp(_parts_forward, _parts_backward)
+
+
+def _parts_of_chunk(tiles, hidden_BCD, output_DV, temperature, chunk) -> Parts:
+  """Parts of a chunk's tokens, from tiles taken one after the other.
+
+  The running sums are relative to the largest s so far and fade when a larger
+  one comes: online softmax, arXiv:1805.02867.
+  """
+
+  def one_tile(j, carry):
+    largest_BC, total_BC, moment_BC, chosen_BC = carry
+    _, s_BCW, is_token_BCW = _tile(
+      tiles, j, hidden_BCD, output_DV, temperature, chunk
+    )
+    larger_BC = jnp.maximum(largest_BC, jnp.max(s_BCW, axis=-1))
+    shifted_BCW = s_BCW - larger_BC[:, :, None]
+    weight_BCW = jnp.exp(shifted_BCW)
+    # A barred word adds nothing, and not 0 * -inf.
+    moment_BCW = jnp.where(weight_BCW > 0, weight_BCW * shifted_BCW, 0)
+    rise_BC = largest_BC - larger_BC
+    fade_BC = jnp.exp(rise_BC)
+    return (
+      larger_BC,
+      fade_BC * total_BC + jnp.sum(weight_BCW, axis=-1),
+      fade_BC * (moment_BC + rise_BC * total_BC) + jnp.sum(moment_BCW, axis=-1),
+      chosen_BC + jnp.sum(s_BCW, axis=-1, where=is_token_BCW),
+    )
+
+  zeros_BC = jnp.zeros(chunk.token_BN.shape, temperature.dtype)
+  # Not -inf: what comes first would rise from it by a NaN.
+  lowest_BC = zeros_BC + jnp.finfo(temperature.dtype).min / 2
+  largest_BC, total_BC, moment_BC, chosen_BC = jax.lax.fori_loop(
+    0,
+    _num_tiles(tiles, output_DV),
+    one_tile,
+    vary_like((lowest_BC, zeros_BC, zeros_BC, zeros_BC), hidden_BCD),
+  )
+  total_BC = jnp.maximum(total_BC, 1)  # less only if every word is barred
+  log_total_BC = jnp.log(total_BC)
+  entropy_BC = log_total_BC - moment_BC / total_BC
+  return Parts(largest_BC, chosen_BC, log_total_BC, entropy_BC)
+
+
+def _slopes_of_chunk(
+  tiles,
+  hidden_BCD,
+  output_DV,
+  temperature,
+  chunk,
+  found,
+  slope,
+  output_slope_DV,
+  temperature_slope,
+):
+  """The gradients of a chunk: that of its states, and the others added to."""
+  wide = temperature.dtype
+  found, slope = jax.tree.map(lambda x_BC: x_BC[:, :, None], (found, slope))
+
+  def one_tile(j, sums):
+    hidden_slope_BCD, output_slope_DV, temperature_slope = sums
+    words_DW, s_BCW, is_token_BCW = _tile(
+      tiles, j, hidden_BCD, output_DV, temperature, chunk
+    )
+    logp_BCW = (s_BCW - found.largest_BN) - found.log_total_BN
+    p_BCW = jnp.exp(logp_BCW)
+    s_slope_BCW = p_BCW * slope.log_total_BN
+    s_slope_BCW += jnp.where(is_token_BCW, slope.chosen_BN, 0)
+    if tiles.entropy_gradient:
+      surprise_BCW = jnp.where(p_BCW > 0, logp_BCW + found.entropy_BN, 0)
+      s_slope_BCW -= slope.entropy_BN * p_BCW * surprise_BCW
+    s_slope_BCW = jnp.where(chunk.mask_BN[:, :, None], s_slope_BCW, 0)
+    z_slope_BCW = (s_slope_BCW / temperature).astype(hidden_BCD.dtype)
+    product = functools.partial(jnp.einsum, preferred_element_type=wide)
+    # Neither a barred word, with s = -inf, nor a masked token counts.
+    temperature_BCW = jnp.where(s_slope_BCW != 0, s_slope_BCW * s_BCW, 0)
+    return (
+      hidden_slope_BCD + product("bcw,dw->bcd", z_slope_BCW, words_DW),
+      _add_words(
+        tiles,
+        j,
+        output_slope_DV,
+        product("bcd,bcw->dw", hidden_BCD, z_slope_BCW),
+      ),
+      temperature_slope - jnp.sum(temperature_BCW) / temperature,
+    )
+
+  nothing_BCD = vary_like(jnp.zeros(hidden_BCD.shape, wide), hidden_BCD)
+  return jax.lax.fori_loop(
+    0,
+    _num_tiles(tiles, output_DV),
+    one_tile,
+    (nothing_BCD, output_slope_DV, temperature_slope),
+  )
+
+
+def _tile(tiles, j, hidden_BCD, output_DV, temperature, chunk):
+  """The words of a tile, its s, and where its tokens are."""
+  words_DW, word_W, is_new_W = _words(tiles, j, output_DV)
+  z_BCW = jnp.einsum(
+    "bcd,dw->bcw",
+    hidden_BCD,
+    words_DW,
+    preferred_element_type=temperature.dtype,
+  )
+  is_new_11W = is_new_W[None, None, :]
+  s_BCW = jnp.where(is_new_11W, z_BCW / temperature, -jnp.inf)
+  is_token_BCW = word_W[None, None, :] == chunk.token_BN[:, :, None]
+  return words_DW, s_BCW, is_token_BCW & is_new_11W
+
+
+def _num_chunks(tiles: Tiles, tokens: Tokens) -> int | jax.Array:
+  if not tiles.skip:
+    return tokens.mask_BN.shape[1] // tiles.num_tokens
+  longest = jnp.max(jnp.sum(tokens.mask_BN, axis=1, dtype=jnp.int32))
+  return -(-longest // tiles.num_tokens)
+
+
+def _chunk(tiles: Tiles, i: jax.Array, x_BN: _Tree) -> _Tree:
+  start, size = i * tiles.num_tokens, tiles.num_tokens
+  return jax.tree.map(
+    lambda x_BN: jax.lax.dynamic_slice_in_dim(x_BN, start, size, axis=1), x_BN
+  )
+
+
+def _write(tiles: Tiles, i: jax.Array, x_BN: _Tree, new_BC: _Tree) -> _Tree:
+  return jax.tree.map(
+    lambda x_BN, new_BC: jax.lax.dynamic_update_slice_in_dim(
+      x_BN, new_BC.astype(x_BN.dtype), i * tiles.num_tokens, axis=1
+    ),
+    x_BN,
+    new_BC,
+  )
+
+
+def _states(hidden_BTD: jax.Array, chunk: Tokens) -> jax.Array:
+  """The states of a chunk's tokens; 0 off the mask, where they may be NaN."""
+  hidden_BCD = jnp.take_along_axis(
+    hidden_BTD, chunk.place_BN[:, :, None], axis=1, mode="clip"
+  )
+  return jnp.where(chunk.mask_BN[:, :, None], hidden_BCD, 0)
+
+
+def _num_tiles(tiles: Tiles, output_DV: jax.Array) -> int:
+  return -(-output_DV.shape[1] // tiles.num_words)
+
+
+def _first_word(tiles: Tiles, j: jax.Array, output_DV: jax.Array) -> jax.Array:
+  """The last tile starts early if it would stick out, and repeats words."""
+  return jnp.minimum(j * tiles.num_words, output_DV.shape[1] - tiles.num_words)
+
+
+def _words(tiles: Tiles, j: jax.Array, output_DV: jax.Array):
+  """A tile's columns of the output matrix, their ids, which are no repeats."""
+  # Taking all of them by a slice would move them between devices.
+  first = _first_word(tiles, j, output_DV)
+  word_W = first + jnp.arange(tiles.num_words)
+  if tiles.num_words == output_DV.shape[1]:
+    return output_DV, word_W, word_W >= 0
+  words_DW = jax.lax.dynamic_slice_in_dim(
+    output_DV, first, tiles.num_words, axis=1
+  )
+  return words_DW, word_W, word_W >= j * tiles.num_words
+
+
+def _add_words(tiles, j, x_DV, new_DW):
+  if tiles.num_words == x_DV.shape[1]:
+    return x_DV + new_DW
+  first = _first_word(tiles, j, x_DV)
+  old_DW = jax.lax.dynamic_slice_in_dim(x_DV, first, tiles.num_words, axis=1)
+  return jax.lax.dynamic_update_slice_in_dim(
+    x_DV, old_DW + new_DW, first, axis=1
+  )
+
+
+def vary_like(tree: _Tree, *others: jax.Array) -> _Tree:
+  """The same values, typed as differing between devices where others do."""
+  wanted = frozenset().union(
+    *(jax.typeof(other).manual_axis_type.varying for other in others)
+  )
+
+  def vary(x: jax.Array) -> jax.Array:
+    missing = tuple(wanted - jax.typeof(x).manual_axis_type.varying)
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+  return jax.tree.map(vary, tree)

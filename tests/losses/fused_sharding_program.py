@@ -1,0 +1,176 @@
+"""Run by `fused_sharding_test` in a process with eight devices of its own.
+
+The words of the output matrix are split over a mesh axis "tensor" and the rows
+over "data". Prints, for each way to say so, by how much log-probability,
+entropy and gradients differ from those of one device, and what the devices of a
+compiled program send each other, as JSON.
+"""
+
+import functools
+import json
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from agentrl_jax.losses import fused_token_logprob
+
+B, T, D, V = 4, 6, 5, 264
+ROWS, WORDS = P("data"), P(None, "tensor")
+TEMPERATURE = 0.7
+
+
+def _inputs():
+  rng = np.random.default_rng(0)
+  return (
+    rng.normal(size=(B, T, D)).astype(np.float32),
+    rng.normal(size=(D, V)).astype(np.float32),
+    rng.integers(V, size=(B, T)),
+    rng.random((B, T)) < 0.6,
+    rng.normal(size=(2, B, T)).astype(np.float32),
+  )
+
+
+def _total(
+  hidden, output, temperature, token, mask, weight, masked=True, **options
+):
+  """A number that depends on every log-probability and every entropy."""
+  logprob, entropy = fused_token_logprob(
+    hidden,
+    output,
+    token,
+    mask if masked else None,
+    temperature=temperature,
+    **{"chunk_size": 2} | options,
+  )
+  used = jnp.where(mask, weight[0] * logprob + weight[1] * entropy, 0)
+  return jnp.sum(used), (logprob, entropy)
+
+
+def _gradient(total):
+  return jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)
+
+
+def _compiled(mesh: Mesh, **options):
+  """The compiler finds out what to send."""
+  on = functools.partial(NamedSharding, mesh)
+  return jax.jit(
+    _gradient(functools.partial(_total, **options)),
+    in_shardings=(
+      on(ROWS), on(WORDS), on(P()), on(ROWS), on(ROWS), on(P(None, "data")),
+    ),
+    out_shardings=(
+      (on(P()), (on(ROWS), on(ROWS))),
+      (on(ROWS), on(WORDS), on(P())),
+    ),
+  )  # fmt: skip
+
+
+def _mapped(mesh: Mesh, *, check_vma: bool, **options):
+  """Every device computes with its words; the gradient is taken outside."""
+
+  def total(hidden, output, temperature, token, mask, weight):
+    value, found = _total(
+      hidden, output, temperature, token, mask, weight,
+      vocab_axis="tensor", **options,
+    )  # fmt: skip
+    return jax.lax.psum(value, "data"), found
+
+  return jax.jit(
+    _gradient(
+      jax.shard_map(
+        total,
+        mesh=mesh,
+        in_specs=(ROWS, WORDS, P(), ROWS, ROWS, P(None, "data")),
+        out_specs=(P(), (ROWS, ROWS)),
+        check_vma=check_vma,
+      )
+    )
+  )
+
+
+def _mapped_gradient(mesh: Mesh, **options):
+  """The gradient is taken inside, by each device."""
+
+  def total(*arguments):
+    value, found = _total(*arguments, vocab_axis="tensor", **options)
+    return jax.lax.psum(value, "data"), found
+
+  return jax.jit(
+    jax.shard_map(
+      _gradient(total),
+      mesh=mesh,
+      in_specs=(ROWS, WORDS, P(), ROWS, ROWS, P(None, "data")),
+      out_specs=((P(), (ROWS, ROWS)), (ROWS, WORDS, P())),
+    )
+  )
+
+
+def _difference(found, wanted) -> float:
+  """The largest, relative to the largest entry of each array."""
+  return max(
+    float(np.max(np.abs(np.asarray(a) - b)) / np.max(np.abs(b)))
+    for a, b in zip(
+      jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True
+    )
+  )
+
+
+def _sent(program) -> list[tuple[str, int]]:
+  """What the devices send each other: kind and size of the largest array."""
+  found = re.findall(
+    r"= (.*?) (all-gather|all-to-all|all-reduce|reduce-scatter|"
+    r"collective-permute)(?:-start)?\(",
+    program.as_text(),
+  )
+  return [
+    (kind, max(_size(shape) for shape in re.findall(r"\[([\d,]*)\]", result)))
+    for result, kind in found
+  ]
+
+
+def _size(shape: str) -> int:
+  return int(np.prod([int(n) for n in shape.split(",") if n]))
+
+
+def main() -> None:
+  """Compares each way with one device."""
+  devices = jax.devices()
+  if len(devices) != 8:
+    sys.exit(f"eight devices are needed, found {len(devices)}")
+  hidden, output, token, mask, weight = _inputs()
+  inputs = (hidden, output, np.float32(TEMPERATURE), token, mask, weight)
+  wanted = {
+    masked: jax.jit(_gradient(functools.partial(_total, masked=masked)))(
+      *inputs
+    )
+    for masked in (False, True)
+  }
+  differences, sent = {}, {}
+  for shape in ((2, 4), (1, 8)):
+    mesh = Mesh(np.reshape(devices, shape), ("data", "tensor"))
+    ways = {
+      "compiled": _compiled(mesh),
+      "compiled, no mask": _compiled(mesh, masked=False),
+      "mapped": _mapped(mesh, check_vma=True),
+      "mapped, unchecked": _mapped(mesh, check_vma=False),
+      "mapped, narrow tiles": _mapped(
+        mesh, check_vma=True, vocab_chunk_size=10
+      ),
+      "mapped gradient": _mapped_gradient(mesh),
+    }
+    for name, way in ways.items():
+      program = way.lower(*inputs).compile()
+      found = program(*inputs)
+      name = f"{name} {shape[0]}x{shape[1]}"
+      differences[name] = _difference(found, wanted["no mask" not in name])
+      sent[name] = _sent(program)
+  sys.stdout.write(json.dumps({"differences": differences, "sent": sent}))
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,55 @@
+"""A vocabulary split over devices says what one device says."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+from absl.testing import absltest
+
+from tests.losses import fused_sharding_program as program
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+class FusedShardingTest(absltest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    finished = subprocess.run(
+      [sys.executable, "-m", program.__name__],
+      cwd=ROOT,
+      env=os.environ
+      | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+      },
+      capture_output=True,
+      text=True,
+      timeout=240,
+    )
+    assert finished.returncode == 0, finished.stderr
+    cls.found = json.loads(finished.stdout)
+
+  def test_values_and_gradients_are_those_of_one_device(self):
+    self.assertLen(self.found["differences"], 12)
+    for name, difference in self.found["differences"].items():
+      with self.subTest(name):
+        self.assertLessEqual(difference, 1e-6)
+
+  def test_devices_send_sums_and_no_words(self):
+    # The gradient of a device's words is summed over the rows of others.
+    for name, sent in self.found["sent"].items():
+      self.assertNotEmpty(sent)
+      num_parts = int(name[-1])
+      states = program.B * program.T * program.D
+      own_words = program.D * program.V // num_parts
+      for kind, size in sent:
+        with self.subTest(name, kind=kind, size=size):
+          self.assertEqual(kind, "all-reduce")
+          self.assertTrue(size <= states or size == own_words)
+
+
+if __name__ == "__main__":
+  absltest.main()
