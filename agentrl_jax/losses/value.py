@@ -18,6 +18,7 @@ def clipped_value_loss(
   value_BT: jax.Array,
   old_value_BT: jax.Array,
   return_BT: jax.Array,
+  mask_BT: jax.Array,
   *,
   clip: float | None,
 ) -> jax.Array:
@@ -28,7 +29,7 @@ def clipped_value_loss(
 
   PPO's implementations clip the critic as they clip the policy (examined in
   arXiv:2005.12729); without `clip` it is (v - R)^2 / 2. Mind the half, which
-  verl has as well. It neither masks nor averages.
+  verl has as well. It does not average.
 
     d loss / d v = v - R, or 0 where v' is held and the worse of the two
 
@@ -37,21 +38,29 @@ def clipped_value_loss(
     old_value_BT: the critic's values before the update, those that advantages
       were made from; treated as a constant.
     return_BT: R, treated as a constant.
+    mask_BT: bool, the trained tokens. Off it, all of the above may be NaN.
     clip: positive, in units of the return; None for no clip.
+
+  Returns:
+    loss_BT, 0 off the mask.
 
   Raises:
     ValueError: a clip that is not positive.
   """
   require_positive("clip", clip)
-  arrays = [value_BT, old_value_BT, return_BT]
+  arrays = [value_BT, old_value_BT, return_BT, mask_BT]
   chex.assert_rank(arrays, 2)
   chex.assert_equal_shape(arrays)
-  value_BT = widen(value_BT)
-  return_BT = jax.lax.stop_gradient(widen(return_BT))
+  chex.assert_type(mask_BT, bool)
+  # No log-ratio here that would be 0 off the mask: a square has to be hidden.
+  value_BT, old_BT, return_BT = (
+    jnp.where(mask_BT, widen(x_BT), 0) for x_BT in arrays[:3]
+  )
+  return_BT = jax.lax.stop_gradient(return_BT)
   loss_BT = jnp.square(value_BT - return_BT) / 2
   if clip is None:
     return loss_BT
-  old_BT = jax.lax.stop_gradient(widen(old_value_BT))
+  old_BT = jax.lax.stop_gradient(old_BT)
   near_BT = jnp.maximum(jnp.minimum(value_BT, old_BT + clip), old_BT - clip)
   return jnp.maximum(loss_BT, jnp.square(near_BT - return_BT) / 2)
 

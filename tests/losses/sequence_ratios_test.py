@@ -136,7 +136,8 @@ class SequencesTest(chex.TestCase):
 
   def test_gspo_of_one_advantage_per_sequence_has_one_gradient(self):
     log_ratio_BT, mask_BT = _log_ratios(seed=3, scale=0.3)
-    advantage_BT = np.repeat(np.array([[1.0], [-2.0], [0.5]]), T, axis=1)
+    advantage_B1 = np.array([[1.0], [-2.0], [0.5]])
+    advantage_BT = np.where(mask_BT, advantage_B1, np.nan)
 
     def objective(ratio):
       def value(log_ratio_BT):

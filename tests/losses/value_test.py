@@ -1,0 +1,198 @@
+"""Tests of `losses.value`: the critic's loss and what it explains."""
+
+import functools
+
+import chex
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from hypothesis import strategies as st
+
+from agentrl_jax.losses import reductions, value
+from tests.reference import finite_difference
+from tests.reference import value as reference
+
+B, T = 4, 5
+ALL = np.ones((B, T), bool)
+CLIPS = (("clipped", 0.3), ("unclipped", None))
+
+
+def _critic(seed: int):
+  """(value, old value, return, mask); NaN off the mask."""
+  rng = np.random.default_rng(seed)
+  mask_BT = rng.random((B, T)) < 0.7
+  mask_BT[-1] = False
+  arrays = rng.normal(size=(3, B, T))
+  return *(np.where(mask_BT, x_BT, np.nan) for x_BT in arrays), mask_BT
+
+
+class ClippedValueLossTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.named_parameters(*CLIPS)
+  def test_matches_reference(self, clip):
+    *arrays, mask_BT = _critic(seed=0)
+    loss = functools.partial(value.clipped_value_loss, clip=clip)
+    with jax.enable_x64(True):
+      loss_BT = np.asarray(self.variant(loss)(*arrays, mask_BT))
+    expected_BT = reference.clipped_value_loss(*arrays, clip=clip)
+    np.testing.assert_allclose(
+      loss_BT[mask_BT], expected_BT[mask_BT], rtol=1e-13
+    )
+
+  @parameterized.named_parameters(*CLIPS)
+  def test_gradient_matches_finite_differences_and_hides_nan(self, clip):
+    *arrays, mask_BT = _critic(seed=1)
+    known = [np.nan_to_num(x_BT) for x_BT in arrays]
+
+    def mean(value_BT):
+      loss_BT = value.clipped_value_loss(
+        value_BT, *arrays[1:], mask_BT, clip=clip
+      )
+      return reductions.token_mean(loss_BT, mask_BT).value()
+
+    def expected(value_BT):
+      loss_BT = reference.clipped_value_loss(value_BT, *known[1:], clip=clip)
+      return loss_BT[mask_BT].mean()
+
+    with jax.enable_x64(True):
+      gradient_BT = jax.grad(mean)(arrays[0])
+    np.testing.assert_allclose(
+      gradient_BT, finite_difference.gradient(expected, known[0]), atol=1e-9
+    )
+
+  def test_targets_and_old_values_are_constants(self):
+    arrays = [np.nan_to_num(x_BT) for x_BT in _critic(seed=2)[:3]]
+    gradients = jax.grad(
+      lambda *x: value.clipped_value_loss(*x, ALL, clip=0.3).sum(),
+      argnums=(1, 2),
+    )(*arrays)
+    chex.assert_trees_all_equal(gradients, (jnp.zeros((B, T)),) * 2)
+
+  def test_before_the_first_step_the_clip_changes_nothing(self):
+    value_BT, _, return_BT, _ = (np.nan_to_num(x) for x in _critic(seed=3))
+    chex.assert_trees_all_equal(
+      *(
+        jax.value_and_grad(
+          lambda v, clip=clip: value.clipped_value_loss(
+            v, value_BT, return_BT, ALL, clip=clip
+          ).sum()
+        )(value_BT)
+        for clip in (0.1, None)
+      )
+    )
+
+  @parameterized.named_parameters(
+    ("near", 0.1, -0.9),
+    ("towards_the_return_beyond_the_clip", 0.5, 0.0),
+    ("away_from_the_return", -0.5, -1.5),
+    ("far_past_the_return", 3.0, 2.0),
+  )
+  def test_gradient_stops_only_where_the_step_was_taken(self, moved, slope):
+    one_BT = jnp.ones((1, 1))
+    gradient_BT = jax.grad(
+      lambda v: value.clipped_value_loss(
+        v, 0 * one_BT, one_BT, one_BT == 1, clip=0.2
+      ).sum()
+    )(moved * one_BT)
+    np.testing.assert_allclose(gradient_BT, [[slope]], atol=1e-6)
+
+  @hypothesis.settings(deadline=None, database=None, max_examples=20)
+  @hypothesis.given(
+    numbers=st.lists(st.floats(-9, 9, width=32), min_size=3, max_size=3)
+  )
+  def test_is_never_less_than_half_the_squared_error(self, numbers):
+    arrays = [np.full((1, 1), x, np.float32) for x in numbers]
+    arrays.append(np.ones((1, 1), bool))
+    self.assertGreaterEqual(
+      value.clipped_value_loss(*arrays, clip=0.5)[0, 0],
+      value.clipped_value_loss(*arrays, clip=None)[0, 0],
+    )
+
+  def test_no_rows_cost_nothing(self):
+    empty_BT = jnp.zeros((0, T))
+    loss_BT = value.clipped_value_loss(
+      empty_BT, empty_BT, empty_BT, empty_BT == 0, clip=0.2
+    )
+    self.assertEqual(loss_BT.shape, (0, T))
+
+  def test_refuses_a_clip_that_is_not_positive(self):
+    one_BT = jnp.ones((1, 1))
+    with self.assertRaisesRegex(ValueError, "clip=0 must be positive"):
+      value.clipped_value_loss(one_BT, one_BT, one_BT, one_BT == 1, clip=0)
+
+  def test_refuses_another_shape(self):
+    with self.assertRaises(AssertionError):
+      value.clipped_value_loss(
+        jnp.ones((B, T)), jnp.ones((B, T)), jnp.ones((B, 1)), ALL, clip=None
+      )
+
+
+class ExplainedVarianceTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  def test_matches_reference_and_hides_nan(self):
+    value_BT, _, return_BT, mask_BT = _critic(seed=4)
+    value_BT = return_BT + 0.3 * value_BT
+    with jax.enable_x64(True):
+      explained = self.variant(value.explained_variance)(
+        value_BT, return_BT, mask_BT
+      ).value()
+    np.testing.assert_allclose(
+      explained,
+      reference.explained_variance(value_BT, return_BT, mask_BT),
+      rtol=1e-12,
+    )
+
+  def test_micro_batches_add_up_even_far_from_zero(self):
+    value_BT, _, return_BT, mask_BT = _critic(seed=5)
+    # float32 squares of a thousand have no digits left for a variance of 1
+    batch = [x.astype(np.float32) for x in (value_BT + 1e3, return_BT + 1e3)]
+    parts = [
+      value.explained_variance(
+        *(x[b : b + 1] for x in batch), mask_BT[b : b + 1]
+      )
+      for b in range(B)
+    ]
+    np.testing.assert_allclose(
+      functools.reduce(value.ExplainedVariance.__add__, parts).value(),
+      reference.explained_variance(*batch, mask_BT),
+      rtol=1e-3,
+    )
+
+  def test_one_for_a_perfect_critic_and_nothing_for_one_that_knows_the_mean(
+    self,
+  ):
+    return_BT = np.random.default_rng(6).normal(size=(B, T))
+    mask_BT = np.ones((B, T), bool)
+    for value_BT, expected in (
+      (return_BT, 1),
+      (return_BT + 5, 1),
+      (np.zeros((B, T)), 0),
+      (2 * return_BT, 0),
+      (-return_BT, -3),
+    ):
+      explained = value.explained_variance(value_BT, return_BT, mask_BT)
+      np.testing.assert_allclose(explained.value(), expected, atol=1e-5)
+
+  @parameterized.parameters((B, False), (0, True), (1, True))
+  def test_returns_that_do_not_vary_cannot_be_explained(self, rows, trained):
+    explained = value.explained_variance(
+      jnp.zeros((rows, T)), jnp.ones((rows, T)), jnp.full((rows, T), trained)
+    )
+    self.assertEqual((explained + explained).value(), 0)
+
+  def test_is_a_constant(self):
+    value_BT, _, return_BT, mask_BT = _critic(seed=7)
+    gradient_BT = jax.grad(
+      lambda v: value.explained_variance(v, return_BT, mask_BT).value()
+    )(value_BT)
+    np.testing.assert_array_equal(gradient_BT, np.zeros((B, T)))
+
+  def test_refuses_a_mask_that_is_not_bool(self):
+    with self.assertRaises(AssertionError):
+      value.explained_variance(*(jnp.ones((B, T)) for _ in range(3)))
+
+
+if __name__ == "__main__":
+  absltest.main()
