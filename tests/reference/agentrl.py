@@ -41,3 +41,35 @@ def objective(logits_BTV, batch, *, temperature, kl_weight):
     loss_BT + kl_weight * divergence_BT, mask_BT
   )
   return total / weight
+
+
+def loss(
+  policy_BT,
+  behavior_BT,
+  reference_BT,
+  advantage_BT,
+  mask_BT,
+  segment_BT=None,
+  num_segments=1,
+  *,
+  clip_low=0.2,
+  clip_high=0.2,
+  dual_clip=3.0,
+  kl_coefficient=1e-4,
+  reduction="token",
+):
+  """(total, weight) of one batch, whose advantages are known."""
+  loss_BT = policy_gradient.clipped_surrogate(
+    ratios.log_ratio(policy_BT, behavior_BT, mask_BT),
+    advantage_BT,
+    clip_low=clip_low,
+    clip_high=clip_high,
+    dual_clip=dual_clip,
+  ) + kl_coefficient * kl.k3(
+    ratios.log_ratio(policy_BT, reference_BT, mask_BT), limit=10.0
+  )
+  if reduction == "token":
+    return reductions.token_mean(loss_BT, mask_BT)
+  if segment_BT is None:
+    segment_BT = np.zeros(mask_BT.shape, int)
+  return reductions.segment_mean(loss_BT, mask_BT, segment_BT, num_segments)

@@ -1,0 +1,235 @@
+"""Tests of `losses.diagnostics`: what is counted, and that it adds up."""
+
+import functools
+
+import chex
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from hypothesis import strategies as st
+
+from agentrl_jax.losses import diagnostics, importance_weights, policy_gradient
+from tests.reference import diagnostics as reference
+
+B, T, NUM_VERSIONS = 6, 7, 4
+CLIP = dict(clip_low=0.2, clip_high=0.3, dual_clip=1.5)
+
+
+def _batch(seed: int):
+  """(log-ratio, advantage, version, mask), useless off the mask.
+
+  Version 2 sampled nothing.
+  """
+  rng = np.random.default_rng(seed)
+  mask_BT = rng.random((B, T)) < 0.7
+  mask_BT[-1] = False
+  arrays = rng.normal(scale=0.5, size=(2, B, T))
+  version_BT = rng.choice(np.array([0, 1, 3], np.int32), size=(B, T))
+  return (
+    *(np.where(mask_BT, x_BT, np.nan) for x_BT in arrays),
+    np.where(mask_BT, version_BT, -7).astype(np.int32),
+    mask_BT,
+  )
+
+
+def _answers(moments):
+  return np.stack(
+    [
+      moments.share(),
+      moments.effective_sample_size(),
+      moments.mean_weight(),
+      moments.kl(),
+      moments.kl_k1(),
+    ]
+  )
+
+
+class RatioMomentsTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.named_parameters(("ratios", None), ("truncated", 1.2))
+  def test_matches_reference_and_hides_nan(self, cap):
+    log_ratio_BT, _, version_BT, mask_BT = _batch(seed=0)
+
+    def measure(log_ratio_BT, mask_BT, version_BT):
+      weight_BT = None
+      if cap:
+        weight_BT = importance_weights.truncated_weight(log_ratio_BT, cap=cap)
+      moments = diagnostics.ratio_moments(
+        log_ratio_BT, mask_BT, version_BT, NUM_VERSIONS, weight_BT=weight_BT
+      )
+      return moments, weight_BT
+
+    with jax.enable_x64(True):
+      moments, weight_BT = self.variant(measure)(
+        log_ratio_BT, mask_BT, version_BT
+      )
+      answers = _answers(moments)
+    if cap:
+      weight_BT = np.asarray(weight_BT)
+    expected = reference.by_version(
+      log_ratio_BT, mask_BT, version_BT, weight_BT
+    )
+    self.assertEqual(set(expected), {0, 1, 3})
+    for version in range(NUM_VERSIONS):
+      np.testing.assert_allclose(
+        answers[:, version], expected.get(version, (0,) * 5), atol=1e-13
+      )
+
+  def test_micro_batches_add_up_to_the_whole(self):
+    log_ratio_BT, _, version_BT, mask_BT = _batch(seed=1)
+    measure = functools.partial(
+      diagnostics.ratio_moments, num_versions=NUM_VERSIONS
+    )
+    parts = [
+      measure(log_ratio_BT[rows], mask_BT[rows], version_BT[rows])
+      for rows in (slice(0, 1), slice(1, 3), slice(3, B))
+    ]
+    np.testing.assert_allclose(
+      _answers(functools.reduce(diagnostics.RatioMoments.__add__, parts)),
+      _answers(measure(log_ratio_BT, mask_BT, version_BT)),
+      atol=1e-6,
+    )
+
+  def test_of_all_versions_is_as_if_there_were_one(self):
+    log_ratio_BT, _, version_BT, mask_BT = _batch(seed=2)
+    several = diagnostics.ratio_moments(
+      log_ratio_BT, mask_BT, version_BT, NUM_VERSIONS
+    )
+    one = diagnostics.ratio_moments(log_ratio_BT, mask_BT)
+    np.testing.assert_allclose(
+      _answers(several.all_versions()), _answers(one), rtol=1e-5
+    )
+
+  def test_on_policy_every_sample_counts(self):
+    moments = diagnostics.ratio_moments(
+      jnp.zeros((B, T)), jnp.ones((B, T), bool)
+    )
+    np.testing.assert_array_equal(_answers(moments)[:, 0], [1, 1, 1, 0, 0])
+
+  @hypothesis.settings(deadline=None, database=None, max_examples=20)
+  @hypothesis.given(ratios=st.lists(st.floats(-20, 20), min_size=5, max_size=5))
+  def test_the_effective_share_lies_between_one_sample_and_all(self, ratios):
+    moments = diagnostics.ratio_moments(
+      np.array([ratios]), np.ones((1, 5), bool)
+    )
+    share = float(moments.effective_sample_size()[0])
+    self.assertBetween(share, 1 / 5 - 1e-5, 1 + 1e-5)
+    self.assertGreaterEqual(float(moments.kl()[0]), 0)
+
+  def test_versions_out_of_range_are_not_counted(self):
+    moments = diagnostics.ratio_moments(
+      jnp.ones((1, 4)),
+      jnp.ones((1, 4), bool),
+      jnp.array([[-1, 0, 1, 2]]),
+      2,
+    )
+    np.testing.assert_array_equal(moments.count_Z, [1, 1])
+
+  @parameterized.parameters((B, False), (0, True))
+  def test_of_nothing_is_zero(self, num_rows, trained):
+    moments = diagnostics.ratio_moments(
+      jnp.full((num_rows, T), jnp.nan), jnp.full((num_rows, T), trained)
+    )
+    np.testing.assert_array_equal(_answers(moments), np.zeros((5, 1)))
+
+  def test_is_a_constant_and_travels_through_scan(self):
+    log_ratio_BT, _, _, mask_BT = _batch(seed=3)
+
+    @jax.jit
+    def scanned(log_ratio_BT):
+      def add(moments, row):
+        new = diagnostics.ratio_moments(row[0][None], row[1][None])
+        return moments + new, None
+
+      zero = diagnostics.ratio_moments(log_ratio_BT[:0], mask_BT[:0])
+      return jax.lax.scan(add, zero, (log_ratio_BT, mask_BT))[0].kl().sum()
+
+    value, gradient_BT = jax.value_and_grad(scanned)(log_ratio_BT)
+    expected = diagnostics.ratio_moments(log_ratio_BT, mask_BT).kl()[0]
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_array_equal(gradient_BT, np.zeros((B, T)))
+
+  def test_refuses_a_mask_that_is_not_bool(self):
+    with self.assertRaises(AssertionError):
+      diagnostics.ratio_moments(jnp.ones((B, T)), jnp.ones((B, T)))
+
+
+class ClipFractionsTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.named_parameters(
+    ("dual", CLIP), ("ppo", CLIP | dict(dual_clip=None))
+  )
+  def test_matches_reference_and_hides_nan(self, settings):
+    log_ratio_BT, advantage_BT, _, mask_BT = _batch(seed=4)
+    fractions = self.variant(
+      functools.partial(diagnostics.clip_fractions, **settings)
+    )(log_ratio_BT, advantage_BT, mask_BT)
+    expected = reference.clip_fractions(
+      log_ratio_BT, advantage_BT, mask_BT, **settings
+    )
+    self.assertEqual(fractions.keys(), expected.keys())
+    self.assertGreater(expected["above"] * expected["below"], 0)
+    for name, mean in fractions.items():
+      np.testing.assert_allclose(mean.value(), expected[name], rtol=1e-6)
+
+  def test_counts_the_tokens_without_a_gradient(self):
+    log_ratio_BT, advantage_BT, _, mask_BT = _batch(seed=5)
+    fractions = diagnostics.clip_fractions(
+      log_ratio_BT, advantage_BT, mask_BT, **CLIP
+    )
+    gradient_BT = jax.grad(
+      lambda x: policy_gradient.clipped_surrogate(x, advantage_BT, **CLIP).sum()
+    )(log_ratio_BT)
+    self.assertEqual(
+      sum(mean.total for mean in fractions.values()),
+      (gradient_BT[mask_BT] == 0).sum(),
+    )
+
+  @parameterized.parameters((B, False), (0, True))
+  def test_of_nothing_is_zero(self, num_rows, trained):
+    x_BT = jnp.full((num_rows, T), jnp.nan)
+    for mean in diagnostics.clip_fractions(
+      x_BT, x_BT, jnp.full((num_rows, T), trained), **CLIP
+    ).values():
+      self.assertEqual(mean.value(), 0)
+
+  def test_refuses_a_clip_that_cannot_be_meant(self):
+    x_BT = jnp.zeros((1, 1))
+    with self.assertRaisesRegex(ValueError, "clip_low=2 must be"):
+      diagnostics.clip_fractions(x_BT, x_BT, x_BT == 0, clip_low=2, clip_high=1)
+
+
+class ExtremesTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  def test_finds_them_and_adds_up(self):
+    x_BT, _, _, mask_BT = _batch(seed=6)
+    found = self.variant(diagnostics.extremes)(x_BT, mask_BT)
+    np.testing.assert_allclose(found.low, x_BT[mask_BT].min(), rtol=1e-6)
+    np.testing.assert_allclose(found.high, x_BT[mask_BT].max(), rtol=1e-6)
+    parts = [
+      diagnostics.extremes(x_BT[b : b + 1], mask_BT[b : b + 1])
+      for b in range(B)
+    ]
+    chex.assert_trees_all_equal(
+      functools.reduce(diagnostics.Extremes.__add__, parts), found
+    )
+
+  def test_of_nothing_add_nothing(self):
+    found = diagnostics.extremes(jnp.zeros((0, T)), jnp.ones((0, T), bool))
+    self.assertEqual((found.low, found.high), (np.inf, -np.inf))
+
+  def test_nan_on_the_mask_is_not_hidden(self):
+    found = diagnostics.extremes(
+      jnp.array([[1.0, jnp.nan]]), jnp.ones((1, 2), bool)
+    )
+    self.assertTrue(np.isnan(found.low) and np.isnan(found.high))
+
+  def test_refuses_a_mask_that_is_not_bool(self):
+    with self.assertRaises(AssertionError):
+      diagnostics.extremes(jnp.ones((B, T)), jnp.ones((B, T)))
+
+
+if __name__ == "__main__":
+  absltest.main()
