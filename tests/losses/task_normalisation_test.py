@@ -1,21 +1,27 @@
 """Tests of `losses.task_normalisation`: every task in its own units."""
 
+import dataclasses
 import functools
 
 import chex
 import hypothesis
+import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import task_moments
+from agentrl_jax.losses.task_moments import (
+  blend_moments,
+  measure_tasks,
+  unseen_tasks,
+)
 from agentrl_jax.losses.task_normalisation import (
   normalise_by_moments,
   task_normalise,
-  task_normalise_weighted,
 )
 from tests.reference import advantages as reference
+from tests.reference import task_moments as moments_reference
 
 few_examples = hypothesis.settings(
   deadline=None, database=None, max_examples=20
@@ -154,66 +160,83 @@ class TaskNormaliseTest(chex.TestCase):
       _normalise(advantage_BT, task_BT, mask_BT.astype(np.float32))
 
 
-class TaskNormaliseWeightedTest(chex.TestCase):
-  def _trajectories(self, seed: int):
-    rng = np.random.default_rng(seed)
-    size = 16
-    advantage_N = rng.normal(size=size).astype(np.float32)
-    task_N = rng.integers(NUM_TASKS - 1, size=size)
-    num_tokens_N = rng.integers(0, 12, size=size)
-    valid_N = rng.random(size) < 0.8
-    advantage_N[~valid_N] = np.nan
-    return advantage_N, task_N, num_tokens_N, valid_N
-
+class NormaliseByMomentsTest(chex.TestCase):
   @chex.variants(with_jit=True, without_jit=True)
-  @parameterized.product(MODES, epsilon=(1e-6, 0.1), seed=(0, 1, 2))
-  def test_is_task_normalise_of_the_tokens(self, seed, **settings):
-    advantage_N, task_N, num_tokens_N, valid_N = self._trajectories(seed)
-    shape = (len(task_N), 12)
-    mask_BT = valid_N[:, None] & (np.arange(12)[None] < num_tokens_N[:, None])
-    tokens_BT = _normalise(
-      np.broadcast_to(advantage_N[:, None], shape),
-      np.broadcast_to(task_N[:, None], shape),
-      mask_BT,
-      **settings,
+  @parameterized.product(MODES, epsilon=(1e-6, 0.1))
+  def test_matches_reference_and_hides_nan(self, **settings):
+    moments = measure_tasks(*_tokens(seed=0), num_tasks=NUM_TASKS)
+    inputs = _tokens(seed=1)
+    normalise = self.variant(
+      functools.partial(normalise_by_moments, **settings)
     )
-    weighted = self.variant(
-      functools.partial(
-        task_normalise_weighted,
-        num_tasks=NUM_TASKS,
-        **settings,
-      )
-    )
-    normalised_N = np.asarray(
-      weighted(advantage_N, task_N, num_tokens_N, valid_N)
-    )
-    self.assertGreater(np.abs(normalised_N).max(), 0.5)
     np.testing.assert_allclose(
-      np.where(mask_BT, normalised_N[:, None], 0), tokens_BT, atol=1e-5
+      normalise(*inputs, moments),
+      moments_reference.normalise_by_moments(
+        *inputs, dataclasses.astuple(moments), **settings
+      ),
+      rtol=1e-5,
+      atol=1e-5,
     )
-    counted_N = valid_N & (num_tokens_N > 0)
-    np.testing.assert_array_equal(normalised_N[~counted_N], 0)
 
-  def test_long_trajectories_weigh_more(self):
-    normalised_N = task_normalise_weighted(
-      jnp.array([1.0, 0.0]),
-      jnp.array([0, 0]),
-      jnp.array([3, 1]),
-      jnp.ones(2, bool),
-      num_tasks=1,
-      scale=False,
+  @parameterized.product(MODES)
+  def test_twelve_digits_in_float64(self, **settings):
+    advantage_BT, task_BT, mask_BT = _tokens(seed=2)
+    advantage_BT = advantage_BT.astype(np.float64) / 3
+    with jax.enable_x64(True):
+      normalised_BT = _normalise(advantage_BT, task_BT, mask_BT, **settings)
+    np.testing.assert_allclose(
+      normalised_BT,
+      reference.task_normalise(advantage_BT, task_BT, mask_BT, **settings),
+      rtol=1e-12,
+      atol=1e-13,
     )
-    np.testing.assert_allclose(normalised_N, [0.25, -0.75])
 
-  def test_refuses_other_lengths(self):
-    with self.assertRaises(AssertionError):
-      task_normalise_weighted(
-        jnp.zeros(2),
-        jnp.zeros(2, int),
-        jnp.ones(3, int),
-        jnp.ones(2, bool),
-        num_tasks=1,
-      )
+  @parameterized.product(MODES)
+  def test_with_the_batchs_own_in_seven_parts_it_is_task_normalise(
+    self, **settings
+  ):
+    inputs = _tokens(seed=3)
+    parts = [
+      measure_tasks(*(x[b : b + 1] for x in inputs), num_tasks=NUM_TASKS)
+      for b in range(B)
+    ]
+    moments = functools.reduce(lambda a, b: a + b, parts)
+    np.testing.assert_allclose(
+      normalise_by_moments(*inputs, moments, **settings),
+      _normalise(*inputs, **settings),
+      atol=1e-6,
+    )
+
+  def test_by_running_moments_a_bad_batch_stays_visible(self):
+    task_N, mask_N = jnp.zeros(4, int), jnp.ones(4, bool)
+    running = unseen_tasks(1)
+    for reward_N in ([1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]):
+      reward_N = jnp.array(reward_N)
+      batch = measure_tasks(reward_N, task_N, mask_N, num_tasks=1)
+      running = blend_moments(running, batch, decay=1.0)
+    # Two of eight: mean 1/4, unbiased variance 3/14.
+    np.testing.assert_allclose(
+      normalise_by_moments(reward_N, task_N, mask_N, running),
+      np.full(4, -0.25 / np.sqrt(3 / 14)),
+      rtol=1e-5,
+    )
+
+  def test_a_task_without_a_unit_gets_nothing_but_shows_what_is_broken(self):
+    unseen = unseen_tasks(2)
+    normalised_N = normalise_by_moments(
+      jnp.array([3.0, jnp.nan, 3.0, jnp.nan]),
+      jnp.array([0, 1, 7, 0]),
+      jnp.array([True, True, True, False]),
+      unseen,
+    )
+    np.testing.assert_array_equal(normalised_N, [0, np.nan, np.nan, 0])
+
+  def test_is_a_constant(self):
+    advantage_BT, task_BT, mask_BT = _tokens(seed=5)
+    gradient_BT = jax.grad(
+      lambda x_BT: jnp.sum(_normalise(x_BT, task_BT, mask_BT) ** 2)
+    )(jnp.array(advantage_BT))
+    np.testing.assert_array_equal(gradient_BT, np.zeros((B, T)))
 
 
 if __name__ == "__main__":
