@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from tests.reference import ratios
+
 
 def reinforce(log_ratio_BT, advantage_BT):
   loss_BT = np.zeros(log_ratio_BT.shape)
@@ -71,4 +73,30 @@ def sapo(log_ratio_BT, advantage_BT, *, tau_positive=1.0, tau_negative=1.05):
     tau = tau_positive if advantage > 0 else tau_negative
     gate = 1 / (1 + math.exp(-tau * (math.exp(log_ratio_BT[at]) - 1)))
     loss_BT[at] = -4 / tau * gate * advantage
+  return loss_BT
+
+
+def gmpo(
+  log_ratio_BT,
+  advantage_BT,
+  mask_BT,
+  segment_BT=None,
+  num_segments=1,
+  *,
+  clip_low=0.4,
+  clip_high=0.4,
+):
+  loss_BT = np.zeros(log_ratio_BT.shape)
+  sequences = ratios.sequences(mask_BT, segment_BT, num_segments)
+  for places in sequences.values():
+    product = 1.0
+    for at in places:
+      ratio, advantage = math.exp(log_ratio_BT[at]), float(advantage_BT[at])
+      if advantage > 0:
+        ratio = min(ratio, math.exp(clip_high))
+      elif advantage < 0:
+        ratio = max(ratio, math.exp(-clip_low))
+      product *= ratio ** (1 / len(places))
+    for at in places:
+      loss_BT[at] = -product * float(advantage_BT[at])
   return loss_BT
