@@ -101,6 +101,7 @@ def get_config() -> ml_collections.ConfigDict:
     qk_norm=True,
     qkv_bias=False,
     attention_block=0,  # queries per block of a training row; 0 takes all
+    value_head=False,  # a critic, for the gae family of advantages
   )
 
   c.warm_start = create(
@@ -131,21 +132,48 @@ def get_config() -> ml_collections.ConfigDict:
     weight_decay=0.0,
     clip_norm=1.0,
   )
-  c.loss = create(
-    surrogate="clipped",  # see SURROGATES in agentrl_jax/train/objective.py
-    reduction="token_mean",  # see REDUCTIONS there
+  c.loss = create(  # the names are described in train/loss_config.py
+    surrogate="clipped",  # reinforce, clipped, cispo, gspo, gspo_token, sapo
     clip_low=0.2,
     clip_high=0.2,
     dual_clip=3.0,  # bound on the ratio of bad tokens; 0 is off
-    kl_coefficient=1e-4,  # k3 to the frozen warm start; 0 keeps no reference
+    sapo_tau_positive=1.0,  # of sapo's gate, where the advantage is positive
+    sapo_tau_negative=1.05,
+    proximal="behavior",  # or "recomputed": decoupled PPO
+    importance="none",  # truncated, masked: proximal policy to sampler
+    importance_level="token",  # or sequence, sequence_mean
+    importance_low=0.0,
+    importance_high=2.0,
+    # Or sequence_mean, sequence_sum_mean, fixed_length_mean.
+    reduction="token_mean",
+    reduction_length=0,  # tokens that fixed_length_mean divides by
+    task_share="tokens",  # or "equal": every task weighs the same
+    kl_coefficient=1e-4,  # to the frozen warm start; 0 keeps no reference
+    kl_estimator="k3",  # k1, k2, k3, k3_k2
+    kl_place="loss",  # or "reward"
+    kl_limit=10.0,  # on one token's k3 in the loss
     entropy_coefficient=0.0,
+    value_coefficient=0.0,  # of the critic's loss, where there is a critic
+    value_clip=0.0,  # on how far a value moves in an update; 0 is off
     token_chunk=128,  # tokens per row whose logits are held at once
   )
   c.advantage = create(
+    # One of ESTIMATORS in agentrl_jax/train/advantage_config.py.
+    estimator="grpo",
     scale_by_std=True,  # by the group's standard deviation
+    ddof=1,  # of that deviation: 1 is unbiased
+    k=1,  # attempts that count as one, of pass_at_k and max_at_k
+    discount=1.0,  # per turn, of turn_return, gigpo, turn_gae; else per token
+    turn_discount=1.0,  # of bi_level_gae
+    trace=0.95,  # lambda of the gae family
+    step_weight=1.0,  # of a turn's advantage in gigpo
+    keep="all",  # groups; or signal, std, top_share, top_signal
+    keep_threshold=0.0,  # of the last three
+    whiten=False,  # over the batch, in place of task normalisation
     task_center=True,  # task advantage normalisation: subtract the mean
     task_scale=True,  # and divide by the standard deviation
-    drop_no_signal=False,  # leave out groups that all scored the same
+    task_statistics="tokens",  # or "trajectories": what counts once
+    task_decay=0.0,  # what the past keeps per update; 0 is this batch alone
     incomplete_reward=-0.2,  # of an attempt that did not complete
     epsilon=1e-6,
   )

@@ -54,7 +54,7 @@ def get_config():
   c.train.update(steps=40, row_length=448, micro_batch=7, take_s=300.0)
   c.optimizer.update(learning_rate=6e-4, warmup_steps=5, b2=0.95)
   c.loss.update(kl_coefficient=0.0, token_chunk=64)
-  c.advantage.drop_no_signal = True
+  c.advantage.keep = "signal"
   c.episode.update(max_turns=10, max_tokens=448, max_answer_tokens=64)
   c.sampling.temperature = 1.0
   c.admission.update(

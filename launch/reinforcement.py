@@ -34,12 +34,11 @@ from agentrl_jax.env.interface import Environment
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.train.batches import reinforcement_lessons
 from agentrl_jax.train.checkpoint import Checkpoints
 from agentrl_jax.train.objective import Lesson, policy_objective
 from agentrl_jax.train.optimizer import make_optimizer
+from agentrl_jax.train.preparation import Preparation
 from agentrl_jax.train.publish import Publisher
-from agentrl_jax.train.reference import Reference
 from agentrl_jax.train.step import Learner, TrainState
 from launch.demonstrations import task_stream
 from launch.evaluation import success_by_task
@@ -72,7 +71,10 @@ class Reinforcement:
     self._learner = Learner(
       policy,
       policy_objective(
-        policy, settings.loss, temperature=settings.sampling.temperature
+        policy,
+        settings.loss,
+        temperature=settings.sampling.temperature,
+        num_slots=settings.engine.num_slots,
       ),
       make_optimizer(settings.optimizer, config.train.steps),
       sharding.make_mesh(settings.mesh),
@@ -89,13 +91,16 @@ class Reinforcement:
     checkpoints = Checkpoints(
       self._run.checkpoints(STAGE), keep=self._settings.checkpoint.keep
     )
-    reference = Reference(
+    preparation = Preparation(
       self._policy,
-      warm if self._settings.loss.kl_coefficient else None,
+      loss=self._settings.loss,
+      advantage=self._settings.advantage,
+      batch=self._settings.batch,
+      task_ids=self._settings.task_ids,
       temperature=self._settings.sampling.temperature,
-      chunk_size=self._settings.loss.token_chunk,
+      reference=warm if self._settings.loss.kl_coefficient else None,
     )
-    state, position = self._begin(warm, checkpoints)
+    state, position = self._begin(warm, checkpoints, preparation)
     version = int(state.version)
     self._metrics.truncate_after(STAGE, version)
     self._ledger.truncate(version)
@@ -105,13 +110,13 @@ class Reinforcement:
       collector = self._collector(version, position)
       with ControllerThread(collector) as controller:
         state = self._loop(
-          state, controller, checkpoints, reference, interrupts
+          state, controller, checkpoints, preparation, interrupts
         )
     checkpoints.close()
     self._publisher.publish(state)
 
   def _begin(
-    self, warm: Params, checkpoints: Checkpoints
+    self, warm: Params, checkpoints: Checkpoints, preparation: Preparation
   ) -> tuple[TrainState, CollectorState | None]:
     if not checkpoints.steps():
       state = self._learner.init(warm)
@@ -122,6 +127,7 @@ class Reinforcement:
     step = None if chosen < 0 else chosen
     state, position = checkpoints.restore(self._learner.abstract_state(), step)
     checkpoints.forget_after(int(state.version))
+    preparation.restore(position.get("tasks", {}))
     return state, _position_from_json(position) if position else None
 
   def _collector(
@@ -165,19 +171,21 @@ class Reinforcement:
     state: TrainState,
     controller: ControllerThread,
     checkpoints: Checkpoints,
-    reference: Reference,
+    preparation: Preparation,
     interrupts: Interrupts,
   ) -> TrainState:
     first, steps = int(state.version), self._config.train.steps
 
     def save() -> None:
       if int(state.version) not in checkpoints.steps():
-        checkpoints.save(state, _position_to_json(controller.snapshot()))
+        position = _position_to_json(controller.snapshot())
+        position["tasks"] = preparation.snapshot()
+        checkpoints.save(state, position)
       checkpoints.wait()
 
     with StageProgress(STAGE, steps, initial_step=first) as show:
       for version in range(first, steps):
-        state, report = self._update(state, version, controller, reference)
+        state, report = self._update(state, version, controller, preparation)
         self._publisher.publish(state)
         controller.set_version(version + 1)
         self._metrics.write(version + 1, report, STAGE)
@@ -195,7 +203,7 @@ class Reinforcement:
     state: TrainState,
     version: int,
     controller: ControllerThread,
-    reference: Reference,
+    preparation: Preparation,
   ) -> tuple[TrainState, dict[str, float]]:
     """Waits for a batch and makes one update of it."""
     begun = time.monotonic()
@@ -205,13 +213,8 @@ class Reinforcement:
       self._config.train.take_s,
     )
     taken = time.monotonic()
-    lessons, report = reinforcement_lessons(
-      groups,
-      task_ids=self._settings.task_ids,
-      advantage=self._settings.advantage,
-      batch=self._settings.batch,
-    )
-    state, metrics = self._learn(state, lessons, reference)
+    lessons, report = preparation.lessons(groups, state.params)
+    state, metrics = self._learn(state, lessons)
     self._ledger.add(version, [group.id for group in groups])
     write_groups(
       self._run.trajectories(version), groups[: self._config.report.keep_groups]
@@ -224,10 +227,10 @@ class Reinforcement:
     return state, report | metrics | seconds | monitored | _of(groups)
 
   def _learn(
-    self, state: TrainState, lessons: Sequence[Lesson], reference: Reference
+    self, state: TrainState, lessons: Sequence[Lesson]
   ) -> tuple[TrainState, dict[str, float]]:
     if lessons:
-      return self._learner.update(state, map(reference.add_to, lessons))
+      return self._learner.update(state, lessons)
     # No attempt did better than its siblings: nothing to learn from.
     later = dataclasses.replace(state, version=state.version + 1)
     return later, {"batch/trained_tokens": 0.0}

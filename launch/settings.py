@@ -20,10 +20,12 @@ from agentrl_jax.controller.policies import CrossPolicy
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.train.batches import AdvantageConfig, BatchConfig
+from agentrl_jax.train.advantage_config import AdvantageConfig
+from agentrl_jax.train.batches import BatchConfig
 from agentrl_jax.train.checkpoint import CheckpointConfig
-from agentrl_jax.train.objective import LossConfig, require_one_of
+from agentrl_jax.train.loss_config import LossConfig, require_one_of
 from agentrl_jax.train.optimizer import OptimizerConfig
+from launch.learning_checks import check_learning
 
 DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
 
@@ -151,6 +153,7 @@ def _check_positive(config: ml_collections.ConfigDict) -> None:
 
 def _check_together(s: Settings) -> None:
   """What no section can see alone."""
+  check_learning(s.loss, s.advantage, s.model, s.group)
   if s.sampling.top_k or s.sampling.top_p < 1:
     raise ConfigError(
       f"sampling.top_k={s.sampling.top_k} and sampling.top_p="

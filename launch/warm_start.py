@@ -94,4 +94,4 @@ def _lesson(rows: Rows, chosen: np.ndarray) -> Lesson:
   }
   batch = Batch(**fields)
   weight_BT = batch.mask.astype(np.float32)
-  return Lesson(batch, weight_BT, np.zeros_like(weight_BT))
+  return Lesson(batch, weight_BT)

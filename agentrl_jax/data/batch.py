@@ -21,3 +21,5 @@ class Batch:
   mask: jax.Array  # bool, sampled by the policy and trained on
   behavior_logprob: jax.Array  # float32, 0 off the mask
   trajectory: jax.Array  # int32, which trajectory of the batch; 0 on padding
+  turn: jax.Array  # int32, which turn of the trajectory, observation included
+  slot: jax.Array  # int32, version slot that sampled the token; 0 off the mask

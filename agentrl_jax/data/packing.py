@@ -24,6 +24,8 @@ class Rows:
   mask: np.ndarray
   behavior_logprob: np.ndarray
   trajectory: np.ndarray
+  turn: np.ndarray
+  slot: np.ndarray
 
   @property
   def fill(self) -> float:
@@ -84,6 +86,8 @@ def _empty_rows(num_rows: int, row_length: int) -> Rows:
     mask=np.zeros(shape, bool),
     behavior_logprob=np.zeros(shape, np.float32),
     trajectory=np.zeros(shape, np.int32),
+    turn=np.zeros(shape, np.int32),
+    slot=np.zeros(shape, np.int32),
   )
 
 
@@ -92,13 +96,15 @@ def _place(
 ) -> int:
   """Writes one trajectory into row r and returns where the next may start."""
   at = start
-  for turn in trajectory.turns:
+  for number, turn in enumerate(trajectory.turns):
     observed = at + len(turn.observation)
     end = observed + len(turn.sampled)
     rows.token[r, at:observed] = turn.observation
     rows.token[r, observed:end] = turn.sampled
     rows.mask[r, observed:end] = True
     rows.behavior_logprob[r, observed:end] = turn.behavior_logprob
+    rows.slot[r, observed:end] = turn.slot
+    rows.turn[r, at:end] = number
     at = end
   rows.position[r, start:at] = np.arange(at - start)
   rows.segment[r, start:at] = segment

@@ -2,7 +2,7 @@
 
 Needs jax and chex, and nothing else of this framework. The way through:
 
-  logprob_BT, _ = chunked_token_logprob(hidden_BTD, output_DV, token_BT, ...)
+  logprob_BT, _ = fused_token_logprob(hidden_BTD, output_DV, token_BT, ...)
   log_ratio_BT = log_ratio(logprob_BT, behavior_logprob_BT, mask_BT)
   loss_BT = clipped_surrogate(log_ratio_BT, advantage_BT, ...)
   loss = token_mean(loss_BT, mask_BT)  # a Mean: .value(), or add more
@@ -10,49 +10,169 @@ Needs jax and chex, and nothing else of this framework. The way through:
 `docs/losses.md` lists every function with its equation and its use.
 """
 
-from agentrl_jax.losses.group_advantages import group_advantage
-from agentrl_jax.losses.group_filters import group_has_signal
-from agentrl_jax.losses.kl import k1, k2, k3
-from agentrl_jax.losses.logprobs import (
-  chunked_token_logprob,
-  entropy,
-  token_logprob,
+from agentrl_jax.losses.agentrl import agentrl_loss
+from agentrl_jax.losses.diagnostics import (
+  Extremes,
+  RatioMoments,
+  clip_fractions,
+  extremes,
+  ratio_moments,
 )
-from agentrl_jax.losses.policy_gradient import clipped_surrogate, reinforce
-from agentrl_jax.losses.ratios import log_ratio
+from agentrl_jax.losses.fused_logprobs import fused_token_logprob
+from agentrl_jax.losses.gae import discounted_returns, gae
+from agentrl_jax.losses.group_advantages import (
+  best_of_group_advantage,
+  group_advantage,
+  leave_one_out_advantage,
+)
+from agentrl_jax.losses.group_filters import (
+  group_has_signal,
+  group_std,
+  keep_groups_above,
+  keep_top_groups,
+  keep_top_signal,
+)
+from agentrl_jax.losses.importance_weights import (
+  masked_weight,
+  normalised_weight,
+  truncated_weight,
+)
+from agentrl_jax.losses.kl import (
+  k1,
+  k2,
+  k3,
+  kl_penalised_reward,
+  unbiased_kl,
+)
+from agentrl_jax.losses.logprobs import entropy, token_logprob
+from agentrl_jax.losses.pass_at_k import (
+  max_at_k_advantage,
+  pass_at_k_advantage,
+)
+from agentrl_jax.losses.policy_gradient import (
+  cispo,
+  clipped_surrogate,
+  decoupled_surrogate,
+  reinforce,
+  sapo,
+)
+from agentrl_jax.losses.preference import implicit_reward, preference_loss
+from agentrl_jax.losses.ratios import (
+  gspo_token_log_ratio,
+  log_ratio,
+  sequence_log_ratio,
+)
 from agentrl_jax.losses.reductions import (
   Mean,
   fixed_length_mean,
+  pair_mean,
   segment_mean,
   sequence_mean,
+  sequence_sum_mean,
+  task_weights,
   token_mean,
+  weighted_mean,
 )
+from agentrl_jax.losses.reinforce_plus_plus import (
+  reinforce_plus_plus_advantage,
+  reinforce_plus_plus_baseline_advantage,
+)
+from agentrl_jax.losses.step_groups import gigpo_advantage, step_advantage
+from agentrl_jax.losses.straight_through import with_gradient_of
 from agentrl_jax.losses.supervised import negative_log_likelihood
+from agentrl_jax.losses.task_moments import (
+  TaskMoments,
+  blend_moments,
+  measure_tasks,
+  unseen_tasks,
+)
 from agentrl_jax.losses.task_normalisation import (
+  normalise_by_moments,
   task_normalise,
   task_normalise_weighted,
 )
-from agentrl_jax.losses.trained_logprobs import trained_token_logprob
+from agentrl_jax.losses.turns import (
+  bi_level_gae,
+  first_of_turn,
+  turn_gae,
+  turn_returns,
+)
+from agentrl_jax.losses.value import (
+  ExplainedVariance,
+  clipped_value_loss,
+  explained_variance,
+)
+from agentrl_jax.losses.whitening import whiten, whiten_weighted
 
 __all__ = [
+  "ExplainedVariance",
+  "Extremes",
   "Mean",
-  "chunked_token_logprob",
+  "RatioMoments",
+  "TaskMoments",
+  "agentrl_loss",
+  "best_of_group_advantage",
+  "bi_level_gae",
+  "blend_moments",
+  "cispo",
+  "clip_fractions",
   "clipped_surrogate",
+  "clipped_value_loss",
+  "decoupled_surrogate",
+  "discounted_returns",
   "entropy",
+  "explained_variance",
+  "extremes",
+  "first_of_turn",
   "fixed_length_mean",
+  "fused_token_logprob",
+  "gae",
+  "gigpo_advantage",
   "group_advantage",
   "group_has_signal",
+  "group_std",
+  "gspo_token_log_ratio",
+  "implicit_reward",
   "k1",
   "k2",
   "k3",
+  "keep_groups_above",
+  "keep_top_groups",
+  "keep_top_signal",
+  "kl_penalised_reward",
+  "leave_one_out_advantage",
   "log_ratio",
+  "masked_weight",
+  "max_at_k_advantage",
+  "measure_tasks",
   "negative_log_likelihood",
+  "normalise_by_moments",
+  "normalised_weight",
+  "pair_mean",
+  "pass_at_k_advantage",
+  "preference_loss",
+  "ratio_moments",
   "reinforce",
+  "reinforce_plus_plus_advantage",
+  "reinforce_plus_plus_baseline_advantage",
+  "sapo",
   "segment_mean",
+  "sequence_log_ratio",
   "sequence_mean",
+  "sequence_sum_mean",
+  "step_advantage",
   "task_normalise",
   "task_normalise_weighted",
+  "task_weights",
   "token_logprob",
   "token_mean",
-  "trained_token_logprob",
+  "truncated_weight",
+  "turn_gae",
+  "turn_returns",
+  "unbiased_kl",
+  "unseen_tasks",
+  "weighted_mean",
+  "whiten",
+  "whiten_weighted",
+  "with_gradient_of",
 ]

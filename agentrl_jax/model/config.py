@@ -27,6 +27,7 @@ class ModelConfig:
   qk_norm: bool = False  # Qwen3
   qkv_bias: bool = False  # Qwen2.5
   attention_block: int = 0  # tokens
+  value_head: bool = False  # a critic on the policy's hidden states
 
   def __post_init__(self) -> None:
     for field in (

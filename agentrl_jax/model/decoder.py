@@ -140,6 +140,9 @@ class Decoder(nnx.Module):
     self.final_norm = RMSNorm(c.width, c.norm_epsilon)
     if not c.tied_embedding:
       self.head = Projection((c.width,), (c.vocab_size,), rngs=rngs)
+    if c.value_head:
+      # Zero, so that an untrained critic expects nothing.
+      self.critic = Projection((c.width,), (1,), gain=0, bias=True, rngs=rngs)
 
   @property
   def layers(self) -> list[Layer]:
@@ -184,3 +187,7 @@ class Decoder(nnx.Module):
         "...d,vd->...v", hidden, output_VD, preferred_element_type=jnp.float32
       )
     return self.head(hidden).astype(jnp.float32)
+
+  def value(self, hidden: jax.Array) -> jax.Array:
+    """The critic's estimate of the return [...] in float32."""
+    return self.critic(hidden.astype(jnp.float32))[..., 0]

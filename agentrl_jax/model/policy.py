@@ -67,6 +67,10 @@ class Policy:
     """Hidden states [..., D] to logits [..., V] in float32."""
     return self._module(params).unembed(hidden)
 
+  def value(self, params: Params, hidden: jax.Array) -> jax.Array:
+    """Hidden states [..., D] to the critic's estimate of the return [...]."""
+    return self._module(params).value(hidden)
+
   def output_matrix(self, params: Params) -> jax.Array:
     """What `unembed` multiplies by, [D, V]."""
     if self.config.tied_embedding:

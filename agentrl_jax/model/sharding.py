@@ -31,6 +31,8 @@ LOGICAL_AXES: Mapping[str, tuple[str | None, ...]] = {
   "up/kernel": ("width", "mlp"),
   "down/kernel": ("mlp", "width"),
   "scale": (None,),
+  "critic/kernel": ("width", None),
+  "critic/bias": (None,),
 }
 
 # Which mesh axis splits a logical axis; what is not here is replicated.

@@ -2,114 +2,59 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from agentrl_jax import losses
 from agentrl_jax.data.batch import Batch
-from agentrl_jax.errors import ConfigError
-from agentrl_jax.losses import Mean
+from agentrl_jax.losses import Mean, RatioMoments
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.train.token_logprobs import token_logprobs
+from agentrl_jax.train.loss_config import LossConfig
+from agentrl_jax.train.surrogates import SURROGATES, Array, Terms
+from agentrl_jax.train.token_logprobs import (
+  hidden_states,
+  token_logprobs,
+  token_values,
+)
 
-Metrics = dict[str, Mean]
+Metrics = dict[str, Mean | RatioMoments]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Lesson:
-  """A packed batch and what its tokens are worth."""
+  """A packed batch and what its tokens are worth.
+
+  Arrays are float32 [..., B, T]; what the config has no use for is None.
+  """
 
   batch: Batch
-  advantage: jax.Array | np.ndarray  # float32 [..., B, T], 0 off the mask
-  reference_logprob: (
-    jax.Array | np.ndarray
-  )  # float32 [..., B, T]; zeros without a reference
+  advantage: Array  # 0 off the mask
+  reference_logprob: Array | None = None
+  proximal_logprob: Array | None = None
+  weight: Array | None = None  # of the token in the loss
+  old_value: Array | None = None  # the critic's, before the update
+  value_target: Array | None = None
+  value_mask: Array | None = None  # bool, where the critic is fitted
 
 
 # Maps (params, micro-batch) to the mean to minimise and what to report.
 Objective = Callable[[Params, Lesson], tuple[Mean, Metrics]]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LossConfig:
-  """The `loss` section of the config, checked before anything is compiled."""
-
-  surrogate: str
-  reduction: str
-  clip_low: float
-  clip_high: float
-  dual_clip: float  # 0 is off
-  kl_coefficient: float  # 0 keeps no reference policy
-  entropy_coefficient: float
-  token_chunk: int  # tokens per row whose logits are held at once
-
-  def __post_init__(self) -> None:
-    require_one_of("loss.surrogate", self.surrogate, SURROGATES)
-    require_one_of("loss.reduction", self.reduction, REDUCTIONS)
-    if not 0 < self.clip_low < 1:
-      raise ConfigError(
-        f"loss.clip_low={self.clip_low} must lie between 0 and 1: it is the "
-        "share of its probability that a token may lose in one update"
-      )
-    if not self.clip_high > 0:
-      raise ConfigError(f"loss.clip_high={self.clip_high} must be positive")
-    if self.dual_clip and self.dual_clip <= 1 + self.clip_high:
-      raise ConfigError(
-        f"loss.dual_clip={self.dual_clip} must be 0 (off) or above 1 + "
-        f"loss.clip_high = {1 + self.clip_high}: it bounds ratios that the "
-        "clip lets through"
-      )
-    if self.dual_clip and self.surrogate != "clipped":
-      raise ConfigError(
-        f"loss.dual_clip={self.dual_clip} means nothing for loss.surrogate="
-        f"{self.surrogate!r}; set --config.loss.dual_clip=0"
-      )
-    for name in ("kl_coefficient", "entropy_coefficient"):
-      if getattr(self, name) < 0:
-        raise ConfigError(f"loss.{name}={getattr(self, name)} is negative")
-    if self.token_chunk < 1:
-      raise ConfigError(f"loss.token_chunk={self.token_chunk} is below 1")
-
-
-# Each entry binds what its loss needs; what is left maps
-# (log_ratio_BT, advantage_BT) to loss_BT.
-SURROGATES: Mapping[str, Callable[[LossConfig], Callable]] = {
-  "reinforce": lambda c: losses.reinforce,
-  "clipped": lambda c: partial(
-    losses.clipped_surrogate,
-    clip_low=c.clip_low,
-    clip_high=c.clip_high,
-    dual_clip=c.dual_clip or None,
-  ),
-}
-
-# Each maps (x_BT, batch) to a Mean over the trained tokens.
-REDUCTIONS: Mapping[str, Callable[[jax.Array, Batch], Mean]] = {
-  "token_mean": lambda x, batch: losses.token_mean(x, batch.mask),
-  # No row holds more segments than tokens; two tokens make the least one.
-  "sequence_mean": lambda x, batch: losses.segment_mean(
-    x, batch.mask, batch.segment, batch.segment.shape[1] // 2 + 1
-  ),
-}
-
-
 def policy_objective(
-  policy: Policy, config: LossConfig, *, temperature: float
+  policy: Policy, config: LossConfig, *, temperature: float, num_slots: int = 1
 ) -> Objective:
-  """The reinforcement objective of `config`.
+  """The reinforcement objective of `config`: `lesson_loss` of a policy.
 
-  The ratio is that of the policy to the distribution that really drew the
-  token, whichever version and temperature: both are taken at `temperature`.
+  Log-probabilities are taken at `temperature`, the sampler's. `num_slots`
+  counts the version slots that are reported on one by one.
   """
-  surrogate = SURROGATES[config.surrogate](config)
-  reduce = REDUCTIONS[config.reduction]
 
   def objective(params: Params, lesson: Lesson) -> tuple[Mean, Metrics]:
-    batch = lesson.batch
+    batch, value_BT = lesson.batch, None
+    hidden_BTD = hidden_states(policy, params, batch)
     logprob_BT, entropy_BT = token_logprobs(
       policy,
       params,
@@ -117,24 +62,48 @@ def policy_objective(
       temperature=temperature,
       chunk_size=config.token_chunk,
       entropy_gradient=config.entropy_coefficient > 0,
+      hidden_BTD=hidden_BTD,
     )
-    log_ratio_BT = losses.log_ratio(
-      logprob_BT, batch.behavior_logprob, batch.mask
+    if config.has_critic:
+      value_BT = token_values(policy, params, batch, hidden_BTD)
+    return lesson_loss(
+      config, lesson, logprob_BT, entropy_BT, value_BT, num_slots=num_slots
     )
-    loss_BT = surrogate(log_ratio_BT, lesson.advantage)
-    metrics = _report(log_ratio_BT, entropy_BT, config, batch)
-    if config.kl_coefficient:
-      kl_BT = losses.k3(
-        losses.log_ratio(logprob_BT, lesson.reference_logprob, batch.mask),
-        limit=10.0,
-      )
-      loss_BT = loss_BT + config.kl_coefficient * kl_BT
-      metrics["policy/kl_to_reference"] = losses.token_mean(kl_BT, batch.mask)
-    if config.entropy_coefficient:
-      loss_BT = loss_BT - config.entropy_coefficient * entropy_BT
-    return reduce(loss_BT, batch), metrics
 
   return objective
+
+
+def lesson_loss(
+  config: LossConfig,
+  lesson: Lesson,
+  logprob_BT: jax.Array,
+  entropy_BT: jax.Array,
+  value_BT: jax.Array | None = None,
+  *,
+  num_slots: int = 1,
+) -> tuple[Mean, Metrics]:
+  """What `config` makes of what policy and critic say about a lesson.
+
+  With loss.proximal='behavior' the ratio is to the distribution that really
+  drew the token, whichever version and temperature.
+  """
+  batch = lesson.batch
+  behavior_BT = _ratio(logprob_BT, batch.behavior_logprob, batch)
+  metrics = _report(behavior_BT, entropy_BT, lesson, config, num_slots)
+  proximal_BT = behavior_BT
+  if lesson.proximal_logprob is not None:
+    proximal_BT = _ratio(logprob_BT, lesson.proximal_logprob, batch)
+  terms = Terms(logprob_BT, proximal_BT, lesson.advantage, batch)
+  loss_BT = SURROGATES[config.surrogate](config, terms)
+  if config.importance != "none":
+    loss_BT = loss_BT * _importance(lesson, terms, config, metrics)
+  if lesson.reference_logprob is not None:
+    loss_BT = loss_BT + _kl(logprob_BT, lesson, config, metrics)
+  if config.entropy_coefficient:
+    loss_BT = loss_BT - config.entropy_coefficient * entropy_BT
+  if value_BT is not None:
+    loss_BT = loss_BT + _value_loss(value_BT, lesson, config, metrics)
+  return _reduce(loss_BT, lesson, terms, config), metrics
 
 
 def supervised_objective(policy: Policy, config: LossConfig) -> Objective:
@@ -146,28 +115,109 @@ def supervised_objective(policy: Policy, config: LossConfig) -> Objective:
       policy, params, batch, temperature=1.0, chunk_size=config.token_chunk
     )
     loss_BT = losses.negative_log_likelihood(logprob_BT)
-    metrics = {"policy/entropy": losses.token_mean(entropy_BT, batch.mask)}
+    metrics: Metrics = {
+      "policy/entropy": losses.token_mean(entropy_BT, batch.mask)
+    }
     return losses.token_mean(loss_BT, batch.mask), metrics
 
   return objective
 
 
-def require_one_of(key: str, name: str, options: Mapping[str, object]) -> None:
-  """Raises `ConfigError` naming the key and what it may be."""
-  if name not in options:
-    raise ConfigError(
-      f"{key}={name!r} is not one of {', '.join(options)}. "
-      f"Set it with --config.{key}=<name>."
+# Each maps (loss_BT, mask_BT, the sequences) to a Mean over trained tokens.
+REDUCTIONS: Mapping[str, Callable[..., Mean]] = {
+  "sequence_mean": losses.segment_mean,
+  "sequence_sum_mean": losses.sequence_sum_mean,
+}
+
+
+def _reduce(
+  loss_BT: jax.Array, lesson: Lesson, terms: Terms, config: LossConfig
+) -> Mean:
+  mask_BT = lesson.batch.mask
+  if lesson.weight is not None:
+    return losses.weighted_mean(loss_BT, mask_BT, lesson.weight)
+  if config.reduction == "token_mean":
+    return losses.token_mean(loss_BT, mask_BT)
+  if config.reduction == "fixed_length_mean":
+    return losses.fixed_length_mean(
+      loss_BT, mask_BT, **terms.sequences, length=config.reduction_length
     )
+  return REDUCTIONS[config.reduction](loss_BT, mask_BT, **terms.sequences)
+
+
+def _ratio(logprob_BT: jax.Array, other_BT: Array, batch: Batch) -> jax.Array:
+  return losses.log_ratio(logprob_BT, other_BT, batch.mask)
+
+
+def _importance(
+  lesson: Lesson, terms: Terms, config: LossConfig, metrics: Metrics
+) -> jax.Array:
+  """Weights for what the ratio leaves out: proximal policy to sampler."""
+  batch = lesson.batch
+  log_ratio_BT = losses.log_ratio(
+    lesson.proximal_logprob, batch.behavior_logprob, batch.mask, limit=None
+  )
+  if config.importance_level != "token":
+    log_ratio_BT = losses.sequence_log_ratio(
+      log_ratio_BT,
+      batch.mask,
+      **terms.sequences,
+      average=config.importance_level == "sequence_mean",
+      limit=None,
+    )
+  if config.importance == "truncated":
+    weight_BT = losses.truncated_weight(
+      log_ratio_BT, cap=config.importance_high
+    )
+  else:
+    weight_BT = losses.masked_weight(
+      log_ratio_BT, low=config.importance_low, high=config.importance_high
+    )
+  metrics["policy/importance_weight"] = losses.token_mean(weight_BT, batch.mask)
+  return weight_BT
+
+
+def _kl(
+  logprob_BT: jax.Array, lesson: Lesson, config: LossConfig, metrics: Metrics
+) -> jax.Array:
+  log_ratio_BT = _ratio(logprob_BT, lesson.reference_logprob, lesson.batch)
+  if config.kl_estimator == "k2":
+    kl_BT = losses.k2(log_ratio_BT)
+  else:
+    kl_BT = losses.k3(log_ratio_BT, limit=config.kl_limit)
+  if config.kl_estimator == "k3_k2":
+    kl_BT = losses.with_gradient_of(kl_BT, losses.k2(log_ratio_BT))
+  metrics["policy/kl_to_reference"] = losses.token_mean(
+    jax.lax.stop_gradient(kl_BT), lesson.batch.mask
+  )
+  return config.kl_coefficient * kl_BT
+
+
+def _value_loss(
+  value_BT: jax.Array, lesson: Lesson, config: LossConfig, metrics: Metrics
+) -> jax.Array:
+  loss_BT = losses.clipped_value_loss(
+    value_BT,
+    lesson.old_value,
+    lesson.value_target,
+    lesson.value_mask,
+    clip=config.value_clip or None,
+  )
+  metrics["critic/loss"] = losses.token_mean(
+    jax.lax.stop_gradient(loss_BT), lesson.batch.mask
+  )
+  return config.value_coefficient * loss_BT
 
 
 def _report(
   log_ratio_BT: jax.Array,
   entropy_BT: jax.Array,
+  lesson: Lesson,
   config: LossConfig,
-  batch: Batch,
+  num_slots: int,
 ) -> Metrics:
   """How far the policy is from who sampled; constants for the gradient."""
+  mask_BT = lesson.batch.mask
   log_ratio_BT = jax.lax.stop_gradient(log_ratio_BT)
   ratio_BT = jnp.exp(log_ratio_BT)
   outside_BT = (ratio_BT < 1 - config.clip_low) | (
@@ -175,11 +225,14 @@ def _report(
   )
 
   def mean(x_BT: jax.Array) -> Mean:
-    return losses.token_mean(x_BT, batch.mask)
+    return losses.token_mean(x_BT, mask_BT)
 
   return {
     "policy/entropy": mean(jax.lax.stop_gradient(entropy_BT)),
     "policy/kl_to_behavior": mean(losses.k3(-log_ratio_BT)),
     "policy/ratio_outside_clip": mean(outside_BT.astype(jnp.float32)),
     "policy/abs_log_ratio": mean(jnp.abs(log_ratio_BT)),
+    "policy/slot": losses.ratio_moments(
+      log_ratio_BT, mask_BT, lesson.batch.slot, num_slots
+    ),
   }

@@ -12,10 +12,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from agentrl_jax.losses import Mean
+from agentrl_jax.losses import Mean, RatioMoments
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.objective import Lesson, Metrics, Objective
@@ -93,7 +94,7 @@ class Learner:
     if sums is None:
       raise ValueError("an update needs at least one micro-batch")
     state, metrics = self._apply(state, sums)
-    return state, {name: float(mean.value()) for name, mean in metrics.items()}
+    return state, _numbers(metrics)
 
   def _fresh(self, params: Params) -> TrainState:
     params = jax.tree.map(jnp.asarray, params)
@@ -146,3 +147,28 @@ class Learner:
     one = jnp.ones(())
     norm = Mean(optax.tree.norm(grads), one)
     return state, metrics | {"gradient_norm": norm}
+
+
+def _numbers(metrics: Metrics) -> dict[str, float]:
+  """What was summed over the micro-batches, as numbers to report."""
+  report: dict[str, float] = {}
+  for name, summed in metrics.items():
+    if isinstance(summed, Mean):
+      report[name] = float(summed.value())
+    else:
+      report |= _of_slots(summed)
+  return report
+
+
+def _of_slots(moments: RatioMoments) -> dict[str, float]:
+  """How much of the batch each version slot sampled, and how stale it is."""
+  by_slot = {
+    "effective_sample_size": moments.effective_sample_size(),
+    "kl_to_behavior": moments.kl(),
+    "share_of_tokens": moments.share(),
+  }
+  return {
+    f"policy/{name}/slot{z}": float(value)
+    for name, value_Z in by_slot.items()
+    for z, value in enumerate(np.asarray(value_Z))
+  }

@@ -1,5 +1,7 @@
 """Every token of every trajectory stands in the rows once, and as it was."""
 
+import dataclasses
+
 import numpy as np
 from absl.testing import absltest
 from hypothesis import given, settings
@@ -56,6 +58,20 @@ class PackTest(absltest.TestCase):
           getattr(rows, field)[trained],
           np.concatenate([getattr(t, name) for t in trajectory.turns]),
         )
+
+  def test_each_token_knows_its_turn_and_slot(self):
+    turns = self.trajectories[0].turns
+    moved = dataclasses.replace(
+      self.trajectories[0],
+      turns=(turns[0], dataclasses.replace(turns[1], slot=2)),
+    )
+    rows = pack([moved], row_length=64)
+    lengths = [len(t.observation) + len(t.sampled) for t in turns]
+    here = rows.segment == 1
+    np.testing.assert_array_equal(rows.turn[here], np.repeat([0, 1], lengths))
+    np.testing.assert_array_equal(
+      rows.slot, np.where(rows.mask & (rows.turn == 1), 2, 0)
+    )
 
   def test_the_rest_is_padding(self):
     padding = self.rows.segment == 0

@@ -6,6 +6,7 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
 from configs import base, quickstart
+from configs.ablations import objectives
 from launch.results import changes
 from launch.settings import read_settings
 
@@ -39,12 +40,41 @@ class SettingsTest(parameterized.TestCase):
     ("keep", {"checkpoint.keep": 1}, "keep=1 at least 2"),
     ("draw", {"cross_policy.draw_per": "token"}, "'token'; choose one of"),
     ("heads", {"model.num_heads": 3}, "num_heads=3 must be a multiple"),
+    ("headless", {"loss.value_coefficient": 0.5}, "a critic needs"),
+    ("idle_head", {"model.value_head": True}, "do not go together"),
+    (
+      "criticless",
+      {"advantage.estimator": "gae", "advantage.keep": "all"},
+      "a head .--config.model.value_head=True",
+    ),
+    (
+      "gspo",
+      {
+        "loss.surrogate": "gspo",
+        "loss.dual_clip": 0.0,
+        "advantage.estimator": "gigpo",
+      },
+      "surrogate=gspo_token",
+    ),
+    (
+      "team",
+      {"advantage.estimator": "pass_at_k", "advantage.k": 9},
+      "k=9 attempts cannot be drawn from group.size=8",
+    ),
+    ("alone", {"group.size": 1}, "leaves nothing to compare"),
   )
   def test_refuses(self, flat, message):
     config = quickstart.get_config()
     config.update_from_flattened_dict(flat)
     with self.assertRaisesRegex(ConfigError, message):
       read_settings(config)
+
+  @parameterized.parameters(*objectives.ARMS)
+  def test_every_objective_is_sound(self, arm):
+    config = objectives.get_config(arm)
+    settings = read_settings(config)
+    self.assertEqual(config.name, f"quickstart-{arm}")
+    self.assertEqual(settings.model.value_head, settings.advantage.uses_critic)
 
   def test_misspelt_key_and_wrong_type(self):
     config = base.get_config()

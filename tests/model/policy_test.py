@@ -152,6 +152,21 @@ class PolicyTest(parameterized.TestCase):
     )
 
 
+class CriticTest(absltest.TestCase):
+  def test_expects_nothing_until_it_is_trained(self):
+    policy = Policy(dataclasses.replace(CONFIG, value_head=True))
+    params = policy.init(jax.random.key(0))
+    hidden = np.random.default_rng(0).normal(size=(2, 3, CONFIG.width))
+    np.testing.assert_array_equal(policy.value(params, hidden), 0)
+    params["critic"] = {
+      "kernel": np.ones((CONFIG.width, 1), np.float32),
+      "bias": np.float32([2]),
+    }
+    np.testing.assert_allclose(
+      policy.value(params, hidden), hidden.sum(axis=-1) + 2, rtol=1e-5
+    )
+
+
 class CacheTest(absltest.TestCase):
   def test_lanes_are_taken_put_and_copied(self):
     policy, _ = make()

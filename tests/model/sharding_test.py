@@ -14,7 +14,11 @@ from tests.model.policy_test import CONFIG
 
 class ShardingTest(absltest.TestCase):
   def test_every_parameter_is_named(self):
-    for changes in ({"tied_embedding": False, "qkv_bias": True}, {}):
+    for changes in (
+      {"tied_embedding": False, "qkv_bias": True},
+      {"value_head": True},
+      {},
+    ):
       policy = Policy(dataclasses.replace(CONFIG, **changes))
       mesh = sharding.make_mesh({}, jax.devices()[:1])
       found = sharding.param_shardings(policy.abstract_params(), mesh)

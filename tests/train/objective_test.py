@@ -3,29 +3,25 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from agentrl_jax import losses
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.train.batches import reinforcement_lessons
 from agentrl_jax.train.objective import (
+  lesson_loss,
   policy_objective,
   supervised_objective,
 )
 from agentrl_jax.train.optimizer import OptimizerConfig, make_optimizer
-from agentrl_jax.train.reference import Reference
 from agentrl_jax.train.token_logprobs import token_logprobs
 from tests.train import small
 
 
 def _lesson():
-  (lesson,) = reinforcement_lessons(
-    small.make_groups(),
-    task_ids=small.TASK_IDS,
-    advantage=small.ADVANTAGE,
-    batch=small.batch_config(24),
-  )[0]
+  (lesson,) = small.make_lessons(micro_batch=24)
   return lesson
 
 
@@ -45,64 +41,213 @@ class TokenLogprobsTest(absltest.TestCase):
       )
 
 
-class ObjectiveTest(parameterized.TestCase):
+class LessonLossTest(parameterized.TestCase):
+  """What a config makes of log-probabilities, whoever they are of."""
+
   def setUp(self):
     super().setUp()
-    self.policy = Policy(small.MODEL)
-    self.params = self.policy.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
     lesson = _lesson()
-    logprob, _ = token_logprobs(
-      self.policy, self.params, lesson.batch, temperature=0.9, chunk_size=8
-    )
+    mask = lesson.batch.mask
+
+    def logprobs():
+      return np.where(mask, -rng.gamma(2, 1, mask.shape), 0).astype(np.float32)
+
+    self.logprob, self.entropy = logprobs(), -logprobs()
     # Ratios on both sides of every bound.
-    noise = np.random.default_rng(0).normal(size=logprob.shape)
+    noise = rng.normal(size=mask.shape)
     batch = dataclasses.replace(
-      lesson.batch, behavior_logprob=np.float32(logprob + noise)
+      lesson.batch, behavior_logprob=np.float32(self.logprob + noise)
     )
     self.lesson = dataclasses.replace(lesson, batch=batch)
+    self.other = logprobs()
+
+  def _loss(self, changes, logprob):
+    return lesson_loss(
+      small.loss_config(**changes), self.lesson, logprob, self.entropy
+    )
 
   def _value(self, **changes):
-    objective = policy_objective(
-      self.policy, small.loss_config(**changes), temperature=0.9
-    )
-    loss, metrics = objective(self.params, self.lesson)
+    loss, metrics = self._loss(changes, self.logprob)
     return float(loss.value()), metrics
 
+  def _gradient(self, **changes):
+    return jax.grad(lambda x: self._loss(changes, x)[0].value())(self.logprob)
+
+  def _refer(self, logprob=None):
+    """Pulls towards a reference, another policy if none is given."""
+    logprob = self.other if logprob is None else logprob
+    self.lesson = dataclasses.replace(self.lesson, reference_logprob=logprob)
+
+  def _recompute(self):
+    self.lesson = dataclasses.replace(
+      self.lesson, proximal_logprob=self.logprob
+    )
+
   @parameterized.named_parameters(
-    ("surrogate", {"surrogate": "reinforce", "dual_clip": 0.0}),
-    ("reduction", {"reduction": "sequence_mean"}),
+    ("reinforce", {"surrogate": "reinforce", "dual_clip": 0.0}),
+    ("cispo", {"surrogate": "cispo", "dual_clip": 0.0}),
+    ("gspo", {"surrogate": "gspo", "dual_clip": 0.0}),
+    ("sapo", {"surrogate": "sapo", "dual_clip": 0.0}),
+    ("sequence_mean", {"reduction": "sequence_mean"}),
+    ("sequence_sum_mean", {"reduction": "sequence_sum_mean"}),
+    ("fixed", {"reduction": "fixed_length_mean", "reduction_length": 9}),
     ("clip_low", {"clip_low": 0.9}),
     ("clip_high", {"clip_high": 1.5}),
     ("dual_clip", {"dual_clip": 0.0}),
     ("entropy", {"entropy_coefficient": 0.1}),
-    ("kl", {"kl_coefficient": 0.1}),
   )
   def test_no_key_is_without_effect(self, changes):
     self.assertNotAlmostEqual(
       self._value(**changes)[0], self._value()[0], places=6
     )
 
-  def test_kl_to_itself_is_nothing(self):
-    reference = Reference(
-      self.policy, self.params, temperature=0.9, chunk_size=8
+  def test_gspo_of_tokens_differs_where_advantages_do(self):
+    gspo = {"surrogate": "gspo", "dual_clip": 0.0}
+    of_tokens = gspo | {"surrogate": "gspo_token"}
+    np.testing.assert_allclose(
+      self._gradient(**gspo), self._gradient(**of_tokens), atol=1e-6
     )
+    mask = self.lesson.batch.mask
+    advantage = np.random.default_rng(1).normal(size=mask.shape)
+    self.lesson = dataclasses.replace(
+      self.lesson, advantage=np.where(mask, advantage, 0)
+    )
+    difference = self._gradient(**gspo) - self._gradient(**of_tokens)
+    self.assertGreater(np.abs(difference).max(), 1e-3)
+
+  @parameterized.named_parameters(
+    ("positive", {"sapo_tau_positive": 3.0}),
+    ("negative", {"sapo_tau_negative": 3.0}),
+  )
+  def test_no_key_of_sapo_is_without_effect(self, changes):
+    sapo = {"surrogate": "sapo", "dual_clip": 0.0}
+    self.assertNotAlmostEqual(
+      self._value(**sapo, **changes)[0], self._value(**sapo)[0], places=6
+    )
+
+  @parameterized.named_parameters(
+    ("coefficient", {"kl_coefficient": 0.2}),
+    ("k2", {"kl_estimator": "k2"}),
+    ("limit", {"kl_limit": 0.01}),
+  )
+  def test_no_key_of_the_divergence_is_without_effect(self, changes):
+    self._refer()
+    settings = {"kl_coefficient": 0.1}
+    self.assertNotAlmostEqual(
+      self._value(**settings | changes)[0],
+      self._value(**settings)[0],
+      places=6,
+    )
+
+  def test_k3_with_the_gradient_of_k2(self):
+    self._refer()
+    both = {"kl_coefficient": 5.0, "kl_estimator": "k3_k2"}
+    k2, k3 = both | {"kl_estimator": "k2"}, both | {"kl_estimator": "k3"}
+    self.assertAlmostEqual(
+      self._value(**both)[0], self._value(**k3)[0], places=5
+    )
+    of_both, of_k2, of_k3 = (self._gradient(**x) for x in (both, k2, k3))
+    np.testing.assert_allclose(of_both, of_k2, atol=1e-6)
+    self.assertGreater(np.abs(of_both - of_k3).max(), 1e-2)
+
+  def test_kl_to_itself_is_nothing(self):
     plain, _ = self._value()
-    self.lesson = reference.add_to(self.lesson)
+    self._refer(self.logprob)
     value, metrics = self._value(kl_coefficient=5.0)
     self.assertAlmostEqual(value, plain, places=5)
     kl = float(metrics["policy/kl_to_reference"].value())
     self.assertAlmostEqual(kl, 0, places=5)
 
-  def test_supervised_is_negative_log_likelihood(self):
-    objective = supervised_objective(self.policy, small.loss_config())
-    loss, _ = objective(self.params, self.lesson)
-    logprob, _ = token_logprobs(
+  @parameterized.named_parameters(
+    ("truncated", {"importance": "truncated", "importance_high": 1.1}),
+    ("masked", {"importance": "masked", "importance_low": 0.8}),
+    ("sequence", {"importance": "truncated", "importance_level": "sequence"}),
+    (
+      "sequence_mean",
+      {"importance": "truncated", "importance_level": "sequence_mean"},
+    ),
+  )
+  def test_decoupled_weighs_by_what_the_ratio_leaves_out(self, changes):
+    self._recompute()
+    found, metrics = self._value(proximal="recomputed", **changes)
+    plain, _ = self._value(proximal="recomputed")
+    self.assertNotAlmostEqual(found, plain, places=6)
+    self.assertIn("policy/importance_weight", metrics)
+
+  def test_decoupled_is_the_library_s(self):
+    self._recompute()
+    found, _ = self._value(
+      proximal="recomputed",
+      importance="masked",
+      importance_high=1.5,
+      dual_clip=0.0,
+    )
+    batch, lesson = self.lesson.batch, self.lesson
+    wanted = losses.decoupled_surrogate(
+      jnp.zeros(batch.mask.shape),  # the policy is the proximal one still
+      lesson.advantage,
+      losses.log_ratio(
+        lesson.proximal_logprob, batch.behavior_logprob, batch.mask
+      ),
+      clip_low=0.2,
+      clip_high=0.2,
+      weight_cap=1.5,
+    )
+    wanted = losses.token_mean(wanted, batch.mask).value()
+    self.assertAlmostEqual(found, float(wanted), places=5)
+
+  def test_weights_of_tasks(self):
+    plain, _ = self._value()
+    weight = np.where(self.lesson.batch.trajectory % 2, 2.0, 0.5)
+    self.lesson = dataclasses.replace(self.lesson, weight=weight)
+    self.assertNotAlmostEqual(self._value()[0], plain, places=5)
+
+  def test_slots_are_told_apart(self):
+    slot = np.where(self.lesson.batch.trajectory % 2, 1, 0)
+    batch = dataclasses.replace(self.lesson.batch, slot=slot)
+    lesson = dataclasses.replace(self.lesson, batch=batch)
+    _, metrics = lesson_loss(
+      small.loss_config(), lesson, self.logprob, self.entropy, num_slots=2
+    )
+    moments = metrics["policy/slot"]
+    np.testing.assert_allclose(
+      moments.count_Z,
+      [(batch.mask & (slot == z)).sum() for z in (0, 1)],
+    )
+    self.assertLess(np.max(moments.effective_sample_size()), 1)
+
+
+class ObjectiveTest(absltest.TestCase):
+  """What a policy says, handed to what the config makes of it."""
+
+  def setUp(self):
+    super().setUp()
+    self.policy = Policy(small.MODEL)
+    self.params = self.policy.init(jax.random.key(0))
+    self.lesson = _lesson()
+
+  def _logprobs(self, temperature):
+    return token_logprobs(
       self.policy,
       self.params,
       self.lesson.batch,
-      temperature=1.0,
+      temperature=temperature,
       chunk_size=8,
     )
+
+  def test_policy_objective_is_the_loss_of_its_logprobs(self):
+    config = small.loss_config()
+    objective = policy_objective(self.policy, config, temperature=0.9)
+    loss, metrics = objective(self.params, self.lesson)
+    wanted, _ = lesson_loss(config, self.lesson, *self._logprobs(0.9))
+    self.assertAlmostEqual(float(loss.value()), float(wanted.value()), places=6)
+    self.assertGreater(float(metrics["policy/entropy"].value()), 1)
+
+  def test_supervised_is_negative_log_likelihood(self):
+    objective = supervised_objective(self.policy, small.loss_config())
+    loss, _ = objective(self.params, self.lesson)
+    logprob, _ = self._logprobs(1.0)
     wanted = -np.asarray(logprob)[self.lesson.batch.mask].mean()
     self.assertAlmostEqual(float(loss.value()), wanted, places=5)
 
@@ -114,6 +259,36 @@ class ConfigTest(parameterized.TestCase):
     ("dual", {"dual_clip": 1.1}, "dual_clip=1.1 must be 0 .off. or above"),
     ("idle", {"surrogate": "reinforce"}, "means nothing for loss.surrogate"),
     ("kl", {"kl_coefficient": -1.0}, "kl_coefficient=-1.0 is negative"),
+    ("twice", {"importance": "truncated"}, "would correct twice"),
+    (
+      "low",
+      {
+        "proximal": "recomputed",
+        "importance": "truncated",
+        "importance_low": 0.5,
+      },
+      "importance_low=0.5 means nothing",
+    ),
+    (
+      "bounds",
+      {
+        "proximal": "recomputed",
+        "importance": "masked",
+        "importance_low": 3.0,
+      },
+      "0 <= low < high",
+    ),
+    ("k1", {"kl_estimator": "k1"}, "has a gradient of mean zero"),
+    ("reward", {"kl_place": "reward"}, "does nothing with"),
+    ("length", {"reduction": "fixed_length_mean"}, "must be the number of"),
+    ("idle_length", {"reduction_length": 3}, "reduction_length=3 means noth"),
+    (
+      "share",
+      {"reduction": "sequence_mean", "task_share": "equal"},
+      "weighs tokens, and",
+    ),
+    ("tau", {"sapo_tau_positive": 0.0}, "sapo_tau_positive=0.0 must be pos"),
+    ("value", {"value_clip": -1.0}, "value_clip=-1.0 is negative"),
   )
   def test_refuses(self, changes, message):
     with self.assertRaisesRegex(ConfigError, message):

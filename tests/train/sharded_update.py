@@ -7,7 +7,6 @@ import jax
 import numpy as np
 
 from agentrl_jax.model import sharding
-from agentrl_jax.train.batches import reinforcement_lessons
 from tests.train import small
 
 SHAPES = (
@@ -20,12 +19,7 @@ SHAPES = (
 
 
 def two_updates(mesh):
-  lessons, _ = reinforcement_lessons(
-    small.make_groups(num_groups=12),
-    task_ids=small.TASK_IDS,
-    advantage=small.ADVANTAGE,
-    batch=small.batch_config(micro_batch=8),
-  )
+  lessons = small.make_lessons(micro_batch=8, num_groups=12)
   policy, learner = small.make_learner(mesh, learning_rate=1e-3)
   state = learner.init(policy.init(jax.random.key(0)))
   for _ in range(2):

@@ -1,16 +1,22 @@
 """A policy, a batch and a learner small enough for any test."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import optax
 
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.trajectory import Group, Status
 from agentrl_jax.model import sharding
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.train.batches import AdvantageConfig, BatchConfig
-from agentrl_jax.train.objective import LossConfig, policy_objective
+from agentrl_jax.train.advantage_config import AdvantageConfig
+from agentrl_jax.train.batches import BatchConfig
+from agentrl_jax.train.loss_config import LossConfig
+from agentrl_jax.train.objective import policy_objective
+from agentrl_jax.train.preparation import Preparation
 from agentrl_jax.train.step import Learner
+from configs import base
 from tests.data.records import make_group
 
 MODEL = ModelConfig(
@@ -23,36 +29,47 @@ MODEL = ModelConfig(
   mlp_width=24,
   qk_norm=True,
 )
-ADVANTAGE = AdvantageConfig(
-  scale_by_std=True,
-  task_center=True,
-  task_scale=True,
-  drop_no_signal=False,
-  incomplete_reward=-0.2,
-  epsilon=1e-6,
-)
 TASK_IDS = {"a": 0, "b": 1}
 
 
+def advantage_config(**changes) -> AdvantageConfig:
+  return AdvantageConfig(**base.get_config().advantage.to_dict() | changes)
+
+
 def loss_config(**changes) -> LossConfig:
-  return LossConfig(
-    **{
-      "surrogate": "clipped",
-      "reduction": "token_mean",
-      "clip_low": 0.2,
-      "clip_high": 0.2,
-      "dual_clip": 3.0,
-      "kl_coefficient": 0.0,
-      "entropy_coefficient": 0.0,
-      "token_chunk": 8,
-      **changes,
-    }
+  settings = base.get_config().loss.to_dict()
+  settings |= {"kl_coefficient": 0.0, "token_chunk": 8}
+  return LossConfig(**settings | changes)
+
+
+def batch_config(micro_batch=4, row_length=48) -> BatchConfig:
+  return BatchConfig(row_length=row_length, micro_batch=micro_batch)
+
+
+def make_preparation(
+  *, model=MODEL, loss=None, advantage=None, micro_batch=4, reference=None
+) -> Preparation:
+  return Preparation(
+    Policy(model),
+    loss=loss or loss_config(),
+    advantage=advantage or advantage_config(),
+    batch=batch_config(micro_batch),
+    task_ids=TASK_IDS,
+    temperature=0.9,
+    reference=reference,
   )
 
 
-def make_groups(seed=0, num_groups=6):
+def make_lessons(micro_batch=4, **groups):
+  """Lessons of `make_groups` under the base config."""
+  preparation = make_preparation(micro_batch=micro_batch)
+  return preparation.lessons(make_groups(**groups), params=None)[0]
+
+
+def make_groups(seed=0, num_groups=6, full_marks=False):
+  """Groups of two tasks; with `full_marks`, one attempt of each has them."""
   rng = np.random.default_rng(seed)
-  return [
+  groups = [
     make_group(
       rng,
       id=str(n),
@@ -61,17 +78,23 @@ def make_groups(seed=0, num_groups=6):
     )
     for n in range(num_groups)
   ]
+  return [_with_full_marks(g) for g in groups] if full_marks else groups
 
 
-def make_learner(mesh=None, *, loss=None, learning_rate=1e-2, **axes):
-  policy = Policy(MODEL)
+def _with_full_marks(group: Group) -> Group:
+  first, *rest = group.trajectories
+  return dataclasses.replace(
+    group, trajectories=(dataclasses.replace(first, reward=1.0), *rest)
+  )
+
+
+def make_learner(
+  mesh=None, *, model=MODEL, loss=None, learning_rate=1e-2, **axes
+):
+  policy = Policy(model)
   mesh = mesh or sharding.make_mesh(axes, jax.devices()[:1])
   objective = policy_objective(policy, loss or loss_config(), temperature=0.9)
   optimizer = optax.chain(
     optax.clip_by_global_norm(1.0), optax.adamw(learning_rate)
   )
   return policy, Learner(policy, objective, optimizer, mesh)
-
-
-def batch_config(micro_batch=4, row_length=48) -> BatchConfig:
-  return BatchConfig(row_length=row_length, micro_batch=micro_batch)

@@ -12,29 +12,25 @@ import optax
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.losses import Mean
-from agentrl_jax.train.batches import reinforcement_lessons
 from agentrl_jax.train.objective import policy_objective
 from tests.train import small
-
-
-def _lessons(micro_batch):
-  return reinforcement_lessons(
-    small.make_groups(),
-    task_ids=small.TASK_IDS,
-    advantage=small.ADVANTAGE,
-    batch=small.batch_config(micro_batch),
-  )[0]
 
 
 class UpdateTest(parameterized.TestCase):
   def _updated(self, micro_batch, **options):
     policy, learner = small.make_learner(**options)
     state = learner.init(policy.init(jax.random.key(0)))
-    return learner.update(state, _lessons(micro_batch))
+    return learner.update(state, small.make_lessons(micro_batch))
 
-  @parameterized.parameters("token_mean", "sequence_mean")
-  def test_the_cut_changes_nothing(self, reduction):
-    loss = small.loss_config(reduction=reduction)
+  @parameterized.parameters(
+    {"reduction": "token_mean"},
+    {"reduction": "sequence_mean"},
+    {"reduction": "sequence_sum_mean"},
+    {"reduction": "fixed_length_mean", "reduction_length": 7},
+    {"surrogate": "gspo", "dual_clip": 0.0, "reduction": "sequence_mean"},
+  )
+  def test_the_cut_changes_nothing(self, **changes):
+    loss = small.loss_config(**changes)
     whole, wanted = self._updated(24, loss=loss)
     for size in (1, 4, 7):
       cut, found = self._updated(size, loss=loss)
@@ -49,13 +45,13 @@ class UpdateTest(parameterized.TestCase):
     """Against `jax.grad` of the mean, in one piece, and plain optax."""
     policy, learner = small.make_learner()
     params = policy.init(jax.random.key(0))
-    (lesson,) = _lessons(24)
+    (lesson,) = small.make_lessons(24)
     objective = policy_objective(policy, small.loss_config(), temperature=0.9)
     gradient = jax.grad(lambda p: objective(p, lesson)[0].value())(params)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
     updates, _ = optimizer.update(gradient, optimizer.init(params), params)
     wanted = optax.apply_updates(params, updates)
-    state, metrics = learner.update(learner.init(params), _lessons(5))
+    state, metrics = learner.update(learner.init(params), small.make_lessons(5))
     jax.tree.map(
       lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
       state.params,
@@ -69,7 +65,7 @@ class UpdateTest(parameterized.TestCase):
   def test_params_that_were_handed_in_stay_usable(self):
     policy, learner = small.make_learner()
     params = policy.init(jax.random.key(0))
-    learner.update(learner.init(params), _lessons(4))
+    learner.update(learner.init(params), small.make_lessons(4))
     self.assertFalse(any(x.is_deleted() for x in jax.tree.leaves(params)))
 
   def test_nothing_to_learn_from_is_an_error(self):
@@ -85,7 +81,7 @@ class UpdateTest(parameterized.TestCase):
     state = learner.init(policy.init(jax.random.key(0)))
     losses = []
     for _ in range(8):
-      state, metrics = learner.update(state, _lessons(4))
+      state, metrics = learner.update(state, small.make_lessons(4))
       losses.append(metrics["loss"])
     self.assertLess(losses[-1], losses[0] - 0.05)
 

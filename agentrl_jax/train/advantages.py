@@ -1,0 +1,258 @@
+"""What each turn of each attempt is worth: from names in the config to numbers.
+
+Groups become arrays on the host; everything else is one jitted function of
+`losses`, over the whole batch and before any cut. What a critic has a part in
+is `train.critic`'s.
+
+Axes: N attempts, U turns of an attempt, M groups, I tasks. N and U are padded
+to powers of two, so that few shapes are compiled.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax import losses
+from agentrl_jax.data.trajectory import Group, Status, Trajectory
+from agentrl_jax.losses import TaskMoments
+from agentrl_jax.train.advantage_config import OF_ATTEMPTS, AdvantageConfig
+from agentrl_jax.train.task_advantage import normalise
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Attempts:
+  """The attempts of a batch as arrays; what is padding is not valid."""
+
+  reward_N: np.ndarray  # float32, shaped
+  group_N: np.ndarray  # int32, counts the groups of the batch
+  task_N: np.ndarray  # int32
+  valid_N: np.ndarray  # bool
+  turn_reward_NU: np.ndarray  # float32, shaped; adds up to reward_N
+  num_tokens_NU: np.ndarray  # int32, trained on
+  state_NU: np.ndarray  # int32, equal where a group's turns saw the same
+  exists_NU: np.ndarray  # bool
+  num_states: int = dataclasses.field(  # of any group, at most
+    default=1, metadata={"static": True}
+  )
+
+
+def shaped_reward(trajectory: Trajectory, incomplete_reward: float) -> float:
+  """The environment's verdict, or what not finishing costs.
+
+  AgentRL (arXiv:2510.04206): any policy's ending but `completed` scores
+  `incomplete_reward`, whatever was earned on the way.
+  """
+  if trajectory.status is Status.COMPLETED:
+    return trajectory.reward
+  return incomplete_reward
+
+
+def turn_rewards(
+  trajectory: Trajectory, incomplete_reward: float
+) -> np.ndarray:
+  """The rewards of its turns [U]; the last one settles the shaped total."""
+  rewards = np.array([turn.reward for turn in trajectory.turns], np.float32)
+  if len(rewards):
+    total = shaped_reward(trajectory, incomplete_reward)
+    rewards[-1] += np.float32(total) - rewards.sum()
+  return rewards
+
+
+def make_attempts(
+  groups: Sequence[Group],
+  task_ids: Mapping[str, int],
+  incomplete_reward: float,
+  penalties: Sequence[np.ndarray] | None = None,
+) -> Attempts:
+  """The attempts of all groups, in their order.
+
+  `penalties` holds an array [U] per attempt, taken off its turns' rewards.
+  """
+  members = [
+    (g, t) for g, group in enumerate(groups) for t in group.trajectories
+  ]
+  attempts = _no_attempts(
+    _power_of_two(len(members)),
+    _power_of_two(max((len(t.turns) for _, t in members), default=1)),
+  )
+  states: dict[int, dict[bytes, int]] = collections.defaultdict(dict)
+  for n, (g, trajectory) in enumerate(members):
+    num_turns = len(trajectory.turns)
+    rewards = turn_rewards(trajectory, incomplete_reward)
+    penalty = np.zeros(num_turns) if penalties is None else penalties[n]
+    attempts.reward_N[n] = (
+      shaped_reward(trajectory, incomplete_reward) - penalty.sum()
+    )
+    attempts.group_N[n] = g
+    attempts.task_N[n] = task_ids[trajectory.task.name]
+    attempts.valid_N[n] = True
+    attempts.turn_reward_NU[n, :num_turns] = rewards - penalty
+    attempts.exists_NU[n, :num_turns] = True
+    for u, turn in enumerate(trajectory.turns):
+      attempts.num_tokens_NU[n, u] = len(turn.sampled)
+      seen = states[g]
+      state = seen.setdefault(turn.observation.tobytes(), len(seen))
+      attempts.state_NU[n, u] = state
+  num_states = max(map(len, states.values()), default=1)
+  return dataclasses.replace(attempts, num_states=_power_of_two(num_states))
+
+
+@partial(jax.jit, static_argnames=("num_tasks", "config"))
+def advantages(
+  attempts: Attempts,
+  *,
+  num_tasks: int,
+  config: AdvantageConfig,
+  running: TaskMoments | None = None,
+) -> tuple[jax.Array, TaskMoments | None]:
+  """The advantage of every turn [N, U], and the running statistics after it.
+
+  Attempts of a group that is not kept get 0, as does what is not there.
+  """
+  num_groups = attempts.reward_N.shape[0]
+  keep_M = _kept(attempts, num_groups, config)
+  valid_N = attempts.valid_N & keep_M[attempts.group_N]
+  over_tasks = partial(
+    normalise, num_tasks=num_tasks, config=config, running=running
+  )
+  if config.estimator in OF_ATTEMPTS:
+    value_N = _of_attempts(attempts, valid_N, num_groups, config)
+    num_tokens_N = attempts.num_tokens_NU.sum(axis=1)
+    if config.task_statistics == "trajectories":
+      num_tokens_N = jnp.minimum(num_tokens_N, 1)  # each counts once
+    value_N, running = over_tasks(
+      value_N, attempts.task_N, num_tokens_N, valid_N
+    )
+    value_NU = jnp.broadcast_to(value_N[:, None], attempts.exists_NU.shape)
+  else:
+    value_NU = _of_turns(attempts, valid_N, num_groups, config)
+    shape = value_NU.shape
+    task_NU = jnp.broadcast_to(attempts.task_N[:, None], shape)
+    value_W, running = over_tasks(
+      value_NU.reshape(-1),
+      task_NU.reshape(-1),
+      attempts.num_tokens_NU.reshape(-1),
+      (valid_N[:, None] & attempts.exists_NU).reshape(-1),
+    )
+    value_NU = value_W.reshape(shape)
+  exists_NU = valid_N[:, None] & attempts.exists_NU
+  return jnp.where(exists_NU, value_NU, 0), running
+
+
+def _kept(
+  attempts: Attempts, num_groups: int, config: AdvantageConfig
+) -> jax.Array:
+  keep = {
+    "all": lambda *_, **__: jnp.ones(num_groups, bool),
+    "signal": losses.keep_groups_above,
+    "std": partial(losses.keep_groups_above, threshold=config.keep_threshold),
+    "top_share": partial(losses.keep_top_groups, share=config.keep_threshold),
+    "top_signal": partial(losses.keep_top_signal, share=config.keep_threshold),
+  }[config.keep]
+  return keep(
+    attempts.reward_N,
+    attempts.group_N,
+    num_groups=num_groups,
+    valid_N=attempts.valid_N,
+  )
+
+
+def _of_attempts(
+  attempts: Attempts,
+  valid_N: jax.Array,
+  num_groups: int,
+  config: AdvantageConfig,
+) -> jax.Array:
+  if config.estimator == "reinforce_plus_plus":
+    return jnp.where(valid_N, attempts.reward_N, 0)
+  if config.estimator == "pass_at_k":
+    # Graded rewards are a success when they are full marks.
+    return losses.pass_at_k_advantage(
+      attempts.reward_N >= 1,
+      attempts.group_N,
+      num_groups=num_groups,
+      valid_N=valid_N,
+      k=config.k,
+    )
+  estimate = partial(
+    {
+      "grpo": partial(
+        losses.group_advantage,
+        scale_by_std=config.scale_by_std,
+        ddof=config.ddof,
+        epsilon=config.epsilon,
+      ),
+      "rloo": losses.leave_one_out_advantage,
+      "best_of_group": partial(
+        losses.best_of_group_advantage,
+        scale_by_std=config.scale_by_std,
+        epsilon=config.epsilon,
+      ),
+      "max_at_k": partial(losses.max_at_k_advantage, k=config.k),
+      "reinforce_plus_plus_baseline": partial(
+        losses.group_advantage, scale_by_std=False
+      ),
+    }[config.estimator],
+    num_groups=num_groups,
+    valid_N=valid_N,
+  )
+  return estimate(attempts.reward_N, attempts.group_N)
+
+
+def _of_turns(
+  attempts: Attempts,
+  valid_N: jax.Array,
+  num_groups: int,
+  config: AdvantageConfig,
+) -> jax.Array:
+  exists_NU = valid_N[:, None] & attempts.exists_NU
+  if config.estimator == "gigpo":
+    return losses.gigpo_advantage(
+      attempts.turn_reward_NU,
+      attempts.state_NU,
+      attempts.group_N,
+      num_groups=num_groups,
+      num_states=attempts.num_states,
+      valid_NU=exists_NU,
+      discount=config.discount,
+      step_weight=config.step_weight,
+      scale_by_std=config.scale_by_std,
+      epsilon=config.epsilon,
+    )
+  return_NU = losses.discounted_returns(
+    attempts.turn_reward_NU, exists_NU, discount=config.discount
+  )
+  group_NU = jnp.broadcast_to(attempts.group_N[:, None], exists_NU.shape)
+  return losses.group_advantage(
+    return_NU.reshape(-1),
+    group_NU.reshape(-1),
+    num_groups=num_groups,
+    valid_N=exists_NU.reshape(-1),
+    scale_by_std=config.scale_by_std,
+    ddof=config.ddof,
+    epsilon=config.epsilon,
+  ).reshape(exists_NU.shape)
+
+
+def _no_attempts(num_attempts: int, num_turns: int) -> Attempts:
+  shape = (num_attempts, num_turns)
+  return Attempts(
+    reward_N=np.zeros(num_attempts, np.float32),
+    group_N=np.zeros(num_attempts, np.int32),
+    task_N=np.zeros(num_attempts, np.int32),
+    valid_N=np.zeros(num_attempts, bool),
+    turn_reward_NU=np.zeros(shape, np.float32),
+    num_tokens_NU=np.zeros(shape, np.int32),
+    state_NU=np.zeros(shape, np.int32),
+    exists_NU=np.zeros(shape, bool),
+  )
+
+
+def _power_of_two(size: int) -> int:
+  return 1 << max(size - 1, 0).bit_length()

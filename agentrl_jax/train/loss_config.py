@@ -1,0 +1,205 @@
+"""The `loss` section of the config: what can be chosen, and what goes together.
+
+Everything is checked before anything is compiled. A key that would change
+nothing under the other keys is refused, with the reason: a run whose config
+says more than the run does is worse than one that does not start.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+from agentrl_jax.errors import ConfigError
+
+SURROGATES = {
+  "reinforce": "importance-weighted, unclipped",
+  "clipped": "PPO; clip-higher with clip_high; dual clip (AgentRL)",
+  "cispo": "clips the weight and keeps every token's gradient",
+  "gspo": "PPO on the ratio of whole trajectories",
+  "gspo_token": "the same, with an advantage per token",
+  "sapo": "a soft gate for a clip",
+}
+REDUCTIONS = {
+  "token_mean": "every token weighs the same",
+  "sequence_mean": "every trajectory weighs the same",
+  "sequence_sum_mean": "tokens summed, trajectories averaged",
+  "fixed_length_mean": "the same, over loss.reduction_length",
+}
+PROXIMALS = {
+  "behavior": "the ratio is to the distribution that drew the token",
+  "recomputed": "to the policy as the batch found it (decoupled PPO)",
+}
+IMPORTANCE = {
+  "none": "sampler and proximal policy taken for the same",
+  "truncated": "weights above importance_high are held there",
+  "masked": "weights outside [importance_low, importance_high] become 0",
+}
+IMPORTANCE_LEVELS = {
+  "token": "each token's ratio",
+  "sequence": "the product over the trajectory",
+  "sequence_mean": "the geometric mean over the trajectory",
+}
+KL_ESTIMATORS = {
+  "k1": "unbiased in value; as a reward only",
+  "k2": "the gradient of KL(policy || reference)",
+  "k3": "unbiased in value, low variance (AgentRL, GRPO)",
+  "k3_k2": "the value of k3 with the gradient of k2",
+}
+KL_PLACES = {"loss": "differentiated", "reward": "subtracted from rewards"}
+TASK_SHARES = {
+  "tokens": "a task weighs as its tokens",
+  "equal": "every task of the batch weighs the same",
+}
+CLIPPED = ("clipped", "cispo", "gspo", "gspo_token")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LossConfig:
+  """What is minimised; `configs/base.py` says what each key means."""
+
+  surrogate: str
+  reduction: str
+  reduction_length: int  # tokens; 0 where no reduction takes it
+  task_share: str
+  clip_low: float
+  clip_high: float
+  dual_clip: float  # 0 is off
+  sapo_tau_positive: float
+  sapo_tau_negative: float
+  proximal: str
+  importance: str
+  importance_level: str
+  importance_low: float
+  importance_high: float
+  kl_coefficient: float  # 0 keeps no reference policy
+  kl_estimator: str
+  kl_place: str
+  kl_limit: float  # on one token's k3
+  entropy_coefficient: float
+  value_coefficient: float  # 0 trains no critic
+  value_clip: float  # 0 is off
+  token_chunk: int  # tokens per row whose logits are held at once
+
+  def __post_init__(self) -> None:
+    self._check_names()
+    self._check_clips()
+    self._check_reduction()
+    self._check_importance()
+    self._check_kl()
+    for name in ("entropy_coefficient", "value_coefficient", "value_clip"):
+      if getattr(self, name) < 0:
+        raise ConfigError(f"loss.{name}={getattr(self, name)} is negative")
+    if self.token_chunk < 1:
+      raise ConfigError(f"loss.token_chunk={self.token_chunk} is below 1")
+
+  @property
+  def has_critic(self) -> bool:
+    """Whether a value head is trained beside the policy."""
+    return self.value_coefficient > 0
+
+  def _check_names(self) -> None:
+    for name, options in (
+      ("surrogate", SURROGATES),
+      ("reduction", REDUCTIONS),
+      ("task_share", TASK_SHARES),
+      ("proximal", PROXIMALS),
+      ("importance", IMPORTANCE),
+      ("importance_level", IMPORTANCE_LEVELS),
+      ("kl_estimator", KL_ESTIMATORS),
+      ("kl_place", KL_PLACES),
+    ):
+      require_one_of(f"loss.{name}", getattr(self, name), options)
+
+  def _check_clips(self) -> None:
+    if not 0 < self.clip_low < 1:
+      raise ConfigError(
+        f"loss.clip_low={self.clip_low} must lie between 0 and 1: it is the "
+        "share of its probability that a token may lose in one update"
+      )
+    if not self.clip_high > 0:
+      raise ConfigError(f"loss.clip_high={self.clip_high} must be positive")
+    if self.dual_clip and self.dual_clip <= 1 + self.clip_high:
+      raise ConfigError(
+        f"loss.dual_clip={self.dual_clip} must be 0 (off) or above 1 + "
+        f"loss.clip_high = {1 + self.clip_high}: it bounds ratios that the "
+        "clip lets through"
+      )
+    if self.dual_clip and self.surrogate != "clipped":
+      raise ConfigError(
+        f"loss.dual_clip={self.dual_clip} means nothing for loss.surrogate="
+        f"{self.surrogate!r}; set --config.loss.dual_clip=0"
+      )
+    for name in ("sapo_tau_positive", "sapo_tau_negative"):
+      if not getattr(self, name) > 0:
+        raise ConfigError(f"loss.{name}={getattr(self, name)} must be positive")
+
+  def _check_reduction(self) -> None:
+    takes_length = self.reduction == "fixed_length_mean"
+    if takes_length and self.reduction_length < 1:
+      raise ConfigError(
+        f"loss.reduction_length={self.reduction_length} must be the number of "
+        "tokens that fixed_length_mean divides by, such as the most that a "
+        "policy may sample in an episode"
+      )
+    if self.reduction_length and not takes_length:
+      raise ConfigError(
+        f"loss.reduction_length={self.reduction_length} means nothing for "
+        f"loss.reduction={self.reduction!r}; set "
+        "--config.loss.reduction_length=0"
+      )
+    if self.task_share != "tokens" and self.reduction != "token_mean":
+      raise ConfigError(
+        f"loss.task_share={self.task_share!r} weighs tokens, and loss."
+        f"reduction={self.reduction!r} weighs trajectories: use "
+        "--config.loss.reduction=token_mean"
+      )
+
+  def _check_importance(self) -> None:
+    if self.importance == "none":
+      return
+    if self.proximal == "behavior":
+      raise ConfigError(
+        f"loss.importance={self.importance!r} would correct twice: with "
+        "loss.proximal='behavior' the ratio itself is to the distribution "
+        "that drew the token. Set --config.loss.proximal=recomputed, or "
+        "--config.loss.importance=none"
+      )
+    low, high = self.importance_low, self.importance_high
+    if not high > 0 or not 0 <= low < high:
+      raise ConfigError(
+        f"loss.importance_low={low} and loss.importance_high={high} must "
+        "satisfy 0 <= low < high"
+      )
+    if self.importance == "truncated" and low:
+      raise ConfigError(
+        f"loss.importance_low={low} means nothing for loss.importance="
+        "'truncated', which bounds from above; set "
+        "--config.loss.importance_low=0 or --config.loss.importance=masked"
+      )
+
+  def _check_kl(self) -> None:
+    if self.kl_coefficient < 0:
+      raise ConfigError(
+        f"loss.kl_coefficient={self.kl_coefficient} is negative"
+      )
+    if not self.kl_limit > 0:
+      raise ConfigError(f"loss.kl_limit={self.kl_limit} must be positive")
+    if self.kl_place == "reward" and not self.kl_coefficient:
+      raise ConfigError(
+        "loss.kl_place='reward' does nothing with loss.kl_coefficient=0; set a "
+        "coefficient, or --config.loss.kl_place=loss"
+      )
+    if self.kl_place == "loss" and self.kl_estimator == "k1":
+      raise ConfigError(
+        "loss.kl_estimator='k1' in the loss has a gradient of mean zero and "
+        "penalises nothing: use k2, k3 or k3_k2, or "
+        "--config.loss.kl_place=reward"
+      )
+
+
+def require_one_of(key: str, name: str, options: Iterable[str]) -> None:
+  """Raises `ConfigError` naming the key and what it may be."""
+  if name not in options:
+    raise ConfigError(
+      f"{key}={name!r} is not one of {', '.join(options)}. "
+      f"Set it with --config.{key}=<name>."
+    )

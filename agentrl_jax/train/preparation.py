@@ -1,0 +1,231 @@
+"""From the groups of a batch to its lessons: all that comes before a gradient.
+
+Attempts are judged against their siblings or by the critic, and against their
+task, over the whole batch; only then are they packed and cut, so the cut
+changes nothing. Log-probabilities of other policies than the one in training
+are computed here, with the params as the batch finds them.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax import losses
+from agentrl_jax.data.packing import Rows, pack
+from agentrl_jax.data.trajectory import Group, Trajectory
+from agentrl_jax.losses import TaskMoments
+from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.train.advantage_config import AdvantageConfig
+from agentrl_jax.train.advantages import (
+  advantages,
+  make_attempts,
+  turn_rewards,
+)
+from agentrl_jax.train.batches import BatchConfig, add_fields, cut
+from agentrl_jax.train.critic import judge, pad_rows, place_rewards
+from agentrl_jax.train.loss_config import LossConfig
+from agentrl_jax.train.objective import Lesson
+from agentrl_jax.train.token_logprobs import (
+  hidden_states,
+  token_logprobs,
+  token_values,
+)
+
+Report = dict[str, float]
+
+
+class Preparation:
+  """Makes lessons of groups, and remembers tasks' running statistics."""
+
+  def __init__(
+    self,
+    policy: Policy,
+    *,
+    loss: LossConfig,
+    advantage: AdvantageConfig,
+    batch: BatchConfig,
+    task_ids: Mapping[str, int],
+    temperature: float,
+    reference: Params | None = None,
+  ):
+    """`reference` are the params that the KL term pulls towards."""
+    self._loss, self._advantage, self._batch = loss, advantage, batch
+    self._task_ids, self._reference = task_ids, reference
+    self._running = (
+      losses.unseen_tasks(len(task_ids)) if advantage.task_decay else None
+    )
+
+    def logprobs(params: Params, lesson: Lesson) -> jax.Array:
+      return token_logprobs(
+        policy,
+        params,
+        lesson.batch,
+        temperature=temperature,
+        chunk_size=loss.token_chunk,
+      )[0]
+
+    estimator = {"k1": losses.k1, "k2": losses.k2}.get(
+      loss.kl_estimator, losses.k3
+    )
+
+    def costs(params: Params, lesson: Lesson) -> jax.Array:
+      batch = lesson.batch
+      log_ratio_BT = losses.log_ratio(
+        batch.behavior_logprob, logprobs(params, lesson), batch.mask
+      )
+      return -losses.kl_penalised_reward(
+        jnp.zeros(batch.mask.shape),
+        log_ratio_BT,
+        batch.mask,
+        coefficient=loss.kl_coefficient,
+        estimator=estimator,
+      )
+
+    def values(params: Params, lesson: Lesson) -> jax.Array:
+      hidden_BTD = hidden_states(policy, params, lesson.batch)
+      return token_values(policy, params, lesson.batch, hidden_BTD)
+
+    self._logprobs = jax.jit(logprobs)
+    self._costs, self._values = jax.jit(costs), jax.jit(values)
+
+  def lessons(
+    self, groups: Sequence[Group], params: Params
+  ) -> tuple[list[Lesson], Report]:
+    """The micro-batches of one update and what the packing came to.
+
+    Without a critic, trajectories of advantage 0 teach nothing and are left
+    out. With none left the list is empty: there is no update to make.
+    """
+    trajectories = [t for group in groups for t in group.trajectories]
+    penalties = self._penalties(trajectories)
+    if self._advantage.uses_critic:
+      lessons, report = self._by_critic(groups, penalties, params)
+    else:
+      lessons, report = self._by_siblings(groups, penalties)
+    report["batch/trajectories"] = float(len(trajectories))
+    return [self._complete(lesson, params) for lesson in lessons], report
+
+  def snapshot(self) -> dict[str, Any]:
+    """What a resumed run needs, as JSON values."""
+    if self._running is None:
+      return {}
+    return {
+      name: np.asarray(x).tolist()
+      for name, x in dataclasses.asdict(self._running).items()
+    }
+
+  def restore(self, snapshot: Mapping[str, Any]) -> None:
+    """Goes on from a `snapshot`; an empty one starts afresh."""
+    if self._running is not None and snapshot:
+      self._running = TaskMoments(
+        **{name: jnp.asarray(x) for name, x in snapshot.items()}
+      )
+
+  def _by_siblings(
+    self,
+    groups: Sequence[Group],
+    penalties: Sequence[np.ndarray] | None,
+  ) -> tuple[list[Lesson], Report]:
+    attempts = make_attempts(
+      groups, self._task_ids, self._advantage.incomplete_reward, penalties
+    )
+    value_NU, self._running = advantages(
+      attempts,
+      num_tasks=len(self._task_ids),
+      config=self._advantage,
+      running=self._running,
+    )
+    value_NU = np.asarray(value_NU)
+    trajectories = [t for group in groups for t in group.trajectories]
+    kept = [n for n in range(len(trajectories)) if value_NU[n].any()]
+    report = {"batch/trajectories_with_signal": float(len(kept))}
+    if not kept:
+      return [], report
+    rows = self._pack([trajectories[n] for n in kept], report)
+    value_RT = value_NU[kept][rows.trajectory, rows.turn]
+    task_RT = attempts.task_N[kept][rows.trajectory]
+    return self._lessons(rows, value_RT, task_RT), report
+
+  def _by_critic(
+    self,
+    groups: Sequence[Group],
+    penalties: Sequence[np.ndarray] | None,
+    params: Params,
+  ) -> tuple[list[Lesson], Report]:
+    trajectories = [t for group in groups for t in group.trajectories]
+    report: Report = {}
+    rows = self._pack(trajectories, report)
+    rewards = [
+      turn_rewards(t, self._advantage.incomplete_reward) for t in trajectories
+    ]
+    if penalties is not None:
+      rewards = [r - p for r, p in zip(rewards, penalties, strict=True)]
+    task_N = np.array([self._task_ids[t.task.name] for t in trajectories])
+    task_RT = task_N[rows.trajectory]
+    lessons = self._lessons(rows, np.zeros(rows.mask.shape), task_RT)
+    value_RT = np.concatenate([self._values(params, x) for x in lessons])
+    judgement, self._running = judge(
+      rows,
+      place_rewards(rows, rewards),
+      value_RT,
+      task_RT,
+      num_tasks=len(self._task_ids),
+      config=self._advantage,
+      running=self._running,
+    )
+    return add_fields(lessons, judgement), report
+
+  def _pack(self, trajectories: Sequence[Trajectory], report: Report) -> Rows:
+    rows = pack(
+      trajectories,
+      row_length=self._batch.row_length,
+      rows_multiple=self._batch.micro_batch,
+    )
+    report["batch/fill"] = rows.fill
+    report["batch/trained_tokens"] = float(rows.mask.sum())
+    return rows
+
+  def _lessons(
+    self, rows: Rows, value_RT: np.ndarray, task_RT: np.ndarray
+  ) -> list[Lesson]:
+    advantage_RT = np.where(rows.mask, value_RT, 0).astype(np.float32)
+    lessons = cut(rows, advantage_RT, self._batch.micro_batch)
+    if self._loss.task_share == "tokens":
+      return lessons
+    return add_fields(lessons, {"weight": self._weights(task_RT, rows.mask)})
+
+  def _weights(self, task_RT: np.ndarray, mask_RT: np.ndarray) -> np.ndarray:
+    weight_RT = losses.task_weights(
+      pad_rows(task_RT), pad_rows(mask_RT), num_tasks=len(self._task_ids)
+    )
+    return np.asarray(weight_RT)[: len(mask_RT)]
+
+  def _penalties(
+    self, trajectories: Sequence[Trajectory]
+  ) -> list[np.ndarray] | None:
+    """What straying from the reference costs each turn, if rewards tell."""
+    if self._loss.kl_place != "reward":
+      return None
+    assert self._reference is not None
+    rows = self._pack(trajectories, {})
+    lessons = cut(rows, np.zeros(rows.mask.shape), self._batch.micro_batch)
+    cost_RT = np.concatenate(
+      [self._costs(self._reference, lesson) for lesson in lessons]
+    )
+    costs = [np.zeros(len(t.turns)) for t in trajectories]
+    for at in zip(*np.nonzero(rows.mask), strict=True):
+      costs[rows.trajectory[at]][rows.turn[at]] += cost_RT[at]
+    return costs
+
+  def _complete(self, lesson: Lesson, params: Params) -> Lesson:
+    """The lesson with the log-probabilities that the objective reads."""
+    fields = {}
+    if self._reference is not None and self._loss.kl_place == "loss":
+      fields["reference_logprob"] = self._logprobs(self._reference, lesson)
+    if self._loss.proximal == "recomputed":
+      fields["proximal_logprob"] = self._logprobs(params, lesson)
+    return dataclasses.replace(lesson, **fields)

@@ -1,0 +1,328 @@
+"""What each turn is worth says what the config says."""
+
+import dataclasses
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.data.trajectory import Group, Status
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.losses import unseen_tasks
+from agentrl_jax.train import advantages
+from agentrl_jax.train.advantage_config import ESTIMATORS, OF_CRITICS
+from tests.data.records import make_group
+from tests.reference import pass_at_k as reference
+from tests.train import small
+
+PLAIN = {"task_center": False, "task_scale": False}
+
+
+def _advantages(groups, running=None, penalties=None, **changes):
+  config = small.advantage_config(**changes)
+  attempts = advantages.make_attempts(
+    groups, small.TASK_IDS, config.incomplete_reward, penalties
+  )
+  value_NU, running = advantages.advantages(
+    attempts, num_tasks=len(small.TASK_IDS), config=config, running=running
+  )
+  num_attempts = sum(len(group.trajectories) for group in groups)
+  return np.asarray(value_NU)[:num_attempts], running
+
+
+def _of_attempts(groups, **changes):
+  """One advantage each, after seeing that all turns have the same."""
+  value_NU, _ = _advantages(groups, **changes)
+  trajectories = [t for group in groups for t in group.trajectories]
+  for trajectory, value_U in zip(trajectories, value_NU, strict=True):
+    num_turns = len(trajectory.turns)
+    np.testing.assert_array_equal(value_U[:num_turns], value_U[0])
+    np.testing.assert_array_equal(value_U[num_turns:], 0)
+  return value_NU[:, 0]
+
+
+def _rewards(groups, incomplete_reward=-0.2):
+  return [
+    [
+      t.reward if t.status is Status.COMPLETED else incomplete_reward
+      for t in group.trajectories
+    ]
+    for group in groups
+  ]
+
+
+def _by_hand(groups, epsilon=1e-6):
+  """AgentRL's two normalisations, in float64, one token at a time."""
+  within = [
+    [(r - np.mean(rs)) / (np.std(rs, ddof=1) + epsilon) for r in rs]
+    if len(set(rs)) > 1
+    else [0.0] * len(rs)
+    for rs in _rewards(groups)
+  ]
+  result = []
+  for group, values in zip(groups, within, strict=True):
+    tokens = [
+      a
+      for other, others in zip(groups, within, strict=True)
+      if other.task.name == group.task.name
+      for t, a in zip(other.trajectories, others, strict=True)
+      for _ in range(t.num_sampled)
+    ]
+    mean, std = np.mean(tokens), np.std(tokens, ddof=1)
+    result += [(a - mean) / (std + epsilon) for a in values]
+  return result
+
+
+def _with_turns(group: Group, rewards, observations) -> Group:
+  """The group with these rewards and observations of its attempts' turns."""
+  members = []
+  for trajectory, of_turns, seen in zip(
+    group.trajectories, rewards, observations, strict=True
+  ):
+    turns = tuple(
+      dataclasses.replace(turn, reward=r, observation=np.int32([o]))
+      for turn, r, o in zip(trajectory.turns, of_turns, seen, strict=True)
+    )
+    members.append(
+      dataclasses.replace(trajectory, turns=turns, reward=sum(of_turns))
+    )
+  return dataclasses.replace(group, trajectories=tuple(members))
+
+
+class OfAttemptsTest(parameterized.TestCase):
+  def test_the_base_config_is_the_papers(self):
+    groups = small.make_groups()
+    np.testing.assert_allclose(
+      _of_attempts(groups), _by_hand(groups), atol=1e-5
+    )
+
+  def test_a_lone_task_is_normalised_as_if_alone(self):
+    groups = small.make_groups()
+    mine = [g for g in groups if g.task.name == "a"]
+    of_a = [t.task.name == "a" for group in groups for t in group.trajectories]
+    np.testing.assert_allclose(
+      _of_attempts(groups)[of_a], _of_attempts(mine), atol=1e-6
+    )
+
+  @parameterized.named_parameters(
+    ("no_std", {"scale_by_std": False}, lambda r: r - np.mean(r)),
+    ("ddof", {"ddof": 0}, lambda r: (r - np.mean(r)) / (np.std(r) + 1e-6)),
+    ("rloo", {"estimator": "rloo"}, lambda r: (r - np.mean(r)) * 4 / 3),
+    (
+      "best_of_group",
+      {"estimator": "best_of_group", "scale_by_std": False},
+      lambda r: np.where(r == np.max(r), r - np.sort(r)[-2], 0),
+    ),
+    (
+      "max_at_k",
+      {"estimator": "max_at_k", "k": 4},
+      lambda r: np.where(r == np.max(r), r - np.sort(r)[-2], 0),
+    ),
+  )
+  def test_estimators(self, changes, expected):
+    groups = [g for g in small.make_groups() if g.id != "3"]
+    wanted = [expected(np.array(r)) for r in _rewards(groups)]
+    np.testing.assert_allclose(
+      _of_attempts(groups, **PLAIN, **changes),
+      np.concatenate(wanted),
+      atol=1e-5,
+    )
+
+  def test_pass_at_k_counts_full_marks(self):
+    rng = np.random.default_rng(0)
+    group = make_group(rng, reward=0.9)
+    best = dataclasses.replace(group.trajectories[0], reward=1.0)
+    group = dataclasses.replace(
+      group, trajectories=(best, *group.trajectories[1:])
+    )
+    found = _of_attempts([group], **PLAIN, estimator="pass_at_k", k=2)
+    np.testing.assert_allclose(
+      found,
+      reference.pass_at_k_advantage(
+        [True, False, False, False],
+        np.zeros(4, int),
+        valid_N=np.ones(4, bool),
+        k=2,
+      ),
+      atol=1e-5,
+    )
+
+  @parameterized.parameters(
+    ("reinforce_plus_plus", lambda r: r),
+    ("reinforce_plus_plus_baseline", lambda r: r - np.mean(r)),
+  )
+  def test_the_batch_for_a_yardstick(self, estimator, before):
+    groups = small.make_groups()
+    found = _of_attempts(groups, **PLAIN, estimator=estimator, whiten=True)
+    value_N = np.concatenate([before(np.array(r)) for r in _rewards(groups)])
+    counts = [t.num_sampled for g in groups for t in g.trajectories]
+    tokens = np.repeat(value_N, counts)
+    np.testing.assert_allclose(
+      found,
+      (value_N - tokens.mean()) / np.sqrt(tokens.var(ddof=1) + 1e-8),
+      atol=1e-5,
+    )
+
+  def test_trajectories_may_count_once(self):
+    groups = small.make_groups()
+    found = _of_attempts(groups, task_statistics="trajectories")
+    of_a = [t.task.name == "a" for group in groups for t in group.trajectories]
+    self.assertAlmostEqual(found[of_a].mean(), 0, places=5)
+    self.assertAlmostEqual(found[of_a].std(ddof=1), 1, places=5)
+    tokens = _of_attempts(groups)
+    self.assertGreater(np.abs(found - tokens).max(), 1e-3)
+
+  def test_penalties_come_off_the_rewards(self):
+    groups = small.make_groups()
+    costs = np.random.default_rng(3).random((24, 2))
+    found = _of_attempts(
+      groups, **PLAIN, scale_by_std=False, penalties=list(costs)
+    )
+    rewards = np.array(_rewards(groups)) - costs.sum(axis=1).reshape(6, 4)
+    wanted = rewards - rewards.mean(axis=1, keepdims=True)
+    np.testing.assert_allclose(found, wanted.reshape(-1), atol=1e-6)
+
+
+class KeepTest(parameterized.TestCase):
+  def test_groups_without_signal_can_be_left_out(self):
+    flat = make_group(np.random.default_rng(0), id="flat", reward=0.5)
+    rest = small.make_groups()
+    found = _of_attempts([flat, *rest], keep="signal")
+    np.testing.assert_array_equal(found[:4], 0)
+    # The one whose attempts were all cut off by a limit is flat as well.
+    without = [g for g in rest if g.id != "3"]
+    np.testing.assert_allclose(
+      np.concatenate([found[4:16], found[20:]]),
+      _of_attempts(without, keep="signal"),
+      atol=1e-6,
+    )
+    centred = _of_attempts([flat, *rest])
+    self.assertGreater(np.abs(centred[:4]).min(), 0)
+
+  @parameterized.parameters(("top_share", 0.5), ("top_signal", 0.6))
+  def test_a_share_of_the_groups(self, keep, threshold):
+    groups = small.make_groups()
+    found = _of_attempts(groups, **PLAIN, keep=keep, keep_threshold=threshold)
+    kept = found.reshape(6, 4).any(axis=1)
+    spread = [np.std(r, ddof=1) for r in _rewards(groups)]
+    self.assertEqual(kept.sum(), 3)
+    self.assertGreater(
+      min(s for s, k in zip(spread, kept, strict=True) if k),
+      max(s for s, k in zip(spread, kept, strict=True) if not k),
+    )
+
+  def test_above_a_deviation(self):
+    groups = small.make_groups()
+    spread = np.array([np.std(r, ddof=1) for r in _rewards(groups)])
+    threshold = float(np.median(spread))
+    found = _of_attempts(groups, **PLAIN, keep="std", keep_threshold=threshold)
+    np.testing.assert_array_equal(
+      found.reshape(6, 4).any(axis=1), spread > threshold
+    )
+
+
+class OfTurnsTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    group = make_group(np.random.default_rng(0), size=3)
+    self.rewards = [[0.5, 0.0], [0.0, 1.0], [0.25, 0.25]]
+    self.group = _with_turns(group, self.rewards, [[7, 8], [7, 8], [7, 9]])
+
+  def test_returns_of_turns_against_the_group_s(self):
+    found, _ = _advantages(
+      [self.group], **PLAIN, estimator="turn_return", discount=0.5
+    )
+    returns = np.array([[a + 0.5 * b, b] for a, b in self.rewards])
+    wanted = (returns - returns.mean()) / (returns.std(ddof=1) + 1e-6)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+  def test_steps_from_the_same_state(self):
+    found, _ = _advantages(
+      [self.group],
+      **PLAIN,
+      estimator="gigpo",
+      discount=0.5,
+      step_weight=2.0,
+      scale_by_std=False,
+    )
+    rewards = np.array(self.rewards)
+    episode = rewards.sum(axis=1) - rewards.sum() / 3
+    first = rewards[:, 0] + 0.5 * rewards[:, 1]
+    step = np.stack([first - first.mean(), [-0.5, 0.5, 0.0]], axis=1)
+    np.testing.assert_allclose(found, episode[:, None] + 2 * step, atol=1e-5)
+
+  def test_the_last_turn_settles_what_not_finishing_costs(self):
+    trajectory = dataclasses.replace(
+      self.group.trajectories[0], status=Status.TASK_LIMIT_REACHED
+    )
+    np.testing.assert_allclose(
+      advantages.turn_rewards(trajectory, -0.2), [0.5, -0.7]
+    )
+    self.assertEqual(advantages.shaped_reward(trajectory, -0.2), -0.2)
+
+  def test_tasks_are_normalised_over_tokens_of_turns(self):
+    found, _ = _advantages([self.group], estimator="turn_return")
+    counts = [
+      [len(turn.sampled) for turn in t.turns] for t in self.group.trajectories
+    ]
+    tokens = np.repeat(found.reshape(-1), np.array(counts).reshape(-1))
+    self.assertAlmostEqual(tokens.mean(), 0, places=5)
+    self.assertAlmostEqual(tokens.std(ddof=1), 1, places=5)
+
+
+class RunningTest(absltest.TestCase):
+  def test_statistics_outlive_their_batch(self):
+    first, second = small.make_groups(seed=0), small.make_groups(seed=1)
+    alone, _ = _advantages(second)
+    fresh, moments = _advantages(
+      first, unseen_tasks(len(small.TASK_IDS)), task_decay=0.9
+    )
+    np.testing.assert_allclose(fresh, _advantages(first)[0], atol=1e-5)
+    later, _ = _advantages(second, moments, task_decay=0.9)
+    self.assertGreater(np.abs(later - alone).max(), 1e-3)
+
+
+class ConfigTest(parameterized.TestCase):
+  @parameterized.named_parameters(
+    ("name", {"estimator": "grop"}, "'grop' is not one of grpo, rloo"),
+    ("ddof", {"ddof": 2}, "ddof=2 must be 1"),
+    ("k", {"k": 4}, "k=4 means nothing for advantage.estimator='grpo'"),
+    ("max_at_k", {"estimator": "max_at_k"}, "k=1 must be at least 2"),
+    ("discount", {"discount": 0.9}, "discount=0.9 means nothing"),
+    ("step_weight", {"step_weight": 0.5}, "only for gigpo"),
+    ("trace", {"trace": 1.5}, r"trace=1.5 must lie in \[0, 1\]"),
+    ("both", {"whiten": True}, "choose one"),
+    (
+      "yardstick",
+      {"estimator": "reinforce_plus_plus"},
+      "takes the batch for its baseline",
+    ),
+    ("threshold", {"keep_threshold": 0.5}, "0.5 means nothing for advantage"),
+    ("share", {"keep": "top_share"}, r"must lie in \(0, 1\]"),
+    ("decay", {"task_decay": 1.0}, "task_decay=1.0 must be 0"),
+    ("idle_decay", {**PLAIN, "task_decay": 0.5}, "without task normalis"),
+    (
+      "statistics",
+      {"estimator": "gigpo", "task_statistics": "trajectories"},
+      "counts one advantage per attempt",
+    ),
+    (
+      "critic",
+      {"estimator": "gae", "keep": "signal"},
+      "every attempt teaches the critic",
+    ),
+  )
+  def test_refuses(self, changes, message):
+    with self.assertRaisesRegex(ConfigError, message):
+      small.advantage_config(**changes)
+
+  @parameterized.parameters(*sorted(set(ESTIMATORS) - set(OF_CRITICS)))
+  def test_every_estimator_can_be_had(self, estimator):
+    changes = {"estimator": estimator, **PLAIN}
+    changes["whiten"] = estimator.startswith("reinforce")
+    changes["k"] = 2 if estimator.endswith("at_k") else 1
+    found, _ = _advantages(small.make_groups(), **changes)
+    self.assertTrue(np.isfinite(found).all())
+
+
+if __name__ == "__main__":
+  absltest.main()
