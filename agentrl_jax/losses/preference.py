@@ -64,7 +64,6 @@ def implicit_reward(
     ValueError: num_turns without turn_BT, or num_segments without segment_BT.
   """
   if turn_BT is not None:
-    mask_BT = in_a_segment(mask_BT, segment_BT, num_segments)
     mask_BT = in_a_segment(mask_BT, turn_BT, num_turns)
     segment_BT = jnp.zeros_like(turn_BT) if segment_BT is None else segment_BT
     segment_BT = segment_BT * num_turns + turn_BT

@@ -81,9 +81,9 @@ def sequence_log_ratio(
     sum_t x_t                 the sequence's true ratio, once exponentiated
     (sum_t x_t) / length      the geometric mean of its tokens', if `average`
 
-  The mean is GSPO's log s_i (arXiv:2507.18071, section 4.1). The sum is
-  unbiased where a weight is asked for (`importance_weights`) and grows with
-  length as the mean does not.
+  The mean is GSPO's log s_i (arXiv:2507.18071). The sum is unbiased where a
+  weight is asked for (`importance_weights`) and grows with length as the mean
+  does not.
 
   Where it exceeds `limit` it is held there and has no gradient. Below it needs
   no bound: exp goes to 0 and takes the gradient along. Hence the tokens' own
@@ -127,8 +127,8 @@ def gspo_token_log_ratio(
 
     sg[log s_i] + x_t - sg[x_t]          d / d log pi(token t) = 1
 
-  GSPO's token form (GSPO-token, arXiv:2507.18071, section 4.3), for advantages
-  that differ within a sequence. Where they do not, `clipped_surrogate` of it
+  GSPO's token form (GSPO-token, arXiv:2507.18071), for advantages that differ
+  within a sequence. Where they do not, `clipped_surrogate` of it
   has under `sequence_mean` the gradient that it has of `sequence_log_ratio`.
   With `log_ratio(..., limit=None)` this is verl's form, limit included.
 

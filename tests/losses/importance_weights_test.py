@@ -111,6 +111,8 @@ class WeightsTest(chex.TestCase):
   def test_the_extremes_are_finite_and_nan_stays_nan(self, weight, _):
     weight_BT = weight(jnp.array([[-np.inf, -400, 400, np.inf, np.nan]]))
     self.assertTrue(np.isfinite(weight_BT[0, :4]).all())
+    if weight_BT[0, 0]:  # unless it is masked, enough is left to divide by
+      np.testing.assert_allclose(weight_BT[0, :2], np.exp(-20), rtol=1e-5)
     self.assertTrue(np.isnan(weight_BT[0, 4]))
 
   @parameterized.named_parameters(*ALL)
@@ -120,6 +122,14 @@ class WeightsTest(chex.TestCase):
     self.assertEqual(
       importance_weights.normalised_weight(weight_BT, mean).shape, (0, T)
     )
+
+  def test_the_mean_to_normalise_by_is_a_constant(self):
+    gradient = jax.grad(
+      lambda total: importance_weights.normalised_weight(
+        jnp.ones((B, T)), reductions.Mean(total, jnp.float32(2))
+      ).sum()
+    )(3.0)
+    self.assertEqual(gradient, 0)
 
   def test_nothing_to_normalise_by_changes_nothing(self):
     weight_BT = jnp.full((B, T), 0.3)
