@@ -47,8 +47,8 @@ def gae(
       row; any value off the mask. None where every row is one sequence.
 
   Returns:
-    (advantage_BT, return_BT), 0 off the mask; the returns are what `value_loss`
-    fits the critic to.
+    (advantage_BT, return_BT), 0 off the mask; the returns are what a critic is
+    fitted to.
 
   Raises:
     ValueError: if `discount` or `trace` is a number outside [0, 1].

@@ -51,6 +51,7 @@ def group_statistics(
   size_M = per_group(valid_N.astype(jnp.int32))
   mean_M = per_group(reward_N) / jnp.maximum(size_M, 1)
   low_M, high_M = _range(reward_N, group_N, num_groups, valid_N)
+  # Whether a minimum sees a NaN is up to the backend; a sum always does.
   constant_M = (low_M == high_M) & ~jnp.isnan(mean_M)
   mean_M = jnp.where(constant_M, low_M, mean_M)
   square_N = jnp.square(reward_N - mean_M[group_N])

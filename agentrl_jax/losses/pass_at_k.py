@@ -4,9 +4,9 @@ A policy that is sampled k times should not put all its attempts on one idea.
 Both functions average, over all subsets of k of a group's n attempts, what the
 subset as a whole achieved; in closed form, without enumerating them.
 
-Attempts that are not valid are as if never made and get 0. A group with fewer
-than k attempts is taken as it is, as if k were its size. Rewards are constants.
-Ids out of range give NaN.
+Attempts that are not valid are as if never made and get 0. In a group with
+fewer than k attempts they all are the one team. Rewards are constants. Ids out
+of range give NaN.
 
 Axes: N trajectories (those of a group need not be neighbours), M groups.
 """
@@ -43,8 +43,9 @@ def pass_at_k_advantage(
 
   (Pass@k Training, arXiv:2508.10751, analytical derivation.) As p comes close
   to 1 the advantages vanish: what is solved in k attempts is left alone. Where
-  all teams pass, or none does, all get 0. k = 1 is `group_advantage` with
-  ddof=0 and epsilon=0.
+  all teams pass, or none does, all get 0; so does a group of k attempts or
+  fewer, which is a single team. k = 1 is `group_advantage` with ddof=0 and
+  epsilon=0.
 
   Args:
     success_N: bool.
@@ -132,7 +133,7 @@ def _share_of_teams(
   chosen_M1, size_M1 = chosen_M[:, None], size_M[:, None]
   j_1K = jnp.arange(k, dtype=chosen_M1.dtype)[None]
   ratio_MK = jnp.maximum(chosen_M1 - j_1K, 0) / jnp.maximum(size_M1 - j_1K, 1)
-  return jnp.prod(ratio_MK, axis=1, where=j_1K < size_M1)
+  return jnp.prod(ratio_MK, axis=1)
 
 
 def _share_beaten(place_N: jax.Array, size_N: jax.Array, k: int) -> jax.Array:

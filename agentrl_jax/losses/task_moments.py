@@ -64,7 +64,15 @@ def measure_tasks(
     task: integers in [0, num_tasks), of the same shape; others count nowhere.
     weight: bool or integers from 0, of the same shape.
     num_tasks: I, fixed when compiled.
+
+  Raises:
+    ValueError: for weights that are floats, of which parts would be lost.
   """
+  if jnp.issubdtype(weight.dtype, jnp.floating):
+    raise ValueError(
+      f"weights are {weight.dtype}, but must be bool or integers: they count "
+      "how often an entry was seen"
+    )
   chex.assert_equal_shape([x, task, weight])
   x = jax.lax.stop_gradient(widen(x))
   weight = weight.astype(jnp.int32)

@@ -56,6 +56,7 @@ def task_normalise(
   """
   arrays = [advantage_BT, task_BT, mask_BT]
   chex.assert_rank(arrays, 2)
+  chex.assert_type(mask_BT, bool)
   moments = measure_tasks(*arrays, num_tasks=num_tasks)
   return normalise_by_moments(
     *arrays, moments, center=center, scale=scale, epsilon=epsilon

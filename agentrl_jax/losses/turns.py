@@ -129,7 +129,9 @@ def bi_level_gae(
   and within a turn `gae` over its tokens alone, with gamma and lambda, whose
   only reward is the turn's return A_u + V_u, paid at its last token (Bi-Level
   GAE of VAGEN, arXiv:2510.16907, and RAGEN). So gamma < 1 can favour short
-  answers while Gamma = 1 looks far ahead in turns.
+  answers while Gamma = 1 looks far ahead in turns. RAGEN takes every token with
+  a reward for the end of a turn; here `turn_BT` says what a turn is, and a turn
+  may earn nothing.
 
   Args:
     reward_BT, value_BT, mask_BT, turn_BT, segment_BT: as in `turn_gae`, but

@@ -64,6 +64,9 @@ class GroupAdvantageTest(chex.TestCase):
     for size in range(2, 12):
       advantage_N = _advantage([reward] * 12, valid=np.arange(12) < size)
       np.testing.assert_array_equal(advantage_N, np.zeros(12))
+    np.testing.assert_array_equal(
+      _advantage([reward] * 3, epsilon=0.0), np.zeros(3)
+    )
 
   @parameterized.parameters(0, 1)
   def test_a_group_of_one_keeps_its_reward(self, ddof):
@@ -308,6 +311,7 @@ class BestOfGroupAdvantageTest(parameterized.TestCase):
       jnp.array([0, 0, 0, 1]),
       num_groups=2,
       valid_N=jnp.ones(4, bool),
+      epsilon=0.0,
     )
     np.testing.assert_array_equal(advantage_N, np.zeros(4))
 

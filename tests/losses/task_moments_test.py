@@ -95,6 +95,12 @@ class MeasureTasksTest(chex.TestCase):
         unseen,
       )
 
+  def test_refuses_what_cannot_be_counted(self):
+    with self.assertRaisesRegex(ValueError, "weights are float32.*integers"):
+      _measure(jnp.zeros(3), jnp.zeros(3, int), jnp.ones(3))
+    with self.assertRaises(AssertionError):
+      _measure(jnp.zeros(3), jnp.zeros(3, int), jnp.ones(2, int))
+
   def test_a_broken_entry_is_not_hidden(self):
     x_BT, task_BT, weight_BT = _tokens(seed=2)
     at = tuple(np.argwhere(weight_BT & (task_BT == 3))[0])
