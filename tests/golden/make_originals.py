@@ -233,11 +233,19 @@ def main() -> None:
     default=pathlib.Path(__file__).with_name("originals.npz"),
   )
   arguments = parser.parse_args()
+  # Else constants that verl makes on the way are rounded to float32.
+  torch.set_default_dtype(torch.float64)
   verl, corrections = originals.load_verl(arguments.verl)
   ragen = originals.load_ragen(arguments.ragen)
   batches = []
   for seed in range(arguments.seeds):
-    x = inputs(seed)
+    x = {
+      # Float32 can hold them, so that it loses nothing before it starts.
+      name: value.astype(np.float32).astype(float)
+      if value.dtype == float
+      else value
+      for name, value in inputs(seed).items()
+    }
     batch = {f"in/{name}": value for name, value in x.items()}
     for name, value in results(verl, corrections, ragen, x):
       batch[f"out/{name}"] = np.asarray(value, np.float64)

@@ -23,8 +23,11 @@ class ObjectivesTest(parameterized.TestCase):
     model = dataclasses.replace(
       small.MODEL, value_head=settings.model.value_head
     )
+    # Half of the four attempts that there are.
+    teams = min(settings.advantage.k, 2)
+    advantage = dataclasses.replace(settings.advantage, k=teams)
     preparation = small.make_preparation(
-      model=model, loss=loss, advantage=settings.advantage
+      model=model, loss=loss, advantage=advantage
     )
     policy, learner = small.make_learner(model=model, loss=loss)
     params = Policy(model).init(jax.random.key(0))
