@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from agentrl_jax.losses import logprob_tiles
 from agentrl_jax.losses.logprobs import check_temperature
 from agentrl_jax.losses.precision import widen
+from agentrl_jax.losses.varying import vary_like
 
 
 def fused_token_logprob(
@@ -90,7 +91,7 @@ def fused_token_logprob(
     token_BT = token_BT - jax.lax.axis_index(vocab_axis) * num_words
   tokens, back_BT = _order_of_work(token_BT, mask_BT, tiles.num_tokens)
   inputs = (hidden_BTD, output_DV, temperature, tokens)
-  inputs = logprob_tiles.vary_like(inputs, *jax.tree.leaves(inputs))
+  inputs = vary_like(inputs, *jax.tree.leaves(inputs))
   parts = logprob_tiles.parts(tiles, *inputs)
   if vocab_axis is not None:
     parts = _over_devices(parts, vocab_axis)

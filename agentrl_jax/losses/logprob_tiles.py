@@ -16,6 +16,8 @@ from typing import NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.losses.varying import vary_like
+
 _Tree = TypeVar("_Tree")
 
 
@@ -50,6 +52,16 @@ class Parts(NamedTuple):
   entropy_BN: jax.Array  # of softmax(s)
 
 
+class _Chunk(NamedTuple):
+  """What the tiles of a chunk are made of."""
+
+  hidden_BCD: jax.Array  # 0 off the mask, where it may be NaN
+  output_DV: jax.Array  # in the dtype of the states
+  temperature: jax.Array
+  token_BC1: jax.Array
+  mask_BC1: jax.Array
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def parts(
   tiles: Tiles,
@@ -70,10 +82,8 @@ def parts(
   output_DV = output_DV.astype(hidden_BTD.dtype)
 
   def one_chunk(i: jax.Array, found: Parts) -> Parts:
-    chunk = _chunk(tiles, i, tokens)
-    hidden_BCD = _states(hidden_BTD, chunk)
-    new = _parts_of_chunk(tiles, hidden_BCD, output_DV, temperature, chunk)
-    return _write(tiles, i, found, new)
+    chunk = _chunk(tiles, i, hidden_BTD, output_DV, temperature, tokens)
+    return _write(tiles, i, found, _parts_of_chunk(tiles, chunk))
 
   zeros_BN = jnp.zeros(tokens.token_BN.shape, temperature.dtype)
   nothing = Parts(zeros_BN, zeros_BN, zeros_BN, zeros_BN)
@@ -92,17 +102,13 @@ def _parts_backward(tiles, residuals, slope):
   low_output_DV = output_DV.astype(hidden_BTD.dtype)
 
   def one_chunk(i, sums):
-    hidden_BND, *sums = sums
-    chunk = _chunk(tiles, i, tokens)
+    hidden_BND, slope_DV, temperature_slope = sums
     hidden_BCD, *sums = _slopes_of_chunk(
       tiles,
-      _states(hidden_BTD, chunk),
-      low_output_DV,
-      temperature,
-      chunk,
-      _chunk(tiles, i, found),
-      _chunk(tiles, i, slope),
-      *sums,
+      _chunk(tiles, i, hidden_BTD, low_output_DV, temperature, tokens),
+      _read(tiles, i, found),
+      _read(tiles, i, slope),
+      (slope_DV, temperature_slope),
     )
     return _write(tiles, i, hidden_BND, hidden_BCD), *sums
 
@@ -127,7 +133,7 @@ def _parts_backward(tiles, residuals, slope):
 parts.defvjp(_parts_forward, _parts_backward)
 
 
-def _parts_of_chunk(tiles, hidden_BCD, output_DV, temperature, chunk) -> Parts:
+def _parts_of_chunk(tiles: Tiles, chunk: _Chunk) -> Parts:
   """Parts of a chunk's tokens, from tiles taken one after the other.
 
   The running sums are relative to the largest s so far and fade when a larger
@@ -136,9 +142,7 @@ def _parts_of_chunk(tiles, hidden_BCD, output_DV, temperature, chunk) -> Parts:
 
   def one_tile(j, carry):
     largest_BC, total_BC, moment_BC, chosen_BC = carry
-    _, s_BCW, is_token_BCW = _tile(
-      tiles, j, hidden_BCD, output_DV, temperature, chunk
-    )
+    _, s_BCW, is_token_BCW = _tile(tiles, j, chunk)
     larger_BC = jnp.maximum(largest_BC, jnp.max(s_BCW, axis=-1))
     shifted_BCW = s_BCW - larger_BC[:, :, None]
     weight_BCW = jnp.exp(shifted_BCW)
@@ -153,14 +157,13 @@ def _parts_of_chunk(tiles, hidden_BCD, output_DV, temperature, chunk) -> Parts:
       chosen_BC + jnp.sum(s_BCW, axis=-1, where=is_token_BCW),
     )
 
-  zeros_BC = jnp.zeros(chunk.token_BN.shape, temperature.dtype)
+  wide = chunk.temperature.dtype
+  zeros_BC = jnp.zeros(chunk.hidden_BCD.shape[:2], wide)
   # Not -inf: what comes first would rise from it by a NaN.
-  lowest_BC = zeros_BC + jnp.finfo(temperature.dtype).min / 2
+  lowest_BC = zeros_BC + jnp.finfo(wide).min / 2
+  nothing = (lowest_BC, zeros_BC, zeros_BC, zeros_BC)
   largest_BC, total_BC, moment_BC, chosen_BC = jax.lax.fori_loop(
-    0,
-    _num_tiles(tiles, output_DV),
-    one_tile,
-    vary_like((lowest_BC, zeros_BC, zeros_BC, zeros_BC), hidden_BCD),
+    0, _num_tiles(tiles, chunk), one_tile, vary_like(nothing, chunk.hidden_BCD)
   )
   total_BC = jnp.maximum(total_BC, 1)  # less only if every word is barred
   log_total_BC = jnp.log(total_BC)
@@ -169,25 +172,19 @@ def _parts_of_chunk(tiles, hidden_BCD, output_DV, temperature, chunk) -> Parts:
 
 
 def _slopes_of_chunk(
-  tiles,
-  hidden_BCD,
-  output_DV,
-  temperature,
-  chunk,
-  found,
-  slope,
-  output_slope_DV,
-  temperature_slope,
+  tiles: Tiles, chunk: _Chunk, found: Parts, slope: Parts, sums
 ):
-  """The gradients of a chunk: that of its states, and the others added to."""
-  wide = temperature.dtype
+  """Gradient of a chunk's states, and sums over chunks of the other two.
+
+  Products take the slopes of the logits in the dtype of the states.
+  """
+  wide = chunk.temperature.dtype
+  product = functools.partial(jnp.einsum, preferred_element_type=wide)
   found, slope = jax.tree.map(lambda x_BC: x_BC[:, :, None], (found, slope))
 
   def one_tile(j, sums):
-    hidden_slope_BCD, output_slope_DV, temperature_slope = sums
-    words_DW, s_BCW, is_token_BCW = _tile(
-      tiles, j, hidden_BCD, output_DV, temperature, chunk
-    )
+    slope_BCD, slope_DV, temperature_slope = sums
+    words_DW, s_BCW, is_token_BCW = _tile(tiles, j, chunk)
     logp_BCW = (s_BCW - found.largest_BN) - found.log_total_BN
     p_BCW = jnp.exp(logp_BCW)
     s_slope_BCW = p_BCW * slope.log_total_BN
@@ -195,43 +192,41 @@ def _slopes_of_chunk(
     if tiles.entropy_gradient:
       surprise_BCW = jnp.where(p_BCW > 0, logp_BCW + found.entropy_BN, 0)
       s_slope_BCW -= slope.entropy_BN * p_BCW * surprise_BCW
-    s_slope_BCW = jnp.where(chunk.mask_BN[:, :, None], s_slope_BCW, 0)
-    z_slope_BCW = (s_slope_BCW / temperature).astype(hidden_BCD.dtype)
-    product = functools.partial(jnp.einsum, preferred_element_type=wide)
+    s_slope_BCW = jnp.where(chunk.mask_BC1, s_slope_BCW, 0)
+    z_slope_BCW = s_slope_BCW / chunk.temperature
+    z_slope_BCW = z_slope_BCW.astype(chunk.hidden_BCD.dtype)
+    slope_BCD += product("bcw,dw->bcd", z_slope_BCW, words_DW)
+    slope_DW = product("bcd,bcw->dw", chunk.hidden_BCD, z_slope_BCW)
     # Neither a barred word, with s = -inf, nor a masked token counts.
-    temperature_BCW = jnp.where(s_slope_BCW != 0, s_slope_BCW * s_BCW, 0)
+    moment_BCW = jnp.where(s_slope_BCW != 0, s_slope_BCW * s_BCW, 0)
+    temperature_slope -= jnp.sum(moment_BCW) / chunk.temperature
     return (
-      hidden_slope_BCD + product("bcw,dw->bcd", z_slope_BCW, words_DW),
-      _add_words(
-        tiles,
-        j,
-        output_slope_DV,
-        product("bcd,bcw->dw", hidden_BCD, z_slope_BCW),
-      ),
-      temperature_slope - jnp.sum(temperature_BCW) / temperature,
+      slope_BCD,
+      _add_words(tiles, j, slope_DV, slope_DW),
+      temperature_slope,
     )
 
-  nothing_BCD = vary_like(jnp.zeros(hidden_BCD.shape, wide), hidden_BCD)
+  nothing_BCD = jnp.zeros(chunk.hidden_BCD.shape, wide)
   return jax.lax.fori_loop(
     0,
-    _num_tiles(tiles, output_DV),
+    _num_tiles(tiles, chunk),
     one_tile,
-    (nothing_BCD, output_slope_DV, temperature_slope),
+    (vary_like(nothing_BCD, chunk.hidden_BCD), *sums),
   )
 
 
-def _tile(tiles, j, hidden_BCD, output_DV, temperature, chunk):
-  """The words of a tile, its s, and where its tokens are."""
-  words_DW, word_W, is_new_W = _words(tiles, j, output_DV)
+def _tile(tiles: Tiles, j: jax.Array, chunk: _Chunk):
+  """The words of a tile, its s, and which word each token is."""
+  words_DW, word_W, is_new_W = _words(tiles, j, chunk.output_DV)
   z_BCW = jnp.einsum(
     "bcd,dw->bcw",
-    hidden_BCD,
+    chunk.hidden_BCD,
     words_DW,
-    preferred_element_type=temperature.dtype,
+    preferred_element_type=chunk.temperature.dtype,
   )
   is_new_11W = is_new_W[None, None, :]
-  s_BCW = jnp.where(is_new_11W, z_BCW / temperature, -jnp.inf)
-  is_token_BCW = word_W[None, None, :] == chunk.token_BN[:, :, None]
+  s_BCW = jnp.where(is_new_11W, z_BCW / chunk.temperature, -jnp.inf)
+  is_token_BCW = word_W[None, None, :] == chunk.token_BC1
   return words_DW, s_BCW, is_token_BCW & is_new_11W
 
 
@@ -242,33 +237,35 @@ def _num_chunks(tiles: Tiles, tokens: Tokens) -> int | jax.Array:
   return -(-longest // tiles.num_tokens)
 
 
-def _chunk(tiles: Tiles, i: jax.Array, x_BN: _Tree) -> _Tree:
-  start, size = i * tiles.num_tokens, tiles.num_tokens
+def _chunk(
+  tiles, i, hidden_BTD, output_DV, temperature, tokens: Tokens
+) -> _Chunk:
+  tokens = _read(tiles, i, tokens)
+  token_BC1, place_BC1, mask_BC1 = (x_BC[:, :, None] for x_BC in tokens)
+  hidden_BCD = jnp.take_along_axis(hidden_BTD, place_BC1, axis=1, mode="clip")
+  hidden_BCD = jnp.where(mask_BC1, hidden_BCD, 0)
+  return _Chunk(hidden_BCD, output_DV, temperature, token_BC1, mask_BC1)
+
+
+def _read(tiles: Tiles, i: jax.Array, x_BN: _Tree) -> _Tree:
+  size = tiles.num_tokens
   return jax.tree.map(
-    lambda x_BN: jax.lax.dynamic_slice_in_dim(x_BN, start, size, axis=1), x_BN
+    lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size, axis=1), x_BN
   )
 
 
 def _write(tiles: Tiles, i: jax.Array, x_BN: _Tree, new_BC: _Tree) -> _Tree:
   return jax.tree.map(
-    lambda x_BN, new_BC: jax.lax.dynamic_update_slice_in_dim(
-      x_BN, new_BC.astype(x_BN.dtype), i * tiles.num_tokens, axis=1
+    lambda x, new: jax.lax.dynamic_update_slice_in_dim(
+      x, new.astype(x.dtype), i * tiles.num_tokens, axis=1
     ),
     x_BN,
     new_BC,
   )
 
 
-def _states(hidden_BTD: jax.Array, chunk: Tokens) -> jax.Array:
-  """The states of a chunk's tokens; 0 off the mask, where they may be NaN."""
-  hidden_BCD = jnp.take_along_axis(
-    hidden_BTD, chunk.place_BN[:, :, None], axis=1, mode="clip"
-  )
-  return jnp.where(chunk.mask_BN[:, :, None], hidden_BCD, 0)
-
-
-def _num_tiles(tiles: Tiles, output_DV: jax.Array) -> int:
-  return -(-output_DV.shape[1] // tiles.num_words)
+def _num_tiles(tiles: Tiles, chunk: _Chunk) -> int:
+  return -(-chunk.output_DV.shape[1] // tiles.num_words)
 
 
 def _first_word(tiles: Tiles, j: jax.Array, output_DV: jax.Array) -> jax.Array:
@@ -297,16 +294,3 @@ def _add_words(tiles, j, x_DV, new_DW):
   return jax.lax.dynamic_update_slice_in_dim(
     x_DV, old_DW + new_DW, first, axis=1
   )
-
-
-def vary_like(tree: _Tree, *others: jax.Array) -> _Tree:
-  """The same values, typed as differing between devices where others do."""
-  wanted = frozenset().union(
-    *(jax.typeof(other).manual_axis_type.varying for other in others)
-  )
-
-  def vary(x: jax.Array) -> jax.Array:
-    missing = tuple(wanted - jax.typeof(x).manual_axis_type.varying)
-    return jax.lax.pcast(x, missing, to="varying") if missing else x
-
-  return jax.tree.map(vary, tree)
