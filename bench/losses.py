@@ -1,173 +1,247 @@
 """Token log-probabilities, forwards and backwards, against plain torch.
 
-  python -m bench.losses [--pairs=7]
+  python -m bench.losses [--pairs=9] [--peer_python=.venv-peers/bin/python]
 
-Work: N=2048 tokens of width D=512 over V=16384 words, float32, mean negative
-log-likelihood and its gradient with respect to hidden states and output matrix.
-The limit is the arithmetic of the matrix products at the rate of a large one.
-Peers run in the same minutes, in turn; what counts is the median of the ratios.
-Temporary memory is the compiler's own account.
+Three pieces of work, each a mean negative log-likelihood and its gradient with
+respect to hidden states and output matrix:
+
+- loss: N=2048 tokens of width D=512 over V=16384 words in float32 on the CPU.
+  torch takes turns with all forms in the same minutes, after loss and gradients
+  have been found equal; what counts is the median of the ratios. The limit is
+  the arithmetic of the three products that no form can do without, at the rate
+  of a large one measured in the same turns.
+- words: N=8192, D=1024, V=151936 on the CPU: what it takes in temporary memory,
+  by the compiler's own account, and that the fused form runs in that.
+- gpu, if there is one: N=16384, D=1024, V=151936 with bfloat16 states.
 """
 
 import argparse
+import functools
 import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.losses import (
-  chunked_token_logprob,
-  token_logprob,
-  trained_token_logprob,
-)
+from agentrl_jax.losses import fused_token_logprob, token_logprob
+from bench import timing
+from bench.torch_peer import TorchPeer
 
-N, D, V, ROWS = 2048, 512, 16384, 8
 TRAINED = 0.22  # share of tokens that a policy sampled, as in agents' episodes
-PEER_PYTHON = pathlib.Path(".venv-peers/bin/python")
-PEER_DEADLINE_S = 120
+TOLERANCE = 1e-5  # of the loss, and of gradients relative to their largest
+MIB, GIB = 2**20, 2**30
+LOSS = {"B": 8, "T": 256, "D": 512, "V": 16384}
+WORDS = {"B": 1, "T": 8192, "D": 1024, "V": 151936}
+WORDS_TILES = {"chunk_size": 8192, "vocab_chunk_size": 1024}
+GPU = {"B": 1, "T": 16384, "D": 1024, "V": 151936}
+GPU_TILES = {"chunk_size": 16384, "vocab_chunk_size": 4096}
+SQUARE = 8192  # width of the square product that sets the GPU's limit
 
 
-def make_losses(token_BT, mask_BT):
-  """The forms that are compared, by name; each maps (hidden, output)."""
-
-  def plain(hidden, output):
-    return -token_logprob(hidden @ output, token_BT).mean()
-
-  def chunked(hidden, output):
-    return -chunked_token_logprob(hidden, output, token_BT, chunk_size=32)[
-      0
-    ].mean()
-
-  def trained(hidden, output):
-    logprob, _ = trained_token_logprob(
-      hidden, output, token_BT, mask_BT, chunk_size=32
-    )
-    return -logprob.sum() / mask_BT.sum()
-
-  return {"plain": plain, "chunked": chunked, "trained": trained}
+def make_inputs(size, seed=0):
+  """Hidden states, output matrix, tokens and which of them are trained."""
+  rng = np.random.default_rng(seed)
+  rows = size["B"], size["T"]
+  shape = size["D"], size["V"]
+  output = rng.standard_normal(shape, np.float32) * size["D"] ** -0.5
+  return (
+    rng.standard_normal((*rows, size["D"]), np.float32),
+    output.astype(np.float32),
+    rng.integers(0, size["V"], rows),
+    rng.random(rows) < TRAINED,
+  )
 
 
-def seconds_of(function, *arguments) -> float:
-  """Wall seconds of one call, compiled before."""
-  begun = time.perf_counter()
-  jax.block_until_ready(function(*arguments))
-  return time.perf_counter() - begun
+def plain(hidden, output, token, mask):
+  """All logits at once."""
+  del mask
+  return -token_logprob(hidden @ output, token).mean()
 
 
-class TorchPeer:
-  """Plain torch in a process and an environment of its own."""
+def fused(hidden, output, token, mask, **tiles):
+  """Logits of one tile at a time."""
+  del mask
+  return -fused_token_logprob(hidden, output, token, **tiles)[0].mean()
 
-  def __init__(self, inputs: dict[str, np.ndarray], folder: str):
-    path = os.path.join(folder, "inputs.npz")
-    np.savez(path, **inputs)
-    self._process = subprocess.Popen(
-      [
-        str(PEER_PYTHON),
-        "bench/peers/torch_loss.py",
-        path,
-        str(len(os.sched_getaffinity(0))),
-      ],
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      text=True,
-      # Spinning threads would slow whoever runs next.
-      env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"},
-    )
-    self.loss = float(self._process.stdout.readline())
 
-  def seconds(self) -> float:
-    """Of one forward and backward pass."""
-    self._process.stdin.write("go\n")
-    self._process.stdin.flush()
-    return float(self._process.stdout.readline())
+def trained(hidden, output, token, mask, **tiles):
+  """The same of the trained tokens alone."""
+  logprob, _ = fused_token_logprob(hidden, output, token, mask, **tiles)
+  return -logprob.sum() / mask.sum()
 
-  def close(self) -> None:
-    """Ends the process."""
-    self._process.stdin.close()
-    self._process.wait(PEER_DEADLINE_S)
+
+def compiled(loss, *inputs, **options):
+  """The loss and its gradients as one program."""
+  loss = functools.partial(loss, **options)
+  step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+  return step.lower(*inputs).compile()
+
+
+def temporary(program) -> int:
+  """Bytes that a program needs besides what goes in and comes out."""
+  return program.memory_analysis().temp_size_in_bytes
 
 
 def main() -> None:
-  """Prints one JSON object: seconds, ratios to torch, share of the limit."""
+  """Prints one JSON object."""
   parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument("--pairs", type=int, default=7)
-  pairs = parser.parse_args().pairs
-  rng = np.random.default_rng(0)
-  hidden = rng.normal(size=(ROWS, N // ROWS, D)).astype(np.float32)
-  output = (rng.normal(size=(D, V)) * D**-0.5).astype(np.float32)
-  token = rng.integers(0, V, (ROWS, N // ROWS))
-  mask = rng.random(token.shape) < TRAINED
+  parser.add_argument("--pairs", type=int, default=9)
+  parser.add_argument(
+    "--peer_python", type=pathlib.Path, default=".venv-peers/bin/python"
+  )
+  options = parser.parse_args()
+  with jax.default_device(jax.devices("cpu")[0]):
+    result = {
+      "jax": jax.__version__,
+      "loss": loss_row(options.pairs, options.peer_python),
+      "words": words_row(),
+    }
+  if jax.default_backend() == "gpu":
+    result["gpu"] = gpu_row(options.pairs)
+  sys.stdout.write(json.dumps(result, indent=2) + "\n")
+
+
+def loss_row(pairs: int, peer_python: pathlib.Path) -> dict[str, object]:
+  """Against torch, the plain form, and the limit."""
+  load_before = os.getloadavg()[0]
+  inputs = jax.device_put(make_inputs(LOSS))
   programs = {
-    name: jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
-    .lower(hidden, output)
-    .compile()
-    for name, loss in make_losses(token, mask).items()
+    "plain": compiled(plain, *inputs),
+    "fused": compiled(fused, *inputs, chunk_size=256, vocab_chunk_size=1024),
+    # As under jit over a mesh that splits the words.
+    "fused_wide": compiled(fused, *inputs, chunk_size=32),
+    "trained": compiled(trained, *inputs, chunk_size=64, vocab_chunk_size=1024),
   }
-  for program in programs.values():
-    jax.block_until_ready(program(hidden, output))
-  gemm = jax.jit(jnp.matmul)
-  flat = hidden.reshape(N, D)
-  jax.block_until_ready(gemm(flat, output))
-  times: dict[str, list[float]] = {"gemm": []}
-  with tempfile.TemporaryDirectory() as folder:
-    peer = _peer(flat, output, token.reshape(N), folder)
-    if peer:
-      value = float(programs["plain"](hidden, output)[0])
-      np.testing.assert_allclose(value, peer.loss, rtol=1e-5)
-    for _ in range(pairs):
-      for name, program in programs.items():
-        times.setdefault(name, []).append(seconds_of(program, hidden, output))
-      times["gemm"].append(seconds_of(gemm, flat, output))
-      if peer:
-        times.setdefault("torch", []).append(peer.seconds())
-    if peer:
-      peer.close()
-  sys.stdout.write(json.dumps(_result(times, programs), indent=2) + "\n")
-
-
-def _peer(hidden, output, token, folder) -> TorchPeer | None:
-  if not PEER_PYTHON.exists():
-    sys.stderr.write(
-      f"{PEER_PYTHON} is not there, so torch is left out; `make bench` makes "
-      "it\n"
-    )
-    return None
-  inputs = {"hidden": hidden, "output": output, "token": token}
-  return TorchPeer(inputs, folder)
-
-
-def _result(times, programs) -> dict[str, object]:
-  median = {name: statistics.median(each) for name, each in times.items()}
-  memory = {
-    name: program.memory_analysis().temp_size_in_bytes / 2**20
+  flat = inputs[0].reshape(-1, LOSS["D"])
+  product = jax.jit(jnp.matmul).lower(flat, inputs[1]).compile()
+  turns = {
+    name: functools.partial(timing.times_of, program, *inputs)
     for name, program in programs.items()
   }
-  limit = 3 * median["gemm"]  # one product forwards, two backwards
+  turns["product"] = functools.partial(
+    timing.times_of, product, flat, inputs[1]
+  )
+  with tempfile.TemporaryDirectory() as folder:
+    peer = _peer(peer_python, inputs, pathlib.Path(folder))
+    if peer:
+      assert_equal(programs, inputs, peer)
+      turns["torch"] = peer.loss_times
+      turns["torch_product"] = peer.product_times
+    timing.in_turn(turns, 1)
+    times = timing.in_turn(turns, pairs)
+    if peer:
+      peer.close()
+  return _loss_result(times, programs) | {
+    "torch": peer.version if peer else None,
+    "load_before": load_before,
+    "contended": timing.contended(load_before, times),
+  }
+
+
+def assert_equal(programs, inputs, peer: TorchPeer) -> None:
+  """Every form of the whole work finds what torch found."""
+  for name in ("plain", "fused", "fused_wide"):
+    loss, gradients = programs[name](*inputs)
+    np.testing.assert_allclose(loss, peer.loss, rtol=TOLERANCE)
+    for found, wanted in zip(gradients, peer.gradients, strict=True):
+      np.testing.assert_allclose(
+        found.reshape(wanted.shape),
+        wanted,
+        atol=TOLERANCE * np.abs(wanted).max(),
+      )
+
+
+def _peer(python, inputs, folder) -> TorchPeer | None:
+  if not python.exists():
+    sys.stderr.write(
+      f"{python} is not there, so torch is left out; `make bench` makes it\n"
+    )
+    return None
+  hidden, output, token, _ = map(np.asarray, inputs)
+  flat = hidden.reshape(-1, LOSS["D"])
+  return TorchPeer(
+    python,
+    {"hidden": flat, "output": output, "token": token.reshape(-1)},
+    folder,
+  )
+
+
+def _loss_result(times, programs) -> dict[str, object]:
+  arithmetic = 2 * np.prod(list(LOSS.values()), dtype=float)
+  memory = {name: temporary(each) for name, each in programs.items()}
   result = {
-    "work": {"N": N, "D": D, "V": V, "dtype": "float32", "trained": TRAINED},
-    "load_before": os.getloadavg()[0],
-    "jax": jax.__version__,
-    "milliseconds": {name: 1e3 * s for name, s in median.items()},
-    "temporary_mib": memory,
-    "memory_against_plain": memory["chunked"] / memory["plain"],
-    "share_of_gemm_limit": {n: limit / median[n] for n in ("plain", "chunked")},
+    "work": LOSS | {"dtype": "float32", "trained": TRAINED},
+    "milliseconds": {n: timing.milliseconds(t) for n, t in times.items()},
+    "temporary_mib": {name: size / MIB for name, size in memory.items()},
+    "memory_against_plain": memory["fused"] / memory["plain"],
+    "times_faster_than_plain": timing.ratio(times["plain"], times["fused"]),
+    "share_of_product_limit": {
+      name: timing.ratio(times["product"], times[name], factor=3)
+      for name in ("plain", "fused", "fused_wide")
+    },
+    "product_gflops": {
+      name: arithmetic / statistics.median(t.wall for t in times[name]) / 1e9
+      for name in ("product", "torch_product")
+      if name in times
+    },
   }
   if "torch" in times:
     result["times_faster_than_torch"] = {
-      name: statistics.median(
-        t / own for t, own in zip(times["torch"], times[name], strict=True)
-      )
-      for name in programs
+      name: timing.ratio(times["torch"], times[name]) for name in programs
     }
+    # What three products alone would reach.
+    result["times_faster_than_torch"]["limit"] = timing.ratio(
+      times["torch"], times["product"], factor=1 / 3
+    )
   return result
+
+
+def words_row() -> dict[str, object]:
+  """As many words as language models have: who needs how much memory."""
+  inputs = jax.device_put(make_inputs(WORDS))
+  some = (inputs[0][:, :64], inputs[1], inputs[2][:, :64], None)
+  np.testing.assert_allclose(
+    fused(*some, **WORDS_TILES), plain(*some), rtol=TOLERANCE
+  )
+  program = compiled(fused, *inputs, **WORDS_TILES)
+  return {
+    "work": WORDS | WORDS_TILES | {"dtype": "float32"},
+    "temporary_gib": {
+      "plain": temporary(compiled(plain, *inputs)) / GIB,
+      "fused": temporary(program) / GIB,
+    },
+    "fused_seconds": timing.times_of(program, *inputs).wall,
+  }
+
+
+def gpu_row(pairs: int) -> dict[str, object]:
+  """The share of the rate of a large product that the three needed reach."""
+  hidden, output, token, mask = jax.device_put(make_inputs(GPU))
+  inputs = (hidden.astype(jnp.bfloat16), output, token, mask)
+  square = jax.random.normal(jax.random.key(0), (SQUARE, SQUARE), jnp.bfloat16)
+  program = compiled(fused, *inputs, **GPU_TILES)
+  product = jax.jit(jnp.matmul).lower(square, square).compile()
+  turns = {
+    "fused": functools.partial(timing.times_of, program, *inputs),
+    "product": functools.partial(timing.times_of, product, square, square),
+  }
+  timing.in_turn(turns, 1)
+  times = timing.in_turn(turns, pairs)
+  needed = 3 * np.prod(list(GPU.values()), dtype=float) / SQUARE**3
+  return {
+    "work": GPU | GPU_TILES | {"dtype": "bfloat16"},
+    "device": jax.devices()[0].device_kind,
+    "milliseconds": {n: timing.milliseconds(t) for n, t in times.items()},
+    "temporary_gib": temporary(program) / GIB,
+    "share_of_product_limit": timing.ratio(
+      times["product"], times["fused"], factor=needed
+    ),
+  }
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """The peer of `bench.losses`: token log-probabilities in plain torch.
 
-Runs in an environment of its own and speaks in lines: it prints the loss once,
-then the seconds of one forward and backward pass for every line it reads.
+Runs in an environment of its own: reads inputs.npz from a folder, leaves
+results.npz there and prints torch's version. Then, for every line it reads,
+does what that line names and prints the seconds by clock and by processor.
 """
 
+import pathlib
 import sys
 import time
 
@@ -13,24 +15,38 @@ import torch
 
 def main() -> None:
   """Answers every line on standard input with one measurement."""
-  inputs = np.load(sys.argv[1])
+  folder = pathlib.Path(sys.argv[1])
   torch.set_num_threads(int(sys.argv[2]))
-  hidden = torch.tensor(inputs["hidden"], requires_grad=True)
-  output = torch.tensor(inputs["output"], requires_grad=True)
-  token = torch.tensor(inputs["token"])
+  with np.load(folder / "inputs.npz") as inputs:
+    hidden = torch.tensor(inputs["hidden"], requires_grad=True)
+    output = torch.tensor(inputs["output"], requires_grad=True)
+    token = torch.tensor(inputs["token"])
 
-  def step() -> float:
+  def loss() -> float:
     hidden.grad = output.grad = None
     logprob = torch.log_softmax(hidden @ output, dim=-1)
-    loss = -logprob.gather(-1, token[:, None]).mean()
-    loss.backward()
-    return float(loss.detach())
+    mean = -logprob.gather(-1, token[:, None]).mean()
+    mean.backward()
+    return float(mean.detach())
 
-  print(step(), flush=True)  # noqa: T201 - the protocol
-  for _ in sys.stdin:
-    begun = time.perf_counter()
-    step()
-    print(time.perf_counter() - begun, flush=True)  # noqa: T201
+  @torch.no_grad()
+  def product() -> None:
+    hidden @ output
+
+  value = loss()
+  np.savez(
+    folder / "results.npz",
+    loss=value,
+    hidden=hidden.grad.numpy(),
+    output=output.grad.numpy(),
+  )
+  product()
+  print(torch.__version__, flush=True)  # noqa: T201 - the protocol
+  for line in sys.stdin:
+    wall, cpu = time.perf_counter(), time.process_time()
+    {"loss": loss, "product": product}[line.strip()]()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    print(wall, cpu, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,0 +1,69 @@
+"""Times of several programs that take turns, and what may be said of them."""
+
+import dataclasses
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+
+# Above either, somebody else had a share of the processors.
+MAX_LOAD_BEFORE = 0.5
+MAX_IDLE_FACTOR = 1.3
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+  """Seconds of one call."""
+
+  wall: float
+  cpu: float  # of the whole process, all threads together
+
+
+def times_of(function: Callable[..., object], *arguments) -> Times:
+  """One call of something compiled, until its result is there."""
+  wall, cpu = time.perf_counter(), time.process_time()
+  jax.block_until_ready(function(*arguments))
+  return Times(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def in_turn(
+  programs: Mapping[str, Callable[[], Times]], rounds: int
+) -> dict[str, list[Times]]:
+  """Every program once per round, so that a slow minute is slow for all."""
+  found: dict[str, list[Times]] = {name: [] for name in programs}
+  for _ in range(rounds):
+    for name, program in programs.items():
+      found[name].append(program())
+  return found
+
+
+def milliseconds(times: Sequence[Times]) -> dict[str, float]:
+  """Median wall and process time."""
+  return {
+    "wall": 1e3 * statistics.median(each.wall for each in times),
+    "cpu": 1e3 * statistics.median(each.cpu for each in times),
+  }
+
+
+def ratio(
+  slow: Sequence[Times], fast: Sequence[Times], factor: float = 1
+) -> dict[str, float]:
+  """How many times faster: median and range over the rounds."""
+  ratios = [factor * a.wall / b.wall for a, b in zip(slow, fast, strict=True)]
+  return {
+    "median": statistics.median(ratios),
+    "lowest": min(ratios),
+    "highest": max(ratios),
+  }
+
+
+def contended(load_before: float, times: Mapping[str, list[Times]]) -> bool:
+  """Whether somebody else was using the processors, so that no time counts."""
+  threads = len(os.sched_getaffinity(0))
+  idle_factor = max(
+    statistics.median(threads * each.wall / each.cpu for each in found)
+    for found in times.values()
+  )
+  return load_before > MAX_LOAD_BEFORE or idle_factor > MAX_IDLE_FACTOR
