@@ -86,6 +86,39 @@ def masked_weight(
   return jnp.where((ratio_BT < low) | (ratio_BT > high), 0, ratio_BT)
 
 
+def stale_failure_weight(
+  log_ratio_BT: jax.Array, advantage_BT: jax.Array, *, divergence: float
+) -> jax.Array:
+  """0 for failures that the policy would hardly repeat, else 1.
+
+    weight = 0 where A < 0 and mean_t log(mu / pi) > divergence
+
+  What a policy has unlearnt need not be punished further, and the gradient of
+  a token that has become rare is at its wildest; good samples far from the
+  policy still teach (off-policy sequence masking, DeepSeek-V3.2,
+  arXiv:2512.02556, section 3.1, eq. 9).
+
+  Args:
+    log_ratio_BT: of sequences, their mean: `sequence_log_ratio` with
+      average=True, of log pi - log mu.
+    advantage_BT: a constant; tokens of a sequence are judged one by one if
+      theirs differ.
+    divergence: positive, in nats per token.
+
+  Returns:
+    weight_BT, a constant.
+
+  Raises:
+    ValueError: a divergence that is not positive.
+  """
+  require_positive("divergence", divergence)
+  chex.assert_rank([log_ratio_BT, advantage_BT], 2)
+  chex.assert_equal_shape([log_ratio_BT, advantage_BT])
+  x_BT = widen(log_ratio_BT)
+  stale_BT = (advantage_BT < 0) & (-x_BT > divergence)
+  return jnp.where(stale_BT, jnp.zeros_like(x_BT), 1)
+
+
 def normalised_weight(weight_BT: jax.Array, mean: Mean) -> jax.Array:
   """weight / mean, so that weights do not change the size of a step.
 

@@ -18,7 +18,11 @@ import jax.numpy as jnp
 
 from agentrl_jax.losses.arguments import require, require_positive
 from agentrl_jax.losses.precision import widen
-from agentrl_jax.losses.segments import in_a_segment, segment_totals
+from agentrl_jax.losses.segments import (
+  in_a_segment,
+  require_ids,
+  segment_totals,
+)
 
 
 def implicit_reward(
@@ -63,15 +67,12 @@ def implicit_reward(
   Raises:
     ValueError: num_turns without turn_BT, or num_segments without segment_BT.
   """
+  require_ids("turn", turn_BT, num_turns)
+  require_ids("segment", segment_BT, num_segments)
   if turn_BT is not None:
     mask_BT = in_a_segment(mask_BT, turn_BT, num_turns)
     segment_BT = jnp.zeros_like(turn_BT) if segment_BT is None else segment_BT
     segment_BT = segment_BT * num_turns + turn_BT
-  elif num_turns != 1:
-    raise ValueError(
-      f"num_turns={num_turns} without turn_BT: every trajectory is one turn "
-      "unless turn_BT says otherwise. Pass the ids, or leave num_turns at 1"
-    )
   total, length = segment_totals(
     log_ratio_BT, mask_BT, segment_BT, num_segments * num_turns
   )

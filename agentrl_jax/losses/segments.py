@@ -38,13 +38,8 @@ def segment_totals(
   chex.assert_type(mask_BT, bool)
   x_BT = jnp.where(mask_BT, widen(x_BT), 0)
   length_BT = mask_BT.astype(jnp.int32)
+  require_ids("segment", segment_BT, num_segments)
   if segment_BT is None:
-    if num_segments != 1:
-      raise ValueError(
-        f"num_segments={num_segments} without segment_BT: every row is one "
-        "sequence unless segment_BT says otherwise. Pass the ids, or leave "
-        "num_segments at 1"
-      )
     return tuple(x.sum(axis=1, keepdims=True) for x in (x_BT, length_BT))
   chex.assert_equal_shape([x_BT, segment_BT])
   segment_sum = jax.vmap(
@@ -71,3 +66,12 @@ def in_a_segment(
   if segment_BT is None:
     return mask_BT
   return mask_BT & (segment_BT >= 0) & (segment_BT < num_segments)
+
+
+def require_ids(kind: str, ids_BT: jax.Array | None, number: int) -> None:
+  """Raises a ValueError if several are announced, and none is named."""
+  if ids_BT is None and number != 1:
+    raise ValueError(
+      f"num_{kind}s={number} without {kind}_BT: without ids there is one "
+      f"{kind}. Pass them, or leave num_{kind}s at 1"
+    )

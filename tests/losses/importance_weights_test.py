@@ -199,5 +199,53 @@ class WeightsTest(chex.TestCase):
       weight(jnp.zeros(T))
 
 
+class StaleFailureWeightTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  def test_matches_reference_on_sequences(self):
+    log_ratio_BT, mask_BT = _log_ratio(seed=6)
+    advantage_BT = np.array([[1.0], [-1.0], [0.0]]) * np.ones((B, T))
+    for sign in (1, -1):
+      sequence_BT = ratios.sequence_log_ratio(
+        sign * log_ratio_BT, mask_BT, average=True
+      )
+      weight = functools.partial(
+        importance_weights.stale_failure_weight, divergence=0.05
+      )
+      np.testing.assert_array_equal(
+        self.variant(weight)(sequence_BT, advantage_BT),
+        reference.stale_failure_weight(
+          np.asarray(sequence_BT), advantage_BT, divergence=0.05
+        ),
+      )
+
+  @hypothesis.settings(deadline=None, database=None, max_examples=20)
+  @hypothesis.given(x=st.floats(-5, 5), advantage=st.floats(-2, 2))
+  def test_drops_only_failures_that_have_become_rare(self, x, advantage):
+    weight = importance_weights.stale_failure_weight(
+      np.full((1, 1), x), np.full((1, 1), advantage), divergence=1.0
+    )[0, 0]
+    self.assertEqual(weight == 0, np.float32(advantage) < 0 and x < -1)
+
+  def test_is_a_constant_and_lets_nan_off_the_mask_be(self):
+    gradients = jax.grad(
+      lambda *x: importance_weights.stale_failure_weight(
+        *x, divergence=0.1
+      ).sum(),
+      argnums=(0, 1),
+    )(jnp.zeros((B, T)), jnp.full((B, T), jnp.nan))
+    chex.assert_trees_all_equal(gradients, (jnp.zeros((B, T)),) * 2)
+
+  def test_refuses_a_divergence_that_is_not_positive(self):
+    x_BT = jnp.zeros((1, 1))
+    with self.assertRaisesRegex(ValueError, "divergence=0 must be positive"):
+      importance_weights.stale_failure_weight(x_BT, x_BT, divergence=0)
+
+  def test_refuses_another_shape(self):
+    with self.assertRaises(AssertionError):
+      importance_weights.stale_failure_weight(
+        jnp.zeros((B, T)), jnp.zeros((B, 1)), divergence=1
+      )
+
+
 if __name__ == "__main__":
   absltest.main()

@@ -118,10 +118,15 @@ class ImplicitRewardTest(chex.TestCase):
     )
     np.testing.assert_allclose(reward_BS, [[x + 1]], atol=1e-5)
 
-  def test_refuses_turns_without_ids(self):
-    with self.assertRaisesRegex(ValueError, "num_turns=3 without turn_BT"):
+  @parameterized.parameters("turn", "segment")
+  def test_refuses_several_without_ids(self, kind):
+    given = {k: v for k, v in TURNS.items() if kind == "segment"}
+    with self.assertRaisesRegex(ValueError, f"num_{kind}s=3 without {kind}_BT"):
       preference.implicit_reward(
-        jnp.ones((B, T)), jnp.ones((B, T), bool), num_turns=3, average=True
+        jnp.ones((B, T)),
+        jnp.ones((B, T), bool),
+        average=True,
+        **given | {f"num_{kind}s": 3},
       )
 
   def test_refuses_a_mask_that_is_not_bool(self):

@@ -23,3 +23,11 @@ def masked_weight(log_ratio_BT, *, low, high):
 def normalised_weight(weight_BT, total, count):
   mean = total / count if count else 0.0
   return np.array(weight_BT) / (mean if mean > 1e-8 else 1.0)
+
+
+def stale_failure_weight(log_ratio_BT, advantage_BT, *, divergence):
+  weight_BT = np.ones(log_ratio_BT.shape)
+  for at in np.ndindex(weight_BT.shape):
+    if advantage_BT[at] < 0 and -log_ratio_BT[at] > divergence:
+      weight_BT[at] = 0.0
+  return weight_BT
