@@ -128,7 +128,7 @@ def keep_top_groups(
   group = _measure(reward_N, group_N, num_groups, valid_N)
   present_M = group.size_M > 0
   num_present = jnp.sum(present_M)
-  # 0.29 of 100 is 29, though 0.29 as a float is a little less.
+  # 0.29 of 100 is 29, though their product in float64 is a little less.
   quota = jnp.maximum(jnp.floor(share * num_present + 1e-3), 1)
   order_M = _by_spread(group)
   rank_M = jnp.argsort(order_M)
