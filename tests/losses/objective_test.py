@@ -122,7 +122,7 @@ class ObjectiveTest(chex.TestCase):
 
     def micro_loss(output_DV, rows):
       micro = jax.tree.map(lambda x: x[rows], batch)
-      logprob_BT, _ = losses.chunked_token_logprob(
+      logprob_BT, _ = losses.fused_token_logprob(
         hidden_BTD[rows],
         output_DV,
         micro["token_BT"],
