@@ -82,10 +82,10 @@ def leave_one_out_advantage(
     A_n = r_n - mean_{m in G, m != n} r_m = n_G / (n_G - 1) (r_n - mean_G r)
 
   (arXiv:2402.14740; Kool et al., 2019.) The baseline does not depend on the
-  attempt itself, so the gradient stays unbiased, which it does not with GRPO's
-  mean and std. By the second form it is `group_advantage(scale_by_std=False)`
-  in units that depend on how many attempts came back. A group of one keeps its
-  reward.
+  attempt itself, so the gradient stays unbiased; the mean of the whole group
+  shrinks it by 1 - 1 / n_G, which weighs groups by how many attempts came back,
+  and a std bends it. By the second form it is Dr. GRPO's `group_advantage`
+  without that shrinking. A group of one keeps its reward.
 
   Args:
     reward_N, group_N, num_groups, valid_N: as in `group_advantage`.

@@ -186,7 +186,7 @@ def first_of_turn(
 class _Turns(NamedTuple):
   """Where the turns of each row are, counted from 0."""
 
-  index_BT: jax.Array  # the turn of a trained token, T off the mask
+  index_BT: jax.Array  # the turn of a trained token, anything off the mask
   first_BT: jax.Array
   last_BT: jax.Array
   exists_BU: jax.Array
@@ -213,9 +213,7 @@ def _find_turns(
   first_BT = _begins(mask_BT, turn_BT, segment_BT)
   backwards = (jnp.flip(x, axis=1) for x in (mask_BT, turn_BT, segment_BT))
   last_BT = jnp.flip(_begins(*backwards), axis=1)
-  num_tokens = mask_BT.shape[1]
-  number_BT = jnp.cumsum(first_BT, axis=1) - 1
-  index_BT = jnp.where(mask_BT, number_BT, num_tokens)
+  index_BT = jnp.cumsum(first_BT, axis=1) - 1
   return _Turns(
     index_BT,
     first_BT,
@@ -242,7 +240,7 @@ def _begins(
 
 
 def _sum_by(index_BT: jax.Array, x_BT: jax.Array) -> jax.Array:
-  """x summed by index, per row; an index of T is in no sum."""
+  """x summed by index, per row."""
   num_turns = x_BT.shape[1]
   return jax.vmap(
     lambda x_T, index_T: jax.ops.segment_sum(x_T, index_T, num_turns)

@@ -189,7 +189,7 @@ class StepAdvantageTest(chex.TestCase):
 
   def test_broken_returns_and_ids_are_not_hidden(self):
     advantage_NU = step_groups.step_advantage(
-      jnp.array([[1.0, jnp.nan, 0.0, 1.0], [jnp.nan, 1.0, 0.0, 2.0]]),
+      jnp.array([[1.0, jnp.nan, 0.0, 1.0], [0.5, jnp.nan, 0.0, 2.0]]),
       jnp.array([[0, 0, 1, 3], [1, 2, 1, -1]]),
       jnp.array([0, 1]),
       valid_NU=jnp.ones((2, 4), bool),
@@ -198,7 +198,7 @@ class StepAdvantageTest(chex.TestCase):
     )
     np.testing.assert_array_equal(
       np.isnan(advantage_NU),
-      [[True, True, False, True], [True, False, True, True]],
+      [[True, True, False, True], [False, True, False, True]],
     )
     advantage_NU = step_groups.step_advantage(
       jnp.array([[1.0, 0.0]] * 2),
