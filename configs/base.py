@@ -133,7 +133,8 @@ def get_config() -> ml_collections.ConfigDict:
     clip_norm=1.0,
   )
   c.loss = create(  # the names are described in train/loss_config.py
-    surrogate="clipped",  # reinforce, clipped, cispo, gspo, gspo_token, sapo
+    # Or reinforce, cispo, gspo, gspo_token, sapo, gmpo.
+    surrogate="clipped",
     clip_low=0.2,
     clip_high=0.2,
     dual_clip=3.0,  # bound on the ratio of bad tokens; 0 is off
@@ -144,12 +145,14 @@ def get_config() -> ml_collections.ConfigDict:
     importance_level="token",  # or sequence, sequence_mean
     importance_low=0.0,
     importance_high=2.0,
+    # Nats per token beyond which failures count as unlearnt; 0 is off.
+    stale_failures=0.0,
     # Or sequence_mean, sequence_sum_mean, fixed_length_mean.
     reduction="token_mean",
     reduction_length=0,  # tokens that fixed_length_mean divides by
     task_share="tokens",  # or "equal": every task weighs the same
     kl_coefficient=1e-4,  # to the frozen warm start; 0 keeps no reference
-    kl_estimator="k3",  # k1, k2, k3, k3_k2
+    kl_estimator="k3",  # or k1, k2, k3_k2, unbiased
     kl_place="loss",  # or "reward"
     kl_limit=10.0,  # on one token's k3 in the loss
     entropy_coefficient=0.0,

@@ -16,9 +16,9 @@ def check_learning(
   """Raises `ConfigError` for what no section can see alone."""
   _check_critic(loss, advantage, model)
   estimator = advantage.estimator
-  if loss.surrogate == "gspo" and advantage.varies_within_attempt:
+  if loss.surrogate in ("gspo", "gmpo") and advantage.varies_within_attempt:
     raise ConfigError(
-      "loss.surrogate='gspo' has one ratio and one clip per attempt, and "
+      f"loss.surrogate={loss.surrogate!r} has one ratio per attempt, and "
       f"advantage.estimator={estimator!r} gives its turns or tokens advantages "
       "of their own: use --config.loss.surrogate=gspo_token"
     )

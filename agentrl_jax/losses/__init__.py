@@ -20,6 +20,7 @@ from agentrl_jax.losses.diagnostics import (
 )
 from agentrl_jax.losses.fused_logprobs import fused_token_logprob
 from agentrl_jax.losses.gae import discounted_returns, gae
+from agentrl_jax.losses.geometric_mean import gmpo
 from agentrl_jax.losses.group_advantages import (
   best_of_group_advantage,
   group_advantage,
@@ -35,6 +36,7 @@ from agentrl_jax.losses.group_filters import (
 from agentrl_jax.losses.importance_weights import (
   masked_weight,
   normalised_weight,
+  stale_failure_weight,
   truncated_weight,
 )
 from agentrl_jax.losses.kl import (
@@ -128,6 +130,7 @@ __all__ = [
   "fused_token_logprob",
   "gae",
   "gigpo_advantage",
+  "gmpo",
   "group_advantage",
   "group_has_signal",
   "group_std",
@@ -160,6 +163,7 @@ __all__ = [
   "sequence_log_ratio",
   "sequence_mean",
   "sequence_sum_mean",
+  "stale_failure_weight",
   "step_advantage",
   "task_normalise",
   "task_normalise_weighted",

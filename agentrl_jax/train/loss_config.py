@@ -17,6 +17,7 @@ SURROGATES = {
   "gspo": "PPO on the ratio of whole trajectories",
   "gspo_token": "the same, with an advantage per token",
   "sapo": "a soft gate for a clip",
+  "gmpo": "the geometric mean of a trajectory's clipped ratios",
 }
 REDUCTIONS = {
   "token_mean": "every token weighs the same",
@@ -43,13 +44,14 @@ KL_ESTIMATORS = {
   "k2": "the gradient of KL(policy || reference)",
   "k3": "unbiased in value, low variance (AgentRL, GRPO)",
   "k3_k2": "the value of k3 with the gradient of k2",
+  "unbiased": "right in value and gradient for stale tokens too",
 }
+GRADIENTS_ONLY = ("k3_k2", "unbiased")
 KL_PLACES = {"loss": "differentiated", "reward": "subtracted from rewards"}
 TASK_SHARES = {
   "tokens": "a task weighs as its tokens",
   "equal": "every task of the batch weighs the same",
 }
-CLIPPED = ("clipped", "cispo", "gspo", "gspo_token")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,7 @@ class LossConfig:
   importance_level: str
   importance_low: float
   importance_high: float
+  stale_failures: float  # nats per token; 0 is off
   kl_coefficient: float  # 0 keeps no reference policy
   kl_estimator: str
   kl_place: str
@@ -85,7 +88,12 @@ class LossConfig:
     self._check_reduction()
     self._check_importance()
     self._check_kl()
-    for name in ("entropy_coefficient", "value_coefficient", "value_clip"):
+    for name in (
+      "stale_failures",
+      "entropy_coefficient",
+      "value_coefficient",
+      "value_clip",
+    ):
       if getattr(self, name) < 0:
         raise ConfigError(f"loss.{name}={getattr(self, name)} is negative")
     if self.token_chunk < 1:
@@ -191,8 +199,13 @@ class LossConfig:
     if self.kl_place == "loss" and self.kl_estimator == "k1":
       raise ConfigError(
         "loss.kl_estimator='k1' in the loss has a gradient of mean zero and "
-        "penalises nothing: use k2, k3 or k3_k2, or "
+        "penalises nothing: use k2, k3, k3_k2 or unbiased, or "
         "--config.loss.kl_place=reward"
+      )
+    if self.kl_place == "reward" and self.kl_estimator in GRADIENTS_ONLY:
+      raise ConfigError(
+        f"loss.kl_estimator={self.kl_estimator!r} is about gradients, and a "
+        "reward has none: use k1, which is unbiased there"
       )
 
 

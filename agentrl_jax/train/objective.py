@@ -97,8 +97,11 @@ def lesson_loss(
   loss_BT = SURROGATES[config.surrogate](config, terms)
   if config.importance != "none":
     loss_BT = loss_BT * _importance(lesson, terms, config, metrics)
+  if config.stale_failures:
+    loss_BT = loss_BT * _of_use(behavior_BT, terms, config, metrics)
   if lesson.reference_logprob is not None:
-    loss_BT = loss_BT + _kl(logprob_BT, lesson, config, metrics)
+    kl_BT = _kl(logprob_BT, behavior_BT, lesson, config, metrics)
+    loss_BT = loss_BT + config.kl_coefficient * kl_BT
   if config.entropy_coefficient:
     loss_BT = loss_BT - config.entropy_coefficient * entropy_BT
   if value_BT is not None:
@@ -177,20 +180,45 @@ def _importance(
   return weight_BT
 
 
-def _kl(
-  logprob_BT: jax.Array, lesson: Lesson, config: LossConfig, metrics: Metrics
+def _of_use(
+  log_ratio_BT: jax.Array, terms: Terms, config: LossConfig, metrics: Metrics
 ) -> jax.Array:
-  log_ratio_BT = _ratio(logprob_BT, lesson.reference_logprob, lesson.batch)
-  if config.kl_estimator == "k2":
-    kl_BT = losses.k2(log_ratio_BT)
-  else:
-    kl_BT = losses.k3(log_ratio_BT, limit=config.kl_limit)
-  if config.kl_estimator == "k3_k2":
-    kl_BT = losses.with_gradient_of(kl_BT, losses.k2(log_ratio_BT))
-  metrics["policy/kl_to_reference"] = losses.token_mean(
-    jax.lax.stop_gradient(kl_BT), lesson.batch.mask
+  """0 for failures that the policy has unlearnt, else 1."""
+  log_ratio_BT = losses.sequence_log_ratio(
+    jax.lax.stop_gradient(log_ratio_BT),
+    terms.batch.mask,
+    **terms.sequences,
+    average=True,
   )
-  return config.kl_coefficient * kl_BT
+  weight_BT = losses.stale_failure_weight(
+    log_ratio_BT, terms.advantage, divergence=config.stale_failures
+  )
+  metrics["policy/stale_failures"] = losses.token_mean(
+    1 - weight_BT, terms.batch.mask
+  )
+  return weight_BT
+
+
+def _kl(
+  logprob_BT: jax.Array,
+  behavior_BT: jax.Array,
+  lesson: Lesson,
+  config: LossConfig,
+  metrics: Metrics,
+) -> jax.Array:
+  """Estimates of the divergence from the reference, with their gradients."""
+  log_ratio_BT = _ratio(logprob_BT, lesson.reference_logprob, lesson.batch)
+  k3_BT = losses.k3(log_ratio_BT, limit=config.kl_limit)
+  metrics["policy/kl_to_reference"] = losses.token_mean(
+    jax.lax.stop_gradient(k3_BT), lesson.batch.mask
+  )
+  if config.kl_estimator == "k2":
+    return losses.k2(log_ratio_BT)
+  if config.kl_estimator == "k3_k2":
+    return losses.with_gradient_of(k3_BT, losses.k2(log_ratio_BT))
+  if config.kl_estimator == "unbiased":
+    return losses.unbiased_kl(log_ratio_BT, behavior_BT)
+  return k3_BT
 
 
 def _value_loss(

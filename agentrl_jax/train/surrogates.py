@@ -80,6 +80,16 @@ def _sapo(config: LossConfig, terms: Terms) -> jax.Array:
   )
 
 
+def _gmpo(config: LossConfig, terms: Terms) -> jax.Array:
+  return losses.gmpo(
+    terms.log_ratio,
+    terms.advantage,
+    terms.batch.mask,
+    **terms.sequences,
+    **_clip(config),
+  )
+
+
 # Each maps what it may read to loss_BT.
 SURROGATES: Mapping[str, Callable[[LossConfig, Terms], jax.Array]] = {
   "reinforce": lambda _, terms: losses.reinforce(
@@ -90,4 +100,5 @@ SURROGATES: Mapping[str, Callable[[LossConfig, Terms], jax.Array]] = {
   "gspo": _gspo,
   "gspo_token": _gspo_token,
   "sapo": _sapo,
+  "gmpo": _gmpo,
 }

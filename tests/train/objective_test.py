@@ -89,6 +89,8 @@ class LessonLossTest(parameterized.TestCase):
     ("cispo", {"surrogate": "cispo", "dual_clip": 0.0}),
     ("gspo", {"surrogate": "gspo", "dual_clip": 0.0}),
     ("sapo", {"surrogate": "sapo", "dual_clip": 0.0}),
+    ("gmpo", {"surrogate": "gmpo", "dual_clip": 0.0}),
+    ("stale_failures", {"stale_failures": 0.1}),
     ("sequence_mean", {"reduction": "sequence_mean"}),
     ("sequence_sum_mean", {"reduction": "sequence_sum_mean"}),
     ("fixed", {"reduction": "fixed_length_mean", "reduction_length": 9}),
@@ -129,6 +131,7 @@ class LessonLossTest(parameterized.TestCase):
   @parameterized.named_parameters(
     ("coefficient", {"kl_coefficient": 0.2}),
     ("k2", {"kl_estimator": "k2"}),
+    ("unbiased", {"kl_estimator": "unbiased"}),
     ("limit", {"kl_limit": 0.01}),
   )
   def test_no_key_of_the_divergence_is_without_effect(self, changes):
@@ -280,6 +283,15 @@ class ConfigTest(parameterized.TestCase):
     ),
     ("k1", {"kl_estimator": "k1"}, "has a gradient of mean zero"),
     ("reward", {"kl_place": "reward"}, "does nothing with"),
+    (
+      "gradients",
+      {
+        "kl_coefficient": 0.1,
+        "kl_place": "reward",
+        "kl_estimator": "unbiased",
+      },
+      "a reward has none",
+    ),
     ("length", {"reduction": "fixed_length_mean"}, "must be the number of"),
     ("idle_length", {"reduction_length": 3}, "reduction_length=3 means noth"),
     (
