@@ -205,7 +205,8 @@ def sapo(
   require_positive("tau_negative", tau_negative)
   log_ratio_BT, advantage_BT = _inputs(log_ratio_BT, advantage_BT)
   tau_BT = jnp.where(advantage_BT > 0, tau_positive, tau_negative)
-  gate_BT = jax.nn.sigmoid(tau_BT * jnp.expm1(log_ratio_BT))
+  # Not expm1, whose derivative here is its value + 1: no digits where r << 1.
+  gate_BT = jax.nn.sigmoid(tau_BT * (jnp.exp(log_ratio_BT) - 1))
   return -(4 / tau_BT) * gate_BT * advantage_BT
 
 
