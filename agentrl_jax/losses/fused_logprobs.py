@@ -49,9 +49,11 @@ def fused_token_logprob(
   as output: its gradient comes in its dtype.
 
   Under jit over a mesh: rows may be split over devices, and so may the words of
-  `output_DV` if `vocab_chunk_size` is None; per-token sums and the gradient of
-  the hidden states are then all that moves between the parts of a vocabulary.
-  Inside shard_map, name the mesh axis that splits the words.
+  `output_DV` if `vocab_chunk_size` is None. What moves between the parts of a
+  vocabulary is sums per token and the gradient of the states; what moves
+  between rows is the gradient of the output matrix, once per chunk of tokens,
+  so let chunks be long. Inside shard_map it moves once; name the mesh axis that
+  splits the words there.
 
   Args:
     hidden_BTD: entry t predicts `token_BT[:, t]`.

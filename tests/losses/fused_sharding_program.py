@@ -22,6 +22,7 @@ from agentrl_jax.losses import fused_token_logprob
 B, T, D, V = 4, 6, 5, 264
 ROWS, WORDS = P("data"), P(None, "tensor")
 TEMPERATURE = 0.7
+ALONE = ("masked", "entropy_gradient")  # options that change the numbers
 
 
 def _inputs():
@@ -70,7 +71,7 @@ def _compiled(mesh: Mesh, **options):
   )  # fmt: skip
 
 
-def _mapped(mesh: Mesh, *, check_vma: bool, **options):
+def _mapped(mesh: Mesh, *, check_vma: bool = True, **options):
   """Every device computes with its words; the gradient is taken outside."""
 
   def total(hidden, output, temperature, token, mask, weight):
@@ -110,6 +111,18 @@ def _mapped_gradient(mesh: Mesh, **options):
   )
 
 
+def _cases():
+  """Mesh, name, way and its options."""
+  for shape in ((2, 4), (1, 8)):
+    yield shape, "compiled", _compiled, {}
+    yield shape, "mapped", _mapped, {}
+    yield shape, "mapped gradient", _mapped_gradient, {}
+  yield (2, 4), "no mask", _compiled, {"masked": False}
+  yield (2, 4), "entropy constant", _mapped, {"entropy_gradient": False}
+  yield (2, 4), "narrow tiles", _mapped, {"vocab_chunk_size": 10}
+  yield (2, 4), "unchecked", _mapped, {"check_vma": False}
+
+
 def _difference(found, wanted) -> float:
   """The largest, relative to the largest entry of each array."""
   return max(
@@ -144,31 +157,21 @@ def main() -> None:
     sys.exit(f"eight devices are needed, found {len(devices)}")
   hidden, output, token, mask, weight = _inputs()
   inputs = (hidden, output, np.float32(TEMPERATURE), token, mask, weight)
-  wanted = {
-    masked: jax.jit(_gradient(functools.partial(_total, masked=masked)))(
-      *inputs
-    )
-    for masked in (False, True)
-  }
+
+  @functools.cache
+  def alone(**options):
+    total = functools.partial(_total, **options)
+    return jax.jit(_gradient(total))(*inputs)
+
   differences, sent = {}, {}
-  for shape in ((2, 4), (1, 8)):
+  for shape, name, way, options in _cases():
     mesh = Mesh(np.reshape(devices, shape), ("data", "tensor"))
-    ways = {
-      "compiled": _compiled(mesh),
-      "compiled, no mask": _compiled(mesh, masked=False),
-      "mapped": _mapped(mesh, check_vma=True),
-      "mapped, unchecked": _mapped(mesh, check_vma=False),
-      "mapped, narrow tiles": _mapped(
-        mesh, check_vma=True, vocab_chunk_size=10
-      ),
-      "mapped gradient": _mapped_gradient(mesh),
-    }
-    for name, way in ways.items():
-      program = way.lower(*inputs).compile()
-      found = program(*inputs)
-      name = f"{name} {shape[0]}x{shape[1]}"
-      differences[name] = _difference(found, wanted["no mask" not in name])
-      sent[name] = _sent(program)
+    program = way(mesh, **options).lower(*inputs).compile()
+    name = f"{name} {shape[0]}x{shape[1]}"
+    found = program(*inputs)
+    options = {k: v for k, v in options.items() if k in ALONE}
+    differences[name] = _difference(found, alone(**options))
+    sent[name] = _sent(program)
   sys.stdout.write(json.dumps({"differences": differences, "sent": sent}))
 
 
