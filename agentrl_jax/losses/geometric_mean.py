@@ -54,7 +54,7 @@ def gmpo(
   require_positive("clip_high", clip_high)
   chex.assert_rank([log_ratio_BT, advantage_BT], 2)
   chex.assert_equal_shape([log_ratio_BT, advantage_BT])
-  x_BT = widen(log_ratio_BT)
+  x_BT, advantage_BT = widen(log_ratio_BT), widen(advantage_BT)
   x_BT = jnp.where((advantage_BT > 0) & (x_BT > clip_high), clip_high, x_BT)
   x_BT = jnp.where((advantage_BT < 0) & (x_BT < -clip_low), -clip_low, x_BT)
   sequence_BT = sequence_log_ratio(

@@ -115,7 +115,7 @@ def stale_failure_weight(
   chex.assert_rank([log_ratio_BT, advantage_BT], 2)
   chex.assert_equal_shape([log_ratio_BT, advantage_BT])
   x_BT = widen(log_ratio_BT)
-  stale_BT = (advantage_BT < 0) & (-x_BT > divergence)
+  stale_BT = (widen(advantage_BT) < 0) & (-x_BT > divergence)
   return jnp.where(stale_BT, jnp.zeros_like(x_BT), 1)
 
 
