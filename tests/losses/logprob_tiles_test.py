@@ -102,6 +102,23 @@ class PrecisionTest(parameterized.TestCase):
         atol=2**-7 * np.abs(exact_slope).max(),
       )
 
+  @parameterized.product(
+    states=(jnp.float32, jnp.bfloat16), output=(jnp.float32, jnp.bfloat16)
+  )
+  def test_gradients_come_in_the_dtype_of_what_they_belong_to(
+    self, states, output
+  ):
+    hidden_BTD, output_DV, token_BT, mask_BT = cases.inputs(seed=5)
+    arguments = hidden_BTD.astype(states), output_DV.astype(output)
+
+    def total(hidden_BTD, output_DV):
+      return fused_token_logprob(
+        hidden_BTD, output_DV, token_BT, mask_BT, chunk_size=2
+      )[0].sum()
+
+    slopes = jax.eval_shape(jax.grad(total, argnums=(0, 1)), *arguments)
+    self.assertEqual([x.dtype for x in slopes], [states, output])
+
   def test_gradient_of_the_output_adds_up_in_float32(self):
     # 512 equal contributions: a sum in bfloat16 stops growing at 256 of them.
     num_tokens = 512
