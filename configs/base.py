@@ -196,7 +196,8 @@ def get_config() -> ml_collections.ConfigDict:
     pause_s=0.5,  # before the first; doubles with each
   )
   c.admission = create(
-    groups_per_step=256,  # that one update is made of
+    groups_per_step=256,  # that the learner takes at a time
+    versions_per_step=1,  # updates that it makes of them
     max_staleness=1,  # versions between sampling and training
     max_concurrent_groups=256,
   )

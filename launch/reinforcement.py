@@ -7,9 +7,8 @@ updates. The ledger names the groups of every update of the run's own past: what
 came after the checkpoint that a run resumes from is struck out of it.
 """
 
+import collections
 import dataclasses
-import json
-import pathlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,6 +42,7 @@ from agentrl_jax.train.step import Learner, TrainState
 from launch.demonstrations import task_stream
 from launch.evaluation import success_by_task
 from launch.interrupts import Interrupts
+from launch.ledger import Ledger
 from launch.report.progress import StageProgress
 from launch.run_directory import RunDirectory
 from launch.serving import Service
@@ -183,38 +183,39 @@ class Reinforcement:
         checkpoints.save(state, position)
       checkpoints.wait()
 
+    stride = self._settings.admission.versions_per_step
     with StageProgress(STAGE, steps, initial_step=first) as show:
-      for version in range(first, steps):
-        state, report = self._update(state, version, controller, preparation)
+      for version in range(first, steps, stride):
+        state, report = self._step(state, version, controller, preparation)
         self._publisher.publish(state)
-        controller.set_version(version + 1)
-        self._metrics.write(version + 1, report, STAGE)
-        show.update(version + 1, report)
-        if (version + 1) % self._settings.checkpoint.every == 0:
+        after = version + stride
+        controller.set_version(after)
+        self._metrics.write(after, report, STAGE)
+        show.update(after, report)
+        if after % self._settings.checkpoint.every < stride:
           save()
-        if (version + 1) % self._config.cross_policy.refresh_every == 0:
-          self._refresh(checkpoints, version + 1)
+        if after % self._config.cross_policy.refresh_every < stride:
+          self._refresh(checkpoints, after)
         interrupts.check(save)
       save()
     return state
 
-  def _update(
+  def _step(
     self,
     state: TrainState,
     version: int,
     controller: ControllerThread,
     preparation: Preparation,
   ) -> tuple[TrainState, dict[str, float]]:
-    """Waits for a batch and makes one update of it."""
+    """Waits for a batch and makes its updates."""
     begun = time.monotonic()
+    limits = self._settings.admission
     groups = controller.take(
-      self._settings.admission.groups_per_step,
-      version,
-      self._config.train.take_s,
+      limits.groups_per_step, version, self._config.train.take_s
     )
     taken = time.monotonic()
     lessons, report = preparation.lessons(groups, state.params)
-    state, metrics = self._learn(state, lessons)
+    state, metrics = self._updates(state, lessons, limits.versions_per_step)
     self._ledger.add(version, [group.id for group in groups])
     write_groups(
       self._run.trajectories(version), groups[: self._config.report.keep_groups]
@@ -226,14 +227,21 @@ class Reinforcement:
     monitored = controller.call(self._monitor.snapshot)
     return state, report | metrics | seconds | monitored | _of(groups)
 
-  def _learn(
-    self, state: TrainState, lessons: Sequence[Lesson]
+  def _updates(
+    self, state: TrainState, lessons: Sequence[Lesson], num_updates: int
   ) -> tuple[TrainState, dict[str, float]]:
-    if lessons:
-      return self._learner.update(state, lessons)
-    # No attempt did better than its siblings: nothing to learn from.
-    later = dataclasses.replace(state, version=state.version + 1)
-    return later, {"batch/trained_tokens": 0.0}
+    """That many updates, each of its share of the lessons; mean metrics."""
+    found = collections.defaultdict(list)
+    for part in range(num_updates):
+      # Every so-manieth, since the first lessons hold the longest attempts.
+      share = lessons[part::num_updates]
+      if not share:  # no attempt did better than its siblings
+        state = dataclasses.replace(state, version=state.version + 1)
+        continue
+      state, metrics = self._learner.update(state, share)
+      for name, value in metrics.items():
+        found[name].append(value)
+    return state, {name: sum(x) / len(x) for name, x in found.items()}
 
   def _refresh(self, checkpoints: Checkpoints, version: int) -> None:
     """Older slots take older snapshots: newest first, before `version`."""
@@ -244,33 +252,6 @@ class Reinforcement:
       step = snapshots[min(slot - 1, len(snapshots) - 1)]
       params = checkpoints.restore_params(self._learner.abstract_state(), step)
       self._service.versions.publish(slot, params, step)
-
-
-class Ledger:
-  """Which groups each update was made of, one line an update."""
-
-  def __init__(self, path: pathlib.Path):
-    self._path = path
-
-  def add(self, version: int, groups: Sequence[str]) -> None:
-    """Notes the groups that took the policy from `version` to the next."""
-    with self._path.open("a") as file:
-      file.write(
-        json.dumps({"version": version, "groups": list(groups)}) + "\n"
-      )
-
-  def truncate(self, version: int) -> None:
-    """Strikes out the updates from `version` on: they are not in the policy."""
-    if not self._path.exists():
-      return
-    kept = [
-      line
-      for line in self._path.read_text().splitlines(keepends=True)
-      if line.endswith("\n") and json.loads(line)["version"] < version
-    ]
-    partial = self._path.with_suffix(".partial")
-    partial.write_text("".join(kept))
-    partial.replace(self._path)
 
 
 def _of(groups: Sequence[Group]) -> dict[str, float]:

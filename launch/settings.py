@@ -104,7 +104,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     checkpoint=CheckpointConfig(**checkpoint),
   )
   _check_positive(config)
-  _check_together(settings)
+  _check_together(settings, config.train.steps)
   return settings
 
 
@@ -151,7 +151,7 @@ def _check_positive(config: ml_collections.ConfigDict) -> None:
     )
 
 
-def _check_together(s: Settings) -> None:
+def _check_together(s: Settings, steps: int) -> None:
   """What no section can see alone."""
   check_learning(s.loss, s.advantage, s.model, s.group)
   if s.sampling.top_k or s.sampling.top_p < 1:
@@ -175,6 +175,11 @@ def _check_together(s: Settings) -> None:
       f"queue.max_groups={s.queue.max_groups} is below "
       f"admission.groups_per_step={s.admission.groups_per_step}: a batch would "
       "never be complete"
+    )
+  if steps % s.admission.versions_per_step:
+    raise ConfigError(
+      f"train.steps={steps} is no multiple of admission.versions_per_step="
+      f"{s.admission.versions_per_step}, the updates made of one batch"
     )
   if len(s.cross_policy.weights) != s.engine.num_slots:
     raise ConfigError(

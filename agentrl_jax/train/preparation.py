@@ -144,7 +144,7 @@ class Preparation:
     kept = [n for n in range(len(trajectories)) if value_NU[n].any()]
     report = {"batch/trajectories_with_signal": float(len(kept))}
     if not kept:
-      return [], report
+      return [], report | {"batch/trained_tokens": 0.0}
     rows = self._pack([trajectories[n] for n in kept], report)
     value_RT = value_NU[kept][rows.trajectory, rows.turn]
     task_RT = attempts.task_N[kept][rows.trajectory]

@@ -13,6 +13,7 @@ from configs import arms, quickstart
 NO_TASK_NORM = {"advantage.task_center": False, "advantage.task_scale": False}
 WHITENED = NO_TASK_NORM | {"advantage.whiten": True}
 CRITIC = WHITENED | {
+  "admission.versions_per_step": 2,
   "advantage.keep": "all",
   "loss.value_coefficient": 0.5,
   "loss.value_clip": 0.2,
@@ -89,6 +90,7 @@ ARMS = {
   },
   # AReaL, arXiv:2505.24298: clip against the policy as the batch found it
   "decoupled": {
+    "admission.versions_per_step": 2,
     "loss.proximal": "recomputed",
     "loss.importance": "truncated",
     "loss.importance_high": 5.0,

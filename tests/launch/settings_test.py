@@ -61,6 +61,7 @@ class SettingsTest(parameterized.TestCase):
       {"advantage.estimator": "pass_at_k", "advantage.k": 9},
       "k=9 attempts cannot be drawn from group.size=8",
     ),
+    ("stride", {"admission.versions_per_step": 3}, "40 is no multiple"),
     ("alone", {"group.size": 1}, "leaves nothing to compare"),
   )
   def test_refuses(self, flat, message):
