@@ -170,11 +170,12 @@ def keep_top_signal(
   order_M = _by_spread(group)
   sorted_M = signal_M[order_M]
   before_M = jnp.cumsum(sorted_M) - sorted_M
-  # Rounding in the sums must not let one more group in, nor one too few.
   total = before_M[-1:] + sorted_M[-1:]
-  wanted_M = (before_M < share * total * (1 - 1e-6)) & (sorted_M > 0)
-  if_all_M = (sorted_M > 0) & (jnp.asarray(share) >= 1)
-  keep_M = jnp.zeros(num_groups, bool).at[order_M].set(wanted_M | if_all_M)
+  # Rounding in a sum that meets the share exactly must not let one more in.
+  wanted_M = before_M < share * total * (1 - 1e-6)
+  wanted_M |= jnp.asarray(share) >= 1
+  keep_M = jnp.zeros(num_groups, bool)
+  keep_M = keep_M.at[order_M].set(wanted_M & (sorted_M > 0))
   return keep_M | broken_M
 
 

@@ -157,6 +157,16 @@ class KeepTest(chex.TestCase):
         )
       np.testing.assert_array_equal(keep_M, np.arange(150) < 29)
 
+  def test_all_signal_includes_the_faintest(self):
+    keep_M = group_filters.keep_top_signal(
+      jnp.array([0.0, 1e6, 0.0, 1e-3, 0.0, 0.0]),
+      jnp.arange(6) // 2,
+      num_groups=3,
+      valid_N=jnp.ones(6, bool),
+      share=1.0,
+    )
+    np.testing.assert_array_equal(keep_M, [True, True, False])
+
   @loosest
   def test_empty_groups_are_never_kept(self, keep, settings):
     for size in (0, 4):
