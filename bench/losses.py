@@ -115,7 +115,7 @@ def loss_row(pairs: int, peer_python: pathlib.Path) -> dict[str, object]:
     "fused": compiled(fused, *inputs, chunk_size=256, vocab_chunk_size=1024),
     # As under jit over a mesh that splits the words.
     "fused_wide": compiled(fused, *inputs, chunk_size=32),
-    "trained": compiled(trained, *inputs, chunk_size=64, vocab_chunk_size=1024),
+    "trained": compiled(trained, *inputs, chunk_size=24, vocab_chunk_size=1024),
   }
   flat = inputs[0].reshape(-1, LOSS["D"])
   product = jax.jit(jnp.matmul).lower(flat, inputs[1]).compile()
