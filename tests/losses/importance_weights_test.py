@@ -111,8 +111,6 @@ class WeightsTest(chex.TestCase):
   def test_the_extremes_are_finite_and_nan_stays_nan(self, weight, _):
     weight_BT = weight(jnp.array([[-np.inf, -400, 400, np.inf, np.nan]]))
     self.assertTrue(np.isfinite(weight_BT[0, :4]).all())
-    if weight_BT[0, 0]:  # unless it is masked, enough is left to divide by
-      np.testing.assert_allclose(weight_BT[0, :2], np.exp(-20), rtol=1e-5)
     self.assertTrue(np.isnan(weight_BT[0, 4]))
 
   @parameterized.named_parameters(*ALL)
@@ -122,6 +120,12 @@ class WeightsTest(chex.TestCase):
     self.assertEqual(
       importance_weights.normalised_weight(weight_BT, mean).shape, (0, T)
     )
+
+  def test_enough_is_left_of_the_least_weight_to_divide_by(self):
+    weight_BT = importance_weights.truncated_weight(
+      jnp.array([[-np.inf, -400.0]]), cap=2.0
+    )
+    np.testing.assert_allclose(weight_BT, np.exp([[-20, -20]]), rtol=1e-5)
 
   def test_the_mean_to_normalise_by_is_a_constant(self):
     gradient = jax.grad(
