@@ -69,8 +69,8 @@ def weighted_mean(
     sum_bt m w x / sum_bt m w
 
   Adds exactly over micro-batches if the weights were made from the global
-  batch, as by `task_weights`. Not for importance weights, which belong in x:
-  here they would divide as well, and a task that they shrink would not shrink.
+  batch, as by `task_weights`. Importance weights belong in x, not here, where
+  the batch's own mean weight would cancel (`normalised_weight` does that).
 
   Args:
     x_BT: per token.
