@@ -1,6 +1,6 @@
 """Every benchmark in turn, each in a process of its own.
 
-  python -m bench.run [losses rollout_engine admission]
+  python -m bench.run [losses parity rollout_engine admission]
 
 One JSON object per benchmark, with the work that it did. Quote the ratios: the
 peers ran in the same minutes, and absolute times are those of this machine.
@@ -9,7 +9,7 @@ peers ran in the same minutes, and absolute times are those of this machine.
 import subprocess
 import sys
 
-BENCHMARKS = ("losses", "rollout_engine", "admission")
+BENCHMARKS = ("losses", "parity", "rollout_engine", "admission")
 DEADLINE_S = 1800
 
 
