@@ -159,6 +159,7 @@ def get_config() -> ml_collections.ConfigDict:
     value_coefficient=0.0,  # of the critic's loss, where there is a critic
     value_clip=0.0,  # on how far a value moves in an update; 0 is off
     token_chunk=128,  # tokens per row whose logits are held at once
+    vocab_chunk=0,  # words of them; 0 takes all
   )
   c.advantage = create(
     # One of ESTIMATORS in agentrl_jax/train/advantage_config.py.

@@ -176,6 +176,12 @@ def _check_together(s: Settings, steps: int) -> None:
       f"admission.groups_per_step={s.admission.groups_per_step}: a batch would "
       "never be complete"
     )
+  if s.loss.vocab_chunk and s.mesh["tensor"] > 1:
+    raise ConfigError(
+      f"loss.vocab_chunk={s.loss.vocab_chunk} cuts the words that mesh.tensor="
+      f"{s.mesh['tensor']} has split over devices; set "
+      "--config.loss.vocab_chunk=0 and lower loss.token_chunk to save memory"
+    )
   if steps % s.admission.versions_per_step:
     raise ConfigError(
       f"train.steps={steps} is no multiple of admission.versions_per_step="

@@ -81,6 +81,7 @@ class LossConfig:
   value_coefficient: float  # 0 trains no critic
   value_clip: float  # 0 is off
   token_chunk: int  # tokens per row whose logits are held at once
+  vocab_chunk: int  # words of them; 0 takes all
 
   def __post_init__(self) -> None:
     self._check_names()
@@ -98,11 +99,24 @@ class LossConfig:
         raise ConfigError(f"loss.{name}={getattr(self, name)} is negative")
     if self.token_chunk < 1:
       raise ConfigError(f"loss.token_chunk={self.token_chunk} is below 1")
+    if self.vocab_chunk < 0:
+      raise ConfigError(
+        f"loss.vocab_chunk={self.vocab_chunk} must be 0 (all words at once) or "
+        "a number of words"
+      )
 
   @property
   def has_critic(self) -> bool:
     """Whether a value head is trained beside the policy."""
     return self.value_coefficient > 0
+
+  @property
+  def tiles(self) -> dict[str, int | None]:
+    """How `losses.fused_token_logprob` cuts the logits."""
+    return {
+      "chunk_size": self.token_chunk,
+      "vocab_chunk_size": self.vocab_chunk or None,
+    }
 
   def _check_names(self) -> None:
     for name, options in (

@@ -60,7 +60,7 @@ def policy_objective(
       params,
       batch,
       temperature=temperature,
-      chunk_size=config.token_chunk,
+      **config.tiles,
       entropy_gradient=config.entropy_coefficient > 0,
       hidden_BTD=hidden_BTD,
     )
@@ -115,7 +115,7 @@ def supervised_objective(policy: Policy, config: LossConfig) -> Objective:
   def objective(params: Params, lesson: Lesson) -> tuple[Mean, Metrics]:
     batch = lesson.batch
     logprob_BT, entropy_BT = token_logprobs(
-      policy, params, batch, temperature=1.0, chunk_size=config.token_chunk
+      policy, params, batch, temperature=1.0, **config.tiles
     )
     loss_BT = losses.negative_log_likelihood(logprob_BT)
     metrics: Metrics = {

@@ -65,7 +65,7 @@ class Preparation:
         params,
         lesson.batch,
         temperature=temperature,
-        chunk_size=loss.token_chunk,
+        **loss.tiles,
       )[0]
 
     estimator = {"k1": losses.k1, "k2": losses.k2}.get(

@@ -15,6 +15,7 @@ def token_logprobs(
   *,
   temperature: float,
   chunk_size: int,
+  vocab_chunk_size: int | None = None,
   entropy_gradient: bool = False,
   hidden_BTD: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
@@ -34,6 +35,7 @@ def token_logprobs(
     batch.mask[:, 1:],
     temperature=temperature,
     chunk_size=chunk_size,
+    vocab_chunk_size=vocab_chunk_size,
     entropy_gradient=entropy_gradient,
   )
   first = ((0, 0), (1, 0))

@@ -61,6 +61,11 @@ class SettingsTest(parameterized.TestCase):
       {"advantage.estimator": "pass_at_k", "advantage.k": 9},
       "k=9 attempts cannot be drawn from group.size=8",
     ),
+    (
+      "words",
+      {"loss.vocab_chunk": 512, "mesh.tensor": 2},
+      "cuts the words that mesh.tensor=2 has split",
+    ),
     ("stride", {"admission.versions_per_step": 3}, "40 is no multiple"),
     ("alone", {"group.size": 1}, "leaves nothing to compare"),
   )

@@ -246,6 +246,11 @@ class ObjectiveTest(absltest.TestCase):
     wanted, _ = lesson_loss(config, self.lesson, *self._logprobs(0.9))
     self.assertAlmostEqual(float(loss.value()), float(wanted.value()), places=6)
     self.assertGreater(float(metrics["policy/entropy"].value()), 1)
+    tiled = policy_objective(
+      self.policy, small.loss_config(vocab_chunk=20), temperature=0.9
+    )
+    loss, _ = tiled(self.params, self.lesson)
+    self.assertAlmostEqual(float(loss.value()), float(wanted.value()), places=6)
 
   def test_supervised_is_negative_log_likelihood(self):
     objective = supervised_objective(self.policy, small.loss_config())
