@@ -1,5 +1,7 @@
 """Which losses, advantages and models go together, and why others do not."""
 
+from collections.abc import Mapping
+
 from agentrl_jax.controller.group import GroupLimits
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.config import ModelConfig
@@ -12,9 +14,16 @@ def check_learning(
   advantage: AdvantageConfig,
   model: ModelConfig,
   group: GroupLimits,
+  mesh: Mapping[str, int],
 ) -> None:
   """Raises `ConfigError` for what no section can see alone."""
   _check_critic(loss, advantage, model)
+  if loss.vocab_chunk and mesh["tensor"] > 1:
+    raise ConfigError(
+      f"loss.vocab_chunk={loss.vocab_chunk} cuts the words that mesh.tensor="
+      f"{mesh['tensor']} has split over devices; set "
+      "--config.loss.vocab_chunk=0 and lower loss.token_chunk to save memory"
+    )
   estimator = advantage.estimator
   if loss.surrogate in ("gspo", "gmpo") and advantage.varies_within_attempt:
     raise ConfigError(

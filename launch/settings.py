@@ -153,7 +153,7 @@ def _check_positive(config: ml_collections.ConfigDict) -> None:
 
 def _check_together(s: Settings, steps: int) -> None:
   """What no section can see alone."""
-  check_learning(s.loss, s.advantage, s.model, s.group)
+  check_learning(s.loss, s.advantage, s.model, s.group, s.mesh)
   if s.sampling.top_k or s.sampling.top_p < 1:
     raise ConfigError(
       f"sampling.top_k={s.sampling.top_k} and sampling.top_p="
@@ -175,12 +175,6 @@ def _check_together(s: Settings, steps: int) -> None:
       f"queue.max_groups={s.queue.max_groups} is below "
       f"admission.groups_per_step={s.admission.groups_per_step}: a batch would "
       "never be complete"
-    )
-  if s.loss.vocab_chunk and s.mesh["tensor"] > 1:
-    raise ConfigError(
-      f"loss.vocab_chunk={s.loss.vocab_chunk} cuts the words that mesh.tensor="
-      f"{s.mesh['tensor']} has split over devices; set "
-      "--config.loss.vocab_chunk=0 and lower loss.token_chunk to save memory"
     )
   if steps % s.admission.versions_per_step:
     raise ConfigError(
