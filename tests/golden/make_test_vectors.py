@@ -1,0 +1,144 @@
+"""Writes docs/test_vectors.md: every function of the losses on a small case.
+
+  python -m tests.golden.make_test_vectors
+
+The numbers are those of the float64 loops in tests/reference. Neither jax nor
+the library is imported; `tests/losses/test_vectors_test.py` holds the page
+against the library.
+"""
+
+import json
+import math
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tests.golden import (
+  vectors_advantages,
+  vectors_logprobs,
+  vectors_policy,
+  vectors_ratios,
+  vectors_reductions,
+  vectors_tasks,
+  vectors_time,
+)
+from tests.golden.vectors import Case
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "test_vectors.md"
+
+HEAD = """\
+# Test vectors
+
+Every function of `agentrl_jax.losses` on a case small enough to follow by hand,
+for whoever ports one of them or wonders what it does at an edge. The results
+are not the library's: they come from the float64 loops in
+[`tests/reference`](../tests/reference), written from the papers, one number at
+a time. A test holds the library against this page, to 1e-6 in float32 and 1e-8
+in float64. It is written by
+
+```
+python -m tests.golden.make_test_vectors
+```
+
+How to read it:
+
+- Results are rounded to 9 significant digits, gradients to 7 decimals. Inputs
+  are exact in float32, settings such as `epsilon` aside. Settings that are not
+  given have their defaults.
+- A list is an array, nested by its axes: `x_BT` has rows B of tokens T. `true`
+  and `false` make it one of bool, as all masks are; a decimal point makes it
+  one of floats.
+- `null` in an array is a number that must not matter: put NaN there. `"inf"`
+  and `"-inf"` are the infinities.
+- An object is a `Mean` (`total`, `weight`), a `TaskMoments` (`weight_I`,
+  `mean_I`, `variance_I`), another result by the names of its fields, or a tuple
+  by the names in the docstring, in their order. A name with `()` is a method.
+- The `estimator` of `kl_penalised_reward` is a function of the library.
+- `gradient` is that of the sum of what is returned with respect to the argument
+  that it names: of the first of several results, of the `total` of a `Mean`. It
+  was found by central differences, what the docstring calls a constant held.
+"""
+
+
+def sections() -> dict[str, list[Case]]:
+  """The cases by module of the library, in the order of its `__init__`."""
+  found: dict[str, list[Case]] = {}
+  for topic in (
+    vectors_advantages,
+    vectors_logprobs,
+    vectors_policy,
+    vectors_ratios,
+    vectors_reductions,
+    vectors_tasks,
+    vectors_time,
+  ):
+    found |= topic.cases()
+  return dict(sorted(found.items()))
+
+
+def page() -> str:
+  """The whole page."""
+  return "\n".join([HEAD, *_lines()])
+
+
+def _lines() -> Iterator[str]:
+  for module, cases in sections().items():
+    yield f"## `losses/{module}.py`\n"
+    heading = None
+    for case in cases:
+      if case.function != heading:
+        heading = case.function
+        yield f"### `{heading}`\n"
+      yield f"{case.about}\n\n```json\n{_block(case)}\n```\n"
+
+
+def _block(case: Case) -> str:
+  fields = {
+    "function": case.function,
+    "arguments": _plain(case.arguments, digits=17),
+    "returns": _plain(case.returns, digits=9),
+  }
+  if case.gradient:
+    rounded = {name: np.round(x, 7) for name, x in case.gradient.items()}
+    fields["gradient"] = _plain(rounded, digits=9)
+  return _text(fields, depth=2)
+
+
+def _text(value: Any, depth: int, indent: str = "") -> str:
+  """JSON with a line for each entry of the outer objects."""
+  if not (isinstance(value, dict) and value and depth):
+    return json.dumps(value, allow_nan=False)
+  inner = indent + "  "
+  lines = [
+    f'{inner}"{name}": {_text(entry, depth - 1, inner)}'
+    for name, entry in value.items()
+  ]
+  return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+
+
+def _plain(value: Any, *, digits: int) -> Any:
+  """Numpy's and Python's values as those of JSON."""
+  if isinstance(value, dict):
+    return {name: _plain(x, digits=digits) for name, x in value.items()}
+  if isinstance(value, np.ndarray | np.generic):
+    value = value.tolist()
+  if isinstance(value, list | tuple):
+    return [_plain(x, digits=digits) for x in value]
+  if not isinstance(value, float):
+    return value
+  if math.isnan(value):
+    return None
+  if math.isinf(value):
+    return str(value)
+  return float(f"{value:.{digits}g}") + 0.0  # without a minus before 0
+
+
+def main() -> None:
+  """Writes the page to its place."""
+  PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+  main()
