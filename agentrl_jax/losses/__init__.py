@@ -19,7 +19,6 @@ from agentrl_jax.losses.diagnostics import (
   ratio_moments,
 )
 from agentrl_jax.losses.fused_logprobs import fused_token_logprob
-from agentrl_jax.losses.gae import discounted_returns, gae
 from agentrl_jax.losses.geometric_mean import gmpo
 from agentrl_jax.losses.group_advantages import (
   best_of_group_advantage,
@@ -79,6 +78,7 @@ from agentrl_jax.losses.reinforce_plus_plus import (
   reinforce_plus_plus_advantage,
   reinforce_plus_plus_baseline_advantage,
 )
+from agentrl_jax.losses.returns import discounted_returns, gae
 from agentrl_jax.losses.step_groups import gigpo_advantage, step_advantage
 from agentrl_jax.losses.straight_through import with_gradient_of
 from agentrl_jax.losses.supervised import negative_log_likelihood

@@ -25,3 +25,8 @@ def require(
 def require_positive(name: str, value: object) -> None:
   """`require` of a number above 0."""
   require(name, value, "positive", lambda x: x > 0)
+
+
+def require_fraction(name: str, value: object) -> None:
+  """`require` of a share of a whole: a discount, a trace, a decay, a quota."""
+  require(name, value, "from 0 to 1", lambda x: 0 <= x <= 1)

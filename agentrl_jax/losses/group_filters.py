@@ -15,8 +15,7 @@ Axes: N trajectories (those of a group need not be neighbours), M groups.
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require
-from agentrl_jax.losses.fractions import require_fraction
+from agentrl_jax.losses.arguments import require, require_fraction
 from agentrl_jax.losses.group_statistics import (
   GroupStatistics,
   check_attempts,

@@ -8,8 +8,8 @@ Axes: B rows, T tokens, N trajectories, M groups.
 
 import jax
 
-from agentrl_jax.losses.gae import discounted_returns
 from agentrl_jax.losses.group_advantages import group_advantage
+from agentrl_jax.losses.returns import discounted_returns
 from agentrl_jax.losses.whitening import whiten, whiten_weighted
 
 

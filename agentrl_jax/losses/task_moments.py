@@ -14,7 +14,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.fractions import require_fraction
+from agentrl_jax.losses.arguments import require_fraction
 from agentrl_jax.losses.precision import widen
 from agentrl_jax.losses.tables import look_up
 

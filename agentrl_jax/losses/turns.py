@@ -15,8 +15,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.gae import gae
 from agentrl_jax.losses.precision import widen
+from agentrl_jax.losses.returns import gae
 
 
 def turn_gae(

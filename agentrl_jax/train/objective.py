@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from agentrl_jax import losses
 from agentrl_jax.data.batch import Batch
-from agentrl_jax.losses import Mean, RatioMoments
+from agentrl_jax.losses import ExplainedVariance, Mean, RatioMoments
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.surrogates import SURROGATES, Array, Terms
@@ -18,7 +18,7 @@ from agentrl_jax.train.token_logprobs import (
   token_values,
 )
 
-Metrics = dict[str, Mean | RatioMoments]
+Metrics = dict[str, Mean | RatioMoments | ExplainedVariance]
 
 
 @jax.tree_util.register_dataclass
@@ -232,7 +232,10 @@ def _value_loss(
     clip=config.value_clip or None,
   )
   metrics["critic/loss"] = losses.token_mean(
-    jax.lax.stop_gradient(loss_BT), lesson.batch.mask
+    jax.lax.stop_gradient(loss_BT), lesson.value_mask
+  )
+  metrics["critic/explained_variance"] = losses.explained_variance(
+    value_BT, lesson.value_target, lesson.value_mask
   )
   return config.value_coefficient * loss_BT
 

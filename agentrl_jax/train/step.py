@@ -130,7 +130,12 @@ class Learner:
     (_, metrics), grads = jax.value_and_grad(self._total, has_aux=True)(
       params, lesson
     )
-    return jax.tree.map(jnp.add, sums, (grads, metrics))
+    sum_of_grads, sum_of_metrics = sums
+    return (
+      jax.tree.map(jnp.add, sum_of_grads, grads),
+      # By their own `+`: not everything that adds up is a sum.
+      {name: sum_of_metrics[name] + metrics[name] for name in metrics},
+    )
 
   def _apply_gradient(
     self, state: TrainState, sums: Any
@@ -153,10 +158,10 @@ def _numbers(metrics: Metrics) -> dict[str, float]:
   """What was summed over the micro-batches, as numbers to report."""
   report: dict[str, float] = {}
   for name, summed in metrics.items():
-    if isinstance(summed, Mean):
-      report[name] = float(summed.value())
-    else:
+    if isinstance(summed, RatioMoments):
       report |= _of_slots(summed)
+    else:
+      report[name] = float(summed.value())
   return report
 
 

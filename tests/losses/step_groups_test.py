@@ -11,8 +11,8 @@ from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses import step_groups
-from agentrl_jax.losses.gae import discounted_returns
 from agentrl_jax.losses.group_advantages import group_advantage
+from agentrl_jax.losses.returns import discounted_returns
 from tests.reference import step_groups as reference
 
 few_examples = hypothesis.settings(

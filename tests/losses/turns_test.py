@@ -11,7 +11,7 @@ from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses import turns
-from agentrl_jax.losses.gae import discounted_returns, gae
+from agentrl_jax.losses.returns import discounted_returns, gae
 from tests.losses.episodes import random_episodes
 from tests.reference import turns as reference
 

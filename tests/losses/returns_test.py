@@ -1,4 +1,4 @@
-"""Tests of `losses.gae`: credit over time, token by token."""
+"""Tests of `losses.returns`: credit over time, token by token."""
 
 import functools
 
@@ -10,7 +10,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses.gae import discounted_returns, gae
+from agentrl_jax.losses.returns import discounted_returns, gae
 from tests.losses.episodes import random_episodes
 from tests.reference import finite_difference
 from tests.reference import gae as reference
