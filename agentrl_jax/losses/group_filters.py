@@ -186,8 +186,16 @@ def _measure(
 
 
 def _by_spread(group: GroupStatistics) -> jax.Array:
-  """The groups in order of their std, the largest first, empty ones last."""
+  """The groups in order of their std, the largest first, empty ones last.
+
+  The same rewards in another order, or on other devices, have a std that is
+  rounded otherwise. So what is next to nothing below its neighbour is a tie.
+  """
   spread_M = jnp.where(jnp.isnan(group.std_M), jnp.inf, group.std_M)
-  return jnp.argsort(
-    jnp.where(group.size_M > 0, -spread_M, jnp.inf), stable=True
-  )
+  spread_M = jnp.where(group.size_M > 0, spread_M, -1)
+  order_M = jnp.argsort(-spread_M, stable=True)
+  sorted_M = spread_M[order_M]
+  noise = 100 * jnp.finfo(sorted_M.dtype).eps
+  below_M = sorted_M[1:] < sorted_M[:-1] * (1 - noise)
+  num_above_M = jnp.pad(jnp.cumsum(below_M), (min(1, order_M.size), 0))
+  return order_M[jnp.lexsort((order_M, num_above_M))]

@@ -88,7 +88,7 @@ class GroupStdTest(chex.TestCase):
 
 
 FILTERS = tuple(
-  (getattr(group_filters, name), getattr(reference, name), {setting: value})
+  (name, {setting: value})
   for name, setting, values in (
     ("keep_groups_above", "threshold", (0.0, 0.3, 0.6)),
     ("keep_top_groups", "share", (0.0, 0.25, 0.6, 1.0)),
@@ -106,7 +106,8 @@ loosest = parameterized.parameters(
 class KeepTest(chex.TestCase):
   @chex.variants(with_jit=True, without_jit=True)
   @parameterized.parameters(*FILTERS)
-  def test_matches_reference(self, function, expected, settings):
+  def test_matches_reference(self, name, settings):
+    function, expected = getattr(group_filters, name), getattr(reference, name)
     keep = self.variant(functools.partial(function, num_groups=6, **settings))
     for seed in range(5):
       reward_N, group_N, valid_N = random_attempts(seed, num_trajectories=14)
@@ -142,6 +143,24 @@ class KeepTest(chex.TestCase):
         share=0.5,
       )
       np.testing.assert_array_equal(keep_M, [True, True, False, False])
+
+  def test_rounding_breaks_no_tie(self):
+    rng = np.random.default_rng(0)
+    reward = rng.choice([-0.2, 0.0, 0.3, 1.0], size=7)
+    reward_N = np.concatenate([rng.permutation(reward) for _ in range(40)])
+    groups = {
+      "group_N": jnp.repeat(jnp.arange(40), 7),
+      "num_groups": 40,
+      "valid_N": jnp.ones(280, bool),
+    }
+    reward_N = jnp.asarray(reward_N, jnp.float32)
+    std_M = group_filters.group_std(reward_N, **groups)
+    self.assertGreater(len(np.unique(std_M)), 1)  # but for rounding, one
+    for keep in (group_filters.keep_top_groups, group_filters.keep_top_signal):
+      keep_M = keep(reward_N, share=0.49, **groups)
+      num_kept = int(keep_M.sum())
+      self.assertIn(num_kept, (19, 20))
+      np.testing.assert_array_equal(keep_M, np.arange(40) < num_kept)
 
   def test_a_share_is_of_the_groups_that_are_there(self):
     group_N = jnp.repeat(jnp.arange(100), 2)

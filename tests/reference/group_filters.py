@@ -8,7 +8,8 @@ def group_std(reward_N, group_N, *, num_groups, valid_N, ddof=1):
   for m in range(num_groups):
     rewards = _rewards(reward_N, group_N, valid_N, m)
     if len(set(rewards)) > 1:
-      std_M[m] = np.std(rewards, ddof=ddof)
+      # 13 digits, so that rounding breaks no tie.
+      std_M[m] = float(f"{np.std(rewards, ddof=ddof):.13g}")
   return std_M
 
 
