@@ -4,6 +4,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.losses.precision import widen
+
 
 def with_gradient_of(value: jax.Array, gradient: jax.Array) -> jax.Array:
   """`value`, as far as anyone reads it, and `gradient` to who differentiates.
@@ -19,6 +21,7 @@ def with_gradient_of(value: jax.Array, gradient: jax.Array) -> jax.Array:
     gradient: of the same shape.
   """
   chex.assert_equal_shape([value, gradient])
+  value, gradient = widen(value), widen(gradient)
   nothing = jnp.where(
     jnp.isinf(gradient), 0, gradient - jax.lax.stop_gradient(gradient)
   )
