@@ -33,14 +33,14 @@ BOTH = ("advantage_BT", "return_BT")
 
 
 def cases() -> dict[str, list[Case]]:
-  return {"gae": _gae(), "turns": _turns(), "value": _value()}
+  return {"returns": _returns(), "turns": _turns(), "value": _value()}
 
 
 def _without(arguments, name):
   return {key: x for key, x in arguments.items() if key != name}
 
 
-def _gae() -> list[Case]:
+def _returns() -> list[Case]:
   packed = {"discount": 0.5, "segment_BT": SEGMENT_BT}
   return [
     case(

@@ -104,8 +104,16 @@ class TestVectorsTest(parameterized.TestCase):
       for name in losses.__all__
       if not isinstance(getattr(losses, name), type)
     }
-    on_page = [b["function"] for blocks in sections().values() for b in blocks]
+    on_page = {
+      block["function"]: module
+      for module, blocks in sections().items()
+      for block in blocks
+    }
     self.assertEqual(functions, set(on_page))
+    for name, module in on_page.items():
+      with self.subTest(name):
+        defined_in = getattr(losses, name).__module__
+        self.assertEqual(defined_in, f"agentrl_jax.losses.{module}")
 
   @parameterized.parameters(*sections())
   def test_library_agrees(self, module):
