@@ -37,9 +37,7 @@ class Attempts:
   num_tokens_NU: np.ndarray  # int32, trained on
   state_NU: np.ndarray  # int32, equal where a group's turns saw the same
   exists_NU: np.ndarray  # bool
-  num_states: int = dataclasses.field(  # of any group, at most
-    default=1, metadata={"static": True}
-  )
+  num_states: int = dataclasses.field(metadata={"static": True})  # of a group
 
 
 def shaped_reward(trajectory: Trajectory, incomplete_reward: float) -> float:
@@ -68,39 +66,40 @@ def make_attempts(
   groups: Sequence[Group],
   task_ids: Mapping[str, int],
   incomplete_reward: float,
-  penalties: Sequence[np.ndarray] | None = None,
+  penalty_NU: np.ndarray | None = None,
 ) -> Attempts:
   """The attempts of all groups, in their order.
 
-  `penalties` holds an array [U] per attempt, taken off its turns' rewards.
+  `penalty_NU` is taken off the rewards of the turns; U is that of the longest.
   """
   members = [
     (g, t) for g, group in enumerate(groups) for t in group.trajectories
   ]
+  largest = max((len(group.trajectories) for group in groups), default=1)
+  num_turns = max((len(t.turns) for _, t in members), default=1)
   attempts = _no_attempts(
-    _power_of_two(len(members)),
-    _power_of_two(max((len(t.turns) for _, t in members), default=1)),
+    _power_of_two(len(members)), _power_of_two(num_turns), largest
   )
   states: dict[int, dict[bytes, int]] = collections.defaultdict(dict)
   for n, (g, trajectory) in enumerate(members):
-    num_turns = len(trajectory.turns)
-    rewards = turn_rewards(trajectory, incomplete_reward)
-    penalty = np.zeros(num_turns) if penalties is None else penalties[n]
-    attempts.reward_N[n] = (
-      shaped_reward(trajectory, incomplete_reward) - penalty.sum()
-    )
+    attempts.reward_N[n] = shaped_reward(trajectory, incomplete_reward)
     attempts.group_N[n] = g
     attempts.task_N[n] = task_ids[trajectory.task.name]
     attempts.valid_N[n] = True
-    attempts.turn_reward_NU[n, :num_turns] = rewards - penalty
-    attempts.exists_NU[n, :num_turns] = True
+    turns = slice(len(trajectory.turns))
+    attempts.exists_NU[n, turns] = True
+    attempts.turn_reward_NU[n, turns] = turn_rewards(
+      trajectory, incomplete_reward
+    )
     for u, turn in enumerate(trajectory.turns):
       attempts.num_tokens_NU[n, u] = len(turn.sampled)
       seen = states[g]
       state = seen.setdefault(turn.observation.tobytes(), len(seen))
       attempts.state_NU[n, u] = state
-  num_states = max(map(len, states.values()), default=1)
-  return dataclasses.replace(attempts, num_states=_power_of_two(num_states))
+  if penalty_NU is not None:
+    attempts.reward_N[: len(members)] -= penalty_NU.sum(axis=1)
+    attempts.turn_reward_NU[: len(members), :num_turns] -= penalty_NU
+  return attempts
 
 
 @partial(jax.jit, static_argnames=("num_tasks", "config"))
@@ -240,9 +239,11 @@ def _of_turns(
   ).reshape(exists_NU.shape)
 
 
-def _no_attempts(num_attempts: int, num_turns: int) -> Attempts:
+def _no_attempts(num_attempts: int, num_turns: int, largest: int) -> Attempts:
   shape = (num_attempts, num_turns)
   return Attempts(
+    # As many as there could be: what there are would compile anew every time.
+    num_states=_power_of_two(largest) * num_turns,
     reward_N=np.zeros(num_attempts, np.float32),
     group_N=np.zeros(num_attempts, np.int32),
     task_N=np.zeros(num_attempts, np.int32),

@@ -5,7 +5,6 @@ values are read before the update, for the whole batch; advantages are
 normalised over the whole batch too.
 """
 
-from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -19,18 +18,15 @@ from agentrl_jax.train.advantage_config import AdvantageConfig
 from agentrl_jax.train.task_advantage import normalise
 
 
-def place_rewards(rows: Rows, rewards: Sequence[np.ndarray]) -> np.ndarray:
-  """The rewards of each attempt's turns [U], at their last sampled tokens."""
+def place_rewards(rows: Rows, reward_NU: np.ndarray) -> np.ndarray:
+  """The rewards of the attempts' turns, at their last sampled tokens."""
   last_RT = rows.mask.copy()
   last_RT[:, :-1] &= ~(
     rows.mask[:, 1:]
     & (rows.turn[:, 1:] == rows.turn[:, :-1])
     & (rows.segment[:, 1:] == rows.segment[:, :-1])
   )
-  reward_RT = np.zeros(rows.mask.shape, np.float32)
-  for at in zip(*np.nonzero(last_RT), strict=True):
-    reward_RT[at] = rewards[rows.trajectory[at]][rows.turn[at]]
-  return reward_RT
+  return np.where(last_RT, reward_NU[rows.trajectory, rows.turn], 0)
 
 
 def pad_rows(x_RT: np.ndarray) -> np.ndarray:

@@ -21,9 +21,9 @@ from agentrl_jax.losses import TaskMoments
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.advantage_config import AdvantageConfig
 from agentrl_jax.train.advantages import (
+  Attempts,
   advantages,
   make_attempts,
-  turn_rewards,
 )
 from agentrl_jax.train.batches import BatchConfig, add_fields, cut
 from agentrl_jax.train.critic import judge, pad_rows, place_rewards
@@ -53,6 +53,11 @@ class Preparation:
     reference: Params | None = None,
   ):
     """`reference` are the params that the KL term pulls towards."""
+    if loss.kl_coefficient and reference is None:
+      raise ValueError(
+        f"loss.kl_coefficient={loss.kl_coefficient} pulls towards a reference, "
+        "and none was given: pass its params, or set the coefficient to 0"
+      )
     self._loss, self._advantage, self._batch = loss, advantage, batch
     self._task_ids, self._reference = task_ids, reference
     self._running = (
@@ -101,11 +106,16 @@ class Preparation:
     out. With none left the list is empty: there is no update to make.
     """
     trajectories = [t for group in groups for t in group.trajectories]
-    penalties = self._penalties(trajectories)
+    attempts = make_attempts(
+      groups,
+      self._task_ids,
+      self._advantage.incomplete_reward,
+      self._penalties(trajectories),
+    )
     if self._advantage.uses_critic:
-      lessons, report = self._by_critic(groups, penalties, params)
+      lessons, report = self._by_critic(trajectories, attempts, params)
     else:
-      lessons, report = self._by_siblings(groups, penalties)
+      lessons, report = self._by_siblings(trajectories, attempts)
     report["batch/trajectories"] = float(len(trajectories))
     return [self._complete(lesson, params) for lesson in lessons], report
 
@@ -126,13 +136,8 @@ class Preparation:
       )
 
   def _by_siblings(
-    self,
-    groups: Sequence[Group],
-    penalties: Sequence[np.ndarray] | None,
+    self, trajectories: Sequence[Trajectory], attempts: Attempts
   ) -> tuple[list[Lesson], Report]:
-    attempts = make_attempts(
-      groups, self._task_ids, self._advantage.incomplete_reward, penalties
-    )
     value_NU, self._running = advantages(
       attempts,
       num_tasks=len(self._task_ids),
@@ -140,7 +145,6 @@ class Preparation:
       running=self._running,
     )
     value_NU = np.asarray(value_NU)
-    trajectories = [t for group in groups for t in group.trajectories]
     kept = [n for n in range(len(trajectories)) if value_NU[n].any()]
     report = {"batch/trajectories_with_signal": float(len(kept))}
     if not kept:
@@ -152,25 +156,18 @@ class Preparation:
 
   def _by_critic(
     self,
-    groups: Sequence[Group],
-    penalties: Sequence[np.ndarray] | None,
+    trajectories: Sequence[Trajectory],
+    attempts: Attempts,
     params: Params,
   ) -> tuple[list[Lesson], Report]:
-    trajectories = [t for group in groups for t in group.trajectories]
     report: Report = {}
     rows = self._pack(trajectories, report)
-    rewards = [
-      turn_rewards(t, self._advantage.incomplete_reward) for t in trajectories
-    ]
-    if penalties is not None:
-      rewards = [r - p for r, p in zip(rewards, penalties, strict=True)]
-    task_N = np.array([self._task_ids[t.task.name] for t in trajectories])
-    task_RT = task_N[rows.trajectory]
+    task_RT = attempts.task_N[rows.trajectory]
     lessons = self._lessons(rows, np.zeros(rows.mask.shape), task_RT)
     value_RT = np.concatenate([self._values(params, x) for x in lessons])
     judgement, self._running = judge(
       rows,
-      place_rewards(rows, rewards),
+      place_rewards(rows, attempts.turn_reward_NU),
       value_RT,
       task_RT,
       num_tasks=len(self._task_ids),
@@ -204,22 +201,20 @@ class Preparation:
     )
     return np.asarray(weight_RT)[: len(mask_RT)]
 
-  def _penalties(
-    self, trajectories: Sequence[Trajectory]
-  ) -> list[np.ndarray] | None:
+  def _penalties(self, trajectories: Sequence[Trajectory]) -> np.ndarray | None:
     """What straying from the reference costs each turn, if rewards tell."""
     if self._loss.kl_place != "reward":
       return None
-    assert self._reference is not None
     rows = self._pack(trajectories, {})
     lessons = cut(rows, np.zeros(rows.mask.shape), self._batch.micro_batch)
     cost_RT = np.concatenate(
       [self._costs(self._reference, lesson) for lesson in lessons]
     )
-    costs = [np.zeros(len(t.turns)) for t in trajectories]
-    for at in zip(*np.nonzero(rows.mask), strict=True):
-      costs[rows.trajectory[at]][rows.turn[at]] += cost_RT[at]
-    return costs
+    num_turns = max(len(t.turns) for t in trajectories)
+    cost_NU = np.zeros((len(trajectories), num_turns))
+    where = (rows.trajectory[rows.mask], rows.turn[rows.mask])
+    np.add.at(cost_NU, where, cost_RT[rows.mask])
+    return cost_NU
 
   def _complete(self, lesson: Lesson, params: Params) -> Lesson:
     """The lesson with the log-probabilities that the objective reads."""

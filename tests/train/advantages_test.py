@@ -17,10 +17,10 @@ from tests.train import small
 PLAIN = {"task_center": False, "task_scale": False}
 
 
-def _advantages(groups, running=None, penalties=None, **changes):
+def _advantages(groups, running=None, penalty_NU=None, **changes):
   config = small.advantage_config(**changes)
   attempts = advantages.make_attempts(
-    groups, small.TASK_IDS, config.incomplete_reward, penalties
+    groups, small.TASK_IDS, config.incomplete_reward, penalty_NU
   )
   value_NU, running = advantages.advantages(
     attempts, num_tasks=len(small.TASK_IDS), config=config, running=running
@@ -174,9 +174,7 @@ class OfAttemptsTest(parameterized.TestCase):
   def test_penalties_come_off_the_rewards(self):
     groups = small.make_groups()
     costs = np.random.default_rng(3).random((24, 2))
-    found = _of_attempts(
-      groups, **PLAIN, scale_by_std=False, penalties=list(costs)
-    )
+    found = _of_attempts(groups, **PLAIN, scale_by_std=False, penalty_NU=costs)
     rewards = np.array(_rewards(groups)) - costs.sum(axis=1).reshape(6, 4)
     wanted = rewards - rewards.mean(axis=1, keepdims=True)
     np.testing.assert_allclose(found, wanted.reshape(-1), atol=1e-6)

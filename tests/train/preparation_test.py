@@ -124,6 +124,10 @@ class LessonsTest(parameterized.TestCase):
     found = sorted({float(a) for _, a in _tokens(lessons, "advantage")})
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
+  def test_a_divergence_from_nothing_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "kl_coefficient=0.1 pulls towards"):
+      small.make_preparation(loss=small.loss_config(kl_coefficient=0.1))
+
   def test_running_statistics_survive_a_restart(self):
     config = small.advantage_config(task_decay=0.9)
     first = small.make_preparation(advantage=config)
@@ -178,12 +182,12 @@ class CriticTest(parameterized.TestCase):
     groups = small.make_groups()
     trajectories = [t for g in groups for t in g.trajectories]
     rows = pack(trajectories, row_length=48, rows_multiple=4)
-    rewards = [
+    reward_NU = [
       [0.0, t.reward if t.group_id != "3" else -0.2] for t in trajectories
     ]
     value = np.concatenate([x.old_value for x in lessons])
     wanted, _ = reference_gae.gae(
-      place_rewards(rows, rewards),
+      place_rewards(rows, np.array(reward_NU)),
       value,
       rows.mask,
       discount=0.8,
@@ -198,7 +202,7 @@ class CriticTest(parameterized.TestCase):
     groups = small.make_groups(num_groups=2)
     trajectories = [t for g in groups for t in g.trajectories]
     rows = pack(trajectories, row_length=48)
-    placed = place_rewards(rows, [[1.0, 2.0]] * len(trajectories))
+    placed = place_rewards(rows, np.tile([1.0, 2.0], (len(trajectories), 1)))
     np.testing.assert_array_equal(placed[~rows.mask], 0)
     for n, t in enumerate(trajectories):
       here = rows.mask & (rows.trajectory == n)
