@@ -104,6 +104,7 @@ class LossConfig:
         f"loss.vocab_chunk={self.vocab_chunk} must be 0 (all words at once) or "
         "a number of words"
       )
+    self._check_readers()
 
   @property
   def has_critic(self) -> bool:
@@ -221,6 +222,25 @@ class LossConfig:
         f"loss.kl_estimator={self.kl_estimator!r} is about gradients, and a "
         "reward has none: use k1, which is unbiased there"
       )
+
+  def _check_readers(self) -> None:
+    of_sapo, weighs = self.surrogate == "sapo", self.importance != "none"
+    in_loss = self.kl_coefficient > 0 and self.kl_place == "loss"
+    for name, idle, reader, is_read in (
+      ("sapo_tau_positive", 1.0, "surrogate='sapo'", of_sapo),
+      ("sapo_tau_negative", 1.05, "surrogate='sapo'", of_sapo),
+      ("importance_level", "token", "importance", weighs),
+      ("importance_low", 0.0, "importance='masked'", weighs),
+      ("importance_high", 2.0, "importance", weighs),
+      ("kl_limit", 10.0, "kl_coefficient, in the loss", in_loss),
+      ("value_clip", 0.0, "value_coefficient", self.has_critic),
+    ):
+      value = getattr(self, name)
+      if value != idle and not is_read:
+        raise ConfigError(
+          f"loss.{name}={value} means nothing without loss.{reader}; set "
+          f"--config.loss.{name}={idle}"
+        )
 
 
 def require_one_of(key: str, name: str, options: Iterable[str]) -> None:

@@ -304,6 +304,9 @@ class ConfigTest(parameterized.TestCase):
       {"reduction": "sequence_mean", "task_share": "equal"},
       "weighs tokens, and",
     ),
+    ("idle_tau", {"sapo_tau_negative": 2.0}, "without loss.surrogate='sapo'"),
+    ("idle_level", {"importance_level": "sequence"}, "without loss.importan"),
+    ("idle_clip", {"value_clip": 0.2}, "without loss.value_coefficient"),
     ("tau", {"sapo_tau_positive": 0.0}, "sapo_tau_positive=0.0 must be pos"),
     ("value", {"value_clip": -1.0}, "value_clip=-1.0 is negative"),
   )
