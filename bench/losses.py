@@ -10,8 +10,9 @@ respect to hidden states and output matrix:
   have been found equal; what counts is the median of the ratios. The limit is
   the arithmetic of the three products that no form can do without, at the rate
   of a large one measured in the same turns.
-- words: N=8192, D=1024, V=151936 on the CPU: what it takes in temporary memory,
-  by the compiler's own account, and that the fused form runs in that.
+- words: N=16384, D=1024, V=151936 on the CPU: what it takes in temporary
+  memory, by the compiler's own account, what there is, and how long the fused
+  form runs.
 - gpu, if there is one: N=16384, D=1024, V=151936 with bfloat16 states.
 """
 
@@ -36,7 +37,7 @@ TRAINED = 0.22  # share of tokens that a policy sampled, as in agents' episodes
 TOLERANCE = 1e-5  # of the loss, and of gradients relative to their largest
 MIB, GIB = 2**20, 2**30
 LOSS = {"B": 8, "T": 256, "D": 512, "V": 16384}
-WORDS = {"B": 1, "T": 8192, "D": 1024, "V": 151936}
+WORDS = {"B": 1, "T": 16384, "D": 1024, "V": 151936}
 WORDS_TILES = {"chunk_size": 8192, "vocab_chunk_size": 1024}
 GPU = {"B": 1, "T": 16384, "D": 1024, "V": 151936}
 GPU_TILES = {"chunk_size": 16384, "vocab_chunk_size": 4096}
@@ -215,6 +216,9 @@ def words_row() -> dict[str, object]:
       "plain": temporary(compiled(plain, *inputs)) / GIB,
       "fused": temporary(program) / GIB,
     },
+    "memory_gib": os.sysconf("SC_PHYS_PAGES")
+    * os.sysconf("SC_PAGE_SIZE")
+    / GIB,
     "fused_seconds": timing.times_of(program, *inputs).wall,
   }
 
