@@ -212,12 +212,15 @@ class DriverContract:
   def test_an_error_in_the_engine_fails_requests_with_its_cause(self):
     driver = self.open()
     broken = ZeroDivisionError("on purpose")
+    all_inside = threading.Event()
 
     def fail(*args):
+      self.assertTrue(all_inside.wait(WAIT_S))
       raise broken
 
     driver.engine.versions.get = fail
     futures = [driver.submit([1], SHORT) for _ in range(20)]
+    all_inside.set()
     self.run_into_error(driver)
     for future in futures:
       error = future.exception(WAIT_S)
