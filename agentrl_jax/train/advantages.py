@@ -8,7 +8,6 @@ Axes: N attempts, U turns of an attempt, M groups, I tasks. N and U are padded
 to powers of two, so that few shapes are compiled.
 """
 
-import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -37,7 +36,9 @@ class Attempts:
   num_tokens_NU: np.ndarray  # int32, trained on
   state_NU: np.ndarray  # int32, equal where a group's turns saw the same
   exists_NU: np.ndarray  # bool
-  num_states: int = dataclasses.field(metadata={"static": True})  # of a group
+  num_states: int = dataclasses.field(  # of any group, at most
+    default=1, metadata={"static": True}
+  )
 
 
 def shaped_reward(trajectory: Trajectory, incomplete_reward: float) -> float:
@@ -65,41 +66,54 @@ def turn_rewards(
 def make_attempts(
   groups: Sequence[Group],
   task_ids: Mapping[str, int],
-  incomplete_reward: float,
+  config: AdvantageConfig,
   penalty_NU: np.ndarray | None = None,
 ) -> Attempts:
   """The attempts of all groups, in their order.
 
   `penalty_NU` is taken off the rewards of the turns; U is that of the longest.
+  States are told apart for the estimator that reads them alone.
   """
   members = [
     (g, t) for g, group in enumerate(groups) for t in group.trajectories
   ]
-  largest = max((len(group.trajectories) for group in groups), default=1)
   num_turns = max((len(t.turns) for _, t in members), default=1)
-  attempts = _no_attempts(
-    _power_of_two(len(members)), _power_of_two(num_turns), largest
-  )
-  states: dict[int, dict[bytes, int]] = collections.defaultdict(dict)
+  attempts = _no_attempts(_power_of_two(len(members)), _power_of_two(num_turns))
   for n, (g, trajectory) in enumerate(members):
-    attempts.reward_N[n] = shaped_reward(trajectory, incomplete_reward)
+    attempts.reward_N[n] = shaped_reward(trajectory, config.incomplete_reward)
     attempts.group_N[n] = g
     attempts.task_N[n] = task_ids[trajectory.task.name]
     attempts.valid_N[n] = True
     turns = slice(len(trajectory.turns))
     attempts.exists_NU[n, turns] = True
     attempts.turn_reward_NU[n, turns] = turn_rewards(
-      trajectory, incomplete_reward
+      trajectory, config.incomplete_reward
     )
-    for u, turn in enumerate(trajectory.turns):
-      attempts.num_tokens_NU[n, u] = len(turn.sampled)
-      seen = states[g]
-      state = seen.setdefault(turn.observation.tobytes(), len(seen))
-      attempts.state_NU[n, u] = state
+    attempts.num_tokens_NU[n, turns] = [
+      len(turn.sampled) for turn in trajectory.turns
+    ]
   if penalty_NU is not None:
     attempts.reward_N[: len(members)] -= penalty_NU.sum(axis=1)
     attempts.turn_reward_NU[: len(members), :num_turns] -= penalty_NU
+  if config.estimator == "gigpo":
+    return _with_states(attempts, groups)
   return attempts
+
+
+def _with_states(attempts: Attempts, groups: Sequence[Group]) -> Attempts:
+  """Numbers the observations of each group: equal ones are one state."""
+  state_NU, n = attempts.state_NU.copy(), 0
+  for group in groups:
+    seen: dict[bytes, int] = {}
+    for trajectory in group.trajectories:
+      for u, turn in enumerate(trajectory.turns):
+        state = seen.setdefault(turn.observation.tobytes(), len(seen))
+        state_NU[n, u] = state
+      n += 1
+  largest = max((len(group.trajectories) for group in groups), default=1)
+  # As many as there could be: what there are would compile anew every time.
+  num_states = _power_of_two(largest) * state_NU.shape[1]
+  return dataclasses.replace(attempts, state_NU=state_NU, num_states=num_states)
 
 
 @partial(jax.jit, static_argnames=("num_tasks", "config"))
@@ -239,11 +253,9 @@ def _of_turns(
   ).reshape(exists_NU.shape)
 
 
-def _no_attempts(num_attempts: int, num_turns: int, largest: int) -> Attempts:
+def _no_attempts(num_attempts: int, num_turns: int) -> Attempts:
   shape = (num_attempts, num_turns)
   return Attempts(
-    # As many as there could be: what there are would compile anew every time.
-    num_states=_power_of_two(largest) * num_turns,
     reward_N=np.zeros(num_attempts, np.float32),
     group_N=np.zeros(num_attempts, np.int32),
     task_N=np.zeros(num_attempts, np.int32),

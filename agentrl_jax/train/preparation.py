@@ -109,7 +109,7 @@ class Preparation:
     attempts = make_attempts(
       groups,
       self._task_ids,
-      self._advantage.incomplete_reward,
+      self._advantage,
       self._penalties(trajectories),
     )
     if self._advantage.uses_critic:

@@ -20,7 +20,7 @@ PLAIN = {"task_center": False, "task_scale": False}
 def _advantages(groups, running=None, penalty_NU=None, **changes):
   config = small.advantage_config(**changes)
   attempts = advantages.make_attempts(
-    groups, small.TASK_IDS, config.incomplete_reward, penalty_NU
+    groups, small.TASK_IDS, config, penalty_NU
   )
   value_NU, running = advantages.advantages(
     attempts, num_tasks=len(small.TASK_IDS), config=config, running=running

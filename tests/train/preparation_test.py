@@ -1,5 +1,6 @@
 """Groups become lessons: what each token carries, and where it stands."""
 
+import collections
 import dataclasses
 import json
 
@@ -43,7 +44,7 @@ class LessonsTest(parameterized.TestCase):
     config = small.advantage_config(estimator="turn_return", discount=0.5)
     preparation = small.make_preparation(advantage=config, micro_batch=2)
     lessons, report = preparation.lessons(groups, params=None)
-    attempts = make_attempts(groups, small.TASK_IDS, -0.2)
+    attempts = make_attempts(groups, small.TASK_IDS, config)
     value_NU, _ = advantages(attempts, num_tasks=2, config=config)
     trajectories = [t for g in groups for t in g.trajectories]
     expected = [
@@ -69,17 +70,19 @@ class LessonsTest(parameterized.TestCase):
     preparation = small.make_preparation(
       loss=small.loss_config(task_share="equal")
     )
-    lessons, _ = preparation.lessons(small.make_groups(), params=None)
-    sums = {}
+    groups = small.make_groups()
+    lessons, report = preparation.lessons(groups, params=None)
+    self.assertEqual(report["batch/trajectories_with_signal"], 24)
+    tasks = [t.task.name for group in groups for t in group.trajectories]
+    sums, counts = collections.Counter(), collections.Counter()
     for lesson in lessons:
-      mask = lesson.batch.mask
-      # Groups alternate between the tasks, and so do fours of trajectories.
-      total = np.asarray(lesson.weight)[mask].sum()
-      sums["all"] = sums.get("all", 0) + total
-      sums["tokens"] = sums.get("tokens", 0) + mask.sum()
-    self.assertAlmostEqual(sums["all"], sums["tokens"], places=3)
-    weights = {round(float(w), 5) for _, w in _tokens(lessons, "weight")}
-    self.assertLen(weights, 2)
+      for at in zip(*np.nonzero(lesson.batch.mask), strict=True):
+        task = tasks[lesson.batch.trajectory[at]]
+        sums[task] += float(lesson.weight[at])
+        counts[task] += 1
+    self.assertNotEqual(counts["a"], counts["b"])
+    for task in "ab":
+      self.assertAlmostEqual(sums[task], counts.total() / 2, places=3)
 
   def test_other_policies_log_probabilities(self):
     loss = small.loss_config(kl_coefficient=0.1, proximal="recomputed")
