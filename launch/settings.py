@@ -23,7 +23,8 @@ from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.advantage_config import AdvantageConfig
 from agentrl_jax.train.batches import BatchConfig
 from agentrl_jax.train.checkpoint import CheckpointConfig
-from agentrl_jax.train.loss_config import LossConfig, require_one_of
+from agentrl_jax.train.config_checks import require_one_of
+from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.optimizer import OptimizerConfig
 from launch.learning_checks import check_learning
 

@@ -3,7 +3,7 @@
 import dataclasses
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.train.loss_config import require_one_of
+from agentrl_jax.train.config_checks import require_one_of, require_read
 
 # One number per attempt, from its reward and its siblings'.
 OF_ATTEMPTS = {
@@ -29,9 +29,11 @@ OF_CRITICS = {
 ESTIMATORS = OF_ATTEMPTS | OF_TURNS | OF_CRITICS
 # Who reads a key, and the value at which it does nothing for the others.
 READ_BY = {
+  "scale_by_std": (True, ("grpo", "best_of_group", *OF_TURNS)),
   "ddof": (1, ("grpo", "turn_return")),
   "k": (1, ("pass_at_k", "max_at_k")),
   "discount": (1.0, (*OF_TURNS, *OF_CRITICS)),
+  "trace": (0.95, tuple(OF_CRITICS)),
   "turn_discount": (1.0, ("bi_level_gae",)),
   "step_weight": (1.0, ("gigpo",)),
 }
@@ -131,21 +133,24 @@ class AdvantageConfig:
 
   def _check_readers(self) -> None:
     for name, (idle, readers) in READ_BY.items():
-      value = getattr(self, name)
-      if value != idle and self.estimator not in readers:
-        raise ConfigError(
-          f"advantage.{name}={value} means nothing for advantage.estimator="
-          f"{self.estimator!r}, only for {', '.join(readers)}; set "
-          f"--config.advantage.{name}={idle}"
-        )
+      require_read(
+        f"advantage.{name}",
+        getattr(self, name),
+        idle=idle,
+        is_read=self.estimator in readers,
+        why=f"for advantage.estimator={self.estimator!r}, only for "
+        f"{', '.join(readers)}",
+      )
 
   def _check_threshold(self) -> None:
     threshold = self.keep_threshold
-    if self.keep in ("all", "signal") and threshold:
-      raise ConfigError(
-        f"advantage.keep_threshold={threshold} means nothing for advantage."
-        f"keep={self.keep!r}; set --config.advantage.keep_threshold=0"
-      )
+    require_read(
+      "advantage.keep_threshold",
+      threshold,
+      idle=0,
+      is_read=self.keep not in ("all", "signal"),
+      why=f"for advantage.keep={self.keep!r}",
+    )
     if self.keep.startswith("top_") and not 0 < threshold <= 1:
       raise ConfigError(
         f"advantage.keep_threshold={threshold} must lie in (0, 1]: it is the "
@@ -167,11 +172,13 @@ class AdvantageConfig:
         f"advantage.estimator={self.estimator!r} takes the batch for its "
         "baseline: set --config.advantage.whiten=True"
       )
-    if self.task_decay and not self.normalises_tasks:
-      raise ConfigError(
-        f"advantage.task_decay={self.task_decay} means nothing without task "
-        "normalisation; set --config.advantage.task_decay=0"
-      )
+    require_read(
+      "advantage.task_decay",
+      self.task_decay,
+      idle=0,
+      is_read=self.normalises_tasks,
+      why="without task normalisation",
+    )
     if self.task_statistics == "trajectories" and self.varies_within_attempt:
       raise ConfigError(
         "advantage.task_statistics='trajectories' counts one advantage per "

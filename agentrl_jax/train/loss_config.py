@@ -6,9 +6,9 @@ says more than the run does is worse than one that does not start.
 """
 
 import dataclasses
-from collections.abc import Iterable
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.train.config_checks import require_one_of, require_read
 
 SURROGATES = {
   "reinforce": "importance-weighted, unclipped",
@@ -146,11 +146,13 @@ class LossConfig:
         f"loss.clip_high = {1 + self.clip_high}: it bounds ratios that the "
         "clip lets through"
       )
-    if self.dual_clip and self.surrogate != "clipped":
-      raise ConfigError(
-        f"loss.dual_clip={self.dual_clip} means nothing for loss.surrogate="
-        f"{self.surrogate!r}; set --config.loss.dual_clip=0"
-      )
+    require_read(
+      "loss.dual_clip",
+      self.dual_clip,
+      idle=0,
+      is_read=self.surrogate == "clipped",
+      why=f"for loss.surrogate={self.surrogate!r}",
+    )
     for name in ("sapo_tau_positive", "sapo_tau_negative"):
       if not getattr(self, name) > 0:
         raise ConfigError(f"loss.{name}={getattr(self, name)} must be positive")
@@ -163,12 +165,13 @@ class LossConfig:
         "tokens that fixed_length_mean divides by, such as the most that a "
         "policy may sample in an episode"
       )
-    if self.reduction_length and not takes_length:
-      raise ConfigError(
-        f"loss.reduction_length={self.reduction_length} means nothing for "
-        f"loss.reduction={self.reduction!r}; set "
-        "--config.loss.reduction_length=0"
-      )
+    require_read(
+      "loss.reduction_length",
+      self.reduction_length,
+      idle=0,
+      is_read=takes_length,
+      why=f"for loss.reduction={self.reduction!r}",
+    )
     if self.task_share != "tokens" and self.reduction != "token_mean":
       raise ConfigError(
         f"loss.task_share={self.task_share!r} weighs tokens, and loss."
@@ -191,12 +194,6 @@ class LossConfig:
       raise ConfigError(
         f"loss.importance_low={low} and loss.importance_high={high} must "
         "satisfy 0 <= low < high"
-      )
-    if self.importance == "truncated" and low:
-      raise ConfigError(
-        f"loss.importance_low={low} means nothing for loss.importance="
-        "'truncated', which bounds from above; set "
-        "--config.loss.importance_low=0 or --config.loss.importance=masked"
       )
 
   def _check_kl(self) -> None:
@@ -225,28 +222,21 @@ class LossConfig:
 
   def _check_readers(self) -> None:
     of_sapo, weighs = self.surrogate == "sapo", self.importance != "none"
+    masks = self.importance == "masked"
     in_loss = self.kl_coefficient > 0 and self.kl_place == "loss"
     for name, idle, reader, is_read in (
       ("sapo_tau_positive", 1.0, "surrogate='sapo'", of_sapo),
       ("sapo_tau_negative", 1.05, "surrogate='sapo'", of_sapo),
       ("importance_level", "token", "importance", weighs),
-      ("importance_low", 0.0, "importance='masked'", weighs),
+      ("importance_low", 0.0, "importance='masked'", masks),
       ("importance_high", 2.0, "importance", weighs),
       ("kl_limit", 10.0, "kl_coefficient, in the loss", in_loss),
       ("value_clip", 0.0, "value_coefficient", self.has_critic),
     ):
-      value = getattr(self, name)
-      if value != idle and not is_read:
-        raise ConfigError(
-          f"loss.{name}={value} means nothing without loss.{reader}; set "
-          f"--config.loss.{name}={idle}"
-        )
-
-
-def require_one_of(key: str, name: str, options: Iterable[str]) -> None:
-  """Raises `ConfigError` naming the key and what it may be."""
-  if name not in options:
-    raise ConfigError(
-      f"{key}={name!r} is not one of {', '.join(options)}. "
-      f"Set it with --config.{key}=<name>."
-    )
+      require_read(
+        f"loss.{name}",
+        getattr(self, name),
+        idle=idle,
+        is_read=is_read,
+        why=f"without loss.{reader}",
+      )
