@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.losses import logprob_tiles
+from agentrl_jax.losses.arguments import require
 from agentrl_jax.losses.logprobs import check_temperature
 from agentrl_jax.losses.precision import widen
 from agentrl_jax.losses.varying import vary_like
@@ -160,13 +161,13 @@ def _check(hidden_BTD, output_DV, token_BT, mask_BT) -> None:
 
 
 def _check_sizes(chunk_size: int, vocab_chunk_size: int | None) -> None:
-  if chunk_size < 1:
-    raise ValueError(
-      f"chunk_size={chunk_size} must be at least 1: it is the number of tokens "
-      "of each row whose logits are held at a time"
-    )
-  if vocab_chunk_size is not None and vocab_chunk_size < 1:
-    raise ValueError(
-      f"vocab_chunk_size={vocab_chunk_size} must be at least 1: it is the "
-      "number of words whose logits are held at a time. None takes all."
+  for name, size, what in (
+    ("chunk_size", chunk_size, "tokens of each row"),
+    ("vocab_chunk_size", vocab_chunk_size, "words"),
+  ):
+    require(
+      name,
+      size,
+      f"at least 1: it is the number of {what} whose logits are held at a time",
+      lambda x: x >= 1,
     )

@@ -12,6 +12,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.losses.arguments import require
 from agentrl_jax.losses.precision import widen
 
 
@@ -72,12 +73,13 @@ def entropy(
 
 def check_temperature(temperature: float | jax.Array) -> None:
   """Refuses a number that is no temperature; an array cannot be looked at."""
-  if isinstance(temperature, int | float) and not temperature > 0:
-    raise ValueError(
-      f"temperature={temperature} must be positive: a greedy answer "
-      "(temperature 0) has no log-probability to train on. Sample what you "
-      "train on at a positive temperature."
-    )
+  require(
+    "temperature",
+    temperature,
+    "positive: a greedy answer (temperature 0) has no log-probability to train "
+    "on. Sample what you train on at a positive temperature.",
+    lambda x: x > 0,
+  )
 
 
 def _log_weights(

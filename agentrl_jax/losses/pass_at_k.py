@@ -15,6 +15,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.losses.arguments import require
 from agentrl_jax.losses.group_statistics import (
   check_attempts,
   constant_rewards,
@@ -168,8 +169,9 @@ def _running_sum(x_N: jax.Array, restart_N: jax.Array) -> jax.Array:
 
 
 def _check_k(k: int, *, at_least: int) -> None:
-  if k < at_least:
-    raise ValueError(
-      f"k is {k}, but must be at least {at_least}: so many attempts count as "
-      "one"
-    )
+  require(
+    "k",
+    k,
+    f"at least {at_least}: so many attempts count as one",
+    lambda x: x >= at_least,
+  )

@@ -1,36 +1,16 @@
 """A vocabulary split over devices says what one device says."""
 
-import json
-import os
-import pathlib
-import subprocess
-import sys
-
 from absl.testing import absltest
 
+from tests import eight_devices
 from tests.losses import fused_sharding_program as program
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 class FusedShardingTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    finished = subprocess.run(
-      [sys.executable, "-m", program.__name__],
-      cwd=ROOT,
-      env=os.environ
-      | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-      },
-      capture_output=True,
-      text=True,
-      timeout=240,
-    )
-    assert finished.returncode == 0, finished.stderr
-    cls.found = json.loads(finished.stdout)
+    cls.found = eight_devices.run(program.__name__)
 
   def test_values_and_gradients_are_those_of_one_device(self):
     self.assertLen(self.found["differences"], 10)

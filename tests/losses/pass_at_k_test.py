@@ -103,7 +103,7 @@ class PassAtKAdvantageTest(chex.TestCase):
       k=1,
     )
     np.testing.assert_array_equal(np.isnan(advantage_N), [False, False, True])
-    with self.assertRaisesRegex(ValueError, "k is 0.*at least 1"):
+    with self.assertRaisesRegex(ValueError, "k=0.*at least 1"):
       pass_at_k.pass_at_k_advantage(
         success_N, jnp.zeros(3, int), num_groups=1, valid_N=success_N, k=0
       )
@@ -252,7 +252,7 @@ class MaxAtKAdvantageTest(chex.TestCase):
       np.testing.assert_array_equal(advantage_N, np.zeros(size))
 
   def test_refuses_teams_of_one(self):
-    with self.assertRaisesRegex(ValueError, "k is 1.*at least 2"):
+    with self.assertRaisesRegex(ValueError, "k=1.*at least 2"):
       pass_at_k.max_at_k_advantage(
         jnp.zeros(3),
         jnp.zeros(3, int),

@@ -1,16 +1,9 @@
 """What is computed over the whole batch does not depend on its sharding."""
 
-import json
-import os
-import pathlib
-import subprocess
-import sys
-
 from absl.testing import absltest
 
 from agentrl_jax import losses
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests import eight_devices
 
 # One token at a time, or one row: there is nothing to add up between devices.
 # `fused_sharding_test` spreads `fused_token_logprob`.
@@ -46,20 +39,7 @@ WITHOUT_STATISTICS = {
 
 class ShardingTest(absltest.TestCase):
   def test_eight_devices_compute_what_one_does(self):
-    finished = subprocess.run(
-      [sys.executable, "-m", "tests.losses.sharding_program"],
-      cwd=ROOT,
-      env=os.environ
-      | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-      },
-      capture_output=True,
-      text=True,
-      timeout=240,
-    )
-    self.assertEqual(finished.returncode, 0, finished.stderr)
-    differences = json.loads(finished.stdout)
+    differences = eight_devices.run("tests.losses.sharding_program")
     functions = {
       name
       for name in losses.__all__

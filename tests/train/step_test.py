@@ -1,10 +1,5 @@
 """One update is one update, however it is cut and wherever it runs."""
 
-import json
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +8,7 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.losses import Mean
 from agentrl_jax.train.objective import policy_objective
+from tests import eight_devices
 from tests.train import small
 
 
@@ -86,20 +82,7 @@ class UpdateTest(parameterized.TestCase):
 class ShardedUpdateTest(absltest.TestCase):
   def test_eight_devices_like_one(self):
     """Every mesh shape gives the same loss and the same params."""
-    done = subprocess.run(
-      [sys.executable, "-m", "tests.train.sharded_update"],
-      env=os.environ
-      | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-      },
-      capture_output=True,
-      text=True,
-      timeout=280,
-      check=False,
-    )
-    self.assertEqual(done.returncode, 0, done.stderr[-3000:])
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = eight_devices.run("tests.train.sharded_update")
     self.assertLen(found, 5)
     for shape, (loss, params) in found.items():
       self.assertLess(loss, 1e-5, shape)

@@ -1,0 +1,31 @@
+"""Runs a test's program in a process that has eight devices."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[1]
+DEADLINE_S = 280
+
+
+def run(module: str) -> Any:
+  """What `python -m module` prints last, a line of JSON."""
+  done = subprocess.run(
+    [sys.executable, "-m", module],
+    cwd=ROOT,
+    env=os.environ
+    | {
+      "JAX_PLATFORMS": "cpu",
+      "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+    },
+    capture_output=True,
+    text=True,
+    timeout=DEADLINE_S,
+    check=False,
+  )
+  if done.returncode:
+    raise AssertionError(f"{module} failed: {done.stderr[-3000:]}")
+  return json.loads(done.stdout.splitlines()[-1])
