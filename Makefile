@@ -6,18 +6,20 @@
 PYTHON ?= python3
 VENV ?= .venv
 JETSTREAM := google-jetstream==0.2.2
+BFCL := bfcl-eval==2026.3.23
 ARGS ?=
 
-.PHONY: setup train test check format bench clean
+.PHONY: setup train test conformance check format bench clean
 
 setup: $(VENV)/ready
 
-# JetStream comes without its requirements: they would bring TensorFlow.
+# JetStream and BFCL come without their requirements: TensorFlow, and pins of
+# forty packages that the part we use never imports.
 $(VENV)/ready: setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV)/bin/python -m pip install --quiet --editable '.[jetstream,test]'
-	$(VENV)/bin/python -m pip install --quiet --no-deps $(JETSTREAM)
+	$(VENV)/bin/python -m pip install --quiet --no-deps $(JETSTREAM) $(BFCL)
 	touch $@
 
 train: setup
@@ -25,6 +27,10 @@ train: setup
 
 test: setup
 	$(VENV)/bin/python -m pytest $(ARGS)
+
+# Whole data sets, where `test` takes a sample; see tests/environments.
+conformance: setup
+	$(VENV)/bin/python -m pytest -m full tests/environments $(ARGS)
 
 check: setup
 	$(VENV)/bin/ruff format --check .

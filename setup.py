@@ -2,7 +2,8 @@
 
 google-jetstream is not listed: its own requirements bring TensorFlow, which
 nothing here uses. `make` installs it without them, from the extra `jetstream`
-and with `--no-deps`; see the README.
+and with `--no-deps`; see the README. The same goes for bfcl-eval, whose tasks
+the tests play and whose requirements pin half the world.
 """
 
 import setuptools
@@ -32,6 +33,13 @@ REQUIRED = [
 ]
 
 EXTRAS = {
+  # Workers that dial their controller, and controllers that they dial.
+  "grpc": ["grpcio>=1.60", "protobuf>=5"],
+  # The real household: a PDDL engine, compiled on installation.
+  "alfworld": ["alfworld>=0.4.2", "textworld[pddl]>=1.7"],
+  # A SPARQL store for knowledgegraph; its own engine needs nothing.
+  "sparql": ["pyoxigraph>=0.5"],
+  "gym": ["gymnasium>=1.0"],
   # What google-jetstream itself imports; install it with --no-deps after.
   "jetstream": [
     "grpcio",
@@ -42,8 +50,13 @@ EXTRAS = {
     "tiktoken",
   ],
   "test": [
+    "agentrl-worker==0.4.0",  # what AgentRL's own tasks run on
+    "grpcio",
+    "gymnasium",
     "hypothesis",
     "mypy",
+    "protobuf",
+    "pyoxigraph",
     "pytest",
     "pytest-timeout",
     "pytest-xdist",
