@@ -5,8 +5,10 @@
     async with container_worker(engine, spec) as environment:
       async with environment.open(task, seed=0) as session: ...
 
-The container is removed when the context is left, whatever happened. What a
-process that was killed left behind is found by its label:
+It holds no capability, writes nowhere but in memory, and reaches no network
+(see `ContainerSpec.network`). It is removed when the context is left, whatever
+happened; if this process is killed, by its `reaper`. What both left behind, as
+after a loss of power, is found by its label:
 
   python -m agentrl_jax.env.containers   # removes orphans
 """
@@ -15,6 +17,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import os
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -27,7 +30,7 @@ from docker.models.containers import Container
 
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env import engine as engines
-from agentrl_jax.env import remote
+from agentrl_jax.env import reaper, remote
 from agentrl_jax.env.owner import current_owner, is_gone
 from agentrl_jax.env.worker_client import ClientDeadlines, WorkerClient
 from agentrl_jax.errors import ConfigError, EnvironmentFault
@@ -35,7 +38,9 @@ from agentrl_jax.errors import ConfigError, EnvironmentFault
 _log = logging.getLogger(__name__)
 
 OWNER_LABEL = "agentrl_jax.owner"  # the process that must remove it
+INTERNAL = "agentrl_jax-internal"  # the network without a way out
 PORT = 5021  # where a worker listens inside its container
+NETWORKS = ("internal", "bridge")
 _POLL_S = 0.1
 _REMOVE_S = 20.0  # until a container counts as left behind
 _LAST_WORDS = 20  # lines of a dead container's log that go into the error
@@ -43,7 +48,13 @@ _LAST_WORDS = 20  # lines of a dead container's log that go into the error
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ContainerSpec:
-  """What is run, and how much of the machine it may use."""
+  """What is run, and how much of the machine it may use.
+
+  `network` is "internal" (reached from the engine's own host, and itself
+  reaching nothing beyond it) or "bridge" (Docker's, with a port opened at
+  `address`): the choice for Docker Desktop, for engines on other hosts, and for
+  tasks that need the network.
+  """
 
   image: str
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -51,18 +62,37 @@ class ContainerSpec:
   memory_mb: int = 1024
   cpus: float = 1.0
   pids: int = 256
+  scratch_mb: int = (
+    512  # of /tmp, which counts as memory; the rest is read-only
+  )
+  mounts: Sequence[str] = ()  # the host's folders, read-only at the same path
   capabilities: Sequence[str] = ()  # kept of those that Docker gives
   start_s: float = 60.0  # until the worker answers
-  address: str = "127.0.0.1"  # of the engine's host, on which a port is opened
+  network: str = "internal"
+  address: str = "127.0.0.1"  # of the engine's host, for network="bridge"
 
   def __post_init__(self) -> None:
-    for name in ("concurrency", "memory_mb", "cpus", "pids", "start_s"):
+    for name in (
+      "concurrency",
+      "memory_mb",
+      "cpus",
+      "pids",
+      "scratch_mb",
+      "start_s",
+    ):
       if getattr(self, name) <= 0:
         raise ConfigError(f"{name}={getattr(self, name)} must be more than 0")
+    if self.network not in NETWORKS:
+      raise ConfigError(
+        f"network={self.network!r} is not one of {', '.join(NETWORKS)}"
+      )
+    for path in self.mounts:
+      if not os.path.isabs(path):
+        raise ConfigError(f"mounts: {path!r} must be an absolute path")
 
   def command(self) -> list[str]:
     """What is added to the image's entry point, the worker's command line."""
-    options = [f"--option={key}={value}" for key, value in self.options.items()]
+    options = [f"--option={k}={v!r}" for k, v in self.options.items()]
     return [f"--concurrency={self.concurrency}", *options]
 
 
@@ -109,13 +139,13 @@ def remove_orphans(engine: docker.DockerClient) -> list[str]:
 def _start(
   engine: docker.DockerClient, name: str, spec: ContainerSpec
 ) -> Container:
+  reaper.watch_over_this_process()
   try:
     container = engine.containers.create(
       spec.image,
       spec.command(),
       name=name,
       labels={OWNER_LABEL: current_owner()},
-      ports={f"{PORT}/tcp": (spec.address, 0)},  # any free one
       mem_limit=f"{spec.memory_mb}m",
       memswap_limit=f"{spec.memory_mb}m",
       nano_cpus=int(spec.cpus * 1e9),
@@ -123,7 +153,11 @@ def _start(
       cap_drop=["ALL"],
       cap_add=list(spec.capabilities),
       security_opt=["no-new-privileges"],
+      read_only=True,
+      tmpfs={"/tmp": f"size={spec.scratch_mb}m,mode=1777"},
+      volumes=[f"{path}:{path}:ro" for path in spec.mounts],
       init=True,
+      **_network(engine, spec),
     )
     container.start()
     container.reload()
@@ -137,6 +171,26 @@ def _start(
       f"the engine cannot start {spec.image}: {error}"
     ) from error
   return container
+
+
+def _network(
+  engine: docker.DockerClient, spec: ContainerSpec
+) -> dict[str, Any]:
+  """How the container is reached, as the engine wants it said."""
+  if spec.network == "bridge":
+    return {"ports": {f"{PORT}/tcp": (spec.address, 0)}}  # any free port
+  if not engine.networks.list(names=[f"^{INTERNAL}$"]):
+    # Two processes may both come here: the second network of a name is
+    # refused, or else as good as the first.
+    with contextlib.suppress(docker.errors.APIError):
+      engine.networks.create(
+        INTERNAL,
+        driver="bridge",
+        internal=True,
+        # Nor do its containers reach one another.
+        options={"com.docker.network.bridge.enable_icc": "false"},
+      )
+  return {"network": INTERNAL}
 
 
 async def _until_ready(container: Container, spec: ContainerSpec) -> str:
@@ -155,7 +209,8 @@ async def _until_ready(container: Container, spec: ContainerSpec) -> str:
   words = await engines.to_the_end(_last_words, container)
   raise EnvironmentFault(
     f"the worker in {spec.image} has not answered within {spec.start_s:g} s of "
-    f"the container's start; its last words:\n{words}"
+    "the container's start; if the engine runs on another host or in Docker "
+    f"Desktop, set network='bridge'. Its last words:\n{words}"
   )
 
 
@@ -163,9 +218,9 @@ def _url(container: Container, spec: ContainerSpec) -> str:
   """Where the worker is reached; raises if the container has ended."""
   try:
     container.reload()
-    bindings = container.ports.get(f"{PORT}/tcp")
-    if container.status == "running" and bindings:
-      return f"http://{spec.address}:{bindings[0]['HostPort']}/api"
+    where = _where(container, spec)
+    if container.status == "running" and where:
+      return f"http://{where}/api"
   except (docker.errors.DockerException, OSError) as error:
     raise EnvironmentFault(
       f"the engine has lost the container of {spec.image}: {error}"
@@ -175,6 +230,16 @@ def _url(container: Container, spec: ContainerSpec) -> str:
     f"the container of {spec.image} is {container.status} (exit code {code}) "
     f"instead of running; its last words:\n{_last_words(container)}"
   )
+
+
+def _where(container: Container, spec: ContainerSpec) -> str | None:
+  """The worker's host and port, once there are any."""
+  if spec.network == "bridge":
+    bindings = container.ports.get(f"{PORT}/tcp")
+    return f"{spec.address}:{bindings[0]['HostPort']}" if bindings else None
+  networks = container.attrs["NetworkSettings"]["Networks"]
+  address = networks.get(INTERNAL, {}).get("IPAddress")
+  return f"{address}:{PORT}" if address else None
 
 
 def _last_words(container: Container) -> str:

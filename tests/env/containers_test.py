@@ -1,8 +1,11 @@
 """Workers in real containers: they play, they die, and nothing is left."""
 
 import asyncio
+import os
+import pathlib
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import pytest
@@ -12,10 +15,12 @@ from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env import containers
 from agentrl_jax.env.containers import (
   OWNER_LABEL,
+  PORT,
   ContainerSpec,
   container_worker,
 )
 from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.env.loading import parse_options
 from agentrl_jax.env.owner import current_owner
 from agentrl_jax.env.worker_client import ClientDeadlines
 from agentrl_jax.errors import ConfigError, EnvironmentFault
@@ -86,6 +91,69 @@ class ContainerWorkerTest(_ContainerTest):
     self.assertEqual(limits["NanoCpus"], 5 * 10**8)
     self.assertEqual(limits["PidsLimit"], 64)
     self.assertEqual(limits["CapDrop"], ["ALL"])
+
+  async def test_writes_nowhere_but_in_its_scratch(self):
+    async with self.worker(scratch_mb=16):
+      words = await self.inside(
+        "for path in ('/app/x', '/x', '/tmp/x'):\n"
+        "  try: print(path, open(path, 'wb').write(b'.' * (1 << 20)))\n"
+        "  except OSError as error: print(path, error.strerror)\n"
+        "try: open('/tmp/y', 'wb').write(b'.' * (17 << 20))\n"
+        "except OSError as error: print(error.strerror)\n"
+      )
+    self.assertEqual(
+      words,
+      [
+        "/app/x Read-only file system",
+        "/x Read-only file system",
+        "/tmp/x 1048576",
+        "No space left on device",
+      ],
+    )
+
+  async def test_reaches_no_network_unless_asked(self):
+    async with self.worker(network="bridge") as environment:
+      (outside,) = self.ours()
+      address = outside.attrs["NetworkSettings"]["IPAddress"]
+      program = (
+        "from socket import create_connection as connect\n"
+        "try:\n"
+        f"  connect(({address!r}, {PORT}), timeout=2).close()\n"
+        "  print('through')\n"
+        "except OSError as error: print(error)\n"
+      )
+      async with self.worker():
+        (inside,) = {*self.ours()} - {outside}
+        words = await self.run_in(inside, program)
+        self.assertEqual(words, ["timed out"])
+      async with self.worker(network="bridge"):
+        (inside,) = {*self.ours()} - {outside}
+        self.assertEqual(await self.run_in(inside, program), ["through"])
+      async with environment.open(TASK, seed=0) as session:
+        await session.reset()
+
+  async def test_a_mount_can_be_read_and_not_written(self):
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    os.chmod(folder, 0o777)
+    (pathlib.Path(folder) / "tasks").write_text("seen")
+    async with self.worker(mounts=(folder,)):
+      words = await self.inside(
+        f"print(open({folder + '/tasks'!r}).read())\n"
+        f"try: open({folder + '/new'!r}, 'w')\n"
+        "except OSError as error: print(error.strerror)\n"
+      )
+    self.assertEqual(words, ["seen", "Read-only file system"])
+
+  async def inside(self, program):
+    """The lines that a program prints in the one container that we have."""
+    (container,) = self.ours()
+    return await self.run_in(container, program)
+
+  async def run_in(self, container, program):
+    _, words = await asyncio.to_thread(
+      container.exec_run, ["python3", "-c", program]
+    )
+    return words.decode().splitlines()
 
   async def test_a_container_killed_in_mid_episode_is_a_fault(self):
     async with self.worker() as environment:
@@ -176,6 +244,18 @@ class ContainerSpecTest(unittest.TestCase):
   def test_limits_are_checked(self):
     with self.assertRaisesRegex(ConfigError, "memory_mb=0"):
       ContainerSpec(image="i", memory_mb=0)
+
+  def test_networks_and_mounts_are_checked(self):
+    with self.assertRaisesRegex(ConfigError, "'host' is not one of internal"):
+      ContainerSpec(image="i", network="host")
+    with self.assertRaisesRegex(ConfigError, "'data' must be an absolute"):
+      ContainerSpec(image="i", mounts=("data",))
+
+  def test_options_arrive_as_they_were(self):
+    options = {"a": (4, 8), "b": "10", "c": None, "d": "x y", "e": True}
+    spec = ContainerSpec(image="i", options=options)
+    pairs = [w.removeprefix("--option=") for w in spec.command()[1:]]
+    self.assertEqual(parse_options(pairs), options)
 
 
 if __name__ == "__main__":
