@@ -164,7 +164,7 @@ def _start(
   except docker.errors.ImageNotFound as error:
     raise ConfigError(
       f"the engine has no image {spec.image!r}; build it with "
-      "`python -m agentrl_jax.env.images <environment>`, or pull it"
+      "`python -m launch.images <environment>`, or pull it"
     ) from error
   except (docker.errors.DockerException, OSError) as error:
     raise EnvironmentFault(

@@ -1,26 +1,24 @@
 """Builds the image of an environment's worker from its Dockerfile.
 
-  python -m agentrl_jax.env.images arithmetic --base debian:bookworm-slim
-
-The build context is the repository, cut down by `.dockerignore`. Any base with
-Python 3.11 or newer, or with an apt that has it, will do.
+`python -m launch.images` is the command. The build context is the repository,
+cut down by `.dockerignore`. Any base with Python 3.11 or newer, or with an apt
+that has it, will do.
 """
 
-import argparse
-import logging
 import pathlib
-from collections.abc import Sequence
 
 import docker
 import docker.errors
 
-from agentrl_jax.env import engine as engines
-from agentrl_jax.errors import AgentRLError, ConfigError
-
-_log = logging.getLogger(__name__)
+from agentrl_jax.errors import ConfigError
 
 ROOT = pathlib.Path(__file__).parents[2]
 _LAST_LINES = 30  # of a failed build's log that go into the error
+
+
+def environments_with_images(root: pathlib.Path = ROOT) -> list[str]:
+  """The environments that have a Dockerfile, in order of name."""
+  return sorted(p.parent.name for p in root.glob("environments/*/Dockerfile"))
 
 
 def build_image(
@@ -39,11 +37,9 @@ def build_image(
   tag = tag or f"agentrl_jax/{name}:latest"
   dockerfile = f"environments/{name}/Dockerfile"
   if not (root / dockerfile).is_file():
-    known = sorted(
-      p.parent.name for p in root.glob("environments/*/Dockerfile")
-    )
+    known = ", ".join(environments_with_images(root))
     raise ConfigError(
-      f"there is no {dockerfile}; environments with one: {', '.join(known)}"
+      f"there is no {dockerfile}; environments with one: {known}"
     )
   try:
     engine.images.build(
@@ -63,21 +59,5 @@ def build_image(
   return tag
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-  """The command line."""
-  logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-  parser = argparse.ArgumentParser(prog="python -m agentrl_jax.env.images")
-  parser.add_argument("environment", nargs="+")
-  parser.add_argument("--base", help="the image to build on")
-  given = parser.parse_args(arguments)
-  try:
-    with engines.connect() as engine:
-      for name in given.environment:
-        tag = build_image(engine, name, base=given.base)
-        _log.info("built %s", tag)
-  except AgentRLError as error:
-    parser.error(str(error))
-
-
 if __name__ == "__main__":
-  main()
+  raise SystemExit("the command is `python -m launch.images`")
