@@ -81,6 +81,25 @@ def get_config() -> ml_collections.ConfigDict:
     ),
   )
 
+  for environment in c.environments.values():
+    environment.place = create(  # where sessions are played
+      containers=0,  # of its image; 0 and no worker: in this process
+      image="",  # "" is <containers.registry>/<folder of the environment>
+      options=(),  # that differ over there, such as "engine=mariadb"
+      worker="",  # http://host:port/api of one that runs already
+    )
+  c.containers = create(
+    registry="agentrl_jax",  # what the names of images begin with
+    concurrency=64,  # sessions at once in one container
+    memory_mb=2048,
+    cpus=1.0,
+    pids=512,
+    scratch_mb=512,  # of /tmp, which counts as memory
+    mounts=(),  # folders that they may read, at the same path
+    network="internal",  # or "bridge": for engines that are not on this host
+    start_s=120.0,
+  )
+
   c.tokenizer = create(
     vocab_size=1024,  # tokens, bytes and markers included
     num_texts=2000,  # demonstrations that it is trained on

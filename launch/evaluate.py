@@ -31,8 +31,8 @@ from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.model.policy import Policy
-from launch.demonstrations import loaded_environments
 from launch.evaluation import scores_to_json
+from launch.places import placed_environments
 from launch.report.progress import StageProgress
 from launch.run_directory import RunDirectory
 from launch.serving import serve
@@ -132,7 +132,7 @@ def main(argv: Sequence[str]) -> None:
 def _evaluate() -> None:
   config = _CONFIG.value
   settings = read_settings(config)
-  with loaded_environments(settings.environments) as environments:
+  with placed_environments(settings) as environments:
     scores = _scores(config, settings, environments)
   print_scores(scores, Console())
   if _OUTPUT.value:

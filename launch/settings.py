@@ -6,7 +6,7 @@ below, before anything is compiled or started.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -17,6 +17,8 @@ from agentrl_jax.controller.episode import EpisodeLimits, Sampling
 from agentrl_jax.controller.group import GroupLimits
 from agentrl_jax.controller.group_queue import QueueLimits
 from agentrl_jax.controller.policies import CrossPolicy
+from agentrl_jax.env.containers import ContainerSpec
+from agentrl_jax.env.loading import parse_options
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.rollout.settings import EngineConfig
@@ -32,6 +34,25 @@ DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PlaceSettings:
+  """Where an environment's sessions are played; by default in this process."""
+
+  containers: int = 0  # of the environment's image
+  image: str = ""  # "" is <containers.registry>/<folder of the environment>
+  options: Sequence[str] = ()  # key=value, that differ over there
+  worker: str = ""  # the address of one that runs already
+
+  def __post_init__(self) -> None:
+    if self.containers < 0:
+      raise ConfigError(f"place.containers={self.containers} must be 0 or more")
+    if self.containers and self.worker:
+      raise ConfigError(
+        f"place.containers={self.containers} and place.worker={self.worker!r} "
+        "name two places; set one of them"
+      )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvironmentSettings:
   """Where an environment's class is, and how it is made and demonstrated."""
 
@@ -39,6 +60,7 @@ class EnvironmentSettings:
   options: Mapping[str, Any]
   mistakes: Mapping[str, float]
   weight: float
+  place: PlaceSettings = PlaceSettings()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +70,7 @@ class Settings:
   seed: int
   mesh: Mapping[str, int]
   environments: Mapping[str, EnvironmentSettings]
+  containers: Mapping[str, ContainerSpec]  # of those that play in some
   model: ModelConfig
   episode: EpisodeLimits
   sampling: Sampling
@@ -78,10 +101,12 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
   cross.pop("refresh_every")
   checkpoint = config.checkpoint.to_dict()
   checkpoint.pop("resume_step")
+  environments = _environments(config)
   settings = Settings(
     seed=config.seed,
     mesh=config.mesh.to_dict(),
-    environments=_environments(config),
+    environments=environments,
+    containers=_containers(environments, config.containers.to_dict()),
     model=ModelConfig(
       vocab_size=config.tokenizer.vocab_size, **config.model.to_dict()
     ),
@@ -126,9 +151,36 @@ def _environments(
         "out of tasks.names to train without it"
       )
   return {
-    name: EnvironmentSettings(weight=weights[name], **known[name])
+    name: EnvironmentSettings(
+      weight=weights[name],
+      **{k: v for k, v in known[name].items() if k != "place"},
+      place=PlaceSettings(**known[name].get("place", {})),
+    )
     for name in config.tasks.names
   }
+
+
+def _containers(
+  environments: Mapping[str, EnvironmentSettings], common: Mapping[str, Any]
+) -> dict[str, ContainerSpec]:
+  """What each environment's containers are; those of one are all alike."""
+  limits = dict(common)
+  registry = limits.pop("registry")
+  return {
+    name: ContainerSpec(
+      image=s.place.image or f"{registry}/{_folder(s.target)}",
+      options={**s.options, **parse_options(s.place.options)},
+      **limits,
+    )
+    for name, s in environments.items()
+    if s.place.containers
+  }
+
+
+def _folder(target: str) -> str:
+  """`environments.dbbench:DBBench` has its Dockerfile in dbbench."""
+  words = target.partition(":")[0].split(".")
+  return words[min(1, len(words) - 1)]
 
 
 def _check_positive(config: ml_collections.ConfigDict) -> None:

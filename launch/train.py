@@ -26,6 +26,7 @@ from agentrl_jax.model.policy import Params, Policy, num_params
 from launch import demonstrations, results
 from launch.evaluation import EvaluationPlan, Evaluator
 from launch.interrupts import Interrupts, listen
+from launch.places import placed_environments
 from launch.reinforcement import STAGE as RL
 from launch.reinforcement import Reinforcement
 from launch.report.progress import StageProgress
@@ -63,7 +64,7 @@ def _train(
   CONSOLE.print(f"{run.root}: {', '.join(settings.task_ids)} on {_devices()}")
   policy = Policy(settings.model)
   with (
-    demonstrations.loaded_environments(settings.environments) as environments,
+    placed_environments(settings) as environments,
     listen() as interrupts,
     MetricsWriter(run.root) as metrics,
   ):

@@ -64,6 +64,13 @@ class ControllerThread:
     self._thread.start()
     self._outcome(self._begun, CALL_S, "the controller's loop to start")
 
+  @property
+  def loop(self) -> asyncio.AbstractEventLoop:
+    """The loop itself, for those who hand it calls from other loops."""
+    if self._loop is None:
+      self._raise_end()
+    return self._loop
+
   def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
     """Runs `work` in the loop and waits for what it returns or raises.
 
