@@ -20,6 +20,7 @@ from agentrl_jax.data.trajectory import Status
 from agentrl_jax.env.interface import Step
 
 SESSION_HEADER = "session_id"
+OK = 200
 FULL = 406  # the HTTP status of a worker that takes no more sessions
 # Ends that are not the policy's doing: whoever reads one raises.
 FAULTS = frozenset({Status.TASK_ERROR, Status.CANCELLED, Status.UNKNOWN})

@@ -4,6 +4,10 @@
     --environment environments.arithmetic.environment:Arithmetic \
     --option num_tasks=100 --split test --port 5021 --concurrency 32
 
+With `--controller http://host:5020/api` the controller reaches the worker at
+its own port; with `--controller grpc://host:5021` the worker dials the
+controller, and is asked over that stream.
+
 SIGTERM and Ctrl-C free every session and then end the process.
 """
 
@@ -20,7 +24,8 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from agentrl_jax.env.heartbeat import Controller
+from agentrl_jax.env import http_worker
+from agentrl_jax.env.heartbeat import Answer, Controller, HttpController
 from agentrl_jax.env.hosting import Host, HostLimits
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment, parse_options
@@ -32,6 +37,7 @@ _log = logging.getLogger(__name__)
 DEFAULT_PORT = 5021
 ANYWHERE = "0.0.0.0"
 MAX_LISTED_INDICES = 10_000  # a heartbeat carries them all, every 8 s
+GRPC = "grpc://"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +48,8 @@ class WorkerConfig:
   bind: str = "127.0.0.1"
   port: int = DEFAULT_PORT  # 0: any free one
   num_indices: int = MAX_LISTED_INDICES  # how many of the split are listed
-  controller: str | None = None  # http://host:5020/api
+  name: str | None = None  # the task's at the controller; the environment's
+  controller: str | None = None  # http://host:5020/api or grpc://host:5021
   address: str | None = None  # under which the controller reaches this worker
 
   def __post_init__(self) -> None:
@@ -67,46 +74,63 @@ async def serve(
     controller = None
     if config.controller is not None:
       http = await stack.enter_async_context(aiohttp.ClientSession())
-      controller = Controller(http, config.controller)
+      controller = _controller(http, config.controller)
     api = WorkerApi(
       Host(environment, limits),
       split=config.split,
       indices=indices,
-      controller=controller,
+      tell_cancelled=(
+        None if controller is None else controller.notice_cancelled
+      ),
     )
     runner = web.AppRunner(
-      api.application(), handle_signals=False, access_log=None
+      http_worker.application(api), handle_signals=False, access_log=None
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     port = await _listen(runner, config)
-    url = f"http://{config.bind}:{port}/api"
     if controller is not None:
-      reachable = (
-        socket.gethostname() if config.bind == ANYWHERE else config.bind
-      )
       announcement = {
-        "name": environment.name,
-        "address": config.address or f"http://{reachable}:{port}/api",
+        "name": config.name or environment.name,
+        "address": config.address or _address(config, port),
         "concurrency": limits.concurrency,
         "indices": list(indices),
       }
-      await stack.enter_async_context(_beating(controller, announcement))
-    yield url
+      await stack.enter_async_context(
+        _beating(controller, announcement, api.answer)
+      )
+    yield f"http://{config.bind}:{port}/api"
+
+
+def _controller(http: aiohttp.ClientSession, url: str) -> Controller:
+  """The way to the controller that its address asks for."""
+  if not url.startswith(GRPC):
+    return HttpController(http, url)
+  from agentrl_jax.env import grpc_worker  # grpcio is optional
+
+  return grpc_worker.StreamingController(url.removeprefix(GRPC).rstrip("/"))
+
+
+def _address(config: WorkerConfig, port: int) -> str:
+  """The URL under which others reach us, as far as we know."""
+  host = socket.gethostname() if config.bind == ANYWHERE else config.bind
+  return f"http://{host}:{port}/api"
 
 
 @contextlib.asynccontextmanager
 async def _beating(
-  controller: Controller, announcement: Mapping[str, Any]
+  controller: Controller, announcement: Mapping[str, Any], answer: Answer
 ) -> AsyncIterator[None]:
   heart = asyncio.create_task(
-    controller.keep_alive(announcement), name="heartbeat"
+    controller.keep_alive(announcement, answer), name="heartbeat"
   )
   try:
     yield
   finally:
     heart.cancel()
     await asyncio.wait([heart])
+    if not heart.cancelled():
+      heart.result()  # raises why it stopped
 
 
 async def _listen(runner: web.AppRunner, config: WorkerConfig) -> int:
@@ -159,7 +183,12 @@ def _parser() -> argparse.ArgumentParser:
     default=MAX_LISTED_INDICES,
     help="how many of the split's first indices are listed",
   )
-  add("--controller", metavar="URL", help="sends heartbeats to it")
+  add("--name", help="of the task at the controller; the environment's own")
+  add(
+    "--controller",
+    metavar="URL",
+    help="http://host:5020/api, which reaches us, or grpc://host:5021",
+  )
   add("--address", metavar="URL", help="where the controller reaches us")
   for limit in dataclasses.fields(HostLimits):
     add(
@@ -186,6 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
       bind=given.bind,
       port=given.port,
       num_indices=given.indices,
+      name=given.name,
       controller=given.controller,
       address=given.address,
     )

@@ -1,33 +1,48 @@
-"""AgentRL's worker protocol: from HTTP requests to the calls of a `Host`.
+"""AgentRL's worker protocol: from requests to the calls of a `Host`.
 
-What a session does is not its business. Requests may carry our `split` and
-`seed`; without them the worker's own split is meant, and the session's id
-seeds it. `describe` is ours: it says what there is without writing out a range.
+A request is an endpoint's name and a JSON body; how it came is for the
+transports to know (`http_worker`, `grpc_worker`), which answer from this one
+table. What a session does is not its business either. Requests may carry our
+`split` and `seed`; without them the worker's own split is meant, and the
+session's id seeds it. `describe` is ours: it says what there is without writing
+out a range.
 """
 
 import asyncio
 import collections
-import json
+import dataclasses
 import statistics
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
-
-from aiohttp import web
 
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env import wire
-from agentrl_jax.env.heartbeat import Controller
 from agentrl_jax.env.hosting import Host, HostFull, SessionRefused
 from agentrl_jax.env.interface import Step
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
-MAX_REQUEST_BYTES = 64 << 20
+# What is asked without changing anything: HTTP's GET; the others are POST.
+GETTERS = frozenset(
+  {"get_indices", "get_sessions", "worker_status", "describe"}
+)
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+  """What a transport sends back: HTTP's code, and a JSON body."""
+
+  code: int
+  body: Any
+  session: int | None = None  # that a start_sample has opened
+
+  @property
+  def is_ok(self) -> bool:
+    """Whether the request was played."""
+    return self.code == wire.OK
 
 
 class WorkerApi:
-  """The HTTP face of a `Host`."""
+  """What a worker can be asked, whoever asks."""
 
   def __init__(
     self,
@@ -35,80 +50,81 @@ class WorkerApi:
     *,
     split: str,
     indices: Sequence[int],
-    controller: Controller | None,
+    tell_cancelled: Callable[[int], Awaitable[None]] | None,
   ):
     self._host = host
     self._split = split
     self._indices = list(indices)  # what is listed; others may be asked for
-    self._controller = controller
+    self._tell_cancelled = tell_cancelled
     self._notices: set[asyncio.Task[None]] = set()
+    self._handlers: dict[str, Callable[[Any], Awaitable[Any]]] = {
+      "get_indices": self._get_indices,
+      "get_sessions": self._get_sessions,
+      "worker_status": self._worker_status,
+      "describe": self._describe,
+      "start_sample": self._start_sample,
+      "interact": self._interact,
+      "sample_status": self._sample_status,
+      "cancel": self._cancel,
+      "cancel_with_notice": self._cancel_with_notice,
+      "cancel_all": self._cancel_all,
+      "cancel_all_with_notice": self._cancel_all_with_notice,
+      "calculate_overall": self._calculate_overall,
+    }
 
-  def application(self) -> web.Application:
-    """The routes, ready to be run; shutting it down frees every session."""
-    application = web.Application(
-      middlewares=[_explain_errors], client_max_size=MAX_REQUEST_BYTES
-    )
-    application.add_routes(
-      [
-        web.get("/api/get_indices", self.get_indices),
-        web.get("/api/get_sessions", self.get_sessions),
-        web.get("/api/worker_status", self.worker_status),
-        web.get("/api/describe", self.describe),
-        web.post("/api/start_sample", self.start_sample),
-        web.post("/api/interact", self.interact),
-        web.post("/api/sample_status", self.sample_status),
-        web.post("/api/cancel", self.cancel),
-        web.post("/api/cancel_with_notice", self.cancel_with_notice),
-        web.post("/api/cancel_all", self.cancel_all),
-        web.post("/api/cancel_all_with_notice", self.cancel_all_with_notice),
-        web.post("/api/calculate_overall", self.calculate_overall),
-      ]
-    )
-    application.on_shutdown.append(self._shut_down)
-    return application
+  async def answer(self, endpoint: str, body: Any) -> Reply:
+    """Plays a request; errors are as AgentRL's clients expect them."""
+    handler = self._handlers.get(endpoint)
+    if handler is None:
+      return _refusal(404, ValueError(f"there is no endpoint {endpoint!r:.80}"))
+    try:
+      answer = await handler(body)
+    except HostFull as error:
+      return _refusal(wire.FULL, error)
+    except (SessionRefused, ConfigError, ValueError) as error:
+      return _refusal(400, error)
+    except EnvironmentFault as error:
+      return _refusal(500, error)
+    started = body["session_id"] if endpoint == "start_sample" else None
+    return Reply(wire.OK, answer, None if started is None else int(started))
 
-  async def get_indices(self, request: web.Request) -> web.Response:
+  async def shut_down(self) -> None:
+    """Frees every session, and says so where that was promised."""
+    await self._host.cancel_all()
+    await asyncio.gather(*self._notices)
+
+  async def _get_indices(self, body: Any) -> Any:
     """The indices of the worker's own split, as many as it lists."""
-    return web.json_response(self._indices)
+    return self._indices
 
-  async def get_sessions(self, request: web.Request) -> web.Response:
+  async def _get_sessions(self, body: Any) -> Any:
     """The index that each open session plays."""
-    tasks = self._host.tasks()
-    return web.json_response({str(id): t.index for id, t in tasks.items()})
+    return {str(id): task.index for id, task in self._host.tasks().items()}
 
-  async def worker_status(self, request: web.Request) -> web.Response:
+  async def _worker_status(self, body: Any) -> Any:
     """How many sessions there may be, and are."""
-    return web.json_response(
-      {
-        "concurrency": self._host.limits.concurrency,
-        "current": self._host.num_open,
-      }
-    )
+    return {
+      "concurrency": self._host.limits.concurrency,
+      "current": self._host.num_open,
+    }
 
-  async def describe(self, request: web.Request) -> web.Response:
-    """The environment's name, and the indices of `?split=`."""
-    split = request.query.get("split", self._split)
+  async def _describe(self, body: Any) -> Any:
+    """The environment's name, and the indices of `split`."""
+    split = str(_require_object(body or {}).get("split", self._split))
     environment = self._host.environment
     indices = wire.indices_to_json(environment.indices(split))
-    return web.json_response(
-      {"name": environment.name, "split": split, "indices": indices}
-    )
+    return {"name": environment.name, "split": split, "indices": indices}
 
-  async def start_sample(self, request: web.Request) -> web.Response:
+  async def _start_sample(self, body: Any) -> Any:
     """Opens a session and says what it first observes."""
-    body = await _read_body(request)
     id = _read_int(body, "session_id")
     task = self._read_task(body)
     seed = _read_int(body, "seed") if "seed" in body else id
     session, step = await self._host.start(id, task, seed=seed)
-    return web.json_response(
-      wire.step_to_json(step, session.tools),
-      headers={wire.SESSION_HEADER: str(id)},
-    )
+    return wire.step_to_json(step, session.tools)
 
-  async def interact(self, request: web.Request) -> web.Response:
+  async def _interact(self, body: Any) -> Any:
     """Plays an answer. An environment that breaks reports `task error`."""
-    body = await _read_body(request)
     id = _read_int(body, "session_id")
     answer = wire.answer_from_json(body.get("messages"))
     session = self._host.get(id)
@@ -119,47 +135,45 @@ class WorkerApi:
       report = wire.step_to_json(broken, ()) | {"error": str(fault)}
     else:
       report = wire.step_to_json(step, session.tools)
-    return web.json_response({"session_id": id, "env_out": report})
+    return {"session_id": id, "env_out": report}
 
-  async def sample_status(self, request: web.Request) -> web.Response:
+  async def _sample_status(self, body: Any) -> Any:
     """Which task a session plays, and how it stands."""
-    id = _read_int(await _read_body(request), "session_id")
+    id = _read_int(body, "session_id")
     session = self._host.get(id)
-    return web.json_response(
-      {
-        "session_id": id,
-        "index": session.task.index,
-        "status": session.status.value,
-      }
-    )
+    return {
+      "session_id": id,
+      "index": session.task.index,
+      "status": session.status.value,
+    }
 
-  async def cancel(self, request: web.Request) -> web.Response:
+  async def _cancel(self, body: Any) -> Any:
     """Frees a session, and answers when it is free."""
-    id = _read_int(await _read_body(request), "session_id")
+    id = _read_int(body, "session_id")
     self._host.get(id)
     await self._host.cancel(id)
-    return web.json_response({"session_id": id})
+    return {"session_id": id}
 
-  async def cancel_with_notice(self, request: web.Request) -> web.Response:
+  async def _cancel_with_notice(self, body: Any) -> Any:
     """Answers at once, and tells the controller when the session is free."""
-    id = _read_int(await _read_body(request), "session_id")
+    id = _read_int(body, "session_id")
     self._host.get(id)
     self._cancel_later([id])
-    return web.json_response({"session_id": id})
+    return {"session_id": id}
 
-  async def cancel_all(self, request: web.Request) -> web.Response:
+  async def _cancel_all(self, body: Any) -> Any:
     """Frees every session, and answers when all are free."""
     await self._host.cancel_all()
-    return web.json_response({})
+    return {}
 
-  async def cancel_all_with_notice(self, request: web.Request) -> web.Response:
+  async def _cancel_all_with_notice(self, body: Any) -> Any:
     """Answers at once, and tells the controller of each freed session."""
     self._cancel_later(list(self._host.tasks()))
-    return web.json_response({})
+    return {}
 
-  async def calculate_overall(self, request: web.Request) -> web.Response:
+  async def _calculate_overall(self, body: Any) -> Any:
     """The mean reward and the count of each status among `results`."""
-    results = (await _read_body(request)).get("results")
+    results = _require_object(body).get("results")
     if not isinstance(results, list):
       raise ValueError("results must be a list of {status, reward}")
     try:
@@ -169,15 +183,13 @@ class WorkerApi:
       raise ValueError(
         f"each result needs a status and a reward: {error!r}"
       ) from error
-    return web.json_response(
-      {
-        "total": len(results),
-        "reward": statistics.fmean(rewards) if rewards else 0.0,
-        "statuses": statuses,
-      }
-    )
+    return {
+      "total": len(results),
+      "reward": statistics.fmean(rewards) if rewards else 0.0,
+      "statuses": statuses,
+    }
 
-  def _read_task(self, body: dict[str, Any]) -> Task:
+  def _read_task(self, body: Mapping[str, Any]) -> Task:
     """The task to start, which must be one of the environment's."""
     environment = self._host.environment
     if body.get("custom_task") is not None:
@@ -201,42 +213,22 @@ class WorkerApi:
 
   async def _cancel_and_tell(self, id: int) -> None:
     await self._host.cancel(id)
-    if self._controller is not None:
-      await self._controller.notice_cancelled(id)
-
-  async def _shut_down(self, application: web.Application) -> None:
-    await self._host.cancel_all()
-    await asyncio.gather(*self._notices)
+    if self._tell_cancelled is not None:
+      await self._tell_cancelled(id)
 
 
-@web.middleware
-async def _explain_errors(
-  request: web.Request, handler: Handler
-) -> web.StreamResponse:
-  """Errors as AgentRL's clients expect them: a status and a `detail`."""
-  try:
-    return await handler(request)
-  except HostFull as error:
-    return _refusal(wire.FULL, error)
-  except (SessionRefused, ConfigError, ValueError) as error:
-    return _refusal(400, error)
-  except EnvironmentFault as error:
-    return _refusal(500, error)
+def _refusal(code: int, error: Exception) -> Reply:
+  return Reply(code, {"detail": str(error)})
 
 
-def _refusal(status: int, error: Exception) -> web.Response:
-  return web.json_response({"detail": str(error)}, status=status)
-
-
-async def _read_body(request: web.Request) -> dict[str, Any]:
-  body = json.loads(await request.read())
+def _require_object(body: Any) -> Mapping[str, Any]:
   if not isinstance(body, dict):
     raise ValueError(f"the body must be a JSON object, not {type(body)}")
   return body
 
 
-def _read_int(body: dict[str, Any], key: str) -> int:
-  value = body.get(key)
+def _read_int(body: Any, key: str) -> int:
+  value = _require_object(body).get(key)
   if isinstance(value, bool) or not isinstance(value, int | str):
     raise ValueError(f"{key} must be an integer, found {value!r:.80}")
   return int(value)

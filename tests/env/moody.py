@@ -20,6 +20,7 @@ class Moody(Environment):
   def __init__(self):
     self.num_open = 0
     self.seeds = []
+    self.release = asyncio.Event()  # ends whatever hangs in a step
 
   def indices(self, split):
     if split not in ("train", "test"):
@@ -34,7 +35,7 @@ class Moody(Environment):
     self.seeds.append(seed)
     entered_in = asyncio.current_task()
     try:
-      yield _Mood(task.index)
+      yield _Mood(task.index, self.release)
     finally:
       assert asyncio.current_task() is entered_in
       self.num_open -= 1
@@ -45,8 +46,9 @@ class Moody(Environment):
 class _Mood(Session):
   tools = (SAY,)
 
-  def __init__(self, index):
+  def __init__(self, index, release):
     self._index = index
+    self._release = release
 
   async def reset(self):
     if self._index == 4:
@@ -61,7 +63,7 @@ class _Mood(Session):
       case "fault":
         raise EnvironmentFault("the container is gone")
       case "hang":
-        await asyncio.Event().wait()
+        await self._release.wait()
       case "give up":
         return Step((), status=Status.CANCELLED)
       case "end":

@@ -1,0 +1,205 @@
+"""The envelopes of AgentRL's gRPC stream, field for field as it numbers them.
+
+A worker dials its controller and both send envelopes over the one stream: the
+worker its heartbeats and notices, the controller its requests, and whoever was
+asked a response with the request's id. What a request means is no business of
+this file, only how it is written.
+
+The messages are declared here, in a pool of their own, so that AgentRL's
+generated code may be loaded beside them, under any protobuf from 5 on. Names
+do not travel: the method's path, the numbers and the types are AgentRL's.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agentrl_jax.errors import ConfigError
+
+try:
+  import grpc.aio  # type: ignore[import-untyped]
+  from google.protobuf import (  # type: ignore[import-untyped]
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+  )
+except ImportError as missing:
+  raise ConfigError(
+    f"gRPC needs the package {missing.name!r}, which is not installed: "
+    "pip install 'agentrl_jax[grpc]', or use an http:// address"
+  ) from missing
+
+SERVICE = "agentbench.Controller"
+METHOD = "WorkerStream"
+MAX_ENVELOPE_BYTES = 100 << 20
+SIZES = (
+  ("grpc.max_send_message_length", MAX_ENVELOPE_BYTES),
+  ("grpc.max_receive_message_length", MAX_ENVELOPE_BYTES),
+)
+
+HEARTBEAT, REQUEST, RESPONSE = 0, 1, 2  # the type of an envelope
+
+# message -> field -> (number, type); a type of ours is named, a list is [type],
+# and fields marked "body" exclude each other.
+_MESSAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+  "Timestamp": {"seconds": (1, "int64"), "nanos": (2, "int32")},
+  "TaskIndex": {
+    "int_value": (1, "int64", "value"),
+    "string_value": (2, "string", "value"),
+  },
+  "Heartbeat": {
+    "id": (1, "string"),
+    "name": (2, "string"),
+    "concurrency": (3, "uint32"),
+    "indices": (4, ["TaskIndex"]),
+  },
+  "CancelNotice": {"session_id": (1, "int64")},
+  "WorkerRequest": {
+    "method": (1, "string"),
+    "endpoint": (2, "string"),
+    "json": (3, "bytes"),
+  },
+  "WorkerResponse": {
+    "code": (1, "int32"),
+    "message": (2, "string"),
+    "json": (3, "bytes"),
+  },
+  "Envelope": {
+    "id": (1, "string"),
+    "type": (2, "int32"),  # an enum of theirs, which is written alike
+    "timestamp": (3, "Timestamp"),
+    "heartbeat": (101, "Heartbeat", "body"),
+    "cancel_notice": (111, "CancelNotice", "body"),
+    "response": (121, "WorkerResponse", "body"),
+    "request": (211, "WorkerRequest", "body"),
+  },
+}
+
+
+def _declare() -> Any:
+  """The class of each message."""
+  file = descriptor_pb2.FileDescriptorProto(
+    name="agentrl_jax/worker_stream.proto", package="agentrl_jax"
+  )
+  for name, fields in _MESSAGES.items():
+    message = file.message_type.add(name=name)
+    for field, (number, kind, *group) in fields.items():
+      _add_field(message, field, number, kind, group)
+  pool = descriptor_pool.DescriptorPool()
+  pool.AddSerializedFile(file.SerializeToString())
+  return {
+    name: message_factory.GetMessageClass(
+      pool.FindMessageTypeByName(f"agentrl_jax.{name}")
+    )
+    for name in _MESSAGES
+  }
+
+
+def _add_field(
+  message: Any, name: str, number: int, kind: Any, group: Sequence[str]
+) -> None:
+  Field = descriptor_pb2.FieldDescriptorProto
+  field = message.field.add(
+    name=name, number=number, label=Field.LABEL_OPTIONAL
+  )
+  if isinstance(kind, list):
+    field.label, kind = Field.LABEL_REPEATED, kind[0]
+  if kind in _MESSAGES:
+    field.type, field.type_name = Field.TYPE_MESSAGE, f".agentrl_jax.{kind}"
+  else:
+    field.type = getattr(Field, f"TYPE_{kind.upper()}")
+  if group:
+    if not message.oneof_decl:
+      message.oneof_decl.add(name=group[0])
+    field.oneof_index = 0
+
+
+_CLASSES = _declare()
+Envelope: Any = _CLASSES["Envelope"]
+
+
+def heartbeat(worker: str, announcement: Mapping[str, Any]) -> Any:
+  """A worker's name, places and indices; `worker` is its id for life."""
+  envelope = _envelope(HEARTBEAT)
+  body = envelope.heartbeat
+  body.id, body.name = worker, announcement["name"]
+  body.concurrency = announcement["concurrency"]
+  for index in announcement["indices"]:
+    if isinstance(index, int):
+      body.indices.add(int_value=index)
+    else:
+      body.indices.add(string_value=index)
+  return envelope
+
+
+def announcement_of(envelope: Any) -> dict[str, Any]:
+  """Reads a heartbeat; its address tells the worker by its id."""
+  body = envelope.heartbeat
+  return {
+    "name": body.name,
+    "address": f"grpc://{body.id}",
+    "concurrency": body.concurrency,
+    "indices": [getattr(i, i.WhichOneof("value")) for i in body.indices],
+  }
+
+
+def cancel_notice(session: int) -> Any:
+  """Says that a session, cancelled with notice, is free."""
+  envelope = _envelope(REQUEST)
+  envelope.cancel_notice.session_id = session
+  return envelope
+
+
+def request(method: str, endpoint: str, body: Any) -> Any:
+  """A call of the worker's API; no body is None."""
+  envelope = _envelope(REQUEST)
+  envelope.request.method, envelope.request.endpoint = method, endpoint
+  if body is not None:
+    envelope.request.json = json.dumps(body).encode()
+  return envelope
+
+
+def response(to: str, code: int, body: Any, *, message: str = "") -> Any:
+  """What came of the request with the id `to`; `code` is HTTP's."""
+  envelope = _envelope(RESPONSE, to)
+  envelope.response.code, envelope.response.message = code, message
+  if body is not None:
+    envelope.response.json = json.dumps(body).encode()
+  return envelope
+
+
+def _envelope(type: int, id: str | None = None) -> Any:
+  envelope = Envelope(id=id or str(uuid.uuid4()), type=type)
+  now_ns = time.time_ns()
+  envelope.timestamp.seconds, envelope.timestamp.nanos = divmod(now_ns, 10**9)
+  return envelope
+
+
+def dial(channel: Any) -> Any:
+  """Opens the stream from the worker's side."""
+  return channel.stream_stream(
+    f"/{SERVICE}/{METHOD}",
+    request_serializer=Envelope.SerializeToString,
+    response_deserializer=Envelope.FromString,
+  )()
+
+
+def channel(address: str) -> Any:
+  """An unencrypted channel to `host:port`."""
+  return grpc.aio.insecure_channel(address, options=SIZES)
+
+
+def service(serve_stream: Callable[..., Any]) -> Any:
+  """What a server answers the method with: a coroutine per stream."""
+  return grpc.method_handlers_generic_handler(
+    SERVICE,
+    {
+      METHOD: grpc.stream_stream_rpc_method_handler(
+        serve_stream,
+        request_deserializer=Envelope.FromString,
+        response_serializer=Envelope.SerializeToString,
+      )
+    },
+  )

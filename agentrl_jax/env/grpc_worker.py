@@ -1,0 +1,194 @@
+"""How a worker dials its controller, and is asked over the stream it opened.
+
+Nobody has to reach the worker, so it may stand behind any NAT. Many requests
+are played at once on the one stream. When it breaks, sessions go on and the
+worker dials again, says who it is, and sends what may not have arrived:
+
+  - responses that were finished meanwhile, or sent within `RESEND_S` of the
+    break: a controller knows its requests by their ids, and drops what it has;
+  - cancel notices that the controller has not acknowledged.
+
+A request that was lost on its way to us is for the controller's deadline.
+"""
+
+import asyncio
+import collections
+import json
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc.aio  # type: ignore[import-untyped]
+
+from agentrl_jax.env import grpc_wire
+from agentrl_jax.env.heartbeat import PERIOD_S, Answer, Controller
+from agentrl_jax.env.worker_api import Reply
+
+_log = logging.getLogger(__name__)
+
+PAUSE_S = 1.0  # before the controller is dialled again
+CONNECT_S = 20.0  # for it to take the call
+RESEND_S = 30.0  # a break is noticed sooner than this, if data flows
+MAX_WAITING = 4096  # envelopes that wait for the stream; then requests wait
+
+
+class StreamingController(Controller):
+  """The controller's side that a worker talks to, reached by gRPC."""
+
+  def __init__(self, address: str):
+    self._address = address
+    self._id = str(uuid.uuid4())  # the worker's, for life
+    self._waiting: asyncio.Queue[Any] = asyncio.Queue(maxsize=MAX_WAITING)
+    self._notices: dict[str, Any] = {}  # sent and not yet acknowledged
+    self._sent: collections.deque[tuple[float, Any]] = collections.deque()
+    self._requests: set[asyncio.Task[None]] = set()
+
+  async def keep_alive(
+    self, announcement: Mapping[str, Any], answer: Answer
+  ) -> None:
+    """Dials, beats and answers until cancelled; dials again after a break.
+
+    Cancelling it hangs up and drops the requests that are being played; their
+    sessions are for their host to free.
+    """
+    was_heard = True
+    try:
+      while True:
+        is_heard = await self._converse(announcement, answer)
+        if was_heard and not is_heard:
+          _log.warning("controller grpc://%s is away", self._address)
+        was_heard = is_heard
+        await asyncio.sleep(PAUSE_S)
+    finally:
+      for request in self._requests:
+        request.cancel()
+      await asyncio.gather(*self._requests, return_exceptions=True)
+
+  async def notice_cancelled(self, session: int) -> None:
+    """Tells, as soon as it can, that a session has been freed."""
+    try:
+      self._waiting.put_nowait(grpc_wire.cancel_notice(session))
+    except asyncio.QueueFull:  # it will see so when it next asks what is open
+      _log.warning("the controller is not told that %d is free", session)
+
+  async def _converse(
+    self, announcement: Mapping[str, Any], answer: Answer
+  ) -> bool:
+    """One stream, from dialling to its break; whether there was one at all."""
+    async with grpc_wire.channel(self._address) as channel:
+      stream = grpc_wire.dial(channel)
+      try:
+        async with asyncio.timeout(CONNECT_S):
+          await stream.wait_for_connection()
+      except (grpc.RpcError, TimeoutError) as error:
+        _log.info("dialling grpc://%s failed: %s", self._address, error)
+        return False
+      _log.info("connected to controller grpc://%s", self._address)
+      await self._run(stream, announcement, answer)
+      return True
+
+  async def _run(
+    self, stream: Any, announcement: Mapping[str, Any], answer: Answer
+  ) -> None:
+    """Reads and writes until either fails or the controller hangs up."""
+    write_lock = asyncio.Lock()  # a stream takes one envelope at a time
+
+    async def write(envelope: Any) -> None:
+      async with write_lock:
+        await stream.write(envelope)
+
+    halves = [
+      asyncio.create_task(self._listen(stream, answer), name="listen"),
+      asyncio.create_task(self._speak(write, announcement), name="speak"),
+      asyncio.create_task(self._beat(write, announcement), name="beat"),
+    ]
+    try:
+      await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+      for half in halves:
+        half.cancel()
+      ends = await asyncio.gather(*halves, return_exceptions=True)
+      stream.cancel()
+    reasons = [e for e in ends if isinstance(e, Exception)]
+    _log.warning(
+      "the stream to grpc://%s broke: %s",
+      self._address,
+      _brief(reasons[0]) if reasons else "the controller hung up",
+    )
+    for reason in reasons:
+      if not isinstance(reason, grpc.RpcError | asyncio.InvalidStateError):
+        raise reason
+
+  async def _beat(
+    self,
+    write: Callable[[Any], Awaitable[None]],
+    announcement: Mapping[str, Any],
+  ) -> None:
+    while True:
+      await asyncio.sleep(PERIOD_S)
+      await write(grpc_wire.heartbeat(self._id, announcement))
+
+  async def _speak(
+    self,
+    write: Callable[[Any], Awaitable[None]],
+    announcement: Mapping[str, Any],
+  ) -> None:
+    """Says who we are, what may have been lost, and then what comes up."""
+    await write(grpc_wire.heartbeat(self._id, announcement))
+    for envelope in [*self._recent(), *self._notices.values()]:
+      await write(envelope)
+    while True:
+      envelope = await self._waiting.get()
+      self._remember(envelope)
+      await write(envelope)
+
+  def _remember(self, envelope: Any) -> None:
+    """Keeps what is about to be sent, in case it does not arrive."""
+    if envelope.type == grpc_wire.RESPONSE:
+      self._sent.append((time.monotonic(), envelope))
+      self._recent()
+    else:
+      self._notices[envelope.id] = envelope
+
+  def _recent(self) -> list[Any]:
+    """The responses of the last `RESEND_S`; older ones are let go."""
+    oldest = time.monotonic() - RESEND_S
+    while self._sent and self._sent[0][0] < oldest:
+      self._sent.popleft()
+    return [envelope for _, envelope in self._sent]
+
+  async def _listen(self, stream: Any, answer: Answer) -> None:
+    async for envelope in stream:
+      if envelope.type == grpc_wire.RESPONSE:
+        self._notices.pop(envelope.id, None)
+      elif envelope.WhichOneof("body") == "request":
+        request = asyncio.create_task(self._play(envelope, answer))
+        self._requests.add(request)
+        request.add_done_callback(self._finish)
+
+  def _finish(self, request: asyncio.Task[None]) -> None:
+    self._requests.discard(request)
+    if not request.cancelled() and (error := request.exception()) is not None:
+      _log.error("answering a request failed", exc_info=error)
+
+  async def _play(self, envelope: Any, answer: Answer) -> None:
+    """Answers a request, on whichever stream there is when it is done."""
+    endpoint = envelope.request.endpoint.strip("/")
+    try:
+      body = json.loads(envelope.request.json or b"null")
+    except ValueError as error:
+      reply = Reply(400, {"detail": f"the body is no JSON: {error}"})
+    else:
+      reply = await answer(endpoint, body)
+    message = "" if reply.is_ok else reply.body["detail"]
+    await self._waiting.put(
+      grpc_wire.response(envelope.id, reply.code, reply.body, message=message)
+    )
+
+
+def _brief(error: Exception) -> str:
+  if isinstance(error, grpc.aio.AioRpcError):
+    return f"{error.code().name}: {error.details()}"
+  return repr(error)
