@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 
 from environments.webshop.product import Product
-from environments.webshop.search import SearchIndex
+from environments.webshop.search import SearchIndex, index_of
 
 MAX_RESULTS = 50
 
@@ -37,4 +37,4 @@ class Catalogue:
 
   @functools.cached_property
   def _index(self) -> SearchIndex:
-    return SearchIndex([product.indexed_text for product in self.products])
+    return index_of([product.indexed_text for product in self.products])
