@@ -1,15 +1,21 @@
 """Every benchmark in turn, each in a process of its own.
 
-  python -m bench.run [losses parity rollout_engine admission]
+  python -m bench.run [losses parity rollout_engine admission environments]
 
-One JSON object per benchmark, with the work that it did. Quote the ratios: the
+Each says which work it did. Quote the ratios: the
 peers ran in the same minutes, and absolute times are those of this machine.
 """
 
 import subprocess
 import sys
 
-BENCHMARKS = ("losses", "parity", "rollout_engine", "admission")
+BENCHMARKS = (
+  "losses",
+  "parity",
+  "rollout_engine",
+  "admission",
+  "environments",
+)
 DEADLINE_S = 1800
 
 

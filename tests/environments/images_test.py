@@ -21,15 +21,17 @@ class ImagesTest(unittest.IsolatedAsyncioTestCase):
     cls.docker = connect_or_skip(cls)
 
   async def test_dbbench_on_mariadb(self):
-    await self.plays_as_here("dbbench", "environments.dbbench:DBBench")
+    await self.plays_as_here(
+      "dbbench", "environments.dbbench:DBBench", engine="mariadb"
+    )
 
   async def test_webshop(self):
     await self.plays_as_here("webshop", "environments.webshop:WebShop")
 
-  async def plays_as_here(self, name, target):
+  async def plays_as_here(self, name, target, **options):
     image = build_or_skip(self.docker, name)
     here = load_environment(target)
-    spec = ContainerSpec(image=image, start_s=START_S)
+    spec = ContainerSpec(image=image, options=options, start_s=START_S)
     async with container_worker(self.docker, spec) as there:
       self.assertEqual(there.name, here.name)
       for split in ("train", "test"):

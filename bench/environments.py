@@ -1,0 +1,241 @@
+"""How fast environments are played, in this process and in containers.
+
+  python -m bench.environments                     # all that are embedded
+  python -m bench.environments dbbench --place embedded contained
+  python -m bench.environments --flat 10000        # does memory grow?
+
+Error-free experts play tasks that were never seen before, so a session counts
+what a session costs: making its task, opening it, every step, and freeing it.
+Each row is a process of its own. `embedded` rows are per second of processor
+time, which is what one core gives; `contained` rows are per second of the
+clock, with everything on this machine: engine, worker and players. Memory is
+what so many open sessions add to the process, or to its containers, each.
+`bar` is what the project asks of an embedded engine, and the last column how
+far above it this is.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from agentrl_jax.env import engine as engines
+from agentrl_jax.env.containers import (
+  ContainerSpec,
+  container_worker,
+)
+from agentrl_jax.env.interface import Environment
+from agentrl_jax.env.loading import load_environment
+from bench.episodes import (
+  Meter,
+  memory_per_session,
+  quantiles_ms,
+  resident_kib,
+)
+
+CONCURRENCY = (1, 16, 128)
+DEADLINE_S = 900  # of a row
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+  """An environment, its two engines, and what is asked of the embedded one."""
+
+  target: str
+  embedded: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  contained: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  image: bool = True  # contained in its own image; else by its own engine
+  bar: tuple[str, float] | None = None
+
+
+SUBJECTS = {
+  "alfworld": Subject(
+    "environments.alfworld:ALFWorld",
+    contained={"engine": "textworld"},
+    bar=("steps", 5000),
+  ),
+  "dbbench": Subject(
+    "environments.dbbench:DBBench",
+    contained={"engine": "mariadb"},
+    bar=("sessions", 400),
+  ),
+  "knowledgegraph": Subject(
+    "environments.knowledgegraph:KnowledgeGraph", bar=("steps", 2000)
+  ),
+  "os_interaction": Subject(
+    "environments.os_interaction:OSInteraction",
+    embedded={"engine": "sandbox"},
+    contained={"engine": "docker"},
+    image=False,
+  ),
+  "webshop": Subject("environments.webshop:WebShop"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """What one process measured."""
+
+  name: str
+  place: str
+  concurrency: int
+  sessions: float  # per second, of the processor or of the clock
+  steps: float
+  start_ms: tuple[float, float]  # to the first observation: median, p99
+  step_ms: tuple[float, float]
+  session_kib: float
+
+
+async def measure(
+  name: str, place: str, concurrency: int, seconds: float
+) -> Row:
+  """One row, after a warm-up of one session per player."""
+  subject = SUBJECTS[name]
+  async with _environment(subject, name, place, concurrency) as environment:
+    players = load_environment(subject.target, subject.embedded)
+    meter = Meter(environment, players)
+    await asyncio.gather(*(meter.play() for _ in range(min(concurrency, 16))))
+    memory = await memory_per_session(environment, players, place, concurrency)
+    meter.starts_s, meter.steps_s, meter.num_sessions = [], [], 0
+    clock = time.process_time if place == "embedded" else time.monotonic
+    begun = clock()
+    when = time.monotonic() + seconds
+    await asyncio.gather(*(meter.play_until(when) for _ in range(concurrency)))
+    taken = clock() - begun
+    await players.close()
+  return Row(
+    name,
+    place,
+    concurrency,
+    meter.num_sessions / taken,
+    len(meter.steps_s) / taken,
+    quantiles_ms(meter.starts_s),
+    quantiles_ms(meter.steps_s),
+    memory,
+  )
+
+
+async def measure_growth(name: str, num_sessions: int) -> str:
+  """Resident memory along so many embedded sessions, in tenths."""
+  subject = SUBJECTS[name]
+  environment = load_environment(subject.target, subject.embedded)
+  meter = Meter(environment, environment)
+  found = []
+  for _ in range(10):
+    for _ in range(num_sessions // 10):
+      await meter.play()
+    gc.collect()
+    found.append(resident_kib() / 1024)
+  await environment.close()
+  return f"{name}: " + " ".join(f"{mib:.1f}" for mib in found) + " MiB"
+
+
+@contextlib.asynccontextmanager
+async def _environment(
+  subject: Subject, name: str, place: str, concurrency: int
+) -> AsyncIterator[Environment]:
+  if place == "contained" and subject.image:
+    spec = ContainerSpec(
+      image=f"agentrl_jax/{name}",
+      options=subject.contained,
+      concurrency=concurrency,
+      memory_mb=4096,
+      pids=2048,
+      cpus=2.0,
+      start_s=120,
+    )
+    with engines.connect() as engine:
+      async with container_worker(engine, spec) as environment:
+        yield environment
+    return
+  options = subject.embedded if place == "embedded" else subject.contained
+  environment = load_environment(subject.target, options)
+  try:
+    yield environment
+  finally:
+    await environment.close()
+
+
+def _rows(args: argparse.Namespace) -> Iterator[Row]:
+  for name in args.environment or SUBJECTS:
+    for place in args.place:
+      for concurrency in args.concurrency:
+        words = ["--row", name, place, str(concurrency)]
+        done = subprocess.run(
+          [sys.executable, "-m", __spec__.name, *words]
+          + [f"--seconds={args.seconds}"],
+          stdout=subprocess.PIPE,
+          check=True,
+          timeout=DEADLINE_S,
+        )
+        body = json.loads(done.stdout)
+        yield Row(**{k: _tupled(v) for k, v in body.items()})
+
+
+def _tupled(value: Any) -> Any:
+  return tuple(value) if isinstance(value, list) else value
+
+
+def _show(rows: Iterator[Row]) -> None:
+  titles = ("environment", "place", "at once", "sessions/s", "steps/s")
+  titles += ("start ms, p99", "step ms, p99", "KiB/session", "bar", "x bar")
+  table = Table(*titles)
+  for row in rows:
+    table.add_row(
+      row.name,
+      row.place,
+      str(row.concurrency),
+      f"{row.sessions:,.1f}",
+      f"{row.steps:,.0f}",
+      "{:.2f}, {:.2f}".format(*row.start_ms),
+      "{:.3f}, {:.3f}".format(*row.step_ms),
+      f"{row.session_kib:,.0f}",
+      *_bar(row),
+    )
+  Console(width=150).print(table)
+
+
+def _bar(row: Row) -> tuple[str, str]:
+  bar = SUBJECTS[row.name].bar
+  if bar is None or row.place != "embedded":
+    return "", ""
+  what, least = bar
+  return f"{least:,.0f} {what}/s", f"{getattr(row, what) / least:.2f}"
+
+
+def main() -> None:
+  """The command line; `--row` is for this program alone."""
+  parser = argparse.ArgumentParser(
+    prog="python -m bench.environments", description=__doc__.partition("\n")[0]
+  )
+  add = parser.add_argument
+  add("environment", nargs="*", help=f"of {', '.join(SUBJECTS)}; all if none")
+  add("--place", nargs="+", default=["embedded"], metavar="PLACE")
+  add("--concurrency", nargs="+", type=int, default=CONCURRENCY)
+  add("--seconds", type=float, default=5.0, help="per row")
+  add("--flat", type=int, metavar="SESSIONS", help="memory along so many")
+  add("--row", nargs=3, help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  if args.row:
+    name, place, concurrency = args.row
+    row = asyncio.run(measure(name, place, int(concurrency), args.seconds))
+    json.dump(dataclasses.asdict(row), sys.stdout)
+  elif args.flat:
+    for name in args.environment or SUBJECTS:
+      print(asyncio.run(measure_growth(name, args.flat)))  # noqa: T201
+  else:
+    _show(_rows(args))
+
+
+if __name__ == "__main__":
+  main()
