@@ -19,12 +19,8 @@ from agentrl_jax.data.messages import Message, Tool
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.interface import Environment, Session, Step
-from agentrl_jax.env.worker_client import (
-  ClientDeadlines,
-  WorkerClient,
-  WorkerFull,
-  WorkerRefusal,
-)
+from agentrl_jax.env.link import WorkerFull, WorkerRefusal
+from agentrl_jax.env.worker_client import ClientDeadlines, WorkerClient
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 _log = logging.getLogger(__name__)

@@ -13,6 +13,7 @@ import aiohttp
 from agentrl_jax.data.messages import Message, Tool, message_to_json
 from agentrl_jax.env import wire
 from agentrl_jax.env.interface import Step
+from agentrl_jax.env.link import HttpLink
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 
@@ -31,22 +32,14 @@ class ClientDeadlines:
         raise ConfigError(f"{name}={value} must be more than 0")
 
 
-class WorkerFull(EnvironmentFault):
-  """The worker takes no more sessions now; try again later."""
-
-
-class WorkerRefusal(EnvironmentFault):
-  """The worker understood and said no: HTTP 4xx, with its reason."""
-
-
 class WorkerClient:
   """One worker's API, over a connection pool that the caller owns."""
 
   def __init__(
     self, http: aiohttp.ClientSession, url: str, deadlines: ClientDeadlines
   ):
-    self.url = url.rstrip("/")
-    self._http = http
+    self._link = HttpLink(http, url)
+    self.url = self._link.url
     self._deadlines = deadlines
 
   async def describe(self, split: str) -> tuple[str, Sequence[int]]:
@@ -111,38 +104,14 @@ class WorkerClient:
     await self._post("cancel", {"session_id": session}, self._deadlines.ask_s)
 
   async def _get(self, path: str, **query: str) -> Any:
-    return await self._ask("GET", path, self._deadlines.ask_s, params=query)
+    return await self._link.ask(
+      "GET", path, query, deadline_s=self._deadlines.ask_s
+    )
 
   async def _post(
     self, path: str, request: Mapping[str, Any], deadline_s: float
   ) -> Any:
-    return await self._ask("POST", path, deadline_s, json=request)
-
-  async def _ask(
-    self, method: str, path: str, deadline_s: float, **request: Any
-  ) -> Any:
-    if self._http.closed:
-      raise EnvironmentFault(f"worker {self.url} has been given up")
-    timeout = aiohttp.ClientTimeout(total=deadline_s)
-    try:
-      async with self._http.request(
-        method, f"{self.url}/{path}", timeout=timeout, **request
-      ) as response:
-        if response.ok:
-          return await response.json(content_type=None)
-        detail = (await response.text())[:1000]
-    except TimeoutError as error:
-      raise EnvironmentFault(
-        f"worker {self.url} has not answered {path} within {deadline_s:g} s; "
-        "see whether it is alive, and what its environment waits for"
-      ) from error
-    except (aiohttp.ClientError, ValueError) as error:
-      raise EnvironmentFault(
-        f"worker {self.url} cannot be asked for {path}: {error!r}"
-      ) from error
-    raise _refusal(response.status)(
-      f"worker {self.url} answers {path} with HTTP {response.status}: {detail}"
-    )
+    return await self._link.ask("POST", path, request, deadline_s=deadline_s)
 
   def _reading(self, path: str, body: Any) -> "_Reading":
     return _Reading(f"worker {self.url} answers {path} with {body!r:.300}")
@@ -162,9 +131,3 @@ class _Reading:
       raise EnvironmentFault(
         f"{self._what}, which is not AgentRL's protocol"
       ) from error
-
-
-def _refusal(status: int) -> type[EnvironmentFault]:
-  if status == wire.FULL:
-    return WorkerFull
-  return WorkerRefusal if 400 <= status < 500 else EnvironmentFault

@@ -8,8 +8,9 @@ from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env import remote
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.hosting import HostLimits
+from agentrl_jax.env.link import WorkerRefusal
 from agentrl_jax.env.worker import WorkerConfig, serve
-from agentrl_jax.env.worker_client import ClientDeadlines, WorkerRefusal
+from agentrl_jax.env.worker_client import ClientDeadlines
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.arithmetic.environment import Arithmetic
 from tests.env.moody import SAY, Moody

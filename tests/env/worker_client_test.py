@@ -7,12 +7,8 @@ from aiohttp import web
 
 from agentrl_jax.data.messages import Message
 from agentrl_jax.data.trajectory import Status
-from agentrl_jax.env.worker_client import (
-  ClientDeadlines,
-  WorkerClient,
-  WorkerFull,
-  WorkerRefusal,
-)
+from agentrl_jax.env.link import WorkerFull, WorkerRefusal
+from agentrl_jax.env.worker_client import ClientDeadlines, WorkerClient
 from agentrl_jax.errors import EnvironmentFault
 
 
