@@ -1,0 +1,3 @@
+from environments.bfcl.environment import BFCL
+
+__all__ = ["BFCL"]

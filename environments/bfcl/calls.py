@@ -1,0 +1,63 @@
+"""Calls as BFCL's gold has them, Python source, and as a policy makes them.
+
+Source is parsed, never evaluated: a call of a name with literal arguments is
+all that there may be.
+"""
+
+import ast
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from agentrl_jax.data.messages import ToolCall
+from agentrl_jax.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+  """A function's name and what it is given."""
+
+  name: str
+  positional: tuple[Any, ...]
+  named: Mapping[str, Any]
+
+
+def parse_source(source: str) -> Call:
+  """Reads `name(1, key="value")`."""
+  try:
+    node = ast.parse(source.strip(), mode="eval").body
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+      raise ValueError("it is not a call of a function by its name")
+    return Call(
+      node.func.id,
+      tuple(ast.literal_eval(argument) for argument in node.args),
+      {_name(k): ast.literal_eval(k.value) for k in node.keywords},
+    )
+  except (ValueError, SyntaxError) as error:
+    raise ConfigError(
+      f"gold call {source!r} cannot be read: {error}"
+    ) from error
+
+
+def read_call(call: ToolCall) -> Call | None:
+  """The policy's call, or None where its arguments are no JSON object."""
+  try:
+    arguments = json.loads(call.arguments, parse_constant=_refuse)
+    # Half a surrogate pair would come back in a reply that cannot be sent.
+    json.dumps([call.name, arguments], ensure_ascii=False).encode()
+  except (ValueError, RecursionError):
+    return None
+  if not isinstance(arguments, dict):
+    return None
+  return Call(call.name, (), arguments)
+
+
+def _name(keyword: ast.keyword) -> str:
+  if keyword.arg is None:
+    raise ValueError("it spreads a dict over its arguments")
+  return keyword.arg
+
+
+def _refuse(constant: str) -> Any:
+  raise ValueError(f"{constant} is no JSON number")

@@ -1,0 +1,26 @@
+"""Skips what needs packages that are not there, and plays attempts."""
+
+import importlib.util
+import unittest
+
+from agentrl_jax.data.trajectory import Status
+
+
+def require_packages() -> None:
+  """Skips the test where the suite, or what it imports, is not installed."""
+  for name in ("bfcl_eval", "mpmath"):
+    if importlib.util.find_spec(name) is None:
+      raise unittest.SkipTest(
+        f"{name} is not installed; see environments/bfcl/README.md"
+      )
+
+
+async def play(environment, task, expert):
+  """An attempt to its end: the session, the steps, and the answers."""
+  steps, answers = [], []
+  async with environment.open(task, seed=0) as session:
+    steps.append(await session.reset())
+    while steps[-1].status is Status.RUNNING:
+      answers.append(expert.answer(steps[-1].messages))
+      steps.append(await session.step(answers[-1]))
+  return session, steps, answers
