@@ -1,0 +1,3 @@
+from environments.knowledgegraph.environment import KnowledgeGraph
+
+__all__ = ["KnowledgeGraph"]

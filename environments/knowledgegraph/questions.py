@@ -1,0 +1,251 @@
+"""Questions about a world: drawn from its facts, worded, and solved.
+
+The shapes are GrailQA's: one or two hops, their intersection, and on top of
+either a count or a superlative. A question is kept only if every step counts:
+an intersection is smaller than both operands, what is counted or compared is
+more than one, the best is not all.
+"""
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from environments.knowledgegraph.evaluation import Evaluation
+from environments.knowledgegraph.problem import GoldCall
+from environments.knowledgegraph.program import (
+  And,
+  Count,
+  Entity,
+  Extreme,
+  Join,
+  Program,
+)
+from environments.knowledgegraph.schema import Attribute, Relation
+from environments.knowledgegraph.world import World
+
+KINDS = ("hop", "and", "count", "argmax", "argmin")
+MAX_ANSWERS = 30  # more are no good question
+
+
+@dataclasses.dataclass(frozen=True)
+class Path:
+  """A thing, and the relations that are followed from it."""
+
+  start: str
+  relations: tuple[Relation, ...]
+
+  @property
+  def program(self) -> Program:
+    """What is at its end."""
+    program: Program = Entity(self.start)
+    for relation in self.relations:
+      program = Join(relation.name, program)
+    return program
+
+  def phrase(self, names: Mapping[str, str]) -> str:
+    """What is at its end, in words."""
+    text = names[self.start]
+    for relation in self.relations:
+      text = relation.phrase.format(text)
+      if relation is not self.relations[-1]:
+        text = f"the {text}"
+    return text
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+  """A question, its program, and the calls that solve it."""
+
+  kind: str
+  text: str
+  program: Program
+  entities: Mapping[str, str]  # name -> id
+  calls: tuple[GoldCall, ...]
+  answers: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Draft:
+  """What a question asks, before it is worded."""
+
+  kind: str
+  paths: tuple[Path, ...]  # two are intersected
+  attribute: Attribute | None = None
+
+  @property
+  def base(self) -> Program:
+    """The set that is asked for, counted, or compared."""
+    first, *others = (path.program for path in self.paths)
+    return And(first, others[0]) if others else first
+
+  @property
+  def program(self) -> Program:
+    if self.kind == "count":
+      return Count(self.base)
+    if self.attribute is not None:
+      return Extreme(self.base, self.attribute.name, self.kind == "argmax")
+    return self.base
+
+
+def draw_question(
+  rng: random.Random, kind: str, world: World, *, num_hops: tuple[int, int]
+) -> Question | None:
+  """One try at a question; None if what was drawn makes no good one."""
+  relations = [r for r in world.theme.relations if world.members[r.range]]
+  type_ = rng.choice(relations).range
+  target = rng.choice(world.members[type_])
+  paths = _draw_paths(rng, kind, world, target, type_, num_hops)
+  attribute = None
+  if kind in ("argmax", "argmin"):
+    fitting = [a for a in world.theme.attributes if a.domain == type_]
+    if not fitting:
+      return None
+    attribute = rng.choice(fitting)
+  draft = _Draft(kind, paths, attribute)
+  answers = _good_answers(draft, world)
+  if answers is None:
+    return None
+  return Question(
+    kind,
+    _worded(rng, draft, world.names),
+    draft.program,
+    {world.names[path.start]: path.start for path in paths},
+    tuple(_calls(draft)),
+    answers,
+  )
+
+
+def canonical(question: Question, names: Mapping[str, str]) -> str:
+  """What is asked, whatever the words and ids."""
+  text = str(question.program)
+  for path_start in question.entities.values():
+    text = text.replace(path_start, names[path_start])
+  return text
+
+
+def _draw_paths(
+  rng: random.Random,
+  kind: str,
+  world: World,
+  target: str,
+  type_: str,
+  num_hops: tuple[int, int],
+) -> tuple[Path, ...]:
+  """One path that ends at the target, or two."""
+  is_pair = kind == "and" or (kind != "hop" and rng.random() < 0.5)
+  return tuple(
+    _draw_path(rng, world, target, type_, rng.randint(*num_hops))
+    for _ in range(1 + is_pair)
+  )
+
+
+def _draw_path(
+  rng: random.Random, world: World, target: str, type_: str, num_hops: int
+) -> Path:
+  """Walks back from the target, so that the path leads to it."""
+  start, relations = target, list[Relation]()
+  for _ in range(num_hops):
+    about = world.graph.about(start)
+    fitting = [
+      r
+      for r in world.theme.relations
+      if r.range == type_ and r.reverse in about
+    ]
+    if not fitting:
+      break
+    relation = rng.choice(fitting)
+    before = [x for x in about[relation.reverse] if isinstance(x, str)]
+    start, type_ = rng.choice(before), relation.domain
+    relations.insert(0, relation)
+  return Path(start, tuple(relations))
+
+
+def _good_answers(draft: _Draft, world: World) -> frozenset[str] | None:
+  """The answers, if each step of the question is needed for them."""
+  starts = {path.start for path in draft.paths}
+  if len(starts) < len(draft.paths) or not all(
+    p.relations for p in draft.paths
+  ):
+    return None  # one entity, named twice, or a path that leads nowhere
+  evaluation = Evaluation(world.graph)
+  base = evaluation.answers(draft.base)
+  answers = evaluation.answers(draft.program)
+  is_compared = draft.attribute is not None
+  least = 2 if is_compared or draft.kind == "count" else 1
+  if not least <= len(base) <= MAX_ANSWERS or not answers:
+    return None
+  if is_compared and len(answers) == len(base):
+    return None
+  if len(draft.paths) > 1 and any(
+    evaluation.answers(path.program) <= base for path in draft.paths
+  ):
+    return None
+  return answers
+
+
+def _worded(rng: random.Random, draft: _Draft, names: Mapping[str, str]) -> str:
+  phrases = [path.phrase(names) for path in draft.paths]
+  worded: Callable[..., Sequence[str]] = (
+    _worded_pair if len(phrases) > 1 else _worded_single
+  )
+  return rng.choice(worded(draft.kind, _extreme_words(draft), *phrases))
+
+
+def _worded_single(kind: str, extreme: str, phrase: str) -> Sequence[str]:
+  if kind == "count":
+    return (
+      f"How many {phrase} are there?",
+      f"What is the number of {phrase}?",
+    )
+  if extreme:
+    return (
+      f"Which of the {phrase} has the {extreme}?",
+      f"Of all {phrase}, which has the {extreme}?",
+    )
+  return f"What are the {phrase}?", f"Name the {phrase}."
+
+
+def _worded_pair(
+  kind: str, extreme: str, one: str, other: str
+) -> Sequence[str]:
+  both = f"both {one} and {other}"
+  if kind == "count":
+    return f"How many are {both}?", f"What is the number that are {both}?"
+  if extreme:
+    return (
+      f"Of those that are {both}, which has the {extreme}?",
+      f"Which has the {extreme} of what are {both}?",
+    )
+  return f"Which are {both}?", f"Name those that are {both}."
+
+
+def _extreme_words(draft: _Draft) -> str:
+  if draft.attribute is None:
+    return ""
+  is_date = draft.attribute.range == "type.datetime"
+  words = ("latest", "earliest") if is_date else ("highest", "lowest")
+  return f"{words[draft.kind == 'argmin']} {draft.attribute.phrase}"
+
+
+def _calls(draft: _Draft) -> list[GoldCall]:
+  """The gold calls, in AgentBench's order."""
+  calls: list[GoldCall] = []
+  ends: list[str] = []
+  num_variables = 0
+  for path in draft.paths:
+    at = path.start
+    for relation in path.relations:
+      calls.append(GoldCall("get_relations", (at,)))
+      calls.append(GoldCall("get_neighbors", (at, relation.name)))
+      at = f"#{num_variables}"
+      num_variables += 1
+    ends.append(at)
+  if len(ends) > 1:
+    calls.append(GoldCall("intersection", tuple(ends)))
+    ends = [f"#{num_variables}"]
+  if draft.kind == "count":
+    calls.append(GoldCall("count", (ends[0],)))
+  if draft.attribute is not None:
+    calls.append(GoldCall("get_attributes", (ends[0],)))
+    calls.append(GoldCall(draft.kind, (ends[0], draft.attribute.name)))
+  return calls

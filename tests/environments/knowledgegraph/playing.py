@@ -1,0 +1,13 @@
+"""Plays whole attempts, for the tests of several files."""
+
+from agentrl_jax.data.trajectory import Status
+
+
+async def play(environment, task, *, seed=0, mistakes=None):
+  """The steps of an attempt by the expert."""
+  expert = environment.expert(task, seed=seed, mistakes=mistakes or {})
+  async with environment.open(task, seed=seed) as session:
+    steps = [await session.reset()]
+    while steps[-1].status is Status.RUNNING:
+      steps.append(await session.step(expert.answer(steps[-1].messages)))
+  return steps
