@@ -104,3 +104,15 @@ def refusal(code: int, reason: str) -> EnvironmentFault:
   if code == wire.FULL:
     return WorkerFull(reason)
   return (WorkerRefusal if 400 <= code < 500 else EnvironmentFault)(reason)
+
+
+@contextlib.contextmanager
+def reading(whom: str, endpoint: str, body: Any) -> Iterator[None]:
+  """Turns what goes wrong while an answer is read into a fault."""
+  try:
+    yield
+  except (KeyError, TypeError, ValueError, AttributeError) as error:
+    raise EnvironmentFault(
+      f"{whom} answers {endpoint} with {body!r:.300}, which is not AgentRL's "
+      "protocol"
+    ) from error

@@ -4,6 +4,7 @@ Every way in which a request can fail becomes an `EnvironmentFault` that says
 which worker was asked for what; nothing is asked twice.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ import aiohttp
 from agentrl_jax.data.messages import Message, Tool, message_to_json
 from agentrl_jax.env import wire
 from agentrl_jax.env.interface import Step
-from agentrl_jax.env.link import HttpLink
+from agentrl_jax.env.link import HttpLink, reading
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 
@@ -113,21 +114,7 @@ class WorkerClient:
   ) -> Any:
     return await self._link.ask("POST", path, request, deadline_s=deadline_s)
 
-  def _reading(self, path: str, body: Any) -> "_Reading":
-    return _Reading(f"worker {self.url} answers {path} with {body!r:.300}")
-
-
-class _Reading:
-  """Turns what goes wrong while an answer is read into a fault."""
-
-  def __init__(self, what: str):
-    self._what = what
-
-  def __enter__(self) -> None:
-    pass
-
-  def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
-    if isinstance(error, KeyError | TypeError | ValueError | AttributeError):
-      raise EnvironmentFault(
-        f"{self._what}, which is not AgentRL's protocol"
-      ) from error
+  def _reading(
+    self, path: str, body: Any
+  ) -> contextlib.AbstractContextManager[None]:
+    return reading(f"worker {self.url}", path, body)

@@ -1,0 +1,257 @@
+"""AgentRL's controller API over HTTP, endpoint for endpoint.
+
+The session's id travels in the header `session_id`. Fields of ours that
+AgentRL's clients do not know are optional in both directions: `split`, `seed`
+and `wait_s` when a session is started, and how a session stands as it begins.
+`describe` is ours.
+"""
+
+import datetime
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from agentrl_jax.controller.dispatcher import RUNNING, Dispatcher
+from agentrl_jax.controller.registry import Index, Refused, Worker
+from agentrl_jax.controller.session_table import SessionEntry
+from agentrl_jax.env import wire
+from agentrl_jax.env.link import WorkerRefusal
+from agentrl_jax.errors import EnvironmentFault
+
+MAX_REQUEST_BYTES = 64 << 20
+VERSION = {"variant": "nova", "version": 1}  # by which AgentRL's tools know it
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ControllerApi:
+  """The HTTP face of a `Dispatcher`."""
+
+  def __init__(self, dispatcher: Dispatcher):
+    self._dispatcher = dispatcher
+
+  def application(self) -> web.Application:
+    """The routes, ready to be run."""
+    application = web.Application(
+      middlewares=[_explain_errors], client_max_size=MAX_REQUEST_BYTES
+    )
+    for name, handler in {
+      "list_workers": self.list_workers,
+      "list_sessions": self.list_sessions,
+      "get_indices": self.get_indices,
+      "describe": self.describe,
+      "version": self.version,
+    }.items():
+      application.router.add_get(f"/api/{name}", handler)
+    for name, handler in {
+      "start_sample": self.start_sample,
+      "interact": self.interact,
+      "cancel": self.cancel,
+      "cancel_all": self.cancel_all,
+      "cancel_notice": self.cancel_notice,
+      "receive_heartbeat": self.receive_heartbeat,
+      "mark_stale": self.mark_stale,
+      "clean_worker": self.clean,
+      "clean_session": self.clean,
+      "sync_all": self.sync_all,
+    }.items():
+      application.router.add_post(f"/api/{name}", handler)
+    return application
+
+  async def list_workers(self, request: web.Request) -> web.Response:
+    """Every task, its indices and its workers."""
+    tasks = self._dispatcher.registry.tasks
+    return web.json_response(
+      {
+        name: {
+          "indices": entry.indices,
+          "workers": {str(w.id): _show(w) for w in entry.workers.values()},
+        }
+        for name, entry in tasks.items()
+      }
+    )
+
+  async def list_sessions(self, request: web.Request) -> web.Response:
+    """Every open session."""
+    return web.json_response(
+      {str(s.id): _show_session(s) for s in self._dispatcher.table}
+    )
+
+  async def get_indices(self, request: web.Request) -> web.Response:
+    """The indices of `?name=`."""
+    name = request.query.get("name", "")
+    return web.json_response(self._dispatcher.registry.task(name).indices)
+
+  async def describe(self, request: web.Request) -> web.Response:
+    """The indices of `?split=` of `?name=`, without writing out a range."""
+    name, split = request.query.get("name", ""), request.query.get("split", "")
+    return web.json_response(await self._dispatcher.describe(name, split))
+
+  async def version(self, request: web.Request) -> web.Response:
+    """Which protocol this is."""
+    return web.json_response(VERSION)
+
+  async def start_sample(self, request: web.Request) -> web.Response:
+    """Starts a session as soon as there is a place, within `wait_s`."""
+    body = await _read(request)
+    session, report = await self._dispatcher.start(
+      _text(body, "name"),
+      _index(body),
+      custom_task=body.get("custom_task"),
+      extras={key: body[key] for key in ("split", "seed") if key in body},
+      wait_s=float(body.get("wait_s", self._dispatcher.timers.queue_s)),
+    )
+    return web.json_response(
+      {"session_id": session.id, "tools": report.get("tools"), **_out(report)},
+      headers={wire.SESSION_HEADER: str(session.id)},
+    )
+
+  async def interact(self, request: web.Request) -> web.Response:
+    """Plays the assistant's messages."""
+    id = _session_id(request)
+    messages = (await _read(request)).get("messages")
+    return web.json_response(
+      _out(await self._dispatcher.interact(id, messages))
+    )
+
+  async def cancel(self, request: web.Request) -> web.Response:
+    """Has a session freed, and answers at once."""
+    self._dispatcher.cancel(_session_id(request))
+    return web.json_response(None)
+
+  async def cancel_all(self, request: web.Request) -> web.Response:
+    """Has the sessions of `?name=` freed, or all with `?force=true`."""
+    name = request.query.get("name") or None
+    is_forced = request.query.get("force", "").lower() in ("1", "t", "true")
+    num_tasks = len(self._dispatcher.registry.tasks)
+    if num_tasks > 1 and name is None and not is_forced:
+      return _explain(
+        403,
+        "multiple tasks are running! confirmation required: say which with "
+        "?name=, or ?force=true",
+      )
+    self._dispatcher.cancel_all(name)
+    return web.json_response(None)
+
+  async def cancel_notice(self, request: web.Request) -> web.Response:
+    """A worker says that a session is free."""
+    self._dispatcher.freed(_session_id(request))
+    return web.json_response(None)
+
+  async def receive_heartbeat(self, request: web.Request) -> web.Response:
+    """A worker says that it lives, and what it serves."""
+    self._dispatcher.heard(await _read(request))
+    return web.json_response(None)
+
+  async def mark_stale(self, request: web.Request) -> web.Response:
+    """Drains a worker, or sends it sessions again."""
+    body = await _read(request)
+    self._dispatcher.mark_stale(
+      _text(body, "name"),
+      int(body.get("worker_id", 0)),
+      stale=bool(body.get("stale")),
+    )
+    return web.json_response(None)
+
+  async def clean(self, request: web.Request) -> web.Response:
+    """Looks at every timer now."""
+    self._dispatcher.tend()
+    return web.json_response(None)
+
+  async def sync_all(self, request: web.Request) -> web.Response:
+    """Compares sessions with every worker now."""
+    self._dispatcher.sync_all()
+    return web.json_response(None)
+
+
+@web.middleware
+async def _explain_errors(
+  request: web.Request, handler: Handler
+) -> web.StreamResponse:
+  """Errors as AgentRL's clients expect them: a status and a `message`."""
+  try:
+    return await handler(request)
+  except (Refused, WorkerRefusal, ValueError) as error:
+    return _explain(400, str(error))
+  except EnvironmentFault as error:
+    return _explain(500, str(error))
+
+
+def _explain(status: int, reason: str) -> web.Response:
+  return web.json_response({"message": reason}, status=status)
+
+
+async def _read(request: web.Request) -> dict[str, Any]:
+  body = json.loads(await request.read())
+  if not isinstance(body, dict):
+    raise ValueError(f"the body must be a JSON object, not {type(body)}")
+  return body
+
+
+def _session_id(request: web.Request) -> int:
+  text = request.headers.get(wire.SESSION_HEADER, "")
+  if not text.isdecimal():
+    raise ValueError(f"invalid session id {text!r:.80} in the header")
+  return int(text)
+
+
+def _text(body: Mapping[str, Any], key: str) -> str:
+  if not isinstance(body.get(key), str):
+    raise ValueError(f"{key} must be a text, found {body.get(key)!r:.80}")
+  return str(body[key])
+
+
+def _index(body: Mapping[str, Any]) -> Index:
+  index = body.get("index")
+  if isinstance(index, bool) or not isinstance(index, int | str):
+    raise ValueError(f"index must be a number or a text, found {index!r:.80}")
+  return index
+
+
+def _out(report: Mapping[str, Any]) -> dict[str, Any]:
+  """A worker's report as the controller hands it on."""
+  status = report.get("status", RUNNING)
+  shown = {
+    "finish": status != RUNNING,
+    "reward": report.get("reward") or 0,
+    "status": status,
+    "messages": report.get("messages") or [],
+    "metrics": report.get("metric") or {},
+  }
+  return shown | ({"error": report["error"]} if "error" in report else {})
+
+
+def _show(worker: Worker) -> dict[str, Any]:
+  return {
+    "id": worker.id,
+    "address": worker.address,
+    "capacity": worker.capacity,
+    "current": worker.num_sessions,
+    "last_visit": _when(worker.last_visit),
+    "status": worker.health.value,
+    "stale": worker.is_stale,
+    "locked": False,
+  }
+
+
+def _show_session(session: SessionEntry) -> dict[str, Any]:
+  return {
+    "name": session.worker.task,
+    "index": session.index,
+    "custom_task": session.custom_task,
+    "start": _when(session.started),
+    "last_update": _when(session.updated),
+    "worker_id": session.worker.id,
+    "locked": session.is_busy or session.is_cancelling,
+    "cancelling": session.is_cancelling,
+  }
+
+
+def _when(moment: float) -> str:
+  """A time of `time.monotonic` as the time of day, RFC 3339."""
+  seconds = time.time() - (time.monotonic() - moment)
+  moment_utc = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+  return moment_utc.isoformat(timespec="milliseconds")

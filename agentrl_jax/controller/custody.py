@@ -1,0 +1,146 @@
+"""Which sessions there really are: what workers hold, compared with our list.
+
+A session's place is given back when its worker says, in whatever way, that it
+is free: by its last reply, by a notice, or by a list of sessions without it.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from agentrl_jax.controller.places import Places
+from agentrl_jax.controller.registry import Health, Index, Registry, Worker
+from agentrl_jax.controller.session_table import SessionEntry, SessionTable
+from agentrl_jax.env.link import WorkerRefusal
+from agentrl_jax.errors import EnvironmentFault
+
+_log = logging.getLogger(__name__)
+
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
+
+
+class Custody:
+  """Ends sessions, and finds out which have ended."""
+
+  def __init__(
+    self,
+    registry: Registry,
+    table: SessionTable,
+    places: Places,
+    spawn: Spawn,
+    *,
+    ask_s: float,
+  ):
+    self._registry = registry
+    self._table = table
+    self._places = places
+    self._spawn = spawn
+    self._ask_s = ask_s
+
+  async def sync(self, worker: Worker) -> None:
+    """Compares a worker's sessions with ours.
+
+    What it no longer has is over; what we do not know we take over, as after a
+    restart of ours; what we have ended, and it still holds, it is told again.
+    """
+    began = time.monotonic()
+    try:
+      body = await worker.link.ask(
+        "GET", "get_sessions", None, deadline_s=self._ask_s
+      )
+      held = {int(id): index for id, index in body.items()}
+    except EnvironmentFault as fault:
+      self.put_in_coma(worker, str(fault))
+      return
+    except (AttributeError, TypeError, ValueError) as error:
+      self.put_in_coma(worker, f"get_sessions is answered with {error!r}")
+      return
+    if worker.health is Health.DEAD:
+      return
+    worker.health, worker.last_visit = Health.ALIVE, time.monotonic()
+    for session in self._table.of(worker):
+      is_awaited = session.is_busy and not session.is_cancelling
+      if session.id not in held and session.updated < began and not is_awaited:
+        _log.warning("%s no longer holds session %d", worker, session.id)
+        self.end(session)
+    for id, index in held.items():
+      self._reconcile(worker, id, index, began)
+    self._places.offer(worker.task)
+
+  def sync_all(self, spread_s: float) -> None:
+    """Compares with every worker, within about `spread_s`."""
+
+    async def later(worker: Worker) -> None:
+      await asyncio.sleep(random.uniform(0, spread_s))
+      await self.sync(worker)
+
+    for worker in self._registry.workers():
+      self._spawn(later(worker))
+
+  def drop(self, session: SessionEntry) -> None:
+    """Has a session freed by its worker, without waiting for it."""
+    if not session.is_cancelling:
+      session.is_cancelling = True
+      session.updated = time.monotonic()
+      self._spawn(self._free(session))
+
+  def end_all(self, worker: Worker) -> None:
+    """Ends the sessions of a worker that is not asked any more."""
+    for session in self._table.of(worker):
+      self.end(session)
+
+  def end(self, session: SessionEntry) -> None:
+    """Gives a session's place to whoever waits for it."""
+    if self._table.end(session):
+      self._places.offer(session.worker.task)
+
+  def put_in_coma(self, worker: Worker, reason: str) -> None:
+    """Sends a worker no sessions until it is heard of again."""
+    if worker.health is Health.ALIVE:
+      _log.warning("%s is in coma: %s", worker, reason)
+      worker.health = Health.COMA
+
+  async def _free(self, session: SessionEntry) -> None:
+    """Has the worker free a session, in the way it knows."""
+    session.is_cancelling_told = True
+    request = {"session_id": session.id}
+    for endpoint in ("cancel_with_notice", "cancel"):
+      try:
+        await session.worker.link.ask(
+          "POST", endpoint, request, deadline_s=self._ask_s
+        )
+      except WorkerRefusal:
+        continue  # it knows no notices, or no such session
+      except EnvironmentFault as fault:
+        _log.warning("session %d may not be free: %s", session.id, fault)
+        session.is_cancelling_told = False
+        return  # what became of it, the next comparison tells
+      if endpoint == "cancel_with_notice":
+        return  # the notice ends it
+    self.end(session)
+
+  def _reconcile(
+    self, worker: Worker, id: int, index: Index, began: float
+  ) -> None:
+    session = self._table.find(id)
+    ended_at = self._table.ended_at(id)
+    if session is not None and session.worker is worker:
+      if session.is_cancelling and not session.is_cancelling_told:
+        self._spawn(self._free(session))
+    elif session is None and ended_at is None:
+      self._table.open(worker, index, id=id)
+      _log.info("session %d of %s is taken over", id, worker)
+    elif session is not None or (ended_at is not None and ended_at < began):
+      _log.warning("%s still holds session %d, told to free it", worker, id)
+      self._spawn(self._free_stray(worker, id))
+
+  async def _free_stray(self, worker: Worker, id: int) -> None:
+    try:
+      await worker.link.ask(
+        "POST", "cancel", {"session_id": id}, deadline_s=self._ask_s
+      )
+    except EnvironmentFault as fault:
+      _log.warning("session %d is left to expire: %s", id, fault)

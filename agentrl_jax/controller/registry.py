@@ -1,0 +1,214 @@
+"""Which workers there are for which task, and which should play next.
+
+A state machine without waits: whoever owns it says what was heard, and what
+time it is (`time.monotonic`). How a worker is reached is its link's business.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agentrl_jax.env.link import Link
+from agentrl_jax.errors import AgentRLError, ConfigError
+
+CUSTOM = -1  # the index of a task that comes with the request
+
+Index = int | str
+
+
+class Refused(AgentRLError):
+  """What a client or a worker asks for cannot be; its message says why."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Timers:
+  """How long is waited for whom, in seconds; AgentRL's values."""
+
+  coma_s: float = 11.0  # without a heartbeat, until no session is sent there
+  remove_s: float = 300.0  # without a heartbeat, until the worker is forgotten
+  expire_s: float = 300.0  # without a request, until a session is cancelled
+  interaction_s: float = 240.0  # for a worker to start or play
+  ask_s: float = 5.0  # for a worker to say what needs no environment
+  queue_s: float = 30.0  # for a place, if the client does not say
+  tend_s: float = 20.0  # between two looks at what has expired
+  sync_s: float = 60.0  # between two comparisons with what workers hold
+
+  def __post_init__(self) -> None:
+    for name, value in dataclasses.asdict(self).items():
+      if value <= 0:
+        raise ConfigError(f"{name}={value} must be more than 0")
+
+
+class Health(enum.Enum):
+  """How a worker is, in AgentRL's words."""
+
+  ALIVE = "ALIVE"
+  COMA = "COMA"
+  DEAD = "DEAD"
+
+
+@dataclasses.dataclass(eq=False)
+class Worker:
+  """One worker of one task."""
+
+  id: int
+  task: str
+  address: str
+  link: Link
+  capacity: int
+  last_visit: float
+  health: Health = Health.COMA  # until it has said which sessions it holds
+  is_stale: bool = False  # being drained: it gets no new sessions
+  num_sessions: int = 0  # as far as we know
+  full_until: float = 0.0  # it has refused a session: others fill it
+
+  def __str__(self) -> str:
+    return f"{self.task}#{self.id} at {self.address}"
+
+
+@dataclasses.dataclass
+class TaskEntry:
+  """One task, which some workers serve."""
+
+  name: str
+  indices: list[Index]
+  workers: dict[int, Worker] = dataclasses.field(default_factory=dict)
+  next_id: int = 1
+  described: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+  def resolve(self, index: Index) -> Index:
+    """The index that is meant; a position will do if all indices are text."""
+    positions = all(isinstance(i, str) or i == CUSTOM for i in self.indices)
+    if positions and isinstance(index, int) and 0 <= index < len(self.indices):
+      return self.indices[index]
+    known = (i for i in self.indices if type(i) is type(index))
+    if index not in known:
+      raise Refused(f"task {self.name} does not support index {index}")
+    return index
+
+
+class Registry:
+  """The tasks and their workers."""
+
+  def __init__(self, timers: Timers, connect: Callable[[str], Link]):
+    self.tasks: dict[str, TaskEntry] = {}
+    self._timers = timers
+    self._connect = connect  # makes the link to an address
+
+  def heard(self, announcement: Mapping[str, Any], now: float) -> bool:
+    """Takes a heartbeat in; whether the worker is new here, or back.
+
+    Such a worker gets sessions once it has said which it holds, and whoever
+    owns the registry has set it alive.
+
+    Raises `Refused` for one that no worker of the task would send.
+    """
+    name, address, capacity, indices = _read(announcement)
+    entry = self.tasks.get(name)
+    if entry is None or not entry.workers:
+      entry = self.tasks[name] = TaskEntry(name, indices)
+    elif entry.indices != indices:
+      raise Refused(f"task {name} already exists with different indices")
+    worker = self._at(entry, address)
+    if worker is None:
+      self._add(entry, address, capacity, now)
+      return True
+    worker.capacity, worker.last_visit = capacity, now
+    return worker.health is not Health.ALIVE
+
+  def find(self, address: str) -> list[Worker]:
+    """The workers at an address: one, unless it has changed its task."""
+    return [worker for worker in self.workers() if worker.address == address]
+
+  def workers(self) -> list[Worker]:
+    """All of them."""
+    return [w for entry in self.tasks.values() for w in entry.workers.values()]
+
+  def task(self, name: str) -> TaskEntry:
+    """The entry, or `Refused`."""
+    if name not in self.tasks:
+      raise Refused(f"task {name} does not exist")
+    return self.tasks[name]
+
+  def pick(self, name: str, now: float) -> Worker | None:
+    """The worker with the most free places, if any has one."""
+    entry = self.tasks.get(name)
+    if entry is None:
+      return None
+    able = [w for w in entry.workers.values() if self._is_able(w, now)]
+    return max(able, key=lambda w: w.capacity - w.num_sessions, default=None)
+
+  def mark_stale(self, name: str, worker_id: int, *, stale: bool) -> None:
+    """Sends a worker no new sessions, or does again."""
+    workers = self.task(name).workers
+    if worker_id not in workers:
+      raise Refused(f"worker {name}#{worker_id} does not exist")
+    workers[worker_id].is_stale = stale
+
+  def tick(self, now: float) -> list[Worker]:
+    """Puts the silent into coma, and forgets those silent for long."""
+    forgotten = []
+    for worker in self.workers():
+      silence_s = now - worker.last_visit
+      if worker.health is Health.ALIVE and silence_s > self._timers.coma_s:
+        worker.health = Health.COMA
+      if silence_s > self._timers.remove_s:
+        self.remove(worker)
+        forgotten.append(worker)
+    return forgotten
+
+  def remove(self, worker: Worker) -> None:
+    """Forgets a worker, and its task with the last one."""
+    worker.health = Health.DEAD
+    entry = self.tasks[worker.task]
+    del entry.workers[worker.id]
+    if not entry.workers:
+      del self.tasks[worker.task]
+
+  def _add(
+    self, entry: TaskEntry, address: str, capacity: int, now: float
+  ) -> None:
+    worker = Worker(
+      id=entry.next_id,
+      task=entry.name,
+      address=address,
+      link=self._connect(address),
+      capacity=capacity,
+      last_visit=now,
+    )
+    entry.next_id += 1
+    entry.workers[worker.id] = worker
+
+  def _at(self, entry: TaskEntry, address: str) -> Worker | None:
+    found = (w for w in entry.workers.values() if w.address == address)
+    return next(found, None)
+
+  def _is_able(self, worker: Worker, now: float) -> bool:
+    return (
+      worker.health is Health.ALIVE
+      and not worker.is_stale
+      and now - worker.last_visit <= self._timers.coma_s
+      and worker.num_sessions < worker.capacity
+      and now >= worker.full_until
+    )
+
+
+def _read(
+  announcement: Mapping[str, Any],
+) -> tuple[str, str, int, list[Index]]:
+  """The fields of a heartbeat, checked."""
+  name, address = announcement.get("name"), announcement.get("address")
+  capacity, indices = (
+    announcement.get("concurrency"),
+    announcement.get("indices"),
+  )
+  if not isinstance(name, str) or not name or not isinstance(indices, Sequence):
+    raise Refused("a heartbeat needs a task's name and its indices")
+  if not indices:
+    raise Refused("task name and indices cannot be empty")
+  if not isinstance(address, str) or not address:
+    raise Refused("worker address cannot be empty")
+  if not isinstance(capacity, int) or capacity <= 0:
+    raise Refused("worker capacity must be a positive integer")
+  return name, address, capacity, list(indices)

@@ -1,0 +1,185 @@
+"""Runs a controller: workers register with it, and clients play through it.
+
+  python -m agentrl_jax.controller.service --port 5020 --grpc-port 5021
+
+Clients and workers that have a port speak HTTP at `--port`; workers that dial
+speak gRPC at `--grpc-port`. SIGTERM and Ctrl-C end the process; sessions stay
+with their workers, and the next controller takes them over.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import signal
+from collections.abc import AsyncIterator, Sequence
+
+import aiohttp
+from aiohttp import web
+
+from agentrl_jax.controller.controller_api import ControllerApi
+from agentrl_jax.controller.dispatcher import Dispatcher, dispatching
+from agentrl_jax.controller.registry import Timers
+from agentrl_jax.env.link import HttpLink, Link
+from agentrl_jax.errors import AgentRLError, ConfigError
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_PORT = 5020
+GRPC = "grpc://"
+NO_GRPC = -1
+# Shorter than any server's, so that no request meets a connection being closed.
+_KEEPALIVE_S = 4.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServiceConfig:
+  """Where a controller listens."""
+
+  bind: str = "127.0.0.1"
+  port: int = DEFAULT_PORT  # of HTTP; 0: any free one
+  grpc_port: int = NO_GRPC  # 0: any free one, -1: workers cannot dial
+
+  def __post_init__(self) -> None:
+    for name, least in (("port", 0), ("grpc_port", NO_GRPC)):
+      if not least <= getattr(self, name) < 1 << 16:
+        raise ConfigError(
+          f"{name}={getattr(self, name)} must lie between {least} and 65535"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Addresses:
+  """Where a controller is reached."""
+
+  http: str  # http://host:5020/api
+  grpc: str | None  # grpc://host:5021
+
+
+@contextlib.asynccontextmanager
+async def serve(
+  config: ServiceConfig,
+  timers: Timers = Timers(),  # noqa: B008 - frozen
+) -> AsyncIterator[Addresses]:
+  """Serves until the context is left."""
+  async with contextlib.AsyncExitStack() as stack:
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
+    http = await stack.enter_async_context(
+      aiohttp.ClientSession(connector=connector)
+    )
+    dispatcher, grpc_address = await _dispatch(stack, http, config, timers)
+    runner = web.AppRunner(
+      ControllerApi(dispatcher).application(),
+      handle_signals=False,
+      access_log=None,
+      handler_cancellation=True,  # who hangs up leaves no session behind
+    )
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    port = await _listen(runner, config)
+    yield Addresses(f"http://{config.bind}:{port}/api", grpc_address)
+
+
+async def _dispatch(
+  stack: contextlib.AsyncExitStack,
+  http: aiohttp.ClientSession,
+  config: ServiceConfig,
+  timers: Timers,
+) -> tuple[Dispatcher, str | None]:
+  """The dispatcher, reaching workers over HTTP and, if asked to, over gRPC."""
+  if config.grpc_port == NO_GRPC:
+
+    def connect(address: str) -> Link:
+      return HttpLink(http, address)
+
+    return await stack.enter_async_context(dispatching(timers, connect)), None
+  from agentrl_jax.controller.worker_streams import WorkerStreams  # optional
+
+  streams = WorkerStreams(
+    heard=lambda announcement: dispatcher.heard(announcement),
+    lost=lambda address: dispatcher.lost(address),
+    freed=lambda session: dispatcher.freed(session),
+    reconnect_s=timers.coma_s,
+  )
+
+  def connect_either(address: str) -> Link:
+    if address.startswith(GRPC):
+      return streams.link(address)
+    return HttpLink(http, address)
+
+  dispatcher = await stack.enter_async_context(
+    dispatching(timers, connect_either)
+  )
+  port = await stack.enter_async_context(
+    streams.listening(config.bind, config.grpc_port)
+  )
+  return dispatcher, f"{GRPC}{config.bind}:{port}"
+
+
+async def _listen(runner: web.AppRunner, config: ServiceConfig) -> int:
+  try:
+    await web.TCPSite(runner, config.bind, config.port).start()
+  except OSError as error:
+    raise ConfigError(
+      f"cannot listen on {config.bind}:{config.port} ({error.strerror}); "
+      "choose another --port or --bind"
+    ) from error
+  return int(runner.addresses[0][1])
+
+
+async def _run(config: ServiceConfig, timers: Timers) -> None:
+  stopping = asyncio.Event()
+  loop = asyncio.get_running_loop()
+  for sign in (signal.SIGTERM, signal.SIGINT):
+    loop.add_signal_handler(sign, stopping.set)
+  async with serve(config, timers) as addresses:
+    _log.info("controller on %s", " and ".join(_known(addresses)))
+    await stopping.wait()
+    _log.info("stopping: sessions stay with their workers")
+
+
+def _known(addresses: Addresses) -> list[str]:
+  return [a for a in (addresses.http, addresses.grpc) if a is not None]
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    prog="python -m agentrl_jax.controller.service",
+    description="Serves AgentRL's controller protocol.",
+  )
+  add = parser.add_argument
+  add("--bind", default="127.0.0.1", help="0.0.0.0 lets other machines in")
+  add("--port", type=int, default=DEFAULT_PORT)
+  add(
+    "--grpc-port",
+    type=int,
+    default=NO_GRPC,
+    help="where workers dial; none if it is not given",
+  )
+  for timer in dataclasses.fields(Timers):
+    add(f"--{timer.name.replace('_', '-')}", type=float, default=timer.default)
+  return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+  """The command line."""
+  logging.basicConfig(
+    level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+  )
+  parser = _parser()
+  given = vars(parser.parse_args(arguments))
+  try:
+    timers = Timers(
+      **{f.name: given[f.name] for f in dataclasses.fields(Timers)}
+    )
+    config = ServiceConfig(
+      **{f.name: given[f.name] for f in dataclasses.fields(ServiceConfig)}
+    )
+    asyncio.run(_run(config, timers))
+  except AgentRLError as error:
+    parser.error(str(error))
+
+
+if __name__ == "__main__":
+  main()
