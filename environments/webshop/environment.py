@@ -44,6 +44,12 @@ class WebShop(Environment):
     products: a file of listings (see `listings`); None generates shops, for
       which alone `num_train`, `num_test`, `catalogue_size`,
       `tasks_per_catalogue` and `num_cached` matter.
+    attributes, instructions: upstream's `items_ins_v2.json` and
+      `items_human_ins.json`, where `products` is its `items_shuffle.json`.
+    cache: the folder where large files are kept ready; None is the user's.
+    upstream_splits: tasks are upstream's, by their place among the goals that
+      people wrote.
+    upstream_quirks: actions are read as upstream reads them, see `session`.
     num_train, num_test: how many tasks a split has; more of them never changes
       those before.
     catalogue_size: products per generated shop.
@@ -64,6 +70,11 @@ class WebShop(Environment):
     self,
     *,
     products: str | None = None,
+    attributes: str | None = None,
+    instructions: str | None = None,
+    cache: str | None = None,
+    upstream_splits: bool = False,
+    upstream_quirks: bool = False,
     num_train: int = 11_000,
     num_test: int = 200,
     catalogue_size: int = 100,
@@ -113,8 +124,15 @@ class WebShop(Environment):
       show_subpages=show_subpages,
       show_attributes=show_attributes,
     )
+    self._upstream_quirks = upstream_quirks
     self._source: Generator | Listings
     if products is None:
+      _require_products(
+        attributes=attributes,
+        instructions=instructions,
+        cache=cache,
+        upstream_splits=upstream_splits,
+      )
       self._source = Generator(
         catalogue_size=catalogue_size,
         tasks_per_catalogue=tasks_per_catalogue,
@@ -123,7 +141,13 @@ class WebShop(Environment):
       )
       self._num_tasks = {"train": num_train, "test": num_test}
     else:
-      self._source = Listings(products)
+      self._source = Listings(
+        products,
+        attributes=attributes or "",
+        instructions=instructions or "",
+        cache=cache or "",
+        upstream_splits=upstream_splits,
+      )
       self._num_tasks = {s: len(self._source.goals[s]) for s in SPLITS}
 
   def indices(self, split: str) -> Sequence[int]:
@@ -142,6 +166,7 @@ class WebShop(Environment):
       system_prompt=self._system_prompt,
       tools=self._tools,
       max_rounds=self._max_rounds,
+      upstream_quirks=self._upstream_quirks,
     )
 
   def expert(
@@ -173,6 +198,15 @@ def _require_split(split: str) -> str:
       f"webshop has no split {split!r}, only {', '.join(SPLITS)}"
     )
   return split
+
+
+def _require_products(**settings: str | bool | None) -> None:
+  given = [name for name, value in settings.items() if value]
+  if given:
+    raise ConfigError(
+      f"webshop {', '.join(given)} say how a file of listings is read; name it "
+      "with products, or leave them out to have shops generated"
+    )
 
 
 def _require_positive(**settings: int) -> None:

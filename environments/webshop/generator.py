@@ -62,7 +62,9 @@ class Generator:
 
   def _make_shop(self, split: str, number: int) -> Shop:
     rng = random.Random(f"{split}/{number}/{self._catalogue_size}")
-    catalogue = Catalogue(self._make_products(rng, split))
+    catalogue = Catalogue(
+      make_products(rng, split, self._catalogue_size, self._families)
+    )
     goals: dict[str, Goal] = {}  # by wish: no two of a shop are alike
     while len(goals) < self._tasks_per_catalogue:
       goal = _draw(
@@ -76,23 +78,29 @@ class Generator:
       goals[wish_of(goal)] = goal
     return Shop(catalogue, tuple(goals.values()))
 
-  def _make_products(self, rng: random.Random, split: str) -> list[Product]:
-    size = self._catalogue_size
-    num_kinds = min(len(words.KINDS), -(-size // PRODUCTS_PER_KIND))
-    kinds = rng.sample(words.KINDS, num_kinds)
-    drafts = [
-      draft
-      for i, kind in enumerate(kinds)
-      for draft in _make_kind(
-        rng, kind, len(range(i, size, num_kinds)), split, self._families
-      )
-    ]
-    rng.shuffle(drafts)
-    ids = rng.sample(range(*_id_range(size)), size)
-    return [
-      dataclasses.replace(draft, id=f"b{number}")
-      for draft, number in zip(drafts, ids, strict=True)
-    ]
+
+def make_products(
+  rng: random.Random,
+  split: str,
+  size: int,
+  families: Sequence[int] = FAMILY_SIZES,
+) -> list[Product]:
+  """`size` products of a few kinds, whose texts belong to `split`."""
+  num_kinds = min(len(words.KINDS), -(-size // PRODUCTS_PER_KIND))
+  kinds = rng.sample(words.KINDS, num_kinds)
+  drafts = [
+    draft
+    for i, kind in enumerate(kinds)
+    for draft in _make_kind(
+      rng, kind, len(range(i, size, num_kinds)), split, families
+    )
+  ]
+  rng.shuffle(drafts)
+  ids = rng.sample(range(*_id_range(size)), size)
+  return [
+    dataclasses.replace(draft, id=f"b{number}")
+    for draft, number in zip(drafts, ids, strict=True)
+  ]
 
 
 def _make_shown_goal(rng: random.Random, catalogue: Catalogue) -> Goal:

@@ -1,45 +1,95 @@
-"""Shops made from files of real listings, one JSON object per line.
+"""Shops made from files of real listings.
 
-The files are not ours to ship: their texts are the sellers'. A product has the
-goal that a person wrote for it, where there is one, else a synthetic one made
-of its attributes, options and price. Every goal belongs to one split by its
-text; the catalogue is the same for both, as it is upstream.
+The files are not ours to ship: their texts are the sellers'. Small ones are
+read into memory, large ones into a store on disk. Every goal belongs to one
+split by its text, or, as upstream has it, by its place in the list of goals;
+the catalogue is the same for all splits, as it is upstream.
 """
 
-import json
 import pathlib
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from agentrl_jax.data.split import SPLITS, split_of
+import numpy as np
+
+from agentrl_jax.data.split import SPLITS
 from agentrl_jax.errors import ConfigError
 from environments.webshop.catalogue import Catalogue
-from environments.webshop.goals import draw_price_upper, make_goal, price_text
+from environments.webshop.items import read_listings
+from environments.webshop.listing import Row, goals_of, read_product
 from environments.webshop.product import Goal, Product
+from environments.webshop.rows import open_text
+from environments.webshop.store import GoalList, default_cache, open_store
 
-UNKNOWN_PRICE = 100.0  # dollars; upstream's word for a listing without a price
 SHUFFLE_SEED = 233  # upstream's
+# Which of the shuffled goals AgentBench plays, and which AgentRL trains on.
+UPSTREAM_SPLITS = {"train": range(1000, 12000), "test": range(200)}
+IN_MEMORY_BYTES = 16 << 20  # a larger file goes to disk
+GZIP_FACTOR = 8  # by which packed listings grow, more or less
+
+
+class Goals(Sequence[Goal]):
+  """Some of the goals of a catalogue, made when they are asked for."""
+
+  def __init__(
+    self,
+    rows: Sequence[Row],
+    products: Sequence[Product],
+    places: np.ndarray,
+  ):
+    self._rows = rows
+    self._products = products
+    self._places = places  # [goals, 2]: position and number
+
+  def __len__(self) -> int:
+    return len(self._places)
+
+  def __getitem__(self, index: int) -> Goal:  # type: ignore[override]
+    position, number = map(int, self._places[index])
+    return goals_of(self._rows[position], self._products[position])[number]
 
 
 class Listings:
-  """One catalogue from a file, and the goals for its products."""
+  """One catalogue from files, and the goals for its products.
 
-  def __init__(self, path: str):
-    rows = _read_rows(pathlib.Path(path))
-    products = [
-      _read_product(path, number, row) for number, row in enumerate(rows, 1)
+  Args:
+    products: listings, one object per line or an array; upstream's items too.
+    attributes, instructions: upstream's files beside its items, or nothing.
+    cache: where stores of large files are kept; nothing is the user's cache.
+    upstream_splits: goals as upstream counts them, those that people wrote
+      alone: 0 to 199 are `test`, 1,000 to 11,999 `train`.
+  """
+
+  def __init__(
+    self,
+    products: str,
+    *,
+    attributes: str = "",
+    instructions: str = "",
+    cache: str = "",
+    upstream_splits: bool = False,
+  ):
+    sources = [
+      pathlib.Path(path)
+      for path in (products, attributes, instructions)
+      if path
     ]
-    self.catalogue = Catalogue(products)
-    goals = [
-      goal
-      for row, product in zip(rows, products, strict=True)
-      for goal in _goals_of(row, product)
-    ]
-    random.Random(SHUFFLE_SEED).shuffle(goals)
+    for source in sources:
+      open_text(source).close()
+    listings = read_listings(
+      products, attributes=attributes, instructions=instructions
+    )
+    if _is_small(sources[0]):
+      rows, items, goals = _read_all(listings)
+      self.catalogue = Catalogue(items)
+    else:
+      folder = pathlib.Path(cache) if cache else default_cache()
+      stored = open_store(folder, sources, listings)
+      rows, items, goals = stored.rows, stored.products, stored.goals
+      self.catalogue = stored
+    splits = _as_upstream(goals) if upstream_splits else _by_text(goals)
     self.goals: Mapping[str, Sequence[Goal]] = {
-      split: [g for g in goals if split_of(g.instruction) == split]
-      for split in SPLITS
+      split: Goals(rows, items, places) for split, places in splits.items()
     }
 
   def find(self, split: str, index: int) -> tuple[Catalogue, Goal]:
@@ -47,83 +97,46 @@ class Listings:
     return self.catalogue, self.goals[split][index]
 
 
-def _read_rows(path: pathlib.Path) -> list[Mapping[str, Any]]:
-  if not path.is_file():
+def _is_small(path: pathlib.Path) -> bool:
+  factor = GZIP_FACTOR if path.suffix == ".gz" else 1
+  return path.stat().st_size * factor <= IN_MEMORY_BYTES
+
+
+def _read_all(
+  listings: Iterable[tuple[str, Row]],
+) -> tuple[Sequence[Row], Sequence[Product], np.ndarray]:
+  rows, products, goals = [], [], GoalList()
+  for position, (place, row) in enumerate(listings):
+    rows.append(row)
+    products.append(read_product(place, row))
+    goals.add(position, row, products[-1])
+  return rows, products, goals.table()
+
+
+def _by_text(goals: np.ndarray) -> dict[str, np.ndarray]:
+  """All goals in upstream's order, each in the split that owns its text."""
+  places, side = _shuffled(goals)
+  return {split: places[side == i] for i, split in enumerate(SPLITS)}
+
+
+def _as_upstream(goals: np.ndarray) -> dict[str, np.ndarray]:
+  """The goals that people wrote, by their place in upstream's order."""
+  places, _ = _shuffled(goals[:, goals[2] == 1])
+  first = UPSTREAM_SPLITS["train"][0]
+  if len(places) <= first:
     raise ConfigError(
-      f"webshop.products={str(path)!r} is no file; give a file with one "
-      "listing per line as JSON, or leave it out to have shops generated"
+      f"webshop: upstream_splits trains on goals {first} and up, but people "
+      f"wrote {len(places)} for these products; give upstream's "
+      "items_human_ins.json as `instructions`, or leave upstream_splits off"
     )
-  with path.open(encoding="utf-8") as lines:
-    return [_read_row(path, n, line) for n, line in enumerate(lines, 1)]
+  return {
+    split: places[places_of.start : places_of.stop]
+    for split, places_of in UPSTREAM_SPLITS.items()
+  }
 
 
-def _read_row(path: pathlib.Path, number: int, line: str) -> Mapping[str, Any]:
-  try:
-    row = json.loads(line)
-  except ValueError as error:
-    raise ConfigError(f"{path}:{number} is not JSON: {error}") from error
-  if not isinstance(row, dict):
-    raise ConfigError(f"{path}:{number} is no JSON object, but {line[:40]!r}")
-  return row
-
-
-def _read_product(path: str, line: int, row: Mapping[str, Any]) -> Product:
-  try:
-    return _product_of(row)
-  except KeyError as missing:
-    raise ConfigError(
-      f"{path}:{line} has no {missing}; a listing needs asin, query, category, "
-      "product_category, Title, Description, BulletPoints, pricing, Price, "
-      "Rating, options and Attributes"
-    ) from missing
-
-
-def _product_of(row: Mapping[str, Any]) -> Product:
-  return Product(
-    id=row["asin"],
-    title=row["Title"],
-    query=row["query"].lower().strip(),
-    department=row["category"],
-    category=row["product_category"],
-    attributes=tuple(row["Attributes"]),
-    options={name: tuple(values) for name, values in row["options"].items()},
-    price=_price_of(row),
-    price_tag=row["Price"],
-    description=row["Description"],
-    features=tuple(row["BulletPoints"]),
-    rating=row["Rating"],
-  )
-
-
-def _price_of(row: Mapping[str, Any]) -> float:
-  """One price; from a range, upstream draws one, and so does this."""
-  pricing = row["pricing"]
-  if len(pricing) < 2:
-    return float(pricing[0]) if pricing else UNKNOWN_PRICE
-  return random.Random(row["asin"]).uniform(pricing[0], pricing[1])
-
-
-def _goals_of(row: Mapping[str, Any], product: Product) -> Iterable[Goal]:
-  """The goals people wrote, or else one made up; none without attributes."""
-  rng = random.Random(f"goal/{product.id}")
-  written = [
-    w for w in row.get("instructions", ()) if w["instruction_attributes"]
-  ]
-  if written:
-    return [_written_goal(rng, wish, product) for wish in written]
-  return (
-    [make_goal(rng, product, product.attributes)] if product.attributes else []
-  )
-
-
-def _written_goal(
-  rng: random.Random, wish: Mapping[str, Any], product: Product
-) -> Goal:
-  upper = draw_price_upper(rng, product.price)
-  return Goal(
-    instruction=wish["instruction"].strip(".") + price_text(upper),
-    product=product,
-    attributes=tuple(wish["instruction_attributes"]),
-    options=tuple(wish["instruction_options"]),
-    price_upper=upper,
-  )
+def _shuffled(goals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  order = list(range(goals.shape[1]))
+  random.Random(SHUFFLE_SEED).shuffle(order)
+  shuffled = goals[:, np.asarray(order, dtype=np.int64)]
+  return shuffled[:2].T, shuffled[3]

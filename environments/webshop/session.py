@@ -6,6 +6,7 @@ last round the attempt is over, with nothing bought and nothing paid.
 """
 
 import json
+import re
 from collections.abc import Mapping
 
 from agentrl_jax.data.messages import Message, Tool, ToolCall
@@ -19,6 +20,10 @@ from environments.webshop.product import Goal
 from environments.webshop.reward import judge
 
 MAX_ECHO = 1_000  # characters of an action that a page repeats
+_VERBS = {prompts.SEARCH: "search", prompts.CLICK: "click"}
+# How upstream reads an action back that it has written as text itself: what
+# holds a bracket or a line break is lost.
+_ACTION = re.compile(r"(.+)\[(.+)\]")
 NOT_BOUGHT: Mapping[str, float] = {"success": 0.0}
 
 
@@ -34,12 +39,14 @@ class ShoppingSession(Session):
     system_prompt: str,
     tools: tuple[Tool, ...],
     max_rounds: int,
+    upstream_quirks: bool = False,
   ):
     self.tools = tools
     self._goal = goal
     self._style = style
     self._system_prompt = system_prompt
     self._rounds_left = max_rounds
+    self._upstream_quirks = upstream_quirks
     self._browser = Browser(catalogue, goal.instruction, style)
     self._observation = self._read_page()
     self._last_call_id: str | None = None
@@ -63,15 +70,21 @@ class ShoppingSession(Session):
         Message("user", prompts.UNREADABLE_CALL), self._repeat()
       )
     self._last_call_id = call.id
-    if call.name == prompts.SEARCH:
-      action = f"search[{value[:MAX_ECHO]}]"
-      self._browser.search(value)
-    elif call.name == prompts.CLICK:
-      action = f"click[{value[:MAX_ECHO]}]"
-      self._browser.click(value)
-    else:
+    if call.name not in _VERBS:
       return self._go_on(self._repeat())
-    return self._show(action)
+    verb = _VERBS[call.name]
+    self._act(verb, value)
+    return self._show(f"{verb}[{value[:MAX_ECHO]}]")
+
+  def _act(self, verb: str, value: str) -> None:
+    """Searches or clicks."""
+    if self._upstream_quirks:
+      found = _ACTION.match(f"{verb}[{value}]")
+      verb, value = found.groups() if found else ("", "")
+    if verb == "search":
+      self._browser.search(value)
+    elif verb == "click":
+      self._browser.click(value)
 
   def _show(self, action: str) -> Step:
     """What came of an action that was understood."""

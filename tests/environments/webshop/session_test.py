@@ -12,7 +12,9 @@ from environments.webshop.session import ShoppingSession
 from tests.environments.webshop import shelf, transcripts
 
 
-def a_session(catalogue, goal, *, max_rounds=20, **style):
+def a_session(
+  catalogue, goal, *, max_rounds=20, upstream_quirks=False, **style
+):
   return ShoppingSession(
     catalogue,
     goal,
@@ -20,26 +22,69 @@ def a_session(catalogue, goal, *, max_rounds=20, **style):
     system_prompt=prompts.UPSTREAM,
     tools=prompts.make_tools(described=True),
     max_rounds=max_rounds,
+    upstream_quirks=upstream_quirks,
   )
 
 
 class ReplayTest(unittest.IsolatedAsyncioTestCase):
   maxDiff = None
 
-  async def test_real_episodes_are_answered_to_the_byte(self):
+  async def replay(self, **options):
+    """Plays the recorded episodes, which are returned."""
     episodes = transcripts.load()
     for number, episode in enumerate(episodes):
       shop = transcripts.ShownShop(episode)
       goal = transcripts.a_goal(shop.instruction)
-      session = a_session(shop.catalogue(), goal)
+      session = a_session(shop.catalogue(), goal, **options)
       with self.subTest(episode=number):
         self.assertEqual((await session.reset()).messages, episode.opening)
         for answer, told in episode.rounds:
           step = await session.step(answer)
           self.assertEqual(step.messages, told)
         self.assertEqual(step.status is Status.COMPLETED, not told)
+        if episode.is_whole:
+          self.assertEqual(step.status.value, episode.status)
+    return episodes
+
+  async def test_real_episodes_are_answered_to_the_byte(self):
+    episodes = await self.replay()
     self.assertGreater(sum(len(e.rounds) for e in episodes), 700)
     self.assertGreater(sum(e.is_whole for e in episodes), 120)
+
+  async def test_and_with_upstreams_quirks(self):
+    self.assertGreater(len(await self.replay(upstream_quirks=True)), 190)
+
+
+class QuirksTest(unittest.IsolatedAsyncioTestCase):
+  async def test_brackets_and_line_breaks_lose_an_action(self):
+    catalogue, goal = shelf.a_shop_with_brackets()
+    for value in ("usb [2 m]", "a [b] c", "two\nlines"):
+      for quirks in (False, True):
+        session = a_session(catalogue, goal, upstream_quirks=quirks)
+        await session.reset()
+        step = await session.step(search(value))
+        with self.subTest(value=value, quirks=quirks):
+          self.assertEqual(
+            "Total results" in step.messages[0].content, not quirks
+          )
+          self.assertTrue(
+            step.messages[0].content.startswith(f"Action: search[{value}]")
+          )
+
+  async def test_an_option_with_brackets_cannot_be_chosen(self):
+    catalogue, goal = shelf.a_shop_with_brackets()
+    for quirks, reward in ((False, 1.0), (True, 2 / 3)):
+      session = a_session(catalogue, goal, upstream_quirks=quirks)
+      await session.reset()
+      for answer in (
+        search("cable"),
+        click(goal.product.id),
+        click("white [2 m]"),
+        click("buy now"),
+      ):
+        step = await session.step(answer)
+      with self.subTest(quirks=quirks):
+        self.assertAlmostEqual(step.reward, reward)
 
 
 def calling(*calls):

@@ -40,3 +40,22 @@ GOAL = Goal(
   options=("red", "large"),
   price_upper=30.0,
 )
+
+
+def a_shop_with_brackets():
+  """A cable whose lengths stand in brackets, and who wants the longer one."""
+  cable = a_product(
+    "b4",
+    "bratex usb cable",
+    query="cable",
+    attributes=("braided",),
+    options={"length": ("black [1 m]", "white [2 m]")},
+  )
+  goal = Goal(
+    instruction="i need a braided cable",
+    product=cable,
+    attributes=("braided",),
+    options=("white [2 m]",),
+    price_upper=30.0,
+  )
+  return Catalogue([cable]), goal

@@ -32,6 +32,7 @@ class Episode:
 
   opening: tuple[Message, ...]
   rounds: tuple[tuple[Message, tuple[Message, ...]], ...]
+  status: str
   is_whole: bool  # long episodes were logged with gaps, and end at the first
 
 
@@ -57,7 +58,12 @@ def _make_episode(output):
   rest += [()] * (len(answers) - len(rest))  # a purchase is not answered
   rounds = list(zip(answers, rest, strict=True))
   kept = list(itertools.takewhile(lambda r: _belong_together(*r), rounds))
-  return Episode(opening, tuple(kept), is_whole=len(kept) == len(rounds))
+  return Episode(
+    opening,
+    tuple(kept),
+    status=output["status"],
+    is_whole=len(kept) == len(rounds),
+  )
 
 
 def _belong_together(answer, told):
