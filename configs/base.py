@@ -83,10 +83,11 @@ def get_config() -> ml_collections.ConfigDict:
 
   for environment in c.environments.values():
     environment.place = create(  # where sessions are played
-      containers=0,  # of its image; 0 and no worker: in this process
+      containers=0,  # of its image; 0 and no address: in this process
       image="",  # "" is <containers.registry>/<folder of the environment>
       options=(),  # that differ over there, such as "engine=mariadb"
       worker="",  # http://host:port/api of one that runs already
+      controller="",  # the same, of one with workers of this environment
     )
   c.containers = create(
     registry="agentrl_jax",  # what the names of images begin with

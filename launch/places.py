@@ -1,4 +1,4 @@
-"""Where environments are played: in this process, in containers, at a worker.
+"""Where environments are played: in this process, in containers, at workers.
 
 What plays elsewhere does so in one event loop for the whole run, which starts
 the containers, replaces those that die, and removes them at the end.
@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from agentrl_jax.controller.fleet import Fleet
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env import engine as engines
@@ -17,7 +18,7 @@ from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.other_loop import OtherLoopEnvironment
 from agentrl_jax.errors import ConfigError
 from launch.demonstrations import loaded_environments
-from launch.settings import EnvironmentSettings, Settings
+from launch.settings import PlaceSettings, Settings
 
 LOADED_SPLIT = "dev"  # of environments that were given AgentBench's own tasks
 
@@ -29,9 +30,9 @@ def placed_environments(settings: Settings) -> Iterator[dict[str, Environment]]:
   Raises `ConfigError` where there is no image, or no engine to run it.
   """
   away = {
-    name: s
+    name: s.place
     for name, s in settings.environments.items()
-    if s.place.containers or s.place.worker
+    if s.place.is_elsewhere
   }
   with loaded_environments(settings.environments) as here:
     if not away:
@@ -43,9 +44,9 @@ def placed_environments(settings: Settings) -> Iterator[dict[str, Environment]]:
       )
       there = {
         name: stack.enter_context(
-          _entered(thread, _opening(name, s, settings, here[name], docker))
+          _entered(thread, _opening(name, place, settings, here[name], docker))
         )
-        for name, s in away.items()
+        for name, place in away.items()
       }
       yield here | {
         name: OtherLoopEnvironment(here[name], environment, thread.loop)
@@ -55,18 +56,21 @@ def placed_environments(settings: Settings) -> Iterator[dict[str, Environment]]:
 
 def _opening(
   name: str,
-  place: EnvironmentSettings,
+  place: PlaceSettings,
   settings: Settings,
   here: Environment,
   docker: Any,
 ) -> contextlib.AbstractAsyncContextManager[Environment]:
+  if place.controller:
+    fleet = Fleet(controller=place.controller, name=here.name)
+    return contextlib.nullcontext(fleet)
   splits = _splits(here)
-  if place.place.worker:
-    return remote.connect(place.place.worker, splits=splits)
+  if place.worker:
+    return remote.connect(place.worker, splits=splits)
   return container_pool(
     docker,
     settings.containers[name],
-    num_containers=place.place.containers,
+    num_containers=place.containers,
     splits=splits,
   )
 

@@ -41,15 +41,23 @@ class PlaceSettings:
   image: str = ""  # "" is <containers.registry>/<folder of the environment>
   options: Sequence[str] = ()  # key=value, that differ over there
   worker: str = ""  # the address of one that runs already
+  controller: str = ""  # the address of one with workers of this environment
 
   def __post_init__(self) -> None:
     if self.containers < 0:
       raise ConfigError(f"place.containers={self.containers} must be 0 or more")
-    if self.containers and self.worker:
-      raise ConfigError(
-        f"place.containers={self.containers} and place.worker={self.worker!r} "
-        "name two places; set one of them"
-      )
+    named = [
+      f"place.{key}={value!r}"
+      for key in ("containers", "worker", "controller")
+      if (value := getattr(self, key))
+    ]
+    if len(named) > 1:
+      raise ConfigError(f"{' and '.join(named)} are two places; set one")
+
+  @property
+  def is_elsewhere(self) -> bool:
+    """Whether sessions are played outside of this process."""
+    return bool(self.containers or self.worker or self.controller)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import subprocess
 import sys
 import unittest
@@ -76,35 +77,48 @@ class PlacesTest(unittest.TestCase):
     self.assertEqual(found["webshop"].options["num_test"], 7)
     self.assertEqual(found["webshop"].options["catalogue_size"], 45)
 
+  def test_at_the_workers_of_a_controller(self):
+    with controller() as url, worker(f"--controller={url}"):
+      self.require_as_here(self.play_at(controller=url))
+
   def test_two_places_are_refused(self):
-    with self.assertRaisesRegex(ConfigError, "name two places"):
+    with self.assertRaisesRegex(ConfigError, "containers=1 and place.worker="):
       PlaceSettings(containers=1, worker="http://localhost:5021/api")
 
 
-@contextlib.contextmanager
-def worker():
+def worker(*flags):
   """A worker of the quickstart's shop, in a process of its own; its URL."""
   options = quickstart.get_config().environments.webshop.options.to_dict()
+  return serving(
+    "agentrl_jax.env.worker",
+    "--environment=environments.webshop:WebShop",
+    "--port=0",
+    *[f"--option={key}={value!r}" for key, value in options.items()],
+    *flags,
+  )
+
+
+def controller():
+  """A controller, in a process of its own; its URL."""
+  return serving("agentrl_jax.controller.service", "--port=0", "--grpc-port=0")
+
+
+@contextlib.contextmanager
+def serving(module, *flags):
+  """Runs a server until the context is left; the address that it logs."""
   process = subprocess.Popen(
-    [
-      sys.executable,
-      "-m",
-      "agentrl_jax.env.worker",
-      "--environment=environments.webshop:WebShop",
-      "--port=0",
-      *[f"--option={key}={value!r}" for key, value in options.items()],
-    ],
+    [sys.executable, "-m", module, *flags],
     cwd=ROOT,
     stderr=subprocess.PIPE,
     text=True,
   )
   try:
     for line in process.stderr:
-      if "http://" in line:
-        yield line.split()[-1]
+      if found := re.search(r"http://\S+/api", line):
+        yield found.group()
         break
     else:
-      raise AssertionError("the worker has ended")
+      raise AssertionError(f"{module} has ended")
   finally:
     process.terminate()
     process.communicate(timeout=60)
