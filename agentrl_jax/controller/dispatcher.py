@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from agentrl_jax.controller.custody import Custody, Spawn
+from agentrl_jax.controller.duties import performing
 from agentrl_jax.controller.places import Places
 from agentrl_jax.controller.registry import (
   CUSTOM,
@@ -277,25 +278,10 @@ async def dispatching(
 
   Sessions stay with their workers, where the next controller finds them.
   """
-  running: set[asyncio.Task[None]] = set()
-
-  def spawn(work: Coroutine[Any, Any, None]) -> None:
-    task = group.create_task(work)
-    running.add(task)
-    task.add_done_callback(running.discard)
-
-  async with asyncio.TaskGroup() as group:
-    dispatcher = Dispatcher(timers, connect, spawn)
-    spawn(_every(timers.tend_s, dispatcher.tend))
-    spawn(_every(timers.sync_s, lambda: dispatcher.sync_all(SYNC_SPREAD_S)))
-    try:
-      yield dispatcher
-    finally:
-      for task in running:
-        task.cancel()
-
-
-async def _every(period_s: float, act: Callable[[], None]) -> None:
-  while True:
-    await asyncio.sleep(period_s)
-    act()
+  async with performing() as duties:
+    dispatcher = Dispatcher(timers, connect, duties.begin)
+    duties.repeat(dispatcher.tend, period_s=timers.tend_s)
+    duties.repeat(
+      lambda: dispatcher.sync_all(SYNC_SPREAD_S), period_s=timers.sync_s
+    )
+    yield dispatcher

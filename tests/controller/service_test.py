@@ -1,0 +1,424 @@
+"""A controller and its workers, in one process, over real HTTP and gRPC."""
+
+import asyncio
+import unittest
+from unittest import mock
+
+import aiohttp
+
+from agentrl_jax.controller import dispatcher, service
+from agentrl_jax.controller.registry import Timers
+from agentrl_jax.controller.service import ServiceConfig
+from agentrl_jax.env import grpc_worker, heartbeat
+from agentrl_jax.env.hosting import HostLimits
+from agentrl_jax.env.worker import WorkerConfig
+from agentrl_jax.env.worker import serve as serve_worker
+from agentrl_jax.errors import ConfigError
+from tests.env.moody import Moody
+
+QUIET = ("agentrl_jax.controller", "agentrl_jax.env")
+
+
+def says(words):
+  return {"messages": [{"role": "assistant", "content": words}]}
+
+
+class ServiceTestCase(unittest.IsolatedAsyncioTestCase):
+  """A controller with workers of either kind, and a client's requests."""
+
+  timers = Timers(queue_s=5.0)
+
+  async def asyncSetUp(self):
+    self.enterContext(mock.patch.object(grpc_worker, "PAUSE_S", 0.02))
+    for module in (grpc_worker, heartbeat):
+      self.enterContext(mock.patch.object(module, "PERIOD_S", 0.05))
+    self.http = await self.enterAsyncContext(aiohttp.ClientSession())
+    self.addresses = await self.enterAsyncContext(
+      service.serve(ServiceConfig(port=0, grpc_port=0), self.timers)
+    )
+
+  async def worker(self, *, grpc=False, concurrency=4, **config):
+    """Registers a worker; its environment, and its own URL."""
+    moody = Moody()
+    controller = self.addresses.grpc if grpc else self.addresses.http
+    url = await self.enterAsyncContext(
+      serve_worker(
+        moody,
+        WorkerConfig(port=0, controller=controller, **config),
+        HostLimits(concurrency=concurrency),
+      )
+    )
+    task = config.get("name", "moody")
+    num_workers = len(await self.alive(task)) + 1
+
+    async def is_registered():
+      return len(await self.alive(task)) == num_workers
+
+    await self.until(is_registered)
+    return moody, url
+
+  async def alive(self, task):
+    _, tasks = await self.get("list_workers")
+    workers = tasks.get(task, {"workers": {}})["workers"].values()
+    return [w for w in workers if w["status"] == "ALIVE"]
+
+  async def until(self, holds):
+    async with asyncio.timeout(10):
+      while not await holds():  # noqa: ASYNC110 - only asking tells
+        await asyncio.sleep(0.01)
+
+  async def get(self, path):
+    async with self.http.get(f"{self.addresses.http}/{path}") as response:
+      return response.status, await response.json()
+
+  async def post(self, path, body=None, *, session=None):
+    headers = {} if session is None else {"session_id": str(session)}
+    async with self.http.post(
+      f"{self.addresses.http}/{path}", json=body, headers=headers
+    ) as response:
+      return response.status, await response.json()
+
+  async def start(self, *, name="moody", index=0, **more):
+    """The session's id, from the header; or the status and why not."""
+    async with self.http.post(
+      f"{self.addresses.http}/start_sample",
+      json={"name": name, "index": index, **more},
+    ) as response:
+      if response.ok:
+        return int(response.headers["session_id"])
+      return response.status, (await response.json())["message"]
+
+  async def sessions(self):
+    return (await self.get("list_sessions"))[1]
+
+  async def until_free(self, *environments):
+    async def are_free():
+      return not (
+        any(e.num_open for e in environments) or await self.sessions()
+      )
+
+    await self.until(are_free)
+
+
+class ControllerApiTest(ServiceTestCase):
+  async def test_an_attempt_word_for_word(self):
+    for grpc in (False, True):
+      name = f"moody-{grpc}"
+      with self.subTest(grpc=grpc):
+        moody, _ = await self.worker(grpc=grpc, name=name)
+        async with self.http.post(
+          f"{self.addresses.http}/start_sample", json={"name": name, "index": 0}
+        ) as response:
+          session = int(response.headers["session_id"])
+          body = await response.json()
+        self.assertEqual(
+          body["messages"], [{"role": "user", "content": "Well?"}]
+        )
+        self.assertEqual(body["tools"][0]["function"]["name"], "say")
+        shown = (await self.sessions())[str(session)]
+        self.assertEqual(
+          {key: shown[key] for key in ("name", "index", "worker_id")},
+          {"name": name, "index": 0, "worker_id": 1},
+        )
+        self.assertEqual(
+          await self.post("interact", says("hm"), session=session),
+          (
+            200,
+            {
+              "finish": False,
+              "reward": 0,
+              "status": "running",
+              "messages": [{"role": "user", "content": "You say hm."}],
+              "metrics": {},
+            },
+          ),
+        )
+        self.assertEqual(
+          await self.post("interact", says("end"), session=session),
+          (
+            200,
+            {
+              "finish": True,
+              "reward": 1.0,
+              "status": "completed",
+              "messages": [],
+              "metrics": {"words": 2.0},
+            },
+          ),
+        )
+        self.assertEqual(await self.sessions(), {})
+        self.assertEqual(
+          (await self.post("interact", says("hm"), session=session))[0], 400
+        )
+
+  async def test_says_what_there_is(self):
+    await self.worker(num_indices=2)
+    _, tasks = await self.get("list_workers")
+    shown = tasks["moody"]["workers"]["1"]
+    self.assertEqual(tasks["moody"]["indices"], [0, 1])
+    self.assertEqual(
+      {key: shown[key] for key in ("id", "capacity", "current", "status")},
+      {"id": 1, "capacity": 4, "current": 0, "status": "ALIVE"},
+    )
+    self.assertFalse(shown["stale"] or shown["locked"])
+    self.assertEqual(await self.get("get_indices?name=moody"), (200, [0, 1]))
+    self.assertEqual(
+      await self.get("describe?name=moody&split=train"),
+      (
+        200,
+        {"name": "moody", "split": "train", "indices": {"list": [7]}},
+      ),
+    )
+    self.assertEqual(
+      await self.get("version"), (200, {"variant": "nova", "version": 1})
+    )
+    for path in ("get_indices?name=x", "describe?name=x&split=test"):
+      status, body = await self.get(path)
+      self.assertEqual(
+        (status, body["message"]), (400, "task x does not exist")
+      )
+
+  async def test_bad_requests_are_explained(self):
+    await self.worker(num_indices=2)
+    session = await self.start()
+    for path, body, id, words in (
+      ("start_sample", {"index": 0}, None, "name must be a text"),
+      ("start_sample", {"name": "moody"}, None, "index must be"),
+      (
+        "start_sample",
+        {"name": "moody", "index": 99},
+        None,
+        "does not support index 99",
+      ),
+      (
+        "start_sample",
+        {"name": "moody", "index": -1},
+        None,
+        "no custom task provided",
+      ),
+      (
+        "start_sample",
+        {"name": "x", "index": 0, "wait_s": 0},
+        None,
+        "task x does not exist",
+      ),
+      (
+        "start_sample",
+        {"name": "moody", "index": 0, "split": "dev"},
+        None,
+        "no split 'dev'",
+      ),
+      ("interact", says("hm"), 99, "session 99 not found"),
+      ("interact", says("hm"), None, "invalid session id"),
+      ("interact", {"messages": []}, session, "assistant message"),
+      ("interact", [], session, "must be a JSON object"),
+      ("cancel", None, 99, "session 99 not found"),
+      ("mark_stale", {"name": "moody", "worker_id": 9}, None, "does not exist"),
+      ("receive_heartbeat", {}, None, "needs a task's name"),
+    ):
+      with self.subTest(path=path, body=body):
+        status, answer = await self.post(path, body, session=id)
+        self.assertEqual(status, 400)
+        self.assertIn(words, answer["message"])
+    status, _ = await self.post("interact", says("hm"), session=session)
+    self.assertEqual(status, 200)
+
+  async def test_splits_and_seeds_reach_our_workers(self):
+    moody, _ = await self.worker(grpc=True)
+    await self.start(index=7, split="train", seed=3)
+    session = await self.start()
+    self.assertEqual(moody.seeds, [3, session])
+
+  async def test_sessions_go_where_there_is_most_room(self):
+    small, _ = await self.worker(concurrency=1)
+    large, _ = await self.worker(concurrency=3, grpc=True)
+    for _ in range(3):
+      await self.start()
+    self.assertEqual((small.num_open, large.num_open), (1, 2))
+
+  async def test_more_sessions_than_places_take_turns(self):
+    moody, _ = await self.worker(concurrency=2)
+    most = 0
+
+    async def play():
+      nonlocal most
+      session = await self.start(wait_s=30)
+      most = max(most, moody.num_open)
+      return await self.post("interact", says("end"), session=session)
+
+    replies = await asyncio.gather(*(play() for _ in range(20)))
+    self.assertEqual({body["reward"] for _, body in replies}, {1.0})
+    self.assertEqual(most, 2)
+
+  async def test_a_place_is_waited_for_and_then_not(self):
+    await self.worker(concurrency=1)
+    session = await self.start()
+    status, message = await self.start(wait_s=0.05)
+    self.assertEqual(status, 400)
+    self.assertIn("no workers available for task moody", message)
+    waiting = asyncio.create_task(self.start(wait_s=10))
+    await self.post("cancel", session=session)
+    self.assertIsInstance(await waiting, int)
+
+  async def test_a_task_that_nobody_serves_yet_is_waited_for(self):
+    waiting = asyncio.create_task(self.start(wait_s=10))
+    await asyncio.sleep(0.02)
+    await self.worker()
+    self.assertIsInstance(await waiting, int)
+
+  async def test_cancelling_frees_and_gives_the_place_back(self):
+    for grpc in (False, True):
+      name = f"moody-{grpc}"
+      with self.subTest(grpc=grpc):
+        moody, _ = await self.worker(grpc=grpc, concurrency=1, name=name)
+        session = await self.start(name=name)
+        status, body = await self.post("cancel", session=session)
+        self.assertEqual((status, body), (200, None))
+        await self.until_free(moody)
+        again = await self.start(name=name)
+        await self.post("cancel", session=again)
+        await self.until_free(moody)
+
+  async def test_cancelling_all_asks_which(self):
+    one, _ = await self.worker(name="one")
+    two, _ = await self.worker(name="two", grpc=True)
+    for name in ("one", "one", "two", "two"):
+      await self.start(name=name)
+    self.assertEqual((await self.post("cancel_all"))[0], 403)
+    self.assertEqual((one.num_open, two.num_open), (2, 2))
+    self.assertEqual((await self.post("cancel_all?name=one"))[0], 200)
+    async with asyncio.timeout(10):
+      while one.num_open:  # noqa: ASYNC110 - nothing announces it
+        await asyncio.sleep(0.01)
+    self.assertEqual(two.num_open, 2)
+    self.assertEqual((await self.post("cancel_all?force=true"))[0], 200)
+    await self.until_free(one, two)
+
+  async def test_a_drained_worker_gets_no_new_sessions(self):
+    first, _ = await self.worker()
+    session = await self.start()
+    stale = {"name": "moody", "worker_id": 1, "stale": True}
+    await self.post("mark_stale", stale)
+    self.assertEqual((await self.start(wait_s=0))[0], 400)
+    status, _ = await self.post("interact", says("hm"), session=session)
+    self.assertEqual(status, 200)
+    await self.post("mark_stale", stale | {"stale": False})
+    self.assertIsInstance(await self.start(wait_s=0), int)
+
+  async def test_a_client_that_hangs_up_leaves_no_session_behind(self):
+    moody, _ = await self.worker()
+    for index, words in ((4, None), (0, "hang")):  # as it starts; as it plays
+      with self.assertRaises(TimeoutError):
+        async with asyncio.timeout(0.2):
+          session = await self.start(index=index)
+          await self.post("interact", says(words), session=session)
+      await self.until_free(moody)
+
+  async def test_only_one_answer_at_a_time(self):
+    moody, _ = await self.worker()
+    session = await self.start()
+    slow = asyncio.create_task(
+      self.post("interact", says("hang"), session=session)
+    )
+
+    async def is_busy():
+      return (await self.sessions())[str(session)]["locked"]
+
+    await self.until(is_busy)
+    status, body = await self.post("interact", says("hm"), session=session)
+    self.assertEqual(status, 400)
+    self.assertIn("already interacting", body["message"])
+    moody.release.set()
+    self.assertEqual((await slow)[0], 200)
+
+  async def test_a_broken_environment_is_reported_as_what_it_was(self):
+    moody, _ = await self.worker()
+    session = await self.start()
+    with self.assertLogs("agentrl_jax.env.hosting", "ERROR"):
+      _, body = await self.post("interact", says("break"), session=session)
+    self.assertEqual((body["finish"], body["status"]), (True, "task error"))
+    self.assertIn("ZeroDivisionError: of mine", body["error"])
+    with self.assertLogs("agentrl_jax.env.hosting", "ERROR"):
+      status, message = await self.start(index=1)
+    self.assertEqual(status, 500)
+    self.assertIn("the disk is full", message)
+    await self.until_free(moody)
+
+  async def test_a_worker_that_others_fill_is_tried_again(self):
+    self.enterContext(mock.patch.object(dispatcher, "FULL_S", 0.05))
+    moody, url = await self.worker(concurrency=1)
+    body = {"session_id": 5, "index": 0}
+    async with self.http.post(f"{url}/start_sample", json=body) as response:
+      self.assertEqual(response.status, 200)
+    waiting = asyncio.create_task(self.start(wait_s=10))
+    await self.until(self.sessions)  # the other's session has been seen
+    async with self.http.post(
+      f"{url}/cancel", json={"session_id": 5}
+    ) as response:
+      self.assertEqual(response.status, 200)
+    await self.post("sync_all")
+    self.assertIsInstance(await waiting, int)
+    self.assertEqual(moody.num_open, 1)
+
+
+class ImpatientTest(ServiceTestCase):
+  timers = Timers(
+    queue_s=0.05,
+    coma_s=0.3,
+    remove_s=1.0,
+    expire_s=0.2,
+    tend_s=0.05,
+    sync_s=60,
+    interaction_s=0.3,
+  )
+
+  async def test_sessions_that_nobody_asks_for_expire(self):
+    moody, _ = await self.worker()
+    with self.assertLogs("agentrl_jax.controller.dispatcher", "WARNING") as log:
+      await self.start()
+      await self.until_free(moody)
+    self.assertIn("expired", log.output[0])
+
+  async def test_an_environment_that_hangs_costs_its_session(self):
+    moody, _ = await self.worker(grpc=True)
+    session = await self.start()
+    status, body = await self.post("interact", says("hang"), session=session)
+    self.assertEqual(status, 500)
+    self.assertIn("not answered interact within 0.3 s", body["message"])
+    await self.until_free(moody)
+
+  async def test_a_silent_worker_falls_into_coma_and_is_forgotten(self):
+    body = {
+      "name": "ghost",
+      "address": "http://127.0.0.1:9/api",
+      "concurrency": 1,
+      "indices": [0],
+    }
+    self.assertEqual((await self.post("receive_heartbeat", body))[0], 200)
+    _, tasks = await self.get("list_workers")
+    self.assertEqual(tasks["ghost"]["workers"]["1"]["status"], "COMA")
+
+    async def is_forgotten():
+      return not (await self.get("list_workers"))[1]
+
+    await self.until(is_forgotten)
+
+
+class ConfigTest(unittest.IsolatedAsyncioTestCase):
+  async def test_taken_ports_are_said(self):
+    config = ServiceConfig(port=0, grpc_port=0)
+    async with service.serve(config) as addresses:
+      http = int(addresses.http.split(":")[2].split("/")[0])
+      for taken in ({"port": http}, {"port": 0, "grpc_port": http}):
+        with self.subTest(taken=taken), self.assertRaises(ConfigError):
+          async with service.serve(ServiceConfig(**taken)):
+            self.fail("listening")
+
+  def test_settings_are_checked(self):
+    for setting in ({"port": -1}, {"grpc_port": 1 << 16}):
+      with self.subTest(setting=setting), self.assertRaises(ConfigError):
+        ServiceConfig(**setting)
+
+
+if __name__ == "__main__":
+  unittest.main()
