@@ -26,6 +26,7 @@ class Timers:
   """How long is waited for whom, in seconds; AgentRL's values."""
 
   coma_s: float = 11.0  # without a heartbeat, until no session is sent there
+  reconnect_s: float = 5.0  # for a worker that hung up to dial again
   remove_s: float = 300.0  # without a heartbeat, until the worker is forgotten
   expire_s: float = 300.0  # without a request, until a session is cancelled
   interaction_s: float = 240.0  # for a worker to start or play

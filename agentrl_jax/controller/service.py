@@ -100,7 +100,7 @@ async def _dispatch(
     heard=lambda announcement: dispatcher.heard(announcement),
     lost=lambda address: dispatcher.lost(address),
     freed=lambda session: dispatcher.freed(session),
-    reconnect_s=timers.coma_s,
+    reconnect_s=timers.reconnect_s,
   )
 
   def connect_either(address: str) -> Link:

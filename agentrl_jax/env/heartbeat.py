@@ -20,6 +20,7 @@ from agentrl_jax.env.worker_api import Reply
 _log = logging.getLogger(__name__)
 
 PERIOD_S = 8.0  # a controller gives a silent worker up after 11 s
+RETRY_S = 1.0  # while the controller is away
 DEADLINE_S = 5.0  # for the controller to answer
 
 Answer = Callable[[str, Any], Awaitable[Reply]]
@@ -45,16 +46,9 @@ class Controller(abc.ABC):
 class HttpController(Controller):
   """A controller that is told over HTTP, and asks over HTTP."""
 
-  def __init__(
-    self,
-    http: aiohttp.ClientSession,
-    url: str,
-    *,
-    period_s: float = PERIOD_S,
-  ):
+  def __init__(self, http: aiohttp.ClientSession, url: str):
     self._http = http
     self._url = url.rstrip("/")
-    self._period_s = period_s
 
   async def keep_alive(
     self, announcement: Mapping[str, Any], answer: Answer
@@ -62,19 +56,28 @@ class HttpController(Controller):
     """Sends heartbeats until cancelled; requests come to the worker's port."""
     was_heard = True
     while True:
-      is_heard = await self._post("receive_heartbeat", json=announcement)
-      if is_heard != was_heard:
-        _log.warning(
-          "controller %s is %s", self._url, "back" if is_heard else "away"
-        )
-      was_heard = is_heard
-      await asyncio.sleep(self._period_s)
+      failure = await self._post("receive_heartbeat", json=announcement)
+      if failure is not None and was_heard:
+        _log.warning("controller %s is away: %s", self._url, failure)
+      elif failure is None and not was_heard:
+        _log.info("controller %s is back", self._url)
+      was_heard = failure is None
+      await asyncio.sleep(PERIOD_S if was_heard else min(RETRY_S, PERIOD_S))
 
   async def notice_cancelled(self, session: int) -> None:
     """Tells once; if it is lost, the controller sees so when it next asks."""
-    await self._post("cancel_notice", headers={SESSION_HEADER: str(session)})
+    headers = {SESSION_HEADER: str(session)}
+    failure = await self._post("cancel_notice", headers=headers)
+    if failure is not None:
+      _log.warning(
+        "controller %s is not told that session %d is free: %s",
+        self._url,
+        session,
+        failure,
+      )
 
-  async def _post(self, path: str, **request: Any) -> bool:
+  async def _post(self, path: str, **request: Any) -> str | None:
+    """Why the controller has not taken it, or None."""
     try:
       async with self._http.post(
         f"{self._url}/{path}",
@@ -82,9 +85,7 @@ class HttpController(Controller):
         **request,
       ) as response:
         if response.ok:
-          return True
-        reason = f"HTTP {response.status}: {(await response.text())[:200]}"
+          return None
+        return f"HTTP {response.status}: {(await response.text())[:200]}"
     except (aiohttp.ClientError, TimeoutError) as error:
-      reason = repr(error)
-    _log.warning("%s to controller %s failed: %s", path, self._url, reason)
-    return False
+      return repr(error)

@@ -3,11 +3,18 @@
 Runs in a process of its own under the package `agentrl-worker`, unchanged:
 
   python -m agentrl.worker calculator --config calculator.yaml ...
+
+or, with a heartbeat every second where the package's command line has eight:
+
+  python -m tests.controller.calculator_task grpc://host:5021 calculator
 """
 
 import json
+import logging
+import sys
 
 from agentrl.worker.task import Task
+from agentrl.worker.task_worker import TaskWorker
 from agentrl.worker.typings import (
   RewardHistoryItem,
   SampleStatus,
@@ -83,3 +90,16 @@ class Calculator(Task):
 
   def calculate_overall(self, results):
     return {"total": len(results)}
+
+
+def main():
+  """Serves text indices to a gRPC controller; nobody reaches its own port."""
+  controller, name, port = sys.argv[1:]
+  logging.basicConfig(level=logging.INFO)
+  task = Calculator(name=name, concurrency=2, texts=True)
+  worker = TaskWorker(task, controller, heart_rate=1)
+  worker.run("127.0.0.1", int(port))
+
+
+if __name__ == "__main__":
+  main()

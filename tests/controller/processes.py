@@ -144,11 +144,11 @@ def wait_until(holds, what, within_s=START_S):
     time.sleep(0.02)
 
 
-def agentrl_worker(controller, *, name="calculator", **options):
+def agentrl_worker(controller, *, name):
   """Arguments that run AgentRL's own worker on our calculator task."""
   folder = tempfile.mkdtemp()
   config = pathlib.Path(folder) / "tasks.json"
-  parameters = {"name": name, "concurrency": 2} | options
+  parameters = {"name": name, "concurrency": 2}
   config.write_text(
     json.dumps(
       {
@@ -172,13 +172,19 @@ def agentrl_worker(controller, *, name="calculator", **options):
   )
 
 
-def our_worker(controller, *options):
+def agentrl_grpc_worker(controller, *, name):
+  """Arguments that run the same by dialling, with a quicker heartbeat."""
+  port = str(free_port())
+  return ("-m", "tests.controller.calculator_task", controller, name, port)
+
+
+def our_worker(controller, *options, num_tasks=50):
   """Arguments that run our worker on sums."""
   return (
     "-m",
     "agentrl_jax.env.worker",
     "--environment=environments.arithmetic.environment:Arithmetic",
-    "--option=num_tasks=50",
+    f"--option=num_tasks={num_tasks}",
     "--port=0",
     f"--controller={controller}",
     *options,

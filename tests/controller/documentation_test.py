@@ -1,0 +1,57 @@
+"""The commands of docs/protocol.md run as they stand, but for the ports."""
+
+import contextlib
+import io
+import pathlib
+import re
+import shlex
+import unittest
+
+from tests.controller.processes import (
+  ServiceProcess,
+  free_port,
+  running,
+)
+
+DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "protocol.md"
+
+
+def blocks(language):
+  """What stands between fences of a language."""
+  found = re.findall(
+    rf"^```{language}\n(.*?)^```$", DOCUMENT.read_text(), re.DOTALL | re.M
+  )
+  return [block.replace("\\\n", " ") for block in found]
+
+
+class DocumentationTest(unittest.TestCase):
+  def test_a_controller_with_two_workers(self):
+    commands = [
+      shlex.split(block)[1:]
+      for block in blocks("")
+      if block.startswith("python ")
+    ]
+    self.assertEqual(len(commands), 3)
+    ports = {
+      port: str(free_port()) for port in ("5020", "5021", "5022", "5023")
+    }
+
+    def moved(text):
+      return re.sub(r"\b502\d\b", lambda found: ports[found[0]], text)
+
+    with contextlib.ExitStack() as stack:
+      for command in commands:
+        process = stack.enter_context(running(*map(moved, command)))
+        process.wait_for(" on http://")
+      service = ServiceProcess()
+      service.url = f"http://127.0.0.1:{ports['5020']}/api"
+      service.wait_for_workers(2, "arithmetic")
+      (example,) = blocks("python")
+      printed = io.StringIO()
+      with contextlib.redirect_stdout(printed):
+        exec(compile(moved(example), str(DOCUMENT), "exec"), {})
+    self.assertIn("Message(role='user'", printed.getvalue())
+
+
+if __name__ == "__main__":
+  unittest.main()
