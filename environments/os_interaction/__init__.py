@@ -1,0 +1,3 @@
+from environments.os_interaction.environment import OSInteraction
+
+__all__ = ["OSInteraction"]

@@ -1,0 +1,262 @@
+"""OS interaction: work to be done, and questions to be answered, with bash.
+
+Tasks are generated (splits train and test), or read from AgentBench's own files
+(split dev). Each attempt has a Linux of its own: a container of a Docker
+engine, or a sandbox of namespaces.
+"""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from typing import Any
+
+from agentrl_jax.data.split import SPLITS
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.env.interface import Environment, Expert, Session
+from agentrl_jax.env.warm_pool import WarmPool
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+from environments.os_interaction.agentbench import load_problems
+from environments.os_interaction.expert import (
+  expert_for_generated,
+  expert_for_loaded,
+)
+from environments.os_interaction.generator import (
+  DEFAULT_KINDS,
+  Generated,
+  Generator,
+)
+from environments.os_interaction.judging import require_scripts, set_up
+from environments.os_interaction.machine import Engine, Limits, Machine
+from environments.os_interaction.problem import Problem
+from environments.os_interaction.prompts import SYSTEM_PROMPTS
+from environments.os_interaction.session import OSSession, Rules
+from environments.os_interaction.shell import Ending, Shell
+
+LOADED_SPLIT = "dev"
+ENGINES = ("docker", "sandbox")
+GENERATED_CACHE = 4096  # tasks kept at hand; the attempts of a group share one
+
+
+class _Ready:
+  """A machine that has started, with its shell at the first prompt."""
+
+  def __init__(self, machine: Machine, shell: Shell):
+    self.machine = machine
+    self.shell = shell
+
+  async def remove(self) -> None:
+    """Removes both; the machine also if it is gone already."""
+    try:
+      await self.shell.close()
+    finally:
+      await self.machine.remove()
+
+
+class OSInteraction(Environment):
+  """Generated tasks; with `source`, also those of one of AgentBench's files.
+
+  Defaults are AgentBench's. `engine` is "docker", "sandbox" or one that you
+  made; `image` names the containers' image (`images` those of single tasks),
+  `rootfs` the sandbox's folder. `num_warm` machines are started ahead of the
+  sessions that will need them.
+  """
+
+  name = "os_interaction"
+
+  def __init__(
+    self,
+    *,
+    source: str = "",
+    scripts: str = "",
+    engine: str | Engine = "docker",
+    image: str = "",
+    images: Mapping[str, str] | None = None,
+    rootfs: str = "",
+    num_warm: int = 0,
+    max_rounds: int = 8,
+    command_limit_s: float = 30.0,
+    memory_mb: int = 1024,
+    cpus: float = 2.0,
+    pids: int = 256,
+    disk_mb: int = 512,
+    network: bool = False,
+    system_prompt: str = "upstream",
+    upstream_quirks: bool = False,
+    kinds: Sequence[str] = DEFAULT_KINDS,
+    difficulty: tuple[int, int] = (1, 3),
+    num_tasks: int = 1 << 20,
+  ):
+    if system_prompt not in SYSTEM_PROMPTS:
+      raise ConfigError(
+        f"system_prompt={system_prompt!r} is not one of "
+        f"{', '.join(SYSTEM_PROMPTS)}"
+      )
+    for key, value in {
+      "max_rounds": max_rounds,
+      "command_limit_s": command_limit_s,
+      "num_tasks": num_tasks,
+    }.items():
+      if value <= 0:
+        raise ConfigError(f"{key}={value} must be above 0")
+    if num_warm < 0:
+      raise ConfigError(f"num_warm={num_warm} must be 0 or more")
+    limits = Limits(
+      memory_mb=memory_mb,
+      cpus=cpus,
+      pids=pids,
+      disk_mb=disk_mb,
+      script_s=command_limit_s,
+      network=network,
+    )
+    self._rules = Rules(
+      max_rounds=max_rounds,
+      system_prompt=system_prompt,
+      upstream_quirks=upstream_quirks,
+      script_s=command_limit_s,
+    )
+    self._generator = Generator(
+      kinds=tuple(kinds) if not isinstance(kinds, str) else kinds,
+      difficulty=difficulty,
+    )
+    self._num_tasks = num_tasks
+    self._loaded = load_problems(source, scripts) if source else ()
+    self._generate = functools.lru_cache(GENERATED_CACHE)(
+      self._generator.generate
+    )
+    self._engine = (
+      engine
+      if isinstance(engine, Engine)
+      else _engine(engine, limits, image=image, images=images, rootfs=rootfs)
+    )
+    self._num_warm = num_warm
+    self._pools: dict[str, WarmPool[_Ready]] = {}
+
+  def indices(self, split: str) -> Sequence[int]:
+    """Train and test are as long as asked for; dev is the source's rows."""
+    if split in SPLITS:
+      return range(self._num_tasks)
+    if split == LOADED_SPLIT and self._loaded:
+      return range(len(self._loaded))
+    raise ConfigError(self._no_split(split))
+
+  @contextlib.asynccontextmanager
+  async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
+    """A session on a machine of its own, set up; the seed changes nothing."""
+    del seed
+    problem = self._problem(task)
+    require_scripts(problem)
+    ready = await self._pool(problem.image).take()
+    try:
+      await self._set_up(problem, ready)
+      yield OSSession(problem, ready.machine, ready.shell, self._rules)
+    finally:
+      # To the end, though whoever leaves may be cancelled meanwhile.
+      await _shielded(ready.remove())
+
+  async def close(self) -> None:
+    """Removes the machines that wait, and lets go of the engine."""
+    for pool in self._pools.values():
+      await pool.close()
+    self._pools.clear()
+    await self._engine.close()
+
+  def expert(
+    self, task: Task, *, seed: int, mistakes: Mapping[str, float]
+  ) -> Expert:
+    """Plays the gold script, then answers with what it said."""
+    if task.split == LOADED_SPLIT:
+      return expert_for_loaded(
+        self._problem(task), seed=seed, mistakes=mistakes
+      )
+    return expert_for_generated(
+      self._generated(task), seed=seed, mistakes=mistakes
+    )
+
+  async def _set_up(self, problem: Problem, ready: _Ready) -> None:
+    await set_up(problem, ready.machine)
+    if problem.start is not None and problem.start.code is not None:
+      reply = await ready.shell.execute(problem.start.code)
+      if reply.ending is not Ending.BY_ITSELF:
+        raise EnvironmentFault(
+          f"the start script of {problem.description[:80]!r} does not end: "
+          f"{reply.note}"
+        )
+
+  async def _make_ready(self, image: str) -> _Ready:
+    machine = await self._engine.start(image)
+    try:
+      shell = await Shell.open(
+        machine,
+        limit_s=self._rules.script_s,
+        completes=self._rules.upstream_quirks,
+      )
+    except BaseException:
+      await _shielded(machine.remove())
+      raise
+    return _Ready(machine, shell)
+
+  def _pool(self, image: str) -> WarmPool[_Ready]:
+    if image not in self._pools:
+      self._pools[image] = WarmPool(
+        functools.partial(self._make_ready, image),
+        _Ready.remove,
+        num_warm=self._num_warm if image == "default" else 0,
+      )
+    return self._pools[image]
+
+  def _problem(self, task: Task) -> Problem:
+    if task.split != LOADED_SPLIT:
+      return self._generated(task).problem
+    if not 0 <= task.index < len(self._loaded):
+      raise ConfigError(
+        f"{task} is outside the {len(self._loaded)} problems of `source`"
+      )
+    return self._loaded[task.index]
+
+  def _generated(self, task: Task) -> Generated:
+    if task.split not in SPLITS:
+      raise ConfigError(self._no_split(task.split))
+    return self._generate(task.split, task.index)
+
+  def _no_split(self, split: str) -> str:
+    known = [*SPLITS, *([LOADED_SPLIT] if self._loaded else [])]
+    hint = "" if self._loaded else "; dev needs `source`, AgentBench's file"
+    return (
+      f"OSInteraction has no split {split!r}, only {', '.join(known)}{hint}"
+    )
+
+
+async def _shielded(removal: Coroutine[Any, Any, None]) -> None:
+  """Waits for a removal to its end, also when cancelled meanwhile."""
+  removing = asyncio.ensure_future(removal)
+  try:
+    await asyncio.shield(removing)
+  except asyncio.CancelledError:
+    await asyncio.wait([removing])
+    raise
+
+
+def _engine(
+  kind: str,
+  limits: Limits,
+  *,
+  image: str,
+  images: Mapping[str, str] | None,
+  rootfs: str,
+) -> Engine:
+  if kind not in ENGINES:
+    raise ConfigError(f"engine={kind!r} is not one of {', '.join(ENGINES)}")
+  if kind == "sandbox":
+    if image or images:
+      raise ConfigError("image and images need engine='docker'")
+    # It runs on Linux alone.
+    from environments.os_interaction.sandbox_engine import SandboxEngine
+
+    return SandboxEngine(limits, rootfs=rootfs)
+  if rootfs:
+    raise ConfigError(f"rootfs={rootfs!r} needs engine='sandbox'")
+  # Its driver is needed for this engine alone.
+  from environments.os_interaction.docker_engine import DockerEngine
+
+  return DockerEngine(limits, image=image, images=images)

@@ -1,0 +1,260 @@
+"""The inside of a sandbox: namespaces, mounts, rights, and its first process.
+
+Runs in processes that `sandbox_zygote` forks, never in the one that trains. It
+imports the standard library alone, and nothing once the host's files are gone.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
+MNT_DETACH = 2
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
+PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_SET_NO_NEW_PRIVS = 24, 47, 38
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+SIGKILL = 9
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+_CAPABILITY_VERSION = 0x20080522
+_CAPABILITIES = {
+  "CHOWN": 0,
+  "DAC_OVERRIDE": 1,
+  "FOWNER": 3,
+  "FSETID": 4,
+  "KILL": 5,
+  "SETGID": 6,
+  "SETUID": 7,
+}
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+# What Python and the first process ignore or handle, and a command does not.
+_SIGNALS = (
+  signal.SIGPIPE,
+  signal.SIGXFSZ,
+  signal.SIGCHLD,
+  signal.SIGTERM,
+  signal.SIGINT,
+  signal.SIGHUP,
+)
+# Of /proc: what may not be written, and what may not be read.
+_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs")
+_HIDDEN = ("kcore", "keys", "timer_list", "sched_debug", "acpi", "scsi")
+
+
+def check(result: int, what: str) -> None:
+  """Raises OSError, with what was tried, if a system call failed."""
+  if result != 0:
+    number = ctypes.get_errno()
+    raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def unshare(flags: int, what: str) -> None:
+  """Leaves the namespaces that `flags` names for fresh ones."""
+  check(_libc.unshare(flags), f"unshare({what})")
+
+
+def mount(
+  source: str, target: str, kind: str, flags: int = 0, data: str = ""
+) -> None:
+  """mount(2)."""
+  result = _libc.mount(
+    source.encode(),
+    target.encode(),
+    kind.encode(),
+    ctypes.c_ulong(flags),
+    data.encode(),
+  )
+  check(result, f"mount({kind or 'bind'} on {target})")
+
+
+def prctl(option: int, argument: int, what: str) -> None:
+  """prctl(2)."""
+  check(_libc.prctl(option, argument, 0, 0, 0), f"prctl({what})")
+
+
+def die_with_parent() -> None:
+  """Has the kernel kill this process when the one that forked it ends."""
+  prctl(PR_SET_PDEATHSIG, SIGKILL, "PDEATHSIG")
+
+
+def mount_files(rootfs: str, scratch: str, disk_mb: int) -> str:
+  """The image's files, under a layer in memory that is as large as allowed.
+
+  In a mount namespace of its own, so that nothing is left to unmount.
+  """
+  unshare(CLONE_NEWNS, "mounts")
+  mount("none", "/", "", MS_REC | MS_PRIVATE)
+  mount("tmpfs", scratch, "tmpfs", MS_NOSUID, f"size={disk_mb}m,mode=755")
+  for name in ("upper", "work", "root"):
+    os.mkdir(f"{scratch}/{name}")
+  os.chmod(f"{scratch}/upper", 0o755)
+  root = f"{scratch}/root"
+  layers = f"lowerdir={rootfs},upperdir={scratch}/upper,workdir={scratch}/work"
+  mount("overlay", root, "overlay", MS_NODEV, layers)
+  return root
+
+
+def enter(root: str, hostname: str, *, network: bool) -> None:
+  """Makes `root` all there is; called in the user namespace that will own it.
+
+  Before it, the process has forked into its process namespace.
+  """
+  unshare(CLONE_NEWNS, "mounts")
+  mount(root, root, "", MS_BIND | MS_REC)
+  _mount_proc(f"{root}/proc")
+  _mount_dev(f"{root}/dev")
+  flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+  mount("sysfs", f"{root}/sys", "sysfs", flags)
+  if not network:
+    _raise_loopback()
+  socket.sethostname(hostname)
+  _name_host(root, hostname)
+  os.chdir(root)
+  check(_libc.pivot_root(b".", b"."), "pivot_root")
+  check(_libc.umount2(b".", MNT_DETACH), "umount of the host's files")
+  os.chdir("/")
+
+
+def _mount_proc(proc: str) -> None:
+  os.makedirs(proc, exist_ok=True)
+  mount("proc", proc, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+  with open(f"{proc}/sys/user/max_user_namespaces", "w") as file:
+    file.write("0")  # no namespace in which one would be root of more
+  for name in _READ_ONLY:
+    path = f"{proc}/{name}"
+    if os.path.exists(path):
+      mount(path, path, "", MS_BIND | MS_REC)
+      flags = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV
+      mount("none", path, "", flags | MS_NOEXEC)
+  for name in _HIDDEN:
+    path = f"{proc}/{name}"
+    if os.path.isdir(path):
+      mount("tmpfs", path, "tmpfs", MS_RDONLY, "size=0")
+    elif os.path.exists(path):
+      mount("/dev/null", path, "", MS_BIND)
+
+
+def _mount_dev(dev: str) -> None:
+  os.makedirs(dev, exist_ok=True)
+  flags = MS_NOSUID | MS_NOEXEC
+  mount("tmpfs", dev, "tmpfs", flags, "size=64k,mode=755")
+  for name in _DEVICES:
+    os.close(os.open(f"{dev}/{name}", os.O_CREAT | os.O_WRONLY, 0o666))
+    mount(f"/dev/{name}", f"{dev}/{name}", "", MS_BIND)
+  for name in ("pts", "shm"):
+    os.mkdir(f"{dev}/{name}")
+  pts = "newinstance,ptmxmode=0666,mode=620,gid=5"
+  mount("devpts", f"{dev}/pts", "devpts", flags, pts)
+  mount("tmpfs", f"{dev}/shm", "tmpfs", flags | MS_NODEV, "size=64m,mode=1777")
+  for name, target in {
+    "ptmx": "pts/ptmx",
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+  }.items():
+    os.symlink(target, f"{dev}/{name}")
+
+
+def _raise_loopback() -> None:
+  with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+    request = struct.pack("16sH14x", b"lo", IFF_UP)
+    fcntl.ioctl(line, SIOCSIFFLAGS, request)
+
+
+def _name_host(root: str, hostname: str) -> None:
+  files = {
+    "hostname": f"{hostname}\n",
+    "hosts": f"127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n",
+  }
+  for name, text in files.items():
+    with open(f"{root}/etc/{name}", "w") as file:
+      file.write(text)
+
+
+def give_up_rights(keep: list[str], *, disk_mb: int, open_files: int) -> None:
+  """Leaves root with `keep` alone, for good, and with bounded files."""
+  kept = {_CAPABILITIES[name] for name in keep}
+  with open("/proc/sys/kernel/cap_last_cap") as file:
+    last = int(file.read())
+  for number in range(last + 1):
+    if number not in kept:
+      prctl(PR_CAPBSET_DROP, number, f"CAPBSET_DROP {number}")
+  check(
+    _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0),
+    "prctl(AMBIENT)",
+  )
+  mask = sum(1 << number for number in kept)
+  header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
+  low, high = mask & 0xFFFFFFFF, mask >> 32
+  sets = struct.pack("=6I", low, low, 0, high, high, 0)
+  check(_libc.capset(header, sets), "capset")
+  prctl(PR_SET_NO_NEW_PRIVS, 1, "NO_NEW_PRIVS")
+  prctl(PR_SET_DUMPABLE, 0, "DUMPABLE")  # nobody inside reads this process
+  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+  size = disk_mb << 20
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+  resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+
+
+def start(
+  argv: list[str], environment: dict[str, str], cwd: str, stdio: list[int]
+) -> int:
+  """Forks a command whose input, output and errors are `stdio`; its number.
+
+  With a single file, that is a terminal, and becomes the command's own.
+  """
+  number = os.fork()
+  if number:
+    return number
+  try:
+    signal.set_wakeup_fd(-1)
+    os.setsid()
+    files = stdio * 3 if len(stdio) == 1 else stdio
+    if len(stdio) == 1:
+      fcntl.ioctl(stdio[0], 0x540E, 0)  # TIOCSCTTY
+    for target, file in enumerate(files):
+      os.dup2(file, target)
+    os.closerange(3, 1 << 16)
+    for changed in _SIGNALS:
+      signal.signal(changed, signal.SIG_DFL)
+    with open("/proc/self/oom_score_adj", "w") as adjustment:
+      adjustment.write("500")  # rather this than the first process
+    os.chdir(cwd)
+    os.execvpe(argv[0], argv, environment)
+  except OSError as error:
+    os.write(2, f"{argv[0]}: {error}\n".encode())
+    os._exit(126 if error.errno == errno.EACCES else 127)
+  finally:
+    os._exit(127)
+
+
+def take_name(name: str) -> None:
+  """Calls this process `name`, so that its command line tells nothing."""
+  with open("/proc/self/stat") as file:
+    fields = file.read().rpartition(")")[2].split()
+  begin, end = int(fields[45]), int(fields[46])  # of the arguments
+  words = name.replace(" ", "\0").encode()[: end - begin - 1]
+  ctypes.memset(begin, 0, end - begin)
+  ctypes.memmove(begin, words, len(words))
+  _libc.prctl(PR_SET_NAME, name.split()[0].encode(), 0, 0, 0)
+
+
+def last_words(error: BaseException) -> str:
+  """What is told outside of an error in here."""
+  return f"{type(error).__name__}: {error} (Python {sys.version_info[:2]})"

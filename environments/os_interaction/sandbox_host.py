@@ -1,0 +1,152 @@
+"""The side of the sandboxes' parent process that stays in this one."""
+
+import asyncio
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+from environments.os_interaction.sandbox_files import until_readable
+
+START_S = 30.0
+END_S = 20.0
+MESSAGE_BYTES = 1 << 16
+ADVICE = (
+  "Run as root with CAP_SYS_ADMIN on Linux 5.11 or newer (in a container: "
+  "--privileged --cgroupns=host), or choose engine='docker'"
+)
+_ZYGOTE = pathlib.Path(__file__).with_name("sandbox_zygote.py")
+
+
+class Line:
+  """A socket that carries JSON and open files, one message at a time."""
+
+  def __init__(self, end: socket.socket):
+    self._end = end
+    end.setblocking(False)
+
+  def send(self, body: object, files: Sequence[int] = ()) -> None:
+    """Messages are small: they fit, unless the other side is gone."""
+    try:
+      socket.send_fds(self._end, [json.dumps(body).encode()], list(files))
+    except OSError as error:
+      raise EnvironmentFault(f"a sandbox does not listen: {error}") from error
+
+  async def receive(self) -> tuple[dict[str, Any], list[int]] | None:
+    """Waits for a message; None once the other side has hung up."""
+    while True:
+      try:
+        data, files, _, _ = socket.recv_fds(self._end, MESSAGE_BYTES, 2)
+      except BlockingIOError:
+        await until_readable(self._end.fileno())
+        continue
+      except OSError:
+        return None
+      return (json.loads(data), files) if data else None
+
+  def close(self) -> None:
+    self._end.close()
+
+
+class Zygote:
+  """The process that sandboxes are forked from."""
+
+  def __init__(
+    self, line: Line, process: subprocess.Popen[bytes], scratch: str
+  ):
+    self.scratch = scratch
+    self._line = line
+    self._process = process
+    self._closed: dict[int, asyncio.Event] = {}
+    self._listening: asyncio.Task[None] | None = None
+
+  @classmethod
+  async def start(cls) -> "Zygote":
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+      process = await asyncio.to_thread(
+        subprocess.Popen,
+        [sys.executable, "-I", str(_ZYGOTE), str(its.fileno())],
+        pass_fds=[its.fileno()],
+        stdin=subprocess.DEVNULL,
+        env={},  # nothing of ours can be read in there
+        cwd="/",
+        start_new_session=True,
+      )
+    scratch = tempfile.mkdtemp(prefix="agentrl-sandbox-")
+    zygote = cls(Line(ours), process, scratch)
+    try:
+      await expect_ready(zygote._line)
+    except BaseException:
+      await zygote.end()
+      raise
+    zygote._listening = asyncio.create_task(
+      zygote._listen(), name="os_interaction-sandboxes"
+    )
+    return zygote
+
+  @property
+  def is_gone(self) -> bool:
+    return self._process.poll() is not None
+
+  def fork(self, number: int, body: dict[str, Any], line: int) -> None:
+    self._closed[number] = asyncio.Event()
+    self._line.send({"id": number, "scratch": self.scratch, **body}, [line])
+
+  async def wait_until_closed(self, number: int) -> None:
+    try:
+      async with asyncio.timeout(END_S):
+        await self._closed[number].wait()
+    except TimeoutError as error:
+      raise EnvironmentFault(
+        f"sandbox {number} has not ended within {END_S:g} s of being told to; "
+        "look at the host's load, and for processes in state D"
+      ) from error
+    finally:
+      del self._closed[number]
+
+  async def end(self) -> None:
+    self._line.close()
+    if self._listening is not None:
+      self._listening.cancel()
+      await asyncio.wait([self._listening])
+    try:
+      await asyncio.to_thread(self._process.wait, END_S)
+    except subprocess.TimeoutExpired:
+      self._process.kill()
+      await asyncio.to_thread(self._process.wait)
+    with contextlib.suppress(OSError):
+      os.rmdir(self.scratch)
+
+  async def _listen(self) -> None:
+    while (message := await self._line.receive()) is not None:
+      closed = self._closed.get(message[0].get("closed", -1))
+      if closed is not None:
+        closed.set()
+    for event in self._closed.values():  # with it, all of them ended
+      event.set()
+
+
+async def expect_ready(line: Line) -> None:
+  """Raises `ConfigError` for what keeps a sandbox from being one."""
+  try:
+    async with asyncio.timeout(START_S):
+      message = await line.receive()
+  except TimeoutError as error:
+    raise EnvironmentFault(
+      f"no sandbox within {START_S:g} s; look at the host's load"
+    ) from error
+  if message is None:
+    raise EnvironmentFault("a sandbox ended before it began; see its errors")
+  if "error" in message[0]:
+    raise ConfigError(
+      f"the sandbox cannot isolate on this machine: {message[0]['error']}. "
+      f"{ADVICE}"
+    )

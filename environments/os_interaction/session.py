@@ -1,0 +1,140 @@
+"""The rules of an OS attempt: bash until an answer, or the end of the work.
+
+Replies, statuses and limits are AgentBench's. Of an answer the first call is
+played, as there.
+"""
+
+import dataclasses
+import json
+from typing import Any
+
+from agentrl_jax.data.messages import Message, ToolCall
+from agentrl_jax.data.trajectory import Status
+from agentrl_jax.env.interface import Session, Step
+from environments.os_interaction.judging import is_solved
+from environments.os_interaction.machine import Machine, MachineLost
+from environments.os_interaction.problem import Problem
+from environments.os_interaction.prompts import (
+  ANSWER_ACTION,
+  BAD_CALL,
+  BASH_ACTION,
+  FINISH_ACTION,
+  NEEDS_ANSWER,
+  NO_CALL,
+  TOOLS,
+  opening,
+  output,
+)
+from environments.os_interaction.shell import Ending, Shell
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rules:
+  """What an attempt may use, and how it is judged."""
+
+  max_rounds: int = 8  # answers of the policy
+  system_prompt: str = "upstream"
+  upstream_quirks: bool = False  # finish_action answers with its thought
+  script_s: float = 30.0  # for each script of the judge
+
+
+class OSSession(Session):
+  """One attempt at one problem, on a machine of its own that is set up."""
+
+  tools = TOOLS
+
+  def __init__(
+    self, problem: Problem, machine: Machine, shell: Shell, rules: Rules
+  ):
+    self._problem = problem
+    self._machine = machine
+    self._shell = shell
+    self._rules = rules
+    self._num_rounds = 0
+    self._num_commands = 0
+    self._num_stopped = 0
+
+  async def reset(self) -> Step:
+    """Tells the problem."""
+    return Step(opening(self._problem.description, self._rules.system_prompt))
+
+  async def step(self, answer: Message) -> Step:
+    """Plays the first call of an answer; waits for its command."""
+    self._num_rounds += 1
+    if not answer.tool_calls:
+      return self._go_on(Message("user", NO_CALL))
+    call = answer.tool_calls[0]
+    try:
+      return await self._play(call, has_thought=bool(answer.content))
+    except MachineLost as error:
+      reply = Message("tool", output(str(error)), tool_call_id=call.id)
+      return self._end((reply,), 0.0, Status.AGENT_INVALID_ACTION)
+
+  async def _play(self, call: ToolCall, *, has_thought: bool) -> Step:
+    arguments = _arguments_of(call, has_thought=has_thought)
+    if isinstance(arguments, str):
+      return self._reply(call, arguments)
+    first = arguments[0] if arguments else None
+    if call.name == BASH_ACTION.name and arguments:
+      return self._reply(call, await self._executed(first))
+    if call.name == FINISH_ACTION.name:
+      if self._problem.match is None or self._rules.upstream_quirks:
+        return await self._judged(first)
+      return self._reply(call, NEEDS_ANSWER)
+    if call.name == ANSWER_ACTION.name and arguments:
+      return await self._judged(first)
+    return self._reply(call, BAD_CALL)
+
+  async def _executed(self, script: object) -> str:
+    if not isinstance(script, str):
+      return output("")
+    try:
+      script.encode()
+    except UnicodeEncodeError:  # half a surrogate pair
+      return BAD_CALL
+    self._num_commands += 1
+    reply = await self._shell.execute(script)
+    self._num_stopped += reply.ending is not Ending.BY_ITSELF
+    note = f"\n[{reply.note}]" if reply.note else ""
+    return output(reply.text) + note
+
+  async def _judged(self, answer: object) -> Step:
+    right = await is_solved(
+      self._problem, self._machine, answer, limit_s=self._rules.script_s
+    )
+    return self._end((), float(right), Status.COMPLETED)
+
+  def _reply(self, call: ToolCall, text: str) -> Step:
+    return self._go_on(Message("tool", text, tool_call_id=call.id))
+
+  def _go_on(self, reply: Message) -> Step:
+    if self._num_rounds < self._rules.max_rounds:
+      return Step((reply,))
+    return self._end((reply,), 0.0, Status.TASK_LIMIT_REACHED)
+
+  def _end(
+    self, replies: tuple[Message, ...], reward: float, status: Status
+  ) -> Step:
+    metrics = {
+      "num_commands": float(self._num_commands),
+      "num_stopped": float(self._num_stopped),
+      "machine_lost": float(status is Status.AGENT_INVALID_ACTION),
+    }
+    return Step(replies, reward=reward, status=status, metrics=metrics)
+
+
+def _arguments_of(call: ToolCall, *, has_thought: bool) -> list[Any] | str:
+  """The values of a call's arguments, or AgentBench's reply to a broken one.
+
+  That reply is what Python says of it, word for word.
+  """
+  try:
+    arguments = json.loads(call.arguments)
+  except (ValueError, RecursionError) as error:
+    return str(error)
+  if isinstance(arguments, dict):
+    return list(arguments.values())
+  kind = type(arguments).__name__
+  if not has_thought and not isinstance(arguments, str | list):
+    return f"argument of type '{kind}' is not iterable"
+  return f"'{kind}' object has no attribute 'values'"
