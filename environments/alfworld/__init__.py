@@ -1,0 +1,3 @@
+from environments.alfworld.environment import ALFWorld
+
+__all__ = ["ALFWorld"]

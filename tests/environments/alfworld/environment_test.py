@@ -1,0 +1,181 @@
+"""ALFWorld as a whole: the contract, the expert, loaded games."""
+
+import os
+import pathlib
+import tempfile
+import unittest
+from unittest import mock
+
+import pytest
+
+from agentrl_jax.data.split import SPLITS
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.env.interface import Step
+from agentrl_jax.errors import ConfigError
+from environments.alfworld import ALFWorld
+from environments.alfworld.tasks import TASK_TYPES
+from tests.environments.alfworld.data import game_list, games
+from tests.environments.alfworld.sample_game import known, write_game
+
+
+async def play(environment, task, *, seed=0, mistakes=None) -> tuple[Step, int]:
+  """The last step of an attempt by the expert, and how many it took."""
+  expert = environment.expert(task, seed=seed, mistakes=mistakes or {})
+  num_steps = 0
+  async with environment.open(task, seed=seed) as session:
+    step = await session.reset()
+    while step.status is Status.RUNNING:
+      step = await session.step(expert.answer(step.messages))
+      num_steps += 1
+  return step, num_steps
+
+
+class ALFWorldContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  def make_environment(self):
+    return ALFWorld()
+
+
+class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
+  async def test_faultless_expert_solves_every_task_in_time(self):
+    environment = ALFWorld()
+    types = set()
+    for split in SPLITS:
+      for index in range(200):
+        step, num_steps = await play(
+          environment, Task("alfworld", split, index)
+        )
+        with self.subTest(split=split, index=index):
+          self.assertEqual((step.reward, step.status), (1.0, Status.COMPLETED))
+          self.assertLessEqual(num_steps, 14)
+        types |= {key for key in step.metrics if key.startswith("won/")}
+    self.assertEqual(types, {f"won/{kind}" for kind in TASK_TYPES})
+
+  async def test_opening_is_worded_as_in_agentbench(self):
+    environment = ALFWorld(task_types=("pick_heat_then_place_in_recep",))
+    async with environment.open(Task("alfworld", "test", 3), seed=0) as session:
+      system, user = (await session.reset()).messages
+    self.assertTrue(system.content.startswith("Interact with a household to "))
+    self.assertEqual(system.content.count("\n"), 3)
+    self.assertRegex(
+      user.content,
+      r"\AHere is your task\. You are in the middle of a room\. Looking "
+      r"quickly around you, you see (a [a-z]+ \d+, )+and a [a-z]+ \d+\.\n"
+      r"Your task is to: (put a hot|heat some) [a-z]+ .*\. AVAILABLE ACTIONS: "
+      r"(go to [a-z]+ \d+\n)+inventory\nlook\n\Z",
+    )
+
+  async def test_short_prompt_is_short(self):
+    environment = ALFWorld(system_prompt="short")
+    async with environment.open(Task("alfworld", "test", 3), seed=0) as session:
+      system, _ = (await session.reset()).messages
+    self.assertLess(len(system.content.split()), 20)
+
+  async def test_difficulty_is_kept_to(self):
+    environment = ALFWorld(
+      task_types=("pick_and_place_simple",),
+      num_receptacles=(6, 6),
+      num_things=(5, 5),
+    )
+    for index in range(20):
+      task = Task("alfworld", "train", index)
+      async with environment.open(task, seed=0) as session:
+        text = (await session.reset()).messages[-1].content
+      self.assertEqual(text.count("go to "), 6)
+      step, _ = await play(environment, task)
+      self.assertIn("won/pick_and_place_simple", step.metrics)
+
+  async def test_few_rounds_end_the_attempt(self):
+    step, num_steps = await play(
+      ALFWorld(max_rounds=2), Task("alfworld", "train", 0)
+    )
+    self.assertEqual((step.status, num_steps), (Status.TASK_LIMIT_REACHED, 2))
+
+
+class LoadedGamesTest(unittest.IsolatedAsyncioTestCase):
+  def setUp(self):
+    self.enterContext(known())
+
+  async def test_a_folder_of_games_is_the_dev_split(self):
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    write_game(f"{folder}/a/game.tw-pddl")
+    write_game(f"{folder}/b/c/game.tw-pddl")
+    environment = ALFWorld(games=folder)
+    self.assertEqual(list(environment.indices("dev")), [0, 1])
+    for index in (0, 1):
+      step, _ = await play(environment, Task("alfworld", "dev", index))
+      self.assertEqual(step.reward, 1.0)
+
+  async def test_a_list_chooses_games_in_its_order(self):
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    for name, task in {
+      "a": "put a mug in desk",
+      "b": "put some mug on desk",
+    }.items():
+      write_game(f"{folder}/{name}/game.tw-pddl", task=task)
+    source = f"{folder}/list.json"
+    pathlib.Path(source).write_text(
+      '{"put": ["b/game.tw-pddl"], "more": ["a/game.tw-pddl"]}'
+    )
+    with mock.patch.dict(os.environ, {"ALFWORLD_DATA": folder}):
+      environment = ALFWorld(source=source)
+    texts = []
+    for index in environment.indices("dev"):
+      async with environment.open(
+        Task("alfworld", "dev", index), seed=0
+      ) as session:
+        texts.append((await session.reset()).messages[-1].content)
+    self.assertIn("put some mug on desk.", texts[0])
+    self.assertIn("put a mug in desk.", texts[1])
+
+  @pytest.mark.full
+  async def test_expert_solves_agentbenchs_dev_games(self):
+    environment = ALFWorld(source=str(game_list("dev")), games=str(games()))
+    won = 0.0
+    for index in environment.indices("dev"):
+      step, _ = await play(environment, Task("alfworld", "dev", index))
+      won += step.reward
+    self.assertEqual(won, 20.0)
+
+  async def test_an_index_outside_is_refused(self):
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    write_game(f"{folder}/a/game.tw-pddl")
+    environment = ALFWorld(games=folder)
+    with self.assertRaisesRegex(ConfigError, "1 games"):
+      async with environment.open(Task("alfworld", "dev", 1), seed=0):
+        pass
+
+
+class OptionsTest(unittest.TestCase):
+  def test_wrong_options_are_refused(self):
+    for options in (
+      {"system_prompt": "long"},
+      {"engine": "thor"},
+      {"max_rounds": 0},
+      {"num_processes": 0},
+      {"task_types": ("pick_and_eat",)},
+      {"task_types": "pick_and_place_simple"},
+      {"task_types": ()},
+      {"num_receptacles": (1, 2)},
+      {"num_things": (9, 5)},
+      {"games": "no/such/folder"},
+      {"games": ".", "source": "no/such/list.json"},
+    ):
+      with self.subTest(**options), self.assertRaises(ConfigError):
+        ALFWorld(**options)
+
+  def test_a_list_without_a_folder_is_refused(self):
+    with (
+      mock.patch.dict(os.environ),
+      self.assertRaisesRegex(ConfigError, "ALFWORLD_DATA"),
+    ):
+      os.environ.pop("ALFWORLD_DATA", None)
+      ALFWorld(source="dev.json")
+
+  def test_dev_needs_games(self):
+    with self.assertRaisesRegex(ConfigError, "games"):
+      ALFWorld().indices("dev")
+
+
+if __name__ == "__main__":
+  unittest.main()
