@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 from agentrl_jax.controller import seeds
 from agentrl_jax.controller.player import ExpertPlayer, Player, ScriptPlayer
 from agentrl_jax.controller.recorder import Attempt
+from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data import template
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.messages import Message, Tool, message_from_json
@@ -31,6 +32,7 @@ from agentrl_jax.data.tokenizer import load_tokenizer, train_tokenizer
 from agentrl_jax.data.trajectory import Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment
+from agentrl_jax.env.other_loop import OtherLoopEnvironment
 from agentrl_jax.errors import CheckpointError
 from launch.settings import EnvironmentSettings, Settings
 
@@ -41,14 +43,26 @@ CHUNK = 512  # demonstrations that are played and packed together
 def loaded_environments(
   settings: Mapping[str, EnvironmentSettings],
 ) -> Iterator[dict[str, Environment]]:
-  """The environments of the config, by name; leaving closes them."""
-  environments = {
+  """The environments of the config, by name; leaving closes them.
+
+  They can be played from any event loop: those that need one loop for all that
+  they do get one, in a thread of its own.
+  """
+  found = {
     name: load_environment(s.target, s.options) for name, s in settings.items()
   }
-  try:
-    yield environments
-  finally:
-    asyncio.run(_close(environments.values()))
+  bound = {name: e for name, e in found.items() if e.needs_one_loop}
+  free = [e for name, e in found.items() if name not in bound]
+  with contextlib.ExitStack() as stack:
+    if bound:
+      thread = stack.enter_context(ControllerThread())
+      stack.callback(lambda: thread.run(_close(bound.values()), STOP_S))
+      for name, environment in bound.items():
+        found[name] = OtherLoopEnvironment(
+          environment, environment, thread.loop
+        )
+    stack.callback(lambda: asyncio.run(_close(free)))
+    yield found
 
 
 async def _close(environments: Iterable[Environment]) -> None:

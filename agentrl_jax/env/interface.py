@@ -63,6 +63,9 @@ class Environment(abc.ABC):
   """A space of tasks and of sessions to attempt them in."""
 
   name: str
+  # Whether it keeps tasks or connections between sessions, so that all of them,
+  # and `close`, must be played in one and the same event loop.
+  needs_one_loop: bool = False
 
   @abc.abstractmethod
   def indices(self, split: str) -> Sequence[int]:

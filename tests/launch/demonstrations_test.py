@@ -1,16 +1,56 @@
 """Demonstrations are a function of the config, however they are made."""
 
+import asyncio
+import contextlib
 import dataclasses
 import pathlib
 import tempfile
+from typing import ClassVar
 
 import numpy as np
 from absl.testing import absltest
 
+from agentrl_jax.data.trajectory import Task
 from agentrl_jax.errors import CheckpointError
 from configs import quickstart
+from environments.arithmetic.environment import Arithmetic
 from launch import demonstrations
-from launch.settings import read_settings
+from launch.settings import EnvironmentSettings, read_settings
+
+
+class Bound(Arithmetic):
+  """Notes in which loops it is used."""
+
+  needs_one_loop = True
+  loops: ClassVar[list[asyncio.AbstractEventLoop]] = []
+
+  @contextlib.asynccontextmanager
+  async def open(self, task, *, seed):
+    self.loops.append(asyncio.get_running_loop())
+    async with super().open(task, seed=seed) as session:
+      yield session
+
+  async def close(self):
+    self.loops.append(asyncio.get_running_loop())
+
+
+class LoadedEnvironmentsTest(absltest.TestCase):
+  def test_what_needs_one_loop_has_one(self):
+    settings = {
+      "bound": EnvironmentSettings(
+        target=f"{__name__}:Bound", options={}, mistakes={}, weight=1.0
+      )
+    }
+    Bound.loops.clear()
+    with demonstrations.loaded_environments(settings) as environments:
+      for _ in range(2):
+        asyncio.run(self.play(environments["bound"]))
+    self.assertLen(Bound.loops, 3)
+    self.assertLen(set(Bound.loops), 1)
+
+  async def play(self, environment):
+    async with environment.open(Task("bound", "train", 0), seed=0) as session:
+      await session.reset()
 
 
 class DemonstrationsTest(absltest.TestCase):
