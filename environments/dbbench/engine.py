@@ -17,9 +17,8 @@ TIMED_OUT = "Error: SQL execution timed out."
 SYNTAX_ERROR = (
   "1064 (42000): You have an error in your SQL syntax; check the manual that "
   "corresponds to your MySQL server version for the right syntax to use "
-  "near '{near}' at line 1"
+  "near '{near}' at line {line}"
 )
-MAX_NEAR_CHARS = 80  # of the statement that a syntax error quotes
 MIN_ROW_CHARS = 6  # "(1,), ": no row is written in fewer
 
 

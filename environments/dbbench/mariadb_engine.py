@@ -18,6 +18,7 @@ from pymysql.constants import CR, SERVER_STATUS
 
 from agentrl_jax.errors import EnvironmentFault
 from environments.dbbench.engine import (
+  SYNTAX_ERROR,
   TIMED_OUT,
   Database,
   Engine,
@@ -30,10 +31,24 @@ from environments.dbbench.mariadb_server import (
   PrivateServer,
   read_address,
 )
+from environments.dbbench.mysql_grammar import syntax_error_in
 from environments.dbbench.problem import Table
 
 GRACE_S = 5.0  # past the limit, before the server is taken to ignore it
 STATEMENT_TIMEOUT = 1969  # MariaDB's error for max_statement_time
+UNKNOWN_COLUMN = 1054
+# Where a column was looked for, in MariaDB's words and in MySQL's.
+_CLAUSES = {
+  "SELECT": "field list",
+  "SET": "field list",
+  "INSERT INTO": "field list",
+  "VALUES": "field list",
+  "WHERE": "where clause",
+  "ON": "on clause",
+  "GROUP BY": "group statement",
+  "HAVING": "having clause",
+  "ORDER BY": "order clause",
+}
 # Not strict, as the reference hashes were made; accents do not count, as in
 # MySQL 8's default collation.
 SESSION_SETTINGS = "SET sql_mode = 'NO_ENGINE_SUBSTITUTION'"
@@ -150,6 +165,10 @@ class MariaDBDatabase(Database):
 
   def run(self, sql: str) -> str:
     """Runs one statement and says what came of it."""
+    error_at = syntax_error_in(sql)
+    if error_at is not None:
+      near, line = error_at
+      return SYNTAX_ERROR.format(near=near, line=line)
     began = time.monotonic()
     with self._busy:
       try:
@@ -256,4 +275,8 @@ def _in_words(error: pymysql.err.MySQLError) -> str:
   if code == STATEMENT_TIMEOUT:
     return TIMED_OUT
   state = getattr(error, "sqlstate", None) or "HY000"  # since PyMySQL 1.2
-  return f"{code} ({state}): {rest[0] if rest else ''}"
+  message = str(rest[0]) if rest else ""
+  if code == UNKNOWN_COLUMN:
+    said, in_, clause = message.rpartition(" in ")
+    message = f"{said}{in_}'{_CLAUSES.get(clause.strip(chr(39)), clause)}'"
+  return f"{code} ({state}): {message.replace('MariaDB', 'MySQL')}"

@@ -9,15 +9,17 @@ nothing that reaches beyond the database (ATTACH, PRAGMA) ever does.
 import dataclasses
 import decimal
 import functools
-import itertools
 import logging
 
-from sqlglot import Token, TokenType, exp
+from sqlglot import exp
 from sqlglot.dialects.mysql import MySQL
 from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import ErrorLevel, SqlglotError
 
+from environments.dbbench.engine import SYNTAX_ERROR
 from environments.dbbench.mysql_functions import AS_TEXT
+from environments.dbbench.mysql_grammar import MAX_NEAR_BYTES, syntax_error_in
+from environments.dbbench.mysql_lexer import with_quoted_names
 from environments.dbbench.mysql_types import TEXT, MySQLType, type_of
 
 MAX_SQL_CHARS = 20_000  # longer statements are refused before they are parsed
@@ -34,9 +36,6 @@ _RUNS = (
 )
 # These do nothing here: every statement is committed as soon as it has run.
 _EMPTY = (exp.Transaction, exp.Commit, exp.Rollback, exp.Set, exp.Use)
-_BEFORE_A_TABLE = frozenset(
-  {TokenType.FROM, TokenType.JOIN, TokenType.INTO, TokenType.UPDATE}
-)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
 
 logging.getLogger("sqlglot").addFilter(
@@ -44,12 +43,15 @@ logging.getLogger("sqlglot").addFilter(
 )
 
 
-class NotMySQL(Exception):
+class Refused(Exception):
+  """MySQL would not run the statement; says so in its words."""
+
+
+class NotMySQL(Refused):
   """The statement cannot be read; `near` is where reading stopped."""
 
-  def __init__(self, near: str):
-    super().__init__(near)
-    self.near = near
+  def __init__(self, near: str, line: int = 1):
+    super().__init__(SYNTAX_ERROR.format(near=near[:MAX_NEAR_BYTES], line=line))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +79,8 @@ _MYSQL = MySQL()
 
 @functools.lru_cache(maxsize=CACHE_SIZE)
 def translate(sql: str) -> Statement:
-  """The statement for SQLite. Raises `NotMySQL` for what MySQL would refuse."""
-  tree = _parsed(sql)
+  """The statement for SQLite. Raises `Refused` for what MySQL would refuse."""
+  tree = parsed(sql)
   if isinstance(tree, exp.Show):
     return _show(tree)
   if isinstance(tree, exp.Describe):
@@ -90,22 +92,21 @@ def translate(sql: str) -> Statement:
   if not isinstance(tree, _RUNS):
     raise NotMySQL(sql)
   types = _result_types(tree)
-  written = _written(tree)
-  for node in list(tree.walk(bfs=False)):
-    _rewrite(node)
-  for cell in written:
-    _write_as_text(cell)
+  _rewrite_all(tree)
   return Statement(
     tree.sql(_Dialect, unsupported_level=ErrorLevel.IGNORE), types
   )
 
 
-def _parsed(sql: str) -> exp.Expr:
+def parsed(sql: str) -> exp.Expr:
+  """The one statement as a tree. Raises `NotMySQL` as `translate` does."""
   if len(sql) > MAX_SQL_CHARS:
     raise NotMySQL(sql)
+  error_at = syntax_error_in(sql)
+  if error_at is not None:
+    raise NotMySQL(*error_at)
   try:
-    tokens = _MYSQL.tokenize(sql)
-    _require_names(tokens, sql)
+    tokens = _MYSQL.tokenize(with_quoted_names(sql))
     trees = _MYSQL.parser().parse(tokens, sql)
   except SqlglotError as error:
     raise NotMySQL(_near(error, sql)) from error
@@ -115,16 +116,6 @@ def _parsed(sql: str) -> exp.Expr:
   if len(found) != 1:  # one at a time, as MySQL's connector has it
     raise NotMySQL(found[1].sql("mysql") if found else "")
   return found[0]
-
-
-def _require_names(tokens: list[Token], sql: str) -> None:
-  """Refuses what sqlglot would let pass: FROM 'name', and a, FROM."""
-  for token, following in itertools.pairwise(tokens):
-    kinds = token.token_type, following.token_type
-    if kinds == (TokenType.COMMA, TokenType.FROM) or (
-      kinds[0] in _BEFORE_A_TABLE and kinds[1] == TokenType.STRING
-    ):
-      raise NotMySQL(sql[following.start :])
 
 
 def _near(error: SqlglotError, sql: str) -> str:
@@ -149,6 +140,35 @@ def _result_types(tree: exp.Expr) -> tuple[MySQLType | None, ...]:
   if not isinstance(tree, exp.Select) or tree.is_star:
     return ()
   return tuple(type_of(column) for column in tree.expressions)
+
+
+def _rewrite_all(tree: exp.Expr) -> None:
+  """Makes the statement do as MySQL does, in place."""
+  written = _written(tree)
+  if isinstance(tree, exp.Update):
+    _unqualify(tree)
+  for node in list(tree.walk(bfs=False)):
+    _rewrite(node)
+  for cell in written:
+    _write_as_text(cell)
+  for select in tree.find_all(exp.Select):
+    _keep_groups_in_order(select)
+
+
+def _keep_groups_in_order(select: exp.Select) -> None:
+  """Groups come in the order of their first rows; SQLite would sort them."""
+  source = select.args.get("from_")
+  if (
+    select.args.get("group")
+    and not select.args.get("order")
+    and not select.args.get("joins")
+    and not select.args.get("distinct")
+    and not isinstance(select.parent, exp.SetOperation)
+    and source is not None
+    and isinstance(source.this, exp.Table)
+  ):
+    rowid = exp.column("rowid", table=source.this.alias_or_name, quoted=True)
+    select.order_by(exp.Min(this=rowid), copy=False)
 
 
 def _rewrite(node: exp.Expr) -> None:
@@ -182,6 +202,19 @@ def _rewrite_operands(left: exp.Expr, right: list[exp.Expr]) -> None:
 
 def _plus_zero(operand: exp.Expr) -> exp.Add:
   return exp.Add(this=operand.copy(), expression=exp.Literal.number(0))
+
+
+def _unqualify(update: exp.Update) -> None:
+  """Takes the table off the columns that are set; SQLite knows it anyway."""
+  for pair in update.expressions:
+    column = pair.this
+    if isinstance(column, exp.Column) and column.table:
+      if column.table.lower() != update.this.alias_or_name.lower():
+        raise Refused(
+          f"1054 (42S22): Unknown column '{column.table}.{column.name}' in "
+          "'field list'"
+        )
+      column.set("table", None)
 
 
 def _written(tree: exp.Expr) -> list[exp.Expr]:

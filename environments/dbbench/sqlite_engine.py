@@ -8,7 +8,6 @@ dozen megabytes at most.
 
 import asyncio
 import contextlib
-import re
 import sqlite3
 import threading
 import time
@@ -17,8 +16,6 @@ from collections.abc import AsyncIterator, Sequence
 from agentrl_jax.errors import EnvironmentFault
 from environments.dbbench import mysql_dialect, mysql_functions
 from environments.dbbench.engine import (
-  MAX_NEAR_CHARS,
-  SYNTAX_ERROR,
   TIMED_OUT,
   Database,
   Engine,
@@ -26,35 +23,14 @@ from environments.dbbench.engine import (
   max_rows_needed,
 )
 from environments.dbbench.grading import Row
-from environments.dbbench.mysql_dialect import NotMySQL, Statement
+from environments.dbbench.mysql_dialect import Refused, Statement
+from environments.dbbench.mysql_errors import in_mysqls_words
 from environments.dbbench.problem import Table
 
 STEPS_PER_CHECK = 20_000  # of SQLite's machine; about a millisecond
 MAX_VALUE_BYTES = 1_000_000
 MAX_PAGES = 8_192  # of 4 KiB
 CLOSE_DEADLINE_S = 5.0
-
-# What SQLite says, and how MySQL says it.
-_ERRORS = (
-  (r"no such table: (.*)", "1146 (42S02): Table 'dbbench.{0}' doesn't exist"),
-  (
-    r"no such column: (.*)",
-    "1054 (42S22): Unknown column '{0}' in 'field list'",
-  ),
-  (
-    r"table .* has no column named (.*)",
-    "1054 (42S22): Unknown column '{0}' in 'field list'",
-  ),
-  (
-    r"no such function: (.*)",
-    "1305 (42000): FUNCTION dbbench.{0} does not exist",
-  ),
-  (
-    r"\d+ values for \d+ columns|table .* has \d+ columns but .*",
-    "1136 (21S01): Column count doesn't match value count at row 1",
-  ),
-  (r"table .* already exists", "1050 (42S01): Table already exists"),
-)
 
 
 class SQLiteEngine(Engine):
@@ -123,13 +99,13 @@ class SQLiteDatabase(Database):
     """Runs one MySQL statement; see `Database.execute`."""
     try:
       statement = mysql_dialect.translate(sql)
-    except NotMySQL as error:
-      return self._cut(SYNTAX_ERROR.format(near=error.near[:MAX_NEAR_CHARS]))
+    except Refused as error:
+      return self._cut(str(error))
     try:
       return self._cut(str(self.run(statement, stop_at=float("-inf"))))
     except sqlite3.Error as error:
       if not _was_stopped(error):
-        return self._cut(_in_mysqls_words(error, sql))
+        return self._cut(in_mysqls_words(error, sql))
     return await self._execute_slowly(statement, sql)
 
   async def rows(self, table: Table) -> list[Row]:
@@ -174,7 +150,7 @@ class SQLiteDatabase(Database):
     except sqlite3.Error as error:
       if _was_stopped(error):
         return TIMED_OUT
-      return self._cut(_in_mysqls_words(error, sql))
+      return self._cut(in_mysqls_words(error, sql))
 
   def _create(self, table: Table) -> None:
     collation = _collation(table)
@@ -245,13 +221,3 @@ def _typed(rows: list[Row], statement: Statement) -> list[Row]:
 def _was_stopped(error: sqlite3.Error) -> bool:
   # Errors of Python's own module, not of SQLite, have no code.
   return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
-
-
-def _in_mysqls_words(error: sqlite3.Error, sql: str) -> str:
-  for pattern, words in _ERRORS:
-    match = re.fullmatch(pattern, str(error))
-    if match:
-      return words.format(*match.groups())
-  if "syntax error" in str(error) or "incomplete input" in str(error):
-    return SYNTAX_ERROR.format(near=sql[:MAX_NEAR_CHARS])
-  return f"1105 (HY000): {error}"

@@ -88,7 +88,7 @@ class StatementsTest(unittest.IsolatedAsyncioTestCase):
         "1136 (21S01): Column count doesn't match value count at row 1"
       ),
       "CREATE TABLE `old shops` (a TEXT)": (
-        "1050 (42S01): Table already exists"
+        "1050 (42S01): Table 'old shops' already exists"
       ),
       "SELECT SLEEP(5)": "1305 (42000): FUNCTION dbbench.SLEEP does not exist",
       "SELECT * FROM old shops WHERE a b": (
