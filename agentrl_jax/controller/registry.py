@@ -83,8 +83,7 @@ class TaskEntry:
     positions = all(isinstance(i, str) or i == CUSTOM for i in self.indices)
     if positions and isinstance(index, int) and 0 <= index < len(self.indices):
       return self.indices[index]
-    known = (i for i in self.indices if type(i) is type(index))
-    if index not in known:
+    if index not in self.indices:
       raise Refused(f"task {self.name} does not support index {index}")
     return index
 

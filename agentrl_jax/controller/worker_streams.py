@@ -10,12 +10,9 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
-
-import grpc.aio  # type: ignore[import-untyped]
 
 from agentrl_jax.controller.registry import Refused
 from agentrl_jax.env import grpc_wire, wire
@@ -23,6 +20,8 @@ from agentrl_jax.env.link import Link, WorkerLost, refusal
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 _log = logging.getLogger(__name__)
+
+MAX_WAITING = 4096  # requests that wait for a worker's stream
 
 # How soon it is found out that the way to a worker is cut, if nothing says so.
 _ALIVE = (
@@ -38,23 +37,24 @@ class StreamLink(Link):
     self._address = address
     self._reconnect_s = reconnect_s
     self._context: Any = None  # the stream, while there is one
-    self._is_connected = asyncio.Event()
-    self._broken_at = time.monotonic()
-    self._write_lock = asyncio.Lock()  # a stream takes one envelope at a time
+    self._speaker: asyncio.Task[None] | None = None  # writes to it
+    self._outbox: asyncio.Queue[Any] = asyncio.Queue(maxsize=MAX_WAITING)
     self._answers: dict[str, asyncio.Future[Any]] = {}
-    self._given_up: asyncio.TimerHandle | None = None
+    self._is_lost = False
+    self._giving_up = self._give_up_later()
 
   async def ask(
     self, method: str, endpoint: str, body: Any, *, deadline_s: float
   ) -> Any:
     """As `Link.ask`."""
+    if self._is_lost:
+      raise self._lost()
     request = grpc_wire.request(method, endpoint, body)
-    answer = self._answers[request.id] = (
-      asyncio.get_running_loop().create_future()
-    )
+    answer = asyncio.get_running_loop().create_future()
+    self._answers[request.id] = answer
     try:
       async with asyncio.timeout(deadline_s):
-        await self._send(request)
+        await self._outbox.put(request)
         return self._read(endpoint, await answer)
     except TimeoutError as error:
       raise EnvironmentFault(
@@ -64,27 +64,25 @@ class StreamLink(Link):
       ) from error
     finally:
       del self._answers[request.id]
-      answer.cancel()
-      if not answer.cancelled():
-        answer.exception()  # it was lost before it was waited for
+      if answer.done() and not answer.cancelled():
+        answer.exception()  # it was lost before it was sent
 
   def connected(self, context: Any) -> None:
-    """Takes a new stream in place of an older one."""
+    """Takes a stream, in place of an older one if it is another."""
+    if self._context is context:
+      return
+    self._hang_up()
+    self._giving_up.cancel()
+    self._is_lost = False
     self._context = context
-    self._is_connected.set()
-    if self._given_up is not None:
-      self._given_up.cancel()
+    self._speaker = asyncio.create_task(self._speak(context))
 
   def disconnected(self, context: Any) -> bool:
     """Notes that a stream has ended; whether it was the last."""
     if self._context is not context:
       return False
-    self._context = None
-    self._is_connected.clear()
-    self._broken_at = time.monotonic()
-    self._given_up = asyncio.get_running_loop().call_later(
-      self._reconnect_s, self._give_up
-    )
+    self._hang_up()
+    self._giving_up = self._give_up_later()
     return True
 
   def answered(self, envelope: Any) -> bool:
@@ -95,23 +93,37 @@ class StreamLink(Link):
     answer.set_result(envelope.response)
     return True
 
-  async def write(self, context: Any, envelope: Any) -> None:
-    """Sends an envelope on a stream, one at a time."""
-    async with self._write_lock:
-      await context.write(envelope)
+  async def acknowledge(self, envelope: Any) -> None:
+    """Has a notice acknowledged."""
+    await self._outbox.put(grpc_wire.response(envelope.id, wire.OK, None))
 
-  async def _send(self, request: Any) -> None:
-    if not self._is_connected.is_set():
-      silence_s = time.monotonic() - self._broken_at
+  async def _speak(self, context: Any) -> None:
+    """The only one to write: a stream takes one envelope at a time."""
+    while True:
+      envelope = await self._outbox.get()
+      is_request = envelope.type == grpc_wire.REQUEST
+      if is_request and envelope.id not in self._answers:
+        continue  # nobody waits for it any more
       try:
-        async with asyncio.timeout(max(self._reconnect_s - silence_s, 0)):
-          await self._is_connected.wait()
-      except TimeoutError as error:
-        raise self._lost() from error
-    try:
-      await self.write(self._context, request)
-    except (grpc.RpcError, asyncio.InvalidStateError, AttributeError) as error:
-      raise self._lost() from error
+        await context.write(envelope)
+      except grpc_wire.BROKEN as error:
+        _log.info("writing to %s: %s", self._address, grpc_wire.why(error))
+        return  # whoever reads from the stream notices, too
+
+  def _hang_up(self) -> None:
+    if self._speaker is not None:
+      self._speaker.cancel()
+    self._context = self._speaker = None
+
+  def _give_up_later(self) -> asyncio.TimerHandle:
+    loop = asyncio.get_running_loop()
+    return loop.call_later(self._reconnect_s, self._give_up)
+
+  def _give_up(self) -> None:
+    self._is_lost = True
+    for answer in self._answers.values():
+      if not answer.done():
+        answer.set_exception(self._lost())
 
   def _read(self, endpoint: str, response: Any) -> Any:
     if not 200 <= response.code < 300:
@@ -128,11 +140,6 @@ class StreamLink(Link):
         f"worker {self._address} answers {endpoint} with "
         f"{response.json[:300]!r}, which is no JSON"
       ) from error
-
-  def _give_up(self) -> None:
-    for answer in self._answers.values():
-      if not answer.done():
-        answer.set_exception(self._lost())
 
   def _lost(self) -> WorkerLost:
     return WorkerLost(
@@ -172,8 +179,7 @@ class WorkerStreams:
   @contextlib.asynccontextmanager
   async def listening(self, bind: str, port: int) -> AsyncIterator[int]:
     """Takes streams until the context is left; yields the port."""
-    server = grpc.aio.server(options=(*grpc_wire.SIZES, *_ALIVE))
-    server.add_generic_rpc_handlers((grpc_wire.service(self._serve),))
+    server = grpc_wire.server(self._serve, _ALIVE)
     try:
       port = server.add_insecure_port(f"{bind}:{port}")
     except RuntimeError as error:
@@ -192,16 +198,19 @@ class WorkerStreams:
     address = ""
     try:
       async for envelope in envelopes:
-        if envelope.WhichOneof("body") == "heartbeat":
+        kind = envelope.WhichOneof("body")
+        if kind == "heartbeat":
           announcement = grpc_wire.announcement_of(envelope)
           address = announcement["address"]
           link = self.link(address)
           link.connected(context)
           self._hear(announcement)
-        elif envelope.WhichOneof("body") == "cancel_notice":
-          await self._take_notice(envelope, context, link)
-        elif envelope.type == grpc_wire.RESPONSE:
-          self._take_response(envelope)
+        elif kind == "cancel_notice":
+          self._freed(envelope.cancel_notice.session_id)
+          if link is not None:
+            await link.acknowledge(envelope)
+        elif kind == "response" and not self._is_answered(envelope, link):
+          _log.info("a response to %s is not waited for", envelope.id)
     finally:
       if link is not None and link.disconnected(context):
         self._lost(address)
@@ -212,17 +221,8 @@ class WorkerStreams:
     except Refused as reason:
       _log.warning("a heartbeat of %s: %s", announcement["address"], reason)
 
-  def _take_response(self, envelope: Any) -> None:
+  def _is_answered(self, envelope: Any, link: StreamLink | None) -> bool:
     """On a new stream a response may come before the heartbeat does."""
-    if not any(link.answered(envelope) for link in self._links.values()):
-      _log.info("a response to request %s is not waited for", envelope.id)
-
-  async def _take_notice(
-    self, envelope: Any, context: Any, link: StreamLink | None
-  ) -> None:
-    self._freed(envelope.cancel_notice.session_id)
-    acknowledgement = grpc_wire.response(envelope.id, wire.OK, None)
-    if link is None:
-      await context.write(acknowledgement)
-    else:
-      await link.write(context, acknowledgement)
+    if link is not None:
+      return link.answered(envelope)
+    return any(each.answered(envelope) for each in self._links.values())

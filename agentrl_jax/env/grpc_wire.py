@@ -10,6 +10,7 @@ generated code may be loaded beside them, under any protobuf from 5 on. Names
 do not travel: the method's path, the numbers and the types are AgentRL's.
 """
 
+import asyncio
 import json
 import time
 import uuid
@@ -38,6 +39,9 @@ SIZES = (
   ("grpc.max_send_message_length", MAX_ENVELOPE_BYTES),
   ("grpc.max_receive_message_length", MAX_ENVELOPE_BYTES),
 )
+
+# What writing to a stream raises, and reading from it, once it is broken.
+BROKEN = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
 HEARTBEAT, REQUEST, RESPONSE = 0, 1, 2  # the type of an envelope
 
@@ -191,8 +195,21 @@ def channel(address: str) -> Any:
   return grpc.aio.insecure_channel(address, options=SIZES)
 
 
-def service(serve_stream: Callable[..., Any]) -> Any:
-  """What a server answers the method with: a coroutine per stream."""
+def why(error: BaseException) -> str:
+  """What a broken stream says of itself, in one line."""
+  if isinstance(error, grpc.aio.AioRpcError):
+    return f"{error.code().name}: {error.details()}"
+  return repr(error)
+
+
+def server(serve_stream: Callable[..., Any], options: Sequence[Any]) -> Any:
+  """A server that answers each stream with the coroutine `serve_stream`."""
+  made = grpc.aio.server(options=(*SIZES, *options))
+  made.add_generic_rpc_handlers((_service(serve_stream),))
+  return made
+
+
+def _service(serve_stream: Callable[..., Any]) -> Any:
   return grpc.method_handlers_generic_handler(
     SERVICE,
     {

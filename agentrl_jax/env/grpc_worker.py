@@ -17,10 +17,8 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-import grpc.aio  # type: ignore[import-untyped]
 
 from agentrl_jax.env import grpc_wire
 from agentrl_jax.env.heartbeat import PERIOD_S, Answer, Controller
@@ -82,8 +80,9 @@ class StreamingController(Controller):
       try:
         async with asyncio.timeout(CONNECT_S):
           await stream.wait_for_connection()
-      except (grpc.RpcError, TimeoutError) as error:
-        _log.info("dialling grpc://%s failed: %s", self._address, error)
+      except (*grpc_wire.BROKEN, TimeoutError) as error:
+        reason = grpc_wire.why(error)
+        _log.info("dialling grpc://%s failed: %s", self._address, reason)
         return False
       _log.info("connected to controller grpc://%s", self._address)
       await self._run(stream, announcement, answer)
@@ -93,16 +92,9 @@ class StreamingController(Controller):
     self, stream: Any, announcement: Mapping[str, Any], answer: Answer
   ) -> None:
     """Reads and writes until either fails or the controller hangs up."""
-    write_lock = asyncio.Lock()  # a stream takes one envelope at a time
-
-    async def write(envelope: Any) -> None:
-      async with write_lock:
-        await stream.write(envelope)
-
     halves = [
       asyncio.create_task(self._listen(stream, answer), name="listen"),
-      asyncio.create_task(self._speak(write, announcement), name="speak"),
-      asyncio.create_task(self._beat(write, announcement), name="beat"),
+      asyncio.create_task(self._speak(stream, announcement), name="speak"),
     ]
     try:
       await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
@@ -111,38 +103,42 @@ class StreamingController(Controller):
         half.cancel()
       ends = await asyncio.gather(*halves, return_exceptions=True)
       stream.cancel()
-    reasons = [e for e in ends if isinstance(e, Exception)]
+    errors = [end for end in ends if isinstance(end, Exception)]
     _log.warning(
       "the stream to grpc://%s broke: %s",
       self._address,
-      _brief(reasons[0]) if reasons else "the controller hung up",
+      grpc_wire.why(errors[0]) if errors else "the controller hung up",
     )
-    for reason in reasons:
-      if not isinstance(reason, grpc.RpcError | asyncio.InvalidStateError):
-        raise reason
+    for error in errors:
+      if not isinstance(error, grpc_wire.BROKEN):
+        raise error
 
-  async def _beat(
-    self,
-    write: Callable[[Any], Awaitable[None]],
-    announcement: Mapping[str, Any],
-  ) -> None:
-    while True:
-      await asyncio.sleep(PERIOD_S)
-      await write(grpc_wire.heartbeat(self._id, announcement))
+  async def _speak(self, stream: Any, announcement: Mapping[str, Any]) -> None:
+    """Says who we are, what may have been lost, and then what comes up.
 
-  async def _speak(
-    self,
-    write: Callable[[Any], Awaitable[None]],
-    announcement: Mapping[str, Any],
-  ) -> None:
-    """Says who we are, what may have been lost, and then what comes up."""
-    await write(grpc_wire.heartbeat(self._id, announcement))
+    The only one to write: a stream takes one envelope at a time.
+    """
+    await stream.write(grpc_wire.heartbeat(self._id, announcement))
     for envelope in [*self._recent(), *self._notices.values()]:
-      await write(envelope)
+      await stream.write(envelope)
+    beat_at = time.monotonic() + PERIOD_S
     while True:
-      envelope = await self._waiting.get()
-      self._remember(envelope)
-      await write(envelope)
+      envelope = await self._next_waiting(beat_at - time.monotonic())
+      if envelope is None:
+        envelope = grpc_wire.heartbeat(self._id, announcement)
+        beat_at = time.monotonic() + PERIOD_S
+      else:
+        self._remember(envelope)
+      await stream.write(envelope)
+
+  async def _next_waiting(self, within_s: float) -> Any | None:
+    if within_s <= 0:
+      return None
+    try:
+      async with asyncio.timeout(within_s):
+        return await self._waiting.get()
+    except TimeoutError:
+      return None
 
   def _remember(self, envelope: Any) -> None:
     """Keeps what is about to be sent, in case it does not arrive."""
@@ -186,9 +182,3 @@ class StreamingController(Controller):
     await self._waiting.put(
       grpc_wire.response(envelope.id, reply.code, reply.body, message=message)
     )
-
-
-def _brief(error: Exception) -> str:
-  if isinstance(error, grpc.aio.AioRpcError):
-    return f"{error.code().name}: {error.details()}"
-  return repr(error)

@@ -44,20 +44,38 @@ def step_to_json(step: Step, tools: Sequence[Tool]) -> dict[str, Any]:
 def step_from_json(body: Mapping[str, Any]) -> Step:
   """Reads a worker's or a controller's report of a step.
 
-  Raises KeyError, TypeError or ValueError for what is no such report.
+  Metrics that are no numbers are left out: AgentRL's tasks put in what they
+  like. Raises KeyError, TypeError or ValueError for what is no such report.
   """
   metrics = body.get("metric", body.get("metrics")) or {}
   return Step(
-    messages=tuple(message_from_json(m) for m in body["messages"]),
+    messages=tuple(message_from_json(m) for m in body["messages"] or ()),
     reward=float(body.get("reward") or 0.0),
     status=Status(body.get("status", Status.RUNNING.value)),
-    metrics={str(name): float(value) for name, value in metrics.items()},
+    metrics={
+      str(name): float(value)
+      for name, value in metrics.items()
+      if isinstance(value, int | float)
+    },
   )
 
 
 def tools_from_json(body: Mapping[str, Any]) -> tuple[Tool, ...]:
-  """The tools that a report of a step carries."""
-  return tuple(tool_from_json(tool) for tool in body.get("tools") or ())
+  """The tools that a report of a step carries, in OpenAI's form or Anthropic's.
+
+  Raises KeyError, TypeError or ValueError for what is neither.
+  """
+  return tuple(_tool(tool) for tool in body.get("tools") or ())
+
+
+def _tool(body: Mapping[str, Any]) -> Tool:
+  if "input_schema" not in body:
+    return tool_from_json(body)
+  return Tool(
+    name=str(body["name"]),
+    description=str(body.get("description") or ""),
+    parameters=body["input_schema"],
+  )
 
 
 def answer_from_json(messages: Any) -> Message:

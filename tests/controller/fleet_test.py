@@ -6,10 +6,15 @@ import unittest
 
 import aiohttp
 
+from agentrl_jax.controller.attempt import RetryLimits, make_attempt
 from agentrl_jax.controller.fleet import Fleet
+from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.player import ScriptPlayer
+from agentrl_jax.controller.recorder import Attempt
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.link import WorkerRefusal
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.errors import ConfigError, EnvironmentFault
@@ -247,6 +252,17 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
       self.fleet(OVER_HTTP).indices("train")
 
 
+class Saboteur(Expert):
+  """Plays like another expert, but does something first."""
+
+  def __init__(self, expert, sabotage):
+    self._expert, self._sabotage = expert, sabotage
+
+  def answer(self, messages):
+    self._sabotage()
+    return self._expert.answer(messages)
+
+
 class BreakdownTest(unittest.IsolatedAsyncioTestCase):
   """Processes that die in the middle of an attempt."""
 
@@ -279,6 +295,44 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
           ) as session:  # waits for the new worker, not for the dead one
             await session.reset()
       await self.forget_workers()
+
+  async def test_an_attempt_is_made_again_on_another_worker(self):
+    fleet = self.fleet()
+    expert = Arithmetic(num_tasks=50).expert
+    fleet.expert = lambda *arguments, **options: Saboteur(
+      expert(*arguments, **options), self.kill_the_worker
+    )
+    with (
+      running(*our_worker(self.service.url)) as first,
+      running(*our_worker(self.service.grpc)) as second,
+    ):
+      await asyncio.to_thread(self.service.wait_for_workers, 2, "arithmetic")
+      self.workers = {"http": first, "grpc": second}
+      self.num_kills = 0
+      monitor = Monitor()
+      trajectory = await make_attempt(
+        Attempt(
+          task=Task("arithmetic", "test", 0), group_id="g", number=0, seed=1
+        ),
+        ScriptPlayer(
+          environments={"arithmetic": fleet}, max_turns=20, mistakes={}
+        ),
+        RetryLimits(pause_s=0.01),
+        monitor,
+      )
+    self.assertEqual(self.num_kills, 1)
+    self.assertEqual(trajectory.reward, 1.0)
+    self.assertEqual(monitor.tasks["arithmetic"].retried, 1)
+    await self.forget_workers()
+
+  def kill_the_worker(self):
+    """Of the only session, and only once."""
+    if not self.num_kills:
+      self.num_kills = 1
+      (session,) = self.service.get("list_sessions").values()
+      workers = self.service.get("list_workers")["arithmetic"]["workers"]
+      address = workers[str(session["worker_id"])]["address"]
+      self.workers[address.partition(":")[0]].kill()
 
   async def forget_workers(self):
     """A fresh controller, for the next to begin with."""

@@ -9,7 +9,7 @@ import aiohttp
 from agentrl_jax.controller import dispatcher, service
 from agentrl_jax.controller.registry import Timers
 from agentrl_jax.controller.service import ServiceConfig
-from agentrl_jax.env import grpc_worker, heartbeat
+from agentrl_jax.env import grpc_worker, heartbeat, worker_api
 from agentrl_jax.env.hosting import HostLimits
 from agentrl_jax.env.worker import WorkerConfig
 from agentrl_jax.env.worker import serve as serve_worker
@@ -279,6 +279,19 @@ class ControllerApiTest(ServiceTestCase):
         await self.post("cancel", session=again)
         await self.until_free(moody)
 
+  async def test_a_worker_that_knows_no_notices_is_asked_to_cancel(self):
+    self.enterContext(
+      mock.patch.object(
+        worker_api.WorkerApi,
+        "_cancel_with_notice",
+        side_effect=ValueError("no notices here"),
+      )
+    )
+    moody, _ = await self.worker(concurrency=1)
+    session = await self.start()
+    await self.post("cancel", session=session)
+    await self.until_free(moody)
+
   async def test_cancelling_all_asks_which(self):
     one, _ = await self.worker(name="one")
     two, _ = await self.worker(name="two", grpc=True)
@@ -386,6 +399,14 @@ class ImpatientTest(ServiceTestCase):
     self.assertEqual(status, 500)
     self.assertIn("not answered interact within 0.3 s", body["message"])
     await self.until_free(moody)
+
+  async def test_a_worker_that_is_forgotten_takes_its_sessions_along(self):
+    config = WorkerConfig(port=0, controller=self.addresses.http)
+    async with serve_worker(Moody(), config):
+      await self.until(lambda: self.alive("moody"))
+      await self.start()
+    await self.until_free()
+    self.assertEqual(await self.get("list_workers"), (200, {}))
 
   async def test_a_silent_worker_falls_into_coma_and_is_forgotten(self):
     body = {

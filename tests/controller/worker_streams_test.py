@@ -111,6 +111,15 @@ class WorkerStreamsTest(unittest.IsolatedAsyncioTestCase):
       await self.ask(link, "get_sessions")
     self.assertEqual(self.moody.num_open, 1)  # it may be back one day
 
+  async def test_a_worker_that_has_dialled_again_is_not_given_up(self):
+    streams = self.streams(reconnect_s=0.5)
+    async with streams.listening("127.0.0.1", 0) as port:
+      link = streams.link((await self.worker(port))["address"])
+    async with streams.listening("127.0.0.1", port):
+      await self.next_heard()
+      await asyncio.sleep(0.6)
+      self.assertEqual(await self.ask(link, "get_sessions"), {})
+
   async def test_a_worker_that_never_dialled_is_lost(self):
     link = self.streams(reconnect_s=0.02).link("grpc://nobody")
     with self.assertRaises(WorkerLost):

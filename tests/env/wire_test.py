@@ -35,6 +35,22 @@ class WireTest(unittest.TestCase):
     step = wire.step_from_json(body | {"metrics": {"turns": 2}})
     self.assertEqual(step, Step((), 1.0, Status.COMPLETED, {"turns": 2.0}))
 
+  def test_what_agentrls_tasks_may_send_is_understood(self):
+    step = wire.step_from_json(
+      {
+        "messages": None,
+        "reward": None,
+        "metric": {"turns": 2, "right": True, "why": "so", "each": [1.0]},
+      }
+    )
+    self.assertEqual(step, Step((), metrics={"turns": 2.0, "right": 1.0}))
+    anthropic = {"name": "add", "input_schema": TOOL.parameters}
+    openai = {"type": "function", "function": {"name": "add"}}
+    tools = wire.tools_from_json({"tools": [anthropic, openai]})
+    self.assertEqual([tool.name for tool in tools], ["add", "add"])
+    self.assertEqual(tools[0].parameters, TOOL.parameters)
+    self.assertEqual(wire.tools_from_json({"tools": None}), ())
+
   def test_the_answer_is_the_last_assistant_message(self):
     messages = [
       {"role": "assistant", "content": "first"},

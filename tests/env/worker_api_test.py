@@ -220,6 +220,50 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual((await self.post("cancel_all", {}))[0], 200)
     self.assertEqual(self.environment.num_open, 0)
 
+  async def test_requests_as_agentrls_controller_writes_them(self):
+    """Bodies without what is not needed, and none where there is none."""
+    await self.serve()
+    headers = {"Accept": "application/json"}
+    typed = headers | {"Content-Type": "application/json"}
+    for method, path, data, expected in (
+      ("GET", "get_sessions", None, {}),
+      ("POST", "start_sample", b'{"index":0,"session_id":3}', None),
+      ("GET", "get_sessions", None, {"3": 0}),
+      (
+        "POST",
+        "interact",
+        b'{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":'
+        b'"c","type":"function","function":{"name":"say","arguments":"{}"}}]}],'
+        b'"session_id":3}',
+        None,
+      ),
+      ("POST", "cancel_with_notice", b'{"session_id":3}', {"session_id": 3}),
+      ("POST", "cancel_all", None, {}),
+      ("POST", "cancel_all_with_notice", None, {}),
+    ):
+      with self.subTest(path=path, data=data):
+        async with self.http.request(
+          method,
+          f"{self.url}/{path}",
+          data=data,
+          headers=headers if data is None else typed,
+        ) as response:
+          self.assertEqual(response.status, 200)
+          body = await response.json()
+          if expected is not None:
+            self.assertEqual(body, expected)
+    self.assertEqual(self.environment.num_open, 0)
+
+  async def test_what_there_is_not_is_said(self):
+    await self.serve()
+    self.assertEqual((await self.post("no_such_endpoint", {}))[0], 404)
+    for method, path in (("GET", "interact"), ("POST", "get_sessions")):
+      async with self.http.request(method, f"{self.url}/{path}") as response:
+        self.assertEqual(response.status, 405)
+    async with self.http.post(f"{self.url}/cancel", data=b"{") as response:
+      self.assertEqual(response.status, 400)
+      self.assertIn("no JSON", (await response.json())["detail"])
+
   async def test_overall_result(self):
     await self.serve()
     results = [

@@ -77,6 +77,25 @@ class CommandLineTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(process.returncode, 0, rest)
     self.assertIn(b"every open session is freed", rest)
 
+  async def test_says_what_dialling_needs(self):
+    program = (
+      "import sys; sys.modules['grpc'] = None\n"
+      "from agentrl_jax.env import worker\n"
+      "worker.main(['--environment=environments.arithmetic.environment"
+      ":Arithmetic', '--port=0', '--controller=grpc://127.0.0.1:1'])"
+    )
+    process = await asyncio.create_subprocess_exec(
+      sys.executable,
+      "-c",
+      program,
+      cwd=ROOT,
+      stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+      _, errors = await process.communicate()
+    self.assertEqual(process.returncode, 2)
+    self.assertIn(b"pip install 'agentrl_jax[grpc]'", errors)
+
   async def test_says_what_is_wrong_and_ends(self):
     process = await self.start("--environment=environments.nowhere:Nowhere")
     async with asyncio.timeout(60):
