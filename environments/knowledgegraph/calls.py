@@ -29,7 +29,7 @@ ENTITY = re.compile(r"([mfg]\.\w+)\n?")
 MAX_STEPS = 200  # that a variable is made of; no store runs longer queries
 BAD_QUERY = (
   "QueryBadFormed: A bad request has been sent to the endpoint: probably the "
-  "SPARQL query is badly formed. "
+  "SPARQL query is badly formed."
 )
 
 
@@ -150,7 +150,10 @@ class KnowledgeBase:
     known = self._predicates.get(program)
     if known is None:
       self._require_writable(program)
-      known = await self._store.predicates(program)
+      _, is_count = without_counts(program)
+      known = frozenset[str]()  # of a number
+      if not is_count:
+        known = await self._store.predicates(program)
       self._predicates[program] = known
     return known
 

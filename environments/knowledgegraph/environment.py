@@ -17,11 +17,16 @@ from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.agentbench import load_problems
 from environments.knowledgegraph.calls import KnowledgeBase
 from environments.knowledgegraph.expert import expert_for
-from environments.knowledgegraph.generator import Generator
+from environments.knowledgegraph.freebase import load_facts
+from environments.knowledgegraph.generator import (
+  FactGenerator,
+  Generator,
+  WorldGenerator,
+)
+from environments.knowledgegraph.graph import Graph
 from environments.knowledgegraph.ontology import Ontology, load_ontology
 from environments.knowledgegraph.problem import Scene
 from environments.knowledgegraph.prompts import SYSTEM_PROMPTS
-from environments.knowledgegraph.questions import KINDS
 from environments.knowledgegraph.schema import ontology_of
 from environments.knowledgegraph.session import KGSession, Rules
 from environments.knowledgegraph.store import Engine, MemoryEngine
@@ -32,7 +37,6 @@ ENGINES = ("memory", "oxigraph", "sparql")
 SYNTHESISED_CACHE = (
   512  # graphs kept at hand; the attempts of a group share one
 )
-SYNTHESISED = "synthesised"  # metric: 1 where the facts were made up to fit
 
 
 class KnowledgeGraph(Environment):
@@ -68,7 +72,7 @@ class KnowledgeGraph(Environment):
     system_prompt: str = "upstream",
     one_shot: bool = False,
     upstream_quirks: bool = False,
-    kinds: Sequence[str] = KINDS,
+    kinds: Sequence[str] = (),
     num_hops: tuple[int, int] = (1, 2),
     num_entities: tuple[int, int] = (8, 14),
     num_tasks: int = 1 << 20,
@@ -86,24 +90,39 @@ class KnowledgeGraph(Environment):
     )
     self._upstream_quirks = upstream_quirks
     self._num_tasks = num_tasks
-    self._generator = Generator(
-      kinds=kinds,
-      num_hops=num_hops,
-      num_entities=num_entities,
-      max_calls=max_rounds - 1,
-    )
     self._loaded = load_problems(source) if source else ()
-    self._ontology = _ontology(source, ontology)
+    self._ontology = _ontology(source, graph, ontology)
+    self._generator: Generator = (
+      FactGenerator(
+        load_facts(graph, entity_names, self._ontology),
+        kinds=kinds,
+        num_hops=num_hops,
+        max_calls=max_rounds - 1,
+      )
+      if graph
+      else WorldGenerator(
+        kinds=kinds,
+        num_hops=num_hops,
+        max_calls=max_rounds - 1,
+        num_entities=num_entities,
+      )
+    )
     self._synthesised = functools.lru_cache(SYNTHESISED_CACHE)(self._synthesise)
-    self._engine = MemoryEngine()
+    self._engine = (
+      engine
+      if isinstance(engine, Engine)
+      else _engine(engine, server, query_limit_s=query_limit_s)
+    )
+    self._has_facts = engine == "sparql"  # of its own, whatever the task
+    self._has_graph = bool(graph)
 
   def indices(self, split: str) -> Sequence[int]:
     """Train and test are as long as asked for; dev is the source's rows."""
-    if split in SPLITS:
-      return range(self._num_tasks)
-    if split == LOADED_SPLIT and self._loaded:
-      return range(len(self._loaded))
-    raise ConfigError(self._no_split(split))
+    if split not in self._splits():
+      raise ConfigError(self._no_split(split))
+    return range(
+      len(self._loaded) if split == LOADED_SPLIT else self._num_tasks
+    )
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
@@ -114,7 +133,9 @@ class KnowledgeGraph(Environment):
     base = KnowledgeBase(
       store, scene.ontology, upstream_quirks=self._upstream_quirks
     )
-    yield KGSession(scene.problem, base, self._rules)
+    yield KGSession(
+      scene.problem, base, self._rules, is_synthesised=scene.is_synthesised
+    )
 
   async def close(self) -> None:
     """Frees the engine."""
@@ -128,31 +149,68 @@ class KnowledgeGraph(Environment):
     return expert_for(problem, seed=seed, mistakes=mistakes)
 
   def _scene(self, task: Task) -> Scene:
-    if task.split in SPLITS:
-      return self._generator.generate(task.split, task.index)
-    if task.split != LOADED_SPLIT or not self._loaded:
+    if task.split not in self._splits():
       raise ConfigError(self._no_split(task.split))
+    if task.split != LOADED_SPLIT:
+      return self._generator.generate(task.split, task.index)
     if not 0 <= task.index < len(self._loaded):
       raise ConfigError(
         f"{task} is outside the {len(self._loaded)} problems of `source`"
       )
+    if self._has_facts:
+      return Scene(self._loaded[task.index], Graph(), self._ontology)
     return self._synthesised(task.index)
 
   def _synthesise(self, index: int) -> Scene:
     problem = self._loaded[index]
-    return Scene(problem, synthesise(problem, self._ontology), self._ontology)
+    graph = synthesise(problem, self._ontology)
+    return Scene(problem, graph, self._ontology, is_synthesised=True)
+
+  def _splits(self) -> Sequence[str]:
+    """Made-up worlds are in no endpoint; FB15k-237 may well be."""
+    generated = () if self._has_facts and not self._has_graph else SPLITS
+    return (*generated, *((LOADED_SPLIT,) if self._loaded else ()))
 
   def _no_split(self, split: str) -> str:
-    known = [*SPLITS, *([LOADED_SPLIT] if self._loaded else [])]
-    hint = "" if self._loaded else "; dev needs `source`, AgentBench's file"
     return (
-      f"KnowledgeGraph has no split {split!r}, only {', '.join(known)}{hint}"
+      f"KnowledgeGraph has no split {split!r}, only "
+      f"{', '.join(self._splits()) or 'none'}; dev needs `source`, "
+      "AgentBench's file; train and test need facts to ask about, which with "
+      "engine='sparql' are those of `graph`"
     )
 
 
-def _ontology(source: str, folder: str) -> Ontology:
+def _engine(kind: str, server: str, *, query_limit_s: float) -> Engine:
+  if kind not in ENGINES:
+    raise ConfigError(f"engine={kind!r} is not one of {', '.join(ENGINES)}")
+  if (kind == "sparql") != bool(server):
+    raise ConfigError(
+      f"engine={kind!r} with server={server!r}: the URL of an endpoint, such "
+      "as http://localhost:3001/sparql, belongs to engine='sparql' and to it "
+      "alone"
+    )
+  if server and not server.startswith(("http://", "https://")):
+    raise ConfigError(f"server={server!r} must begin with http:// or https://")
+  if kind == "memory":
+    return MemoryEngine()
+  # Their packages are needed for these engines alone.
+  if kind == "oxigraph":
+    from environments.knowledgegraph.oxigraph_engine import OxigraphEngine
+
+    return OxigraphEngine(query_limit_s=query_limit_s)
+  from environments.knowledgegraph.endpoint_engine import EndpointEngine
+
+  return EndpointEngine(server, query_limit_s=query_limit_s)
+
+
+def _ontology(source: str, graph: str, folder: str) -> Ontology:
   if not folder and source:
     folder = str(pathlib.Path(source).parent / "ontology")
+  if not folder and graph:
+    raise ConfigError(
+      f"graph={graph!r} needs `ontology`, AgentBench's folder of that name: it "
+      "alone knows the reverse relations and what a relation leads to"
+    )
   return load_ontology(folder) if folder else ontology_of(())
 
 

@@ -39,15 +39,11 @@ class Evaluation:
     self._known: dict[Program, Members] = {}
 
   def predicates(self, program: Program) -> frozenset[str]:
-    """All relations and attributes that what it stands for has; none for a
-    number."""
-    if isinstance(program, Entity):
-      return frozenset(self._graph.about(program.id))
-    body, is_count = without_counts(program)
-    if is_count:
-      return frozenset()
+    """The relations and attributes of what is no count."""
     about = self._graph.about
-    return frozenset(name for x in self._results(body) for name in about(x))
+    if isinstance(program, Entity):
+      return frozenset(about(program.id))
+    return frozenset(name for x in self._results(program) for name in about(x))
 
   def answers(self, program: Program) -> frozenset[str]:
     """The texts of the answers; of a count, the one number."""

@@ -1,17 +1,19 @@
-"""Worlds and questions out of nothing but (split, index).
+"""Questions out of nothing but (split, index): about worlds, or about facts.
 
-Several tasks share one world. A question is drawn again until both what it asks
-and how it is worded belong to the task's split, so train and test share no
-question, whatever the seeds. Words, relations and types they share: a test asks
-for other combinations, not for other words.
+Several tasks share one made-up world. A question is drawn again until both what
+it asks and how it is worded belong to the task's split, so train and test share
+no question, whatever the seeds. Words, relations and types they share: a test
+asks for other combinations, not for other words.
 """
 
+import abc
 import functools
 import random
 from collections.abc import Sequence
 
 from agentrl_jax.data.split import split_of
 from agentrl_jax.errors import ConfigError
+from environments.knowledgegraph.freebase import Facts
 from environments.knowledgegraph.problem import Problem, Scene
 from environments.knowledgegraph.questions import (
   KINDS,
@@ -19,52 +21,85 @@ from environments.knowledgegraph.questions import (
   canonical,
   draw_question,
 )
-from environments.knowledgegraph.schema import THEMES, ontology_of
+from environments.knowledgegraph.schema import ontology_of
+from environments.knowledgegraph.themes import THEMES
 from environments.knowledgegraph.world import World, draw_world
 
 TASKS_PER_WORLD = 8
 WORLD_CACHE = 64  # worlds kept at hand
-MAX_DRAWS = 20_000  # of a question; one in a dozen is good and of the split
+QUESTION_CACHE = 4096  # the attempts of a group share one
+FACT_KINDS = ("hop", "and", "count")
+MAX_DRAWS = 20_000  # of one question
 
 
-class Generator:
-  """Makes worlds and their questions, and keeps the last few.
+class Generator(abc.ABC):
+  """What makes tasks out of (split, index).
 
   Args:
     kinds: of questions; one named twice is asked twice as often.
     num_hops: bounds of the relations from an entity to what is asked for.
-    num_entities: bounds of the things of each type, most of which distract.
     max_calls: that the gold solution may take.
+  """
+
+  def __init__(
+    self, *, kinds: Sequence[str], num_hops: tuple[int, int], max_calls: int
+  ):
+    _require_bounds("num_hops", num_hops, least=1, most=3)
+    self._kinds = tuple(kinds)
+    self._num_hops = num_hops
+    self._max_calls = max_calls
+
+  @abc.abstractmethod
+  def generate(self, split: str, index: int) -> Scene:
+    """The task that belongs to (split, index), and to no other split."""
+
+  def _draw(self, rng: random.Random, split: str, world: World) -> Question:
+    """A question of that split; one in four is, of those that are any good."""
+    kind = rng.choice(self._kinds)
+    for _ in range(MAX_DRAWS):
+      question = draw_question(rng, kind, world, num_hops=self._num_hops)
+      if (
+        question is not None
+        and len(question.calls) <= self._max_calls
+        and split_of(question.text) == split
+        and split_of(canonical(question, world.names)) == split
+      ):
+        return question
+    raise ConfigError(
+      f"no question of kind {kind!r} with num_hops={self._num_hops} can be "
+      f"asked here and solved in {self._max_calls} calls; allow more entities, "
+      "fewer hops or more rounds"
+    )
+
+
+class WorldGenerator(Generator):
+  """Makes up worlds and their questions, and keeps the last few.
+
+  `num_entities` bounds the things of each type, most of which distract.
   """
 
   def __init__(
     self,
     *,
-    kinds: Sequence[str] = KINDS,
-    num_hops: tuple[int, int] = (1, 2),
-    num_entities: tuple[int, int] = (8, 14),
-    max_calls: int = 14,
+    kinds: Sequence[str],
+    num_hops: tuple[int, int],
+    max_calls: int,
+    num_entities: tuple[int, int],
   ):
-    unknown = sorted(set(kinds) - set(KINDS))
-    if unknown or not kinds or isinstance(kinds, str):
-      raise ConfigError(
-        f"KnowledgeGraph's kinds are {kinds!r}; allowed is a list of one or "
-        f"more of {', '.join(KINDS)}"
-      )
-    _require_bounds("num_hops", num_hops, least=1, most=3)
+    super().__init__(
+      kinds=require_kinds(kinds, KINDS), num_hops=num_hops, max_calls=max_calls
+    )
     _require_bounds("num_entities", num_entities, least=5, most=50)
-    self._kinds = tuple(kinds)
-    self._num_hops = num_hops
     self._num_entities = num_entities
-    self._max_calls = max_calls
     self._ontology = ontology_of(THEMES)
     self._world = functools.lru_cache(WORLD_CACHE)(self._make_world)
 
   def generate(self, split: str, index: int) -> Scene:
-    """The task that belongs to (split, index), and to no other split."""
+    """See `Generator`."""
     number, position = divmod(index, TASKS_PER_WORLD)
     world, questions = self._world(split, number)
-    return Scene(_problem(questions[position]), world.graph, self._ontology)
+    problem = questions[position].problem
+    return Scene(problem, world.graph, self._ontology)
 
   def _make_world(
     self, split: str, number: int
@@ -78,32 +113,44 @@ class Generator:
       questions.setdefault(canonical(question, world.names), question)
     return world, tuple(questions.values())
 
-  def _draw(self, rng: random.Random, split: str, world: World) -> Question:
-    kind = rng.choice(self._kinds)
-    for _ in range(MAX_DRAWS):
-      question = draw_question(rng, kind, world, num_hops=self._num_hops)
-      if (
-        question is not None
-        and len(question.calls) <= self._max_calls
-        and split_of(question.text) == split
-        and split_of(canonical(question, world.names)) == split
-      ):
-        return question
-    raise ConfigError(
-      f"no question of kind {kind!r} with num_hops={self._num_hops} and "
-      f"num_entities={self._num_entities} can be solved in "
-      f"{self._max_calls} calls; allow more entities, fewer hops or more rounds"
+
+class FactGenerator(Generator):
+  """Asks about real facts; see `freebase`. They hold no numbers."""
+
+  def __init__(
+    self,
+    facts: Facts,
+    *,
+    kinds: Sequence[str],
+    num_hops: tuple[int, int],
+    max_calls: int,
+  ):
+    super().__init__(
+      kinds=require_kinds(kinds, FACT_KINDS),
+      num_hops=num_hops,
+      max_calls=max_calls,
     )
+    self._facts = facts
+    self._question = functools.lru_cache(QUESTION_CACHE)(self._make_question)
+
+  def generate(self, split: str, index: int) -> Scene:
+    """See `Generator`."""
+    problem = self._question(split, index)
+    return Scene(problem, self._facts.world.graph, self._facts.ontology)
+
+  def _make_question(self, split: str, index: int) -> Problem:
+    rng = random.Random(f"knowledgegraph/facts/{split}/{index}")
+    return self._draw(rng, split, self._facts.world).problem
 
 
-def _problem(question: Question) -> Problem:
-  return Problem(
-    question=question.text,
-    entities=question.entities,
-    answers=question.answers,
-    gold_calls=question.calls,
-    kind=question.kind,
-  )
+def require_kinds(kinds: Sequence[str], known: Sequence[str]) -> Sequence[str]:
+  """The kinds, or all that are known where none is named."""
+  if isinstance(kinds, str) or set(kinds) - set(known):
+    raise ConfigError(
+      f"KnowledgeGraph's kinds are {kinds!r}; allowed is a list of any of "
+      f"{', '.join(known)}, or an empty one for all"
+    )
+  return kinds or known
 
 
 def _require_bounds(

@@ -33,3 +33,4 @@ class Scene:
   problem: Problem
   graph: Graph
   ontology: Ontology
+  is_synthesised: bool = False  # whether the facts were made up to fit

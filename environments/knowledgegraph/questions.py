@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from environments.knowledgegraph.evaluation import Evaluation
-from environments.knowledgegraph.problem import GoldCall
+from environments.knowledgegraph.problem import GoldCall, Problem
 from environments.knowledgegraph.program import (
   And,
   Count,
@@ -54,14 +54,20 @@ class Path:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-  """A question, its program, and the calls that solve it."""
+  """A problem, and what it asks for."""
 
-  kind: str
-  text: str
+  problem: Problem
   program: Program
-  entities: Mapping[str, str]  # name -> id
-  calls: tuple[GoldCall, ...]
-  answers: frozenset[str]
+
+  @property
+  def text(self) -> str:
+    """As the policy reads it."""
+    return self.problem.question
+
+  @property
+  def calls(self) -> tuple[GoldCall, ...]:
+    """The gold solution."""
+    return self.problem.gold_calls
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +97,7 @@ def draw_question(
   rng: random.Random, kind: str, world: World, *, num_hops: tuple[int, int]
 ) -> Question | None:
   """One try at a question; None if what was drawn makes no good one."""
-  relations = [r for r in world.theme.relations if world.members[r.range]]
-  type_ = rng.choice(relations).range
+  type_ = rng.choice(world.theme.relations).range
   target = rng.choice(world.members[type_])
   paths = _draw_paths(rng, kind, world, target, type_, num_hops)
   attribute = None
@@ -105,21 +110,21 @@ def draw_question(
   answers = _good_answers(draft, world)
   if answers is None:
     return None
-  return Question(
-    kind,
-    _worded(rng, draft, world.names),
-    draft.program,
-    {world.names[path.start]: path.start for path in paths},
-    tuple(_calls(draft)),
-    answers,
+  problem = Problem(
+    question=_worded(rng, draft, world.names),
+    entities={world.names[path.start]: path.start for path in paths},
+    answers=answers,
+    gold_calls=tuple(_calls(draft)),
+    kind=kind,
   )
+  return Question(problem, draft.program)
 
 
 def canonical(question: Question, names: Mapping[str, str]) -> str:
   """What is asked, whatever the words and ids."""
   text = str(question.program)
-  for path_start in question.entities.values():
-    text = text.replace(path_start, names[path_start])
+  for id_ in question.problem.entities.values():
+    text = text.replace(id_, names[id_])
   return text
 
 
@@ -162,7 +167,7 @@ def _draw_path(
 
 def _good_answers(draft: _Draft, world: World) -> frozenset[str] | None:
   """The answers, if each step of the question is needed for them."""
-  starts = {path.start for path in draft.paths}
+  starts = {world.names[path.start] for path in draft.paths}
   if len(starts) < len(draft.paths) or not all(
     p.relations for p in draft.paths
   ):
@@ -174,6 +179,8 @@ def _good_answers(draft: _Draft, world: World) -> frozenset[str] | None:
   least = 2 if is_compared or draft.kind == "count" else 1
   if not least <= len(base) <= MAX_ANSWERS or not answers:
     return None
+  if not all(_can_be_walked(path, evaluation) for path in draft.paths):
+    return None
   if is_compared and len(answers) == len(base):
     return None
   if len(draft.paths) > 1 and any(
@@ -181,6 +188,19 @@ def _good_answers(draft: _Draft, world: World) -> frozenset[str] | None:
   ):
     return None
   return answers
+
+
+def _can_be_walked(path: Path, evaluation: Evaluation) -> bool:
+  """Whether each relation is listed where it is followed.
+
+  A thing that leads back to itself is no answer midway, and lists nothing.
+  """
+  program: Program = Entity(path.start)
+  for relation in path.relations:
+    if relation.name not in evaluation.predicates(program):
+      return False
+    program = Join(relation.name, program)
+  return True
 
 
 def _worded(rng: random.Random, draft: _Draft, names: Mapping[str, str]) -> str:

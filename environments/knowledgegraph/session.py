@@ -7,7 +7,7 @@ a text without a call names the variable that holds it, "Final Answer: #k".
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
@@ -45,7 +45,6 @@ class Rules:
   max_rounds: int = 15  # answers of the policy
   system_prompt: str = "upstream"
   one_shot: bool = False  # whether a solved example comes first
-  metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 class KGSession(Session):
@@ -53,10 +52,18 @@ class KGSession(Session):
 
   tools = TOOLS
 
-  def __init__(self, problem: Problem, base: KnowledgeBase, rules: Rules):
+  def __init__(
+    self,
+    problem: Problem,
+    base: KnowledgeBase,
+    rules: Rules,
+    *,
+    is_synthesised: bool = False,
+  ):
     self._problem = problem
     self._base = base
     self._rules = rules
+    self._is_synthesised = is_synthesised
     self._variables: list[Variable] = []
     self._num_rounds = 0
     self._num_calls = 0
@@ -148,8 +155,8 @@ class KGSession(Session):
     messages: Sequence[Message] = (),
   ) -> Step:
     metrics = {
-      **self._rules.metrics,
       "f1": score,
+      "synthesised": float(self._is_synthesised),
       "num_calls": float(self._num_calls),
       f"right/{self._problem.kind}": reward,
     }

@@ -5,6 +5,8 @@ parser takes after a prefix. Nothing that a policy wrote reaches a query but ids
 and names that were checked before.
 """
 
+import urllib.parse
+
 from environments.knowledgegraph.program import (
   And,
   Count,
@@ -23,7 +25,12 @@ BEST = "?best"
 
 
 class _Patterns:
-  """Writes triple patterns, with a fresh variable for each thing unnamed."""
+  """Writes triple patterns, with a fresh variable for each thing unnamed.
+
+  What takes more than one hop is a subquery of its own, each thing once:
+  otherwise every path to a thing is a row, and their number grows with each hop
+  as a power.
+  """
 
   def __init__(self, *, one_query: bool) -> None:
     self._num_variables = 0
@@ -38,20 +45,29 @@ class _Patterns:
         return f"{iri(id)} {iri(relation)} {variable} . "
       case Join(relation, base):
         inner = self._fresh("y")
-        return f"{self.of(base, inner)}{inner} {iri(relation)} {variable} . "
+        return f"{self._set(base, inner)}{inner} {iri(relation)} {variable} . "
       case And(left, right):
-        return self.of(left, variable) + self.of(right, variable)
+        return self._set(left, variable) + self._set(right, variable)
       case Extreme():
         return self._extreme(program, variable)
       case Count():
         raise ValueError(f"{program}: a count has no pattern")
 
+  def _set(self, program: Program, variable: str) -> str:
+    """The same, each member once."""
+    if isinstance(program, Join) and isinstance(program.base, Entity):
+      return self.of(program, variable)
+    shared = self._one_query and bool(superlatives(program))
+    names = f"{variable} {BEST}" if shared else variable
+    patterns = self.of(program, variable)
+    return f"{{ SELECT DISTINCT {names} WHERE {{ {patterns}}} }} "
+
   def _extreme(self, extreme: Extreme, variable: str) -> str:
-    operand = self.of(extreme.base, variable)
+    operand = self._set(extreme.base, variable)
     if self._one_query:
       return f"{operand}{variable} {iri(extreme.attribute)} {BEST} . "
     best, other = self._fresh("best"), self._fresh("y")
-    candidates = self.of(extreme.base, other)
+    candidates = self._set(extreme.base, other)
     return (
       f"{operand}{variable} {iri(extreme.attribute)} {best} . "
       f"{{ SELECT {best} WHERE {{ {candidates}"
@@ -83,8 +99,13 @@ def predicates_query(program: Program) -> str:
 
 
 def iri(name: str) -> str:
-  """A name of Freebase in full."""
-  return f"<{NAMESPACE}{name}>"
+  """A name of Freebase in full; what no IRI may hold is escaped."""
+  return f"<{NAMESPACE}{urllib.parse.quote(name, safe=':/')}>"
+
+
+def bare(value: str) -> str:
+  """How AgentBench writes a result: without namespace and time zone."""
+  return value.replace(NAMESPACE, "").replace("-08:00", "")
 
 
 def _body(body: Program) -> str:

@@ -11,6 +11,9 @@ from environments.knowledgegraph.evaluation import Evaluation
 from environments.knowledgegraph.graph import Graph
 from environments.knowledgegraph.program import Program
 
+MAX_ROWS = 20_000  # read of one result; no question has so many answers
+TOO_SLOW = "the query did not finish within {seconds} seconds"
+
 
 class QueryRefused(Exception):
   """The store does not run this query; its text is for the policy."""
@@ -21,7 +24,7 @@ class Store(abc.ABC):
 
   @abc.abstractmethod
   async def predicates(self, program: Program) -> frozenset[str]:
-    """The relations and attributes of what the program stands for."""
+    """The relations and attributes of the answers of what is no count."""
 
   @abc.abstractmethod
   async def answers(self, program: Program) -> frozenset[str]:

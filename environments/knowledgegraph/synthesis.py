@@ -10,8 +10,15 @@ says nothing about the world; it makes the question playable, no more.
 import random
 from collections.abc import Callable, Iterable, Sequence
 
+from environments.knowledgegraph.calls import ENTITY
 from environments.knowledgegraph.evaluation import Evaluation
-from environments.knowledgegraph.graph import Fact, Graph, Literal
+from environments.knowledgegraph.graph import (
+  Fact,
+  Graph,
+  Literal,
+  Term,
+  answer_text,
+)
 from environments.knowledgegraph.ontology import Ontology
 from environments.knowledgegraph.problem import GoldCall, Problem
 from environments.knowledgegraph.program import (
@@ -82,11 +89,11 @@ class _Synthesis:
     self._taken = {*problem.entities.values(), *problem.answers}
     self._answers = problem.answers
     self._program = program
-    self._support(program, sorted(problem.answers))
+    self._support(program, [_term(x) for x in sorted(problem.answers)])
     if self._gives_answers():
       self._distract()
 
-  def _support(self, program: Program, wanted: Sequence[str]) -> list[Fact]:
+  def _support(self, program: Program, wanted: Sequence[Term]) -> list[Fact]:
     """Adds what makes `wanted` members; returns what was not there before."""
     match program:
       case Entity():
@@ -102,10 +109,10 @@ class _Synthesis:
       case Extreme(base, attribute, _):
         best = self._value(attribute, rank=0)
         return self._support(base, wanted) + self._add(
-          (x, attribute, best) for x in wanted
+          (x, attribute, best) for x in wanted if isinstance(x, str)
         )
       case Count(base):
-        return self._support_count(base, int(wanted[0]))
+        return self._support_count(base, int(answer_text(wanted[0])))
 
   def _support_count(self, base: Program, number: int) -> list[Fact]:
     if number > 0:
@@ -210,3 +217,8 @@ class _Synthesis:
       if id_ not in self._taken:
         self._taken.add(id_)
         return id_
+
+
+def _term(answer: str) -> Term:
+  """An answer as it stands in a graph: a thing, or a value."""
+  return answer if ENTITY.fullmatch(answer) else Literal(answer)
