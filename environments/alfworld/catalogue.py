@@ -224,8 +224,8 @@ _PLACES: Mapping[str, str] = {
 }
 FITS = {name: tuple(places.split()) for name, places in _PLACES.items()}
 
-# What stays where it is: nobody picks it up.
-FIXED: Mapping[str, tuple[str, ...]] = {
+# What is found here and there, and can be put nowhere once it is taken.
+FOUND: Mapping[str, tuple[str, ...]] = {
   "desklamp": ("desk", "dresser", "shelf", "sidetable"),
   "houseplant": (
     "coffeetable",
@@ -250,10 +250,11 @@ _ABLE = {
   "toggleable": "desklamp",
   "isreceptacleobject": "bowl box cup mug pan plate pot",
 }
+_LOOSE = ("papertowelroll", "teddybear")
 TRAITS_OF: Mapping[str, frozenset[str]] = {
   name: frozenset(
     trait for trait, names in _ABLE.items() if name in names.split()
   )
-  | ({"pickupable"} if name in FITS else set())
-  for name in (*FITS, *FIXED)
+  | ({"pickupable"} if name in FITS or name in _LOOSE else set())
+  for name in (*FITS, *FOUND)
 }

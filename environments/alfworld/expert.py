@@ -102,9 +102,13 @@ class HouseholdExpert(Expert):
     held = self._household.held
     if WRONG_THING in self._made and held is None:
       others = [
-        command
-        for command in self._household.commands
-        if command.startswith("take ") and self._wanted.thing not in command
+        f"take {thing.name} from {receptacle.name}"
+        for thing in self._game.things
+        for receptacle in self._game.receptacles
+        if thing.type != self._wanted.thing
+        and any(thing.type == fitting for _, fitting in self._game.fits)
+        and f"take {thing.name} from {receptacle.name}"
+        in self._household.commands
       ]
       if others:
         self._made.discard(WRONG_THING)

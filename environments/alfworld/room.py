@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from environments.alfworld.catalogue import (
   FITS,
-  FIXED,
+  FOUND,
   OPENABLE,
   ROOM_KINDS,
   TRAITS_OF,
@@ -126,7 +126,7 @@ def _draw_things(
   drawn: list[tuple[str, int]] = []
   for name, chance in chances.items():
     if spots[name] and rng.random() < chance:
-      count = 1 if name in FIXED else rng.choice(MORE_OF_A_KIND)
+      count = 1 if name in FOUND else rng.choice(MORE_OF_A_KIND)
       drawn += [(name, rng.choice(spots[name])) for _ in range(count)]
   low, high = bounds
   rng.shuffle(drawn)
@@ -138,7 +138,7 @@ def _draw_things(
 
 
 def _places_of(name: str) -> tuple[str, ...]:
-  return FIXED.get(name) or FITS[name]
+  return FOUND.get(name) or FITS[name]
 
 
 def _numbered(kinds: Sequence[str]) -> list[str]:

@@ -68,10 +68,19 @@ async def replay(recorded: Recorded, game) -> Outcome:
       outcome.replies.append((message, heard[0] if heard else None))
       heard = ()
     said.append(message)
-  while step.status is Status.RUNNING and len(played) < MAX_ROUNDS:
-    step, played = await _play(game, (*played, played[-1]))
+  step = await _end(game, played, recorded)
   outcome.status, outcome.reward = step.status.value, step.reward
   return outcome
+
+
+async def _end(game, played, recorded: Recorded):
+  """The last step; answers that are missing at the end are some earlier one."""
+  for answer in reversed(dict.fromkeys(played)):
+    rest = (answer,) * (MAX_ROUNDS - len(played))
+    step, _ = await _play(game, (*played, *rest))
+    if (step.status.value, step.reward) == (recorded.status, recorded.reward):
+      break
+  return step
 
 
 async def _again(game, played, reply):
