@@ -8,6 +8,7 @@ and `wait_s` when a session is started, and how a session stands as it begins.
 
 import datetime
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -102,7 +103,7 @@ class ControllerApi:
       _index(body),
       custom_task=body.get("custom_task"),
       extras={key: body[key] for key in ("split", "seed") if key in body},
-      wait_s=float(body.get("wait_s", self._dispatcher.timers.queue_s)),
+      wait_s=_wait_s(body, self._dispatcher.timers.queue_s),
     )
     return web.json_response(
       {"session_id": session.id, "tools": report.get("tools"), **_out(report)},
@@ -209,6 +210,13 @@ def _index(body: Mapping[str, Any]) -> Index:
   if isinstance(index, bool) or not isinstance(index, int | str):
     raise ValueError(f"index must be a number or a text, found {index!r:.80}")
   return index
+
+
+def _wait_s(body: Mapping[str, Any], default_s: float) -> float:
+  wait_s = float(body.get("wait_s", default_s))
+  if not 0 <= wait_s < math.inf:
+    raise ValueError(f"wait_s={wait_s} must be a number of seconds")
+  return wait_s
 
 
 def _out(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,14 +52,14 @@ class Custody:
         "GET", "get_sessions", None, deadline_s=self._ask_s
       )
       held = {int(id): index for id, index in body.items()}
-    except EnvironmentFault as fault:
-      self.put_in_coma(worker, str(fault))
-      return
-    except (AttributeError, TypeError, ValueError) as error:
-      self.put_in_coma(worker, f"get_sessions is answered with {error!r}")
+    except (EnvironmentFault, AttributeError, TypeError, ValueError) as error:
+      _log.warning("%s does not say what it holds: %s", worker, error)
+      self.put_in_coma(worker, "it gets no sessions until it does")
       return
     if worker.health is Health.DEAD:
       return
+    if worker.health is not Health.ALIVE:
+      _log.info("%s is alive, with %d places", worker, worker.capacity)
     worker.health, worker.last_visit = Health.ALIVE, time.monotonic()
     for session in self._table.of(worker):
       is_awaited = session.is_busy and not session.is_cancelling

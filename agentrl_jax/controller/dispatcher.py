@@ -64,7 +64,6 @@ class Dispatcher:
         _log.warning("%s now serves %s", worker, announcement["name"])
         self._forget(worker)
       elif is_news:
-        _log.info("%s registered, %d places", worker, worker.capacity)
         self._spawn(self._custody.sync(worker))
     self.places.offer(announcement["name"])
     self._announce_change()
@@ -183,10 +182,22 @@ class Dispatcher:
       _log.warning("%s was silent for long and is removed", worker)
       self._custody.end_all(worker)
     for session in self.table:
-      idle_s = now - session.updated
-      if not session.is_busy and idle_s > self.timers.expire_s:
-        _log.warning("session %d expired: no request for it", session.id)
-        self._custody.drop(session)
+      if now - session.updated > self.timers.expire_s:
+        self._expire(session)
+
+  def _expire(self, session: SessionEntry) -> None:
+    if session.is_cancelling:
+      session.updated = time.monotonic()
+      _log.error(
+        "%s was told %g s ago and more to free session %d, and still holds it: "
+        "its place is lost until it does",
+        session.worker,
+        self.timers.expire_s,
+        session.id,
+      )
+    elif not session.is_busy:
+      _log.warning("session %d expired: no request for it", session.id)
+      self._custody.drop(session)
 
   async def _begin(
     self, session: SessionEntry, extras: Mapping[str, Any]

@@ -208,6 +208,12 @@ class ControllerApiTest(ServiceTestCase):
         None,
         "no split 'dev'",
       ),
+      (
+        "start_sample",
+        {"name": "moody", "index": 0, "wait_s": -1},
+        None,
+        "must be a number of seconds",
+      ),
       ("interact", says("hm"), 99, "session 99 not found"),
       ("interact", says("hm"), None, "invalid session id"),
       ("interact", {"messages": []}, session, "assistant message"),
@@ -391,6 +397,24 @@ class ImpatientTest(ServiceTestCase):
       await self.start()
       await self.until_free(moody)
     self.assertIn("expired", log.output[0])
+
+  async def test_a_place_that_is_never_freed_is_said_to_be_lost(self):
+    await self.worker(grpc=True)
+    session = await self.start()
+    with (
+      mock.patch.object(
+        worker_api.WorkerApi, "_cancel_later", side_effect=lambda ids: None
+      ),
+      self.assertLogs("agentrl_jax.controller.dispatcher", "ERROR") as log,
+    ):
+      await self.post("cancel", session=session)
+
+      async def is_said():
+        return bool(log.output)
+
+      await self.until(is_said)
+    self.assertIn(f"free session {session}, and still holds it", log.output[0])
+    self.assertTrue((await self.sessions())[str(session)]["cancelling"])
 
   async def test_an_environment_that_hangs_costs_its_session(self):
     moody, _ = await self.worker(grpc=True)
