@@ -18,7 +18,6 @@ from pymysql.constants import CR, SERVER_STATUS
 
 from agentrl_jax.errors import EnvironmentFault
 from environments.dbbench.engine import (
-  SYNTAX_ERROR,
   TIMED_OUT,
   Database,
   Engine,
@@ -31,7 +30,7 @@ from environments.dbbench.mariadb_server import (
   PrivateServer,
   read_address,
 )
-from environments.dbbench.mysql_grammar import syntax_error_in
+from environments.dbbench.mysql_grammar import refusal_of
 from environments.dbbench.problem import Table
 
 GRACE_S = 5.0  # past the limit, before the server is taken to ignore it
@@ -165,10 +164,9 @@ class MariaDBDatabase(Database):
 
   def run(self, sql: str) -> str:
     """Runs one statement and says what came of it."""
-    error_at = syntax_error_in(sql)
-    if error_at is not None:
-      near, line = error_at
-      return SYNTAX_ERROR.format(near=near, line=line)
+    refusal = refusal_of(sql)
+    if refusal is not None:
+      return refusal
     began = time.monotonic()
     with self._busy:
       try:

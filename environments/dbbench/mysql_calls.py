@@ -1,6 +1,7 @@
 """Reads the calls of MySQL's functions, arguments and windows and all."""
 
-from environments.dbbench.mysql_reader import QUERY_BEGINS, Reader
+from environments.dbbench.mysql_lexer import Lexeme
+from environments.dbbench.mysql_reader import Reader
 
 
 def words(text: str) -> frozenset[str]:
@@ -16,15 +17,29 @@ _TYPES = words("""
   BINARY CHAR DATE DATETIME DECIMAL DOUBLE FLOAT JSON NCHAR REAL SIGNED TIME
   UNSIGNED YEAR
 """)
-# What may stand between the arguments of functions with a grammar of their own.
-_BETWEEN_ARGUMENTS = (
-  ",", "FROM", "FOR", "IN", "USING", "AS", "SEPARATOR",
-)  # fmt: skip
+# What may stand between the arguments of a function, besides commas.
+_BETWEEN = {
+  **dict.fromkeys(("SUBSTRING", "SUBSTR", "MID"), ("FROM", "FOR")),
+  **dict.fromkeys(("TRIM", "EXTRACT"), ("FROM",)),
+  **dict.fromkeys(("CONVERT", "CHAR"), ("USING",)),
+  "CAST": ("AS",),
+  "GROUP_CONCAT": ("SEPARATOR",),
+}
+_WITHOUT_ARGUMENTS = words("""
+  CURDATE CURTIME NOW SESSION_USER SYSDATE SYSTEM_USER DATABASE SCHEMA ROW_COUNT
+""")
+_OF_ONE = words("""
+  AVG BIT_AND BIT_OR BIT_XOR MAX MIN STD STDDEV STDDEV_POP STDDEV_SAMP SUM
+  VARIANCE VAR_POP VAR_SAMP JSON_ARRAYAGG CAST EXTRACT POSITION TRIM
+""")
 _UNITS = ("_SECOND", "_MINUTE", "_HOUR", "_MONTH", "_MICROSECOND")
 
 
 class CallReader(Reader):
   """Reads calls; whoever reads expressions and queries says how."""
+
+  has_named_argument = False  # of the call that was read last
+  misnamed: Lexeme | None = None  # the first function called that way
 
   def expression(self) -> None:
     """A value of any kind."""
@@ -50,9 +65,12 @@ class CallReader(Reader):
     self.take("ASC", "DESC")
 
   def interval(self) -> None:
+    """INTERVAL 1 DAY, or the function of that name."""
     self.need("INTERVAL")
+    is_call = self.word == "("
     self.expression()
-    self._unit()
+    if self.kind == "word" or not is_call:
+      self._unit()
 
   def _unit(self) -> None:
     if self.kind != "word":
@@ -74,29 +92,50 @@ class CallReader(Reader):
 
   def called(self) -> None:
     """A function by a word that is nothing else; "(" must follow."""
-    is_windowed = self.word in WINDOWED
+    function = self.word
     self.skip()
-    self.arguments()
-    self.over(is_needed=is_windowed)
+    if self.next_word == ")" and function not in _WITHOUT_ARGUMENTS | WINDOWED:
+      self.need("(")
+      raise self.stuck()
+    if function == "POSITION":
+      return self._position()
+    self.arguments(
+      *_BETWEEN.get(function, ()), *(() if function in _OF_ONE else (",",))
+    )
+    self.over(is_needed=function in WINDOWED)
 
-  def arguments(self) -> None:
+  def arguments(self, *between: str, may_be_named: bool = False) -> None:
+    """What a function is called with, and what may stand between that."""
     self.need("(")
     self.take("DISTINCT", "ALL", "LEADING", "TRAILING", "BOTH")
     if self.take("*"):
       return self.need(")")
-    if self.word in QUERY_BEGINS:
-      self.query()
-      return self.need(")")
     while not self.take(")"):
-      if not self.take("FROM"):  # TRIM(LEADING FROM x)
+      if self.word not in between:  # TRIM(LEADING FROM x)
         self._argument()
+      if may_be_named:
+        self._name_of_argument()
       if self.take("ORDER"):
         self.need("BY")
         self.listed(self.ordering)
       if self.word != ")":
-        self.need(*_BETWEEN_ARGUMENTS)
+        self.need(*between)
         if self.word == ")":
           raise self.stuck()
+
+  def _position(self) -> None:
+    """POSITION('x' IN a)"""
+    self.need("(")
+    self.sum()
+    self.need("IN")
+    self.expression()
+    self.need(")")
+
+  def _name_of_argument(self) -> None:
+    """An alias, which MySQL reads and then does not take of its functions."""
+    if self.take("AS") or self.lexeme.is_name or self.kind == "text":
+      self.name_or_text()
+      self.has_named_argument = True
 
   def _argument(self) -> None:
     """A value, a unit of time, a type or a character set."""
@@ -114,7 +153,7 @@ class CallReader(Reader):
     while self.kind == "word":
       self.skip()
       if self.word == "(":
-        self.arguments()
+        self.arguments(",")
 
   def over(self, *, is_needed: bool) -> None:
     if is_needed:

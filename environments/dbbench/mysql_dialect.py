@@ -18,7 +18,7 @@ from sqlglot.errors import ErrorLevel, SqlglotError
 
 from environments.dbbench.engine import SYNTAX_ERROR
 from environments.dbbench.mysql_functions import AS_TEXT
-from environments.dbbench.mysql_grammar import MAX_NEAR_BYTES, syntax_error_in
+from environments.dbbench.mysql_grammar import MAX_NEAR_BYTES, refusal_of
 from environments.dbbench.mysql_lexer import with_quoted_names
 from environments.dbbench.mysql_types import TEXT, MySQLType, type_of
 
@@ -99,12 +99,12 @@ def translate(sql: str) -> Statement:
 
 
 def parsed(sql: str) -> exp.Expr:
-  """The one statement as a tree. Raises `NotMySQL` as `translate` does."""
+  """The one statement as a tree. Raises `Refused` as `translate` does."""
   if len(sql) > MAX_SQL_CHARS:
     raise NotMySQL(sql)
-  error_at = syntax_error_in(sql)
-  if error_at is not None:
-    raise NotMySQL(*error_at)
+  refusal = refusal_of(sql)
+  if refusal is not None:
+    raise Refused(refusal)
   try:
     tokens = _MYSQL.tokenize(with_quoted_names(sql))
     trees = _MYSQL.parser().parse(tokens, sql)

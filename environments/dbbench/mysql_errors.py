@@ -6,7 +6,7 @@ import sqlite3
 from sqlglot import exp
 
 from environments.dbbench.engine import SYNTAX_ERROR
-from environments.dbbench.mysql_dialect import NotMySQL, parsed
+from environments.dbbench.mysql_dialect import Refused, parsed
 from environments.dbbench.mysql_grammar import MAX_NEAR_BYTES
 
 _ERRORS = (
@@ -81,7 +81,7 @@ def _clause_of(column: str, sql: str) -> str:
   name = column.rpartition(".")[2].lower()
   try:
     tree = parsed(sql)
-  except NotMySQL:
+  except Refused:
     return _FIRST
   places = {
     _clause(node)

@@ -7,7 +7,6 @@ stand in a level decides which token is the first that fits nowhere.
 from collections.abc import Callable
 
 from environments.dbbench.mysql_calls import WINDOWED, CallReader, words
-from environments.dbbench.mysql_lexer import CALLED
 
 _COMPARISONS = ("=", "<=>", ">=", ">", "<=", "<", "<>", "!=")
 _ADDING = ("+", "-", "*", "/", "%", "DIV", "MOD", "|", "&", "<<", ">>", "^")
@@ -17,7 +16,7 @@ _LITERALS = ("number", "text", "bits", "variable")
 # Reserved words that are functions, and must be called.
 _FUNCTIONS = words("""
   CHAR DATABASE IF INSERT LEFT MOD REPEAT REPLACE RIGHT ROW SCHEMA TRUNCATE
-  DEFAULT VALUES GROUPING ROW_COUNT INTERVAL
+  DEFAULT VALUES GROUPING ROW_COUNT
   CONVERT
 """)
 _NOW = words("""
@@ -133,7 +132,7 @@ class ExpressionReader(CallReader):
       "CASE": self._case,
       "EXISTS": self._exists,
       "MATCH": self.match,
-      "INTERVAL": self._interval_first,
+      "INTERVAL": self.interval,
       **dict.fromkeys(_CONSTANTS, self.skip),
       **dict.fromkeys(_NOW, self._now),
       **dict.fromkeys(WINDOWED | _FUNCTIONS, self.called),
@@ -142,7 +141,7 @@ class ExpressionReader(CallReader):
       self._literal()
     elif self.kind != "quoted" and self.word in readers:
       readers[self.word]()
-    elif self.word in CALLED and self._is_called_at_once():
+    elif self.kind == "call":
       self.called()
     elif self.lexeme.is_name:
       self._named()
@@ -156,14 +155,7 @@ class ExpressionReader(CallReader):
   def _now(self) -> None:
     self.skip()
     if self.word == "(":
-      self.arguments()
-
-  def _is_called_at_once(self) -> bool:
-    this, following = self.lexeme, self.coming(2)[-1]
-    return (following.word, following.start) == (
-      "(",
-      this.start + len(this.word),
-    )
+      self.arguments(",")
 
   def _literal(self) -> None:
     is_text = self.kind == "text"
@@ -182,22 +174,19 @@ class ExpressionReader(CallReader):
     if may_introduce and self.coming(2)[-1].kind == "text":
       self.skip()
       return self.skip()
+    function = self.lexeme
     self.column()
     if self.word == "(":
-      self.arguments()
+      self.arguments(",", may_be_named=True)
+      if self.has_named_argument:
+        self.misnamed = self.misnamed or function
+        self.has_named_argument = False
       self.over(is_needed=False)
 
   def _in_parentheses(self) -> None:
     if self.holds_query():
       return self.parenthesised_query()
     self.parenthesised(self.expression)
-
-  def _interval_first(self) -> None:
-    """INTERVAL(...) or INTERVAL 1 DAY + ..."""
-    self.interval()
-    if self.word == "+":
-      self.skip()
-      self.sum()
 
   def _case(self) -> None:
     self.need("CASE")

@@ -8,11 +8,17 @@ looser than MySQL where looseness moves no error that policies make.
 
 from collections.abc import Callable, Collection
 
+from environments.dbbench.engine import SYNTAX_ERROR
 from environments.dbbench.mysql_lexer import lexemes
 from environments.dbbench.mysql_queries import QUERY_BEGINS, QueryReader
 from environments.dbbench.mysql_reader import Stuck
 
 MAX_NEAR_BYTES = 80
+EMPTY = "1065 (42000): Query was empty"
+BAD_CALL = (
+  "1583 (42000): Incorrect parameters in the call to native function '{}'"
+)
+_END = "; \t\r\n\v\f"
 _OTHER_BEGINS = """
   ALTER ANALYZE BEGIN BINLOG CALL CHANGE CHECK CHECKSUM CLONE COMMIT CREATE
   DEALLOCATE DESC DESCRIBE DO DROP EXECUTE EXPLAIN FLUSH GET GRANT HANDLER
@@ -23,22 +29,33 @@ _OTHER_BEGINS = """
 _OTHERS = frozenset(_OTHER_BEGINS.split())
 
 
-def syntax_error_in(sql: str) -> tuple[str, int] | None:
-  """What MySQL would quote of a statement that it cannot read, and the line.
+def refusal_of(sql: str) -> str | None:
+  """What MySQL says to a statement that it cannot read, else None.
 
-  None where it can, as far as this grammar goes. As the server does, it first
-  takes blanks and semicolons off the end.
+  As the server does, it first takes blanks and semicolons off the end.
   """
-  sql = sql.rstrip("; \t\r\n\v\f")
+  sql = sql.rstrip(_END)
+  if not sql:
+    return EMPTY
+  reader = StatementReader(sql)
   try:
-    StatementReader(sql).read()
+    reader.read()
   except Stuck as stuck:
-    rest = sql[stuck.start :].encode(errors="replace")[:MAX_NEAR_BYTES]
-    line = 1 + sql.count("\n", 0, stuck.start)
-    return rest.decode(errors="ignore"), line
+    return _syntax_error(sql, stuck.start)
   except RecursionError:
     return None
+  if reader.misnamed is not None:
+    return BAD_CALL.format(reader.misnamed.text_in(sql))
   return None
+
+
+def _syntax_error(sql: str, start: int) -> str:
+  # The server's scanner has gone on behind a comma when it is looked at.
+  start += sql[start : start + 1] == ","
+  rest = sql[start:].encode(errors="replace")[:MAX_NEAR_BYTES]
+  return SYNTAX_ERROR.format(
+    near=rest.decode(errors="ignore"), line=1 + sql.count("\n", 0, start)
+  )
 
 
 class StatementReader(QueryReader):
@@ -66,6 +83,7 @@ class StatementReader(QueryReader):
       self.query()
     else:
       raise self.stuck()
+    self.take(";")  # another statement behind it is one too many
     if self.kind != "end":
       raise self.stuck()
 

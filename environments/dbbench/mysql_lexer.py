@@ -41,10 +41,10 @@ _RESERVED = """
 RESERVED = frozenset(_RESERVED.upper().split())
 # Functions with a grammar of their own, if "(" follows at once; else names.
 _CALLED = """
-  adddate bit_and bit_or bit_xor cast count curdate curtime date_add date_sub
-  extract group_concat json_arrayagg json_objectagg max mid min now position
-  session_user std stddev stddev_pop stddev_samp subdate substr substring sum
-  sysdate system_user trim variance var_pop var_samp
+  adddate avg bit_and bit_or bit_xor cast count curdate curtime date_add
+  date_sub extract group_concat json_arrayagg json_objectagg max mid min now
+  position session_user std stddev stddev_pop stddev_samp subdate substr
+  substring sum sysdate system_user trim variance var_pop var_samp
 """
 CALLED = frozenset(_CALLED.upper().split())
 
@@ -73,7 +73,7 @@ class Lexeme:
   kind in lower case, or the mark itself.
   """
 
-  kind: str  # text, bits, quoted, number, variable, word, mark, end
+  kind: str  # text, bits, quoted, number, variable, word, call, mark, end
   word: str
   start: int  # in the statement
 
@@ -83,6 +83,10 @@ class Lexeme:
     return self.kind == "quoted" or (
       self.kind == "word" and self.word not in RESERVED
     )
+
+  def text_in(self, sql: str) -> str:
+    """The word as it was written."""
+    return sql[self.start : self.start + len(self.word.removeprefix("."))]
 
 
 def lexemes(sql: str) -> list[Lexeme]:
@@ -100,7 +104,10 @@ def lexemes(sql: str) -> list[Lexeme]:
       at += 1
       continue
     if kind != "blank":
-      found.append(Lexeme(kind, _word_of(kind, match[0], found), at))
+      word = _word_of(kind, match[0], is_member=_follows_point(found, at))
+      if word in CALLED and sql[match.end() : match.end() + 1] == "(":
+        kind = "call"
+      found.append(Lexeme(kind, word, at))
     at = match.end()
   found.append(Lexeme("end", "", len(sql)))
   return found
@@ -129,8 +136,8 @@ def _is_member(found: list[Lexeme], match: re.Match[str], before: str) -> bool:
   )
 
 
-def _word_of(kind: str, text: str, found: list[Lexeme]) -> str:
-  if kind == "word" and found and found[-1].word == ".":
+def _word_of(kind: str, text: str, *, is_member: bool) -> str:
+  if kind == "word" and is_member:
     return f".{text}"  # never a reserved word
   if kind in ("word", "mark"):
     return text.upper()
