@@ -13,6 +13,8 @@ A request that was lost on its way to us is for the controller's deadline.
 
 import asyncio
 import collections
+import contextlib
+import functools
 import json
 import logging
 import time
@@ -162,12 +164,18 @@ class StreamingController(Controller):
       elif envelope.WhichOneof("body") == "request":
         request = asyncio.create_task(self._play(envelope, answer))
         self._requests.add(request)
-        request.add_done_callback(self._finish)
+        request.add_done_callback(functools.partial(self._finish, envelope.id))
 
-  def _finish(self, request: asyncio.Task[None]) -> None:
+  def _finish(self, id: str, request: asyncio.Task[None]) -> None:
+    """A bug that ends a request is logged here, and told as HTTP would."""
     self._requests.discard(request)
     if not request.cancelled() and (error := request.exception()) is not None:
       _log.error("answering a request failed", exc_info=error)
+      failure = "Internal Server Error; see the worker's log"
+      with contextlib.suppress(asyncio.QueueFull):
+        self._waiting.put_nowait(
+          grpc_wire.response(id, 500, None, message=failure)
+        )
 
   async def _play(self, envelope: Any, answer: Answer) -> None:
     """Answers a request, on whichever stream there is when it is done."""

@@ -149,15 +149,13 @@ class WorkerApi:
 
   async def _cancel(self, body: Any) -> Any:
     """Frees a session, and answers when it is free."""
-    id = _read_int(body, "session_id")
-    self._host.get(id)
+    id = self._read_session(body)
     await self._host.cancel(id)
     return {"session_id": id}
 
   async def _cancel_with_notice(self, body: Any) -> Any:
     """Answers at once, and tells the controller when the session is free."""
-    id = _read_int(body, "session_id")
-    self._host.get(id)
+    id = self._read_session(body)
     self._cancel_later([id])
     return {"session_id": id}
 
@@ -188,6 +186,12 @@ class WorkerApi:
       "reward": statistics.fmean(rewards) if rewards else 0.0,
       "statuses": statuses,
     }
+
+  def _read_session(self, body: Any) -> int:
+    """The id of a session that is open."""
+    id = _read_int(body, "session_id")
+    self._host.get(id)
+    return id
 
   def _read_task(self, body: Mapping[str, Any]) -> Task:
     """The task to start, which must be one of the environment's."""

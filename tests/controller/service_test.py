@@ -13,7 +13,7 @@ from agentrl_jax.env import grpc_worker, heartbeat, worker_api
 from agentrl_jax.env.hosting import HostLimits
 from agentrl_jax.env.worker import WorkerConfig
 from agentrl_jax.env.worker import serve as serve_worker
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, EnvironmentFault
 from tests.env.moody import Moody
 
 QUIET = ("agentrl_jax.controller", "agentrl_jax.env")
@@ -297,6 +297,40 @@ class ControllerApiTest(ServiceTestCase):
     session = await self.start()
     await self.post("cancel", session=session)
     await self.until_free(moody)
+
+  async def test_what_could_not_be_cancelled_is_cancelled_later(self):
+    moody, _ = await self.worker()
+    session = await self.start()
+    with (
+      mock.patch.object(
+        worker_api.WorkerApi,
+        "_read_session",
+        side_effect=EnvironmentFault("not now"),
+      ),
+      self.assertLogs("agentrl_jax.controller.custody", "WARNING") as log,
+    ):
+      await self.post("cancel", session=session)
+
+      async def is_said():
+        return bool(log.output)
+
+      await self.until(is_said)
+    self.assertIn(f"session {session} may not be free", log.output[0])
+    self.assertEqual(moody.num_open, 1)
+    await self.post("sync_all")
+    await self.until_free(moody)
+
+  async def test_what_has_ended_here_and_not_there_is_freed_there(self):
+    moody, url = await self.worker()
+    session = await self.start()
+    await self.post("interact", says("end"), session=session)
+    body = {"session_id": session, "index": 0}
+    async with self.http.post(f"{url}/start_sample", json=body) as response:
+      self.assertEqual(response.status, 200)
+    with self.assertLogs("agentrl_jax.controller.custody", "WARNING") as log:
+      await self.post("sync_all")
+      await self.until_free(moody)
+    self.assertIn(f"still holds session {session}", log.output[0])
 
   async def test_cancelling_all_asks_which(self):
     one, _ = await self.worker(name="one")

@@ -6,7 +6,7 @@ from unittest import mock
 
 from agentrl_jax.controller.registry import Refused
 from agentrl_jax.controller.worker_streams import WorkerStreams
-from agentrl_jax.env import grpc_worker
+from agentrl_jax.env import grpc_wire, grpc_worker
 from agentrl_jax.env.hosting import HostLimits
 from agentrl_jax.env.link import WorkerFull, WorkerLost, WorkerRefusal
 from agentrl_jax.env.worker import WorkerConfig, serve
@@ -110,6 +110,33 @@ class WorkerStreamsTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaises(WorkerLost):
       await self.ask(link, "get_sessions")
     self.assertEqual(self.moody.num_open, 1)  # it may be back one day
+
+  async def test_what_nobody_waits_for_any_more_is_not_sent(self):
+    streams = self.streams()
+    async with streams.listening("127.0.0.1", 0) as port:
+      link = streams.link((await self.worker(port))["address"])
+    with self.assertRaisesRegex(EnvironmentFault, "within 0.05 s"):
+      await self.ask(link, "start_sample", START, deadline_s=0.05)
+    async with streams.listening("127.0.0.1", port):
+      self.assertEqual(await self.ask(link, "get_sessions"), {})
+    self.assertEqual(self.moody.seeds, [])
+
+  async def test_an_answer_may_come_before_the_heartbeat(self):
+    """AgentRL's workers send what has waited first, on a new stream."""
+    streams = self.streams()
+    async with streams.listening("127.0.0.1", 0) as port:
+      me = {"name": "moody", "concurrency": 1, "indices": [0]}
+      async with grpc_wire.channel(f"127.0.0.1:{port}") as channel:
+        stream = grpc_wire.dial(channel)
+        await stream.write(grpc_wire.heartbeat("me", me))
+        asking = asyncio.create_task(
+          self.ask(streams.link("grpc://me"), "get_sessions")
+        )
+        request = await stream.read()
+      async with grpc_wire.channel(f"127.0.0.1:{port}") as channel:
+        stream = grpc_wire.dial(channel)
+        await stream.write(grpc_wire.response(request.id, 200, {"3": 0}))
+        self.assertEqual(await asking, {"3": 0})
 
   async def test_a_worker_that_has_dialled_again_is_not_given_up(self):
     streams = self.streams(reconnect_s=0.5)

@@ -104,6 +104,18 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
       code, body = await self.interact("break", id=1)
     self.assertEqual((code, body["env_out"]["status"]), (200, "task error"))
 
+  async def test_a_bug_costs_its_request_alone(self):
+    await self.serve()
+    with (
+      mock.patch.object(self.moody, "indices", side_effect=RuntimeError("oh")),
+      self.assertLogs(LOG, "ERROR") as log,
+    ):
+      response = await (await self.controller.send("GET", "describe"))
+    self.assertEqual(response.code, 500)
+    self.assertIn("see the worker's log", response.message)
+    self.assertIn("RuntimeError: oh", log.output[0])
+    self.assertEqual((await self.start())[0], 200)
+
   async def test_hundred_sessions_on_one_stream(self):
     await self.serve(concurrency=100)
 
