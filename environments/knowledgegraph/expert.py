@@ -61,17 +61,8 @@ class KGExpert(Expert):
       named = "#0" if WRONG_VARIABLE in self._mistakes else self._last
       return Message("assistant", f"Final Answer: {named}")
     self._pending = self._calls.pop(0)
-    arguments = self._spoilt(self._pending)
     self._num_calls += 1
-    call = ToolCall(
-      arguments.name,
-      json.dumps(
-        dict(zip(PARAMETERS[arguments.name], arguments.arguments, strict=True)),
-        ensure_ascii=False,
-      ),
-      id=f"call_{self._num_calls}",
-    )
-    return Message("assistant", tool_calls=(call,))
+    return call_of(self._spoilt(self._pending), self._num_calls)
 
   def _planned(self, calls: Sequence[GoldCall]) -> list[GoldCall]:
     planned = list(calls)
@@ -120,6 +111,16 @@ class KGExpert(Expert):
     if mistake not in self._mistakes or not others:
       return name
     return self._rng.choice(others)
+
+
+def call_of(call: GoldCall, number: int) -> Message:
+  """The answer that makes one call, the so-and-so-many'th."""
+  named = zip(PARAMETERS[call.name], call.arguments, strict=True)
+  arguments = json.dumps(dict(named), ensure_ascii=False)
+  return Message(
+    "assistant",
+    tool_calls=(ToolCall(call.name, arguments, id=f"call_{number}"),),
+  )
 
 
 def expert_for(

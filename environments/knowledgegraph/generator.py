@@ -29,7 +29,8 @@ TASKS_PER_WORLD = 8
 WORLD_CACHE = 64  # worlds kept at hand
 QUESTION_CACHE = 4096  # the attempts of a group share one
 FACT_KINDS = ("hop", "and", "count")
-MAX_DRAWS = 20_000  # of one question
+MAX_DRAWS = 8_000  # of one question
+MAX_DRAWS_OF_TWO = 2_000  # of those, with two paths where one will do
 
 
 class Generator(abc.ABC):
@@ -56,19 +57,26 @@ class Generator(abc.ABC):
   def _draw(self, rng: random.Random, split: str, world: World) -> Question:
     """A question of that split; one in four is, of those that are any good."""
     kind = rng.choice(self._kinds)
-    for _ in range(MAX_DRAWS):
-      question = draw_question(rng, kind, world, num_hops=self._num_hops)
-      if (
-        question is not None
-        and len(question.calls) <= self._max_calls
-        and split_of(question.text) == split
-        and split_of(canonical(question, world.names)) == split
-      ):
+    may_be_two = kind == "and" or (kind != "hop" and rng.random() < 0.5)
+    for draw in range(MAX_DRAWS):
+      # A small world may have no two paths that meet in enough things.
+      is_two = kind == "and" or (may_be_two and draw < MAX_DRAWS_OF_TWO)
+      question = draw_question(
+        rng, kind, world, num_paths=1 + is_two, num_hops=self._num_hops
+      )
+      if question is not None and self._fits(question, split, world):
         return question
     raise ConfigError(
       f"no question of kind {kind!r} with num_hops={self._num_hops} can be "
       f"asked here and solved in {self._max_calls} calls; allow more entities, "
       "fewer hops or more rounds"
+    )
+
+  def _fits(self, question: Question, split: str, world: World) -> bool:
+    return (
+      len(question.calls) <= self._max_calls
+      and split_of(question.text) == split
+      and split_of(canonical(question, world.names)) == split
     )
 
 

@@ -94,12 +94,23 @@ class _Draft:
 
 
 def draw_question(
-  rng: random.Random, kind: str, world: World, *, num_hops: tuple[int, int]
+  rng: random.Random,
+  kind: str,
+  world: World,
+  *,
+  num_paths: int,
+  num_hops: tuple[int, int],
 ) -> Question | None:
-  """One try at a question; None if what was drawn makes no good one."""
+  """One try at a question; None if what was drawn makes no good one.
+
+  Of two paths the intersection is asked for, counted or compared.
+  """
   type_ = rng.choice(world.theme.relations).range
   target = rng.choice(world.members[type_])
-  paths = _draw_paths(rng, kind, world, target, type_, num_hops)
+  paths = tuple(
+    _draw_path(rng, world, target, type_, rng.randint(*num_hops))
+    for _ in range(num_paths)
+  )
   attribute = None
   if kind in ("argmax", "argmin"):
     fitting = [a for a in world.theme.attributes if a.domain == type_]
@@ -126,22 +137,6 @@ def canonical(question: Question, names: Mapping[str, str]) -> str:
   for id_ in question.problem.entities.values():
     text = text.replace(id_, names[id_])
   return text
-
-
-def _draw_paths(
-  rng: random.Random,
-  kind: str,
-  world: World,
-  target: str,
-  type_: str,
-  num_hops: tuple[int, int],
-) -> tuple[Path, ...]:
-  """One path that ends at the target, or two."""
-  is_pair = kind == "and" or (kind != "hop" and rng.random() < 0.5)
-  return tuple(
-    _draw_path(rng, world, target, type_, rng.randint(*num_hops))
-    for _ in range(1 + is_pair)
-  )
 
 
 def _draw_path(

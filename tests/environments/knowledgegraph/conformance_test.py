@@ -1,0 +1,159 @@
+"""AgentBench's own questions: the gold calls give the gold answer.
+
+Freebase is not at hand, so each is played on the smallest graph on which it can
+be, plus distractors (see `synthesis`). Some gold lists the real worker cannot
+play, whatever the facts: its vocabulary or its rules forbid one of the calls.
+Each is named here by its reason, and every failure must have one.
+"""
+
+import collections
+import unittest
+
+import pytest
+
+from agentrl_jax.data.messages import Message
+from agentrl_jax.data.trajectory import Task
+from environments.knowledgegraph import KnowledgeGraph
+from environments.knowledgegraph.calls import ENTITY, NUMBER
+from environments.knowledgegraph.expert import call_of
+from tests.environments.knowledgegraph.data import questions
+from tests.environments.knowledgegraph.playing import play
+
+STEP = 11  # the default tests take one question in so many
+MAKES_A_VARIABLE = (
+  "get_neighbors",
+  "intersection",
+  "argmax",
+  "argmin",
+  "count",
+)
+
+
+async def replay(environment, index):
+  """The last step of the gold calls, word for word, and their last result."""
+  problem = environment._loaded[index]
+  async with environment.open(Task("kg", "dev", index), seed=0) as session:
+    await session.reset()
+    for number, call in enumerate(problem.gold_calls):
+      await session.step(call_of(call, number))
+    results = [c for c in problem.gold_calls if c.name in MAKES_A_VARIABLE]
+    answer = f"Final Answer: #{len(results) - 1}"
+    return await session.step(Message("assistant", answer))
+
+
+def reason_against(problem, ontology):
+  """Why the gold calls cannot be played, whatever the facts; "" if they can."""
+  types = []
+  for call in problem.gold_calls:
+    reason = _hop_reason(call, ontology) or _pair_reason(call, types)
+    if call.name.startswith("arg") and call.arguments[1] not in (
+      ontology.attributes
+    ):
+      reason = "attribute not in the vocabulary"
+    if reason:
+      return reason
+    if call.name in MAKES_A_VARIABLE:
+      types.append(_type_of(call, types, ontology))
+  if problem.answers & set(problem.entities.values()):
+    return "the answer is an entity of the question, which no query returns"
+  return ""
+
+
+def _hop_reason(call, ontology):
+  if not call.name.startswith("get") or call.arguments[0].startswith("#"):
+    return _relation_reason(call, ontology)
+  if not ENTITY.fullmatch(call.arguments[0]):
+    return "starts from a type, not an entity"
+  return _relation_reason(call, ontology)
+
+
+def _relation_reason(call, ontology):
+  if call.name == "get_neighbors" and call.arguments[1] not in (
+    ontology.relations
+  ):
+    return "relation not in the vocabulary"
+  return ""
+
+
+def _pair_reason(call, types):
+  if call.name != "intersection":
+    return ""
+  left, right = (types[int(argument[1:])] for argument in call.arguments)
+  return "" if left == right else "types differ in an intersection"
+
+
+def _type_of(call, types, ontology):
+  if call.name == "count":
+    return NUMBER
+  if call.name == "get_neighbors":
+    return ontology.ranges[call.arguments[1]]
+  return types[int(call.arguments[0][1:])]
+
+
+class ConformanceTest(unittest.IsolatedAsyncioTestCase):
+  async def outcome(self, name, *, step=1, **options):
+    """How many were played, how many were right, and why the others not."""
+    environment = KnowledgeGraph(source=questions(name), **options)
+    reasons = collections.Counter()
+    indices = environment.indices("dev")[::step]
+    for index in indices:
+      last = await replay(environment, index)
+      problem = environment._loaded[index]
+      reason = reason_against(problem, environment._ontology)
+      with self.subTest(name=name, index=index):
+        self.assertEqual(last.reward, float(not reason), reason)
+      reasons[reason] += 1
+    await environment.close()
+    return len(indices), reasons.pop(""), reasons
+
+  async def test_dev(self):
+    _, num_right, _ = await self.outcome("dev")
+    self.assertGreaterEqual(num_right, 18)
+
+  async def test_dev_on_oxigraph(self):
+    _, num_right, _ = await self.outcome("dev", engine="oxigraph")
+    self.assertGreaterEqual(num_right, 18)
+
+  async def test_a_sample_of_train(self):
+    num_played, num_right, _ = await self.outcome("train", step=STEP)
+    self.assertGreaterEqual(num_right / num_played, 1083 / 1214)
+
+  @pytest.mark.full
+  async def test_all_of_train(self):
+    _, num_right, reasons = await self.outcome("train")
+    self.assertGreaterEqual(num_right, 1083, reasons)
+
+  @pytest.mark.full
+  async def test_all_of_train_on_oxigraph(self):
+    _, num_right, reasons = await self.outcome("train", engine="oxigraph")
+    self.assertGreaterEqual(num_right, 1083, reasons)
+
+  @pytest.mark.full
+  async def test_quirks_refuse_some_ids(self):
+    environment = KnowledgeGraph(
+      source=questions("train"), upstream_quirks=True
+    )
+    rewards = [
+      (await replay(environment, index)).reward
+      for index in environment.indices("dev")
+    ]
+    self.assertGreaterEqual(sum(rewards), 1083)
+
+  async def test_distractors_distract(self):
+    environment = KnowledgeGraph(source=questions("train"))
+    indices = environment.indices("dev")[::STEP]
+    for mistake in ("wrong_variable", "stop_early", "wrong_relation"):
+      rewards = [
+        (
+          await play(
+            environment, Task("kg", "dev", index), mistakes={mistake: 1.0}
+          )
+        )[-1].reward
+        for index in indices
+      ]
+      with self.subTest(mistake=mistake):
+        self.assertLess(sum(rewards) / len(rewards), 0.35)
+
+
+if __name__ == "__main__":
+  unittest.main()
