@@ -2,14 +2,17 @@
 
   python -m launch.evaluate --config=configs/agentbench.py:DATA --policy=expert
 
-DATA is a folder with AgentBench's DBBench rows and WebShop's products in it:
-`agentbench/dbbench/dev.jsonl` and `webshop/products_1000.jsonl`. Prompts and
-pages are AgentBench's own, in full, and so are the limits.
+DATA is a folder with AgentBench's own tasks and WebShop's products in it:
+`agentbench/{dbbench,knowledgegraph,os_interaction}` with their `dev` files, and
+`webshop/products_1000.jsonl`. Prompts and pages are AgentBench's own, in full,
+and so are the limits. The fourth task needs a Docker engine, so ask for it:
+
+  --config.tasks.names='("os_interaction",)' --tasks=os_interaction/dev
 """
 
 import pathlib
 
-from configs import base, quickstart
+from configs import environments, quickstart
 
 
 def get_config(data: str = "data"):
@@ -17,14 +20,14 @@ def get_config(data: str = "data"):
   c = quickstart.get_config()
   root = pathlib.Path(data)
   c.name = "agentbench"
-  for name in ("dbbench", "webshop"):
-    c.environments[name].options = base.get_config().environments[name].options
-  c.environments.dbbench.options.source = str(
-    root / "agentbench" / "dbbench" / "dev.jsonl"
-  )
-  c.environments.webshop.options.products = str(
-    root / "webshop" / "products_1000.jsonl"
-  )
+  c.tasks.names = ("dbbench", "knowledgegraph", "webshop")
+  c.environments = environments.get_config()
+  tasks = root / "agentbench"
+  options = {name: e.options for name, e in c.environments.items()}
+  options["dbbench"].source = str(tasks / "dbbench" / "dev.jsonl")
+  options["knowledgegraph"].source = str(tasks / "knowledgegraph" / "dev.json")
+  options["os_interaction"].source = str(tasks / "os_interaction" / "dev.json")
+  options["webshop"].products = str(root / "webshop" / "products_1000.jsonl")
   c.episode.update(max_turns=20, max_tokens=4096, max_answer_tokens=256)
   c.train.row_length = 4096
   c.engine.context = 4096

@@ -8,6 +8,8 @@ AgentRL's (arXiv:2510.04206) where it has one; the model is a small one.
 import ml_collections
 from ml_collections.config_dict import create, placeholder
 
+from configs import environments
+
 
 def get_config() -> ml_collections.ConfigDict:
   """AgentRL on two of its environments, embedded in the process."""
@@ -19,76 +21,11 @@ def get_config() -> ml_collections.ConfigDict:
   c.mesh = create(data=1, fsdp=1, tensor=1)  # devices along each axis
 
   c.tasks = create(
-    names=("dbbench", "webshop"),  # of those under `environments`
+    names=("dbbench", "webshop"),  # of those in `configs/environments.py`
     # How often each comes, against the others.
-    weights=create(dbbench=1.0, webshop=1.0),
+    weights=create(**dict.fromkeys(environments.NAMES, 1.0)),
   )
-  c.environments = create(
-    dbbench=create(
-      target="environments.dbbench:DBBench",  # module:Class
-      options=create(  # of the class; see its docstring
-        source="",  # AgentBench's rows; "" generates tasks
-        engine="sqlite",  # or "mariadb"
-        server="",  # host:port of a MariaDB; "" starts one
-        max_rounds=15,
-        max_result_chars=800,
-        statement_limit_s=60.0,
-        system_prompt="upstream",  # or "short"
-        upstream_quirks=False,  # grade with AgentBench's known mistakes
-        num_rows=(4, 8),  # of a generated table: least, most
-        num_columns=(3, 5),
-      ),
-      # Flaws of the demonstrations' expert, each with its probability.
-      mistakes=create(
-        no_cast=0.0,
-        no_where=0.0,
-        wrong_column=0.0,
-        count_for_sum=0.0,
-        wrong_order=0.0,
-        drop_last_value=0.0,
-        wrong_literal=0.0,
-        raw_reply=0.0,
-        no_query=0.0,
-      ),
-    ),
-    webshop=create(
-      target="environments.webshop:WebShop",
-      options=create(
-        products=placeholder(str),  # a file of listings; None generates shops
-        num_train=1 << 20,  # tasks
-        num_test=1 << 16,
-        catalogue_size=100,  # products of a generated shop
-        tasks_per_catalogue=8,
-        max_siblings=3,  # products alike but for price and options
-        max_rounds=20,
-        system_prompt="upstream",  # or "short"
-        results_per_page=10,
-        repeat_instruction=True,  # on every page
-        repeat_item=True,  # after an option is chosen
-        list_actions=True,  # what can be clicked, below every page
-        show_headings=True,
-        show_navigation=True,
-        show_subpages=True,
-      ),
-      mistakes=create(
-        lazy_search=0.0,
-        first_result=0.0,
-        ignore_price=0.0,
-        settle=0.0,
-        skip_last_option=0.0,
-        wrong_option=0.0,
-      ),
-    ),
-  )
-
-  for environment in c.environments.values():
-    environment.place = create(  # where sessions are played
-      containers=0,  # of its image; 0 and no address: in this process
-      image="",  # "" is <containers.registry>/<folder of the environment>
-      options=(),  # that differ over there, such as "engine=mariadb"
-      worker="",  # http://host:port/api of one that runs already
-      controller="",  # the same, of one with workers of this environment
-    )
+  c.environments = environments.get_config()
   c.containers = create(
     registry="agentrl_jax",  # what the names of images begin with
     concurrency=64,  # sessions at once in one container

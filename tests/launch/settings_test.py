@@ -1,11 +1,14 @@
 """A config that cannot work is refused at once, in words that help."""
 
+import asyncio
 import dataclasses
 
 from absl.testing import absltest, parameterized
 
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.env.loading import load_environment
 from agentrl_jax.errors import ConfigError
-from configs import base, quickstart
+from configs import base, environments, quickstart
 from configs.ablations import objectives
 from launch.results import changes
 from launch.settings import read_settings
@@ -16,6 +19,16 @@ class SettingsTest(parameterized.TestCase):
     for config in (base.get_config(), quickstart.get_config()):
       settings = read_settings(config)
       self.assertEqual(settings.task_ids, {"dbbench": 0, "webshop": 1})
+
+  @parameterized.named_parameters((name, name) for name in environments.NAMES)
+  def test_an_environment_takes_what_its_config_offers(self, name):
+    config = environments.get_config()[name]
+    environment = load_environment(config.target, config.options.to_dict())
+    self.assertEqual(environment.name, name)
+    mistakes = dict.fromkeys(config.mistakes.to_dict(), 0.5)
+    task = Task(name, "train", 0)
+    environment.expert(task, seed=0, mistakes=mistakes)
+    asyncio.run(environment.close())
 
   def test_every_section_is_read(self):
     settings = read_settings(quickstart.get_config())

@@ -1,0 +1,184 @@
+"""AgentRL's five environments: how each is made, demonstrated and placed.
+
+`options` are keyword arguments of the class that `target` names; its docstring
+says more of each. `mistakes` are flaws of the demonstrations' expert, each with
+its probability. Values are AgentRL's where it has one, and whatever runs
+anywhere where it does not: engines in this process, and generated tasks.
+"""
+
+import ml_collections
+from ml_collections.config_dict import create, placeholder
+
+NAMES = ("alfworld", "dbbench", "knowledgegraph", "os_interaction", "webshop")
+
+
+def get_config() -> ml_collections.ConfigDict:
+  """All five, by name."""
+  c = create(
+    alfworld=_alfworld(),
+    dbbench=_dbbench(),
+    knowledgegraph=_knowledgegraph(),
+    os_interaction=_os_interaction(),
+    webshop=_webshop(),
+  )
+  for environment in c.values():
+    environment.place = create(  # where sessions are played
+      containers=0,  # of its image; 0 and no address: in this process
+      image="",  # "" is <containers.registry>/<folder of the environment>
+      options=(),  # that differ over there, such as "engine=mariadb"
+      worker="",  # http://host:port/api of one that runs already
+      controller="",  # the same, of one with workers of this environment
+    )
+  return c
+
+
+def _alfworld() -> ml_collections.ConfigDict:
+  return create(
+    target="environments.alfworld:ALFWorld",  # module:Class
+    options=create(
+      source="",  # AgentBench's list of games; "" takes all in `games`
+      games="",  # ALFWorld's own files; "" is $ALFWORLD_DATA, if set
+      engine="python",  # or "textworld": needs the extra `alfworld`
+      max_rounds=20,
+      system_prompt="upstream",  # or "short"
+      upstream_quirks=False,
+      num_receptacles=(8, 32),  # of a generated room: least, most
+      num_things=(10, 48),  # that lie about in it
+    ),
+    mistakes=create(
+      search=0.0,
+      wrong_thing=0.0,
+      wrong_place=0.0,
+      forget=0.0,
+      wander=0.0,  # this and those below: per turn
+      repeat=0.0,
+      prose=0.0,
+      inexact=0.0,
+    ),
+  )
+
+
+def _dbbench() -> ml_collections.ConfigDict:
+  return create(
+    target="environments.dbbench:DBBench",
+    options=create(
+      source="",  # AgentBench's rows; "" generates tasks
+      engine="sqlite",  # or "mariadb"
+      server="",  # host:port of a MariaDB; "" starts one
+      max_rounds=15,
+      max_result_chars=800,
+      statement_limit_s=60.0,
+      system_prompt="upstream",  # or "short"
+      upstream_quirks=False,  # grade with AgentBench's known mistakes
+      num_rows=(4, 8),  # of a generated table: least, most
+      num_columns=(3, 5),
+    ),
+    mistakes=create(
+      no_cast=0.0,
+      no_where=0.0,
+      wrong_column=0.0,
+      count_for_sum=0.0,
+      wrong_order=0.0,
+      drop_last_value=0.0,
+      wrong_literal=0.0,
+      raw_reply=0.0,
+      no_query=0.0,
+    ),
+  )
+
+
+def _knowledgegraph() -> ml_collections.ConfigDict:
+  return create(
+    target="environments.knowledgegraph:KnowledgeGraph",
+    options=create(
+      source="",  # AgentBench's questions; "" generates tasks
+      ontology="",  # AgentBench's folder; "" is the one beside `source`
+      graph="",  # FB15k-237.tar.gz, to ask about real facts
+      entity_names="",  # entity2text.txt; "" is the one beside `graph`
+      engine="memory",  # or "oxigraph", "sparql"
+      server="",  # the URL of a SPARQL endpoint
+      max_rounds=15,
+      query_limit_s=30.0,
+      system_prompt="upstream",  # or "short"
+      one_shot=False,  # begin with a solved example, as AgentBench's std
+      upstream_quirks=False,
+      num_hops=(1, 2),  # of a generated question: least, most
+      num_entities=(8, 14),  # of each type in a generated world
+    ),
+    mistakes=create(
+      skip_relations=0.0,
+      wrong_relation=0.0,
+      wrong_attribute=0.0,
+      wrong_order=0.0,
+      no_intersection=0.0,
+      stop_early=0.0,
+      wrong_variable=0.0,
+    ),
+  )
+
+
+def _os_interaction() -> ml_collections.ConfigDict:
+  return create(
+    target="environments.os_interaction:OSInteraction",
+    options=create(
+      source="",  # AgentBench's tasks; "" generates tasks
+      engine="docker",  # or "sandbox": Linux namespaces, no engine
+      image="",  # of the containers; "" is agentrl_jax/os_interaction
+      rootfs="",  # of the sandbox; "" is the one in the user's cache
+      num_warm=4,  # machines started ahead of their sessions
+      max_rounds=8,
+      command_limit_s=30.0,
+      memory_mb=1024,
+      cpus=2.0,
+      pids=256,
+      disk_mb=512,
+      network=False,
+      system_prompt="upstream",  # or "short"
+      upstream_quirks=False,
+      difficulty=(1, 3),  # of a generated task: least, most
+    ),
+    mistakes=create(
+      slip=0.0,
+      no_look=0.0,
+      sentence=0.0,
+      off_by_one=0.0,
+      finish=0.0,
+      no_call=0.0,
+    ),
+  )
+
+
+def _webshop() -> ml_collections.ConfigDict:
+  return create(
+    target="environments.webshop:WebShop",
+    options=create(
+      products=placeholder(str),  # a file of listings; None generates shops
+      attributes=placeholder(str),  # upstream's items_ins_v2.json
+      instructions=placeholder(str),  # upstream's items_human_ins.json
+      cache=placeholder(str),  # where large files are kept ready
+      upstream_splits=False,  # tasks by their place among upstream's goals
+      upstream_quirks=False,
+      num_train=1 << 20,  # tasks
+      num_test=1 << 16,
+      catalogue_size=100,  # products of a generated shop
+      tasks_per_catalogue=8,
+      max_siblings=3,  # products alike but for price and options
+      max_rounds=20,
+      system_prompt="upstream",  # or "short"
+      results_per_page=10,
+      repeat_instruction=True,  # on every page
+      repeat_item=True,  # after an option is chosen
+      list_actions=True,  # what can be clicked, below every page
+      show_headings=True,
+      show_navigation=True,
+      show_subpages=True,
+    ),
+    mistakes=create(
+      lazy_search=0.0,
+      first_result=0.0,
+      ignore_price=0.0,
+      settle=0.0,
+      skip_last_option=0.0,
+      wrong_option=0.0,
+    ),
+  )
