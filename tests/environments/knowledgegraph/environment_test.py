@@ -1,12 +1,16 @@
 """KnowledgeGraph as a whole: the contract, the expert, the options."""
 
+import gc
+import tracemalloc
 import unittest
 
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph import KnowledgeGraph
-from tests.environments.knowledgegraph.data import questions
+from environments.knowledgegraph.store import MemoryEngine
+from tests.environments.knowledgegraph import data
 from tests.environments.knowledgegraph.playing import play
 
 
@@ -15,12 +19,19 @@ class ContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     return KnowledgeGraph()
 
 
+class OxigraphContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  num_tasks = 2
+
+  def make_environment(self):
+    return KnowledgeGraph(engine="oxigraph")
+
+
 class LoadedContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   splits = ("dev",)
   num_tasks = 4
 
   def make_environment(self):
-    return KnowledgeGraph(source=questions("dev"))
+    return KnowledgeGraph(source=data.questions("dev"))
 
 
 class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
@@ -32,6 +43,86 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
         with self.subTest(split=split, index=index):
           self.assertIs(last.status, Status.COMPLETED)
           self.assertEqual((last.reward, last.metrics["f1"]), (1.0, 1.0))
+
+  async def test_memory_stays_flat(self):
+    environment = KnowledgeGraph()
+    task = Task("kg", "train", 0)
+    tracemalloc.start()
+    self.addCleanup(tracemalloc.stop)
+    sizes = []
+    for _ in range(2):
+      for _ in range(100):
+        await play(environment, task)
+      gc.collect()
+      sizes.append(tracemalloc.get_traced_memory()[0])
+    self.assertLess(sizes[1] - sizes[0], 100 * 64, "more with each session")
+
+
+class LoadedTasksTest(unittest.IsolatedAsyncioTestCase):
+  async def test_made_up_facts_are_labelled(self):
+    environment = KnowledgeGraph(source=data.questions("dev"))
+    *_, loaded = await play(environment, Task("kg", "dev", 0))
+    *_, generated = await play(environment, Task("kg", "train", 0))
+    self.assertEqual(loaded.metrics["synthesised"], 1.0)
+    self.assertEqual(generated.metrics["synthesised"], 0.0)
+
+  async def test_an_example_comes_first_if_asked_for(self):
+    environment = KnowledgeGraph(source=data.questions("dev"), one_shot=True)
+    async with environment.open(Task("kg", "dev", 0), seed=0) as session:
+      messages = (await session.reset()).messages
+    roles = [message.role for message in messages]
+    self.assertEqual(
+      roles, ["system", "user", *["assistant", "tool"] * 6, "assistant", "user"]
+    )
+
+  def test_splits_and_their_length(self):
+    environment = KnowledgeGraph(source=data.questions("dev"), num_tasks=7)
+    lengths = [len(environment.indices(s)) for s in ("train", "test", "dev")]
+    self.assertEqual(lengths, [7, 7, 20])
+    with self.assertRaisesRegex(ConfigError, "20 problems"):
+      environment.expert(Task("kg", "dev", 20), seed=0, mistakes={})
+
+
+class RealFactsTest(unittest.IsolatedAsyncioTestCase):
+  async def test_expert_solves_questions_about_freebase(self):
+    environment = KnowledgeGraph(
+      graph=data.freebase(), ontology=data.ontology()
+    )
+    for index in range(40):
+      *_, last = await play(environment, Task("kg", "train", index))
+      with self.subTest(index=index):
+        self.assertEqual(last.reward, 1.0)
+
+
+class OptionsTest(unittest.TestCase):
+  def test_wrong_options_are_refused(self):
+    for options in (
+      {"system_prompt": "long"},
+      {"engine": "virtuoso"},
+      {"engine": "sparql"},
+      {"engine": "sparql", "server": "localhost:3001"},
+      {"server": "http://localhost:3001/sparql"},
+      {"max_rounds": 0},
+      {"query_limit_s": 0},
+      {"num_tasks": -1},
+      {"kinds": ("sorting",)},
+      {"kinds": "hop"},
+      {"num_hops": (0, 1)},
+      {"num_hops": (2, 4)},
+      {"num_entities": (9, 8)},
+      {"source": "no/such/file.json"},
+      {"ontology": "no/such/folder"},
+      {"graph": "no/such/archive.tar.gz"},
+    ):
+      with self.subTest(**options), self.assertRaises(ConfigError):
+        KnowledgeGraph(**options)
+
+  def test_an_engine_of_ones_own(self):
+    KnowledgeGraph(engine=MemoryEngine())
+
+  def test_dev_needs_a_source(self):
+    with self.assertRaisesRegex(ConfigError, "source"):
+      KnowledgeGraph().indices("dev")
 
 
 if __name__ == "__main__":
