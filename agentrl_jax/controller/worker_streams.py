@@ -21,6 +21,7 @@ from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 _log = logging.getLogger(__name__)
 
+WRITTEN_S = 1.0  # for a write to a stream that ends
 MAX_WAITING = 4096  # requests that wait for a worker's stream
 
 # How soon it is found out that the way to a worker is cut, if nothing says so.
@@ -38,6 +39,7 @@ class StreamLink(Link):
     self._reconnect_s = reconnect_s
     self._context: Any = None  # the stream, while there is one
     self._speaker: asyncio.Task[None] | None = None  # writes to it
+    self._writing: asyncio.Future[None] | None = None
     self._outbox: asyncio.Queue[Any] = asyncio.Queue(maxsize=MAX_WAITING)
     self._answers: dict[str, asyncio.Future[Any]] = {}
     self._is_lost = False
@@ -85,6 +87,11 @@ class StreamLink(Link):
     self._giving_up = self._give_up_later()
     return True
 
+  async def written(self) -> None:
+    """Waits for what is being written: a stream cannot end in the middle."""
+    if self._writing is not None:
+      await asyncio.wait([self._writing], timeout=WRITTEN_S)
+
   def answered(self, envelope: Any) -> bool:
     """Takes a response; whether it was waited for."""
     answer = self._answers.get(envelope.id)
@@ -104,8 +111,10 @@ class StreamLink(Link):
       is_request = envelope.type == grpc_wire.REQUEST
       if is_request and envelope.id not in self._answers:
         continue  # nobody waits for it any more
+      self._writing = asyncio.ensure_future(context.write(envelope))
+      self._writing.add_done_callback(_take_note)
       try:
-        await context.write(envelope)
+        await asyncio.shield(self._writing)
       except grpc_wire.BROKEN as error:
         _log.info("writing to %s: %s", self._address, grpc_wire.why(error))
         return  # whoever reads from the stream notices, too
@@ -214,6 +223,7 @@ class WorkerStreams:
     finally:
       if link is not None and link.disconnected(context):
         self._lost(address)
+        await link.written()
 
   def _hear(self, announcement: Mapping[str, Any]) -> None:
     try:
@@ -226,3 +236,9 @@ class WorkerStreams:
     if link is not None:
       return link.answered(envelope)
     return any(each.answered(envelope) for each in self._links.values())
+
+
+def _take_note(write: asyncio.Future[None]) -> None:
+  """A write that outlives its stream fails, and nobody waits for it."""
+  if not write.cancelled():
+    write.exception()

@@ -41,6 +41,8 @@ class AgentRLController(controller_v1_pb2_grpc.ControllerServicer):
     for task in (listening, hanging_up):
       task.cancel()
     await asyncio.gather(listening, hanging_up, return_exceptions=True)
+    async with self._write_lock:
+      pass  # what is being written goes out
 
   async def _listen(self, request_iterator, context):
     async for envelope in request_iterator:
@@ -64,8 +66,16 @@ class AgentRLController(controller_v1_pb2_grpc.ControllerServicer):
       response.timestamp.GetCurrentTime()
       response.worker_response.code = 200
       response.worker_response.message = ""
+      await self._write(context, response)
+
+  async def _write(self, stream, envelope):
+    """Is not cut short: a stream cannot be ended in the middle of a write."""
+
+    async def write():
       async with self._write_lock:
-        await context.write(response)
+        await stream.write(envelope)
+
+    await asyncio.shield(write())
 
   def hang_up(self):
     """Ends the stream that there is."""
@@ -81,8 +91,7 @@ class AgentRLController(controller_v1_pb2_grpc.ControllerServicer):
       request.worker_request.json = json.dumps(body).encode()
     future = asyncio.get_running_loop().create_future()
     self.responses[request.id] = future
-    async with self._write_lock:
-      await self._stream.write(request)
+    await self._write(self._stream, request)
     return future
 
   async def ask(self, method, endpoint, body=None):
