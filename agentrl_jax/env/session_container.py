@@ -42,13 +42,15 @@ _POLL_S = 0.05
 # The first process lies still. What a namespace's first process does not handle
 # cannot kill it from inside, and this one handles nothing. By ignoring SIGCHLD
 # it has the kernel bury orphans; a shell cannot, so Perl does, which every
-# Debian has.
+# Debian has. It looks like Docker's init with its child, as in AgentRL's.
+_IDLE = (
+  '$SIG{CHLD} = "IGNORE"; fork or exec "/bin/sleep", "infinity"; '
+  '$0 = "/sbin/docker-init -- /bin/sleep infinity"; sleep while 1'
+)
 _FIRST_PROCESS = (
   "/bin/sh",
   "-c",
-  "command -v perl >/dev/null && "
-  'exec perl -e \'$SIG{CHLD} = "IGNORE"; exec "sleep", "infinity"\'; '
-  "exec sleep infinity",
+  f"command -v perl >/dev/null && exec perl -e '{_IDLE}'; exec sleep infinity",
 )
 _MIB = 1 << 20
 

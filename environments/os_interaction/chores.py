@@ -205,7 +205,9 @@ def end_processes(rng: random.Random, level: int) -> Draft:
     ),
     example=f"pkill -x {name}",
     slip=f"pkill {name}",
-    check=f"[ $(pgrep -xc {name}) = 0 ] && "
+    # What was told to end may take a moment.
+    check=f"for i in $(seq 20); do pgrep -x {name} >/dev/null || break; "
+    f"sleep 0.05; done; [ $(pgrep -xc {name}) = 0 ] && "
     f"[ $(pgrep -c ^{name[:15]}) = {others} ]",
   )
 

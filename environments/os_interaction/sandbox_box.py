@@ -252,7 +252,8 @@ def take_name(name: str) -> None:
   words = name.replace(" ", "\0").encode()[: end - begin - 1]
   ctypes.memset(begin, 0, end - begin)
   ctypes.memmove(begin, words, len(words))
-  _libc.prctl(PR_SET_NAME, name.split()[0].encode(), 0, 0, 0)
+  short = os.path.basename(name.split()[0])
+  _libc.prctl(PR_SET_NAME, short.encode(), 0, 0, 0)
 
 
 def last_words(error: BaseException) -> str:

@@ -58,10 +58,11 @@ def make_parents(trees: dict[str, str]) -> dict[str, str]:
 
 
 def sweep(parents: dict[str, str]) -> None:
-  """Removes what ended processes left: groups with nobody in them."""
+  """Removes the groups that processes which are gone have left."""
   for parent in set(parents.values()):
     for entry in os.scandir(parent):
-      if entry.is_dir():
+      owner = entry.name.partition("-")[0]
+      if entry.is_dir() and not os.path.exists(f"/proc/{owner}"):
         _remove_if_empty(entry.path)
 
 
@@ -73,7 +74,7 @@ def make(
   pids: int,
   cpus: float,
 ) -> list[str]:
-  """The groups of one sandbox."""
+  """The groups of one sandbox; a name begins with its owner's number."""
   folders = {c: f"{parent}/{name}" for c, parent in parents.items()}
   for folder in set(folders.values()):
     os.mkdir(folder)

@@ -178,10 +178,11 @@ class SandboxMachine(Machine):
 
   async def remove(self) -> None:
     """Hangs up on the first process, and all ends with it."""
-    self._line.close()
+    # Hung up on last: until then nobody else gets a file of that number.
     if self._listening is not None:
       self._listening.cancel()
       await asyncio.wait([self._listening])
+    self._line.close()
     await self._zygote.wait_until_closed(self._number)
 
   def _described(

@@ -113,10 +113,10 @@ class Zygote:
       del self._closed[number]
 
   async def end(self) -> None:
-    self._line.close()
     if self._listening is not None:
       self._listening.cancel()
       await asyncio.wait([self._listening])
+    self._line.close()
     try:
       await asyncio.to_thread(self._process.wait, END_S)
     except subprocess.TimeoutExpired:

@@ -171,7 +171,7 @@ def _be_first(body: Body, line: socket.socket, root: str) -> None:
   """The first process of a sandbox; does not return."""
   try:
     box.die_with_parent()
-    box.take_name("sleep infinity")  # as a container's first process
+    box.take_name("/sbin/docker-init -- /bin/sleep infinity")
     box.enter(root, body["hostname"], network=body["network"])
     box.give_up_rights(
       body["capabilities"],
@@ -179,6 +179,7 @@ def _be_first(body: Body, line: socket.socket, root: str) -> None:
       open_files=body["open_files"],
     )
     first = First(line)
+    first.start_idler()
     send(line, {"ready": True})
     first.run()
   except Exception as error:  # noqa: BLE001 - there is nobody to raise it to
@@ -209,6 +210,12 @@ class First:
         if message is None:
           return
         self._do(*message)
+
+  def start_idler(self) -> None:
+    """The child that Docker's init has in AgentRL's containers."""
+    nothing = os.open("/dev/null", os.O_RDWR)
+    box.start(["/bin/sleep", "infinity"], {}, "/", [nothing] * 3)
+    os.close(nothing)
 
   def _do(self, body: Body, files: list[int]) -> None:
     number = body["id"]

@@ -1,0 +1,148 @@
+"""Makes the folder that sandboxes see as their files.
+
+  python -m environments.os_interaction.rootfs                 # from the image
+  python -m environments.os_interaction.rootfs --debootstrap   # without Docker
+  python -m environments.os_interaction.rootfs --to /srv/os_rootfs
+
+The first copies the image that `python -m launch.images os_interaction` built;
+the second makes the same from Debian's packages, in two minutes. Either needs
+root, as files keep their owners. Sandboxes only ever read the folder.
+"""
+
+import argparse
+import logging
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+
+import docker
+import docker.errors
+
+from agentrl_jax.env import engine as engines
+from agentrl_jax.errors import AgentRLError, ConfigError
+from environments.os_interaction.sandbox_engine import ROOTFS
+
+_log = logging.getLogger(__name__)
+
+HERE = pathlib.Path(__file__).parent
+SUITE = "bookworm"
+# As in the Dockerfile, with what Docker's base images have and minbase lacks.
+PACKAGES = (
+  "ca-certificates",
+  "curl",
+  "g++",
+  "git",
+  "passwd",
+  "procps",
+  "python3",
+  "python3-pip",
+  "tree",
+  "unzip",
+  "vim-tiny",
+  "wget",
+  "zip",
+)
+_OLD = "2024-04-22"  # of root's files, as of an image that was not just built
+
+
+def from_image(
+  engine: docker.DockerClient, image: str, to: pathlib.Path
+) -> None:
+  """Copies the image's files to a folder that does not exist yet."""
+  try:
+    container = engine.containers.create(image, "true")
+  except docker.errors.ImageNotFound as error:
+    raise ConfigError(
+      f"the engine has no image {image!r}; build it with "
+      "`python -m launch.images os_interaction`"
+    ) from error
+  try:
+    _fill(to, lambda folder: _unpack(container, folder))
+  finally:
+    container.remove(force=True)
+
+
+def from_packages(to: pathlib.Path, *, mirror: str = "") -> None:
+  """Makes the files with debootstrap in a folder that does not exist yet."""
+  if shutil.which("debootstrap") is None:
+    raise ConfigError("there is no debootstrap; `apt-get install debootstrap`")
+  _fill(to, lambda folder: _bootstrap(folder, mirror))
+
+
+def _fill(to: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> None:
+  """Fills a folder beside `to`, which appears complete or not at all."""
+  if os.geteuid() != 0:
+    raise ConfigError("files keep their owners, so this must be run as root")
+  if to.exists():
+    raise ConfigError(f"{to} exists already; remove it, or choose another --to")
+  to.parent.mkdir(parents=True, exist_ok=True)
+  folder = pathlib.Path(tempfile.mkdtemp(prefix=".rootfs-", dir=to.parent))
+  try:
+    folder.chmod(0o755)
+    fill(folder)
+    folder.rename(to)
+  except BaseException:
+    shutil.rmtree(folder)
+    raise
+
+
+def _unpack(
+  container: docker.models.containers.Container, folder: pathlib.Path
+) -> None:
+  tar = subprocess.Popen(
+    ["tar", "-x", "-p", "--numeric-owner", "-C", str(folder)],
+    stdin=subprocess.PIPE,
+  )
+  assert tar.stdin is not None
+  with tar.stdin:
+    for piece in container.export():
+      tar.stdin.write(piece)
+  if tar.wait() != 0:
+    raise ConfigError(f"tar failed with code {tar.returncode}; see above")
+
+
+def _bootstrap(folder: pathlib.Path, mirror: str) -> None:
+  command = ["debootstrap", "--variant=minbase"]
+  command += [f"--include={','.join(PACKAGES)}", SUITE, str(folder)]
+  done = subprocess.run([*command, *([mirror] if mirror else [])])
+  if done.returncode != 0:
+    raise ConfigError(
+      f"debootstrap failed with code {done.returncode}; see above. --mirror "
+      "names another source of packages"
+    )
+  root = folder / "root"
+  shutil.copy(HERE / "bashrc", root / ".bashrc")
+  (root / ".profile").write_text('if [ -n "$BASH" ]; then . ~/.bashrc; fi\n')
+  old = [str(root / ".bashrc"), str(root / ".profile"), str(root)]
+  subprocess.run(["touch", "-d", _OLD, *old], check=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+  """The command line."""
+  logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+  parser = argparse.ArgumentParser(
+    prog="python -m environments.os_interaction.rootfs",
+    description=__doc__.partition("\n")[0],
+  )
+  parser.add_argument("--to", default=ROOTFS, help=f"by default {ROOTFS}")
+  parser.add_argument("--image", default="agentrl_jax/os_interaction")
+  parser.add_argument("--debootstrap", action="store_true")
+  parser.add_argument("--mirror", default="", help="for --debootstrap")
+  given = parser.parse_args(arguments)
+  to = pathlib.Path(given.to).expanduser().resolve()
+  try:
+    if given.debootstrap:
+      from_packages(to, mirror=given.mirror)
+    else:
+      with engines.connect() as engine:
+        from_image(engine, given.image, to)
+  except AgentRLError as error:
+    parser.error(str(error))
+  _log.info("made %s", to)
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,138 @@
+"""AgentBench's own tasks: each gold example passes its own check.
+
+On a fresh machine the example is run; on another one, its output is committed as
+the answer. Tasks that are judged by a match have no example that could be run:
+there the answer of the file is committed.
+"""
+
+import asyncio
+import dataclasses
+import json
+import unittest
+
+import pytest
+
+from agentrl_jax.data.messages import Message, ToolCall
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.errors import ConfigError
+from environments.os_interaction.agentbench import load_problems
+from environments.os_interaction.judging import SET_UP_S, run_script, set_up
+from tests.environments.os_interaction.data import tasks
+from tests.environments.os_interaction.machines import (
+  InSandbox,
+  OnDocker,
+  WithMachines,
+)
+
+NAME = "os_interaction"
+CONCURRENCY = 2
+
+
+@dataclasses.dataclass
+class Count:
+  """How many passed, and which did not."""
+
+  num_passed: int = 0
+  failed: list[int] = dataclasses.field(default_factory=list)
+
+
+class Conformance(WithMachines):
+  async def count(self, source, indices) -> Count:
+    environment = self.make_environment(source=source)
+    engine = self.make_engine()
+    self.addAsyncCleanup(engine.close)
+    count, free = Count(), asyncio.Semaphore(CONCURRENCY)
+    problems = load_problems(source)
+
+    async def play(index):
+      async with free:
+        try:
+          answer = await gold_answer(problems[index], engine)
+          reward = await committed(environment, index, answer)
+        except ConfigError:  # a script that the file names is not at hand
+          reward = 0.0
+      count.num_passed += reward == 1.0
+      if reward != 1.0:
+        count.failed.append(index)
+
+    async with asyncio.TaskGroup() as group:
+      for index in indices:
+        group.create_task(play(index))
+    return count
+
+
+async def gold_answer(problem, engine) -> str:
+  if problem.match is not None:
+    return problem.match.answer
+  machine = await engine.start(problem.image)
+  try:
+    await set_up(problem, machine)
+    done = await run_script(problem.example, machine, (), limit_s=SET_UP_S)
+  finally:
+    await machine.remove()
+  return done.stdout.decode()
+
+
+async def committed(environment, index, answer) -> float:
+  task = Task(NAME, "dev", index)
+  call = ToolCall("answer_action", json.dumps({"answer": answer}), id="call_0")
+  async with environment.open(task, seed=0) as session:
+    await session.reset()
+    step = await session.step(Message("assistant", tool_calls=(call,)))
+  return step.reward
+
+
+class Sample(Conformance):
+  stride = 50
+
+  async def test_dev(self):
+    count = await self.count(tasks("dev.json"), range(26))
+    self.assertGreaterEqual(count.num_passed, 20, count.failed)
+
+  async def test_a_sample_of_train(self):
+    indices = range(0, 1000, self.stride)
+    count = await self.count(tasks("train.json"), indices)
+    self.assertEqual(count.num_passed, len(indices), count.failed)
+
+  async def test_a_wrong_answer_fails(self):
+    environment = self.make_environment(source=tasks("train.json"))
+    for index in range(0, 1000, 4 * self.stride):
+      with self.subTest(index=index):
+        reward = await committed(environment, index, "-12345")
+        self.assertEqual(reward, 0.0)
+
+
+class Whole(Conformance):
+  async def test_train(self):
+    count = await self.count(tasks("train.json"), range(1000))
+    self.assertGreaterEqual(count.num_passed, 998, count.failed)
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+class SampleInSandboxTest(Sample, InSandbox, unittest.IsolatedAsyncioTestCase):
+  pass
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+class SampleOnDockerTest(Sample, OnDocker, unittest.IsolatedAsyncioTestCase):
+  stride = 200
+
+
+@pytest.mark.docker
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+class WholeInSandboxTest(Whole, InSandbox, unittest.IsolatedAsyncioTestCase):
+  pass
+
+
+@pytest.mark.docker
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+class WholeOnDockerTest(Whole, OnDocker, unittest.IsolatedAsyncioTestCase):
+  pass
+
+
+if __name__ == "__main__":
+  unittest.main()

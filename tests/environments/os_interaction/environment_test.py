@@ -1,0 +1,171 @@
+"""OS interaction as a whole: the contract, the expert, the loaded files."""
+
+import unittest
+
+import pytest
+
+from agentrl_jax.data.split import SPLITS
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.env.interface import Step
+from agentrl_jax.errors import ConfigError
+from environments.os_interaction import OSInteraction
+from environments.os_interaction.generator import KINDS
+from tests.environments.os_interaction.machines import (
+  InSandbox,
+  OnDocker,
+  WithMachines,
+)
+
+NAME = "os_interaction"
+
+
+async def play(environment, task, *, seed=0, mistakes=None) -> Step:
+  """The last step of an attempt by the expert."""
+  expert = environment.expert(task, seed=seed, mistakes=mistakes or {})
+  async with environment.open(task, seed=seed) as session:
+    step = await session.reset()
+    while step.status is Status.RUNNING:
+      step = await session.step(expert.answer(step.messages))
+  return step
+
+
+class Contract(SessionContract):
+  """With tasks that leave no processes: nobody waits for their end."""
+
+  num_tasks = 2
+
+  async def test_splits_share_no_problem(self):
+    environment = OSInteraction()  # no machine is needed to tell
+    owner = {}
+    for split in SPLITS:
+      for index in environment.indices(split)[:300]:
+        problem = environment._generated(Task(NAME, split, index)).problem
+        first = owner.setdefault(problem.description, split)
+        self.assertEqual(first, split, problem.description)
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+class SandboxContractTest(
+  WithMachines, InSandbox, Contract, unittest.IsolatedAsyncioTestCase
+):
+  pass
+
+
+@pytest.mark.docker
+@pytest.mark.full
+class DockerContractTest(
+  WithMachines, OnDocker, Contract, unittest.IsolatedAsyncioTestCase
+):
+  pass
+
+
+class EveryKind(WithMachines):
+  """Each kind of generated task, played right and wrong."""
+
+  num_tasks = 1  # of each kind and level
+
+  async def test_expert_solves_it(self):
+    async for environment, kind, level in self.environments():
+      for split in SPLITS:
+        for index in range(self.num_tasks):
+          step = await play(environment, Task(NAME, split, index))
+          with self.subTest(kind=kind, level=level, split=split, index=index):
+            self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1))
+
+  async def test_wrong_play_fails(self):
+    async for environment, kind, level in self.environments():
+      for index in range(self.num_tasks):
+        task = Task(NAME, "train", index)
+        step = await play(environment, task, mistakes=self.wrong(kind))
+        with self.subTest(kind=kind, level=level, index=index):
+          self.assertEqual((step.status, step.reward), (Status.COMPLETED, 0))
+
+  async def environments(self):
+    engine = self.make_engine()
+    self.addAsyncCleanup(engine.close)
+    for kind in KINDS:
+      for level in self.levels:
+        environment = OSInteraction(
+          engine=engine, kinds=(kind,), difficulty=(level, level)
+        )
+        yield environment, kind, level
+
+  def wrong(self, kind):
+    """A number too high for questions, nothing done for chores."""
+    if KINDS[kind].__module__.endswith("chores"):
+      return {"no_look": 1.0}
+    return {"off_by_one": 1.0, "sentence": 1.0}
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+class EveryKindInSandboxTest(
+  EveryKind, InSandbox, unittest.IsolatedAsyncioTestCase
+):
+  levels = (1, 3)
+
+
+@pytest.mark.docker
+@pytest.mark.full
+class EveryKindOnDockerTest(
+  EveryKind, OnDocker, unittest.IsolatedAsyncioTestCase
+):
+  levels = (1, 2, 3)
+  num_tasks = 3
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+class SomeKindsOnDockerTest(
+  WithMachines, OnDocker, unittest.IsolatedAsyncioTestCase
+):
+  async def test_expert_solves_the_first_tasks(self):
+    environment = self.make_environment(num_warm=2)
+    for split in SPLITS:
+      for index in range(5):
+        step = await play(environment, Task(NAME, split, index))
+        with self.subTest(split=split, index=index):
+          self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1))
+
+  async def test_machines_are_removed(self):
+    environment = self.make_environment(num_warm=2)
+    await play(environment, Task(NAME, "train", 0))
+    await environment.close()
+    label = f"agentrl_jax.session={environment._engine._session}"
+    left = self.docker.containers.list(all=True, filters={"label": label})
+    self.assertEqual(left, [])
+
+
+class OptionsTest(unittest.TestCase):
+  def test_wrong_options_are_refused(self):
+    for options in (
+      {"system_prompt": "long"},
+      {"engine": "virtualbox"},
+      {"rootfs": "/srv/os"},
+      {"engine": "sandbox", "rootfs": "/no/such/folder"},
+      {"engine": "sandbox", "image": "debian"},
+      {"images": {"fedora": "fedora"}},
+      {"num_warm": -1},
+      {"max_rounds": 0},
+      {"command_limit_s": 0},
+      {"memory_mb": 0},
+      {"disk_mb": -1},
+      {"kinds": ("sorting",)},
+      {"kinds": "log"},
+      {"kinds": ()},
+      {"difficulty": (0, 1)},
+      {"difficulty": (3, 2)},
+      {"source": "no/such/file.json"},
+    ):
+      with self.subTest(**options), self.assertRaises(ConfigError):
+        OSInteraction(**options)
+
+  def test_dev_needs_a_source(self):
+    with self.assertRaisesRegex(ConfigError, "source"):
+      OSInteraction().indices("dev")
+
+
+if __name__ == "__main__":
+  unittest.main()

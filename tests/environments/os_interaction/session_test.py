@@ -1,0 +1,203 @@
+"""AgentBench's rules, word for word, on a machine that is a real shell."""
+
+import json
+import unittest
+
+import pytest
+
+from agentrl_jax.data.messages import Message, ToolCall
+from agentrl_jax.data.trajectory import Status
+from environments.os_interaction.problem import Match, Problem, Script
+from environments.os_interaction.prompts import (
+  BAD_CALL,
+  CUT,
+  NEEDS_ANSWER,
+  NO_CALL,
+  NO_OUTPUT,
+  OUTPUT,
+)
+from environments.os_interaction.session import OSSession, Rules
+from environments.os_interaction.shell import Shell
+from tests.environments.os_interaction.machines import (
+  InSandbox,
+  WithMachines,
+)
+
+MATCH = Problem("What?", match=Match("succeed"))
+CHECK = Problem(
+  "Do it.",
+  check=(None, Script("bash", '[ "$1/$2" = "right/gold" ]')),
+  example=Script("bash", "printf gold"),
+)
+
+
+def call(name, arguments, content="") -> Message:
+  if not isinstance(arguments, str):
+    arguments = json.dumps(arguments)
+  return Message(
+    "assistant", content, (ToolCall(name, arguments, id="call_0"),)
+  )
+
+
+def bash(script) -> Message:
+  return call("bash_action", {"script": script})
+
+
+@pytest.mark.docker
+class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
+  async def asyncSetUp(self):
+    self.on = await self.enterAsyncContext(self.machine())
+    self.shell = await Shell.open(self.on, limit_s=10.0)
+    self.addAsyncCleanup(self.shell.close)
+
+  def session(self, problem=MATCH, **rules):
+    return OSSession(problem, self.on, self.shell, Rules(**rules))
+
+  async def reply(self, answer, problem=MATCH):
+    step = await self.session(problem).step(answer)
+    self.assertIs(step.status, Status.RUNNING)
+    (message,) = step.messages
+    return message.role, message.content
+
+  async def test_opening(self):
+    system, user = (await self.session().reset()).messages
+    self.assertTrue(
+      system.content.startswith("You are an assistant that will act like a ")
+    )
+    self.assertEqual(system.content.count("\n"), 8)
+    self.assertEqual(
+      user.content,
+      "Now, I will start a new problem in a new OS. My problem is:\n\nWhat?",
+    )
+
+  async def test_outputs(self):
+    for script, expected in (
+      ("echo hi", OUTPUT.format("hi\r\n")),
+      ("true", NO_OUTPUT),
+      ("printf %0800d", OUTPUT.format("0" * 800)),
+      ("printf %0801d", OUTPUT.format("0" * 780 + CUT)),
+      (7, NO_OUTPUT),
+    ):
+      with self.subTest(script=script):
+        self.assertEqual(await self.reply(bash(script)), ("tool", expected))
+
+  async def test_broken_calls(self):
+    for answer, role, expected in (
+      (Message("assistant", "Hm."), "user", NO_CALL),
+      (call("no_such_tool", {"x": 1}), "tool", BAD_CALL),
+      (call("no_such_tool", {}), "tool", BAD_CALL),
+      (call("bash_action", {}), "tool", BAD_CALL),
+      (call("answer_action", {}), "tool", BAD_CALL),
+      (
+        call("bash_action", "{"),
+        "tool",
+        "Expecting property name enclosed in double quotes: "
+        "line 1 column 2 (char 1)",
+      ),
+      (
+        call("bash_action", "[]"),
+        "tool",
+        "'list' object has no attribute 'values'",
+      ),
+      (
+        call("bash_action", "7"),
+        "tool",
+        "argument of type 'int' is not iterable",
+      ),
+      (
+        call("bash_action", "7", "I think."),
+        "tool",
+        "'int' object has no attribute 'values'",
+      ),
+      (call("bash_action", '{"script": "\\ud800"}'), "tool", BAD_CALL),
+    ):
+      with self.subTest(answer=repr(answer)):
+        self.assertEqual(await self.reply(answer), (role, expected))
+
+  async def test_the_first_call_alone_is_played(self):
+    calls = tuple(
+      ToolCall("bash_action", json.dumps({"script": f"touch /tmp/{i}"}), str(i))
+      for i in range(2)
+    )
+    await self.reply(Message("assistant", tool_calls=calls))
+    _, listed = await self.reply(bash("ls /tmp"))
+    self.assertEqual(listed, OUTPUT.format("0\r\n"))
+
+  async def test_the_shell_lives_on(self):
+    await self.reply(bash("cd /usr; x=7"))
+    _, said = await self.reply(bash("echo $x; pwd"))
+    self.assertEqual(said, OUTPUT.format("7\r\n/usr\r\n"))
+
+  async def test_it_begins_as_root_at_home(self):
+    _, said = await self.reply(bash("whoami; pwd; echo $HOME $TERM"))
+    self.assertEqual(said, OUTPUT.format("root\r\n/root\r\n/root xterm\r\n"))
+
+  async def test_rounds_end(self):
+    session = self.session(max_rounds=2)
+    await session.step(bash("true"))
+    step = await session.step(bash("true"))
+    self.assertEqual(
+      (step.status, step.reward), (Status.TASK_LIMIT_REACHED, 0.0)
+    )
+
+  async def test_match(self):
+    for rule, answer, expected in (
+      (Match("succeed"), " succeed\n", 1.0),
+      (Match("succeed", strip=False), " succeed\n", 0.0),
+      (Match(regex="ee"), "succeed", 1.0),
+      (Match(regex="^ee"), "succeed", 0.0),
+      (Match("7"), 7, 0.0),
+      (Match("7"), "", 0.0),
+    ):
+      with self.subTest(rule=rule, answer=answer):
+        step = await self.session(Problem("What?", match=rule)).step(
+          call("answer_action", {"answer": answer})
+        )
+        self.assertEqual(
+          (step.status, step.reward), (Status.COMPLETED, expected)
+        )
+
+  async def test_checks_get_the_answer_and_what_was_said_before(self):
+    for answer, expected in (("right", 1.0), ("wrong", 0.0), ("", 0.0)):
+      step = await self.session(CHECK).step(
+        call("answer_action", {"answer": answer})
+      )
+      self.assertEqual(step.reward, expected, answer)
+
+  async def test_scripts_of_all_languages(self):
+    sources = {
+      "python": "import sys; sys.exit(sys.argv[1] != 'ok')",
+      "c": "#include <string.h>\nint main(int n, char **a) "
+      '{ return strcmp(a[1], "ok"); }',
+      "c++": "#include <string>\nint main(int n, char **a) "
+      '{ return std::string(a[1]) != "ok"; }',
+    }
+    for language, code in sources.items():
+      problem = Problem("Do it.", check=(Script(language, code),))
+      for answer, expected in (("ok", 1.0), ("no", 0.0)):
+        with self.subTest(language=language, answer=answer):
+          step = await self.session(problem).step(
+            call("answer_action", {"answer": answer})
+          )
+          self.assertEqual(step.reward, expected)
+
+  async def test_answers_that_no_program_can_take_are_wrong(self):
+    problem = Problem("Do it.", check=(Script("bash", "true"),))
+    for answer in ("\0", "x" * 200_000, "\ud800"):
+      step = await self.session(problem).step(
+        call("answer_action", {"answer": answer})
+      )
+      self.assertEqual((step.status, step.reward), (Status.COMPLETED, 0.0))
+
+  async def test_finishing_answers_only_where_nothing_is_asked(self):
+    finish = call("finish_action", {"thought": "succeed"})
+    self.assertEqual(await self.reply(finish), ("tool", NEEDS_ANSWER))
+    quirky = await self.session(upstream_quirks=True).step(finish)
+    self.assertEqual((quirky.status, quirky.reward), (Status.COMPLETED, 1.0))
+    right = call("finish_action", {"thought": "right"})
+    step = await self.session(CHECK).step(right)
+    self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
+
+
+if __name__ == "__main__":
+  unittest.main()
