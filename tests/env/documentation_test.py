@@ -1,27 +1,162 @@
-"""The example of docs/environments.md is an environment, by its own proof."""
+"""docs/environments.md, from top to bottom: written, proved, trained, served.
 
+Every block of the page is used in its order, in an empty folder: a block of
+Python is the file that the text before it names, any other block is commands.
+What needs Docker, below the last heading, is tested in `container_pool_test`.
+"""
+
+import os
 import pathlib
 import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
 import unittest
 
-DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "environments.md"
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "environments.md"
+DEADLINE_S = 600
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def run_example():
-  """What the Python blocks of the page define, in its order."""
-  blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-  names = {"__name__": __name__}
-  exec(compile("".join(blocks), str(DOCUMENT), "exec"), names)
-  return names
+def blocks():
+  """(name of a file or None, text) of each block that needs no Docker."""
+  page = DOCUMENT.read_text().partition("\n## In containers")[0]
+  end = 0
+  for block in BLOCK.finditer(page):
+    before, end = page[end : block.start()], block.end()
+    language, text = block.groups()
+    if language == "python":
+      named = re.search(r"`(\w+\.py)`[^`]*:\s*\Z", before)
+      assert named, f"nothing says which file this is: {text[:80]}"
+      yield named[1], text
+    else:
+      assert not language, f"what is to be done with {language}?"
+      yield None, text
 
 
-class DocumentationTest(unittest.TestCase):
-  def test_the_example_passes(self):
-    proof = run_example()["BackwardsTest"]
-    result = unittest.TestResult()
-    unittest.defaultTestLoader.loadTestsFromTestCase(proof).run(result)
-    self.assertTrue(result.wasSuccessful(), result.failures + result.errors)
-    self.assertGreater(result.testsRun, 10)
+class _Folder:
+  """Where somebody follows the page."""
+
+  def __init__(self, path, port):
+    self._path, self._port = path, port
+    self._servers = []
+    self.said = {}  # what each command printed
+    self._environment = {
+      **os.environ,
+      "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
+      # What is compiled here runs for seconds: compile it in a hurry.
+      "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    }
+    self._environment.pop("PYTHONPATH", None)
+
+  def follow(self, file, text):
+    text = text.replace("5021", str(self._port))
+    if file is not None:
+      (self._path / file).write_text(text)
+    elif "agentrl_jax.env.worker" in text:
+      self._serve(text)
+    else:
+      self._run(text)
+
+  def _run(self, command):
+    done = subprocess.run(
+      ["bash", "-ec", command],
+      cwd=self._path,
+      env=self._environment,
+      capture_output=True,
+      text=True,
+      timeout=DEADLINE_S,
+      check=False,
+    )
+    said = done.stdout + done.stderr
+    if done.returncode:
+      raise AssertionError(f"{command} gave {done.returncode}: {said[-3000:]}")
+    self.said[command.strip()] = said
+
+  def _serve(self, command):
+    server = subprocess.Popen(
+      ["bash", "-ec", f"exec {command}"],
+      cwd=self._path,
+      env=self._environment,
+      stderr=subprocess.DEVNULL,
+    )
+    self._servers.append(server)
+    deadline = time.monotonic() + 60
+    while not self._answers():
+      if server.poll() is not None or time.monotonic() > deadline:
+        raise AssertionError(f"{command} does not serve: {server.returncode}")
+      time.sleep(0.05)
+
+  def _answers(self):
+    with socket.socket() as client:
+      return client.connect_ex(("127.0.0.1", self._port)) == 0
+
+  def leave(self):
+    for server in self._servers:
+      server.terminate()
+      server.wait(timeout=60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+class FollowedTest(unittest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.path = pathlib.Path(
+      cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
+    with socket.socket() as free:
+      free.bind(("127.0.0.1", 0))
+      port = free.getsockname()[1]
+    folder = _Folder(cls.path, port)
+    cls.addClassCleanup(folder.leave)
+    for file, text in blocks():
+      folder.follow(file, text)
+    cls.said = folder.said
+
+  def test_both_proofs_pass(self):
+    for module, least in (("backwards_test", 10), ("wrapped_test", 20)):
+      said = self.said[f"python -m unittest {module}"]
+      self.assertRegex(said, r"\nOK\b")
+      self.assertGreater(int(re.search(r"Ran (\d+) tests", said)[1]), least)
+
+  def test_the_policy_is_trained(self):
+    said = self.said["python -m launch.train --config=experiment.py"]
+    self.assertIn("RL", said)
+    run = self.path / "runs" / "backwards"
+    ledger = (run / "trained_groups.jsonl").read_text().splitlines()
+    self.assertGreaterEqual(len(ledger), 2)
+    self.assertTrue((run / "report.html").stat().st_size)
+
+  def test_the_expert_plays_through_the_worker(self):
+    said = self.said["python play.py"].splitlines()
+    self.assertRegex(said[0], r"\AWrite \w( \w)+ backwards\.\Z")
+    self.assertEqual(said[-1], "completed 1.0")
+
+
+class PageTest(unittest.TestCase):
+  def test_lists_every_environment(self):
+    listed = re.findall(r"\]\(\.\./environments/(\w+)\)", DOCUMENT.read_text())
+    here = {
+      path.name
+      for path in (ROOT / "environments").iterdir()
+      if (path / "README.md").exists() or path.name == "arithmetic"
+    }
+    self.assertLessEqual(here, set(listed))
+    self.assertEqual(len(set(listed)), len(listed))
+    for name in listed:
+      self.assertTrue((ROOT / "environments" / name).is_dir(), name)
+
+  def test_links_lead_somewhere(self):
+    for link in re.findall(r"\]\(([^)#]+)\)", DOCUMENT.read_text()):
+      if "://" not in link:
+        self.assertTrue((DOCUMENT.parent / link).exists(), link)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,42 @@
+"""The image: the suite inside, nobody's rights, the expert plays through it."""
+
+import unittest
+
+import pytest
+
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.env.containers import ContainerSpec, container_worker
+from environments.bfcl import BFCL
+from tests.env.engine_for_tests import build_or_skip, connect_or_skip
+from tests.environments.bfcl.packages import play, require_packages
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+class ImageTest(unittest.IsolatedAsyncioTestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    require_packages()
+    cls.docker = connect_or_skip(cls)
+    cls.image = build_or_skip(cls.docker, "bfcl")
+
+  async def test_plays_as_here(self):
+    here = BFCL()
+    async with container_worker(
+      self.docker, ContainerSpec(image=self.image)
+    ) as there:
+      # The last one asks for sums, which need a package of their own.
+      for index in (*range(0, 200, 29), 9):
+        task = Task("bfcl", "test", index)
+        expert = here.expert(task, seed=0, mistakes={})
+        _, steps, _ = await play(there, task, expert)
+        expert = here.expert(task, seed=0, mistakes={})
+        _, expected, _ = await play(here, task, expert)
+        with self.subTest(task=task):
+          self.assertEqual(steps, expected)
+          self.assertEqual(steps[-1].reward, 1.0)
+
+
+if __name__ == "__main__":
+  unittest.main()
