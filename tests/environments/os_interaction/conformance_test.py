@@ -1,8 +1,9 @@
 """AgentBench's own tasks: each gold example passes its own check.
 
-On a fresh machine the example is run; on another one, its output is committed as
-the answer. Tasks that are judged by a match have no example that could be run:
-there the answer of the file is committed.
+The example is run beside the policy's shell, and its output is committed as the
+answer: many tasks draw their files at random, so it is the same machine. Tasks
+that are judged by a match have no example that could be run: there the answer
+of the file is committed.
 """
 
 import asyncio
@@ -15,8 +16,7 @@ import pytest
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.errors import ConfigError
-from environments.os_interaction.agentbench import load_problems
-from environments.os_interaction.judging import SET_UP_S, run_script, set_up
+from environments.os_interaction.judging import SET_UP_S, run_script
 from tests.environments.os_interaction.data import tasks
 from tests.environments.os_interaction.machines import (
   InSandbox,
@@ -39,16 +39,12 @@ class Count:
 class Conformance(WithMachines):
   async def count(self, source, indices) -> Count:
     environment = self.make_environment(source=source)
-    engine = self.make_engine()
-    self.addAsyncCleanup(engine.close)
     count, free = Count(), asyncio.Semaphore(CONCURRENCY)
-    problems = load_problems(source)
 
     async def play(index):
       async with free:
         try:
-          answer = await gold_answer(problems[index], engine)
-          reward = await committed(environment, index, answer)
+          reward = await committed(environment, index)
         except ConfigError:  # a script that the file names is not at hand
           reward = 0.0
       count.num_passed += reward == 1.0
@@ -61,25 +57,22 @@ class Conformance(WithMachines):
     return count
 
 
-async def gold_answer(problem, engine) -> str:
-  if problem.match is not None:
-    return problem.match.answer
-  machine = await engine.start(problem.image)
-  try:
-    await set_up(problem, machine)
-    done = await run_script(problem.example, machine, (), limit_s=SET_UP_S)
-  finally:
-    await machine.remove()
-  return done.stdout.decode()
-
-
-async def committed(environment, index, answer) -> float:
-  task = Task(NAME, "dev", index)
-  call = ToolCall("answer_action", json.dumps({"answer": answer}), id="call_0")
-  async with environment.open(task, seed=0) as session:
+async def committed(environment, index, answer=None) -> float:
+  """The reward of an answer, by default the gold one."""
+  async with environment.open(Task(NAME, "dev", index), seed=0) as session:
     await session.reset()
+    if answer is None:
+      answer = await gold_answer(session._problem, session._machine)
+    call = ToolCall("answer_action", json.dumps({"answer": answer}), id="c")
     step = await session.step(Message("assistant", tool_calls=(call,)))
   return step.reward
+
+
+async def gold_answer(problem, machine) -> str:
+  if problem.match is not None:
+    return problem.match.answer
+  done = await run_script(problem.example, machine, (), limit_s=SET_UP_S)
+  return done.stdout.decode()
 
 
 class Sample(Conformance):

@@ -1,0 +1,112 @@
+"""The pool: handed out once, refilled behind, bounded, and emptied."""
+
+import asyncio
+import unittest
+
+from agentrl_jax.env.warm_pool import WarmPool
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+
+
+class Stock:
+  """Makes numbers, slowly if told to, and knows which were removed."""
+
+  def __init__(self):
+    self.num_started = 0
+    self.removed = []
+    self.gate = asyncio.Event()
+    self.gate.set()
+    self.fails = False
+
+  async def start(self):
+    await self.gate.wait()
+    if self.fails:
+      raise EnvironmentFault("no stock")
+    self.num_started += 1
+    return self.num_started
+
+  async def remove(self, number):
+    self.removed.append(number)
+
+
+class WarmPoolTest(unittest.IsolatedAsyncioTestCase):
+  def setUp(self):
+    self.stock = Stock()
+
+  def pool(self, num_warm):
+    pool = WarmPool(self.stock.start, self.stock.remove, num_warm=num_warm)
+    self.addAsyncCleanup(pool.close)
+    return pool
+
+  async def test_nothing_starts_before_the_first_is_taken(self):
+    self.pool(3)
+    await asyncio.sleep(0)
+    self.assertEqual(self.stock.num_started, 0)
+
+  async def test_refills_to_its_size_and_no_further(self):
+    pool = self.pool(3)
+    await pool.take()
+    await pool.wait_until_full()
+    self.assertEqual((pool.num_ready, self.stock.num_started), (3, 4))
+
+  async def test_each_is_handed_out_once_and_at_once(self):
+    pool = self.pool(3)
+    await pool.wait_until_full()
+    self.stock.gate.clear()  # what is ready needs no start
+    taken = [await pool.take() for _ in range(3)]
+    self.assertEqual(sorted(taken), [1, 2, 3])
+
+  async def test_an_empty_pool_makes_one_for_who_waits(self):
+    pool = self.pool(0)
+    self.assertEqual([await pool.take() for _ in range(2)], [1, 2])
+    self.assertEqual(pool.num_ready, 0)
+
+  async def test_closing_removes_what_nobody_took(self):
+    pool = self.pool(2)
+    taken = await pool.take()
+    await pool.wait_until_full()
+    await pool.close()
+    self.assertEqual(sorted([*self.stock.removed, taken]), [1, 2, 3])
+    with self.assertRaises(ConfigError):
+      await pool.take()
+
+  async def test_closing_while_one_starts_leaves_nothing(self):
+    pool = self.pool(2)
+    await pool.take()
+    self.stock.gate.clear()
+    await asyncio.sleep(0)
+    await pool.close()
+    self.assertEqual(self.stock.num_started, 1 + len(self.stock.removed))
+
+  async def test_who_takes_is_told_what_is_wrong_and_it_recovers(self):
+    pool = self.pool(1)
+    await pool.take()
+    await pool.wait_until_full()
+    self.stock.fails = True
+    with self.assertLogs("agentrl_jax.env.warm_pool", "WARNING"):
+      await pool.take()
+      await pool.wait_until_full()
+    with self.assertRaises(EnvironmentFault):
+      await pool.take()
+    self.stock.fails = False
+    await pool.take()
+    await pool.wait_until_full()
+    self.assertEqual(pool.num_ready, 1)
+
+  async def test_cancelling_who_waits_breaks_nothing(self):
+    pool = self.pool(1)
+    self.stock.gate.clear()
+    waiting = asyncio.create_task(pool.take())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with self.assertRaises(asyncio.CancelledError):
+      await waiting
+    self.stock.gate.set()
+    self.assertEqual(await pool.take(), 1)
+
+  def test_a_negative_size_is_refused(self):
+    with self.assertRaises(ConfigError):
+      WarmPool(self.stock.start, self.stock.remove, num_warm=-1)
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,133 @@
+"""The expert's words, and each of its mistakes."""
+
+import json
+import subprocess
+import unittest
+
+from agentrl_jax.data.messages import Message
+from agentrl_jax.errors import ConfigError
+from environments.os_interaction.expert import (
+  MISTAKES,
+  as_one_line,
+  expert_for_generated,
+  expert_for_loaded,
+)
+from environments.os_interaction.generator import Generator
+from environments.os_interaction.problem import Match, Problem, Script
+from environments.os_interaction.prompts import NO_CALL, OUTPUT
+
+QUESTION = Generator(kinds=("log",)).generate("train", 0)
+CHORE = Generator(kinds=("edit",)).generate("train", 0)
+REPLY = (Message("tool", OUTPUT.format("41\r\n"), tool_call_id="call_1"),)
+
+
+def played(generated, *mistakes):
+  """(tool, argument) of each of the expert's answers."""
+  expert = expert_for_generated(
+    generated, seed=0, mistakes=dict.fromkeys(mistakes, 1.0)
+  )
+  said = []
+  while not said or said[-1][0] in ("", "bash_action"):
+    answer = expert.answer(REPLY)
+    calls = [
+      (call.name, *json.loads(call.arguments).values())
+      for call in answer.tool_calls
+    ]
+    said += calls or [("", answer.content)]
+  return said
+
+
+class ExpertTest(unittest.TestCase):
+  def test_without_mistakes(self):
+    gold = QUESTION.problem.example.code
+    self.assertEqual(
+      played(QUESTION), [("bash_action", gold), ("answer_action", "41")]
+    )
+    gold = CHORE.problem.example.code
+    self.assertEqual(
+      [name for name, _ in played(CHORE)], ["bash_action", "finish_action"]
+    )
+    self.assertEqual(played(CHORE)[0][1], gold)
+
+  def test_each_mistake(self):
+    gold = QUESTION.problem.example.code
+    for mistake, expected in {
+      "slip": [("bash_action", QUESTION.slip), ("answer_action", "41")],
+      "no_look": [("answer_action", "41")],
+      "sentence": [
+        ("bash_action", gold),
+        ("answer_action", "The answer is 41."),
+      ],
+      "off_by_one": [("bash_action", gold), ("answer_action", "42")],
+      "finish": [
+        ("bash_action", gold),
+        ("finish_action", "The work is done."),
+      ],
+      "no_call": [
+        ("", "First I look at the machine."),
+        ("bash_action", gold),
+        ("answer_action", "41"),
+      ],
+    }.items():
+      with self.subTest(mistake=mistake):
+        self.assertEqual(played(QUESTION, mistake), expected)
+        self.assertIn(mistake, MISTAKES)
+
+  def test_mistakes_are_drawn_by_the_seed(self):
+    def first(seed):
+      expert = expert_for_generated(
+        QUESTION, seed=seed, mistakes={"no_call": 0.5}
+      )
+      return expert.answer(REPLY)
+
+    self.assertEqual(first(3), first(3))
+    self.assertEqual(len({first(seed) for seed in range(20)}), 2)
+
+  def test_unknown_mistakes_are_refused(self):
+    with self.assertRaisesRegex(ConfigError, "typo"):
+      expert_for_generated(QUESTION, seed=0, mistakes={"typo": 1.0})
+
+  def test_a_match_is_answered_with_what_matches(self):
+    problem = Problem("What?", match=Match("log"))
+    expert = expert_for_loaded(problem, seed=0, mistakes={})
+    (call,) = expert.answer((Message("user", "What?"),)).tool_calls
+    self.assertEqual(
+      (call.name, json.loads(call.arguments)),
+      ("answer_action", {"answer": "log"}),
+    )
+
+  def test_a_reply_that_is_no_output_is_not_answered_with(self):
+    expert = expert_for_generated(QUESTION, seed=0, mistakes={})
+    expert.answer(REPLY)
+    (call,) = expert.answer((Message("user", NO_CALL),)).tool_calls
+    self.assertEqual(json.loads(call.arguments), {"answer": "0"})
+
+
+class OneLineTest(unittest.TestCase):
+  def test_plain_lines_stay_as_they_are(self):
+    script = Script("bash", "ls | wc -l")
+    self.assertEqual(as_one_line(script), "ls | wc -l")
+
+  def test_others_say_the_same_on_one_line(self):
+    for script in (
+      Script("bash", "a=1\nb='x\\n!'\n\techo \"$a $b\" 'é'"),
+      Script("bash", "echo hi!"),
+      Script("bash", "echo " + "x" * 2000),
+      Script("python", "print('é\\n', \"'\")\nprint(2)"),
+    ):
+      with self.subTest(script=script):
+        line = as_one_line(script)
+        self.assertTrue(line.isprintable() and line.isascii(), line)
+        program = {"bash": "bash", "python": "python3"}[script.language]
+        expected = subprocess.run(
+          [program, "-c", script.code], capture_output=True, check=True
+        )
+        said = subprocess.run(
+          ["bash", "-c", line], capture_output=True, check=True
+        )
+        self.assertEqual(said.stdout, expected.stdout)
+        self.assertTrue(said.stdout)
+
+
+if __name__ == "__main__":
+  unittest.main()
