@@ -1,7 +1,6 @@
 """KnowledgeGraph as a whole: the contract, the expert, the options."""
 
 import gc
-import tracemalloc
 import unittest
 
 from agentrl_jax.data.split import SPLITS
@@ -44,18 +43,15 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
           self.assertIs(last.status, Status.COMPLETED)
           self.assertEqual((last.reward, last.metrics["f1"]), (1.0, 1.0))
 
-  async def test_memory_stays_flat(self):
+  async def test_sessions_leave_no_object_behind(self):
     environment = KnowledgeGraph()
-    task = Task("kg", "train", 0)
-    tracemalloc.start()
-    self.addCleanup(tracemalloc.stop)
-    sizes = []
-    for _ in range(2):
-      for _ in range(100):
-        await play(environment, task)
+    counts = []
+    for _ in range(3):
+      for index in range(50):
+        await play(environment, Task("kg", "train", index))
       gc.collect()
-      sizes.append(tracemalloc.get_traced_memory()[0])
-    self.assertLess(sizes[1] - sizes[0], 100 * 64, "more with each session")
+      counts.append(len(gc.get_objects()))
+    self.assertEqual(counts[1], counts[2])
 
 
 class LoadedTasksTest(unittest.IsolatedAsyncioTestCase):
