@@ -27,7 +27,7 @@ from agentrl_jax.data.messages import Message, Tool
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.interface import Environment, Session, Step
-from agentrl_jax.env.own_thread import Here, OwnThread, Place
+from agentrl_jax.env.reset_step_place import Here, OwnThread, Place
 from agentrl_jax.env.reset_step_rules import Outcome, Rules, read_outcome
 from agentrl_jax.env.tools import ToolMistake, read_arguments
 from agentrl_jax.errors import AgentRLError, ConfigError, EnvironmentFault
