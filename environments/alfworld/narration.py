@@ -5,8 +5,7 @@ from collections.abc import Collection, Sequence
 from environments.alfworld.game import Receptacle, Thing
 
 NOTHING_HAPPENS = "Nothing happens."
-HELP = """
-Available commands:
+HELP = """Available commands:
   look:                             look around your current location
   inventory:                        check your current inventory
   go to (receptacle):               move to a receptacle

@@ -1,0 +1,122 @@
+"""The household against the real engine: the same walk, the same replies.
+
+Where the real engine is not installed, traces that `make_traces` took of it
+stand in for it.
+"""
+
+import gzip
+import json
+import pathlib
+import random
+import unittest
+
+import pytest
+
+from agentrl_jax.data.split import SPLITS
+from environments.alfworld.engine import PythonEngine
+from environments.alfworld.game import AGENTBENCH, Dialect
+from environments.alfworld.gamefile import GAME_FILE, load_game
+from environments.alfworld.generator import Generator
+from environments.alfworld.household import Household
+from environments.alfworld.pddl import read_problem
+from environments.alfworld.rendering import render_problem
+from environments.alfworld.textworld_engine import TextWorldEngine
+from tests.environments.alfworld import data
+from tests.environments.alfworld.walks import choose, draw_game
+
+TRACES = pathlib.Path(__file__).with_name("traces.jsonl.gz")
+NUM_GAMES = 100
+NUM_STEPS = 60
+
+
+class TracesTest(unittest.TestCase):
+  def test_what_textworld_said_is_said_again(self):
+    num_steps = 0
+    with gzip.open(TRACES, "rt", encoding="utf-8") as lines:
+      for line in lines:
+        trace = json.loads(line)
+        with self.subTest(trace["name"]):
+          num_steps += self.follow(trace)
+    self.assertGreater(num_steps, 1000)
+
+  def follow(self, trace) -> int:
+    dialect = trace["dialect"] | {
+      "cleans_in": tuple(trace["dialect"]["cleans_in"])
+    }
+    game = read_problem(
+      trace["problem"], task=trace["task"], dialect=Dialect(**dialect)
+    )
+    household = Household(game)
+    said = household.intro
+    commands: list[str] = []
+    for command, feedback, gone, come, won in trace["steps"]:
+      if command is not None:
+        said = household.act(command)
+      commands = sorted({*commands, *come} - {*gone})
+      self.assertEqual(said, feedback)
+      self.assertEqual(household.commands, commands)
+      self.assertEqual(household.is_won, won)
+    return len(trace["steps"])
+
+
+class RenderingTest(unittest.TestCase):
+  def test_a_game_survives_being_written_down(self):
+    for seed in range(30):
+      game = draw_game(seed)
+      read = read_problem(
+        render_problem(game), task=game.task, dialect=AGENTBENCH
+      )
+      with self.subTest(seed=seed):
+        self.assertEqual(read, game)
+
+  def test_generated_games_survive_it(self):
+    for split in SPLITS:
+      for index in range(30):
+        game = Generator().generate(split, index).game
+        text = render_problem(game)
+        read = read_problem(text, task=game.task, dialect=AGENTBENCH)
+        with self.subTest(split=split, index=index):
+          self.assertEqual(read, game)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+class DifferentialTest(unittest.IsolatedAsyncioTestCase):
+  async def asyncSetUp(self):
+    data.needs_textworld()
+    self.real = TextWorldEngine(num_processes=1, reply_limit_s=120.0)
+    self.addAsyncCleanup(self.real.close)
+
+  async def test_drawn_games(self):
+    for seed in range(NUM_GAMES):
+      with self.subTest(seed=seed):
+        await self.compare(draw_game(seed), seed)
+
+  async def test_games_as_they_are_generated(self):
+    for index in range(NUM_GAMES // 5):
+      with self.subTest(index=index):
+        await self.compare(Generator().generate("test", index).game, index)
+
+  async def test_alfworlds_own_games(self):
+    paths = sorted(data.games().rglob(GAME_FILE))
+    for path in random.Random(0).sample(paths, min(20, len(paths))):
+      game = load_game(path)
+      with self.subTest(path=path.parent.parent.name):
+        await self.compare(game, 0)
+
+  async def compare(self, game, seed):
+    rng = random.Random(seed)
+    async with (
+      self.real.open(game) as real,
+      PythonEngine().open(game) as ours,
+    ):
+      wanted, found = await real.begin(), await ours.begin()
+      self.assertEqual(found, wanted)
+      for _ in range(NUM_STEPS):
+        command = choose(rng, found.commands)
+        wanted, found = await real.act(command), await ours.act(command)
+        self.assertEqual(found, wanted, command)
+
+
+if __name__ == "__main__":
+  unittest.main()
