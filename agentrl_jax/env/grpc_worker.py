@@ -4,8 +4,8 @@ Nobody has to reach the worker, so it may stand behind any NAT. Many requests
 are played at once on the one stream. When it breaks, sessions go on and the
 worker dials again, says who it is, and sends what may not have arrived:
 
-  - responses that were finished meanwhile, or sent within `RESEND_S` of the
-    break: a controller knows its requests by their ids, and drops what it has;
+  - responses that were finished meanwhile, and the last ones before the break:
+    a controller knows its requests by their ids, and drops what it has;
   - cancel notices that the controller has not acknowledged.
 
 A request that was lost on its way to us is for the controller's deadline.
@@ -30,7 +30,8 @@ _log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0  # before the controller is dialled again
 CONNECT_S = 20.0  # for it to take the call
-RESEND_S = 30.0  # a break is noticed sooner than this, if data flows
+RESEND_S = 30.0  # a break is noticed sooner than this, if data flows,
+RESEND_BYTES = 4 << 20  #   and no more than this is on its way unread
 MAX_WAITING = 4096  # envelopes that wait for the stream; then requests wait
 
 
@@ -43,6 +44,7 @@ class StreamingController(Controller):
     self._waiting: asyncio.Queue[Any] = asyncio.Queue(maxsize=MAX_WAITING)
     self._notices: dict[str, Any] = {}  # sent and not yet acknowledged
     self._sent: collections.deque[tuple[float, Any]] = collections.deque()
+    self._num_sent_bytes = 0
     self._requests: set[asyncio.Task[None]] = set()
 
   async def keep_alive(
@@ -146,16 +148,20 @@ class StreamingController(Controller):
     """Keeps what is about to be sent, in case it does not arrive."""
     if envelope.type == grpc_wire.RESPONSE:
       self._sent.append((time.monotonic(), envelope))
+      self._num_sent_bytes += envelope.ByteSize()
       self._recent()
     else:
       self._notices[envelope.id] = envelope
 
   def _recent(self) -> list[Any]:
-    """The responses of the last `RESEND_S`; older ones are let go."""
+    """The last responses; those that must have arrived are let go."""
     oldest = time.monotonic() - RESEND_S
-    while self._sent and self._sent[0][0] < oldest:
-      self._sent.popleft()
-    return [envelope for _, envelope in self._sent]
+    while len(self._sent) > 1 and (
+      self._sent[0][0] < oldest or self._num_sent_bytes > RESEND_BYTES
+    ):
+      _, arrived = self._sent.popleft()
+      self._num_sent_bytes -= arrived.ByteSize()
+    return [envelope for sent_at, envelope in self._sent if sent_at >= oldest]
 
   async def _listen(self, stream: Any, answer: Answer) -> None:
     async for envelope in stream:

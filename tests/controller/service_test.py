@@ -235,6 +235,10 @@ class ControllerApiTest(ServiceTestCase):
     session = await self.start()
     self.assertEqual(moody.seeds, [3, session])
 
+  async def test_a_custom_task_with_an_index_is_left_out(self):
+    await self.worker()
+    self.assertIsInstance(await self.start(custom_task={"a": 1}), int)
+
   async def test_sessions_go_where_there_is_most_room(self):
     small, _ = await self.worker(concurrency=1)
     large, _ = await self.worker(concurrency=3, grpc=True)

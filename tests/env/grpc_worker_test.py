@@ -210,6 +210,16 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual((code, body["status"]), (200, "running"))
     self.assertEqual(self.moody.num_open, 1)
 
+  async def test_what_must_have_arrived_is_let_go(self):
+    self.enterContext(mock.patch.object(grpc_worker, "RESEND_BYTES", 2000))
+    await self.serve()
+    for _ in range(100):
+      await self.ask("GET", "worker_status")
+    await self.broken_stream()
+    await self.ask("GET", "worker_status")
+    self.assertGreater(len(self.controller.stray_ids), 0)
+    self.assertLess(len(self.controller.stray_ids), 40)  # of some 60 bytes each
+
   async def test_a_notice_that_was_not_acknowledged_is_sent_again(self):
     await self.serve()
     self.controller.acknowledges = False
