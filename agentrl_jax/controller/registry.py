@@ -6,7 +6,7 @@ time it is (`time.monotonic`). How a worker is reached is its link's business.
 
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentrl_jax.env.link import Link
@@ -203,12 +203,15 @@ def _read(
     announcement.get("concurrency"),
     announcement.get("indices"),
   )
-  if not isinstance(name, str) or not name or not isinstance(indices, Sequence):
+  if not isinstance(name, str) or not isinstance(indices, list):
     raise Refused("a heartbeat needs a task's name and its indices")
-  if not indices:
+  if not name or not indices:
     raise Refused("task name and indices cannot be empty")
+  odd = [i for i in indices if type(i) not in (int, str)]
+  if odd:
+    raise Refused(f"an index is a number or a text, not {odd[0]!r:.80}")
   if not isinstance(address, str) or not address:
     raise Refused("worker address cannot be empty")
   if not isinstance(capacity, int) or capacity <= 0:
     raise Refused("worker capacity must be a positive integer")
-  return name, address, capacity, list(indices)
+  return name, address, capacity, indices

@@ -145,8 +145,13 @@ def announcement_of(envelope: Any) -> dict[str, Any]:
     "name": body.name,
     "address": f"grpc://{body.id}",
     "concurrency": body.concurrency,
-    "indices": [getattr(i, i.WhichOneof("value")) for i in body.indices],
+    "indices": [_index(each) for each in body.indices],
   }
+
+
+def _index(body: Any) -> int | str | None:
+  kind = body.WhichOneof("value")
+  return None if kind is None else getattr(body, kind)
 
 
 def cancel_notice(session: int) -> Any:

@@ -115,7 +115,7 @@ class StreamingController(Controller):
     )
     for error in errors:
       if not isinstance(error, grpc_wire.BROKEN):
-        raise error
+        _log.error("a bug broke it; dialling again", exc_info=error)
 
   async def _speak(self, stream: Any, announcement: Mapping[str, Any]) -> None:
     """Says who we are, what may have been lost, and then what comes up.

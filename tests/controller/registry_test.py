@@ -91,7 +91,9 @@ class RegistryTest(unittest.TestCase):
     for fields, words in (
       ({"indices": [0]}, "different indices"),
       ({"indices": []}, "cannot be empty"),
-      ({"name": ""}, "needs a task's name"),
+      ({"name": ""}, "cannot be empty"),
+      ({"name": None}, "needs a task's name"),
+      ({"indices": [0, None]}, "a number or a text, not None"),
       ({"address": ""}, "address"),
       ({"concurrency": 0}, "positive"),
       ({"concurrency": "4"}, "positive"),
