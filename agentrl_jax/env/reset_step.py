@@ -65,7 +65,9 @@ class ResetStep(Environment):
     return wrapped.reset()
 
   def first_observation(self, result: Any) -> Any:
-    """What `begin` gave: an observation, or it and a dict of information."""
+    """The observation in what `begin` gave, which may be all of it."""
+    if hasattr(result, "observation") and hasattr(result, "done"):
+      return result.observation
     is_pair = isinstance(result, tuple) and len(result) == 2
     return result[0] if is_pair and isinstance(result[1], dict) else result
 
@@ -77,8 +79,9 @@ class ResetStep(Environment):
       return values[0] if len(values) == 1 else dict(arguments)
     return dict(arguments)
 
-  def outcome(self, result: Any) -> Outcome:
+  def outcome(self, wrapped: Any, result: Any) -> Outcome:
     """Reads what `step` gave: a tuple of 3, 4 or 5, or an object with names."""
+    del wrapped
     return read_outcome(result)
 
   def show(self, wrapped: Any, observation: Any) -> str:
@@ -86,7 +89,7 @@ class ResetStep(Environment):
     del wrapped
     if isinstance(observation, str):
       return observation
-    return json.dumps(observation, default=str, ensure_ascii=False)
+    return json.dumps(observation, default=_plain, ensure_ascii=False)
 
   def indices(self, split: str) -> Sequence[int]:
     """As many as asked for, in both splits."""
@@ -166,7 +169,9 @@ class _Wrapped:
         raise
       except environment.refusals as error:
         return str(error) or type(error).__name__
-      outcome = environment.outcome(result)
+      outcome = await self._place.run(
+        lambda: environment.outcome(self._object, result)
+      )
       if not math.isfinite(outcome.reward):
         raise ValueError(f"its reward is {outcome.reward}")
       return outcome, await self._shown(outcome.observation)
@@ -252,6 +257,12 @@ class _Session(Session):
       "num_actions": float(len(self._rewards)),
       "return": math.fsum(self._rewards),
     }
+
+
+def _plain(value: Any) -> Any:
+  if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    return dataclasses.asdict(value)
+  return str(value)
 
 
 @contextlib.contextmanager

@@ -1,14 +1,17 @@
 """Objects of every habit are wrapped, and what they break is theirs."""
 
 import asyncio
+import dataclasses
 import json
 import threading
+import types
 import unittest
 
 from agentrl_jax.data.messages import Message, Tool, ToolCall
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.reset_step import NOT_PLAYED, ResetStep
+from agentrl_jax.env.reset_step_rules import Outcome
 from agentrl_jax.errors import EnvironmentFault
 
 GUESS = Tool(
@@ -207,6 +210,79 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
         await session.step(answer(a_guess(1)))
 
 
+class HabitsTest(unittest.IsolatedAsyncioTestCase):
+  """Objects that say things in other ways."""
+
+  async def _first_and_last(self, environment, number):
+    async with environment.open(Task("x", "train", 0), seed=0) as session:
+      first = await session.reset()
+      return first, await session.step(answer(a_guess(number)))
+
+  async def test_results_with_names(self):
+    @dataclasses.dataclass
+    class Seen:
+      text: str
+
+    class Named:
+      def __init__(self, seed):
+        self._seed = seed
+
+      def reset(self):
+        return types.SimpleNamespace(
+          observation=Seen(f"seed {self._seed}"), reward=None, done=False
+        )
+
+      def step(self, number):
+        return types.SimpleNamespace(
+          observation=Seen("the end"), reward=0.5, done=True
+        )
+
+    class Environment(Guessing):
+      game = Named
+
+    first, last = await self._first_and_last(Environment(), 1)
+    self.assertRegex(
+      first.messages[0].content, r'\AGuess the number\.\n\n{"text": "seed \d+"}'
+    )
+    self.assertEqual(last.messages[0].content, '{"text": "the end"}')
+    self.assertEqual((last.reward, last.status), (0.5, Status.COMPLETED))
+
+  async def test_an_object_that_is_asked_what_there_is_to_see(self):
+    class Quiet:
+      def __init__(self, seed):
+        self._said = f"seed {seed}"
+
+      def reset(self, num_players):
+        assert num_players == 1
+
+      def get_observation(self):
+        return 0, self._said
+
+      def step(self, number):
+        self._said = f"{number} it was"
+        return True, {}
+
+      def rewards(self):
+        return {0: 1}
+
+    class Environment(Guessing):
+      game = Quiet
+
+      def begin(self, wrapped, seed):
+        wrapped.reset(num_players=1)
+        return wrapped.get_observation()[1]
+
+      def outcome(self, wrapped, result):
+        done, _ = result
+        reward = wrapped.rewards()[0] if done else 0
+        return Outcome(wrapped.get_observation()[1], reward, done)
+
+    first, last = await self._first_and_last(Environment(), 7)
+    self.assertIn("seed", first.messages[0].content)
+    self.assertEqual(last.messages[0].content, "7 it was")
+    self.assertEqual((last.reward, last.status), (1, Status.COMPLETED))
+
+
 class ThreadTest(unittest.IsolatedAsyncioTestCase):
   def _open(self, environment):
     return environment.open(Task("guessing", "train", 0), seed=0)
@@ -281,6 +357,14 @@ class ThreadTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaises(asyncio.CancelledError):
       await playing
     self.assertTrue(environment.last.is_closed)
+
+  async def test_a_deadline_is_no_refusal(self):
+    environment = AsyncGuessing(step_limit_s=0.05)
+    environment.refusals = (Exception,)
+    with self.assertRaisesRegex(EnvironmentFault, "within 0.05 s"):
+      async with self._open(environment) as session:
+        environment.last.step = lambda number: asyncio.Event().wait()
+        await session.step(answer(a_guess(1)))
 
   async def test_a_coroutine_has_the_deadline_as_well(self):
     environment = AsyncGuessing(step_limit_s=0.05)
