@@ -7,7 +7,8 @@ with these arguments as its options. The controller is ours or AgentRL's, and
 the workers are whoever's: what is asked here is AgentRL's controller API.
 Sessions of a fleet that outnumber its places wait at the controller.
 
-The expert stays with the worker: gold solutions do not travel.
+Gold solutions do not travel. Where an expert is needed, it is that of an
+environment like the workers' own, made in this process for that alone.
 """
 
 import asyncio
@@ -26,8 +27,9 @@ from agentrl_jax.controller.registry import CUSTOM
 from agentrl_jax.data.messages import Message, Tool, message_to_json
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env import wire
-from agentrl_jax.env.interface import Environment, Session, Step
+from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.env.link import HttpLink, WorkerRefusal, reading
+from agentrl_jax.env.loading import load_environment
 from agentrl_jax.env.worker_client import ClientDeadlines
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
@@ -48,6 +50,8 @@ class Fleet(Environment):
     place_s: float = 240.0,
     step_s: float = 270.0,
     ready_s: float = 60.0,
+    expert: str | None = None,
+    expert_options: Mapping[str, Any] | None = None,
   ):
     """Connects to nothing yet.
 
@@ -61,6 +65,8 @@ class Fleet(Environment):
       step_s: how long it waits for the first report, and for each reply; a
         little more than the controller does.
       ready_s: how long controller and workers may take to come up.
+      expert: the environment whose expert knows these tasks, as module:Class.
+      expert_options: those that the workers were started with.
 
     Raises `ConfigError` for a wait that is none.
     """
@@ -72,6 +78,8 @@ class Fleet(Environment):
     self._tasks = tasks
     self._place_s, self._step_s, self._ready_s = place_s, step_s, ready_s
     self._indices: dict[str, Sequence[int]] = {}
+    self._expert, self._expert_options = expert, expert_options
+    self._expert_environment: Environment | None = None
 
   def indices(self, split: str) -> Sequence[int]:
     """As the workers say. Blocks until there are some, for `ready_s` at most.
@@ -96,6 +104,26 @@ class Fleet(Environment):
       finally:
         if session.is_running:
           await session.cancel()
+
+  def expert(
+    self, task: Task, *, seed: int, mistakes: Mapping[str, float]
+  ) -> Expert:
+    """As the environment that was named for it; without one, there is none."""
+    if self._expert is None:
+      return super().expert(task, seed=seed, mistakes=mistakes)
+    if self._expert_environment is None:
+      self._expert_environment = load_environment(
+        self._expert, self._expert_options
+      )
+    known = self._expert_environment
+    return known.expert(
+      Task(known.name, task.split, task.index), seed=seed, mistakes=mistakes
+    )
+
+  async def close(self) -> None:
+    """Closes the environment that experts came from."""
+    if self._expert_environment is not None:
+      await self._expert_environment.close()
 
   async def _start(
     self, link: HttpLink, task: Task, seed: int

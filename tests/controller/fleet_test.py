@@ -46,7 +46,7 @@ async def play(fleet, index, split="test"):
 
 
 class FleetContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
-  """The whole contract through a controller; the expert stays on this side."""
+  """The whole contract through a controller."""
 
   num_tasks = 3
 
@@ -59,12 +59,15 @@ class FleetContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     cls.service.wait_for_workers(2, "arithmetic")
 
   def make_environment(self):
-    fleet = load_environment(
+    return load_environment(
       "agentrl_jax.controller.fleet:Fleet",
-      {"controller": self.service.url, "name": "arithmetic"},
+      {
+        "controller": self.service.url,
+        "name": "arithmetic",
+        "expert": "environments.arithmetic.environment:Arithmetic",
+        "expert_options": {"num_tasks": 1000},
+      },
     )
-    fleet.expert = Arithmetic(num_tasks=1000).expert
-    return fleet
 
   async def test_nothing_is_left_at_the_controller(self):
     fleet = self.make_environment()
