@@ -25,7 +25,7 @@ from environments.alfworld.textworld_engine import TextWorldEngine
 
 LOADED_SPLIT = "dev"
 ENGINES = ("python", "textworld")
-GENERATED_CACHE = 4096  # tasks kept at hand; the attempts of a group share one
+GENERATED_CACHE = 256  # tasks kept at hand; the attempts of a group share one
 
 
 class ALFWorld(Environment):

@@ -47,6 +47,16 @@ TRAITS = (
 STATES = ("isclean", "ishot", "iscool", "issliced", "istoggled")
 
 
+# What a held thing goes through at a receptacle of some type: the verb, the
+# trait that it needs, the state that it gains, the state that it loses.
+CHANGES = {
+  "microwave": ("heat", "heatable", "ishot", "iscool"),
+  "fridge": ("cool", "coolable", "iscool", "ishot"),
+}
+CLEANING = ("clean", "cleanable", "isclean", "")
+KNIVES = ("knife", "butterknife")
+
+
 @dataclasses.dataclass(frozen=True)
 class Dialect:
   """Which version of ALFWorld's rules and words a game follows."""

@@ -1,31 +1,27 @@
 """The household itself, in plain Python: what can be done, and what it changes.
 
-It plays as TextWorld plays ALFWorld's domain, byte for byte, quirks included; a
-test compares the two. Facts are relations between positions in the game.
+It plays as TextWorld plays ALFWorld's domain, byte for byte; a test compares
+the two. Facts are relations between positions in the game.
 """
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.game import Game
+from environments.alfworld.game import CHANGES, CLEANING, KNIVES, Game
 from environments.alfworld.goal import compile_goal
 from environments.alfworld.narration import (
   HELP,
   NOTHING_HAPPENS,
   describe,
   examine_thing,
-  listing,
+  introduce,
+  look_around,
+  look_at,
 )
 
 # (verb, positions of what it is about); see the methods `_do_...`.
 Action = tuple[str, tuple[int, ...]]
-_TOOLS = {  # where a held thing is changed: verb, trait, state, state lost
-  "microwave": ("heat", "heatable", "ishot", "iscool"),
-  "fridge": ("cool", "coolable", "iscool", "ishot"),
-}
-_CLEANING = ("clean", "cleanable", "isclean", "")
-_KNIVES = ("knife", "butterknife")
 
 
 class Household:
@@ -58,11 +54,7 @@ class Household:
     self._here: dict[int, list[int]] = {}
     for r, receptacle in enumerate(game.receptacles):
       self._here.setdefault(receptacle.location, []).append(r)
-    self._goes: tuple[tuple[int, str], ...] = tuple(
-      (receptacle.location, f"go to {receptacle.name}")
-      for receptacle in game.receptacles
-    )
-    self._going = {
+    self._goes = {
       f"go to {receptacle.name}": r
       for r, receptacle in enumerate(game.receptacles)
     }
@@ -83,16 +75,13 @@ class Household:
   @property
   def intro(self) -> str:
     """What is told before the first command."""
-    receptacles = range(len(self._game.receptacles))
-    return (
-      "-= Welcome to TextWorld, ALFRED! =-\n\n"
-      f"{self._look(receptacles)}\n\nYour task is to: {self._game.task}."
-    )
+    seen = self._look(range(len(self._game.receptacles)))
+    return introduce(seen, self._game.task)
 
   def act(self, command: str) -> str:
     """Plays a command; what is told."""
     command = command.strip()
-    r = self._going.get(command)
+    r = self._goes.get(command)
     if r is not None and self._game.receptacles[r].location != self._place:
       action: Action | None = ("go", (r,))
     else:
@@ -103,8 +92,6 @@ class Household:
     reply: str = getattr(self, f"_do_{verb}")(*about)
     self._find_commands()
     return reply
-
-  # What can be asked, by goals among others.
 
   @property
   def held(self) -> int | None:
@@ -141,12 +128,12 @@ class Household:
   # What can be done.
 
   def _find_commands(self) -> None:
-    actions = dict(self._possible())
-    self._actions = actions
-    place = self._place
-    self._commands = sorted(
-      [*actions, *(text for there, text in self._goes if there != place)]
-    )
+    self._actions = dict(self._possible())
+    receptacles, place = self._game.receptacles, self._place
+    goes = [
+      text for text, r in self._goes.items() if receptacles[r].location != place
+    ]
+    self._commands = sorted([*self._actions, *goes])
 
   def _possible(self) -> Iterator[tuple[str, Action]]:
     yield "look", ("look", ())
@@ -191,7 +178,7 @@ class Household:
   def _with_held(self, o: int) -> Iterator[tuple[str, Action]]:
     thing = self._game.things[o]
     yield f"examine {thing.name}", ("examine_thing", (o,))
-    if thing.type in _KNIVES:
+    if thing.type in KNIVES:
       for other, place in self._at:
         sliced = self._game.things[other]
         if place == self._place and "sliceable" in sliced.traits:
@@ -206,9 +193,9 @@ class Household:
     if fits and self.is_reachable(r):
       text = dialect.put.format(o=thing.name, r=receptacle.name)
       yield text, ("put", (o, r))
-    tool = _TOOLS.get(receptacle.type)
+    tool = CHANGES.get(receptacle.type)
     if receptacle.type in dialect.cleans_in:
-      tool = _CLEANING
+      tool = CLEANING
     if tool is not None and tool[1] in thing.traits:
       text = f"{tool[0]} {thing.name} with {receptacle.name}"
       yield text, ("change", (o, r))
@@ -255,7 +242,7 @@ class Household:
 
   def _do_change(self, o: int, r: int) -> str:
     receptacle = self._game.receptacles[r]
-    verb, _, gained, lost = _TOOLS.get(receptacle.type, _CLEANING)
+    verb, _, gained, lost = CHANGES.get(receptacle.type, CLEANING)
     self._states[o].add(gained)
     self._states[o].discard(lost)
     name = self._game.things[o].name
@@ -296,22 +283,17 @@ class Household:
       [things[inner].name for inner in things[o].contents],
     )
 
-  def _look(self, around: range | tuple[int, ...]) -> str:
+  def _look(self, around: Iterable[int]) -> str:
     """What is at hand; away from everything, the receptacles in `around`."""
-    receptacles = self._game.receptacles
+    receptacles, things = self._game.receptacles, self._game.things
     here = self._here.get(self._place)
     if not here:
-      seen = listing([f"a {receptacles[r].name}" for r in around])
-      return (
-        "You are in the middle of a room. Looking quickly around you, you see "
-        f"{seen}."
-      )
+      return look_around([receptacles[r].name for r in around])
     lying = [
-      f"a {self._game.things[o].name}"
+      things[o].name
       for o, place in sorted(self._at)
       if place == self._place
       for r in here
       if (o, r) in self._apart
     ]
-    facing = listing([receptacles[r].name for r in here])
-    return f"You are facing the {facing}. Next to it, you see {listing(lying)}."
+    return look_at([receptacles[r].name for r in here], lying)

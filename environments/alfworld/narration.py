@@ -42,6 +42,29 @@ def listing(names: Sequence[str]) -> str:
   return f"{', '.join(names[:-1])}, and {names[-1]}"
 
 
+def introduce(seen: str, task: str) -> str:
+  """What is told before the first command."""
+  banner = "-= Welcome to TextWorld, ALFRED! =-"
+  return f"{banner}\n\n{seen}\n\nYour task is to: {task}."
+
+
+def look_around(receptacles: Sequence[str]) -> str:
+  """What a look tells away from everything."""
+  seen = listing([f"a {name}" for name in receptacles])
+  return (
+    "You are in the middle of a room. Looking quickly around you, you see "
+    f"{seen}."
+  )
+
+
+def look_at(receptacles: Sequence[str], lying: Sequence[str]) -> str:
+  """What a look tells in front of receptacles."""
+  beside = listing([f"a {name}" for name in lying])
+  return (
+    f"You are facing the {listing(receptacles)}. Next to it, you see {beside}."
+  )
+
+
 def describe(
   receptacle: Receptacle, *, is_open: bool, contents: Sequence[str]
 ) -> str:

@@ -35,10 +35,15 @@ class Planner:
     return self.put_in(household, held, self._goals(household))
 
   def put_down(self, household: Household, thing: int) -> str:
-    """Frees the hand, wherever it may."""
-    everywhere = range(len(self._game.receptacles))
-    away = [r for r in everywhere if self._type(r) != self._wanted.target]
-    return self.put_in(household, thing, away)
+    """Frees the hand, of what is wanted only where it is not wanted."""
+    places = range(len(self._game.receptacles))
+    if self._is_wanted(thing):
+      return self.put_in(
+        household,
+        thing,
+        [r for r in places if self._type(r) != self._wanted.target],
+      )
+    return self.put_in(household, thing, places)
 
   def put_in(
     self, household: Household, thing: int, receptacles: Iterable[int]

@@ -53,7 +53,7 @@ def _score(command: str, num_words: int, ngrams: Sequence[_NGrams]) -> float:
   return brevity * math.exp(math.fsum(logs))
 
 
-@functools.lru_cache(maxsize=1 << 14)
+@functools.lru_cache(maxsize=1 << 12)
 def _reference(command: str) -> tuple[int, Sequence[_NGrams]]:
   words = command.split()
   return len(words), [_count(words, n) for n in range(1, _MAX_ORDER + 1)]
