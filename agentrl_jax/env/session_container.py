@@ -52,6 +52,11 @@ _FIRST_PROCESS = (
   "-c",
   f"command -v perl >/dev/null && exec perl -e '{_IDLE}'; exec sleep infinity",
 )
+_WAITING = (
+  "bash",
+  "-c",
+  'IFS= read -r -d "" script; exec bash -c "$script" </dev/null',
+)
 _MIB = 1 << 20
 
 
@@ -88,6 +93,7 @@ class SessionContainer:
     self.name = name
     self._engine = engine
     self._image = image
+    self._waiting: tuple[str, ExecStream] | None = None
 
   @classmethod
   async def start(
@@ -118,7 +124,9 @@ class SessionContainer:
     Of either stream the first `max_bytes` are kept. What runs too long is left
     running, in the container: `restart` ends it.
     """
-    number, stream = await self._exec(argv, tty=False)
+    number, stream = self._handed_over(argv) or await self._exec(
+      argv, tty=False
+    )
     try:
       out, err, ended = await read_to_the_end(
         stream, limit_s=limit_s, max_bytes=max_bytes
@@ -129,6 +137,22 @@ class SessionContainer:
       return Finished(None, out, err)
     found = await self._ask(self._engine.api.exec_inspect, number)
     return Finished(found["ExitCode"], out, err)
+
+  async def get_ready(self) -> None:
+    """Starts a bash ahead of the first script, as starting takes a while.
+
+    It waits for that script and becomes it: the first `run` of `bash -c` with
+    nothing but a script. Whoever is root in there may do as he likes with it,
+    so `seal` it before somebody is.
+    """
+    self._waiting = await self._exec(_WAITING, tty=False, stdin=True)
+
+  async def seal(self) -> None:
+    """Ends the bash that waits, if it still does."""
+    if self._waiting is not None:
+      _, stream = self._waiting
+      self._waiting = None
+      await stream.close()
 
   async def terminal(self, argv: Sequence[str]) -> Terminal:
     """Runs a command on a terminal of its own, which is read and written."""
@@ -150,16 +174,28 @@ class SessionContainer:
 
   async def remove(self) -> None:
     """Removes it, and waits until it is gone."""
+    await self.seal()
     await engines.to_the_end(_remove, self._engine, self.name)
 
+  def _handed_over(self, argv: Sequence[str]) -> tuple[str, ExecStream] | None:
+    """The bash that waits, with the script; None if this is not for it."""
+    if self._waiting is None or len(argv) != 3 or "\0" in argv[2]:
+      return None
+    if tuple(argv[:2]) != ("bash", "-c"):
+      return None
+    number, stream = self._waiting
+    self._waiting = None
+    stream.write(argv[2].encode(errors="surrogateescape") + b"\0")
+    return number, stream
+
   async def _exec(
-    self, argv: Sequence[str], *, tty: bool
+    self, argv: Sequence[str], *, tty: bool, stdin: bool = False
   ) -> tuple[str, ExecStream]:
     made = await self._ask(
       self._engine.api.exec_create,
       self.name,
       list(argv),
-      stdin=tty,
+      stdin=stdin or tty,
       tty=tty,
     )
     number: str = made["Id"]

@@ -81,6 +81,11 @@ class DockerEngine(Engine):
       quota=self._quota,
     )
     container = await SessionContainer.start(client, spec)
+    try:
+      await container.get_ready()
+    except BaseException:
+      await container.remove()
+      raise
     machine = DockerMachine(container, self._forget)
     self._machines[container.name] = machine
     self._watch()
@@ -154,6 +159,10 @@ class DockerMachine(Machine):
     """Runs a command on a terminal."""
     async with self._blaming():
       return await self._container.terminal(argv)
+
+  async def seal(self) -> None:
+    """Leaves the policy alone in the container."""
+    await self._container.seal()
 
   async def restart(self) -> None:
     """Ends every process; files stay."""

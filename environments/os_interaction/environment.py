@@ -175,6 +175,7 @@ class OSInteraction(Environment):
 
   async def _set_up(self, problem: Problem, ready: _Ready) -> None:
     await set_up(problem, ready.machine)
+    await ready.machine.seal()
     if problem.start is not None and problem.start.code is not None:
       reply = await ready.shell.execute(problem.start.code)
       if reply.ending is not Ending.BY_ITSELF:

@@ -57,6 +57,9 @@ class Machine(abc.ABC):
     It may still run when its time is over; `restart` ends it.
     """
 
+  async def seal(self) -> None:  # noqa: B027 - some have nothing to close
+    """Ends what was kept at hand for setting up; the policy's turn is next."""
+
   @abc.abstractmethod
   async def terminal(self, argv: Sequence[str]) -> Terminal:
     """Runs a command on a terminal of its own."""

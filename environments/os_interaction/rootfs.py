@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 import docker
 import docker.errors
+from docker.models.containers import Container
 
 from agentrl_jax.env import engine as engines
 from agentrl_jax.errors import AgentRLError, ConfigError
@@ -89,9 +90,7 @@ def _fill(to: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> None:
     raise
 
 
-def _unpack(
-  container: docker.models.containers.Container, folder: pathlib.Path
-) -> None:
+def _unpack(container: Container, folder: pathlib.Path) -> None:
   tar = subprocess.Popen(
     ["tar", "-x", "-p", "--numeric-owner", "-C", str(folder)],
     stdin=subprocess.PIPE,

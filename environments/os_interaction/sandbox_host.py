@@ -122,6 +122,7 @@ class Zygote:
     except subprocess.TimeoutExpired:
       self._process.kill()
       await asyncio.to_thread(self._process.wait)
+    self._close_all()
     with contextlib.suppress(OSError):
       os.rmdir(self.scratch)
 
@@ -130,7 +131,11 @@ class Zygote:
       closed = self._closed.get(message[0].get("closed", -1))
       if closed is not None:
         closed.set()
-    for event in self._closed.values():  # with it, all of them ended
+    self._close_all()
+
+  def _close_all(self) -> None:
+    """With the process that they are forked from, all sandboxes end."""
+    for event in self._closed.values():
       event.set()
 
 

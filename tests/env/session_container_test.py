@@ -61,6 +61,27 @@ class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
       (done.code, done.stdout, done.stderr), (3, b"out\n", b"err\n")
     )
 
+  async def test_a_bash_that_waits_becomes_the_first_script(self):
+    container = await self.start()
+    await container.get_ready()
+    script = "cat; echo $#; ps=$(ls /proc | grep -c '^[0-9]'); exit 4\n"
+    argv = ["bash", "-c", f"{script}"]
+    first = await container.run(argv, limit_s=20.0)
+    second = await container.run(argv, limit_s=20.0)
+    self.assertEqual((first.code, first.stdout), (4, b"0\n"))
+    self.assertEqual(second, first)
+
+  async def test_sealing_ends_the_bash_that_waits(self):
+    container = await self.start()
+    await container.get_ready()
+    await container.seal()
+    await container.seal()
+    done = await container.run(
+      ["sh", "-c", "sleep 1; grep -l '^bash' /proc/[0-9]*/cmdline"],
+      limit_s=20.0,
+    )
+    self.assertEqual(done.stdout, b"")
+
   async def test_output_is_read_and_not_kept(self):
     container = await self.start()
     done = await container.run(

@@ -1,0 +1,184 @@
+"""Sandboxes: started, isolated or refused, and gone with their owner."""
+
+import asyncio
+import glob
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import pytest
+
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+from environments.os_interaction.machine import Limits
+from environments.os_interaction.sandbox_engine import SandboxEngine
+from tests.environments.os_interaction.machines import (
+  InSandbox,
+  WithMachines,
+  start_or_skip,
+)
+
+PROGRAM = """
+import asyncio, sys
+from agentrl_jax.errors import ConfigError
+from environments.os_interaction.machine import Limits
+from environments.os_interaction.sandbox_engine import SandboxEngine
+
+async def main():
+  engine = SandboxEngine(Limits(), rootfs=sys.argv[1])
+  try:
+    machine = await engine.start("default")
+  except ConfigError as error:
+    print(error)
+    await engine.close()
+    return
+  await machine.run(["sh", "-c", "setsid sleep 98765 >&- 2>&- &"], limit_s=9)
+  print("started", flush=True)
+  await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def groups():
+  """The control groups of sandboxes whose owner is gone or not."""
+  return set(glob.glob("/sys/fs/cgroup/**/agentrl/*-*/", recursive=True))
+
+
+def sleepers():
+  """The processes of this host that sleep as the program above says."""
+  found = []
+  for path in glob.glob("/proc/[0-9]*/cmdline"):
+    try:
+      if pathlib.Path(path).read_bytes() == b"sleep\x0098765\x00":
+        found.append(path)
+    except (FileNotFoundError, ProcessLookupError):
+      continue
+  return found
+
+
+def wait_until_none_sleeps():
+  """Bounded by the test's own deadline."""
+  while sleepers():
+    time.sleep(0.05)
+
+
+def mounts():
+  """What is mounted where, as this process sees it."""
+  return pathlib.Path("/proc/self/mounts").read_text()
+
+
+@pytest.mark.docker
+class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
+  async def test_commands_end_with_a_code_and_both_streams(self):
+    async with self.machine() as machine:
+      done = await machine.run(
+        ["sh", "-c", "echo out; echo err >&2; exit 3"], limit_s=20.0
+      )
+      killed = await machine.run(["sh", "-c", "kill -9 $$"], limit_s=20.0)
+      missing = await machine.run(["/no/such/program"], limit_s=20.0)
+    self.assertEqual(
+      (done.code, done.stdout, done.stderr), (3, b"out\n", b"err\n")
+    )
+    self.assertEqual((killed.code, missing.code), (137, 127))
+
+  async def test_a_command_without_end_is_left_and_restart_ends_it(self):
+    async with self.machine() as machine:
+      done = await machine.run(["sleep", "600"], limit_s=0.3)
+      self.assertIsNone(done.code)
+      await machine.run(["touch", "/seen"], limit_s=20.0)
+      await machine.restart()
+      done = await machine.run(
+        ["sh", "-c", "ls /seen; pgrep -fx 'sleep 600'"], limit_s=20.0
+      )
+    self.assertEqual(done.stdout, b"/seen\n")
+
+  async def test_an_argument_too_long_is_refused_as_linux_does(self):
+    async with self.machine() as machine:
+      done = await machine.run(["true", "x" * 200_000], limit_s=20.0)
+    self.assertEqual(done.code, 126)
+
+  async def test_each_begins_with_the_same_files(self):
+    async with self.machine() as machine:
+      await machine.run(["rm", "-rf", "/etc", "/root"], limit_s=20.0)
+    async with self.machine() as machine:
+      done = await machine.run(["ls", "-d", "/etc/passwd"], limit_s=20.0)
+    self.assertEqual(done.stdout, b"/etc/passwd\n")
+
+  async def test_many_at_once_leave_nothing(self):
+    engine = self.make_engine()
+    machine = await start_or_skip(engine)
+    before = groups()
+    others = await asyncio.gather(*(engine.start("default") for _ in range(12)))
+    self.assertGreater(groups(), before)
+    names = {
+      (await each.run(["hostname"], limit_s=20.0)).stdout for each in others
+    }
+    self.assertEqual(len(names), 12)
+    await asyncio.gather(*(each.remove() for each in others))
+    self.assertEqual(groups(), before)
+    await machine.remove()
+    await engine.close()
+
+  async def test_a_machine_whose_engine_is_closed_is_a_fault(self):
+    engine = self.make_engine()
+    machine = await start_or_skip(engine)
+    await engine.close()
+    with self.assertRaises(EnvironmentFault):
+      await machine.run(["true"], limit_s=20.0)
+    await machine.remove()
+
+  async def test_all_ends_with_a_killed_owner(self):
+    process = await asyncio.create_subprocess_exec(
+      *(sys.executable, "-c", PROGRAM, self.options["rootfs"]),
+      stdout=subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+      line = await process.stdout.readline()
+      if line.strip() != b"started":
+        process.kill()
+        await process.communicate()
+        self.skipTest(line.decode())
+      self.assertEqual(len(sleepers()), 1)
+      process.send_signal(signal.SIGKILL)
+      await process.communicate()
+      await asyncio.to_thread(wait_until_none_sleeps)
+
+  async def test_without_the_right_to_it_there_is_no_sandbox(self):
+    if shutil.which("setpriv") is None:
+      self.skipTest("needs setpriv (Debian: util-linux)")
+    process = await asyncio.create_subprocess_exec(
+      *("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-all"),
+      *(sys.executable, "-c", PROGRAM, self.options["rootfs"]),
+      stdout=subprocess.PIPE,
+    )
+    said, _ = await process.communicate()
+    self.assertIn(b"the sandbox cannot isolate on this machine", said)
+    self.assertIn(b"CAP_SYS_ADMIN", said)
+
+  async def test_nothing_is_mounted_on_the_host(self):
+    before = mounts()
+    async with self.machine():
+      self.assertEqual(mounts(), before)
+
+
+class FilesTest(unittest.TestCase):
+  def test_a_folder_without_a_linux_is_refused(self):
+    for rootfs in ("/no/such/folder", "/tmp"):
+      with (
+        self.subTest(rootfs=rootfs),
+        self.assertRaisesRegex(ConfigError, "os_interaction.rootfs"),
+      ):
+        SandboxEngine(Limits(), rootfs=rootfs)
+
+  def test_limits_are_positive(self):
+    for name in ("memory_mb", "cpus", "pids", "disk_mb", "script_s"):
+      with self.subTest(name=name), self.assertRaises(ConfigError):
+        Limits(**{name: 0})
+
+
+if __name__ == "__main__":
+  unittest.main()
