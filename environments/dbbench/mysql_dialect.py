@@ -20,6 +20,7 @@ from environments.dbbench.engine import SYNTAX_ERROR
 from environments.dbbench.mysql_functions import AS_TEXT
 from environments.dbbench.mysql_grammar import MAX_NEAR_BYTES, refusal_of
 from environments.dbbench.mysql_lexer import with_quoted_names
+from environments.dbbench.mysql_replacements import plus_zero, replace_function
 from environments.dbbench.mysql_types import TEXT, MySQLType, type_of
 
 MAX_SQL_CHARS = 20_000  # longer statements are refused before they are parsed
@@ -144,15 +145,38 @@ def _result_types(tree: exp.Expr) -> tuple[MySQLType | None, ...]:
 
 def _rewrite_all(tree: exp.Expr) -> None:
   """Makes the statement do as MySQL does, in place."""
-  written = _written(tree)
   if isinstance(tree, exp.Update):
     _unqualify(tree)
-  for node in list(tree.walk(bfs=False)):
-    _rewrite(node)
-  for cell in written:
-    _write_as_text(cell)
+    _read_what_was_set(tree)
+  types = [type_of(cell) for cell in _written(tree)]
+  for child in list(tree.iter_expressions()):
+    _rewrite_from(child)
+  for cell, known in zip(_written(tree), types, strict=True):
+    _write_as_text(cell, known)
   for select in tree.find_all(exp.Select):
     _keep_groups_in_order(select)
+
+
+def _rewrite_from(node: exp.Expr) -> None:
+  """Rewrites a node, and then what is below the node that stands there."""
+  parent, key, index = node.parent, node.arg_key, node.index
+  _rewrite(node)
+  if parent is not None and key is not None:
+    place = parent.args[key]
+    node = place if index is None else place[index]
+  for child in list(node.iter_expressions()):
+    _rewrite_from(child)
+
+
+def _read_what_was_set(update: exp.Update) -> None:
+  """A column that has been set is read as it is now; in SQLite, as it was."""
+  fresh: dict[str, exp.Expr] = {}
+  for pair in update.expressions:
+    for column in list(pair.expression.find_all(exp.Column)):
+      if column.name.lower() in fresh:
+        column.replace(fresh[column.name.lower()].copy())
+    text = exp.func(AS_TEXT, pair.expression.copy(), exp.Literal.number(0))
+    fresh[pair.this.name.lower()] = exp.cast(text, "text", copy=False)
 
 
 def _keep_groups_in_order(select: exp.Select) -> None:
@@ -179,11 +203,29 @@ def _rewrite(node: exp.Expr) -> None:
   elif isinstance(node, exp.Between):
     _rewrite_operands(node.this, [node.args["low"], node.args["high"]])
   elif isinstance(node, exp.In) and node.expressions:
-    _rewrite_operands(node.this, node.expressions)
+    _rewrite_in(node)
   elif isinstance(node, exp.Left):
     node.replace(exp.func("SUBSTR", node.this, "1", node.expression))
   elif isinstance(node, exp.Right):
     node.replace(exp.func("SUBSTR", node.this, exp.Neg(this=node.expression)))
+  else:
+    replace_function(node)
+
+
+def _rewrite_in(node: exp.In) -> None:
+  """Compares with each value by its own type, as MySQL does."""
+  known = [type_of(value) for value in node.expressions]
+  numbers = [kind is not None and kind.is_number for kind in known]
+  if any(numbers) and not all(numbers) and type_of(node.this) == TEXT:
+    tests = [
+      exp.EQ(this=node.this.copy(), expression=value.copy())
+      for value in node.expressions
+    ]
+    for test in tests:
+      _rewrite_operands(test.this, [test.expression])
+    node.replace(exp.paren(exp.or_(*tests, copy=False), copy=False))
+  else:
+    _rewrite_operands(node.this, node.expressions)
 
 
 def _rewrite_operands(left: exp.Expr, right: list[exp.Expr]) -> None:
@@ -193,15 +235,11 @@ def _rewrite_operands(left: exp.Expr, right: list[exp.Expr]) -> None:
   if any(known is not None and known.is_number for known in types):
     for operand, known in zip((left, *right), types, strict=True):
       if known is not None and not known.is_number:
-        operand.replace(exp.Paren(this=_plus_zero(operand)))
+        operand.replace(exp.Paren(this=plus_zero(operand)))
   elif not any(isinstance(o, exp.Column) for o in (left, *right)):
     left.replace(
       exp.Collate(this=left.copy(), expression=exp.Var(this="NOCASE"))
     )
-
-
-def _plus_zero(operand: exp.Expr) -> exp.Add:
-  return exp.Add(this=operand.copy(), expression=exp.Literal.number(0))
 
 
 def _unqualify(update: exp.Update) -> None:
@@ -227,12 +265,15 @@ def _written(tree: exp.Expr) -> list[exp.Expr]:
   return []
 
 
-def _write_as_text(cell: exp.Expr) -> None:
+def _write_as_text(cell: exp.Expr, known: MySQLType | None) -> None:
   """Numbers go into TEXT columns in MySQL's form: 1.50 stays, 10.0 is 10."""
   number = cell.this if isinstance(cell, exp.Neg) else cell
   if not isinstance(number, exp.Literal):
-    if type_of(cell) not in (TEXT, None):
-      cell.replace(exp.func(AS_TEXT, cell.copy()))
+    if known is not None and known.is_number:
+      # Of a decimal all digits are written, also those that are 0.
+      digits = known.scale if known.family == "decimal" else 0
+      scale = exp.Literal.number(digits)
+      cell.replace(exp.func(AS_TEXT, cell.copy(), scale))
   elif not number.is_string:
     sign = "-" if cell is not number else ""
     cell.replace(exp.Literal.string(sign + _digits(str(number.this))))

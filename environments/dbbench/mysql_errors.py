@@ -67,6 +67,11 @@ def in_mysqls_words(error: sqlite3.Error, sql: str) -> str:
     return (
       f"1054 (42S22): Unknown column '{column}' in '{_clause_of(column, sql)}'"
     )
+  if "ORDER BY term out of range" in said or "GROUP BY term out of" in said:
+    number = re.search(r"\bBY\s+(\d+)", sql, re.IGNORECASE)
+    clause = "order clause" if "ORDER" in said else "group statement"
+    column = number[1] if number else ""
+    return f"1054 (42S22): Unknown column '{column}' in '{clause}'"
   for pattern, words in _ERRORS:
     match = re.fullmatch(pattern, said, re.DOTALL)
     if match:

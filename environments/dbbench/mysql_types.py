@@ -6,10 +6,15 @@ their values. Nothing here changes an expression.
 """
 
 import dataclasses
+import datetime
 import decimal
 from collections.abc import Callable
 
 from sqlglot import exp
+from sqlglot.dialects.mysql import MySQL
+from sqlglot.time import format_time
+
+from environments.dbbench.mysql_dates import has_time
 
 DIVISION_DIGITS = 4  # MySQL's div_precision_increment
 
@@ -18,15 +23,18 @@ DIVISION_DIGITS = 4  # MySQL's div_precision_increment
 class MySQLType:
   """A type's family, and the digits behind a decimal's point."""
 
-  family: str  # text, int, decimal or double
+  family: str  # text, int, decimal, double, date or datetime
   scale: int = 0
 
   @property
   def is_number(self) -> bool:
-    return self.family != "text"
+    return self.family in ("int", "decimal", "double")
 
   def python_value(self, cell: object) -> object:
     """The cell as MySQL's connector would hand it over."""
+    if isinstance(cell, str) and self.family in ("date", "datetime"):
+      moment = datetime.datetime.fromisoformat(cell)
+      return moment if self.family == "datetime" else moment.date()
     if not isinstance(cell, int | float):
       return cell
     if self.family == "double":
@@ -44,6 +52,8 @@ class MySQLType:
 TEXT = MySQLType("text")
 INT = MySQLType("int")
 DOUBLE = MySQLType("double")
+DATE = MySQLType("date")
+DATETIME = MySQLType("datetime")
 
 _TEXTS = (
   exp.Column,
@@ -55,8 +65,25 @@ _TEXTS = (
   exp.Left,
   exp.Right,
   exp.Replace,
+  exp.Pad,
+  exp.Repeat,
+  exp.NumberToStr,
+  exp.TimeToStr,
+  exp.GroupConcat,
 )
-_COUNTS = (exp.Count, exp.Length, exp.Predicate, exp.Boolean, exp.Connector)
+_COUNTS = (
+  exp.Count,
+  exp.Length,
+  exp.StrPosition,
+  exp.Ascii,
+  exp.DateDiff,
+  exp.Year,
+  exp.Month,
+  exp.Day,
+  exp.Predicate,
+  exp.Boolean,
+  exp.Connector,
+)
 _INTEGERS = frozenset(
   {
     exp.DataType.Type.INT,
@@ -140,6 +167,20 @@ def _of_round(node: exp.Expr) -> MySQLType | None:
   return MySQLType("decimal", min(inner.scale, int(digits.name)))
 
 
+def written_format(node: exp.Expr) -> exp.Expr:
+  """The format of a date as MySQL has it; sqlglot has translated it."""
+  format_: exp.Expr = node.args["format"]
+  if not isinstance(format_, exp.Literal):
+    return format_
+  return exp.Literal.string(
+    format_time(format_.name, MySQL.INVERSE_TIME_MAPPING) or ""
+  )
+
+
+def _of_read_date(node: exp.Expr) -> MySQLType:
+  return DATETIME if has_time(written_format(node).name) else DATE
+
+
 def _of_inner(node: exp.Expr) -> MySQLType | None:
   return type_of(node.this)
 
@@ -181,6 +222,8 @@ _RULES: tuple[tuple[type | tuple[type, ...], _Rule], ...] = (
   (exp.Subquery, _of_subquery),
   ((exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod), _of_arithmetic),
   (exp.Cast, _of_cast),
-  (exp.Round, _of_round),
+  ((exp.Round, exp.Trunc), _of_round),
+  (exp.StrToDate, _of_read_date),
+  (exp.TsOrDsToDate, _always(DATE)),
   (_COUNTS, _always(INT)),
 )

@@ -8,13 +8,18 @@ dozen megabytes at most.
 
 import asyncio
 import contextlib
+import re
 import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 
 from agentrl_jax.errors import EnvironmentFault
-from environments.dbbench import mysql_dialect, mysql_functions
+from environments.dbbench import (
+  mysql_collation,
+  mysql_dialect,
+  mysql_functions,
+)
 from environments.dbbench.engine import (
   TIMED_OUT,
   Database,
@@ -25,12 +30,14 @@ from environments.dbbench.engine import (
 from environments.dbbench.grading import Row
 from environments.dbbench.mysql_dialect import Refused, Statement
 from environments.dbbench.mysql_errors import in_mysqls_words
+from environments.dbbench.mysql_types import TEXT
 from environments.dbbench.problem import Table
 
 STEPS_PER_CHECK = 20_000  # of SQLite's machine; about a millisecond
 MAX_VALUE_BYTES = 1_000_000
 MAX_PAGES = 8_192  # of 4 KiB
 CLOSE_DEADLINE_S = 5.0
+_PLAIN = re.compile("[0-9A-Za-z ]*").fullmatch  # ordered as MySQL has it
 
 
 class SQLiteEngine(Engine):
@@ -196,8 +203,8 @@ class SQLiteDatabase(Database):
 
 def _collation(table: Table) -> str:
   """SQLite's own where it will do: a collation in Python is slower."""
-  plain = all(cell.isascii() for row in table.rows for cell in row)
-  return "NOCASE" if plain else mysql_functions.COLLATION
+  plain = all(_PLAIN(cell) for row in table.rows for cell in row)
+  return "NOCASE" if plain else mysql_collation.NAME
 
 
 def _quoted(name: str) -> str:
@@ -207,7 +214,7 @@ def _quoted(name: str) -> str:
 def _typed(rows: list[Row], statement: Statement) -> list[Row]:
   """The rows with MySQL's types, where they are known."""
   types = statement.types
-  if not any(known is not None and known.is_number for known in types):
+  if all(known in (None, TEXT) for known in types):
     return rows
   return [
     tuple(

@@ -87,6 +87,22 @@ SELECT name, FROM `t a`
 SELECT name FROM "t a"
 SELECT `name` FROM 't a'
 SELECT * FROM nope
+SELECT LENGTH(name), CHAR_LENGTH(name), UPPER(name) FROM `t a`
+SELECT LENGTH(LEFT(name, 1)), RIGHT(CONCAT(city, age), 4) FROM `t a`
+SELECT FLOOR(note), CEIL(age), ABS(note), POW(age, 2), SIGN(note) FROM `t a`
+SELECT LPAD(age, 5, '0'), RPAD(note, 3, '.'), REPEAT(city, 2) FROM `t a`
+SELECT FORMAT(age, 2), TRUNCATE(age / 3, 1), FORMAT(1234567.891, 1) FROM `t a`
+SELECT STR_TO_DATE('May 3, 2001', '%M %d, %Y'), DATE('2001-05-03 10:00:00')
+SELECT DATE_FORMAT('2001-05-03', '%b %e, %Y'), DATEDIFF('2001-05-03', '2001-1-1')
+SELECT name FROM `t a` WHERE name LIKE '%e%' ORDER BY name
+SELECT note FROM `t a` ORDER BY note
+SELECT MAX(note), MIN(note) FROM `t a` WHERE note > ','
+SELECT name FROM `t a` WHERE note IN (3, 'x') OR note NOT IN ('x', 3, -3)
+SELECT name FROM `t a` ORDER BY 7
+SELECT FIELD(city, 'rome', 'oslo') FROM `t a`
+UPDATE `t a` SET age = CAST(age AS DECIMAL(10,2))
+UPDATE `t a` SET age = 'now', note = CONCAT(age, '!')
+UPDATE `t a` SET note = LENGTH(LEFT(name, 3)), city = LOCATE('a', name)
 INSERT INTO `t a` VALUES ('x')
 INSERT INTO `t a` (name, age) VALUES ('Z', 1.10), ('Y', 007)
 INSERT INTO `t a` SET name = 'Q', age = 3

@@ -17,12 +17,12 @@ class FunctionsTest(unittest.TestCase):
 
   def test_values_are_mysqls(self):
     for expression, value in (
-      ("AS_MYSQL_TEXT(10.0)", "10"),
-      ("AS_MYSQL_TEXT(10.5)", "10.5"),
-      ("AS_MYSQL_TEXT(7 * 1.1)", "7.700000000000001"),
-      ("AS_MYSQL_TEXT(3)", "3"),
-      ("AS_MYSQL_TEXT('3.0')", "3.0"),
-      ("AS_MYSQL_TEXT(NULL)", None),
+      ("AS_MYSQL_TEXT(10.0, 0)", "10"),
+      ("AS_MYSQL_TEXT(10.5, 0)", "10.5"),
+      ("AS_MYSQL_TEXT(7 * 1.1, 0)", "7.700000000000001"),
+      ("AS_MYSQL_TEXT(3, 0)", "3"),
+      ("AS_MYSQL_TEXT('3.0', 0)", "3.0"),
+      ("AS_MYSQL_TEXT(NULL, 0)", None),
       ("SUBSTRING_INDEX('a.b.c', '.', 2)", "a.b"),
       ("SUBSTRING_INDEX('a.b.c', '.', -1)", "c"),
       ("SUBSTRING_INDEX('a.b.c', '.', 0)", ""),

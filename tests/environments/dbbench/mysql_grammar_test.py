@@ -178,7 +178,7 @@ class BesideMariaDBTest(unittest.TestCase):
   def test_spoilt_statements_stop_where_mariadbs_do(self):
     rng = random.Random(0)
     num_same = num_refused = 0
-    for _ in range(1200):
+    for _ in range(500):
       sql = _spoilt(rng, rng.choice(READ))
       verdict, refusal = self.verdict(sql), refusal_of(sql)
       if verdict is None:
@@ -188,7 +188,7 @@ class BesideMariaDBTest(unittest.TestCase):
         num_refused += 1
         place = re.search("near '(.*)' at line", refusal, re.DOTALL)
         num_same += bool(place) and place[1][:75] == verdict
-    self.assertGreater(num_refused, 500)
+    self.assertGreater(num_refused, 200)
     self.assertGreater(num_same / num_refused, 0.8)
 
 
