@@ -42,7 +42,7 @@ def _problem(entry: Mapping[str, Any]) -> Problem:
     entities={str(k): str(v) for k, v in entry["entities"].items()},
     answers=frozenset(str(a["answer_argument"]) for a in entry["answer"]),
     gold_calls=tuple(map(_gold_call, entry.get("actions") or ())),
-    kind=str(entry.get("source", "")),
+    kind=str(entry.get("source") or "other"),
   )
 
 

@@ -90,14 +90,14 @@ class EndpointStore(Store):
     rows = await self._rows(f"{query} LIMIT {PAGE_ROWS}")
     if len(rows) < PAGE_ROWS:
       return frozenset(rows)
-    found: set[str] = set()
-    while len(rows) >= PAGE_ROWS and len(found) < MAX_ROWS:
+    pages: list[str] = []
+    while len(rows) >= PAGE_ROWS and len(pages) < MAX_ROWS:
       rows = await self._rows(
         f"SELECT {variable} WHERE {{ {{ {query} ORDER BY {variable} }} }} "
-        f"LIMIT {PAGE_ROWS} OFFSET {len(found)}"
+        f"LIMIT {PAGE_ROWS} OFFSET {len(pages)}"
       )
-      found.update(rows)
-    return frozenset(found)
+      pages += rows
+    return frozenset(pages)
 
   async def _rows(self, query: str) -> list[str]:
     try:

@@ -14,6 +14,8 @@ from environments.knowledgegraph.endpoint_engine import (
   EndpointEngine,
 )
 from environments.knowledgegraph.evaluation import Evaluation
+from environments.knowledgegraph.expert import MISTAKES
+from environments.knowledgegraph.generator import TASKS_PER_WORLD
 from environments.knowledgegraph.graph import Graph, Literal
 from environments.knowledgegraph.oxigraph_engine import OxigraphEngine
 from environments.knowledgegraph.program import (
@@ -51,6 +53,26 @@ class AgreementTest(unittest.TestCase):
       return await question(await engine.store(graph))
 
     return asyncio.run(ask())
+
+
+class SameSessionsTest(unittest.IsolatedAsyncioTestCase):
+  async def test_replies_and_verdicts_are_alike_in_made_up_worlds(self):
+    mistakes = dict.fromkeys(MISTAKES, 0.4)
+    memory = KnowledgeGraph()
+    oxigraph = KnowledgeGraph(engine="oxigraph")
+    for index in range(0, 6 * TASKS_PER_WORLD, TASKS_PER_WORLD):
+      world = memory._scene(Task("kg", "train", index)).graph
+      async with serving(Endpoint(world)) as url:
+        engine = EndpointEngine(url, query_limit_s=30.0)
+        endpoint = KnowledgeGraph(engine=engine)
+        for task in (Task("kg", "train", index + i) for i in range(4)):
+          steps, *others = [
+            await play(environment, task, seed=1, mistakes=mistakes)
+            for environment in (memory, oxigraph, endpoint)
+          ]
+          with self.subTest(task=task):
+            self.assertEqual(others, [steps, steps])
+        await engine.close()
 
 
 class OxigraphTest(unittest.IsolatedAsyncioTestCase):

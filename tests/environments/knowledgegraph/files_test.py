@@ -61,6 +61,7 @@ class QuestionsTest(FilesTestCase):
     entry = {"question": "?", "entities": {}, "answer": []}
     (problem,) = load_problems(self.write("q.json", json.dumps([entry])))
     self.assertEqual(problem.gold_calls, ())
+    self.assertEqual(problem.kind, "other")
 
   def test_the_real_files(self):
     self.assertEqual(len(load_problems(data.questions("dev"))), 20)
