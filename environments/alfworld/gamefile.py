@@ -24,25 +24,30 @@ _TASK = re.compile(r'"rhs":\s*("Your task is to: (?:[^"\\]|\\.)*")')
 
 
 def find_games(source: str, games: str) -> tuple[pathlib.Path, ...]:
-  """The files of the loaded split, in order; none if nothing is asked for.
+  """The files of the loaded split, in order; none if there are none to load.
 
-  `source` is AgentBench's list of paths below the folder `games`; without a
-  list every game in the folder counts.
+  `source` is AgentBench's list of paths below the folder `games`, which is by
+  default what ALFWORLD_DATA names. Without a list every game in the folder
+  counts that ALFWorld itself would play.
   """
   folder = games or os.environ.get(VARIABLE, "")
-  if not folder:
-    if source:
-      raise ConfigError(
-        f"source={source!r} lists games, and there is no folder to find them "
-        f"in: set `games`, or {VARIABLE}, to where alfworld-download put them"
-      )
-    return ()
+  if source and not folder:
+    raise ConfigError(
+      f"source={source!r} lists games, and there is no folder to find them in: "
+      f"set `games`, or {VARIABLE}, to where alfworld-download put them"
+    )
   root = pathlib.Path(folder)
-  if not root.is_dir():
+  if (games or source) and not root.is_dir():
     where = f"games={games!r}" if games else f"{VARIABLE}={folder}"
     raise ConfigError(f"{where} is not a folder")
-  if not source:
-    return tuple(sorted(root.rglob(GAME_FILE))) if games else ()
+  if source:
+    return _listed(source, root)
+  if not folder:
+    return ()
+  return tuple(filter(_is_playable, sorted(root.rglob(GAME_FILE))))
+
+
+def _listed(source: str, root: pathlib.Path) -> tuple[pathlib.Path, ...]:
   paths = tuple(root / path for path in _read_list(source))
   missing = [path for path in paths if not path.is_file()]
   if missing:
@@ -51,6 +56,13 @@ def find_games(source: str, games: str) -> tuple[pathlib.Path, ...]:
       f"{str(root)!r}, the first is {str(missing[0])!r}"
     )
   return paths
+
+
+def _is_playable(path: pathlib.Path) -> bool:
+  """Neither of a type that ALFWorld leaves out, nor found to be unsolvable."""
+  if any(word in str(path) for word in ("movable", "Sliced")):
+    return False
+  return b'"solvable": false' not in path.read_bytes()
 
 
 @functools.lru_cache(maxsize=256)

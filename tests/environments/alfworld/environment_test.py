@@ -173,7 +173,10 @@ class OptionsTest(unittest.TestCase):
       ALFWorld(source="dev.json")
 
   def test_dev_needs_games(self):
-    with self.assertRaisesRegex(ConfigError, "games"):
+    with (
+      mock.patch.dict(os.environ, {"ALFWORLD_DATA": "no/such/folder"}),
+      self.assertRaisesRegex(ConfigError, "games"),
+    ):
       ALFWorld().indices("dev")
 
 

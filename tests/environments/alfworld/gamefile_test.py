@@ -1,8 +1,10 @@
 """Game files: what is read, what is refused, which dialects are told apart."""
 
+import os
 import pathlib
 import tempfile
 import unittest
+from unittest import mock
 
 from agentrl_jax.errors import ConfigError
 from environments.alfworld.game import AGENTBENCH
@@ -64,6 +66,23 @@ class FindGamesTest(unittest.TestCase):
   def setUp(self):
     self.folder = self.enterContext(tempfile.TemporaryDirectory())
     self.list = pathlib.Path(self.folder) / "list.json"
+
+  def test_a_folder_is_searched_for_what_can_be_solved(self):
+    for name, changes in {
+      "b/x": {},
+      "a": {},
+      "c": {"solvable": False},
+      "put-with-movable-recep": {},
+      "put-EggSliced": {},
+    }.items():
+      write_game(f"{self.folder}/{name}/game.tw-pddl", **changes)
+    found = find_games("", self.folder)
+    self.assertEqual(
+      [str(path.relative_to(self.folder)) for path in found],
+      ["a/game.tw-pddl", "b/x/game.tw-pddl"],
+    )
+    with mock.patch.dict(os.environ, {"ALFWORLD_DATA": self.folder}):
+      self.assertEqual(find_games("", ""), found)
 
   def test_games_that_are_missing_are_counted(self):
     write_game(f"{self.folder}/a/game.tw-pddl")
