@@ -225,11 +225,14 @@ def _worded_pair(
 ) -> Sequence[str]:
   both = f"both {one} and {other}"
   if kind == "count":
-    return f"How many are {both}?", f"What is the number that are {both}?"
+    return (
+      f"How many are {both}?",
+      f"What is the number of those that are {both}?",
+    )
   if extreme:
     return (
       f"Of those that are {both}, which has the {extreme}?",
-      f"Which has the {extreme} of what are {both}?",
+      f"Which has the {extreme} of those that are {both}?",
     )
   return f"Which are {both}?", f"Name those that are {both}."
 
