@@ -38,6 +38,10 @@ GRAPH = Graph(
     ("m.0f", TO, "m.0b"),
     ("m.0g", TO, "m.0a"),
     ("m.0g", SIZE, number(11)),
+    ("m.0h", TO, "m.0b"),
+    ("m.0h", TO, "m.0c"),
+    ("m.0b", "a.b.of", "m.0i"),
+    ("m.0c", "a.b.of", "m.0j"),
   ]
 )
 
@@ -79,6 +83,11 @@ class MeaningTest(unittest.TestCase):
   def test_a_superlative_is_of_the_whole_query(self):
     self.assertAnswers(Join(FROM, LARGEST), "m.0e")
     self.assertAnswers(And(LARGEST, Join(TO, Entity("m.0f"))), "m.0b")
+
+  def test_only_the_best_is_followed_and_intersected(self):
+    self.assertAnswers(And(LARGEST, Join(TO, Entity("m.0h"))), "m.0c")
+    self.assertAnswers(Join("a.b.of", LARGEST), "m.0j")
+    self.assertAnswers(Join("a.b.of", SMALLEST), "m.0i")
 
   def test_several_are_each_of_their_own_operand(self):
     self.assertAnswers(And(LARGEST, SMALLEST))
