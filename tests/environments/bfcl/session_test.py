@@ -117,7 +117,8 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       step = await session.reset()
       for _ in self.problem.questions:
         for _ in range(2):
-          await session.step(answer(a_call("pwd", {})))
+          step = await session.step(answer(a_call("pwd", {})))
+          self.assertIs(step.status, Status.RUNNING)
         step = await session.step(DONE)
     self.assertIs(step.status, Status.COMPLETED)
 
