@@ -50,6 +50,7 @@ class DBBench(Environment):
     kinds: Sequence[str] = DEFAULT_KINDS,
     num_rows: tuple[int, int] = (4, 8),
     num_columns: tuple[int, int] = (3, 5),
+    num_tables: tuple[int, int] = (1, 1),
     num_tasks: int = 1 << 20,
   ):
     if system_prompt not in SYSTEM_PROMPTS:
@@ -74,6 +75,7 @@ class DBBench(Environment):
       kinds=tuple(kinds) if not isinstance(kinds, str) else kinds,
       num_rows=num_rows,
       num_columns=num_columns,
+      num_tables=num_tables,
     )
     self._num_tasks = num_tasks
     self._loaded = load_problems(source) if source else ()

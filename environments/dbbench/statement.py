@@ -40,18 +40,28 @@ class Statement:
 
 @dataclasses.dataclass(frozen=True)
 class Select(Statement):
-  """One column, perhaps aggregated, perhaps of the first row in an order."""
+  """One column, perhaps aggregated, perhaps of the first row in an order.
+
+  With `joins`, of several tables.
+  """
 
   column: str = ""
   aggregate: str = ""  # COUNT, SUM, AVG, MAX, MIN; always over numbers
   order_by: str = ""  # a column of numbers
   descending: bool = False
   cast: bool = True  # whether aggregated and ordering numbers are cast
+  joins: tuple[tuple[str, str], ...] = ()  # other tables, by a shared column
 
   def sql(self) -> str:
     return (
-      f"SELECT {self._result()} FROM {name(self.table)}"
+      f"SELECT {self._result()} FROM {name(self.table)}{self._joins()}"
       f"{self._where()}{self._order()}"
+    )
+
+  def _joins(self) -> str:
+    return "".join(
+      f" JOIN {name(table)} USING ({name(column)})"
+      for table, column in self.joins
     )
 
   def _result(self) -> str:

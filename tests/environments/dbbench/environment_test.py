@@ -111,6 +111,7 @@ class OptionsTest(unittest.TestCase):
       {"kinds": ()},
       {"num_rows": (1, 2)},
       {"num_columns": (5, 3)},
+      {"num_tables": (0, 1)},
       {"source": "no/such/file.jsonl"},
     ):
       with self.subTest(**options), self.assertRaises(ConfigError):

@@ -93,7 +93,7 @@ SELECT FLOOR(note), CEIL(age), ABS(note), POW(age, 2), SIGN(note) FROM `t a`
 SELECT LPAD(age, 5, '0'), RPAD(note, 3, '.'), REPEAT(city, 2) FROM `t a`
 SELECT FORMAT(age, 2), TRUNCATE(age / 3, 1), FORMAT(1234567.891, 1) FROM `t a`
 SELECT STR_TO_DATE('May 3, 2001', '%M %d, %Y'), DATE('2001-05-03 10:00:00')
-SELECT DATE_FORMAT('2001-05-03', '%b %e, %Y'), DATEDIFF('2001-05-03', '2001-1-1')
+SELECT DATE_FORMAT('2001-05-03', '%b %e %Y'), DATEDIFF('2001-05-03', '2001-1-1')
 SELECT name FROM `t a` WHERE name LIKE '%e%' ORDER BY name
 SELECT note FROM `t a` ORDER BY note
 SELECT MAX(note), MIN(note) FROM `t a` WHERE note > ','
@@ -266,7 +266,7 @@ class EnginesAgreeTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(sqlite, mariadb)
 
   async def test_on_generated_statements_spoilt_or_not(self):
-    generator = Generator()
+    generator = Generator(num_tables=(1, 3))
     for index in range(10):
       made = generator.generate("train", index)
       rng = random.Random(index)
@@ -276,7 +276,15 @@ class EnginesAgreeTest(unittest.IsolatedAsyncioTestCase):
       for sql in sorted(spoilt | {made.problem.gold_sql}):
         with self.subTest(sql=sql):
           mariadb, sqlite = await self._both(made.problem.tables, sql)
+          if " JOIN " in sql:  # whose rows come in any order
+            mariadb, sqlite = map(_in_order, (mariadb, sqlite))
           self.assertEqual(sqlite, mariadb)
+
+
+def _in_order(outcome):
+  reply, after = outcome
+  rows = re.findall(r"\(.*?\)", reply)
+  return sorted(rows) if reply.startswith("[(") else reply, after
 
 
 @pytest.mark.mariadb
