@@ -2,6 +2,7 @@
 
 import asyncio
 import glob
+import os
 import pathlib
 import shutil
 import signal
@@ -35,7 +36,9 @@ async def main():
     print(error)
     await engine.close()
     return
-  await machine.run(["sh", "-c", "setsid sleep 98765 >&- 2>&- &"], limit_s=9)
+  await machine.run(
+    ["sh", "-c", f"setsid sleep {sys.argv[2]} >&- 2>&- &"], limit_s=9
+  )
   print("started", flush=True)
   await asyncio.sleep(600)
 
@@ -43,26 +46,26 @@ asyncio.run(main())
 """
 
 
-def groups():
-  """The control groups of sandboxes whose owner is gone or not."""
-  return set(glob.glob("/sys/fs/cgroup/**/agentrl/*-*/", recursive=True))
+def groups(engine):
+  """The control groups of an engine's sandboxes."""
+  owner = engine._zygote._process.pid
+  return set(glob.glob(f"/sys/fs/cgroup/**/agentrl/{owner}-*/", recursive=True))
 
 
-def sleepers():
-  """The processes of this host that sleep as the program above says."""
-  found = []
+def num_sleepers(seconds):
+  """The processes of this host that sleep so long, a number nobody else has."""
+  found = 0
   for path in glob.glob("/proc/[0-9]*/cmdline"):
     try:
-      if pathlib.Path(path).read_bytes() == b"sleep\x0098765\x00":
-        found.append(path)
+      found += pathlib.Path(path).read_bytes() == f"sleep\0{seconds}\0".encode()
     except (FileNotFoundError, ProcessLookupError):
       continue
   return found
 
 
-def wait_until_none_sleeps():
+def wait_for_sleepers(seconds, count):
   """Bounded by the test's own deadline."""
-  while sleepers():
+  while num_sleepers(seconds) != count:
     time.sleep(0.05)
 
 
@@ -111,15 +114,15 @@ class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
   async def test_many_at_once_leave_nothing(self):
     engine = self.make_engine()
     machine = await start_or_skip(engine)
-    before = groups()
+    before = groups(engine)
     others = await asyncio.gather(*(engine.start("default") for _ in range(12)))
-    self.assertGreater(groups(), before)
+    self.assertGreater(groups(engine), before)
     names = {
       (await each.run(["hostname"], limit_s=20.0)).stdout for each in others
     }
     self.assertEqual(len(names), 12)
     await asyncio.gather(*(each.remove() for each in others))
-    self.assertEqual(groups(), before)
+    self.assertEqual(groups(engine), before)
     await machine.remove()
     await engine.close()
 
@@ -132,27 +135,28 @@ class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
     await machine.remove()
 
   async def test_all_ends_with_a_killed_owner(self):
+    seconds = 10_000_000 + os.getpid()
     process = await asyncio.create_subprocess_exec(
-      *(sys.executable, "-c", PROGRAM, self.options["rootfs"]),
+      *(sys.executable, "-c", PROGRAM, self.options["rootfs"], str(seconds)),
       stdout=subprocess.PIPE,
     )
-    async with asyncio.timeout(60):
-      line = await process.stdout.readline()
-      if line.strip() != b"started":
-        process.kill()
-        await process.communicate()
-        self.skipTest(line.decode())
-      self.assertEqual(len(sleepers()), 1)
+    try:
+      async with asyncio.timeout(60):
+        line = await process.stdout.readline()
+        if line.strip() != b"started":
+          self.skipTest(line.decode())
+        await asyncio.to_thread(wait_for_sleepers, seconds, 1)
+    finally:
       process.send_signal(signal.SIGKILL)
       await process.communicate()
-      await asyncio.to_thread(wait_until_none_sleeps)
+    await asyncio.to_thread(wait_for_sleepers, seconds, 0)
 
   async def test_without_the_right_to_it_there_is_no_sandbox(self):
     if shutil.which("setpriv") is None:
       self.skipTest("needs setpriv (Debian: util-linux)")
     process = await asyncio.create_subprocess_exec(
       *("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-all"),
-      *(sys.executable, "-c", PROGRAM, self.options["rootfs"]),
+      *(sys.executable, "-c", PROGRAM, self.options["rootfs"], "1"),
       stdout=subprocess.PIPE,
     )
     said, _ = await process.communicate()
