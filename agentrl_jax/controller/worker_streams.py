@@ -2,11 +2,13 @@
 
 A worker is known by the id in its heartbeats, whichever stream it is on. When a
 stream breaks, its requests wait: a worker that is back within `reconnect_s`
-sends the answers on its next stream. One that is not has been lost, and with it
-what it was asked.
+sends the answers on its next stream, and if it is one of ours is sent again
+what may not have arrived. One that is not back has been lost, and with it what
+it was asked.
 """
 
 import asyncio
+import collections
 import contextlib
 import json
 import logging
@@ -42,6 +44,7 @@ class StreamLink(Link):
     self._writing: asyncio.Future[None] | None = None
     self._outbox: asyncio.Queue[Any] = asyncio.Queue(maxsize=MAX_WAITING)
     self._answers: dict[str, asyncio.Future[Any]] = {}
+    self._sent: dict[str, Any] = {}  # requests that are not answered yet
     self._is_lost = False
     self._giving_up = self._give_up_later()
 
@@ -66,18 +69,22 @@ class StreamLink(Link):
       ) from error
     finally:
       del self._answers[request.id]
+      self._sent.pop(request.id, None)
       if answer.done() and not answer.cancelled():
         answer.exception()  # it was lost before it was sent
 
-  def connected(self, context: Any) -> None:
-    """Takes a stream, in place of an older one if it is another."""
+  def connected(self, context: Any, *, plays_once: bool) -> None:
+    """Takes a stream, in place of an older one if it is another.
+
+    To a worker that `plays_once` what comes twice, requests are sent again.
+    """
     if self._context is context:
       return
     self._hang_up()
     self._giving_up.cancel()
     self._is_lost = False
     self._context = context
-    self._speaker = asyncio.create_task(self._speak(context))
+    self._speaker = asyncio.create_task(self._speak(context, plays_once))
 
   def disconnected(self, context: Any) -> bool:
     """Notes that a stream has ended; whether it was the last."""
@@ -104,13 +111,15 @@ class StreamLink(Link):
     """Has a notice acknowledged."""
     await self._outbox.put(grpc_wire.response(envelope.id, wire.OK, None))
 
-  async def _speak(self, context: Any) -> None:
+  async def _speak(self, context: Any, plays_once: bool) -> None:
     """The only one to write: a stream takes one envelope at a time."""
+    again = collections.deque(self._sent.values() if plays_once else ())
     while True:
-      envelope = await self._outbox.get()
-      is_request = envelope.type == grpc_wire.REQUEST
-      if is_request and envelope.id not in self._answers:
-        continue  # nobody waits for it any more
+      envelope = again.popleft() if again else await self._outbox.get()
+      if envelope.type == grpc_wire.REQUEST:
+        if envelope.id not in self._answers:
+          continue  # nobody waits for it any more
+        self._sent[envelope.id] = envelope
       self._writing = asyncio.ensure_future(context.write(envelope))
       self._writing.add_done_callback(_take_note)
       try:
@@ -212,14 +221,14 @@ class WorkerStreams:
           announcement = grpc_wire.announcement_of(envelope)
           address = announcement["address"]
           link = self.link(address)
-          link.connected(context)
+          link.connected(context, plays_once=envelope.heartbeat.plays_once)
           self._hear(announcement)
         elif kind == "cancel_notice":
           self._freed(envelope.cancel_notice.session_id)
           if link is not None:
             await link.acknowledge(envelope)
         elif kind == "response" and not self._is_answered(envelope, link):
-          _log.info("a response to %s is not waited for", envelope.id)
+          _log.debug("a response to %s is not waited for", envelope.id)
     finally:
       if link is not None and link.disconnected(context):
         self._lost(address)

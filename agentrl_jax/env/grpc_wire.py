@@ -58,6 +58,7 @@ _MESSAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "name": (2, "string"),
     "concurrency": (3, "uint32"),
     "indices": (4, ["TaskIndex"]),
+    "plays_once": (1001, "bool"),  # ours; AgentRL's code skips it
   },
   "CancelNotice": {"session_id": (1, "int64")},
   "WorkerRequest": {
@@ -125,11 +126,15 @@ Envelope: Any = _CLASSES["Envelope"]
 
 
 def heartbeat(worker: str, announcement: Mapping[str, Any]) -> Any:
-  """A worker's name, places and indices; `worker` is its id for life."""
+  """A worker's name, places and indices; `worker` is its id for life.
+
+  It says, too, that a request which comes twice is played once.
+  """
   envelope = _envelope(HEARTBEAT)
   body = envelope.heartbeat
   body.id, body.name = worker, announcement["name"]
   body.concurrency = announcement["concurrency"]
+  body.plays_once = True
   for index in announcement["indices"]:
     if isinstance(index, int):
       body.indices.add(int_value=index)

@@ -8,7 +8,8 @@ worker dials again, says who it is, and sends what may not have arrived:
     a controller knows its requests by their ids, and drops what it has;
   - cancel notices that the controller has not acknowledged.
 
-A request that was lost on its way to us is for the controller's deadline.
+A request that was lost on its way is sent again by a controller of ours. It may
+have come after all: what has the same id is played once.
 """
 
 import asyncio
@@ -32,6 +33,7 @@ PAUSE_S = 1.0  # before the controller is dialled again
 CONNECT_S = 20.0  # for it to take the call
 RESEND_S = 30.0  # a break is noticed sooner than this, if data flows,
 RESEND_BYTES = 4 << 20  #   and no more than this is on its way unread
+MAX_SEEN = 4096  # ids of requests that are remembered
 MAX_WAITING = 4096  # envelopes that wait for the stream; then requests wait
 
 
@@ -45,6 +47,7 @@ class StreamingController(Controller):
     self._notices: dict[str, Any] = {}  # sent and not yet acknowledged
     self._sent: collections.deque[tuple[float, Any]] = collections.deque()
     self._num_sent_bytes = 0
+    self._seen: collections.OrderedDict[str, None] = collections.OrderedDict()
     self._requests: set[asyncio.Task[None]] = set()
 
   async def keep_alive(
@@ -167,10 +170,19 @@ class StreamingController(Controller):
     async for envelope in stream:
       if envelope.type == grpc_wire.RESPONSE:
         self._notices.pop(envelope.id, None)
-      elif envelope.WhichOneof("body") == "request":
+      elif envelope.WhichOneof("body") == "request" and self._is_new(envelope):
         request = asyncio.create_task(self._play(envelope, answer))
         self._requests.add(request)
         request.add_done_callback(functools.partial(self._finish, envelope.id))
+
+  def _is_new(self, envelope: Any) -> bool:
+    """Whether a request has not come before, on this stream or another."""
+    if envelope.id in self._seen:
+      return False
+    self._seen[envelope.id] = None
+    if len(self._seen) > MAX_SEEN:
+      self._seen.popitem(last=False)
+    return True
 
   def _finish(self, id: str, request: asyncio.Task[None]) -> None:
     """A bug that ends a request is logged here, and told as HTTP would."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import unittest
+import uuid
 from unittest import mock
 
 from agentrl_jax.env import grpc_worker
@@ -115,6 +116,18 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
     self.assertIn("see the worker's log", response.message)
     self.assertIn("RuntimeError: oh", log.output[0])
     self.assertEqual((await self.start())[0], 200)
+
+  async def test_a_request_that_comes_twice_is_played_once(self):
+    await self.serve()
+    await self.start()
+    with mock.patch.object(uuid, "uuid4", return_value="the same"):
+      first = await self.interact("hm")
+      again = await self.controller.send(
+        "POST", "interact", {"messages": says("end"), "session_id": 7}
+      )
+    self.assertEqual(first[0], 200)
+    self.assertEqual(await self.ask("GET", "get_sessions"), (200, {"7": 0}))
+    self.assertFalse(again.done())
 
   async def test_hundred_sessions_on_one_stream(self):
     await self.serve(concurrency=100)
