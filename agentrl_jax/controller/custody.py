@@ -106,21 +106,25 @@ class Custody:
   async def _free(self, session: SessionEntry) -> None:
     """Has the worker free a session, in the way it knows."""
     session.is_cancelling_told = True
-    request = {"session_id": session.id}
-    for endpoint in ("cancel_with_notice", "cancel"):
-      try:
-        await session.worker.link.ask(
-          "POST", endpoint, request, deadline_s=self._ask_s
-        )
-      except WorkerRefusal:
-        continue  # it knows no notices, or no such session
-      except EnvironmentFault as fault:
-        _log.warning("session %d may not be free: %s", session.id, fault)
-        session.is_cancelling_told = False
-        return  # what became of it, the next comparison tells
-      if endpoint == "cancel_with_notice":
-        return  # the notice ends it
+    try:
+      await self._tell_to_free(session, "cancel_with_notice")
+      return  # the notice ends it
+    except EnvironmentFault as fault:
+      _log.info("session %d is cancelled without notice: %s", session.id, fault)
+    try:
+      await self._tell_to_free(session, "cancel")
+    except WorkerRefusal:
+      pass  # there is no such session
+    except EnvironmentFault as fault:
+      _log.warning("session %d may not be free: %s", session.id, fault)
+      session.is_cancelling_told = False
+      return  # what became of it, the next comparison tells
     self.end(session)
+
+  async def _tell_to_free(self, session: SessionEntry, endpoint: str) -> None:
+    await session.worker.link.ask(
+      "POST", endpoint, {"session_id": session.id}, deadline_s=self._ask_s
+    )
 
   def _reconcile(
     self, worker: Worker, id: int, index: Index, began: float

@@ -290,17 +290,17 @@ class ControllerApiTest(ServiceTestCase):
         await self.until_free(moody)
 
   async def test_a_worker_that_knows_no_notices_is_asked_to_cancel(self):
-    self.enterContext(
-      mock.patch.object(
-        worker_api.WorkerApi,
-        "_cancel_with_notice",
-        side_effect=ValueError("no notices here"),
-      )
-    )
-    moody, _ = await self.worker(concurrency=1)
-    session = await self.start()
-    await self.post("cancel", session=session)
-    await self.until_free(moody)
+    for n, refusal in enumerate((ValueError("no"), EnvironmentFault("no"))):
+      with (
+        self.subTest(refusal=refusal),
+        mock.patch.object(
+          worker_api.WorkerApi, "_cancel_with_notice", side_effect=refusal
+        ),
+      ):
+        moody, _ = await self.worker(concurrency=1, name=f"moody-{n}")
+        session = await self.start(name=f"moody-{n}")
+        await self.post("cancel", session=session)
+        await self.until_free(moody)
 
   async def test_what_could_not_be_cancelled_is_cancelled_later(self):
     moody, _ = await self.worker()
