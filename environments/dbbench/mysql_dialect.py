@@ -76,6 +76,7 @@ class _Dialect(SQLite):
 
 
 _MYSQL = MySQL()
+_SQLITE = _Dialect()
 
 
 @functools.lru_cache(maxsize=CACHE_SIZE)
@@ -95,7 +96,8 @@ def translate(sql: str) -> Statement:
   types = _result_types(tree)
   _rewrite_all(tree)
   return Statement(
-    tree.sql(_Dialect, unsupported_level=ErrorLevel.IGNORE), types
+    _SQLITE.generate(tree, copy=False, unsupported_level=ErrorLevel.IGNORE),
+    types,
   )
 
 

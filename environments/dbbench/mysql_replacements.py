@@ -13,9 +13,9 @@ from environments.dbbench.mysql_types import TEXT, type_of, written_format
 
 def replace_function(node: exp.Expr) -> None:
   """Replaces the call of a function, if it is one of those."""
-  for kinds, replace in _REPLACEMENTS.items():
-    if isinstance(node, kinds):
-      return replace(node)
+  replace = _REPLACEMENTS.get(type(node))
+  if replace is not None:
+    replace(node)
 
 
 def plus_zero(operand: exp.Expr) -> exp.Add:
@@ -79,16 +79,17 @@ def _of_number(node: exp.Expr) -> None:
     node.this.replace(exp.Paren(this=plus_zero(node.this)))
 
 
-_Kinds = tuple[type[exp.Expr], ...]
-_REPLACEMENTS: Mapping[_Kinds, Callable[[exp.Expr], None]] = {
-  (exp.Length,): _length,
-  (exp.StrPosition,): _locate,
-  (exp.NumberToStr,): _format,
-  (exp.Trunc,): _truncate,
-  (exp.StrToDate,): _str_to_date,
-  (exp.TimeToStr,): _date_format,
-  (exp.TsOrDsToDate,): _date,
-  (exp.Cast,): _cast,
-  (exp.DateDiff,): _date_difference,
-  (exp.Floor, exp.Ceil, exp.Sqrt, exp.Pow, exp.Sign, exp.Abs): _of_number,
+_REPLACEMENTS: Mapping[type[exp.Expr], Callable[[exp.Expr], None]] = {
+  exp.Length: _length,
+  exp.StrPosition: _locate,
+  exp.NumberToStr: _format,
+  exp.Trunc: _truncate,
+  exp.StrToDate: _str_to_date,
+  exp.TimeToStr: _date_format,
+  exp.TsOrDsToDate: _date,
+  exp.Cast: _cast,
+  exp.DateDiff: _date_difference,
+  **dict.fromkeys(
+    (exp.Floor, exp.Ceil, exp.Sqrt, exp.Pow, exp.Sign, exp.Abs), _of_number
+  ),
 }
