@@ -36,13 +36,13 @@ CHAIN = Join("a.b.from", Join("a.b.to", Entity("m.0a")))
 
 class AgreementTest(unittest.TestCase):
   @settings(max_examples=300, deadline=None, derandomize=True)
-  @given(graph=random_.facts(), program=random_.programs())
+  @given(graph=random_.graphs(), program=random_.programs())
   def test_on_answers(self, graph, program):
     found = self.ask_oxigraph(graph, lambda store: store.answers(program))
     self.assertEqual(Evaluation(graph).answers(program), found)
 
   @settings(max_examples=200, deadline=None, derandomize=True)
-  @given(graph=random_.facts(), program=random_.sets() | random_.entities())
+  @given(graph=random_.graphs(), program=random_.sets() | random_.entities())
   def test_on_relations(self, graph, program):
     found = self.ask_oxigraph(graph, lambda store: store.predicates(program))
     self.assertEqual(Evaluation(graph).predicates(program), found)

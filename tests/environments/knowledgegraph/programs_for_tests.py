@@ -1,5 +1,7 @@
 """Random small graphs and random programs on them, by hypothesis."""
 
+import random
+
 from hypothesis import strategies as st
 
 from environments.knowledgegraph.graph import Graph, Literal
@@ -11,26 +13,30 @@ from environments.knowledgegraph.program import (
   Join,
 )
 
-THINGS = tuple(f"m.0{letter}" for letter in "abcdef")
-RELATIONS = ("a.b.to", "a.b.from", "c.d.of")
+THINGS = tuple(f"m.0{letter}" for letter in "abcde")
+RELATIONS = ("a.b.to", "a.b.from")
 ATTRIBUTES = ("a.b.size", "a.b.born")
 NUMBERS = tuple(Literal(str(n), "integer") for n in (2, 3, 10))
 DATES = tuple(Literal(f"19{n}-01-02", "date") for n in (10, 20))
 TEXTS = (Literal("yes", language="en"), Literal("ja", language="de"))
 
 
-def facts():
-  """A list of facts about few things, so that paths meet."""
-  return st.lists(
-    st.one_of(
-      st.tuples(*map(st.sampled_from, (THINGS, RELATIONS, THINGS))),
-      st.tuples(*map(st.sampled_from, (THINGS, ATTRIBUTES[:1], NUMBERS))),
-      st.tuples(*map(st.sampled_from, (THINGS, ATTRIBUTES[1:], DATES))),
-      st.tuples(*map(st.sampled_from, (THINGS, RELATIONS[:1], TEXTS))),
-    ),
-    min_size=4,
-    max_size=40,
-  ).map(Graph)
+def graphs():
+  """Graphs of few things and many facts, so that most programs find some."""
+  return st.integers(0, 2**32).map(_draw_graph)
+
+
+def _draw_graph(seed):
+  rng = random.Random(seed)
+  graph = Graph()
+  for _ in range(rng.randint(8, 30)):
+    thing = rng.choice([*THINGS, *THINGS, *TEXTS])
+    graph.add((rng.choice(THINGS), rng.choice(RELATIONS), thing))
+  for _ in range(rng.randint(2, 10)):
+    subject = rng.choice(THINGS)
+    graph.add((subject, ATTRIBUTES[0], rng.choice(NUMBERS)))
+    graph.add((subject, ATTRIBUTES[1], rng.choice(DATES)))
+  return graph
 
 
 def entities():
