@@ -132,9 +132,9 @@ class _Process:
     with contextlib.suppress(ProcessLookupError):
       self._process.kill()
     self._errors.close()
-    await asyncio.shield(self._process.wait())
     assert self._process.stdin is not None
     self._process.stdin.close()
+    await asyncio.shield(self._process.wait())
 
   def _last_words(self) -> str:
     self._errors.seek(0)

@@ -25,7 +25,7 @@ from tests.environments.alfworld import data
 from tests.environments.alfworld.walks import choose, draw_game
 
 TRACES = pathlib.Path(__file__).with_name("traces.jsonl.gz")
-NUM_GAMES = 100
+NUM_GAMES = 40
 NUM_STEPS = 60
 
 

@@ -38,7 +38,11 @@ class Outcome:
 
 def read(path) -> list[Recorded]:
   with gzip.open(path, "rt", encoding="utf-8") as lines:
-    return [_recorded(json.loads(line)) for line in lines]
+    entries = [json.loads(line) for line in lines]
+  # An attempt that broke has no result.
+  return [
+    _recorded(e) for e in entries if e["output"] and e["output"]["result"]
+  ]
 
 
 def _recorded(entry) -> Recorded:
