@@ -42,6 +42,9 @@ TOOLS = (EXECUTE_SQL, COMMIT_FINAL_ANSWER)
 
 NO_CALL = "Internal error: No tool calls found despite finish reason."
 BAD_CALL = "Error: Failed to parse tool call. Tool call format is incorrect."
+# Where a statement's arguments are an object without any, or no object.
+NO_ARGUMENT = "Error executing query: list index out of range"
+NO_VALUES = "Error executing query: '{}' object has no attribute 'values'"
 UNKNOWN_CALL = "Invalid function call. Please call a tool instead."
 
 # One line each, as the policy reads them.

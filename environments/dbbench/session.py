@@ -18,7 +18,9 @@ from environments.dbbench.prompts import (
   BAD_CALL,
   COMMIT_FINAL_ANSWER,
   EXECUTE_SQL,
+  NO_ARGUMENT,
   NO_CALL,
+  NO_VALUES,
   TOOLS,
   UNKNOWN_CALL,
   opening,
@@ -66,7 +68,8 @@ class DBSession(Session):
       replies.append(Message("user", NO_CALL))
     for call in answer.tool_calls:
       argument = _argument_of(call)
-      if call.name == COMMIT_FINAL_ANSWER.name and argument is not None:
+      is_readable = not isinstance(argument, Unreadable)
+      if call.name == COMMIT_FINAL_ANSWER.name and is_readable:
         return await self._judged(argument, tuple(replies))
       reply = await self._reply_to(call.name, argument)
       replies.append(Message("tool", reply, tool_call_id=call.id))
@@ -75,10 +78,12 @@ class DBSession(Session):
     return self._end(tuple(replies), 0.0, Status.TASK_LIMIT_REACHED)
 
   async def _reply_to(self, name: str, argument: object) -> str:
-    if argument is None:
+    if argument == Unreadable():
       return BAD_CALL
-    if name != EXECUTE_SQL.name:
+    if name not in (tool.name for tool in TOOLS):
       return UNKNOWN_CALL
+    if isinstance(argument, Unreadable) and name == EXECUTE_SQL.name:
+      return argument.while_executing
     if not isinstance(argument, str):
       return BAD_CALL
     self._num_statements += 1
@@ -107,8 +112,15 @@ class DBSession(Session):
     return Step(replies, reward=reward, status=status, metrics=metrics)
 
 
+@dataclasses.dataclass(frozen=True)
+class Unreadable:
+  """Arguments without a first one, and what AgentBench says where it asks."""
+
+  while_executing: str = ""
+
+
 def _argument_of(call: ToolCall) -> object:
-  """The first argument, whatever its name, as in AgentBench; None if none.
+  """The first argument, whatever its name, as in AgentBench.
 
   Text that cannot be encoded (half a surrogate pair) counts as malformed.
   """
@@ -116,8 +128,11 @@ def _argument_of(call: ToolCall) -> object:
     arguments = json.loads(call.arguments)
     json.dumps(arguments, ensure_ascii=False).encode()
   except (ValueError, RecursionError):
-    return None
-  if not isinstance(arguments, dict) or not arguments:
-    return None
+    return Unreadable()
+  if not isinstance(arguments, dict):
+    kind = type(arguments).__name__
+    return Unreadable(NO_VALUES.format(kind))
+  if not arguments:
+    return Unreadable(NO_ARGUMENT)
   first: object = next(iter(arguments.values()))
   return first

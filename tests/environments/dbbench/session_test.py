@@ -7,7 +7,13 @@ from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
 from environments.dbbench.grading import tables_hash
 from environments.dbbench.problem import Problem, Table
-from environments.dbbench.prompts import BAD_CALL, NO_CALL, UNKNOWN_CALL
+from environments.dbbench.prompts import (
+  BAD_CALL,
+  NO_ARGUMENT,
+  NO_CALL,
+  NO_VALUES,
+  UNKNOWN_CALL,
+)
 from environments.dbbench.session import DBSession, Rules
 from environments.dbbench.sqlite_engine import SQLiteEngine
 
@@ -110,13 +116,16 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
     session = await self.begin(max_rounds=100)
     for call, reply in (
       (("execute_sql", '{"query": "SELECT 1"'), BAD_CALL),
-      (("execute_sql", "[]"), BAD_CALL),
-      (("execute_sql", "{}"), BAD_CALL),
+      (("execute_sql", "[]"), NO_VALUES.format("list")),
+      (("execute_sql", "null"), NO_VALUES.format("NoneType")),
+      (("execute_sql", "{}"), NO_ARGUMENT),
       (("execute_sql", '{"query": "\\ud800"}'), BAD_CALL),
       (run(["SELECT 1"]), BAD_CALL),
       (("commit_final_answer", "{}"), BAD_CALL),
       (("commit_final_answer", "no json"), BAD_CALL),
       (("finish", '{"answers": ["2"]}'), UNKNOWN_CALL),
+      (("finish", "{}"), UNKNOWN_CALL),
+      (("finish", "{"), BAD_CALL),
     ):
       with self.subTest(call=call):
         step = await session.step(say(call))
