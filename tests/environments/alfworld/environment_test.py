@@ -128,6 +128,16 @@ class LoadedGamesTest(unittest.IsolatedAsyncioTestCase):
     self.assertIn("put some mug on desk.", texts[0])
     self.assertIn("put a mug in desk.", texts[1])
 
+  async def test_an_index_outside_is_refused(self):
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    write_game(f"{folder}/a/game.tw-pddl")
+    environment = ALFWorld(games=folder)
+    with self.assertRaisesRegex(ConfigError, "1 games"):
+      async with environment.open(Task("alfworld", "dev", 1), seed=0):
+        pass
+
+
+class AlfworldsGamesTest(unittest.IsolatedAsyncioTestCase):
   @pytest.mark.full
   async def test_expert_solves_agentbenchs_dev_games(self):
     environment = ALFWorld(source=str(game_list("dev")), games=str(games()))
@@ -136,14 +146,6 @@ class LoadedGamesTest(unittest.IsolatedAsyncioTestCase):
       step, _ = await play(environment, Task("alfworld", "dev", index))
       won += step.reward
     self.assertEqual(won, 20.0)
-
-  async def test_an_index_outside_is_refused(self):
-    folder = self.enterContext(tempfile.TemporaryDirectory())
-    write_game(f"{folder}/a/game.tw-pddl")
-    environment = ALFWorld(games=folder)
-    with self.assertRaisesRegex(ConfigError, "1 games"):
-      async with environment.open(Task("alfworld", "dev", 1), seed=0):
-        pass
 
 
 class OptionsTest(unittest.TestCase):
