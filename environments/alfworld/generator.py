@@ -31,6 +31,7 @@ class Generated:
 
   game: Game
   wanted: Wanted
+  room: Room
   room_kind: str
 
 
@@ -67,7 +68,7 @@ class Generator:
         continue
       task = rng.choice(WORDS[kind]).format(o=wanted.thing, r=wanted.target)
       game = room.game(goal=goal_of(wanted), task=task)
-      return Generated(game, wanted, room_kind)
+      return Generated(game, wanted, room, room_kind)
 
   def _draw_room(self, rng: random.Random, kind: str) -> Room:
     return draw_room(

@@ -1,7 +1,7 @@
 """The household itself, in plain Python: what can be done, and what it changes.
 
-It plays as TextWorld plays ALFWorld's domain, byte for byte; a test compares
-the two. Facts are relations between positions in the game.
+It plays as TextWorld plays ALFWorld's domain, byte for byte: tests compare the
+two. Facts are relations between positions in the game.
 """
 
 import bisect
@@ -47,8 +47,8 @@ class Household:
     for o, r in sorted(game.inside):
       self._contents[r].append(o)
     self._at = set(game.at)
-    # Pairs (thing, receptacle) known to be apart: only these count as lying
-    # next to a receptacle, because the real engine looks for the negated fact.
+    # (thing, receptacle): only what is known to be apart lies next to it, as
+    # the real engine looks for the negated fact.
     self._apart: set[tuple[int, int]] = set()
     self._states = [set(thing.states) for thing in game.things]
     self._here: dict[int, list[int]] = {}
@@ -121,9 +121,8 @@ class Household:
     return state in self._states[thing]
 
   def is_reachable(self, receptacle: int) -> bool:
-    return not self._game.receptacles[receptacle].is_openable or (
-      receptacle in self._open
-    )
+    is_openable = self._game.receptacles[receptacle].is_openable
+    return not is_openable or receptacle in self._open
 
   # What can be done.
 
@@ -280,7 +279,8 @@ class Household:
     return examine_thing(
       things[o],
       self._states[o],
-      [things[inner].name for inner in things[o].contents],
+      # Two variables of the real engine are never one thing.
+      [things[inner].name for inner in things[o].contents if inner != o],
     )
 
   def _look(self, around: Iterable[int]) -> str:

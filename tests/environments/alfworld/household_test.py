@@ -176,6 +176,20 @@ class StatesTest(unittest.TestCase):
       "This is a normal mug 1. In it, you see nothing.",
     )
 
+  def test_what_is_inside_is_told_but_for_the_thing_itself(self):
+    game = kitchen()
+    *others, mug = game.things
+    mug = dataclasses.replace(mug, contents=(0, 1, 4))
+    household = play(
+      dataclasses.replace(game, things=(*others, mug)),
+      "go to countertop 1",
+      "take mug 1 from countertop 1",
+    )
+    self.assertEqual(
+      household.act("examine mug 1"),
+      "This is a normal mug 1. In it, you see a apple 1, and a bread 1.",
+    )
+
 
 class WinningTest(unittest.TestCase):
   def test_the_goal_is_reached_when_it_is(self):
