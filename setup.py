@@ -54,6 +54,7 @@ EXTRAS = {
     "grpcio",
     "gymnasium",
     "hypothesis",
+    "mpmath",  # the one package that bfcl-eval's tasks need
     "mypy",
     "protobuf",
     "pyoxigraph",
