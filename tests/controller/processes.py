@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).parents[2]
-START_S = 60.0
+START_S = 120.0
 
 
 class Process:
