@@ -103,8 +103,8 @@ class OxigraphTest(unittest.IsolatedAsyncioTestCase):
   async def test_a_graph_is_loaded_once_and_let_go(self):
     engine = OxigraphEngine(query_limit_s=1.0)
     graph = Graph([("m.0a", "a.b.to", "m.0b")])
-    await asyncio.gather(*(engine.store(graph) for _ in range(8)))
-    self.assertEqual(len(engine._stores), 1)
+    stores = await asyncio.gather(*(engine.store(graph) for _ in range(8)))
+    self.assertEqual(len({id(store._store) for store in stores}), 1)
     del graph
     gc.collect()
     self.assertEqual(len(engine._stores), 0)
