@@ -27,7 +27,12 @@ from environments.os_interaction.generator import (
   Generator,
 )
 from environments.os_interaction.judging import require_scripts, set_up
-from environments.os_interaction.machine import Engine, Limits, Machine
+from environments.os_interaction.machine import (
+  Engine,
+  Limits,
+  Machine,
+  MachineLost,
+)
 from environments.os_interaction.problem import Problem
 from environments.os_interaction.prompts import SYSTEM_PROMPTS
 from environments.os_interaction.session import OSSession, Rules
@@ -174,7 +179,13 @@ class OSInteraction(Environment):
     )
 
   async def _set_up(self, problem: Problem, ready: _Ready) -> None:
-    await set_up(problem, ready.machine)
+    try:
+      await set_up(problem, ready.machine)
+    except MachineLost as error:
+      raise EnvironmentFault(
+        f"the init scripts of {problem.description[:80]!r} lost the machine: "
+        f"{error}"
+      ) from error
     await ready.machine.seal()
     if problem.start is not None and problem.start.code is not None:
       reply = await ready.shell.execute(problem.start.code)
