@@ -8,7 +8,7 @@ from agentrl_jax.data.split import SPLITS, split_of
 from environments.alfworld.catalogue import FITS, FOUND, ROOM_KINDS, TRAITS_OF
 from environments.alfworld.generator import Generator
 from environments.alfworld.household import Household
-from environments.alfworld.tasks import TASK_TYPES, TWO, read_goal
+from environments.alfworld.tasks import TASK_TYPES, TOOL_FOR, TWO, read_goal
 
 
 class GeneratorTest(unittest.TestCase):
@@ -63,6 +63,12 @@ class GeneratorTest(unittest.TestCase):
     self.assertEqual(rooms.keys(), ROOM_KINDS.keys())
     for m in made:
       self.assertEqual(read_goal(m.game.goal), m.wanted)
+
+  def test_nothing_is_to_stay_where_it_was_changed(self):
+    for index in range(200):
+      wanted = Generator().generate("train", index).wanted
+      if wanted.state:
+        self.assertNotEqual(wanted.target, TOOL_FOR[wanted.state])
 
   def test_receptacles_are_listed_as_alfworld_numbers_them(self):
     game = Generator().generate("train", 3).game
