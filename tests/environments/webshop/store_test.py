@@ -8,6 +8,8 @@ import tempfile
 import unittest
 from unittest import mock
 
+import pytest
+
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.contract import SessionContract
@@ -102,6 +104,7 @@ class StoreTest(unittest.TestCase):
     with self.assertRaisesRegex(ConfigError, "cache='.*products.jsonl'"):
       on_disk(self, path, cache=str(path))
 
+  @pytest.mark.full
   def test_memory_does_not_grow_with_the_file(self):
     folder = make_folder(self)
     path = folder / "products.jsonl"
