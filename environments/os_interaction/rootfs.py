@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import docker
 import docker.errors
@@ -96,8 +97,9 @@ def _unpack(container: Container, folder: pathlib.Path) -> None:
     stdin=subprocess.PIPE,
   )
   assert tar.stdin is not None
+  pieces: Any = container.export()  # of bytes, whatever its types say
   with tar.stdin:
-    for piece in container.export():
+    for piece in pieces:
       tar.stdin.write(piece)
   if tar.wait() != 0:
     raise ConfigError(f"tar failed with code {tar.returncode}; see above")

@@ -15,6 +15,7 @@ import pytest
 
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.os_interaction.machine import Limits
+from environments.os_interaction.rootfs import _fill
 from environments.os_interaction.sandbox_engine import SandboxEngine
 from tests.environments.os_interaction.machines import (
   InSandbox,
@@ -104,6 +105,23 @@ class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
       done = await machine.run(["true", "x" * 200_000], limit_s=20.0)
     self.assertEqual(done.code, 126)
 
+  async def test_root_holds_the_rights_it_needs_and_no_others(self):
+    async with self.machine() as machine:
+      done = await machine.run(
+        ["grep", "-hE", "^(Cap|NoNew)", "/proc/1/status", "/proc/self/status"],
+        limit_s=20.0,
+      )
+    held = f"{sum(1 << bit for bit in (0, 1, 3, 4, 5, 6, 7)):016x}"
+    for line in done.stdout.decode().splitlines():
+      name, value = line.split()
+      with self.subTest(name=name):
+        expected = {
+          "NoNewPrivs:": "1",
+          "CapInh:": "0" * 16,
+          "CapAmb:": "0" * 16,
+        }
+        self.assertEqual(value, expected.get(name, held))
+
   async def test_each_begins_with_the_same_files(self):
     async with self.machine() as machine:
       await machine.run(["rm", "-rf", "/etc", "/root"], limit_s=20.0)
@@ -171,6 +189,12 @@ class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
 
 
 class FilesTest(unittest.TestCase):
+  def test_a_folder_that_is_there_is_not_written_over(self):
+    if os.geteuid() != 0:
+      self.skipTest("needs root")
+    with self.assertRaisesRegex(ConfigError, "exists already"):
+      _fill(pathlib.Path("/tmp"), self.fail)
+
   def test_a_folder_without_a_linux_is_refused(self):
     for rootfs in ("/no/such/folder", "/tmp"):
       with (
