@@ -1,6 +1,7 @@
 """Every benchmark in turn, each in a process of its own.
 
-  python -m bench.run [losses parity rollout_engine admission environments]
+  python -m bench.run                      # all of them
+  python -m bench.run losses environments  # some
 
 Each says which work it did. Quote the ratios: the
 peers ran in the same minutes, and absolute times are those of this machine.
@@ -15,6 +16,7 @@ BENCHMARKS = (
   "rollout_engine",
   "admission",
   "environments",
+  "searches",
 )
 DEADLINE_S = 1800
 

@@ -72,6 +72,7 @@ def _dbbench() -> ml_collections.ConfigDict:
       upstream_quirks=False,  # grade with AgentBench's known mistakes
       num_rows=(4, 8),  # of a generated table: least, most
       num_columns=(3, 5),
+      num_tables=(1, 1),  # that a question joins: least, most
     ),
     mistakes=create(
       no_cast=0.0,

@@ -11,7 +11,7 @@ from tests.env.engine_for_tests import build_or_skip, connect_or_skip
 
 
 @pytest.mark.docker
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(1800)  # the planner is compiled
 class ImageTest(unittest.IsolatedAsyncioTestCase):
   @classmethod
