@@ -84,6 +84,7 @@ class ALFWorld(Environment):
     self._generate = functools.lru_cache(GENERATED_CACHE)(
       self._generator.generate
     )
+    self.needs_one_loop = engine != "python"
     self._engine = (
       engine
       if isinstance(engine, Engine)

@@ -108,6 +108,7 @@ class KnowledgeGraph(Environment):
       )
     )
     self._synthesised = functools.lru_cache(SYNTHESISED_CACHE)(self._synthesise)
+    self.needs_one_loop = engine != "memory"
     self._engine = (
       engine
       if isinstance(engine, Engine)
