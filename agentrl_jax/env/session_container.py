@@ -73,7 +73,7 @@ class SessionContainerSpec:
   cpus: float = 2.0
   pids: int = 256
   disk_mb: int = 1024
-  open_files: int = 4096
+  open_files: int = 1 << 20  # Docker's
   capabilities: Sequence[str] = ()  # kept of those that Docker gives
   network: bool = False
   workdir: str = "/root"

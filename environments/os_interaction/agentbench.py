@@ -56,9 +56,13 @@ def _script_folders(
     if not folder.is_dir():
       raise ConfigError(f"scripts={scripts!r} is not a folder")
     return (folder,)
+  # data/dev.json has its scripts in scripts/dev, data/1/a.json in scripts/1.
   here = path.resolve().parent
-  kept = here.parent / "scripts"
-  return (here, kept / path.stem, kept / here.name)
+  return (
+    here,
+    here.parent / "scripts" / path.stem,
+    here.parent.parent / "scripts" / here.name,
+  )
 
 
 def _problem(

@@ -209,6 +209,9 @@ def give_up_rights(keep: list[str], *, disk_mb: int, open_files: int) -> None:
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
   size = disk_mb << 20
   resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+  _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+  if most != resource.RLIM_INFINITY:
+    open_files = min(open_files, most)
   resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
 
 
@@ -230,7 +233,7 @@ def start(
       fcntl.ioctl(stdio[0], 0x540E, 0)  # TIOCSCTTY
     for target, file in enumerate(files):
       os.dup2(file, target)
-    os.closerange(3, 1 << 16)
+    os.closerange(3, 1 << 20)
     for changed in _SIGNALS:
       signal.signal(changed, signal.SIG_DFL)
     with open("/proc/self/oom_score_adj", "w") as adjustment:

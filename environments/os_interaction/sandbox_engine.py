@@ -42,7 +42,7 @@ from environments.os_interaction.sandbox_host import (
 )
 
 ROOTFS = "~/.cache/agentrl_jax/os_interaction/rootfs"
-OPEN_FILES = 4096
+OPEN_FILES = 1 << 20  # as Docker's, or what this process may have
 MAX_ARGUMENT_BYTES = 131_071  # Linux's, for one argument
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TOO_LONG = Finished(126, b"", b"Argument list too long")

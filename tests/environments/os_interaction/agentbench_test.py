@@ -19,7 +19,7 @@ class LoadTest(unittest.TestCase):
 
   def load(self, *entries, name="tasks.json", scripts=""):
     path = self.folder / "data" / name
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     if name.endswith(".jsonl"):
       path.write_text("\n".join(map(json.dumps, entries)))
     else:
@@ -67,13 +67,26 @@ class LoadTest(unittest.TestCase):
     self.assertEqual(self.one(evaluation={"check": "true"}).check, (BASH,))
 
   def test_files_are_found_as_agentbench_keeps_them(self):
-    for scripts in ("scripts/tasks", "scripts/data", "data"):
-      with self.subTest(scripts=scripts):
-        file = self.folder / scripts / "init" / f"{len(scripts)}.sh"
+    for number, (task, scripts) in enumerate(
+      (
+        ("data/dev.json", "scripts/dev"),
+        ("data/1/stock.json", "scripts/1"),
+        ("data/mine.json", "data"),
+      )
+    ):
+      with self.subTest(task=task):
+        name = f"init/{number}.sh"
+        file = self.folder / scripts / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("echo there")
-        name = f"init/{len(scripts)}.sh"
-        problem = self.one(create={"init": {"file": name}})
+        (problem,) = self.load(
+          {
+            "description": "d",
+            "create": {"init": {"file": name}},
+            "evaluation": {"match": "1"},
+          },
+          name=task.removeprefix("data/"),
+        )
         self.assertEqual(problem.init, (Script("bash", "echo there", name),))
 
   def test_files_are_found_where_they_are_said_to_be(self):
