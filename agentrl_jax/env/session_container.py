@@ -73,7 +73,6 @@ class SessionContainerSpec:
   cpus: float = 2.0
   pids: int = 256
   disk_mb: int = 1024
-  open_files: int = 1 << 20  # Docker's
   capabilities: Sequence[str] = ()  # kept of those that Docker gives
   network: bool = False
   workdir: str = "/root"
@@ -81,7 +80,7 @@ class SessionContainerSpec:
   quota: bool = False  # let the storage keep to disk_mb; see `keeps_quotas`
 
   def __post_init__(self) -> None:
-    for name in ("memory_mb", "cpus", "pids", "disk_mb", "open_files"):
+    for name in ("memory_mb", "cpus", "pids", "disk_mb"):
       if getattr(self, name) <= 0:
         raise ConfigError(f"{name}={getattr(self, name)} must be more than 0")
 
@@ -274,7 +273,6 @@ def _settings(spec: SessionContainerSpec) -> dict[str, Any]:
     "log_config": {"Type": "none", "Config": {}},
     "ulimits": [
       Ulimit(name="core", soft=0, hard=0),
-      Ulimit(name="nofile", soft=spec.open_files, hard=spec.open_files),
       Ulimit(name="fsize", soft=spec.disk_mb * _MIB, hard=spec.disk_mb * _MIB),
     ],
   }

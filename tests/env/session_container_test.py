@@ -192,7 +192,7 @@ class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
 
 class SpecTest(unittest.TestCase):
   def test_limits_are_positive(self):
-    for name in ("memory_mb", "cpus", "pids", "disk_mb", "open_files"):
+    for name in ("memory_mb", "cpus", "pids", "disk_mb"):
       with self.subTest(name=name), self.assertRaises(ConfigError):
         SessionContainerSpec(image="x", **{name: 0})
 
