@@ -249,10 +249,12 @@ class ControllerApiTest(ServiceTestCase):
   async def test_more_sessions_than_places_take_turns(self):
     moody, _ = await self.worker(concurrency=2)
     most = 0
+    pair = asyncio.Barrier(2)  # so that both places are taken at once
 
     async def play():
       nonlocal most
       session = await self.start(wait_s=30)
+      await pair.wait()
       most = max(most, moody.num_open)
       return await self.post("interact", says("end"), session=session)
 
