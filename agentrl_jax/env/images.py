@@ -57,7 +57,3 @@ def build_image(
   except docker.errors.APIError as error:
     raise ConfigError(f"{dockerfile} does not build: {error}") from error
   return tag
-
-
-if __name__ == "__main__":
-  raise SystemExit("the command is `python -m launch.images`")

@@ -68,6 +68,7 @@ class OSInteraction(Environment):
   """
 
   name = "os_interaction"
+  needs_one_loop = True  # machines wait for sessions
 
   def __init__(
     self,
