@@ -82,7 +82,7 @@ def str_to_date(text: object, format_: object) -> str | None:
   if half:
     parts["hour"] = parts["hour"] % 12 + (12 if half == "pm" else 0)
   found = _made(*parts.values())
-  return found and _written(found, with_time=has_time(str(format_)))
+  return _written(found, with_time=has_time(str(format_)))
 
 
 def date_format(value: object, format_: object) -> str | None:
@@ -120,7 +120,7 @@ def date_format(value: object, format_: object) -> str | None:
 def date(value: object) -> str | None:
   """DATE: without its time."""
   found = read(value)
-  return found and _written(found, with_time=False)
+  return _written(found, with_time=False)
 
 
 def datediff(a: object, b: object) -> int | None:
@@ -153,5 +153,7 @@ def _made(*parts: int) -> datetime.datetime | None:
     return None
 
 
-def _written(found: datetime.datetime, *, with_time: bool) -> str:
+def _written(found: datetime.datetime | None, *, with_time: bool) -> str | None:
+  if found is None:
+    return None
   return found.isoformat(" ") if with_time else found.date().isoformat()

@@ -74,7 +74,7 @@ def _reverse(text: object) -> str | None:
 def _date_part(part: str, value: object) -> int | None:
   """Year, month or day of a date such as 2020-05-31; None of other texts."""
   found = mysql_dates.read(value)
-  return found and int(getattr(found, part))
+  return None if found is None else int(getattr(found, part))
 
 
 def _upper(text: object) -> str | None:

@@ -13,7 +13,7 @@ class Catalogue:
   """Immutable; the search index is built when it is first asked."""
 
   def __init__(self, products: Sequence[Product]):
-    self.products = tuple(products)
+    self.products: Sequence[Product] = tuple(products)
     self._by_id = {product.id.lower(): product for product in self.products}
     if len(self._by_id) < len(self.products):
       raise ValueError(

@@ -7,7 +7,8 @@ here. It ranks and does nothing else.
 
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -15,6 +16,13 @@ from environments.webshop.analyzer import stems
 
 K1 = 0.9  # how soon a repeated term stops to count
 B = 0.4  # how much a long text is held against a document
+
+
+class Terms(Protocol):
+  """Which number each term has."""
+
+  def get(self, term: str, /) -> int | None:
+    """The term's number, if it is there."""
 
 
 class SearchIndex:
@@ -27,7 +35,7 @@ class SearchIndex:
 
   def __init__(
     self,
-    terms: Mapping[str, int],
+    terms: Terms,
     starts: np.ndarray,
     documents: np.ndarray,
     weights: np.ndarray,
@@ -73,7 +81,7 @@ def index_of(texts: Sequence[str]) -> SearchIndex:
   weights = bm25(
     np.asarray(count),
     np.asarray(length, dtype=np.int64)[documents],
-    mean_length=np.mean(length) if length else 1.0,
+    mean_length=float(np.mean(length)) if length else 1.0,
     frequency=frequency[terms_P],
     num_texts=len(texts),
   )

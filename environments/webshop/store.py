@@ -110,7 +110,7 @@ class StoredCatalogue(Catalogue):
 
   def __init__(self, folder: pathlib.Path):
     self.rows = StoredRows(folder)
-    self.products: Sequence[Product] = StoredProducts(self.rows)
+    self.products = StoredProducts(self.rows)
     self._ids = open_array(folder / "ids.npy")
     self._places = open_array(folder / "places.npy")
     self._found = open_index(folder, num_texts=len(self.rows))
@@ -125,7 +125,7 @@ class StoredCatalogue(Catalogue):
     return self.products[int(self._places[at])]
 
   @property
-  def _index(self) -> SearchIndex:  # type: ignore[override]
+  def _index(self) -> SearchIndex:
     return self._found
 
 
