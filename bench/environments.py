@@ -74,8 +74,8 @@ SUBJECTS = {
   ),
   "os_interaction": Subject(
     "environments.os_interaction:OSInteraction",
-    embedded={"engine": "sandbox"},
-    contained={"engine": "docker"},
+    embedded={"engine": "sandbox"},  # needs environments.os_interaction.rootfs
+    contained={"engine": "docker", "num_warm": 8},
     image=False,
   ),
   "webshop": Subject("environments.webshop:WebShop"),

@@ -174,6 +174,13 @@ def _parser() -> argparse.ArgumentParser:
   add = parser.add_argument
   add("--environment", required=True, metavar="MODULE:CLASS")
   add("--option", action="append", default=[], metavar="KEY=VALUE")
+  add(
+    "--default",
+    action="append",
+    default=[],
+    metavar="KEY=VALUE",
+    help="an option, unless --option names it; for the entry points of images",
+  )
   add("--split", default="test")
   add("--bind", default="127.0.0.1", help="0.0.0.0 lets other machines in")
   add("--port", type=int, default=DEFAULT_PORT)
@@ -207,9 +214,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser = _parser()
   given = parser.parse_args(arguments)
   try:
-    environment = load_environment(
-      given.environment, parse_options(given.option)
-    )
+    options = parse_options(given.default) | parse_options(given.option)
+    environment = load_environment(given.environment, options)
     config = WorkerConfig(
       split=given.split,
       bind=given.bind,

@@ -6,7 +6,6 @@ Tasks are generated (splits train and test), or read from AgentBench's own file
 
 import contextlib
 import functools
-import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from agentrl_jax.data.split import SPLITS
@@ -24,7 +23,6 @@ from environments.dbbench.sqlite_engine import SQLiteEngine
 
 LOADED_SPLIT = "dev"
 ENGINES = ("sqlite", "mariadb")
-ENGINE_VARIABLE = "DBBENCH_ENGINE"  # what an image sets that has a server
 GENERATED_CACHE = 4096  # tasks kept at hand; the attempts of a group share one
 
 
@@ -32,10 +30,8 @@ class DBBench(Environment):
   """Generated tasks; with `source`, also those of AgentBench's file.
 
   Defaults are AgentBench's. `engine` is "sqlite", "mariadb" or one that you
-  made; if it is not named, what DBBENCH_ENGINE in the surroundings says, as in
-  the image, or else SQLite. `server` is MariaDB's, host:port or
-  user:password@host:port; without it the engine starts a server of its own,
-  for the tasks of this object alone.
+  made. `server` is MariaDB's, host:port or user:password@host:port; without it
+  the engine starts a server of its own, for the tasks of this object alone.
   """
 
   name = "dbbench"
@@ -44,7 +40,7 @@ class DBBench(Environment):
     self,
     *,
     source: str = "",
-    engine: str | Engine = "",
+    engine: str | Engine = "sqlite",
     server: str = "",
     max_rounds: int = 15,
     max_result_chars: int = 800,
@@ -90,7 +86,7 @@ class DBBench(Environment):
       engine
       if isinstance(engine, Engine)
       else _engine(
-        engine or os.environ.get(ENGINE_VARIABLE) or ENGINES[0],
+        engine,
         server,
         max_result_chars=max_result_chars,
         statement_limit_s=statement_limit_s,

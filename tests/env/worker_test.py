@@ -58,6 +58,8 @@ class CommandLineTest(unittest.IsolatedAsyncioTestCase):
   async def test_serves_until_it_is_told_to_stop(self):
     process = await self.start(
       "--environment=environments.arithmetic.environment:Arithmetic",
+      "--default=num_tasks=7",
+      "--default=max_turns=3",
       "--option=num_tasks=2",
       "--port=0",
     )

@@ -1,8 +1,6 @@
 """DBBench as a whole: the contract, the expert, the loaded file."""
 
-import os
 import unittest
-from unittest import mock
 
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.data.trajectory import Status, Task
@@ -118,12 +116,6 @@ class OptionsTest(unittest.TestCase):
     ):
       with self.subTest(**options), self.assertRaises(ConfigError):
         DBBench(**options)
-
-  def test_the_surroundings_choose_an_engine_that_is_not_named(self):
-    with mock.patch.dict(os.environ, {"DBBENCH_ENGINE": "oracle"}):
-      with self.assertRaisesRegex(ConfigError, "oracle"):
-        DBBench()
-      DBBench(engine="sqlite")
 
   def test_dev_needs_a_source(self):
     with self.assertRaisesRegex(ConfigError, "source"):
