@@ -12,7 +12,7 @@ from absl.testing import absltest
 
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.errors import CheckpointError
-from configs import quickstart
+from configs import base, quickstart
 from environments.arithmetic.environment import Arithmetic
 from launch import demonstrations
 from launch.settings import EnvironmentSettings, read_settings
@@ -51,6 +51,25 @@ class LoadedEnvironmentsTest(absltest.TestCase):
   async def play(self, environment):
     async with environment.open(Task("bound", "train", 0), seed=0) as session:
       await session.reset()
+
+
+class EveryEnvironmentTest(absltest.TestCase):
+  def test_experts_play_in_the_process(self):
+    """All that need nothing but the process; os_interaction needs a kernel."""
+    config = base.get_config()
+    config.tasks.names = ("alfworld", "dbbench", "knowledgegraph", "webshop")
+    settings = read_settings(config)
+    options = {"whole_tokens": (), "whole_lines": 0}
+    tokenizer = demonstrations.make_tokenizer(
+      settings, num_texts=16, vocab_size=700, **options
+    )
+    with tempfile.TemporaryDirectory() as folder:
+      path = pathlib.Path(folder) / "tokenizer.json"
+      tokenizer.save(str(path))
+      rows = demonstrations._pack_chunk(settings, path, 0, 12)
+    self.assertGreater(
+      rows.mask.sum(), 12 * 10, "hardly a word is learned from"
+    )
 
 
 class DemonstrationsTest(absltest.TestCase):
