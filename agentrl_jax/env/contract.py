@@ -124,6 +124,9 @@ class SessionContract(_Base):
     tasks = [*self._tasks(environment)]
     await self._abandon(environment, tasks[0])  # what is opened but once
     before = _resources()
+    gc.collect()
+    gc.freeze()  # or every collection goes through all that was ever imported
+    self.addCleanup(gc.unfreeze)
     for task in tasks:
       left = await self._abandon(environment, task)
       gc.collect()

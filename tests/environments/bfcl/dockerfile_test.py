@@ -12,7 +12,7 @@ from tests.environments.bfcl.packages import play, require_packages
 
 
 @pytest.mark.docker
-@pytest.mark.slow
+@pytest.mark.full
 class ImageTest(unittest.IsolatedAsyncioTestCase):
   @classmethod
   def setUpClass(cls):

@@ -11,7 +11,7 @@ from tests.env.engine_for_tests import build_or_skip, connect_or_skip
 
 
 @pytest.mark.docker
-@pytest.mark.slow
+@pytest.mark.full
 class ImageTest(unittest.IsolatedAsyncioTestCase):
   @classmethod
   def setUpClass(cls):
