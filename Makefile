@@ -28,9 +28,9 @@ train: setup
 test: setup
 	$(VENV)/bin/python -m pytest $(ARGS)
 
-# Whole data sets, where `test` takes a sample; see tests/environments.
+# Whole data sets, images and searches, where `test` takes a sample: an hour.
 conformance: setup
-	$(VENV)/bin/python -m pytest -m full tests/environments $(ARGS)
+	$(VENV)/bin/python -m pytest -m full $(ARGS)
 
 check: setup
 	$(VENV)/bin/ruff format --check .

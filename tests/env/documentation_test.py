@@ -25,7 +25,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 def blocks():
   """(name of a file or None, text) of each block that needs no Docker."""
-  page = DOCUMENT.read_text().partition("\n## In containers")[0]
+  page = DOCUMENT.read_text().partition("\n## How fast")[0]
   end = 0
   for block in BLOCK.finditer(page):
     before, end = page[end : block.start()], block.end()
