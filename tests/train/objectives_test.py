@@ -19,8 +19,8 @@ class ObjectivesTest(parameterized.TestCase):
   def test_makes_an_update(self, arm):
     self.require_update(arm)
 
-  @pytest.mark.full
   @parameterized.parameters("agentrl", "gspo_token", "pass_at_k")
+  @pytest.mark.full
   def test_others_make_an_update_too(self, arm):
     self.require_update(arm)
 
