@@ -14,7 +14,7 @@ VERSION = ToolCall("execute_sql", '{"query": "SELECT VERSION()"}', id="call_0")
 
 
 @pytest.mark.docker
-@pytest.mark.slow
+@pytest.mark.full
 class ImageTest(unittest.IsolatedAsyncioTestCase):
   @classmethod
   def setUpClass(cls):
