@@ -10,7 +10,7 @@ from typing import Any
 
 from agentrl_jax.controller.fleet import Fleet
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
-from agentrl_jax.data.split import SPLITS
+from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.env import engine as engines
 from agentrl_jax.env import remote
 from agentrl_jax.env.container_pool import container_pool
@@ -19,8 +19,6 @@ from agentrl_jax.env.other_loop import OtherLoopEnvironment
 from agentrl_jax.errors import ConfigError
 from launch.demonstrations import loaded_environments
 from launch.settings import PlaceSettings, Settings
-
-LOADED_SPLIT = "dev"  # of environments that were given AgentBench's own tasks
 
 
 @contextlib.contextmanager

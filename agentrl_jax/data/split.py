@@ -9,6 +9,7 @@ seeds.
 import zlib
 
 SPLITS = ("train", "test")
+LOADED_SPLIT = "dev"  # tasks that were read from AgentBench's own files
 
 
 def split_of(text: str) -> str:

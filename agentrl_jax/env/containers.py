@@ -42,7 +42,6 @@ INTERNAL = "agentrl_jax-internal"  # the network without a way out
 PORT = 5021  # where a worker listens inside its container
 NETWORKS = ("internal", "bridge")
 _POLL_S = 0.1
-_REMOVE_S = 20.0  # until a container counts as left behind
 _LAST_WORDS = 20  # lines of a dead container's log that go into the error
 
 
@@ -140,7 +139,7 @@ def _start(
   engine: docker.DockerClient, name: str, spec: ContainerSpec
 ) -> Container:
   reaper.watch_over_this_process()
-  try:
+  with engines.starting(spec.image):
     container = engine.containers.create(
       spec.image,
       spec.command(),
@@ -161,15 +160,6 @@ def _start(
     )
     container.start()
     container.reload()
-  except docker.errors.ImageNotFound as error:
-    raise ConfigError(
-      f"the engine has no image {spec.image!r}; build it with "
-      "`python -m launch.images <environment>`, or pull it"
-    ) from error
-  except (docker.errors.DockerException, OSError) as error:
-    raise EnvironmentFault(
-      f"the engine cannot start {spec.image}: {error}"
-    ) from error
   return container
 
 
@@ -250,24 +240,11 @@ def _last_words(container: Container) -> str:
 
 
 def _remove(engine: docker.DockerClient, name: str) -> None:
-  """Removes the container and waits until it is gone."""
-  given_up_at = time.monotonic() + _REMOVE_S
-  while True:
-    try:
-      engine.api.remove_container(name, force=True, v=True)
-    except docker.errors.NotFound:
-      return
-    except (docker.errors.DockerException, OSError) as error:
-      # Somebody else may be removing it just now: it is looked for once more.
-      if time.monotonic() > given_up_at:
-        _log.error(
-          "container %s is left behind: %s. Once the engine answers, run "
-          "`python -m agentrl_jax.env.containers`",
-          name,
-          error,
-        )
-        return
-      time.sleep(_POLL_S)
+  """Removes the container; one that stays is for the log, not for the run."""
+  try:
+    engines.remove_container(engine, name)
+  except EnvironmentFault as fault:
+    _log.error("%s", fault)
 
 
 def main() -> None:

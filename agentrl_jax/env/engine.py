@@ -9,15 +9,18 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 import docker
 import docker.errors
 
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 REQUEST_S = 60  # for the engine to answer one request
+REMOVE_S = 20.0  # until a container counts as left behind
+_POLL_S = 0.1
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,6 +60,46 @@ async def to_the_end(
     if not calling.cancelled():
       calling.exception()  # retrieved, or the loop complains of it
     raise
+
+
+@contextlib.contextmanager
+def starting(image: str) -> Iterator[None]:
+  """Says why a container of `image` cannot be started.
+
+  Raises `ConfigError` if there is no such image, else `EnvironmentFault`.
+  """
+  try:
+    yield
+  except docker.errors.ImageNotFound as error:
+    raise ConfigError(
+      f"the engine has no image {image!r}; build it with "
+      "`python -m launch.images <environment>`, or pull it"
+    ) from error
+  except (docker.errors.DockerException, OSError) as error:
+    raise EnvironmentFault(
+      f"the engine cannot start {image}: {error}"
+    ) from error
+
+
+def remove_container(engine: docker.DockerClient, name: str) -> None:
+  """Removes a container, if there is one, and waits until it is gone.
+
+  Raises `EnvironmentFault` if the engine has not done it within `REMOVE_S`.
+  """
+  given_up_at = time.monotonic() + REMOVE_S
+  while True:
+    try:
+      engine.api.remove_container(name, force=True, v=True)
+    except docker.errors.NotFound:
+      return
+    except (docker.errors.DockerException, OSError) as error:
+      # Somebody else may be removing it just now: it is looked for once more.
+      if time.monotonic() > given_up_at:
+        raise EnvironmentFault(
+          f"container {name} is left behind: {error}. Once the engine answers, "
+          "run `python -m agentrl_jax.env.containers`"
+        ) from error
+      time.sleep(_POLL_S)
 
 
 def _require_listener() -> None:

@@ -15,7 +15,6 @@ bears its owner's label, so that the owner's `reaper`, or anybody's
 """
 
 import dataclasses
-import time
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -37,8 +36,6 @@ from agentrl_jax.env.session_container_stream import (
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 SESSION_LABEL = "agentrl_jax.session"  # whose containers a watch looks at
-_REMOVE_S = 20.0  # until a container counts as left behind
-_POLL_S = 0.05
 # The first process lies still. What a namespace's first process does not handle
 # cannot kill it from inside, and this one handles nothing. By ignoring SIGCHLD
 # it has the kernel bury orphans; a shell cannot, so Perl does, which every
@@ -174,7 +171,7 @@ class SessionContainer:
   async def remove(self) -> None:
     """Removes it, and waits until it is gone."""
     await self.seal()
-    await engines.to_the_end(_remove, self._engine, self.name)
+    await engines.to_the_end(engines.remove_container, self._engine, self.name)
 
   def _handed_over(self, argv: Sequence[str]) -> tuple[str, ExecStream] | None:
     """The bash that waits, with the script; None if this is not for it."""
@@ -226,7 +223,7 @@ def keeps_quotas(engine: docker.DockerClient, image: str) -> bool:
     )
   except (docker.errors.DockerException, OSError):
     return False
-  _remove(engine, name)
+  engines.remove_container(engine, name)
   return True
 
 
@@ -234,7 +231,7 @@ def _create(
   engine: docker.DockerClient, name: str, spec: SessionContainerSpec
 ) -> None:
   reaper.watch_over_this_process()
-  try:
+  with engines.starting(spec.image):
     engine.containers.create(
       name=name,
       command=list(_FIRST_PROCESS),
@@ -242,15 +239,6 @@ def _create(
       **_settings(spec),
     )
     engine.api.start(name)
-  except docker.errors.ImageNotFound as error:
-    raise ConfigError(
-      f"the engine has no image {spec.image!r}; build it with "
-      "`python -m launch.images <environment>`, or pull it"
-    ) from error
-  except (docker.errors.DockerException, OSError) as error:
-    raise EnvironmentFault(
-      f"the engine cannot start {spec.image}: {error}"
-    ) from error
 
 
 def _settings(spec: SessionContainerSpec) -> dict[str, Any]:
@@ -276,20 +264,3 @@ def _settings(spec: SessionContainerSpec) -> dict[str, Any]:
       Ulimit(name="fsize", soft=spec.disk_mb * _MIB, hard=spec.disk_mb * _MIB),
     ],
   }
-
-
-def _remove(engine: docker.DockerClient, name: str) -> None:
-  given_up_at = time.monotonic() + _REMOVE_S
-  while True:
-    try:
-      engine.api.remove_container(name, force=True, v=True)
-    except docker.errors.NotFound:
-      return
-    except (docker.errors.DockerException, OSError) as error:
-      # Somebody else may be removing it just now: it is looked for once more.
-      if time.monotonic() > given_up_at:
-        raise EnvironmentFault(
-          f"container {name} is left behind: {error}. Once the engine answers, "
-          "run `python -m agentrl_jax.env.containers`"
-        ) from error
-      time.sleep(_POLL_S)

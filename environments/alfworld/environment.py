@@ -9,7 +9,7 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from agentrl_jax.data.split import SPLITS
+from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.errors import ConfigError
@@ -23,7 +23,6 @@ from environments.alfworld.session import ALFSession, Rules
 from environments.alfworld.tasks import TASK_TYPES, read_goal
 from environments.alfworld.textworld_engine import TextWorldEngine
 
-LOADED_SPLIT = "dev"
 ENGINES = ("python", "textworld")
 GENERATED_CACHE = 256  # tasks kept at hand; the attempts of a group share one
 

@@ -8,7 +8,7 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from agentrl_jax.data.split import SPLITS
+from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.errors import ConfigError
@@ -21,7 +21,6 @@ from environments.dbbench.prompts import SYSTEM_PROMPTS
 from environments.dbbench.session import DBSession, Rules
 from environments.dbbench.sqlite_engine import SQLiteEngine
 
-LOADED_SPLIT = "dev"
 ENGINES = ("sqlite", "mariadb")
 GENERATED_CACHE = 4096  # tasks kept at hand; the attempts of a group share one
 

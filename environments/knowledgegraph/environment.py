@@ -10,7 +10,7 @@ import functools
 import pathlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from agentrl_jax.data.split import SPLITS
+from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.errors import ConfigError
@@ -32,7 +32,6 @@ from environments.knowledgegraph.session import KGSession, Rules
 from environments.knowledgegraph.store import Engine, MemoryEngine
 from environments.knowledgegraph.synthesis import synthesise
 
-LOADED_SPLIT = "dev"
 ENGINES = ("memory", "oxigraph", "sparql")
 SYNTHESISED_CACHE = (
   512  # graphs kept at hand; the attempts of a group share one

@@ -11,7 +11,7 @@ import functools
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.data.split import SPLITS
+from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.env.warm_pool import WarmPool
@@ -38,7 +38,6 @@ from environments.os_interaction.prompts import SYSTEM_PROMPTS
 from environments.os_interaction.session import OSSession, Rules
 from environments.os_interaction.shell import Ending, Shell
 
-LOADED_SPLIT = "dev"
 ENGINES = ("docker", "sandbox")
 GENERATED_CACHE = 4096  # tasks kept at hand; the attempts of a group share one
 

@@ -1,7 +1,9 @@
 """KnowledgeGraph as a whole: the contract, the expert, the options."""
 
+import asyncio
 import gc
 import unittest
+from unittest import mock
 
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.data.trajectory import Status, Task
@@ -113,12 +115,22 @@ class OptionsTest(unittest.TestCase):
       with self.subTest(**options), self.assertRaises(ConfigError):
         KnowledgeGraph(**options)
 
-  def test_an_engine_of_ones_own(self):
-    KnowledgeGraph(engine=MemoryEngine())
+  def test_an_engine_of_ones_own_is_the_one_that_plays(self):
+    engine = MemoryEngine()
+    with mock.patch.object(engine, "store", side_effect=ZeroDivisionError):
+      environment = KnowledgeGraph(engine=engine)
+      with self.assertRaises(ZeroDivisionError):
+        asyncio.run(_reset(environment))
 
   def test_dev_needs_a_source(self):
     with self.assertRaisesRegex(ConfigError, "source"):
       KnowledgeGraph().indices("dev")
+
+
+async def _reset(environment):
+  task = Task("knowledgegraph", "train", 0)
+  async with environment.open(task, seed=0) as session:
+    await session.reset()
 
 
 if __name__ == "__main__":
