@@ -18,7 +18,9 @@ def get_config() -> ml_collections.ConfigDict:
   c.workdir = "runs"
   c.seed = 0
 
-  c.mesh = create(data=1, fsdp=1, tensor=1)  # devices along each axis
+  # Devices along each axis: copies of the policy, shares of its params, shares
+  # of its heads and channels, shares of a row's tokens.
+  c.mesh = create(data=1, fsdp=1, tensor=1, sequence=1)
 
   c.tasks = create(
     names=("dbbench", "webshop"),  # of those in `configs/environments.py`
@@ -52,13 +54,25 @@ def get_config() -> ml_collections.ConfigDict:
     head_dim=32,
     mlp_width=384,
     rope_theta=1e4,
+    rope_factor=1.0,  # that Llama 3 stretches long wavelengths by; 1 is off
+    rope_low_frequency=1.0,  # turns within the original context
+    rope_high_frequency=4.0,
+    rope_original_context=0,  # tokens
+    rotary_share=1.0,  # of a head's channels that turn
     norm_epsilon=1e-6,
     tied_embedding=True,
     embedding_scale=1.0,
     qk_norm=True,
     qkv_bias=False,
-    attention_block=0,  # queries per block of a training row; 0 takes all
+    sandwich_norm=False,  # GLM-4's norms after attention and after the MLP
     value_head=False,  # a critic, for the gae family of advantages
+  )
+  c.compute = create(  # the names are described in model/compute.py
+    dtype="float32",  # of activations and products; or bfloat16
+    scan_layers=False,  # one compiled layer for all, for deep models
+    remat="none",  # dots, full: what the backward pass computes again
+    attention="auto",
+    attention_block=0,  # queries per block of a training row; 0 takes all
   )
 
   c.warm_start = create(

@@ -31,6 +31,7 @@ from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.train.publish import Publisher
 from launch.evaluation import scores_to_json
 from launch.places import placed_environments
 from launch.report.progress import StageProgress
@@ -177,10 +178,10 @@ def _score_stored(
     )
   run = RunDirectory(pathlib.Path(_RUN.value))
   codec = ChatCodec(load_tokenizer(run.tokenizer))
-  policy = Policy(settings.model)
+  policy = Policy(settings.model, settings.compute)
   params = stored_params(settings, policy, run, _POLICY.value)
   with serve(settings, policy, codec, driver=config.engine.driver) as service:
-    service.versions.publish(0, params, 0)
+    Publisher(policy, service.versions).publish(params, 0)
     player = PolicyPlayer(
       environments=environments,
       generator=service.generator,

@@ -77,9 +77,9 @@ class Reinforcement:
         num_slots=settings.engine.num_slots,
       ),
       make_optimizer(settings.optimizer, config.train.steps),
-      sharding.make_mesh(settings.mesh),
+      policy.mesh or sharding.make_mesh(settings.mesh),
     )
-    self._publisher = Publisher(service.versions)
+    self._publisher = Publisher(policy, service.versions)
     self._monitor = Monitor()
     self._ledger = Ledger(run.root / "trained_groups.jsonl")
 
@@ -105,7 +105,7 @@ class Reinforcement:
     self._metrics.truncate_after(STAGE, version)
     self._ledger.truncate(version)
     if version < self._config.train.steps:
-      self._publisher.publish(state)
+      self._publish(state)
       self._refresh(checkpoints, version)
       collector = self._collector(version, position)
       with ControllerThread(collector) as controller:
@@ -113,7 +113,7 @@ class Reinforcement:
           state, controller, checkpoints, preparation, interrupts
         )
     checkpoints.close()
-    self._publisher.publish(state)
+    self._publish(state)
 
   def _begin(
     self, warm: Params, checkpoints: Checkpoints, preparation: Preparation
@@ -187,7 +187,7 @@ class Reinforcement:
     with StageProgress(STAGE, steps, initial_step=first) as show:
       for version in range(first, steps, stride):
         state, report = self._step(state, version, controller, preparation)
-        self._publisher.publish(state)
+        self._publish(state)
         after = version + stride
         controller.set_version(after)
         self._metrics.write(after, report, STAGE)
@@ -243,6 +243,9 @@ class Reinforcement:
         found[name].append(value)
     return state, {name: sum(x) / len(x) for name, x in found.items()}
 
+  def _publish(self, state: TrainState) -> None:
+    self._publisher.publish(state.params, int(state.version))
+
   def _refresh(self, checkpoints: Checkpoints, version: int) -> None:
     """Older slots take older snapshots: newest first, before `version`."""
     checkpoints.wait()
@@ -251,7 +254,7 @@ class Reinforcement:
     for slot in range(1, self._settings.engine.num_slots):
       step = snapshots[min(slot - 1, len(snapshots) - 1)]
       params = checkpoints.restore_params(self._learner.abstract_state(), step)
-      self._service.versions.publish(slot, params, step)
+      self._publisher.publish(params, step, slot=slot)
 
 
 def _of(groups: Sequence[Group]) -> dict[str, float]:

@@ -24,8 +24,8 @@ import yaml
 
 from agentrl_jax.errors import ConfigError
 
-# Keys that may change between the runs that make up one run.
-MAY_CHANGE = ("checkpoint.resume_step", "workdir", "name")
+# Keys, or whole sections, that may change between two starts of one run.
+MAY_CHANGE = ("checkpoint.resume_step", "workdir", "name", "mesh", "compute")
 
 
 class RunDirectory:
@@ -82,7 +82,11 @@ class RunDirectory:
       changed = _differences(
         yaml.safe_load(path.read_text()), yaml.safe_load(text)
       )
-      changed = [key for key in changed if key not in MAY_CHANGE]
+      changed = [
+        key
+        for key in changed
+        if key not in MAY_CHANGE and key.split(".")[0] not in MAY_CHANGE
+      ]
       if changed:
         raise ConfigError(
           f"{self.root} holds a run with other settings: {', '.join(changed)} "

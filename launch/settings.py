@@ -20,6 +20,7 @@ from agentrl_jax.controller.policies import CrossPolicy
 from agentrl_jax.env.containers import ContainerSpec
 from agentrl_jax.env.loading import parse_options
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.advantage_config import AdvantageConfig
@@ -80,6 +81,7 @@ class Settings:
   environments: Mapping[str, EnvironmentSettings]
   containers: Mapping[str, ContainerSpec]  # of those that play in some
   model: ModelConfig
+  compute: ComputeConfig
   episode: EpisodeLimits
   sampling: Sampling
   group: GroupLimits
@@ -118,6 +120,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     model=ModelConfig(
       vocab_size=config.tokenizer.vocab_size, **config.model.to_dict()
     ),
+    compute=ComputeConfig(**config.compute.to_dict()),
     episode=EpisodeLimits(**config.episode.to_dict()),
     sampling=Sampling(**config.sampling.to_dict()),
     group=GroupLimits(**config.group.to_dict()),

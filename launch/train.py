@@ -22,7 +22,9 @@ from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.tokenizer import load_tokenizer
 from agentrl_jax.errors import AgentRLError
 from agentrl_jax.metrics import MetricsWriter
+from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy, num_params
+from agentrl_jax.train.publish import Publisher
 from launch import demonstrations, results
 from launch.evaluation import EvaluationPlan, Evaluator
 from launch.interrupts import Interrupts, listen
@@ -62,7 +64,9 @@ def _train(
 ) -> None:
   run.keep_config(config)
   CONSOLE.print(f"{run.root}: {', '.join(settings.task_ids)} on {_devices()}")
-  policy = Policy(settings.model)
+  policy = Policy(
+    settings.model, settings.compute, sharding.make_mesh(settings.mesh)
+  )
   with (
     placed_environments(settings) as environments,
     listen() as interrupts,
@@ -143,9 +147,10 @@ def _score_before(
 ) -> None:
   """What the policy is worth before reinforcement learning, and before all."""
   fresh = policy.init(jax.random.key(settings.seed))
-  service.versions.publish(0, fresh, 0)
+  publisher = Publisher(policy, service.versions)
+  publisher.publish(fresh, 0)
   evaluator.policy("untrained", "sampled", service)
-  service.versions.publish(0, warm, 0)
+  publisher.publish(warm, 0)
   for mode in ("greedy", "sampled"):
     evaluator.policy("warm_start", mode, service)
 

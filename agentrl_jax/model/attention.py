@@ -1,31 +1,54 @@
 """Causal grouped-query attention: over packed rows, and over a cache.
 
 Axes: B rows or lanes, T or C tokens, S cache slots, K key/value heads, G query
-heads per key/value head, H channels of a head. Pure functions.
+heads per key/value head, H channels of a head, R pairs of them
+that turn. Pure functions.
 """
 
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.model.config import ModelConfig
+
 _MASKED = -1e30  # finite, so that a row with nothing to attend to stays finite
 
 
+def rotary_frequencies(c: ModelConfig) -> jax.Array:
+  """How far each pair of channels turns per token, radians [R]."""
+  pairs = c.rotary_channels // 2
+  frequency_R = c.rope_theta ** (-jnp.arange(pairs, dtype=jnp.float32) / pairs)
+  if c.rope_factor == 1:
+    return frequency_R
+  turns_R = c.rope_original_context * frequency_R / (2 * jnp.pi)
+  kept_R = jnp.clip(
+    (turns_R - c.rope_low_frequency)
+    / (c.rope_high_frequency - c.rope_low_frequency),
+    0,
+    1,
+  )
+  return frequency_R * (kept_R + (1 - kept_R) / c.rope_factor)
+
+
 def rotate(
-  x_BTNH: jax.Array, position_BT: jax.Array, theta: float
+  x_BTNH: jax.Array, position_BT: jax.Array, frequency_R: jax.Array
 ) -> jax.Array:
   """Rotary positions (arXiv:2104.09864) in the half-split layout of Qwen.
 
-  Channel i turns with channel i + H/2. Written as a roll, which XLA fuses on a
-  CPU, where taking halves and joining them again copies.
+  Of the first 2R channels, channel i turns with channel i + R; the others pass.
+  Written as a roll, which XLA fuses on a CPU, where taking halves and joining
+  them again copies.
   """
-  half = x_BTNH.shape[-1] // 2
-  frequency_H = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-  angle_BTH = position_BT[..., None].astype(jnp.float32) * frequency_H
-  cos, sin = jnp.cos(angle_BTH), jnp.sin(angle_BTH)
+  pairs = len(frequency_R)
+  angle_BTR = position_BT[..., None].astype(jnp.float32) * frequency_R
+  cos, sin = jnp.cos(angle_BTR), jnp.sin(angle_BTR)
   cos_BT1H = jnp.concatenate([cos, cos], axis=-1)[:, :, None]
   sin_BT1H = jnp.concatenate([-sin, sin], axis=-1)[:, :, None]
-  turned = x_BTNH * cos_BT1H + jnp.roll(x_BTNH, half, axis=-1) * sin_BT1H
-  return turned.astype(x_BTNH.dtype)
+  turning = x_BTNH[..., : 2 * pairs]
+  turned = turning * cos_BT1H + jnp.roll(turning, pairs, axis=-1) * sin_BT1H
+  turned = turned.astype(x_BTNH.dtype)
+  if turned.shape == x_BTNH.shape:
+    return turned
+  return jnp.concatenate([turned, x_BTNH[..., 2 * pairs :]], axis=-1)
 
 
 def attend_packed(

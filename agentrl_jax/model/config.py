@@ -7,10 +7,11 @@ from agentrl_jax.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-  """The `model` section of the config: the Qwen2.5 / Qwen3 family of decoders.
+  """The `model` section of the config: Qwen2.5, Qwen3, Llama 3 and GLM-4.
 
-  `attention_block` cuts the queries of a training row into blocks that attend
-  to no key after themselves, which skips the upper triangle; 0 does not cut.
+  Llama 3 stretches rotary wavelengths beyond `rope_original_context /
+  rope_low_frequency` by `rope_factor`, keeps those below
+  `rope_original_context / rope_high_frequency`, and blends between.
   """
 
   vocab_size: int
@@ -21,12 +22,19 @@ class ModelConfig:
   head_dim: int
   mlp_width: int
   rope_theta: float = 1e4
+  rope_factor: float = 1.0  # 1 does not stretch
+  rope_low_frequency: float = 1.0  # turns within the original context
+  rope_high_frequency: float = 4.0
+  rope_original_context: int = 0  # tokens
+  rotary_share: float = 1.0  # of a head's channels that turn; GLM-4: 0.5
   norm_epsilon: float = 1e-6
   tied_embedding: bool = True
   embedding_scale: float = 1.0  # what embedded tokens are multiplied by
   qk_norm: bool = False  # Qwen3
-  qkv_bias: bool = False  # Qwen2.5
-  attention_block: int = 0  # tokens
+  qkv_bias: bool = False  # Qwen2.5, GLM-4
+  sandwich_norm: bool = (
+    False  # GLM-4: branches are normed before they are added
+  )
   value_head: bool = False  # a critic on the policy's hidden states
 
   def __post_init__(self) -> None:
@@ -49,13 +57,36 @@ class ModelConfig:
         f"model.num_kv_heads={self.num_kv_heads}: each key/value head serves "
         "the same number of query heads"
       )
-    if self.head_dim % 2:
+    self._check_rotary()
+
+  @property
+  def rotary_channels(self) -> int:
+    """How many channels of a head turn with the position, the first ones."""
+    return int(self.head_dim * self.rotary_share)
+
+  def _check_rotary(self) -> None:
+    if not 0 < self.rotary_share <= 1:
       raise ConfigError(
-        f"model.head_dim={self.head_dim} must be even: rotary positions turn "
-        "pairs of channels"
+        f"model.rotary_share={self.rotary_share} must lie in (0, 1]"
       )
-    if self.attention_block < 0:
+    if self.rotary_channels % 2:
+      share = f" x rotary_share={self.rotary_share}"
+      found = f"{self.head_dim}{share if self.rotary_share < 1 else ''}"
       raise ConfigError(
-        f"model.attention_block={self.attention_block} must be 0 (off) or a "
-        "number of tokens"
+        f"model.head_dim={found} must be even: rotary positions turn pairs of "
+        "channels"
+      )
+    if self.rope_factor < 1:
+      raise ConfigError(
+        f"model.rope_factor={self.rope_factor} must be 1 (off) or above"
+      )
+    if self.rope_factor > 1 and not (
+      self.rope_original_context > 0
+      and 0 < self.rope_low_frequency < self.rope_high_frequency
+    ):
+      raise ConfigError(
+        f"model.rope_factor={self.rope_factor} needs "
+        f"model.rope_original_context={self.rope_original_context} above 0 and "
+        f"0 < model.rope_low_frequency={self.rope_low_frequency} < "
+        f"model.rope_high_frequency={self.rope_high_frequency}"
       )

@@ -1,10 +1,13 @@
-"""A decoder-only transformer of the Qwen2.5 / Qwen3 shape in flax.nnx.
+"""A decoder-only transformer of the Qwen / Llama / GLM shape in flax.nnx.
 
 RMSNorm, rotary positions, grouped-query attention, SwiGLU; optional norm on
-queries and keys (Qwen3) and bias on their projections (Qwen2.5). The module is
-merged and split at trace time only: everyone else sees plain params, through
-`model.policy`.
+queries and keys (Qwen3), bias on their projections (Qwen2.5, GLM-4), and norm
+after each branch (GLM-4). Modules are merged and split at trace time only:
+everyone else sees plain params, through `model.policy`, which also decides how
+layers follow one another.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +15,7 @@ from flax import nnx
 
 from agentrl_jax.model import attention
 from agentrl_jax.model import cache as kv
+from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 
 
@@ -86,10 +90,12 @@ class Attention(nnx.Module):
     if c.qk_norm:
       q, k = self.q_norm(q), self.k_norm(k)
     heads = (*q.shape[:2], c.num_heads, c.head_dim)
-    q = attention.rotate(q.reshape(heads), position_BT, c.rope_theta).reshape(
-      q.shape
+    turn = functools.partial(
+      attention.rotate,
+      position_BT=position_BT,
+      frequency_R=attention.rotary_frequencies(c),
     )
-    return q, attention.rotate(k, position_BT, c.rope_theta), v
+    return turn(q.reshape(heads)).reshape(q.shape), turn(k), v
 
 
 class Layer(nnx.Module):
@@ -105,29 +111,43 @@ class Layer(nnx.Module):
       (c.mlp_width,), (c.width,), gain=(2 * c.num_layers) ** -0.5, rngs=rngs
     )
 
-  def mlp(self, x_BTD: jax.Array) -> jax.Array:
-    """The residual branch that mixes channels."""
-    x_BTD = self.mlp_norm(x_BTD)
-    return self.down(jax.nn.silu(self.gate(x_BTD)) * self.up(x_BTD))
+    if c.sandwich_norm:
+      self.after_attention_norm = RMSNorm(c.width, c.norm_epsilon)
+      self.after_mlp_norm = RMSNorm(c.width, c.norm_epsilon)
+    self.sandwich = c.sandwich_norm
 
-  def train(self, x_BTD, position_BT, segment_BT, block: int) -> jax.Array:
+  def train(
+    self, x_BTD, position_BT, segment_BT, compute: ComputeConfig
+  ) -> jax.Array:
     """The layer over packed rows."""
     q, k, v = self.attention.project(self.attention_norm(x_BTD), position_BT)
-    mixed = attention.attend_packed(q, k, v, segment_BT, block=block)
-    x_BTD = x_BTD + self.attention.o(mixed)
-    return x_BTD + self.mlp(x_BTD)
+    mixed = attention.attend_packed(
+      q, k, v, segment_BT, block=compute.attention_block
+    )
+    return self._finish(x_BTD, mixed)
 
   def extend(self, x_BCD, keys, values, position_BC, write_BC):
     """The layer over new tokens of each lane, and the lane's new cache."""
     q, k, v = self.attention.project(self.attention_norm(x_BCD), position_BC)
     keys, values = kv.write(keys, k, write_BC), kv.write(values, v, write_BC)
     mixed = attention.attend_cache(q, keys, values, position_BC)
-    x_BCD = x_BCD + self.attention.o(mixed)
-    return x_BCD + self.mlp(x_BCD), (keys, values)
+    return self._finish(x_BCD, mixed), (keys, values)
+
+  def _finish(self, x_BTD: jax.Array, mixed_BTKGH: jax.Array) -> jax.Array:
+    """What was attended to is added, and then what the channels make of it."""
+    branch_BTD = self.attention.o(mixed_BTKGH)
+    if self.sandwich:
+      branch_BTD = self.after_attention_norm(branch_BTD)
+    x_BTD = x_BTD + branch_BTD
+    y_BTD = self.mlp_norm(x_BTD)
+    branch_BTD = self.down(jax.nn.silu(self.gate(y_BTD)) * self.up(y_BTD))
+    if self.sandwich:
+      branch_BTD = self.after_mlp_norm(branch_BTD)
+    return x_BTD + branch_BTD
 
 
-class Decoder(nnx.Module):
-  """Token ids to hidden states, and hidden states to logits."""
+class Stem(nnx.Module):
+  """All but the layers: token ids to the first, and from the last to logits."""
 
   def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
     c = config
@@ -135,49 +155,21 @@ class Decoder(nnx.Module):
     self.embedding = nnx.Param(
       jax.random.normal(rngs.params(), (c.vocab_size, c.width)) * c.width**-0.5
     )
-    for i in range(c.num_layers):
-      setattr(self, f"layer_{i}", Layer(c, rngs))
     self.final_norm = RMSNorm(c.width, c.norm_epsilon)
+
+  def add_outputs(self, rngs: nnx.Rngs) -> None:
+    """Whatever reads the last hidden states and is not the embedding."""
+    c = self.config
     if not c.tied_embedding:
       self.head = Projection((c.width,), (c.vocab_size,), rngs=rngs)
     if c.value_head:
       # Zero, so that an untrained critic expects nothing.
       self.critic = Projection((c.width,), (1,), gain=0, bias=True, rngs=rngs)
 
-  @property
-  def layers(self) -> list[Layer]:
-    """The layers, first to last."""
-    return [getattr(self, f"layer_{i}") for i in range(self.config.num_layers)]
-
   def embed(self, token_BT: jax.Array) -> jax.Array:
     """Rows of the embedding, scaled."""
     x = jnp.take(self.embedding[...], token_BT, axis=0)
     return x * self.config.embedding_scale
-
-  def hidden(self, token_BT, position_BT, segment_BT) -> jax.Array:
-    """Normed hidden states of packed rows, [B, T, D]."""
-    x = self.embed(token_BT)
-    for layer in self.layers:
-      x = layer.train(x, position_BT, segment_BT, self.config.attention_block)
-    return self.final_norm(x)
-
-  def extend(self, cache: kv.KVCache, token_BC, start_B, length_B):
-    """Normed hidden states of the next tokens of each lane, and the cache.
-
-    Entries at or past a lane's length are padding: not written, and their
-    hidden states mean nothing.
-    """
-    offset_C = jnp.arange(token_BC.shape[1])
-    position_BC = start_B[:, None] + offset_C
-    num_slots = cache[0][0].shape[2]
-    write_BC = jnp.where(
-      offset_C < length_B[:, None], position_BC, num_slots
-    )  # past the end is dropped
-    x, written = self.embed(token_BC), []
-    for layer, (keys, values) in zip(self.layers, cache, strict=True):
-      x, pair = layer.extend(x, keys, values, position_BC, write_BC)
-      written.append(pair)
-    return self.final_norm(x), tuple(written)
 
   def unembed(self, hidden: jax.Array) -> jax.Array:
     """Logits [..., V] in float32."""
@@ -191,3 +183,13 @@ class Decoder(nnx.Module):
   def value(self, hidden: jax.Array) -> jax.Array:
     """The critic's estimate of the return [...] in float32."""
     return self.critic(hidden.astype(jnp.float32))[..., 0]
+
+
+def make_modules(
+  config: ModelConfig, rngs: nnx.Rngs
+) -> tuple[Stem, list[Layer]]:
+  """A decoder with fresh float32 params."""
+  stem = Stem(config, rngs)
+  layers = [Layer(config, rngs) for _ in range(config.num_layers)]
+  stem.add_outputs(rngs)
+  return stem, layers

@@ -1,18 +1,27 @@
 """The policy as pure functions of plain params.
 
-The flax module is split once. From then on params are a nested dict of arrays
+The flax modules are split once. From then on params are a nested dict of arrays
 that jit, grad, optax and orbax take as they are, and nobody else meets nnx.
+
+Params of all layers are stacked, [L, ...] in each leaf of `params["layers"]`:
+what a scan runs over, and one leaf to shard and to save where there would be L.
+Decoding wants layers apart, since slicing would copy every weight for every
+token: `unstacked` gives that form, with a tuple of L dicts. Every function here
+takes either.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh
 
 from agentrl_jax.model import cache as kv
+from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.decoder import Decoder
+from agentrl_jax.model.decoder import Layer, Stem, make_modules
 
 Params = dict[str, Any]
 
@@ -21,22 +30,39 @@ class Policy:
   """What can be computed with a policy's params; holds none of them.
 
   Axes: B rows or lanes, T tokens of a row, C tokens of a chunk, D width,
-  V vocabulary.
+  V vocabulary, L layers.
   """
 
-  def __init__(self, config: ModelConfig):
+  def __init__(
+    self,
+    config: ModelConfig,
+    compute: ComputeConfig | None = None,
+    mesh: Mesh | None = None,
+  ):
+    """`mesh` is the one that params and batches lie on; None for one device."""
     self.config = config
-    abstract = nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(params=0)))
-    self._graph, self._state = nnx.split(abstract)
+    self.compute = compute or ComputeConfig()
+    self.mesh = mesh
+    stem, layers = nnx.eval_shape(
+      lambda: make_modules(config, nnx.Rngs(params=0))
+    )
+    self._stem, self._stem_state = nnx.split(stem)
+    self._layer, self._layer_state = nnx.split(layers[0])
 
   def init(self, key: jax.Array) -> Params:
     """Fresh float32 params."""
-    model = Decoder(self.config, nnx.Rngs(params=key))
-    return nnx.to_pure_dict(nnx.state(model))
+    stem, layers = make_modules(self.config, nnx.Rngs(params=key))
+    states = [nnx.to_pure_dict(nnx.state(layer)) for layer in layers]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
+    return nnx.to_pure_dict(nnx.state(stem)) | {"layers": stacked}
 
   def abstract_params(self) -> Params:
     """The shapes and dtypes of params, with nothing behind them."""
     return jax.eval_shape(self.init, jax.random.key(0))
+
+  def unstacked(self, params: Params) -> Params:
+    """The form to decode with: layers apart, in their order."""
+    return params | {"layers": tuple(self._each_layer(params))}
 
   def hidden(
     self,
@@ -50,7 +76,26 @@ class Policy:
     Tokens see earlier tokens of their own segment only; positions count from
     0 within each.
     """
-    return self._module(params).hidden(token_BT, position_BT, segment_BT)
+
+    def follow(x_BTD: jax.Array, layer: Params) -> jax.Array:
+      return self._merge_layer(layer).train(
+        x_BTD, position_BT, segment_BT, self.compute
+      )
+
+    if (remat := REMAT_POLICIES[self.compute.remat]) is not None:
+      follow = jax.checkpoint(
+        follow, policy=remat, prevent_cse=not self._scans(params)
+      )
+    stem = self._merge_stem(params)
+    x_BTD = stem.embed(token_BT).astype(self.compute.dtype)
+    if self._scans(params):
+      x_BTD, _ = jax.lax.scan(
+        lambda x, layer: (follow(x, layer), None), x_BTD, params["layers"]
+      )
+    else:
+      for layer in self._each_layer(params):
+        x_BTD = follow(x_BTD, layer)
+    return stem.final_norm(x_BTD)
 
   def logits(
     self,
@@ -60,16 +105,17 @@ class Policy:
     segment_BT: jax.Array,
   ) -> jax.Array:
     """Logits [B, T, V]; entry t is about token t + 1."""
-    module = self._module(params)
-    return module.unembed(module.hidden(token_BT, position_BT, segment_BT))
+    return self.unembed(
+      params, self.hidden(params, token_BT, position_BT, segment_BT)
+    )
 
   def unembed(self, params: Params, hidden: jax.Array) -> jax.Array:
     """Hidden states [..., D] to logits [..., V] in float32."""
-    return self._module(params).unembed(hidden)
+    return self._merge_stem(params).unembed(hidden)
 
   def value(self, params: Params, hidden: jax.Array) -> jax.Array:
     """Hidden states [..., D] to the critic's estimate of the return [...]."""
-    return self._module(params).value(hidden)
+    return self._merge_stem(params).value(hidden)
 
   def output_matrix(self, params: Params) -> jax.Array:
     """What `unembed` multiplies by, [D, V]."""
@@ -79,7 +125,7 @@ class Policy:
 
   def empty_cache(self, num_lanes: int, num_slots: int) -> kv.KVCache:
     """A cache for `num_lanes` sequences of up to `num_slots` tokens."""
-    return kv.empty_cache(self.config, num_lanes, num_slots)
+    return kv.empty_cache(self.config, num_lanes, num_slots, self.compute.dtype)
 
   def extend(
     self,
@@ -92,14 +138,59 @@ class Policy:
     """Feeds each lane its next tokens: hidden states [B, C, D] and the cache.
 
     Lane b's first `length_B[b]` tokens go to positions from `start_B[b]` on;
-    the rest of its row is padding. A lane of length 0 stays as it was.
+    the rest of its row is padding: not written, and its hidden states mean
+    nothing. A lane of length 0 stays as it was.
     """
-    return self._module(params).extend(cache, token_BC, start_B, length_B)
+    offset_C = jnp.arange(token_BC.shape[1])
+    position_BC = start_B[:, None] + offset_C
+    num_slots = cache[0][0].shape[2]
+    write_BC = jnp.where(
+      offset_C < length_B[:, None], position_BC, num_slots
+    )  # past the end is dropped
+    stem, written = self._merge_stem(params), []
+    x_BCD = stem.embed(token_BC).astype(self.compute.dtype)
+    for layer, (keys, values) in zip(
+      self._each_layer(params), cache, strict=True
+    ):
+      x_BCD, pair = self._merge_layer(layer).extend(
+        x_BCD, keys, values, position_BC, write_BC
+      )
+      written.append(pair)
+    return stem.final_norm(x_BCD), tuple(written)
 
-  def _module(self, params: Params) -> Decoder:
-    state = nnx.clone(self._state)
-    nnx.replace_by_pure_dict(state, params)
-    return nnx.merge(self._graph, state)
+  def _scans(self, params: Params) -> bool:
+    return self.compute.scan_layers and isinstance(params["layers"], dict)
+
+  def _each_layer(self, params: Params) -> Sequence[Params]:
+    """Params of each layer, first to last, from either form."""
+    layers = params["layers"]
+    if not isinstance(layers, dict):
+      return layers
+    leaves, tree = jax.tree.flatten(layers)
+    # One split per leaf, whose transpose is one join; slices would each be
+    # padded to the whole stack and added up.
+    parts = [_split(leaf) for leaf in leaves]
+    return [jax.tree.unflatten(tree, part) for part in zip(*parts, strict=True)]
+
+  def _merge_stem(self, params: Params) -> Stem:
+    of_stem = {name: x for name, x in params.items() if name != "layers"}
+    return _merge(self._stem, self._stem_state, of_stem)
+
+  def _merge_layer(self, params: Params) -> Layer:
+    return _merge(self._layer, self._layer_state, params)
+
+
+def _merge(graph: Any, state: Any, params: Params) -> Any:
+  state = nnx.clone(state)
+  nnx.replace_by_pure_dict(state, params)
+  return nnx.merge(graph, state)
+
+
+def _split(stacked: jax.Array) -> list[jax.Array]:
+  return [
+    jnp.squeeze(part, 0)
+    for part in jax.lax.split(stacked, (1,) * stacked.shape[0])
+  ]
 
 
 def num_params(params: Params) -> int:

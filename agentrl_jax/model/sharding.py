@@ -3,6 +3,8 @@
 Every axis of every parameter has a logical name, found by the parameter's place
 in the tree. `RULES` says which mesh axis a logical axis is split over. A mesh
 axis that does not divide the array's axis is an error before anything compiles.
+Leaves below `layers` are stacked: an axis of layers, split over nothing, comes
+before those of the table.
 """
 
 import math
@@ -14,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.errors import ConfigError
 
-MESH_AXES = ("data", "fsdp", "tensor")
+MESH_AXES = ("data", "fsdp", "tensor", "sequence")
 
 # Logical axes of each parameter, by the end of its path.
 LOGICAL_AXES: Mapping[str, tuple[str | None, ...]] = {
@@ -43,8 +45,8 @@ RULES: Mapping[str, str] = {
   "mlp": "tensor",
 }
 
-# Rows of a batch are split over these, tokens of a row over none.
-BATCH_SPEC = PartitionSpec(("data", "fsdp"))
+# Rows of a batch are split over the first two, tokens of a row over the third.
+BATCH_SPEC = PartitionSpec(("data", "fsdp"), "sequence")
 
 
 def make_mesh(
@@ -75,18 +77,26 @@ def param_spec(path: tuple[str, ...]) -> PartitionSpec:
   name = "/".join(path)
   for end, axes in LOGICAL_AXES.items():
     if name == end or name.endswith("/" + end):
-      return PartitionSpec(*(RULES.get(a) if a else None for a in axes))
+      stacked = (None,) if path[0] == "layers" and not _is_index(path) else ()
+      return PartitionSpec(
+        *stacked, *(RULES.get(a) if a else None for a in axes)
+      )
   raise ConfigError(
     f"parameter {name} has no logical axes; add it to LOGICAL_AXES in "
     "agentrl_jax/model/sharding.py"
   )
 
 
+def _is_index(path: tuple[str, ...]) -> bool:
+  """Whether the layers are apart, in a tuple, as they are for decoding."""
+  return len(path) > 1 and path[1].isdigit()
+
+
 def param_shardings(params, mesh: Mesh):
   """A tree like `params` with each leaf's sharding, checked to divide."""
 
   def sharding(keys, leaf) -> NamedSharding:
-    path = tuple(str(k.key) for k in keys)
+    path = tuple(str(getattr(k, "key", getattr(k, "idx", k))) for k in keys)
     spec = param_spec(path)
     for axis, (size, mesh_axis) in enumerate(
       zip(leaf.shape, spec, strict=True)
@@ -102,7 +112,7 @@ def param_shardings(params, mesh: Mesh):
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-  """Rows over data and fsdp, everything else whole."""
+  """Rows over data and fsdp, their tokens over sequence."""
   return NamedSharding(mesh, BATCH_SPEC)
 
 

@@ -1,7 +1,8 @@
 """New weights for the rollout side.
 
 Training donates its params to the next update, so what is published is always a
-copy: cast and laid out for the sampler, on the device, in one compiled call.
+copy: cast, with its layers apart, and laid out for the sampler, on the device,
+in one compiled call.
 """
 
 from typing import Protocol
@@ -10,8 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Sharding
 
-from agentrl_jax.model.policy import Params
-from agentrl_jax.train.step import TrainState
+from agentrl_jax.model.policy import Params, Policy
 
 
 class WeightSink(Protocol):
@@ -26,17 +26,24 @@ class Publisher:
   """Copies a policy's params to where they are sampled from."""
 
   def __init__(
-    self, sink: WeightSink, *, dtype=jnp.float32, to: Sharding | None = None
+    self,
+    policy: Policy,
+    sink: WeightSink,
+    *,
+    dtype=jnp.float32,
+    to: Sharding | None = None,
   ):
     self._sink = sink
     self._to = to
     self._copy = jax.jit(
-      lambda params: jax.tree.map(lambda x: jnp.array(x, dtype), params)
+      lambda params: jax.tree.map(
+        lambda x: jnp.array(x, dtype), policy.unstacked(params)
+      )
     )
 
-  def publish(self, state: TrainState, *, slot: int = 0) -> None:
-    """Serves the state's params as `slot`, stamped with its version."""
-    params = self._copy(state.params)
+  def publish(self, params: Params, version: int, *, slot: int = 0) -> None:
+    """Serves the params as `slot`, stamped with their version."""
+    copied = self._copy(params)
     if self._to is not None:
-      params = jax.device_put(params, self._to)
-    self._sink.publish(slot, jax.block_until_ready(params), int(state.version))
+      copied = jax.device_put(copied, self._to)
+    self._sink.publish(slot, jax.block_until_ready(copied), version)

@@ -9,6 +9,7 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import cache as kv
+from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy, num_params
 
@@ -26,13 +27,14 @@ VARIANTS = (
   ("qwen3", {}),
   ("qwen2.5", {"qk_norm": False, "qkv_bias": True}),
   ("untied", {"tied_embedding": False}),
-  ("blocks", {"attention_block": 5}),
+  ("llama3", {"rope_factor": 8.0, "rope_original_context": 8}),
+  ("glm4", {"sandwich_norm": True, "rotary_share": 0.5, "qkv_bias": True}),
   ("scaled", {"embedding_scale": 3.0}),
 )
 
 
-def make(**changes):
-  policy = Policy(dataclasses.replace(CONFIG, **changes))
+def make(compute=None, **changes):
+  policy = Policy(dataclasses.replace(CONFIG, **changes), compute)
   params = policy.init(jax.random.key(0))
   # Biases and scales that are not at their neutral start.
   leaves, tree = jax.tree.flatten(params)
@@ -116,17 +118,16 @@ class PolicyTest(parameterized.TestCase):
       start += length
 
   def test_no_token_sees_a_later_one(self):
-    policy, params = make(attention_block=4)
-    token, position, segment = rows([24])
-
     def logit_at(t, embedding):
       changed = params | {"embedding": embedding}
       return policy.logits(changed, token, position, segment)[0, t].sum()
 
     # Tokens are all different here, so a row of the embedding is one place.
+    _, position, segment = rows([24])
     token = np.arange(1, 25, dtype=np.int32)[None]
     policy = Policy(
-      dataclasses.replace(CONFIG, tied_embedding=False, attention_block=4)
+      dataclasses.replace(CONFIG, tied_embedding=False),
+      ComputeConfig(attention_block=4),
     )
     params = policy.init(jax.random.key(0))
     for t in (0, 5, 22):
@@ -150,6 +151,67 @@ class PolicyTest(parameterized.TestCase):
     self.assertEqual(
       num_params(params), sum(x.size for x in jax.tree.leaves(params))
     )
+
+
+class ComputeTest(parameterized.TestCase):
+  """However it is computed, it says and learns the same."""
+
+  @parameterized.named_parameters(
+    ("scan", {"scan_layers": True}),
+    ("scan_again", {"scan_layers": True, "remat": "full"}),
+    ("dots", {"remat": "dots"}),
+    ("blocks", {"attention_block": 5}),
+  )
+  def test_changes_nothing(self, settings):
+    policy, params = make()
+    other = Policy(policy.config, ComputeConfig(**settings))
+    batch = rows([9, 6, 4])
+
+    def total(of):
+      return lambda params: (of.hidden(params, *batch) ** 3).sum()
+
+    wanted, wanted_gradient = jax.value_and_grad(total(policy))(params)
+    found, gradient = jax.value_and_grad(total(other))(params)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
+      gradient,
+      wanted_gradient,
+    )
+
+  def test_scanned_layers_are_compiled_once(self):
+    """The program does not grow with depth."""
+
+    def size(num_layers, scan_layers):
+      policy = Policy(
+        dataclasses.replace(CONFIG, num_layers=num_layers),
+        ComputeConfig(scan_layers=scan_layers),
+      )
+      program = jax.jit(policy.hidden).lower(
+        policy.abstract_params(), *rows([9])
+      )
+      return program.as_text().count("dot_general")
+
+    self.assertEqual(size(2, True), size(6, True))
+    self.assertLess(size(2, False), size(6, False))
+
+  def test_bfloat16_stays_near(self):
+    policy, params = make()
+    half = Policy(policy.config, ComputeConfig(dtype="bfloat16"))
+    batch = rows([9, 6, 4])
+    wanted, found = (p.hidden(params, *batch) for p in (policy, half))
+    self.assertEqual(found.dtype, jnp.bfloat16)
+    np.testing.assert_allclose(found, wanted, atol=0.15)
+    self.assertEqual(half.logits(params, *batch).dtype, jnp.float32)
+
+  @parameterized.named_parameters(
+    ("remat", {"remat": "some"}, "compute.remat='some' is not one of none, "),
+    ("dtype", {"dtype": "float8"}, "compute.dtype='float8' is not one of"),
+    ("block", {"attention_block": -1}, "compute.attention_block=-1"),
+  )
+  def test_refuses(self, settings, message):
+    with self.assertRaisesRegex(ConfigError, message):
+      ComputeConfig(**settings)
 
 
 class CriticTest(absltest.TestCase):
@@ -187,7 +249,9 @@ class ConfigTest(parameterized.TestCase):
     ("heads", {"num_heads": 3}, "num_heads=3 must be a multiple"),
     ("odd", {"head_dim": 7}, "head_dim=7 must be even"),
     ("width", {"width": 0}, "width=0 must be at least 1"),
-    ("block", {"attention_block": -1}, "attention_block=-1"),
+    ("share", {"rotary_share": 0.0}, "rotary_share=0.0 must lie"),
+    ("odd_share", {"rotary_share": 0.4}, "head_dim=8 x rotary_share=0.4"),
+    ("rope", {"rope_factor": 8.0}, "needs model.rope_original_context=0"),
   )
   def test_refuses(self, changes, message):
     with self.assertRaisesRegex(ConfigError, message):

@@ -29,7 +29,11 @@ class ShardingTest(absltest.TestCase):
 
   def test_specs(self):
     self.assertEqual(
-      sharding.param_spec(("layer_3", "down", "kernel")),
+      sharding.param_spec(("layers", "down", "kernel")),
+      PartitionSpec(None, "tensor", "fsdp"),
+    )
+    self.assertEqual(
+      sharding.param_spec(("layers", "3", "down", "kernel")),
       PartitionSpec("tensor", "fsdp"),
     )
     self.assertEqual(
@@ -37,8 +41,8 @@ class ShardingTest(absltest.TestCase):
     )
 
   def test_a_parameter_without_a_place(self):
-    with self.assertRaisesRegex(ConfigError, "layer_0/router has no logical"):
-      sharding.param_spec(("layer_0", "router"))
+    with self.assertRaisesRegex(ConfigError, "layers/router has no logical"):
+      sharding.param_spec(("layers", "router"))
 
   def test_mesh_that_does_not_match_the_devices(self):
     with self.assertRaisesRegex(ConfigError, "asks for 4 devices.*there are 1"):

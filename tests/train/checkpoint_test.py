@@ -77,7 +77,7 @@ class CheckpointsTest(absltest.TestCase):
     checkpoints = self._saved()
     other = Policy(dataclasses.replace(small.MODEL, mlp_width=32))
     with self.assertRaisesRegex(
-      CheckpointError, r"leaf params.layer_0.down.kernel is float32\[24, 16\]"
+      CheckpointError, r"leaf params.layers.down.kernel is float32\[2, 24, 16\]"
     ) as caught:
       _, learner = small.make_learner()
       learner._policy = other
@@ -124,11 +124,12 @@ class PublisherTest(absltest.TestCase):
     policy, learner = small.make_learner()
     params = policy.init(jax.random.key(0))
     state = learner.init(params)
-    Publisher(Sink()).publish(state, slot=1)
+    Publisher(policy, Sink()).publish(state.params, 0, slot=1)
     for leaf in jax.tree.leaves(state):
       leaf.delete()  # as donation does
     found, step = published[1]
-    jax.tree.map(np.testing.assert_array_equal, found, params)
+    wanted = policy.unstacked(params)
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
     self.assertEqual(step, 0)
 
 

@@ -48,7 +48,7 @@ class ObjectivesTest(parameterized.TestCase):
     moved = jax.tree.map(
       lambda a, b: np.abs(a - b).max() > 0, state.params, params
     )
-    self.assertTrue(moved["layer_0"]["attention"]["q"]["kernel"])
+    self.assertTrue(moved["layers"]["attention"]["q"]["kernel"])
     if model.value_head:
       self.assertTrue(moved["critic"]["bias"])
 

@@ -89,10 +89,16 @@ def _with_full_marks(group: Group) -> Group:
 
 
 def make_learner(
-  mesh=None, *, model=MODEL, loss=None, learning_rate=1e-2, **axes
+  mesh=None,
+  *,
+  model=MODEL,
+  compute=None,
+  loss=None,
+  learning_rate=1e-2,
+  **axes,
 ):
-  policy = Policy(model)
   mesh = mesh or sharding.make_mesh(axes, jax.devices()[:1])
+  policy = Policy(model, compute, mesh)
   objective = policy_objective(policy, loss or loss_config(), temperature=0.9)
   optimizer = optax.chain(
     optax.clip_by_global_norm(1.0), optax.adamw(learning_rate)

@@ -1,0 +1,55 @@
+"""How a policy is computed: precision, loops, what the backward pass keeps.
+
+Nothing here changes what a policy says beyond rounding, so these settings may
+differ between two starts of one run; the architecture is `model.config`'s.
+"""
+
+import dataclasses
+
+import jax
+
+from agentrl_jax.errors import ConfigError
+
+DTYPES = ("float32", "bfloat16")
+# What a layer keeps of its forward pass; the rest is computed again. None
+# wraps nothing, so XLA decides.
+REMAT_POLICIES = {
+  "none": None,
+  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  "full": jax.checkpoint_policies.nothing_saveable,
+}
+ATTENTIONS = ("auto", "xla")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComputeConfig:
+  """The `compute` section of the config.
+
+  `attention_block` cuts the queries of a training row into blocks that attend
+  to no key after themselves, which skips the upper triangle; 0 does not cut.
+  `scan_layers` compiles one layer for all of them: the time to compile and the
+  size of the program no longer grow with depth. Decoding never scans.
+  """
+
+  dtype: str = "float32"  # of activations and products; params stay float32
+  scan_layers: bool = False
+  remat: str = "none"
+  attention: str = "auto"
+  attention_block: int = 0  # tokens
+
+  def __post_init__(self) -> None:
+    for name, options in (
+      ("dtype", DTYPES),
+      ("remat", REMAT_POLICIES),
+      ("attention", ATTENTIONS),
+    ):
+      if getattr(self, name) not in options:
+        raise ConfigError(
+          f"compute.{name}={getattr(self, name)!r} is not one of "
+          f"{', '.join(options)}. Set it with --config.compute.{name}=<name>."
+        )
+    if self.attention_block < 0:
+      raise ConfigError(
+        f"compute.attention_block={self.attention_block} must be 0 (off) or a "
+        "number of tokens"
+      )
