@@ -46,7 +46,15 @@ def get_config() -> ml_collections.ConfigDict:
     whole_tokens=(),  # texts that are one token each
     whole_lines=0,  # as many of the lines that conversations share, likewise
   )
+  c.pretrained = create(
+    # A Hugging Face folder to start from: config.json, *.safetensors and the
+    # tokenizer. It replaces `tokenizer` and the architecture in `model`.
+    path="",
+  )
   c.model = create(
+    # A published one, of agentrl_jax/model/presets.py: it replaces the keys
+    # below it, but for value_head. "" takes them.
+    name="",
     width=192,
     num_layers=3,
     num_heads=4,
@@ -77,7 +85,7 @@ def get_config() -> ml_collections.ConfigDict:
 
   c.warm_start = create(
     num_demonstrations=20_000,
-    epochs=1,  # passes over the demonstrations
+    epochs=1,  # passes over the demonstrations; 0 needs pretrained.path
     optimizer=create(
       learning_rate=2e-3,
       warmup_steps=50,

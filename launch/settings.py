@@ -29,6 +29,7 @@ from agentrl_jax.train.checkpoint import CheckpointConfig
 from agentrl_jax.train.config_checks import require_one_of
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.optimizer import OptimizerConfig
+from launch.architecture import read_architecture
 from launch.learning_checks import check_learning
 
 DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
@@ -117,9 +118,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     mesh=config.mesh.to_dict(),
     environments=environments,
     containers=_containers(environments, config.containers.to_dict()),
-    model=ModelConfig(
-      vocab_size=config.tokenizer.vocab_size, **config.model.to_dict()
-    ),
+    model=read_architecture(config),
     compute=ComputeConfig(**config.compute.to_dict()),
     episode=EpisodeLimits(**config.episode.to_dict()),
     sampling=Sampling(**config.sampling.to_dict()),
@@ -198,7 +197,6 @@ def _check_positive(config: ml_collections.ConfigDict) -> None:
   for key in (
     "train.steps",
     "warm_start.num_demonstrations",
-    "warm_start.epochs",
     "cross_policy.refresh_every",
     "evaluation.num_tasks",
     "evaluation.concurrency",
@@ -208,6 +206,10 @@ def _check_positive(config: ml_collections.ConfigDict) -> None:
     value = config[section][name]
     if value < 1:
       raise ConfigError(f"{key}={value} must be at least 1")
+  if config.warm_start.epochs < 0:
+    raise ConfigError(
+      f"warm_start.epochs={config.warm_start.epochs} must be 0 or more"
+    )
   if config.sampling.temperature <= 0:
     raise ConfigError(
       f"sampling.temperature={config.sampling.temperature} must be positive: "

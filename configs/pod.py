@@ -1,0 +1,41 @@
+"""AgentRL of a published model on a TPU pod, with the paper's settings.
+
+  python -m launch.train --config=configs/pod.py:qwen2.5-14b \\
+    --config.pretrained.path=/models/Qwen2.5-14B-Instruct
+
+What follows the colon is a name of agentrl_jax/model/presets.py; without it the
+model is Qwen2.5-14B on a v5p-64: 32 chips, of which each holds 1/32 of the
+params and of the optimizer's state. Numbers of tasks, attempts, tokens and
+updates are those of AgentRL's released configuration of its five tasks
+(arXiv:2510.04206, section 4).
+"""
+
+from configs import base
+
+
+def get_config(name: str = "qwen2.5-14b"):
+  """`base`, with its values of AgentRL, at the size of a pod."""
+  c = base.get_config()
+  c.name = name
+  c.model.name = name
+  c.mesh.update(data=1, fsdp=32, tensor=1, sequence=1)
+  c.compute.update(dtype="bfloat16", scan_layers=True, remat="full")
+  c.tasks.names = (
+    "alfworld",
+    "dbbench",
+    "knowledgegraph",
+    "os_interaction",
+    "webshop",
+  )
+  c.warm_start.epochs = 0  # from the pretrained weights themselves
+  c.train.update(steps=1000, row_length=8192, micro_batch=32)
+  c.loss.token_chunk = 1024
+  c.engine.update(
+    lanes=(192, 64),
+    context=8192,
+    lengths=(2048, 4096),
+    prefill_chunks=(64, 512),
+    prefill_tokens=8192,
+  )
+  c.evaluation.update(num_tasks=256, concurrency=512)
+  return c

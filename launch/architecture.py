@@ -1,0 +1,96 @@
+"""Which model a config means: its own keys, a published name, or a folder.
+
+With `pretrained.path` the folder's config.json says it, and `model.name` may
+stand beside it as what the folder must hold. Keys that are then not read have
+to keep the value that `configs/base.py` gives them.
+"""
+
+import dataclasses
+import pathlib
+
+import ml_collections
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face import read_model
+from agentrl_jax.model.presets import preset
+from configs import base
+
+# Keys of `model` that are read whatever names the architecture.
+ALWAYS_READ = ("name", "value_head")
+# Other numbers do not change the size of anything; those are the folder's.
+_SHAPES = (
+  "vocab_size",
+  "width",
+  "num_layers",
+  "num_heads",
+  "num_kv_heads",
+  "head_dim",
+  "mlp_width",
+  "tied_embedding",
+  "qk_norm",
+  "qkv_bias",
+  "sandwich_norm",
+)
+
+
+def read_architecture(config: ml_collections.ConfigDict) -> ModelConfig:
+  """The model of a config. Raises `ConfigError` where its sources disagree."""
+  keys = config.model.to_dict()
+  name, path = keys.pop("name"), config.pretrained.path
+  if not name and not path:
+    return ModelConfig(vocab_size=config.tokenizer.vocab_size, **keys)
+  source = f"pretrained.path={path}" if path else f"model.name={name}"
+  _refuse_idle(config, "model", source, read=ALWAYS_READ)
+  named = preset(name) if name else None
+  if path:
+    _refuse_idle(config, "tokenizer", source, read=())
+    found, _ = read_model(pathlib.Path(path))
+    if named is not None:
+      _refuse_other(found, named, path, name)
+  else:
+    assert named is not None
+    found = named
+    _refuse_small(config, found, name)
+  return dataclasses.replace(found, value_head=keys["value_head"])
+
+
+def _refuse_idle(
+  config: ml_collections.ConfigDict,
+  section: str,
+  source: str,
+  *,
+  read: tuple[str, ...],
+) -> None:
+  idle = base.get_config()[section].to_dict()
+  for key, value in config[section].to_dict().items():
+    if key not in read and value != idle[key]:
+      raise ConfigError(
+        f"{section}.{key}={value} means nothing where {source} says it; set "
+        f"--config.{section}.{key}={idle[key]}"
+      )
+
+
+def _refuse_other(
+  found: ModelConfig, named: ModelConfig, path: str, name: str
+) -> None:
+  differing = [
+    f"{key} is {getattr(found, key)} there and {getattr(named, key)} in {name}"
+    for key in _SHAPES
+    if getattr(found, key) != getattr(named, key)
+  ]
+  if differing:
+    raise ConfigError(
+      f"pretrained.path={path} holds another model than model.name={name}: "
+      f"{'; '.join(differing)}. Set --config.model.name= to take what is there"
+    )
+
+
+def _refuse_small(
+  config: ml_collections.ConfigDict, model: ModelConfig, name: str
+) -> None:
+  if config.tokenizer.vocab_size > model.vocab_size:
+    raise ConfigError(
+      f"tokenizer.vocab_size={config.tokenizer.vocab_size} is above the "
+      f"{model.vocab_size} tokens of model.name={name}"
+    )
