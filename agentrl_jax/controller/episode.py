@@ -87,6 +87,8 @@ async def run_episode(
       max_tokens=min(limits.max_answer_tokens, room),
       stop_token=codec.stop_token,
       seed=seeds.seed_of(seed, "turn", turn),
+      # Attempts of one group share their prompt, so they go to one server.
+      conversation=seeds.seed_of(group_id),
       **dataclasses.asdict(sampling),
     )
     async with deadline(

@@ -21,6 +21,9 @@ class SamplingSpec:
   max_tokens: int = 128  # of the answer, its stop token included
   stop_token: int = -1  # ends the answer and belongs to it; -1: none
   seed: int = 0  # with the position alone, decides every draw
+  # Prompts of one number begin alike, so one server had better answer them all,
+  # from the keys and values that it has; 0: nothing is known. Decides no draw.
+  conversation: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

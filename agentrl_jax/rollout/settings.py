@@ -1,6 +1,7 @@
 """The sizes of the rollout engine, and the shapes it compiles for them."""
 
 import dataclasses
+import re
 
 from agentrl_jax.errors import ConfigError
 
@@ -87,3 +88,44 @@ class EngineConfig:
       (size for size in self.prefill_chunks if size >= num_tokens),
       self.prefill_chunks[-1],
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RolloutsConfig:
+  """The `rollouts` section of the config: servers in other processes.
+
+  Without servers, answers come from an engine in the learner's process, and
+  nothing else here is read.
+  """
+
+  servers: tuple[str, ...] = ()  # host:port of each
+  snapshots: str = ""  # folder or bucket; "" is `snapshots` of the run
+  max_lag: int = 2  # updates not yet written, beyond which the learner waits
+  poll_s: float = 0.5  # between a server's looks at the folder
+  health_s: float = 1.0  # between looks at a server
+  lost_s: float = 20.0  # without a word from a server: it is lost
+  answer_s: float = 540.0  # for an answer, repeats on other servers included
+  settle_s: float = 600.0  # for every server to serve what is evaluated
+  start_s: float = 3600.0  # that a server waits for its first snapshot
+  grace_s: float = 30.0  # of a server that is told to stop
+
+  def __post_init__(self) -> None:
+    object.__setattr__(self, "servers", tuple(self.servers))
+    for server in self.servers:
+      if not re.fullmatch(r"[^\s/:]+:\d+|\[[\da-fA-F:]+\]:\d+", server):
+        raise ConfigError(
+          f"rollouts.servers has {server!r}: name each as host:port, as in "
+          "--config.rollouts.servers=10.0.0.1:7100,10.0.0.2:7100"
+        )
+    if len(set(self.servers)) < len(self.servers):
+      raise ConfigError(
+        f"rollouts.servers={self.servers} names a server twice: name each once"
+      )
+    if self.max_lag < 0:
+      raise ConfigError(
+        f"rollouts.max_lag={self.max_lag} must be 0 (every version is written "
+        "before the next update) or a number of updates"
+      )
+    for name, value in dataclasses.asdict(self).items():
+      if name.endswith("_s") and value <= 0:
+        raise ConfigError(f"rollouts.{name}={value} must be more than 0")

@@ -1,0 +1,247 @@
+"""A generator that asks rollout servers in other processes.
+
+An answer is a function of its request and the weights, so whoever loses a
+server asks another one the same: a lost server costs time and no attempt. Every
+wait has a deadline, and its error tells how each server is. Needs no jax.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import aiohttp
+import numpy as np
+
+from agentrl_jax.errors import (
+  ConfigError,
+  DeadlineExceeded,
+  GeneratorFault,
+  PromptTooLong,
+  ServerFull,
+)
+from agentrl_jax.rollout import wire
+from agentrl_jax.rollout.client import Answer, SamplingSpec
+from agentrl_jax.rollout.server_pool import Server, ServerPool
+from agentrl_jax.rollout.settings import RolloutsConfig
+
+CONNECT_S = 5.0
+REST_S = 1.0  # of a server that is full
+LOOK_AGAIN_S = 0.5  # while nobody can be asked
+
+
+class _Lost(GeneratorFault):
+  """The server went away with the request."""
+
+
+class HttpGenerator:
+  """A `rollout.client.Generator` over servers; made by `connected`.
+
+  It belongs to the event loop in which it was made.
+  """
+
+  def __init__(
+    self, http: aiohttp.ClientSession, pool: ServerPool, config: RolloutsConfig
+  ):
+    self._http, self.pool, self._config = http, pool, config
+    self._changed = asyncio.Event()
+    self._asking: dict[Server, set[asyncio.Task[Answer]]] = {
+      server: set() for server in pool.servers
+    }
+    self._refusal: ConfigError | None = None
+    self.num_repeated = 0  # requests asked once more, of another server
+
+  @property
+  def num_slots(self) -> int:
+    """How many versions are served side by side."""
+    return self.pool.num_slots
+
+  async def generate(
+    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+  ) -> Answer:
+    """Waits for the answer of some server; cancelling frees its lane.
+
+    Asks others while servers are lost or full, until `rollouts.answer_s` have
+    passed.
+    """
+    body = wire.encode_request(prompt, spec)
+    try:
+      async with asyncio.timeout(self._config.answer_s) as timer:
+        return await self._answer(body, spec)
+    except TimeoutError as error:
+      if not timer.expired():
+        raise
+      raise DeadlineExceeded(
+        f"no rollout server gave an answer of {spec.max_tokens} tokens from "
+        f"version slot {spec.slot} within rollouts.answer_s="
+        f"{self._config.answer_s:g} s: {self.describe()}"
+      ) from error
+
+  async def serving(
+    self, editions: Mapping[int, int], timeout_s: float
+  ) -> None:
+    """Waits until every server that can be reached serves these editions.
+
+    From now on only servers that do are asked. One server is enough: those
+    that come later load the newest weights before they answer.
+    """
+    self.pool.need(editions)
+    try:
+      async with asyncio.timeout(timeout_s) as timer:
+        while self.pool.lagging() or not any(
+          server.is_reachable for server in self.pool.servers
+        ):
+          self._raise_refusal()
+          await self._change()
+    except TimeoutError as error:
+      if not timer.expired():
+        raise
+      raise DeadlineExceeded(
+        f"the learner waited rollouts.settle_s={timeout_s:g} s for the rollout "
+        f"servers to serve what it published: {self.describe()}. Look at what "
+        "they print, and whether they can read rollouts.snapshots"
+      ) from error
+
+  def describe(self) -> str:
+    """How each server is."""
+    return "; ".join(map(str, self.pool.servers))
+
+  async def watch(self, server: Server) -> None:
+    """Looks after a server until it is cancelled."""
+    last_heard = asyncio.get_running_loop().time()
+    while self._refusal is None:
+      now = asyncio.get_running_loop().time()
+      try:
+        status = await self._health(server)
+      except (aiohttp.ClientConnectorError, GeneratorFault) as error:
+        self._lose(server, f"cannot be asked: {error}")
+      except (aiohttp.ClientError, TimeoutError) as error:
+        if now - last_heard > self._config.lost_s:
+          self._lose(
+            server,
+            f"has not told its health for {now - last_heard:.0f} s: {error!r}",
+          )
+      else:
+        last_heard = now
+        self._hear(server, status)
+      await asyncio.sleep(self._config.health_s)
+
+  async def _answer(self, body: bytes, spec: SamplingSpec) -> Answer:
+    while True:
+      self._raise_refusal()
+      server = self.pool.choose(spec)
+      if server is None:
+        await self._change()
+        continue
+      try:
+        return await self._ask(server, body)
+      except PromptTooLong:
+        raise
+      except ServerFull:
+        self.pool.rest(server, REST_S)
+      except _Lost:
+        self.num_repeated += 1
+      except GeneratorFault as fault:
+        self.num_repeated += 1
+        self._lose(server, f"broke: {fault}")
+
+  async def _ask(self, server: Server, body: bytes) -> Answer:
+    """The answer. `_Lost` if the server is, by this request or another."""
+    task = asyncio.create_task(self._post(server, body))
+    task.add_done_callback(_retrieved)
+    self._asking[server].add(task)
+    server.num_asked += 1
+    try:
+      await asyncio.wait([task])
+    finally:
+      server.num_asked -= 1
+      self._asking[server].discard(task)
+      task.cancel()
+    if task.cancelled():
+      raise _Lost(f"{server}")
+    return task.result()
+
+  async def _post(self, server: Server, body: bytes) -> Answer:
+    try:
+      async with self._http.post(
+        f"http://{server.address}{wire.GENERATE}",
+        data=body,
+        headers={"Content-Type": wire.CONTENT_TYPE},
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+      ) as response:
+        content = await response.read()
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+      self._lose(server, f"was lost: {error!r}")
+      raise _Lost(f"{server}") from error
+    if response.ok:
+      return wire.decode_answer(content)
+    raise wire.error_of(
+      response.headers.get(wire.ERROR_HEADER),
+      response.status,
+      f"{server.address}: {content.decode(errors='replace')[:1000]}",
+    )
+
+  async def _health(self, server: Server) -> wire.ServerStatus:
+    timeout = aiohttp.ClientTimeout(total=CONNECT_S)
+    url = f"http://{server.address}{wire.HEALTH}"
+    async with self._http.get(url, timeout=timeout) as response:
+      content = await response.read()
+      if not response.ok:
+        raise wire.WireError(f"HTTP {response.status} came for its health")
+    return wire.status_from_json(content)
+
+  def _hear(self, server: Server, status: wire.ServerStatus) -> None:
+    try:
+      self.pool.heard(server, status)
+    except ConfigError as refusal:
+      self._refusal = refusal
+    self._announce()
+
+  def _lose(self, server: Server, why: str) -> None:
+    """Its other requests are asked of others, too."""
+    self.pool.lost(server, why)
+    for task in self._asking[server]:
+      if task is not asyncio.current_task():
+        task.cancel()
+    self._announce()
+
+  def _raise_refusal(self) -> None:
+    if self._refusal is not None:
+      raise self._refusal
+
+  def _announce(self) -> None:
+    self._changed.set()
+    self._changed = asyncio.Event()
+
+  async def _change(self) -> None:
+    """Waits until something was heard, or for a moment."""
+    with contextlib.suppress(TimeoutError):
+      async with asyncio.timeout(LOOK_AGAIN_S):
+        await self._changed.wait()
+
+
+def _retrieved(task: asyncio.Task[Answer]) -> None:
+  """Its error may find nobody: who asked may have been cancelled meanwhile."""
+  if not task.cancelled():
+    task.exception()
+
+
+@contextlib.asynccontextmanager
+async def connected(
+  config: RolloutsConfig, *, num_slots: int
+) -> AsyncIterator[HttpGenerator]:
+  """A generator that looks after its servers until it is left."""
+  pool = ServerPool(config.servers, num_slots=num_slots)
+  async with aiohttp.ClientSession(
+    connector=aiohttp.TCPConnector(limit=0)
+  ) as http:
+    generator = HttpGenerator(http, pool, config)
+    watching = [
+      asyncio.create_task(generator.watch(server), name=server.address)
+      for server in pool.servers
+    ]
+    try:
+      yield generator
+    finally:
+      for task in watching:
+        task.cancel()
+      await asyncio.gather(*watching, return_exceptions=True)

@@ -1,0 +1,254 @@
+"""Requests and answers as bytes, and errors as HTTP statuses.
+
+Token ids travel as little-endian arrays behind a small header, never as JSON:
+an answer of a thousand tokens is 16 kB and takes microseconds to read. What is
+of another version, cut short or altered is refused with a sentence. Needs no
+jax.
+"""
+
+import dataclasses
+import json
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from agentrl_jax.errors import (
+  AgentRLError,
+  ConfigError,
+  DeadlineExceeded,
+  GeneratorFault,
+  PromptTooLong,
+  ServerFull,
+)
+from agentrl_jax.rollout.client import Answer, SamplingSpec
+
+VERSION = 1
+GENERATE, HEALTH = "/generate", "/health"
+CONTENT_TYPE = "application/octet-stream"
+ERROR_HEADER = "X-AgentRL-Error"  # the name of what was raised
+
+# Magic, version, CRC-32 of all that follows.
+_ENVELOPE = struct.Struct("<4sHxxI")
+_REQUEST, _ANSWER = b"ARLQ", b"ARLA"
+# Prompt tokens, slot, max_tokens, top_k, stop_token, temperature, top_p, seed,
+# conversation.
+_SPEC = struct.Struct("<IiiiiddQQ")
+# Sampled tokens, slot, prompt tokens reused.
+_SAMPLED = struct.Struct("<Iii")
+_TOKEN, _LOGPROB = np.dtype("<i4"), np.dtype("<f4")
+
+
+class WireError(GeneratorFault):
+  """What came over the wire is no request or answer of this version."""
+
+
+class Draining(ServerFull):
+  """The server finishes what it has and takes nothing new."""
+
+
+class NotServing(ServerFull):
+  """The server has no weights yet."""
+
+
+# By the first that fits; what is no error of ours never gets here.
+STATUSES: Mapping[type[AgentRLError], int] = {
+  PromptTooLong: 413,
+  Draining: 503,
+  NotServing: 503,
+  ServerFull: 503,
+  WireError: 400,
+  ConfigError: 400,
+  DeadlineExceeded: 504,
+  GeneratorFault: 500,
+}
+_BY_NAME = {kind.__name__: kind for kind in STATUSES}
+
+
+def encode_request(
+  prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+) -> bytes:
+  """The bytes that `decode_request` reads. `ConfigError` if none can."""
+  try:
+    token_T = _tokens(prompt)
+    head = _SPEC.pack(
+      len(token_T),
+      spec.slot,
+      spec.max_tokens,
+      spec.top_k,
+      spec.stop_token,
+      spec.temperature,
+      spec.top_p,
+      spec.seed % 2**64,
+      spec.conversation % 2**64,
+    )
+  except (struct.error, TypeError, ValueError, OverflowError) as error:
+    raise ConfigError(
+      f"a prompt is a row of token ids and {spec} has numbers of 32 bits; "
+      f"this one cannot be sent: {error}"
+    ) from error
+  return _sealed(_REQUEST, head + token_T.tobytes())
+
+
+def decode_request(body: bytes) -> tuple[np.ndarray, SamplingSpec]:
+  """The prompt, int32 [T], and how to answer it. Raises `WireError`."""
+  content = _opened(_REQUEST, body, _SPEC.size)
+  number, *fields = _SPEC.unpack_from(content)
+  (token_T,) = _arrays(content[_SPEC.size :], number, (_TOKEN,))
+  slot, max_tokens, top_k, stop, temperature, top_p, seed, chat = fields
+  return token_T.astype(np.int32), SamplingSpec(
+    slot=slot,
+    temperature=temperature,
+    top_k=top_k,
+    top_p=top_p,
+    max_tokens=max_tokens,
+    stop_token=stop,
+    seed=seed,
+    conversation=chat,
+  )
+
+
+def encode_answer(answer: Answer) -> bytes:
+  """The bytes that `decode_answer` reads."""
+  head = _SAMPLED.pack(len(answer.sampled), answer.slot, answer.num_reused)
+  arrays = (
+    (answer.sampled, _TOKEN),
+    (answer.behavior_logprob, _LOGPROB),
+    (answer.raw_logprob, _LOGPROB),
+    (answer.version, _TOKEN),
+  )
+  return _sealed(
+    _ANSWER, head + b"".join(x.astype(dtype).tobytes() for x, dtype in arrays)
+  )
+
+
+def decode_answer(body: bytes) -> Answer:
+  """What was sampled. Raises `WireError`."""
+  content = _opened(_ANSWER, body, _SAMPLED.size)
+  number, slot, num_reused = _SAMPLED.unpack_from(content)
+  sampled, behavior, raw, version = _arrays(
+    content[_SAMPLED.size :], number, (_TOKEN, _LOGPROB, _LOGPROB, _TOKEN)
+  )
+  return Answer(
+    sampled.astype(np.int32),
+    behavior.astype(np.float32),
+    raw.astype(np.float32),
+    version.astype(np.int32),
+    slot=slot,
+    num_reused=num_reused,
+  )
+
+
+def status_of(error: AgentRLError) -> int:
+  """The HTTP status that stands for an error."""
+  return next(
+    (status for kind, status in STATUSES.items() if isinstance(error, kind)),
+    500,
+  )
+
+
+def name_of(error: AgentRLError) -> str:
+  """What `error_of` knows the error by."""
+  kinds = (kind for kind in STATUSES if isinstance(error, kind))
+  return next(kinds, GeneratorFault).__name__
+
+
+def error_of(name: str | None, status: int, reason: str) -> AgentRLError:
+  """The error that a server answered with, to be raised here."""
+  if name in _BY_NAME:
+    return _BY_NAME[name](reason)
+  return GeneratorFault(f"HTTP {status} came instead of an answer: {reason}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ServedSlot:
+  """What a version slot serves."""
+
+  step: int  # optimizer updates behind the weights
+  edition: int  # counts publications: no two share one
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerStatus:
+  """What a server says of itself when it is asked for its health."""
+
+  slots: tuple[ServedSlot | None, ...]
+  num_inside: int  # requests that are being answered
+  num_waiting: int  # for a lane
+  is_draining: bool = False
+  trouble: str = ""  # a sentence, while something is wrong
+
+  @property
+  def is_ready(self) -> bool:
+    """Whether it answers."""
+    return not self.is_draining and all(s is not None for s in self.slots)
+
+  def to_json(self) -> dict[str, Any]:
+    """For `status_from_json`."""
+    return {"protocol": VERSION, **dataclasses.asdict(self)}
+
+
+def status_from_json(content: bytes) -> ServerStatus:
+  """Raises `WireError` for what is no status of this protocol."""
+  try:
+    fields = json.loads(content)
+    if (found := fields.pop("protocol")) != VERSION:
+      raise ValueError(f"protocol {found}, not {VERSION}")
+    slots = tuple(s and ServedSlot(**s) for s in fields.pop("slots"))
+    return ServerStatus(slots=slots, **fields)
+  except (KeyError, TypeError, ValueError, AttributeError) as error:
+    raise WireError(
+      f"{content[:200]!r} is no rollout server's health: {error!r}"
+    ) from error
+
+
+def _tokens(prompt: Sequence[int] | np.ndarray) -> np.ndarray:
+  token_T = np.asarray(prompt)
+  if token_T.ndim != 1 or not np.can_cast(token_T.dtype, np.int64):
+    raise TypeError(f"found {token_T.dtype}{list(token_T.shape)}")
+  if np.any(token_T != token_T.astype(_TOKEN)):
+    raise ValueError("found ids beyond 32 bits")
+  return token_T.astype(_TOKEN)
+
+
+def _sealed(magic: bytes, content: bytes) -> bytes:
+  return _ENVELOPE.pack(magic, VERSION, zlib.crc32(content)) + content
+
+
+def _opened(magic: bytes, body: bytes, head_size: int) -> bytes:
+  what = "a request" if magic == _REQUEST else "an answer"
+  if body[: len(magic)] != magic:
+    raise WireError(
+      f"{what} begins with {magic!r}; {len(body)} bytes came that begin with "
+      f"{body[: len(magic)]!r}"
+    )
+  if len(body) < _ENVELOPE.size + head_size:
+    raise WireError(f"{len(body)} bytes are less than the header of {what}")
+  _, version, checksum = _ENVELOPE.unpack_from(body)
+  if version != VERSION:
+    raise WireError(
+      f"{what} of wire version {version} came and {VERSION} is spoken here: "
+      "run the same code on the learner and on every rollout server"
+    )
+  content = body[_ENVELOPE.size :]
+  if zlib.crc32(content) != checksum:
+    raise WireError(f"{what} of {len(body)} bytes was altered on its way")
+  return content
+
+
+def _arrays(
+  content: bytes, number: int, dtypes: Sequence[np.dtype[Any]]
+) -> list[np.ndarray]:
+  """Arrays of `number` entries each, one after the other."""
+  expected = number * sum(dtype.itemsize for dtype in dtypes)
+  if len(content) != expected:
+    raise WireError(
+      f"{number} tokens make {expected} bytes, and {len(content)} came"
+    )
+  arrays, begin = [], 0
+  for dtype in dtypes:
+    arrays.append(np.frombuffer(content, dtype, number, begin))
+    begin += number * dtype.itemsize
+  return arrays

@@ -1,0 +1,161 @@
+"""A server on a real engine: answers, refusals, hanging up, draining."""
+
+import asyncio
+import unittest
+
+import aiohttp
+import numpy as np
+
+from agentrl_jax.errors import ConfigError, DeadlineExceeded
+from agentrl_jax.rollout import wire
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.http_server import RolloutApi, listening
+from agentrl_jax.rollout.local_driver import LocalDriver
+from tests.rollout import small
+from tests.rollout.driver_contract import SHORT, mixed_requests
+from tests.rollout.serving import Served
+
+LONG = SamplingSpec(max_tokens=80)
+
+
+class HttpServerTest(unittest.IsolatedAsyncioTestCase):
+  async def asyncSetUp(self):
+    await self.enterAsyncContext(asyncio.timeout(120))
+    self.http = await self.enterAsyncContext(aiohttp.ClientSession())
+
+  async def serve(self, **changes):
+    self.served = await self.enterAsyncContext(Served(**changes))
+    self.url = f"http://{self.served.address}"
+
+  async def post(self, body):
+    async with self.http.post(self.url + wire.GENERATE, data=body) as response:
+      return response.status, response.headers, await response.read()
+
+  async def ask(self, prompt, spec):
+    return await self.post(wire.encode_request(prompt, spec))
+
+  async def until(self, holds):
+    while not holds():  # noqa: ASYNC110 - an engine tells nobody
+      await asyncio.sleep(0.01)
+
+  async def test_answers_are_those_of_the_engine(self):
+    await self.serve()
+    requests = list(mixed_requests(8))
+    expected = LocalDriver(small.engine_of())
+    futures = [expected.submit(*request) for request in requests]
+    expected.run_until_idle()
+    came = await asyncio.gather(*(self.ask(*r) for r in requests))
+    for (status, _, body), future in zip(came, futures, strict=True):
+      self.assertEqual(status, 200, body)
+      found, wanted = wire.decode_answer(body), future.result(0)
+      np.testing.assert_array_equal(found.sampled, wanted.sampled)
+      np.testing.assert_array_equal(found.version, wanted.version)
+      self.assertEqual(found.slot, wanted.slot)
+
+  async def test_errors_are_statuses_and_sentences(self):
+    await self.serve()
+    for body, status, name in (
+      (b"garbage", 400, "WireError"),
+      (wire.encode_request([1] * 90, SHORT), 413, "PromptTooLong"),
+      (b"\0" * 100_000, 413, "PromptTooLong"),
+      (wire.encode_request([small.VOCAB], SHORT), 400, "ConfigError"),
+    ):
+      found, headers, said = await self.post(body)
+      self.assertEqual((found, headers[wire.ERROR_HEADER]), (status, name))
+      self.assertGreater(len(said), 20)
+
+  async def test_a_full_server_says_when_to_come_again(self):
+    await self.serve(lanes=(1, 1), driver_options=dict(max_waiting=1))
+    asked = [
+      asyncio.create_task(self.ask([1], SamplingSpec(max_tokens=90, seed=i)))
+      for i in range(12)
+    ]
+    statuses = []
+    for answer in asyncio.as_completed(asked):
+      status, headers, _ = await answer
+      statuses.append(status)
+      if status == 503:
+        self.assertEqual(headers["Retry-After"], "1")
+        self.assertEqual(headers[wire.ERROR_HEADER], "ServerFull")
+    self.assertIn(503, statuses)
+    self.assertIn(200, statuses)
+
+  async def test_hanging_up_frees_the_lane(self):
+    await self.serve()
+    engine = self.served.driver.engine
+    step, begun = engine.step, asyncio.Event()
+    loop = asyncio.get_running_loop()
+    go_on = asyncio.Event()
+
+    def slow_step():  # holds the engine still until the client has hung up
+      loop.call_soon_threadsafe(begun.set)
+      asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(60)
+      return step()
+
+    engine.step = slow_step
+    task = asyncio.create_task(self.ask([1], LONG))
+    await begun.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await self.until(lambda: engine._cancelled or not engine._inbox)
+    go_on.set()
+    await self.until(lambda: sum(self.served.driver.num_inside) == 0)
+    stats = engine.stats()
+    self.assertEqual((stats.num_cancelled, stats.num_active), (1, (0, 0)))
+
+  async def test_an_engine_that_breaks_is_told_to_the_owner(self):
+    await self.serve()
+
+    def fail(*args):
+      raise ZeroDivisionError("on purpose")
+
+    self.served.driver.engine.versions.get = fail
+    status, _, said = await self.ask([1], SHORT)
+    self.assertEqual(status, 500)
+    self.assertIn(b"on purpose", said)
+    fault = await self.served.api.broken
+    self.assertIn("on purpose", str(fault))
+    status, headers, _ = await self.ask([1], SHORT)
+    self.assertEqual(headers[wire.ERROR_HEADER], "Draining")
+
+  async def test_draining_finishes_what_it_has_and_takes_nothing_new(self):
+    await self.serve()
+    asked = asyncio.create_task(self.ask([1], LONG))
+    await self.until(lambda: self.served.api._asked)
+    drained = asyncio.create_task(self.served.api.drain(60))
+    await asyncio.sleep(0)
+    status, headers, _ = await self.ask([1], SHORT)
+    self.assertEqual((status, headers[wire.ERROR_HEADER]), (503, "Draining"))
+    await drained
+    self.assertEqual((await asked)[0], 200)
+    async with self.http.get(self.url + wire.HEALTH) as response:
+      said = wire.status_from_json(await response.read())
+    self.assertTrue(said.is_draining)
+    self.assertFalse(said.is_ready)
+
+  async def test_a_drain_that_takes_too_long_is_named(self):
+    await self.serve()
+    asked = asyncio.create_task(self.ask([1], LONG))
+    await self.until(lambda: self.served.api._asked)
+    with self.assertRaisesRegex(DeadlineExceeded, "1 answers.*grace_s"):
+      await self.served.api.drain(0.0)
+    await asked
+
+  async def test_nothing_is_answered_before_there_are_weights(self):
+    nothing = wire.ServerStatus(slots=(None,), num_inside=0, num_waiting=0)
+    api = RolloutApi(None, lambda: nothing, context=small.CONTEXT)
+    port = await self.enterAsyncContext(listening(api, "127.0.0.1", 0))
+    self.url = f"http://127.0.0.1:{port}"
+    status, headers, said = await self.ask([1], SHORT)
+    self.assertEqual((status, headers[wire.ERROR_HEADER]), (503, "NotServing"))
+    self.assertIn(b"first snapshot", said)
+
+  async def test_a_port_that_is_taken_is_named(self):
+    await self.serve()
+    with self.assertRaisesRegex(ConfigError, f"{self.served.port}.*--port"):
+      async with listening(self.served.api, "127.0.0.1", self.served.port):
+        self.fail("two listen on one port")
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,118 @@
+"""Who is asked: least to do, the same for a conversation, never the unable."""
+
+from absl.testing import absltest
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.rollout import server_pool
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.wire import ServedSlot, ServerStatus
+
+
+def status(*editions, **changes) -> ServerStatus:
+  fields = dict(
+    slots=tuple(e and ServedSlot(step=e, edition=e) for e in editions),
+    num_inside=0,
+    num_waiting=0,
+  )
+  return ServerStatus(**(fields | changes))
+
+
+class ServerPoolTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.now = 0.0
+    self.pool = server_pool.ServerPool(
+      ["a:1", "b:1"], num_slots=1, clock=lambda: self.now
+    )
+    self.a, self.b = self.pool.servers
+
+  def hear_both(self, edition=1):
+    for server in self.pool.servers:
+      self.pool.heard(server, status(edition))
+
+  def choose(self, conversation=0):
+    chosen = self.pool.choose(SamplingSpec(conversation=conversation))
+    if chosen is not None:
+      chosen.num_asked += 1
+    return chosen
+
+  def test_nobody_before_anybody_was_heard(self):
+    self.assertIsNone(self.choose())
+    self.assertIn("not been reached", str(self.a))
+
+  def test_spreads_over_all(self):
+    self.hear_both()
+    self.assertEqual({self.choose(), self.choose()}, {self.a, self.b})
+
+  def test_others_requests_count_and_ours_count_once(self):
+    self.a.num_asked = 3
+    self.pool.heard(self.a, status(1, num_inside=3))
+    self.pool.heard(self.b, status(1, num_inside=2, num_waiting=2))
+    self.assertEqual((self.a.load, self.b.load), (3, 4))
+    self.assertIs(self.choose(), self.a)
+
+  def test_a_conversation_stays_and_a_new_one_goes_where_there_is_room(self):
+    self.hear_both()
+    home = self.choose(7)
+    other = self.b if home is self.a else self.a
+    self.assertIs(self.choose(7), home)
+    self.assertIs(self.choose(7), home)
+    self.assertIs(self.choose(8), other)
+    self.assertIs(self.choose(7), home)
+
+  def test_a_lost_home_is_left_for_good(self):
+    self.hear_both()
+    home = self.choose(7)
+    other = self.b if home is self.a else self.a
+    self.pool.lost(home, "was lost")
+    self.assertIs(self.choose(7), other)
+    self.pool.heard(home, status(2))
+    self.assertIs(self.choose(7), other)
+    self.assertEqual(home.num_lost, 1)
+
+  def test_what_is_remembered_is_bounded(self):
+    self.hear_both()
+    with_less = server_pool.MAX_HOMES
+    server_pool.MAX_HOMES = 3
+    try:
+      for conversation in range(1, 9):
+        self.choose(conversation)
+    finally:
+      server_pool.MAX_HOMES = with_less
+    self.assertEqual(list(self.pool._homes), [6, 7, 8])
+
+  def test_a_full_server_rests(self):
+    self.hear_both()
+    self.pool.rest(self.a, 2.0)
+    self.assertIs(self.choose(), self.b)
+    self.assertIs(self.choose(), self.b)
+    self.pool.rest(self.b, 5.0)
+    self.assertIsNone(self.choose())
+    self.now = 2.5
+    self.assertIs(self.choose(), self.a)
+
+  def test_who_drains_or_has_no_weights_is_not_asked(self):
+    self.pool.heard(self.a, status(1, is_draining=True))
+    self.pool.heard(self.b, status(None))
+    self.assertIsNone(self.choose())
+    self.assertIn("draining", str(self.a))
+    self.assertIn("nothing", str(self.b))
+
+  def test_who_is_behind_what_is_needed_is_not_asked(self):
+    self.hear_both(edition=4)
+    self.pool.need({0: 5})
+    self.assertIsNone(self.choose())
+    self.assertEqual(self.pool.lagging(), [self.a, self.b])
+    self.pool.heard(self.b, status(5))
+    self.assertEqual(self.pool.lagging(), [self.a])
+    self.assertIs(self.choose(), self.b)
+    self.pool.lost(self.a, "was lost")
+    self.assertEmpty(self.pool.lagging())
+
+  def test_a_server_of_another_config_is_refused(self):
+    with self.assertRaisesRegex(ConfigError, "a:1 has 2 version slots"):
+      self.pool.heard(self.a, status(1, 1))
+
+
+if __name__ == "__main__":
+  absltest.main()

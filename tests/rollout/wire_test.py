@@ -1,0 +1,171 @@
+"""Requests and answers survive the wire, and nothing else does."""
+
+import dataclasses
+import json
+
+import numpy as np
+from absl.testing import absltest, parameterized
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl_jax import errors
+from agentrl_jax.rollout import wire
+from agentrl_jax.rollout.client import Answer, SamplingSpec
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+TOKENS = st.lists(INT32, min_size=1, max_size=40)
+SPECS = st.builds(
+  SamplingSpec,
+  slot=INT32,
+  temperature=st.floats(allow_nan=False),
+  top_k=INT32,
+  top_p=st.floats(allow_nan=False),
+  max_tokens=INT32,
+  stop_token=INT32,
+  seed=st.integers(0, 2**64 - 1),
+  conversation=st.integers(0, 2**64 - 1),
+)
+REQUEST = wire.encode_request([1, 2, 3], SamplingSpec(seed=7))
+ANSWER = wire.encode_answer(
+  Answer(
+    np.int32([4, 5]),
+    np.float32([-0.5, -1]),
+    np.float32([-0.25, -2]),
+    np.int32([8, 9]),
+    slot=1,
+    num_reused=2,
+  )
+)
+
+
+class RoundTripTest(parameterized.TestCase):
+  @given(TOKENS, SPECS)
+  @settings(max_examples=60, deadline=None, derandomize=True)
+  def test_request(self, tokens, spec):
+    prompt, found = wire.decode_request(wire.encode_request(tokens, spec))
+    self.assertEqual(prompt.tolist(), tokens)
+    self.assertEqual(prompt.dtype, np.int32)
+    self.assertEqual(found, spec)
+
+  @given(st.integers(0, 50), st.integers(0, 2**32 - 1), INT32, INT32)
+  @settings(max_examples=60, deadline=None, derandomize=True)
+  def test_answer(self, size, seed, slot, num_reused):
+    # Any bits at all, so not-a-numbers and minus zero are among them.
+    rows = np.random.default_rng(seed).integers(
+      -(2**31), 2**31, (4, size), np.int32
+    )
+    answer = Answer(
+      rows[0],
+      rows[1].view(np.float32),
+      rows[2].view(np.float32),
+      rows[3],
+      slot=slot,
+      num_reused=num_reused,
+    )
+    found = wire.decode_answer(wire.encode_answer(answer))
+    self.assertEqual((found.slot, found.num_reused), (slot, num_reused))
+    for name in ("sampled", "behavior_logprob", "raw_logprob", "version"):
+      sent, came = getattr(answer, name), getattr(found, name)
+      self.assertEqual(came.dtype, sent.dtype, name)
+      self.assertEqual(came.tobytes(), sent.tobytes(), name)
+
+  def test_a_negative_seed_draws_what_it_draws_here(self):
+    spec = SamplingSpec(seed=-5)
+    _, found = wire.decode_request(wire.encode_request([1], spec))
+    self.assertEqual(found.seed, spec.seed % 2**64)
+
+  def test_numbers_that_do_not_fit_are_refused(self):
+    for prompt, spec in (
+      ([2**31], SamplingSpec()),
+      ([0.5], SamplingSpec()),
+      ([[1]], SamplingSpec()),
+      ([1], SamplingSpec(max_tokens=2**31)),
+    ):
+      with self.assertRaisesRegex(errors.ConfigError, "cannot be sent"):
+        wire.encode_request(prompt, spec)
+
+
+class GarbageTest(parameterized.TestCase):
+  @parameterized.named_parameters(
+    ("nothing", b"", "0 bytes came"),
+    ("short", REQUEST[:20], "less than the header"),
+    ("cut", REQUEST[:-1], "altered"),
+    ("cut_to_its_name", REQUEST[:4], "less than the header"),
+    ("longer", REQUEST + b"\0", "altered"),
+    ("an_answer", ANSWER, "a request begins with"),
+    ("json", b'{"prompt": [1, 2, 3], "temperature": 1.0}' * 3, "begins with"),
+  )
+  def test_request(self, body, sentence):
+    with self.assertRaisesRegex(wire.WireError, sentence):
+      wire.decode_request(body)
+
+  def test_every_flipped_bit_is_seen(self):
+    for body, decode in (
+      (REQUEST, wire.decode_request),
+      (ANSWER, wire.decode_answer),
+    ):
+      for bit in range(8 * len(body)):
+        if 6 <= bit // 8 < 8:
+          continue  # padding
+        altered = bytearray(body)
+        altered[bit // 8] ^= 1 << bit % 8
+        with self.subTest(bit), self.assertRaises(wire.WireError):
+          decode(bytes(altered))
+
+  def test_another_version_is_named(self):
+    other = bytearray(ANSWER)
+    other[4] = 9
+    with self.assertRaisesRegex(wire.WireError, "version 9 came and 1 is"):
+      wire.decode_answer(bytes(other))
+
+  def test_lengths_that_lie_are_refused(self):
+    content = wire._SPEC.pack(9, 0, 1, 0, -1, 1.0, 1.0, 0, 0) + b"\0" * 8
+    with self.assertRaisesRegex(wire.WireError, "9 tokens make 36 bytes"):
+      wire.decode_request(wire._sealed(wire._REQUEST, content))
+
+
+class ErrorsTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (errors.PromptTooLong, 413),
+    (errors.ServerFull, 503),
+    (wire.Draining, 503),
+    (errors.GeneratorFault, 500),
+    (errors.DeadlineExceeded, 504),
+    (errors.ConfigError, 400),
+    (wire.WireError, 400),
+  )
+  def test_come_back_as_they_were(self, kind, status):
+    error = kind("why")
+    self.assertEqual(wire.status_of(error), status)
+    back = wire.error_of(wire.name_of(error), status, str(error))
+    self.assertIs(type(back), kind)
+    self.assertEqual(str(back), "why")
+
+  def test_a_stranger_becomes_a_fault(self):
+    back = wire.error_of(None, 502, "bad gateway")
+    self.assertIs(type(back), errors.GeneratorFault)
+    self.assertIn("502", str(back))
+
+
+class StatusTest(absltest.TestCase):
+  def test_round_trip(self):
+    status = wire.ServerStatus(
+      slots=(wire.ServedSlot(3, 17), None),
+      num_inside=2,
+      num_waiting=1,
+      trouble="x",
+    )
+    sent = json.dumps(status.to_json()).encode()
+    self.assertEqual(wire.status_from_json(sent), status)
+    self.assertFalse(status.is_ready)
+    served = dataclasses.replace(status, slots=status.slots[:1])
+    self.assertTrue(served.is_ready)
+
+  def test_others_are_refused(self):
+    for body in (b"", b"[]", b'{"protocol": 2}', b'{"protocol": 1}', b"<html>"):
+      with self.assertRaisesRegex(wire.WireError, "no rollout server"):
+        wire.status_from_json(body)
+
+
+if __name__ == "__main__":
+  absltest.main()
