@@ -142,6 +142,7 @@ def from_model_config(
     "rope_theta": config.rope_theta,
     "tie_word_embeddings": config.tied_embedding,
     "torch_dtype": dtype,
+    "pad_token_id": None,  # by default GLM-4's own, in any vocabulary
   }
   if name == "glm4":
     described["partial_rotary_factor"] = config.rotary_share

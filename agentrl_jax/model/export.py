@@ -1,0 +1,180 @@
+"""A Hugging Face folder from params, for transformers and all that reads it.
+
+Tensors are gathered one at a time, so that no host and no device holds more
+than one beside its own part of the params. The critic has no place in such a
+folder and is left out.
+"""
+
+import functools
+import json
+import math
+import pathlib
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model import sharding, tensor_files
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face import (
+  CONFIG_FILE,
+  family_of,
+  from_model_config,
+  read_model,
+)
+from agentrl_jax.model.policy import Params
+from agentrl_jax.model.pretrained import refuse_other
+from agentrl_jax.model.tensor_names import Path, Place, places, tensors
+
+
+def write_params(
+  folder: str | pathlib.Path,
+  params: Params,
+  config: ModelConfig,
+  *,
+  context: int,
+  dtype: str = "bfloat16",
+  max_file_bytes: int = 5_000_000_000,
+  beside: pathlib.Path | None = None,
+) -> None:
+  """Writes stacked params as a folder that transformers can load.
+
+  `context` is the most tokens that the model was trained on at once. With
+  `beside`, a folder of the same model, its tokenizer and other small files
+  come along, and its config.json is kept but for the dtype. The folder appears
+  under its name when it is complete. Every process has to call this; the first
+  one writes. Raises `ConfigError` if the folder is there already.
+  """
+  folder = pathlib.Path(folder)
+  family = family_of(config)
+  described = _described(config, context, dtype, beside)
+  if folder.exists():
+    raise ConfigError(f"{folder} is there already; name one that is not")
+  partial = folder.with_name(folder.name + ".partial")
+  leads = jax.process_index() == 0
+  if leads:
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    _write_small(partial, described, beside)
+  plan = _Plan(config, family, np.dtype(dtype), max_file_bytes)
+  for file, names in plan.files:
+    arrays = (plan.tensor(params, name) for name in names)
+    if leads:
+      entries = {name: (plan.dtype, plan.shape(name)) for name in names}
+      tensor_files.write_file(partial / file, entries, arrays)
+    else:
+      for _ in arrays:  # takes part in gathering what the first one writes
+        pass
+  if leads:
+    plan.write_index(partial)
+    partial.rename(folder)
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(f"write_params {folder.name}")
+
+
+def _described(
+  config: ModelConfig, context: int, dtype: str, beside: pathlib.Path | None
+) -> dict[str, Any]:
+  if beside is None:
+    return from_model_config(config, context=context, dtype=dtype)
+  found, _ = read_model(beside)
+  refuse_other(beside, found, config)
+  described = json.loads((beside / CONFIG_FILE).read_text())
+  key = "dtype" if "dtype" in described else "torch_dtype"
+  return described | {key: dtype}
+
+
+def _write_small(
+  partial: pathlib.Path,
+  described: Mapping[str, Any],
+  beside: pathlib.Path | None,
+) -> None:
+  (partial / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n")
+  if beside is None:
+    return
+  for path in sorted(beside.iterdir()):
+    wanted = path.suffix in (".json", ".jinja", ".txt", ".model")
+    if wanted and path.name not in (CONFIG_FILE, tensor_files.INDEX_FILE):
+      shutil.copyfile(path, partial / path.name)
+
+
+class _Plan:
+  """What goes into which file, known before any of it is gathered."""
+
+  def __init__(
+    self,
+    config: ModelConfig,
+    family: str,
+    dtype: np.dtype,
+    max_file_bytes: int,
+  ):
+    self.dtype = dtype
+    self._places = places(config, family)
+    self._tensors = dict(tensors(self._places, config.num_layers))
+    self.sizes = {
+      name: math.prod(self.shape(name)) * dtype.itemsize
+      for name in self._tensors
+    }
+    self.files = list(tensor_files.split_by_size(self.sizes, max_file_bytes))
+
+  def shape(self, name: str) -> tuple[int, ...]:
+    return self._places[self._tensors[name][0][0]].matrix
+
+  def tensor(self, params: Params, name: str) -> np.ndarray:
+    """One tensor on the host, gathered from wherever its parts are."""
+    leaves = self._tensors[name]
+    found = [_leaf(params, path) for path, _ in leaves]
+    taken = tuple(self._places[path] for path, _ in leaves)
+    whole = _taken(taken, self.dtype, _everywhere(found[0]))(
+      found, leaves[0][1]
+    )
+    return np.asarray(whole.addressable_data(0))
+
+  def write_index(self, folder: pathlib.Path) -> None:
+    if len(self.files) == 1:
+      return
+    index = {
+      "metadata": {"total_size": sum(self.sizes.values())},
+      "weight_map": {
+        name: file for file, names in self.files for name in names
+      },
+    }
+    path = folder / tensor_files.INDEX_FILE
+    path.write_text(json.dumps(index, indent=2) + "\n")
+
+
+@functools.cache
+def _taken(taken: tuple[Place, ...], dtype: np.dtype, everywhere):
+  def take(leaves, layer):
+    parts = [
+      leaf
+      if layer is None
+      else jax.lax.dynamic_index_in_dim(leaf, layer, 0, keepdims=False)
+      for leaf in leaves
+    ]
+    flat = [
+      place.from_leaf(part).reshape(-1)
+      for place, part in zip(taken, parts, strict=True)
+    ]
+    whole = jnp.concatenate(flat) if len(flat) > 1 else flat[0]
+    return whole.reshape(taken[0].matrix).astype(dtype)
+
+  return jax.jit(take, out_shardings=everywhere)
+
+
+def _everywhere(leaf: jax.Array):
+  if isinstance(leaf.sharding, NamedSharding):
+    return sharding.replicated(leaf.sharding.mesh)
+  return leaf.sharding
+
+
+def _leaf(params: Params, path: Path) -> jax.Array:
+  for key in path:
+    params = params[key]
+  return params

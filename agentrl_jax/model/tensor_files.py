@@ -1,0 +1,198 @@
+"""Files of tensors in the safetensors format, read by parts and written whole.
+
+A file is a header of JSON, which says where each tensor's bytes are, and those
+bytes. Reading maps the file and lets go of each page after use, so that a host
+holds a part of one tensor at a time, however large the file: the format's own
+library copies whole tensors and keeps what it has mapped. That library and
+everyone else's read what is written here.
+"""
+
+import dataclasses
+import json
+import math
+import mmap
+import os
+import pathlib
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from agentrl_jax.errors import CheckpointError
+
+INDEX_FILE = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+DTYPES: Mapping[str, np.dtype] = {
+  "F32": np.dtype(np.float32),
+  "BF16": np.dtype(ml_dtypes.bfloat16),
+  "F16": np.dtype(np.float16),
+}
+_STRIP = 1 << 23  # bytes that are mapped at a time
+_MAX_HEADER = 100_000_000  # bytes; the format's own limit
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+  """One tensor's line in a header."""
+
+  dtype: np.dtype
+  shape: tuple[int, ...]
+  offset: int  # of its first byte in the file
+
+
+class TensorFile:
+  """One file, open for reading. Use it as a context manager."""
+
+  def __init__(self, path: pathlib.Path):
+    """Raises `CheckpointError` if the file is cut short or no such file."""
+    self.path = path
+    try:
+      self._file = path.open("rb")
+    except OSError as error:
+      raise CheckpointError(f"{path} cannot be read: {error}") from error
+    self.entries = self._read_header()
+    self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+
+  def __enter__(self) -> "TensorFile":
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self._map.close()
+    self._file.close()
+
+  def read(
+    self, name: str, shape: tuple[int, ...], index: tuple[slice, ...], start=0
+  ) -> np.ndarray:
+    """A copy of `index` of the tensor's numbers from `start` on, as `shape`."""
+    entry = self.entries[name]
+    out = np.empty(
+      [len(range(*s.indices(n))) for s, n in zip(index, shape, strict=True)],
+      entry.dtype,
+    )
+    first, last, _ = index[0].indices(shape[0])
+    row = math.prod(shape[1:]) * entry.dtype.itemsize
+    step = max(_STRIP // max(row, 1), 1)
+    for begin in range(first, last, step):
+      end = min(begin + step, last)
+      view = np.frombuffer(
+        self._map,
+        entry.dtype,
+        (end - begin) * math.prod(shape[1:]),
+        entry.offset + start * entry.dtype.itemsize + begin * row,
+      ).reshape(end - begin, *shape[1:])
+      out[begin - first : end - first] = view[(slice(None), *index[1:])]
+      self._map.madvise(mmap.MADV_DONTNEED)
+    return out
+
+  def _read_header(self) -> dict[str, Entry]:
+    size = os.fstat(self._file.fileno()).st_size
+    head = self._file.read(8)
+    length = struct.unpack("<Q", head)[0] if len(head) == 8 else size
+    if 8 + length > size or length > _MAX_HEADER:
+      raise CheckpointError(
+        f"{self.path} has {size} bytes, too few for its header: it is cut "
+        "short, or no safetensors file. Fetch it again"
+      )
+    try:
+      lines = json.loads(self._file.read(length))
+    except ValueError as error:
+      raise CheckpointError(
+        f"the header of {self.path} is not JSON: {error}. Fetch it again"
+      ) from error
+    lines.pop("__metadata__", None)
+    return {
+      name: self._entry(name, line, 8 + length, size)
+      for name, line in sorted(
+        lines.items(), key=lambda item: item[1]["data_offsets"]
+      )
+    }
+
+  def _entry(
+    self, name: str, line: Mapping[str, Any], base: int, size: int
+  ) -> Entry:
+    if line["dtype"] not in DTYPES:
+      raise CheckpointError(
+        f"{name} in {self.path} has dtype {line['dtype']}; what can be read is "
+        f"{', '.join(DTYPES)}: take the checkpoint that is not quantised"
+      )
+    dtype, shape = DTYPES[line["dtype"]], tuple(line["shape"])
+    begin, end = line["data_offsets"]
+    if end - begin != math.prod(shape) * dtype.itemsize or base + end > size:
+      raise CheckpointError(
+        f"{name} in {self.path} should take {math.prod(shape)} x "
+        f"{dtype.itemsize} bytes up to byte {base + end} of {size}: the file "
+        "is cut short or damaged. Fetch it again"
+      )
+    return Entry(dtype=dtype, shape=shape, offset=base + begin)
+
+
+def tensor_files(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The files of a checkpoint, by its index or the only one there is.
+
+  Raises `CheckpointError` if there is neither, or a file is missing.
+  """
+  index = folder / INDEX_FILE
+  if index.exists():
+    names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+  elif (folder / SINGLE_FILE).exists():
+    names = [SINGLE_FILE]
+  else:
+    raise CheckpointError(
+      f"{folder} has neither {INDEX_FILE} nor {SINGLE_FILE}; weights in other "
+      "formats are not read: convert them with transformers' save_pretrained"
+    )
+  missing = [name for name in names if not (folder / name).is_file()]
+  if missing:
+    raise CheckpointError(
+      f"{index} names {', '.join(missing)}, which {folder} lacks: fetch the "
+      "rest of the checkpoint"
+    )
+  return [folder / name for name in names]
+
+
+def write_file(
+  path: pathlib.Path,
+  entries: Mapping[str, tuple[np.dtype, tuple[int, ...]]],
+  arrays: Iterable[np.ndarray],
+) -> None:
+  """Writes tensors in the order of `entries`, taking one array at a time."""
+  header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+  names = {dtype: name for name, dtype in DTYPES.items()}
+  offset = 0
+  for name, (dtype, shape) in entries.items():
+    end = offset + math.prod(shape) * dtype.itemsize
+    header[name] = {
+      "dtype": names[dtype],
+      "shape": list(shape),
+      "data_offsets": [offset, end],
+    }
+    offset = end
+  text = json.dumps(header, separators=(",", ":")).encode()
+  text += b" " * (-len(text) % 8)
+  with path.open("wb") as file:
+    file.write(struct.pack("<Q", len(text)) + text)
+    for array in arrays:
+      file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def split_by_size(
+  sizes: Mapping[str, int], limit: int
+) -> Iterator[tuple[str, list[str]]]:
+  """File names and the tensors of each, none above `limit` bytes but alone."""
+  groups: list[list[str]] = []
+  room = 0
+  for name, size in sizes.items():
+    if size > room:
+      groups.append([])
+      room = limit
+    groups[-1].append(name)
+    room -= size
+  if len(groups) == 1:
+    yield SINGLE_FILE, groups[0]
+    return
+  for n, names in enumerate(groups, 1):
+    yield f"model-{n:05d}-of-{len(groups):05d}.safetensors", names
