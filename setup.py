@@ -13,6 +13,7 @@ REQUIRED = [
   "aiohttp>=3.10",
   "chex",
   "docker>=7",
+  "etils[epath]",
   "flax>=0.12",
   "grain>=0.2.10",
   "jax>=0.10",

@@ -1,8 +1,8 @@
 """New weights for the rollout side.
 
 Training donates its params to the next update, so what is published is always a
-copy: cast, with its layers apart, and laid out for the sampler, on the device,
-in one compiled call.
+copy: cast, in the form that its reader wants, and laid out for the sampler, on
+the device, in one compiled call.
 """
 
 from typing import Protocol
@@ -32,13 +32,14 @@ class Publisher:
     *,
     dtype=jnp.float32,
     to: Sharding | None = None,
+    layers_apart: bool = True,
   ):
+    """`layers_apart` is the form to decode with; files keep layers stacked."""
+    form = policy.unstacked if layers_apart else lambda params: params
     self._sink = sink
     self._to = to
     self._copy = jax.jit(
-      lambda params: jax.tree.map(
-        lambda x: jnp.array(x, dtype), policy.unstacked(params)
-      )
+      lambda params: jax.tree.map(lambda x: jnp.array(x, dtype), form(params))
     )
 
   def publish(self, params: Params, version: int, *, slot: int = 0) -> None:

@@ -1,0 +1,175 @@
+"""Serves what the learner publishes in a folder, in a process of its own.
+
+Whoever calls `look` now and then has the slots of a `VersionStore` follow the
+folder's manifest. A snapshot is restored into the server's own layout and
+precision, checked leaf by leaf, and published between two decode steps. What is
+damaged is told and not served: the weights before it go on.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+from etils import epath
+from jax.sharding import Mesh, SingleDeviceSharding
+
+from agentrl_jax.data.snapshot_manifest import Snapshot, read_manifest
+from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.model import sharding
+from agentrl_jax.model.checksums import checksums, leaf_names
+from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.rollout.versions import VersionStore
+from agentrl_jax.rollout.wire import ServedSlot
+
+MAX_PAUSE_S = 30.0  # between two tries at a snapshot that is damaged
+
+
+class SnapshotFollower:
+  """Keeps a version store at what a folder says."""
+
+  def __init__(
+    self,
+    folder: str,
+    policy: Policy,
+    versions: VersionStore,
+    *,
+    mesh: Mesh | None = None,
+    clock: Callable[[], float] = time.monotonic,
+  ):
+    self.folder = epath.Path(folder)
+    self._versions, self._clock = versions, clock
+    self._stacked = policy.abstract_params()
+    self._shardings = _layout(self._stacked, mesh)
+    dtype = policy.compute.dtype
+    self._prepare = jax.jit(
+      lambda params: jax.tree.map(
+        lambda x: jnp.asarray(x, dtype), policy.unstacked(params)
+      ),
+      out_shardings=_layout(
+        jax.eval_shape(policy.unstacked, self._stacked), mesh
+      ),
+    )
+    self._checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    self.slots: tuple[ServedSlot | None, ...] = (None,) * versions.num_slots
+    self.trouble = ""  # a sentence, while a snapshot cannot be served
+    self._tries = 0  # at what is in trouble
+    self._again_at = 0.0
+
+  @property
+  def is_serving(self) -> bool:
+    """Whether every slot has weights."""
+    return all(slot is not None for slot in self.slots)
+
+  def look(self) -> bool:
+    """Serves what is new; whether anything was. Waits for reading it.
+
+    Raises `ConfigError` if the folder is of another model or config: that will
+    not pass.
+    """
+    if self._tries and self._clock() < self._again_at:
+      return False
+    try:
+      manifest = read_manifest(self.folder)
+      new = {} if manifest is None else self._new(manifest.slots)
+      for slot, snapshot in sorted(new.items()):
+        self._serve(slot, snapshot)
+    except CheckpointError as error:
+      self._tries += 1
+      pause_s = min(2.0**self._tries, MAX_PAUSE_S)
+      self._again_at = self._clock() + pause_s
+      self.trouble = str(error)
+      return False
+    self.trouble, self._tries = "", 0
+    return bool(new)
+
+  def _new(self, slots: Mapping[int, Snapshot]) -> dict[int, Snapshot]:
+    if slots and max(slots) >= len(self.slots):
+      raise ConfigError(
+        f"{self.folder} has weights for version slot {max(slots)} and this "
+        f"server {len(self.slots)} slots: start it with the learner's config"
+      )
+    served = dict(enumerate(self.slots))
+    return {
+      slot: snapshot
+      for slot, snapshot in slots.items()
+      if (now := served[slot]) is None or now.edition != snapshot.edition
+    }
+
+  def _serve(self, slot: int, snapshot: Snapshot) -> None:
+    self._refuse_other_model(snapshot)
+    params = self._restore(snapshot)
+    self._versions.publish(slot, self._prepare(params), snapshot.step)
+    slots = list(self.slots)
+    slots[slot] = ServedSlot(snapshot.step, snapshot.edition)
+    self.slots = tuple(slots)
+
+  def _refuse_other_model(self, snapshot: Snapshot) -> None:
+    names = leaf_names(self._stacked)
+    here = {
+      name: str(list(leaf.shape))
+      for name, leaf in zip(names, jax.tree.leaves(self._stacked), strict=True)
+    }
+    there = {
+      name: found[found.index("[") :] for name, found in snapshot.leaves.items()
+    }
+    for name in sorted(here.keys() | there.keys()):
+      if here.get(name) != there.get(name):
+        raise ConfigError(
+          f"the snapshots in {self.folder} are of another model: leaf {name} "
+          f"is {there.get(name, 'absent')} there and "
+          f"{here.get(name, 'absent')} in this server's config; start it with "
+          "the learner's --config"
+        )
+
+  def _restore(self, snapshot: Snapshot) -> Params:
+    """The params as they were written, in the training form."""
+    where = self.folder / snapshot.folder
+    tree = {
+      name: jax.ShapeDtypeStruct(
+        leaf.shape, snapshot.leaves[name].partition("[")[0], sharding=placed
+      )
+      for name, leaf, placed in zip(
+        leaf_names(self._stacked),
+        jax.tree.leaves(self._stacked),
+        jax.tree.leaves(self._shardings),
+        strict=True,
+      )
+    }
+    try:
+      restored = self._checkpointer.restore(
+        where,
+        args=ocp.args.PyTreeRestore(
+          tree,
+          restore_args=ocp.checkpoint_utils.construct_restore_args(tree),
+        ),
+      )
+    except (ValueError, OSError, KeyError, TypeError) as error:
+      raise CheckpointError(
+        f"snapshot {where} of version {snapshot.step} cannot be read: "
+        f"{str(error)[:500]}"
+      ) from error
+    _refuse_damage(where, restored, snapshot)
+    leaves = [restored[name] for name in tree]
+    return jax.tree.unflatten(jax.tree.structure(self._stacked), leaves)
+
+
+def _layout(params: Params, mesh: Mesh | None) -> Any:
+  """Where each leaf goes: over the mesh, or all on this process's device."""
+  if mesh is not None:
+    return sharding.param_shardings(params, mesh)
+  placed = SingleDeviceSharding(jax.local_devices()[0])
+  return jax.tree.map(lambda _: placed, params)
+
+
+def _refuse_damage(
+  where: epath.Path, restored: Mapping[str, jax.Array], snapshot: Snapshot
+) -> None:
+  for name, found in checksums(restored).items():
+    if int(found) != snapshot.checksums[name]:
+      raise CheckpointError(
+        f"snapshot {where} of version {snapshot.step} is damaged: leaf {name} "
+        f"has checksum {int(found)}, and {snapshot.checksums[name]} was written"
+      )
