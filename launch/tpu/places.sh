@@ -1,0 +1,169 @@
+# The places that a run consists of, and their commands. Sourced.
+# shellcheck shell=bash
+#
+# A place is one resource: a slice (or several slices that learn together), a
+# machine, or, with --local, processes here. Of place p,
+#   ROLES[p]   learner, rollout, controller, environments
+#   NAMES[p]   its resource: qwen-learner, qwen-rollout-0
+#   KINDS[p]   tpu, machine, local
+#   TYPES[p]   v5p-64, n2-standard-32; for local the number of processes
+#   COUNTS[p]  slices of it
+# The names follow from the run's, so that what exists is found again.
+
+ROLES=() NAMES=() KINDS=() TYPES=() COUNTS=()
+
+ROLLOUT_PORT=9000
+CONTROLLER_PORT=5020
+WORKER_PORT=5100  # of the first environment on a host; the next has the next
+
+add_place() {
+  ROLES+=("$1") NAMES+=("$2") KINDS+=("$3") TYPES+=("$4") COUNTS+=("$5")
+}
+
+# "2xv5p-8" is 2 and v5p-8; "v5p-8" is 1 and v5p-8.
+split_count() {
+  if [[ $1 =~ ^([1-9][0-9]*)x(.+)$ ]]; then
+    NUMBER=${BASH_REMATCH[1]} THING=${BASH_REMATCH[2]}
+  else
+    NUMBER=1 THING=$1
+  fi
+}
+
+plan_places() {
+  split_count "$LEARNER"
+  if [[ -n $LOCAL ]]; then
+    add_place learner "$RUN-learner" local "$LOCAL" 1
+  else
+    THING=$(accelerator_type "$THING")
+    check_accelerator "$THING"
+    add_place learner "$RUN-learner" tpu "$THING" "$NUMBER"
+  fi
+  plan_rollouts
+  plan_environments
+}
+
+plan_rollouts() {
+  [[ -n $ROLLOUT ]] || return 0
+  local i
+  if [[ -n $LOCAL ]]; then
+    [[ $ROLLOUT =~ ^[1-9][0-9]*$ ]] || fail "with --local, --rollout=$ROLLOUT \
+must be a number of processes"
+    for ((i = 0; i < ROLLOUT; i++)); do
+      add_place rollout "$RUN-rollout-$i" local 1 1
+    done
+    return
+  fi
+  split_count "$ROLLOUT"
+  THING=$(accelerator_type "$THING")
+  check_accelerator "$THING"
+  (($(num_hosts "$THING") == 1)) || fail "a rollout server is one host, and \
+$THING has $(num_hosts "$THING"): ask for more of a smaller slice, as in \
+--rollout=$((NUMBER * $(num_hosts "$THING")))x$(single_host "$THING")"
+  for ((i = 0; i < NUMBER; i++)); do
+    add_place rollout "$RUN-rollout-$i" tpu "$THING" 1
+  done
+}
+
+single_host() {
+  case $1 in
+    v4-* | v5p-*) printf '%s-8' "${1%-*}" ;;
+    *) printf '%s-4' "${1%-*}" ;;
+  esac
+}
+
+plan_environments() {
+  [[ -n $ENVIRONMENTS ]] || return 0
+  local i machines=${ENVIRONMENTS%%:*}
+  PLAYED=${ENVIRONMENTS#*:}
+  [[ $ENVIRONMENTS == *:?* ]] || fail "--environments=$ENVIRONMENTS must also \
+name what is played there, as in --environments=2xn2-standard-32:dbbench,webshop"
+  [[ -z $CONTROLLER || -n $LOCAL ]] ||
+    add_place controller "$RUN-controller" machine "$CONTROLLER" 1
+  split_count "$machines"
+  if [[ -n $LOCAL ]]; then
+    [[ $machines =~ ^[1-9][0-9]*$ ]] || fail "with --local, --environments must \
+begin with a number of processes, not $machines"
+    NUMBER=$machines
+  fi
+  for ((i = 0; i < NUMBER; i++)); do
+    if [[ -n $LOCAL ]]; then
+      add_place environments "$RUN-environments-$i" local 1 1
+    else
+      add_place environments "$RUN-environments-$i" machine "$THING" 1
+    fi
+  done
+}
+
+# What a place is called on its hosts and in the logs: learner, rollout-0.
+label() { printf '%s' "${NAMES[$1]#"$RUN-"}"; }
+
+# The names of a place's slices, each of which has hosts of its own.
+nodes() {
+  local i
+  if ((COUNTS[$1] == 1)); then
+    printf '%s\n' "${NAMES[$1]}"
+  else
+    for ((i = 0; i < COUNTS[$1]; i++)); do printf '%s-%s\n' "${NAMES[$1]}" "$i"; done
+  fi
+}
+
+# --- Commands -----------------------------------------------------------------
+# The same words wherever they run; only addresses differ.
+
+# role_command ROLE NUMBER CONTROLLER_HOST SERVERS: fills COMMAND.
+role_command() {
+  local role=$1 number=$2 controller=$3 servers=$4 name
+  case $role in
+    learner)
+      COMMAND=(python -m launch.train "${ARGUMENTS[@]}")
+      [[ -z $servers ]] || COMMAND+=("--config.rollouts.servers=($servers)")
+      for name in ${PLAYED//,/ }; do
+        COMMAND+=("--config.environments.$name.place.controller=$(api "$controller")")
+      done
+      ;;
+    rollout)
+      COMMAND=(python -m launch.rollout_server "${ARGUMENTS[@]}"
+        --host=0.0.0.0 "--port=$(rollout_port "$number")")
+      ;;
+    controller)
+      COMMAND=(python -m agentrl_jax.controller.service
+        --bind 0.0.0.0 --port "$CONTROLLER_PORT")
+      ;;
+    environments)
+      COMMAND=(python -m launch.environment_host "${ARGUMENTS[@]}"
+        "--environments=$PLAYED" "--controller=$(api "$controller")"
+        "--port=$(worker_port "$number")")
+      ;;
+  esac
+}
+
+api() { printf 'http://%s:%s/api' "$1" "$CONTROLLER_PORT"; }
+
+# Processes of one machine cannot share a port; hosts of their own can.
+rollout_port() {
+  if [[ -n $LOCAL ]]; then printf '%s' "$((ROLLOUT_PORT + $1))"; else
+    printf '%s' "$ROLLOUT_PORT"
+  fi
+}
+
+worker_port() {
+  if [[ -n $LOCAL ]]; then printf '%s' "$((WORKER_PORT + 20 * $1))"; else
+    printf '%s' "$WORKER_PORT"
+  fi
+}
+
+# What may come back alone does so by itself; a learner needs all its processes.
+restart_of() { if [[ $1 == learner ]]; then printf never; else printf always; fi; }
+
+# What the role finds in its environment, as words for env(1).
+role_environment() {
+  local role=$1
+  VARIABLES=("${ENVIRONMENT[@]}")
+  [[ -z $PYTHON ]] || VARIABLES+=("AGENTRL_PYTHON=$PYTHON")
+  if [[ $role == learner && -n $LOCAL ]]; then
+    VARIABLES+=("AGENTRL_NUM_PROCESSES=$LOCAL"
+      "AGENTRL_COORDINATOR=127.0.0.1:$COORDINATOR_PORT")
+  elif [[ $role == learner ]]; then
+    VARIABLES+=(AGENTRL_NUM_PROCESSES=auto)
+  fi
+}

@@ -1,0 +1,270 @@
+# Starts what a run consists of, shows what it says, and starts it again. Sourced.
+# shellcheck shell=bash
+
+STARTED=()  # the key of what was started in a place
+FOLLOWED=()  # "place node pid" of each stream of output
+RESTARTS=0
+ATTEMPT_SINCE=0
+FINISHED=''
+STEADY_S=1800  # after which an attempt's failure is the first one again
+
+# --- The loop -----------------------------------------------------------------
+
+run() {
+  local next=0
+  while [[ -z $FINISHED ]]; do
+    if ((SECONDS >= next)); then
+      tend
+      ! all_prepared || start_all
+      next=$((SECONDS + POLL_S))
+      [[ -z $DRY_RUN ]] || next=0
+    fi
+    heed && next=0
+    [[ -n $DRY_RUN ]] || read -rt "$TICK_S" <&4 || true
+  done
+}
+
+all_prepared() {
+  local place
+  for place in "${!ROLES[@]}"; do
+    [[ ${PREPARED[place]:-} == yes ]] || return 1
+  done
+}
+
+# --- Starting -----------------------------------------------------------------
+
+# Starts whatever does not run, or not as it should; in the order of need.
+start_all() {
+  local role place number servers=''
+  for role in controller rollout environments learner; do
+    number=0
+    for place in "${!ROLES[@]}"; do
+      [[ ${ROLES[place]} == "$role" ]] || continue
+      if [[ $role == rollout && -z ${STARTED[place]:-} ]]; then
+        ADDRESS[place]=$(address_of "$place") || return 0
+      fi
+      if [[ $role == rollout ]]; then
+        servers+="\"${ADDRESS[place]}:$(rollout_port "$number")\","
+      fi
+      if [[ $role == learner ]]; then
+        start_learner "$place" "$servers" || return 0
+      else
+        start_one "$place" "$number" || return 0
+      fi
+      number=$((number + 1))
+    done
+  done
+}
+
+ADDRESS=()
+
+address_of() {
+  if [[ ${KINDS[$1]} == local ]]; then
+    printf 127.0.0.1
+    return
+  fi
+  LIMIT=120
+  ERROR=$SCRATCH/error-$1
+  cloud_address "$1" "$(nodes "$1" | head -n 1)" || {
+    say "the address of ${NAMES[$1]} is not to be had, and is asked for again: \
+$(<"$ERROR")"
+    return 1
+  }
+}
+
+# The controller's host, as others see it (or, for `learner`, as it sees itself).
+controller_host() {
+  local place wanted=learner
+  [[ -n $CONTROLLER && -z $LOCAL ]] && wanted=controller
+  if [[ -n $LOCAL || ($1 == learner && $wanted == learner) ]]; then
+    printf 127.0.0.1
+    return
+  fi
+  for place in "${!ROLES[@]}"; do
+    [[ ${ROLES[place]} == "$wanted" ]] || continue
+    address_of "$place"
+    return
+  done
+}
+
+start_one() {
+  local place=$1 number=$2 role=${ROLES[$1]} controller='' key node
+  [[ -z ${STARTED[place]:-} ]] || return 0
+  if [[ $role == environments ]]; then
+    controller=$(controller_host "$role") || return 1
+    [[ -n $CONTROLLER ]] || start_controller || return 1
+  fi
+  role_command "$role" "$number" "$controller" ''
+  key=$(key_of "$place")
+  LIMIT=600
+  node=$(nodes "$place")
+  on "$place" "$node" all "$(bootstrap "$place" start "$(label "$place")" "$key" \
+    "$(restart_of "$role")" -- "${COMMAND[@]}")" >&"$TOLD" || return 1
+  STARTED[place]=$key
+  follow "$place" "$node"
+}
+
+# The controller lives with the learner's first process, unless it has a machine.
+start_controller() {
+  local place=0 node
+  node=$(nodes "$place" | head -n 1)
+  role_command controller 0 '' ''
+  LIMIT=600
+  on "$place" "$node" 0 "$(bootstrap "$place" start controller "$(key_of "$place")" \
+    always -- "${COMMAND[@]}")" >&"$TOLD"
+}
+
+# All processes of the learner are started together, or none.
+start_learner() {
+  local place=$1 servers=$2 controller='' key node
+  [[ -z $PLAYED ]] || controller=$(controller_host learner) || return 1
+  ((COORDINATOR_PORT = FIRST_PORT + RESTARTS % 100))
+  role_command learner 0 "$controller" "$servers"
+  key=$(key_of "$place")
+  [[ ${STARTED[place]:-} != "$key" ]] || return 0
+  if everywhere "$place" "$(bootstrap "$place" running learner "$key")" &&
+    [[ -z $DRY_RUN ]]; then
+    say "the learner runs already; its output follows"
+  else
+    [[ -z ${STARTED[place]:-} ]] || say "the learner starts again, with what changed"
+    forget "$place"
+    everywhere "$place" "$(bootstrap "$place" stop learner "$GRACE_S")" || return 1
+    everywhere "$place" "$(bootstrap "$place" start learner "$key" never -- \
+      "${COMMAND[@]}")" || return 1
+  fi
+  STARTED[place]=$key
+  ATTEMPT_SINCE=$SECONDS
+  for node in $(nodes "$place"); do follow "$place" "$node"; done
+}
+
+# A line on all hosts of all slices, at once; its worst status.
+everywhere() {
+  local place=$1 line=$2 node pid pids=() code=0
+  LIMIT=$((600 + GRACE_S))
+  for node in $(nodes "$place"); do
+    if [[ -n $DRY_RUN ]]; then
+      on "$place" "$node" all "$line"
+    else
+      on "$place" "$node" all "$line" >&2 4>&- &
+      pids+=("$!")
+    fi
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || code=$?; done
+  return "$code"
+}
+
+# What is started, in a word: the same word means that nothing has changed.
+key_of() {
+  role_environment "${ROLES[$1]}"
+  printf '%s\n' "$CODE" "${VARIABLES[@]}" "${COMMAND[@]}" | cksum | tr ' ' -
+}
+
+# --- Following ----------------------------------------------------------------
+
+follow() {
+  local place=$1 node=$2
+  if [[ -n $DRY_RUN ]]; then
+    on "$place" "$node" all "$(bootstrap "$place" follow "$(label "$place")")"
+    [[ ${ROLES[place]} != learner ]] || FINISHED=0
+    return
+  fi
+  rm -f "$SCRATCH/followed-$place-$node" "$SCRATCH/broke-$place"
+  set -m  # a group of its own, to be ended as one
+  follow_node "$place" "$node" 4>&- &
+  set +m
+  FOLLOWED+=("$place $node $!")
+}
+
+follow_node() {
+  local place=$1 node=$2 line code=0
+  set +m
+  trap - INT TERM EXIT
+  LIMIT=0
+  {
+    on "$place" "$node" all "$(bootstrap "$place" follow "$(label "$place")")" \
+      2>"$SCRATCH/error-$place" || code=$?
+    printf 'status %s\n' "$code"
+  } | while IFS= read -r line; do
+    if [[ $line =~ ^status\ ([0-9]+)$ ]]; then
+      printf '%s' "${BASH_REMATCH[1]}" >"$SCRATCH/followed-$place-$node"
+    elif [[ $line =~ ^agentrl:\ .*\ ended\ with\ status\ [1-9] ]]; then
+      printf '%s\n' "${line#agentrl: }" >>"$SCRATCH/broke-$place"
+      say "${line#agentrl: }"
+    else
+      printf '%s\n' "$line"
+    fi
+  done
+}
+
+# Follows a place no more, and takes it for not started.
+forget() {
+  local place=$1 entry rest=() of node pid
+  for entry in "${FOLLOWED[@]}"; do
+    read -r of node pid <<<"$entry"
+    if [[ $of == "$place" ]]; then
+      kill -TERM -- "-$pid" 2>/dev/null || true
+      wait "$pid" 2>/dev/null || true
+    else
+      rest+=("$entry")
+    fi
+  done
+  FOLLOWED=("${rest[@]}")
+  STARTED[place]=''
+}
+
+# Looks what has ended. 0 if something did, so that states are asked for at once.
+heed() {
+  local entry place node pid ended=1 done_with_learner=yes learners=no
+  for entry in "${FOLLOWED[@]}"; do
+    read -r place node pid <<<"$entry"
+    [[ ${ROLES[place]} == learner ]] && learners=yes
+    if [[ ! -s $SCRATCH/followed-$place-$node ]]; then
+      [[ ${ROLES[place]} == learner ]] && done_with_learner=no
+      continue
+    fi
+    if [[ ${ROLES[place]} != learner ]]; then
+      forget "$place"
+      ended=0
+    elif [[ $(<"$SCRATCH/followed-$place-$node") != 0 ]]; then
+      broke "$place" "$(<"$SCRATCH/followed-$place-$node")"
+      return 0
+    fi
+  done
+  if [[ $learners == yes && $done_with_learner == yes ]]; then
+    FINISHED=0
+  elif [[ $learners == yes ]]; then
+    heed_partial
+  fi
+  return "$ended"
+}
+
+# One process of the learner broke and the others have not noticed.
+heed_partial() {
+  local file=$SCRATCH/broke-0 since
+  [[ -s $file ]] || return 0
+  since=$(stat -c %Y "$file" 2>/dev/null || stat -f %m "$file")
+  (($(date +%s) - since > PEERS_S)) || return 0
+  say "the others did not end within $(duration "$PEERS_S"); they are stopped"
+  broke 0 "$(sed -n 's/.* status //p' "$file" | head -n 1)"
+}
+
+# The learner's end, with a status that is not 0.
+broke() {
+  local place=$1 code=$2 lasted=$((SECONDS - ATTEMPT_SINCE))
+  forget "$place"
+  tend
+  if [[ ${PREPARED[place]:-} != yes ]]; then
+    return
+  elif ((code == 255)); then
+    say "the connection to ${NAMES[place]} was lost: $(tail -n 3 "$SCRATCH/error-$place")"
+    return
+  fi
+  ((lasted < STEADY_S)) || RESTARTS=0
+  RESTARTS=$((RESTARTS + 1))
+  ((RESTARTS <= MAX_RESTARTS)) || fail "the learner ended with status $code, for the \
+$RESTARTS. time in a row, after $(duration "$lasted"): see what it said above. The \
+resources are kept; when it is mended, the same command goes on from the last \
+checkpoint, or delete them: $(teardown_command)"
+  say "the learner ended with status $code after $(duration "$lasted"); it starts \
+again from its last checkpoint (restart $RESTARTS of at most $MAX_RESTARTS)"
+}

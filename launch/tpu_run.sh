@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Trains on Cloud TPU: makes what a run needs, or finds it, and keeps it going.
+#
+#   launch/tpu_run.sh --name=qwen --learner=v5p-64 --rollout=4xv5p-8 \
+#     --zone=us-east5-a --spot --workdir=gs://bucket/runs \
+#     -- --config=configs/pod.py:qwen2.5-14b
+#
+# The same command again attaches to the run, or goes on where it stopped.
+# docs/tpu.md has the whole story.
+set -euo pipefail
+
+PROGRAM=tpu_run
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+ROOT=$(cd "$HERE/.." && pwd)
+DRY_RUN=''
+# shellcheck source=launch/tpu/say.sh
+source "$HERE/tpu/say.sh"
+
+((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) ||
+  fail "bash $BASH_VERSION is too old; 4.4 is needed (macOS: brew install bash)"
+
+# shellcheck source=launch/tpu/accelerators.sh
+source "$HERE/tpu/accelerators.sh"
+# shellcheck source=launch/tpu/options.sh
+source "$HERE/tpu/options.sh"
+# shellcheck source=launch/tpu/places.sh
+source "$HERE/tpu/places.sh"
+# shellcheck source=launch/tpu/cloud.sh
+source "$HERE/tpu/cloud.sh"
+# shellcheck source=launch/tpu/here.sh
+source "$HERE/tpu/here.sh"
+# shellcheck source=launch/tpu/bundle.sh
+source "$HERE/tpu/bundle.sh"
+# shellcheck source=launch/tpu/bring.sh
+source "$HERE/tpu/bring.sh"
+# shellcheck source=launch/tpu/watch.sh
+source "$HERE/tpu/watch.sh"
+# shellcheck source=launch/tpu/ending.sh
+source "$HERE/tpu/ending.sh"
+
+main() {
+  read_options "$@"
+  # Where commands of a dry run are written from within $(...), and where what
+  # hosts say on the way goes.
+  exec 3>/dev/null
+  TOLD=2
+  if [[ -n $DRY_RUN ]]; then
+    exec 3>&1
+    TOLD=1
+  fi
+  exec 4<> <(:)  # never written to: reading from it is a pause
+  SCRATCH=$(mktemp -d)
+  ERROR=$SCRATCH/error
+  : >"$ERROR"
+  trap on_exit EXIT
+  if [[ $VERB == teardown ]]; then
+    teardown
+    return
+  fi
+  plan_places
+  if [[ $VERB == stop ]]; then
+    stop_learner
+    return
+  fi
+  make_bundle
+  trap 'on_signal INT' INT
+  trap 'on_signal TERM' TERM
+  run
+  farewell
+}
+
+main "$@"
