@@ -203,6 +203,18 @@ def get_config() -> ml_collections.ConfigDict:
     prefill_tokens=1024,  # per step, so that decoding does not stall
     steps_per_sync=4,  # tokens per lane between looks at the host
   )
+  c.rollouts = create(  # servers in other processes: docs/rollout_servers.md
+    servers="",  # host:port,host:port; "": the engine is in this process
+    snapshots="",  # folder or bucket of weights; "" is snapshots of the run
+    max_lag=2,  # updates not yet written, beyond which the learner waits
+    poll_s=0.5,  # between a server's looks at the snapshots
+    health_s=1.0,  # between the learner's looks at a server
+    lost_s=20.0,  # without a word from a server: it is lost
+    answer_s=540.0,  # for an answer, tries on other servers included
+    settle_s=600.0,  # for every server to serve what is evaluated
+    start_s=3600.0,  # that a server waits for its first weights
+    grace_s=30.0,  # that a server told to stop finishes answers
+  )
   c.checkpoint = create(
     every=25,  # updates
     keep=3,  # newest ones

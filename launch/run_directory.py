@@ -25,7 +25,14 @@ import yaml
 from agentrl_jax.errors import ConfigError
 
 # Keys, or whole sections, that may change between two starts of one run.
-MAY_CHANGE = ("checkpoint.resume_step", "workdir", "name", "mesh", "compute")
+MAY_CHANGE = (
+  "checkpoint.resume_step",
+  "workdir",
+  "name",
+  "mesh",
+  "compute",
+  "rollouts",
+)
 
 
 class RunDirectory:

@@ -22,7 +22,7 @@ from agentrl_jax.env.loading import parse_options
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.settings import EngineConfig, RolloutsConfig
 from agentrl_jax.train.advantage_config import AdvantageConfig
 from agentrl_jax.train.batches import BatchConfig
 from agentrl_jax.train.checkpoint import CheckpointConfig
@@ -91,6 +91,7 @@ class Settings:
   queue: QueueLimits
   cross_policy: CrossPolicy
   engine: EngineConfig
+  rollouts: RolloutsConfig
   loss: LossConfig
   advantage: AdvantageConfig
   batch: BatchConfig
@@ -128,6 +129,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     queue=QueueLimits(**config.queue.to_dict()),
     cross_policy=CrossPolicy(**cross),
     engine=EngineConfig(**engine),
+    rollouts=RolloutsConfig(**config.rollouts.to_dict()),
     loss=LossConfig(**config.loss.to_dict()),
     advantage=AdvantageConfig(**config.advantage.to_dict()),
     batch=BatchConfig(

@@ -230,7 +230,7 @@ async def connected(
   config: RolloutsConfig, *, num_slots: int
 ) -> AsyncIterator[HttpGenerator]:
   """A generator that looks after its servers until it is left."""
-  pool = ServerPool(config.servers, num_slots=num_slots)
+  pool = ServerPool(config.addresses, num_slots=num_slots)
   async with aiohttp.ClientSession(
     connector=aiohttp.TCPConnector(limit=0)
   ) as http:

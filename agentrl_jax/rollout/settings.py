@@ -98,7 +98,7 @@ class RolloutsConfig:
   nothing else here is read.
   """
 
-  servers: tuple[str, ...] = ()  # host:port of each
+  servers: str = ""  # host:port of each, with commas between
   snapshots: str = ""  # folder or bucket; "" is `snapshots` of the run
   max_lag: int = 2  # updates not yet written, beyond which the learner waits
   poll_s: float = 0.5  # between a server's looks at the folder
@@ -110,16 +110,16 @@ class RolloutsConfig:
   grace_s: float = 30.0  # of a server that is told to stop
 
   def __post_init__(self) -> None:
-    object.__setattr__(self, "servers", tuple(self.servers))
-    for server in self.servers:
+    for server in self.addresses:
       if not re.fullmatch(r"[^\s/:]+:\d+|\[[\da-fA-F:]+\]:\d+", server):
         raise ConfigError(
-          f"rollouts.servers has {server!r}: name each as host:port, as in "
-          "--config.rollouts.servers=10.0.0.1:7100,10.0.0.2:7100"
+          f"rollouts.servers={self.servers!r} has {server!r}: name each as "
+          "host:port, as in --config.rollouts.servers=10.0.0.1:7100,10.0.0.2:"
+          "7100"
         )
-    if len(set(self.servers)) < len(self.servers):
+    if len(set(self.addresses)) < len(self.addresses):
       raise ConfigError(
-        f"rollouts.servers={self.servers} names a server twice: name each once"
+        f"rollouts.servers={self.servers!r} names a server twice"
       )
     if self.max_lag < 0:
       raise ConfigError(
@@ -129,3 +129,8 @@ class RolloutsConfig:
     for name, value in dataclasses.asdict(self).items():
       if name.endswith("_s") and value <= 0:
         raise ConfigError(f"rollouts.{name}={value} must be more than 0")
+
+  @property
+  def addresses(self) -> tuple[str, ...]:
+    """host:port of each server; none: answers come from this process."""
+    return tuple(filter(None, self.servers.split(",")))
