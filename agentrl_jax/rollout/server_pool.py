@@ -35,6 +35,11 @@ class Server:
     return not self.trouble
 
   @property
+  def trouble_there(self) -> str:
+    """What it says is wrong with itself."""
+    return self.status.trouble if self.status else ""
+
+  @property
   def load(self) -> int:
     """Requests that it has, of ours and of others."""
     return self.num_asked + self.num_others

@@ -110,6 +110,12 @@ class SnapshotSink:
     with self._changed:
       return {slot: job.edition for slot, job in self._published.items()}
 
+  @property
+  def step(self) -> int:
+    """Of what slot 0 was published last; 0 before anything was."""
+    with self._changed:
+      return self._published[0].step if 0 in self._published else 0
+
   def flush(self) -> None:
     """Waits until everything published is in the folder, and named."""
     self._wait(lambda: not (self._waiting or self._writing))

@@ -1,0 +1,177 @@
+"""Answers a learner in another process, from the snapshots that it writes.
+
+  python -m launch.rollout_server --config=configs/pod.py --port=7100 \\
+    --host=0.0.0.0
+
+Takes the learner's config: the model, the engine, `workdir` and `name` must be
+its own. The devices of this process hold the policy, split along the tensor
+axis. Prints one line when it answers. SIGTERM and Ctrl-C finish what is being
+answered, for up to `rollouts.grace_s`; see docs/rollout_servers.md.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import ml_collections
+from absl import app, flags, logging
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from ml_collections import config_flags
+from rich.console import Console
+
+from agentrl_jax.errors import AgentRLError, DeadlineExceeded
+from agentrl_jax.model import sharding
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout import wire
+from agentrl_jax.rollout.driver import Driver
+from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.generator import EngineGenerator
+from agentrl_jax.rollout.http_server import RolloutApi, listening
+from agentrl_jax.rollout.settings import RolloutsConfig
+from agentrl_jax.rollout.snapshot_follower import SnapshotFollower
+from agentrl_jax.rollout.versions import VersionStore
+from launch.remote_serving import snapshots_of
+from launch.serving import DRIVERS
+from launch.settings import read_settings
+
+_CONFIG = config_flags.DEFINE_config_file(
+  "config", None, "The learner's experiment."
+)
+_PORT = flags.DEFINE_integer("port", 7100, "Where to listen; 0: anywhere free.")
+_HOST = flags.DEFINE_string(
+  "host", "127.0.0.1", "0.0.0.0 lets other machines in."
+)
+flags.mark_flag_as_required("config")
+
+# Axes of an engine's cache: lanes, key/value heads, tokens, channels.
+_CACHE = (None, sharding.RULES["kv_heads"])
+
+CONSOLE = Console(soft_wrap=True, highlight=False)
+
+
+class RolloutServer:
+  """Follows the snapshots and answers, until it is told to stop."""
+
+  def __init__(
+    self, driver: Driver, follower: SnapshotFollower, config: RolloutsConfig
+  ):
+    self._driver, self._follower, self._config = driver, follower, config
+    self._stopping = asyncio.Event()
+    self._api = RolloutApi(
+      EngineGenerator(driver, deadline_s=config.answer_s),
+      self._status,
+      context=driver.engine.config.context,
+    )
+
+  async def run(self, host: str, port: int) -> None:
+    """Serves until a signal comes, then finishes what is being answered.
+
+    Raises `ConfigError` if the snapshots are of another model,
+    `DeadlineExceeded` if none comes, and `GeneratorFault` if the engine breaks.
+    """
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+      loop.add_signal_handler(number, self._stopping.set)
+    async with listening(self._api, host, port) as found:
+      following = asyncio.create_task(self._follow(f"{host}:{found}"))
+      stopping = asyncio.create_task(self._stopping.wait())
+      ends: list[asyncio.Future[Any]] = [following, stopping, self._api.broken]
+      await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+      stopping.cancel()
+      if self._api.broken.done():
+        following.cancel()
+        raise self._api.broken.result()
+      if following.done():
+        await following  # raises what ended it
+      following.cancel()
+      CONSOLE.print("told to stop: finishing what is being answered")
+      await self._api.drain(self._config.grace_s)
+
+  async def _follow(self, address: str) -> None:
+    begun = asyncio.get_running_loop().time()
+    was_serving, told = False, ""
+    while True:
+      await asyncio.to_thread(self._follower.look)
+      if self._follower.trouble != told:
+        told = self._follower.trouble
+        CONSOLE.print(told or "the trouble with snapshots is over")
+      if not was_serving and self._follower.is_serving:
+        was_serving = True
+        CONSOLE.print(f"rollout server on http://{address} {self._says()}")
+      if not was_serving:
+        self._refuse_to_wait(asyncio.get_running_loop().time() - begun)
+      await asyncio.sleep(self._config.poll_s)
+
+  def _refuse_to_wait(self, waited_s: float) -> None:
+    if waited_s > self._config.start_s:
+      raise DeadlineExceeded(
+        f"the rollout server waited rollouts.start_s={waited_s:.0f} s for "
+        f"weights of every version slot in {self._follower.folder}, which has "
+        f"{self._follower.slots}. {self._follower.trouble} Is the learner "
+        "running, with rollouts.servers set and the same workdir and name?"
+      )
+
+  def _says(self) -> str:
+    steps = [slot.step for slot in self._follower.slots if slot is not None]
+    devices = jax.local_devices()
+    return (
+      f"serves versions {', '.join(map(str, steps))} on {len(devices)} "
+      f"{devices[0].platform} device{'s' * (len(devices) > 1)}"
+    )
+
+  def _status(self) -> wire.ServerStatus:
+    return wire.ServerStatus(
+      slots=self._follower.slots,
+      num_inside=sum(self._driver.num_inside),
+      num_waiting=sum(self._driver.num_waiting),
+      trouble=self._follower.trouble,
+    )
+
+
+def serve(config: ml_collections.ConfigDict, host: str, port: int) -> None:
+  """Serves the run that the config describes, until a signal comes."""
+  settings = read_settings(config)
+  mesh = _mesh()
+  policy = Policy(settings.model, settings.compute, mesh)
+  versions = VersionStore(settings.engine.num_slots)
+  follower = SnapshotFollower(snapshots_of(config), policy, versions, mesh=mesh)
+  engine = RolloutEngine(
+    policy,
+    settings.engine,
+    versions,
+    cache_sharding=None
+    if mesh is None
+    else NamedSharding(mesh, PartitionSpec(*_CACHE)),  # type: ignore[no-untyped-call]
+  )
+
+  async def run(driver: Driver) -> None:
+    await RolloutServer(driver, follower, settings.rollouts).run(host, port)
+
+  with DRIVERS[config.engine.driver](engine) as driver:
+    asyncio.run(run(driver))
+
+
+def _mesh() -> Mesh | None:
+  """All devices of this process along the tensor axis; None if it has one."""
+  devices = jax.local_devices()
+  if len(devices) == 1:
+    return None
+  return sharding.make_mesh({"tensor": len(devices)}, devices)
+
+
+def main(argv: Sequence[str]) -> None:
+  """Serves as the flags say; an error is one clear sentence."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  logging.set_verbosity(logging.WARNING)
+  try:
+    serve(_CONFIG.value, _HOST.value, _PORT.value)
+  except AgentRLError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+  app.run(main)

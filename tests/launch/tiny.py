@@ -1,0 +1,41 @@
+"""The smallest run there is: sums, a thousand params, seconds on a CPU."""
+
+from ml_collections.config_dict import create
+
+from configs import base
+
+
+def get_config():
+  c = base.get_config()
+  c.name = "tiny"
+  with c.unlocked():
+    c.tasks.weights.arithmetic = 1.0
+    c.environments.arithmetic = create(
+      target="environments.arithmetic:Arithmetic",
+      options=create(),
+      mistakes=create(slip=0.3),
+    )
+  c.tasks.names = ("arithmetic",)
+  c.tokenizer.update(vocab_size=400, num_texts=40)
+  c.model.update(width=16, num_layers=2, num_heads=2, head_dim=8, mlp_width=16)
+  c.model.num_kv_heads = 2
+  c.warm_start.num_demonstrations = 32
+  c.train.update(steps=6, row_length=320, micro_batch=2, take_s=120.0)
+  c.loss.update(kl_coefficient=0.0, token_chunk=64)
+  c.episode.update(max_turns=2, max_tokens=320, max_answer_tokens=8)
+  c.group.size = 2
+  c.admission.update(groups_per_step=2, max_concurrent_groups=4)
+  c.queue.max_groups = 4
+  c.cross_policy.update(refresh_every=2, weights=(0.75, 0.25))
+  c.engine.update(
+    driver="local",
+    lanes=(4, 2),
+    context=320,
+    num_lane_sizes=1,
+    prefill_chunks=(64,),
+    prefill_lanes=4,
+  )
+  c.rollouts.update(poll_s=0.05, health_s=0.1, settle_s=120.0)
+  c.checkpoint.update(every=2, keep=2)
+  c.evaluation.update(num_tasks=2, num_untrained=2, timeout_s=120.0)
+  return c
