@@ -57,7 +57,7 @@ def measure_raw(policy, params, args) -> dict[str, float]:
     active=1,
     temperature=programs.float_bits(1.0),
     top_p=programs.float_bits(1.0),
-    stop=-1,
+    **dict.fromkeys(programs.STOPS, -1),
   )
   row = np.array([fields.get(name, 0) for name in programs.STATE], np.int32)
   begin_BF = np.tile(row, (args.lanes, 1))

@@ -85,7 +85,7 @@ async def run_episode(
     spec = SamplingSpec(
       slot=choose_slot(seed, turn),
       max_tokens=min(limits.max_answer_tokens, room),
-      stop_token=codec.stop_token,
+      stop_tokens=codec.stop_tokens,
       seed=seeds.seed_of(seed, "turn", turn),
       # Attempts of one group share their prompt, so they go to one server.
       conversation=seeds.seed_of(group_id),
@@ -177,7 +177,8 @@ async def _answer(
       raise
     return None, Status.AGENT_CONTEXT_LIMIT
   message = record.say(prompt, answer)
-  if len(answer.sampled) >= room and answer.sampled[-1] != codec.stop_token:
+  ended = answer.sampled[-1] in codec.stop_tokens
+  if len(answer.sampled) >= room and not ended:
     return None, Status.AGENT_CONTEXT_LIMIT
   return message, Status.RUNNING
 

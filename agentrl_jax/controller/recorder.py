@@ -23,8 +23,8 @@ class Codec(Protocol):
   """Between messages and token ids; `data.chat.ChatCodec` is one."""
 
   @property
-  def stop_token(self) -> int:
-    """Ends an answer and belongs to it."""
+  def stop_tokens(self) -> tuple[int, ...]:
+    """Each ends an answer and belongs to it."""
     ...
 
   def start(
@@ -34,9 +34,9 @@ class Codec(Protocol):
     ...
 
   def extend(
-    self, messages: Sequence[Message], *, closed: bool = True
+    self, messages: Sequence[Message], *, ended_by: int | None
   ) -> np.ndarray:
-    """What to append after an answer; `closed`: it ended with its stop."""
+    """What to append after an answer that a stop token ended, or nothing."""
     ...
 
   def read(self, sampled: np.ndarray) -> Message:
@@ -128,8 +128,9 @@ class Recorder:
   def _render(self, messages: Sequence[Message]) -> np.ndarray:
     if not self._turns:
       return self._codec.start(messages, self._tools)
-    ended = self._turns[-1].sampled[-1] == self._codec.stop_token
-    return self._codec.extend(messages, closed=bool(ended))
+    last = int(self._turns[-1].sampled[-1])
+    ended_by = last if last in self._codec.stop_tokens else None
+    return self._codec.extend(messages, ended_by=ended_by)
 
   def trajectory(self, status: Status) -> Trajectory:
     """The record, closed, and checked token for token."""

@@ -61,6 +61,30 @@ _CALL_PATTERN = re.compile(
 )
 
 
+class CompactTemplate:
+  """This template as `data.chat.ChatCodec` wants one."""
+
+  markers = SPECIAL_TOKENS
+  stops = (END,)
+
+  def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
+    """See `render_start`."""
+    return render_start(messages, tools)
+
+  def extend(self, messages: Sequence[Message], *, ended_by: str | None) -> str:
+    """See `render_next`."""
+    return render_next(messages, closed=ended_by is not None)
+
+  def write(self, message: Message) -> str:
+    """See `render_answer`."""
+    return render_answer(message)
+
+  def read(self, text: str, ended_by: str | None) -> Message:
+    """See `parse_answer`."""
+    del ended_by
+    return parse_answer(text)
+
+
 def render_start(messages: Sequence[Message], tools: Sequence[Tool]) -> str:
   """The opening messages, tools under the first, and the policy's cue."""
   if not messages:
@@ -94,7 +118,7 @@ def render_answer(message: Message) -> str:
 
 def _render_calls(message: Message) -> str:
   return "".join(
-    f'{CALL}\n{{"name": {json.dumps(call.name)}, '
+    f'{CALL}\n{{"name": {json.dumps(call.name, ensure_ascii=False)}, '
     f'"arguments": {call.arguments}}}\n{CALL_END}'
     for call in message.tool_calls
   )
@@ -124,7 +148,7 @@ def _render_type(schema: Mapping[str, Any]) -> str:
   plain = isinstance(schema.get("type"), str)
   if plain and not schema.get("enum") and not schema.get("properties"):
     return str(schema["type"])
-  return json.dumps(schema)
+  return json.dumps(schema, ensure_ascii=False)
 
 
 def parse_answer(text: str) -> Message:

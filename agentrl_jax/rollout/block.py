@@ -16,13 +16,14 @@ import numpy as np
 
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout import programs
-from agentrl_jax.rollout.client import Answer
+from agentrl_jax.rollout.client import MAX_STOPS, Answer
 from agentrl_jax.rollout.lane_book import LaneBook, Seat
 from agentrl_jax.rollout.requests import Request
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.rollout.versions import Published
 
 _STEPS_UNTIL_SHRINKING = 200
+_NO_STOP = -1  # no token has this id
 _NOBODY = -1  # serial of a row that is padding
 
 
@@ -253,7 +254,8 @@ class LaneBlock:
         programs.float_bits(spec.temperature),
         spec.top_k,
         programs.float_bits(spec.top_p),
-        spec.stop_token,
+        *spec.stop_tokens,
+        *[_NO_STOP] * (MAX_STOPS - len(spec.stop_tokens)),
         np.uint32(seed >> 32).view(np.int32),
         np.uint32(seed % 2**32).view(np.int32),
       ],

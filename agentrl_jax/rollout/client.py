@@ -9,6 +9,10 @@ from typing import Protocol
 
 import numpy as np
 
+from agentrl_jax.errors import ConfigError
+
+MAX_STOPS = 4  # stop tokens of one request
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingSpec:
@@ -19,11 +23,21 @@ class SamplingSpec:
   top_k: int = 0  # 0 keeps all
   top_p: float = 1.0  # 1 keeps all
   max_tokens: int = 128  # of the answer, its stop token included
-  stop_token: int = -1  # ends the answer and belongs to it; -1: none
+  # Each ends the answer and belongs to it; `MAX_STOPS` at most.
+  stop_tokens: tuple[int, ...] = ()
   seed: int = 0  # with the position alone, decides every draw
   # Prompts of one number begin alike, so one server had better answer them all,
   # from the keys and values that it has; 0: nothing is known. Decides no draw.
   conversation: int = 0
+
+  def __post_init__(self) -> None:
+    if (
+      len(self.stop_tokens) > MAX_STOPS or min(self.stop_tokens, default=0) < 0
+    ):
+      raise ConfigError(
+        f"stop_tokens={self.stop_tokens}: up to {MAX_STOPS} ids of tokens can "
+        "end an answer; see where the model's generation_config.json stops"
+      )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

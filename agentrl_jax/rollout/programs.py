@@ -20,7 +20,9 @@ import numpy as np
 from agentrl_jax.model.cache import KVCache, put_lanes, take_lanes
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout import sampling
+from agentrl_jax.rollout.client import MAX_STOPS
 
+STOPS = tuple(f"stop_{n}" for n in range(MAX_STOPS))
 # Fields of a lane's state, one int32 row per lane. Floats travel as bits.
 STATE = (
   "token",  # the one to feed next
@@ -31,7 +33,7 @@ STATE = (
   "temperature",
   "top_k",
   "top_p",
-  "stop",
+  *STOPS,
   "seed_high",
   "seed_low",
 )
@@ -128,7 +130,10 @@ def _decode_step(policy, params, lanes, state, weight_step):
     key_B=sampling.lane_keys(state["seed_high"], state["seed_low"], position_P),
   )
   count_P = state["count"] + state["active"]
-  done_P = (drawn.token_B == state["stop"]) | (count_P >= state["budget"])
+  stopped_P = functools.reduce(
+    jnp.logical_or, (drawn.token_B == state[name] for name in STOPS)
+  )
+  done_P = stopped_P | (count_P >= state["budget"])
   record = {
     "token": drawn.token_B,
     "active": state["active"],

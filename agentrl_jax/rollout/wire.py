@@ -23,7 +23,7 @@ from agentrl_jax.errors import (
   PromptTooLong,
   ServerFull,
 )
-from agentrl_jax.rollout.client import Answer, SamplingSpec
+from agentrl_jax.rollout.client import MAX_STOPS, Answer, SamplingSpec
 
 VERSION = 1
 GENERATE, HEALTH = "/generate", "/health"
@@ -33,9 +33,10 @@ ERROR_HEADER = "X-AgentRL-Error"  # the name of what was raised
 # Magic, version, CRC-32 of all that follows.
 _ENVELOPE = struct.Struct("<4sHxxI")
 _REQUEST, _ANSWER = b"ARLQ", b"ARLA"
-# Prompt tokens, slot, max_tokens, top_k, stop_token, temperature, top_p, seed,
-# conversation.
-_SPEC = struct.Struct("<IiiiiddQQ")
+# Prompt tokens, slot, max_tokens, top_k, temperature, top_p, seed,
+# conversation, stop tokens.
+_SPEC = struct.Struct(f"<IiiiddQQ{MAX_STOPS}i")
+_NO_STOP = -1  # fills up the stop tokens
 # Sampled tokens, slot, prompt tokens reused.
 _SAMPLED = struct.Struct("<Iii")
 _TOKEN, _LOGPROB = np.dtype("<i4"), np.dtype("<f4")
@@ -78,11 +79,12 @@ def encode_request(
       spec.slot,
       spec.max_tokens,
       spec.top_k,
-      spec.stop_token,
       spec.temperature,
       spec.top_p,
       spec.seed % 2**64,
       spec.conversation % 2**64,
+      *spec.stop_tokens,
+      *[_NO_STOP] * (MAX_STOPS - len(spec.stop_tokens)),
     )
   except (struct.error, TypeError, ValueError, OverflowError) as error:
     raise ConfigError(
@@ -97,14 +99,14 @@ def decode_request(body: bytes) -> tuple[np.ndarray, SamplingSpec]:
   content = _opened(_REQUEST, body, _SPEC.size)
   number, *fields = _SPEC.unpack_from(content)
   (token_T,) = _arrays(content[_SPEC.size :], number, (_TOKEN,))
-  slot, max_tokens, top_k, stop, temperature, top_p, seed, chat = fields
+  slot, max_tokens, top_k, temperature, top_p, seed, chat, *stops = fields
   return token_T.astype(np.int32), SamplingSpec(
     slot=slot,
     temperature=temperature,
     top_k=top_k,
     top_p=top_p,
     max_tokens=max_tokens,
-    stop_token=stop,
+    stop_tokens=tuple(id for id in stops if id >= 0),
     seed=seed,
     conversation=chat,
   )

@@ -116,7 +116,7 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
 
     class Odd(ScriptedEngine):
       async def generate(self, prompt, spec):
-        return answer_of([*odd, spec.stop_token])
+        return answer_of([*odd, spec.stop_tokens[0]])
 
     trajectory = await play(engine=Odd())
     self.assertEqual(trajectory.turns[0].sampled[:-1].tolist(), odd)
@@ -128,7 +128,7 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
     for turn in trajectory.turns:
       self.assertEqual(len(turn.sampled), 3)
     for turn in trajectory.turns[1:]:
-      self.assertEqual(turn.observation[0], codec().stop_token)
+      self.assertIn(turn.observation[0], codec().stop_tokens)
 
   async def test_turn_limit(self):
     limits = dataclasses.replace(LIMITS, max_turns=1)
@@ -206,7 +206,7 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
     )
     spec = engine.asked[0][1]
     self.assertEqual((spec.temperature, spec.top_k, spec.top_p), (0.8, 5, 0.9))
-    self.assertEqual(spec.stop_token, codec().stop_token)
+    self.assertEqual(spec.stop_tokens, codec().stop_tokens)
     self.assertEqual([t.slot for t in trajectory.turns], [2, 2])
 
   async def test_stuck_environment_is_named_and_left(self):
@@ -261,7 +261,7 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
     self.assertIs(trajectory.status, Status.COMPLETED)
     self.assertEqual(trajectory.reward, 1.0)
     for turn in trajectory.turns:
-      self.assertEqual(turn.sampled[-1], codec().stop_token)
+      self.assertIn(turn.sampled[-1], codec().stop_tokens)
       self.assertTrue((turn.version == -1).all())
       self.assertFalse(turn.behavior_logprob.any())
 

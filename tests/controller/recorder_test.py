@@ -18,7 +18,7 @@ class RecorderTest(unittest.TestCase):
 
   def test_a_prompt_that_forgot_is_a_bug(self):
     record = self._begun()
-    record.say(record.prompt, answer_of([5, codec().stop_token]))
+    record.say(record.prompt, answer_of([5, codec().stop_tokens[0]]))
     record.hear(Step((Message("user", "and?"),)))
     with self.assertRaises(TokenIdentityError):
       record.say(record.prompt[1:], answer_of([5]))

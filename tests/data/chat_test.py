@@ -1,5 +1,7 @@
 """Tokens of the pieces are the tokens of the whole, and read back unchanged."""
 
+import json
+
 import numpy as np
 from absl.testing import absltest
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ TEXTS = [
   "SELECT price FROM shoes WHERE colour = 'red'",
   "a long line that every text shares\nand another one that they share",
 ] * 20
+MARKS = (tokenizer.PAD, *template.SPECIAL_TOKENS)
 TOOL = Tool("look", "Looks.", {"type": "object", "properties": {}})
 
 
@@ -43,7 +46,11 @@ class ChatCodecTest(absltest.TestCase):
     for text in texts[1:]:
       answer = Message("assistant", text, (ToolCall("look", "{}", "0"),))
       reply = [Message("tool", text)]
-      pieces += [self.codec.write(answer), self.codec.extend(reply)]
+      stop = self.codec.stop_tokens[0]
+      pieces += [
+        self.codec.write(answer),
+        self.codec.extend(reply, ended_by=stop),
+      ]
       whole += template.render_answer(answer) + template.render_next(reply)
     np.testing.assert_array_equal(
       np.concatenate(pieces), self.codec.encode(whole)
@@ -52,7 +59,7 @@ class ChatCodecTest(absltest.TestCase):
   def test_reads_what_it_writes(self):
     message = Message("assistant", "", (ToolCall("look", '{"a": "é"}', "0"),))
     ids = self.codec.write(message)
-    self.assertEqual(ids[-1], self.codec.stop_token)
+    self.assertEqual((ids[-1],), self.codec.stop_tokens)
     self.assertEqual(ids.dtype, np.int32)
     self.assertEqual(self.codec.read(ids), message)
 
@@ -63,10 +70,35 @@ class ChatCodecTest(absltest.TestCase):
   def test_digits_stand_alone(self):
     self.assertLen(self.codec.encode("1234567"), 7)
 
+  @settings(max_examples=100, deadline=None)
+  @given(st.lists(st.sampled_from([*MARKS, "x", "\ufdd0", "0", "1", "<|"])))
+  def test_what_is_said_marks_nothing(self, parts):
+    said = "".join(parts)
+    call = ToolCall("look", json.dumps({said: said}, ensure_ascii=False), "0")
+    answer = Message("assistant", "", (call,))
+    tool = Tool(said, said, {"type": "object", "properties": {said: {}}})
+    opening = [Message("system", said), Message("user", said)]
+    pieces = [
+      self.codec.start(opening, [tool]),
+      self.codec.write(answer),
+      self.codec.extend([Message("tool", said)], ended_by=None),
+    ]
+    ids = list(np.concatenate(pieces))
+    for marker in MARKS:
+      wanted = sum(
+        text.count(marker)
+        for text in ("<|system|><|end|><|user|><|end|><|assistant|>",)
+        + ("<tool_call></tool_call><|end|><|end|><|tool|><|end|><|assistant|>",)
+      )
+      (id,) = self.codec.encode(marker)
+      self.assertEqual(ids.count(id), wanted, marker)
+    self.assertEqual(self.codec.read(pieces[1]), answer)
+    self.assertIn(said, self.codec.decode(pieces[2]))
+
   def test_a_tokenizer_without_markers_is_refused(self):
     from tokenizers import Tokenizer, models
 
-    with self.assertRaisesRegex(ValueError, "tool_call"):
+    with self.assertRaisesRegex(ConfigError, "tool_call"):
       ChatCodec(Tokenizer(models.BPE()))
 
 

@@ -29,7 +29,7 @@ def mixed_requests(number: int):
       top_k=int(rng.choice([0, 0, 5])),
       top_p=float(rng.choice([1.0, 1.0, 0.8])),
       max_tokens=int(rng.integers(1, 40)),
-      stop_token=int(rng.choice([-1, 3])),
+      stop_tokens=((), (3,), (3, 11, 40, 7))[rng.integers(3)],
       seed=int(rng.integers(2**63)),
     )
     yield small.prompt_of(100 + i, int(rng.integers(1, 50))), spec
@@ -78,7 +78,7 @@ class DriverContract:
         found, np.take_along_axis(wanted, drawn, 1)[:, 0], atol=1e-4
       )
     self.assertLessEqual(len(answer.sampled), spec.max_tokens)
-    stops = np.flatnonzero(answer.sampled == spec.stop_token)
+    stops = np.flatnonzero(np.isin(answer.sampled, spec.stop_tokens))
     if len(answer.sampled) < spec.max_tokens:
       self.assertEqual(stops.tolist(), [len(answer.sampled) - 1])
     else:

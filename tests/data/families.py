@@ -1,0 +1,158 @@
+"""Small models' folders of every family: its markers, stops and template.
+
+Templates are small ones with the structure of the real ones, which are not
+ours to hand on. Real ones are used as well wherever they are found: in trl's
+package, and in the folder that AGENTRL_CHAT_TEMPLATES names, as <name>.jinja.
+"""
+
+import dataclasses
+import functools
+import importlib.util
+import json
+import os
+import pathlib
+
+from tokenizers import (
+  AddedToken,
+  Regex,
+  Tokenizer,
+  decoders,
+  models,
+  normalizers,
+  pre_tokenizers,
+  processors,
+  trainers,
+)
+
+HERE = pathlib.Path(__file__).parent / "templates"
+TEXTS = ["What is the price of red shoes?", "the sum of two numbers is"] * 9
+# As in the tokenizers of Qwen and Llama-3: words, digits, signs, new lines.
+PIECES = (
+  r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+  r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """What tells one family from the others."""
+
+  special: tuple[str, ...]
+  tags: tuple[str, ...] = ()  # tokens of their own that are not special
+  bos: str = ""
+  eos: str = ""
+  stops: tuple[str, ...] = ()
+  calls_per_answer: int = 2
+
+
+QWEN = Family(
+  special=("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+  tags=(
+    *("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
+    *("<think>", "</think>"),
+  ),
+  eos="<|im_end|>",
+  stops=("<|im_end|>", "<|endoftext|>"),
+)
+LLAMA = Family(
+  special=(
+    *("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>"),
+    *("<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"),
+  ),
+  bos="<|begin_of_text|>",
+  eos="<|eot_id|>",
+  stops=("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"),
+  calls_per_answer=1,
+)
+GLM = Family(
+  special=(
+    *("<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>"),
+    *("<|assistant|>", "<|observation|>"),
+  ),
+  eos="<|endoftext|>",
+  stops=("<|endoftext|>", "<|user|>", "<|observation|>"),
+)
+SMALL = {"qwen25": QWEN, "qwen3": QWEN, "llama31": LLAMA, "glm4": GLM}
+REAL = {
+  "qwen2_5": QWEN,
+  "qwen3": QWEN,
+  "qwen3_instruct_2507": QWEN,
+  "llama3_1": LLAMA,
+  "llama3_2": LLAMA,
+  "glm4_0414": GLM,
+}
+
+
+def real_templates() -> dict[str, pathlib.Path]:
+  """Those of `REAL` that can be found, by name."""
+  folders = [pathlib.Path(os.environ.get("AGENTRL_CHAT_TEMPLATES", "/none"))]
+  if spec := importlib.util.find_spec("trl"):
+    folders += [pathlib.Path(p) for p in spec.submodule_search_locations or ()]
+  paths = [
+    path
+    for folder in folders
+    for name in REAL
+    for path in (
+      folder / f"{name}.jinja",
+      folder / f"chat_templates/{name}.jinja",
+    )
+    if path.is_file()
+  ]
+  return {path.stem: path for path in paths}
+
+
+def templates() -> dict[str, tuple[Family, str]]:
+  """Every template at hand: its family and its source, by name."""
+  found = {
+    f"small_{name}": (family, (HERE / f"{name}.jinja").read_text())
+    for name, family in SMALL.items()
+  }
+  for name, path in real_templates().items():
+    found[name] = (REAL[name], path.read_text())
+  return found
+
+
+@functools.cache
+def tokenizer_of(family: Family) -> Tokenizer:
+  """A byte-level BPE with the family's markers behind its vocabulary."""
+  tokenizer = Tokenizer(models.BPE(ignore_merges=bool(family.bos)))
+  tokenizer.normalizer = normalizers.NFC()
+  tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    [
+      pre_tokenizers.Split(Regex(PIECES), "isolated"),
+      pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ]
+  )
+  tokenizer.decoder = decoders.ByteLevel()
+  trainer = trainers.BpeTrainer(
+    vocab_size=300,
+    initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    show_progress=False,
+  )
+  tokenizer.train_from_iterator(TEXTS, trainer)
+  tokenizer.add_special_tokens(list(family.special))
+  tokenizer.add_tokens(
+    [AddedToken(tag, normalized=False) for tag in family.tags]
+  )
+  if family.bos:
+    tokenizer.post_processor = processors.TemplateProcessing(
+      single=f"{family.bos} $A",
+      special_tokens=[(family.bos, tokenizer.token_to_id(family.bos))],
+    )
+  return tokenizer
+
+
+def write_folder(folder: pathlib.Path, family: Family, source: str) -> None:
+  """A model's folder, without its weights."""
+  tokenizer = tokenizer_of(family)
+  tokenizer.save(str(folder / "tokenizer.json"))
+  described = {
+    "bos_token": family.bos or None,
+    "eos_token": {"content": family.eos, "special": True},
+    "chat_template": source,
+  }
+  (folder / "tokenizer_config.json").write_text(json.dumps(described))
+  stops = [tokenizer.token_to_id(text) for text in family.stops]
+  (folder / "generation_config.json").write_text(
+    json.dumps({"eos_token_id": stops})
+  )
