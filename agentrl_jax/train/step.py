@@ -48,16 +48,15 @@ class Learner:
     self.mesh = mesh
     self.state_sharding = self._state_sharding()
     whole = sharding.replicated(mesh)
+    of_params = self.state_sharding.params
+    of_sums = (of_params, whole)  # a gradient lies as its parameter does
     self._init = jax.jit(self._fresh, out_shardings=self.state_sharding)
-    self._zeros = jax.jit(self._zero_sums)
+    self._zeros = jax.jit(self._zero_sums, out_shardings=of_sums)
     self._add = jax.jit(
       self._add_gradient,
       donate_argnums=1,
-      in_shardings=(
-        self.state_sharding.params,
-        None,
-        sharding.batch_sharding(mesh),
-      ),
+      in_shardings=(of_params, of_sums, sharding.batch_sharding(mesh)),
+      out_shardings=of_sums,
     )
     self._apply = jax.jit(
       self._apply_gradient,
@@ -77,6 +76,19 @@ class Learner:
       shapes,
       self.state_sharding,
     )
+
+  def traced(self, lesson: Lesson) -> dict[str, jax.stages.Traced]:
+    """The programs of an update, for micro-batches of such shapes.
+
+    "gradient" runs once per micro-batch, "apply" once. The lesson may be of
+    `jax.ShapeDtypeStruct`s: nothing is allocated, nothing runs.
+    """
+    state = self.abstract_state()
+    sums = jax.eval_shape(self._zero_sums, state.params, lesson)
+    return {
+      "gradient": self._add.trace(state.params, sums, lesson),
+      "apply": self._apply.trace(state, sums),
+    }
 
   def update(
     self, state: TrainState, lessons: Iterable[Lesson]
