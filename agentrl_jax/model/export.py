@@ -5,6 +5,7 @@ than one beside its own part of the params. The critic has no place in such a
 folder and is left out.
 """
 
+import collections
 import functools
 import json
 import math
@@ -52,7 +53,11 @@ def write_params(
   one writes. Raises `ConfigError` if the folder is there already.
   """
   folder = pathlib.Path(folder)
-  family = family_of(config)
+  found = Tensors(config, np.dtype(dtype))
+  sizes = {
+    name: math.prod(shape) * of.itemsize
+    for name, (of, shape) in found.entries.items()
+  }
   described = _described(config, context, dtype, beside)
   if folder.exists():
     raise ConfigError(f"{folder} is there already; name one that is not")
@@ -62,17 +67,16 @@ def write_params(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     _write_small(partial, described, beside)
-  plan = _Plan(config, family, np.dtype(dtype), max_file_bytes)
-  for file, names in plan.files:
-    arrays = (plan.tensor(params, name) for name in names)
+  files = dict(tensor_files.split_by_size(sizes, max_file_bytes))
+  for file, names in files.items():
+    arrays = (found.gathered(params, name) for name in names)
     if leads:
-      entries = {name: (plan.dtype, plan.shape(name)) for name in names}
+      entries = {name: found.entries[name] for name in names}
       tensor_files.write_file(partial / file, entries, arrays)
     else:
-      for _ in arrays:  # takes part in gathering what the first one writes
-        pass
+      collections.deque(arrays, maxlen=0)  # takes part in gathering them
   if leads:
-    plan.write_index(partial)
+    tensor_files.write_index(partial, files, sum(sizes.values()))
     partial.rename(folder)
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(f"write_params {folder.name}")
@@ -104,53 +108,35 @@ def _write_small(
       shutil.copyfile(path, partial / path.name)
 
 
-class _Plan:
-  """What goes into which file, known before any of it is gathered."""
+class Tensors:
+  """Params as Hugging Face's tensors: what they are, and one at a time."""
 
-  def __init__(
-    self,
-    config: ModelConfig,
-    family: str,
-    dtype: np.dtype,
-    max_file_bytes: int,
-  ):
-    self.dtype = dtype
-    self._places = places(config, family)
-    self._tensors = dict(tensors(self._places, config.num_layers))
-    self.sizes = {
-      name: math.prod(self.shape(name)) * dtype.itemsize
-      for name in self._tensors
+  def __init__(self, config: ModelConfig, dtype: np.dtype):
+    """Raises `ConfigError` if no family computes this architecture."""
+    self._places = places(config, family_of(config))
+    self._leaves = dict(tensors(self._places, config.num_layers))
+    self._dtype = dtype
+    self.entries = {
+      name: (dtype, self._places[leaves[0][0]].matrix)
+      for name, leaves in self._leaves.items()
     }
-    self.files = list(tensor_files.split_by_size(self.sizes, max_file_bytes))
 
-  def shape(self, name: str) -> tuple[int, ...]:
-    return self._places[self._tensors[name][0][0]].matrix
+  def gathered(self, params: Params, name: str) -> np.ndarray:
+    """One tensor on the host, from wherever its parts are.
 
-  def tensor(self, params: Params, name: str) -> np.ndarray:
-    """One tensor on the host, gathered from wherever its parts are."""
-    leaves = self._tensors[name]
+    Every process has to ask for the same ones in the same order.
+    """
+    leaves = self._leaves[name]
     found = [_leaf(params, path) for path, _ in leaves]
-    taken = tuple(self._places[path] for path, _ in leaves)
-    whole = _taken(taken, self.dtype, _everywhere(found[0]))(
+    parts = tuple(self._places[path] for path, _ in leaves)
+    whole = _taken(parts, self._dtype, _everywhere(found[0]))(
       found, leaves[0][1]
     )
     return np.asarray(whole.addressable_data(0))
 
-  def write_index(self, folder: pathlib.Path) -> None:
-    if len(self.files) == 1:
-      return
-    index = {
-      "metadata": {"total_size": sum(self.sizes.values())},
-      "weight_map": {
-        name: file for file, names in self.files for name in names
-      },
-    }
-    path = folder / tensor_files.INDEX_FILE
-    path.write_text(json.dumps(index, indent=2) + "\n")
-
 
 @functools.cache
-def _taken(taken: tuple[Place, ...], dtype: np.dtype, everywhere):
+def _taken(places_of: tuple[Place, ...], dtype: np.dtype, everywhere):
   def take(leaves, layer):
     parts = [
       leaf
@@ -160,10 +146,10 @@ def _taken(taken: tuple[Place, ...], dtype: np.dtype, everywhere):
     ]
     flat = [
       place.from_leaf(part).reshape(-1)
-      for place, part in zip(taken, parts, strict=True)
+      for place, part in zip(places_of, parts, strict=True)
     ]
     whole = jnp.concatenate(flat) if len(flat) > 1 else flat[0]
-    return whole.reshape(taken[0].matrix).astype(dtype)
+    return whole.reshape(places_of[0].matrix).astype(dtype)
 
   return jax.jit(take, out_shardings=everywhere)
 

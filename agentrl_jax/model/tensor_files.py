@@ -196,3 +196,18 @@ def split_by_size(
     return
   for n, names in enumerate(groups, 1):
     yield f"model-{n:05d}-of-{len(groups):05d}.safetensors", names
+
+
+def write_index(
+  folder: pathlib.Path, files: Mapping[str, list[str]], num_bytes: int
+) -> None:
+  """Writes which file holds which tensor, if there are several."""
+  if len(files) == 1:
+    return
+  index = {
+    "metadata": {"total_size": num_bytes},
+    "weight_map": {
+      name: file for file, names in files.items() for name in names
+    },
+  }
+  (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")
