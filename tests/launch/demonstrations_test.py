@@ -66,7 +66,7 @@ class EveryEnvironmentTest(absltest.TestCase):
     with tempfile.TemporaryDirectory() as folder:
       path = pathlib.Path(folder) / "tokenizer.json"
       tokenizer.save(str(path))
-      rows = demonstrations._pack_chunk(settings, path, 0, 12)
+      rows = demonstrations._pack_chunk(settings, path.parent, 0, 12)
     self.assertGreater(
       rows.mask.sum(), 12 * 10, "hardly a word is learned from"
     )
@@ -81,20 +81,19 @@ class DemonstrationsTest(absltest.TestCase):
     folder = tempfile.TemporaryDirectory()
     cls.addClassCleanup(folder.cleanup)
     cls.folder = pathlib.Path(folder.name)
-    cls.tokenizer = cls.folder / "tokenizer.json"
     options = config.tokenizer.to_dict() | {"num_texts": 200}
     demonstrations.make_tokenizer(cls.settings, **options).save(
-      str(cls.tokenizer)
+      str(cls.folder / "tokenizer.json")
     )
 
   def test_processes_share_the_work_and_change_nothing(self):
     seen = []
     number = demonstrations.CHUNK + 20
     rows = demonstrations.demonstrate(
-      self.settings, self.tokenizer, number, seen.append
+      self.settings, self.folder, number, seen.append
     )
     alone = [
-      demonstrations._pack_chunk(self.settings, self.tokenizer, start, size)
+      demonstrations._pack_chunk(self.settings, self.folder, start, size)
       for start, size in ((0, demonstrations.CHUNK), (demonstrations.CHUNK, 20))
     ]
     for field in dataclasses.fields(rows):
@@ -112,7 +111,7 @@ class DemonstrationsTest(absltest.TestCase):
       demonstrations.load_rows(path)
 
   def test_every_row_once_per_epoch(self):
-    rows = demonstrations._pack_chunk(self.settings, self.tokenizer, 0, 8)
+    rows = demonstrations._pack_chunk(self.settings, self.folder, 0, 8)
     epochs = list(demonstrations.shuffled(rows, seed=3, epochs=2))
     for order in epochs:
       np.testing.assert_array_equal(np.sort(order), np.arange(len(rows.token)))
