@@ -53,42 +53,45 @@ def rotate(
 
 def attend_packed(
   q_BTKGH: jax.Array,
-  k_BTKH: jax.Array,
-  v_BTKH: jax.Array,
+  k_BSKH: jax.Array,
+  v_BSKH: jax.Array,
   segment_BT: jax.Array,
+  segment_BS: jax.Array,
   *,
+  first: int | jax.Array,
   block: int,
 ) -> jax.Array:
   """Each token attends to earlier tokens of its own segment, itself included.
 
+  Queries are those of the row's tokens from `first` on; keys are the row's.
   Queries are taken `block` at a time, each block against the keys up to its own
-  end: what lies above the diagonal is never computed. 0 takes them all at once.
+  end: what lies above the diagonal is never computed. 0 takes them all at once;
+  where `first` is not known before the program runs, keys are all taken.
   """
-  length = q_BTKGH.shape[1]
+  length, num_keys = q_BTKGH.shape[1], k_BSKH.shape[1]
   block = block or length
-  return jnp.concatenate(
-    [
-      _attend_until(
-        q_BTKGH[:, start : start + block],
-        k_BTKH[:, : start + block],
-        v_BTKH[:, : start + block],
-        segment_BT,
-        start,
-      )
-      for start in range(0, length, block)
-    ],
-    axis=1,
-  )
+
+  def of_block(start: int) -> jax.Array:
+    here = slice(start, start + block)
+    seen = first + start + block if isinstance(first, int) else num_keys
+    return _attend_until(
+      q_BTKGH[:, here],
+      k_BSKH[:, :seen],
+      v_BSKH[:, :seen],
+      segment_BT[:, here],
+      segment_BS[:, :seen],
+      first + start,
+    )
+
+  blocks = [of_block(start) for start in range(0, length, block)]
+  return blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=1)
 
 
-def _attend_until(q_BTKGH, k_BSKH, v_BSKH, segment_BT, start: int):
+def _attend_until(q_BTKGH, k_BSKH, v_BSKH, segment_BT, segment_BS, first):
   num_queries, num_keys = q_BTKGH.shape[1], k_BSKH.shape[1]
-  query_T = start + jnp.arange(num_queries)
+  query_T = first + jnp.arange(num_queries)
   causal_TS = jnp.arange(num_keys) <= query_T[:, None]
-  same_BTS = (
-    segment_BT[:, start : start + num_queries, None]
-    == segment_BT[:, None, :num_keys]
-  )
+  same_BTS = segment_BT[:, :, None] == segment_BS[:, None, :]
   score_BKGTS = jnp.einsum(
     "btkgh,bskh->bkgts", q_BTKGH, k_BSKH, preferred_element_type=jnp.float32
   )

@@ -9,16 +9,19 @@ import dataclasses
 import jax
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.sharding import GATHERED
 
 DTYPES = ("float32", "bfloat16")
-# What a layer keeps of its forward pass; the rest is computed again. None
-# wraps nothing, so XLA decides.
+# What a layer keeps of its forward pass for the backward pass; the rest is
+# computed again. Nothing keeps params that were gathered.
+ATTENDED = "attended"  # what attention makes of its values, by name
 REMAT_POLICIES = {
-  "none": None,
+  "none": jax.checkpoint_policies.save_anything_except_these_names(GATHERED),
   "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  "attention": jax.checkpoint_policies.save_only_these_names(ATTENDED),
   "full": jax.checkpoint_policies.nothing_saveable,
 }
-ATTENTIONS = ("auto", "xla")
+ATTENTIONS = ("auto", "xla", "splash", "cudnn")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ layers follow one another.
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +16,10 @@ from flax import nnx
 
 from agentrl_jax.model import attention
 from agentrl_jax.model import cache as kv
-from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.projection import project
+
+Array = jax.Array
 
 
 class RMSNorm(nnx.Module):
@@ -26,7 +29,7 @@ class RMSNorm(nnx.Module):
     self.scale = nnx.Param(jnp.ones(size))
     self.epsilon = epsilon
 
-  def __call__(self, x: jax.Array) -> jax.Array:
+  def __call__(self, x: Array) -> Array:
     """Normalises; shape and dtype stay."""
     y = x.astype(jnp.float32)
     y = y * jax.lax.rsqrt(
@@ -56,10 +59,10 @@ class Projection(nnx.Module):
     self.bias = nnx.Param(jnp.zeros(outputs)) if bias else None
     self.num_axes = len(inputs)
 
-  def __call__(self, x: jax.Array) -> jax.Array:
+  def __call__(self, x: Array) -> Array:
     """Contracts the last axes of x with the first ones of the kernel."""
     kernel = self.kernel[...].astype(x.dtype)
-    y = jnp.tensordot(x, kernel, axes=self.num_axes)
+    y = project(x, kernel, self.num_axes)
     if self.bias is not None:
       y = y + self.bias[...].astype(x.dtype)
     return y
@@ -83,7 +86,7 @@ class Attention(nnx.Module):
       self.q_norm = RMSNorm(c.head_dim, c.norm_epsilon)
       self.k_norm = RMSNorm(c.head_dim, c.norm_epsilon)
 
-  def project(self, x_BTD: jax.Array, position_BT: jax.Array):
+  def project(self, x_BTD: Array, position_BT: Array):
     """Normalised and rotated q [B,T,K,G,H], k [B,T,K,H], and v [B,T,K,H]."""
     c = self.config
     q, k, v = self.q(x_BTD), self.k(x_BTD), self.v(x_BTD)
@@ -117,30 +120,40 @@ class Layer(nnx.Module):
     self.sandwich = c.sandwich_norm
 
   def train(
-    self, x_BTD, position_BT, segment_BT, compute: ComputeConfig
-  ) -> jax.Array:
-    """The layer over packed rows."""
+    self,
+    x_BTD: Array,
+    position_BT: Array,
+    attend: Callable[[Array, Array, Array], Array],
+    place: Callable[..., Array],
+  ) -> Array:
+    """The layer over packed rows.
+
+    `attend` maps q, k and v to what attention makes of them; `place` takes an
+    activation and the names of its axes, and says where it lives.
+    """
     q, k, v = self.attention.project(self.attention_norm(x_BTD), position_BT)
-    mixed = attention.attend_packed(
-      q, k, v, segment_BT, block=compute.attention_block
+    return place(
+      self._finish(x_BTD, attend(q, k, v), place), "rows", "tokens", None
     )
-    return self._finish(x_BTD, mixed)
 
   def extend(self, x_BCD, keys, values, position_BC, write_BC):
     """The layer over new tokens of each lane, and the lane's new cache."""
     q, k, v = self.attention.project(self.attention_norm(x_BCD), position_BC)
     keys, values = kv.write(keys, k, write_BC), kv.write(values, v, write_BC)
     mixed = attention.attend_cache(q, keys, values, position_BC)
-    return self._finish(x_BCD, mixed), (keys, values)
+    return self._finish(x_BCD, mixed, lambda x, *_: x), (keys, values)
 
-  def _finish(self, x_BTD: jax.Array, mixed_BTKGH: jax.Array) -> jax.Array:
+  def _finish(
+    self, x_BTD: Array, mixed_BTKGH: Array, place: Callable[..., Array]
+  ) -> Array:
     """What was attended to is added, and then what the channels make of it."""
-    branch_BTD = self.attention.o(mixed_BTKGH)
+    branch_BTD = place(self.attention.o(mixed_BTKGH), "rows", "tokens", None)
     if self.sandwich:
       branch_BTD = self.after_attention_norm(branch_BTD)
     x_BTD = x_BTD + branch_BTD
     y_BTD = self.mlp_norm(x_BTD)
-    branch_BTD = self.down(jax.nn.silu(self.gate(y_BTD)) * self.up(y_BTD))
+    y_BTF = jax.nn.silu(self.gate(y_BTD)) * self.up(y_BTD)
+    branch_BTD = self.down(place(y_BTF, "rows", "tokens", "mlp"))
     if self.sandwich:
       branch_BTD = self.after_mlp_norm(branch_BTD)
     return x_BTD + branch_BTD
@@ -166,12 +179,7 @@ class Stem(nnx.Module):
       # Zero, so that an untrained critic expects nothing.
       self.critic = Projection((c.width,), (1,), gain=0, bias=True, rngs=rngs)
 
-  def embed(self, token_BT: jax.Array) -> jax.Array:
-    """Rows of the embedding, scaled."""
-    x = jnp.take(self.embedding[...], token_BT, axis=0)
-    return x * self.config.embedding_scale
-
-  def unembed(self, hidden: jax.Array) -> jax.Array:
+  def unembed(self, hidden: Array) -> Array:
     """Logits [..., V] in float32."""
     if self.config.tied_embedding:
       output_VD = self.embedding[...].astype(hidden.dtype)
@@ -180,7 +188,7 @@ class Stem(nnx.Module):
       )
     return self.head(hidden).astype(jnp.float32)
 
-  def value(self, hidden: jax.Array) -> jax.Array:
+  def value(self, hidden: Array) -> Array:
     """The critic's estimate of the return [...] in float32."""
     return self.critic(hidden.astype(jnp.float32))[..., 0]
 

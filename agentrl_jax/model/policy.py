@@ -10,7 +10,8 @@ token: `unstacked` gives that form, with a tuple of L dicts. Every function here
 takes either.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,11 +20,13 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from agentrl_jax.model import cache as kv
+from agentrl_jax.model import lookup, packed_attention, sharding
 from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.decoder import Layer, Stem, make_modules
 
 Params = dict[str, Any]
+_Follow = Callable[[jax.Array, Params], jax.Array]
 
 
 class Policy:
@@ -77,17 +80,22 @@ class Policy:
     0 within each.
     """
 
+    attend = functools.partial(
+      packed_attention.attend,
+      segment_BT=segment_BT,
+      compute=self.compute,
+      mesh=self.mesh,
+    )
+
     def follow(x_BTD: jax.Array, layer: Params) -> jax.Array:
+      layer = sharding.gathered(layer, self.mesh, self.compute.dtype)
       return self._merge_layer(layer).train(
-        x_BTD, position_BT, segment_BT, self.compute
+        x_BTD, position_BT, attend, self._place
       )
 
-    if (remat := REMAT_POLICIES[self.compute.remat]) is not None:
-      follow = jax.checkpoint(
-        follow, policy=remat, prevent_cse=not self._scans(params)
-      )
+    follow = self._forgetful(follow, prevent_cse=not self._scans(params))
     stem = self._merge_stem(params)
-    x_BTD = stem.embed(token_BT).astype(self.compute.dtype)
+    x_BTD = self._embed(params, token_BT, self.mesh)
     if self._scans(params):
       x_BTD, _ = jax.lax.scan(
         lambda x, layer: (follow(x, layer), None), x_BTD, params["layers"]
@@ -115,7 +123,10 @@ class Policy:
 
   def value(self, params: Params, hidden: jax.Array) -> jax.Array:
     """Hidden states [..., D] to the critic's estimate of the return [...]."""
-    return self._merge_stem(params).value(hidden)
+    critic = sharding.gathered(
+      {"critic": params["critic"]}, self.mesh, "float32"
+    )
+    return self._merge_stem(params | critic).value(hidden)
 
   def output_matrix(self, params: Params) -> jax.Array:
     """What `unembed` multiplies by, [D, V]."""
@@ -148,7 +159,7 @@ class Policy:
       offset_C < length_B[:, None], position_BC, num_slots
     )  # past the end is dropped
     stem, written = self._merge_stem(params), []
-    x_BCD = stem.embed(token_BC).astype(self.compute.dtype)
+    x_BCD = self._embed(params, token_BC, None)
     for layer, (keys, values) in zip(
       self._each_layer(params), cache, strict=True
     ):
@@ -157,6 +168,28 @@ class Policy:
       )
       written.append(pair)
     return stem.final_norm(x_BCD), tuple(written)
+
+  def _embed(
+    self, params: Params, token_BT: jax.Array, mesh: Mesh | None
+  ) -> jax.Array:
+    x_BTD = lookup.embed(
+      params["embedding"], token_BT, mesh, self.compute.dtype
+    )
+    return x_BTD * self.config.embedding_scale
+
+  def _place(self, x: jax.Array, *axes: str | None) -> jax.Array:
+    return sharding.constrain(x, self.mesh, *axes)
+
+  def _forgetful(self, follow: _Follow, *, prevent_cse: bool) -> _Follow:
+    """The layer, which keeps for its backward pass what `remat` says."""
+    keeps_all = self.compute.remat == "none"
+    if keeps_all and (self.mesh is None or self.mesh.shape["fsdp"] == 1):
+      return follow
+    return jax.checkpoint(
+      follow,
+      policy=REMAT_POLICIES[self.compute.remat],
+      prevent_cse=prevent_cse,
+    )
 
   def _scans(self, params: Params) -> bool:
     return self.compute.scan_layers and isinstance(params["layers"], dict)

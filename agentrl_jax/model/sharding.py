@@ -1,20 +1,30 @@
-"""Where params and batches live on a mesh: one table, two steps.
+"""Where params, batches and activations live on a mesh: one table, two steps.
 
 Every axis of every parameter has a logical name, found by the parameter's place
-in the tree. `RULES` says which mesh axis a logical axis is split over. A mesh
-axis that does not divide the array's axis is an error before anything compiles.
-Leaves below `layers` are stacked: an axis of layers, split over nothing, comes
-before those of the table.
+in the tree; the code that makes an activation names its axes. `RULES` says
+which mesh axes a logical axis is split over. A mesh axis that does not divide
+a parameter's axis is an error before anything compiles. Leaves below `layers`
+are stacked: an axis of layers, split over nothing, comes before those of the
+table.
+
+Params are split over `fsdp` to be kept, and put together again, in the dtype
+of the computation, just before they are used: `gathered`.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.errors import ConfigError
+
+# The name of gathered params, for whoever decides what a backward pass keeps.
+GATHERED = "gathered params"
 
 MESH_AXES = ("data", "fsdp", "tensor", "sequence")
 
@@ -37,16 +47,24 @@ LOGICAL_AXES: Mapping[str, tuple[str | None, ...]] = {
   "critic/bias": (None,),
 }
 
-# Which mesh axis splits a logical axis; what is not here is replicated.
-RULES: Mapping[str, str] = {
+# Which mesh axes split a logical axis; what is not here is replicated. `width`
+# is of params; the width of activations has no name.
+RULES: Mapping[str, str | tuple[str, ...]] = {
   "width": "fsdp",
   "vocab": "tensor",
   "kv_heads": "tensor",
   "mlp": "tensor",
+  "rows": ("data", "fsdp"),
+  "tokens": "sequence",
 }
 
-# Rows of a batch are split over the first two, tokens of a row over the third.
-BATCH_SPEC = PartitionSpec(("data", "fsdp"), "sequence")
+
+def spec(*axes: str | None) -> PartitionSpec:
+  """How an array with these logical axes is split."""
+  return PartitionSpec(*(RULES.get(axis) if axis else None for axis in axes))
+
+
+BATCH_SPEC = spec("rows", "tokens")
 
 
 def make_mesh(
@@ -77,14 +95,16 @@ def param_spec(path: tuple[str, ...]) -> PartitionSpec:
   name = "/".join(path)
   for end, axes in LOGICAL_AXES.items():
     if name == end or name.endswith("/" + end):
-      stacked = (None,) if path[0] == "layers" and not _is_index(path) else ()
-      return PartitionSpec(
-        *stacked, *(RULES.get(a) if a else None for a in axes)
-      )
+      is_stacked = path[0] == "layers" and not _is_index(path)
+      return spec(*(None,) * is_stacked, *axes)
   raise ConfigError(
     f"parameter {name} has no logical axes; add it to LOGICAL_AXES in "
     "agentrl_jax/model/sharding.py"
   )
+
+
+def _names(keys: Sequence[Any]) -> tuple[str, ...]:
+  return tuple(str(getattr(k, "key", getattr(k, "idx", k))) for k in keys)
 
 
 def _is_index(path: tuple[str, ...]) -> bool:
@@ -96,19 +116,68 @@ def param_shardings(params, mesh: Mesh):
   """A tree like `params` with each leaf's sharding, checked to divide."""
 
   def sharding(keys, leaf) -> NamedSharding:
-    path = tuple(str(getattr(k, "key", getattr(k, "idx", k))) for k in keys)
-    spec = param_spec(path)
+    path = _names(keys)
+    split = param_spec(path)
     for axis, (size, mesh_axis) in enumerate(
-      zip(leaf.shape, spec, strict=True)
+      zip(leaf.shape, split, strict=True)
     ):
       if mesh_axis and size % mesh.shape[mesh_axis]:
         raise ConfigError(
           f"axis {axis} of {'/'.join(path)} has size {size}, which "
           f"mesh.{mesh_axis}={mesh.shape[mesh_axis]} does not divide"
         )
-    return NamedSharding(mesh, spec)
+    return NamedSharding(mesh, split)
 
   return jax.tree_util.tree_map_with_path(sharding, params)
+
+
+def is_split(mesh: Mesh | None) -> bool:
+  """Whether there is more than one device to think of."""
+  return mesh is not None and mesh.size > 1
+
+
+def constrain(x: jax.Array, mesh: Mesh | None, *axes: str | None) -> jax.Array:
+  """The same array, split as its logical axes say; and so its gradient."""
+  if not is_split(mesh):
+    return x
+  return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec(*axes)))
+
+
+def gathered(params: Any, mesh: Mesh | None, dtype: str) -> Any:
+  """Params as a computation reads them: whole along `fsdp`, and in `dtype`.
+
+  They are cast before they move; gradients are summed over devices in `dtype`
+  and arrive split. Leaves that `fsdp` does not split are left as they are.
+  """
+  if not is_split(mesh):
+    return params
+
+  def gather(keys, leaf: jax.Array) -> jax.Array:
+    split = param_spec(_names(keys))
+    if "fsdp" not in split:
+      return leaf
+    whole = PartitionSpec(*(None if a == "fsdp" else a for a in split))
+    x = _move(
+      leaf.astype(dtype), NamedSharding(mesh, split), NamedSharding(mesh, whole)
+    )
+    return checkpoint_name(x, GATHERED)
+
+  return jax.tree_util.tree_map_with_path(gather, params)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _move(x: jax.Array, here: NamedSharding, there: NamedSharding) -> jax.Array:
+  """From one place to another; the gradient goes the way back."""
+  x = jax.lax.with_sharding_constraint(x, here)
+  return jax.lax.with_sharding_constraint(x, there)
+
+
+def _move_back(here, there, _, slope):
+  del there
+  return (jax.lax.with_sharding_constraint(slope, here),)
+
+
+_move.defvjp(lambda x, here, there: (_move(x, here, there), None), _move_back)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

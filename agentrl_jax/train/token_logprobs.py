@@ -1,11 +1,18 @@
 """What the policy and its critic say about the tokens of a packed batch."""
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.losses import fused_token_logprob
+from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
+
+_Pair = tuple[jax.Array, jax.Array]
 
 
 def token_logprobs(
@@ -28,18 +35,66 @@ def token_logprobs(
   """
   if hidden_BTD is None:
     hidden_BTD = hidden_states(policy, params, batch)
-  logprob, entropy = fused_token_logprob(
-    hidden_BTD[:, :-1],
-    policy.output_matrix(params),
-    batch.token[:, 1:],
-    batch.mask[:, 1:],
+  fused = functools.partial(
+    fused_token_logprob,
     temperature=temperature,
     chunk_size=chunk_size,
     vocab_chunk_size=vocab_chunk_size,
     entropy_gradient=entropy_gradient,
   )
-  first = ((0, 0), (1, 0))
-  return jnp.pad(logprob, first), jnp.pad(entropy, first)
+  if sharding.is_split(policy.mesh):
+    fused = _on_devices(fused, policy.mesh)
+  logprob_BT, entropy_BT = fused(
+    hidden_BTD,
+    policy.output_matrix(params),
+    _next(batch.token),
+    _next(batch.mask),
+  )
+  return _previous(logprob_BT), _previous(entropy_BT)
+
+
+def _on_devices(
+  fused: Callable[..., _Pair], mesh: Mesh
+) -> Callable[..., _Pair]:
+  """The same with the tokens and the words of each device.
+
+  The output matrix is put together along its width only, and cast before it
+  moves; its gradient is summed over devices once.
+  """
+
+  def here(hidden_BTD, output_DV, token_BT, mask_BT) -> _Pair:
+    output_DV = output_DV.astype(hidden_BTD.dtype)
+    # Differing over rows before it moves, so that what is summed over rows is
+    # the part of the gradient that stays here.
+    output_DV = jax.lax.pcast(output_DV, ("data", "sequence"), to="varying")
+    output_DV = jax.lax.all_gather(output_DV, "fsdp", axis=0, tiled=True)
+    return fused(hidden_BTD, output_DV, token_BT, mask_BT, vocab_axis="tensor")
+
+  rows = sharding.BATCH_SPEC
+  return jax.shard_map(
+    here,
+    mesh=mesh,
+    in_specs=(
+      sharding.spec("rows", "tokens", None),
+      sharding.spec("width", "vocab"),
+      rows,
+      rows,
+    ),
+    out_specs=(rows, rows),
+  )
+
+
+def _next(x_BT: jax.Array) -> jax.Array:
+  """Entry t is about token t + 1; the last is nothing.
+
+  Token ids move instead of states, which are larger and split over devices.
+  """
+  return jnp.pad(x_BT[:, 1:], ((0, 0), (0, 1)))
+
+
+def _previous(x_BT: jax.Array) -> jax.Array:
+  """The way back: entry t of `_next` is again about token t."""
+  return jnp.pad(x_BT[:, :-1], ((0, 0), (1, 0)))
 
 
 def token_values(
@@ -49,7 +104,7 @@ def token_values(
 
   Entry t is read off the hidden state that token t was drawn from.
   """
-  value_BT = jnp.pad(policy.value(params, hidden_BTD[:, :-1]), ((0, 0), (1, 0)))
+  value_BT = _previous(policy.value(params, hidden_BTD))
   return jnp.where(batch.mask, value_BT, 0)
 
 
