@@ -51,6 +51,10 @@ def get_config() -> ml_collections.ConfigDict:
     # tokenizer. It replaces `tokenizer` and the architecture in `model`.
     path="",
   )
+  c.chat = create(  # what its chat template asks for
+    date="2024-07-26",  # that it takes for today's, on every day of a run
+    thinking=True,  # or False: the cue to answer closes the thought
+  )
   c.model = create(
     # A published one, of agentrl_jax/model/presets.py: it replaces the keys
     # below it, but for value_head. "" takes them.
@@ -218,7 +222,14 @@ def get_config() -> ml_collections.ConfigDict:
   c.checkpoint = create(
     every=25,  # updates
     keep=3,  # newest ones
+    keep_every=0,  # updates whose multiples are kept for good; 0 is none
+    grace_s=30.0,  # from a signal to stop to the end of the checkpoint
     resume_step=-1,  # -1 is the newest
+  )
+  c.processes = create(  # of the learner, where there are several
+    join_s=300.0,  # that they wait for each other to start or end
+    heartbeat_s=100.0,  # after which a silent machine counts as lost
+    wait_s=14400.0,  # that the others wait for a word of process 0
   )
   c.evaluation = create(
     num_tasks=256,  # held-out tasks per environment

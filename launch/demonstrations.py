@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import io
 import multiprocessing
 import os
 import pathlib
@@ -24,16 +25,16 @@ from agentrl_jax.controller.player import ExpertPlayer, Player, ScriptPlayer
 from agentrl_jax.controller.recorder import Attempt
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data import template
-from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.messages import Message, Tool, message_from_json
 from agentrl_jax.data.packing import Rows, pack
 from agentrl_jax.data.task_source import TaskStream
-from agentrl_jax.data.tokenizer import load_tokenizer, train_tokenizer
+from agentrl_jax.data.tokenizer import train_tokenizer
 from agentrl_jax.data.trajectory import Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.env.other_loop import OtherLoopEnvironment
 from agentrl_jax.errors import CheckpointError
+from launch.chat import codec_of
 from launch.settings import EnvironmentSettings, Settings
 
 CHUNK = 512  # demonstrations that are played and packed together
@@ -115,11 +116,11 @@ def make_tokenizer(
 
 def demonstrate(
   settings: Settings,
-  tokenizer: pathlib.Path,
+  run: pathlib.Path,
   num_demonstrations: int,
   on_progress: Callable[[int], None],
 ) -> Rows:
-  """Plays and packs demonstrations on all cores.
+  """Plays and packs demonstrations on all cores, in the chat of the run.
 
   `on_progress` is told how many there are so far.
   """
@@ -134,7 +135,7 @@ def demonstrate(
       pool.submit(
         _pack_chunk,
         settings,
-        tokenizer,
+        run,
         start,
         min(CHUNK, num_demonstrations - start),
       )
@@ -153,10 +154,11 @@ def save_rows(path: pathlib.Path, rows: Rows) -> None:
   partial.replace(path)
 
 
-def load_rows(path: pathlib.Path) -> Rows:
-  """The rows that were filed."""
+def load_rows(path: pathlib.Path, content: bytes | None = None) -> Rows:
+  """The rows that were filed, or whose file has this content."""
   try:
-    with path.open("rb") as file, np.load(file) as found:
+    content = path.read_bytes() if content is None else content
+    with np.load(io.BytesIO(content)) as found:
       return Rows(**{f.name: found[f.name] for f in dataclasses.fields(Rows)})
   except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
     raise CheckpointError(
@@ -166,13 +168,13 @@ def load_rows(path: pathlib.Path) -> Rows:
 
 
 def _pack_chunk(
-  settings: Settings, tokenizer: pathlib.Path, start: int, number: int
+  settings: Settings, run: pathlib.Path, start: int, number: int
 ) -> Rows:
   """One process's piece of work."""
   with loaded_environments(settings.environments) as environments:
     player = ExpertPlayer(
       environments=environments,
-      codec=ChatCodec(load_tokenizer(tokenizer)),
+      codec=codec_of(run, settings.chat),
       limits=settings.episode,
       mistakes=_mistakes(settings),
     )

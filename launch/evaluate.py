@@ -25,13 +25,11 @@ from agentrl_jax.controller.episode import GREEDY, Sampling
 from agentrl_jax.controller.evaluation import TaskScore, draw_tasks, evaluate
 from agentrl_jax.controller.player import Player, PolicyPlayer, ScriptPlayer
 from agentrl_jax.controller.thread import ControllerThread
-from agentrl_jax.data.chat import ChatCodec
-from agentrl_jax.data.tokenizer import load_tokenizer
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.train.publish import Publisher
+from launch.chat import codec_of
 from launch.evaluation import scores_to_json
 from launch.places import placed_environments
 from launch.report.progress import StageProgress
@@ -177,11 +175,11 @@ def _score_stored(
       f"{_RUN.value!r}"
     )
   run = RunDirectory(pathlib.Path(_RUN.value))
-  codec = ChatCodec(load_tokenizer(run.tokenizer))
+  codec = codec_of(run.root, settings.chat)
   policy = Policy(settings.model, settings.compute)
   params = stored_params(settings, policy, run, _POLICY.value)
   with serve(settings, policy, codec, driver=config.engine.driver) as service:
-    Publisher(policy, service.versions).publish(params, 0)
+    service.publisher.publish(params, 0)
     player = PolicyPlayer(
       environments=environments,
       generator=service.generator,

@@ -74,6 +74,8 @@ class Evaluator:
       limits=self._settings.episode,
       sampling=sampling,
     )
+    if not self._run.evaluation(stage, mode).exists():
+      service.settle()
     return self._filed(stage, mode, player)
 
   def expert(self) -> Evaluation:

@@ -1,6 +1,7 @@
 """Which groups the policy was trained on: the run's own account of its past."""
 
 import json
+import os
 import pathlib
 from collections.abc import Sequence
 
@@ -17,6 +18,8 @@ class Ledger:
       file.write(
         json.dumps({"version": version, "groups": list(groups)}) + "\n"
       )
+      file.flush()
+      os.fsync(file.fileno())  # before a checkpoint can hold the update
 
   def truncate(self, version: int) -> None:
     """Strikes out the updates from `version` on: they are not in the policy."""

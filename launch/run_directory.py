@@ -27,6 +27,10 @@ from agentrl_jax.errors import ConfigError
 # Keys, or whole sections, that may change between two starts of one run.
 MAY_CHANGE = (
   "checkpoint.resume_step",
+  "checkpoint.keep",
+  "checkpoint.keep_every",
+  "checkpoint.grace_s",
+  "processes",
   "workdir",
   "name",
   "mesh",

@@ -2,29 +2,65 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+
+import jax
+import ml_collections
 
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.client import Generator
 from agentrl_jax.rollout.driver import Driver
 from agentrl_jax.rollout.engine import RolloutEngine
 from agentrl_jax.rollout.generator import EngineGenerator
 from agentrl_jax.rollout.jetstream_driver import JetStreamDriver
 from agentrl_jax.rollout.local_driver import LocalDriver
 from agentrl_jax.rollout.versions import VersionStore
+from agentrl_jax.train.publish import Publisher, WeightSink
+from launch import remote_serving
 from launch.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True)
 class Service:
-  """A policy in several versions, ready to answer."""
+  """A policy in several versions, ready to answer, here or elsewhere."""
 
   codec: ChatCodec
-  versions: VersionStore
-  engine: RolloutEngine
-  generator: EngineGenerator
+  versions: WeightSink
+  publisher: Publisher
+  generator: Generator
+  # Waits until what was published last is what every answer comes from.
+  settle: Callable[[], None]
+  report: Callable[[], Mapping[str, float]]  # for the metrics
+
+
+@contextmanager
+def serve_run(
+  config: ml_collections.ConfigDict,
+  settings: Settings,
+  policy: Policy,
+  codec: ChatCodec,
+) -> Iterator[Service]:
+  """By the servers that `rollouts.servers` names, or else in this process."""
+  if not settings.rollouts.addresses:
+    driver = config.engine.driver
+    with serve(settings, policy, codec, driver=driver) as service:
+      yield service
+    return
+  with (
+    remote_serving.snapshots(config, settings) as sink,
+    remote_serving.servers(settings, sink) as remote,
+  ):
+    yield Service(
+      codec,
+      sink,
+      remote_serving.publisher(settings, policy, sink),
+      remote.generator,
+      remote.settle,
+      remote.report,
+    )
 
 
 @contextmanager
@@ -35,7 +71,14 @@ def serve(
   versions = VersionStore(settings.engine.num_slots)
   engine = RolloutEngine(policy, settings.engine, versions)
   with DRIVERS[driver](engine) as running:
-    yield Service(codec, versions, engine, EngineGenerator(running))
+    yield Service(
+      codec,
+      versions,
+      Publisher(policy, versions, gathered=jax.process_count() > 1),
+      EngineGenerator(running),
+      settle=lambda: None,  # publishing here is serving
+      report=dict,
+    )
 
 
 @contextmanager

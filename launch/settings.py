@@ -17,6 +17,7 @@ from agentrl_jax.controller.episode import EpisodeLimits, Sampling
 from agentrl_jax.controller.group import GroupLimits
 from agentrl_jax.controller.group_queue import QueueLimits
 from agentrl_jax.controller.policies import CrossPolicy
+from agentrl_jax.data.pretrained_chat import ChatConfig
 from agentrl_jax.env.containers import ContainerSpec
 from agentrl_jax.env.loading import parse_options
 from agentrl_jax.errors import ConfigError
@@ -30,7 +31,9 @@ from agentrl_jax.train.config_checks import require_one_of
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.optimizer import OptimizerConfig
 from launch.architecture import read_architecture
+from launch.chat import read_chat
 from launch.learning_checks import check_learning
+from launch.processes import ProcessLimits
 
 DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
 
@@ -82,6 +85,7 @@ class Settings:
   environments: Mapping[str, EnvironmentSettings]
   containers: Mapping[str, ContainerSpec]  # of those that play in some
   model: ModelConfig
+  chat: ChatConfig
   compute: ComputeConfig
   episode: EpisodeLimits
   sampling: Sampling
@@ -98,6 +102,7 @@ class Settings:
   optimizer: OptimizerConfig
   warm_start_optimizer: OptimizerConfig
   checkpoint: CheckpointConfig
+  processes: ProcessLimits
 
   @property
   def task_ids(self) -> dict[str, int]:
@@ -120,6 +125,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     environments=environments,
     containers=_containers(environments, config.containers.to_dict()),
     model=read_architecture(config),
+    chat=read_chat(config),
     compute=ComputeConfig(**config.compute.to_dict()),
     episode=EpisodeLimits(**config.episode.to_dict()),
     sampling=Sampling(**config.sampling.to_dict()),
@@ -140,6 +146,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
       **config.warm_start.optimizer.to_dict()
     ),
     checkpoint=CheckpointConfig(**checkpoint),
+    processes=ProcessLimits(**config.processes.to_dict()),
   )
   _check_positive(config)
   _check_together(settings, config.train.steps)

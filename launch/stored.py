@@ -1,4 +1,6 @@
-"""The params that a stage of a run left behind."""
+"""The params that a stage of a run left behind, or that a run begins with."""
+
+import jax
 
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
@@ -8,6 +10,17 @@ from agentrl_jax.train.optimizer import make_optimizer
 from agentrl_jax.train.step import Learner
 from launch.run_directory import RunDirectory
 from launch.settings import Settings
+
+
+def fresh_params(policy: Policy, seed: int) -> Params:
+  """Untrained params, laid out on the policy's mesh; the same on every mesh."""
+  if policy.mesh is None:
+    return policy.init(jax.random.key(seed))
+  shardings = sharding.param_shardings(policy.abstract_params(), policy.mesh)
+  made: Params = jax.jit(
+    lambda: policy.init(jax.random.key(seed)), out_shardings=shardings
+  )()
+  return made
 
 
 def stored_params(
@@ -22,7 +35,7 @@ def stored_params(
     supervised_objective(policy, settings.loss),
     # Every stage's optimizer has the same state, whatever its schedule.
     make_optimizer(settings.optimizer, 1),
-    sharding.make_mesh(settings.mesh),
+    policy.mesh or sharding.make_mesh(settings.mesh),
   )
   checkpoints = Checkpoints(run.checkpoints(stage), keep=2)
   try:

@@ -8,9 +8,10 @@ same run again goes on where it stopped, whatever stopped it.
 """
 
 import contextlib
+import dataclasses
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import ml_collections
@@ -18,24 +19,25 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 from rich.console import Console
 
-from agentrl_jax.data.chat import ChatCodec
-from agentrl_jax.data.tokenizer import load_tokenizer
 from agentrl_jax.errors import AgentRLError
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy, num_params
 from agentrl_jax.train.publish import Publisher
-from launch import demonstrations, results
+from launch import demonstrations, remote_serving, results
+from launch.chat import codec_of, keep_chat
 from launch.evaluation import EvaluationPlan, Evaluator
 from launch.interrupts import Interrupts, listen
 from launch.places import placed_environments
-from launch.reinforcement import STAGE as RL
+from launch.playing import STAGE as RL
+from launch.playing import Followed, Groups, Played
+from launch.processes import Processes, joined
 from launch.reinforcement import Reinforcement
 from launch.report.progress import StageProgress
 from launch.run_directory import RunDirectory
-from launch.serving import Service, serve
+from launch.serving import serve_run
 from launch.settings import Settings, read_settings
-from launch.stored import stored_params
+from launch.stored import fresh_params, stored_params
 from launch.warm_start import STAGE as WARM_START
 from launch.warm_start import warm_start
 
@@ -51,50 +53,120 @@ def train(config: ml_collections.ConfigDict) -> None:
   """Every stage of a run, those that are done already left out."""
   settings = read_settings(config)
   plan = EvaluationPlan(**config.evaluation.to_dict())
-  run = RunDirectory(pathlib.Path(config.workdir) / config.name)
-  with run.held():
-    _train(config, settings, plan, run)
+  with joined(settings.processes) as processes:
+    run = RunDirectory(pathlib.Path(config.workdir) / config.name)
+    policy = Policy(
+      settings.model, settings.compute, sharding.make_mesh(settings.mesh)
+    )
+    with listen(processes, settings.checkpoint.grace_s) as interrupts:
+      start = Start(config, settings, policy, run, processes, interrupts)
+      if processes.leads:
+        with run.held():
+          _lead(start, plan)
+      else:
+        _follow(start)
 
 
-def _train(
-  config: ml_collections.ConfigDict,
-  settings: Settings,
-  plan: EvaluationPlan,
-  run: RunDirectory,
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class Start:
+  """What every process of this start of a run has."""
+
+  config: ml_collections.ConfigDict
+  settings: Settings
+  policy: Policy
+  run: RunDirectory
+  processes: Processes
+  interrupts: Interrupts
+
+
+def _lead(start: Start, plan: EvaluationPlan) -> None:
+  """Process 0: plays, trains, scores and shows."""
+  config, settings, run = start.config, start.settings, start.run
   run.keep_config(config)
   CONSOLE.print(f"{run.root}: {', '.join(settings.task_ids)} on {_devices()}")
-  policy = Policy(
-    settings.model, settings.compute, sharding.make_mesh(settings.mesh)
-  )
   with (
     placed_environments(settings) as environments,
-    listen() as interrupts,
     MetricsWriter(run.root) as metrics,
   ):
-    _demonstrate(config, settings, run)
-    interrupts.check()
-    codec = ChatCodec(load_tokenizer(run.tokenizer))
-    warm = _warm(config, settings, policy, run, metrics, interrupts)
+    with start.interrupts.at_once():
+      _demonstrate(config, settings, run)
+    codec = codec_of(run.root, settings.chat)
+    warm = _warm(start, metrics)
     evaluator = Evaluator(settings, plan, environments, run, metrics)
-    evaluator.expert()
-    driver = config.engine.driver
-    with serve(settings, policy, codec, driver=driver) as service:
-      _score_before(policy, warm, settings, evaluator, service)
-      with run.stage(RL) if not run.is_done(RL) else contextlib.nullcontext():
-        Reinforcement(
-          config, settings, policy, environments, service, run, metrics
-        ).train(warm, interrupts)
-      for mode in ("greedy", "sampled"):
-        evaluator.policy("rl", mode, service)
+    with serve_run(config, settings, start.policy, codec) as service:
+
+      def score(stage: str, *modes: str) -> None:
+        with start.interrupts.at_once():
+          for mode in modes:
+            evaluator.policy(stage, mode, service)
+
+      with start.interrupts.at_once():
+        evaluator.expert()
+      groups = Played(
+        config,
+        settings,
+        environments,
+        service,
+        run,
+        metrics,
+        start.processes,
+        start.interrupts,
+      )
+      _reinforce(start, warm, groups, service.publisher, score)
   results.show(config, settings, run, codec, CONSOLE)
+
+
+def _follow(start: Start) -> None:
+  """Any other process: computes what process 0 computes."""
+  warm = _warm(start, None)
+  groups = Followed(start.processes)
+  with remote_serving.followed(
+    start.config, start.settings, start.policy
+  ) as publisher:
+    _reinforce(start, warm, groups, publisher, lambda stage, *modes: None)
+
+
+def _reinforce(
+  start: Start,
+  warm: Params,
+  groups: Groups,
+  publisher: Publisher,
+  score: Callable[..., None],
+) -> None:
+  """Reinforcement learning, and what the policy is worth before and after."""
+  policy, run = start.policy, start.run
+  publisher.publish(fresh_params(policy, start.settings.seed), 0)
+  score("untrained", "sampled")
+  publisher.publish(warm, 0)
+  score("warm_start", "greedy", "sampled")
+  with _staged(start, RL):
+    Reinforcement(
+      start.config, start.settings, policy, groups, publisher, run
+    ).train(warm, start.interrupts)
+  score("rl", "greedy", "sampled")
+
+
+def _staged(
+  start: Start, stage: str
+) -> contextlib.AbstractContextManager[None]:
+  """Process 0 times a stage that is not done."""
+  if start.processes.leads and not start.run.is_done(stage):
+    return start.run.stage(stage)
+  return contextlib.nullcontext()
 
 
 def _demonstrate(
   config: ml_collections.ConfigDict, settings: Settings, run: RunDirectory
 ) -> None:
   """The tokenizer and the demonstrations, as files of the run."""
-  if not run.tokenizer.exists():
+  if config.pretrained.path:
+    keep_chat(
+      run.root,
+      config.pretrained.path,
+      settings.chat,
+      vocab_size=settings.model.vocab_size,
+    )
+  elif not run.tokenizer.exists():
     with run.stage("tokenizer"), CONSOLE.status("training the tokenizer"):
       tokenizer = demonstrations.make_tokenizer(
         settings, **config.tokenizer.to_dict()
@@ -109,50 +181,36 @@ def _demonstrate(
       StageProgress("demonstrations", number) as show,
     ):
       rows = demonstrations.demonstrate(
-        settings, run.tokenizer, number, lambda done: show.update(done, {})
+        settings, run.root, number, lambda done: show.update(done, {})
       )
       demonstrations.save_rows(run.demonstrations, rows)
 
 
-def _warm(
-  config: ml_collections.ConfigDict,
-  settings: Settings,
-  policy: Policy,
-  run: RunDirectory,
-  metrics: MetricsWriter,
-  interrupts: Interrupts,
-) -> Params:
-  if run.is_done(WARM_START):
-    return stored_params(settings, policy, run, WARM_START)
-  with run.stage(WARM_START):
+def _warm(start: Start, metrics: MetricsWriter | None) -> Params:
+  """The warm start's params, on the policy's mesh."""
+  run, processes = start.run, start.processes
+  is_done = processes.share_json(
+    run.is_done(WARM_START), what="how far the run is"
+  )
+  if is_done:
+    return stored_params(start.settings, start.policy, run, WARM_START)
+  rows = processes.share(
+    run.demonstrations.read_bytes() if processes.leads else b"",
+    what="the demonstrations",
+  )
+  with _staged(start, WARM_START):
     params = warm_start(
-      settings,
-      policy,
-      demonstrations.load_rows(run.demonstrations),
+      start.settings,
+      start.policy,
+      demonstrations.load_rows(run.demonstrations, rows),
       run,
       metrics,
-      interrupts,
-      epochs=config.warm_start.epochs,
+      start.interrupts,
+      epochs=start.config.warm_start.epochs,
     )
-  CONSOLE.print(f"warm start of {num_params(params):,} parameters is done")
+  if processes.leads:
+    CONSOLE.print(f"warm start of {num_params(params):,} parameters is done")
   return params
-
-
-def _score_before(
-  policy: Policy,
-  warm: Params,
-  settings: Settings,
-  evaluator: Evaluator,
-  service: Service,
-) -> None:
-  """What the policy is worth before reinforcement learning, and before all."""
-  fresh = policy.init(jax.random.key(settings.seed))
-  publisher = Publisher(policy, service.versions)
-  publisher.publish(fresh, 0)
-  evaluator.policy("untrained", "sampled", service)
-  publisher.publish(warm, 0)
-  for mode in ("greedy", "sampled"):
-    evaluator.policy("warm_start", mode, service)
 
 
 def _devices() -> str:

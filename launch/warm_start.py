@@ -4,10 +4,11 @@ The order of rows is a function of the seed and the step, so a checkpoint needs
 the state alone.
 """
 
+import contextlib
 import dataclasses
 import functools
+from collections.abc import Callable, Iterator, Mapping
 
-import jax
 import numpy as np
 
 from agentrl_jax.data.batch import Batch
@@ -24,6 +25,7 @@ from launch.interrupts import Interrupts
 from launch.report.progress import StageProgress
 from launch.run_directory import RunDirectory
 from launch.settings import Settings
+from launch.stored import fresh_params
 
 STAGE = "warm_start"
 REPORT_EVERY = 10  # updates
@@ -35,7 +37,7 @@ def warm_start(
   policy: Policy,
   rows: Rows,
   run: RunDirectory,
-  metrics: MetricsWriter,
+  metrics: MetricsWriter | None,
   interrupts: Interrupts,
   *,
   epochs: int,
@@ -43,6 +45,7 @@ def warm_start(
   """Trains to the end of the last epoch, from wherever an earlier start got.
 
   The last checkpoint in the run's folder holds the params that are returned.
+  Every learner process calls it with the same rows; process 0 has `metrics`.
   """
   order = np.concatenate(
     list(shuffled(rows, seed=settings.seed, epochs=epochs))
@@ -53,19 +56,18 @@ def warm_start(
     policy,
     supervised_objective(policy, settings.loss),
     make_optimizer(settings.warm_start_optimizer, num_steps),
-    sharding.make_mesh(settings.mesh),
+    policy.mesh or sharding.make_mesh(settings.mesh),
   )
   checkpoints = Checkpoints(run.checkpoints(STAGE), keep=2)
   state = _begin(learner, policy, checkpoints, settings.seed)
-  metrics.truncate_after(STAGE, int(state.version))
-  with StageProgress(STAGE, num_steps, initial_step=int(state.version)) as show:
-    for step in range(int(state.version), num_steps):
+  first = int(state.version)
+  with _account(metrics, first, num_steps) as account:
+    for step in range(first, num_steps):
       state, report = learner.update(
         state, [_lesson(rows, order[step * size : (step + 1) * size])]
       )
       if (step + 1) % REPORT_EVERY == 0 or step + 1 == num_steps:
-        metrics.write(step + 1, report, STAGE)
-        show.update(step + 1, report)
+        account(step + 1, report)
       if (step + 1) % SAVE_EVERY == 0 or step + 1 == num_steps:
         checkpoints.save(state, {})
       interrupts.check(functools.partial(_save, checkpoints, state))
@@ -73,12 +75,30 @@ def warm_start(
   return state.params
 
 
+@contextlib.contextmanager
+def _account(
+  metrics: MetricsWriter | None, first: int, num_steps: int
+) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
+  """Takes reports; what files tell of steps after `first` is struck out."""
+  if metrics is None:
+    yield lambda step, report: None
+    return
+  metrics.truncate_after(STAGE, first)
+  with StageProgress(STAGE, num_steps, initial_step=first) as show:
+
+    def account(step: int, report: Mapping[str, float]) -> None:
+      metrics.write(step, report, STAGE)
+      show.update(step, report)
+
+    yield account
+
+
 def _begin(
   learner: Learner, policy: Policy, checkpoints: Checkpoints, seed: int
 ) -> TrainState:
   if checkpoints.steps():
     return checkpoints.restore(learner.abstract_state())[0]
-  return learner.init(policy.init(jax.random.key(seed)))
+  return learner.init(fresh_params(policy, seed))
 
 
 def _save(checkpoints: Checkpoints, state: TrainState) -> None:

@@ -91,6 +91,24 @@ class ControllerThread:
       " rollout engine; an episode may be longer than this wait",
     )
 
+  def take_within(
+    self, num_groups: int, version: int, wait_s: float
+  ) -> list[Group] | None:
+    """The same, or None if they are not all there after `wait_s`.
+
+    None is lost in between: groups are taken together or stay in the queue.
+    """
+    collector = self._collecting()
+
+    async def take() -> list[Group] | None:
+      try:
+        async with asyncio.timeout(wait_s):
+          return await collector.take(num_groups, version=version)
+      except TimeoutError:
+        return None
+
+    return self.run(take(), wait_s + CALL_S)
+
   def set_version(self, version: int) -> None:
     """Tells admission how far the learner is."""
     collector = self._collecting()

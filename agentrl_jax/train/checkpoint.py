@@ -2,27 +2,29 @@
 
 One Orbax step holds the state (params, optimizer, version), the controller's
 position (task stream, tasks in flight, finished groups) and a checksum of every
-leaf. Orbax commits a step in one rename, so a kill at any instant leaves the
-step before it good. What cannot be restored is refused, by file and leaf, and
-the step to fall back to is named.
+leaf. Processes write their own shards; what is read back is laid out for
+whatever mesh there is then. Orbax commits a step in one rename, so a kill at
+any instant leaves the step before it good. What cannot be restored is refused,
+by file and leaf, and the step to fall back to is named.
 """
 
 import dataclasses
-import pathlib
-import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 
 from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.model.checksums import checksums, describe_leaf
 from agentrl_jax.model.policy import Params
 from agentrl_jax.train.step import TrainState
 
 _CHECKSUMS = "checksums"
 _POSITION = "position"
+_PINNED = "pinned"
+_UNREADABLE = (ValueError, OSError, KeyError, TypeError)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,8 @@ class CheckpointConfig:
 
   every: int  # updates
   keep: int  # steps, the newest ones
+  keep_every: int = 0  # updates: its multiples are kept for good; 0 is none
+  grace_s: float = 30.0  # from a signal to the end of the checkpoint
 
   def __post_init__(self) -> None:
     if self.every < 1 or self.keep < 2:
@@ -39,39 +43,76 @@ class CheckpointConfig:
         f"checkpoint.keep={self.keep} at least 2: a damaged newest step needs "
         "another to fall back to"
       )
+    if self.keep_every < 0 or self.grace_s <= 0:
+      raise ConfigError(
+        f"checkpoint.keep_every={self.keep_every} must be 0 (none is kept for "
+        "good) or a number of updates, and checkpoint.grace_s="
+        f"{self.grace_s} more than 0 seconds"
+      )
 
 
 class Checkpoints:
-  """The checkpoints of one stage of a run, newest last."""
+  """The checkpoints of one stage of a run, newest last.
 
-  def __init__(self, directory: pathlib.Path, *, keep: int):
-    self.directory = directory.resolve()
+  All processes of a run make and call it alike; each writes its own shards.
+  """
+
+  def __init__(
+    self, directory: epath.PathLike, *, keep: int, keep_every: int = 0
+  ):
+    self.directory = epath.Path(directory).resolve()
+    self._retention = _Retention(keep, keep_every)
     self._manager = ocp.CheckpointManager(
       self.directory,
       options=ocp.CheckpointManagerOptions(
-        max_to_keep=keep, enable_async_checkpointing=True
+        preservation_policy=self._retention,
+        enable_async_checkpointing=True,
+        # Whatever else writes at the same time has barriers of its own.
+        multiprocessing_options=ocp.options.MultiprocessingOptions(
+          barrier_sync_key_prefix=f"checkpoints_{self.directory.name}"
+        ),
       ),
       item_handlers={
         "state": ocp.PyTreeCheckpointHandler(),
-        "about": ocp.JsonCheckpointHandler(),
+        "about": _AboutHandler(),
       },
     )
+    for step in self.steps():
+      self._retention.pinned[step] = self._pinned_by(step)
 
   def steps(self) -> list[int]:
-    """Steps that were committed, oldest first."""
+    """Steps that are committed or on their way, oldest first."""
     return sorted(self._manager.all_steps())
+
+  def pin(self, steps: Sequence[int]) -> None:
+    """Steps that the next checkpoints need, and keep as long as they are kept.
+
+    They are what older version slots serve, and will serve after a resume.
+    """
+    self._retention.needed = tuple(sorted(set(steps)))
 
   def save(self, state: TrainState, position: Mapping[str, Any]) -> None:
     """Starts writing; returns once the arrays are safe to overwrite.
 
     `position` is what `restore` gives back beside the state: JSON values.
     """
-    about = {_CHECKSUMS: _checksums(state), _POSITION: dict(position)}
+    tree = _as_tree(state)
+    found = checksums(tree)
+    pinned = self._retention.needed
+    step = int(state.version)
+
+    def about() -> dict[str, Any]:
+      return {
+        _CHECKSUMS: {name: int(number) for name, number in found.items()},
+        _PINNED: list(pinned),
+        _POSITION: dict(position),
+      }
+
+    self._retention.pinned[step] = pinned
     self._manager.save(
-      int(state.version),
+      step,
       args=ocp.args.Composite(
-        state=ocp.args.PyTreeSave(_as_tree(state)),
-        about=ocp.args.JsonSave(about),
+        state=ocp.args.PyTreeSave(tree), about=_AboutSave(about)
       ),
     )
 
@@ -88,22 +129,10 @@ class Checkpoints:
     """
     step = self._resolve(step)
     self._refuse_other_shapes(abstract, step)
-    try:
-      restored = self._manager.restore(
-        step,
-        args=ocp.args.Composite(
-          state=_restore_args(_as_tree(abstract)),
-          about=ocp.args.JsonRestore(),
-        ),
-      )
-    except (ValueError, OSError, KeyError, TypeError) as error:
-      raise self._damaged(step, f"cannot be read: {error}") from error
-    tree = restored["state"]
-    state = jax.tree.unflatten(
-      jax.tree.structure(abstract), [tree[name] for name in _as_tree(abstract)]
-    )
-    self._refuse_damage(state, restored["about"][_CHECKSUMS], step)
-    return state, restored["about"][_POSITION]
+    tree = self._read(step, _as_tree(abstract))
+    about = self._about(step)
+    self._refuse_damage(tree, about[_CHECKSUMS], step)
+    return _from_tree(abstract, tree), about[_POSITION]
 
   def restore_params(
     self, abstract: TrainState, step: int | None = None
@@ -112,19 +141,9 @@ class Checkpoints:
     step = self._resolve(step)
     self._refuse_other_shapes(abstract, step)
     of_params = dataclasses.replace(abstract, optimizer=(), version=())
-    try:
-      tree = self._manager.restore(
-        step,
-        args=ocp.args.Composite(
-          state=_restore_args(_as_tree(of_params), partial=True)
-        ),
-      )["state"]
-    except (ValueError, OSError, KeyError, TypeError) as error:
-      raise self._damaged(step, f"cannot be read: {error}") from error
-    return jax.tree.unflatten(
-      jax.tree.structure(abstract.params),
-      [tree[name] for name in _as_tree(of_params)],
-    )
+    tree = self._read(step, _as_tree(of_params), partial=True)
+    self._refuse_damage(tree, self._about(step)[_CHECKSUMS], step)
+    return _from_tree(of_params, tree).params
 
   def forget_after(self, step: int) -> None:
     """Deletes later steps: a run that resumes here will write its own."""
@@ -140,40 +159,82 @@ class Checkpoints:
     if not steps:
       raise CheckpointError(f"{self.directory} holds no checkpoint")
     if step is None:
-      return steps[-1]
+      step = steps[-1]
     if step not in steps:
       raise CheckpointError(
         f"{self.directory} has no step {step}; there are {steps}"
       )
+    if step == steps[-1]:
+      self.wait()  # it may still be on its way
     return step
+
+  def _read(
+    self, step: int, tree: Mapping[str, Any], *, partial: bool = False
+  ) -> Mapping[str, Any]:
+    """Every leaf straight into its own dtype and sharding."""
+    state = ocp.args.PyTreeRestore(
+      tree,
+      restore_args=ocp.checkpoint_utils.construct_restore_args(tree),
+      partial_restore=partial,
+    )
+    try:
+      found = self._manager.restore(step, args=ocp.args.Composite(state=state))
+    except _UNREADABLE as error:
+      raise self._damaged(step, f"cannot be read: {error}") from error
+    return found["state"]
+
+  def _about(self, step: int) -> Mapping[str, Any]:
+    try:
+      found = self._manager.restore(
+        step, args=ocp.args.Composite(about=_AboutRestore())
+      )["about"]
+    except _UNREADABLE as error:
+      raise self._damaged(step, f"cannot be read: {error}") from error
+    missing = {_CHECKSUMS, _POSITION} - set(found)
+    if missing:
+      raise self._damaged(step, f"says nothing of its {sorted(missing)}")
+    return found
+
+  def _pinned_by(self, step: int) -> tuple[int, ...]:
+    """What a step found here keeps; one that is damaged keeps nothing."""
+    try:
+      return tuple(self._about(step).get(_PINNED, ()))
+    except CheckpointError:
+      return ()
 
   def _refuse_other_shapes(self, abstract: TrainState, step: int) -> None:
     try:
       found = self._manager.item_metadata(step)["state"]
-    except (ValueError, OSError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
       raise self._damaged(step, f"has unreadable metadata: {error}") from error
     if found is None:
       raise self._damaged(step, "has no metadata of its state")
     expected = _shapes(_as_tree(abstract))
     actual = _shapes(getattr(found, "tree", found))
-    for leaf in sorted(set(expected) | set(actual)):
-      if expected.get(leaf) != actual.get(leaf):
-        raise self._damaged(
-          step,
-          f"is of another model: leaf {leaf} is {actual.get(leaf, 'absent')} "
-          f"there and {expected.get(leaf, 'absent')} here",
-        )
+    differing = [
+      leaf
+      for leaf in sorted(set(expected) | set(actual))
+      if expected.get(leaf) != actual.get(leaf)
+    ]
+    if differing:
+      leaf = differing[0]
+      raise self._damaged(
+        step,
+        f"is of another model or dtype: leaf {leaf} is "
+        f"{actual.get(leaf, 'absent')} there and "
+        f"{expected.get(leaf, 'absent')} here, and {len(differing) - 1} more "
+        "leaves differ",
+      )
 
   def _refuse_damage(
-    self, state: TrainState, expected: Mapping[str, int], step: int
+    self, tree: Mapping[str, Any], written: Mapping[str, int], step: int
   ) -> None:
-    found = _checksums(state)
-    for leaf, written in expected.items():
-      if leaf in found and found[leaf] != written:
+    for leaf, number in checksums(dict(tree)).items():
+      if int(number) != written.get(leaf):
         raise self._damaged(
           step,
-          f"is damaged: leaf {leaf} has checksum {found[leaf]}, and {written} "
-          "was written",
+          f"is damaged: leaf {leaf} has checksum {number}, and "
+          f"{written.get(leaf)} was written",
         )
 
   def _damaged(self, step: int, what: str) -> CheckpointError:
@@ -187,19 +248,61 @@ class Checkpoints:
     return CheckpointError(f"{self.directory}/{step} {what}. {offer}.")
 
 
-def _restore_args(tree: Mapping[str, Any], *, partial: bool = False):
-  """Every leaf straight into its own dtype and sharding."""
-  return ocp.args.PyTreeRestore(
-    tree,
-    restore_args=ocp.checkpoint_utils.construct_restore_args(tree),
-    partial_restore=partial,
-  )
+class _Retention:
+  """Which steps stay: an Orbax preservation policy."""
+
+  def __init__(self, keep: int, keep_every: int):
+    self._keep, self._keep_every = keep, keep_every
+    self.needed: tuple[int, ...] = ()  # by steps from now on
+    self.pinned: dict[int, tuple[int, ...]] = {}  # by step, those it needs
+
+  def should_preserve(
+    self, checkpoints: Sequence[Any], *, context: Any
+  ) -> list[bool]:
+    """One answer per checkpoint; they come oldest first."""
+    del context
+    steps = [info.step for info in checkpoints]
+    kept = set(steps[-self._keep :])
+    if self._keep_every:
+      kept |= {step for step in steps if step % self._keep_every == 0}
+    kept |= {pin for step in kept for pin in self.pinned.get(step, ())}
+    kept |= set(self.needed)
+    return [step in kept for step in steps]
+
+
+class _AboutHandler(ocp.JsonCheckpointHandler):
+  """Writes JSON that is only made in Orbax's own thread.
+
+  Checksums are still being computed when `save` returns, and groups take
+  time to become text.
+  """
+
+  async def _save_fn(self, x: Callable[[], Any], directory: Any) -> None:
+    await super()._save_fn(x(), directory)
+
+
+@ocp.args.register_with_handler(_AboutHandler, for_save=True)
+@dataclasses.dataclass
+class _AboutSave(ocp.args.CheckpointArgs):
+  item: Callable[[], Any]
+
+
+@ocp.args.register_with_handler(_AboutHandler, for_restore=True)
+@dataclasses.dataclass
+class _AboutRestore(ocp.args.CheckpointArgs):
+  item: None = None
 
 
 def _as_tree(state: TrainState) -> dict[str, Any]:
   """Leaves by a flat name: what is on disk depends on no Python class."""
   leaves = jax.tree_util.tree_leaves_with_path(state)
   return {_name(path): leaf for path, leaf in leaves}
+
+
+def _from_tree(like: TrainState, tree: Mapping[str, Any]) -> TrainState:
+  return jax.tree.unflatten(
+    jax.tree.structure(like), [tree[name] for name in _as_tree(like)]
+  )
 
 
 def _name(path: tuple[Any, ...]) -> str:
@@ -210,20 +313,4 @@ def _name(path: tuple[Any, ...]) -> str:
 
 
 def _shapes(tree: Mapping[str, Any]) -> dict[str, str]:
-  return {
-    name: f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"
-    for name, leaf in tree.items()
-  }
-
-
-def _checksums(state: TrainState) -> dict[str, int]:
-  """CRC-32 of each leaf's bytes, whatever its sharding.
-
-  Leaves that are spread over several processes are left out: no process holds
-  all of their bytes.
-  """
-  return {
-    name: zlib.crc32(np.ascontiguousarray(leaf).tobytes())
-    for name, leaf in _as_tree(state).items()
-    if leaf.is_fully_addressable
-  }
+  return {name: describe_leaf(leaf) for name, leaf in tree.items()}

@@ -18,6 +18,7 @@ from agentrl_jax import losses
 from agentrl_jax.data.packing import Rows, pack
 from agentrl_jax.data.trajectory import Group, Trajectory
 from agentrl_jax.losses import TaskMoments
+from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.advantage_config import AdvantageConfig
 from agentrl_jax.train.advantages import (
@@ -29,6 +30,7 @@ from agentrl_jax.train.batches import BatchConfig, add_fields, cut
 from agentrl_jax.train.critic import judge, pad_rows, place_rewards
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.objective import Lesson
+from agentrl_jax.train.placement import on_mesh
 from agentrl_jax.train.token_logprobs import (
   hidden_states,
   token_logprobs,
@@ -94,8 +96,12 @@ class Preparation:
       hidden_BTD = hidden_states(policy, params, lesson.batch)
       return token_values(policy, params, lesson.batch, hidden_BTD)
 
+    self._mesh = policy.mesh
+    # What the host reads is whole in every process.
+    whole = self._mesh and sharding.replicated(self._mesh)
     self._logprobs = jax.jit(logprobs)
-    self._costs, self._values = jax.jit(costs), jax.jit(values)
+    self._costs = jax.jit(costs, out_shardings=whole)
+    self._values = jax.jit(values, out_shardings=whole)
 
   def lessons(
     self, groups: Sequence[Group], params: Params
@@ -164,7 +170,9 @@ class Preparation:
     rows = self._pack(trajectories, report)
     task_RT = attempts.task_N[rows.trajectory]
     lessons = self._lessons(rows, np.zeros(rows.mask.shape), task_RT)
-    value_RT = np.concatenate([self._values(params, x) for x in lessons])
+    value_RT = np.concatenate(
+      [self._values(params, on_mesh(x, self._mesh)) for x in lessons]
+    )
     judgement, self._running = judge(
       rows,
       place_rewards(rows, attempts.turn_reward_NU),
@@ -208,7 +216,7 @@ class Preparation:
     rows = self._pack(trajectories, {})
     lessons = cut(rows, np.zeros(rows.mask.shape), self._batch.micro_batch)
     cost_RT = np.concatenate(
-      [self._costs(self._reference, lesson) for lesson in lessons]
+      [self._costs(self._reference, on_mesh(x, self._mesh)) for x in lessons]
     )
     num_turns = max(len(t.turns) for t in trajectories)
     cost_NU = np.zeros((len(trajectories), num_turns))
@@ -218,7 +226,7 @@ class Preparation:
 
   def _complete(self, lesson: Lesson, params: Params) -> Lesson:
     """The lesson with the log-probabilities that the objective reads."""
-    fields = {}
+    lesson, fields = on_mesh(lesson, self._mesh), {}
     if self._reference is not None and self._loss.kl_place == "loss":
       fields["reference_logprob"] = self._logprobs(self._reference, lesson)
     if self._loss.proximal == "recomputed":

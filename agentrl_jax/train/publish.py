@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Sharding
 
+from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 
 
@@ -28,23 +29,34 @@ class Publisher:
   def __init__(
     self,
     policy: Policy,
-    sink: WeightSink,
+    sink: WeightSink | None,
     *,
     dtype=jnp.float32,
     to: Sharding | None = None,
     layers_apart: bool = True,
+    gathered: bool = False,
   ):
-    """`layers_apart` is the form to decode with; files keep layers stacked."""
+    """`layers_apart` is the form to decode with; files keep layers stacked.
+
+    `gathered` is for a sink that is in one of several processes, which all
+    publish alike: there it gets whole params on its first device. The others
+    have no sink.
+    """
     form = policy.unstacked if layers_apart else lambda params: params
     self._sink = sink
-    self._to = to
+    self._to, self._gathered = to, gathered
     self._copy = jax.jit(
-      lambda params: jax.tree.map(lambda x: jnp.array(x, dtype), form(params))
+      lambda params: jax.tree.map(lambda x: jnp.array(x, dtype), form(params)),
+      out_shardings=sharding.replicated(policy.mesh) if gathered else None,
     )
 
   def publish(self, params: Params, version: int, *, slot: int = 0) -> None:
     """Serves the params as `slot`, stamped with their version."""
     copied = self._copy(params)
+    if self._sink is None:
+      return
+    if self._gathered:
+      copied = jax.tree.map(lambda x: x.addressable_data(0), copied)
     if self._to is not None:
       copied = jax.device_put(copied, self._to)
     self._sink.publish(slot, jax.block_until_ready(copied), version)

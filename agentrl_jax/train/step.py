@@ -20,6 +20,7 @@ from agentrl_jax.losses import Mean, RatioMoments
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.objective import Lesson, Metrics, Objective
+from agentrl_jax.train.placement import on_mesh
 
 
 @jax.tree_util.register_dataclass
@@ -95,11 +96,12 @@ class Learner:
   ) -> tuple[TrainState, dict[str, float]]:
     """One optimizer update on all micro-batches; `state` is used up.
 
-    Micro-batches are equal in shape and lie on the host or on the mesh, rows
-    split over its data axes. Returns when the update is done.
+    Micro-batches are equal in shape and lie on the host, the same in every
+    process, or on the mesh. Returns when the update is done.
     """
     sums = None
     for lesson in lessons:
+      lesson = on_mesh(lesson, self.mesh)
       if sums is None:
         sums = self._zeros(state.params, lesson)
       sums = self._add(state.params, sums, lesson)

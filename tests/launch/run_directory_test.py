@@ -9,7 +9,8 @@ from absl.testing import absltest
 from agentrl_jax.errors import ConfigError
 from configs import base
 from launch.interrupts import Interrupted, listen
-from launch.reinforcement import Ledger
+from launch.ledger import Ledger
+from launch.processes import Processes
 from launch.run_directory import RunDirectory
 
 
@@ -68,10 +69,14 @@ class LedgerTest(absltest.TestCase):
     self.assertLen(lines, 3)
 
 
+def _listen(grace_s=300.0):
+  return listen(Processes(), grace_s)
+
+
 class InterruptsTest(absltest.TestCase):
-  def test_first_signal_is_a_question(self):
+  def test_a_signal_is_a_question(self):
     saved = []
-    with listen() as interrupts:
+    with _listen() as interrupts:
       interrupts.check(lambda: saved.append("early"))
       signal.raise_signal(signal.SIGTERM)
       with self.assertRaises(Interrupted) as caught:
@@ -79,14 +84,28 @@ class InterruptsTest(absltest.TestCase):
     self.assertEqual(saved, ["late"])
     self.assertEqual(caught.exception.code, 128 + signal.SIGTERM)
 
-  def test_second_signal_acts(self):
-    with listen(), self.assertRaises(KeyboardInterrupt):
+  def test_a_second_one_from_the_keyboard_acts(self):
+    with _listen(), self.assertRaises(KeyboardInterrupt):
       signal.raise_signal(signal.SIGINT)
       signal.raise_signal(signal.SIGINT)
 
+  def test_a_notice_that_is_repeated_changes_nothing(self):
+    with _listen() as interrupts:
+      signal.raise_signal(signal.SIGTERM)
+      signal.raise_signal(signal.SIGTERM)
+      self.assertEqual(interrupts.received, signal.SIGTERM)
+
+  def test_acts_at_once_where_there_is_nothing_to_save(self):
+    with _listen() as interrupts:
+      with self.assertRaises(Interrupted), interrupts.at_once():
+        signal.raise_signal(signal.SIGTERM)
+        self.fail("the signal did not act")
+      with self.assertRaises(Interrupted), interrupts.at_once():
+        self.fail("the signal was forgotten")
+
   def test_handlers_are_put_back(self):
     before = signal.getsignal(signal.SIGTERM)
-    with listen():
+    with _listen():
       self.assertNotEqual(signal.getsignal(signal.SIGTERM), before)
     self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 

@@ -1,0 +1,297 @@
+"""Where the learner's groups come from, and where its account of them goes.
+
+Process 0 plays: it has the environments, the engine, the queue, and the files
+of the run. The other learner processes are sent the groups of every batch, so
+that all of them compute the same.
+"""
+
+import contextlib
+import dataclasses
+import json
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import ml_collections
+
+from agentrl_jax.controller import seeds
+from agentrl_jax.controller.admission import Admission
+from agentrl_jax.controller.collector import Collector, CollectorState
+from agentrl_jax.controller.group import run_group
+from agentrl_jax.controller.group_queue import GroupQueue
+from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.player import PolicyPlayer
+from agentrl_jax.controller.thread import ControllerThread
+from agentrl_jax.data.record_file import (
+  group_from_json,
+  group_to_json,
+  write_groups,
+)
+from agentrl_jax.data.trajectory import Group, Task
+from agentrl_jax.env.interface import Environment
+from agentrl_jax.errors import DeadlineExceeded
+from agentrl_jax.metrics import MetricsWriter
+from launch.demonstrations import task_stream
+from launch.evaluation import success_by_task
+from launch.interrupts import Interrupts
+from launch.ledger import Ledger
+from launch.processes import Processes
+from launch.report.progress import StageProgress
+from launch.run_directory import RunDirectory
+from launch.serving import Service
+from launch.settings import Settings
+
+STAGE = "rl"
+_LOOK_S = 1.0  # between looks whether the run was asked to stop
+
+
+class Groups(Protocol):
+  """The learner's other side, in any process."""
+
+  def begun(
+    self, version: int, position: Mapping[str, Any]
+  ) -> contextlib.AbstractContextManager[None]:
+    """Goes on from a position, and ends whatever happens within."""
+    ...
+
+  def take(self, version: int) -> list[Group] | None:
+    """Waits for the groups of a batch; None if the run was asked to stop."""
+    ...
+
+  def position(self) -> dict[str, Any]:
+    """What `begun` goes on from, as JSON values."""
+    ...
+
+  def account(
+    self, version: int, after: int, report: Mapping[str, float]
+  ) -> None:
+    """What was taken for `version` has made `after` of the policy."""
+    ...
+
+  def advance(self, version: int) -> None:
+    """The policy is published: newer groups may start."""
+    ...
+
+
+class Followed:
+  """The groups that process 0 plays, in any other process."""
+
+  def __init__(self, processes: Processes) -> None:
+    self._processes = processes
+
+  @contextlib.contextmanager
+  def begun(self, version: int, position: Mapping[str, Any]) -> Iterator[None]:
+    """Keeps nothing."""
+    del version, position
+    yield
+
+  def take(self, version: int) -> list[Group] | None:
+    """Waits until process 0 has a batch or was asked to stop."""
+    found = self._processes.share(what=_what(version))
+    return _decode(found) if found else None
+
+  def position(self) -> dict[str, Any]:
+    """Process 0 writes it."""
+    return {}
+
+  def account(
+    self, version: int, after: int, report: Mapping[str, float]
+  ) -> None:
+    """Process 0 keeps it."""
+
+  def advance(self, version: int) -> None:
+    """Process 0 is told."""
+
+
+class Played:
+  """Groups that this process plays, and shares with the others."""
+
+  def __init__(
+    self,
+    config: ml_collections.ConfigDict,
+    settings: Settings,
+    environments: Mapping[str, Environment],
+    service: Service,
+    run: RunDirectory,
+    metrics: MetricsWriter,
+    processes: Processes,
+    interrupts: Interrupts,
+  ) -> None:
+    self._config, self._settings = config, settings
+    self._environments, self._service = environments, service
+    self._run, self._metrics = run, metrics
+    self._processes, self._interrupts = processes, interrupts
+    self._monitor = Monitor()
+    self._ledger = Ledger(run.root / "trained_groups.jsonl")
+    self._controller: ControllerThread | None = None
+    self._taken: list[Group] = []
+    self._seconds: dict[str, float] = {}
+    self._begun_at = 0.0
+
+  @contextlib.contextmanager
+  def begun(self, version: int, position: Mapping[str, Any]) -> Iterator[None]:
+    """Plays until the end of the context.
+
+    What the run's files tell of versions from here on is struck out: they are
+    not in the policy.
+    """
+    self._metrics.truncate_after(STAGE, version)
+    self._ledger.truncate(version)
+    steps = self._config.train.steps
+    collector = self._collector(
+      version, _position_from_json(position) if position else None
+    )
+    with (
+      ControllerThread(collector) as controller,
+      StageProgress(STAGE, steps, initial_step=version) as self._show,
+    ):
+      self._controller = controller
+      yield
+
+  def take(self, version: int) -> list[Group] | None:
+    """Waits for the groups of a batch, at most `train.take_s`."""
+    self._begun_at = time.monotonic()
+    groups = self._wait(version)
+    self._processes.share(
+      _encode(groups) if groups and self._processes.count > 1 else b"",
+      what=_what(version),
+    )
+    self._taken = groups or []
+    self._seconds["seconds/wait"] = time.monotonic() - self._begun_at
+    return groups
+
+  def position(self) -> dict[str, Any]:
+    """The controller's state, in one piece."""
+    return _position_to_json(self._running.snapshot())
+
+  def advance(self, version: int) -> None:
+    """Lets newer groups start."""
+    self._running.set_version(version)
+
+  def account(
+    self, version: int, after: int, report: Mapping[str, float]
+  ) -> None:
+    """Writes down what there was, before a checkpoint can hold it."""
+    self._ledger.add(version, [group.id for group in self._taken])
+    write_groups(
+      self._run.trajectories(version),
+      self._taken[: self._config.report.keep_groups],
+    )
+    spent = time.monotonic() - self._begun_at - self._seconds["seconds/wait"]
+    found = {
+      **report,
+      **self._seconds,
+      "seconds/train": spent,
+      **self._running.call(self._monitor.snapshot),
+      **self._service.report(),
+      **_of(self._taken),
+    }
+    self._metrics.write(after, found, STAGE)
+    self._show.update(after, found)
+
+  @property
+  def _running(self) -> ControllerThread:
+    if self._controller is None:
+      raise RuntimeError("groups are played within `begun` only")
+    return self._controller
+
+  def _wait(self, version: int) -> list[Group] | None:
+    deadline = time.monotonic() + self._config.train.take_s
+    number = self._settings.admission.groups_per_step
+    while self._interrupts.received is None:
+      groups = self._running.take_within(number, version, _LOOK_S)
+      if groups is not None:
+        return groups
+      if time.monotonic() > deadline:
+        raise DeadlineExceeded(
+          f"the learner waited train.take_s={self._config.train.take_s:g} s "
+          f"for {number} groups to train version {version} on; look at: "
+          "rollout/finished and rollout/faults of each task, and the rollout "
+          "engine; an episode may be longer than this wait"
+        )
+    return None
+
+  def _collector(
+    self, version: int, position: CollectorState | None
+  ) -> Collector:
+    s = self._settings
+    player = PolicyPlayer(
+      environments=self._environments,
+      generator=self._service.generator,
+      codec=self._service.codec,
+      limits=s.episode,
+      sampling=s.sampling,
+      choose_slot=s.cross_policy,
+    )
+
+    async def play(task: Task, group_id: str, seed: int) -> Group | None:
+      return await run_group(
+        task,
+        player,
+        s.group,
+        s.retry,
+        self._monitor,
+        group_id=group_id,
+        seed=seed,
+      )
+
+    num_pending = len(position.queued) if position else 0
+    collector = Collector(
+      task_stream(s, self._environments, split="train", purpose=STAGE),
+      play,
+      GroupQueue(s.queue, self._monitor),
+      Admission(s.admission, version=version, num_pending=num_pending),
+      seed=seeds.seed_of(s.seed, STAGE),
+    )
+    if position is not None:
+      collector.restore(position)
+    return collector
+
+
+def _what(version: int) -> str:
+  return f"the groups to train version {version} on"
+
+
+def _of(groups: Sequence[Group]) -> dict[str, float]:
+  """What the groups tell about the policy."""
+  played = [t for group in groups for t in group.trajectories]
+  slots = [turn.slot for t in played for turn in t.turns]
+  report = success_by_task(played)
+  report["reward/mean"] = sum(t.reward for t in played) / max(len(played), 1)
+  report["rollout/stale_turns"] = sum(s > 0 for s in slots) / max(len(slots), 1)
+  return report
+
+
+def _encode(groups: Sequence[Group]) -> bytes:
+  """What the learner reads of the groups: no transcripts."""
+  bare = [
+    dataclasses.replace(
+      group,
+      trajectories=tuple(
+        dataclasses.replace(t, transcript=()) for t in group.trajectories
+      ),
+    )
+    for group in groups
+  ]
+  return zlib.compress(json.dumps([group_to_json(g) for g in bare]).encode(), 1)
+
+
+def _decode(value: bytes) -> list[Group]:
+  return [group_from_json(body) for body in json.loads(zlib.decompress(value))]
+
+
+def _position_to_json(state: CollectorState) -> dict[str, Any]:
+  return {
+    "stream": dict(state.stream),
+    "in_flight": [[p, dataclasses.asdict(task)] for p, task in state.in_flight],
+    "queued": [group_to_json(group) for group in state.queued],
+  }
+
+
+def _position_from_json(body: Mapping[str, Any]) -> CollectorState:
+  return CollectorState(
+    stream=body["stream"],
+    in_flight=tuple((int(p), Task(**task)) for p, task in body["in_flight"]),
+    queued=tuple(group_from_json(group) for group in body["queued"]),
+  )

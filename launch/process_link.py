@@ -1,0 +1,260 @@
+"""The wires between learner process 0 and the others.
+
+One TCP connection each. Process 0 sends what it shares, in order; the others
+send the signals that they got. A connection that breaks before its farewell
+means that a process is lost, which is known at once, whatever the main threads
+wait for. Then there is nothing to save and nothing to close in order: this
+process says what happened and ends.
+"""
+
+import contextlib
+import dataclasses
+import hmac
+import json
+import os
+import queue
+import secrets
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from typing import NoReturn, Self
+
+from agentrl_jax.errors import DeadlineExceeded
+
+LOST = 70  # exit status of a process that lost another
+_HEADER = struct.Struct("<cQ")  # kind, bytes that follow
+_SHARE, _SIGNAL, _LEAVE, _FAIL = b"S", b"I", b"L", b"F"
+_HELLO_BYTES = 64  # the secret, a blank, the caller's index
+_SETTLE_S = 2.0  # until a loss elsewhere is known here
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkAddress:
+  """Where process 0 listens, and what proves that a caller belongs to it."""
+
+  host: str
+  port: int
+  secret: str
+
+  def to_bytes(self) -> bytes:
+    """A line of JSON."""
+    return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
+
+  @classmethod
+  def from_bytes(cls, value: bytes) -> Self:
+    """The inverse; what follows the line is padding."""
+    return cls(**json.loads(value.partition(b"\n")[0]))
+
+
+class _Wire:
+  """One connection: whole messages, sent by any thread, read by one."""
+
+  def __init__(self, connection: socket.socket, peer: int, wait_s: float):
+    self.peer, self.has_left = peer, False
+    self._socket, self._lock = connection, threading.Lock()
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    deadline = struct.pack("ll", int(wait_s), 0)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, deadline)
+
+  def send(self, kind: bytes, value: bytes = b"") -> None:
+    with self._lock:
+      self._socket.sendall(_HEADER.pack(kind, len(value)) + value)
+
+  def read(self) -> tuple[bytes, bytes]:
+    """Waits for a message. Raises `OSError` if the connection is gone."""
+    kind, size = _HEADER.unpack(self._read(_HEADER.size))
+    return kind, self._read(size)
+
+  def _read(self, size: int) -> bytes:
+    parts = []
+    while size:
+      part = self._socket.recv(min(size, 1 << 20))
+      if not part:
+        raise ConnectionResetError("the connection was closed")
+      parts.append(part)
+      size -= len(part)
+    return b"".join(parts)
+
+
+class Link:
+  """This process's wires: to all others from process 0, else to process 0."""
+
+  def __init__(self, index: int, wait_s: float) -> None:
+    self._index, self._wait_s = index, wait_s
+    self._wires: list[_Wire] = []
+    self._shared: queue.Queue[tuple[bytes, bytes]] = queue.Queue()
+    self._lost = threading.Event()
+
+  def share(self, value: bytes, what: str) -> bytes:
+    """See `Processes.share`."""
+    if self._index == 0:
+      for wire in self._wires:
+        try:
+          wire.send(_SHARE, value)
+        except OSError as error:
+          raise DeadlineExceeded(
+            f"learner process {wire.peer} did not take {what} within "
+            f"processes.wait_s={self._wait_s:g} s: {error}; look at its log"
+          ) from error
+      return value
+    try:
+      kind, found = self._shared.get(timeout=self._wait_s)
+    except queue.Empty as error:
+      raise DeadlineExceeded(
+        f"learner process {self._index} waited processes.wait_s="
+        f"{self._wait_s:g} s for process 0 to share {what}; look at: the log "
+        "of process 0, which runs and does not go on"
+      ) from error
+    if kind == _LEAVE:
+      raise SystemExit(int(found))
+    return found
+
+  def forward(self, number: int) -> None:
+    """Hands a signal on to process 0, if it is there."""
+    with contextlib.suppress(OSError):
+      self._wires[0].send(_SIGNAL, str(number).encode())
+
+  def leave(self, status: int) -> None:
+    """Says farewell: that the connection ends now is no loss."""
+    for wire in self._wires:
+      with contextlib.suppress(OSError):
+        wire.send(_LEAVE, str(status).encode())
+
+  def wait_for_loss(self) -> None:
+    """Gives the loss of another process time to be noticed; then this ends."""
+    self._lost.wait(_SETTLE_S)
+
+  def fail(self, sentence: str) -> NoReturn:
+    """Tells the others why this process fails, and ends it."""
+    for wire in self._wires:
+      with contextlib.suppress(OSError):
+        wire.send(_FAIL, sentence.encode())
+    _end(1)
+
+  def add(self, wire: _Wire) -> None:
+    """Reads the wire from now on, in a thread of its own."""
+    self._wires.append(wire)
+    threading.Thread(
+      target=self._listen, args=(wire,), name=f"link-{wire.peer}", daemon=True
+    ).start()
+
+  def _listen(self, wire: _Wire) -> None:
+    while True:
+      try:
+        kind, value = wire.read()
+      except OSError as error:
+        if wire.has_left:
+          return
+        self._end_all(
+          f"learner process {wire.peer} was lost ({error}); process "
+          f"{self._index} ends too, since no program can go on without it. "
+          "Look at the end of its log, and start all processes again: the run "
+          "goes on from its newest checkpoint",
+        )
+      _HANDLERS[kind](self, wire, value)
+
+  def _take_share(self, wire: _Wire, value: bytes) -> None:
+    self._shared.put((_SHARE, value))
+
+  def _take_signal(self, wire: _Wire, value: bytes) -> None:
+    # As if this process had got it; Python runs the handler in the main thread.
+    os.kill(os.getpid(), signal.Signals(int(value)))
+
+  def _take_leave(self, wire: _Wire, value: bytes) -> None:
+    wire.has_left = True
+    self._shared.put((_LEAVE, value))
+
+  def _take_failure(self, wire: _Wire, value: bytes) -> None:
+    wire.has_left = True
+    self._end_all(f"learner process {wire.peer} failed: {value.decode()}")
+
+  def _end_all(self, sentence: str) -> NoReturn:
+    self._lost.set()
+    sys.stderr.write(sentence + "\n")
+    for wire in self._wires:
+      with contextlib.suppress(OSError):
+        wire.send(_FAIL, sentence.encode())
+    _end(LOST)
+
+
+_HANDLERS: dict[bytes, Callable[[Link, _Wire, bytes], None]] = {
+  _SHARE: Link._take_share,
+  _SIGNAL: Link._take_signal,
+  _LEAVE: Link._take_leave,
+  _FAIL: Link._take_failure,
+}
+
+
+class LeadersLink(Link):
+  """Process 0's side, which listens for the others."""
+
+  def __init__(self, count: int, host: str, join_s: float, wait_s: float):
+    super().__init__(0, wait_s)
+    self._count, self._join_s = count, join_s
+    self._server = socket.create_server(
+      ("", 0), family=socket.AF_INET, backlog=count
+    )
+    port = self._server.getsockname()[1]
+    self.address = LinkAddress(host, port, secrets.token_hex(16))
+
+  def accept(self) -> None:
+    """Waits until all others have called, `join_s` at most each."""
+    self._server.settimeout(self._join_s)
+    missing = set(range(1, self._count))
+    while missing:
+      try:
+        connection, _ = self._server.accept()
+        connection.settimeout(self._join_s)
+        hello = connection.recv(_HELLO_BYTES, socket.MSG_WAITALL)
+      except TimeoutError as error:
+        raise DeadlineExceeded(
+          f"learner process 0 waited {self._join_s:g} s for processes "
+          f"{sorted(missing)} to call at {self.address.host}:"
+          f"{self.address.port}; look at: their logs, and whether a firewall "
+          "lets them through"
+        ) from error
+      except OSError:
+        continue  # no process of ours
+      secret, _, index = hello.partition(b" ")
+      if not hmac.compare_digest(secret, self.address.secret.encode()):
+        connection.close()
+        continue
+      missing.discard(int(index))
+      self.add(_Wire(connection, int(index), self._wait_s))
+    self._server.close()
+
+
+def lead(count: int, host: str, join_s: float, wait_s: float) -> LeadersLink:
+  """Process 0 begins to listen; `accept` waits for the others."""
+  return LeadersLink(count, host, join_s, wait_s)
+
+
+def follow(
+  address: LinkAddress, index: int, join_s: float, wait_s: float
+) -> Link:
+  """Calls process 0."""
+  link = Link(index, wait_s)
+  try:
+    connection = socket.create_connection((address.host, address.port), join_s)
+  except OSError as error:
+    raise DeadlineExceeded(
+      f"learner process {index} could not reach process 0 at {address.host}:"
+      f"{address.port} within {join_s:g} s: {error}. Look at: the log of "
+      "process 0, and whether a firewall lets this machine through"
+    ) from error
+  hello = f"{address.secret} {index}".ljust(_HELLO_BYTES)
+  connection.sendall(hello.encode())
+  link.add(_Wire(connection, 0, wait_s))
+  return link
+
+
+def _end(status: int) -> NoReturn:
+  for stream in (sys.stdout, sys.stderr):
+    with contextlib.suppress(OSError, ValueError):
+      stream.flush()
+  os._exit(status)
