@@ -109,9 +109,9 @@ class RolloutServer:
     if waited_s > self._config.start_s:
       raise DeadlineExceeded(
         f"the rollout server waited rollouts.start_s={waited_s:.0f} s for "
-        f"weights of every version slot in {self._follower.folder}, which has "
-        f"{self._follower.slots}. {self._follower.trouble} Is the learner "
-        "running, with rollouts.servers set and the same workdir and name?"
+        f"weights in {self._follower.folder}. {self._follower.trouble} Is the "
+        "learner running, with rollouts.servers set and the same workdir and "
+        "name?"
       )
 
   def _says(self) -> str:

@@ -64,7 +64,7 @@ class RolloutApi:
   async def generate(self, request: web.Request) -> web.Response:
     """Answers one request; cancelled when its client is gone."""
     prompt, spec = wire.decode_request(await self._body(request))
-    self._refuse_unready()
+    self._refuse_unready(spec.slot)
     with self._counted():
       try:
         answer = await self._generator.generate(prompt, spec)
@@ -108,14 +108,14 @@ class RolloutApi:
         "any prompt that fits in engine.context"
       ) from error
 
-  def _refuse_unready(self) -> None:
+  def _refuse_unready(self, slot: int) -> None:
     status = self._status()
     if self._is_draining:
       raise wire.Draining("this server was told to stop; ask another one")
-    if not status.is_ready:
+    if slot in range(len(status.slots)) and not status.answers(slot):
       raise wire.NotServing(
-        "this server waits for the learner's first snapshot of every version "
-        f"slot; it has {status.slots}. {status.trouble}"
+        f"this server waits for the first snapshot of version slot {slot}; it "
+        f"has {status.slots}. {status.trouble}"
       )
 
   @contextlib.contextmanager

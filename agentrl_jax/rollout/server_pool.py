@@ -126,7 +126,7 @@ class ServerPool:
     return (
       server.is_reachable
       and server.status is not None
-      and server.status.is_ready
+      and server.status.answers(slot)
       and self._clock() >= server.rests_until
       and server.edition(slot) >= self._needed.get(slot, -1)
     )

@@ -60,8 +60,8 @@ class SnapshotFollower:
 
   @property
   def is_serving(self) -> bool:
-    """Whether every slot has weights."""
-    return all(slot is not None for slot in self.slots)
+    """Whether slot 0 has weights."""
+    return self.slots[0] is not None
 
   def look(self) -> bool:
     """Serves what is new; whether anything was. Waits for reading it.

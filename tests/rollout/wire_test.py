@@ -159,9 +159,12 @@ class StatusTest(absltest.TestCase):
     )
     sent = json.dumps(status.to_json()).encode()
     self.assertEqual(wire.status_from_json(sent), status)
-    self.assertFalse(status.is_ready)
-    served = dataclasses.replace(status, slots=status.slots[:1])
-    self.assertTrue(served.is_ready)
+    self.assertEqual(
+      [status.answers(slot) for slot in (-1, 0, 1, 2)],
+      [False, True, False, False],
+    )
+    draining = dataclasses.replace(status, is_draining=True)
+    self.assertFalse(draining.answers(0))
 
   def test_others_are_refused(self):
     for body in (b"", b"[]", b'{"protocol": 2}', b'{"protocol": 1}', b"<html>"):
