@@ -63,8 +63,8 @@ main() {
     return
   fi
   make_bundle
-  trap 'on_signal INT' INT
-  trap 'on_signal TERM' TERM
+  trap 'SIGNAL=INT' INT
+  trap 'SIGNAL=TERM' TERM
   run
   farewell
 }

@@ -18,10 +18,12 @@ make_bundle() {
   CODE=agentrl/code-$sum
 }
 
-# What git tracks or would, as it is in the working tree; changes included.
+# What git tracks or would, as it is in the working tree, changes included; but
+# not what hosts have no use for.
 code_files() {
   if git -C "$ROOT" rev-parse --git-dir >/dev/null 2>&1; then
-    git -C "$ROOT" ls-files -z --cached --others --exclude-standard --deduplicate |
+    git -C "$ROOT" ls-files -z --cached --others --exclude-standard --deduplicate \
+      -- . ':!tests' ':!docs' ':!bench' |
       while IFS= read -r -d '' file; do
         [[ ! -e $ROOT/$file ]] || printf '%s\0' "$file"
       done

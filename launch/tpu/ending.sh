@@ -74,10 +74,12 @@ stop_controller() {
     say "the controller could not be told to stop"
 }
 
-on_signal() {
+# After SIGINT or SIGTERM; a second one acts at once.
+leave() {
   local code
   trap - INT TERM
-  case $1 in INT) code=130 ;; *) code=143 ;; esac
+  case $SIGNAL in INT) code=130 ;; *) code=143 ;; esac
+  SIGNAL=''
   SAID=stopped
   if [[ -n $LOCAL ]]; then
     say "stopping; the learner saves first (at most $(duration "$GRACE_S"))"

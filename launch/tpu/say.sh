@@ -8,7 +8,11 @@ say() { [[ -n $DRY_RUN ]] || tell "$*"; }
 
 tell() { printf '%s: %s\n' "$PROGRAM" "$*" >&2; }
 
+SIGNAL=''  # that has come, and that the loop heeds
+
 fail() {
+  # What was asked for when ctrl-C came has failed for that reason.
+  [[ -z $SIGNAL ]] || leave
   SAID=yes
   tell "$*"
   exit 1

@@ -15,12 +15,15 @@ run() {
   while [[ -z $FINISHED ]]; do
     if ((SECONDS >= next)); then
       tend
-      ! all_prepared || start_all
+      # What is done need not be started with what changed.
+      heed || true
+      if [[ -z $FINISHED ]] && all_prepared; then start_all; fi
       next=$((SECONDS + POLL_S))
       [[ -z $DRY_RUN ]] || next=0
     fi
     heed && next=0
     [[ -n $DRY_RUN ]] || read -rt "$TICK_S" <&4 || true
+    [[ -z $SIGNAL ]] || leave
   done
 }
 
