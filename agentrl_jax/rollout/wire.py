@@ -51,7 +51,7 @@ class Draining(ServerFull):
 
 
 class NotServing(ServerFull):
-  """The server has no weights yet."""
+  """The version slot has no weights yet."""
 
 
 # By the first that fits; what is no error of ours never gets here.
@@ -182,10 +182,13 @@ class ServerStatus:
   is_draining: bool = False
   trouble: str = ""  # a sentence, while something is wrong
 
-  @property
-  def is_ready(self) -> bool:
-    """Whether it answers."""
-    return not self.is_draining and all(s is not None for s in self.slots)
+  def answers(self, slot: int) -> bool:
+    """Whether it takes requests for a version slot."""
+    return (
+      not self.is_draining
+      and 0 <= slot < len(self.slots)
+      and self.slots[slot] is not None
+    )
 
   def to_json(self) -> dict[str, Any]:
     """For `status_from_json`."""
