@@ -11,9 +11,9 @@ def get_config():
   with c.unlocked():
     c.tasks.weights.arithmetic = 1.0
     c.environments.arithmetic = create(
-      target="environments.arithmetic:Arithmetic",
+      target="environments.arithmetic.environment:Arithmetic",
       options=create(),
-      mistakes=create(slip=0.3),
+      mistakes=create(wrong_sum=0.3),
     )
   c.tasks.names = ("arithmetic",)
   c.tokenizer.update(vocab_size=400, num_texts=40)
