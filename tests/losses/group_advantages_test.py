@@ -19,11 +19,17 @@ few_examples = hypothesis.settings(
 )
 
 
+_compiled = jax.jit(
+  advantages.group_advantage,
+  static_argnames=("num_groups", "ddof", "epsilon", "scale_by_std"),
+)
+
+
 def _advantage(rewards, groups=None, valid=None, **settings):
   """The advantages of a few rewards, of one group unless told otherwise."""
   groups = [0] * len(rewards) if groups is None else groups
   valid = [True] * len(rewards) if valid is None else valid
-  return advantages.group_advantage(
+  return _compiled(
     jnp.array(rewards, jnp.float32),
     jnp.array(groups, int),
     num_groups=max(groups, default=0) + 1,

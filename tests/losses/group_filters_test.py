@@ -19,6 +19,22 @@ few_examples = hypothesis.settings(
   deadline=None, database=None, max_examples=20
 )
 
+# For properties, of which many batches are tried: compiled once.
+compiled_has_signal, compiled_advantage = (
+  jax.jit(function, static_argnames="num_groups")
+  for function in (
+    group_filters.group_has_signal,
+    group_advantages.group_advantage,
+  )
+)
+compiled_loosest = tuple(
+  jax.jit(functools.partial(keep, **setting), static_argnames="num_groups")
+  for keep, setting in (
+    (group_filters.keep_groups_above, {"threshold": 0.0}),
+    (group_filters.keep_top_signal, {"share": 1.0}),
+  )
+)
+
 
 class GroupHasSignalTest(chex.TestCase):
   @chex.variants(with_jit=True, without_jit=True)
@@ -47,11 +63,9 @@ class GroupHasSignalTest(chex.TestCase):
   def test_is_where_some_advantage_of_a_real_group_is_not_zero(self, seed):
     reward_N, group_N, valid_N = random_attempts(seed)
     advantage_N = np.asarray(
-      group_advantages.group_advantage(
-        reward_N, group_N, num_groups=6, valid_N=valid_N
-      )
+      compiled_advantage(reward_N, group_N, num_groups=6, valid_N=valid_N)
     )
-    signal_M = group_filters.group_has_signal(reward_N, group_N, 6, valid_N)
+    signal_M = compiled_has_signal(reward_N, group_N, 6, valid_N)
     for group in range(6):
       members = advantage_N[(group_N == group) & valid_N]
       if len(members) > 1:
@@ -122,14 +136,10 @@ class KeepTest(chex.TestCase):
   @hypothesis.given(seed=st.integers(0, 999))
   def test_all_signal_and_any_spread_are_the_groups_with_signal(self, seed):
     reward_N, group_N, valid_N = random_attempts(seed)
-    signal_M = group_filters.group_has_signal(reward_N, group_N, 6, valid_N)
-    for keep, settings in (
-      (group_filters.keep_groups_above, {"threshold": 0.0}),
-      (group_filters.keep_top_signal, {"share": 1.0}),
-    ):
+    signal_M = compiled_has_signal(reward_N, group_N, 6, valid_N)
+    for keep in compiled_loosest:
       np.testing.assert_array_equal(
-        keep(reward_N, group_N, num_groups=6, valid_N=valid_N, **settings),
-        signal_M,
+        keep(reward_N, group_N, num_groups=6, valid_N=valid_N), signal_M
       )
 
   def test_ties_go_to_the_first(self):

@@ -19,6 +19,22 @@ few_examples = hypothesis.settings(
   deadline=None, database=None, max_examples=20
 )
 
+# For properties, of which many batches are tried: compiled once.
+compiled_pass_at_k, compiled_max_at_k = (
+  jax.jit(function, static_argnames=("num_groups", "k"))
+  for function in (pass_at_k.pass_at_k_advantage, pass_at_k.max_at_k_advantage)
+)
+compiled_advantage = jax.jit(
+  functools.partial(group_advantages.group_advantage, ddof=0, epsilon=0.0),
+  static_argnames="num_groups",
+)
+compiled_best_of_group = jax.jit(
+  functools.partial(
+    group_advantages.best_of_group_advantage, scale_by_std=False
+  ),
+  static_argnames="num_groups",
+)
+
 
 def _successes(seed: int):
   reward_N, group_N, valid_N = random_attempts(seed)
@@ -66,16 +82,14 @@ class PassAtKAdvantageTest(chex.TestCase):
     size_M = np.bincount(group_N[valid_N], minlength=6)
     valid_N &= size_M[group_N] > 1  # alone, an attempt of GRPO keeps its reward
     np.testing.assert_allclose(
-      pass_at_k.pass_at_k_advantage(
+      compiled_pass_at_k(
         success_N, group_N, num_groups=6, valid_N=valid_N, k=1
       ),
-      group_advantages.group_advantage(
+      compiled_advantage(
         jnp.asarray(success_N),
         group_N,
         num_groups=6,
         valid_N=valid_N,
-        ddof=0,
-        epsilon=0.0,
       ),
       atol=1e-5,
     )
@@ -165,10 +179,8 @@ class MaxAtKAdvantageTest(chex.TestCase):
     reward_N, group_N, valid_N = random_attempts(seed)
     settings = {"num_groups": 6, "valid_N": valid_N}
     np.testing.assert_allclose(
-      pass_at_k.max_at_k_advantage(reward_N, group_N, k=24, **settings),
-      group_advantages.best_of_group_advantage(
-        reward_N, group_N, scale_by_std=False, **settings
-      ),
+      compiled_max_at_k(reward_N, group_N, k=24, **settings),
+      compiled_best_of_group(reward_N, group_N, **settings),
       atol=1e-6,
     )
 

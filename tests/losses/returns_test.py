@@ -18,6 +18,9 @@ from tests.reference import gae as reference
 few_examples = hypothesis.settings(
   deadline=None, database=None, max_examples=20
 )
+# For properties, of which many batches are tried: compiled once.
+compiled_gae = jax.jit(gae, static_argnames=("discount", "trace"))
+compiled_returns = jax.jit(discounted_returns, static_argnames="discount")
 SETTINGS = (
   {"discount": 0.9, "trace": 0.8},
   {"discount": 1.0, "trace": 1.0},
@@ -67,8 +70,8 @@ class GaeTest(chex.TestCase):
   ):
     batch = random_episodes(seed)
     settings = {"discount": discount, "segment_BT": batch.segment_BT}
-    advantage_BT, return_BT = gae(*batch[:3], trace=1.0, **settings)
-    plain_BT = discounted_returns(batch.reward_BT, batch.mask_BT, **settings)
+    advantage_BT, return_BT = compiled_gae(*batch[:3], trace=1.0, **settings)
+    plain_BT = compiled_returns(batch.reward_BT, batch.mask_BT, **settings)
     value_BT = np.where(batch.mask_BT, batch.value_BT, 0)
     np.testing.assert_allclose(return_BT, plain_BT, atol=1e-5)
     np.testing.assert_allclose(advantage_BT, plain_BT - value_BT, atol=1e-5)
@@ -78,8 +81,8 @@ class GaeTest(chex.TestCase):
   def test_a_critic_that_knows_all_leaves_no_advantage(self, seed):
     batch = random_episodes(seed)
     settings = {"discount": 0.9, "segment_BT": batch.segment_BT}
-    return_BT = discounted_returns(batch.reward_BT, batch.mask_BT, **settings)
-    advantage_BT, _ = gae(
+    return_BT = compiled_returns(batch.reward_BT, batch.mask_BT, **settings)
+    advantage_BT, _ = compiled_gae(
       batch.reward_BT, return_BT, batch.mask_BT, trace=0.5, **settings
     )
     np.testing.assert_allclose(advantage_BT, np.zeros((5, 12)), atol=1e-5)

@@ -20,6 +20,11 @@ few_examples = hypothesis.settings(
 )
 N, U = 9, 5
 COUNTS = {"num_groups": 4, "num_states": 3}
+# For properties, of which many batches are tried: compiled once.
+compiled_step_advantage = jax.jit(
+  step_groups.step_advantage, static_argnames=tuple(COUNTS)
+)
+compiled_advantage = jax.jit(group_advantage, static_argnames="num_groups")
 
 
 def _steps(seed: int):
@@ -148,7 +153,7 @@ class StepAdvantageTest(chex.TestCase):
     return_NU, state_NU, group_N, valid_NU = _returns(seed)
     size_M = np.bincount(np.repeat(group_N, U)[valid_NU.ravel()], minlength=4)
     valid_NU &= (size_M[group_N] > 1)[:, None]
-    step_NU = step_groups.step_advantage(
+    step_NU = compiled_step_advantage(
       return_NU,
       jnp.zeros_like(state_NU),
       group_N,
@@ -157,7 +162,7 @@ class StepAdvantageTest(chex.TestCase):
     )
     np.testing.assert_allclose(
       step_NU.reshape(-1),
-      group_advantage(
+      compiled_advantage(
         return_NU.reshape(-1),
         np.repeat(group_N, U),
         num_groups=4,

@@ -18,6 +18,13 @@ from tests.reference import turns as reference
 few_examples = hypothesis.settings(
   deadline=None, database=None, max_examples=20
 )
+# For properties, of which many batches are tried: compiled once.
+compiled_gae = jax.jit(gae, static_argnames=("discount", "trace"))
+compiled_turn_gae = jax.jit(
+  turns.turn_gae, static_argnames=("discount", "trace")
+)
+compiled_returns = jax.jit(discounted_returns, static_argnames="discount")
+compiled_turn_returns = jax.jit(turns.turn_returns, static_argnames="discount")
 DISCOUNTS = {"discount": 0.9, "trace": 0.8}
 FUNCTIONS = parameterized.named_parameters(
   ("turn_gae", turns.turn_gae, reference.turn_gae, DISCOUNTS),
@@ -129,12 +136,12 @@ class TurnGaeTest(parameterized.TestCase):
       batch.mask_BT, batch.turn_BT, segment_BT=batch.segment_BT
     )
     settings = DISCOUNTS | {"segment_BT": batch.segment_BT}
-    advantage_BT, _ = turns.turn_gae(*batch[:4], **settings)
+    advantage_BT, _ = compiled_turn_gae(*batch[:4], **settings)
     # The same episodes, told by their turns' first tokens alone.
-    total_BT = turns.turn_returns(
+    total_BT = compiled_turn_returns(
       *batch[:1], *batch[2:4], discount=0.0, segment_BT=batch.segment_BT
     )
-    short_BT, _ = gae(total_BT, batch.value_BT, first_BT, **settings)
+    short_BT, _ = compiled_gae(total_BT, batch.value_BT, first_BT, **settings)
     np.testing.assert_allclose(
       np.where(first_BT, advantage_BT, 0), short_BT, atol=1e-5
     )
@@ -195,12 +202,12 @@ class TurnReturnsTest(chex.TestCase):
     np.testing.assert_allclose(
       np.where(
         first_BT,
-        turns.turn_returns(batch.reward_BT, *batch[2:4], **settings),
+        compiled_turn_returns(batch.reward_BT, *batch[2:4], **settings),
         0,
       ),
       np.where(
         first_BT,
-        discounted_returns(batch.reward_BT, batch.mask_BT, **settings),
+        compiled_returns(batch.reward_BT, batch.mask_BT, **settings),
         0,
       ),
       atol=1e-5,
