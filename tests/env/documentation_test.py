@@ -49,8 +49,6 @@ class _Folder:
     self._environment = {
       **os.environ,
       "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
-      # What is compiled here runs for seconds: compile it in a hurry.
-      "XLA_FLAGS": "--xla_backend_optimization_level=0",
     }
     self._environment.pop("PYTHONPATH", None)
 
