@@ -23,11 +23,10 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face import CONFIG_FILE, read_model
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.model.tensor_files import TensorFile
-from agentrl_jax.model.tensor_names import Path, Place, places, tensors
+from agentrl_jax.model.tensor_names import LAYERS, Path, Place, places, tensors
 
-# Tensors that a folder may hold beside those of the params, and what they are.
-_SPARE = ("rotary_emb.inv_freq",)  # frequencies that config.json implies
-_Leaves = dict[Path, jax.Array]
+# What tensors may be called that a folder holds beside those of the params.
+_SPARE = ("rotary_emb.inv_freq",)  # frequencies, which config.json implies
 
 
 def read_params(
@@ -41,27 +40,12 @@ def read_params(
   folder = pathlib.Path(folder)
   found, family = read_model(folder)
   refuse_other(folder, found, policy.config)
-  by_leaf = places(policy.config, family)
-  wanted = dict(tensors(by_leaf, policy.config.num_layers))
-  leaves = _zeros(policy, mesh, dtype)
+  filling = _Filling(policy, family, mesh, dtype)
   for path in tensor_files.tensor_files(folder):
     with TensorFile(path) as file:
       for name in file.entries:
-        if name in wanted:
-          _check_shape(file, name, by_leaf[wanted[name][0][0]].matrix)
-          for leaf, layer in wanted.pop(name):
-            _place(leaves, leaf, layer, by_leaf[leaf], file, name)
-        elif not _is_spare(name, policy.config):
-          raise CheckpointError(
-            f"{path} holds {name}, which {folder / CONFIG_FILE} does not "
-            "account for: it is of another model"
-          )
-  if wanted:
-    raise CheckpointError(
-      f"{folder} lacks {len(wanted)} tensors, {next(iter(wanted))} first: its "
-      "files are incomplete, or of another model"
-    )
-  return _nested(leaves)
+        filling.take(file, name)
+  return filling.finished(folder)
 
 
 def refuse_other(
@@ -77,59 +61,102 @@ def refuse_other(
     raise ConfigError(f"{folder} holds another model: {'; '.join(differing)}")
 
 
-def _is_spare(name: str, config: ModelConfig) -> bool:
-  """Some tied models are saved with the embedding under the head's name too."""
-  return name.endswith(_SPARE) or (
-    config.tied_embedding and name == "lm_head.weight"
-  )
+class _Filling:
+  """Params that are being filled, one tensor of a file after another."""
 
+  def __init__(self, policy: Policy, family: str, mesh: Mesh, dtype):
+    self._tied = policy.config.tied_embedding
+    self._dtype = dtype
+    self._places = places(policy.config, family)
+    self._wanted = dict(tensors(self._places, policy.config.num_layers))
+    abstract = policy.abstract_params()
+    self._shardings = _by_path(sharding.param_shardings(abstract, mesh))
+    self._leaves = self._begun(_by_path(abstract))
 
-def _check_shape(
-  file: TensorFile, name: str, expected: tuple[int, ...]
-) -> None:
-  found = file.entries[name].shape
-  if found != expected:
-    raise CheckpointError(
-      f"{name} in {file.path} is {list(found)} and config.json makes it "
-      f"{list(expected)}: the folder's files are of two models"
+  def take(self, file: TensorFile, name: str) -> None:
+    """Lays a tensor into the leaves that share it."""
+    if name not in self._wanted:
+      if not self._is_spare(name):
+        raise CheckpointError(
+          f"{file.path} holds {name}, which {CONFIG_FILE} beside it does not "
+          "account for: it is of another model"
+        )
+      return
+    leaves = self._wanted.pop(name)
+    found, expected = (
+      file.entries[name].shape,
+      self._places[leaves[0][0]].matrix,
     )
+    if found != expected:
+      raise CheckpointError(
+        f"{name} in {file.path} is {list(found)} and {CONFIG_FILE} beside it "
+        f"makes it {list(expected)}: the folder's files are of two models"
+      )
+    for path, layer in leaves:
+      self._fill(path, layer, file, name)
+
+  def finished(self, folder: pathlib.Path) -> Params:
+    """The params. Raises `CheckpointError` if some were not in any file."""
+    if self._wanted:
+      raise CheckpointError(
+        f"{folder} lacks {len(self._wanted)} tensors, "
+        f"{next(iter(self._wanted))} first: its files are incomplete, or of "
+        "another model"
+      )
+    params: Params = {}
+    for path, leaf in self._leaves.items():
+      inner = params
+      for key in path[:-1]:
+        inner = inner.setdefault(key, {})
+      inner[path[-1]] = leaf
+    return params
+
+  def _begun(self, abstract: Mapping[Path, Any]) -> dict[Path, jax.Array]:
+    """Zeros, where a layer at a time is laid in, or nothing at all."""
+    begun = {
+      path: leaf.shape
+      for path, leaf in abstract.items()
+      if path[0] == LAYERS or path not in self._places
+    }
+    return jax.jit(
+      lambda: {p: jnp.zeros(shape, self._dtype) for p, shape in begun.items()},
+      out_shardings={path: self._shardings[path] for path in begun},
+    )()
+
+  def _fill(
+    self, path: Path, layer: int | None, file: TensorFile, name: str
+  ) -> None:
+    place, to = self._places[path], self._shardings[path]
+    part = _sent(file, name, place, to, stacked=layer is not None)
+    if layer is None:
+      self._leaves[path] = _made(place, self._dtype, to)(part)
+    else:
+      self._leaves[path] = _laid(place, to)(self._leaves[path], part, layer)
+    # Waits, so that the next part is not read before this one can go.
+    jax.block_until_ready(self._leaves[path])
+
+  def _is_spare(self, name: str) -> bool:
+    """Some tied models are saved with the embedding under the head's name."""
+    return name.endswith(_SPARE) or (self._tied and name == "lm_head.weight")
 
 
-def _zeros(policy: Policy, mesh: Mesh, dtype) -> _Leaves:
-  abstract = policy.abstract_params()
-  shardings = sharding.param_shardings(abstract, mesh)
-  zeros = jax.jit(
-    lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, dtype), abstract),
-    out_shardings=shardings,
-  )()
+def _by_path(tree: Params) -> dict[Path, Any]:
   return {
-    tuple(k.key for k in path): leaf
-    for path, leaf in jax.tree_util.tree_leaves_with_path(zeros)
+    tuple(key.key for key in path): leaf
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
   }
 
 
-def _nested(leaves: Mapping[Path, jax.Array]) -> Params:
-  params: Params = {}
-  for path, leaf in leaves.items():
-    inner = params
-    for key in path[:-1]:
-      inner = inner.setdefault(key, {})
-    inner[path[-1]] = leaf
-  return params
-
-
-def _place(
-  leaves: _Leaves,
-  path: Path,
-  layer: int | None,
-  place: Place,
+def _sent(
   file: TensorFile,
   name: str,
-) -> None:
-  """Lays a part of a file into its leaf, device by device."""
-  leaf = leaves.pop(path)
-  spec = tuple(leaf.sharding.spec)[0 if layer is None else 1 :]
-  parts: dict[Any, np.ndarray] = {}
+  place: Place,
+  of_leaf: NamedSharding,
+  *,
+  stacked: bool,
+) -> jax.Array:
+  """A part of a file, of each device what it holds of the leaf."""
+  parts: dict[str, np.ndarray] = {}
 
   def part(index: tuple[slice, ...]) -> np.ndarray:
     """Read once, however many devices of this process hold a copy."""
@@ -138,14 +165,19 @@ def _place(
       parts[key] = file.read(name, place.shape, index, place.start)
     return parts[key]
 
-  whole = jax.make_array_from_callback(
+  spec = PartitionSpec(*place.spec_in_file(tuple(of_leaf.spec)[stacked:]))
+  return jax.make_array_from_callback(
     place.shape,
-    NamedSharding(leaf.sharding.mesh, PartitionSpec(*place.spec_in_file(spec))),
+    NamedSharding(of_leaf.mesh, spec),
     part,
     dtype=file.entries[name].dtype,
   )
-  leaves[path] = jax.block_until_ready(
-    _laid(place, leaf.sharding)(leaf, whole, layer)
+
+
+@functools.cache
+def _made(place: Place, dtype, of_leaf: NamedSharding):
+  return jax.jit(
+    lambda part: place.to_leaf(part).astype(dtype), out_shardings=of_leaf
   )
 
 
@@ -153,8 +185,6 @@ def _place(
 def _laid(place: Place, of_leaf: NamedSharding):
   def lay(leaf, part, layer):
     part = place.to_leaf(part).astype(leaf.dtype)
-    if layer is None:
-      return part
     return jax.lax.dynamic_update_index_in_dim(leaf, part, layer, 0)
 
   return jax.jit(lay, donate_argnums=0, out_shardings=of_leaf)

@@ -15,7 +15,7 @@ import os
 import pathlib
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -29,7 +29,7 @@ DTYPES: Mapping[str, np.dtype] = {
   "BF16": np.dtype(ml_dtypes.bfloat16),
   "F16": np.dtype(np.float16),
 }
-_STRIP = 1 << 23  # bytes that are mapped at a time
+_STRIP = 1 << 21  # bytes that are mapped at a time
 _MAX_HEADER = 100_000_000  # bytes; the format's own limit
 
 
@@ -49,18 +49,17 @@ class TensorFile:
     """Raises `CheckpointError` if the file is cut short or no such file."""
     self.path = path
     try:
-      self._file = path.open("rb")
+      with path.open("rb") as file:
+        self.entries = self._read_header(file)
+        self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
       raise CheckpointError(f"{path} cannot be read: {error}") from error
-    self.entries = self._read_header()
-    self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
 
   def __enter__(self) -> "TensorFile":
     return self
 
   def __exit__(self, *_: Any) -> None:
     self._map.close()
-    self._file.close()
 
   def read(
     self, name: str, shape: tuple[int, ...], index: tuple[slice, ...], start=0
@@ -86,9 +85,9 @@ class TensorFile:
       self._map.madvise(mmap.MADV_DONTNEED)
     return out
 
-  def _read_header(self) -> dict[str, Entry]:
-    size = os.fstat(self._file.fileno()).st_size
-    head = self._file.read(8)
+  def _read_header(self, file: BinaryIO) -> dict[str, Entry]:
+    size = os.fstat(file.fileno()).st_size
+    head = file.read(8)
     length = struct.unpack("<Q", head)[0] if len(head) == 8 else size
     if 8 + length > size or length > _MAX_HEADER:
       raise CheckpointError(
@@ -96,7 +95,7 @@ class TensorFile:
         "short, or no safetensors file. Fetch it again"
       )
     try:
-      lines = json.loads(self._file.read(length))
+      lines = json.loads(file.read(length))
     except ValueError as error:
       raise CheckpointError(
         f"the header of {self.path} is not JSON: {error}. Fetch it again"

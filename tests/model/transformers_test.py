@@ -33,7 +33,7 @@ class TransformersTest(parameterized.TestCase):
     self._compare(families.describe(family, tied=tied))
 
   @parameterized.product(
-    family=families.NAMES, tied=(True, False), seed=tuple(range(10))
+    family=families.NAMES, tied=(True, False), seed=tuple(range(5))
   )
   @pytest.mark.full
   def test_other_sizes(self, family, tied, seed):
