@@ -134,7 +134,7 @@ def get_config() -> ml_collections.ConfigDict:
     reduction="token_mean",
     reduction_length=0,  # tokens that fixed_length_mean divides by
     task_share="tokens",  # or "equal": every task weighs the same
-    kl_coefficient=1e-4,  # to the frozen warm start; 0 keeps no reference
+    kl_coefficient=1e-4,  # to the reference, the warm start; 0 keeps none
     kl_estimator="k3",  # or k1, k2, k3_k2, unbiased
     kl_place="loss",  # or "reward"
     kl_limit=10.0,  # on one token's k3 in the loss
@@ -147,6 +147,9 @@ def get_config() -> ml_collections.ConfigDict:
   c.advantage = create(
     # One of ESTIMATORS in agentrl_jax/train/advantage_config.py.
     estimator="grpo",
+  c.reference = create(
+    place="resident",  # on the devices; offloaded to the hosts, or dropped
+  )
     scale_by_std=True,  # by the group's standard deviation
     ddof=1,  # of that deviation: 1 is unbiased
     k=1,  # attempts that count as one, of pass_at_k and max_at_k

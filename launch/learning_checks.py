@@ -1,12 +1,12 @@
 """Which losses, advantages and models go together, and why others do not."""
 
-from collections.abc import Mapping
-
 from agentrl_jax.controller.group import GroupLimits
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.train.advantage_config import OF_CRITICS, AdvantageConfig
+from agentrl_jax.train.config_checks import require_read
 from agentrl_jax.train.loss_config import LossConfig
+from agentrl_jax.train.reference import ReferenceConfig
 
 
 def check_learning(
@@ -14,16 +14,11 @@ def check_learning(
   advantage: AdvantageConfig,
   model: ModelConfig,
   group: GroupLimits,
-  mesh: Mapping[str, int],
+  reference: ReferenceConfig,
 ) -> None:
   """Raises `ConfigError` for what no section can see alone."""
   _check_critic(loss, advantage, model)
-  if loss.vocab_chunk and mesh["tensor"] > 1:
-    raise ConfigError(
-      f"loss.vocab_chunk={loss.vocab_chunk} cuts the words that mesh.tensor="
-      f"{mesh['tensor']} has split over devices; set "
-      "--config.loss.vocab_chunk=0 and lower loss.token_chunk to save memory"
-    )
+  _check_reference(loss, reference)
   estimator = advantage.estimator
   if loss.surrogate in ("gspo", "gmpo") and advantage.varies_within_attempt:
     raise ConfigError(
@@ -48,6 +43,23 @@ def check_learning(
       "leaves nothing to compare: every group would be dropped. Set "
       "--config.advantage.keep=all"
     )
+
+
+def _check_reference(loss: LossConfig, reference: ReferenceConfig) -> None:
+  """What is pulled towards must be somewhere."""
+  if loss.kl_coefficient and reference.place == "dropped":
+    raise ConfigError(
+      f"loss.kl_coefficient={loss.kl_coefficient} pulls towards a reference, "
+      "and reference.place='dropped' keeps none: set "
+      "--config.loss.kl_coefficient=0, or --config.reference.place=offloaded"
+    )
+  require_read(
+    "reference.place",
+    reference.place,
+    idle="resident",
+    is_read=reference.place == "dropped" or loss.kl_coefficient > 0,
+    why="with loss.kl_coefficient=0, which keeps no reference",
+  )
 
 
 def _check_critic(

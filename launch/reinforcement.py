@@ -21,6 +21,7 @@ from agentrl_jax.train.objective import Lesson, policy_objective
 from agentrl_jax.train.optimizer import make_optimizer
 from agentrl_jax.train.preparation import Preparation
 from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.reference import Reference
 from agentrl_jax.train.step import Learner, TrainState
 from launch.interrupts import Interrupts
 from launch.playing import STAGE, Groups
@@ -89,7 +90,9 @@ class Reinforcement:
       batch=s.batch,
       task_ids=s.task_ids,
       temperature=s.sampling.temperature,
-      reference=warm if s.loss.kl_coefficient else None,
+      reference=Reference(self._policy, warm, place=s.reference.place)
+      if s.loss.kl_coefficient
+      else None,
     )
 
   def _begin(

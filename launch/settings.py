@@ -30,9 +30,11 @@ from agentrl_jax.train.checkpoint import CheckpointConfig
 from agentrl_jax.train.config_checks import require_one_of
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.optimizer import OptimizerConfig
+from agentrl_jax.train.reference import ReferenceConfig
 from launch.architecture import read_architecture
 from launch.chat import read_chat
 from launch.learning_checks import check_learning
+from launch.mesh_checks import check_mesh
 from launch.processes import ProcessLimits
 
 DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
@@ -97,6 +99,7 @@ class Settings:
   engine: EngineConfig
   rollouts: RolloutsConfig
   loss: LossConfig
+  reference: ReferenceConfig
   advantage: AdvantageConfig
   batch: BatchConfig
   optimizer: OptimizerConfig
@@ -137,6 +140,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     engine=EngineConfig(**engine),
     rollouts=RolloutsConfig(**config.rollouts.to_dict()),
     loss=LossConfig(**config.loss.to_dict()),
+    reference=ReferenceConfig(**config.reference.to_dict()),
     advantage=AdvantageConfig(**config.advantage.to_dict()),
     batch=BatchConfig(
       row_length=config.train.row_length, micro_batch=config.train.micro_batch
@@ -228,7 +232,8 @@ def _check_positive(config: ml_collections.ConfigDict) -> None:
 
 def _check_together(s: Settings, steps: int) -> None:
   """What no section can see alone."""
-  check_learning(s.loss, s.advantage, s.model, s.group, s.mesh)
+  check_learning(s.loss, s.advantage, s.model, s.group, s.reference)
+  check_mesh(s.mesh, s.model, s.batch)
   if s.sampling.top_k or s.sampling.top_p < 1:
     raise ConfigError(
       f"sampling.top_k={s.sampling.top_k} and sampling.top_p="
@@ -260,10 +265,4 @@ def _check_together(s: Settings, steps: int) -> None:
     raise ConfigError(
       f"cross_policy.weights={s.cross_policy.weights} and engine.lanes="
       f"{s.engine.lanes} must have one entry per version slot each"
-    )
-  devices = s.mesh["data"] * s.mesh["fsdp"]
-  if s.batch.micro_batch % devices:
-    raise ConfigError(
-      f"train.micro_batch={s.batch.micro_batch} rows cannot be split over "
-      f"mesh.data x mesh.fsdp = {devices} devices: make it a multiple"
     )

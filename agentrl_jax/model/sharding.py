@@ -179,6 +179,15 @@ def _move_back(here, there, _, slope):
 
 _move.defvjp(lambda x, here, there: (_move(x, here, there), None), _move_back)
 
+def in_dtype(params: Any, dtype: str) -> Any:
+  """Params with the leaves that `gathered` would cast cast for good."""
+
+  def cast(keys, leaf: jax.Array) -> jax.Array:
+    return leaf.astype(dtype) if "fsdp" in param_spec(_names(keys)) else leaf
+
+  return jax.tree_util.tree_map_with_path(cast, params)
+
+
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
   """Rows over data and fsdp, their tokens over sequence."""

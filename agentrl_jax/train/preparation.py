@@ -31,6 +31,7 @@ from agentrl_jax.train.critic import judge, pad_rows, place_rewards
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.objective import Lesson
 from agentrl_jax.train.placement import on_mesh
+from agentrl_jax.train.reference import Reference
 from agentrl_jax.train.token_logprobs import (
   hidden_states,
   token_logprobs,
@@ -52,13 +53,13 @@ class Preparation:
     batch: BatchConfig,
     task_ids: Mapping[str, int],
     temperature: float,
-    reference: Params | None = None,
+    reference: Reference | None = None,
   ):
-    """`reference` are the params that the KL term pulls towards."""
+    """`reference` is what the KL term pulls towards."""
     if loss.kl_coefficient and reference is None:
       raise ValueError(
         f"loss.kl_coefficient={loss.kl_coefficient} pulls towards a reference, "
-        "and none was given: pass its params, or set the coefficient to 0"
+        "and none was given: pass one, or set the coefficient to 0"
       )
     self._loss, self._advantage, self._batch = loss, advantage, batch
     self._task_ids, self._reference = task_ids, reference
@@ -123,7 +124,7 @@ class Preparation:
     else:
       lessons, report = self._by_siblings(trajectories, attempts)
     report["batch/trajectories"] = float(len(trajectories))
-    return [self._complete(lesson, params) for lesson in lessons], report
+    return self._complete(lessons, params), report
 
   def snapshot(self) -> dict[str, Any]:
     """What a resumed run needs, as JSON values."""
@@ -215,8 +216,10 @@ class Preparation:
       return None
     rows = self._pack(trajectories, {})
     lessons = cut(rows, np.zeros(rows.mask.shape), self._batch.micro_batch)
+    assert self._reference is not None  # loss.kl_coefficient needs one
+    params = self._reference.fetch()
     cost_RT = np.concatenate(
-      [self._costs(self._reference, on_mesh(x, self._mesh)) for x in lessons]
+      [self._costs(params, on_mesh(x, self._mesh)) for x in lessons]
     )
     num_turns = max(len(t.turns) for t in trajectories)
     cost_NU = np.zeros((len(trajectories), num_turns))
@@ -224,11 +227,21 @@ class Preparation:
     np.add.at(cost_NU, where, cost_RT[rows.mask])
     return cost_NU
 
-  def _complete(self, lesson: Lesson, params: Params) -> Lesson:
-    """The lesson with the log-probabilities that the objective reads."""
-    lesson, fields = on_mesh(lesson, self._mesh), {}
+  def _complete(
+    self, lessons: Sequence[Lesson], params: Params
+  ) -> list[Lesson]:
+    """The lessons with the log-probabilities that the objective reads."""
+    of_policies = {}
     if self._reference is not None and self._loss.kl_place == "loss":
-      fields["reference_logprob"] = self._logprobs(self._reference, lesson)
+      of_policies["reference_logprob"] = self._reference.fetch()
     if self._loss.proximal == "recomputed":
-      fields["proximal_logprob"] = self._logprobs(params, lesson)
-    return dataclasses.replace(lesson, **fields)
+      of_policies["proximal_logprob"] = params
+
+    def complete(lesson: Lesson) -> Lesson:
+      lesson = on_mesh(lesson, self._mesh)
+      fields = {
+        name: self._logprobs(of, lesson) for name, of in of_policies.items()
+      }
+      return dataclasses.replace(lesson, **fields)
+
+    return [complete(lesson) for lesson in lessons]

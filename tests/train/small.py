@@ -15,6 +15,7 @@ from agentrl_jax.train.batches import BatchConfig
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.preparation import Preparation
+from agentrl_jax.train.reference import Reference
 from agentrl_jax.train.step import Learner
 from configs import base
 from tests.data.records import make_group
@@ -56,7 +57,7 @@ def make_preparation(
     batch=batch_config(micro_batch),
     task_ids=TASK_IDS,
     temperature=0.9,
-    reference=reference,
+    reference=reference and Reference(Policy(model), reference),
   )
 
 
