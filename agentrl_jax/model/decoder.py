@@ -17,7 +17,8 @@ from flax import nnx
 from agentrl_jax.model import attention
 from agentrl_jax.model import cache as kv
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.projection import project
+from agentrl_jax.model.lora import LoraConfig
+from agentrl_jax.model.projection import project, project_adapted
 
 Array = jax.Array
 
@@ -41,6 +42,8 @@ class RMSNorm(nnx.Module):
 class Projection(nnx.Module):
   """x W, plus b if there is a bias; input and output may have several axes."""
 
+  adapter_scale = 0.0  # of the adapter, where there is one
+
   def __init__(
     self,
     inputs: tuple[int, ...],
@@ -57,12 +60,22 @@ class Projection(nnx.Module):
       jax.random.normal(rngs.params(), inputs + outputs) * gain * fan_in**-0.5
     )
     self.bias = nnx.Param(jnp.zeros(outputs)) if bias else None
-    self.num_axes = len(inputs)
+    self.inputs, self.outputs = inputs, outputs
+
+  def add_adapter(self, config: LoraConfig) -> None:
+    """Two thin factors, which the kernel has in it when it is used."""
+    self.lora_a = nnx.Param(jnp.zeros((*self.inputs, config.rank)))
+    self.lora_b = nnx.Param(jnp.zeros((config.rank, *self.outputs)))
+    self.adapter_scale = config.scale
 
   def __call__(self, x: Array) -> Array:
     """Contracts the last axes of x with the first ones of the kernel."""
     kernel = self.kernel[...].astype(x.dtype)
-    y = project(x, kernel, self.num_axes)
+    if self.adapter_scale:
+      a, b = (p[...].astype(x.dtype) for p in (self.lora_a, self.lora_b))
+      y = project_adapted(x, kernel, a, b, len(self.inputs), self.adapter_scale)
+    else:
+      y = project(x, kernel, len(self.inputs))
     if self.bias is not None:
       y = y + self.bias[...].astype(x.dtype)
     return y
@@ -118,6 +131,12 @@ class Layer(nnx.Module):
       self.after_attention_norm = RMSNorm(c.width, c.norm_epsilon)
       self.after_mlp_norm = RMSNorm(c.width, c.norm_epsilon)
     self.sandwich = c.sandwich_norm
+
+  def add_adapters(self, config: LoraConfig) -> None:
+    """Adapters of the projections that the config names."""
+    for name in config.targets:
+      owner = self.attention if hasattr(self.attention, name) else self
+      getattr(owner, name).add_adapter(config)
 
   def train(
     self,

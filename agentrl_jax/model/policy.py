@@ -20,10 +20,11 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from agentrl_jax.model import cache as kv
-from agentrl_jax.model import lookup, packed_attention, sharding
+from agentrl_jax.model import lookup, lora, packed_attention, sharding
 from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.decoder import Layer, Stem, make_modules
+from agentrl_jax.model.lora import LoraConfig
 
 Params = dict[str, Any]
 _Follow = Callable[[jax.Array, Params], jax.Array]
@@ -41,16 +42,25 @@ class Policy:
     config: ModelConfig,
     compute: ComputeConfig | None = None,
     mesh: Mesh | None = None,
+    adaptation: LoraConfig | None = None,
   ):
-    """`mesh` is the one that params and batches lie on; None for one device."""
+    """`mesh` is the one that params and batches lie on; None for one device.
+
+    With an `adaptation` of some rank, adapters are trained, and the params
+    that they belong to stay.
+    """
     self.config = config
+    self.adaptation = adaptation or LoraConfig()
     self.compute = compute or ComputeConfig()
     self.mesh = mesh
     stem, layers = nnx.eval_shape(
       lambda: make_modules(config, nnx.Rngs(params=0))
     )
     self._stem, self._stem_state = nnx.split(stem)
-    self._layer, self._layer_state = nnx.split(layers[0])
+    self._layer = nnx.split(layers[0])
+    if self.adaptation:
+      layers[0].add_adapters(self.adaptation)
+    self._adapted_layer = nnx.split(layers[0])
 
   def init(self, key: jax.Array) -> Params:
     """Fresh float32 params."""
@@ -62,6 +72,27 @@ class Policy:
   def abstract_params(self) -> Params:
     """The shapes and dtypes of params, with nothing behind them."""
     return jax.eval_shape(self.init, jax.random.key(0))
+
+  def trained(self, params: Params, key: jax.Array) -> Params:
+    """What training changes: the params, or fresh adapters of theirs."""
+    return (
+      lora.init(self.adaptation, params, key) if self.adaptation else params
+    )
+
+  def abstract_trained(self) -> Params:
+    """The shapes and dtypes of what training changes."""
+    key = jax.random.key(0)
+    return jax.eval_shape(self.trained, self.abstract_params(), key)
+
+  def whole(self, trained: Params, frozen: Params | None) -> Params:
+    """What is trained and what is not, as params; arrays are shared."""
+    return trained if frozen is None else lora.joined(frozen, trained)
+
+  def plain(self, params: Params) -> Params:
+    """The same policy without adapters: they are added to their kernels."""
+    if not lora.is_adapted(params["layers"]):
+      return params
+    return lora.merged(params, self.adaptation.scale)
 
   def unstacked(self, params: Params) -> Params:
     """The form to decode with: layers apart, in their order."""
@@ -88,6 +119,7 @@ class Policy:
     )
 
     def follow(x_BTD: jax.Array, layer: Params) -> jax.Array:
+      layer = self._folded(layer)
       layer = sharding.gathered(layer, self.mesh, self.compute.dtype)
       return self._merge_layer(layer).train(
         x_BTD, position_BT, attend, self._place
@@ -163,7 +195,7 @@ class Policy:
     for layer, (keys, values) in zip(
       self._each_layer(params), cache, strict=True
     ):
-      x_BCD, pair = self._merge_layer(layer).extend(
+      x_BCD, pair = self._merge_layer(self._folded(layer)).extend(
         x_BCD, keys, values, position_BC, write_BC
       )
       written.append(pair)
@@ -210,7 +242,16 @@ class Policy:
     return _merge(self._stem, self._stem_state, of_stem)
 
   def _merge_layer(self, params: Params) -> Layer:
-    return _merge(self._layer, self._layer_state, params)
+    graph_and_state = (
+      self._adapted_layer if lora.is_adapted(params) else self._layer
+    )
+    return _merge(*graph_and_state, params)
+
+  def _folded(self, layer: Params) -> Params:
+    """A layer whose kernels have their adapters in them, if it has any."""
+    if not lora.is_adapted(layer):
+      return layer
+    return lora.folded(layer, self.adaptation.scale)
 
 
 def _merge(graph: Any, state: Any, params: Params) -> Any:

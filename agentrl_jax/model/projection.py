@@ -1,4 +1,4 @@
-"""The product that a decoder is made of, and its gradient, laid out for it."""
+"""The products that a decoder is made of, and gradients laid out for them."""
 
 import functools
 
@@ -37,3 +37,39 @@ def _last(x: jax.Array, number: int) -> tuple[int, ...]:
 
 
 project.defvjp(_forward, _backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def project_adapted(
+  x: jax.Array,
+  kernel: jax.Array,
+  a: jax.Array,
+  b: jax.Array,
+  num_axes: int,
+  scale: float,
+) -> jax.Array:
+  """`project` by a kernel that has `scale` a b in it already.
+
+  The gradient goes to x, a [inputs, r] and b [r, outputs] and not to the
+  kernel: products as thin as r take the place of one as wide as the kernel.
+  """
+  del a, b, scale
+  return project(x, kernel, num_axes)
+
+
+def _adapted_forward(x, kernel, a, b, num_axes, scale):
+  y = project_adapted(x, kernel, a, b, num_axes, scale)
+  return y, (x, kernel, a, b)
+
+
+def _adapted_backward(num_axes, scale, kept, gradient):
+  x, kernel, a, b = kept
+  of_x, _ = _backward(num_axes, (x, kernel), gradient)
+  low, back_to_a = jax.vjp(lambda a: project(x, a, num_axes), a)
+  _, back_to_b = jax.vjp(lambda low, b: project(low, b, 1), low, b)
+  of_low, of_b = back_to_b(gradient * scale)
+  (of_a,) = back_to_a(of_low)
+  return of_x, jnp.zeros_like(kernel), of_a, of_b
+
+
+project_adapted.defvjp(_adapted_forward, _adapted_backward)

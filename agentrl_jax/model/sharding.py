@@ -42,6 +42,20 @@ LOGICAL_AXES: Mapping[str, tuple[str | None, ...]] = {
   "gate/kernel": ("width", "mlp"),
   "up/kernel": ("width", "mlp"),
   "down/kernel": ("mlp", "width"),
+  "q/lora_a": ("width", None),
+  "q/lora_b": (None, "kv_heads", "heads", "channels"),
+  "k/lora_a": ("width", None),
+  "k/lora_b": (None, "kv_heads", "channels"),
+  "v/lora_a": ("width", None),
+  "v/lora_b": (None, "kv_heads", "channels"),
+  "o/lora_a": ("kv_heads", "heads", "channels", None),
+  "o/lora_b": (None, "width"),
+  "gate/lora_a": ("width", None),
+  "gate/lora_b": (None, "mlp"),
+  "up/lora_a": ("width", None),
+  "up/lora_b": (None, "mlp"),
+  "down/lora_a": ("mlp", None),
+  "down/lora_b": (None, "width"),
   "scale": (None,),
   "critic/kernel": ("width", None),
   "critic/bias": (None,),
@@ -165,6 +179,15 @@ def gathered(params: Any, mesh: Mesh | None, dtype: str) -> Any:
   return jax.tree_util.tree_map_with_path(gather, params)
 
 
+def in_dtype(params: Any, dtype: str) -> Any:
+  """Params with the leaves that `gathered` would cast cast for good."""
+
+  def cast(keys, leaf: jax.Array) -> jax.Array:
+    return leaf.astype(dtype) if "fsdp" in param_spec(_names(keys)) else leaf
+
+  return jax.tree_util.tree_map_with_path(cast, params)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _move(x: jax.Array, here: NamedSharding, there: NamedSharding) -> jax.Array:
   """From one place to another; the gradient goes the way back."""
@@ -178,15 +201,6 @@ def _move_back(here, there, _, slope):
 
 
 _move.defvjp(lambda x, here, there: (_move(x, here, there), None), _move_back)
-
-def in_dtype(params: Any, dtype: str) -> Any:
-  """Params with the leaves that `gathered` would cast cast for good."""
-
-  def cast(keys, leaf: jax.Array) -> jax.Array:
-    return leaf.astype(dtype) if "fsdp" in param_spec(_names(keys)) else leaf
-
-  return jax.tree_util.tree_map_with_path(cast, params)
-
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -1,0 +1,168 @@
+"""LoRA (arXiv:2106.09685): W + (alpha / rank) A B, of which W stays.
+
+Adapters are a tree of their own, stacked like the params they belong to: what
+is trained, and all that the optimizer and a checkpoint know of. `joined` lays
+them beside the kernels of the frozen base, which is free; `merged` makes plain
+params of the two, for rollouts and for files.
+
+The forward pass multiplies by the merged kernel, so that the learner computes
+with the very weights that answers were sampled with; no gradient as large as a
+kernel is ever made: see `projection.project_adapted`.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.errors import ConfigError
+
+Params = dict[str, Any]
+
+# Projections that can be adapted, and how many axes their inputs have.
+INPUT_AXES = {"q": 1, "k": 1, "v": 1, "o": 3, "gate": 1, "up": 1, "down": 1}
+# Trained as they are where there are any: the base has no critic to speak of.
+WHOLE = ("critic",)
+_IN_ATTENTION = ("q", "k", "v", "o")
+A, B = "lora_a", "lora_b"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+  """The `lora` section of the config."""
+
+  rank: int = 0  # of what is added to a kernel; 0 trains the kernels themselves
+  alpha: float = 16.0  # alpha / rank scales it
+  targets: tuple[str, ...] = tuple(INPUT_AXES)  # of `INPUT_AXES`
+
+  def __post_init__(self) -> None:
+    if self.rank < 0 or not self.alpha > 0:
+      raise ConfigError(
+        f"lora.rank={self.rank} must be 0 (off) or positive, and "
+        f"lora.alpha={self.alpha} positive"
+      )
+    unknown = [name for name in self.targets if name not in INPUT_AXES]
+    if unknown or not self.targets:
+      raise ConfigError(
+        f"lora.targets={self.targets} must name some of {', '.join(INPUT_AXES)}"
+      )
+
+  def __bool__(self) -> bool:
+    return self.rank > 0
+
+  @property
+  def scale(self) -> float:
+    """What A B is multiplied by."""
+    return self.alpha / self.rank
+
+
+def init(config: LoraConfig, base: Params, key: jax.Array) -> Params:
+  """Fresh adapters of stacked params: B is 0, so that they change nothing.
+
+  A is uniform within 1 / sqrt(inputs), as PEFT draws it.
+  """
+  layers: Params = {}
+  found = list(_targets(config.targets, base["layers"]))
+  for (path, kernel), k in zip(
+    found, jax.random.split(key, len(found)), strict=True
+  ):
+    axes = 1 + INPUT_AXES[path[-1]]  # the axis of layers before the inputs
+    inputs, outputs = kernel.shape[:axes], kernel.shape[axes:]
+    bound = _size(inputs[1:]) ** -0.5
+    shape_a = (*inputs, config.rank)
+    shape_b = (kernel.shape[0], config.rank, *outputs)
+    _put(
+      layers,
+      path,
+      {
+        A: jax.random.uniform(k, shape_a, minval=-bound, maxval=bound),
+        B: jnp.zeros(shape_b),
+      },
+    )
+  return {"layers": layers} | {
+    name: base[name] for name in WHOLE if name in base
+  }
+
+
+def joined(base: Params, adapters: Params) -> Params:
+  """The base with its adapters beside its kernels; arrays are shared."""
+  out = dict(base)
+  for name, value in adapters.items():
+    is_branch = isinstance(value, Mapping) and name not in WHOLE
+    out[name] = joined(base.get(name, {}), value) if is_branch else value
+  return out
+
+
+def folded(layers: Params, scale: float) -> Params:
+  """Kernels with what their adapters add, out of the gradient's reach.
+
+  Adapters stay beside them. For one layer, or for stacked ones.
+  """
+  return {
+    name: _fold(name, part, scale) if isinstance(part, Mapping) else part
+    for name, part in layers.items()
+  }
+
+
+def merged(params: Params, scale: float) -> Params:
+  """Plain params: adapters added to their kernels, and left out."""
+  return params | {"layers": _without(folded(params["layers"], scale))}
+
+
+def is_adapted(layers: Any) -> bool:
+  """Whether there are adapters beside any of the kernels."""
+  return isinstance(layers, Mapping) and any(
+    name == A or is_adapted(part) for name, part in layers.items()
+  )
+
+
+def _fold(name: str, part: Params, scale: float) -> Params:
+  if A not in part:
+    return folded(part, scale)
+  a, b = part[A], part[B]
+  stacked = a.ndim - INPUT_AXES[name] - 1
+  multiply = jax.vmap(_product) if stacked else _product
+  kernel = part["kernel"] + (scale * multiply(a, b)).astype(
+    part["kernel"].dtype
+  )
+  return dict(part) | {"kernel": jax.lax.stop_gradient(kernel)}
+
+
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+  return jnp.tensordot(a, b, axes=1)
+
+
+def _without(layers: Params) -> Params:
+  return {
+    name: _without(part) if isinstance(part, Mapping) else part
+    for name, part in layers.items()
+    if name not in (A, B)
+  }
+
+
+def _targets(
+  names: tuple[str, ...], layers: Params
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+  """Path and kernel of every projection named, in a fixed order."""
+  for name in INPUT_AXES:
+    if name in names:
+      path = ("attention", name) if name in _IN_ATTENTION else (name,)
+      part = layers
+      for key in path:
+        part = part[key]
+      yield path, part["kernel"]
+
+
+def _put(tree: Params, path: tuple[str, ...], value: Params) -> None:
+  for key in path[:-1]:
+    tree = tree.setdefault(key, {})
+  tree[path[-1]] = value
+
+
+def _size(shape: tuple[int, ...]) -> int:
+  size = 1
+  for n in shape:
+    size *= n
+  return size
