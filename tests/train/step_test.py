@@ -40,10 +40,16 @@ class UpdateTest(parameterized.TestCase):
     params = policy.init(jax.random.key(0))
     (lesson,) = small.make_lessons(24)
     objective = policy_objective(policy, small.loss_config(), temperature=0.9)
-    gradient = jax.grad(lambda p: objective(p, lesson)[0].value())(params)
+    slope = jax.jit(jax.grad(lambda p: objective(p, lesson)[0].value()))
+    gradient = slope(params)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
-    updates, _ = optimizer.update(gradient, optimizer.init(params), params)
-    wanted = optax.apply_updates(params, updates)
+
+    @jax.jit
+    def updated(params, gradient):
+      updates, _ = optimizer.update(gradient, optimizer.init(params), params)
+      return optax.apply_updates(params, updates)
+
+    wanted = updated(params, gradient)
     state, metrics = learner.update(learner.init(params), small.make_lessons(5))
     jax.tree.map(
       lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
