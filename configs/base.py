@@ -16,6 +16,9 @@ def get_config() -> ml_collections.ConfigDict:
   c = ml_collections.ConfigDict()
   c.name = "run"  # the run's folder below workdir
   c.workdir = "runs"
+  # Where compiled programs are kept for the next start: a folder, within the
+  # run's unless it is absolute; "" keeps none.
+  c.compile_cache = "compiled"
   c.seed = 0
 
   # Devices along each axis: copies of the policy, shares of its params, shares
@@ -144,12 +147,12 @@ def get_config() -> ml_collections.ConfigDict:
     token_chunk=128,  # tokens per row whose logits are held at once
     vocab_chunk=0,  # words of them; 0 takes all
   )
-  c.advantage = create(
-    # One of ESTIMATORS in agentrl_jax/train/advantage_config.py.
-    estimator="grpo",
   c.reference = create(
     place="resident",  # on the devices; offloaded to the hosts, or dropped
   )
+  c.advantage = create(
+    # One of ESTIMATORS in agentrl_jax/train/advantage_config.py.
+    estimator="grpo",
     scale_by_std=True,  # by the group's standard deviation
     ddof=1,  # of that deviation: 1 is unbiased
     k=1,  # attempts that count as one, of pass_at_k and max_at_k
@@ -200,7 +203,9 @@ def get_config() -> ml_collections.ConfigDict:
     refresh_every=25,  # updates between refreshes of the older slots
   )
   c.engine = create(
-    driver="jetstream",  # or "local": one thread, deterministic
+    # Or "local": one thread. With queue.order="started" and
+    # admission.max_staleness=0 a run then repeats bit for bit.
+    driver="jetstream",
     lanes=(192, 64),  # answers decoded at once, per version slot
     context=8192,  # tokens of prompt and answer together
     lengths=(),  # tokens; shorter caches to compile for
@@ -213,7 +218,7 @@ def get_config() -> ml_collections.ConfigDict:
   c.rollouts = create(  # servers in other processes: docs/rollout_servers.md
     servers="",  # host:port,host:port; "": the engine is in this process
     snapshots="",  # folder or bucket of weights; "" is snapshots of the run
-    max_lag=2,  # updates not yet written, beyond which the learner waits
+    max_lag=2,  # updates that weights may be behind the learner's
     poll_s=0.5,  # between a server's looks at the snapshots
     health_s=1.0,  # between the learner's looks at a server
     lost_s=20.0,  # without a word from a server: it is lost

@@ -7,9 +7,7 @@ that all of them compute the same.
 
 import contextlib
 import dataclasses
-import json
 import time
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -21,19 +19,24 @@ from agentrl_jax.controller.collector import Collector, CollectorState
 from agentrl_jax.controller.group import run_group
 from agentrl_jax.controller.group_queue import GroupQueue
 from agentrl_jax.controller.monitor import Monitor
-from agentrl_jax.controller.player import PolicyPlayer
+from agentrl_jax.controller.player import Player, PolicyPlayer
+from agentrl_jax.controller.recorder import Attempt
 from agentrl_jax.controller.thread import ControllerThread
-from agentrl_jax.data.record_file import (
-  group_from_json,
-  group_to_json,
-  write_groups,
-)
-from agentrl_jax.data.trajectory import Group, Task
+from agentrl_jax.data.record_file import write_groups
+from agentrl_jax.data.trajectory import Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import DeadlineExceeded
 from agentrl_jax.metrics import MetricsWriter
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.waves import WaveGenerator
 from launch.demonstrations import task_stream
 from launch.evaluation import success_by_task
+from launch.group_transfer import (
+  decode_groups,
+  encode_groups,
+  position_from_json,
+  position_to_json,
+)
 from launch.interrupts import Interrupts
 from launch.ledger import Ledger
 from launch.processes import Processes
@@ -89,7 +92,7 @@ class Followed:
   def take(self, version: int) -> list[Group] | None:
     """Waits until process 0 has a batch or was asked to stop."""
     found = self._processes.share(what=_what(version))
-    return _decode(found) if found else None
+    return decode_groups(found) if found else None
 
   def position(self) -> dict[str, Any]:
     """Process 0 writes it."""
@@ -124,6 +127,10 @@ class Played:
     self._processes, self._interrupts = processes, interrupts
     self._monitor = Monitor()
     self._ledger = Ledger(run.root / "trained_groups.jsonl")
+    # In a run that must repeat bit for bit: the engine's way to ask, and the
+    # position between two updates, when nothing is in flight.
+    self._waves = _waves(settings, service)
+    self._between: dict[str, Any] = {}
     self._controller: ControllerThread | None = None
     self._taken: list[Group] = []
     self._seconds: dict[str, float] = {}
@@ -140,8 +147,10 @@ class Played:
     self._ledger.truncate(version)
     steps = self._config.train.steps
     collector = self._collector(
-      version, _position_from_json(position) if position else None
+      version, position_from_json(position) if position else None
     )
+    self._between = position_to_json(collector.snapshot())
+    self._forget()
     with (
       ControllerThread(collector) as controller,
       StageProgress(STAGE, steps, initial_step=version) as self._show,
@@ -154,7 +163,7 @@ class Played:
     self._begun_at = time.monotonic()
     groups = self._wait(version)
     self._processes.share(
-      _encode(groups) if groups and self._processes.count > 1 else b"",
+      encode_groups(groups) if groups and self._processes.count > 1 else b"",
       what=_what(version),
     )
     self._taken = groups or []
@@ -163,10 +172,13 @@ class Played:
 
   def position(self) -> dict[str, Any]:
     """The controller's state, in one piece."""
-    return _position_to_json(self._running.snapshot())
+    if self._waves is not None:
+      return self._between
+    return position_to_json(self._running.snapshot())
 
   def advance(self, version: int) -> None:
     """Lets newer groups start."""
+    self._forget()
     self._running.set_version(version)
 
   def account(
@@ -189,6 +201,7 @@ class Played:
     }
     self._metrics.write(after, found, STAGE)
     self._show.update(after, found)
+    self._between = position_to_json(self._running.snapshot())
 
   @property
   def _running(self) -> ControllerThread:
@@ -212,18 +225,25 @@ class Played:
         )
     return None
 
+  def _forget(self) -> None:
+    """What the engine remembers of earlier batches is lost to a later start."""
+    if self._waves is not None and self._service.driver is not None:
+      self._service.driver.engine.forget()
+
   def _collector(
     self, version: int, position: CollectorState | None
   ) -> Collector:
     s = self._settings
-    player = PolicyPlayer(
+    player: Player = PolicyPlayer(
       environments=self._environments,
-      generator=self._service.generator,
+      generator=self._waves or self._service.generator,
       codec=self._service.codec,
       limits=s.episode,
       sampling=s.sampling,
       choose_slot=s.cross_policy,
     )
+    if self._waves is not None:
+      player = _InWaves(player, self._waves)
 
     async def play(task: Task, group_id: str, seed: int) -> Group | None:
       return await run_group(
@@ -249,6 +269,29 @@ class Played:
     return collector
 
 
+@dataclasses.dataclass(frozen=True)
+class _InWaves:
+  """A player whose attempts are waited for."""
+
+  player: Player
+  waves: WaveGenerator
+
+  async def play(self, attempt: Attempt) -> Trajectory:
+    """See `Player.play`."""
+    with self.waves.playing():
+      return await self.player.play(attempt)
+
+
+def _waves(settings: Settings, service: Service) -> WaveGenerator | None:
+  """For runs in which nothing is left to timing, by their config."""
+  exact = not settings.admission.max_staleness and (
+    settings.queue.order == "started"
+  )
+  if exact and isinstance(service.driver, LocalDriver):
+    return WaveGenerator(service.driver)
+  return None
+
+
 def _what(version: int) -> str:
   return f"the groups to train version {version} on"
 
@@ -261,37 +304,3 @@ def _of(groups: Sequence[Group]) -> dict[str, float]:
   report["reward/mean"] = sum(t.reward for t in played) / max(len(played), 1)
   report["rollout/stale_turns"] = sum(s > 0 for s in slots) / max(len(slots), 1)
   return report
-
-
-def _encode(groups: Sequence[Group]) -> bytes:
-  """What the learner reads of the groups: no transcripts."""
-  bare = [
-    dataclasses.replace(
-      group,
-      trajectories=tuple(
-        dataclasses.replace(t, transcript=()) for t in group.trajectories
-      ),
-    )
-    for group in groups
-  ]
-  return zlib.compress(json.dumps([group_to_json(g) for g in bare]).encode(), 1)
-
-
-def _decode(value: bytes) -> list[Group]:
-  return [group_from_json(body) for body in json.loads(zlib.decompress(value))]
-
-
-def _position_to_json(state: CollectorState) -> dict[str, Any]:
-  return {
-    "stream": dict(state.stream),
-    "in_flight": [[p, dataclasses.asdict(task)] for p, task in state.in_flight],
-    "queued": [group_to_json(group) for group in state.queued],
-  }
-
-
-def _position_from_json(body: Mapping[str, Any]) -> CollectorState:
-  return CollectorState(
-    stream=body["stream"],
-    in_flight=tuple((int(p), Task(**task)) for p, task in body["in_flight"]),
-    queued=tuple(group_from_json(group) for group in body["queued"]),
-  )

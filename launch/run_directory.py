@@ -31,6 +31,7 @@ MAY_CHANGE = (
   "checkpoint.keep_every",
   "checkpoint.grace_s",
   "processes",
+  "compile_cache",
   "workdir",
   "name",
   "mesh",

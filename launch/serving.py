@@ -34,6 +34,7 @@ class Service:
   # Waits until what was published last is what every answer comes from.
   settle: Callable[[], None]
   report: Callable[[], Mapping[str, float]]  # for the metrics
+  driver: Driver | None = None  # of the engine in this process
 
 
 @contextmanager
@@ -78,6 +79,7 @@ def serve(
       EngineGenerator(running),
       settle=lambda: None,  # publishing here is serving
       report=dict,
+      driver=running,
     )
 
 

@@ -55,6 +55,7 @@ def train(config: ml_collections.ConfigDict) -> None:
   plan = EvaluationPlan(**config.evaluation.to_dict())
   with joined(settings.processes) as processes:
     run = RunDirectory(pathlib.Path(config.workdir) / config.name)
+    _keep_programs(run, config.compile_cache)
     policy = Policy(
       settings.model, settings.compute, sharding.make_mesh(settings.mesh)
     )
@@ -65,6 +66,18 @@ def train(config: ml_collections.ConfigDict) -> None:
           _lead(start, plan)
       else:
         _follow(start)
+
+
+def _keep_programs(run: RunDirectory, folder: str) -> None:
+  """Compiled programs go to files, from which the next start has them."""
+  if not folder:
+    return
+  for name, value in {
+    "compilation_cache_dir": str(run.root.resolve() / folder),
+    "persistent_cache_min_compile_time_secs": 0.0,
+    "persistent_cache_min_entry_size_bytes": 0,
+  }.items():
+    jax.config.update(f"jax_{name}", value)  # type: ignore[no-untyped-call]
 
 
 @dataclasses.dataclass(frozen=True)

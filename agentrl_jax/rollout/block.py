@@ -67,6 +67,14 @@ class LaneBlock:
     self._copies: dict[int, Seat] = {}  # by target lane
     self.counts: collections.Counter[str] = collections.Counter()
 
+  def forget(self) -> None:
+    """Leaves every lane as new; none may be busy."""
+    self._book = LaneBook(self._num_lanes, self._config.context)
+    self._roomy = 0
+    if self.length != self._config.length(1):
+      self.length = self._config.length(1)
+      self._cache = programs.resize(self._cache, num_slots=self.length)
+
   @property
   def num_busy(self) -> int:
     """Lanes that a request owns."""

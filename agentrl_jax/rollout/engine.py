@@ -178,6 +178,15 @@ class RolloutEngine:
     self._unread.release()
     return answered
 
+  def forget(self) -> None:
+    """Back to the state of an engine that has answered nothing yet.
+
+    Only while it is idle: what comes next does not depend on what came before.
+    """
+    with self._lock:
+      for block in self._blocks:
+        block.forget()
+
   def close(self) -> None:
     """Makes this and every later `step` raise, also one that waits now."""
     self._closed = True

@@ -7,7 +7,8 @@ Under asyncio, `serving` takes the steps in a worker thread, one at a time.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 
 from agentrl_jax.errors import DeadlineExceeded, GeneratorFault
 from agentrl_jax.rollout.driver import Driver
@@ -22,12 +23,23 @@ class LocalDriver(Driver):
     super().__init__(engine, max_waiting=max_waiting)
     self._loop: asyncio.AbstractEventLoop | None = None
     self._work = asyncio.Event()
+    self._stepping = threading.Lock()
 
   def step(self) -> bool:
     """Takes one step and hands out its answers; False if there was no work.
 
     An error of the engine fails every request, and is raised here too.
     """
+    with self._stepping:
+      return self._step()
+
+  @contextlib.contextmanager
+  def held(self) -> Iterator[None]:
+    """No step is taken within: what is submitted is there for the next."""
+    with self._stepping:
+      yield
+
+  def _step(self) -> bool:
     if self.engine.is_idle:
       return False
     try:
