@@ -1,0 +1,122 @@
+"""Says before anyone pays whether a config fits a TPU slice, and how fast.
+
+  python -m launch.plan --config=configs/pod.py:qwen2.5-14b \\
+    --topology=v5p-64 --rollout_topology=v5p-8
+  python -m launch.plan --config=configs/pod.py:qwen3-8b --topology=v6e:8x8 \\
+    --rollout_topology=v6e-8 --search=6 --config.mesh.fsdp=64
+
+Compiles the learner's update, prefill and decode of exactly that config for
+exactly those chips, on any machine, and reads off what the compiler made. Ends
+with status 1 and a sentence if something does not fit. See docs/plan.md.
+"""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+from absl import app, flags, logging
+from ml_collections import config_flags
+from rich.console import Console
+
+from agentrl_jax.errors import AgentRLError
+from launch.planning import report
+from launch.planning.advice import advice, refusal
+from launch.planning.chips import parse_slice
+from launch.planning.largest_batch import Largest, most_lanes, most_rows
+from launch.planning.search import Candidate, search
+from launch.planning.study import ROLES, Deployment, Planner
+from launch.settings import Settings, read_settings
+
+_CONFIG = config_flags.DEFINE_config_file(
+  "config", None, "The experiment that is planned."
+)
+_TOPOLOGY = flags.DEFINE_string(
+  "topology", None, "The learner's slice: v5p:2x4x4, or v5p-64 as rented."
+)
+_ROLLOUT = flags.DEFINE_string(
+  "rollout_topology",
+  "",
+  "The slice of one rollout server; nothing: the learner's process answers.",
+)
+_ROLES = flags.DEFINE_list("roles", list(ROLES), f"Of {', '.join(ROLES)}.")
+_SEGMENT = flags.DEFINE_float(
+  "segment", 0, "Mean tokens of an episode; nothing: episode.max_tokens."
+)
+_LARGEST = flags.DEFINE_bool(
+  "largest", True, "Look for the largest batches; compiles up to ten times."
+)
+_SEARCH = flags.DEFINE_integer(
+  "search", 0, "So many of the most promising meshes are compiled and ranked."
+)
+_JSON = flags.DEFINE_bool("json", False, "Print JSON in place of tables.")
+flags.mark_flags_as_required(["config", "topology"])
+
+
+def plan(settings: Settings, deployment: Deployment) -> str:
+  """Prints the plan; what does not fit, as a sentence, or nothing."""
+  tables = Console(stderr=_JSON.value, width=110)
+  planner = Planner(deployment)
+  with _telling() as tell:
+    judged = planner.study(settings, _ROLES.value, tell=tell)
+    ranked: list[Candidate] = []
+    if _SEARCH.value:
+      ranked = search(planner, settings, num_compiled=_SEARCH.value, tell=tell)
+    largest = _largest(planner, settings, tell) if _LARGEST.value else []
+  knobs = advice(settings, judged)
+  report.show(tables, judged)
+  if ranked:
+    report.show_search(tables, ranked)
+  report.show_largest(tables, largest)
+  report.show_advice(tables, knobs)
+  if _JSON.value:
+    found = report.as_json(judged, largest, ranked, knobs)
+    Console().print_json(json.dumps(found))
+  return refusal(judged, knobs)
+
+
+def _largest(
+  planner: Planner, settings: Settings, tell: Callable[[str], None]
+) -> list[Largest]:
+  found = []
+  if "learner" in _ROLES.value:
+    tell("larger micro-batches")
+    found.append(most_rows(planner, settings))
+  if "rollout" in _ROLES.value:
+    tell("more lanes")
+    found.append(most_lanes(planner, settings))
+  return found
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[Callable[[str], None]]:
+  """Something to call with what is compiled now."""
+  with Console(stderr=True).status("compiling") as status:
+    yield lambda name: status.update(f"compiling {name}")
+
+
+def main(argv: Sequence[str]) -> None:
+  """Plans as the flags say; an error is one clear sentence."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  logging.set_verbosity(logging.WARNING)
+  # Whatever chips are here, they are not asked.
+  jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+  try:
+    settings = read_settings(_CONFIG.value)
+    rollout = _ROLLOUT.value
+    deployment = Deployment(
+      learner=parse_slice(_TOPOLOGY.value or ""),
+      rollout=parse_slice(rollout) if rollout else None,
+      segment=_SEGMENT.value or settings.episode.max_tokens,
+    )
+    refused = plan(settings, deployment)
+  except AgentRLError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+  if refused:
+    sys.exit(refused)
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,121 @@
+"""Which knob to turn when a program does not fit, and what that would free.
+
+Amounts are estimates from shapes; only compiling again tells. Knobs come in the
+order of what they cost: the first ones change nothing that is learned.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from launch.planning.chips import GIB
+from launch.planning.study import Judgement
+from launch.settings import Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Knob:
+  """A setting to change and what it frees of a chip, if that is known."""
+
+  setting: str
+  effect: str
+
+
+def advice(settings: Settings, judged: Sequence[Judgement]) -> list[Knob]:
+  """What to try, cheapest first; nothing if everything fits."""
+  tight = [j for j in judged if not j.fits]
+  knobs: list[Knob] = []
+  if any(j.name in ("gradient", "apply") for j in tight):
+    knobs += _of_learner(settings, tight)
+  if any(j.name in ("prefill", "decode") for j in tight):
+    knobs += _of_rollouts(settings, tight)
+  return list(dict.fromkeys(knobs))
+
+
+def refusal(judged: Sequence[Judgement], knobs: Sequence[Knob]) -> str:
+  """One sentence about what does not fit; empty if everything does."""
+  tight = [j for j in judged if not j.fits]
+  if not tight:
+    return ""
+  worst = min(tight, key=lambda j: j.left)
+  kept = {n: s for n, s in worst.beside.items() if s > 0.01 * worst.wanted}
+  beside = ", ".join(f"{n} {s / GIB:.1f}" for n, s in kept.items())
+  return (
+    f"{' and '.join(j.name for j in tight)} will not fit {worst.slice_.name}: "
+    f"{worst.name} wants {worst.compiled.wanted / GIB:.1f} GiB of each chip"
+    + (f" beside what lies there ({beside})" if beside else "")
+    + f", {-worst.left / GIB:.1f} GiB more than there is"
+    + (f"; first try {knobs[0].setting} ({knobs[0].effect})" if knobs else "")
+  )
+
+
+def _of_learner(s: Settings, tight: Sequence[Judgement]) -> Iterator[Knob]:
+  beside = {name: size for j in tight for name, size in j.beside.items()}
+  chips = tight[0].slice_.num_chips
+  rows, shared = s.batch.micro_batch, s.mesh["data"] * s.mesh["fsdp"]
+  moved = sum(
+    size
+    for name, size in beside.items()
+    if name.startswith(("weights", "cache"))
+  )
+  sequence, length = s.mesh["sequence"] * 2, s.batch.row_length
+  knobs = (
+    (
+      s.compute.dtype == "float32",
+      "compute.dtype=bfloat16",
+      "half activations",
+    ),
+    (s.compute.remat != "full", "compute.remat=full", "one input per layer"),
+    (
+      not s.compute.scan_layers,
+      "compute.scan_layers=True",
+      "one layer's temporaries",
+    ),
+    (rows > shared, f"train.micro_batch={shared}", "one row per share"),
+    (s.loss.token_chunk > 512, "loss.token_chunk=512", "smaller logits"),
+    (moved > 0, "--rollout_topology", f"{moved / GIB:.1f} GiB elsewhere"),
+    (
+      s.mesh["data"] > 1,
+      f"mesh.data=1 mesh.fsdp={shared}",
+      "splits params over all that splits rows",
+    ),
+    (
+      sequence <= chips and length >= 4096,
+      f"mesh.sequence={sequence}",
+      "half of a row on a chip",
+    ),
+    (
+      "reference" in beside,
+      "loss.kl_coefficient=0",
+      f"no reference, {beside.get('reference', 0) / GIB:.1f} GiB less",
+    ),
+    (
+      length // 2 >= s.episode.max_tokens,
+      f"train.row_length={length // 2}",
+      "half activations",
+    ),
+    (True, "--topology", f"a slice of {2 * chips} chips or more"),
+  )
+  return (Knob(name, effect) for applies, name, effect in knobs if applies)
+
+
+def _of_rollouts(s: Settings, tight: Sequence[Judgement]) -> Iterator[Knob]:
+  beside = {name: size for j in tight for name, size in j.beside.items()}
+  half = tuple(max(1, n // 2) for n in s.engine.lanes)
+  lanes = ",".join(map(str, half))
+  yield Knob(f"engine.lanes=({lanes})", "halves the caches")
+  if s.engine.prefill_lanes > 1:
+    yield Knob(
+      f"engine.prefill_lanes={max(1, s.engine.prefill_lanes // 4)}",
+      "takes fewer lanes out at a time",
+    )
+  if s.engine.num_slots > 1:
+    kept = beside.get("weights of slot 1", 0) + beside.get("cache of slot 1", 0)
+    yield Knob(
+      f"engine.lanes=({s.engine.lanes[0]},) cross_policy.weights=(1.0,)",
+      f"serves one version, {kept / GIB:.1f} GiB less",
+    )
+  yield Knob(
+    f"engine.context={s.engine.context // 2}",
+    "halves the caches; so do prompts",
+  )
+  yield Knob("--rollout_topology", "a server with more chips")

@@ -1,0 +1,141 @@
+"""What a TPU chip can do, and the slices that it comes in.
+
+Rates are the makers': peak bfloat16 products, memory and links at full speed,
+as tabled in "How to Scale Your Model" (jax-ml.github.io/scaling-book, TPUs).
+Capacities are what the compiler grants a program, found by compiling one that
+is too large: a little less than is sold.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+
+from agentrl_jax.errors import ConfigError
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chip:
+  """One kind of chip; one chip is one jax device."""
+
+  name: str
+  flops: float  # bfloat16 products and sums per second
+  memory_bandwidth: float  # bytes/s
+  memory: int  # bytes
+  link_bandwidth: float  # bytes/s of one link, one way
+  shapes: tuple[str, ...]  # slices that can be rented
+  chips_per_host: int = 8  # at most; larger slices have 4
+  cores: int = 1  # that the rented name counts per chip
+
+
+CHIPS: Mapping[str, Chip] = {
+  "v5e": Chip(
+    name="v5e",
+    flops=1.97e14,
+    memory_bandwidth=8.1e11,
+    memory=int(15.75 * GIB),
+    link_bandwidth=4.5e10,
+    shapes=("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"),
+  ),
+  "v5p": Chip(
+    name="v5p",
+    flops=4.59e14,
+    memory_bandwidth=2.8e12,
+    memory=int(95.74 * GIB),
+    link_bandwidth=9e10,
+    shapes=(
+      "2x2x1",
+      "2x2x2",
+      "2x2x4",
+      "2x4x4",
+      "4x4x4",
+      "4x4x8",
+      "4x8x8",
+      "8x8x8",
+      "8x8x16",
+    ),
+    chips_per_host=4,
+    cores=2,
+  ),
+  "v6e": Chip(
+    name="v6e",
+    flops=9.2e14,
+    memory_bandwidth=1.6e12,
+    memory=int(31.25 * GIB),
+    link_bandwidth=9e10,
+    shapes=("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"),
+  ),
+}
+# Other spellings of a kind, in names such as v5litepod-16.
+_ALIASES = {"v5litepod": "v5e", "v5lite": "v5e", "v5": "v5p"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+  """Chips that are linked to one another: a box of a grid."""
+
+  chip: Chip
+  dims: tuple[int, ...]
+
+  @property
+  def name(self) -> str:
+    """As the compiler calls it, such as v5p:2x4x4."""
+    return f"{self.chip.name}:{'x'.join(map(str, self.dims))}"
+
+  @property
+  def rented_as(self) -> str:
+    """As Cloud TPU calls it, such as v5p-64 for 32 chips of two cores."""
+    return f"{self.chip.name}-{self.num_chips * self.chip.cores}"
+
+  @property
+  def num_chips(self) -> int:
+    """How many chips, which are jax devices."""
+    return math.prod(self.dims)
+
+  @property
+  def is_one_host(self) -> bool:
+    """Whether all chips hang on one machine, and so on one process."""
+    return self.num_chips <= self.chip.chips_per_host
+
+  @property
+  def wraps(self) -> tuple[bool, ...]:
+    """Whether the ends of each axis are linked, which makes it a ring.
+
+    Of v5p where all axes are a multiple of 4; of the others where the axis
+    spans the whole pod, 16 chips.
+    """
+    if len(self.dims) == 3:
+      return (all(size % 4 == 0 for size in self.dims),) * 3
+    return tuple(size == 16 for size in self.dims)
+
+
+def parse_slice(name: str) -> Slice:
+  """A slice from v5p:4x4x4, or from the name it is rented by, v5p-128.
+
+  Mind that v5p-N counts cores, two per chip, and v5e-N and v6e-N count chips.
+  """
+  kind, colon, shape = name.partition(":")
+  number = ""
+  if not colon:
+    kind, _, number = name.partition("-")
+  chip = CHIPS.get(_ALIASES.get(kind, kind))
+  if chip is None:
+    raise ConfigError(
+      f"topology={name!r} is of no known chip; there are {', '.join(CHIPS)}: "
+      "write v5p:2x4x4, or v5p-64 as it is rented"
+    )
+  for known in chip.shapes:
+    found = Slice(chip, tuple(map(int, known.split("x"))))
+    if colon and sorted(re.findall(r"\d+", shape)) == sorted(known.split("x")):
+      return found
+    if number and str(found.num_chips * chip.cores) == number:
+      return found
+  names = ", ".join(
+    f"{s.name} ({s.rented_as})"
+    for s in (
+      Slice(chip, tuple(map(int, known.split("x")))) for known in chip.shapes
+    )
+  )
+  raise ConfigError(f"topology={name!r} cannot be rented; there are {names}")

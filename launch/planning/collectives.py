@@ -1,0 +1,191 @@
+"""What a compiled program sends between chips: kind, group, bytes, times.
+
+Bytes are those that one chip receives, of a ring or any other algorithm that
+moves nothing twice; with groups of n chips and results or operands of b bytes:
+
+  all-gather        b_result  (n - 1) / n
+  reduce-scatter    b_operand (n - 1) / n
+  all-reduce        b         2 (n - 1) / n
+  all-to-all        b         (n - 1) / n
+  collective-permute b
+
+Asynchronous pairs count once, at their start. A TPU writes a reduce-scatter as
+a fusion named all-reduce-scatter, and an all-gather that runs beside products
+as one that stands in every fusion that it passes; these count once, too.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from agentrl_jax.errors import AgentRLError
+from launch.planning.hlo import (
+  Array,
+  Computation,
+  Executed,
+  Instruction,
+  Module,
+)
+
+KINDS = (
+  "all-gather",
+  "reduce-scatter",
+  "all-reduce",
+  "all-to-all",
+  "collective-permute",
+)
+_FUSED_SCATTER = "all-reduce-scatter"
+
+
+class UnreadableProgram(AgentRLError):
+  """The compiler writes something that this does not understand."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+  """One exchange and how often it happens."""
+
+  kind: str
+  group: tuple[int, ...]  # one of them: places in the mesh, row by row
+  num_bytes: float  # that a chip receives, once
+  times: int
+  source: str  # the operation that it comes from
+
+  @property
+  def total_bytes(self) -> float:
+    """Bytes that a chip receives, all times together."""
+    return self.num_bytes * self.times
+
+
+def collectives(
+  module: Module, *, unknown_turns: int = 1, num_devices: int
+) -> list[Collective]:
+  """Every exchange of a program, in the order of its schedule."""
+  found, seen = [], set()
+  for step in module.executed(unknown_turns=unknown_turns):
+    for kind, exchange, inside in _exchanges(module, step):
+      chain = re.search(r'chain_id="(\w+)"', exchange.attributes)
+      if chain:
+        key = (step.computation.name, _channel(exchange), chain.group(1))
+        if key in seen:
+          continue
+        seen.add(key)
+      group = _group(exchange, num_devices)
+      if len(group) < 2:
+        continue
+      found.append(
+        Collective(
+          kind,
+          group,
+          _received(kind, exchange, inside, len(group)),
+          step.times,
+          _source(exchange),
+        )
+      )
+  return found
+
+
+def bytes_by_kind(found: Sequence[Collective]) -> dict[str, float]:
+  """Bytes that a chip receives, of each kind that occurs."""
+  total = dict.fromkeys(KINDS, 0.0)
+  for one in found:
+    total[one.kind] += one.total_bytes
+  return {kind: size for kind, size in total.items() if size}
+
+
+def _exchanges(
+  module: Module, step: Executed
+) -> Iterator[tuple[str, Instruction, Computation]]:
+  """The exchanges of a step: itself, or those within a fusion."""
+  instruction = step.instruction
+  if kind := _kind(instruction.opcode):
+    yield kind, instruction, step.computation
+  elif instruction.opcode in ("fusion", "async-start"):
+    name = instruction.called("calls")
+    inside = module.computations.get(name or "")
+    if inside is None:
+      return
+    for one in inside.instructions.values():
+      if kind := _kind(one.opcode):
+        if inside.name.startswith(_FUSED_SCATTER):
+          kind = "reduce-scatter"
+        yield kind, one, inside
+      elif one.opcode == "fusion":
+        yield from _exchanges(module, Executed(one, inside, step.times))
+
+
+def _kind(opcode: str) -> str | None:
+  return next((k for k in KINDS if opcode == k or opcode == f"{k}-start"), None)
+
+
+def _received(
+  kind: str, exchange: Instruction, inside: Computation, n: int
+) -> float:
+  results = exchange.results
+  if exchange.opcode.endswith("-start") and kind != "all-reduce":
+    # Operands, results, and what the two halves tell each other.
+    arrays = [a for a in results if a.shape or a.dtype not in ("u32", "s32")]
+    results = tuple(arrays[len(arrays) // 2 :])
+  size = _total(results)
+  if kind == "collective-permute":
+    return size
+  if kind == "reduce-scatter":
+    operands = [inside.instructions.get(name) for name in exchange.operands]
+    size = sum(_total(o.results) for o in operands if o) or size * n
+  return size * (n - 1) / n * (2 if kind == "all-reduce" else 1)
+
+
+def _total(arrays: Sequence[Array]) -> int:
+  return sum(array.num_bytes for array in arrays)
+
+
+def _channel(exchange: Instruction) -> str:
+  found = re.search(r"channel_id=(\d+)", exchange.attributes)
+  return found.group(1) if found else exchange.name
+
+
+def _source(exchange: Instruction) -> str:
+  found = re.search(r'op_name="([^"]*)"', exchange.attributes)
+  return found.group(1) if found else ""
+
+
+def _group(exchange: Instruction, num_devices: int) -> tuple[int, ...]:
+  """The first group of places that exchange with one another."""
+  text = exchange.attributes
+  if pairs := re.search(r"source_target_pairs=\{\{(\d+),(\d+)\}", text):
+    return tuple(int(n) for n in pairs.groups())
+  if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
+    return tuple(int(n) for n in listed.group(1).split(","))
+  if iota := re.search(
+    r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text
+  ):
+    shape, dims, order = (_numbers(part) for part in iota.groups())
+    places = np.arange(np.prod(dims)).reshape(dims)
+    places = places.transpose(order) if order else places
+    return tuple(int(n) for n in places.reshape(shape)[0])
+  if named := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text):
+    return _mesh_group(*named.groups())
+  if "replica_groups={}" in text or "replica_groups" not in text:
+    return tuple(range(num_devices))
+  raise UnreadableProgram(
+    f"the groups of {exchange.name} are written in a way that is not known "
+    f"here: {text[:200]}; install the libtpu that 'jax[tpu]' asks for"
+  )
+
+
+def _mesh_group(axes: str, chosen: str) -> tuple[int, ...]:
+  names = re.findall(r"'([^']+)'=", axes)
+  sizes = [int(n) for n in re.findall(r"=(\d+)", axes)]
+  wanted = re.findall(r"'([^']+)'", chosen)
+  places = np.arange(np.prod(sizes)).reshape(sizes)
+  last = [names.index(name) for name in wanted]
+  first = [n for n in range(len(names)) if n not in last]
+  width = int(np.prod([sizes[n] for n in last])) if last else 1
+  groups = places.transpose(first + last).reshape(-1, width)
+  return tuple(int(n) for n in groups[0])
+
+
+def _numbers(text: str | None) -> list[int]:
+  return [int(n) for n in text.split(",")] if text else []

@@ -1,0 +1,83 @@
+"""The most rows of a micro-batch, and the most lanes, that a slice takes.
+
+What a program wants grows by the same amount with every row or lane. Two
+programs, compiled, give the line; where it meets what a chip has is tried, and
+only what was compiled is promised.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from launch.planning import variants
+from launch.planning.study import Judgement, Planner
+from launch.settings import Settings
+
+_TRIES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Largest:
+  """The largest size that was compiled and fits."""
+
+  setting: str
+  size: int  # 0: not even the smallest fits
+  judged: Judgement  # at that size
+
+
+def most_rows(planner: Planner, settings: Settings) -> Largest:
+  """Of train.micro_batch, in steps of the shares that rows are split into."""
+  step = settings.mesh["data"] * settings.mesh["fsdp"]
+
+  def judge(rows: int) -> Judgement:
+    return _judge(planner, variants.with_rows(settings, rows), "gradient")
+
+  return _search("train.micro_batch", judge, settings.batch.micro_batch, step)
+
+
+def most_lanes(planner: Planner, settings: Settings) -> Largest:
+  """Of the first version slot of engine.lanes; the others in proportion."""
+
+  def judge(lanes: int) -> Judgement:
+    return _judge(planner, variants.with_lanes(settings, lanes), "decode")
+
+  return _search("engine.lanes[0]", judge, settings.engine.lanes[0], 8)
+
+
+def _judge(planner: Planner, settings: Settings, name: str) -> Judgement:
+  role = "learner" if name == "gradient" else "rollout"
+  program = next(
+    p for p in planner.programs(settings, (role,)) if p.name == name
+  )
+  return planner.judge(settings, program)
+
+
+def _search(
+  setting: str, judge: Callable[[int], Judgement], start: int, step: int
+) -> Largest:
+  """Follows the line through two sizes to where it meets the limit."""
+  start = max(start // step, 1) * step
+  tried = {size: judge(size) for size in (start, 2 * start)}
+  for _ in range(_TRIES):
+    size = _crossing(tried, step)
+    if size in tried or size < step:
+      break
+    tried[size] = judge(size)
+  fitting = [size for size, judged in tried.items() if judged.fits]
+  if not fitting:
+    return Largest(setting, 0, tried[min(tried)])
+  return Largest(setting, max(fitting), tried[max(fitting)])
+
+
+def _crossing(tried: dict[int, Judgement], step: int) -> int:
+  """Where what is left, on the line of the two nearest sizes, is nothing."""
+  sizes = sorted(tried, key=lambda size: abs(tried[size].left))[:2]
+  low, high = min(sizes), max(sizes)
+  per_unit = (tried[low].left - tried[high].left) / (high - low)
+  if per_unit <= 0:
+    return high
+  most = int(low + tried[low].left / per_unit) // step * step
+  fitting = [size for size, judged in tried.items() if judged.fits]
+  failing = [size for size, judged in tried.items() if not judged.fits]
+  if failing:
+    most = min(most, min(failing) - step)
+  return max(most, max(fitting, default=0))

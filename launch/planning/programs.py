@@ -1,0 +1,220 @@
+"""The programs of a run, traced for chips that are not here.
+
+They are the ones that the run itself compiles: the learner's update, and the
+engine's prefill and decode. Only shapes go in, so that nothing is allocated.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from agentrl_jax.data.batch import Batch
+from agentrl_jax.model import sharding
+from agentrl_jax.model.packed_attention import choose
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout import programs as engine
+from agentrl_jax.train.objective import Lesson, policy_objective
+from agentrl_jax.train.optimizer import make_optimizer
+from agentrl_jax.train.step import Learner
+from launch.planning import flops
+from launch.planning.flops import Flops
+from launch.settings import Settings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Program:
+  """One program, ready to be compiled."""
+
+  name: str
+  trace: Callable[[], jax.stages.Traced]
+  mesh: Mesh
+  tokens: int  # that a run of it is about
+  flops: Flops
+  holds: tuple[str, ...]  # residents that are among its arguments
+  unknown_turns: int = 1  # of a loop whose end depends on data, at most
+
+
+def learner_programs(
+  settings: Settings, mesh: Mesh, *, segment: float
+) -> list[Program]:
+  """An update: its gradient, once per micro-batch, and its application."""
+  policy = Policy(settings.model, settings.compute, mesh)
+  learner = make_learner(settings, policy, mesh)
+  batch = settings.batch
+  lesson = abstract_lesson(settings, mesh)
+  kernel, _ = choose(settings.compute, "tpu", settings.model.head_dim)
+  tokens = batch.micro_batch * batch.row_length
+  chunk = min(settings.loss.token_chunk, batch.row_length)
+  return [
+    Program(
+      name="gradient",
+      trace=lambda: learner.traced(lesson)["gradient"],
+      mesh=mesh,
+      tokens=tokens,
+      flops=flops.gradient(
+        settings.model,
+        settings.compute,
+        tokens=tokens,
+        row_length=batch.row_length,
+        segment=segment,
+        kernel=kernel == "splash",
+      ),
+      holds=("params", "gradients"),
+      unknown_turns=-(-batch.row_length // chunk),
+    ),
+    Program(
+      name="apply",
+      trace=lambda: learner.traced(lesson)["apply"],
+      mesh=mesh,
+      tokens=0,
+      flops=Flops(0, 0),
+      holds=("params", "gradients", "optimizer"),
+    ),
+  ]
+
+
+def make_learner(settings: Settings, policy: Policy, mesh: Mesh) -> Learner:
+  """The learner of the reinforcement stage, as `launch.train` makes it."""
+  return Learner(
+    policy,
+    policy_objective(
+      policy,
+      settings.loss,
+      temperature=settings.sampling.temperature,
+      num_slots=settings.engine.num_slots,
+    ),
+    make_optimizer(settings.optimizer, 1000),
+    mesh,
+  )
+
+
+def abstract_lesson(settings: Settings, mesh: Mesh) -> Lesson:
+  """A micro-batch of the config's shape, with the fields its loss reads."""
+  shape = (settings.batch.micro_batch, settings.batch.row_length)
+  where, loss = sharding.batch_sharding(mesh), settings.loss
+
+  def array(dtype: Any) -> Any:
+    return _shape(shape, dtype, sharding=where)
+
+  whole, real, flag = array(jnp.int32), array(jnp.float32), array(jnp.bool_)
+  critic = loss.has_critic
+  return Lesson(
+    Batch(
+      token=whole,
+      position=whole,
+      segment=whole,
+      mask=flag,
+      behavior_logprob=real,
+      trajectory=whole,
+      turn=whole,
+      slot=whole,
+    ),
+    real,
+    reference_logprob=real
+    if loss.kl_coefficient and loss.kl_place == "loss"
+    else None,
+    proximal_logprob=real if loss.proximal == "recomputed" else None,
+    weight=real if loss.task_share == "equal" else None,
+    old_value=real if critic else None,
+    value_target=real if critic else None,
+    value_mask=flag if critic else None,
+  )
+
+
+def rollout_programs(
+  settings: Settings, mesh: Mesh, *, dtype: str, slot: int = 0
+) -> list[Program]:
+  """Prefill and decode of a version slot, at their largest shapes."""
+  policy = Policy(settings.model, settings.compute, mesh)
+  config, c = settings.engine, settings.model
+  lanes = config.lanes[slot]
+  params = abstract_weights(policy, mesh, dtype)
+  cache = abstract_cache(policy, mesh, lanes, config.context)
+  fed = max(config.lane_sizes(min(lanes, config.prefill_lanes)))
+  chunk, width = config.prefill_chunks[-1], len(engine.STATE)
+  row = _shape((fed,), np.int32)
+  return [
+    Program(
+      name="prefill",
+      trace=lambda: engine.prefill.trace(
+        policy,
+        params,
+        cache,
+        _shape((fed, chunk), np.int32),
+        row,
+        row,
+        row,
+      ),
+      mesh=mesh,
+      tokens=fed * chunk,
+      flops=flops.extend(
+        c, tokens=fed * chunk, context=config.context, with_head=False
+      ),
+      holds=("weights of slot 0", "cache of slot 0"),
+    ),
+    Program(
+      name="decode",
+      trace=lambda: engine.decode.trace(
+        policy,
+        params,
+        cache,
+        _shape((lanes, width), np.int32),
+        _shape((lanes, width), np.int32),
+        _shape((lanes,), np.bool_),
+        None,
+        _shape((), np.int32),
+        num_steps=config.steps_per_sync,
+      ),
+      mesh=mesh,
+      tokens=lanes * config.steps_per_sync,
+      flops=flops.extend(
+        c,
+        tokens=lanes * config.steps_per_sync,
+        context=config.context,
+        with_head=True,
+      ),
+      holds=("weights of slot 0", "cache of slot 0"),
+    ),
+  ]
+
+
+def abstract_weights(policy: Policy, mesh: Mesh, dtype: str) -> Any:
+  """Params in the form to decode with, split as a rollout server splits."""
+  apart = jax.eval_shape(policy.unstacked, policy.abstract_params())
+  return jax.tree.map(
+    lambda leaf, where: _shape(leaf.shape, dtype, sharding=where),
+    apart,
+    sharding.param_shardings(apart, mesh),
+  )
+
+
+def abstract_cache(policy: Policy, mesh: Mesh, lanes: int, context: int) -> Any:
+  """An engine's cache of keys and values: heads split, lanes not."""
+  heads = sharding.RULES["kv_heads"]
+  where = NamedSharding(mesh, PartitionSpec(None, heads))  # type: ignore[no-untyped-call]
+  cache = jax.eval_shape(lambda: policy.empty_cache(lanes, context))
+  return jax.tree.map(
+    lambda leaf: _shape(leaf.shape, leaf.dtype, sharding=where),
+    cache,
+  )
+
+
+def _shape(
+  shape: tuple[int, ...], dtype: Any, sharding: NamedSharding | None = None
+) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call]
+
+
+def bytes_per_chip(tree: Any) -> int:
+  """Of arrays with shardings, what one chip holds."""
+  leaves: Sequence[Any] = jax.tree.leaves(tree)
+  return sum(
+    int(np.prod(leaf.sharding.shard_shape(leaf.shape)))
+    * np.dtype(leaf.dtype).itemsize
+    for leaf in leaves
+  )

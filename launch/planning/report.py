@@ -1,0 +1,178 @@
+"""A plan as tables for people, and as JSON values for machines."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from launch.planning.advice import Knob
+from launch.planning.chips import GIB
+from launch.planning.collectives import KINDS
+from launch.planning.largest_batch import Largest
+from launch.planning.search import Candidate, shape_name
+from launch.planning.study import RESERVE, Judgement
+
+
+def show(console: Console, judged: Sequence[Judgement]) -> None:
+  """Two tables: what fits where, and how fast it can be."""
+  console.print(_memory_table(judged))
+  console.print(_speed_table(judged))
+
+
+def show_largest(console: Console, found: Sequence[Largest]) -> None:
+  """What was compiled last and still fits."""
+  for one in found:
+    if not one.size:
+      console.print(f"{one.setting}: not even the smallest fits")
+      continue
+    console.print(
+      f"{one.setting}: {one.size} is the most that fits "
+      f"({one.judged.left / GIB:.1f} GiB of a chip left)"
+    )
+
+
+def show_search(console: Console, ranked: Sequence[Candidate]) -> None:
+  """Meshes, fastest first."""
+  table = Table(title="Meshes by the bound of their gradient")
+  for name in ("mesh", "rows", "fits", "ms", "binds", "tokens/s", "GiB left"):
+    table.add_column(name, justify="right" if name != "mesh" else "left")
+  for one in ranked:
+    assert one.judged is not None
+    bound = one.judged.roofline
+    table.add_row(
+      shape_name(one.mesh),
+      str(one.rows),
+      "yes" if one.judged.fits else "no",
+      f"{bound.step_s * 1e3:,.0f}" if bound else "-",
+      bound.binds if bound else "-",
+      f"{one.judged.tokens_per_s:,.0f}",
+      f"{one.judged.left / GIB:.1f}",
+    )
+  console.print(table)
+
+
+def show_advice(console: Console, knobs: Sequence[Knob]) -> None:
+  """What to change, cheapest first."""
+  for knob in knobs:
+    console.print(f"  {knob.setting}: {knob.effect}")
+
+
+def as_json(
+  judged: Sequence[Judgement],
+  largest: Sequence[Largest],
+  ranked: Sequence[Candidate],
+  knobs: Sequence[Knob],
+) -> dict[str, Any]:
+  """Everything, in bytes, seconds and operations."""
+  return {
+    "programs": {j.name: _program(j) for j in judged},
+    "largest": {one.setting: one.size for one in largest},
+    "meshes": [
+      {
+        "mesh": dict(one.mesh),
+        "rows": one.rows,
+        "gradient": one.judged and _program(one.judged),
+      }
+      for one in ranked
+    ],
+    "advice": {knob.setting: knob.effect for knob in knobs},
+  }
+
+
+def _program(j: Judgement) -> dict[str, Any]:
+  memory, bound = j.compiled.memory, j.roofline
+  return {
+    "slice": j.slice_.name,
+    "fits": j.fits,
+    "memory_bytes": memory and {**vars(memory), "total": memory.total},
+    "wanted_bytes": j.wanted,
+    "beside_bytes": dict(j.beside),
+    "left_bytes": j.left,
+    "needed_flops": j.flops.needed,
+    "executed_flops": j.flops.executed,
+    "moved_bytes": j.compiled.moved,
+    "received_bytes": j.received,
+    "roofline_s": bound and {**vars(bound), "step_s": bound.step_s},
+    "binds": bound and bound.binds,
+    "tokens": j.tokens,
+    "tokens_per_s": j.tokens_per_s,
+    "tokens_per_chip_hour": j.tokens_per_chip_hour,
+    "compile_s": j.compiled.seconds,
+  }
+
+
+def _memory_table(judged: Sequence[Judgement]) -> Table:
+  table = Table(
+    title="Memory of a chip, GiB",
+    caption=f"{RESERVE:.0%} are kept back; 'beside' is what lies there anyway",
+  )
+  table.add_column("")
+  for j in judged:
+    table.add_column(f"{j.name}\n{j.slice_.name}", justify="right")
+  kinds: Mapping[str, str] = {
+    "arguments": "arguments",
+    "outputs": "outputs",
+    "aliased": "- in place of arguments",
+    "temporaries": "temporaries",
+    "code": "code",
+  }
+  for kind, title in kinds.items():
+    table.add_row(title, *(_gib(j, kind) for j in judged))
+  for name in dict.fromkeys(name for j in judged for name in j.beside):
+    sizes = [j.beside.get(name) for j in judged]
+    cells = ["" if s is None else f"{s / GIB:.2f}" for s in sizes]
+    table.add_row(f"beside: {name}", *cells)
+  table.add_section()
+  table.add_row("all together", *(f"{j.wanted / GIB:.2f}" for j in judged))
+  table.add_row("of", *(f"{j.slice_.chip.memory / GIB:.2f}" for j in judged))
+  table.add_row("left", *(f"{j.left / GIB:.2f}" for j in judged))
+  table.add_row("fits", *("yes" if j.fits else "NO" for j in judged))
+  return table
+
+
+def _gib(j: Judgement, kind: str) -> str:
+  if j.compiled.memory is None:
+    return "refused"
+  return f"{getattr(j.compiled.memory, kind) / GIB:.2f}"
+
+
+def _speed_table(judged: Sequence[Judgement]) -> Table:
+  table = Table(
+    title="One run of a program",
+    caption="bound: the longest of the three if they overlap perfectly; "
+    "in turn: their sum",
+  )
+  table.add_column("")
+  for j in judged:
+    table.add_column(j.name, justify="right")
+  rows: dict[str, list[str]] = {
+    "tokens": [f"{j.tokens:,}" if j.tokens else "-" for j in judged],
+    "TFLOP needed, all chips": [
+      f"{j.flops.needed / 1e12:,.1f}" for j in judged
+    ],
+    "TFLOP executed": [f"{j.flops.executed / 1e12:,.1f}" for j in judged],
+  }
+  for kind in KINDS:
+    if any(kind in j.received for j in judged):
+      rows[f"GiB by {kind}, per chip"] = [
+        f"{j.received.get(kind, 0) / GIB:.3f}" for j in judged
+      ]
+  rows["GiB moved in memory, per chip"] = [
+    f"{j.compiled.moved / GIB:.1f}" for j in judged
+  ]
+  for part in ("compute", "memory", "links", "step", "in_turn"):
+    name = {"step": "bound", "in_turn": "in turn"}.get(part, part)
+    rows[f"ms, {name}"] = [
+      f"{getattr(j.roofline, f'{part}_s') * 1e3:,.2f}" if j.roofline else "-"
+      for j in judged
+    ]
+  rows["binds"] = [j.roofline.binds if j.roofline else "-" for j in judged]
+  rows["tokens/s at the bound"] = [f"{j.tokens_per_s:,.0f}" for j in judged]
+  rows["million tokens per chip-hour"] = [
+    f"{j.tokens_per_chip_hour / 1e6:,.2f}" for j in judged
+  ]
+  rows["s to compile"] = [f"{j.compiled.seconds:.0f}" for j in judged]
+  for name, cells in rows.items():
+    table.add_row(name, *cells)
+  return table

@@ -1,0 +1,127 @@
+"""The mesh shapes of a slice, ranked by how fast an update can be on each.
+
+Every shape that divides the model is counted by formula first; the most
+promising ones are compiled, and only what was compiled and fits is ranked.
+
+Formulas, of one chip and micro-batch, with n chips, t tensor, f fsdp and s
+sequence shares, N weights, B bytes of a number, T tokens in all, D width, L
+layers: fsdp gathers the weights of its tensor share twice and sends gradients
+once, 3 (f - 1) / f N B / t; tensor parallelism sums activations four times
+forward and backward, and twice more where layers are computed again; sequence
+parallelism gathers keys and values forward, backward and again.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from launch.planning import flops, variants
+from launch.planning.chips import Slice
+from launch.planning.study import Judgement, Planner
+from launch.settings import Settings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Candidate:
+  """A mesh, what a formula says of it and what became of it."""
+
+  mesh: Mapping[str, int]
+  rows: int
+  estimate_s: float  # per token
+  judged: Judgement | None = None
+
+  @property
+  def seconds_per_token(self) -> float:
+    """The bound of its gradient, if it was compiled and fits."""
+    if self.judged is None or not self.judged.fits:
+      return float("inf")
+    bound = self.judged.roofline
+    return bound.step_s / self.judged.tokens if bound else float("inf")
+
+
+def search(
+  planner: Planner,
+  settings: Settings,
+  *,
+  num_compiled: int,
+  tell: Callable[[str], None] = lambda _: None,
+) -> list[Candidate]:
+  """The `num_compiled` most promising meshes, fastest first."""
+  slice_ = planner.deployment.learner
+  candidates = [
+    estimate(settings, mesh, slice_, planner.deployment.segment)
+    for mesh in variants.meshes(settings, slice_.num_chips)
+  ]
+  candidates.sort(key=lambda c: c.estimate_s)
+  found = []
+  for candidate in candidates[:num_compiled]:
+    tell(shape_name(candidate.mesh))
+    changed = variants.with_mesh(settings, candidate.mesh)
+    gradient = planner.programs(changed, ("learner",))[0]
+    judged = planner.judge(changed, gradient)
+    found.append(dataclasses.replace(candidate, judged=judged))
+  return sorted(found, key=lambda c: (c.seconds_per_token, c.estimate_s))
+
+
+def shape_name(mesh: Mapping[str, int]) -> str:
+  """Such as fsdp=16 tensor=2; axes of one share are left out."""
+  parts = [f"{axis}={size}" for axis, size in mesh.items() if size > 1]
+  return " ".join(parts) or "one chip"
+
+
+def estimate(
+  settings: Settings, mesh: Mapping[str, int], slice_: Slice, segment: float
+) -> Candidate:
+  """What the formulas say of a mesh: seconds per token, nothing overlapping
+  worse than perfectly; infinite if the state alone does not fit."""
+  changed = variants.with_mesh(settings, mesh)
+  c, batch = changed.model, changed.batch
+  tokens = batch.micro_batch * batch.row_length
+  work = flops.gradient(
+    c,
+    changed.compute,
+    tokens=tokens,
+    row_length=batch.row_length,
+    segment=segment,
+    kernel=True,
+  )
+  links_s = exchanged(changed) / slice_.chip.link_bandwidth
+  compute_s = work.executed / slice_.num_chips / slice_.chip.flops
+  estimate_s = max(compute_s, links_s) / tokens
+  if state_bytes(changed) > slice_.chip.memory:
+    estimate_s = float("inf")
+  return Candidate(mesh=mesh, rows=batch.micro_batch, estimate_s=estimate_s)
+
+
+def state_bytes(settings: Settings) -> float:
+  """Params, two moments and gradients in float32, and the reference."""
+  copies = 4 + bool(settings.loss.kl_coefficient)
+  shares = settings.mesh["fsdp"] * settings.mesh["tensor"]
+  return 4 * copies * flops.num_params(settings.model) / shares
+
+
+def exchanged(settings: Settings) -> float:
+  """Bytes that a chip receives for the gradient of one micro-batch."""
+  c, mesh, batch = settings.model, settings.mesh, settings.batch
+  number = np.dtype(
+    "float32" if settings.compute.dtype == "float32" else "float16"
+  ).itemsize
+  weights = flops.num_params(c) * number / mesh["tensor"]
+  shares = mesh["data"] * mesh["fsdp"] * mesh["sequence"]
+  here = batch.micro_batch * batch.row_length / shares  # tokens of a chip
+  again = settings.compute.remat != "none"
+  size = 0.0
+  if mesh["fsdp"] > 1:
+    size += 3 * weights * (mesh["fsdp"] - 1) / mesh["fsdp"]
+  if mesh["data"] * mesh["sequence"] > 1:
+    size += 2 * weights / mesh["fsdp"]
+  if mesh["tensor"] > 1:
+    sums = 4 + 2 * again
+    share = (mesh["tensor"] - 1) / mesh["tensor"]
+    size += 2 * sums * here * c.width * number * share * c.num_layers
+  if mesh["sequence"] > 1:
+    pairs = 2 * c.num_kv_heads * c.head_dim / mesh["tensor"]
+    rest = mesh["sequence"] - 1
+    size += (2 + again) * here * rest * pairs * number * c.num_layers
+  return size

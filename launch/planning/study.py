@@ -1,0 +1,189 @@
+"""A config on a slice: every program compiled, measured and judged."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+from jax.sharding import Mesh
+
+from agentrl_jax.model import sharding
+from launch.planning import residents, topology
+from launch.planning.chips import Slice
+from launch.planning.collectives import bytes_by_kind
+from launch.planning.compiled import Compiled, compile_program
+from launch.planning.flops import Flops
+from launch.planning.programs import (
+  Program,
+  learner_programs,
+  rollout_programs,
+)
+from launch.planning.residents import Residents
+from launch.planning.roofline import Roofline, roofline
+from launch.settings import Settings
+
+# Of a chip's memory, for what no compiler counts: fragments between arrays,
+# and the runtime's own buffers.
+RESERVE = 0.03
+ROLES = ("learner", "rollout")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judgement:
+  """What became of one program."""
+
+  name: str
+  slice_: Slice
+  compiled: Compiled
+  beside: Mapping[str, int]  # bytes of a chip that others keep on it
+  tokens: int
+  flops: Flops
+  roofline: Roofline | None  # None where there is no program to look at
+
+  @property
+  def wanted(self) -> int:
+    """Bytes of a chip, with what lies beside the program."""
+    return self.compiled.wanted + sum(self.beside.values())
+
+  @property
+  def left(self) -> int:
+    """Bytes of a chip that nothing takes; below 0 if it does not fit."""
+    memory = self.slice_.chip.memory
+    return int(memory * (1 - RESERVE)) - self.wanted
+
+  @property
+  def fits(self) -> bool:
+    """Whether the compiler took it and everything else has room."""
+    return self.compiled.memory is not None and self.left >= 0
+
+  @property
+  def tokens_per_s(self) -> float:
+    """Of the whole slice, at the bound; 0 for a program about none."""
+    return self.tokens / self.roofline.step_s if self.roofline else 0.0
+
+  @property
+  def tokens_per_chip_hour(self) -> float:
+    """What an hour of one chip buys at most."""
+    return self.tokens_per_s * 3600 / self.slice_.num_chips
+
+  @property
+  def received(self) -> dict[str, float]:
+    """Bytes that a chip receives in one run, by kind of exchange."""
+    return bytes_by_kind(self.compiled.exchanges)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Deployment:
+  """Which chips do what."""
+
+  learner: Slice
+  # Of one rollout server; None: the learner's process answers itself.
+  rollout: Slice | None = None
+  segment: float  # mean tokens of the segment that a token is in
+
+
+class Planner:
+  """Compiles the programs of a deployment; remembers its slices' devices."""
+
+  def __init__(self, deployment: Deployment):
+    self.deployment = deployment
+    self._learner = topology.describe(deployment.learner)
+    self._rollout = (
+      None
+      if deployment.rollout is None
+      else topology.describe(deployment.rollout)
+    )
+
+  def programs(self, settings: Settings, roles: Sequence[str]) -> list[Program]:
+    """What runs on the slices, not yet compiled."""
+    found = []
+    if "learner" in roles:
+      found += learner_programs(
+        settings, self._mesh(settings), segment=self.deployment.segment
+      )
+    if "rollout" in roles:
+      found += rollout_programs(
+        settings, self._rollout_mesh(settings), dtype=self._dtype(settings)
+      )
+    return found
+
+  def study(
+    self,
+    settings: Settings,
+    roles: Sequence[str] = ROLES,
+    *,
+    tell: Callable[[str], None] = lambda _: None,
+  ) -> list[Judgement]:
+    """Each program judged; `tell` hears the name of what is compiled next."""
+    found = []
+    for program in self.programs(settings, roles):
+      tell(program.name)
+      found.append(self.judge(settings, program))
+    return found
+
+  def judge(self, settings: Settings, program: Program) -> Judgement:
+    """Compiles one program and puts it beside what else is on its chips."""
+    is_rollout = program.name in ("prefill", "decode")
+    slice_ = self.deployment.learner
+    if is_rollout and self.deployment.rollout is not None:
+      slice_ = self.deployment.rollout
+    compiled = compile_program(
+      program.trace(),
+      unknown_turns=program.unknown_turns,
+      num_devices=program.mesh.size,
+    )
+    places = topology.coordinates(list(program.mesh.devices.flat))
+    bound = None
+    if compiled.memory is not None:
+      bound = roofline(
+        slice_.chip,
+        executed_flops=program.flops.executed / program.mesh.size,
+        moved=compiled.moved,
+        exchanges=compiled.exchanges,
+        slice_=slice_,
+        coordinates=places,
+      )
+    return Judgement(
+      name=program.name,
+      slice_=slice_,
+      compiled=compiled,
+      beside={
+        name: size
+        for name, size in self._residents(settings, is_rollout).items()
+        if name not in program.holds
+      },
+      tokens=program.tokens,
+      flops=program.flops,
+      roofline=bound,
+    )
+
+  def _residents(self, settings: Settings, is_rollout: bool) -> Residents:
+    """All that lies on the chips of the learner, or of a rollout server."""
+    together = self.deployment.rollout is None
+    found: Residents = {}
+    if together or not is_rollout:
+      found |= residents.learner_residents(settings, self._mesh(settings))
+    if together or is_rollout:
+      found |= residents.rollout_residents(
+        settings, self._rollout_mesh(settings), dtype=self._dtype(settings)
+      )
+    return found
+
+  def _mesh(self, settings: Settings) -> Mesh:
+    return sharding.make_mesh(settings.mesh, self._learner)
+
+  def _rollout_mesh(self, settings: Settings) -> Mesh:
+    """A server splits heads over all its chips; in the learner's process, what
+    answers is one chip of it, unless the process has all of them."""
+    if self._rollout is not None:
+      return _tensor_mesh(self._rollout)
+    if self.deployment.learner.is_one_host:
+      return self._mesh(settings)
+    return _tensor_mesh(self._learner[:1])
+
+  def _dtype(self, settings: Settings) -> str:
+    """Of published weights: in one process they stay as they are trained."""
+    return "float32" if self._rollout is None else settings.compute.dtype
+
+
+def _tensor_mesh(devices: Sequence[jax.Device]) -> Mesh:
+  return sharding.make_mesh({"tensor": len(devices)}, devices)
