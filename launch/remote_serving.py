@@ -120,7 +120,11 @@ def servers(settings: Settings, sink: SnapshotSink) -> Iterator[RemoteRollouts]:
   with ControllerThread() as thread:
     generator = thread.run(
       connecting.enter_async_context(
-        connected(settings.rollouts, num_slots=settings.engine.num_slots)
+        connected(
+          settings.rollouts,
+          num_slots=settings.engine.num_slots,
+          acceptable=sink.acceptable,
+        )
       ),
       CALL_S,
     )

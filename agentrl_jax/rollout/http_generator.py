@@ -7,7 +7,7 @@ wait has a deadline, and its error tells how each server is. Needs no jax.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import aiohttp
 import numpy as np
@@ -181,7 +181,8 @@ class HttpGenerator:
     )
 
   async def _health(self, server: Server) -> wire.ServerStatus:
-    timeout = aiohttp.ClientTimeout(total=CONNECT_S)
+    within_s = min(CONNECT_S, self._config.lost_s)
+    timeout = aiohttp.ClientTimeout(total=within_s)
     url = f"http://{server.address}{wire.HEALTH}"
     async with self._http.get(url, timeout=timeout) as response:
       content = await response.read()
@@ -227,10 +228,18 @@ def _retrieved(task: asyncio.Task[Answer]) -> None:
 
 @contextlib.asynccontextmanager
 async def connected(
-  config: RolloutsConfig, *, num_slots: int
+  config: RolloutsConfig,
+  *,
+  num_slots: int,
+  acceptable: Callable[[], Mapping[int, int]] = dict,
 ) -> AsyncIterator[HttpGenerator]:
-  """A generator that looks after its servers until it is left."""
-  pool = ServerPool(config.addresses, num_slots=num_slots)
+  """A generator that looks after its servers until it is left.
+
+  `acceptable` is asked for the oldest edition to sample from, by slot.
+  """
+  pool = ServerPool(
+    config.addresses, num_slots=num_slots, acceptable=acceptable
+  )
   async with aiohttp.ClientSession(
     connector=aiohttp.TCPConnector(limit=0)
   ) as http:

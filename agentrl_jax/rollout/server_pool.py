@@ -62,18 +62,22 @@ class Server:
 
 
 class ServerPool:
-  """The servers of one generator."""
+  """The servers of one generator.
+
+  `acceptable` tells the oldest edition that may be sampled from, by slot.
+  """
 
   def __init__(
     self,
     addresses: Sequence[str],
     *,
     num_slots: int,
+    acceptable: Callable[[], Mapping[int, int]] = dict,
     clock: Callable[[], float] = time.monotonic,
   ):
     self.servers = [Server(address) for address in addresses]
     self.num_slots = num_slots
-    self._clock = clock
+    self._clock, self._acceptable = clock, acceptable
     self._needed: dict[int, int] = {}  # edition by slot
     self._homes: collections.OrderedDict[int, Server] = (
       collections.OrderedDict()
@@ -81,7 +85,10 @@ class ServerPool:
 
   def choose(self, spec: SamplingSpec) -> Server | None:
     """Who is to be asked; None if nobody can be now."""
-    able = [s for s in self.servers if self._is_able(s, spec.slot)]
+    oldest = max(
+      self._needed.get(spec.slot, -1), self._acceptable().get(spec.slot, -1)
+    )
+    able = [s for s in self.servers if self._is_able(s, spec.slot, oldest)]
     if not able:
       return None
     home = self._homes.get(spec.conversation) if spec.conversation else None
@@ -122,13 +129,13 @@ class ServerPool:
     """A server is full; it is left in peace for a while."""
     server.rests_until = self._clock() + seconds
 
-  def _is_able(self, server: Server, slot: int) -> bool:
+  def _is_able(self, server: Server, slot: int, oldest: int) -> bool:
     return (
       server.is_reachable
       and server.status is not None
       and server.status.answers(slot)
       and self._clock() >= server.rests_until
-      and server.edition(slot) >= self._needed.get(slot, -1)
+      and server.edition(slot) >= oldest
     )
 
   def _serves(self, server: Server) -> bool:

@@ -100,7 +100,7 @@ class RolloutsConfig:
 
   servers: str = ""  # host:port of each, with commas between
   snapshots: str = ""  # folder or bucket; "" is `snapshots` of the run
-  max_lag: int = 2  # updates not yet written, beyond which the learner waits
+  max_lag: int = 2  # updates that weights may be behind the learner's
   poll_s: float = 0.5  # between a server's looks at the folder
   health_s: float = 1.0  # between looks at a server
   lost_s: float = 20.0  # without a word from a server: it is lost
@@ -123,8 +123,8 @@ class RolloutsConfig:
       )
     if self.max_lag < 0:
       raise ConfigError(
-        f"rollouts.max_lag={self.max_lag} must be 0 (every version is written "
-        "before the next update) or a number of updates"
+        f"rollouts.max_lag={self.max_lag} must be 0 (nothing is sampled from "
+        "older weights than the learner's) or a number of updates"
       )
     for name, value in dataclasses.asdict(self).items():
       if name.endswith("_s") and value <= 0:

@@ -73,6 +73,8 @@ class SnapshotSink:
     self._changed = threading.Condition()
     self._published: dict[int, _Job] = {}
     self._first_step = 0  # that slot 0 was published
+    self._oldest: dict[int, int] = {}  # edition to sample from, by slot
+    self._recent: list[tuple[int, int]] = []  # edition and step, of slot 0
     self._waiting: dict[int, _Job] = {}
     self._writing: _Job | None = None
     self._failure: BaseException | None = None
@@ -96,8 +98,7 @@ class SnapshotSink:
       self._wait(lambda: not (self._waiting or self._writing))
       self._begin(job)
     with self._changed:
-      if slot == 0 and 0 not in self._published:
-        self._first_step = step
+      self._remember(job)
       self._num_skipped += slot in self._waiting
       self._waiting[slot] = job
       self._published[slot] = job
@@ -109,6 +110,15 @@ class SnapshotSink:
     """What was published last, by slot."""
     with self._changed:
       return {slot: job.edition for slot, job in self._published.items()}
+
+  def acceptable(self) -> dict[int, int]:
+    """The oldest edition that may still be sampled from, by slot.
+
+    Slot 0 may be `max_lag` updates behind. What an earlier start of the run
+    published is from a past that is not this one's.
+    """
+    with self._changed:
+      return dict(self._oldest)
 
   @property
   def step(self) -> int:
@@ -161,6 +171,18 @@ class SnapshotSink:
     edition, self._edition = self._edition, self._edition + 1
     leaves = {name: describe_leaf(leaf) for name, leaf in tree.items()}
     return _Job(slot, step, edition, tree, checksums(tree), leaves)
+
+  def _remember(self, job: _Job) -> None:
+    self._oldest.setdefault(job.slot, job.edition)
+    if job.slot == 0:
+      if not self._recent:
+        self._first_step = job.step
+      self._recent = [
+        (edition, step)
+        for edition, step in [*self._recent, (job.edition, job.step)]
+        if abs(job.step - step) <= self._max_lag
+      ]
+      self._oldest[0] = self._recent[0][0]
 
   def _lag(self) -> int:
     """Updates between what slot 0 was published and what is named for it."""

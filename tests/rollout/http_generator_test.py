@@ -1,0 +1,256 @@
+"""One generator over real servers: sharing, losing, finding, waiting."""
+
+import asyncio
+import contextlib
+import unittest
+
+import numpy as np
+from aiohttp import web
+
+from agentrl_jax.errors import (
+  ConfigError,
+  DeadlineExceeded,
+  PromptTooLong,
+)
+from agentrl_jax.rollout import wire
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.http_generator import connected
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.settings import RolloutsConfig
+from tests.rollout import small
+from tests.rollout.driver_contract import SHORT, mixed_requests
+from tests.rollout.serving import Served
+
+LONG = SamplingSpec(max_tokens=80)
+QUICK = dict(health_s=0.05, lost_s=30.0, answer_s=60.0)
+
+
+class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
+  async def asyncSetUp(self):
+    await self.enterAsyncContext(asyncio.timeout(120))
+
+  async def serve(self, **changes) -> Served:
+    return await self.enterAsyncContext(Served(**changes))
+
+  async def connect(self, *addresses, acceptable=dict, num_slots=2, **changes):
+    config = RolloutsConfig(servers=",".join(addresses), **(QUICK | changes))
+    return await self.enterAsyncContext(
+      connected(config, num_slots=num_slots, acceptable=acceptable)
+    )
+
+  async def until(self, holds):
+    while not holds():  # noqa: ASYNC110 - servers tell nobody
+      await asyncio.sleep(0.01)
+
+  def hold(self, served):
+    """Keeps a server's engine from taking steps until the test ends."""
+    released, loop = asyncio.Event(), asyncio.get_running_loop()
+    step = served.driver.engine.step
+
+    def held_step():
+      asyncio.run_coroutine_threadsafe(released.wait(), loop).result(100)
+      return step()
+
+    served.driver.engine.step = held_step
+    self.addAsyncCleanup(self._release, released)
+    return released
+
+  async def _release(self, released):
+    released.set()
+
+  async def test_answers_are_those_of_one_engine(self):
+    servers = [await self.serve() for _ in range(2)]
+    generator = await self.connect(*(s.address for s in servers))
+    requests = list(mixed_requests(16))
+    expected = LocalDriver(small.engine_of())
+    futures = [expected.submit(*request) for request in requests]
+    expected.run_until_idle()
+    answers = await asyncio.gather(
+      *(generator.generate(*request) for request in requests)
+    )
+    for answer, future in zip(answers, futures, strict=True):
+      np.testing.assert_array_equal(answer.sampled, future.result(0).sampled)
+      self.assertEqual(answer.slot, future.result(0).slot)
+    for served in servers:
+      self.assertGreater(sum(served.driver.engine.stats().num_sampled), 0)
+
+  async def test_a_conversation_is_answered_from_its_keys_and_values(self):
+    servers = [await self.serve() for _ in range(2)]
+    generator = await self.connect(*(s.address for s in servers))
+    prompts = {c: small.prompt_of(c, 30) for c in (1, 2)}
+    spec = dict(max_tokens=10, temperature=0.9)
+
+    async def turn(conversation):
+      prompt = prompts[conversation]
+      answer = await generator.generate(
+        prompt, SamplingSpec(conversation=conversation, **spec)
+      )
+      prompts[conversation] = small.conversation(
+        prompt, answer, small.prompt_of(9, 4)
+      )
+      return answer.num_reused
+
+    first = await asyncio.gather(turn(1), turn(2))
+    self.assertEqual(first, [0, 0])
+    for _ in range(2):
+      lengths = [len(prompts[c]) - 4 - 1 for c in (1, 2)]
+      self.assertEqual(await asyncio.gather(turn(1), turn(2)), lengths)
+    for served in servers:
+      self.assertGreater(sum(served.driver.engine.stats().num_sampled), 0)
+
+  async def test_requests_of_a_lost_server_are_asked_again(self):
+    stack = contextlib.AsyncExitStack()
+    leaving = await stack.enter_async_context(Served())
+    self.addAsyncCleanup(stack.aclose)
+    held = self.hold(leaving)
+    generator = await self.connect(leaving.address)
+    asked = [
+      asyncio.create_task(
+        generator.generate([1, 2], SamplingSpec(max_tokens=9, seed=seed))
+      )
+      for seed in range(4)
+    ]
+    await self.until(lambda: sum(leaving.driver.num_inside) == 4)
+    port = leaving.port
+    held.set()
+    leaving.driver.close()  # the engine breaks, with four requests in it
+    await self.until(lambda: not generator.pool.servers[0].is_reachable)
+    await stack.aclose()
+    again = await self.serve(port=port)  # the same address comes back
+    answers = await asyncio.gather(*asked)
+    expected = LocalDriver(small.engine_of())
+    for seed, answer in enumerate(answers):
+      future = expected.submit([1, 2], SamplingSpec(max_tokens=9, seed=seed))
+      expected.run_until_idle()
+      np.testing.assert_array_equal(answer.sampled, future.result(0).sampled)
+    self.assertGreaterEqual(generator.num_repeated, 4)
+    self.assertEqual(generator.pool.servers[0].num_lost, 1)
+    self.assertGreater(sum(again.driver.engine.stats().num_sampled), 0)
+
+  async def test_a_server_that_hangs_is_lost_and_another_answers(self):
+    hanging = await self.enterAsyncContext(_Hanging())
+    generator = await self.connect(hanging.address, lost_s=0.2)
+    asked = asyncio.create_task(generator.generate([1], SHORT))
+    await self.until(lambda: hanging.num_asked)
+    hanging.hangs = True
+    await self.until(lambda: not generator.pool.servers[0].is_reachable)
+    self.assertIn("has not told its health", generator.describe())
+    self.assertFalse(asked.done())
+    asked.cancel()
+
+  async def test_a_full_server_is_asked_again(self):
+    served = await self.serve(driver_options=dict(max_waiting=0))
+    generator = await self.connect(served.address)
+    answers = await asyncio.gather(
+      *(
+        generator.generate([1], SamplingSpec(max_tokens=60, seed=seed))
+        for seed in range(14)  # eight fit in
+      )
+    )
+    self.assertLen(answers, 14)
+    self.assertEqual(generator.num_repeated, 0)
+
+  async def test_cancelling_frees_the_lane(self):
+    served = await self.serve()
+    held = self.hold(served)
+    generator = await self.connect(served.address)
+    asked = asyncio.create_task(generator.generate([1], LONG))
+    await self.until(lambda: sum(served.driver.num_inside))
+    asked.cancel()
+    with self.assertRaises(asyncio.CancelledError):
+      await asked
+    self.assertEqual(generator.pool.servers[0].num_asked, 0)
+    await self.until(lambda: served.driver.engine._cancelled)
+    held.set()
+    await self.until(lambda: not sum(served.driver.num_inside))
+    self.assertEqual(served.driver.engine.stats().num_cancelled, 1)
+
+  async def test_mistakes_are_raised_and_not_repeated(self):
+    served = await self.serve()
+    generator = await self.connect(served.address)
+    with self.assertRaisesRegex(PromptTooLong, "context=96"):
+      await generator.generate([1] * 90, SHORT)
+    with self.assertRaisesRegex(ConfigError, f"{small.VOCAB}"):
+      await generator.generate([small.VOCAB], SHORT)
+    with self.assertRaises(ConfigError):
+      await generator.generate([0.5], SHORT)
+    self.assertEqual(generator.num_repeated, 0)
+    self.assertTrue(generator.pool.servers[0].is_reachable)
+
+  async def test_nobody_there_is_a_deadline_that_says_so(self):
+    generator = await self.connect("127.0.0.1:1", answer_s=0.3)
+    with self.assertRaisesRegex(DeadlineExceeded, "127.0.0.1:1 cannot be ask"):
+      await generator.generate([1], SHORT)
+
+  async def test_a_server_of_another_config_ends_it(self):
+    served = await self.serve()
+    generator = await self.connect(served.address, num_slots=3)
+    with self.assertRaisesRegex(ConfigError, "2 version slots and this run 3"):
+      await generator.generate([1], SHORT)
+
+  async def test_what_is_too_old_is_not_sampled_from(self):
+    served = await self.serve()  # slot 0 serves edition 10
+    oldest = {0: 11}
+    generator = await self.connect(served.address, acceptable=lambda: oldest)
+    stale = asyncio.create_task(generator.generate([1], SHORT))
+    other = SamplingSpec(max_tokens=5, slot=1)
+    self.assertEqual(set((await generator.generate([1], other)).version), {20})
+    self.assertFalse(stale.done())
+    served.driver.engine.versions.publish(0, small.params(11), 11)
+    self.assertEqual(set((await stale).version), {11})
+
+  async def test_waiting_for_what_was_published(self):
+    servers = [await self.serve() for _ in range(2)]
+    generator = await self.connect(*(s.address for s in servers))
+    waiting = asyncio.create_task(generator.serving({0: 11}, 60))
+    for served in servers:
+      await asyncio.sleep(0.1)
+      self.assertFalse(waiting.done())
+      served.driver.engine.versions.publish(0, small.params(11), 11)
+    await waiting
+    servers[0].trouble = "the disk is gone"
+    with self.assertRaisesRegex(DeadlineExceeded, "settle_s=0.3.*disk is gone"):
+      await generator.serving({0: 12}, 0.3)
+
+  def assertLen(self, found, number):
+    self.assertEqual(len(found), number)
+
+
+class _Hanging:
+  """A server that takes requests and, once told to, says nothing any more."""
+
+  def __init__(self):
+    self.hangs, self.num_asked = False, 0
+    self._forever = asyncio.Event()
+
+  async def __aenter__(self):
+    application = web.Application()
+    application.router.add_post(wire.GENERATE, self._generate)
+    application.router.add_get(wire.HEALTH, self._health)
+    self._runner = web.AppRunner(
+      application, handler_cancellation=True, shutdown_timeout=0.1
+    )
+    await self._runner.setup()
+    await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+    self.address = f"127.0.0.1:{self._runner.addresses[0][1]}"
+    return self
+
+  async def __aexit__(self, *error):
+    self._forever.set()
+    await self._runner.cleanup()
+
+  async def _generate(self, request):
+    self.num_asked += 1
+    await self._forever.wait()
+    return web.Response()
+
+  async def _health(self, request):
+    if self.hangs:
+      await self._forever.wait()
+    slot = wire.ServedSlot(step=10, edition=10)
+    status = wire.ServerStatus(slots=(slot,) * 2, num_inside=0, num_waiting=0)
+    return web.json_response(status.to_json())
+
+
+if __name__ == "__main__":
+  unittest.main()
