@@ -213,10 +213,11 @@ class Stem(nnx.Module):
 
 
 def make_modules(
-  config: ModelConfig, rngs: nnx.Rngs
+  config: ModelConfig, rngs: nnx.Rngs, num_layers: int | None = None
 ) -> tuple[Stem, list[Layer]]:
-  """A decoder with fresh float32 params."""
+  """A decoder with fresh float32 params, or its stem and first layers."""
   stem = Stem(config, rngs)
-  layers = [Layer(config, rngs) for _ in range(config.num_layers)]
+  num_layers = config.num_layers if num_layers is None else num_layers
+  layers = [Layer(config, rngs) for _ in range(num_layers)]
   stem.add_outputs(rngs)
   return stem, layers

@@ -54,7 +54,7 @@ class Policy:
     self.compute = compute or ComputeConfig()
     self.mesh = mesh
     stem, layers = nnx.eval_shape(
-      lambda: make_modules(config, nnx.Rngs(params=0))
+      lambda: make_modules(config, nnx.Rngs(params=0), num_layers=1)
     )
     self._stem, self._stem_state = nnx.split(stem)
     self._layer = nnx.split(layers[0])
@@ -71,7 +71,13 @@ class Policy:
 
   def abstract_params(self) -> Params:
     """The shapes and dtypes of params, with nothing behind them."""
-    return jax.eval_shape(self.init, jax.random.key(0))
+    stacked = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(
+        (self.config.num_layers, *x.shape), x.dtype
+      ),
+      nnx.to_pure_dict(self._layer[1]),
+    )
+    return nnx.to_pure_dict(self._stem_state) | {"layers": stacked}
 
   def trained(self, params: Params, key: jax.Array) -> Params:
     """What training changes: the params, or fresh adapters of theirs."""
