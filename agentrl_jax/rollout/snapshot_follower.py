@@ -16,7 +16,11 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from agentrl_jax.data.snapshot_manifest import Snapshot, read_manifest
+from agentrl_jax.data.snapshot_manifest import (
+  Manifest,
+  Snapshot,
+  read_manifest,
+)
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.checksums import checksums, leaf_names
@@ -71,12 +75,15 @@ class SnapshotFollower:
     """
     if self._tries and self._clock() < self._again_at:
       return False
+    manifest = None
     try:
       manifest = read_manifest(self.folder)
       new = {} if manifest is None else self._new(manifest.slots)
       for slot, snapshot in sorted(new.items()):
         self._serve(slot, snapshot)
     except CheckpointError as error:
+      if manifest is not None and self._was_replaced(manifest):
+        return False
       self._tries += 1
       pause_s = min(2.0**self._tries, MAX_PAUSE_S)
       self._again_at = self._clock() + pause_s
@@ -97,6 +104,13 @@ class SnapshotFollower:
       for slot, snapshot in slots.items()
       if (now := served[slot]) is None or now.edition != snapshot.edition
     }
+
+  def _was_replaced(self, manifest: Manifest) -> bool:
+    """Whether the learner has gone on, and removed what was being read."""
+    try:
+      return read_manifest(self.folder) != manifest
+    except CheckpointError:
+      return False
 
   def _serve(self, slot: int, snapshot: Snapshot) -> None:
     self._refuse_other_model(snapshot)

@@ -7,6 +7,7 @@ of a slot takes the place of those that wait; how far behind it may be is
 bounded, and told in the metrics.
 """
 
+import collections
 import dataclasses
 import threading
 import time
@@ -68,6 +69,9 @@ class SnapshotSink:
       self.folder.mkdir(parents=True, exist_ok=True)
     # What an earlier start published goes on being served until it is replaced.
     self._manifest = self._found()
+    # What recent manifests named: servers may be reading it. A server that is
+    # slower than this would end with weights too old to sample from.
+    self._named = collections.deque([self._manifest.folders], max_lag + 2)
     self._edition = self._first_edition()
     self._checkpointer = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
     self._changed = threading.Condition()
@@ -248,12 +252,11 @@ class SnapshotSink:
   def _finish(self, job: _Job) -> None:
     """Names the snapshot once it is complete, and removes what nobody needs."""
     self._checkpointer.wait_until_finished()
-    before = self._manifest.folders
     manifest = Manifest({**self._manifest.slots, job.slot: job.snapshot()})
     if self._leads:
       write_manifest(self.folder, manifest)
-      # Servers may be reading what the manifest before this one named.
-      self._prune(manifest.folders | before)
+      self._named.append(manifest.folders)
+      self._prune(set().union(*self._named))
     with self._changed:
       self._manifest = manifest
 
