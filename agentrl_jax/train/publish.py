@@ -43,10 +43,13 @@ class Publisher:
     have no sink.
     """
     form = policy.unstacked if layers_apart else lambda params: params
+    plain = policy.plain  # no rollout knows of adapters
     self._sink = sink
     self._to, self._gathered = to, gathered
     self._copy = jax.jit(
-      lambda params: jax.tree.map(lambda x: jnp.array(x, dtype), form(params)),
+      lambda params: jax.tree.map(
+        lambda x: jnp.array(x, dtype), form(plain(params))
+      ),
       out_shardings=sharding.replicated(policy.mesh) if gathered else None,
     )
 

@@ -28,7 +28,7 @@ from agentrl_jax.train.placement import on_mesh
 class TrainState:
   """All that an update changes."""
 
-  params: Params
+  params: Params  # those that are trained: with LoRA, adapters
   optimizer: optax.OptState
   version: jax.Array  # int32 [], counts updates; rollouts are stamped with it
 
@@ -50,13 +50,19 @@ class Learner:
     self.state_sharding = self._state_sharding()
     whole = sharding.replicated(mesh)
     of_params = self.state_sharding.params
+    of_frozen = self._frozen_sharding()
     of_sums = (of_params, whole)  # a gradient lies as its parameter does
     self._init = jax.jit(self._fresh, out_shardings=self.state_sharding)
     self._zeros = jax.jit(self._zero_sums, out_shardings=of_sums)
     self._add = jax.jit(
       self._add_gradient,
-      donate_argnums=1,
-      in_shardings=(of_params, of_sums, sharding.batch_sharding(mesh)),
+      donate_argnums=2,
+      in_shardings=(
+        of_params,
+        of_frozen,
+        of_sums,
+        sharding.batch_sharding(mesh),
+      ),
       out_shardings=of_sums,
     )
     self._apply = jax.jit(
@@ -66,17 +72,13 @@ class Learner:
     )
 
   def init(self, params: Params) -> TrainState:
-    """Version 0 from params, which are copied and stay usable."""
+    """Version 0 of what is trained, which is copied and stays usable."""
     return self._init(params)
 
   def abstract_state(self) -> TrainState:
     """Shapes, dtypes and shardings of a state, to restore into."""
-    shapes = jax.eval_shape(self._fresh, self._policy.abstract_params())
-    return jax.tree.map(
-      lambda s, sh: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sh),
-      shapes,
-      self.state_sharding,
-    )
+    shapes = jax.eval_shape(self._fresh, self._policy.abstract_trained())
+    return _with_shardings(shapes, self.state_sharding)
 
   def traced(self, lesson: Lesson) -> dict[str, jax.stages.Traced]:
     """The programs of an update, for micro-batches of such shapes.
@@ -84,18 +86,25 @@ class Learner:
     "gradient" runs once per micro-batch, "apply" once. The lesson may be of
     `jax.ShapeDtypeStruct`s: nothing is allocated, nothing runs.
     """
-    state = self.abstract_state()
-    sums = jax.eval_shape(self._zero_sums, state.params, lesson)
+    state, frozen = self.abstract_state(), None
+    if self._policy.adaptation:
+      shapes = self._policy.abstract_params()
+      frozen = _with_shardings(shapes, self._frozen_sharding())
+    sums = jax.eval_shape(self._zero_sums, state.params, frozen, lesson)
     return {
-      "gradient": self._add.trace(state.params, sums, lesson),
+      "gradient": self._add.trace(state.params, frozen, sums, lesson),
       "apply": self._apply.trace(state, sums),
     }
 
   def update(
-    self, state: TrainState, lessons: Iterable[Lesson]
+    self,
+    state: TrainState,
+    lessons: Iterable[Lesson],
+    frozen: Params | None = None,
   ) -> tuple[TrainState, dict[str, float]]:
     """One optimizer update on all micro-batches; `state` is used up.
 
+    `frozen` are the params that adapters belong to, where those are trained.
     Micro-batches are equal in shape and lie on the host, the same in every
     process, or on the mesh. Returns when the update is done.
     """
@@ -103,8 +112,8 @@ class Learner:
     for lesson in lessons:
       lesson = on_mesh(lesson, self.mesh)
       if sums is None:
-        sums = self._zeros(state.params, lesson)
-      sums = self._add(state.params, sums, lesson)
+        sums = self._zeros(state.params, frozen, lesson)
+      sums = self._add(state.params, frozen, sums, lesson)
     if sums is None:
       raise ValueError("an update needs at least one micro-batch")
     state, metrics = self._apply(state, sums)
@@ -117,7 +126,7 @@ class Learner:
     )
 
   def _state_sharding(self) -> TrainState:
-    params = self._policy.abstract_params()
+    params = self._policy.abstract_trained()
     of_params = sharding.param_shardings(params, self.mesh)
     whole = sharding.replicated(self.mesh)
     abstract = jax.eval_shape(self._fresh, params)
@@ -130,19 +139,33 @@ class Learner:
     )
     return TrainState(of_params, of_optimizer, whole)
 
-  def _total(self, params: Params, lesson: Lesson) -> tuple[jax.Array, Metrics]:
-    loss, metrics = self._objective(params, lesson)
+  def _frozen_sharding(self) -> Params | None:
+    if not self._policy.adaptation:
+      return None
+    found: Params = sharding.param_shardings(
+      self._policy.abstract_params(), self.mesh
+    )
+    return found
+
+  def _total(
+    self, params: Params, frozen: Params | None, lesson: Lesson
+  ) -> tuple[jax.Array, Metrics]:
+    loss, metrics = self._objective(self._policy.whole(params, frozen), lesson)
     return loss.total, metrics | {"loss": loss}
 
-  def _zero_sums(self, params: Params, lesson: Lesson) -> Any:
+  def _zero_sums(
+    self, params: Params, frozen: Params | None, lesson: Lesson
+  ) -> Any:
     (_, metrics), grads = jax.eval_shape(
-      jax.value_and_grad(self._total, has_aux=True), params, lesson
+      jax.value_and_grad(self._total, has_aux=True), params, frozen, lesson
     )
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (grads, metrics))
 
-  def _add_gradient(self, params: Params, sums: Any, lesson: Lesson) -> Any:
+  def _add_gradient(
+    self, params: Params, frozen: Params | None, sums: Any, lesson: Lesson
+  ) -> Any:
     (_, metrics), grads = jax.value_and_grad(self._total, has_aux=True)(
-      params, lesson
+      params, frozen, lesson
     )
     sum_of_grads, sum_of_metrics = sums
     return (
@@ -166,6 +189,14 @@ class Learner:
     one = jnp.ones(())
     norm = Mean(optax.tree.norm(grads), one)
     return state, metrics | {"gradient_norm": norm}
+
+
+def _with_shardings(shapes: Any, shardings: Any) -> Any:
+  return jax.tree.map(
+    lambda s, sh: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sh),
+    shapes,
+    shardings,
+  )
 
 
 def _numbers(metrics: Metrics) -> dict[str, float]:
