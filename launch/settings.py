@@ -86,6 +86,7 @@ class Settings:
   mesh: Mapping[str, int]
   environments: Mapping[str, EnvironmentSettings]
   containers: Mapping[str, ContainerSpec]  # of those that play in some
+  pretrained: str  # a Hugging Face folder; "" begins with untrained params
   model: ModelConfig
   chat: ChatConfig
   compute: ComputeConfig
@@ -103,6 +104,7 @@ class Settings:
   advantage: AdvantageConfig
   batch: BatchConfig
   optimizer: OptimizerConfig
+  warm_start_epochs: int
   warm_start_optimizer: OptimizerConfig
   checkpoint: CheckpointConfig
   processes: ProcessLimits
@@ -127,6 +129,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     mesh=config.mesh.to_dict(),
     environments=environments,
     containers=_containers(environments, config.containers.to_dict()),
+    pretrained=config.pretrained.path,
     model=read_architecture(config),
     chat=read_chat(config),
     compute=ComputeConfig(**config.compute.to_dict()),
@@ -146,6 +149,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
       row_length=config.train.row_length, micro_batch=config.train.micro_batch
     ),
     optimizer=OptimizerConfig(**config.optimizer.to_dict()),
+    warm_start_epochs=config.warm_start.epochs,
     warm_start_optimizer=OptimizerConfig(
       **config.warm_start.optimizer.to_dict()
     ),

@@ -4,6 +4,7 @@ import jax
 
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.model.pretrained import read_params
 from agentrl_jax.train.checkpoint import Checkpoints
 from agentrl_jax.train.objective import supervised_objective
 from agentrl_jax.train.optimizer import make_optimizer
@@ -23,13 +24,28 @@ def fresh_params(policy: Policy, seed: int) -> Params:
   return made
 
 
+def first_params(settings: Settings, policy: Policy) -> Params:
+  """What a run begins with: a pretrained model's params, or untrained ones.
+
+  Raises `ConfigError` or `CheckpointError` if the pretrained files are not of
+  the policy's model, or incomplete.
+  """
+  if not settings.pretrained:
+    return fresh_params(policy, settings.seed)
+  mesh = policy.mesh or sharding.make_mesh(settings.mesh)
+  return read_params(settings.pretrained, policy, mesh)
+
+
 def stored_params(
   settings: Settings, policy: Policy, run: RunDirectory, stage: str
 ) -> Params:
   """The params of the stage's last checkpoint.
 
+  A warm start of no epochs has none, and leaves what the run begins with.
   Raises `CheckpointError` if there is none, or one of another model.
   """
+  if stage == "warm_start" and not settings.warm_start_epochs:
+    return first_params(settings, policy)
   learner = Learner(
     policy,
     supervised_objective(policy, settings.loss),

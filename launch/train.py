@@ -19,7 +19,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 from rich.console import Console
 
-from agentrl_jax.errors import AgentRLError
+from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy, num_params
@@ -32,12 +32,13 @@ from launch.places import placed_environments
 from launch.playing import STAGE as RL
 from launch.playing import Followed, Groups, Played
 from launch.processes import Processes, joined
+from launch.programs import keep_programs
 from launch.reinforcement import Reinforcement
 from launch.report.progress import StageProgress
 from launch.run_directory import RunDirectory
 from launch.serving import serve_run
 from launch.settings import Settings, read_settings
-from launch.stored import fresh_params, stored_params
+from launch.stored import first_params, fresh_params, stored_params
 from launch.warm_start import STAGE as WARM_START
 from launch.warm_start import warm_start
 
@@ -52,10 +53,11 @@ CONSOLE = Console()
 def train(config: ml_collections.ConfigDict) -> None:
   """Every stage of a run, those that are done already left out."""
   settings = read_settings(config)
+  _refuse_nothing_learned(settings)
   plan = EvaluationPlan(**config.evaluation.to_dict())
   with joined(settings.processes) as processes:
     run = RunDirectory(pathlib.Path(config.workdir) / config.name)
-    _keep_programs(run, config.compile_cache)
+    keep_programs(run.root, config.compile_cache)
     policy = Policy(
       settings.model, settings.compute, sharding.make_mesh(settings.mesh)
     )
@@ -68,16 +70,13 @@ def train(config: ml_collections.ConfigDict) -> None:
         _follow(start)
 
 
-def _keep_programs(run: RunDirectory, folder: str) -> None:
-  """Compiled programs go to files, from which the next start has them."""
-  if not folder:
-    return
-  for name, value in {
-    "compilation_cache_dir": str(run.root.resolve() / folder),
-    "persistent_cache_min_compile_time_secs": 0.0,
-    "persistent_cache_min_entry_size_bytes": 0,
-  }.items():
-    jax.config.update(f"jax_{name}", value)  # type: ignore[no-untyped-call]
+def _refuse_nothing_learned(settings: Settings) -> None:
+  """What may be planned, but would not learn."""
+  if not settings.warm_start_epochs and not settings.pretrained:
+    raise ConfigError(
+      "warm_start.epochs=0 leaves a policy that says nothing to learn from: "
+      "set pretrained.path to a Hugging Face folder, or warm_start.epochs=1"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,8 +147,9 @@ def _reinforce(
 ) -> None:
   """Reinforcement learning, and what the policy is worth before and after."""
   policy, run = start.policy, start.run
-  publisher.publish(fresh_params(policy, start.settings.seed), 0)
-  score("untrained", "sampled")
+  if not start.settings.pretrained:
+    publisher.publish(fresh_params(policy, start.settings.seed), 0)
+    score("untrained", "sampled")
   publisher.publish(warm, 0)
   score("warm_start", "greedy", "sampled")
   with _staged(start, RL):
@@ -187,7 +187,7 @@ def _demonstrate(
       partial = run.tokenizer.with_suffix(".partial")
       tokenizer.save(str(partial))
       partial.replace(run.tokenizer)
-  if not run.demonstrations.exists():
+  if settings.warm_start_epochs and not run.demonstrations.exists():
     number = config.warm_start.num_demonstrations
     with (
       run.stage("demonstrations"),
@@ -202,6 +202,8 @@ def _demonstrate(
 def _warm(start: Start, metrics: MetricsWriter | None) -> Params:
   """The warm start's params, on the policy's mesh."""
   run, processes = start.run, start.processes
+  if not start.settings.warm_start_epochs:
+    return first_params(start.settings, start.policy)
   is_done = processes.share_json(
     run.is_done(WARM_START), what="how far the run is"
   )
@@ -219,7 +221,6 @@ def _warm(start: Start, metrics: MetricsWriter | None) -> Params:
       run,
       metrics,
       start.interrupts,
-      epochs=start.config.warm_start.epochs,
     )
   if processes.leads:
     CONSOLE.print(f"warm start of {num_params(params):,} parameters is done")

@@ -25,7 +25,7 @@ from launch.interrupts import Interrupts
 from launch.report.progress import StageProgress
 from launch.run_directory import RunDirectory
 from launch.settings import Settings
-from launch.stored import fresh_params
+from launch.stored import first_params
 
 STAGE = "warm_start"
 REPORT_EVERY = 10  # updates
@@ -39,8 +39,6 @@ def warm_start(
   run: RunDirectory,
   metrics: MetricsWriter | None,
   interrupts: Interrupts,
-  *,
-  epochs: int,
 ) -> Params:
   """Trains to the end of the last epoch, from wherever an earlier start got.
 
@@ -48,7 +46,7 @@ def warm_start(
   Every learner process calls it with the same rows; process 0 has `metrics`.
   """
   order = np.concatenate(
-    list(shuffled(rows, seed=settings.seed, epochs=epochs))
+    list(shuffled(rows, seed=settings.seed, epochs=settings.warm_start_epochs))
   )
   size = settings.batch.micro_batch
   num_steps = max(len(order) // size, 1)
@@ -59,7 +57,7 @@ def warm_start(
     policy.mesh or sharding.make_mesh(settings.mesh),
   )
   checkpoints = Checkpoints(run.checkpoints(STAGE), keep=2)
-  state = _begin(learner, policy, checkpoints, settings.seed)
+  state = _begin(learner, policy, checkpoints, settings)
   first = int(state.version)
   with _account(metrics, first, num_steps) as account:
     for step in range(first, num_steps):
@@ -94,11 +92,11 @@ def _account(
 
 
 def _begin(
-  learner: Learner, policy: Policy, checkpoints: Checkpoints, seed: int
+  learner: Learner, policy: Policy, checkpoints: Checkpoints, settings: Settings
 ) -> TrainState:
   if checkpoints.steps():
     return checkpoints.restore(learner.abstract_state())[0]
-  return learner.init(fresh_params(policy, seed))
+  return learner.init(first_params(settings, policy))
 
 
 def _save(checkpoints: Checkpoints, state: TrainState) -> None:
