@@ -12,13 +12,13 @@ DEADLINE_S = 280
 DEVICES = "--xla_force_host_platform_device_count=8"
 
 
-def run(module: str) -> Any:
+def run(module: str, *arguments: str, deadline_s: float = DEADLINE_S) -> Any:
   """What `python -m module` prints last, a line of JSON."""
   # Sums are compared to the last digits, and one device that adds number by
   # number, without vectors, is further from eight than these digits.
   flags = os.environ.get("XLA_FLAGS", "").replace("level=0", "level=1")
   done = subprocess.run(
-    [sys.executable, "-m", module],
+    [sys.executable, "-m", module, *arguments],
     cwd=ROOT,
     env=os.environ
     | {
@@ -27,7 +27,7 @@ def run(module: str) -> Any:
     },
     capture_output=True,
     text=True,
-    timeout=DEADLINE_S,
+    timeout=deadline_s,
     check=False,
   )
   if done.returncode:

@@ -4,12 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.losses import Mean
 from agentrl_jax.train.objective import policy_objective
 from tests import eight_devices
-from tests.train import small
+from tests.train import sharded_update, small
 
 
 class UpdateTest(parameterized.TestCase):
@@ -86,13 +87,24 @@ class UpdateTest(parameterized.TestCase):
 
 
 class ShardedUpdateTest(absltest.TestCase):
+  def _assert_like_one(self, found):
+    for case, (loss, params) in found["updates"].items():
+      self.assertLess(loss, 1e-5, case)
+      self.assertLess(params, 1e-5, case)
+    for kernel, gap in found["attention"].items():
+      self.assertLess(gap, 1e-5, kernel)
+
   def test_eight_devices_like_one(self):
-    """Every mesh shape gives the same loss and the same params."""
-    found = eight_devices.run("tests.train.sharded_update")
-    self.assertLen(found, 5)
-    for shape, (loss, params) in found.items():
-      self.assertLess(loss, 1e-5, shape)
-      self.assertLess(params, 1e-5, shape)
+    """Along every axis of the mesh: the same loss, the same params."""
+    found = eight_devices.run(sharded_update.__name__, "sample")
+    self.assertLen(found["updates"], len(sharded_update.SAMPLE))
+    self._assert_like_one(found)
+
+  @pytest.mark.full
+  def test_every_mesh_of_eight_devices_like_one(self):
+    found = eight_devices.run(sharded_update.__name__, "table", deadline_s=1800)
+    self.assertLen(found["updates"], 20)
+    self._assert_like_one(found)
 
 
 class MeanTest(absltest.TestCase):
