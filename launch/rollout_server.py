@@ -10,6 +10,7 @@ answered, for up to `rollouts.grace_s`; see docs/rollout_servers.md.
 """
 
 import asyncio
+import pathlib
 import signal
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ from agentrl_jax.rollout.http_server import RolloutApi, listening
 from agentrl_jax.rollout.settings import RolloutsConfig
 from agentrl_jax.rollout.snapshot_follower import SnapshotFollower
 from agentrl_jax.rollout.versions import VersionStore
+from launch.programs import keep_programs
 from launch.remote_serving import snapshots_of
 from launch.serving import DRIVERS
 from launch.settings import read_settings
@@ -134,6 +136,9 @@ class RolloutServer:
 def serve(config: ml_collections.ConfigDict, host: str, port: int) -> None:
   """Serves the run that the config describes, until a signal comes."""
   settings = read_settings(config)
+  keep_programs(
+    pathlib.Path(config.workdir) / config.name, config.compile_cache
+  )
   mesh = _mesh()
   policy = Policy(settings.model, settings.compute, mesh)
   versions = VersionStore(settings.engine.num_slots)
