@@ -8,6 +8,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.losses import Mean
+from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.train.objective import policy_objective
 from tests import eight_devices
 from tests.train import sharded_update, small
@@ -67,6 +68,31 @@ class UpdateTest(parameterized.TestCase):
     params = policy.init(jax.random.key(0))
     learner.update(learner.init(params), small.make_lessons(4))
     self.assertFalse(any(x.is_deleted() for x in jax.tree.leaves(params)))
+
+  def test_sums_and_state_are_written_where_they_were(self):
+    """Bytes that outputs share with inputs are those that were donated."""
+    _, learner = small.make_learner()
+    (lesson,) = small.make_lessons(24)
+    programs = learner.traced(lesson)
+    for name, donated in (
+      ("gradient", programs["gradient"].out_info),
+      ("apply", learner.abstract_state()),
+    ):
+      size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(donated))
+      memory = programs[name].lower().compile().memory_analysis()
+      self.assertEqual(memory.alias_size_in_bytes, size, name)
+
+  def test_low_precision_is_the_same_update_roughly(self):
+    """bfloat16 between float32 params: what is rounded is what is computed."""
+    _, high = self._updated(24)
+    state, low = self._updated(24, compute=ComputeConfig(dtype="bfloat16"))
+    for leaf in jax.tree.leaves(state.params):
+      self.assertEqual(leaf.dtype, jnp.float32)
+    self.assertNotEqual(low["loss"], high["loss"])
+    self.assertAlmostEqual(low["loss"], high["loss"], delta=5e-3)
+    self.assertAlmostEqual(
+      low["gradient_norm"] / high["gradient_norm"], 1, delta=0.05
+    )
 
   def test_nothing_to_learn_from_is_an_error(self):
     policy, learner = small.make_learner()
