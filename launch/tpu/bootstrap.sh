@@ -2,7 +2,7 @@
 # What every host of a run does, whoever asks for it: launch/tpu_run.sh over ssh,
 # its --local on this machine, or the containers of launch/gke.
 #
-#   bootstrap.sh install                        packages, from the lock file
+#   bootstrap.sh install                        the bucket, and the lock file
 #   bootstrap.sh start PLACE KEY RESTART -- COMMAND...   in the background, once
 #   bootstrap.sh running PLACE KEY              0 if that command is running
 #   bootstrap.sh follow PLACE                   its output to its end; its status
@@ -13,7 +13,8 @@
 # the same one is not started twice, and another one ends the first. RESTART is
 # `always` for what may come back alone, `never` for what must come back with
 # others. `python` in COMMAND is the one that was installed, or that of
-# $AGENTRL_PYTHON. Files live in $AGENTRL_ROOT, which is ~/agentrl.
+# $AGENTRL_PYTHON. Files live in $AGENTRL_ROOT, which is ~/agentrl; $AGENTRL_BUCKET
+# is mounted at $AGENTRL_MOUNT.
 set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -40,6 +41,7 @@ venv() {
 }
 
 install() {
+  mount_bucket
   if [[ -n ${AGENTRL_PYTHON:-} ]]; then
     [[ -x $AGENTRL_PYTHON ]] || fail "there is no $AGENTRL_PYTHON on \
 $(hostname), which was named as the Python to use: leave --python out to install \
@@ -102,6 +104,36 @@ own_uv() {
     fail "$(hostname) has no Python 3.11 or 3.12, and uv cannot be had from \
 $UV_INSTALLER: let the host reach the internet, or name a Python with --python"
   printf '%s' "$HOME/.local/bin/uv"
+}
+
+# --- The bucket ---------------------------------------------------------------
+
+# All hosts see the run's folder at the same path. Renaming a folder is one step
+# in a bucket with a hierarchical namespace, and many in another.
+mount_bucket() {
+  [[ -n ${AGENTRL_BUCKET:-} ]] || return 0
+  if mountpoint -q "$AGENTRL_MOUNT"; then return; fi
+  command -v gcsfuse >/dev/null || install_gcsfuse
+  sudo mkdir -p "$AGENTRL_MOUNT"
+  sudo chown "$(id -u):$(id -g)" "$AGENTRL_MOUNT"
+  gcsfuse --implicit-dirs --rename-dir-limit=100000 "$AGENTRL_BUCKET" \
+    "$AGENTRL_MOUNT" >&2 || fail "bucket $AGENTRL_BUCKET cannot be mounted on \
+$(hostname): does it exist, and may the service account of this host read and write \
+it (roles/storage.objectUser)?"
+}
+
+install_gcsfuse() {
+  local name key=/usr/share/keyrings/cloud.google.asc
+  local apt=https://packages.cloud.google.com/apt
+  name=gcsfuse-$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+  say "installing gcsfuse on $(hostname)"
+  curl --fail --silent --show-error --retry 5 "$apt/doc/apt-key.gpg" |
+    sudo tee "$key" >/dev/null
+  printf 'deb [signed-by=%s] %s %s main\n' "$key" "$apt" "$name" |
+    sudo tee /etc/apt/sources.list.d/gcsfuse.list >/dev/null
+  # A fresh host updates itself, and holds the lock while it does.
+  sudo apt-get -o DPkg::Lock::Timeout=600 -qq update >&2
+  sudo apt-get -o DPkg::Lock::Timeout=600 -qq install -y gcsfuse >&2
 }
 
 # --- One command per place ----------------------------------------------------

@@ -4,6 +4,7 @@
 VERB=run RUN='' LEARNER='' ROLLOUT='' ENVIRONMENTS='' CONTROLLER='' PLAYED=''
 LOCAL='' ZONE='' PROJECT='' SPOT='' RESERVED='' NETWORK='' SUBNETWORK=''
 SERVICE_ACCOUNT='' RUNTIME_VERSION='' WORKDIR='' PYTHON='' TEARDOWN_ON_EXIT=''
+BUCKET='' MOUNT='' MOUNTS=${AGENTRL_MOUNTS:-/mnt/agentrl}
 LOCAL_FOLDER='' ENVIRONMENT=() SSH_FLAGS=() ARGUMENTS=()
 COORDINATOR_PORT=0 FIRST_PORT=0
 WAIT_S=86400 POLL_S=30 GRACE_S=300 PEERS_S=180 MAX_RESTARTS=5 LIMIT=120
@@ -22,7 +23,8 @@ What the run is made of
   --environments=[Nx]MACHINE:NAME,NAME   machines that play these environments;
                          else the learner's first process plays them
   --controller=MACHINE   of its own; else it runs beside the learner's process 0
-  --workdir=gs://...     where the run is kept; must outlive the machines
+  --workdir=gs://...     where the run is kept: a bucket, which every host mounts
+                         with Cloud Storage FUSE, or a shared /folder
 
 Where, and how
   --zone=ZONE --project=PROJECT     else those of gcloud's configuration
@@ -118,7 +120,7 @@ Google's names are made of it"
   done
   [[ -z $SPOT || -z $RESERVED ]] || fail "--spot and --reserved exclude each other"
   if [[ -n $LOCAL ]]; then check_local; else check_cloud; fi
-  [[ $VERB == run ]] || return 0
+  [[ $VERB == run || $VERB == render ]] || return 0
   check_arguments
 }
 
@@ -139,6 +141,9 @@ with ctrl-C"
 }
 
 check_cloud() {
+  [[ $VERB == teardown || -n $LEARNER ]] || fail "--learner must say on what to train, \
+as in --learner=v5p-64; --local=N trains on this machine"
+  [[ $VERB != render ]] || return 0
   command -v gcloud >/dev/null || [[ -n $DRY_RUN ]] || fail "gcloud is not installed: \
 https://cloud.google.com/sdk/docs/install"
   TIMEOUT=$(command -v timeout || command -v gtimeout) ||
@@ -149,24 +154,25 @@ https://cloud.google.com/sdk/docs/install"
 gcloud config set project PROJECT"
   [[ -n $ZONE ]] || fail "no zone: give --zone; \
 https://cloud.google.com/tpu/docs/regions-zones lists which has what"
-  [[ $VERB == teardown ]] && return
-  [[ -n $LEARNER ]] || fail "--learner must say on what to train, as in \
---learner=v5p-64; --local=N trains on this machine"
 }
 
 configured() { gcloud config get-value "$1" 2>/dev/null | grep -v '^(unset)$' || true; }
 
 check_arguments() {
-  local argument file=''
+  local argument file='' rest=()
   for argument in "${ARGUMENTS[@]}"; do
     case $argument in
       --config=*) file=${argument#*=} file=${file%%:*} ;;
       --config.workdir=*) [[ -z $WORKDIR ]] || fail "$argument and --workdir=$WORKDIR \
 are the same setting: leave one of them out"
-        WORKDIR=${argument#*=} ;;
+        WORKDIR=${argument#*=}
+        continue
+        ;;
       --config.name=*) fail "$argument: the run's name is --name=$RUN" ;;
     esac
+    rest+=("$argument")
   done
+  ARGUMENTS=("${rest[@]}")
   [[ -n $file ]] || fail "what to train is missing: -- --config=configs/quickstart.py"
   [[ -e $ROOT/$file || $file == /* ]] || fail "there is no $file in $ROOT"
   check_workdir
@@ -175,15 +181,17 @@ are the same setting: leave one of them out"
 
 # Hosts come and go; what a run must keep lies elsewhere.
 check_workdir() {
-  local argument
   if [[ -n $LOCAL && -z $WORKDIR ]]; then
     WORKDIR=$LOCAL_FOLDER/runs
   fi
   [[ -n $LOCAL || $WORKDIR == gs://?* || $WORKDIR == /?* ]] || fail "\
 --workdir=$WORKDIR must be a bucket (gs://bucket/path) or a file system that all \
 hosts mount (/mnt/...): a host's own disk is gone with the host"
-  for argument in "${ARGUMENTS[@]}"; do
-    [[ $argument != --config.workdir=* ]] || return 0
-  done
-  ARGUMENTS+=("--config.workdir=$WORKDIR")
+  KEPT=$WORKDIR
+  if [[ $WORKDIR == gs://* ]]; then
+    BUCKET=${WORKDIR#gs://} BUCKET=${BUCKET%%/*}
+    MOUNT=$MOUNTS/$BUCKET
+    KEPT=$MOUNT${WORKDIR#"gs://$BUCKET"}
+  fi
+  ARGUMENTS+=("--config.workdir=$KEPT")
 }

@@ -12,9 +12,8 @@
 
 ROLES=() NAMES=() KINDS=() TYPES=() COUNTS=()
 
-ROLLOUT_PORT=9000
-CONTROLLER_PORT=5020
-WORKER_PORT=5100  # of the first environment on a host; the next has the next
+ROLLOUT_PORT=${AGENTRL_ROLLOUT_PORT:-9000}
+CONTROLLER_PORT=${AGENTRL_CONTROLLER_PORT:-5020}  # and the next, for workers
 
 add_place() {
   ROLES+=("$1") NAMES+=("$2") KINDS+=("$3") TYPES+=("$4") COUNTS+=("$5")
@@ -127,12 +126,13 @@ role_command() {
       ;;
     controller)
       COMMAND=(python -m agentrl_jax.controller.service
-        --bind 0.0.0.0 --port "$CONTROLLER_PORT")
+        --bind 0.0.0.0 --port "$CONTROLLER_PORT"
+        --grpc-port "$((CONTROLLER_PORT + 1))")
       ;;
     environments)
       COMMAND=(python -m launch.environment_host "${ARGUMENTS[@]}"
-        "--environments=$PLAYED" "--controller=$(api "$controller")"
-        "--port=$(worker_port "$number")")
+        "--environments=$PLAYED"
+        "--controller=grpc://$controller:$((CONTROLLER_PORT + 1))")
       ;;
   esac
 }
@@ -146,12 +146,6 @@ rollout_port() {
   fi
 }
 
-worker_port() {
-  if [[ -n $LOCAL ]]; then printf '%s' "$((WORKER_PORT + 20 * $1))"; else
-    printf '%s' "$WORKER_PORT"
-  fi
-}
-
 # What may come back alone does so by itself; a learner needs all its processes.
 restart_of() { if [[ $1 == learner ]]; then printf never; else printf always; fi; }
 
@@ -160,6 +154,8 @@ role_environment() {
   local role=$1
   VARIABLES=("${ENVIRONMENT[@]}")
   [[ -z $PYTHON ]] || VARIABLES+=("AGENTRL_PYTHON=$PYTHON")
+  [[ -z $BUCKET ]] ||
+    VARIABLES+=("AGENTRL_BUCKET=$BUCKET" "AGENTRL_MOUNT=$MOUNT")
   if [[ $role == learner && -n $LOCAL ]]; then
     VARIABLES+=("AGENTRL_NUM_PROCESSES=$LOCAL"
       "AGENTRL_COORDINATOR=127.0.0.1:$COORDINATOR_PORT")

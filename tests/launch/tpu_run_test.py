@@ -54,12 +54,15 @@ class TpuRunTest(parameterized.TestCase):
           "launch.train",
           "--config=configs/quickstart.py",
           awkward,
-          "--config.workdir=gs://bucket/runs",
+          f"--config.workdir={cloud.folder}/mounts/bucket/runs",
           "--config.name=demo",
         ],
       )
     around = (cloud.saved / "environment-1").read_text()
     self.assertIn("AGENTRL_NUM_PROCESSES=auto", around)
+    mounts = (cloud.folder / "mounted").read_text().splitlines()
+    self.assertLen(mounts, 2)
+    self.assertEndsWith(mounts[0], f" bucket {cloud.folder}/mounts/bucket")
     self.assertIn("still cost money", told)
     self.assertIn("--name=demo --teardown", told)
 
@@ -237,7 +240,7 @@ class TpuRunTest(parameterized.TestCase):
     self.assertIn("has no room for demo-environments-0", told)
     host = (cloud.saved / "launch.environment_host-0.words").read_text()
     self.assertIn("--environments=dbbench,webshop", host.splitlines())
-    self.assertIn("--controller=http://10.202.0.4:5020/api", host.splitlines())
+    self.assertIn("--controller=grpc://10.202.0.4:5021", host.splitlines())
     served = "agentrl_jax.controller.service-0.words"
     self.assertIn("--bind", (cloud.saved / served).read_text().splitlines())
     learner = (cloud.saved / "launch.train-0.words").read_text().splitlines()

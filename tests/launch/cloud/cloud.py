@@ -30,16 +30,22 @@ class Cloud:
       if "\n" in transcript
       else (HERE / "transcripts" / f"{transcript}.txt").read_text()
     )
-    (binaries / "gcloud").write_text(
-      f'#!/bin/sh\nexec "{sys.executable}" -I "{HERE / "gcloud.py"}" "$@"\n'
+    self._make(
+      binaries / "gcloud",
+      f'exec "{sys.executable}" -I "{HERE / "gcloud.py"}" "$@"',
     )
-    (binaries / "gcloud").chmod(0o755)
+    self._make(binaries / "sudo", 'exec "$@"')
+    self._make(binaries / "gcsfuse", f'echo "$@" >>"{folder / "mounted"}"')
     python = folder / "python" / "python"
     python.parent.mkdir()
     shutil.copy(HERE / "python.sh", python)
     self.python = python
     self._process: subprocess.Popen | None = None
     self._out, self._told = folder / "out", folder / "told"
+
+  def _make(self, path: pathlib.Path, line: str) -> None:
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
 
   def start(self, *options: str, steps: int = 5, **env: str) -> None:
     """The script with what every test wants; quick to look, and to give up."""
@@ -65,6 +71,7 @@ class Cloud:
           **os.environ,
           "FAKE_CLOUD": str(self.folder),
           "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+          "AGENTRL_MOUNTS": str(self.folder / "mounts"),
           "AGENTRL_TICK_S": "0.3",
           "AGENTRL_PAUSE_S": "0.2",
         },
