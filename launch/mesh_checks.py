@@ -3,12 +3,17 @@
 from collections.abc import Mapping
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.attention_splash import check_length
+from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.train.batches import BatchConfig
 
 
 def check_mesh(
-  mesh: Mapping[str, int], model: ModelConfig, batch: BatchConfig
+  mesh: Mapping[str, int],
+  model: ModelConfig,
+  compute: ComputeConfig,
+  batch: BatchConfig,
 ) -> None:
   """Raises `ConfigError` naming both sides and what to change."""
   for axis, size in mesh.items():
@@ -32,3 +37,5 @@ def check_mesh(
         f"{key}={size} cannot be split over mesh.{axis}={mesh[axis]} devices: "
         f"set --config.mesh.{axis} to a divisor of {size}"
       )
+  if compute.attention == "splash":
+    check_length(batch.row_length, mesh["sequence"])

@@ -237,7 +237,7 @@ def _check_positive(config: ml_collections.ConfigDict) -> None:
 def _check_together(s: Settings, steps: int) -> None:
   """What no section can see alone."""
   check_learning(s.loss, s.advantage, s.model, s.group, s.reference)
-  check_mesh(s.mesh, s.model, s.batch)
+  check_mesh(s.mesh, s.model, s.compute, s.batch)
   if s.sampling.top_k or s.sampling.top_p < 1:
     raise ConfigError(
       f"sampling.top_k={s.sampling.top_k} and sampling.top_p="

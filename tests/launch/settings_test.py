@@ -78,6 +78,11 @@ class SettingsTest(parameterized.TestCase):
     ("cut_row", {"mesh.sequence": 11}, "row_length=.* mesh.sequence=11 dev"),
     ("no_fsdp", {"mesh.fsdp": 0}, "mesh.fsdp=0 must be at least 1"),
     (
+      "splash",
+      {"compute.attention": "splash", "train.row_length": 1000},
+      "row_length=1000 must be a multiple of 128.*row_length=1024",
+    ),
+    (
       "no_reference",
       {"reference.place": "dropped", "loss.kl_coefficient": 1e-3},
       "reference.place='dropped' keeps none",
