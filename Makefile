@@ -7,9 +7,10 @@ PYTHON ?= python3
 VENV ?= .venv
 JETSTREAM := google-jetstream==0.2.2
 BFCL := bfcl-eval==2026.3.23
+TORCH ?= 2.13.0
 ARGS ?=
 
-.PHONY: setup train test conformance check format bench clean
+.PHONY: setup originals train test conformance check format bench clean
 
 setup: $(VENV)/ready
 
@@ -20,6 +21,15 @@ $(VENV)/ready: setup.py
 	$(VENV)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV)/bin/python -m pip install --quiet --editable '.[jetstream,test]'
 	$(VENV)/bin/python -m pip install --quiet --no-deps $(JETSTREAM) $(BFCL)
+	touch $@
+
+# What tests compare with, and the compiler for TPUs, which needs none: 2 GB.
+# Tests that miss them skip and say so.
+originals: $(VENV)/originals
+
+$(VENV)/originals: $(VENV)/ready
+	$(VENV)/bin/python -m pip install --quiet 'torch==$(TORCH)' \
+	  --editable '.[originals,plan]'
 	touch $@
 
 train: setup

