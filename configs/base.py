@@ -85,8 +85,8 @@ def get_config() -> ml_collections.ConfigDict:
   c.compute = create(  # the names are described in model/compute.py
     dtype="float32",  # of activations and products; or bfloat16
     scan_layers=False,  # one compiled layer for all, for deep models
-    remat="none",  # dots, full: what the backward pass computes again
-    attention="auto",
+    remat="none",  # dots, attention, full: what is computed again
+    attention="auto",  # or xla, splash (TPU), cudnn (GPU)
     attention_block=0,  # queries per block of a training row; 0 takes all
   )
 

@@ -28,8 +28,16 @@ ATTENTIONS = ("auto", "xla", "splash", "cudnn")
 class ComputeConfig:
   """The `compute` section of the config.
 
-  `attention_block` cuts the queries of a training row into blocks that attend
-  to no key after themselves, which skips the upper triangle; 0 does not cut.
+  `attention` is the kernel over training rows: "auto" takes "splash" on a TPU,
+  "cudnn" on a GPU where it can, and says so where it cannot, and "xla"
+  elsewhere. `attention_block` cuts the queries of a row into blocks that attend
+  to no key after themselves, which skips the upper triangle; 0 does not cut,
+  and lets splash take blocks of 512.
+
+  `remat` is what a layer keeps of its forward pass: "none" computes nothing
+  again, "dots" all but products with params, "attention" all but attention,
+  "full" everything.
+
   `scan_layers` compiles one layer for all of them: the time to compile and the
   size of the program no longer grow with depth. Decoding never scans.
   """
