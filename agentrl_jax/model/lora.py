@@ -61,7 +61,8 @@ class LoraConfig:
 def init(config: LoraConfig, base: Params, key: jax.Array) -> Params:
   """Fresh adapters of stacked params: B is 0, so that they change nothing.
 
-  A is uniform within 1 / sqrt(inputs), as PEFT draws it.
+  Of the base only shapes are read. A is uniform within 1 / sqrt(inputs), as
+  PEFT draws it.
   """
   layers: Params = {}
   found = list(_targets(config.targets, base["layers"]))
@@ -81,9 +82,17 @@ def init(config: LoraConfig, base: Params, key: jax.Array) -> Params:
         B: jnp.zeros(shape_b),
       },
     )
-  return {"layers": layers} | {
-    name: base[name] for name in WHOLE if name in base
-  }
+  return {"layers": layers}
+
+
+def split(params: Params) -> tuple[Params, Params]:
+  """What is trained of params with adapters, and the rest; see `joined`."""
+  trained = {"layers": _only_adapters(params["layers"])}
+  frozen = {"layers": _without(params["layers"])}
+  for name, value in params.items():
+    if name != "layers":
+      (trained if name in WHOLE else frozen)[name] = value
+  return trained, frozen
 
 
 def joined(base: Params, adapters: Params) -> Params:
@@ -139,6 +148,14 @@ def _without(layers: Params) -> Params:
     name: _without(part) if isinstance(part, Mapping) else part
     for name, part in layers.items()
     if name not in (A, B)
+  }
+
+
+def _only_adapters(layers: Params) -> Params:
+  return {
+    name: _only_adapters(part) if isinstance(part, Mapping) else part
+    for name, part in layers.items()
+    if is_adapted(part) or name in (A, B)
   }
 
 

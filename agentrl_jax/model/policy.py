@@ -79,16 +79,34 @@ class Policy:
     )
     return nnx.to_pure_dict(self._stem_state) | {"layers": stacked}
 
-  def trained(self, params: Params, key: jax.Array) -> Params:
-    """What training changes: the params, or fresh adapters of theirs."""
-    return (
-      lora.init(self.adaptation, params, key) if self.adaptation else params
+  def split(
+    self, params: Params, key: jax.Array
+  ) -> tuple[Params, Params | None]:
+    """What training changes of params, and what it leaves; see `whole`.
+
+    That is all and None, or adapters and the rest. Params without adapters get
+    fresh ones, which change nothing yet.
+    """
+    if not self.adaptation:
+      return params, None
+    if lora.is_adapted(params["layers"]):
+      return lora.split(params)
+    fresh = functools.partial(lora.init, self.adaptation, params, key)
+    places = self.mesh and sharding.param_shardings(
+      jax.eval_shape(fresh), self.mesh
     )
+    made = jax.jit(fresh, out_shardings=places)()
+    return lora.split(lora.joined(params, made))
 
   def abstract_trained(self) -> Params:
     """The shapes and dtypes of what training changes."""
-    key = jax.random.key(0)
-    return jax.eval_shape(self.trained, self.abstract_params(), key)
+    params = self.abstract_params()
+    if not self.adaptation:
+      return params
+    made = jax.eval_shape(
+      lambda: lora.init(self.adaptation, params, jax.random.key(0))
+    )
+    return lora.split(lora.joined(params, made))[0]
 
   def whole(self, trained: Params, frozen: Params | None) -> Params:
     """What is trained and what is not, as params; arrays are shared."""

@@ -94,12 +94,13 @@ def make_learner(
   *,
   model=MODEL,
   compute=None,
+  adaptation=None,
   loss=None,
   learning_rate=1e-2,
   **axes,
 ):
   mesh = mesh or sharding.make_mesh(axes, jax.devices()[:1])
-  policy = Policy(model, compute, mesh)
+  policy = Policy(model, compute, mesh, adaptation)
   objective = policy_objective(policy, loss or loss_config(), temperature=0.9)
   optimizer = optax.chain(
     optax.clip_by_global_norm(1.0), optax.adamw(learning_rate)
