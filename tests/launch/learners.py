@@ -11,6 +11,7 @@ import pathlib
 import signal
 import socket
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -37,7 +38,10 @@ class Learners:
   ):
     workdir.mkdir(parents=True, exist_ok=True)
     self.root = workdir / "tiny"
-    self.logs = [workdir / f"process_{n}.log" for n in range(num_processes)]
+    logs = tempfile.mkdtemp(prefix="start_", dir=workdir)
+    self.logs = [
+      pathlib.Path(logs) / f"process_{n}.log" for n in range(num_processes)
+    ]
     port = _free_port()
     self.processes = []
     for index, log in enumerate(self.logs):
@@ -83,7 +87,7 @@ class Learners:
 
   def said(self) -> str:
     return "\n".join(
-      f"--- {log.name}\n{log.read_text()[-3000:]}"
+      f"--- {log.name}\n{log.read_text()[-4000:]}"
       for log in self.logs
       if log.exists()
     )
