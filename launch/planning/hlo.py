@@ -94,20 +94,27 @@ class Module:
     """
     yield from self._walk(self.computations[self.entry], 1, unknown_turns)
 
-  def turns(self, loop: Instruction) -> int | None:
+  def turns(self, loop: Instruction, place: Computation) -> int | None:
     """How often a loop turns, at most; None if the program cannot tell."""
     known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes)
     if known:
       return int(known.group(1))
     condition = self.computations[loop.called("condition") or ""]
-    return _bound(condition, condition.root)
+    bound = _bound(condition, condition.root)
+    if bound is None:
+      return None
+    counter, limit = bound
+    start = _number(place, _element(place, loop.operands[0], counter)) or 0
+    body = self.computations[loop.called("body") or ""]
+    step = _step(body, _element(body, body.root.name, counter)) or 1
+    return max(0, -(-(limit - start) // step))
 
   def _walk(
     self, computation: Computation, times: int, unknown: int
   ) -> Iterator[Executed]:
     for instruction in computation.instructions.values():
       if instruction.opcode == "while":
-        turns = self.turns(instruction)
+        turns = self.turns(instruction, computation)
         body = self.computations[instruction.called("body") or ""]
         yield from self._walk(
           body, times * (unknown if turns is None else turns), unknown
@@ -125,7 +132,7 @@ class Module:
         name, found = header.group(2), {}
         if header.group(1):
           self.entry = name
-      elif line.startswith("}") and name:
+      elif line.rstrip() == "}" and name:  # kernels bring lines of "}}"
         self.computations[name] = Computation(name, found)
         name = ""
       elif name and (instruction := _instruction(line)):
@@ -185,13 +192,45 @@ def _called(instruction: Instruction) -> list[str]:
   )
 
 
-def _bound(condition: Computation, test: Instruction) -> int | None:
-  """The constant that a counter stays below while the test holds."""
+def _bound(condition: Computation, test: Instruction) -> tuple[int, int] | None:
+  """Which element of the loop's state counts, and what it stays below."""
   known = condition.instructions
   if test.opcode == "and":
     bounds = [_bound(condition, known[name]) for name in test.operands]
-    return min((b for b in bounds if b is not None), default=None)
+    return min((b for b in bounds if b), key=lambda b: b[1], default=None)
   if test.opcode != "compare" or "direction=LT" not in test.attributes:
     return None
-  limit = known[test.operands[1]]
-  return int(limit.text) if limit.opcode == "constant" else None
+  counter, limit = (known[name] for name in test.operands)
+  index = re.search(r"index=(\d+)", counter.attributes)
+  if limit.opcode != "constant" or index is None:
+    return None
+  return int(index.group(1)), int(limit.text)
+
+
+def _element(place: Computation, name: str, index: int) -> Instruction | None:
+  """What a tuple has there, if it is made where it is used."""
+  made = place.instructions[name]
+  if made.opcode != "tuple":
+    return None
+  return place.instructions.get(made.operands[index])
+
+
+def _number(place: Computation, made: Instruction | None) -> int | None:
+  """The constant that an instruction is, whatever it is called by then."""
+  while made is not None and made.opcode in ("copy", "bitcast"):
+    made = place.instructions.get(made.operands[0])
+  if made is None or made.opcode != "constant" or not made.text.isdecimal():
+    return None
+  return int(made.text)
+
+
+def _step(body: Computation, made: Instruction | None) -> int | None:
+  """What a counter grows by in one turn: sums of constants, unrolled or not."""
+  total = 0
+  while made is not None and made.opcode == "add":
+    parts = [body.instructions[name] for name in made.operands]
+    numbers = [_number(body, part) for part in parts]
+    if numbers[1] is None:
+      return None
+    total, made = total + numbers[1], parts[0]
+  return total or None

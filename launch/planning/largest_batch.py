@@ -31,7 +31,7 @@ def most_rows(planner: Planner, settings: Settings) -> Largest:
   def judge(rows: int) -> Judgement:
     return _judge(planner, variants.with_rows(settings, rows), "gradient")
 
-  return _search("train.micro_batch", judge, settings.batch.micro_batch, step)
+  return largest("train.micro_batch", judge, settings.batch.micro_batch, step)
 
 
 def most_lanes(planner: Planner, settings: Settings) -> Largest:
@@ -40,7 +40,7 @@ def most_lanes(planner: Planner, settings: Settings) -> Largest:
   def judge(lanes: int) -> Judgement:
     return _judge(planner, variants.with_lanes(settings, lanes), "decode")
 
-  return _search("engine.lanes[0]", judge, settings.engine.lanes[0], 8)
+  return largest("engine.lanes[0]", judge, settings.engine.lanes[0], 8)
 
 
 def _judge(planner: Planner, settings: Settings, name: str) -> Judgement:
@@ -51,10 +51,13 @@ def _judge(planner: Planner, settings: Settings, name: str) -> Judgement:
   return planner.judge(settings, program)
 
 
-def _search(
+def largest(
   setting: str, judge: Callable[[int], Judgement], start: int, step: int
 ) -> Largest:
-  """Follows the line through two sizes to where it meets the limit."""
+  """The largest multiple of `step` that `judge` finds to fit.
+
+  Follows the line through two sizes to where it meets the limit.
+  """
   start = max(start // step, 1) * step
   tried = {size: judge(size) for size in (start, 2 * start)}
   for _ in range(_TRIES):

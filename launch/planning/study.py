@@ -126,11 +126,8 @@ class Planner:
     slice_ = self.deployment.learner
     if is_rollout and self.deployment.rollout is not None:
       slice_ = self.deployment.rollout
-    compiled = compile_program(
-      program.trace(),
-      unknown_turns=program.unknown_turns,
-      num_devices=program.mesh.size,
-    )
+    kept = self._residents(settings, is_rollout)
+    compiled = _compiled(program, slice_, kept)
     places = topology.coordinates(list(program.mesh.devices.flat))
     bound = None
     if compiled.memory is not None:
@@ -147,9 +144,7 @@ class Planner:
       slice_=slice_,
       compiled=compiled,
       beside={
-        name: size
-        for name, size in self._residents(settings, is_rollout).items()
-        if name not in program.holds
+        name: size for name, size in kept.items() if name not in program.holds
       },
       tokens=program.tokens,
       flops=program.flops,
@@ -183,6 +178,17 @@ class Planner:
   def _dtype(self, settings: Settings) -> str:
     """Of published weights: in one process they stay as they are trained."""
     return "float32" if self._rollout is None else settings.compute.dtype
+
+
+def _compiled(program: Program, slice_: Slice, kept: Residents) -> Compiled:
+  """Nothing is compiled where what is kept alone is too much."""
+  if sum(kept.values()) > slice_.chip.memory:
+    return Compiled(memory=None, wanted=sum(kept[n] for n in program.holds))
+  return compile_program(
+    program.trace(),
+    unknown_turns=program.unknown_turns,
+    num_devices=program.mesh.size,
+  )
 
 
 def _tensor_mesh(devices: Sequence[jax.Device]) -> Mesh:

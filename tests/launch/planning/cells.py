@@ -1,0 +1,115 @@
+"""Models on slices: what the matrix of plans is made of.
+
+  python -m tests.launch.planning.cells            # all, as a table
+  python -m tests.launch.planning.cells qwen3-8b   # those of one model
+
+Each is AgentRL's own config (configs/pod.py) with rows of 8192 tokens, one per
+share of the mesh; the learner has its slice to itself. Long rows are cut over
+`sequence` where a chip is small and the model is not.
+"""
+
+import dataclasses
+import sys
+
+import jax
+
+from configs import pod
+from launch.planning.chips import GIB, parse_slice
+from launch.planning.search import shape_name
+from launch.planning.study import Deployment, Judgement, Planner
+from launch.settings import Settings, read_settings
+
+MODELS = ("qwen3-1.7b", "qwen3-8b", "qwen2.5-14b", "qwen3-32b")
+SLICES = tuple(
+  f"{chip}:{shape}"
+  for chip, shapes in {
+    "v5e": ("2x4", "8x8", "16x16"),
+    "v5p": ("2x2x2", "4x4x4", "4x8x8"),
+    "v6e": ("2x4", "8x8", "16x16"),
+  }.items()
+  for shape in shapes
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """A model on a slice."""
+
+  model: str
+  slice_name: str
+
+  @property
+  def name(self) -> str:
+    """To call a test by."""
+    return f"{self.model}_{self.slice_name}".replace(":", "_")
+
+  def settings(self) -> Settings:
+    """AgentRL on that slice, rollouts elsewhere."""
+    slice_ = parse_slice(self.slice_name)
+    is_small = slice_.chip.memory < 64 * GIB
+    sequence = {"qwen2.5-14b": 2, "qwen3-32b": 4}.get(self.model, 1)
+    sequence = sequence if is_small else 1
+    config = pod.get_config(self.model)
+    config.mesh.update(
+      fsdp=slice_.num_chips // sequence, sequence=sequence, tensor=1
+    )
+    config.train.micro_batch = config.mesh.fsdp
+    return read_settings(config)
+
+  def judge(self) -> list[Judgement]:
+    """The learner's programs, compiled."""
+    slice_ = parse_slice(self.slice_name)
+    deployment = Deployment(
+      learner=slice_,
+      rollout=parse_slice(f"{slice_.chip.name}:2x2" + "x1" * _is_cube(slice_)),
+      segment=4096,
+    )
+    return Planner(deployment).study(self.settings(), ("learner",))
+
+
+def _is_cube(slice_) -> bool:
+  return len(slice_.dims) == 3
+
+
+CELLS = tuple(Cell(m, s) for m in MODELS for s in SLICES)
+# Too much whatever the batch: params, two moments, gradients and the reference
+# in float32 are 20 bytes a parameter.
+REFUSED = {
+  ("qwen3-8b", "v5e:2x4"),
+  ("qwen2.5-14b", "v5e:2x4"),
+  ("qwen2.5-14b", "v6e:2x4"),
+  ("qwen3-32b", "v5e:2x4"),
+  ("qwen3-32b", "v6e:2x4"),
+}
+
+
+def _row(cell: Cell) -> str:
+  gradient, apply = cell.judge()
+  bound = gradient.roofline
+  received = sum(gradient.received.values()) / GIB
+  speed = (
+    f"{bound.step_s * 1e3:,.0f} | {bound.binds} | "
+    f"{gradient.tokens_per_chip_hour / 1e6:.1f}"
+    if bound
+    else "- | - | -"
+  )
+  left = min(gradient.left, apply.left) / GIB
+  mesh = shape_name(cell.settings().mesh)
+  return (
+    f"| {cell.model} | {cell.slice_name} | {mesh} | "
+    f"{'yes' if left >= 0 else 'no'} | {left:.1f} | {received:.1f} | {speed} | "
+    f"{gradient.compiled.seconds:.0f} |"
+  )
+
+
+if __name__ == "__main__":
+  jax.config.update("jax_platforms", "cpu")
+  wanted = sys.argv[1:] or MODELS
+  sys.stdout.write(
+    "| model | slice | mesh | fits | GiB left | GiB received | ms | binds | "
+    "M tokens per chip-hour | s to compile |\n|" + "---|" * 10 + "\n"
+  )
+  for one in CELLS:
+    if one.model in wanted:
+      sys.stdout.write(f"{_row(one)}\n")
+      sys.stdout.flush()

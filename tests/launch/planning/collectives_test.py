@@ -1,0 +1,203 @@
+"""What compiled programs exchange, against what they must by formula."""
+
+from absl.testing import absltest, parameterized
+
+from launch.planning.collectives import (
+  UnreadableProgram,
+  bytes_by_kind,
+  collectives,
+)
+from launch.planning.hlo import Module
+from launch.planning.traffic import bytes_moved
+from tests.launch.planning import make_recorded
+from tests.launch.planning.make_recorded import LAYERS, ROWS, SHARES, WIDTH
+
+BYTES = 2  # of a bfloat16
+REST = (SHARES - 1) / SHARES
+
+
+def _module(name: str) -> Module:
+  return Module((make_recorded.FOLDER / f"{name}.hlo").read_text())
+
+
+def _received(name: str, **settings) -> dict[str, float]:
+  found = collectives(_module(name), num_devices=SHARES, **settings)
+  return bytes_by_kind(found)
+
+
+class CollectivesTest(parameterized.TestCase):
+  def test_split_weights_are_gathered_twice_and_scattered_once(self):
+    once = LAYERS * WIDTH * WIDTH * BYTES * REST
+    received = _received("fully_sharded")
+    self.assertEqual(received.keys(), {"all-gather", "reduce-scatter"})
+    self.assertBetween(received["all-gather"], 2 * once, 2.2 * once)
+    self.assertBetween(received["reduce-scatter"], once, 1.1 * once)
+
+  def test_split_products_are_summed_once(self):
+    self.assertEqual(
+      _received("tensor_parallel"),
+      {"all-reduce": 2 * ROWS * WIDTH * BYTES * REST},
+    )
+
+  @parameterized.parameters(1, 5)
+  def test_a_loop_whose_end_is_data_turns_as_often_as_told(self, turns):
+    self.assertEqual(
+      _received("ring", unknown_turns=turns),
+      {"collective-permute": turns * ROWS * WIDTH * BYTES},
+    )
+
+  def test_a_group_is_where_the_mesh_puts_it(self):
+    found = collectives(_module("tensor_parallel"), num_devices=SHARES)
+    self.assertEqual([one.group for one in found], [tuple(range(SHARES))])
+
+  @parameterized.parameters(
+    ("replica_groups={{0,2},{1,3}}", (0, 2)),
+    ("replica_groups=[2,4]<=[8]", (0, 1, 2, 3)),
+    ("replica_groups=[4,2]<=[2,4]T(1,0)", (0, 4)),
+    ("replica_groups=mesh['a'=2,'b'=2,'c'=2] {'a','c'}", (0, 1, 4, 5)),
+    ("replica_groups=mesh['a'=4,'b'=2] {'b'}", (0, 1)),
+  )
+  def test_groups_are_read_however_they_are_written(self, written, group):
+    (found,) = collectives(Module(_reduction(written)), num_devices=8)
+    self.assertEqual(found.group, group)
+
+  def test_groups_in_unknown_writing_are_refused(self):
+    with self.assertRaisesRegex(UnreadableProgram, "groups of total"):
+      collectives(
+        Module(_reduction("replica_groups=<of some kind>")), num_devices=8
+      )
+
+  def test_an_asynchronous_exchange_counts_once(self):
+    text = _entry(
+      """
+  %x = bf16[4,8]{1,0} parameter(0)
+  %s = (bf16[4,8]{1,0}, bf16[16,8]{1,0}) all-gather-start(%x), channel_id=1, replica_groups={{0,1,2,3}}, dimensions={0}
+  ROOT %d = bf16[16,8]{1,0} all-gather-done(%s)"""  # noqa: E501
+    )
+    found = collectives(Module(text), num_devices=4)
+    self.assertEqual(
+      bytes_by_kind(found), {"all-gather": 16 * 8 * BYTES * 3 / 4}
+    )
+
+  def test_a_gather_that_passes_fusions_counts_once_per_turn_of_its_loop(self):
+    gather = (
+      "  ROOT %g = bf16[16,8]{1,0} all-gather(%p), channel_id=7, "
+      'replica_groups={{0,1,2,3}}, frontend_attributes={chain_id="0"}'
+    )
+    text = "HloModule m\n" + "".join(
+      f"%c.{n} (p: bf16[4,8]) -> bf16[16,8] {{\n"
+      f"  %p = bf16[4,8]{{1,0}} parameter(0)\n{gather}\n}}\n"
+      for n in (1, 2)
+    )
+    text += _entry(
+      """
+  %x = bf16[4,8]{1,0} parameter(0)
+  %a = bf16[16,8]{1,0} fusion(%x), kind=kCustom, calls=%c.1
+  ROOT %b = bf16[16,8]{1,0} fusion(%x), kind=kCustom, calls=%c.2"""
+    )
+    self.assertLen(collectives(Module(text), num_devices=4), 1)
+
+
+class LoopsTest(parameterized.TestCase):
+  @parameterized.parameters((0, 4, 2, 2), (0, 28, 1, 28), (1, 8, 2, 4))
+  def test_turns_follow_from_start_end_and_step(self, start, end, step, turns):
+    found = collectives(Module(_loop(start, end, step)), num_devices=2)
+    self.assertEqual([one.times for one in found], [turns])
+
+  def test_kernels_that_bring_braces_of_their_own_do_not_end_anything(self):
+    kernel = """
+  %k = f32[4]{0} custom-call(%x), custom_call_target="tpu_custom_call", kernel_metadata={
+{"xprof_metadata": {}
+}}, metadata={op_name="splash"}"""  # noqa: E501
+    text = _loop(0, 4, 1).replace("%next", kernel.lstrip("\n") + "\n  %next", 1)
+    found = collectives(Module(text), num_devices=2)
+    self.assertEqual([one.times for one in found], [4])
+
+
+class TrafficTest(absltest.TestCase):
+  def test_a_product_reads_its_operands_and_writes_its_result(self):
+    text = _entry(
+      """
+  %x = bf16[64,32]{1,0} parameter(0)
+  %w = bf16[32,16]{1,0} parameter(1)
+  ROOT %y = f32[64,16]{1,0} dot(%x, %w), lhs_contracting_dims={1}"""
+    )
+    self.assertEqual(
+      bytes_moved(Module(text)), 2 * (64 * 32 + 32 * 16) + 4 * 64 * 16
+    )
+
+  def test_what_stays_on_the_chip_is_not_counted(self):
+    text = _entry(
+      """
+  %x = bf16[64,32]{1,0} parameter(0)
+  %y = bf16[64,32]{1,0:T(8,128)(2,1)S(1)} negate(%x)
+  ROOT %z = bf16[64,32]{1,0} negate(%y)"""
+    )
+    self.assertEqual(bytes_moved(Module(text)), 2 * 2 * 64 * 32)
+
+  def test_of_a_stack_only_the_layer_is_read_and_written(self):
+    text = """HloModule m
+%c (s: f32[8,4,4], i: s32[]) -> f32[8,4,4] {
+  %s = f32[8,4,4]{2,1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %l = f32[1,4,4]{2,1,0} dynamic-slice(%s, %i, %i, %i), dynamic_slice_sizes={1,4,4}
+  ROOT %u = f32[8,4,4]{2,1,0} dynamic-update-slice(%s, %l, %i, %i, %i)
+}
+""" + _entry(  # noqa: E501
+      """
+  %x = f32[8,4,4]{2,1,0} parameter(0)
+  %n = s32[] parameter(1)
+  ROOT %y = f32[8,4,4]{2,1,0} fusion(%x, %n), kind=kLoop, calls=%c"""
+    )
+    self.assertEqual(bytes_moved(Module(text)), 4 * (16 + 16 + 1))
+
+  def test_of_split_layers_every_weight_is_read_from_memory(self):
+    weights = 3 * LAYERS * WIDTH * WIDTH * BYTES / SHARES
+    self.assertGreater(bytes_moved(_module("fully_sharded")), weights)
+
+
+def _loop(start: int, end: int, step: int) -> str:
+  """A sum over two chips in a loop, its counter unrolled by `step`."""
+  ones = "".join(
+    f"  %n.{k} = s32[] add(%{f'n.{k - 1}' if k else 'i'}, %one)\n"
+    for k in range(step)
+  )
+  return f"""HloModule m
+%body (p: (s32[], f32[4])) -> (s32[], f32[4]) {{
+  %p = (s32[], f32[4]{{0}}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %x = f32[4]{{0}} get-tuple-element(%p), index=1
+  %one = s32[] constant(1)
+{ones}  %next = f32[4]{{0}} all-reduce(%x), replica_groups={{{{0,1}}}}
+  ROOT %t = (s32[], f32[4]{{0}}) tuple(%n.{step - 1}, %next)
+}}
+%more (q: (s32[], f32[4])) -> pred[] {{
+  %q = (s32[], f32[4]{{0}}) parameter(0)
+  %j = s32[] get-tuple-element(%q), index=0
+  %end = s32[] constant({end})
+  ROOT %lt = pred[] compare(%j, %end), direction=LT
+}}
+""" + _entry(
+    f"""
+  %y = f32[4]{{0}} parameter(0)
+  %start = s32[] constant({start})
+  %c = s32[] copy(%start)
+  %state = (s32[], f32[4]{{0}}) tuple(%c, %y)
+  ROOT %w = (s32[], f32[4]{{0}}) while(%state), condition=%more, body=%body"""
+  )
+
+
+def _entry(body: str) -> str:
+  return f"HloModule m\nENTRY %main () -> () {{{body}\n}}\n"
+
+
+def _reduction(groups: str) -> str:
+  return _entry(
+    f"""
+  %x = f32[4]{{0}} parameter(0)
+  ROOT %total = f32[4]{{0}} all-reduce(%x), {groups}, to_apply=%a"""
+  )
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,103 @@
+"""Operations by formula, against the compiler's own count where it is right.
+
+The compiler counts what a program without loops executes. One layer's worth is
+what a model of two layers has beyond a model of one.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.model.compute import ComputeConfig
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.model.presets import PRESETS
+from launch.planning import flops
+
+MODEL = ModelConfig(
+  vocab_size=512,
+  width=256,
+  num_layers=1,
+  num_heads=4,
+  num_kv_heads=2,
+  head_dim=64,
+  mlp_width=768,
+)
+ROWS, LENGTH = 2, 256
+
+
+def _counted(compute: ComputeConfig, num_layers: int) -> float:
+  policy = Policy(dataclasses.replace(MODEL, num_layers=num_layers), compute)
+
+  def loss(params, token_BT):
+    position_BT = jnp.broadcast_to(jnp.arange(LENGTH), token_BT.shape)
+    hidden = policy.hidden(params, token_BT, position_BT, token_BT // 512 + 1)
+    return jnp.sum(hidden.astype(jnp.float32))
+
+  token = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
+  traced = jax.jit(jax.grad(loss)).trace(policy.abstract_params(), token)
+  return traced.lower().compile().cost_analysis()["flops"]
+
+
+class FlopsTest(parameterized.TestCase):
+  @parameterized.parameters("none", "full")
+  def test_a_layer_costs_what_the_compiler_counts(self, remat):
+    compute = ComputeConfig(remat=remat, attention="xla")
+    counted = _counted(compute, 2) - _counted(compute, 1)
+    by_formula = functools.partial(
+      flops.gradient,
+      compute=compute,
+      tokens=ROWS * LENGTH,
+      row_length=LENGTH,
+      segment=LENGTH,
+      kernel=False,
+    )
+    two = dataclasses.replace(MODEL, num_layers=2)
+    layer = by_formula(two).executed - by_formula(MODEL).executed
+    # The rest is norms, softmax, rotation and activation.
+    self.assertBetween(counted / layer, 0.98, 1.08)
+
+  @parameterized.parameters(
+    ("qwen3-1.7b", 1.72e9),
+    ("qwen3-8b", 8.19e9),
+    ("qwen2.5-14b", 14.77e9),
+    ("qwen3-32b", 32.76e9),
+  )
+  def test_params_are_as_many_as_published(self, name, published):
+    self.assertBetween(
+      flops.num_params(PRESETS[name]) / published, 0.995, 1.005
+    )
+
+  def test_recomputing_costs_a_third_of_the_layers_less_one_product(self):
+    c = PRESETS["qwen3-8b"]
+    found = {
+      remat: flops.gradient(
+        c,
+        ComputeConfig(remat=remat),
+        tokens=1,
+        row_length=8192,
+        segment=8192,
+        kernel=True,
+      ).executed
+      for remat in ("none", "full")
+    }
+    again = 2 * (flops.layer_weights(c) - c.width * c.mlp_width)
+    attended = flops.attention(c, (8192 + 512) / 2)
+    self.assertAlmostEqual(
+      found["full"] - found["none"], c.num_layers * (again + attended), -3
+    )
+
+  def test_kernels_skip_what_lies_above_the_diagonal(self):
+    visited = functools.partial(flops.keys_visited, row_length=8192)
+    self.assertEqual(visited(ComputeConfig(), kernel=False), 8192)
+    self.assertEqual(
+      visited(ComputeConfig(attention_block=1024), kernel=False), 4608
+    )
+    self.assertEqual(visited(ComputeConfig(), kernel=True), (8192 + 512) / 2)
+
+
+if __name__ == "__main__":
+  absltest.main()

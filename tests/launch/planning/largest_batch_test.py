@@ -1,0 +1,65 @@
+"""The largest batch, on chips whose programs grow as they are told to."""
+
+from absl.testing import absltest, parameterized
+
+from launch.planning.chips import GIB, parse_slice
+from launch.planning.compiled import Compiled, Memory
+from launch.planning.flops import Flops
+from launch.planning.largest_batch import largest
+from launch.planning.study import RESERVE, Judgement
+
+SLICE = parse_slice("v6e-8")
+ROOM = SLICE.chip.memory * (1 - RESERVE)
+
+
+class LargestTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (2.0, 0.5, 8, 8),
+    (2.0, 0.5, 64, 8),  # the first does not fit
+    (1.0, 0.01, 8, 4),
+    (20.0, 0.125, 16, 16),
+  )
+  def test_it_is_the_last_that_fits(self, fixed, per_row, start, step):
+    tried = []
+
+    def judge(rows: int) -> Judgement:
+      tried.append(rows)
+      return _judged((fixed + per_row * rows) * GIB)
+
+    found = largest("train.micro_batch", judge, start, step)
+    most = int((ROOM / GIB - fixed) / per_row) // step * step
+    self.assertEqual(found.size, most)
+    self.assertIn(found.size, tried)
+    self.assertLessEqual(len(tried), 5)
+
+  def test_growth_that_is_no_line_still_gives_one_that_was_compiled(self):
+    def judge(rows: int) -> Judgement:
+      return _judged((1 + 0.01 * rows**2) * GIB)
+
+    found = largest("train.micro_batch", judge, 8, 8)
+    self.assertTrue(found.judged.fits)
+    self.assertBetween(found.size, 32, 48)
+
+  def test_where_nothing_fits_it_is_none(self):
+    found = largest("train.micro_batch", lambda _: _judged(99 * GIB), 8, 8)
+    self.assertEqual(found.size, 0)
+    self.assertFalse(found.judged.fits)
+
+
+def _judged(wanted: float) -> Judgement:
+  memory = Memory(
+    arguments=int(wanted), outputs=0, aliased=0, temporaries=0, code=0
+  )
+  return Judgement(
+    name="gradient",
+    slice_=SLICE,
+    compiled=Compiled(memory=memory, wanted=int(wanted)),
+    beside={},
+    tokens=1,
+    flops=Flops(0, 0),
+    roofline=None,
+  )
+
+
+if __name__ == "__main__":
+  absltest.main()

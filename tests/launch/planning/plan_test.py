@@ -1,0 +1,112 @@
+"""Plans of published models, compiled for slices that nobody here has."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+import pytest
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.model.presets import PRESETS
+from launch.planning import flops, search, topology
+from launch.planning.chips import GIB
+from tests.launch.planning.cells import CELLS, REFUSED, Cell
+
+ROOT = pathlib.Path(__file__).parents[3]
+SAMPLE = (
+  Cell("qwen3-1.7b", "v5e:2x4"),
+  Cell("qwen3-8b", "v5p:4x4x4"),
+  Cell("qwen2.5-14b", "v6e:8x8"),
+)
+
+
+def _named(cells):
+  return [(cell.name, cell) for cell in cells]
+
+
+@unittest.skipUnless(topology.has_compiler(), "libtpu is not installed")
+class CellTest(parameterized.TestCase):
+  @parameterized.named_parameters(*_named(SAMPLE))
+  def test_a_sample_of_the_matrix(self, cell):
+    self._check(cell)
+
+  @parameterized.named_parameters(*_named(c for c in CELLS if c not in SAMPLE))
+  @pytest.mark.full
+  @pytest.mark.timeout(1800)
+  def test_the_rest_of_the_matrix(self, cell):
+    self._check(cell)
+
+  def _check(self, cell: Cell) -> None:
+    gradient, apply = cell.judge()
+    fits = (cell.model, cell.slice_name) not in REFUSED
+    self.assertEqual([j.fits for j in (gradient, apply)], [fits, fits])
+    if fits:
+      self._check_gradient(cell, gradient)
+      self._check_apply(apply)
+
+  def _check_gradient(self, cell: Cell, gradient) -> None:
+    # The sums of gradients are added to where they are.
+    memory = gradient.compiled.memory
+    params = 4 * flops.num_params(PRESETS[cell.model])
+    share = params / cell.settings().mesh["fsdp"]
+    self.assertBetween(memory.aliased / share, 1.0, 1.02)
+    received = sum(gradient.received.values())
+    formula = search.exchanged(cell.settings())
+    self.assertBetween(received / formula, 0.9, 1.25)
+    self.assertGreater(gradient.roofline.compute_s, 0)
+
+  def _check_apply(self, apply) -> None:
+    memory = apply.compiled.memory
+    self.assertGreater(memory.aliased, 0.99 * memory.outputs)
+
+
+@unittest.skipUnless(topology.has_compiler(), "libtpu is not installed")
+class CommandTest(absltest.TestCase):
+  def test_what_cannot_fit_is_refused_before_anything_is_compiled(self):
+    done = _plan(
+      "--config=configs/pod.py:qwen3-32b",
+      "--topology=v5e-8",
+      "--rollout_topology=v5e-8",
+      "--config.mesh.fsdp=8",
+      "--config.train.micro_batch=8",
+      "--roles=learner",
+      "--nolargest",
+      "--json",
+    )
+    self.assertEqual(done.returncode, 1)
+    self.assertIn("gradient and apply will not fit v5e:2x4", done.stderr)
+    self.assertIn("more than there is; first try", done.stderr)
+    found = json.loads(done.stdout)
+    self.assertFalse(found["programs"]["gradient"]["fits"])
+    self.assertEqual(found["programs"]["gradient"]["compile_s"], 0)
+    self.assertLess(found["programs"]["gradient"]["left_bytes"], -40 * GIB)
+    self.assertIn("--topology", found["advice"])
+
+  def test_a_slice_that_cannot_be_rented_is_a_sentence(self):
+    done = _plan("--config=configs/pod.py", "--topology=v5p-10")
+    self.assertEqual(done.returncode, 1)
+    self.assertRegex(done.stderr, "v5p-10' cannot be rented; there are .*v5p-8")
+
+  def test_a_mesh_of_another_size_is_a_sentence(self):
+    done = _plan("--config=configs/pod.py:qwen3-1.7b", "--topology=v5e-8")
+    self.assertEqual(done.returncode, 1)
+    self.assertIn("asks for 32 devices and there are 8", done.stderr)
+
+
+def _plan(*arguments: str) -> subprocess.CompletedProcess:
+  return subprocess.run(
+    [sys.executable, "-m", "launch.plan", *arguments],
+    cwd=ROOT,
+    env={**os.environ, "COLUMNS": "120"},
+    capture_output=True,
+    text=True,
+    timeout=240,
+    check=False,
+  )
+
+
+if __name__ == "__main__":
+  absltest.main()

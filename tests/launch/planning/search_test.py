@@ -1,0 +1,74 @@
+"""Meshes to try: all that divide, and the formulas that order them."""
+
+import math
+
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.model.sharding import MESH_AXES
+from configs import pod
+from launch.planning import variants
+from launch.planning.chips import parse_slice
+from launch.planning.search import estimate, exchanged, shape_name, state_bytes
+from launch.settings import Settings, read_settings
+
+V5P_64 = parse_slice("v5p-64")
+
+
+def _settings(name: str = "qwen2.5-14b") -> Settings:
+  return read_settings(pod.get_config(name))
+
+
+def _mesh(**sizes: int) -> dict[str, int]:
+  return dict.fromkeys(MESH_AXES, 1) | sizes
+
+
+class MeshesTest(parameterized.TestCase):
+  def test_all_meshes_of_a_slice_use_all_chips_and_divide_the_model(self):
+    settings = _settings()
+    found = list(variants.meshes(settings, 32))
+    self.assertTrue(all(math.prod(m.values()) == 32 for m in found))
+    # 5 twos over 4 axes, without the 8 key/value heads over more than 8.
+    self.assertLen(found, 56 - 4)
+    self.assertIn(_mesh(fsdp=8, tensor=4), found)
+    self.assertNotIn(_mesh(fsdp=2, tensor=16), found)
+
+  def test_rows_follow_the_mesh(self):
+    settings = _settings()  # 32 rows
+    changed = variants.with_mesh(settings, _mesh(fsdp=8, tensor=4))
+    self.assertEqual(changed.batch.micro_batch, 32)
+    few = variants.with_rows(settings, 8)
+    changed = variants.with_mesh(few, _mesh(fsdp=32))
+    self.assertEqual(changed.batch.micro_batch, 32)
+
+  def test_lanes_of_all_slots_grow_together(self):
+    changed = variants.with_lanes(_settings(), 96)  # of 192 and 64
+    self.assertEqual(changed.engine.lanes, (96, 32))
+
+
+class FormulasTest(parameterized.TestCase):
+  def test_fully_sharded_weights_move_three_times(self):
+    settings = variants.with_mesh(_settings(), _mesh(fsdp=32))
+    self.assertAlmostEqual(
+      exchanged(settings) / (3 * 2 * 14.77e9 * 31 / 32), 1, 2
+    )
+
+  def test_copies_move_gradients_only(self):
+    settings = variants.with_mesh(_settings(), _mesh(data=32))
+    self.assertAlmostEqual(exchanged(settings) / (2 * 2 * 14.77e9), 1, 2)
+
+  def test_state_that_does_not_fit_is_out_of_the_question(self):
+    whole = estimate(_settings(), _mesh(data=32), V5P_64, 4096)
+    self.assertEqual(whole.estimate_s, math.inf)
+    split = estimate(_settings(), _mesh(fsdp=32), V5P_64, 4096)
+    self.assertLess(split.estimate_s, 1)
+    self.assertLess(
+      state_bytes(variants.with_mesh(_settings(), _mesh(fsdp=32))), 10e9
+    )
+
+  def test_names_leave_out_what_is_not_split(self):
+    self.assertEqual(shape_name(_mesh(fsdp=8, tensor=4)), "fsdp=8 tensor=4")
+    self.assertEqual(shape_name(_mesh()), "one chip")
+
+
+if __name__ == "__main__":
+  absltest.main()
