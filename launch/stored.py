@@ -33,13 +33,26 @@ def first_params(settings: Settings, policy: Policy) -> Params:
   if not settings.pretrained:
     return fresh_params(policy, settings.seed)
   mesh = policy.mesh or sharding.make_mesh(settings.mesh)
-  return read_params(settings.pretrained, policy, mesh)
+  # What stays as it is need be no more exact than what is computed with it.
+  dtype = settings.compute.dtype if settings.lora else "float32"
+  return read_params(settings.pretrained, policy, mesh, dtype=dtype)
+
+
+def split_params(
+  settings: Settings, policy: Policy, params: Params
+) -> tuple[Params, Params | None]:
+  """What a run trains of params, and what it leaves; see `Policy.split`."""
+  return policy.split(params, jax.random.key(settings.seed))
 
 
 def stored_params(
-  settings: Settings, policy: Policy, run: RunDirectory, stage: str
+  settings: Settings,
+  policy: Policy,
+  run: RunDirectory,
+  stage: str,
+  step: int | None = None,
 ) -> Params:
-  """The params of the stage's last checkpoint.
+  """The params of a stage's checkpoint, the last one if no step is named.
 
   A warm start of no epochs has none, and leaves what the run begins with.
   Raises `CheckpointError` if there is none, or one of another model.
@@ -55,6 +68,10 @@ def stored_params(
   )
   checkpoints = Checkpoints(run.checkpoints(stage), keep=2)
   try:
-    return checkpoints.restore_params(learner.abstract_state())
+    params = checkpoints.restore_params(learner.abstract_state(), step)
   finally:
     checkpoints.close()
+  if not settings.lora:
+    return params
+  base = first_params(settings, policy)
+  return policy.whole(params, split_params(settings, policy, base)[1])

@@ -6,12 +6,13 @@ folder and is left out.
 """
 
 import collections
+import dataclasses
 import functools
 import json
 import math
 import pathlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -43,22 +44,27 @@ def write_params(
   dtype: str = "bfloat16",
   max_file_bytes: int = 5_000_000_000,
   beside: pathlib.Path | None = None,
+  about: Mapping[str, Any] | None = None,
+  files: Sequence[pathlib.Path] = (),
 ) -> None:
   """Writes stacked params as a folder that transformers can load.
 
   `context` is the most tokens that the model was trained on at once. With
   `beside`, a folder of the same model, its tokenizer and other small files
-  come along, and its config.json is kept but for the dtype. The folder appears
+  come along, and its config.json is kept but for the dtype. `about` are more
+  keys of that file, `files` more files for the folder. The folder appears
   under its name when it is complete. Every process has to call this; the first
-  one writes. Raises `ConfigError` if the folder is there already.
+  one writes. Raises `ConfigError` if the folder is there already, or no family
+  computes the architecture.
   """
   folder = pathlib.Path(folder)
+  params, config = without_scale(params, config)
   found = Tensors(config, np.dtype(dtype))
   sizes = {
     name: math.prod(shape) * of.itemsize
     for name, (of, shape) in found.entries.items()
   }
-  described = _described(config, context, dtype, beside)
+  described = _described(config, context, dtype, beside) | dict(about or {})
   if folder.exists():
     raise ConfigError(f"{folder} is there already; name one that is not")
   partial = folder.with_name(folder.name + ".partial")
@@ -66,7 +72,7 @@ def write_params(
   if leads:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    _write_small(partial, described, beside)
+    _write_small(partial, described, beside, files)
   files = dict(tensor_files.split_by_size(sizes, max_file_bytes))
   for file, names in files.items():
     arrays = (found.gathered(params, name) for name in names)
@@ -98,14 +104,37 @@ def _write_small(
   partial: pathlib.Path,
   described: Mapping[str, Any],
   beside: pathlib.Path | None,
+  files: Sequence[pathlib.Path],
 ) -> None:
   (partial / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n")
-  if beside is None:
-    return
-  for path in sorted(beside.iterdir()):
-    wanted = path.suffix in (".json", ".jinja", ".txt", ".model")
-    if wanted and path.name not in (CONFIG_FILE, tensor_files.INDEX_FILE):
-      shutil.copyfile(path, partial / path.name)
+  small = sorted(beside.iterdir()) if beside else []
+  for path in [*filter(_is_passed_on, small), *files]:
+    shutil.copyfile(path, partial / path.name)
+
+
+def _is_passed_on(path: pathlib.Path) -> bool:
+  """Tokenizers, templates, what to generate with; no weights."""
+  return path.suffix in (".json", ".jinja", ".txt", ".model") and (
+    path.name not in (CONFIG_FILE, tensor_files.INDEX_FILE)
+  )
+
+
+def without_scale(
+  params: Params, config: ModelConfig
+) -> tuple[Params, ModelConfig]:
+  """The same policy, whose embedded tokens are multiplied by nothing.
+
+  An embedding that is read at one scale and written at another becomes two.
+  """
+  if config.embedding_scale == 1:
+    return params, config
+  embedding_VD = params["embedding"]
+  scaled = {"embedding": embedding_VD * config.embedding_scale}
+  if config.tied_embedding:
+    scaled["head"] = {"kernel": embedding_VD.T}
+  return params | scaled, dataclasses.replace(
+    config, embedding_scale=1.0, tied_embedding=False
+  )
 
 
 class Tensors:

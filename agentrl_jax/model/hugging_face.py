@@ -167,7 +167,7 @@ def family_of(config: ModelConfig) -> str:
   if config.embedding_scale != 1:
     raise ConfigError(
       f"model.embedding_scale={config.embedding_scale} has no counterpart in "
-      "Hugging Face's models of these families; export needs 1"
+      "Hugging Face's models of these families; it has to be 1"
     )
   traits = (config.qk_norm, config.qkv_bias, config.sandwich_norm)
   names = {

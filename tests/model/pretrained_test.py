@@ -194,6 +194,22 @@ class RefusalTest(parameterized.TestCase):
     export.write_params(torn, self.params, CONFIG, context=64)
     read_params(torn, self.policy, self.mesh)
 
+  def test_a_scaled_embedding_becomes_two(self):
+    for tied in (True, False):
+      config = dataclasses.replace(
+        CONFIG, embedding_scale=3.0, tied_embedding=tied
+      )
+      policy = Policy(config)
+      params = policy.init(jax.random.key(1))
+      plain, plain_config = export.without_scale(params, config)
+      hugging_face.family_of(plain_config)
+      rows = np.arange(6)[None], np.arange(6)[None], np.ones((1, 6), int)
+      np.testing.assert_allclose(
+        Policy(plain_config).logits(plain, *rows),
+        policy.logits(params, *rows),
+        atol=1e-6,
+      )
+
   def test_what_stands_beside_a_model_comes_along(self):
     source = self.written()
     (source / "tokenizer.json").write_text("{}")
@@ -204,7 +220,13 @@ class RefusalTest(parameterized.TestCase):
     path.write_text(json.dumps(described))
     target = source.with_name("target")
     export.write_params(
-      target, self.params, CONFIG, context=1, dtype="float32", beside=source
+      target,
+      self.params,
+      CONFIG,
+      context=1,
+      dtype="float32",
+      beside=source,
+      about={"bos_token_id": 7},
     )
     self.assertEqual(
       sorted(p.name for p in target.iterdir()),
@@ -216,7 +238,9 @@ class RefusalTest(parameterized.TestCase):
       ],
     )
     found = json.loads((target / hugging_face.CONFIG_FILE).read_text())
-    self.assertEqual(found, described | {"torch_dtype": "float32"})
+    self.assertEqual(
+      found, described | {"torch_dtype": "float32", "bos_token_id": 7}
+    )
 
 
 if __name__ == "__main__":

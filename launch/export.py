@@ -1,0 +1,126 @@
+"""Writes a run's policy as a Hugging Face folder.
+
+  python -m launch.export --run=runs/quickstart --to=quickstart-rl
+
+The last checkpoint of `--stage` is written, or that of `--step`. What serves or
+trains Hugging Face's models reads the folder: config.json, safetensors files
+and the tokenizer. A run that began with a pretrained model passes on the small
+files that model came with. Adapters are merged, and
+a critic is left out.
+"""
+
+import math
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import ml_collections
+import yaml
+from absl import app, flags, logging
+from jax.sharding import Mesh
+from rich.console import Console
+
+from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.model import sharding
+from agentrl_jax.model.export import write_params
+from agentrl_jax.model.policy import Policy, num_params
+from launch.chat import codec_of
+from launch.run_directory import RunDirectory
+from launch.settings import Settings, read_settings
+from launch.stored import stored_params
+
+STAGES = ("rl", "warm_start")
+DTYPES = ("bfloat16", "float16", "float32")
+
+_RUN = flags.DEFINE_string("run", None, "A run's folder.", required=True)
+_TO = flags.DEFINE_string("to", None, "The folder to write.", required=True)
+_STAGE = flags.DEFINE_enum("stage", "rl", STAGES, "Whose checkpoint.")
+_STEP = flags.DEFINE_integer("step", None, "Which one; the last by default.")
+_DTYPE = flags.DEFINE_enum("dtype", "bfloat16", DTYPES, "Of the numbers.")
+
+
+def export(
+  root: pathlib.Path,
+  to: pathlib.Path,
+  *,
+  stage: str = "rl",
+  step: int | None = None,
+  dtype: str = "bfloat16",
+) -> int:
+  """Writes the policy of the run at `root`; returns how many params that is.
+
+  Raises `ConfigError` or `CheckpointError` saying what is wrong.
+  """
+  settings = read_settings(_config_of(root))
+  run = RunDirectory(root)
+  policy = Policy(
+    settings.model, settings.compute, _mesh(settings), settings.lora
+  )
+  params = policy.plain(stored_params(settings, policy, run, stage, step))
+  codec = codec_of(root, settings.chat)
+  pretrained = (
+    pathlib.Path(settings.pretrained) if settings.pretrained else None
+  )
+  write_params(
+    to,
+    params,
+    settings.model,
+    context=settings.engine.context,
+    dtype=dtype,
+    beside=pretrained,
+    about={} if pretrained else {"eos_token_id": list(codec.stop_tokens)},
+    files=() if pretrained else (run.tokenizer,),
+  )
+  return num_params({k: v for k, v in params.items() if k != "critic"})
+
+
+def _config_of(root: pathlib.Path) -> ml_collections.ConfigDict:
+  """The config that a run was started with."""
+  path = root / "config.yaml"
+  if not path.exists():
+    raise ConfigError(
+      f"--run={root} has no config.yaml: name the folder of a run, such as "
+      "runs/quickstart"
+    )
+  return ml_collections.ConfigDict(_frozen(yaml.safe_load(path.read_text())))
+
+
+def _frozen(value: Any) -> Any:
+  """Lists as tuples, which is what they were before they were filed."""
+  if isinstance(value, dict):
+    return {key: _frozen(v) for key, v in value.items()}
+  if isinstance(value, list):
+    return tuple(_frozen(v) for v in value)
+  return value
+
+
+def _mesh(settings: Settings) -> Mesh:
+  """As many devices as can share the params, whatever the run had."""
+  devices = jax.devices()
+  number = math.gcd(settings.model.width, len(devices))
+  return sharding.make_mesh({"fsdp": number}, devices[:number])
+
+
+def main(argv: Sequence[str]) -> None:
+  """Exports what the flags name; an error is one clear sentence."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  logging.set_verbosity(logging.WARNING)
+  to = pathlib.Path(_TO.value)
+  try:
+    number = export(
+      pathlib.Path(_RUN.value),
+      to,
+      stage=_STAGE.value,
+      step=_STEP.value,
+      dtype=_DTYPE.value,
+    )
+  except AgentRLError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+  Console().print(f"{to}: {number:,} parameters in {_DTYPE.value}")
+
+
+if __name__ == "__main__":
+  app.run(main)
