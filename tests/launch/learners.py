@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from agentrl_jax.errors import AgentRLError
+from tests.conftest import HURRY
 
 _FORK = multiprocessing.get_context("forkserver")
 _FORK.set_forkserver_preload(["launch.train", "tests.launch.tiny"])
@@ -47,8 +48,10 @@ class Learners:
     for index, log in enumerate(self.logs):
       environment = {
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} "
-        f"--xla_force_host_platform_device_count={num_devices}",
+        # They compute for moments, whatever suite they are part of.
+        "XLA_FLAGS": " ".join(
+          [*HURRY, f"--xla_force_host_platform_device_count={num_devices}"]
+        ),
         "AGENTRL_COORDINATOR": f"127.0.0.1:{port}",
         "AGENTRL_NUM_PROCESSES": str(num_processes),
         "AGENTRL_PROCESS_ID": str(index),

@@ -1,10 +1,12 @@
 """A checkpoint gives back what was saved, or says what is wrong with it."""
 
 import dataclasses
+import json
 import pathlib
 import tempfile
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest
 
@@ -34,8 +36,8 @@ class CheckpointsTest(absltest.TestCase):
         )
       )
 
-  def _open(self, keep=2):
-    checkpoints = Checkpoints(self.directory, keep=keep)
+  def _open(self, keep=2, **options):
+    checkpoints = Checkpoints(self.directory, keep=keep, **options)
     self.addCleanup(checkpoints.close)
     return checkpoints
 
@@ -45,6 +47,16 @@ class CheckpointsTest(absltest.TestCase):
       checkpoints.save(state, {"at": int(state.version)})
     checkpoints.wait()
     return checkpoints
+
+  def _save_versions(self, checkpoints, versions):
+    for version in versions:
+      checkpoints.save(
+        dataclasses.replace(
+          self.states[0], version=jnp.asarray(version, jnp.int32)
+        ),
+        {},
+      )
+    checkpoints.wait()
 
   def _assert_same(self, a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
@@ -64,6 +76,71 @@ class CheckpointsTest(absltest.TestCase):
 
   def test_keeps_the_newest(self):
     self.assertEqual(self._saved(keep=2).steps(), [1, 2])
+
+  def test_keeps_multiples_for_good(self):
+    checkpoints = self._open(keep=2, keep_every=5)
+    self._save_versions(checkpoints, range(12))
+    self.assertEqual(checkpoints.steps(), [0, 5, 10, 11])
+
+  def test_keeps_what_a_kept_one_needs_also_after_a_restart(self):
+    checkpoints = self._open(keep=2)
+    self._save_versions(checkpoints, [0, 1])
+    checkpoints.pin([0])
+    self._save_versions(checkpoints, [2, 3])
+    checkpoints.pin([2])
+    self._save_versions(checkpoints, [4])
+    self.assertEqual(checkpoints.steps(), [0, 2, 3, 4])
+    checkpoints.close()
+    again = self._open(keep=2)
+    again.pin([3])
+    self._save_versions(again, [5])
+    self.assertEqual(again.steps(), [2, 3, 4, 5])
+
+  def test_what_was_saved_may_be_overwritten_at_once(self):
+    lessons = small.make_lessons(micro_batch=8)
+    state = self.states[0]
+    expected = jax.tree.map(np.array, state)
+    checkpoints = self._open()
+    checkpoints.save(state, {})
+    self.learner.update(state, lessons)  # gives the state's memory away
+    checkpoints.wait()
+    restored, _ = checkpoints.restore(self.learner.abstract_state())
+    self._assert_same(restored, expected)
+
+  def test_of_another_dtype(self):
+    checkpoints = self._saved()
+    abstract = self.learner.abstract_state()
+    half = jax.tree.map(
+      lambda s: jax.ShapeDtypeStruct(
+        s.shape, jnp.bfloat16, sharding=s.sharding
+      ),
+      abstract.params,
+    )
+    with self.assertRaisesRegex(
+      CheckpointError,
+      r"leaf params.\S+ is float32\[.*\] there and bfloat16\[.*\] here",
+    ):
+      checkpoints.restore(dataclasses.replace(abstract, params=half))
+
+  def test_a_bit_that_changed_is_found(self):
+    checkpoints = self._saved()
+    about = self.directory / "2" / "about" / "metadata"
+    changed = json.loads(about.read_text())
+    changed["checksums"]["params.embedding"] ^= 1
+    about.write_text(json.dumps(changed))
+    with self.assertRaisesRegex(
+      CheckpointError, "is damaged: leaf params.embedding has checksum"
+    ):
+      checkpoints.restore(self.learner.abstract_state(), 2)
+    with self.assertRaisesRegex(CheckpointError, "resume_step=1"):
+      checkpoints.restore_params(self.learner.abstract_state(), 2)
+
+  def test_a_position_cut_off_is_refused(self):
+    checkpoints = self._saved()
+    about = self.directory / "2" / "about" / "metadata"
+    about.write_text(about.read_text()[:-20])
+    with self.assertRaisesRegex(CheckpointError, "cannot be read"):
+      checkpoints.restore(self.learner.abstract_state(), 2)
 
   def test_forgets_what_came_later(self):
     checkpoints = self._saved()
@@ -109,6 +186,8 @@ class CheckpointsTest(absltest.TestCase):
       self._saved().restore(self.learner.abstract_state(), 9)
 
   def test_config(self):
+    with self.assertRaisesRegex(ConfigError, "keep_every=-1 must be 0"):
+      CheckpointConfig(every=5, keep=2, keep_every=-1)
     with self.assertRaisesRegex(ConfigError, "keep=1 at least 2"):
       CheckpointConfig(every=5, keep=1)
 
