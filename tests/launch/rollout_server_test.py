@@ -1,0 +1,132 @@
+"""Rollout servers as processes: followed, killed, started again, told to stop.
+
+The test is the learner: it publishes weights into the run's folder and asks.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import absltest
+
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.http_generator import connected
+from launch.remote_serving import publisher, snapshots
+from launch.settings import read_settings
+from tests.launch import tiny
+from tests.launch.rollout_servers import DEADLINE_S, Server
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+class RolloutServerTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.stack = contextlib.ExitStack()
+    self.addCleanup(self.stack.close)
+    self.workdir = pathlib.Path(
+      self.stack.enter_context(tempfile.TemporaryDirectory())
+    )
+    self.config = tiny.get_config()
+    self.config.workdir = str(self.workdir)
+    self.settings = read_settings(self.config)
+    self.policy = Policy(self.settings.model, self.settings.compute)
+
+  def open_sink(self):
+    sink = self.stack.enter_context(snapshots(self.config, self.settings))
+    self.publisher = publisher(self.settings, self.policy, sink)
+    return sink
+
+  def start(self, **options):
+    server = Server(self.workdir, **options)
+    self.addCleanup(server.kill)
+    return server
+
+  def params(self, step):
+    return self.policy.init(jax.random.key(step))
+
+  def test_from_the_first_snapshot_to_the_end(self):
+    sink = self.open_sink()
+    server = self.start()
+    for slot in (0, 1):
+      self.publisher.publish(self.params(1), 1, slot=slot)
+    server.wait_for("rollout server on")
+    asyncio.run(self._play(sink, server))
+    self.assertEqual(self.again.end(signal.SIGTERM), 0, self.again.said)
+    self.assertIn("told to stop", self.again.said)
+    self.assertNotIn("Traceback", self.again.said)
+
+  async def _play(self, sink, server):
+    """Asks through a kill and a new start of the only server."""
+    rollouts = dataclasses.replace(
+      self.settings.rollouts, servers=server.address, answer_s=DEADLINE_S
+    )
+    prompt = np.arange(5, 25, dtype=np.int32)
+    specs = [SamplingSpec(max_tokens=290, seed=seed) for seed in range(20)]
+    async with connected(
+      rollouts, num_slots=2, acceptable=sink.acceptable
+    ) as generator:
+
+      async def ask(spec):
+        return await generator.generate(prompt, spec)
+
+      first = await ask(specs[0])
+      self.assertEqual(set(first.version), {1})
+      # The next version, and only it, once it was waited for.
+      self.publisher.publish(self.params(2), 2)
+      await asyncio.to_thread(sink.flush)
+      await generator.serving({0: sink.editions()[0]}, DEADLINE_S)
+      second = await ask(specs[0])
+      self.assertEqual(set(second.version), {2})
+      self.assertNotEqual(list(second.sampled), list(first.sampled))
+      older = await ask(dataclasses.replace(specs[0], slot=1))
+      np.testing.assert_array_equal(older.sampled, first.sampled)
+      # Killed with requests inside, and started again: nobody notices.
+      asked = [asyncio.create_task(ask(spec)) for spec in specs]
+      while not generator.pool.servers[0].num_asked:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+      server.kill()
+      self.again = self.start(port=server.port)
+      answers = await asyncio.gather(*asked)
+      np.testing.assert_array_equal(answers[0].sampled, second.sampled)
+      self.assertEqual({v for a in answers for v in a.version}, {2})
+      self.assertGreater(generator.num_repeated, 0)
+      self.assertEqual(generator.pool.servers[0].num_lost, 1)
+
+  def test_another_model_ends_it_with_a_sentence(self):
+    self.open_sink()
+    self.publisher.publish(self.params(1), 1)
+    done = subprocess.run(
+      [
+        sys.executable,
+        "-m",
+        "launch.rollout_server",
+        "--config=tests/launch/tiny.py",
+        f"--config.workdir={self.workdir}",
+        "--config.model.mlp_width=32",
+        "--port=0",
+      ],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      timeout=DEADLINE_S,
+      check=False,
+    )
+    self.assertEqual(done.returncode, 1, done.stderr)
+    self.assertIn("ConfigError: the snapshots in", done.stderr)
+    self.assertIn("start it with the learner's --config", done.stderr)
+    self.assertNotIn("Traceback", done.stderr)
+
+
+if __name__ == "__main__":
+  absltest.main()
