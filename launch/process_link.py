@@ -204,29 +204,29 @@ class LeadersLink(Link):
 
   def accept(self) -> None:
     """Waits until all others have called, `join_s` at most each."""
-    self._server.settimeout(self._join_s)
-    missing = set(range(1, self._count))
-    while missing:
-      try:
-        connection, _ = self._server.accept()
-        connection.settimeout(self._join_s)
-        hello = connection.recv(_HELLO_BYTES, socket.MSG_WAITALL)
-      except TimeoutError as error:
-        raise DeadlineExceeded(
-          f"learner process 0 waited {self._join_s:g} s for processes "
-          f"{sorted(missing)} to call at {self.address.host}:"
-          f"{self.address.port}; look at: their logs, and whether a firewall "
-          "lets them through"
-        ) from error
-      except OSError:
-        continue  # no process of ours
-      secret, _, index = hello.partition(b" ")
-      if not hmac.compare_digest(secret, self.address.secret.encode()):
-        connection.close()
-        continue
-      missing.discard(int(index))
-      self.add(_Wire(connection, int(index), self._wait_s))
-    self._server.close()
+    with self._server:
+      self._server.settimeout(self._join_s)
+      missing = set(range(1, self._count))
+      while missing:
+        try:
+          connection, _ = self._server.accept()
+          connection.settimeout(self._join_s)
+          hello = connection.recv(_HELLO_BYTES, socket.MSG_WAITALL)
+        except TimeoutError as error:
+          raise DeadlineExceeded(
+            f"learner process 0 waited {self._join_s:g} s for processes "
+            f"{sorted(missing)} to call at {self.address.host}:"
+            f"{self.address.port}; look at: their logs, and whether a firewall "
+            "lets them through"
+          ) from error
+        except OSError:
+          continue  # no process of ours
+        secret, _, index = hello.partition(b" ")
+        if not hmac.compare_digest(secret, self.address.secret.encode()):
+          connection.close()
+          continue
+        missing.discard(int(index))
+        self.add(_Wire(connection, int(index), self._wait_s))
 
 
 def lead(count: int, host: str, join_s: float, wait_s: float) -> LeadersLink:

@@ -46,6 +46,23 @@ class ControllerThreadTest(unittest.TestCase):
     ahead = [*(p for p, _ in state.in_flight), *ids(state.queued)]
     self.assertEqual(sorted(ahead), list(range(10, 10 + len(ahead))))
 
+  def test_a_short_wait_ends_with_nothing_and_loses_nothing(self):
+    release = threading.Event()
+
+    async def waits(pipeline, task, group_id, seed):
+      await asyncio.to_thread(release.wait, 60)
+      return await played_by(a_player())(pipeline, task, group_id, seed)
+
+    pipeline = Pipeline(waits, order="started")
+    with ControllerThread(pipeline.collector) as controller:
+      for _ in range(5):
+        self.assertIsNone(controller.take_within(STEP, 0, wait_s=0.001))
+      release.set()
+      taken = []
+      while not taken:
+        taken = ids(controller.take_within(STEP, 0, wait_s=0.01) or [])
+    self.assertEqual(taken, list(range(STEP)))
+
   def test_bug_in_the_loop_is_raised_in_the_next_call(self):
     for call in (
       lambda c: c.take(STEP, 0, timeout_s=60),
