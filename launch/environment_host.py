@@ -28,15 +28,15 @@ _ENVIRONMENTS = flags.DEFINE_list(
   "environments", [], "Which of the config's tasks.names are played here."
 )
 _CONTROLLER = flags.DEFINE_string(
-  "controller", None, "Whom the workers dial, as grpc://host:5021."
+  "controller", "", "Whom the workers dial, as grpc://host:5021."
 )
 _PROCESSES = flags.DEFINE_integer(
   "processes", 0, "Workers per environment; 0: as many as there are cores."
 )
-flags.mark_flags_as_required(["config", "environments", "controller"])
+flags.mark_flag_as_required("config")
 
 LOOK_S = 0.5  # between looks at the workers
-PAUSE_S = 5.0  # before one that ended is started again
+PAUSE_S = 1.0  # before one that ended is started again
 END_S = 30.0  # that workers get to free their sessions
 
 
@@ -86,6 +86,10 @@ def commands(
   processes: int,
 ) -> Iterator[list[str]]:
   """The command line of every worker."""
+  if not names:
+    raise ConfigError(
+      f"--environments must name some of {', '.join(environments)}"
+    )
   for name in names:
     require_one_of("--environments", name, environments)
   each = processes or max(1, (os.cpu_count() or 1) // len(names))

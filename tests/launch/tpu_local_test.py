@@ -113,6 +113,7 @@ class TpuLocalTest(absltest.TestCase):
       self.assertRegex(log.read_text(), r"saved \d+\n$")
 
   @pytest.mark.full
+  @pytest.mark.timeout(2 * DEADLINE_S)
   def test_trains_through_the_death_of_either_process(self):
     process = self.start(
       "--env=JAX_PLATFORMS=cpu",

@@ -4,6 +4,7 @@ import pathlib
 import re
 import tempfile
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from tests.launch.cloud.cloud import Cloud
@@ -66,8 +67,14 @@ class TpuRunTest(parameterized.TestCase):
     self.assertIn("still cost money", told)
     self.assertIn("--name=demo --teardown", told)
 
-  @parameterized.parameters("existing", "raced")
-  def test_what_exists_is_used_again(self, transcript):
+  def test_what_exists_is_used_again(self):
+    self._is_used_again("existing")
+
+  @pytest.mark.full
+  def test_what_someone_else_made_meanwhile_is_used(self):
+    self._is_used_again("raced")
+
+  def _is_used_again(self, transcript):
     cloud = self.cloud(transcript)
     status, _, told = cloud.run(*SLICE, *CONFIG, steps=1)
     self.assertEqual(status, 0, told)
@@ -104,8 +111,14 @@ class TpuRunTest(parameterized.TestCase):
     self.assertEqual(status, 1)
     self.assertIn("demo-learner exists and is a v5p-16, not the v5p-8", told)
 
-  @parameterized.parameters(("preempted", SLICE), ("suspended", SMALL))
-  def test_goes_on_where_it_was_when_it_was_taken_away(self, name, learner):
+  def test_goes_on_where_it_was_when_it_was_preempted(self):
+    self._goes_on("preempted", SLICE)
+
+  @pytest.mark.full
+  def test_goes_on_where_it_was_when_it_was_suspended(self):
+    self._goes_on("suspended", SMALL)
+
+  def _goes_on(self, name, learner):
     cloud = self.cloud(name)
     cloud.start(*learner, "--spot", *CONFIG, steps=FOREVER)
     cloud.until("the third step", lambda: cloud.step() >= 3)
@@ -169,6 +182,7 @@ class TpuRunTest(parameterized.TestCase):
     self.assertEqual(out.count("[learner/0] goes on at"), 1)
     self.assertEqual(cloud.deeds().count("on start demo-learner"), 1)
 
+  @pytest.mark.full
   def test_ctrl_c_deletes_what_it_was_told_to_delete(self):
     cloud = self.cloud("existing")
     cloud.start(*SLICE, "--teardown-on-exit", *CONFIG, steps=FOREVER)

@@ -32,7 +32,7 @@ class Cloud:
     )
     self._make(
       binaries / "gcloud",
-      f'exec "{sys.executable}" -I "{HERE / "gcloud.py"}" "$@"',
+      f'exec "{sys.executable}" -I -S "{HERE / "gcloud.py"}" "$@"',
     )
     self._make(binaries / "sudo", 'exec "$@"')
     self._make(binaries / "gcsfuse", f'echo "$@" >>"{folder / "mounted"}"')
@@ -54,7 +54,7 @@ class Cloud:
       str(SCRIPT),
       *ZONE,
       "--name=demo",
-      "--poll=0",
+      "--poll=1",
       f"--python={self.python}",
       f"--env=SAVED={self.saved}",
       f"--env=STEPS={steps}",
@@ -146,7 +146,8 @@ class Cloud:
   def step(self, worker: int = 0) -> int:
     """The last that the stand-in for the learner saved."""
     path = self.saved / f"launch.train-{worker}.step"
-    return int(path.read_text()) if path.exists() else 0
+    text = path.read_text() if path.exists() else ""
+    return int(text) if text.endswith("\n") else 0  # else it is being written
 
   def alive(self) -> list[int]:
     """Processes that belong to this cloud's hosts."""

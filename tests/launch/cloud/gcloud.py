@@ -14,29 +14,25 @@ else to say, `ssh` runs its command on them, and `scp` copies to them. Every
 call is written down. What no line speaks of is refused with status 99.
 """
 
-import dataclasses
 import fcntl
 import fnmatch
 import json
 import os
 import pathlib
-import shutil
-import signal
-import subprocess
 import sys
 
 CLOUD = pathlib.Path(os.environ["FAKE_CLOUD"])
 UNKNOWN_COMMAND = 99
 
 
-@dataclasses.dataclass
 class Answer:
   """What one call of a command prints, and how it ends."""
 
-  stdout: list[str] = dataclasses.field(default_factory=list)
-  stderr: list[str] = dataclasses.field(default_factory=list)
-  status: int = 0
-  vanish: list[str] = dataclasses.field(default_factory=list)
+  def __init__(self) -> None:
+    self.stdout: list[str] = []
+    self.stderr: list[str] = []
+    self.status = 0
+    self.vanish: list[str] = []
 
 
 # By the scene, and the pattern of the command.
@@ -151,7 +147,12 @@ def _home(node: str, worker: int) -> pathlib.Path:
   return home
 
 
+# What only some calls need is imported there: a test makes dozens of calls.
+
+
 def _copy(arguments: list[str], node: str, number: int) -> int:
+  import shutil
+
   source = next(a for a in arguments if a.startswith("/"))
   for worker in range(number):
     shutil.copy(source, _home(node, worker))
@@ -159,6 +160,8 @@ def _copy(arguments: list[str], node: str, number: int) -> int:
 
 
 def _run(arguments: list[str], node: str, workers: list[int]) -> int:
+  import subprocess
+
   command = next(a for a in arguments if a.startswith("--command="))
   runs = [
     subprocess.Popen(
@@ -183,6 +186,9 @@ def _run(arguments: list[str], node: str, workers: list[int]) -> int:
 
 def _vanish(node: str) -> None:
   """As when the machines are taken away: nothing there ends in good order."""
+  import shutil
+  import signal
+
   shutil.rmtree(CLOUD / node, ignore_errors=True)
   mark = f"HOME={CLOUD / node}/".encode()
   for process in pathlib.Path("/proc").iterdir():

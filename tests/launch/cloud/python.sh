@@ -12,7 +12,7 @@ echo "goes on at $step"
 trap 'echo "saved $step"; exit 143' TERM
 while [[ $step -lt $STEPS && ! -e $SAVED/enough ]] || [[ $2 != launch.train ]]; do
   step=$((step + 1))
-  echo "$step" >"$file.new" && mv "$file.new" "$file"
+  echo "$step" >"$file"
   echo "step $step"
   if [[ ${BREAK_AT:-} == "$AGENTRL_WORKER:$step" ]]; then exit 3; fi
   # A process whose peer is gone hangs, as collectives do.
@@ -23,7 +23,7 @@ while [[ $step -lt $STEPS && ! -e $SAVED/enough ]] || [[ $2 != launch.train ]]; 
     sleep 1000 &
     wait "$!"
   done
-  sleep 0.05 &
+  sleep 0.1 &
   wait "$!"
 done
 echo done
