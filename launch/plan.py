@@ -92,8 +92,15 @@ def _largest(
 @contextlib.contextmanager
 def _telling() -> Iterator[Callable[[str], None]]:
   """Something to call with what is compiled now."""
-  with Console(stderr=True).status("compiling") as status:
-    yield lambda name: status.update(f"compiling {name}")
+  console = Console(stderr=True)
+  with console.status("compiling") as status:
+
+    def tell(name: str) -> None:
+      status.update(f"compiling {name}")
+      if not console.is_terminal:
+        console.print(f"compiling {name}")
+
+    yield tell
 
 
 def main(argv: Sequence[str]) -> None:

@@ -85,8 +85,8 @@ def _of_learner(s: Settings, tight: Sequence[Judgement]) -> Iterator[Knob]:
     ),
     (
       "reference" in beside,
-      "loss.kl_coefficient=0",
-      f"no reference, {beside.get('reference', 0) / GIB:.1f} GiB less",
+      "reference.place=offloaded",
+      f"{beside.get('reference', 0) / GIB:.1f} GiB in the hosts' memory",
     ),
     (
       length // 2 >= s.episode.max_tokens,

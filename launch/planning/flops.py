@@ -55,14 +55,19 @@ def gradient(
   row_length: int,
   segment: float,
   kernel: bool,
+  frozen: bool = False,
 ) -> Flops:
   """Forward and backward over packed rows, and the log-probabilities.
 
   `segment` is the mean length that a token's segment has; `kernel` says that
-  attention is a kernel which never keeps its scores.
+  attention is a kernel which never keeps its scores. Where the weights are
+  `frozen` under adapters, none has a gradient, and adapters cost nothing.
   """
   layers, head = c.num_layers * layer_weights(c), head_weights(c)
-  needed = 6 * (layers + head) + 3 * c.num_layers * attention(c, segment / 2)
+  passes = 2 if frozen else 3  # forward, to the inputs, to the weights
+  needed = 2 * passes * (layers + head) + 3 * c.num_layers * attention(
+    c, segment / 2
+  )
   keys = keys_visited(compute, row_length, kernel=kernel)
   attended = c.num_layers * attention(c, keys)
   again = 0.0
@@ -70,7 +75,8 @@ def gradient(
     # The layer's last product is no input of any gradient.
     again = 2 * (layers - c.num_layers * c.width * c.mlp_width)
   attended_again = attended * _attention_again(compute.remat, kernel)
-  executed = 6 * layers + again + 3 * attended + attended_again + 8 * head
+  executed = 2 * passes * layers + again + 3 * attended + attended_again
+  executed += 2 * (passes + 1) * head  # its logits are computed again
   return Flops(needed * tokens, executed * tokens)
 
 

@@ -72,15 +72,19 @@ def largest(
 
 
 def _crossing(tried: dict[int, Judgement], step: int) -> int:
-  """Where what is left, on the line of the two nearest sizes, is nothing."""
-  sizes = sorted(tried, key=lambda size: abs(tried[size].left))[:2]
-  low, high = min(sizes), max(sizes)
+  """Where a line says that nothing is left: a multiple of `step`.
+
+  The line runs from the largest size that fits to the smallest that does not,
+  or through the two on the side where all are.
+  """
+  fitting = sorted(size for size, judged in tried.items() if judged.fits)
+  failing = sorted(size for size, judged in tried.items() if not judged.fits)
+  if fitting and failing:
+    low, high = fitting[-1], failing[0]
+  else:
+    low, high = fitting[-2:] or failing[:2]
   per_unit = (tried[low].left - tried[high].left) / (high - low)
   if per_unit <= 0:
     return high
   most = int(low + tried[low].left / per_unit) // step * step
-  fitting = [size for size, judged in tried.items() if judged.fits]
-  failing = [size for size, judged in tried.items() if not judged.fits]
-  if failing:
-    most = min(most, min(failing) - step)
-  return max(most, max(fitting, default=0))
+  return min(most, failing[0] - step) if failing else most

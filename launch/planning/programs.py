@@ -43,7 +43,7 @@ def learner_programs(
   settings: Settings, mesh: Mesh, *, segment: float
 ) -> list[Program]:
   """An update: its gradient, once per micro-batch, and its application."""
-  policy = Policy(settings.model, settings.compute, mesh)
+  policy = learner_policy(settings, mesh)
   learner = make_learner(settings, policy, mesh)
   batch = settings.batch
   lesson = abstract_lesson(settings, mesh)
@@ -63,8 +63,9 @@ def learner_programs(
         row_length=batch.row_length,
         segment=segment,
         kernel=kernel == "splash",
+        frozen=bool(settings.lora),
       ),
-      holds=("params", "gradients"),
+      holds=("params", "gradients", "frozen params"),
       unknown_turns=-(-batch.row_length // chunk),
     ),
     Program(
@@ -76,6 +77,11 @@ def learner_programs(
       holds=("params", "gradients", "optimizer"),
     ),
   ]
+
+
+def learner_policy(settings: Settings, mesh: Mesh) -> Policy:
+  """The policy that is trained, adapters and all."""
+  return Policy(settings.model, settings.compute, mesh, settings.lora)
 
 
 def make_learner(settings: Settings, policy: Policy, mesh: Mesh) -> Learner:
@@ -95,11 +101,11 @@ def make_learner(settings: Settings, policy: Policy, mesh: Mesh) -> Learner:
 
 def abstract_lesson(settings: Settings, mesh: Mesh) -> Lesson:
   """A micro-batch of the config's shape, with the fields its loss reads."""
-  shape = (settings.batch.micro_batch, settings.batch.row_length)
+  sizes = (settings.batch.micro_batch, settings.batch.row_length)
   where, loss = sharding.batch_sharding(mesh), settings.loss
 
   def array(dtype: Any) -> Any:
-    return _shape(shape, dtype, sharding=where)
+    return shape(sizes, dtype, where)
 
   whole, real, flag = array(jnp.int32), array(jnp.float32), array(jnp.bool_)
   critic = loss.has_critic
@@ -137,7 +143,7 @@ def rollout_programs(
   cache = abstract_cache(policy, mesh, lanes, config.context)
   fed = max(config.lane_sizes(min(lanes, config.prefill_lanes)))
   chunk, width = config.prefill_chunks[-1], len(engine.STATE)
-  row = _shape((fed,), np.int32)
+  row = shape((fed,), np.int32)
   return [
     Program(
       name="prefill",
@@ -145,7 +151,7 @@ def rollout_programs(
         policy,
         params,
         cache,
-        _shape((fed, chunk), np.int32),
+        shape((fed, chunk), np.int32),
         row,
         row,
         row,
@@ -163,11 +169,11 @@ def rollout_programs(
         policy,
         params,
         cache,
-        _shape((lanes, width), np.int32),
-        _shape((lanes, width), np.int32),
-        _shape((lanes,), np.bool_),
+        shape((lanes, width), np.int32),
+        shape((lanes, width), np.int32),
+        shape((lanes,), np.bool_),
         None,
-        _shape((), np.int32),
+        shape((), np.int32),
         num_steps=config.steps_per_sync,
       ),
       mesh=mesh,
@@ -187,7 +193,7 @@ def abstract_weights(policy: Policy, mesh: Mesh, dtype: str) -> Any:
   """Params in the form to decode with, split as a rollout server splits."""
   apart = jax.eval_shape(policy.unstacked, policy.abstract_params())
   return jax.tree.map(
-    lambda leaf, where: _shape(leaf.shape, dtype, sharding=where),
+    lambda leaf, where: shape(leaf.shape, dtype, where),
     apart,
     sharding.param_shardings(apart, mesh),
   )
@@ -199,15 +205,16 @@ def abstract_cache(policy: Policy, mesh: Mesh, lanes: int, context: int) -> Any:
   where = NamedSharding(mesh, PartitionSpec(None, heads))  # type: ignore[no-untyped-call]
   cache = jax.eval_shape(lambda: policy.empty_cache(lanes, context))
   return jax.tree.map(
-    lambda leaf: _shape(leaf.shape, leaf.dtype, sharding=where),
+    lambda leaf: shape(leaf.shape, leaf.dtype, where),
     cache,
   )
 
 
-def _shape(
-  shape: tuple[int, ...], dtype: Any, sharding: NamedSharding | None = None
+def shape(
+  sizes: tuple[int, ...], dtype: Any, where: NamedSharding | None = None
 ) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call]
+  """An array to trace with; without a place, wherever the program wants it."""
+  return jax.ShapeDtypeStruct(sizes, dtype, sharding=where)  # type: ignore[no-untyped-call]
 
 
 def bytes_per_chip(tree: Any) -> int:

@@ -7,12 +7,15 @@ on the same chip has to fit beside them.
 import jax
 from jax.sharding import Mesh
 
-from agentrl_jax.model.policy import Policy
+from agentrl_jax.model import sharding
+from agentrl_jax.model.policy import Params, Policy
 from launch.planning.programs import (
   abstract_cache,
   abstract_weights,
   bytes_per_chip,
+  learner_policy,
   make_learner,
+  shape,
 )
 from launch.settings import Settings
 
@@ -21,7 +24,7 @@ Residents = dict[str, int]  # bytes of one chip, by name
 
 def learner_residents(settings: Settings, mesh: Mesh) -> Residents:
   """What an update works on; gradients are there while it is made."""
-  policy = Policy(settings.model, settings.compute, mesh)
+  policy = learner_policy(settings, mesh)
   state = make_learner(settings, policy, mesh).abstract_state()
   params = bytes_per_chip(state.params)
   found = {
@@ -29,9 +32,27 @@ def learner_residents(settings: Settings, mesh: Mesh) -> Residents:
     "optimizer": bytes_per_chip(state.optimizer),
     "gradients": params,
   }
-  if settings.loss.kl_coefficient:
-    found["reference"] = params
+  _, frozen = policy.abstract_split()
+  if frozen is not None:
+    found["frozen params"] = _split_bytes(frozen, mesh)
+  if settings.loss.kl_coefficient and settings.reference.place == "resident":
+    reference = jax.eval_shape(
+      lambda params: sharding.in_dtype(params, policy.compute.dtype),
+      policy.abstract_params(),
+    )
+    found["reference"] = _split_bytes(reference, mesh)
   return found
+
+
+def _split_bytes(params: Params, mesh: Mesh) -> int:
+  """Of params without a place yet, split as the table says."""
+  where = sharding.param_shardings(params, mesh)
+  placed = jax.tree.map(
+    lambda leaf, at: shape(leaf.shape, leaf.dtype, at),
+    params,
+    where,
+  )
+  return bytes_per_chip(placed)
 
 
 def rollout_residents(
