@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental.mesh_utils import create_device_mesh
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.errors import ConfigError
@@ -101,7 +101,9 @@ def make_mesh(
       f"{found} asks for {math.prod(sizes)} devices and there are "
       f"{len(devices)}: make the product equal to the device count"
     )
-  return Mesh(np.asarray(devices).reshape(sizes), MESH_AXES)
+  # Chips that are near along an axis of the mesh are near in the slice.
+  arranged = create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+  return Mesh(arranged, MESH_AXES)
 
 
 def param_spec(path: tuple[str, ...]) -> PartitionSpec:
