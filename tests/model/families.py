@@ -14,12 +14,13 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.model.pretrained import read_params
 
 try:
+  import safetensors
   import torch
   import transformers
 except ImportError:
-  torch = transformers = None  # tests then skip, saying so
+  safetensors = torch = transformers = None  # tests then skip, saying so
 
-WITHOUT = "needs torch and transformers: pip install -e .[test]"
+WITHOUT = "needs torch and transformers: pip install -e .[originals]"
 NAMES = ("qwen2", "qwen3", "llama", "glm4")
 
 
@@ -80,7 +81,7 @@ def build(described: dict, *, dtype: str = "float32", seed: int = 0):
   return model
 
 
-def saved(model, folder: pathlib.Path, *, max_shard_size: str = "5GB"):
+def saved(model, folder: pathlib.Path, *, max_shard_size: int):
   """The model in a folder, as transformers writes it."""
   transformers.utils.logging.disable_progress_bar()
   model.save_pretrained(folder, max_shard_size=max_shard_size)

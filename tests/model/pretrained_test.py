@@ -4,7 +4,6 @@ import dataclasses
 import json
 import pathlib
 import tempfile
-import unittest
 
 import jax
 import numpy as np
@@ -17,7 +16,6 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.model.pretrained import read_params
 from agentrl_jax.model.tensor_files import TensorFile
 from tests import eight_devices
-from tests.model import families
 
 CONFIG = ModelConfig(
   vocab_size=16,
@@ -29,60 +27,6 @@ CONFIG = ModelConfig(
   mlp_width=8,
   qkv_bias=True,
 )
-# Each family once, each dtype of the files at least once.
-FEW = (
-  ("qwen2", True, "bfloat16"),
-  ("qwen3", False, "float16"),
-  ("llama", True, "float32"),
-  ("glm4", False, "bfloat16"),
-)
-
-
-def contents(folder: pathlib.Path) -> dict[str, tuple[str, bytes]]:
-  """Every tensor's dtype and bytes, as the format's own library has them."""
-  from safetensors import safe_open
-
-  found = {}
-  for path in sorted(folder.glob("*.safetensors")):
-    with safe_open(path, framework="pt") as file:
-      for name in file.keys():  # noqa: SIM118 - it is no mapping
-        tensor = file.get_tensor(name)
-        raw = tensor.contiguous().view(families.torch.uint8).numpy().tobytes()
-        found[name] = (str(tensor.dtype), raw)
-  return found
-
-
-@unittest.skipIf(families.torch is None, families.WITHOUT)
-class RoundTripTest(parameterized.TestCase):
-  @parameterized.parameters(*FEW)
-  def test_bit_for_bit_and_back_into_transformers(self, family, tied, dtype):
-    model = families.build(families.describe(family, tied=tied), dtype=dtype)
-    with tempfile.TemporaryDirectory() as root:
-      first = families.saved(
-        model, pathlib.Path(root) / "first", max_shard_size="12KB"
-      )
-      self.assertGreater(len(list(first.glob("*.safetensors"))), 1)
-      policy, params = families.load(first)
-      again = pathlib.Path(root) / "again"
-      export.write_params(
-        again,
-        params,
-        policy.config,
-        context=512,
-        dtype=dtype,
-        max_file_bytes=12_000,
-      )
-      self.assertEqual(contents(again), contents(first))
-      self.assertEqual(
-        hugging_face.read_model(again), hugging_face.read_model(first)
-      )
-      loaded = families.transformers.AutoModelForCausalLM.from_pretrained(
-        again, dtype=dtype
-      )
-    for name, weight in loaded.state_dict().items():
-      self.assertTrue(
-        families.torch.equal(weight, model.state_dict()[name]), name
-      )
 
 
 class ReadingTest(absltest.TestCase):

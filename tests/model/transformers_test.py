@@ -10,15 +10,22 @@ import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.model.export import Tensors
+from agentrl_jax.model.export import Tensors, write_params
+from agentrl_jax.model.hugging_face import read_model
 from tests.model import families
 
 LENGTHS = (19, 24)  # of the rows of a batch
 ROW = 24  # tokens
 PROMPTS = (5, 11)  # tokens of each prompt
 NEW = 32  # tokens of a greedy answer
-# Half of the families tied, half not; the other halves are `full`.
-FEW = [("qwen2", False), ("qwen3", True), ("llama", True), ("glm4", False)]
+# Half of the families tied, half not, and each dtype; the others are `full`.
+FEW = (
+  ("qwen2", False, "bfloat16"),
+  ("qwen3", True, "float16"),
+  ("llama", True, "float32"),
+  ("glm4", False, "bfloat16"),
+)
+FILE_BYTES = 20_000
 # A program is run once: most of what LLVM could do is not worth it.
 QUICK = {
   "xla_backend_optimization_level": 0,
@@ -29,25 +36,52 @@ QUICK = {
 @unittest.skipIf(families.torch is None, families.WITHOUT)
 class TransformersTest(parameterized.TestCase):
   @parameterized.parameters(*FEW)
-  def test_logits_gradients_and_greedy_answers(self, family, tied):
-    self._compare(families.describe(family, tied=tied))
+  def test_files_logits_gradients_and_greedy_answers(self, family, tied, dtype):
+    self._compare(families.describe(family, tied=tied), dtype)
 
   @parameterized.product(
     family=families.NAMES, tied=(True, False), seed=tuple(range(5))
   )
   @pytest.mark.full
   def test_other_sizes(self, family, tied, seed):
-    self._compare(families.describe(family, tied=tied, seed=seed))
+    dtype = ("float32", "bfloat16", "float16")[seed % 3]
+    self._compare(families.describe(family, tied=tied, seed=seed), dtype)
 
-  def _compare(self, described):
-    model = families.build(described)
-    with tempfile.TemporaryDirectory() as folder:
-      families.saved(model, pathlib.Path(folder))
-      policy, params = families.load(pathlib.Path(folder))
+  def _compare(self, described, dtype):
+    model = families.build(described, dtype=dtype)
+    with tempfile.TemporaryDirectory() as root:
+      first = families.saved(
+        model, pathlib.Path(root) / "first", max_shard_size=FILE_BYTES
+      )
+      policy, params = families.load(first)
+      again = pathlib.Path(root) / "again"
+      write_params(
+        again,
+        params,
+        policy.config,
+        context=512,
+        dtype=dtype,
+        max_file_bytes=FILE_BYTES,
+      )
+      self._compare_files(first, again, model)
+    model = model.float()
     rng = np.random.default_rng(0)
     token_BT = rng.integers(0, described["vocab_size"], (2, ROW))
     self._compare_updates(model, policy, params, token_BT)
     self._compare_answers(model, policy, params, token_BT)
+
+  def _compare_files(self, first, again, model):
+    """Bit for bit, in several files; and transformers loads what we wrote."""
+    self.assertGreater(len(list(again.glob("*.safetensors"))), 1)
+    self.assertEqual(_contents(again), _contents(first))
+    self.assertEqual(read_model(again), read_model(first))
+    loaded = families.transformers.AutoModelForCausalLM.from_pretrained(
+      again, dtype=model.dtype
+    )
+    for name, weight in loaded.state_dict().items():
+      self.assertTrue(
+        families.torch.equal(weight, model.state_dict()[name]), name
+      )
 
   def _compare_updates(self, model, policy, params, token_BT):
     """Two rows of different lengths, of which the shorter is padded."""
@@ -108,6 +142,18 @@ class TransformersTest(parameterized.TestCase):
         do_sample=False,
       )
       np.testing.assert_array_equal(found_BT[b], wanted[0, length:].numpy())
+
+
+def _contents(folder: pathlib.Path) -> dict[str, tuple[str, bytes]]:
+  """Every tensor's dtype and bytes, as the format's own library has them."""
+  found = {}
+  for path in sorted(folder.glob("*.safetensors")):
+    with families.safetensors.safe_open(path, framework="pt") as file:
+      for name in file.keys():  # noqa: SIM118 - it is no mapping
+        tensor = file.get_tensor(name).contiguous()
+        raw = tensor.view(families.torch.uint8).numpy().tobytes()
+        found[name] = (str(tensor.dtype), raw)
+  return found
 
 
 def _greedy(policy, params, token_BT):
