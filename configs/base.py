@@ -82,6 +82,11 @@ def get_config() -> ml_collections.ConfigDict:
     sandwich_norm=False,  # GLM-4's norms after attention and after the MLP
     value_head=False,  # a critic, for the gae family of advantages
   )
+  c.lora = create(  # adapters that are trained in place of the params
+    rank=0,  # 0 trains the params themselves
+    alpha=16.0,  # over rank: what the adapters are scaled by
+    targets=("q", "k", "v", "o", "gate", "up", "down"),
+  )
   c.compute = create(  # the names are described in model/compute.py
     dtype="float32",  # of activations and products; or bfloat16
     scan_layers=False,  # one compiled layer for all, for deep models
@@ -232,6 +237,9 @@ def get_config() -> ml_collections.ConfigDict:
     keep=3,  # newest ones
     keep_every=0,  # updates whose multiples are kept for good; 0 is none
     grace_s=30.0,  # from a signal to stop to the end of the checkpoint
+    # Folder or bucket (gs://...) that every process reaches, below which they
+    # are kept by the run's name; "" is the run's own folder.
+    directory="",
     resume_step=-1,  # -1 is the newest
   )
   c.processes = create(  # of the learner, where there are several

@@ -13,7 +13,9 @@ import ml_collections
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face import read_model
+from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.presets import preset
+from agentrl_jax.train.config_checks import require_read
 from configs import base
 
 # Keys of `model` that are read whatever names the architecture.
@@ -53,6 +55,20 @@ def read_architecture(config: ml_collections.ConfigDict) -> ModelConfig:
     found = named
     _refuse_small(config, found, name)
   return dataclasses.replace(found, value_head=keys["value_head"])
+
+
+def read_adaptation(config: ml_collections.ConfigDict) -> LoraConfig:
+  """The `lora` section. Raises `ConfigError` for what rank 0 would not read."""
+  idle = base.get_config().lora.to_dict()
+  for key, value in config.lora.to_dict().items():
+    require_read(
+      f"lora.{key}",
+      value,
+      idle=idle[key],
+      is_read=bool(config.lora.rank),
+      why="where lora.rank is 0",
+    )
+  return LoraConfig(**config.lora.to_dict())
 
 
 def _refuse_idle(

@@ -176,7 +176,7 @@ def _score_stored(
     )
   run = RunDirectory(pathlib.Path(_RUN.value))
   codec = codec_of(run.root, settings.chat)
-  policy = Policy(settings.model, settings.compute)
+  policy = Policy(settings.model, settings.compute, adaptation=settings.lora)
   params = stored_params(settings, policy, run, _POLICY.value)
   with serve(settings, policy, codec, driver=config.engine.driver) as service:
     service.publisher.publish(params, 0)

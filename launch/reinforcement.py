@@ -27,6 +27,7 @@ from launch.interrupts import Interrupts
 from launch.playing import STAGE, Groups
 from launch.run_directory import RunDirectory
 from launch.settings import Settings
+from launch.stored import split_params
 
 
 class Reinforcement:
@@ -55,6 +56,7 @@ class Reinforcement:
       make_optimizer(settings.optimizer, config.train.steps),
       policy.mesh or sharding.make_mesh(settings.mesh),
     )
+    self._frozen: Params | None = None  # what adapters belong to
     self._slots: list[int] = []  # steps that the slots from 1 on serve
 
   def train(self, warm: Params, interrupts: Interrupts) -> None:
@@ -68,7 +70,9 @@ class Reinforcement:
       keep_every=self._settings.checkpoint.keep_every,
     )
     preparation = self._preparation(warm)
-    state, position = self._begin(warm, checkpoints)
+    trained, self._frozen = split_params(self._settings, self._policy, warm)
+    state, position = self._begin(trained, checkpoints)
+    del trained
     preparation.restore(position.get("tasks", {}))
     version = int(state.version)
     if version < self._config.train.steps:
@@ -90,16 +94,18 @@ class Reinforcement:
       batch=s.batch,
       task_ids=s.task_ids,
       temperature=s.sampling.temperature,
-      reference=Reference(self._policy, warm, place=s.reference.place)
+      reference=Reference(
+        self._policy, self._policy.plain(warm), place=s.reference.place
+      )
       if s.loss.kl_coefficient
       else None,
     )
 
   def _begin(
-    self, warm: Params, checkpoints: Checkpoints
+    self, trained: Params, checkpoints: Checkpoints
   ) -> tuple[TrainState, Mapping[str, Any]]:
     if not checkpoints.steps():
-      state = self._learner.init(warm)
+      state = self._learner.init(trained)
       checkpoints.save(state, {})
       checkpoints.wait()
       return state, {}
@@ -159,7 +165,7 @@ class Reinforcement:
     preparation: Preparation,
   ) -> tuple[TrainState, dict[str, float]]:
     """The updates that are made of one batch."""
-    lessons, report = preparation.lessons(groups, state.params)
+    lessons, report = preparation.lessons(groups, self._whole(state.params))
     number = self._settings.admission.versions_per_step
     state, metrics = self._updates(state, lessons, number)
     return state, report | metrics
@@ -175,13 +181,16 @@ class Reinforcement:
       if not share:  # no attempt did better than its siblings
         state = dataclasses.replace(state, version=state.version + 1)
         continue
-      state, metrics = self._learner.update(state, share)
+      state, metrics = self._learner.update(state, share, self._frozen)
       for name, value in metrics.items():
         found[name].append(value)
     return state, {name: sum(x) / len(x) for name, x in found.items()}
 
   def _publish(self, state: TrainState) -> None:
-    self._publisher.publish(state.params, int(state.version))
+    self._publisher.publish(self._whole(state.params), int(state.version))
+
+  def _whole(self, trained: Params) -> Params:
+    return self._policy.whole(trained, self._frozen)
 
   def _is_due(self, version: int) -> bool:
     """Whether a checkpoint of this version is on the schedule."""
@@ -208,5 +217,5 @@ class Reinforcement:
     """Publishes stored snapshots to the slots from 1 on."""
     for slot, step in enumerate(steps, start=1):
       params = checkpoints.restore_params(self._learner.abstract_state(), step)
-      self._publisher.publish(params, step, slot=slot)
+      self._publisher.publish(self._whole(params), step, slot=slot)
     self._slots = list(steps)

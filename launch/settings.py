@@ -23,6 +23,7 @@ from agentrl_jax.env.loading import parse_options
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.rollout.settings import EngineConfig, RolloutsConfig
 from agentrl_jax.train.advantage_config import AdvantageConfig
 from agentrl_jax.train.batches import BatchConfig
@@ -31,7 +32,7 @@ from agentrl_jax.train.config_checks import require_one_of
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.optimizer import OptimizerConfig
 from agentrl_jax.train.reference import ReferenceConfig
-from launch.architecture import read_architecture
+from launch.architecture import read_adaptation, read_architecture
 from launch.chat import read_chat
 from launch.learning_checks import check_learning
 from launch.mesh_checks import check_mesh
@@ -88,6 +89,7 @@ class Settings:
   containers: Mapping[str, ContainerSpec]  # of those that play in some
   pretrained: str  # a Hugging Face folder; "" begins with untrained params
   model: ModelConfig
+  lora: LoraConfig
   chat: ChatConfig
   compute: ComputeConfig
   episode: EpisodeLimits
@@ -122,7 +124,8 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
   cross = config.cross_policy.to_dict()
   cross.pop("refresh_every")
   checkpoint = config.checkpoint.to_dict()
-  checkpoint.pop("resume_step")
+  for key in ("directory", "resume_step"):
+    checkpoint.pop(key)
   environments = _environments(config)
   settings = Settings(
     seed=config.seed,
@@ -131,6 +134,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     containers=_containers(environments, config.containers.to_dict()),
     pretrained=config.pretrained.path,
     model=read_architecture(config),
+    lora=read_adaptation(config),
     chat=read_chat(config),
     compute=ComputeConfig(**config.compute.to_dict()),
     episode=EpisodeLimits(**config.episode.to_dict()),

@@ -56,10 +56,15 @@ def train(config: ml_collections.ConfigDict) -> None:
   _refuse_nothing_learned(settings)
   plan = EvaluationPlan(**config.evaluation.to_dict())
   with joined(settings.processes) as processes:
-    run = RunDirectory(pathlib.Path(config.workdir) / config.name)
+    run = RunDirectory(
+      pathlib.Path(config.workdir) / config.name, config.checkpoint.directory
+    )
     keep_programs(run.root, config.compile_cache)
     policy = Policy(
-      settings.model, settings.compute, sharding.make_mesh(settings.mesh)
+      settings.model,
+      settings.compute,
+      sharding.make_mesh(settings.mesh),
+      settings.lora,
     )
     with listen(processes, settings.checkpoint.grace_s) as interrupts:
       start = Start(config, settings, policy, run, processes, interrupts)

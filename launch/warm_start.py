@@ -25,7 +25,7 @@ from launch.interrupts import Interrupts
 from launch.report.progress import StageProgress
 from launch.run_directory import RunDirectory
 from launch.settings import Settings
-from launch.stored import first_params
+from launch.stored import first_params, split_params
 
 STAGE = "warm_start"
 REPORT_EVERY = 10  # updates
@@ -57,12 +57,14 @@ def warm_start(
     policy.mesh or sharding.make_mesh(settings.mesh),
   )
   checkpoints = Checkpoints(run.checkpoints(STAGE), keep=2)
-  state = _begin(learner, policy, checkpoints, settings)
+  state, frozen = _begin(learner, policy, checkpoints, settings)
   first = int(state.version)
   with _account(metrics, first, num_steps) as account:
     for step in range(first, num_steps):
       state, report = learner.update(
-        state, [_lesson(rows, order[step * size : (step + 1) * size])]
+        state,
+        [_lesson(rows, order[step * size : (step + 1) * size])],
+        frozen,
       )
       if (step + 1) % REPORT_EVERY == 0 or step + 1 == num_steps:
         account(step + 1, report)
@@ -70,7 +72,7 @@ def warm_start(
         checkpoints.save(state, {})
       interrupts.check(functools.partial(_save, checkpoints, state))
   checkpoints.close()
-  return state.params
+  return policy.whole(state.params, frozen)
 
 
 @contextlib.contextmanager
@@ -93,10 +95,15 @@ def _account(
 
 def _begin(
   learner: Learner, policy: Policy, checkpoints: Checkpoints, settings: Settings
-) -> TrainState:
+) -> tuple[TrainState, Params | None]:
+  """Where an earlier start got to, and what training leaves as it is."""
+  if checkpoints.steps() and not settings.lora:
+    return checkpoints.restore(learner.abstract_state())[0], None
+  first = first_params(settings, policy)
+  trained, frozen = split_params(settings, policy, first)
   if checkpoints.steps():
-    return checkpoints.restore(learner.abstract_state())[0]
-  return learner.init(first_params(settings, policy))
+    return checkpoints.restore(learner.abstract_state())[0], frozen
+  return learner.init(trained), frozen
 
 
 def _save(checkpoints: Checkpoints, state: TrainState) -> None:

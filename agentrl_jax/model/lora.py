@@ -86,13 +86,16 @@ def init(config: LoraConfig, base: Params, key: jax.Array) -> Params:
 
 
 def split(params: Params) -> tuple[Params, Params]:
-  """What is trained of params with adapters, and the rest; see `joined`."""
+  """What is trained of params with adapters, and the rest; see `joined`.
+
+  The former is float32, the latter stays as it is: it may be bfloat16.
+  """
   trained = {"layers": _only_adapters(params["layers"])}
   frozen = {"layers": _without(params["layers"])}
   for name, value in params.items():
     if name != "layers":
       (trained if name in WHOLE else frozen)[name] = value
-  return trained, frozen
+  return jax.tree.map(lambda x: x.astype(jnp.float32), trained), frozen
 
 
 def joined(base: Params, adapters: Params) -> Params:
@@ -107,7 +110,8 @@ def joined(base: Params, adapters: Params) -> Params:
 def folded(layers: Params, scale: float) -> Params:
   """Kernels with what their adapters add, out of the gradient's reach.
 
-  Adapters stay beside them. For one layer, or for stacked ones.
+  They get the dtype of the adapters, which stay beside them. For one layer, or
+  for stacked ones.
   """
   return {
     name: _fold(name, part, scale) if isinstance(part, Mapping) else part
@@ -133,9 +137,7 @@ def _fold(name: str, part: Params, scale: float) -> Params:
   a, b = part[A], part[B]
   stacked = a.ndim - INPUT_AXES[name] - 1
   multiply = jax.vmap(_product) if stacked else _product
-  kernel = part["kernel"] + (scale * multiply(a, b)).astype(
-    part["kernel"].dtype
-  )
+  kernel = part["kernel"].astype(a.dtype) + scale * multiply(a, b)
   return dict(part) | {"kernel": jax.lax.stop_gradient(kernel)}
 
 

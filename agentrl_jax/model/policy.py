@@ -98,15 +98,22 @@ class Policy:
     made = jax.jit(fresh, out_shardings=places)()
     return lora.split(lora.joined(params, made))
 
-  def abstract_trained(self) -> Params:
-    """The shapes and dtypes of what training changes."""
+  def abstract_split(self) -> tuple[Params, Params | None]:
+    """Shapes and dtypes of what training changes, and of what it leaves.
+
+    What it leaves is in the dtype of the computation.
+    """
     params = self.abstract_params()
     if not self.adaptation:
-      return params
-    made = jax.eval_shape(
-      lambda: lora.init(self.adaptation, params, jax.random.key(0))
-    )
-    return lora.split(lora.joined(params, made))[0]
+      return params, None
+
+    def split() -> tuple[Params, Params]:
+      made = lora.init(self.adaptation, params, jax.random.key(0))
+      zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), params)
+      trained, frozen = lora.split(lora.joined(zeros, made))
+      return trained, sharding.in_dtype(frozen, self.compute.dtype)
+
+    return jax.eval_shape(split)
 
   def whole(self, trained: Params, frozen: Params | None) -> Params:
     """What is trained and what is not, as params; arrays are shared."""

@@ -77,7 +77,7 @@ class Learner:
 
   def abstract_state(self) -> TrainState:
     """Shapes, dtypes and shardings of a state, to restore into."""
-    shapes = jax.eval_shape(self._fresh, self._policy.abstract_trained())
+    shapes = jax.eval_shape(self._fresh, self._policy.abstract_split()[0])
     return _with_shardings(shapes, self.state_sharding)
 
   def traced(self, lesson: Lesson) -> dict[str, jax.stages.Traced]:
@@ -88,7 +88,7 @@ class Learner:
     """
     state, frozen = self.abstract_state(), None
     if self._policy.adaptation:
-      shapes = self._policy.abstract_params()
+      shapes = self._policy.abstract_split()[1]
       frozen = _with_shardings(shapes, self._frozen_sharding())
     sums = jax.eval_shape(self._zero_sums, state.params, frozen, lesson)
     return {
@@ -126,7 +126,7 @@ class Learner:
     )
 
   def _state_sharding(self) -> TrainState:
-    params = self._policy.abstract_trained()
+    params = self._policy.abstract_split()[0]
     of_params = sharding.param_shardings(params, self.mesh)
     whole = sharding.replicated(self.mesh)
     abstract = jax.eval_shape(self._fresh, params)
@@ -143,7 +143,7 @@ class Learner:
     if not self._policy.adaptation:
       return None
     found: Params = sharding.param_shardings(
-      self._policy.abstract_params(), self.mesh
+      self._policy.abstract_split()[1], self.mesh
     )
     return found
 

@@ -157,7 +157,7 @@ class AdapterTest(parameterized.TestCase):
     )
     self.assertIn("critic", trained)
     self.assertEqual(
-      jax.tree.map(jnp.shape, policy.abstract_trained()),
+      jax.tree.map(jnp.shape, policy.abstract_split()[0]),
       jax.tree.map(jnp.shape, trained),
     )
 
@@ -178,7 +178,7 @@ class AdapterTest(parameterized.TestCase):
   def test_every_adapter_has_a_place_on_a_mesh(self):
     mesh = sharding.make_mesh({}, jax.devices()[:1])
     policy = Policy(MODEL, mesh=mesh, adaptation=CONFIG)
-    places = sharding.param_shardings(policy.abstract_trained(), mesh)
+    places = sharding.param_shardings(policy.abstract_split()[0], mesh)
     self.assertEqual(
       places["layers"]["attention"]["q"]["lora_b"].spec,
       jax.sharding.PartitionSpec(None, None, "tensor", None, None),
