@@ -1,11 +1,12 @@
 """A number per leaf that tells whether its bits arrived, on whatever mesh.
 
-  sum over i of bits_i * (2 i + 1)  modulo 2^32
+  sum over i of mix(bits_i + i * 0x9E3779B9)  modulo 2^32
 
-with i the position in the whole array. Integers that wrap around add up the
-same in any order, so the sum does not depend on how a leaf is split over
-devices and processes, and is taken where the leaf is. An odd factor lets no
-single change pass, and factors that differ see most exchanges.
+with i the position in the whole array, and mix the finaliser of MurmurHash3:
+one to one, so that no change of a single number can pass, and without the
+regularity by which sums of products miss whole rows of ones. Integers that wrap
+around add up the same in any order, so the sum does not depend on how a leaf is
+split over devices and processes, and is taken where the leaf is.
 """
 
 from typing import Any
@@ -43,4 +44,11 @@ def _checksum(leaf: jax.Array) -> jax.Array:
     along = jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
     position += along * jnp.uint32(stride % 2**32)
     stride *= leaf.shape[axis]
-  return jnp.sum(bits.astype(jnp.uint32) * (2 * position + 1), dtype=jnp.uint32)
+  mixed = _mix(bits.astype(jnp.uint32) + position * jnp.uint32(0x9E3779B9))
+  return jnp.sum(mixed, dtype=jnp.uint32)
+
+
+def _mix(x: jax.Array) -> jax.Array:
+  x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+  x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+  return x ^ (x >> 16)

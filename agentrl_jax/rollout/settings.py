@@ -132,5 +132,9 @@ class RolloutsConfig:
 
   @property
   def addresses(self) -> tuple[str, ...]:
-    """host:port of each server; none: answers come from this process."""
-    return tuple(filter(None, self.servers.split(",")))
+    """host:port of each server; none: answers come from this process.
+
+    A tuple as Python writes it is read, too: scripts quote what they pass on.
+    """
+    parts = self.servers.strip(" ()").split(",")
+    return tuple(part.strip(" '\"") for part in parts if part.strip())

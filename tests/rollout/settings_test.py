@@ -2,8 +2,10 @@
 
 import unittest
 
+from absl.testing import parameterized
+
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.settings import EngineConfig, RolloutsConfig
 
 
 class EngineConfigTest(unittest.TestCase):
@@ -43,6 +45,31 @@ class EngineConfigTest(unittest.TestCase):
     self.assertEqual(lengths, [128, 128, 256, 512, 512])
     chunks = [config.prefill_chunk(n) for n in (1, 16, 17, 999)]
     self.assertEqual(chunks, [16, 16, 64, 64])
+
+
+class RolloutsConfigTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ("", ()),
+    ("a:1", ("a:1",)),
+    ("10.0.0.1:7100,10.0.0.2:7100", ("10.0.0.1:7100", "10.0.0.2:7100")),
+    ('("10.0.0.1:7100",)', ("10.0.0.1:7100",)),
+    ("('a:1', 'b:2')", ("a:1", "b:2")),
+    ("[::1]:7100,b:2", ("[::1]:7100", "b:2")),
+  )
+  def test_addresses(self, servers, addresses):
+    self.assertEqual(RolloutsConfig(servers=servers).addresses, addresses)
+
+  @parameterized.parameters(
+    (dict(servers="a"), "'a': name each as host:port"),
+    (dict(servers="http://a:1"), "name each as host:port"),
+    (dict(servers="a:1,b:2,a:1"), "names a server twice"),
+    (dict(max_lag=-1), "max_lag=-1"),
+    (dict(poll_s=0.0), "rollouts.poll_s=0.0 must be more than 0"),
+    (dict(answer_s=-1.0), "rollouts.answer_s=-1.0"),
+  )
+  def test_refuses(self, changes, sentence):
+    with self.assertRaisesRegex(ConfigError, sentence):
+      RolloutsConfig(**changes)
 
 
 if __name__ == "__main__":
