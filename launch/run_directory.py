@@ -21,6 +21,7 @@ from typing import Any
 
 import ml_collections
 import yaml
+from etils import epath
 
 from agentrl_jax.errors import ConfigError
 
@@ -43,8 +44,17 @@ MAY_CHANGE = (
 class RunDirectory:
   """Paths of one run, and its record of finished stages."""
 
-  def __init__(self, root: pathlib.Path):
+  def __init__(self, root: pathlib.Path, checkpoints: str | None = None):
+    """`checkpoints` is a folder or bucket for them; "" keeps them in `root`.
+
+    None takes what the run began with.
+    """
     self.root = root
+    if checkpoints is None:
+      checkpoints = _filed_checkpoints(root)
+    self._checkpoints = (
+      epath.Path(checkpoints) / root.name if checkpoints else epath.Path(root)
+    )
     for folder in ("evaluations", "trajectories", "done"):
       (root / folder).mkdir(parents=True, exist_ok=True)
     self.tokenizer = root / "tokenizer.json"
@@ -70,9 +80,9 @@ class RunDirectory:
         ) from error
       yield
 
-  def checkpoints(self, stage: str) -> pathlib.Path:
+  def checkpoints(self, stage: str) -> epath.Path:
     """Where the stage keeps its checkpoints."""
-    return self.root / stage
+    return self._checkpoints / stage
 
   def evaluation(self, policy: str, mode: str) -> pathlib.Path:
     """Where the scores of a policy in a mode are."""
@@ -138,6 +148,15 @@ class RunDirectory:
       raise
     spent.write_text(seconds())
     spent.replace(spent.with_suffix(".json"))
+
+
+def _filed_checkpoints(root: pathlib.Path) -> str:
+  """What the run's own config says."""
+  path = root / "config.yaml"
+  if not path.exists():
+    return ""
+  filed = yaml.safe_load(path.read_text())
+  return str(filed["checkpoint"]["directory"])
 
 
 def _plain(value: Any) -> Any:

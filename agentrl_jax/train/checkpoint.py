@@ -60,7 +60,7 @@ class Checkpoints:
   def __init__(
     self, directory: epath.PathLike, *, keep: int, keep_every: int = 0
   ):
-    self.directory = epath.Path(directory).resolve()
+    self.directory = _absolute(epath.Path(directory))
     self._retention = _Retention(keep, keep_every)
     self._manager = ocp.CheckpointManager(
       self.directory,
@@ -246,6 +246,11 @@ class Checkpoints:
       else "There is no earlier step; start afresh in another workdir"
     )
     return CheckpointError(f"{self.directory}/{step} {what}. {offer}.")
+
+
+def _absolute(path: epath.Path) -> epath.Path:
+  """Orbax wants no relative path; a bucket's has no folder to be below."""
+  return path if "://" in path.as_posix() else path.resolve()
 
 
 class _Retention:

@@ -69,6 +69,30 @@ class LedgerTest(absltest.TestCase):
     self.assertLen(lines, 3)
 
 
+class CheckpointsElsewhereTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    self.root = pathlib.Path(folder) / "one"
+
+  def test_by_the_runs_name_in_a_bucket(self):
+    run = RunDirectory(self.root, "gs://bucket/runs")
+    self.assertEqual(
+      run.checkpoints("rl").as_posix(), "gs://bucket/runs/one/rl"
+    )
+
+  def test_whoever_reads_a_run_finds_them(self):
+    config = base.get_config()
+    config.checkpoint.directory = "gs://bucket/runs"
+    RunDirectory(self.root, "gs://bucket/runs").keep_config(config)
+    found = RunDirectory(self.root).checkpoints("warm_start")
+    self.assertEqual(found.as_posix(), "gs://bucket/runs/one/warm_start")
+
+  def test_in_the_runs_folder_by_default(self):
+    found = RunDirectory(self.root).checkpoints("rl")
+    self.assertEqual(pathlib.Path(found), self.root / "rl")
+
+
 def _listen(grace_s=300.0):
   return listen(Processes(), grace_s)
 
