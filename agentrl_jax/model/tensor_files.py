@@ -96,17 +96,17 @@ class TensorFile:
       )
     try:
       lines = json.loads(file.read(length))
-    except ValueError as error:
+      lines.pop("__metadata__", None)
+      in_order = sorted(lines, key=lambda name: lines[name]["data_offsets"])
+      return {
+        name: self._entry(name, lines[name], 8 + length, size)
+        for name in in_order
+      }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
       raise CheckpointError(
-        f"the header of {self.path} is not JSON: {error}. Fetch it again"
+        f"the header of {self.path} is not that of a safetensors file: "
+        f"{error!r}. Fetch it again"
       ) from error
-    lines.pop("__metadata__", None)
-    return {
-      name: self._entry(name, line, 8 + length, size)
-      for name, line in sorted(
-        lines.items(), key=lambda item: item[1]["data_offsets"]
-      )
-    }
 
   def _entry(
     self, name: str, line: Mapping[str, Any], base: int, size: int

@@ -89,6 +89,13 @@ class RefusalTest(parameterized.TestCase):
       path.write_bytes(path.read_bytes()[:keep])
       self.refused(folder, f"{path.name}.*cut short")
 
+  def test_headers_that_are_none(self):
+    folder = self.written(max_file_bytes=10**9)
+    path = folder / tensor_files.SINGLE_FILE
+    for text in (b"{", b"[]", b'{"a": {}}', b'{"a": {"data_offsets": 1}}'):
+      path.write_bytes(len(text).to_bytes(8, "little") + text)
+      self.refused(folder, "the header of .* is not that of a safetensors")
+
   def test_a_file_that_is_not_there(self):
     folder = self.written()
     sorted(folder.glob("*.safetensors"))[0].unlink()
