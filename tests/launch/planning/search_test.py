@@ -41,8 +41,10 @@ class MeshesTest(parameterized.TestCase):
     self.assertEqual(changed.batch.micro_batch, 32)
 
   def test_lanes_of_all_slots_grow_together(self):
-    changed = variants.with_lanes(_settings(), 96)  # of 192 and 64
-    self.assertEqual(changed.engine.lanes, (96, 32))
+    settings = _settings()
+    first, second = settings.engine.lanes
+    changed = variants.with_lanes(settings, 2 * first)
+    self.assertEqual(changed.engine.lanes, (2 * first, 2 * second))
 
 
 class FormulasTest(parameterized.TestCase):

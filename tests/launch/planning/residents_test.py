@@ -1,0 +1,74 @@
+"""What lies on a chip between programs, counted against the model's size."""
+
+import dataclasses
+
+import jax
+from absl.testing import absltest
+
+from agentrl_jax.model import sharding
+from agentrl_jax.train.reference import ReferenceConfig
+from configs import pod
+from launch.planning import flops
+from launch.planning.residents import learner_residents, rollout_residents
+from launch.settings import Settings, read_settings
+
+
+def _settings(**changes) -> Settings:
+  settings = read_settings(pod.get_config("qwen3-0.6b"))
+  return dataclasses.replace(settings, **changes)
+
+
+def _one_device():
+  return sharding.make_mesh({}, jax.devices()[:1])
+
+
+class ResidentsTest(absltest.TestCase):
+  def test_training_keeps_four_copies_and_the_reference_at_half_precision(self):
+    settings = _settings()
+    found = learner_residents(settings, _one_device())
+    params = 4 * flops.num_params(settings.model)
+    for name, share in (
+      ("params", 1),
+      ("gradients", 1),
+      ("optimizer", 2),
+      ("reference", 0.5),
+    ):
+      self.assertBetween(found[name] / params / share, 1, 1.001, name)
+    self.assertNotIn("frozen params", found)
+
+  def test_a_reference_elsewhere_is_not_on_the_chip(self):
+    settings = _settings(reference=ReferenceConfig(place="offloaded"))
+    found = learner_residents(settings, _one_device())
+    self.assertNotIn("reference", found)
+
+  def test_under_adapters_params_are_small_and_the_rest_is_kept_as_computed(
+    self,
+  ):
+    config = pod.get_config("qwen3-0.6b")
+    config.lora.rank = 8
+    settings = read_settings(config)
+    found = learner_residents(settings, _one_device())
+    params = 4 * flops.num_params(settings.model)
+    self.assertLess(found["params"], 0.02 * params)
+    self.assertBetween(found["frozen params"] / params, 0.5, 0.51)
+
+  def test_rollouts_keep_weights_and_a_cache_for_every_version(self):
+    settings = _settings()
+    found = rollout_residents(settings, _one_device(), dtype="bfloat16")
+    c, engine = settings.model, settings.engine
+    weights = 2 * flops.num_params(c)
+    token = 2 * 2 * c.num_layers * c.num_kv_heads * c.head_dim
+    for slot, lanes in enumerate(engine.lanes):
+      self.assertEqual(
+        found[f"cache of slot {slot}"], token * lanes * engine.context
+      )
+    for name in (
+      "weights of slot 0",
+      "weights of slot 1",
+      "weights on their way",
+    ):
+      self.assertBetween(found[name] / weights, 1, 1.001, name)
+
+
+if __name__ == "__main__":
+  absltest.main()
