@@ -1,0 +1,80 @@
+"""Run by `snapshots_test` with eight devices: other layouts, the same bits."""
+
+import dataclasses
+import json
+import sys
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from agentrl_jax.model import sharding
+from agentrl_jax.model.checksums import checksums
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.snapshot_follower import SnapshotFollower
+from agentrl_jax.rollout.versions import VersionStore
+from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.snapshots import SnapshotSink
+from tests.rollout import small
+
+ENGINE = EngineConfig(
+  lanes=(4,), context=small.CONTEXT, num_lane_sizes=1, prefill_chunks=(16,)
+)
+
+
+# Every axis can be split in two.
+CONFIG = dataclasses.replace(small.policy().config, vocab_size=64)
+
+
+def main(folder: str) -> None:
+  params = Policy(CONFIG).init(jax.random.key(1))
+  learner = sharding.make_mesh({"fsdp": 4, "tensor": 2})
+  spread = jax.device_put(params, sharding.param_shardings(params, learner))
+  same_sums = jax.tree.map(
+    lambda a, b: int(a) == int(b), checksums(params), checksums(spread)
+  )
+  sink = SnapshotSink(folder, max_lag=0, deadline_s=60)
+  Publisher(Policy(CONFIG), sink, layers_apart=False).publish(spread, 7)
+  sink.close()
+  rollout = sharding.make_mesh({"tensor": 2}, jax.devices()[:2])
+  one, sampled_on_one = _serve(folder, None)
+  two, sampled_on_two = _serve(folder, rollout)
+  sys.stdout.write(
+    json.dumps(
+      {
+        "same_sums": all(jax.tree.leaves(same_sums)),
+        "same_params": all(
+          np.array_equal(a, b)
+          for a, b in zip(
+            jax.tree.leaves(one), jax.tree.leaves(two), strict=True
+          )
+        ),
+        "devices": len(two["layers"][0]["up"]["kernel"].sharding.device_set),
+        "sampled": [sampled_on_one, sampled_on_two],
+      }
+    )
+  )
+
+
+def _serve(folder, mesh):
+  """What a server on the mesh serves, and what it answers."""
+  policy = Policy(CONFIG, mesh=mesh)
+  store = VersionStore(1)
+  follower = SnapshotFollower(folder, policy, store, mesh=mesh)
+  if not follower.look():
+    raise RuntimeError(follower.trouble)
+  cache = mesh and NamedSharding(mesh, PartitionSpec(None, "tensor"))
+  driver = LocalDriver(
+    RolloutEngine(policy, ENGINE, store, cache_sharding=cache)
+  )
+  future = driver.submit(small.prompt_of(3, 20), SamplingSpec(max_tokens=30))
+  driver.run_until_idle()
+  return store.get(0).params, future.result(0).sampled.tolist()
+
+
+if __name__ == "__main__":
+  main(sys.argv[1])

@@ -1,0 +1,71 @@
+"""A learner's sink, a server's follower, and the folder between them."""
+
+import dataclasses
+import pathlib
+import tempfile
+
+import jax
+import numpy as np
+from absl.testing import parameterized
+from etils import epath
+
+from agentrl_jax.data import snapshot_manifest
+from agentrl_jax.rollout.snapshot_follower import SnapshotFollower
+from agentrl_jax.rollout.versions import VersionStore
+from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.snapshots import SnapshotSink
+from tests.rollout import small
+
+
+def assert_same(found, wanted):
+  jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
+class SnapshotsCase(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.folder = pathlib.Path(folder.name) / "snapshots"
+    self.policy = small.policy()
+
+  def open_sink(self, *, max_lag=2, deadline_s=60.0, **changes):
+    sink = SnapshotSink(
+      str(self.folder), max_lag=max_lag, deadline_s=deadline_s
+    )
+    self.addCleanup(sink.close)
+    self.publisher = Publisher(
+      self.policy, sink, **(dict(layers_apart=False) | changes)
+    )
+    return sink
+
+  def publish(self, sink, step, *, slot=0):
+    self.publisher.publish(small.params(step), step, slot=slot)
+    sink.flush()
+    return sink.editions()[slot]
+
+  def follow(self, policy=None, num_slots=1):
+    self.now = 0.0
+    self.store = VersionStore(num_slots)
+    return SnapshotFollower(
+      str(self.folder),
+      policy or self.policy,
+      self.store,
+      clock=lambda: self.now,
+    )
+
+  def serves(self, step, *, slot=0):
+    served = self.store.get(slot)
+    self.assertEqual(served.step, step)
+    assert_same(served.params, self.policy.unstacked(small.params(step)))
+
+  def manifest(self):
+    return snapshot_manifest.read_manifest(epath.Path(self.folder))
+
+  def rewrite(self, **changes):
+    """Replaces slot 0's entry in the manifest by another."""
+    slots = dict(self.manifest().slots)
+    slots[0] = dataclasses.replace(slots[0], **changes)
+    snapshot_manifest.write_manifest(
+      epath.Path(self.folder), snapshot_manifest.Manifest(slots)
+    )
