@@ -70,38 +70,91 @@ def attend_packed(
   """
   length, num_keys = q_BTKGH.shape[1], k_BSKH.shape[1]
   block = block or length
+  # Once here, so that no product has to turn round what it reads.
+  q_BKGTH = jnp.moveaxis(q_BTKGH, 1, 3)
+  k_BKSH, v_BKSH = (jnp.moveaxis(x, 1, 2) for x in (k_BSKH, v_BSKH))
 
   def of_block(start: int) -> jax.Array:
     here = slice(start, start + block)
     seen = first + start + block if isinstance(first, int) else num_keys
-    return _attend_until(
-      q_BTKGH[:, here],
-      k_BSKH[:, :seen],
-      v_BSKH[:, :seen],
-      segment_BT[:, here],
-      segment_BS[:, :seen],
-      first + start,
+    return _attend_visible(
+      q_BKGTH[:, :, :, here],
+      k_BKSH[:, :, :seen],
+      v_BKSH[:, :, :seen],
+      _visible(segment_BT[:, here], segment_BS[:, :seen], first + start),
     )
 
   blocks = [of_block(start) for start in range(0, length, block)]
-  return blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=1)
-
-
-def _attend_until(q_BTKGH, k_BSKH, v_BSKH, segment_BT, segment_BS, first):
-  num_queries, num_keys = q_BTKGH.shape[1], k_BSKH.shape[1]
-  query_T = first + jnp.arange(num_queries)
-  causal_TS = jnp.arange(num_keys) <= query_T[:, None]
-  same_BTS = segment_BT[:, :, None] == segment_BS[:, None, :]
-  score_BKGTS = jnp.einsum(
-    "btkgh,bskh->bkgts", q_BTKGH, k_BSKH, preferred_element_type=jnp.float32
+  return jnp.moveaxis(
+    blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=3), 3, 1
   )
-  score_BKGTS = score_BKGTS * q_BTKGH.shape[-1] ** -0.5
-  visible_BTS = causal_TS & same_BTS
+
+
+def _visible(
+  segment_BT: jax.Array, segment_BS: jax.Array, first: int | jax.Array
+) -> jax.Array:
+  """Which keys each query sees, bool [B, T, S]."""
+  query_T = first + jnp.arange(segment_BT.shape[1])
+  causal_TS = jnp.arange(segment_BS.shape[1]) <= query_T[:, None]
+  return causal_TS & (segment_BT[:, :, None] == segment_BS[:, None, :])
+
+
+@jax.custom_vjp
+def _attend_visible(
+  q_BKGTH: jax.Array,
+  k_BKSH: jax.Array,
+  v_BKSH: jax.Array,
+  visible_BTS: jax.Array,
+) -> jax.Array:
+  """Softmax attention to the visible keys, [B, K, G, T, H].
+
+    w = softmax(q k / sqrt(H)),  o = w v
+    d (q k / sqrt(H)) = w (d w - sum_s w d w),  sum_s w d w = d o . o
+
+  By hand for the order of its products: `jax.grad` has some of them turn round
+  arrays as large as the weights.
+  """
+  return _attend_forward(q_BKGTH, k_BKSH, v_BKSH, visible_BTS)[0]
+
+
+def _attend_forward(q_BKGTH, k_BKSH, v_BKSH, visible_BTS):
+  score_BKGTS = _product(q_BKGTH, k_BKSH, (4,), (3,), jnp.float32)
+  score_BKGTS = score_BKGTS * q_BKGTH.shape[-1] ** -0.5
   weight_BKGTS = jax.nn.softmax(
     jnp.where(visible_BTS[:, None, None], score_BKGTS, _MASKED), axis=-1
+  ).astype(v_BKSH.dtype)
+  mixed_BKGTH = _product(weight_BKGTS, v_BKSH, (4,), (2,))
+  return mixed_BKGTH, (q_BKGTH, k_BKSH, v_BKSH, weight_BKGTS, mixed_BKGTH)
+
+
+def _attend_backward(kept, slope_BKGTH):
+  q_BKGTH, k_BKSH, v_BKSH, weight_BKGTS, mixed_BKGTH = kept
+  weight_slope_BKGTS = _product(slope_BKGTH, v_BKSH, (4,), (3,), jnp.float32)
+  along_BKGT1 = jnp.sum(
+    slope_BKGTH.astype(jnp.float32) * mixed_BKGTH, axis=-1, keepdims=True
   )
-  return jnp.einsum(
-    "bkgts,bskh->btkgh", weight_BKGTS.astype(v_BSKH.dtype), v_BSKH
+  score_slope_BKGTS = weight_BKGTS * (weight_slope_BKGTS - along_BKGT1)
+  score_slope_BKGTS *= q_BKGTH.shape[-1] ** -0.5
+  score_slope_BKGTS = score_slope_BKGTS.astype(q_BKGTH.dtype)
+  queries = (2, 3)
+  k_slope_BKHS = _product(q_BKGTH, score_slope_BKGTS, queries, queries)
+  v_slope_BKHS = _product(slope_BKGTH, weight_BKGTS, queries, queries)
+  return (
+    _product(score_slope_BKGTS, k_BKSH, (4,), (2,)),
+    jnp.swapaxes(k_slope_BKHS, 2, 3),
+    jnp.swapaxes(v_slope_BKHS, 2, 3),
+    None,
+  )
+
+
+_attend_visible.defvjp(_attend_forward, _attend_backward)
+
+
+def _product(x, y, of_x, of_y, dtype=None) -> jax.Array:
+  """Contracts these axes; the first two, rows and heads, go along."""
+  along = ((0, 1), (0, 1))
+  return jax.lax.dot_general(
+    x, y, ((of_x, of_y), along), preferred_element_type=dtype
   )
 
 
