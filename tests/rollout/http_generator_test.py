@@ -17,6 +17,7 @@ from agentrl_jax.rollout.client import SamplingSpec
 from agentrl_jax.rollout.http_generator import connected
 from agentrl_jax.rollout.local_driver import LocalDriver
 from agentrl_jax.rollout.settings import RolloutsConfig
+from tests.controller.processes import free_port
 from tests.rollout import small
 from tests.rollout.driver_contract import SHORT, mixed_requests
 from tests.rollout.serving import Served
@@ -129,14 +130,19 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_a_server_that_hangs_is_lost_and_another_answers(self):
     hanging = await self.enterAsyncContext(_Hanging())
-    generator = await self.connect(hanging.address, lost_s=0.2)
+    port = free_port()
+    generator = await self.connect(
+      hanging.address, f"127.0.0.1:{port}", lost_s=0.2
+    )
     asked = asyncio.create_task(generator.generate([1], SHORT))
     await self.until(lambda: hanging.num_asked)
     hanging.hangs = True
     await self.until(lambda: not generator.pool.servers[0].is_reachable)
     self.assertIn("has not told its health", generator.describe())
     self.assertFalse(asked.done())
-    asked.cancel()
+    await self.serve(port=port)
+    self.assertLen((await asked).sampled, SHORT.max_tokens)
+    self.assertEqual((hanging.num_asked, generator.num_repeated), (1, 1))
 
   async def test_a_full_server_is_asked_again(self):
     served = await self.serve(driver_options=dict(max_waiting=0))
