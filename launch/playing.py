@@ -1,15 +1,10 @@
-"""Where the learner's groups come from, and where its account of them goes.
-
-Process 0 plays: it has the environments, the engine, the queue, and the files
-of the run. The other learner processes are sent the groups of every batch, so
-that all of them compute the same.
-"""
+"""Process 0 plays: it has the environments, the engine, the queue, the files."""
 
 import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import ml_collections
 
@@ -32,11 +27,11 @@ from agentrl_jax.rollout.waves import WaveGenerator
 from launch.demonstrations import task_stream
 from launch.evaluation import success_by_task
 from launch.group_transfer import (
-  decode_groups,
   encode_groups,
   position_from_json,
   position_to_json,
 )
+from launch.groups import STAGE, words_for
 from launch.interrupts import Interrupts
 from launch.ledger import Ledger
 from launch.processes import Processes
@@ -45,66 +40,7 @@ from launch.run_directory import RunDirectory
 from launch.serving import Service
 from launch.settings import Settings
 
-STAGE = "rl"
 _LOOK_S = 1.0  # between looks whether the run was asked to stop
-
-
-class Groups(Protocol):
-  """The learner's other side, in any process."""
-
-  def begun(
-    self, version: int, position: Mapping[str, Any]
-  ) -> contextlib.AbstractContextManager[None]:
-    """Goes on from a position, and ends whatever happens within."""
-    ...
-
-  def take(self, version: int) -> list[Group] | None:
-    """Waits for the groups of a batch; None if the run was asked to stop."""
-    ...
-
-  def position(self) -> dict[str, Any]:
-    """What `begun` goes on from, as JSON values."""
-    ...
-
-  def account(
-    self, version: int, after: int, report: Mapping[str, float]
-  ) -> None:
-    """What was taken for `version` has made `after` of the policy."""
-    ...
-
-  def advance(self, version: int) -> None:
-    """The policy is published: newer groups may start."""
-    ...
-
-
-class Followed:
-  """The groups that process 0 plays, in any other process."""
-
-  def __init__(self, processes: Processes) -> None:
-    self._processes = processes
-
-  @contextlib.contextmanager
-  def begun(self, version: int, position: Mapping[str, Any]) -> Iterator[None]:
-    """Keeps nothing."""
-    del version, position
-    yield
-
-  def take(self, version: int) -> list[Group] | None:
-    """Waits until process 0 has a batch or was asked to stop."""
-    found = self._processes.share(what=_what(version))
-    return decode_groups(found) if found else None
-
-  def position(self) -> dict[str, Any]:
-    """Process 0 writes it."""
-    return {}
-
-  def account(
-    self, version: int, after: int, report: Mapping[str, float]
-  ) -> None:
-    """Process 0 keeps it."""
-
-  def advance(self, version: int) -> None:
-    """Process 0 is told."""
 
 
 class Played:
@@ -164,7 +100,7 @@ class Played:
     groups = self._wait(version)
     self._processes.share(
       encode_groups(groups) if groups and self._processes.count > 1 else b"",
-      what=_what(version),
+      what=words_for(version),
     )
     self._taken = groups or []
     self._seconds["seconds/wait"] = time.monotonic() - self._begun_at
@@ -290,10 +226,6 @@ def _waves(settings: Settings, service: Service) -> WaveGenerator | None:
   if exact and isinstance(service.driver, LocalDriver):
     return WaveGenerator(service.driver)
   return None
-
-
-def _what(version: int) -> str:
-  return f"the groups to train version {version} on"
 
 
 def _of(groups: Sequence[Group]) -> dict[str, float]:

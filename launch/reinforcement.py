@@ -23,8 +23,8 @@ from agentrl_jax.train.preparation import Preparation
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.reference import Reference
 from agentrl_jax.train.step import Learner, TrainState
+from launch.groups import STAGE, Groups
 from launch.interrupts import Interrupts
-from launch.playing import STAGE, Groups
 from launch.run_directory import RunDirectory
 from launch.settings import Settings
 from launch.stored import split_params

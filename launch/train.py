@@ -27,10 +27,11 @@ from agentrl_jax.train.publish import Publisher
 from launch import demonstrations, remote_serving, results
 from launch.chat import codec_of, keep_chat
 from launch.evaluation import EvaluationPlan, Evaluator
+from launch.groups import STAGE as RL
+from launch.groups import Followed, Groups
 from launch.interrupts import Interrupts, listen
 from launch.places import placed_environments
-from launch.playing import STAGE as RL
-from launch.playing import Followed, Groups, Played
+from launch.playing import Played
 from launch.processes import Processes, joined
 from launch.programs import keep_programs
 from launch.reinforcement import Reinforcement
@@ -151,12 +152,16 @@ def _reinforce(
   score: Callable[..., None],
 ) -> None:
   """Reinforcement learning, and what the policy is worth before and after."""
-  policy, run = start.policy, start.run
+  policy, run, share = start.policy, start.run, start.processes.share
+  # The others wait for a word here, and not in the midst of a program.
+  share(what="the expert's scores")
   if not start.settings.pretrained:
     publisher.publish(fresh_params(policy, start.settings.seed), 0)
     score("untrained", "sampled")
+    share(what="the untrained policy's scores")
   publisher.publish(warm, 0)
   score("warm_start", "greedy", "sampled")
+  share(what="the warm start's scores")
   with _staged(start, RL):
     Reinforcement(
       start.config, start.settings, policy, groups, publisher, run
@@ -207,11 +212,11 @@ def _demonstrate(
 def _warm(start: Start, metrics: MetricsWriter | None) -> Params:
   """The warm start's params, on the policy's mesh."""
   run, processes = start.run, start.processes
-  if not start.settings.warm_start_epochs:
-    return first_params(start.settings, start.policy)
   is_done = processes.share_json(
     run.is_done(WARM_START), what="how far the run is"
   )
+  if not start.settings.warm_start_epochs:
+    return first_params(start.settings, start.policy)
   if is_done:
     return stored_params(start.settings, start.policy, run, WARM_START)
   rows = processes.share(

@@ -19,6 +19,7 @@ from etils import epath
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.checksums import checksums, describe_leaf
 from agentrl_jax.model.policy import Params
+from agentrl_jax.train.retention import Retention
 from agentrl_jax.train.step import TrainState
 
 _CHECKSUMS = "checksums"
@@ -61,13 +62,13 @@ class Checkpoints:
     self, directory: epath.PathLike, *, keep: int, keep_every: int = 0
   ):
     self.directory = _absolute(epath.Path(directory))
-    self._retention = _Retention(keep, keep_every)
+    self._retention = Retention(keep, keep_every)
     self._manager = ocp.CheckpointManager(
       self.directory,
       options=ocp.CheckpointManagerOptions(
         preservation_policy=self._retention,
         enable_async_checkpointing=True,
-        # Whatever else writes at the same time has barriers of its own.
+        # What else writes at the time has barriers of its own.
         multiprocessing_options=ocp.options.MultiprocessingOptions(
           barrier_sync_key_prefix=f"checkpoints_{self.directory.name}"
         ),
@@ -151,7 +152,7 @@ class Checkpoints:
       self._manager.delete(later)
 
   def close(self) -> None:
-    """Waits for what is being written and frees the files."""
+    """Waits for what is being written, and ends."""
     self._manager.close()
 
   def _resolve(self, step: int | None) -> int:
@@ -251,28 +252,6 @@ class Checkpoints:
 def _absolute(path: epath.Path) -> epath.Path:
   """Orbax wants no relative path; a bucket's has no folder to be below."""
   return path if "://" in path.as_posix() else path.resolve()
-
-
-class _Retention:
-  """Which steps stay: an Orbax preservation policy."""
-
-  def __init__(self, keep: int, keep_every: int):
-    self._keep, self._keep_every = keep, keep_every
-    self.needed: tuple[int, ...] = ()  # by steps from now on
-    self.pinned: dict[int, tuple[int, ...]] = {}  # by step, those it needs
-
-  def should_preserve(
-    self, checkpoints: Sequence[Any], *, context: Any
-  ) -> list[bool]:
-    """One answer per checkpoint; they come oldest first."""
-    del context
-    steps = [info.step for info in checkpoints]
-    kept = set(steps[-self._keep :])
-    if self._keep_every:
-      kept |= {step for step in steps if step % self._keep_every == 0}
-    kept |= {pin for step in kept for pin in self.pinned.get(step, ())}
-    kept |= set(self.needed)
-    return [step in kept for step in steps]
 
 
 class _AboutHandler(ocp.JsonCheckpointHandler):
