@@ -1,8 +1,7 @@
 """A Hugging Face folder from params, for transformers and all that reads it.
 
-Tensors are gathered one at a time, so that no host and no device holds more
-than one beside its own part of the params. The critic has no place in such a
-folder and is left out.
+Tensors are gathered one at a time, so that no host holds more than one of them.
+The critic has no place in such a folder and is left out.
 """
 
 import collections
@@ -158,14 +157,16 @@ class Tensors:
     leaves = self._leaves[name]
     found = [_leaf(params, path) for path, _ in leaves]
     parts = tuple(self._places[path] for path, _ in leaves)
-    whole = _taken(parts, self._dtype, _everywhere(found[0]))(
+    whole = _taken(parts, self._dtype, _within_reach(found[0]))(
       found, leaves[0][1]
     )
-    return np.asarray(whole.addressable_data(0))
+    if not whole.is_fully_addressable:
+      whole = whole.addressable_data(0)
+    return np.asarray(whole)
 
 
 @functools.cache
-def _taken(places_of: tuple[Place, ...], dtype: np.dtype, everywhere):
+def _taken(places_of: tuple[Place, ...], dtype: np.dtype, to):
   def take(leaves, layer):
     parts = [
       leaf
@@ -180,13 +181,14 @@ def _taken(places_of: tuple[Place, ...], dtype: np.dtype, everywhere):
     whole = jnp.concatenate(flat) if len(flat) > 1 else flat[0]
     return whole.reshape(places_of[0].matrix).astype(dtype)
 
-  return jax.jit(take, out_shardings=everywhere)
+  return jax.jit(take, out_shardings=to)
 
 
-def _everywhere(leaf: jax.Array):
-  if isinstance(leaf.sharding, NamedSharding):
-    return sharding.replicated(leaf.sharding.mesh)
-  return leaf.sharding
+def _within_reach(leaf: jax.Array) -> NamedSharding | None:
+  """Where this process can see all of it: anywhere, or on every device."""
+  if leaf.is_fully_addressable:
+    return None
+  return sharding.replicated(leaf.sharding.mesh)
 
 
 def _leaf(params: Params, path: Path) -> jax.Array:

@@ -48,7 +48,7 @@ MESH = {"fsdp": 4, "tensor": 2}
 
 
 def resident(key: str) -> int:
-  """Bytes; VmRSS now, VmHWM at most since the last `forget_peak`."""
+  """Bytes; VmHWM of all kinds, at most since the last `forget_peak`."""
   status = pathlib.Path("/proc/self/status").read_text()
   return int(re.search(rf"{key}:\s+(\d+) kB", status)[1]) * 1024
 
@@ -63,11 +63,14 @@ def peak_of_reading(folder, policy, mesh):
   """And the params; the second time, when everything is compiled already."""
   jax.block_until_ready(read_params(folder, policy, mesh))
   forget_peak()
+  libraries = resident("RssFile")
   begun = time.monotonic()
   params = jax.block_until_ready(read_params(folder, policy, mesh))
   seconds, peak = time.monotonic() - begun, resident("VmHWM")
   forget_peak()
-  return peak - resident("VmRSS"), seconds, params
+  # A crowded machine may have taken pages of libraries back meanwhile.
+  left = resident("RssAnon") + max(libraries, resident("RssFile"))
+  return peak - left, seconds, params
 
 
 def write_noise(
