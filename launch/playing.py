@@ -1,4 +1,4 @@
-"""Process 0 plays: it has the environments, the engine, the queue, the files."""
+"""Process 0 plays: it has the environments, engine, queue and run files."""
 
 import contextlib
 import dataclasses

@@ -30,7 +30,7 @@ _UNREADABLE = (ValueError, OSError, KeyError, TypeError)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-  """The `checkpoint` section of the config."""
+  """Of the `checkpoint` section of the config."""
 
   every: int  # updates
   keep: int  # steps, the newest ones

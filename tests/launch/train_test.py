@@ -42,7 +42,7 @@ SMALL = {
   "episode.max_turns": 3,
   "episode.max_answer_tokens": 12,
 }
-DEADLINE_S = 240
+DEADLINE_S = 600  # seconds; a busy machine takes its time
 
 
 class _Run:
@@ -95,7 +95,7 @@ class _Run:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 class TrainTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
