@@ -8,6 +8,7 @@ path. Needs no jax.
 
 import dataclasses
 import json
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,6 +46,11 @@ class Manifest:
   def newest(self) -> int:
     """The largest edition; 0 if there is none."""
     return max((s.edition for s in self.slots.values()), default=0)
+
+
+def open_folder(path: str) -> epath.Path:
+  """A folder, made absolute as Orbax wants it, or a bucket's path as it is."""
+  return epath.Path(path if "://" in path else pathlib.Path(path).resolve())
 
 
 def read_manifest(folder: epath.Path) -> Manifest | None:

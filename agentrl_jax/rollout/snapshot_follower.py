@@ -19,6 +19,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from agentrl_jax.data.snapshot_manifest import (
   Manifest,
   Snapshot,
+  open_folder,
   read_manifest,
 )
 from agentrl_jax.errors import CheckpointError, ConfigError
@@ -43,7 +44,7 @@ class SnapshotFollower:
     mesh: Mesh | None = None,
     clock: Callable[[], float] = time.monotonic,
   ):
-    self.folder = epath.Path(folder)
+    self.folder = open_folder(folder)
     self._versions, self._clock = versions, clock
     self._stacked = policy.abstract_params()
     self._shardings = _layout(self._stacked, mesh)

@@ -16,12 +16,12 @@ from collections.abc import Callable
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from etils import epath
 from jax.experimental import multihost_utils
 
 from agentrl_jax.data.snapshot_manifest import (
   Manifest,
   Snapshot,
+  open_folder,
   read_manifest,
   write_manifest,
 )
@@ -61,7 +61,7 @@ class SnapshotSink:
   """
 
   def __init__(self, folder: str, *, max_lag: int, deadline_s: float):
-    self.folder = epath.Path(folder)
+    self.folder = open_folder(folder)
     self._max_lag, self._deadline_s = max_lag, deadline_s
     self._is_shared = jax.process_count() > 1
     self._leads = jax.process_index() == 0

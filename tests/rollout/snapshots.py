@@ -1,6 +1,7 @@
 """A learner's sink, a server's follower, and the folder between them."""
 
 import dataclasses
+import os
 import pathlib
 import tempfile
 
@@ -27,12 +28,12 @@ class SnapshotsCase(parameterized.TestCase):
     folder = tempfile.TemporaryDirectory()
     self.addCleanup(folder.cleanup)
     self.folder = pathlib.Path(folder.name) / "snapshots"
+    # Relative, as the default workdir is.
+    self.path = os.path.relpath(self.folder)
     self.policy = small.policy()
 
   def open_sink(self, *, max_lag=2, deadline_s=60.0, **changes):
-    sink = SnapshotSink(
-      str(self.folder), max_lag=max_lag, deadline_s=deadline_s
-    )
+    sink = SnapshotSink(self.path, max_lag=max_lag, deadline_s=deadline_s)
     self.addCleanup(sink.close)
     self.publisher = Publisher(
       self.policy, sink, **(dict(layers_apart=False) | changes)
@@ -48,7 +49,7 @@ class SnapshotsCase(parameterized.TestCase):
     self.now = 0.0
     self.store = VersionStore(num_slots)
     return SnapshotFollower(
-      str(self.folder),
+      self.path,
       policy or self.policy,
       self.store,
       clock=lambda: self.now,
