@@ -74,7 +74,7 @@ def init(config: LoraConfig, base: Params, key: jax.Array) -> Params:
     bound = _size(inputs[1:]) ** -0.5
     shape_a = (*inputs, config.rank)
     shape_b = (kernel.shape[0], config.rank, *outputs)
-    _put(
+    put(
       layers,
       path,
       {
@@ -167,14 +167,20 @@ def _targets(
   """Path and kernel of every projection named, in a fixed order."""
   for name in INPUT_AXES:
     if name in names:
-      path = ("attention", name) if name in _IN_ATTENTION else (name,)
+      path = path_of(name)
       part = layers
       for key in path:
         part = part[key]
       yield path, part["kernel"]
 
 
-def _put(tree: Params, path: tuple[str, ...], value: Params) -> None:
+def path_of(name: str) -> tuple[str, ...]:
+  """Where a projection stands in a layer."""
+  return ("attention", name) if name in _IN_ATTENTION else (name,)
+
+
+def put(tree: Params, path: tuple[str, ...], value: Params) -> None:
+  """Makes `value` what stands at `path`."""
   for key in path[:-1]:
     tree = tree.setdefault(key, {})
   tree[path[-1]] = value
