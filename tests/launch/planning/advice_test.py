@@ -47,6 +47,12 @@ class AdviceTest(absltest.TestCase):
     self.assertIn("8.1 GiB more than there is", sentence)
     self.assertTrue(sentence.endswith(f"({knobs[0].effect})"), sentence)
 
+  def test_of_several_the_worst_is_told(self):
+    judged = [_judged("apply", 120), _judged("gradient", 99)]
+    sentence = refusal(judged, [])
+    self.assertIn("apply and gradient will not fit", sentence)
+    self.assertIn("apply wants 120.0 GiB", sentence)
+
   def test_what_costs_nothing_comes_before_what_costs_chips(self):
     judged = _judged("gradient", 90, reference=8)
     knobs = self._knobs(judged, compute=ComputeConfig(scan_layers=True))

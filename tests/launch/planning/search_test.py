@@ -32,6 +32,11 @@ class MeshesTest(parameterized.TestCase):
     self.assertIn(_mesh(fsdp=8, tensor=4), found)
     self.assertNotIn(_mesh(fsdp=2, tensor=16), found)
 
+  def test_no_mesh_splits_a_width_that_it_does_not_divide(self):
+    settings = _settings("qwen2.5-0.5b")  # 896 wide
+    shares = {mesh["fsdp"] for mesh in variants.meshes(settings, 256)}
+    self.assertEqual(max(shares), 128)
+
   def test_rows_follow_the_mesh(self):
     settings = _settings()  # 32 rows
     changed = variants.with_mesh(settings, _mesh(fsdp=8, tensor=4))
