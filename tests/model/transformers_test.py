@@ -18,7 +18,7 @@ LENGTHS = (19, 24)  # of the rows of a batch
 ROW = 24  # tokens
 PROMPTS = (5, 11)  # tokens of each prompt
 NEW = 32  # tokens of a greedy answer
-# Half of the families tied, half not, and each dtype; the others are `full`.
+# Half of the families tied, half not, and each dtype; others are `full`.
 FEW = (
   ("qwen2", False, "bfloat16"),
   ("qwen3", True, "float16"),
@@ -26,11 +26,6 @@ FEW = (
   ("glm4", False, "bfloat16"),
 )
 FILE_BYTES = 20_000
-# A program is run once: most of what LLVM could do is not worth it.
-QUICK = {
-  "xla_backend_optimization_level": 0,
-  "xla_llvm_disable_expensive_passes": True,
-}
 
 
 @unittest.skipIf(families.torch is None, families.WITHOUT)
@@ -98,9 +93,7 @@ class TransformersTest(parameterized.TestCase):
       )[..., 0]
       return -jnp.sum(chosen_BT, where=real_BT[:, 1:]), logits
 
-    gradient, logits = jax.jit(
-      jax.grad(loss, has_aux=True), compiler_options=QUICK
-    )(params)
+    gradient, logits = jax.jit(jax.grad(loss, has_aux=True))(params)
     torch = families.torch
     theirs = model(
       torch.tensor(token_BT),
@@ -179,7 +172,6 @@ def _greedy(policy, params, token_BT):
         step, (token_BT[:, 0], cache), jnp.arange(max(PROMPTS) + NEW - 1)
       )[1].T
     ),
-    compiler_options=QUICK,
   )
   said_BT = np.asarray(decode(cache))
   return [said_BT[b, n - 1 : n - 1 + NEW] for b, n in enumerate(PROMPTS)]
