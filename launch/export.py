@@ -1,12 +1,13 @@
 """Writes a run's policy as a Hugging Face folder.
 
   python -m launch.export --run=runs/quickstart --to=quickstart-rl
+  python -m launch.export --run=runs/adapted --to=adapters --adapters
 
 The last checkpoint of `--stage` is written, or that of `--step`. What serves or
 trains Hugging Face's models reads the folder: config.json, safetensors files
 and the tokenizer. A run that began with a pretrained model passes on the small
-files that model came with. Adapters are merged, and
-a critic is left out.
+files that model came with. Adapters are merged, and a critic is left out. With
+`--adapters` a run's adapters are written alone, in PEFT's format.
 """
 
 import math
@@ -25,11 +26,12 @@ from rich.console import Console
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.export import write_params
+from agentrl_jax.model.peft import write_adapters
 from agentrl_jax.model.policy import Policy, num_params
 from launch.chat import codec_of
 from launch.run_directory import RunDirectory
 from launch.settings import Settings, read_settings
-from launch.stored import stored_params
+from launch.stored import split_params, stored_params
 
 STAGES = ("rl", "warm_start")
 DTYPES = ("bfloat16", "float16", "float32")
@@ -38,6 +40,7 @@ _RUN = flags.DEFINE_string("run", None, "A run's folder.", required=True)
 _TO = flags.DEFINE_string("to", None, "The folder to write.", required=True)
 _STAGE = flags.DEFINE_enum("stage", "rl", STAGES, "Whose checkpoint.")
 _STEP = flags.DEFINE_integer("step", None, "Which one; the last by default.")
+_ADAPTERS = flags.DEFINE_bool("adapters", False, "The adapters alone.")
 _DTYPE = flags.DEFINE_enum("dtype", "bfloat16", DTYPES, "Of the numbers.")
 
 
@@ -76,6 +79,31 @@ def export(
   return num_params({k: v for k, v in params.items() if k != "critic"})
 
 
+def export_adapters(
+  root: pathlib.Path,
+  to: pathlib.Path,
+  *,
+  stage: str = "rl",
+  step: int | None = None,
+) -> int:
+  """Writes the adapters of the run at `root`; returns how many numbers.
+
+  Raises `ConfigError` or `CheckpointError` saying what is wrong.
+  """
+  settings = read_settings(_config_of(root))
+  if not settings.lora:
+    raise ConfigError(
+      f"--run={root} trained no adapters (lora.rank=0): leave --adapters out"
+    )
+  mesh = _mesh(settings)
+  policy = Policy(settings.model, settings.compute, mesh, settings.lora)
+  whole = stored_params(settings, policy, RunDirectory(root), stage, step)
+  adapters = {"layers": split_params(settings, policy, whole)[0]["layers"]}
+  base = settings.pretrained or "what the run began with"
+  write_adapters(to, adapters, settings.model, settings.lora, base=base)
+  return num_params(adapters)
+
+
 def _config_of(root: pathlib.Path) -> ml_collections.ConfigDict:
   """The config that a run was started with."""
   path = root / "config.yaml"
@@ -110,16 +138,18 @@ def main(argv: Sequence[str]) -> None:
   logging.set_verbosity(logging.WARNING)
   to = pathlib.Path(_TO.value)
   try:
-    number = export(
-      pathlib.Path(_RUN.value),
-      to,
-      stage=_STAGE.value,
-      step=_STEP.value,
-      dtype=_DTYPE.value,
-    )
+    number = _export(to)
   except AgentRLError as error:
     sys.exit(f"{type(error).__name__}: {error}")
-  Console().print(f"{to}: {number:,} parameters in {_DTYPE.value}")
+  dtype = "float32" if _ADAPTERS.value else _DTYPE.value
+  Console().print(f"{to}: {number:,} parameters in {dtype}")
+
+
+def _export(to: pathlib.Path) -> int:
+  root, stage, step = pathlib.Path(_RUN.value), _STAGE.value, _STEP.value
+  if _ADAPTERS.value:
+    return export_adapters(root, to, stage=stage, step=step)
+  return export(root, to, stage=stage, step=step, dtype=_DTYPE.value)
 
 
 if __name__ == "__main__":

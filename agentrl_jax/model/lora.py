@@ -167,16 +167,19 @@ def _targets(
   """Path and kernel of every projection named, in a fixed order."""
   for name in INPUT_AXES:
     if name in names:
-      path = path_of(name)
-      part = layers
-      for key in path:
-        part = part[key]
-      yield path, part["kernel"]
+      yield path_of(name), get(layers, path_of(name))["kernel"]
 
 
 def path_of(name: str) -> tuple[str, ...]:
   """Where a projection stands in a layer."""
   return ("attention", name) if name in _IN_ATTENTION else (name,)
+
+
+def get(tree: Params, path: tuple[str, ...]) -> Any:
+  """What stands at `path`."""
+  for key in path:
+    tree = tree[key]
+  return tree
 
 
 def put(tree: Params, path: tuple[str, ...], value: Params) -> None:

@@ -120,9 +120,7 @@ def _to_module(
   """A [ranks, inputs] and B [outputs, ranks] of a module, block by block."""
   blocks = []
   for name, place in parts:
-    part = layers
-    for key in lora.path_of(name):
-      part = part[key]
+    part = lora.get(layers, lora.path_of(name))
     a, b = part[lora.A][layer], part[lora.B][layer]
     rank = a.shape[-1]
     outputs_b = _place_of_b(name, place, rank).from_leaf(b).reshape(-1, rank)
