@@ -17,6 +17,7 @@ BENCHMARKS = (
   "admission",
   "environments",
   "searches",
+  "learner",
 )
 DEADLINE_S = 1800
 

@@ -1,0 +1,179 @@
+"""A whole step of reinforcement: 8 answers to one prompt, and one update.
+
+W-tiny, 128 tokens of prompt and 128 of answer, none of which ends it, at
+temperature 1, no reference policy, rows of 256 tokens. Ours goes the way of a
+run: the engine answers 8 requests, rewards become advantages and lessons, the
+learner updates, and the new params are published to the engine. Tunix and TRL
+start from the same params in a Hugging Face folder; each does what its own
+trainer does in a step, and the reward is the same: the share of even tokens.
+"""
+
+import functools
+import os
+import pathlib
+import tempfile
+
+import jax
+import numpy as np
+
+from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory, Turn
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.versions import VersionStore
+from agentrl_jax.train.advantage_config import AdvantageConfig
+from agentrl_jax.train.batches import BatchConfig
+from agentrl_jax.train.preparation import Preparation
+from agentrl_jax.train.publish import Publisher
+from bench import timing, tiny
+from bench.line_peer import LinePeer, Pythons
+from configs import base
+
+ATTEMPTS, PROMPT, ANSWER = 8, 128, 128
+TASK = Task("even", "train", 0)
+PEERS = {  # environment and script
+  "tunix": ("tunix", "tunix_rl_step.py"),
+  "trl": ("torch", "trl_rl_step.py"),
+}
+
+
+def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
+  """The row, as JSON values."""
+  load_before = os.getloadavg()[0]
+  ours = _Steps()
+  turns = {"ours": ours}
+  peers = {}
+  with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    tiny.write_model(folder / "model", ours.params)
+    np.save(folder / "prompt.npy", ours.prompt)
+    for peer, (where, script) in PEERS.items():
+      if pythons[where].exists():
+        peers[peer] = LinePeer(pythons[where], script, folder)
+        turns[peer] = functools.partial(peers[peer].ask, "step")
+    timing.in_turn(turns, 2)  # some compile in their second step
+    ours.parts.clear()
+    times = timing.in_turn(turns, pairs)
+    for each in peers.values():
+      each.close()
+  return {
+    "work": {
+      "model": tiny.work_of(tiny.MODEL),
+      "attempts": ATTEMPTS,
+      "prompt": PROMPT,
+      "answer": ANSWER,
+    },
+    "peers": {peer: each.version for peer, each in peers.items()},
+    "milliseconds": {n: timing.milliseconds(t) for n, t in times.items()},
+    "milliseconds_of_ours": {
+      part: timing.milliseconds(found) for part, found in ours.parts.items()
+    },
+    "times_faster_than": {
+      peer: timing.ratio(times[peer], times["ours"]) for peer in peers
+    },
+    "load_before": load_before,
+    "contended": timing.contended(load_before, times),
+  }
+
+
+class _Steps:
+  """Steps of ours, one after the other."""
+
+  def __init__(self):
+    policy, self._learner = tiny.make_learner()
+    self.params = policy.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    self.prompt = rng.integers(0, tiny.MODEL.vocab_size, PROMPT).astype(
+      np.int32
+    )
+    store = VersionStore(1)
+    config = EngineConfig(
+      lanes=(ATTEMPTS,),
+      context=PROMPT + ANSWER,
+      prefill_chunks=(PROMPT,),
+      steps_per_sync=16,
+    )
+    self._driver = LocalDriver(RolloutEngine(policy, config, store))
+    self._publisher = Publisher(policy, store)
+    self._preparation = Preparation(
+      policy,
+      loss=tiny.loss_config(),
+      advantage=AdvantageConfig(
+        **base.get_config().advantage.to_dict()
+        | {"task_center": False, "task_scale": False}
+      ),
+      batch=BatchConfig(row_length=PROMPT + ANSWER, micro_batch=ATTEMPTS),
+      task_ids={TASK.name: 0},
+      temperature=1.0,
+    )
+    self._state = self._learner.init(self.params)
+    self._publisher.publish(self._state.params, 0)
+    self._number = 0
+    self.parts: dict[str, list[timing.Times]] = {}
+
+  def __call__(self) -> timing.Times:
+    return timing.times_of(self._step)
+
+  def _step(self) -> None:
+    self._number += 1
+    group = self._timed("sample", self._sample)
+    lessons, _ = self._timed(
+      "prepare", self._preparation.lessons, [group], self._state.params
+    )
+    if not lessons:
+      raise RuntimeError("eight equal rewards: nothing to learn from")
+    self._state, _ = self._timed(
+      "update", self._learner.update, self._state, lessons
+    )
+    self._timed(
+      "publish", self._publisher.publish, self._state.params, self._number
+    )
+
+  def _timed(self, part, function, *arguments):
+    result = None
+
+    def call() -> None:
+      nonlocal result
+      result = function(*arguments)
+
+    self.parts.setdefault(part, []).append(timing.times_of(call))
+    return result
+
+  def _sample(self) -> Group:
+    asked = [
+      self._driver.submit(
+        self.prompt,
+        SamplingSpec(max_tokens=ANSWER, seed=1000 * self._number + n),
+      )
+      for n in range(ATTEMPTS)
+    ]
+    self._driver.run_until_idle()
+    answers = [each.result() for each in asked]
+    if any(len(answer.sampled) != ANSWER for answer in answers):
+      raise RuntimeError(f"an answer of fewer than {ANSWER} tokens")
+    return Group(
+      id=str(self._number),
+      task=TASK,
+      trajectories=tuple(
+        self._trajectory(n, answer) for n, answer in enumerate(answers)
+      ),
+    )
+
+  def _trajectory(self, attempt: int, answer) -> Trajectory:
+    turn = Turn(
+      observation=self.prompt,
+      sampled=answer.sampled,
+      behavior_logprob=answer.behavior_logprob,
+      raw_logprob=answer.raw_logprob,
+      version=answer.version,
+    )
+    return Trajectory(
+      task=TASK,
+      group_id=str(self._number),
+      attempt=attempt,
+      seed=attempt,
+      turns=(turn,),
+      status=Status.COMPLETED,
+      reward=float(np.mean(answer.sampled % 2 == 0)),
+    )

@@ -1,0 +1,118 @@
+"""One update of W-tiny on 8 rows of 256 tokens, against transformers.
+
+Ours is `Learner.update`: the clipped surrogate with all of its metrics, its
+gradient, clipping by global norm and AdamW, from a lesson on the host. The peer
+makes the same update from the same params; its own cross-entropy in place of
+the surrogate is timed too, and the faster of the two is what counts. Before
+anything is timed, loss, norm of the gradient, and loss after an update are
+found equal. The limit is the rate of a large float32 product of XLA's.
+"""
+
+import functools
+import os
+import pathlib
+import statistics
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.model.policy import num_params
+from bench import timing, tiny
+from bench.line_peer import LinePeer, Pythons
+
+ROWS, TOKENS, WIDTH = 8, 256, 2048
+TOLERANCE = 1e-5
+PEERS = ("clipped", "cross_entropy")
+
+
+def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
+  """The row, as JSON values."""
+  load_before = os.getloadavg()[0]
+  policy, learner = tiny.make_learner()
+  params = policy.init(jax.random.key(0))
+  lesson = tiny.make_lesson(ROWS, TOKENS)
+  update = _Updates(learner, params, lesson)
+  turns = {"ours": update, "product": _product()}
+  peer = None
+  with tempfile.TemporaryDirectory() as name:
+    if pythons["torch"].exists():
+      folder = pathlib.Path(name)
+      tiny.write_model(folder / "model", params)
+      np.savez(folder / "lesson.npz", **tiny.arrays(lesson))
+      peer = LinePeer(pythons["torch"], "hugging_face_step.py", folder)
+      with np.load(folder / "results.npz") as results:
+        assert_equal(update, results)
+      turns |= {what: functools.partial(peer.ask, what) for what in PEERS}
+    timing.in_turn(turns, 1)
+    times = timing.in_turn(turns, pairs)
+    if peer:
+      peer.close()
+  work = tiny.arithmetic(lesson, num_params(params))
+  return _result(times, work) | {
+    "peer": peer and peer.version,
+    "load_before": load_before,
+    "contended": timing.contended(load_before, times),
+  }
+
+
+class _Updates:
+  """Updates one after the other; each uses up the state of the last."""
+
+  def __init__(self, learner, params, lesson):
+    self._learner, self._lesson = learner, lesson
+    self._state = learner.init(params)
+    self.first, self.second = self._next(), self._next()
+
+  def _next(self) -> dict[str, float]:
+    self._state, report = self._learner.update(self._state, [self._lesson])
+    return report
+
+  def __call__(self) -> timing.Times:
+    return timing.times_of(self._next)
+
+
+def assert_equal(update: _Updates, results) -> None:
+  """Both start at the same loss, with the same gradient, and step alike."""
+  for ours, wanted in (
+    (update.first["loss"], results["loss"]),
+    (update.second["loss"], results["loss_after"]),
+  ):
+    np.testing.assert_allclose(ours, wanted, rtol=TOLERANCE, atol=TOLERANCE)
+  np.testing.assert_allclose(
+    update.first["gradient_norm"], results["norm"], rtol=1e-4
+  )
+
+
+def _product():
+  a, b = jax.random.normal(jax.random.key(1), (2, WIDTH, WIDTH))
+  product = jax.jit(jnp.matmul).lower(a, b).compile()
+  return functools.partial(timing.times_of, product, a, b)
+
+
+def _result(times, work: float) -> dict[str, object]:
+  share = work / (2 * WIDTH**3)
+  result = {
+    "work": {"model": tiny.work_of(tiny.MODEL), "rows": ROWS, "tokens": TOKENS},
+    "gflop": work / 1e9,
+    "milliseconds": {n: timing.milliseconds(t) for n, t in times.items()},
+    "product_gflops": 2
+    * WIDTH**3
+    / statistics.median(t.wall for t in times["product"])
+    / 1e9,
+    "share_of_product_rate": timing.ratio(
+      times["product"], times["ours"], factor=share
+    ),
+    "share_of_product_rate_by_cpu": share
+    * statistics.median(
+      a.cpu / b.cpu
+      for a, b in zip(times["product"], times["ours"], strict=True)
+    ),
+  }
+  peers = [name for name in PEERS if name in times]
+  if peers:
+    result["times_faster_than"] = {
+      name: timing.ratio(times[name], times["ours"]) for name in peers
+    }
+  return result

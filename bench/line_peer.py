@@ -1,0 +1,71 @@
+"""A peer in a process and an environment of its own, asked line by line.
+
+Its script is called with a folder and a number of threads, reads what it needs
+from the folder, leaves what is compared there, and prints its version. From
+then on it answers every line by the seconds that the work took, by clock and by
+processor.
+"""
+
+import os
+import pathlib
+import subprocess
+from collections.abc import Mapping
+
+from bench.timing import Times
+
+Pythons = Mapping[str, pathlib.Path]  # interpreters of peers' environments
+
+SCRIPTS = pathlib.Path(__file__).parent / "peers"
+DEADLINE_S = 120
+
+
+class PeerFailed(RuntimeError):
+  """The peer's process ended where an answer was expected."""
+
+
+class LinePeer:
+  """The process, from its first line to its last."""
+
+  def __init__(self, python: pathlib.Path, script: str, folder: pathlib.Path):
+    self._name = script
+    self._process = subprocess.Popen(
+      [
+        str(python),
+        str(SCRIPTS / script),
+        str(folder),
+        str(len(os.sched_getaffinity(0))),
+      ],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+      # Spinning threads would slow whoever runs next.
+      env=os.environ
+      | {
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "JAX_PLATFORMS": "cpu",
+      },
+    )
+    self.version = self._answer()
+
+  def ask(self, what: str) -> Times:
+    """Seconds of one go at the work of that name."""
+    self._process.stdin.write(what + "\n")
+    self._process.stdin.flush()
+    wall, cpu = map(float, self._answer().split())
+    return Times(wall, cpu)
+
+  def close(self) -> None:
+    """Ends the process."""
+    self._process.stdin.close()
+    self._process.wait(DEADLINE_S)
+
+  def _answer(self) -> str:
+    line = self._process.stdout.readline().strip()
+    if not line:
+      raise PeerFailed(
+        f"bench/peers/{self._name} ended with {self._process.wait(DEADLINE_S)} "
+        "before it answered; what it said is above"
+      )
+    return line

@@ -1,0 +1,79 @@
+"""The peer of `bench.learner_train_step`: transformers, and AdamW of torch.
+
+Reads a model and lesson.npz from a folder, leaves results.npz there and prints
+its versions. Then answers every line:
+
+- clipped: the update that our learner makes, by the same loss;
+- cross_entropy: the same update by the loss that comes with the model.
+"""
+
+import os
+import pathlib
+import sys
+import time
+
+import numpy as np
+import torch
+import transformers
+
+CLIP, RATE, CLIP_NORM = 0.2, 1e-5, 1.0
+
+
+def clipped_loss(model, lesson):
+  """Clipped surrogate, mean over the tokens on the mask."""
+  logits = model(lesson["token"]).logits[:, :-1]
+  token = lesson["token"][:, 1:, None]
+  logprob = torch.log_softmax(logits, dim=-1).gather(-1, token)[..., 0]
+  behavior, advantage = (
+    lesson[name][:, 1:] for name in ("behavior_logprob", "advantage")
+  )
+  ratio = torch.exp(logprob - behavior)
+  clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
+  return -torch.minimum(ratio * advantage, clipped * advantage).mean()
+
+
+def cross_entropy(model, lesson):
+  """What transformers computes by itself."""
+  return model(lesson["token"], labels=lesson["token"]).loss
+
+
+def main() -> None:
+  """Answers every line on standard input with one measurement."""
+  answers = os.fdopen(os.dup(1), "w")
+  os.dup2(2, 1)  # whatever else is printed
+  folder = pathlib.Path(sys.argv[1])
+  torch.set_num_threads(int(sys.argv[2]))
+  model = transformers.AutoModelForCausalLM.from_pretrained(
+    folder / "model", dtype=torch.float32, attn_implementation="sdpa"
+  )
+  model.train()
+  with np.load(folder / "lesson.npz") as arrays:
+    lesson = {name: torch.tensor(arrays[name]) for name in arrays}
+  lesson["token"] = lesson["token"].long()
+  optimizer = torch.optim.AdamW(
+    model.parameters(), lr=RATE, weight_decay=0.01, fused=True
+  )
+
+  def update(loss) -> tuple[float, float]:
+    value = loss(model, lesson)
+    value.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return float(value.detach()), float(norm)
+
+  losses = {"clipped": clipped_loss, "cross_entropy": cross_entropy}
+  loss, norm = update(clipped_loss)
+  loss_after = float(clipped_loss(model, lesson).detach())
+  np.savez(folder / "results.npz", loss=loss, norm=norm, loss_after=loss_after)
+  version = f"transformers {transformers.__version__}, torch"
+  print(version, torch.__version__, file=answers, flush=True)
+  for line in sys.stdin:
+    wall, cpu = time.perf_counter(), time.process_time()
+    update(losses[line.strip()])
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    print(wall, cpu, file=answers, flush=True)
+
+
+if __name__ == "__main__":
+  main()
