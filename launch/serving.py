@@ -18,7 +18,7 @@ from agentrl_jax.rollout.generator import EngineGenerator
 from agentrl_jax.rollout.jetstream_driver import JetStreamDriver
 from agentrl_jax.rollout.local_driver import LocalDriver
 from agentrl_jax.rollout.versions import VersionStore
-from agentrl_jax.train.publish import Publisher, WeightSink
+from agentrl_jax.train.publish import Publisher
 from launch import remote_serving
 from launch.settings import Settings
 
@@ -28,7 +28,6 @@ class Service:
   """A policy in several versions, ready to answer, here or elsewhere."""
 
   codec: ChatCodec
-  versions: WeightSink
   publisher: Publisher
   generator: Generator
   # Waits until what was published last is what every answer comes from.
@@ -56,7 +55,6 @@ def serve_run(
   ):
     yield Service(
       codec,
-      sink,
       remote_serving.publisher(settings, policy, sink),
       remote.generator,
       remote.settle,
@@ -74,7 +72,6 @@ def serve(
   with DRIVERS[driver](engine) as running:
     yield Service(
       codec,
-      versions,
       Publisher(policy, versions, gathered=jax.process_count() > 1),
       EngineGenerator(running),
       settle=lambda: None,  # publishing here is serving
