@@ -1,15 +1,11 @@
 """Plain torch as a peer, in a process and an environment of its own."""
 
-import os
 import pathlib
-import subprocess
 
 import numpy as np
 
+from bench.line_peer import LinePeer
 from bench.timing import Times
-
-SCRIPT = pathlib.Path(__file__).parent / "peers" / "torch_loss.py"
-DEADLINE_S = 120
 
 
 class TorchPeer:
@@ -22,38 +18,20 @@ class TorchPeer:
     folder: pathlib.Path,
   ):
     np.savez(folder / "inputs.npz", **inputs)
-    self._process = subprocess.Popen(
-      [
-        str(python),
-        str(SCRIPT),
-        str(folder),
-        str(len(os.sched_getaffinity(0))),
-      ],
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      text=True,
-      # Spinning threads would slow whoever runs next.
-      env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"},
-    )
-    self.version = self._process.stdout.readline().strip()
+    self._peer = LinePeer(python, "torch_loss.py", folder)
+    self.version = self._peer.version
     with np.load(folder / "results.npz") as results:
       self.loss = float(results["loss"])
       self.gradients = results["hidden"], results["output"]
 
   def loss_times(self) -> Times:
     """Of one forward and backward pass."""
-    return self._ask("loss")
+    return self._peer.ask("loss")
 
   def product_times(self) -> Times:
     """Of the product of hidden states and output matrix alone."""
-    return self._ask("product")
+    return self._peer.ask("product")
 
   def close(self) -> None:
     """Ends the process."""
-    self._process.stdin.close()
-    self._process.wait(DEADLINE_S)
-
-  def _ask(self, what: str) -> Times:
-    self._process.stdin.write(what + "\n")
-    self._process.stdin.flush()
-    return Times(*map(float, self._process.stdout.readline().split()))
+    self._peer.close()
