@@ -25,6 +25,8 @@ _FREE = frozenset(
   )
 )
 _SLICES = ("dynamic-slice", "slice", "gather")
+# Written in place; by which operand says what is written.
+_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
 _RENAMES = ("bitcast", "reshape")
 # In a fusion that an exchange passes: it was or will be counted elsewhere.
 _PASSING = ("tuple", "all-gather", "custom-call")
@@ -52,8 +54,8 @@ def _of(module: Module, instruction: Instruction, place: Computation) -> int:
   if opcode in _SLICES:
     return 2 * written
   operands = [place.instructions[n] for n in instruction.operands]
-  if opcode == "dynamic-update-slice":
-    return 2 * _size(operands[1].results)
+  if opcode in _UPDATES:
+    return 2 * _size(operands[_UPDATES[opcode]].results)
   return written + sum(_size(operand.results) for operand in operands)
 
 
@@ -73,10 +75,7 @@ def _read(inside: Computation, parameter: Instruction) -> int:
   for user in _users(inside, parameter.name):
     if user.opcode in _SLICES and user.operands[0] == parameter.name:
       parts += _size(user.results, anywhere=True)
-    elif (
-      user.opcode == "dynamic-update-slice"
-      and user.operands[0] == parameter.name
-    ):
+    elif user.opcode in _UPDATES and user.operands[0] == parameter.name:
       continue  # written in place
     elif user.opcode in _RENAMES:
       parts += _read(inside, user) if whole else 0
@@ -93,8 +92,8 @@ def _written(inside: Computation, root: Instruction) -> int:
   whole = _size(root.results)
   while root.opcode in _RENAMES:
     root = inside.instructions[root.operands[0]]
-  if root.opcode == "dynamic-update-slice":
-    part = inside.instructions[root.operands[1]]
+  if root.opcode in _UPDATES:
+    part = inside.instructions[root.operands[_UPDATES[root.opcode]]]
     return min(whole, _size(part.results, anywhere=True))
   return whole
 

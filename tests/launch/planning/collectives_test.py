@@ -151,6 +151,21 @@ class TrafficTest(absltest.TestCase):
     )
     self.assertEqual(bytes_moved(Module(text)), 4 * (16 + 16 + 1))
 
+  def test_of_a_cache_only_the_new_entries_are_written(self):
+    text = """HloModule m
+%c (s: bf16[8,64], i: s32[2], n: bf16[2,64]) -> bf16[8,64] {
+  %s = bf16[8,64]{1,0} parameter(0)
+  %i = s32[2]{0} parameter(1)
+  %n = bf16[2,64]{1,0} parameter(2)
+  ROOT %u = bf16[8,64]{1,0} scatter(%s, %i, %n), to_apply=%a
+}
+""" + _entry("""
+  %x = bf16[8,64]{1,0} parameter(0)
+  %j = s32[2]{0} parameter(1)
+  %m = bf16[2,64]{1,0} parameter(2)
+  ROOT %y = bf16[8,64]{1,0} fusion(%x, %j, %m), kind=kLoop, calls=%c""")
+    self.assertEqual(bytes_moved(Module(text)), 2 * 2 * 2 * 64 + 4 * 2)
+
   def test_of_split_layers_every_weight_is_read_from_memory(self):
     weights = 3 * LAYERS * WIDTH * WIDTH * BYTES / SHARES
     self.assertGreater(bytes_moved(_module("fully_sharded")), weights)
