@@ -14,7 +14,12 @@ import numpy as np
 import pytest
 from absl.testing import absltest
 
+from agentrl_jax.model.policy import Policy
 from launch.process_link import LOST
+from launch.run_directory import RunDirectory
+from launch.settings import read_settings
+from launch.stored import stored_params
+from tests.launch import tiny
 from tests.launch.learners import (
   Learners,
   ledger_of,
@@ -27,6 +32,7 @@ LEARNERS = {
   "mesh.data": 2,
   "mesh.fsdp": 2,
   "train.micro_batch": 4,
+  "processes.join_s": 90.0,  # for one whose peer was killed before it joined
   # With a critic even an attempt that fails as all others do teaches something.
   "model.value_head": True,
   "advantage.estimator": "gae",
@@ -124,6 +130,18 @@ class TwoProcessesTest(absltest.TestCase):
     first, last = (state_of(self.root, step) for step in (STEPS - 2, STEPS))
     self.assertTrue(
       (first["params.embedding"] != last["params.embedding"]).any()
+    )
+
+  def test_one_process_of_one_device_reads_what_they_wrote(self):
+    config = tiny.get_config()
+    config.update_from_flattened_dict(EXACT | {"mesh.data": 1, "mesh.fsdp": 1})
+    settings = read_settings(config)
+    policy = Policy(settings.model, settings.compute)
+    # Refused if the checksum of a leaf were another on this mesh.
+    params = stored_params(settings, policy, RunDirectory(self.root), "rl")
+    written = state_of(self.root, STEPS)
+    np.testing.assert_array_equal(
+      params["embedding"], written["params.embedding"]
     )
 
   def test_no_group_is_lost_and_none_comes_twice(self):
