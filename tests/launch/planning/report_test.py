@@ -1,0 +1,108 @@
+"""Tables and JSON say the same of what fits and of what does not."""
+
+import io
+import json
+
+from absl.testing import absltest
+from rich.console import Console
+
+from launch.planning import report
+from launch.planning.advice import Knob
+from launch.planning.chips import GIB, parse_slice
+from launch.planning.collectives import Collective
+from launch.planning.compiled import Compiled, Memory
+from launch.planning.flops import Flops
+from launch.planning.largest_batch import Largest
+from launch.planning.roofline import Roofline
+from launch.planning.search import Candidate
+from launch.planning.study import Judgement
+
+V6E_64 = parse_slice("v6e-64")
+MESH = {"data": 1, "fsdp": 32, "tensor": 2, "sequence": 1}
+
+FITS = Judgement(
+  name="gradient",
+  slice_=V6E_64,
+  compiled=Compiled(
+    memory=Memory(
+      arguments=4 * GIB,
+      outputs=2 * GIB,
+      aliased=2 * GIB,
+      temporaries=5 * GIB,
+      code=0,
+    ),
+    wanted=9 * GIB,
+    exchanges=(Collective("all-gather", (0, 1), GIB, 3, ""),),
+    moved=7 * GIB,
+    seconds=12.0,
+  ),
+  beside={"optimizer": 3 * GIB},
+  tokens=64_000,
+  flops=Flops(3e15, 4e15),
+  roofline=Roofline(compute_s=2.0, memory_s=1.0, links_s=0.5),
+)
+REFUSED = Judgement(
+  name="decode",
+  slice_=V6E_64,
+  compiled=Compiled(memory=None, wanted=40 * GIB),
+  beside={},
+  tokens=100,
+  flops=Flops(1, 1),
+  roofline=None,
+)
+RANKED = [
+  Candidate(mesh=MESH, rows=32, estimate_s=1e-5, judged=FITS),
+  Candidate(mesh=MESH, rows=32, estimate_s=1e-5, judged=REFUSED),
+]
+LARGEST = [
+  Largest("train.micro_batch", 96, FITS),
+  Largest("engine.lanes[0]", 0, REFUSED),
+]
+
+
+class ReportTest(absltest.TestCase):
+  def test_tables_say_what_fits_what_binds_and_what_is_left(self):
+    console = Console(file=io.StringIO(), width=120)
+    report.show(console, [FITS, REFUSED])
+    report.show_search(console, RANKED)
+    report.show_largest(console, LARGEST)
+    report.show_advice(console, [Knob("--topology", "more chips")])
+    shown = console.file.getvalue()
+    for line in (
+      r"temporaries +│ +5.00 │ +refused ",
+      r"beside: optimizer +│ +3.00 │ +│",
+      r"all together +│ +12.00 │ +40.00 ",
+      r"left +│ +18.31 │ +-9.69 ",
+      r"fits +│ +yes │ +NO ",
+      r"GiB by all-gather, per chip +│ +3.000 │ +0.000 ",
+      r"ms, bound +│ +2,000.00 │ +- ",
+      r"binds +│ +compute │ +- ",
+      r"tokens/s at the bound +│ +32,000 │ +0 ",
+      r"million tokens per chip-hour +│ +1.80 ",
+      r"fsdp=32 tensor=2 │ +32 │ +yes │ +2,000 │ compute │ +32,000 ",
+      r"fsdp=32 tensor=2 │ +32 │ +no │ +- ",
+      "train.micro_batch: 96 is the most that fits",
+      "not even the smallest fits",
+      "--topology: more chips",
+    ):
+      self.assertRegex(shown, line)
+
+  def test_json_has_bytes_seconds_and_operations(self):
+    knobs = [Knob("--topology", "more chips")]
+    text = json.dumps(report.as_json([FITS, REFUSED], LARGEST, RANKED, knobs))
+    found = json.loads(text)
+    gradient = found["programs"]["gradient"]
+    self.assertEqual(gradient["memory_bytes"]["total"], 9 * GIB)
+    self.assertEqual(gradient["wanted_bytes"], 12 * GIB)
+    self.assertEqual(gradient["received_bytes"], {"all-gather": 3 * GIB})
+    self.assertEqual(gradient["roofline_s"]["step_s"], 2.0)
+    self.assertAlmostEqual(gradient["tokens_per_chip_hour"], 1.8e6)
+    self.assertIsNone(found["programs"]["decode"]["roofline_s"])
+    self.assertEqual(
+      found["largest"], {"train.micro_batch": 96, "engine.lanes[0]": 0}
+    )
+    self.assertEqual([one["mesh"] for one in found["meshes"]], [MESH, MESH])
+
+
+if __name__ == "__main__":
+  absltest.main()
