@@ -129,7 +129,7 @@ class TpuLocalTest(absltest.TestCase):
         f"checkpoint {checkpoint}",
         lambda number=checkpoint: any(
           p.name.isdigit() and int(p.name) >= number
-          for p in (run / "reinforcement").glob("*")
+          for p in (run / "rl").glob("*")
         ),
       )
       before = self.learner(victim)
