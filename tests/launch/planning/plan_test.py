@@ -12,8 +12,9 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.model.presets import PRESETS
 from launch.planning import flops, search, topology
+from launch.planning.advice import advice
 from launch.planning.chips import GIB
-from tests.launch.planning.cells import CELLS, REFUSED, Cell
+from tests.launch.planning.cells import CELLS, REFUSED, TIGHT, Cell
 
 ROOT = pathlib.Path(__file__).parents[3]
 SAMPLE = (
@@ -40,23 +41,25 @@ class CellTest(parameterized.TestCase):
     self._check(cell)
 
   def _check(self, cell: Cell) -> None:
-    gradient, apply = cell.judge()
-    fits = (cell.model, cell.slice_name) not in REFUSED
-    self.assertEqual([j.fits for j in (gradient, apply)], [fits, fits])
+    judged = gradient, apply = cell.judge()
+    place, fits = (cell.model, cell.slice_name), all(j.fits for j in judged)
+    self.assertEqual(bool(advice(cell.settings(), judged)), not fits)
+    if place not in TIGHT:
+      self.assertEqual(fits, place not in REFUSED)
     if fits:
       self._check_gradient(cell, gradient)
       self._check_apply(apply)
 
   def _check_gradient(self, cell: Cell, gradient) -> None:
     # The sums of gradients are added to where they are.
-    memory = gradient.compiled.memory
+    settings, memory = cell.settings(), gradient.compiled.memory
     params = 4 * flops.num_params(PRESETS[cell.model])
-    share = params / cell.settings().mesh["fsdp"]
+    share = params / settings.mesh["fsdp"]
     self.assertBetween(memory.aliased / share, 1.0, 1.02)
-    received = sum(gradient.received.values())
-    formula = search.exchanged(cell.settings())
-    self.assertBetween(received / formula, 0.9, 1.25)
     self.assertGreater(gradient.roofline.compute_s, 0)
+    if settings.mesh["sequence"] == 1:
+      received = sum(gradient.received.values())
+      self.assertBetween(received / search.exchanged(settings), 0.9, 1.1)
 
   def _check_apply(self, apply) -> None:
     memory = apply.compiled.memory
