@@ -17,7 +17,7 @@ REQUIRED = [
   "flax>=0.12",
   "grain>=0.2.10",
   "jax>=0.10",
-  "jinja2",
+  "jinja2>=3.1.6",  # chat templates are strangers' code: its sandbox holds
   "matplotlib",
   "ml-collections>=1.0",
   "nltk",  # the Porter stemmer, which needs no data

@@ -42,12 +42,16 @@ class Reference:
     """`params` are copied unless they are already as they should be."""
     mesh = policy.mesh or sharding.make_mesh({}, jax.local_devices()[:1])
     where = sharding.param_shardings(policy.abstract_params(), mesh)
-    cast = jax.jit(
-      lambda p: sharding.in_dtype(p, policy.compute.dtype), out_shardings=where
-    )
+
+    def in_dtype(params: Params) -> Params:
+      cast: Params = sharding.in_dtype(params, policy.compute.dtype)
+      return cast
+
     self._where = where
     self._is_away = place == "offloaded"
-    self._params = cast(params)
+    self._params = params
+    if not _is_as(params, jax.eval_shape(in_dtype, params), where):
+      self._params = jax.jit(in_dtype, out_shardings=where)(params)
     if self._is_away:
       self._params = jax.device_put(self._params, _on_host(where, mesh))
 
@@ -56,6 +60,21 @@ class Reference:
     if self._is_away:
       return jax.device_put(self._params, self._where)
     return self._params
+
+
+def _is_as(params: Params, shapes: Params, where: Any) -> bool:
+  """Whether params have these dtypes and lie there already."""
+  same = jax.tree.map(
+    lambda x, s, to: (
+      isinstance(x, jax.Array)
+      and x.dtype == s.dtype
+      and x.sharding.is_equivalent_to(to, x.ndim)
+    ),
+    params,
+    shapes,
+    where,
+  )
+  return all(jax.tree.leaves(same))
 
 
 def _on_host(where: Any, mesh: Mesh) -> Any:

@@ -53,7 +53,7 @@ class AdaptersTest(absltest.TestCase):
     jax.tree.map(np.testing.assert_array_equal, frozen["layers"], wanted)
     kernels = lora.get(trained["layers"], ("attention", "q"))
     self.assertTrue(np.asarray(kernels[lora.B]).any())
-    found = Checkpoints(self.run_root / "reinforcement", keep=2)
+    found = Checkpoints(self.run_root / "rl", keep=2)
     self.addCleanup(found.close)
     layout = str(found._manager.item_metadata(export_test.STEPS)["state"])
     self.assertIn(lora.A, layout)

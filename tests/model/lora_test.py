@@ -14,6 +14,7 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Policy, num_params
 from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.reference import Reference
 from tests.train import small
 
 MODEL = ModelConfig(
@@ -199,6 +200,19 @@ class AdapterTest(parameterized.TestCase):
   def test_refusals(self, settings, pattern):
     with self.assertRaisesRegex(ConfigError, pattern):
       LoraConfig(**settings)
+
+
+class ReferenceTest(absltest.TestCase):
+  def test_the_frozen_params_are_the_reference(self):
+    mesh = sharding.make_mesh({}, jax.devices()[:1])
+    policy = Policy(MODEL, mesh=mesh, adaptation=CONFIG)
+    places = sharding.param_shardings(policy.abstract_params(), mesh)
+    params = jax.device_put(base(), places)
+    reference = Reference(policy, policy.plain(params)).fetch()
+    for a, b in zip(
+      jax.tree.leaves(reference), jax.tree.leaves(params), strict=True
+    ):
+      self.assertIs(a, b)
 
 
 class LearningTest(absltest.TestCase):
