@@ -1,10 +1,11 @@
 """Answers in waves, so that who shares a step with whom follows from the play.
 
-A lane's numbers may differ in the last bits with the company that it is computed
-in, and who arrives in time for a step is chance. Here nobody is answered before
-everyone who plays has asked, and all are answered before anyone goes on: every
-wave is the same set of requests in the same order, run after run. It costs what
-waiting for the slowest costs; it is for runs that must repeat bit for bit.
+A lane's numbers may differ in the last bits with the company that it is
+computed in, and who arrives in time for a step is chance. Here nobody is
+answered before everyone who plays has asked, and all are answered before anyone
+goes on: every wave is the same set of requests in the same order, run after
+run. It costs what waiting for the slowest costs; it is for runs that must
+repeat bit for bit.
 """
 
 import asyncio
