@@ -14,7 +14,7 @@ parallelism gathers keys and values forward, backward and again.
 import dataclasses
 from collections.abc import Callable, Mapping
 
-import numpy as np
+import jax.numpy as jnp
 
 from launch.planning import flops, variants
 from launch.planning.chips import Slice
@@ -73,8 +73,7 @@ def shape_name(mesh: Mapping[str, int]) -> str:
 def estimate(
   settings: Settings, mesh: Mapping[str, int], slice_: Slice, segment: float
 ) -> Candidate:
-  """What the formulas say of a mesh: seconds per token, nothing overlapping
-  worse than perfectly; infinite if the state alone does not fit."""
+  """Seconds per token by formula; infinite if the state alone does not fit."""
   changed = variants.with_mesh(settings, mesh)
   c, batch = changed.model, changed.batch
   tokens = batch.micro_batch * batch.row_length
@@ -96,17 +95,17 @@ def estimate(
 
 def state_bytes(settings: Settings) -> float:
   """Params, two moments and gradients in float32, and the reference."""
-  copies = 4 + bool(settings.loss.kl_coefficient)
+  each = 4 * 4.0
+  if settings.loss.kl_coefficient and settings.reference.place == "resident":
+    each += _number_bytes(settings)
   shares = settings.mesh["fsdp"] * settings.mesh["tensor"]
-  return 4 * copies * flops.num_params(settings.model) / shares
+  return each * flops.num_params(settings.model) / shares
 
 
 def exchanged(settings: Settings) -> float:
   """Bytes that a chip receives for the gradient of one micro-batch."""
   c, mesh, batch = settings.model, settings.mesh, settings.batch
-  number = np.dtype(
-    "float32" if settings.compute.dtype == "float32" else "float16"
-  ).itemsize
+  number = _number_bytes(settings)
   weights = flops.num_params(c) * number / mesh["tensor"]
   shares = mesh["data"] * mesh["fsdp"] * mesh["sequence"]
   here = batch.micro_batch * batch.row_length / shares  # tokens of a chip
@@ -125,3 +124,7 @@ def exchanged(settings: Settings) -> float:
     rest = mesh["sequence"] - 1
     size += (2 + again) * here * rest * pairs * number * c.num_layers
   return size
+
+
+def _number_bytes(settings: Settings) -> int:
+  return int(jnp.dtype(settings.compute.dtype).itemsize)
