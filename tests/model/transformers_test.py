@@ -38,6 +38,7 @@ class TransformersTest(parameterized.TestCase):
     family=families.NAMES, tied=(True, False), seed=tuple(range(5))
   )
   @pytest.mark.full
+  @pytest.mark.timeout(900)
   def test_other_sizes(self, family, tied, seed):
     dtype = ("float32", "bfloat16", "float16")[seed % 3]
     self._compare(families.describe(family, tied=tied, seed=seed), dtype)
