@@ -117,8 +117,11 @@ def _order_of_work(
   num_rows, num_tokens = token_BT.shape
   if mask_BT is None:
     mask_BT = jnp.ones(token_BT.shape, bool)
-  place_BT = jnp.argsort(~mask_BT, axis=1, stable=True)
-  back_BT = jnp.argsort(place_BT, axis=1)
+  # Counted, not sorted: XLA needs long to compile a sort of many tokens.
+  kept_BT = jnp.cumsum(mask_BT, axis=1, dtype=jnp.int32)
+  left_BT = jnp.cumsum(~mask_BT, axis=1, dtype=jnp.int32)
+  back_BT = jnp.where(mask_BT, kept_BT, kept_BT[:, -1:] + left_BT) - 1
+  place_BT = logprob_tiles.inverse(back_BT, num_tokens)
   padding = ((0, 0), (0, -num_tokens % chunk_size))
   # What pads a row comes after all of it.
   place_BN = jnp.pad(place_BT, padding, constant_values=num_tokens)

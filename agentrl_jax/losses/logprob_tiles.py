@@ -121,7 +121,7 @@ def _parts_backward(tiles, residuals, slope):
   hidden_BND, slope_DV, temperature_slope = jax.lax.fori_loop(
     0, _num_chunks(tiles, tokens), one_chunk, vary_like(nothing, hidden_BTD)
   )
-  back_BT = jnp.argsort(tokens.place_BN, axis=1)[:, :num_tokens]
+  back_BT = inverse(tokens.place_BN, num_tokens)
   return (
     jnp.take_along_axis(hidden_BND, back_BT[:, :, None], axis=1),
     slope_DV.astype(output_DV.dtype),
@@ -131,6 +131,19 @@ def _parts_backward(tiles, residuals, slope):
 
 
 parts.defvjp(_parts_forward, _parts_backward)
+
+
+def inverse(place_BN: jax.Array, size: int) -> jax.Array:
+  """For each of `size` places, which n it is the place of; [B, size].
+
+  Every place is there once; what is none of them is passed over.
+  """
+
+  def of_row(place_N: jax.Array) -> jax.Array:
+    n_N = jnp.arange(len(place_N), dtype=place_N.dtype)
+    return jnp.zeros(size, place_N.dtype).at[place_N].set(n_N, mode="drop")
+
+  return jax.vmap(of_row)(place_BN)
 
 
 def _parts_of_chunk(tiles: Tiles, chunk: _Chunk) -> Parts:
