@@ -138,16 +138,20 @@ class RunDirectory:
     before = json.loads(spent.read_text())["seconds"] if spent.exists() else 0.0
     begun = time.monotonic()
 
-    def seconds() -> str:
-      return json.dumps({"seconds": before + time.monotonic() - begun})
+    def write(path: pathlib.Path) -> None:
+      seconds = before + time.monotonic() - begun
+      # In one move: the process may be killed as it writes.
+      written = spent.with_suffix(".written")
+      written.write_text(json.dumps({"seconds": seconds}))
+      written.replace(path)
 
     try:
       yield
     except BaseException:
-      spent.write_text(seconds())
+      write(spent)
       raise
-    spent.write_text(seconds())
-    spent.replace(spent.with_suffix(".json"))
+    write(spent.with_suffix(".json"))
+    spent.unlink(missing_ok=True)
 
 
 def _filed_checkpoints(root: pathlib.Path) -> str:

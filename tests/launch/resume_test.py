@@ -181,6 +181,7 @@ def _killed_at_random(folder, changes, *, seed, number, num_processes):
     )
     learners.send(signal.SIGKILL, victims)
     statuses = learners.end()
+    assert "Traceback" not in learners.said(), learners.said()
     if ended:
       return learners, statuses
     num_killed += 1

@@ -31,6 +31,18 @@ class RunDirectoryTest(absltest.TestCase):
     self.assertTrue(run.is_done("rl"))
     self.assertGreater(run.seconds()["rl"], 0)
 
+  def test_time_is_counted_over_starts_and_written_in_one_move(self):
+    run = self.run_directory
+    for _ in range(2):
+      with self.assertRaises(ZeroDivisionError), run.stage("rl"):
+        raise ZeroDivisionError
+    # As a kill in the midst of writing leaves it.
+    (run.root / "done" / "rl.written").write_text("")
+    with run.stage("rl"):
+      pass
+    left = sorted(p.name for p in (run.root / "done").iterdir())
+    self.assertEqual(left, ["rl.json"])
+
   def test_other_settings_are_refused_by_key(self):
     config = base.get_config()
     self.run_directory.keep_config(config)
