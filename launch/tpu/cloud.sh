@@ -194,8 +194,8 @@ cloud_on() {
 cloud_copy() {
   local place=$1 node=$2 file=$3
   if [[ ${KINDS[$place]} == machine ]]; then
-    gcloud_ compute scp "${SSH_FLAGS[@]}" "$file" "$node:"
+    gcloud_ compute scp "${SSH_FLAGS[@]/#--ssh-flag=/--scp-flag=}" "$file" "$node:"
   else
-    gcloud_ compute tpus tpu-vm scp "${SSH_FLAGS[@]}" --worker=all "$file" "$node:"
+    gcloud_ compute tpus tpu-vm scp "${SSH_FLAGS[@]/#--ssh-flag=/--scp-flag=}" --worker=all "$file" "$node:"
   fi
 }
