@@ -8,9 +8,10 @@ VENV ?= .venv
 JETSTREAM := google-jetstream==0.2.2
 BFCL := bfcl-eval==2026.3.23
 TORCH ?= 2.13.0
+LOCK := launch/tpu/requirements.lock
 ARGS ?=
 
-.PHONY: setup originals train test conformance check format bench clean
+.PHONY: setup originals train test conformance check format bench lock clean
 
 setup: $(VENV)/ready
 
@@ -61,6 +62,14 @@ $(VENV)-peers/ready: bench/peers/requirements.txt
 	$(VENV)-peers/bin/python -m pip install --quiet --upgrade pip
 	$(VENV)-peers/bin/python -m pip install --quiet -r $<
 	touch $@
+
+# What TPU hosts install, made again; takes uv (pip install uv). The head stays.
+lock:
+	{ sed '/^google-jetstream/q' $(LOCK); uv pip compile setup.py --quiet \
+	  --extra tpu --extra jetstream --extra grpc --universal \
+	  --constraint launch/tpu/constraints.txt --python-version 3.11 \
+	  --no-header --no-annotate --no-emit-index-url; } >$(LOCK).new
+	mv $(LOCK).new $(LOCK)
 
 clean:
 	rm -rf $(VENV) $(VENV)-peers runs build *.egg-info

@@ -72,6 +72,7 @@ EXTRAS = {
   "originals": ["torch>=2.6", "transformers>=4.51", "peft"],
   # launch.plan compiles for TPUs with it, on any machine.
   "plan": ["jax[tpu]"],
+  "gcs": ["gcsfs"],  # checkpoints and snapshots at gs://...
   "tpu": ["jax[tpu]"],
   "cuda": ["jax[cuda13]"],
 }
