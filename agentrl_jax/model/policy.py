@@ -149,12 +149,12 @@ class Policy:
       mesh=self.mesh,
     )
 
+    place = functools.partial(sharding.constrain, self.mesh)
+
     def follow(x_BTD: jax.Array, layer: Params) -> jax.Array:
       layer = self._folded(layer)
       layer = sharding.gathered(layer, self.mesh, self.compute.dtype)
-      return self._merge_layer(layer).train(
-        x_BTD, position_BT, attend, self._place
-      )
+      return self._merge_layer(layer).train(x_BTD, position_BT, attend, place)
 
     follow = self._forgetful(follow, prevent_cse=not self._scans(params))
     stem = self._merge_stem(params)
@@ -186,9 +186,8 @@ class Policy:
 
   def value(self, params: Params, hidden: jax.Array) -> jax.Array:
     """Hidden states [..., D] to the critic's estimate of the return [...]."""
-    critic = sharding.gathered(
-      {"critic": params["critic"]}, self.mesh, "float32"
-    )
+    critic = {"critic": params["critic"]}
+    critic = sharding.gathered(critic, self.mesh, "float32")
     return self._merge_stem(params | critic).value(hidden)
 
   def output_matrix(self, params: Params) -> jax.Array:
@@ -239,9 +238,6 @@ class Policy:
       params["embedding"], token_BT, mesh, self.compute.dtype
     )
     return x_BTD * self.config.embedding_scale
-
-  def _place(self, x: jax.Array, *axes: str | None) -> jax.Array:
-    return sharding.constrain(x, self.mesh, *axes)
 
   def _forgetful(self, follow: _Follow, *, prevent_cse: bool) -> _Follow:
     """The layer, which keeps for its backward pass what `remat` says."""

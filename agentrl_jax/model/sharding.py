@@ -152,7 +152,7 @@ def is_split(mesh: Mesh | None) -> bool:
   return mesh is not None and mesh.size > 1
 
 
-def constrain(x: jax.Array, mesh: Mesh | None, *axes: str | None) -> jax.Array:
+def constrain(mesh: Mesh | None, x: jax.Array, *axes: str | None) -> jax.Array:
   """The same array, split as its logical axes say; and so its gradient."""
   if not is_split(mesh):
     return x
