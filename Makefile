@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 JETSTREAM := google-jetstream==0.2.2
 BFCL := bfcl-eval==2026.3.23
+TRL := trl==1.16.0
 TORCH ?= 2.13.0
 LOCK := launch/tpu/requirements.lock
 ARGS ?=
@@ -25,12 +26,13 @@ $(VENV)/ready: setup.py
 	touch $@
 
 # What tests compare with, and the compiler for TPUs, which needs none: 2 GB.
-# Tests that miss them skip and say so.
+# Tests that miss them skip and say so. Of trl, chat templates alone are read.
 originals: $(VENV)/originals
 
 $(VENV)/originals: $(VENV)/ready
 	$(VENV)/bin/python -m pip install --quiet 'torch==$(TORCH)' \
 	  --editable '.[originals,plan]'
+	$(VENV)/bin/python -m pip install --quiet --no-deps $(TRL)
 	touch $@
 
 train: setup
