@@ -33,6 +33,7 @@ MAY_CHANGE = (
   "checkpoint.grace_s",
   "processes",
   "compile_cache",
+  "pretrained.path",
   "workdir",
   "name",
   "mesh",
