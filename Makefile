@@ -27,10 +27,11 @@ $(VENV)/ready: setup.py
 
 # What tests compare with, and the compiler for TPUs, which needs none: 2 GB.
 # Tests that miss them skip and say so. Of trl, chat templates alone are read.
+# Most of it is never imported, so nothing is compiled ahead.
 originals: $(VENV)/originals
 
 $(VENV)/originals: $(VENV)/ready
-	$(VENV)/bin/python -m pip install --quiet 'torch==$(TORCH)' \
+	$(VENV)/bin/python -m pip install --quiet --no-compile 'torch==$(TORCH)' \
 	  --editable '.[originals,plan]'
 	$(VENV)/bin/python -m pip install --quiet --no-deps $(TRL)
 	touch $@
