@@ -2,9 +2,10 @@
 
 Read off the compiled program: of a TPU v5p slice where libtpu is installed, and
 else of as many pretended CPU devices, whose compiler writes an all-reduce where
-a TPU scatters, so that more bytes are due. A model of 4 layers in bfloat16, one
-row per device or group of devices that share it, `full` remat where params are
-split. Formulas, with N params of 2 bytes, n devices, T tokens of width D:
+a TPU scatters, so that more bytes are due. Two layers as wide as Qwen3-8B's in
+bfloat16 (in narrower ones a share of a row is too thin for a TPU to scatter),
+one row per device or group that shares it, `full` remat where params are split.
+Formulas, with N params of 2 bytes, n devices, T tokens of width D:
 
   fsdp    3 * 2 N (n - 1) / n      gathered twice, gradients scattered once
           4 * 2 N (n - 1) / n      where they are all-reduced
@@ -13,7 +14,8 @@ split. Formulas, with N params of 2 bytes, n devices, T tokens of width D:
           four sums per layer, one of the embedding, one of the logits' gradient
 
 A tied embedding is gathered once and never for the lookup, so that fsdp comes
-to less than its formula; vectors and counts add a little to each.
+to less than its formula. Its two gradients are summed over `data` one by one,
+that of the lookup in float32, so that data comes to more.
 """
 
 import json
@@ -41,15 +43,15 @@ from launch.planning.hlo import Module
 
 MODEL = ModelConfig(
   vocab_size=32768,
-  width=1024,
-  mlp_width=4096,
-  num_layers=4,
-  num_heads=16,
+  width=4096,
+  mlp_width=12288,
+  num_layers=2,
+  num_heads=32,
   num_kv_heads=8,
   head_dim=128,
   qk_norm=True,
 )
-TOKENS, BYTES = 512, 2
+TOKENS, BYTES = 1024, 2
 SLICES = {8: "v5p:2x2x2", 16: "v5p:2x2x4", 64: "v5p:4x4x4"}
 MESHES = (
   {"fsdp": 8},
