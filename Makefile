@@ -56,14 +56,16 @@ format: setup
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-bench: setup $(VENV)-peers/ready
+bench: setup $(VENV)-peers/ready $(VENV)-tunix/ready
 	$(VENV)/bin/python -m bench.run $(ARGS)
 
-# Peers have requirements that may not suit ours.
+# Peers have requirements that may not suit ours, nor each other's.
 $(VENV)-peers/ready: bench/peers/requirements.txt
-	$(PYTHON) -m venv $(VENV)-peers
-	$(VENV)-peers/bin/python -m pip install --quiet --upgrade pip
-	$(VENV)-peers/bin/python -m pip install --quiet -r $<
+$(VENV)-tunix/ready: bench/peers/tunix_requirements.txt
+$(VENV)-peers/ready $(VENV)-tunix/ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade pip
+	$(@D)/bin/python -m pip install --quiet -r $<
 	touch $@
 
 # What TPU hosts install, made again; takes uv (pip install uv). The head stays.
@@ -75,4 +77,4 @@ lock:
 	mv $(LOCK).new $(LOCK)
 
 clean:
-	rm -rf $(VENV) $(VENV)-peers runs build *.egg-info
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-tunix runs build *.egg-info
