@@ -5,6 +5,7 @@ import tempfile
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
@@ -24,6 +25,7 @@ from tests.launch import export_test
 RANK = 2
 
 
+@pytest.mark.full
 class AdaptersTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):

@@ -31,6 +31,8 @@ def _named(cells):
 @unittest.skipUnless(topology.has_compiler(), "libtpu is not installed")
 class CellTest(parameterized.TestCase):
   @parameterized.named_parameters(*_named(SAMPLE))
+  @pytest.mark.full
+  @pytest.mark.timeout(1800)
   def test_a_sample_of_the_matrix(self, cell):
     self._check(cell)
 
