@@ -34,9 +34,12 @@ class ChatOfARunTest(parameterized.TestCase):
     source = (families.HERE / f"{name}.jinja").read_text()
     families.write_folder(self.model, families.SMALL[name], source)
 
-  def keep(self, config: ChatConfig = ChatConfig(), vocab_size: int = VOCAB):
+  def keep(self, config: ChatConfig | None = None, vocab_size: int = VOCAB):
     chat.keep_chat(
-      self.run_root, str(self.model), config, vocab_size=vocab_size
+      self.run_root,
+      str(self.model),
+      config or ChatConfig(),
+      vocab_size=vocab_size,
     )
 
   @parameterized.parameters(*families.SMALL)
