@@ -17,13 +17,12 @@ import time
 from collections.abc import Iterator, Sequence
 
 from absl import app, flags, logging
-from ml_collections import config_flags
 
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.train.config_checks import require_one_of
 from launch.settings import EnvironmentSettings, read_settings
+from launch.shared_flags import CONFIG
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment.")
 _ENVIRONMENTS = flags.DEFINE_list(
   "environments", [], "Which of the config's tasks.names are played here."
 )
@@ -117,7 +116,7 @@ def main(arguments: Sequence[str]) -> None:
         f"--controller={_CONTROLLER.value} must be grpc://host:port, where the "
         "controller's --grpc-port listens"
       )
-    settings = read_settings(_CONFIG.value)
+    settings = read_settings(CONFIG.value)
     wanted = list(
       commands(
         dict(settings.environments),

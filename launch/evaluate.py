@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 
 import ml_collections
 from absl import app, flags, logging
-from ml_collections import config_flags
 from rich.console import Console
 from rich.table import Table
 
@@ -36,19 +35,18 @@ from launch.report.progress import StageProgress
 from launch.run_directory import RunDirectory
 from launch.serving import serve
 from launch.settings import Settings, read_settings
+from launch.shared_flags import CONFIG, RUN
 from launch.stored import stored_params
 
 SCRIPTED = ("expert", "imperfect")
 STORED = ("warm_start", "rl")
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment.")
 _POLICY = flags.DEFINE_enum(
   "policy", "expert", SCRIPTED + STORED, "Who plays; see above."
 )
 _TASKS = flags.DEFINE_list(
   "tasks", None, "name/split, one or more; the test split of each if not given."
 )
-_RUN = flags.DEFINE_string("run", None, "A run's folder, for stored policies.")
 _GREEDY = flags.DEFINE_bool("greedy", True, "Greedy, or at the temperature.")
 _OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the scores.")
 flags.mark_flag_as_required("config")
@@ -129,7 +127,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _evaluate() -> None:
-  config = _CONFIG.value
+  config = CONFIG.value
   settings = read_settings(config)
   with placed_environments(settings) as environments:
     scores = _scores(config, settings, environments)
@@ -169,12 +167,12 @@ def _score_stored(
   tasks: Sequence[Task],
   config: ml_collections.ConfigDict,
 ) -> dict[str, TaskScore]:
-  if _RUN.value is None or not pathlib.Path(_RUN.value).is_dir():
+  if RUN.value is None or not pathlib.Path(RUN.value).is_dir():
     raise ConfigError(
       f"--policy={_POLICY.value} needs --run=<folder of a run>, found "
-      f"{_RUN.value!r}"
+      f"{RUN.value!r}"
     )
-  run = RunDirectory(pathlib.Path(_RUN.value))
+  run = RunDirectory(pathlib.Path(RUN.value))
   codec = codec_of(run.root, settings.chat)
   policy = Policy(settings.model, settings.compute, adaptation=settings.lora)
   params = stored_params(settings, policy, run, _POLICY.value)

@@ -31,12 +31,12 @@ from agentrl_jax.model.policy import Policy, num_params
 from launch.chat import codec_of
 from launch.run_directory import RunDirectory
 from launch.settings import Settings, read_settings
+from launch.shared_flags import RUN
 from launch.stored import split_params, stored_params
 
 STAGES = ("rl", "warm_start")
 DTYPES = ("bfloat16", "float16", "float32")
 
-_RUN = flags.DEFINE_string("run", None, "A run's folder.", required=True)
 _TO = flags.DEFINE_string("to", None, "The folder to write.", required=True)
 _STAGE = flags.DEFINE_enum("stage", "rl", STAGES, "Whose checkpoint.")
 _STEP = flags.DEFINE_integer("step", None, "Which one; the last by default.")
@@ -146,11 +146,12 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _export(to: pathlib.Path) -> int:
-  root, stage, step = pathlib.Path(_RUN.value), _STAGE.value, _STEP.value
+  root, stage, step = pathlib.Path(RUN.value), _STAGE.value, _STEP.value
   if _ADAPTERS.value:
     return export_adapters(root, to, stage=stage, step=step)
   return export(root, to, stage=stage, step=step, dtype=_DTYPE.value)
 
 
 if __name__ == "__main__":
+  flags.mark_flag_as_required("run")
   app.run(main)

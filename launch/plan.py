@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 from absl import app, flags, logging
-from ml_collections import config_flags
 from rich.console import Console
 
 from agentrl_jax.errors import AgentRLError
@@ -28,10 +27,8 @@ from launch.planning.largest_batch import Largest, most_lanes, most_rows
 from launch.planning.search import Candidate, search
 from launch.planning.study import ROLES, Deployment, Planner
 from launch.settings import Settings, read_settings
+from launch.shared_flags import CONFIG
 
-_CONFIG = config_flags.DEFINE_config_file(
-  "config", None, "The experiment that is planned."
-)
 _TOPOLOGY = flags.DEFINE_string(
   "topology", None, "The learner's slice: v5p:2x4x4, or v5p-64 as rented."
 )
@@ -111,7 +108,7 @@ def main(argv: Sequence[str]) -> None:
   # Whatever chips are here, they are not asked.
   jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
   try:
-    settings = read_settings(_CONFIG.value)
+    settings = read_settings(CONFIG.value)
     rollout = _ROLLOUT.value
     deployment = Deployment(
       learner=parse_slice(_TOPOLOGY.value or ""),

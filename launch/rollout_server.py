@@ -20,7 +20,6 @@ import jax
 import ml_collections
 from absl import app, flags, logging
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from ml_collections import config_flags
 from rich.console import Console
 
 from agentrl_jax.errors import AgentRLError, DeadlineExceeded
@@ -38,10 +37,8 @@ from launch.programs import keep_programs
 from launch.remote_serving import snapshots_of
 from launch.serving import DRIVERS
 from launch.settings import read_settings
+from launch.shared_flags import CONFIG
 
-_CONFIG = config_flags.DEFINE_config_file(
-  "config", None, "The learner's experiment."
-)
 _PORT = flags.DEFINE_integer("port", 7100, "Where to listen; 0: anywhere free.")
 _HOST = flags.DEFINE_string(
   "host", "127.0.0.1", "0.0.0.0 lets other machines in."
@@ -173,7 +170,7 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   logging.set_verbosity(logging.WARNING)
   try:
-    serve(_CONFIG.value, _HOST.value, _PORT.value)
+    serve(CONFIG.value, _HOST.value, _PORT.value)
   except AgentRLError as error:
     sys.exit(f"{type(error).__name__}: {error}")
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 import jax
 import ml_collections
 from absl import app, flags, logging
-from ml_collections import config_flags
 from rich.console import Console
 
 from agentrl_jax.errors import AgentRLError, ConfigError
@@ -39,13 +38,11 @@ from launch.report.progress import StageProgress
 from launch.run_directory import RunDirectory
 from launch.serving import serve_run
 from launch.settings import Settings, read_settings
+from launch.shared_flags import CONFIG
 from launch.stored import first_params, fresh_params, stored_params
 from launch.warm_start import STAGE as WARM_START
 from launch.warm_start import warm_start
 
-_CONFIG = config_flags.DEFINE_config_file(
-  "config", None, "The experiment: a file whose get_config() returns it."
-)
 flags.mark_flag_as_required("config")
 
 CONSOLE = Console()
@@ -248,7 +245,7 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   logging.set_verbosity(logging.WARNING)  # orbax tells every file it writes
   try:
-    train(_CONFIG.value)
+    train(CONFIG.value)
   except AgentRLError as error:
     sys.exit(f"{type(error).__name__}: {error}")
 

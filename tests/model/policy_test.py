@@ -66,19 +66,20 @@ class PolicyTest(parameterized.TestCase):
   def test_cached_equals_teacher_forced(self, changes):
     policy, params = make(**changes)
     token, position, segment = rows([20], row_length=20)
-    wanted = policy.logits(params, token, position, segment)[0]
+    wanted = jax.jit(policy.logits)(params, token, position, segment)[0]
     cache = policy.empty_cache(3, 32)
     # Lane 1 is fed 7 tokens (of a chunk of 9), then one at a time.
     chunk = np.zeros((3, 9), np.int32)
     chunk[1, :7] = token[0, :7]
-    hidden, cache = policy.extend(
+    extend = jax.jit(policy.extend)
+    hidden, cache = extend(
       params, cache, chunk, np.array([0, 0, 0]), np.array([0, 7, 0])
     )
     found = [policy.unembed(params, hidden[1, :7])]
     for t in range(7, 20):
       one = np.zeros((3, 1), np.int32)
       one[1] = token[0, t]
-      hidden, cache = policy.extend(
+      hidden, cache = extend(
         params, cache, one, np.array([0, t, 0]), np.array([0, 1, 0])
       )
       found.append(policy.unembed(params, hidden[1]))
@@ -91,7 +92,7 @@ class PolicyTest(parameterized.TestCase):
       policy.empty_cache(2, 8),
     )
     token = np.ones((2, 3), np.int32)
-    _, after = policy.extend(
+    _, after = jax.jit(policy.extend)(
       params, cache, token, np.array([2, 2]), np.array([0, 2])
     )
     for old, new in zip(
@@ -105,11 +106,12 @@ class PolicyTest(parameterized.TestCase):
   def test_packed_sequences_do_not_see_each_other(self, changes):
     policy, params = make(**changes)
     token, position, segment = rows([9, 6, 4])
-    together = policy.logits(params, token, position, segment)[0]
+    logits_of = jax.jit(policy.logits)
+    together = logits_of(params, token, position, segment)[0]
     start = 0
     for length in (9, 6, 4):
       alone = token[:, start : start + length]
-      logits = policy.logits(
+      logits = logits_of(
         params, alone, np.arange(length)[None], np.ones((1, length), int)
       )
       np.testing.assert_allclose(

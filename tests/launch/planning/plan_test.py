@@ -61,7 +61,10 @@ class CellTest(parameterized.TestCase):
     self.assertGreater(gradient.roofline.compute_s, 0)
     if settings.mesh["sequence"] == 1:
       received = sum(gradient.received.values())
-      self.assertBetween(received / search.exchanged(settings), 0.9, 1.1)
+      # Over a whole large slice the compiler adds gradients up where they could
+      # be scattered, which at worst is twice the bytes (docs/sharding.md).
+      worst = 1.1 if settings.mesh["fsdp"] <= 16 else 2.0
+      self.assertBetween(received / search.exchanged(settings), 0.9, worst)
 
   def _check_apply(self, apply) -> None:
     memory = apply.compiled.memory
