@@ -29,6 +29,8 @@ class Interrupts:
     self.received: signal.Signals | None = None
     self._processes, self._grace_s = processes, grace_s
     self._at_once = False
+    self._timer = threading.Timer(grace_s, self._give_up)
+    self._timer.daemon = True
 
   def check(self, save: Callable[[], None] = lambda: None) -> None:
     """Calls `save` and raises `Interrupted` if a signal has come.
@@ -58,12 +60,14 @@ class Interrupts:
     if self.received is not None:
       return
     self.received = number
-    timer = threading.Timer(self._grace_s, self._give_up)
-    timer.daemon = True
-    timer.start()
+    self._timer.start()
     self._processes.forward(number)
     if self._at_once and self._processes.leads:
       raise Interrupted(128 + number)
+
+  def close(self) -> None:
+    """The grace period is over: everything was saved in time."""
+    self._timer.cancel()
 
   def _give_up(self) -> None:
     sys.stderr.write(
@@ -92,5 +96,6 @@ def listen(processes: Processes, grace_s: float) -> Iterator[Interrupts]:
   try:
     yield interrupts
   finally:
+    interrupts.close()
     for number, handler in before.items():
       signal.signal(number, handler)

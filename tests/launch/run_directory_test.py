@@ -1,8 +1,11 @@
 """A run's folder knows what is done, and refuses another run's settings."""
 
+import os
 import pathlib
 import signal
 import tempfile
+import time
+from unittest import mock
 
 from absl.testing import absltest
 
@@ -138,6 +141,21 @@ class InterruptsTest(absltest.TestCase):
         self.fail("the signal did not act")
       with self.assertRaises(Interrupted), interrupts.at_once():
         self.fail("the signal was forgotten")
+
+  def test_a_process_ends_when_its_grace_period_does(self):
+    with mock.patch.object(os, "_exit") as ended, _listen(grace_s=0.05):
+      signal.raise_signal(signal.SIGTERM)
+      deadline = time.monotonic() + 60
+      while not ended.called and time.monotonic() < deadline:
+        time.sleep(0.01)
+    ended.assert_called_once_with(1)
+
+  def test_who_has_saved_in_time_may_live(self):
+    with mock.patch.object(os, "_exit") as ended:
+      with _listen(grace_s=0.05):
+        signal.raise_signal(signal.SIGTERM)
+      time.sleep(0.2)
+    ended.assert_not_called()
 
   def test_handlers_are_put_back(self):
     before = signal.getsignal(signal.SIGTERM)
