@@ -20,7 +20,7 @@ SAMPLE = ((1, 2, 2, 2),)
 
 def _updated(lessons, mesh, params):
   policy, learner = small.make_learner(
-    mesh, model=sharded_update.MODEL, learning_rate=1e-3
+    mesh, model=sharded_update.MODEL, **small.PLAIN_STEPS
   )
   state = learner.init(params(policy))
   for _ in range(2):

@@ -73,7 +73,7 @@ def update(lessons, mesh, *, loss: str, **compute):
     model=MODEL,
     compute=ComputeConfig(**compute),
     loss=small.loss_config(**LOSSES[loss]),
-    learning_rate=1e-3,
+    **small.PLAIN_STEPS,
   )
   state = learner.init(_params(policy))
   for _ in range(2):

@@ -31,6 +31,10 @@ MODEL = ModelConfig(
   qk_norm=True,
 )
 TASK_IDS = {"a": 0, "b": 1}
+# Adam's first steps divide each gradient by its own size, so that all of them
+# look alike, and one that is nothing but rounding moves a param as far as any.
+# These steps are about the gradient itself: what is wrong in it shows.
+PLAIN_STEPS = {"learning_rate": 1.0, "eps": 1.0}
 
 
 def advantage_config(**changes) -> AdvantageConfig:
@@ -97,12 +101,13 @@ def make_learner(
   adaptation=None,
   loss=None,
   learning_rate=1e-2,
+  eps=1e-8,
   **axes,
 ):
   mesh = mesh or sharding.make_mesh(axes, jax.devices()[:1])
   policy = Policy(model, compute, mesh, adaptation)
   objective = policy_objective(policy, loss or loss_config(), temperature=0.9)
   optimizer = optax.chain(
-    optax.clip_by_global_norm(1.0), optax.adamw(learning_rate)
+    optax.clip_by_global_norm(1.0), optax.adamw(learning_rate, eps=eps)
   )
   return policy, Learner(policy, objective, optimizer, mesh)
