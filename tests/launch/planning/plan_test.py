@@ -23,6 +23,14 @@ SAMPLE = (
   Cell("qwen2.5-14b", "v6e:8x8"),
 )
 
+# Bytes received of those that are due, more than the 1.1 that we want: over all
+# chips of these slices the compiler adds gradients up, or gathers by adding up,
+# where it could scatter or pass on (docs/sharding.md).
+SUMMED = {
+  ("qwen3-8b", "v5p:4x4x4"): 1.80,
+  ("qwen2.5-14b", "v6e:8x8"): 1.27,
+}
+
 
 def _named(cells):
   return [(cell.name, cell) for cell in cells]
@@ -31,8 +39,8 @@ def _named(cells):
 @unittest.skipUnless(topology.has_compiler(), "libtpu is not installed")
 class CellTest(parameterized.TestCase):
   @parameterized.named_parameters(*_named(SAMPLE))
-  @pytest.mark.full
-  @pytest.mark.timeout(1800)
+  @pytest.mark.slow
+  @pytest.mark.timeout(900)
   def test_a_sample_of_the_matrix(self, cell):
     self._check(cell)
 
@@ -60,11 +68,12 @@ class CellTest(parameterized.TestCase):
     self.assertBetween(memory.aliased / share, 1.0, 1.02)
     self.assertGreater(gradient.roofline.compute_s, 0)
     if settings.mesh["sequence"] == 1:
-      received = sum(gradient.received.values())
-      # Over a whole large slice the compiler adds gradients up where they could
-      # be scattered, which at worst is twice the bytes (docs/sharding.md).
-      worst = 1.1 if settings.mesh["fsdp"] <= 16 else 2.0
-      self.assertBetween(received / search.exchanged(settings), 0.9, worst)
+      received = sum(gradient.received.values()) / search.exchanged(settings)
+      place = (cell.model, cell.slice_name)
+      if place in SUMMED:  # whichever way it changes, somebody should know
+        self.assertAlmostEqual(received, SUMMED[place], delta=0.02)
+      else:
+        self.assertBetween(received, 0.9, 1.1)
 
   def _check_apply(self, apply) -> None:
     memory = apply.compiled.memory
