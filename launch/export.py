@@ -146,6 +146,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _export(to: pathlib.Path) -> int:
+  assert RUN.value is not None  # app.run requires it
   root, stage, step = pathlib.Path(RUN.value), _STAGE.value, _STEP.value
   if _ADAPTERS.value:
     return export_adapters(root, to, stage=stage, step=step)
