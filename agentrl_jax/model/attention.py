@@ -166,42 +166,15 @@ def attend_cache(
 ) -> jax.Array:
   """Each token attends to the slots of its lane up to its own position.
 
-  One token per lane, the decoding case, has a form of its own on a CPU.
+  Products name the cache first: a CPU walks through it as it lies, where it
+  would turn round what comes second. Which is two thirds of the time of one
+  token per lane, the decoding case.
   """
+  q_BKGCH = jnp.moveaxis(q_BCKGH, 1, 3)
+  score_BKSGC = _product(k_BKSH, q_BKGCH, (3,), (4,), jnp.float32)
+  score_BKGCS = jnp.moveaxis(score_BKSGC, 2, 4) * q_BCKGH.shape[-1] ** -0.5
   visible_BCS = jnp.arange(k_BKSH.shape[2]) <= position_BC[..., None]
-  operands = q_BCKGH, k_BKSH, v_BKSH, visible_BCS
-  if q_BCKGH.shape[1] > 1:
-    return _attend_slots(*operands)
-  return jax.lax.platform_dependent(
-    *operands, cpu=_attend_slots_once, default=_attend_slots
-  )
-
-
-def _attend_slots(q_BCKGH, k_BKSH, v_BKSH, visible_BCS) -> jax.Array:
-  """In matrix products, whose units widen what they read as they read it."""
-  score_BKGCS = jnp.einsum(
-    "bckgh,bksh->bkgcs", q_BCKGH, k_BKSH, preferred_element_type=jnp.float32
-  )
-  weight_BKGCS = _weights(score_BKGCS, q_BCKGH, visible_BCS[:, None, None])
-  return jnp.einsum(
-    "bkgcs,bksh->bckgh", weight_BKGCS.astype(v_BKSH.dtype), v_BKSH
-  )
-
-
-def _attend_slots_once(q_B1KGH, k_BKSH, v_BKSH, visible_B1S) -> jax.Array:
-  """In products and sums that XLA fuses into a single pass over the cache.
-
-  A quarter of the time of a batched matrix product on a CPU; elsewhere it would
-  write the cache out in float32 first.
-  """
-  score_BKGS = jnp.sum(
-    q_B1KGH[:, 0, :, :, None].astype(jnp.float32) * k_BKSH[:, :, None], -1
-  )
-  weight_BKGS = _weights(score_BKGS, q_B1KGH, visible_B1S[:, 0, None, None])
-  mixed_BKGH = jnp.sum(weight_BKGS[..., None] * v_BKSH[:, :, None], -2)
-  return mixed_BKGH[:, None].astype(v_BKSH.dtype)
-
-
-def _weights(score, q, visible) -> jax.Array:
-  scaled = score * q.shape[-1] ** -0.5
-  return jax.nn.softmax(jnp.where(visible, scaled, _MASKED), axis=-1)
+  weight_BKGCS = jax.nn.softmax(
+    jnp.where(visible_BCS[:, None, None], score_BKGCS, _MASKED), axis=-1
+  ).astype(v_BKSH.dtype)
+  return jnp.moveaxis(_product(weight_BKGCS, v_BKSH, (4,), (2,)), 3, 1)
