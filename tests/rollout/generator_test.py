@@ -18,7 +18,6 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.driver = LocalDriver(small.engine_of())
     self.generator = EngineGenerator(self.driver)
     self.addCleanup(self.driver.close)
-    await self.enterAsyncContext(asyncio.timeout(120))
 
   async def test_answers_as_the_driver_does(self):
     requests = list(mixed_requests(10))

@@ -27,9 +27,6 @@ QUICK = dict(health_s=0.05, lost_s=30.0, answer_s=60.0)
 
 
 class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
-  async def asyncSetUp(self):
-    await self.enterAsyncContext(asyncio.timeout(120))
-
   async def serve(self, **changes) -> Served:
     return await self.enterAsyncContext(Served(**changes))
 
@@ -40,8 +37,9 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     )
 
   async def until(self, holds):
-    while not holds():  # noqa: ASYNC110 - servers tell nobody
-      await asyncio.sleep(0.01)
+    async with asyncio.timeout(60):
+      while not holds():  # noqa: ASYNC110 - servers tell nobody
+        await asyncio.sleep(0.01)
 
   def hold(self, served):
     """Keeps a server's engine from taking steps until the test ends."""
@@ -115,7 +113,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     port = leaving.port
     held.set()
     leaving.driver.close()  # the engine breaks, with four requests in it
-    await self.until(lambda: not generator.pool.servers[0].is_reachable)
+    await self.until(lambda: generator.pool.servers[0].num_lost)
     await stack.aclose()
     again = await self.serve(port=port)  # the same address comes back
     answers = await asyncio.gather(*asked)
@@ -125,7 +123,8 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
       expected.run_until_idle()
       np.testing.assert_array_equal(answer.sampled, future.result(0).sampled)
     self.assertGreaterEqual(generator.num_repeated, 4)
-    self.assertEqual(generator.pool.servers[0].num_lost, 1)
+    # Once more if it was heard in between, saying that it takes no more.
+    self.assertIn(generator.pool.servers[0].num_lost, (1, 2))
     self.assertGreater(sum(again.driver.engine.stats().num_sampled), 0)
 
   async def test_a_server_that_hangs_is_lost_and_another_answers(self):

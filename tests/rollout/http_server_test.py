@@ -20,7 +20,6 @@ LONG = SamplingSpec(max_tokens=80)
 
 class HttpServerTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
-    await self.enterAsyncContext(asyncio.timeout(120))
     self.http = await self.enterAsyncContext(aiohttp.ClientSession())
 
   async def serve(self, **changes):

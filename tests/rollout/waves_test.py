@@ -22,7 +22,6 @@ def _spec(seed, **changes):
 
 class WaveGeneratorTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
-    await self.enterAsyncContext(asyncio.timeout(120))
     self.driver = LocalDriver(small.engine_of())
     self.addCleanup(self.driver.close)
 
