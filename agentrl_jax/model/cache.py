@@ -29,10 +29,17 @@ def empty_cache(
 def write(
   slots_BKSH: jax.Array, entry_BCKH: jax.Array, position_BC: jax.Array
 ) -> jax.Array:
-  """Puts one entry per token at its position; positions outside are dropped."""
-  lane_B1 = jnp.arange(slots_BKSH.shape[0])[:, None]
-  return slots_BKSH.at[lane_B1, :, position_BC].set(
-    entry_BCKH.astype(slots_BKSH.dtype), mode="drop"
+  """Puts one entry per token at its position; positions outside are dropped.
+
+  Heads are named one by one, so that what is written is contiguous: a TPU would
+  keep the cache in another order for slices across heads, and turn it round for
+  whoever reads it.
+  """
+  num_lanes, num_heads = slots_BKSH.shape[:2]
+  lane_B11 = jnp.arange(num_lanes)[:, None, None]
+  head_1K1 = jnp.arange(num_heads)[None, :, None]
+  return slots_BKSH.at[lane_B11, head_1K1, position_BC[:, None]].set(
+    jnp.swapaxes(entry_BCKH, 1, 2).astype(slots_BKSH.dtype), mode="drop"
   )
 
 

@@ -1,5 +1,6 @@
 """Plans of published models, compiled for slices that nobody here has."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -11,9 +12,12 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.model.presets import PRESETS
+from configs import pod
 from launch.planning import flops, search, topology
 from launch.planning.advice import advice
-from launch.planning.chips import GIB
+from launch.planning.chips import GIB, parse_slice
+from launch.planning.study import Deployment, Planner
+from launch.settings import read_settings
 from tests.launch.planning.cells import CELLS, REFUSED, TIGHT, Cell
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -78,6 +82,25 @@ class CellTest(parameterized.TestCase):
   def _check_apply(self, apply) -> None:
     memory = apply.compiled.memory
     self.assertGreater(memory.aliased, 0.99 * memory.outputs)
+
+
+@unittest.skipUnless(topology.has_compiler(), "libtpu is not installed")
+class DecodeTest(absltest.TestCase):
+  @pytest.mark.slow
+  def test_the_cache_stays_where_and_as_it_is(self):
+    """No copy of it, in another order or dtype, is among the temporaries."""
+    settings = read_settings(pod.get_config("qwen3-1.7b"))
+    settings = dataclasses.replace(
+      settings, model=dataclasses.replace(settings.model, num_layers=2)
+    )
+    slice_ = parse_slice("v5e:2x2")
+    planner = Planner(Deployment(learner=slice_, rollout=slice_, segment=4096))
+    program = planner.programs(settings, ("rollout",))[-1]
+    self.assertEqual(program.name, "decode")
+    memory = planner.judge(settings, program).compiled.memory
+    cache = 0.99 * memory.aliased  # and the lanes' state
+    self.assertGreater(cache, GIB / 10)
+    self.assertLess(memory.temporaries, cache)
 
 
 @unittest.skipUnless(topology.has_compiler(), "libtpu is not installed")
