@@ -27,12 +27,15 @@ SAMPLE = (
   Cell("qwen2.5-14b", "v6e:8x8"),
 )
 
-# Bytes received of those that are due, more than the 1.1 that we want: over all
-# chips of these slices the compiler adds gradients up, or gathers by adding up,
-# where it could scatter or pass on (docs/sharding.md).
-SUMMED = {
-  ("qwen3-8b", "v5p:4x4x4"): 1.80,
-  ("qwen2.5-14b", "v6e:8x8"): 1.27,
+# Bytes received of those that are due, more than the 1.1 that we want. Over all
+# chips of slices of 64 and more, the compiler adds gradients up where it could
+# scatter them, and in three dimensions gathers by adding up (docs/sharding.md).
+SUMMED = {  # by model and dimensions of the slice, as far as they were compiled
+  ("qwen3-1.7b", 2): 1.37,
+  ("qwen3-1.7b", 3): 1.89,
+  ("qwen3-8b", 2): 1.23,
+  ("qwen3-8b", 3): 1.80,
+  ("qwen2.5-14b", 2): 1.27,
 }
 
 
@@ -73,9 +76,10 @@ class CellTest(parameterized.TestCase):
     self.assertGreater(gradient.roofline.compute_s, 0)
     if settings.mesh["sequence"] == 1:
       received = sum(gradient.received.values()) / search.exchanged(settings)
-      place = (cell.model, cell.slice_name)
-      if place in SUMMED:  # whichever way it changes, somebody should know
-        self.assertAlmostEqual(received, SUMMED[place], delta=0.02)
+      kind = (cell.model, len(parse_slice(cell.slice_name).dims))
+      if settings.mesh["fsdp"] >= 64 and kind in SUMMED:
+        # Whichever way it changes, somebody should know.
+        self.assertAlmostEqual(received, SUMMED[kind], delta=0.02)
       else:
         self.assertBetween(received, 0.9, 1.1)
 
