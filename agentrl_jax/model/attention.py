@@ -166,9 +166,8 @@ def attend_cache(
 ) -> jax.Array:
   """Each token attends to the slots of its lane up to its own position.
 
-  Products name the cache first: a CPU walks through it as it lies, where it
-  would turn round what comes second. Which is two thirds of the time of one
-  token per lane, the decoding case.
+  Scores are products of the cache with queries, not of queries with the cache:
+  a CPU turns round what comes second.
   """
   q_BKGCH = jnp.moveaxis(q_BCKGH, 1, 3)
   score_BKSGC = _product(k_BKSH, q_BKGCH, (3,), (4,), jnp.float32)

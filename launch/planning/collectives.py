@@ -165,8 +165,13 @@ def _group(exchange: Instruction, num_devices: int) -> tuple[int, ...]:
     places = np.arange(np.prod(dims)).reshape(dims)
     places = places.transpose(order) if order else places
     return tuple(int(n) for n in places.reshape(shape)[0])
-  if named := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text):
-    return _mesh_group(*named.groups())
+  if named := re.search(
+    r"replica_groups=mesh\[([^\]]*)\]"
+    r"(?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}",
+    text,
+  ):
+    axes, laid, turned, chosen = named.groups()
+    return _mesh_group(axes, chosen, _numbers(laid), _numbers(turned))
   if "replica_groups={}" in text or "replica_groups" not in text:
     return tuple(range(num_devices))
   raise UnreadableProgram(
@@ -175,11 +180,17 @@ def _group(exchange: Instruction, num_devices: int) -> tuple[int, ...]:
   )
 
 
-def _mesh_group(axes: str, chosen: str) -> tuple[int, ...]:
+def _mesh_group(
+  axes: str, chosen: str, dims: list[int], order: list[int]
+) -> tuple[int, ...]:
+  """Places along the chosen axes; `dims` and `order` say how they are laid."""
   names = re.findall(r"'([^']+)'=", axes)
   sizes = [int(n) for n in re.findall(r"=(\d+)", axes)]
   wanted = re.findall(r"'([^']+)'", chosen)
-  places = np.arange(np.prod(sizes)).reshape(sizes)
+  places = np.arange(np.prod(sizes))
+  if dims:
+    places = places.reshape(dims).transpose(order or range(len(dims)))
+  places = places.reshape(sizes)
   last = [names.index(name) for name in wanted]
   first = [n for n in range(len(names)) if n not in last]
   width = int(np.prod([sizes[n] for n in last])) if last else 1

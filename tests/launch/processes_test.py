@@ -38,12 +38,17 @@ def _speak_to(log, index):
   os.dup2(file, 2)
 
 
+def _part(link, status=0):
+  link.leave(status)
+  time.sleep(1)  # as jax's farewell waits for all
+
+
 def _share_two(link):
   for number in range(2):
     value = bytes([number]) * 3_000_000
     if link.share(value, "numbers") != value:
       raise AssertionError(f"number {number} arrived as another")
-  link.leave(0)
+  _part(link)
 
 
 def _wait(link):
@@ -62,8 +67,7 @@ def _fail(link):
 
 
 def _leave_early(link):
-  link.leave(143)
-  time.sleep(0.5)  # as jax's farewell takes a moment
+  _part(link, 143)
 
 
 def _share_one(link):
@@ -75,18 +79,23 @@ def _share_one(link):
 
 
 def _forward(link):
+  link.share(b"", "that process 0 listens")
   link.forward(signal.SIGTERM)
   link.share(b"", "the end")
+  _part(link)
 
 
 def _hear_a_signal(link):
   heard = []
   signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+  link.share(b"", "that process 0 listens")
   until = time.monotonic() + WAIT_S
   while not heard and time.monotonic() < until:
     time.sleep(0.01)
   link.share(b"", "the end")
-  link.leave(0 if heard == [signal.SIGTERM] else 1)
+  _part(link)
+  if heard != [signal.SIGTERM]:
+    raise AssertionError(f"heard {heard}")
 
 
 class LinkTest(absltest.TestCase):

@@ -56,6 +56,11 @@ class CollectivesTest(parameterized.TestCase):
     ("replica_groups=[4,2]<=[2,4]T(1,0)", (0, 4)),
     ("replica_groups=mesh['a'=2,'b'=2,'c'=2] {'a','c'}", (0, 1, 4, 5)),
     ("replica_groups=mesh['a'=4,'b'=2] {'b'}", (0, 1)),
+    (
+      "replica_groups=mesh['a'=2,'b'=2,'c'=2], device_ids=([2,2,2]T(0,2,1)) "
+      "{'c'}",
+      (0, 2),
+    ),
   )
   def test_groups_are_read_however_they_are_written(self, written, group):
     (found,) = collectives(Module(_reduction(written)), num_devices=8)

@@ -21,12 +21,8 @@ from launch.settings import read_settings
 from tests.launch.planning.cells import CELLS, REFUSED, TIGHT, Cell
 
 ROOT = pathlib.Path(__file__).parents[3]
-SAMPLE = (
-  Cell("qwen3-1.7b", "v5e:2x4"),
-  Cell("qwen3-8b", "v5p:4x4x4"),
-  Cell("qwen2.5-14b", "v6e:8x8"),
-)
-
+# A cell is a hundred seconds of processor time, and CI has twenty minutes.
+SAMPLE = Cell("qwen3-1.7b", "v5e:2x4")
 # Bytes received of those that are due, more than the 1.1 that we want. Over all
 # chips of slices of 64 and more, the compiler adds gradients up where it could
 # scatter them, and in three dimensions gathers by adding up (docs/sharding.md).
@@ -45,13 +41,12 @@ def _named(cells):
 
 @unittest.skipUnless(topology.has_compiler(), "libtpu is not installed")
 class CellTest(parameterized.TestCase):
-  @parameterized.named_parameters(*_named(SAMPLE))
   @pytest.mark.slow
   @pytest.mark.timeout(900)
-  def test_a_sample_of_the_matrix(self, cell):
-    self._check(cell)
+  def test_one_of_the_matrix(self):
+    self._check(SAMPLE)
 
-  @parameterized.named_parameters(*_named(c for c in CELLS if c not in SAMPLE))
+  @parameterized.named_parameters(*_named(c for c in CELLS if c != SAMPLE))
   @pytest.mark.full
   @pytest.mark.timeout(1800)
   def test_the_rest_of_the_matrix(self, cell):
