@@ -183,9 +183,8 @@ class Planner:
 def _compiled(program: Program, slice_: Slice, kept: Residents) -> Compiled:
   """Nothing is compiled where what is kept alone is too much."""
   if sum(kept.values()) > slice_.chip.memory:
-    return Compiled(
-      memory=None, wanted=sum(kept.get(n, 0) for n in program.holds)
-    )
+    held = (size for name, size in kept.items() if name in program.holds)
+    return Compiled(memory=None, wanted=sum(held))
   return compile_program(
     program.trace(),
     unknown_turns=program.unknown_turns,

@@ -5,7 +5,6 @@ import tempfile
 
 import jax
 import numpy as np
-import pytest
 from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
@@ -25,7 +24,6 @@ from tests.launch import export_test
 RANK = 2
 
 
-@pytest.mark.full
 class AdaptersTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):

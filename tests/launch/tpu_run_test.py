@@ -154,7 +154,6 @@ class TpuRunTest(parameterized.TestCase):
     self.assertEqual(cloud.deeds(), [*BROUGHT, *STARTED, *STARTED])
     self.assertEqual((cloud.step(0), cloud.step(1)), (8, 8))
 
-  @pytest.mark.full
   def test_gives_up_on_what_breaks_every_time(self):
     cloud = self.cloud("existing")
     status, _, told = cloud.run(*SLICE, "--restarts=1", *CONFIG, BREAK_WITH="7")
@@ -246,7 +245,6 @@ class TpuRunTest(parameterized.TestCase):
     self.assertLen(re.findall(r"\[learner/0\] goes on at \d", out), 2)
     self.assertEqual(cloud.alive(), [])
 
-  @pytest.mark.full
   def test_machines_play_what_they_are_told_to(self):
     cloud = self.cloud("environments")
     status, _, told = cloud.run(

@@ -105,7 +105,8 @@ class WritingTest(SnapshotsCase):
     go_on.set()
     # Its folder may not be taken away while it writes.
     until = time.monotonic() + 60
-    while sink.report()["snapshots/written"] < 1 and time.monotonic() < until:
+    while not sink.report()["snapshots/written"]:
+      self.assertLess(time.monotonic(), until, "the writer never ended")
       time.sleep(0.01)
 
   def test_a_folder_that_cannot_be_written_is_named(self):

@@ -88,8 +88,6 @@ REFUSED = {
 # So near the limit that the verdict is the compiler's; it has to come with
 # advice where it is no.
 TIGHT = {
-  ("qwen3-1.7b", "v5e:2x4"),
-  ("qwen3-8b", "v5e:8x8"),
   ("qwen3-8b", "v6e:2x4"),
   ("qwen3-32b", "v5p:2x2x2"),
 } | {
