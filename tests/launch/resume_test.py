@@ -150,10 +150,12 @@ class TwoProcessesTest(absltest.TestCase):
 
 def _copy_before_rl(root: pathlib.Path, to: pathlib.Path) -> None:
   """A run as it was before reinforcement learning."""
-  of_rl = shutil.ignore_patterns(
-    "rl", "rl.*", "trained_groups.jsonl", "0*", "*_rl_*", "rl_*"
-  )
-  shutil.copytree(root, to, ignore=of_rl)
+  shutil.copytree(root, to)
+  shutil.rmtree(to / "rl")
+  (to / "trained_groups.jsonl").unlink()
+  # By place, not by pattern: a checkpoint's own files have names of any kind.
+  for marker in [to / "done" / "rl.json", *(to / "done").glob("*_rl_*")]:
+    marker.unlink()
 
 
 def _killed_at_random(folder, changes, *, seed, number, num_processes):
