@@ -262,6 +262,7 @@ class LaneBlock:
         programs.float_bits(spec.temperature),
         spec.top_k,
         programs.float_bits(spec.top_p),
+        programs.float_bits(spec.min_p),
         *spec.stop_tokens,
         *[_NO_STOP] * (MAX_STOPS - len(spec.stop_tokens)),
         np.uint32(seed >> 32).view(np.int32),

@@ -22,6 +22,7 @@ class SamplingSpec:
   temperature: float = 1.0  # 0 is greedy
   top_k: int = 0  # 0 keeps all
   top_p: float = 1.0  # 1 keeps all
+  min_p: float = 0.0  # least share of the likeliest token's; 0 keeps all
   max_tokens: int = 128  # of the answer, its stop token included
   # Each ends the answer and belongs to it; `MAX_STOPS` at most.
   stop_tokens: tuple[int, ...] = ()

@@ -235,6 +235,7 @@ def _check_spec(spec: SamplingSpec, num_slots: int) -> None:
     "temperature": (0 <= spec.temperature < np.inf, "0 (greedy) or more"),
     "top_k": (spec.top_k >= 0, "0 (all) or more"),
     "top_p": (0 < spec.top_p <= 1, "above 0, up to 1 (all)"),
+    "min_p": (0 <= spec.min_p <= 1, "0 (all) to 1"),
     "max_tokens": (spec.max_tokens >= 1, "1 or more"),
   }
   for name, (is_allowed, what) in allowed.items():

@@ -33,6 +33,7 @@ STATE = (
   "temperature",
   "top_k",
   "top_p",
+  "min_p",
   *STOPS,
   "seed_high",
   "seed_low",
@@ -127,6 +128,7 @@ def _decode_step(policy, params, lanes, state, weight_step):
     temperature_B=_floats(state["temperature"]),
     top_k_B=state["top_k"],
     top_p_B=_floats(state["top_p"]),
+    min_p_B=_floats(state["min_p"]),
     key_B=sampling.lane_keys(state["seed_high"], state["seed_low"], position_P),
   )
   count_P = state["count"] + state["active"]

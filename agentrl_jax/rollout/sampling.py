@@ -4,9 +4,10 @@ Pure functions on one row of logits per lane. Every setting is an array with one
 entry per lane, so requests with different settings share a batch and nothing is
 recompiled. A draw depends on its lane's key alone, never on its neighbours.
 
-Truncation comes after temperature: first the `top_k` likeliest tokens, then,
-of what they weigh together, the smallest set that holds `top_p`. Tokens that
-tie with the last one kept are kept too. The learner that divides by the
+Truncation comes after temperature: first what weighs at least `min_p` of the
+likeliest token (arXiv:2407.01082), of that the `top_k` likeliest, and of what
+they weigh together the smallest set that holds `top_p`. Tokens that tie with
+the last one kept are kept too. The learner that divides by the
 behavior's probability has to apply `truncate` to its own scaled logits.
 """
 
@@ -30,6 +31,7 @@ def sample(
   temperature_B: jax.Array,
   top_k_B: jax.Array,
   top_p_B: jax.Array,
+  min_p_B: jax.Array,
   key_B: jax.Array,
 ) -> Drawn:
   """Draws one token per lane; temperature 0 takes the likeliest.
@@ -37,13 +39,14 @@ def sample(
   What greedy decoding does has probability 1: its behavior log-probability
   is 0.
   """
-  chex.assert_rank([logits_BV, temperature_B, top_k_B, top_p_B], [2, 1, 1, 1])
+  of_lanes = [temperature_B, top_k_B, top_p_B, min_p_B]
+  chex.assert_rank([logits_BV, *of_lanes], [2, 1, 1, 1, 1])
   logits_BV = logits_BV.astype(jnp.float32)
   greedy_B = temperature_B <= 0
   scaled_BV = logits_BV / jnp.where(greedy_B, 1, temperature_B)[:, None]
   scaled_BV = jax.lax.cond(
-    jnp.any((top_k_B > 0) | (top_p_B < 1)),
-    lambda: truncate(scaled_BV, top_k_B, top_p_B),
+    jnp.any((top_k_B > 0) | (top_p_B < 1) | (min_p_B > 0)),
+    lambda: truncate(scaled_BV, top_k_B, top_p_B, min_p_B),
     lambda: scaled_BV,
   )
   token_B = jnp.where(
@@ -58,9 +61,19 @@ def sample(
 
 
 def truncate(
-  scaled_BV: jax.Array, top_k_B: jax.Array, top_p_B: jax.Array
+  scaled_BV: jax.Array,
+  top_k_B: jax.Array,
+  top_p_B: jax.Array,
+  min_p_B: jax.Array,
 ) -> jax.Array:
-  """Sets what `top_k` (0: all) and `top_p` (1: all) leave out to -inf."""
+  """Sets what `min_p`, `top_k` (0: all) and `top_p` (1: all) leave out to -inf.
+
+  A `min_p` of 0 asks for a log-probability of -inf or more, which all have.
+  """
+  least_B1 = (
+    jnp.max(scaled_BV, axis=-1, keepdims=True) + jnp.log(min_p_B)[:, None]
+  )
+  scaled_BV = jnp.where(scaled_BV >= least_B1, scaled_BV, -jnp.inf)
   order_BV = _order_bits(scaled_BV)
   one_BV = jnp.ones_like(scaled_BV)
   least_B = _least_kept(order_BV, one_BV, top_k_B.astype(jnp.float32))

@@ -25,7 +25,7 @@ from agentrl_jax.errors import (
 )
 from agentrl_jax.rollout.client import MAX_STOPS, Answer, SamplingSpec
 
-VERSION = 1
+VERSION = 2
 GENERATE, HEALTH = "/generate", "/health"
 CONTENT_TYPE = "application/octet-stream"
 ERROR_HEADER = "X-AgentRL-Error"  # the name of what was raised
@@ -33,9 +33,9 @@ ERROR_HEADER = "X-AgentRL-Error"  # the name of what was raised
 # Magic, version, CRC-32 of all that follows.
 _ENVELOPE = struct.Struct("<4sHxxI")
 _REQUEST, _ANSWER = b"ARLQ", b"ARLA"
-# Prompt tokens, slot, max_tokens, top_k, temperature, top_p, seed,
-# conversation, stop tokens.
-_SPEC = struct.Struct(f"<IiiiddQQ{MAX_STOPS}i")
+# Prompt tokens, slot, max_tokens, top_k, temperature, top_p, min_p,
+# seed, conversation, stop tokens.
+_SPEC = struct.Struct(f"<IiiidddQQ{MAX_STOPS}i")
 _NO_STOP = -1  # fills up the stop tokens
 # Sampled tokens, slot, prompt tokens reused.
 _SAMPLED = struct.Struct("<Iii")
@@ -81,6 +81,7 @@ def encode_request(
       spec.top_k,
       spec.temperature,
       spec.top_p,
+      spec.min_p,
       spec.seed % 2**64,
       spec.conversation % 2**64,
       *spec.stop_tokens,
@@ -99,12 +100,14 @@ def decode_request(body: bytes) -> tuple[np.ndarray, SamplingSpec]:
   content = _opened(_REQUEST, body, _SPEC.size)
   number, *fields = _SPEC.unpack_from(content)
   (token_T,) = _arrays(content[_SPEC.size :], number, (_TOKEN,))
-  slot, max_tokens, top_k, temperature, top_p, seed, chat, *stops = fields
+  slot, max_tokens, top_k, temperature, *fields = fields
+  top_p, min_p, seed, chat, *stops = fields
   return token_T.astype(np.int32), SamplingSpec(
     slot=slot,
     temperature=temperature,
     top_k=top_k,
     top_p=top_p,
+    min_p=min_p,
     max_tokens=max_tokens,
     stop_tokens=tuple(id for id in stops if id >= 0),
     seed=seed,

@@ -28,6 +28,7 @@ def mixed_requests(number: int):
       temperature=float(rng.choice([0.0, 0.7, 1.0, 1.3])),
       top_k=int(rng.choice([0, 0, 5])),
       top_p=float(rng.choice([1.0, 1.0, 0.8])),
+      min_p=float(rng.choice([0.0, 0.0, 0.1])),
       max_tokens=int(rng.integers(1, 40)),
       stop_tokens=((), (3,), (3, 11, 40, 7))[rng.integers(3)],
       seed=int(rng.integers(2**63)),
@@ -190,6 +191,7 @@ class DriverContract:
       (dict(temperature=float("nan")), "temperature"),
       (dict(top_p=0.0), "top_p"),
       (dict(top_k=-1), "top_k"),
+      (dict(min_p=1.5), "min_p"),
       (dict(max_tokens=0), "max_tokens"),
     ):
       with self.assertRaisesRegex(ConfigError, name):

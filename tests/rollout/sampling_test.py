@@ -20,6 +20,9 @@ SPECS = (
   SamplingSpec(top_k=1),
   SamplingSpec(top_p=1e-6),
   SamplingSpec(top_k=1000),
+  SamplingSpec(temperature=1.5, min_p=0.2),
+  SamplingSpec(top_k=9, top_p=0.9, min_p=0.05),
+  SamplingSpec(min_p=1.0),
 )
 V = 23
 
@@ -29,6 +32,7 @@ def settings(specs):
     "temperature_B": jnp.array([s.temperature for s in specs]),
     "top_k_B": jnp.array([s.top_k for s in specs]),
     "top_p_B": jnp.array([s.top_p for s in specs]),
+    "min_p_B": jnp.array([s.min_p for s in specs]),
   }
 
 
@@ -111,12 +115,13 @@ class SampleTest(unittest.TestCase):
 
 
 class TruncateTest(unittest.TestCase):
-  def truncated(self, row, top_k=0, top_p=1.0):
+  def truncated(self, row, top_k=0, top_p=1.0, min_p=0.0):
     return np.asarray(
       sampling.truncate(
         jnp.array([row], jnp.float32),
         jnp.array([top_k]),
         jnp.array([top_p], jnp.float32),
+        jnp.array([min_p], jnp.float32),
       )[0]
     )
 
@@ -143,6 +148,18 @@ class TruncateTest(unittest.TestCase):
     ):
       kept = np.isfinite(self.truncated(row, top_k, top_p))
       self.assertEqual(kept.sum(), number, (top_k, top_p))
+
+  def test_min_p_is_a_share_of_the_likeliest(self):
+    row = np.log([0.4, 0.3, 0.2, 0.1])
+    for min_p, number in ((0.0, 4), (0.2, 4), (0.3, 3), (0.6, 2), (1.0, 1)):
+      kept = np.isfinite(self.truncated(row, min_p=min_p))
+      self.assertEqual(kept.sum(), number, min_p)
+
+  def test_top_p_counts_what_min_p_left(self):
+    row = np.log([0.4, 0.3, 0.2, 0.1])
+    for min_p, top_p, number in ((0.0, 0.75, 3), (0.3, 0.75, 2), (0.3, 0.8, 3)):
+      kept = np.isfinite(self.truncated(row, top_p=top_p, min_p=min_p))
+      self.assertEqual(kept.sum(), number, (min_p, top_p))
 
   def test_what_is_kept_keeps_its_score(self):
     row = logits_of(5, 1)[0]

@@ -94,6 +94,7 @@ def behavior(logits: np.ndarray, spec) -> np.ndarray:
     return greedy
   scaled = logits / spec.temperature
   order = np.argsort(-scaled, kind="stable")
+  order = order[np.exp(scaled[order] - scaled.max()) >= spec.min_p]
   kept = order[: spec.top_k or len(order)]
   weight = np.exp(log_softmax(scaled[kept]))
   before = np.cumsum(weight) - weight

@@ -20,6 +20,7 @@ SPECS = st.builds(
   temperature=st.floats(allow_nan=False),
   top_k=INT32,
   top_p=st.floats(allow_nan=False),
+  min_p=st.floats(allow_nan=False),
   max_tokens=INT32,
   stop_tokens=st.lists(st.integers(0, 2**31 - 1), max_size=4).map(tuple),
   seed=st.integers(0, 2**64 - 1),
@@ -115,12 +116,13 @@ class GarbageTest(parameterized.TestCase):
   def test_another_version_is_named(self):
     other = bytearray(ANSWER)
     other[4] = 9
-    with self.assertRaisesRegex(wire.WireError, "version 9 came and 1 is"):
+    with self.assertRaisesRegex(wire.WireError, "version 9 came and 2 is"):
       wire.decode_answer(bytes(other))
 
   def test_lengths_that_lie_are_refused(self):
     content = (
-      wire._SPEC.pack(9, 0, 1, 0, 1.0, 1.0, 0, 0, 3, -1, -1, -1) + b"\0" * 8
+      wire._SPEC.pack(9, 0, 1, 0, 1.0, 1.0, 0.0, 0, 0, 3, -1, -1, -1)
+      + b"\0" * 8
     )
     with self.assertRaisesRegex(wire.WireError, "9 tokens make 36 bytes"):
       wire.decode_request(wire._sealed(wire._REQUEST, content))
