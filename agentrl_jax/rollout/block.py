@@ -116,6 +116,7 @@ class LaneBlock:
     owned = (serial == part.serial) & (serial != _NOBODY)
     active = (record[:, :, programs.ACTIVE] > 0) & owned
     self._take_in(record[active], part.lane[np.nonzero(active)[1]])
+    self._tell(part.lane[active.any(axis=0)])
     done = (record[:, :, programs.DONE] > 0) & active
     return [self._finish(int(lane)) for lane in part.lane[done.any(axis=0)]]
 
@@ -130,23 +131,34 @@ class LaneBlock:
     self._answer[lane, count - 1] = row[:, programs.BEHAVIOR :]
     self.counts["sampled"] += len(row)
 
-  def _finish(self, lane: int) -> tuple[Request, Answer]:
-    book = self._book
-    request = book.owner[lane]
-    assert request is not None, f"lane {lane} finished for nobody"
-    end = int(book.held[lane]) + 1
-    size = end - len(request.prompt)
-    behavior, raw, step = self._answer[lane, :size].T.copy()
-    answer = Answer(
-      sampled=book.token[lane, len(request.prompt) : end].copy(),
+  def _tell(self, lanes: np.ndarray) -> None:
+    """Lets those who listen know what their lanes have sampled."""
+    for lane in map(int, lanes):
+      request = self._book.owner[lane]
+      if request is not None and request.listener is not None:
+        request.listener(self._sampled(lane, request, request.num_told))
+        request.num_told = int(self._book.held[lane]) + 1 - len(request.prompt)
+
+  def _sampled(self, lane: int, request: Request, begin: int) -> Answer:
+    """What a lane has sampled for its request, from a token on."""
+    end = int(self._book.held[lane]) + 1
+    token = self._book.token[lane, len(request.prompt) : end]
+    behavior, raw, step = self._answer[lane, begin : len(token)].T.copy()
+    return Answer(
+      sampled=token[begin:].copy(),
       behavior_logprob=behavior.view(np.float32),
       raw_logprob=raw.view(np.float32),
       version=step,
       slot=self._slot,
       num_reused=request.num_reused,
     )
+
+  def _finish(self, lane: int) -> tuple[Request, Answer]:
+    request = self._book.owner[lane]
+    assert request is not None, f"lane {lane} finished for nobody"
+    answer = self._sampled(lane, request, 0)
     self.counts["reused"] += request.num_reused
-    book.leave(lane)
+    self._book.leave(lane)
     return request, answer
 
   def _seat(self, edition: int) -> None:

@@ -4,8 +4,8 @@ This module needs neither jax nor an engine, so the controller can import it.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -68,5 +68,19 @@ class Generator(Protocol):
 
     Raises `PromptTooLong` before anything is queued, and `GeneratorFault`,
     with its cause, if the engine fails.
+    """
+    ...
+
+
+@runtime_checkable
+class StreamingGenerator(Generator, Protocol):
+  """One that hands an answer out while it is being sampled."""
+
+  def stream(
+    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+  ) -> AsyncGenerator[Answer, None]:
+    """The answer in pieces, in order; closing it frees the lane.
+
+    Raises what `generate` raises, before the first piece or after any.
     """
     ...

@@ -16,7 +16,7 @@ from agentrl_jax.errors import GeneratorFault
 from agentrl_jax.rollout.client import Answer, SamplingSpec
 from agentrl_jax.rollout.engine import RolloutEngine
 from agentrl_jax.rollout.gate import Gate
-from agentrl_jax.rollout.requests import Request
+from agentrl_jax.rollout.requests import Listener, Request
 
 # Requests let into the engine per lane. Those without a lane wait inside, where
 # a lane that gets free finds them at once.
@@ -33,14 +33,19 @@ class Driver(abc.ABC):
     self._gate = Gate(capacity, max_waiting)
 
   def submit(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+    self,
+    prompt: Sequence[int] | np.ndarray,
+    spec: SamplingSpec,
+    listener: Listener | None = None,
   ) -> "concurrent.futures.Future[Answer]":
     """Asks for an answer; cancelling the future gives up what it holds.
 
+    `listener` hears of the answer's tokens as they are read.
     Raises `PromptTooLong` and `ServerFull` before anything is queued. Waits
     for nothing.
     """
     request = self.engine.check(prompt, spec)
+    request.listener = listener
     request.future.add_done_callback(
       functools.partial(self._release_cancelled, request)
     )

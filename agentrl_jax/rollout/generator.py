@@ -1,7 +1,8 @@
 """The engine as the controller knows it: an awaitable `Generator`."""
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from agentrl_jax.rollout.driver import Driver
 
 
 class EngineGenerator:
-  """A `rollout.client.Generator` on a driver in this process."""
+  """A `rollout.client.StreamingGenerator` on a driver in this process."""
 
   def __init__(self, driver: Driver, *, deadline_s: float = 600.0):
     self._driver, self._deadline_s = driver, deadline_s
@@ -30,8 +31,42 @@ class EngineGenerator:
       async with asyncio.timeout(self._deadline_s):
         return await future
     except TimeoutError as error:
-      raise DeadlineExceeded(
-        f"no answer of {spec.max_tokens} tokens came from version slot "
-        f"{spec.slot} in {self._deadline_s} s; inside the engine per slot: "
-        f"{self._driver.num_inside}, waiting: {self._driver.num_waiting}"
-      ) from error
+      raise self._late(spec) from error
+
+  async def stream(
+    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+  ) -> AsyncGenerator[Answer, None]:
+    """The answer in pieces, as they are read from the engine.
+
+    Closing it frees the lane that decodes. A slow reader slows nobody: what it
+    has not taken waits here, and `spec.max_tokens` bounds that.
+    """
+    loop = asyncio.get_running_loop()
+    pieces: asyncio.Queue[Answer | None] = asyncio.Queue()
+
+    def hear(piece: Answer | None) -> None:
+      with contextlib.suppress(RuntimeError):  # the loop of a reader is gone
+        loop.call_soon_threadsafe(pieces.put_nowait, piece)
+
+    future = self._driver.submit(prompt, spec, hear)
+    future.add_done_callback(lambda _: hear(None))
+    ends = loop.time() + self._deadline_s
+    try:
+      while True:
+        async with asyncio.timeout_at(ends):
+          piece = await pieces.get()
+        if piece is None:
+          break
+        yield piece
+      future.result(0)  # raises what ended it
+    except TimeoutError as error:
+      raise self._late(spec) from error
+    finally:
+      future.cancel()
+
+  def _late(self, spec: SamplingSpec) -> DeadlineExceeded:
+    return DeadlineExceeded(
+      f"no answer of {spec.max_tokens} tokens came from version slot "
+      f"{spec.slot} in {self._deadline_s} s; inside the engine per slot: "
+      f"{self._driver.num_inside}, waiting: {self._driver.num_waiting}"
+    )

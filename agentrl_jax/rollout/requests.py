@@ -2,10 +2,16 @@
 
 import concurrent.futures
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
 from agentrl_jax.rollout.client import Answer, SamplingSpec
+
+# Called with what has been sampled since the last call, the last time before
+# the future is done. It runs in the thread that reads the engine, so it must
+# neither wait nor raise.
+Listener = Callable[[Answer], None]
 
 
 @dataclasses.dataclass(eq=False)
@@ -22,6 +28,8 @@ class Request:
     default_factory=concurrent.futures.Future
   )
   num_reused: int = 0  # prompt tokens whose keys and values were at hand
+  listener: Listener | None = None
+  num_told: int = 0  # sampled tokens that the listener has heard of
 
   @property
   def num_prefilled(self) -> int:

@@ -72,6 +72,41 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(GeneratorFault, "closed"):
       await task
 
+  async def streamed(self, prompt, spec):
+    return [piece async for piece in self.generator.stream(prompt, spec)]
+
+  async def test_pieces_joined_are_the_answer(self):
+    requests = list(mixed_requests(10))
+    async with self.driver.serving():
+      streams = await asyncio.gather(*(self.streamed(*r) for r in requests))
+      answers = await asyncio.gather(
+        *(self.generator.generate(*r) for r in requests)
+      )
+    self.assertGreater(max(map(len, streams)), 3)
+    for pieces, answer in zip(streams, answers, strict=True):
+      for name in ("sampled", "behavior_logprob", "raw_logprob", "version"):
+        joined = np.concatenate([getattr(piece, name) for piece in pieces])
+        np.testing.assert_allclose(joined, getattr(answer, name), atol=1e-5)
+      self.assertEqual({p.slot for p in pieces}, {answer.slot})
+
+  async def test_closing_a_stream_frees_the_lane(self):
+    pieces = self.generator.stream([1], SamplingSpec(max_tokens=80))
+    async with self.driver.serving():
+      await anext(pieces)
+      await pieces.aclose()
+      while sum(self.driver.num_inside):  # noqa: ASYNC110 - nobody is told
+        await asyncio.sleep(0.01)
+    self.assertEqual(self.driver.engine.stats().num_cancelled, 1)
+
+  async def test_a_stream_ends_with_what_broke_the_engine(self):
+    pieces = self.generator.stream([1], SamplingSpec(max_tokens=80))
+    async with self.driver.serving():
+      await anext(pieces)
+      self.driver.close()
+      with self.assertRaisesRegex(GeneratorFault, "closed"):
+        while True:
+          await anext(pieces)
+
 
 if __name__ == "__main__":
   unittest.main()
