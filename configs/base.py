@@ -204,8 +204,11 @@ def get_config() -> ml_collections.ConfigDict:
   )
   c.cross_policy = create(
     draw_per="turn",  # or "trajectory", "never"
-    weights=(0.75, 0.25),  # of the version slots; slot 0 is the freshest
-    refresh_every=25,  # updates between refreshes of the older slots
+    # What each version slot serves: "fresh"; "every 25", the newest such
+    # update; "every 25 lag 50", at least 50 old; "steps 0,100", the newest of
+    # them; "steps 300 of FOLDER", of another run's checkpoints.
+    slots=("fresh", "every 25"),
+    weights=(0.75, 0.25),  # of the version slots
   )
   c.engine = create(
     # Or "local": one thread. With queue.order="started" and

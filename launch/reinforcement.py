@@ -2,8 +2,8 @@
 
 Groups are taken, trained on, published and checkpointed, over and over; who
 plays them, and the run's account of it, is `playing`. A checkpoint holds the
-learner's state, the controller's position and what each version slot serves, as
-they were between two updates.
+learner's state and the controller's position, as they were between two updates,
+and keeps the versions that older slots serve.
 """
 
 import collections
@@ -27,6 +27,7 @@ from launch.groups import STAGE, Groups
 from launch.interrupts import Interrupts
 from launch.run_directory import RunDirectory
 from launch.settings import Settings
+from launch.slot_serving import SlotServing
 from launch.stored import split_params
 
 
@@ -57,7 +58,13 @@ class Reinforcement:
       policy.mesh or sharding.make_mesh(settings.mesh),
     )
     self._frozen: Params | None = None  # what adapters belong to
-    self._slots: list[int] = []  # steps that the slots from 1 on serve
+    self._older = SlotServing(
+      settings.slots,
+      publisher,
+      self._learner.abstract_state(),
+      self._whole,
+      stride=settings.admission.versions_per_step,
+    )
 
   def train(self, warm: Params, interrupts: Interrupts) -> None:
     """Trains up to `train.steps`, from wherever an earlier start got.
@@ -77,9 +84,7 @@ class Reinforcement:
     version = int(state.version)
     if version < self._config.train.steps:
       self._publish(state)
-      self._serve(
-        checkpoints, position.get("slots") or self._snapshots(version)
-      )
+      self._older.follow(checkpoints, state)
       with self._groups.begun(version, position.get("controller", {})):
         state = self._loop(state, checkpoints, preparation, interrupts)
     checkpoints.close()
@@ -128,12 +133,10 @@ class Reinforcement:
     def save() -> None:
       version = int(state.version)
       if version not in checkpoints.steps():
-        # What slots serve now, and what they will if the next update is due.
-        checkpoints.pin([*self._slots, *self._snapshots(version + stride)])
+        checkpoints.pin(self._older.needed(version))
         position = {
           "controller": self._groups.position(),
           "tasks": preparation.snapshot(),
-          "slots": self._slots,
         }
         checkpoints.save(state, position)
 
@@ -149,8 +152,7 @@ class Reinforcement:
       state, report = self._step(state, groups, preparation)
       self._publish(state)
       after = version + stride
-      if after % self._config.cross_policy.refresh_every < stride:
-        self._serve(checkpoints, self._snapshots(after))
+      self._older.follow(checkpoints, state)
       self._groups.account(version, after, report)
       if self._is_due(after):
         save()
@@ -196,26 +198,3 @@ class Reinforcement:
     """Whether a checkpoint of this version is on the schedule."""
     stride = self._settings.admission.versions_per_step
     return version % self._settings.checkpoint.every < stride
-
-  def _schedule(self) -> list[int]:
-    """Versions that a checkpoint is written of, whatever stops the run."""
-    stride = self._settings.admission.versions_per_step
-    every = range(0, self._config.train.steps, stride)
-    return [version for version in every if self._is_due(version)]
-
-  def _snapshots(self, version: int) -> list[int]:
-    """What slots from 1 on serve from `version` on: newest first, before it.
-
-    Only what is on the schedule counts, so that a run which was interrupted in
-    between serves the same.
-    """
-    older = [step for step in self._schedule() if step < version][::-1] or [0]
-    number = self._settings.engine.num_slots - 1
-    return [older[min(slot, len(older) - 1)] for slot in range(number)]
-
-  def _serve(self, checkpoints: Checkpoints, steps: Sequence[int]) -> None:
-    """Publishes stored snapshots to the slots from 1 on."""
-    for slot, step in enumerate(steps, start=1):
-      params = checkpoints.restore_params(self._learner.abstract_state(), step)
-      self._publisher.publish(self._whole(params), step, slot=slot)
-    self._slots = list(steps)

@@ -32,11 +32,13 @@ from agentrl_jax.train.config_checks import require_one_of
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.optimizer import OptimizerConfig
 from agentrl_jax.train.reference import ReferenceConfig
+from agentrl_jax.train.slot_schedule import SlotSchedule, read_schedules
 from launch.architecture import read_adaptation, read_architecture
 from launch.chat import read_chat
 from launch.learning_checks import check_learning
 from launch.mesh_checks import check_mesh
 from launch.processes import ProcessLimits
+from launch.slot_checks import check_slots, check_stored
 
 DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
 
@@ -98,6 +100,7 @@ class Settings:
   retry: RetryLimits
   admission: AdmissionLimits
   queue: QueueLimits
+  slots: tuple[SlotSchedule, ...]  # what each version slot serves
   cross_policy: CrossPolicy
   engine: EngineConfig
   rollouts: RolloutsConfig
@@ -122,7 +125,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
   engine = config.engine.to_dict()
   require_one_of("engine.driver", engine.pop("driver"), DRIVERS)
   cross = config.cross_policy.to_dict()
-  cross.pop("refresh_every")
+  slots = read_schedules(cross.pop("slots"))
   checkpoint = config.checkpoint.to_dict()
   for key in ("directory", "resume_step"):
     checkpoint.pop(key)
@@ -143,6 +146,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     retry=RetryLimits(**config.retry.to_dict()),
     admission=AdmissionLimits(**config.admission.to_dict()),
     queue=QueueLimits(**config.queue.to_dict()),
+    slots=slots,
     cross_policy=CrossPolicy(**cross),
     engine=EngineConfig(**engine),
     rollouts=RolloutsConfig(**config.rollouts.to_dict()),
@@ -218,7 +222,6 @@ def _check_positive(config: ml_collections.ConfigDict) -> None:
   for key in (
     "train.steps",
     "warm_start.num_demonstrations",
-    "cross_policy.refresh_every",
     "evaluation.num_tasks",
     "evaluation.concurrency",
     "tokenizer.num_texts",
@@ -269,8 +272,10 @@ def _check_together(s: Settings, steps: int) -> None:
       f"train.steps={steps} is no multiple of admission.versions_per_step="
       f"{s.admission.versions_per_step}, the updates made of one batch"
     )
-  if len(s.cross_policy.weights) != s.engine.num_slots:
-    raise ConfigError(
-      f"cross_policy.weights={s.cross_policy.weights} and engine.lanes="
-      f"{s.engine.lanes} must have one entry per version slot each"
-    )
+  check_slots(s.slots, s.cross_policy, s.engine)
+  check_stored(
+    s.slots,
+    s.checkpoint,
+    num_steps=steps,
+    stride=s.admission.versions_per_step,
+  )

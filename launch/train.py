@@ -39,6 +39,7 @@ from launch.run_directory import RunDirectory
 from launch.serving import serve_run
 from launch.settings import Settings, read_settings
 from launch.shared_flags import CONFIG
+from launch.slot_checks import refuse_absent
 from launch.stored import first_params, fresh_params, stored_params
 from launch.warm_start import STAGE as WARM_START
 from launch.warm_start import warm_start
@@ -52,6 +53,7 @@ def train(config: ml_collections.ConfigDict) -> None:
   """Every stage of a run, those that are done already left out."""
   settings = read_settings(config)
   _refuse_nothing_learned(settings)
+  refuse_absent(settings.slots)
   plan = EvaluationPlan(**config.evaluation.to_dict())
   with joined(settings.processes) as processes:
     run = RunDirectory(

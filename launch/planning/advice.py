@@ -111,7 +111,8 @@ def _of_rollouts(s: Settings, tight: Sequence[Judgement]) -> Iterator[Knob]:
   if s.engine.num_slots > 1:
     kept = beside.get("weights of slot 1", 0) + beside.get("cache of slot 1", 0)
     yield Knob(
-      f"engine.lanes=({s.engine.lanes[0]},) cross_policy.weights=(1.0,)",
+      f"engine.lanes=({s.engine.lanes[0]},) cross_policy.weights=(1.0,) "
+      "cross_policy.slots=('fresh',)",
       f"serves one version, {kept / GIB:.1f} GiB less",
     )
   yield Knob(

@@ -53,7 +53,7 @@ def config_of(workdir: pathlib.Path, model: pathlib.Path):
   c.warm_start.epochs = 0
   c.compile_cache = ""
   c.engine.update(lanes=(4,), num_lane_sizes=1)
-  c.cross_policy.weights = (1.0,)
+  c.cross_policy.update(slots=("fresh",), weights=(1.0,))
   c.evaluation.num_tasks = 1
   c.train.update(steps=STEPS, row_length=1024)
   # Random weights earn nothing that tells attempts apart, and teach a critic.

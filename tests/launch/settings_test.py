@@ -48,6 +48,21 @@ class SettingsTest(parameterized.TestCase):
     ("row", {"train.row_length": 256}, "train.row_length=256 is below"),
     ("queue", {"queue.max_groups": 8}, "queue.max_groups=8 is below"),
     ("slots", {"engine.lanes": (64,)}, "one entry per version slot"),
+    (
+      "not_stored",
+      {"cross_policy.slots": ("fresh", "every 7")},
+      r"slots\[1\]='every 7' .*checkpoint.every=5 does not keep them",
+    ),
+    (
+      "step_not_stored",
+      {"cross_policy.slots": ("fresh", "steps 0,7")},
+      "no checkpoint is written of update 7",
+    ),
+    (
+      "step_too_late",
+      {"cross_policy.slots": ("fresh", "steps 0,40")},
+      "update 40 is not before the end, train.steps=40",
+    ),
     ("micro", {"mesh.data": 4}, "micro_batch=7 rows cannot be split over"),
     ("steps", {"train.steps": 0}, "train.steps=0 must be at least 1"),
     ("keep", {"checkpoint.keep": 1}, "keep=1 at least 2"),

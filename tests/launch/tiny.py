@@ -26,7 +26,7 @@ def get_config():
   c.group.size = 2
   c.admission.update(groups_per_step=2, max_concurrent_groups=4)
   c.queue.max_groups = 4
-  c.cross_policy.update(refresh_every=2, weights=(0.75, 0.25))
+  c.cross_policy.slots = ("fresh", "every 2 lag 2")
   c.engine.update(
     driver="local",
     lanes=(4, 2),

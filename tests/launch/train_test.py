@@ -34,7 +34,7 @@ SMALL = {
   "admission.groups_per_step": 2,
   "admission.max_concurrent_groups": 2,
   "queue.max_groups": 2,
-  "cross_policy.refresh_every": 2,
+  "cross_policy.slots": ("fresh", "every 2"),
   "checkpoint.every": 2,
   "evaluation.num_tasks": 3,
   "evaluation.num_untrained": 2,

@@ -1,0 +1,96 @@
+"""Keeps the older version slots at what their schedules say."""
+
+from collections.abc import Callable, Sequence
+
+from etils import epath
+
+from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.model.policy import Params
+from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.slot_schedule import SlotSchedule
+from agentrl_jax.train.step import TrainState
+
+
+class SlotServing:
+  """Publishes stored versions to the slots from 1 on; slot 0 is not its job.
+
+  Every learner process has one, and calls it alike.
+  """
+
+  def __init__(
+    self,
+    schedules: Sequence[SlotSchedule],
+    publisher: Publisher,
+    abstract: TrainState,
+    whole: Callable[[Params], Params],
+    *,
+    stride: int,
+  ):
+    """`abstract` is what checkpoints are restored into.
+
+    `whole` puts what is trained together with what is not. `stride` counts
+    updates between the learner's versions.
+    """
+    self._schedules = dict(enumerate(schedules))
+    del self._schedules[0]
+    self._publisher, self._abstract = publisher, abstract
+    self._whole, self._stride = whole, stride
+    self._served: dict[int, int] = {}  # step, by slot
+
+  def follow(self, checkpoints: Checkpoints, state: TrainState) -> None:
+    """Serves what is due at the state's version, where that is another.
+
+    Raises `ConfigError` for a version of this run that is stored no more.
+    """
+    version = int(state.version)
+    for slot, schedule in self._schedules.items():
+      step = schedule.step(version, stride=self._stride)
+      if self._served.get(slot) == step:
+        continue
+      if step == version and not schedule.folder:
+        params = state.params
+      else:
+        params = self._restored(slot, schedule, checkpoints, step)
+      self._publisher.publish(self._whole(params), step, slot=slot)
+      self._served[slot] = step
+
+  def needed(self, version: int) -> list[int]:
+    """Checkpoints of this run that are served now or will be again."""
+    own = [n for n, s in self._schedules.items() if not s.folder]
+    served = {self._served[slot] for slot in own}
+    awaited = [
+      self._schedules[slot].awaited(version, stride=self._stride)
+      for slot in own
+    ]
+    return sorted(served.union(*awaited))
+
+  def _restored(
+    self,
+    slot: int,
+    schedule: SlotSchedule,
+    checkpoints: Checkpoints,
+    step: int,
+  ) -> Params:
+    where = f"cross_policy.slots[{slot}]={schedule.text!r}"
+    if schedule.folder:
+      return self._of_another_run(where, schedule.folder, step)
+    if step not in checkpoints.steps():
+      raise ConfigError(
+        f"{where} is to serve update {step}, of which no checkpoint is left: "
+        f"there are {checkpoints.steps()}. Give it steps that are there, or "
+        "keep more with checkpoint.keep or checkpoint.keep_every from the "
+        "run's beginning"
+      )
+    return checkpoints.restore_params(self._abstract, step)
+
+  def _of_another_run(self, where: str, folder: str, step: int) -> Params:
+    if not epath.Path(folder).exists():
+      raise ConfigError(f"{where}: there is no folder {folder}")
+    stored = Checkpoints(folder, keep=2)
+    try:
+      return stored.restore_params(self._abstract, step)
+    except CheckpointError as error:
+      raise CheckpointError(f"{where} cannot be served: {error}") from error
+    finally:
+      stored.close()
