@@ -8,6 +8,7 @@ wait has a deadline, and its error tells how each server is. Needs no jax.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
 
 import aiohttp
 import numpy as np
@@ -21,10 +22,16 @@ from agentrl_jax.errors import (
 )
 from agentrl_jax.rollout import wire
 from agentrl_jax.rollout.client import Answer, SamplingSpec
+from agentrl_jax.rollout.server_client import (
+  CONNECT_S,
+  AskAgain,
+  BinaryClient,
+  ServerClient,
+  Unreachable,
+)
 from agentrl_jax.rollout.server_pool import Server, ServerPool
 from agentrl_jax.rollout.settings import RolloutsConfig
 
-CONNECT_S = 5.0
 REST_S = 1.0  # of a server that is full
 LOOK_AGAIN_S = 0.5  # while nobody can be asked
 
@@ -40,9 +47,9 @@ class HttpGenerator:
   """
 
   def __init__(
-    self, http: aiohttp.ClientSession, pool: ServerPool, config: RolloutsConfig
+    self, client: ServerClient, pool: ServerPool, config: RolloutsConfig
   ):
-    self._http, self.pool, self._config = http, pool, config
+    self._client, self.pool, self._config = client, pool, config
     self._changed = asyncio.Event()
     self._asking: dict[Server, set[asyncio.Task[Answer]]] = {
       server: set() for server in pool.servers
@@ -63,10 +70,10 @@ class HttpGenerator:
     Asks others while servers are lost or full, until `rollouts.answer_s` have
     passed.
     """
-    body = wire.encode_request(prompt, spec)
+    request = self._client.request(prompt, spec)
     try:
       async with asyncio.timeout(self._config.answer_s) as timer:
-        return await self._answer(body, spec)
+        return await self._answer(request, spec)
     except TimeoutError as error:
       if not timer.expired():
         raise
@@ -108,10 +115,13 @@ class HttpGenerator:
   async def watch(self, server: Server) -> None:
     """Looks after a server until it is cancelled."""
     last_heard = asyncio.get_running_loop().time()
+    within_s = min(CONNECT_S, self._config.lost_s)
     while self._refusal is None:
       now = asyncio.get_running_loop().time()
       try:
-        status = await self._health(server)
+        status = await self._client.status(server, within_s)
+      except ConfigError as refusal:
+        self._refuse(refusal)
       except (aiohttp.ClientConnectorError, GeneratorFault) as error:
         self._lose(server, f"cannot be asked: {error}")
       except (aiohttp.ClientError, TimeoutError) as error:
@@ -125,7 +135,7 @@ class HttpGenerator:
         self._hear(server, status)
       await asyncio.sleep(self._config.health_s)
 
-  async def _answer(self, body: bytes, spec: SamplingSpec) -> Answer:
+  async def _answer(self, request: Any, spec: SamplingSpec) -> Answer:
     while True:
       self._raise_refusal()
       server = self.pool.choose(spec)
@@ -133,20 +143,20 @@ class HttpGenerator:
         await self._change()
         continue
       try:
-        return await self._ask(server, body)
+        return await self._ask(server, request)
       except PromptTooLong:
         raise
       except ServerFull:
         self.pool.rest(server, REST_S)
-      except _Lost:
+      except (_Lost, AskAgain):
         self.num_repeated += 1
       except GeneratorFault as fault:
         self.num_repeated += 1
         self._lose(server, f"broke: {fault}")
 
-  async def _ask(self, server: Server, body: bytes) -> Answer:
+  async def _ask(self, server: Server, request: Any) -> Answer:
     """The answer. `_Lost` if the server is, by this request or another."""
-    task = asyncio.create_task(self._post(server, body))
+    task = asyncio.create_task(self._post(server, request))
     task.add_done_callback(_retrieved)
     self._asking[server].add(task)
     server.num_asked += 1
@@ -160,41 +170,23 @@ class HttpGenerator:
       raise _Lost(f"{server}")
     return task.result()
 
-  async def _post(self, server: Server, body: bytes) -> Answer:
+  async def _post(self, server: Server, request: Any) -> Answer:
     try:
-      async with self._http.post(
-        f"http://{server.address}{wire.GENERATE}",
-        data=body,
-        headers={"Content-Type": wire.CONTENT_TYPE},
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-      ) as response:
-        content = await response.read()
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-      self._lose(server, f"was lost: {error!r}")
+      return await self._client.answer(server, request)
+    except Unreachable as error:
+      self._lose(server, f"was lost: {error}")
       raise _Lost(f"{server}") from error
-    if response.ok:
-      return wire.decode_answer(content)
-    raise wire.error_of(
-      response.headers.get(wire.ERROR_HEADER),
-      response.status,
-      f"{server.address}: {content.decode(errors='replace')[:1000]}",
-    )
-
-  async def _health(self, server: Server) -> wire.ServerStatus:
-    within_s = min(CONNECT_S, self._config.lost_s)
-    timeout = aiohttp.ClientTimeout(total=within_s)
-    url = f"http://{server.address}{wire.HEALTH}"
-    async with self._http.get(url, timeout=timeout) as response:
-      content = await response.read()
-      if not response.ok:
-        raise wire.WireError(f"HTTP {response.status} came for its health")
-    return wire.status_from_json(content)
 
   def _hear(self, server: Server, status: wire.ServerStatus) -> None:
     try:
       self.pool.heard(server, status)
     except ConfigError as refusal:
-      self._refusal = refusal
+      self._refuse(refusal)
+    self._announce()
+
+  def _refuse(self, refusal: ConfigError) -> None:
+    """Nobody is asked any more: this will not pass."""
+    self._refusal = refusal
     self._announce()
 
   def _lose(self, server: Server, why: str) -> None:
@@ -232,10 +224,12 @@ async def connected(
   *,
   num_slots: int,
   acceptable: Callable[[], Mapping[int, int]] = dict,
+  speaking: Callable[[aiohttp.ClientSession], ServerClient] = BinaryClient,
 ) -> AsyncIterator[HttpGenerator]:
   """A generator that looks after its servers until it is left.
 
-  `acceptable` is asked for the oldest edition to sample from, by slot.
+  `acceptable` is asked for the oldest edition to sample from, by slot;
+  `speaking` makes what speaks with the servers.
   """
   pool = ServerPool(
     config.addresses, num_slots=num_slots, acceptable=acceptable
@@ -243,7 +237,7 @@ async def connected(
   async with aiohttp.ClientSession(
     connector=aiohttp.TCPConnector(limit=0)
   ) as http:
-    generator = HttpGenerator(http, pool, config)
+    generator = HttpGenerator(speaking(http), pool, config)
     watching = [
       asyncio.create_task(generator.watch(server), name=server.address)
       for server in pool.servers
