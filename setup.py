@@ -24,6 +24,7 @@ REQUIRED = [
   "numpy",
   "optax>=0.2.5",
   "orbax-checkpoint>=0.11",
+  "prometheus-client",
   "pymysql",
   "pyyaml",
   "rapidfuzz",
@@ -57,6 +58,7 @@ EXTRAS = {
     "hypothesis",
     "mpmath",  # the one package that bfcl-eval's tasks need
     "mypy",
+    "openai",  # agents that are written with it train unchanged
     "protobuf",
     "pyoxigraph",
     "pytest",

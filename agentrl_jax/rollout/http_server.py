@@ -1,31 +1,33 @@
-"""A generator behind HTTP, for learners in other processes.
+"""A generator behind HTTP, for learners and agents in other processes.
 
 `POST /generate` takes a request in binary and gives an answer in binary;
-`GET /health` tells in JSON what is served and how much there is to do. Who
-hangs up has the lane freed that decodes for them. Errors are HTTP statuses and
-a sentence; `rollout.http_generator` makes them errors again.
+`GET /health` tells in JSON what is served and how much there is to do, and
+`GET /ready` whether it is any use to ask. Who hangs up has the lane freed that
+decodes for them. Errors are HTTP statuses and a sentence;
+`rollout.http_generator` makes them errors again. Below `/v1` stands OpenAI's
+API, where there is one: see `openai_api`.
 """
 
 import asyncio
 import contextlib
-import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
 from agentrl_jax.errors import (
   AgentRLError,
   ConfigError,
-  DeadlineExceeded,
   GeneratorFault,
   PromptTooLong,
   ServerFull,
 )
 from agentrl_jax.rollout import wire
+from agentrl_jax.rollout.answering import Answering
 from agentrl_jax.rollout.client import Generator
+from agentrl_jax.rollout.openai_api import OpenAIApi, explain_errors
+from agentrl_jax.rollout.openai_errors import RETRY_AFTER_S
 
-# Seconds, of which a header takes whole ones only.
-RETRY_AFTER_S = 1
+READY = "/ready"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -39,95 +41,74 @@ class RolloutApi:
     status: Callable[[], wire.ServerStatus],
     *,
     context: int,
+    openai: Callable[[Answering], OpenAIApi] | None = None,
+    max_body: int = 0,
   ):
-    self._generator, self._status = generator, status
+    self._generator = generator
     # Twice what fits, so that it is the engine that says how long is too long.
     self._max_bytes = 8 * context + 1024
-    self._is_draining = False
-    self._asked = 0
-    self._emptied = asyncio.Event()
-    self._emptied.set()
-    # What broke the engine, once something has: no request will be answered.
-    self.broken: asyncio.Future[GeneratorFault] = (
-      asyncio.get_running_loop().create_future()
-    )
+    self._max_body = max(max_body, self._max_bytes)
+    self._answering = Answering(status)
+    self._openai = openai(self._answering) if openai else None
+
+  @property
+  def broken(self) -> asyncio.Future[GeneratorFault]:
+    """What broke the engine, once something has."""
+    return self._answering.broken
+
+  @property
+  def num_asked(self) -> int:
+    """Calls that are being answered."""
+    return self._answering.num_asked
 
   def application(self) -> web.Application:
     """The routes, ready to be run."""
     application = web.Application(
-      middlewares=[_explain_errors], client_max_size=self._max_bytes
+      middlewares=[_explain_errors, explain_errors],
+      client_max_size=self._max_body,
     )
     application.router.add_post(wire.GENERATE, self.generate)
     application.router.add_get(wire.HEALTH, self.health)
+    application.router.add_get(READY, self.ready)
+    if self._openai is not None:
+      self._openai.add_to(application)
     return application
 
   async def generate(self, request: web.Request) -> web.Response:
     """Answers one request; cancelled when its client is gone."""
     prompt, spec = wire.decode_request(await self._body(request))
-    self._refuse_unready(spec.slot)
-    with self._counted():
-      try:
-        answer = await self._generator.generate(prompt, spec)
-      except (PromptTooLong, ServerFull):
-        raise
-      except GeneratorFault as fault:
-        if not self.broken.done():
-          self.broken.set_result(fault)
-        self._is_draining = True
-        raise
+    self._answering.refuse_unready(spec.slot)
+    with self._answering.one():
+      answer = await self._generator.generate(prompt, spec)
     return web.Response(
       body=wire.encode_answer(answer), content_type=wire.CONTENT_TYPE
     )
 
   async def health(self, request: web.Request) -> web.Response:
     """What is served per version slot, how much there is to do, and trouble."""
-    status = dataclasses.replace(self._status(), is_draining=self._is_draining)
-    return web.json_response(status.to_json())
+    return web.json_response(self._answering.status().to_json())
+
+  async def ready(self, request: web.Request) -> web.Response:
+    """200 while calls are answered; 503 without weights, and while draining."""
+    self._answering.refuse_unready(0)
+    return web.Response(text="ready")
 
   async def drain(self, grace_s: float) -> None:
-    """Takes nothing new, and waits for what is being answered.
-
-    Raises `DeadlineExceeded` if that takes longer than `grace_s`.
-    """
-    self._is_draining = True
-    try:
-      async with asyncio.timeout(grace_s):
-        await self._emptied.wait()
-    except TimeoutError as error:
-      raise DeadlineExceeded(
-        f"{self._asked} answers were not finished within rollouts.grace_s="
-        f"{grace_s:g} s of being told to stop; their clients ask another server"
-      ) from error
+    """See `Answering.drain`."""
+    await self._answering.drain(grace_s)
 
   async def _body(self, request: web.Request) -> bytes:
+    error: web.HTTPException | None = None
     try:
-      return await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-      raise PromptTooLong(
-        f"a request of more than {self._max_bytes} bytes came, which is beyond "
-        "any prompt that fits in engine.context"
-      ) from error
-
-  def _refuse_unready(self, slot: int) -> None:
-    status = self._status()
-    if self._is_draining:
-      raise wire.Draining("this server was told to stop; ask another one")
-    if slot in range(len(status.slots)) and not status.answers(slot):
-      raise wire.NotServing(
-        f"this server waits for the first snapshot of version slot {slot}; it "
-        f"has {status.slots}. {status.trouble}"
-      )
-
-  @contextlib.contextmanager
-  def _counted(self) -> Iterator[None]:
-    self._asked += 1
-    self._emptied.clear()
-    try:
-      yield
-    finally:
-      self._asked -= 1
-      if not self._asked:
-        self._emptied.set()
+      body = await request.read()
+      if len(body) <= self._max_bytes:
+        return body
+    except web.HTTPRequestEntityTooLarge as too_large:
+      error = too_large
+    raise PromptTooLong(
+      f"a request of more than {self._max_bytes} bytes came, which is beyond "
+      "any prompt that fits in engine.context"
+    ) from error
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,81 @@
+"""Who is being answered, and whether anybody else may ask.
+
+What every face of a server shares, whichever protocol it speaks.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from agentrl_jax.errors import (
+  DeadlineExceeded,
+  GeneratorFault,
+  PromptTooLong,
+  ServerFull,
+)
+from agentrl_jax.rollout import wire
+
+
+class Answering:
+  """Counts the calls that are being answered. Of one event loop."""
+
+  def __init__(self, status: Callable[[], wire.ServerStatus]):
+    self._status = status
+    self._is_draining = False
+    self.num_asked = 0
+    self._emptied = asyncio.Event()
+    self._emptied.set()
+    # What broke the engine, once something has: no request will be answered.
+    self.broken: asyncio.Future[GeneratorFault] = (
+      asyncio.get_running_loop().create_future()
+    )
+
+  def status(self) -> wire.ServerStatus:
+    """What is served per version slot, how much there is to do, and trouble."""
+    return dataclasses.replace(self._status(), is_draining=self._is_draining)
+
+  def refuse_unready(self, slot: int) -> None:
+    """Raises `Draining` or `NotServing` if that is how it is."""
+    status = self.status()
+    if self._is_draining:
+      raise wire.Draining("this server was told to stop; ask another one")
+    if slot in range(len(status.slots)) and not status.answers(slot):
+      raise wire.NotServing(
+        f"this server waits for the first snapshot of version slot {slot}; it "
+        f"has {status.slots}. {status.trouble}"
+      )
+
+  @contextlib.contextmanager
+  def one(self) -> Iterator[None]:
+    """Around one call: draining waits for it, and a broken engine is seen."""
+    self.num_asked += 1
+    self._emptied.clear()
+    try:
+      yield
+    except (PromptTooLong, ServerFull):
+      raise
+    except GeneratorFault as fault:
+      if not self.broken.done():
+        self.broken.set_result(fault)
+      self._is_draining = True
+      raise
+    finally:
+      self.num_asked -= 1
+      if not self.num_asked:
+        self._emptied.set()
+
+  async def drain(self, grace_s: float) -> None:
+    """Takes nothing new, and waits for what is being answered.
+
+    Raises `DeadlineExceeded` if that takes longer than `grace_s`.
+    """
+    self._is_draining = True
+    try:
+      async with asyncio.timeout(grace_s):
+        await self._emptied.wait()
+    except TimeoutError as error:
+      raise DeadlineExceeded(
+        f"{self.num_asked} answers were not finished within rollouts.grace_s="
+        f"{grace_s:g} s of being told to stop; their clients ask another server"
+      ) from error

@@ -1,0 +1,216 @@
+"""OpenAI's API before a `Generator`: routes, streams, and what they count.
+
+POST /v1/completions   GET /v1/models
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from aiohttp import web
+
+from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.errors import AgentRLError, DeadlineExceeded
+from agentrl_jax.rollout.answering import Answering
+from agentrl_jax.rollout.client import Generator
+from agentrl_jax.rollout.openai_completions import CompletionCall
+from agentrl_jax.rollout.openai_draw import Delta, Draw, all_deltas
+from agentrl_jax.rollout.openai_errors import (
+  ApiError,
+  error_body,
+  error_response,
+)
+from agentrl_jax.rollout.openai_fields import Fields
+from agentrl_jax.rollout.openai_json import Envelope, usage_of
+from agentrl_jax.rollout.openai_models import ModelNames
+from agentrl_jax.rollout.openai_requests import Ask, ServingLimits
+
+PREFIX = "/v1"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Call(Protocol):
+  """One call of either endpoint, read and checked."""
+
+  ask: Ask
+  envelope: Envelope
+  prompts: Sequence[np.ndarray]
+
+  def draws(self, slot: int) -> list[Draw]:
+    """The answers to be drawn from a version slot."""
+    ...
+
+  def settled(self, draw: Draw) -> None:
+    """An answer is whole."""
+    ...
+
+  def whole(self, draw: Draw) -> dict[str, Any]:
+    """A choice of the whole answer."""
+    ...
+
+  def chunks(self, draw: Draw, delta: Delta) -> Iterator[dict[str, Any]]:
+    """The choices of the chunks that a delta makes."""
+    ...
+
+  def extra(self) -> dict[str, Any]:
+    """What stands beside the choices."""
+    ...
+
+
+class OpenAIApi:
+  """The endpoints; `codec` says None while there is no tokenizer."""
+
+  def __init__(
+    self,
+    generator: Generator,
+    answering: Answering,
+    names: ModelNames,
+    limits: ServingLimits,
+    codec: Callable[[], ChatCodec | None],
+  ):
+    self._generator, self._answering = generator, answering
+    self._names, self._limits, self._codec = names, limits, codec
+
+  def add_to(self, application: web.Application) -> None:
+    """Adds the routes."""
+    router = application.router
+    router.add_post(f"{PREFIX}/completions", self.completions)
+    router.add_get(f"{PREFIX}/models", self.models)
+    router.add_get(f"{PREFIX}/models/{{model:.+}}", self.model)
+
+  async def models(self, request: web.Request) -> web.Response:
+    """The versions that are served."""
+    return web.json_response({"object": "list", "data": self._names.listed()})
+
+  async def model(self, request: web.Request) -> web.Response:
+    """One of them."""
+    name = request.match_info["model"]
+    self._names.slot_of(name)
+    found = [e for e in self._names.listed() if e["id"] == name]
+    if not found:
+      raise ApiError(f"{name} has no weights yet", status=404, param="model")
+    return web.json_response(found[0])
+
+  async def completions(self, request: web.Request) -> web.StreamResponse:
+    """Goes on with prompts."""
+    with self._answering.one():
+      fields = Fields(await request.read())
+      call = CompletionCall(fields, self._limits, self._codec())
+      return await self._answer(request, call)
+
+  async def _answer(
+    self, request: web.Request, call: Call
+  ) -> web.StreamResponse:
+    slot = self._names.slot_of(call.ask.model)
+    self._answering.refuse_unready(slot)
+    draws = call.draws(slot)
+    if call.ask.stream:
+      return await self._stream(request, call, draws)
+    async for draw, delta in all_deltas(draws, self._generator, whole=True):
+      if delta.is_last:
+        call.settled(draw)
+    body = call.envelope.around([call.whole(draw) for draw in draws])
+    usage = usage_of(call.prompts, draws)
+    return web.json_response(body | call.extra() | {"usage": usage})
+
+  async def _stream(
+    self, request: web.Request, call: Call, draws: list[Draw]
+  ) -> web.StreamResponse:
+    """Server-sent events; errors before the first token are plain ones."""
+    deltas = all_deltas(draws, self._generator, whole=False)
+    events = Events(request, self._limits.write_s)
+    usage = {"usage": None} if call.ask.include_usage else {}
+    beside = call.extra()
+    try:
+      async for draw, delta in deltas:
+        if delta.is_last:
+          call.settled(draw)
+        for choice in call.chunks(draw, delta):
+          body = call.envelope.around([choice], chunk=True)
+          await events.send(body | beside | usage)
+          beside = {}
+    except ConnectionError:  # who has hung up needs no more
+      return events.response
+    except AgentRLError as error:
+      if not events.has_begun:
+        raise
+      await events.send(error_body(error))
+      return await events.close()
+    finally:
+      await deltas.aclose()
+    if call.ask.include_usage:
+      body = call.envelope.around([], chunk=True)
+      await events.send(body | {"usage": usage_of(call.prompts, draws)})
+    await events.done()
+    return await events.close()
+
+
+class Events:
+  """Server-sent events to one client, which may be slow or gone."""
+
+  def __init__(self, request: web.Request, write_s: float):
+    self._request, self._write_s = request, write_s
+    self.response = web.StreamResponse(
+      headers={
+        "Content-Type": "text/event-stream; charset=utf-8",
+        "Cache-Control": "no-cache",
+      }
+    )
+
+  @property
+  def has_begun(self) -> bool:
+    """Whether the status has been sent."""
+    return self.response.prepared
+
+  async def send(self, body: dict[str, Any]) -> None:
+    """Waits until the client can take more, up to `write_s`."""
+    await self._write(f"data: {json.dumps(body)}\n\n")
+
+  async def done(self) -> None:
+    """Says that nothing follows."""
+    await self._write("data: [DONE]\n\n")
+
+  async def close(self) -> web.StreamResponse:
+    """Ends the response."""
+    await self.response.write_eof()
+    return self.response
+
+  async def _write(self, text: str) -> None:
+    begun = time.monotonic()
+    try:
+      async with asyncio.timeout(self._write_s):
+        if not self.has_begun:
+          await self.response.prepare(self._request)
+        await self.response.write(text.encode())
+    except TimeoutError as error:
+      raise DeadlineExceeded(
+        f"a client took nothing of its stream for "
+        f"{time.monotonic() - begun:.0f} s; it is given up"
+      ) from error
+
+
+@web.middleware
+async def explain_errors(
+  request: web.Request, handler: Handler
+) -> web.StreamResponse:
+  """Errors in OpenAI's shape, below its prefix."""
+  if not request.path.startswith(f"{PREFIX}/"):
+    return await handler(request)
+  try:
+    return await handler(request)
+  except AgentRLError as error:
+    return error_response(error)
+  except web.HTTPException as error:
+    if error.status < 400:
+      raise
+    return error_response(
+      ApiError(
+        f"{request.method} {request.path}: {error.reason}",
+        code="not_found" if error.status == 404 else "invalid_request",
+        status=error.status,
+      )
+    )

@@ -1,0 +1,204 @@
+"""`/v1/completions` asked by the real `openai` package."""
+
+import asyncio
+import unittest
+
+import numpy as np
+import openai
+
+from agentrl_jax.rollout.client import SamplingSpec
+from tests.rollout import talking
+
+PROMPT = [9, 8, 7, 6, 5]
+IDS = {"return_token_ids": True}
+
+
+class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
+  async def asyncSetUp(self):
+    self.served = await self.enterAsyncContext(talking.Talking())
+    self.client = self.served.openai
+
+  async def ask(self, prompt=PROMPT, *, model=talking.NAME, extra=(), **fields):
+    settings = dict(max_tokens=20, seed=3) | fields
+    return await self.client.completions.create(
+      model=model, prompt=prompt, extra_body=IDS | dict(extra), **settings
+    )
+
+  async def collect(self, **fields):
+    """The chunks of a stream, and its first choice put together."""
+    stream = await self.ask(stream=True, **fields)
+    chunks = [chunk async for chunk in stream]
+    whole = {"text": "", "token_ids": [], "token_logprobs": [], "offsets": []}
+    for chunk in chunks:
+      for choice in chunk.choices:
+        whole["text"] += choice.text
+        whole["token_ids"] += choice.token_ids
+        if choice.logprobs:
+          whole["token_logprobs"] += choice.logprobs.token_logprobs
+          whole["offsets"] += choice.logprobs.text_offset
+        whole["finish_reason"] = choice.finish_reason
+    return chunks, whole
+
+  async def test_token_ids_in_token_ids_out_as_the_engine_gives_them(self):
+    for model, slot, step in (
+      ("tiny", 0, 10),
+      ("tiny@slot1", 1, 20),
+      ("tiny@step20", 1, 20),
+    ):
+      said = await self.ask(model=model, temperature=0.7, logprobs=0)
+      (choice,) = said.choices
+      spec = SamplingSpec(
+        slot=slot,
+        temperature=0.7,
+        max_tokens=20,
+        seed=3,
+        stop_tokens=talking.codec().stop_tokens,
+      )
+      wanted = await self.served.generator.generate(PROMPT, spec)
+      self.assertEqual(choice.token_ids, wanted.sampled.tolist())
+      self.assertEqual(choice.token_versions, [step] * len(wanted.sampled))
+      self.assertEqual((choice.slot, said.prompt_token_ids), (slot, PROMPT))
+      self.assertEqual(choice.prompt_token_ids, PROMPT)
+      np.testing.assert_array_equal(
+        choice.behavior_logprobs, wanted.behavior_logprob.astype(float)
+      )
+      raw = talking.raw_logprobs(step, PROMPT + choice.token_ids)
+      found = choice.logprobs.token_logprobs
+      np.testing.assert_allclose(found, raw[len(PROMPT) - 1 :], atol=1e-5)
+      self.assertEqual(choice.raw_logprobs, found)
+
+  async def test_logprobs_of_the_distribution_drawn_from_on_demand(self):
+    mode = {"logprobs_mode": "processed_logprobs"}
+    said = await self.ask(temperature=0.5, top_p=0.9, logprobs=0, extra=mode)
+    (choice,) = said.choices
+    self.assertEqual(choice.logprobs.token_logprobs, choice.behavior_logprobs)
+    self.assertNotEqual(choice.raw_logprobs, choice.behavior_logprobs)
+
+  async def test_usage_counts_every_token(self):
+    for prompt, cached in ([PROMPT * 5, 0], [PROMPT * 5, 24]):
+      said = await self.ask(prompt, max_tokens=4, extra={"ignore_eos": True})
+      usage = said.usage
+      self.assertEqual((usage.prompt_tokens, usage.completion_tokens), (25, 4))
+      self.assertEqual(usage.total_tokens, 29)
+      self.assertEqual(usage.prompt_tokens_details.cached_tokens, cached)
+
+  async def test_streaming_says_what_the_whole_answer_says(self):
+    for seed in range(4):
+      fields = dict(seed=seed, max_tokens=30, logprobs=0)
+      whole = (await self.ask(**fields)).choices[0]
+      chunks, found = await self.collect(**fields)
+      self.assertGreater(len(chunks), 4)
+      self.assertEqual(found["text"], whole.text)
+      self.assertEqual(found["token_ids"], whole.token_ids)
+      self.assertEqual(found["finish_reason"], whole.finish_reason)
+      np.testing.assert_allclose(
+        found["token_logprobs"], whole.logprobs.token_logprobs, atol=1e-5
+      )
+      self.assertEqual(chunks[0].prompt_token_ids, PROMPT)
+      self.assertEqual(chunks[0].choices[0].prompt_token_ids, PROMPT)
+
+  async def test_a_stream_ends_with_its_usage_if_asked_to(self):
+    options = {"include_usage": True}
+    chunks, _ = await self.collect(stream_options=options, max_tokens=5)
+    self.assertEqual([c.usage for c in chunks[:-1]], [None] * (len(chunks) - 1))
+    self.assertEqual(chunks[-1].choices, [])
+    self.assertEqual(chunks[-1].usage.prompt_tokens, len(PROMPT))
+
+  async def test_n_answers_and_several_prompts(self):
+    said = await self.ask([PROMPT, [4, 5]], n=3, max_tokens=6)
+    self.assertEqual([c.index for c in said.choices], list(range(6)))
+    self.assertEqual(len({tuple(c.token_ids) for c in said.choices}), 6)
+    self.assertEqual(said.choices[3].prompt_token_ids, [4, 5])
+    self.assertEqual(said.usage.prompt_tokens, 7)
+    again = await self.ask([PROMPT, [4, 5]], n=3, max_tokens=6)
+    self.assertEqual(
+      [c.token_ids for c in said.choices], [c.token_ids for c in again.choices]
+    )
+    streamed = {}
+    async for chunk in await self.ask(n=3, max_tokens=6, stream=True):
+      for choice in chunk.choices:
+        streamed.setdefault(choice.index, []).extend(choice.token_ids)
+    for choice in said.choices[:3]:
+      self.assertEqual(streamed[choice.index], choice.token_ids)
+
+  async def test_the_first_of_n_is_what_one_alone_is(self):
+    one, three = await asyncio.gather(self.ask(n=1), self.ask(n=3))
+    self.assertEqual(one.choices[0].token_ids, three.choices[0].token_ids)
+
+  async def test_without_a_seed_answers_differ(self):
+    first, second = [
+      (await self.ask(seed=openai.omit)).choices[0].token_ids for _ in range(2)
+    ]
+    self.assertNotEqual(first, second)
+
+  async def test_a_stop_string_cuts_the_text_across_tokens(self):
+    options = {"ignore_eos": True}
+    whole = (await self.ask(max_tokens=40, extra=options)).choices[0]
+    text = whole.text
+    codec = talking.codec()
+    for begin in range(3, len(text) - 4, 5):
+      stop = text[begin : begin + 4]
+      if "\ufffd" in stop:
+        continue
+      fields = dict(max_tokens=40, stop=["never said", stop], extra=options)
+      choice = (await self.ask(**fields)).choices[0]
+      cut = text.index(stop)
+      self.assertEqual(choice.text, text[:cut])
+      self.assertEqual(
+        (choice.finish_reason, choice.stop_reason), ("stop", stop)
+      )
+      size = len(choice.token_ids)
+      self.assertEqual(choice.token_ids, whole.token_ids[:size])
+      self.assertIn(stop, codec.decode(choice.token_ids))
+      self.assertNotIn(stop, codec.decode(choice.token_ids[:-1]))
+      _, streamed = await self.collect(**fields)
+      self.assertEqual(streamed["text"], choice.text)
+      self.assertEqual(streamed["token_ids"], choice.token_ids)
+
+  async def test_stop_tokens_end_an_answer_and_belong_to_it(self):
+    free = (await self.ask(extra={"ignore_eos": True})).choices[0]
+    self.assertEqual(free.finish_reason, "length")
+    stop = free.token_ids[7]
+    extra = {"ignore_eos": True, "stop_token_ids": [stop]}
+    choice = (await self.ask(extra=extra)).choices[0]
+    end = free.token_ids.index(stop) + 1
+    self.assertEqual(choice.token_ids, free.token_ids[:end])
+    self.assertEqual(choice.finish_reason, "stop")
+    self.assertEqual(
+      choice.text, talking.codec().decode(free.token_ids[: end - 1])
+    )
+
+  async def test_text_is_tokenised_as_it_stands(self):
+    said = await self.ask("What is 1?")
+    wanted = talking.codec().encode("What is 1?").tolist()
+    self.assertEqual(said.prompt_token_ids, wanted)
+
+  async def test_hanging_up_frees_the_lane(self):
+    stream = await self.ask(
+      max_tokens=120, stream=True, extra={"ignore_eos": True}
+    )
+    await anext(aiter(stream))
+    await stream.close()
+    while sum(self.served.driver.num_inside):  # noqa: ASYNC110
+      await asyncio.sleep(0.01)
+    stats = self.served.driver.engine.stats()
+    self.assertEqual((stats.num_cancelled, stats.num_active), (1, (0, 0)))
+
+  async def test_draining_finishes_a_stream(self):
+    stream = await self.ask(
+      max_tokens=100, stream=True, extra={"ignore_eos": True}
+    )
+    chunks = aiter(stream)
+    await anext(chunks)
+    drained = asyncio.create_task(self.served.api.drain(60))
+    await asyncio.sleep(0)
+    with self.assertRaises(openai.InternalServerError) as caught:
+      await self.ask()
+    self.assertEqual(caught.exception.code, "draining")
+    last = [chunk async for chunk in chunks][-1]
+    self.assertEqual(last.choices[0].finish_reason, "length")
+    await drained
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,136 @@
+"""A policy with a tokenizer, small enough to talk nonsense in microseconds."""
+
+import contextlib
+import functools
+
+import jax
+import numpy as np
+import openai
+import tokenizers
+
+from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.tokenizer import train_tokenizer
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout import wire
+from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.generator import EngineGenerator
+from agentrl_jax.rollout.http_server import RolloutApi, listening
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.openai_api import OpenAIApi
+from agentrl_jax.rollout.openai_models import ModelNames
+from agentrl_jax.rollout.openai_requests import ServingLimits
+from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.versions import VersionStore
+
+VOCAB = 280
+CONTEXT = 128
+STEPS = (10, 20)  # that the slots serve
+NAME = "tiny"
+
+
+@functools.cache
+def tokenizer() -> tokenizers.Tokenizer:
+  texts = ["What is 1 + 2?", "Adds two integers.", "the answer is three"]
+  return train_tokenizer(texts * 9, vocab_size=VOCAB)
+
+
+@functools.cache
+def codec() -> ChatCodec:
+  return ChatCodec(tokenizer())
+
+
+@functools.cache
+def policy() -> Policy:
+  return Policy(
+    ModelConfig(
+      vocab_size=codec().vocab_size,
+      width=16,
+      num_layers=1,
+      num_heads=2,
+      num_kv_heads=2,
+      head_dim=8,
+      mlp_width=16,
+    )
+  )
+
+
+@functools.cache
+def params(step: int):
+  return policy().init(jax.random.key(step))
+
+
+def engine_of(**changes) -> RolloutEngine:
+  settings = dict(
+    lanes=(4,) * len(STEPS),
+    context=CONTEXT,
+    num_lane_sizes=1,
+    prefill_chunks=(16,),
+    prefill_lanes=4,
+    steps_per_sync=3,
+  )
+  store = VersionStore(len(STEPS))
+  for slot, step in enumerate(STEPS):
+    store.publish(slot, params(step), step)
+  return RolloutEngine(policy(), EngineConfig(**(settings | changes)), store)
+
+
+def raw_logprobs(step: int, tokens) -> np.ndarray:
+  """What the learner's forward pass says of tokens from the second on."""
+  row = np.asarray(tokens, np.int32)[None]
+  ones, position = np.ones_like(row), np.arange(row.shape[1])[None]
+  logits = policy().logits(params(step), row, position, ones)
+  logprob = jax.nn.log_softmax(np.asarray(logits[0, :-1], np.float32))
+  return np.take_along_axis(np.asarray(logprob), row[0, 1:, None], 1)[:, 0]
+
+
+class Talking:
+  """A server with OpenAI's API on a real engine, and clients of it."""
+
+  def __init__(self, *, codec=codec, limits=None, **changes):
+    self._codec, self._changes = codec, changes
+    self._limits = ServingLimits(context=CONTEXT, **(limits or {}))
+    self._stack = contextlib.AsyncExitStack()
+
+  def status(self) -> wire.ServerStatus:
+    steps = self.driver.engine.versions.steps()
+    return wire.ServerStatus(
+      slots=tuple(
+        None if step is None else wire.ServedSlot(step, edition=step)
+        for step in steps
+      ),
+      num_inside=sum(self.driver.num_inside),
+      num_waiting=sum(self.driver.num_waiting),
+    )
+
+  def client(self, kind=openai.AsyncOpenAI, **options):
+    settings = dict(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+    return kind(**(settings | options))
+
+  async def __aenter__(self):
+    enter = self._stack.enter_async_context
+    options = self._changes.pop("driver_options", {})
+    self.driver = LocalDriver(engine_of(**self._changes), **options)
+    self._stack.callback(self.driver.close)
+    await enter(self.driver.serving())
+    self.generator = EngineGenerator(self.driver)
+    self.api = RolloutApi(
+      self.generator,
+      self.status,
+      context=CONTEXT,
+      openai=self._openai,
+      max_body=self._limits.max_body,
+    )
+    port = await enter(listening(self.api, "127.0.0.1", 0))
+    self.url = f"http://127.0.0.1:{port}"
+    self.openai = await enter(self.client())
+    return self
+
+  def _openai(self, answering):
+    names = ModelNames(NAME, lambda: self.status().slots)
+    return OpenAIApi(
+      self.generator, answering, names, self._limits, self._codec
+    )
+
+  async def __aexit__(self, *error):
+    await self._stack.aclose()
