@@ -60,3 +60,49 @@ def put_lanes(cache: KVCache, lane_P: jax.Array, lanes: KVCache) -> KVCache:
   return jax.tree.map(
     lambda x, part: x.at[lane_P].set(part, mode="drop"), cache, lanes
   )
+
+
+def take_blocks(
+  cache: KVCache, lane_N: jax.Array, index_N: jax.Array, size: int
+) -> KVCache:
+  """Blocks of `size` slots, [N, K, size, H]; a lane outside gives zeros.
+
+  Block `index` of a lane begins at slot `index * size`; the number of slots is
+  a multiple of `size`.
+  """
+
+  def take(x_BKSH: jax.Array) -> jax.Array:
+    at = _block_indices(x_BKSH, lane_N, index_N)
+    return _in_blocks(x_BKSH, size).at[at].get(mode="fill", fill_value=0)
+
+  return jax.tree.map(take, cache)
+
+
+def put_blocks(
+  cache: KVCache, lane_N: jax.Array, index_N: jax.Array, blocks: KVCache
+) -> KVCache:
+  """The inverse of `take_blocks`; a lane outside is dropped."""
+
+  def put(x_BKSH: jax.Array, block_NKTH: jax.Array) -> jax.Array:
+    at = _block_indices(x_BKSH, lane_N, index_N)
+    written = (
+      _in_blocks(x_BKSH, block_NKTH.shape[2])
+      .at[at]
+      .set(block_NKTH, mode="drop")
+    )
+    return written.reshape(x_BKSH.shape)
+
+  return jax.tree.map(put, cache, blocks)
+
+
+def _in_blocks(x_BKSH: jax.Array, size: int) -> jax.Array:
+  lanes, heads, slots, channels = x_BKSH.shape
+  return x_BKSH.reshape(lanes, heads, slots // size, size, channels)
+
+
+def _block_indices(
+  x_BKSH: jax.Array, lane_N: jax.Array, index_N: jax.Array
+) -> tuple[jax.Array, ...]:
+  """Heads are named one by one, as in `write`."""
+  head_1K = jnp.arange(x_BKSH.shape[1])[None]
+  return lane_N[:, None], head_1K, index_N[:, None]

@@ -1,29 +1,28 @@
 """The lanes of one version slot: who sits where, and what runs next.
 
-A block owns the slot's cache and lane state on the device, and its `LaneBook`
-on the host. One call of `step` drops what was cancelled, seats who waits,
-feeds a bounded number of prompt tokens and launches a few decode steps;
+A block owns the slot's `LaneCache` and lane state on the device, and its
+`LaneBook` on the host. One call of `step` drops what was cancelled, seats who
+waits, feeds a bounded number of prompt tokens and launches a few decode steps;
 `read` takes in the tokens of an earlier `step`. Neither is thread-safe: the
 engine's lock is around both.
 """
 
 import collections
 import dataclasses
-from collections.abc import Sequence
 
 import jax
 import numpy as np
 
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout import programs
-from agentrl_jax.rollout.client import MAX_STOPS, Answer
-from agentrl_jax.rollout.lane_book import LaneBook, Seat
+from agentrl_jax.rollout.client import Answer
+from agentrl_jax.rollout.in_flight import InFlight
+from agentrl_jax.rollout.lane_book import LaneBook
+from agentrl_jax.rollout.lane_cache import LaneCache, padded
 from agentrl_jax.rollout.requests import Request
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.rollout.versions import Published
 
-_STEPS_UNTIL_SHRINKING = 200
-_NO_STOP = -1  # no token has this id
 _NOBODY = -1  # serial of a row that is padding
 
 
@@ -49,31 +48,33 @@ class LaneBlock:
   ):
     self._slot, self._policy, self._config = slot, policy, config
     self._num_lanes = num_lanes = config.lanes[slot]
-    self._sizes = config.lane_sizes(num_lanes)
     self._prefill_sizes = config.lane_sizes(
       min(num_lanes, config.prefill_lanes)
     )
-    self.length = config.length(1)  # of the cache now, in tokens
-    self._roomy = 0  # steps since a shorter cache would not have done
-    self._cache = policy.empty_cache(num_lanes, self.length)
-    if sharding is not None:
-      self._cache = jax.device_put(self._cache, sharding)
+    self.counts: collections.Counter[str] = collections.Counter()
+    self._cache = LaneCache(policy, config, num_lanes, self.counts, sharding)
+    self._weights = InFlight(config.old_weights)
     self._state = programs.empty_state(num_lanes)
     self._patch = np.zeros((num_lanes, len(programs.STATE)), np.int32)
     self._patched = np.zeros(num_lanes, bool)
-    self._book = LaneBook(num_lanes, config.context)
+    self._book = self._empty_book()
     self._answer = np.zeros((num_lanes, config.context, 3), np.int32)
     self._pending: collections.deque[Request] = collections.deque()
-    self._copies: dict[int, Seat] = {}  # by target lane
-    self.counts: collections.Counter[str] = collections.Counter()
 
   def forget(self) -> None:
     """Leaves every lane as new; none may be busy."""
-    self._book = LaneBook(self._num_lanes, self._config.context)
-    self._roomy = 0
-    if self.length != self._config.length(1):
-      self.length = self._config.length(1)
-      self._cache = programs.resize(self._cache, num_slots=self.length)
+    self._book = self._empty_book()
+    self._cache.forget()
+
+  def check(self) -> None:
+    """Raises `AssertionError` if a lane or a block of the store was lost."""
+    self._cache.check()
+    self._book.check()
+
+  @property
+  def length(self) -> int:
+    """Tokens that each lane has room for now."""
+    return self._cache.length
 
   @property
   def num_busy(self) -> int:
@@ -99,15 +100,19 @@ class LaneBlock:
       self._book.leave(lane)
       self._patch[lane] = 0
       self._patched[lane] = True
+    self._rest()
     return bool(lanes.size)
 
-  def step(self, published: Published) -> Part | None:
-    """Launches the next piece of work; None if there are no tokens to read."""
-    self._book.restart_stale(published.edition)
-    self._seat(published.edition)
-    self._fit(published.edition)
+  def step(self, published: Published) -> list[Part]:
+    """Launches the next piece of work; its tokens, where there will be any."""
+    book, edition = self._book, published.edition
+    self._weights.turn_to(published, book.editions_decoding())
+    book.restart_stale(edition, self._weights.editions)
+    self._cache.turn_to(edition)
+    self._seat(edition)
+    self._cache.fit(self._num_slots_needed(edition))
     self._prefill(published)
-    return self._decode(published)
+    return self._decode()
 
   def read(self, part: Part) -> list[tuple[Request, Answer]]:
     """Waits for nothing: `part.record` is a host array by now."""
@@ -118,7 +123,14 @@ class LaneBlock:
     self._take_in(record[active], part.lane[np.nonzero(active)[1]])
     self._tell(part.lane[active.any(axis=0)])
     done = (record[:, :, programs.DONE] > 0) & active
-    return [self._finish(int(lane)) for lane in part.lane[done.any(axis=0)]]
+    found = [self._finish(int(lane)) for lane in part.lane[done.any(axis=0)]]
+    self._rest()
+    return found
+
+  def _rest(self) -> None:
+    """Holds on to no weights while there is nothing to do."""
+    if not self._book.num_busy:
+      self._weights.forget()
 
   def _take_in(self, row: np.ndarray, lane: np.ndarray) -> None:
     """Stores the records of tokens, earliest first, under their lanes."""
@@ -166,46 +178,33 @@ class LaneBlock:
     waits: collections.deque[Request] = collections.deque()
     while self._pending and not self._book.is_full:
       request = self._pending.popleft()
-      seat = self._book.find_seat(
-        request, edition, self._config.prefill_chunks[0]
-      )
-      if seat is None:
+      if not self._find_seat(request, edition):
         waits.append(request)
-        continue
-      if seat.source in self._copies:
-        self._copy()
-      if seat.reused and seat.source != seat.lane:
-        self._copies[seat.lane] = seat
-        self.counts["copied"] += seat.reused
-      self._book.sit(request, seat, edition)
     self._pending.extendleft(reversed(waits))
-    self._copy()
+    self._move(edition)
 
-  def _copy(self) -> None:
-    """Copies what seats found in other lanes; all are read before any write."""
-    if not self._copies:
-      return
-    seats = list(self._copies.values())
-    self._copies.clear()
-    self._cache = programs.copy(
-      self._cache,
-      self._padded([seat.source for seat in seats], self._sizes),
-      self._padded([seat.lane for seat in seats], self._sizes),
-    )
+  def _find_seat(self, request: Request, edition: int) -> bool:
+    """Whether a request got a lane; what it reuses there is still to move."""
+    book, cache = self._book, self._cache
+    match = cache.find(request.prompt[: request.num_prefilled])
+    seat = book.find_seat(request, edition, self._config.worth, match.size)
+    if seat is None:
+      return False
+    if cache.has_to_move_first(seat, match):
+      self._move(edition)
+      return self._find_seat(request, edition)
+    overwritten = book.overwritten(seat, edition)
+    reused = cache.plan(seat, match, overwritten)
+    book.sit(request, dataclasses.replace(seat, reused=reused), edition)
+    return True
 
-  def _fit(self, edition: int) -> None:
-    """Makes the cache as long as what it holds, and is about to, needs.
+  def _move(self, edition: int) -> None:
+    """Moves what seats found elsewhere; what is lost is fed again."""
+    for lane in self._cache.move(self._num_slots_needed(edition)):
+      self._book.feed_again(lane)
 
-    It grows at once and shrinks when that would have done for a while.
-    """
-    num_tokens = self._book.num_slots_needed(
-      edition, self._config.steps_per_sync
-    )
-    length = self._config.length(num_tokens)
-    self._roomy = self._roomy + 1 if length < self.length else 0
-    if length > self.length or self._roomy > _STEPS_UNTIL_SHRINKING:
-      self._cache = programs.resize(self._cache, num_slots=length)
-      self.length, self._roomy = length, 0
+  def _num_slots_needed(self, edition: int) -> int:
+    return self._book.num_slots_needed(edition, self._config.steps_per_sync)
 
   def _prefill(self, published: Published) -> None:
     """Feeds prompts in chunks, until they are fed or the step's share is."""
@@ -215,14 +214,14 @@ class LaneBlock:
       missing = book.target[lane] - book.held[lane]
       chunk = self._config.prefill_chunk(int(missing.max()))
       length = np.minimum(missing, chunk)
-      lane_P = self._padded(lane, self._prefill_sizes)
+      lane_P = padded(lane, self._prefill_sizes, self._num_lanes)
       token_PC = np.zeros((len(lane_P), chunk), np.int32)
       for row, (b, size) in enumerate(zip(lane, length, strict=True)):
         token_PC[row, :size] = book.token[b, book.held[b] :][:size]
-      self._cache = programs.prefill(
+      self._cache.arrays = programs.prefill(
         self._policy,
         published.params,
-        self._cache,
+        self._cache.arrays,
         token_PC,
         _padded_to(book.held[lane], len(lane_P)),
         _padded_to(length, len(lane_P)),
@@ -232,21 +231,37 @@ class LaneBlock:
       self.counts["prefilled"] += int(length.sum())
       left -= token_PC.size
 
-  def _decode(self, published: Published) -> Part | None:
-    lane = self._book.filled()
-    if not lane.size:
-      return None
-    for begins in lane[~self._book.decoding[lane]]:
+  def _decode(self) -> list[Part]:
+    """A few tokens for every lane that can, each under its own weights."""
+    book = self._book
+    lane = book.filled()
+    for begins in lane[~book.decoding[lane]]:
       self._begin(begins)
-    reach = self._book.reach[lane] + self._config.steps_per_sync
-    self._book.reach[lane] = np.minimum(reach, self._book.end[lane])
+    reach = book.reach[lane] + self._config.steps_per_sync
+    book.reach[lane] = np.minimum(reach, book.end[lane])
+    at_hand = self._weights.editions
+    edition = np.where(
+      np.isin(book.edition[lane], at_hand), book.edition[lane], at_hand[-1]
+    )
+    return [
+      self._decode_under(self._weights.of(one), lane[edition == one], len(lane))
+      for one in at_hand
+      if (edition == one).any()
+    ]
+
+  def _decode_under(
+    self, published: Published, lane: np.ndarray, num_filled: int
+  ) -> Part:
+    """Decodes these lanes of all that are filled."""
     size = self._config.decode_size(self._num_lanes, len(lane))
-    whole = size == self._num_lanes
-    lane_P = np.arange(size) if whole else self._padded(lane, (size,))
-    self._cache, self._state, record = programs.decode(
+    whole = size == self._num_lanes and len(lane) == num_filled
+    lane_P = (
+      np.arange(size) if whole else padded(lane, (size,), self._num_lanes)
+    )
+    self._cache.arrays, self._state, record = programs.decode(
       self._policy,
       published.params,
-      self._cache,
+      self._cache.arrays,
       self._state,
       self._patch.copy(),
       self._patched.copy(),
@@ -262,37 +277,15 @@ class LaneBlock:
     """Sets the lane's state on the device, with the next decode step."""
     request = self._book.owner[lane]
     assert request is not None, f"lane {lane} is filled for nobody"
-    spec = request.spec
-    seed = spec.seed % 2**64
-    self._patch[lane] = np.array(
-      [
-        request.prompt[-1],
-        request.num_prefilled,
-        0,
-        spec.max_tokens,
-        1,
-        programs.float_bits(spec.temperature),
-        spec.top_k,
-        programs.float_bits(spec.top_p),
-        programs.float_bits(spec.min_p),
-        *spec.stop_tokens,
-        *[_NO_STOP] * (MAX_STOPS - len(spec.stop_tokens)),
-        np.uint32(seed >> 32).view(np.int32),
-        np.uint32(seed % 2**32).view(np.int32),
-      ],
-      np.int32,
+    self._patch[lane] = programs.first_state(
+      int(request.prompt[-1]), request.num_prefilled, request.spec
     )
     self._patched[lane] = True
     self._book.decoding[lane] = True
 
-  def _padded(
-    self, lanes: Sequence[int] | np.ndarray, sizes: tuple[int, ...]
-  ) -> np.ndarray:
-    """Lanes in a compiled size; padding names a lane that does not exist."""
-    size = next(size for size in sizes if size >= len(lanes))
-    padded = np.full(size, self._num_lanes, np.int32)
-    padded[: len(lanes)] = lanes
-    return padded
+  def _empty_book(self) -> LaneBook:
+    c = self._config
+    return LaneBook(self._num_lanes, c.context, reuse=c.reuse)
 
 
 def _padded_to(row: np.ndarray, size: int) -> np.ndarray:

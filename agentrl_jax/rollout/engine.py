@@ -33,6 +33,16 @@ from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.rollout.stats import EngineStats
 from agentrl_jax.rollout.versions import VersionStore
 
+_COUNTED = (
+  "sampled",
+  "prefilled",
+  "reused",
+  "copied",
+  "restored",
+  "stored",
+  "store_failures",
+)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepResult:
@@ -145,18 +155,14 @@ class RolloutEngine:
       cancelled = self._drain()
       fed = self._count("prefilled")
       parts = [
-        block.step(self.versions.get(slot))
+        part
         for slot, block in enumerate(self._blocks)
         if block.num_busy or block.num_pending
+        for part in block.step(self.versions.get(slot))
       ]
       self._num_steps += 1
       fed_prompts = self._count("prefilled") > fed
-    return StepResult(
-      tuple(part for part in parts if part is not None),
-      tuple(cancelled),
-      fed_prompts,
-      launched_at,
-    )
+    return StepResult(tuple(parts), tuple(cancelled), fed_prompts, launched_at)
 
   def read(self, result: StepResult) -> list[tuple[Request, Answer]]:
     """Waits for a step's tokens; the requests that are now answered.
@@ -187,6 +193,12 @@ class RolloutEngine:
       for block in self._blocks:
         block.forget()
 
+  def check_books(self) -> None:
+    """Raises `AssertionError` if a lane or a block of the store was lost."""
+    with self._lock:
+      for block in self._blocks:
+        block.check()
+
   def close(self) -> None:
     """Makes this and every later `step` raise, also one that waits now."""
     self._closed = True
@@ -197,7 +209,7 @@ class RolloutEngine:
     with self._lock:
       counted = {
         f"num_{name}": tuple(block.counts[name] for block in self._blocks)
-        for name in ("sampled", "prefilled", "reused", "copied")
+        for name in _COUNTED
       }
       return EngineStats(
         **counted,

@@ -8,11 +8,13 @@ across a swap is never reused.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
 from agentrl_jax.rollout.requests import Request
 
+FROM_STORE = -1  # source of a seat
 _NOTHING = -1  # edition of a lane whose keys and values are of no use
 
 
@@ -22,13 +24,14 @@ class Seat:
 
   lane: int
   reused: int  # tokens, from position 0 on
-  source: int  # lane that holds them; the same lane if in place
+  source: int  # lane that holds them, the same if in place; or FROM_STORE
 
 
 class LaneBook:
   """The lanes of one version slot. Arrays are indexed by lane."""
 
-  def __init__(self, num_lanes: int, context: int):
+  def __init__(self, num_lanes: int, context: int, *, reuse: bool = True):
+    self._reuse = reuse
     self.token = np.zeros((num_lanes, context), np.int32)
     self.held = np.zeros(num_lanes, np.int32)  # entries in the cache
     self.target = np.zeros(num_lanes, np.int32)  # entries before decoding
@@ -52,7 +55,7 @@ class LaneBook:
     return bool((self.serial >= 0).all())
 
   def find_seat(
-    self, request: Request, edition: int, worth: int
+    self, request: Request, edition: int, worth: int, stored: int = 0
   ) -> Seat | None:
     """The best free lane for a request; None if it had better wait.
 
@@ -63,7 +66,8 @@ class LaneBook:
     A free lane whose keys and values are all of use is taken as it is.
     Otherwise the least recently used one is, and what is of use is copied into
     it if that is `worth` tokens, so that a conversation which is out with its
-    environment stays.
+    environment stays. That comes from another lane, or from the store, if the
+    `stored` tokens there are `worth` more than any lane has.
     """
     free = self.serial < 0
     if not free.any():
@@ -72,15 +76,18 @@ class LaneBook:
     usable = np.minimum(shared, self.held)
     coming = np.where(free, 0, np.minimum(shared, self.target))
     most = usable.max()
-    if coming.max() >= most + worth:
+    if coming.max() >= max(most, stored) + worth:
       return None
+    from_store = stored >= most + worth
     whole = free & (usable == self.held) & (usable == most)
-    if most and whole.any():
+    if most and whole.any() and not from_store:
       source = int(whole.argmax())
       return Seat(source, int(most), source)
     useless = free & ((self.edition != edition) | (self.held == 0))
     choices = useless if useless.any() else free
     lane = int(np.where(choices, self._used, np.iinfo(np.int64).max).argmin())
+    if from_store:
+      return Seat(lane, stored, FROM_STORE)
     source = int(usable.argmax()) if most >= worth else lane
     return Seat(lane, int(usable[source]), source)
 
@@ -96,15 +103,43 @@ class LaneBook:
     self.decoding[lane] = False
     self.owner[lane] = request
 
-  def restart_stale(self, edition: int) -> None:
-    """After a swap: prefill begins anew, and what decodes is mixed."""
+  def restart_stale(self, edition: int, kept: Sequence[int] = ()) -> None:
+    """After a swap: prefill begins anew, and what decodes is mixed.
+
+    Unless what decodes can be finished on its own edition, one that is `kept`.
+    """
     stale = (self.serial >= 0) & (self.edition != edition)
     for lane in np.flatnonzero(stale & ~self.decoding):
-      self.held[lane], self.edition[lane] = 0, edition
-      owner = self.owner[lane]
-      if owner is not None:
-        owner.num_reused = 0
-    self.edition[stale & self.decoding] = _NOTHING
+      self.feed_again(lane)
+      self.edition[lane] = edition
+    mixed = stale & self.decoding & ~np.isin(self.edition, kept)
+    self.edition[mixed] = _NOTHING
+
+  def feed_again(self, lane: int) -> None:
+    """A lane that does not decode yet has lost what it held."""
+    self.held[lane] = 0
+    owner = self.owner[lane]
+    if owner is not None:
+      owner.num_reused = 0
+
+  def overwritten(self, seat: Seat, edition: int) -> np.ndarray:
+    """Tokens that a free lane holds, and that a seat in it overwrites."""
+    lane, size = seat.lane, int(self.held[seat.lane])
+    stays = seat.source == lane and seat.reused == size
+    if stays or self.edition[lane] != edition:
+      size = 0
+    return self.token[lane, :size]
+
+  def editions_decoding(self) -> set[int]:
+    """Editions of the weights that lanes which decode began on."""
+    return set(self.edition[self.decoding].tolist())
+
+  def check(self) -> None:
+    """Raises `AssertionError` if a lane has an owner by halves."""
+    for lane, owner in enumerate(self.owner):
+      serial = -1 if owner is None else owner.serial
+      assert self.serial[lane] == serial, (lane, self.serial[lane], serial)
+    assert not (self.decoding & (self.serial < 0)).any(), self.decoding
 
   def unfilled(self) -> np.ndarray:
     """Lanes whose prompt is not yet in the cache, first come first."""
@@ -137,6 +172,8 @@ class LaneBook:
 
   def _shared(self, request: Request, edition: int) -> np.ndarray:
     """How many leading tokens each lane has in common with a prompt."""
+    if not self._reuse:
+      return np.zeros(len(self.held), np.int32)
     prompt = request.prompt[: request.num_prefilled]
     same = self.token[:, : len(prompt)] == prompt
     size = np.logical_and.accumulate(same, axis=1).sum(axis=1)

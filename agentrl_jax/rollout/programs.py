@@ -17,10 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.model.cache import KVCache, put_lanes, take_lanes
+from agentrl_jax.model.cache import (
+  KVCache,
+  put_blocks,
+  put_lanes,
+  take_blocks,
+  take_lanes,
+)
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout import sampling
-from agentrl_jax.rollout.client import MAX_STOPS
+from agentrl_jax.rollout.client import MAX_STOPS, SamplingSpec
 
 STOPS = tuple(f"stop_{n}" for n in range(MAX_STOPS))
 # Fields of a lane's state, one int32 row per lane. Floats travel as bits.
@@ -41,11 +47,35 @@ STATE = (
 # Fields of a record, one int32 row per lane and decode step.
 RECORD = ("token", "active", "count", "done", "behavior", "raw", "step")
 TOKEN, ACTIVE, COUNT, DONE, BEHAVIOR, RAW, STEP = range(len(RECORD))
+_NO_STOP = -1  # no token has this id
 
 
 def empty_state(num_lanes: int) -> jax.Array:
   """The state of lanes that nobody uses."""
   return jnp.zeros((num_lanes, len(STATE)), jnp.int32)
+
+
+def first_state(token: int, position: int, spec: SamplingSpec) -> np.ndarray:
+  """The state of a lane that feeds `token` next, and then samples."""
+  seed = spec.seed % 2**64
+  return np.array(
+    [
+      token,
+      position,
+      0,
+      spec.max_tokens,
+      1,
+      float_bits(spec.temperature),
+      spec.top_k,
+      float_bits(spec.top_p),
+      float_bits(spec.min_p),
+      *spec.stop_tokens,
+      *[_NO_STOP] * (MAX_STOPS - len(spec.stop_tokens)),
+      np.uint32(seed >> 32).view(np.int32),
+      np.uint32(seed % 2**32).view(np.int32),
+    ],
+    np.int32,
+  )
 
 
 def float_bits(value: float) -> int:
@@ -179,6 +209,43 @@ def prefill(
 def copy(cache: KVCache, source_P: jax.Array, target_P: jax.Array) -> KVCache:
   """Copies lanes over lanes; all are read before any is written."""
   return put_lanes(cache, target_P, take_lanes(cache, source_P))
+
+
+@functools.partial(jax.jit, donate_argnames=("pool",))
+def save(
+  pool: KVCache,
+  cache: KVCache,
+  lane_N: jax.Array,
+  index_N: jax.Array,
+  block_N: jax.Array,
+) -> KVCache:
+  """Copies blocks of lanes to a pool, whose lanes are one block long."""
+  blocks = take_blocks(cache, lane_N, index_N, pool[0][0].shape[2])
+  return put_lanes(pool, block_N, blocks)
+
+
+@functools.partial(jax.jit, donate_argnames=("cache",))
+def fill(
+  cache: KVCache,
+  pool: KVCache,
+  block_N: jax.Array,
+  lane_N: jax.Array,
+  index_N: jax.Array,
+) -> KVCache:
+  """Copies blocks of a pool to lanes; blocks past a lane's end are dropped."""
+  return put_blocks(cache, lane_N, index_N, take_lanes(pool, block_N))
+
+
+@jax.jit
+def read(pool: KVCache, block_N: jax.Array) -> KVCache:
+  """Some blocks of a pool, in arrays of their own."""
+  return take_lanes(pool, block_N)
+
+
+@functools.partial(jax.jit, donate_argnames=("pool",))
+def upload(pool: KVCache, block_N: jax.Array, blocks: KVCache) -> KVCache:
+  """The pool with these blocks in it."""
+  return put_lanes(pool, block_N, blocks)
 
 
 @functools.partial(jax.jit, static_argnames=("num_slots",))

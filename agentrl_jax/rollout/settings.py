@@ -24,6 +24,15 @@ class EngineConfig:
   prefill_lanes: int = 16  # lanes per call
   prefill_tokens: int = 1024  # per step, so that decoding does not stall
   steps_per_sync: int = 4  # tokens per lane between looks at the host
+  reuse: bool = True  # keys and values of other turns and attempts
+  # Tokens per version slot whose keys and values outlive their lane, on the
+  # device and then on the host, in blocks that conversations share; 0: none.
+  store_tokens: int = 0
+  host_tokens: int = 0
+  block_tokens: int = 32
+  # Older weights per slot that are kept for answers begun on them; 0: answers
+  # go on with the newest.
+  old_weights: int = 0
 
   def __post_init__(self) -> None:
     for name in ("lanes", "prefill_chunks"):
@@ -53,6 +62,56 @@ class EngineConfig:
         f"engine.lengths={self.lengths} must lie between 1 and "
         f"engine.context={self.context}"
       )
+    self._check_store()
+
+  def _check_store(self) -> None:
+    for name in ("store_tokens", "host_tokens", "old_weights"):
+      if getattr(self, name) < 0:
+        raise ConfigError(
+          f"engine.{name}={getattr(self, name)} must be at least 0 (none)"
+        )
+    if self.store_tokens:
+      self._check_blocks()
+      return
+    idle = {"host_tokens": 0, "block_tokens": EngineConfig.block_tokens}
+    for name, value in idle.items():
+      if getattr(self, name) != value:
+        raise ConfigError(
+          f"engine.{name}={getattr(self, name)} means nothing without a "
+          f"store: set engine.store_tokens, or engine.{name}={value}"
+        )
+
+  def _check_blocks(self) -> None:
+    if not self.reuse:
+      raise ConfigError(
+        f"engine.store_tokens={self.store_tokens} means nothing with "
+        "engine.reuse=False; set it to 0"
+      )
+    if not 1 <= self.block_tokens <= self.store_tokens:
+      raise ConfigError(
+        f"engine.block_tokens={self.block_tokens} must lie between 1 and "
+        f"engine.store_tokens={self.store_tokens}"
+      )
+    for size in (self.context, *self.lengths):
+      if size % self.block_tokens:
+        name = "context" if size == self.context else "lengths"
+        raise ConfigError(
+          f"engine.{name} has {size}, which must be a multiple of engine."
+          f"block_tokens={self.block_tokens} where there is a store"
+        )
+
+  @property
+  def store_blocks(self) -> tuple[int, int]:
+    """Blocks of the store on the device and on the host, per version slot."""
+    return (
+      self.store_tokens // self.block_tokens,
+      self.host_tokens // self.block_tokens,
+    )
+
+  @property
+  def worth(self) -> int:
+    """Tokens that it takes to make copying them better than feeding them."""
+    return self.prefill_chunks[0]
 
   @property
   def num_slots(self) -> int:

@@ -14,8 +14,11 @@ class EngineStats:
 
   num_sampled: tuple[int, ...]  # tokens
   num_prefilled: tuple[int, ...]  # prompt tokens fed
-  num_reused: tuple[int, ...]  # prompt tokens found in a lane
+  num_reused: tuple[int, ...]  # prompt tokens found in a lane or in the store
   num_copied: tuple[int, ...]  # of those, copied from another lane
+  num_restored: tuple[int, ...]  # of those, copied from the store
+  num_stored: tuple[int, ...]  # tokens copied to the store
+  num_store_failures: tuple[int, ...]  # after each the store was emptied
   num_active: tuple[int, ...]  # lanes that a request owns now
   num_pending: tuple[int, ...]  # requests in the engine without a lane, now
   num_cancelled: int

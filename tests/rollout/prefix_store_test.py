@@ -1,0 +1,193 @@
+"""The store against plain copies: what lies in its blocks is what it says."""
+
+import unittest
+
+import numpy as np
+
+from agentrl_jax.rollout.prefix_store import PrefixStore
+
+BLOCK = 4
+
+
+class Tiers:
+  """Carries moves out on rows of tokens, as the pool does on keys and values.
+
+  A block holds, for each of its tokens, all tokens up to there: what keys and
+  values depend on.
+  """
+
+  def __init__(self, num_device, num_host, num_lanes):
+    self.store = PrefixStore(BLOCK, num_device, num_host)
+    self.device = [[None] * BLOCK for _ in range(num_device)]
+    self.host = [[None] * BLOCK for _ in range(num_host)]
+    self.lanes = [[] for _ in range(num_lanes)]
+
+  def run(self):
+    moves = self.store.take_moves()
+    rows = [self.host[source] for source, _ in moves.uploads]
+    for source, target in moves.spills:
+      self.host[target] = self.device[source]
+    for (_, target), row in zip(moves.uploads, rows, strict=True):
+      self.device[target] = row
+    saved = {
+      save.block: self.block(save.lane, save.index)
+      for save in moves.saves.values()
+    }
+    for block, row in saved.items():
+      self.device[block] = row
+    for fill in moves.fills:
+      end = (fill.index + 1) * BLOCK
+      lane = self.lanes[fill.lane]
+      lane.extend([None] * (end - len(lane)))
+      lane[end - BLOCK : end] = self.device[fill.block]
+
+  def block(self, lane, index):
+    row = self.lanes[lane][index * BLOCK : (index + 1) * BLOCK]
+    return row + [None] * (BLOCK - len(row))
+
+  def feed(self, lane, token):
+    self.lanes[lane] = [tuple(token[: t + 1]) for t in range(len(token))]
+
+  def save(self, lane, token):
+    self.feed(lane, token)
+    return self.store.insert(row(token), lane)
+
+  def fetch(self, lane, token):
+    match = self.store.find(row(token))
+    if match.is_moving(self.store.batch):
+      self.run()
+      match = self.store.find(row(token))
+    return self.store.fetch(match, lane), match.size
+
+
+def row(token):
+  return np.array(token, np.int32)
+
+
+def longest_shared(token, kept):
+  def alike(other):
+    pairs = list(zip(token, other, strict=False))
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+
+  return max((alike(other) for other in kept), default=0)
+
+
+class PrefixStoreTest(unittest.TestCase):
+  def test_finds_the_longest_beginning_to_the_token(self):
+    tiers = Tiers(64, 0, 1)
+    rng, kept = np.random.default_rng(0), []
+    for _ in range(60):
+      token = rng.integers(0, 2, rng.integers(1, 14)).tolist()
+      if kept and rng.random() < 0.6:
+        token = kept[rng.integers(len(kept))] + token
+      found = tiers.store.find(row(token[:40])).size
+      self.assertEqual(found, longest_shared(token[:40], kept))
+      before = tiers.store.num_held[0]
+      if before > 48:
+        break
+      tiers.save(0, token[:40])
+      tiers.run()
+      kept.append(token[:40])
+      tiers.store.check()
+    self.assertGreater(len(kept), 12)
+
+  def test_what_is_shared_is_kept_once(self):
+    tiers = Tiers(16, 0, 2)
+    prompt = list(range(8))
+    self.assertEqual(tiers.save(0, [*prompt, 50, 51]), 10)
+    self.assertEqual(tiers.save(1, [*prompt, 60]), 1)
+    self.assertEqual(tiers.store.num_held, (4, 0))
+    tiers.run()
+    self.assertEqual(tiers.save(0, [*prompt, 50]), 0)
+
+  def test_the_last_block_of_a_conversation_grows_in_its_place(self):
+    tiers = Tiers(16, 0, 2)
+    tiers.save(0, [1, 2, 3, 4, 5])
+    self.assertEqual(tiers.save(1, [1, 2, 3, 4, 5, 6]), 2)
+    self.assertEqual(tiers.store.num_held, (2, 0))
+    tiers.run()
+    self.assertEqual(tiers.fetch(0, [1, 2, 3, 4, 5, 6, 7]), (6, 6))
+    tiers.run()
+    self.assertEqual(tiers.lanes[0][5], (1, 2, 3, 4, 5, 6))
+
+  def test_who_was_used_longest_ago_goes_first_and_ends_go_before(self):
+    tiers = Tiers(4, 0, 1)
+    for token in ([1] * 8, [2] * 8):
+      tiers.save(0, token)
+      tiers.run()
+    self.assertEqual(tiers.fetch(0, [1] * 8)[0], 8)
+    tiers.run()
+    tiers.save(0, [3] * 4)
+    tiers.run()
+    sizes = [tiers.store.find(row([n] * 8)).size for n in (1, 2, 3)]
+    self.assertEqual(sizes, [8, 4, 4])
+
+  def test_what_goes_to_the_host_comes_back(self):
+    tiers = Tiers(2, 8, 1)
+    for n in (1, 2, 3):
+      tiers.save(0, [n] * 8)
+      tiers.run()
+    self.assertEqual(tiers.store.num_held, (2, 4))
+    self.assertEqual(tiers.fetch(0, [1] * 8), (8, 8))
+    tiers.run()
+    self.assertEqual(tiers.lanes[0], [(1,) * (t + 1) for t in range(8)])
+    tiers.store.check()
+
+  def test_what_a_batch_touches_is_not_evicted_by_it(self):
+    tiers = Tiers(2, 0, 3)
+    tiers.save(0, [1] * 8)
+    tiers.run()
+    self.assertEqual(tiers.fetch(1, [1] * 8), (8, 8))
+    self.assertEqual(tiers.save(0, [2] * 8), 0)
+    tiers.run()
+    self.assertEqual(tiers.lanes[1][7], (1,) * 8)
+    self.assertEqual(tiers.save(0, [2] * 8), 8)
+
+  def test_other_weights_find_nothing(self):
+    tiers = Tiers(4, 0, 1)
+    tiers.store.turn_to(1)
+    tiers.save(0, [1] * 8)
+    tiers.run()
+    tiers.store.turn_to(1)
+    self.assertEqual(tiers.store.find(row([1] * 8)).size, 8)
+    tiers.store.turn_to(2)
+    self.assertEqual(tiers.store.find(row([1] * 8)).size, 0)
+    self.assertEqual(tiers.store.num_held, (0, 0))
+    tiers.store.check()
+
+  def test_random_batches_never_serve_what_was_not_kept(self):
+    sizes = [(6, 0), (6, 5), (12, 30), (1, 1), (3, 40), (40, 3)]
+    served = sum(
+      self.random_batches(np.random.default_rng(seed), Tiers(*size, 6))
+      for seed, size in enumerate(sizes)
+    )
+    self.assertGreater(served, 4000)
+
+  def random_batches(self, rng, tiers):
+    """Each batch evicts some lanes, and seats conversations in them."""
+    held, ever, served = [[] for _ in tiers.lanes], [[1]], 0
+    for _ in range(200):
+      expected = {}
+      for lane in rng.permutation(6)[: rng.integers(1, 7)]:
+        wanted = ever[rng.integers(len(ever))][: rng.integers(1, 40)]
+        wanted = wanted + rng.integers(0, 3, rng.integers(1, 9)).tolist()
+        size, found = tiers.fetch(lane, wanted)
+        self.assertLessEqual(size, found)
+        tiers.store.insert(row(held[lane]), lane)
+        expected[lane], held[lane] = wanted[:size], wanted
+        ever = [*ever[-30:], wanted]
+        served += size
+      tiers.run()
+      tiers.store.check()
+      for lane, token in expected.items():
+        wanted = [tuple(token[: t + 1]) for t in range(len(token))]
+        self.assertEqual(tiers.lanes[lane][: len(token)], wanted)
+        tiers.feed(lane, held[lane])
+      if rng.random() < 0.02:
+        tiers.store.clear()
+        tiers.store.check()
+    return served
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,155 @@
+"""Keys and values that were kept, wherever they lay, change no answer."""
+
+import unittest
+
+import jax
+import numpy as np
+from absl.testing import parameterized
+
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.local_driver import LocalDriver
+from tests.rollout import small
+
+STORE = dict(block_tokens=8, store_tokens=768)
+TINY = dict(block_tokens=8, store_tokens=64)  # less than two conversations
+TIERS = TINY | dict(host_tokens=768)
+
+
+def driver_of(**changes):
+  return LocalDriver(small.engine_of((10,), lanes=(2,), **changes))
+
+
+def ask(driver, *requests):
+  futures = [driver.submit(prompt, spec) for prompt, spec in requests]
+  driver.run_until_idle()
+  driver.engine.check_books()
+  return [future.result(0) for future in futures]
+
+
+def play(driver, *, seed, swap_at=()):
+  """Conversations out of step with each other, several of them alike."""
+  rng, answers = np.random.default_rng(seed), []
+  prompts = [small.prompt_of(i % 3, 20 + 3 * (i % 3)) for i in range(7)]
+  for round_ in range(12):
+    if round_ in swap_at:
+      driver.engine.versions.publish(0, small.params(round_), round_)
+    chosen = rng.choice(len(prompts), rng.integers(1, 5), replace=False)
+    requests = [
+      (prompts[i], spec_of(round_ * 100 + int(i), int(rng.integers(1, 9))))
+      for i in chosen
+    ]
+    found = ask(driver, *requests)
+    for i, answer in zip(chosen, found, strict=True):
+      observed = small.prompt_of(round_, int(rng.integers(1, 7)))
+      longer = small.conversation(prompts[i], answer, observed)
+      prompts[i] = longer if len(longer) < 80 else prompts[i][:20]
+    answers += found
+  return answers
+
+
+def spec_of(seed, max_tokens):
+  temperature = (0.0, 1.0)[seed % 2]
+  return SamplingSpec(seed=seed, max_tokens=max_tokens, temperature=temperature)
+
+
+class ReuseTest(parameterized.TestCase):
+  def assert_same(self, found, expected):
+    for one, other in zip(found, expected, strict=True):
+      np.testing.assert_array_equal(one.sampled, other.sampled)
+      np.testing.assert_array_equal(one.version, other.version)
+      np.testing.assert_allclose(one.raw_logprob, other.raw_logprob, atol=1e-4)
+
+  @parameterized.named_parameters(
+    ("in_lanes", {}),
+    ("in_the_store", STORE),
+    ("in_a_tiny_store", TINY),
+    ("on_the_host", TIERS),
+  )
+  def test_random_conversations_are_answered_as_without_reuse(self, kept):
+    plain, driver = driver_of(reuse=False), driver_of(**kept)
+    self.assert_same(
+      play(driver, seed=1, swap_at=(5, 8)),
+      play(plain, seed=1, swap_at=(5, 8)),
+    )
+    fed = driver.engine.stats().num_prefilled[0]
+    self.assertLess(fed, 0.8 * plain.engine.stats().num_prefilled[0])
+    self.assertEqual(plain.engine.stats().num_reused, (0,))
+
+  def test_the_bits_are_the_same_wherever_they_were_kept(self):
+    prompt, others = small.prompt_of(1, 45), [2, 3, 4, 5]
+    answers = {}
+    for name, kept, between in (
+      ("lane", {}, 0),
+      ("store", STORE, 4),
+      ("host", TIERS, 4),
+    ):
+      driver = driver_of(**kept)
+      (first,) = ask(driver, (prompt, spec_of(1, 9)))
+      for other in others[:between]:
+        ask(driver, (small.prompt_of(other, 50), spec_of(other, 9)))
+      following = small.conversation(prompt, first, [1, 2, 3])
+      (answers[name],) = ask(driver, (following, spec_of(3, 9)))
+      stats = driver.engine.stats()
+      self.assertEqual(stats.num_reused[0], 53)
+      self.assertEqual(stats.num_restored[0], 53 if between else 0)
+    for name in ("store", "host"):
+      for field in ("sampled", "behavior_logprob", "raw_logprob"):
+        np.testing.assert_array_equal(
+          getattr(answers[name], field), getattr(answers["lane"], field)
+        )
+
+  def test_attempts_at_one_task_are_stored_with_one_prompt(self):
+    driver, prompt = driver_of(**STORE), small.prompt_of(1, 48)
+    ask(driver, *[(prompt, spec_of(seed, 8)) for seed in (1, 3)])
+    others = [(small.prompt_of(n, 40), spec_of(n, 2)) for n in (2, 3)]
+    ask(driver, *others)
+    # 55 held in each of two lanes, of which 6 blocks of 8 are the prompt.
+    self.assertEqual(driver.engine.stats().num_stored[0], 55 + 7)
+
+  def test_lanes_that_nobody_wants_are_not_stored(self):
+    driver = driver_of(**STORE)
+    prompts = [small.prompt_of(n, 20) for n in (1, 2)]
+    for turn in range(3):
+      requests = [(prompt, spec_of(turn, 5)) for prompt in prompts]
+      answers = ask(driver, *requests)
+      prompts = [
+        small.conversation(prompt, answer, [1, 2])
+        for prompt, answer in zip(prompts, answers, strict=True)
+      ]
+    self.assertEqual(driver.engine.stats().num_stored, (0,))
+
+  def test_a_publication_empties_the_store(self):
+    driver, prompt = driver_of(**STORE), small.prompt_of(1, 40)
+    ask(driver, *[(small.prompt_of(n, 40), spec_of(n, 2)) for n in (1, 2, 3)])
+    driver.engine.versions.publish(0, small.params(11), 11)
+    (answer,) = ask(driver, (prompt, spec_of(1, 2)))
+    self.assertEqual(answer.num_reused, 0)
+
+  def test_what_a_failed_copy_loses_is_fed_again(self):
+    """Arrays that are gone make the programs fail that would copy them."""
+    driver, plain = driver_of(**TIERS), driver_of(reuse=False)
+    requests = [(small.prompt_of(n, 45), spec_of(n, 9)) for n in (1, 2, 3)]
+    for round_ in range(3):
+      if round_ == 1:
+        pool = driver.engine._blocks[0]._cache._pool
+        for array in jax.tree.leaves(pool._pool):
+          array.delete()
+        with self.assertLogs("agentrl_jax.rollout", "ERROR") as logs:
+          found = ask(driver, *requests)
+        self.assertIn("the prefix store could not move", logs.output[0])
+      else:
+        found = ask(driver, *requests)
+      self.assert_same(found, ask(plain, *requests))
+    self.assertEqual(driver.engine.stats().num_store_failures, (1,))
+    self.assertGreater(driver.engine.stats().num_restored[0], 0)
+
+  def test_forgetting_empties_the_store(self):
+    driver, prompt = driver_of(**STORE), small.prompt_of(1, 40)
+    ask(driver, *[(small.prompt_of(n, 40), spec_of(n, 2)) for n in (1, 2, 3)])
+    driver.engine.forget()
+    (answer,) = ask(driver, (prompt, spec_of(1, 2)))
+    self.assertEqual(answer.num_reused, 0)
+
+
+if __name__ == "__main__":
+  unittest.main()
