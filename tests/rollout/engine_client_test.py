@@ -1,0 +1,236 @@
+"""Engines of other projects: what they must give, and what is made of it."""
+
+import asyncio
+import dataclasses
+import functools
+import unittest
+
+import numpy as np
+
+from agentrl_jax.errors import ConfigError, DeadlineExceeded, PromptTooLong
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.engine_client import DIALECTS, EngineClient
+from agentrl_jax.rollout.engine_client_answers import EngineLacks
+from agentrl_jax.rollout.engine_client_probe import Needs
+from agentrl_jax.rollout.http_generator import connected
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.settings import RolloutsConfig
+from tests.rollout import small
+from tests.rollout.engines import SglangPeer, VllmPeer
+
+QUICK = dict(health_s=0.05, lost_s=30.0, answer_s=60.0)
+NEEDS = Needs(vocab_size=small.VOCAB)
+SPEC = SamplingSpec(max_tokens=20, seed=5)
+PEERS = {"openai": VllmPeer, "sglang": SglangPeer}
+
+
+class EnginesCase(unittest.IsolatedAsyncioTestCase):
+  async def peer(self, protocol, *lacks, **options):
+    found = PEERS[protocol](*lacks, **options)
+    return await self.enterAsyncContext(found)
+
+  async def connect(
+    self,
+    protocol,
+    *addresses,
+    needs=NEEDS,
+    model="",
+    acceptable=dict,
+    **changes,
+  ):
+    config = RolloutsConfig(servers=",".join(addresses), **(QUICK | changes))
+    speaking = functools.partial(
+      EngineClient, dialect=DIALECTS[protocol], needs=needs, model=model
+    )
+    return await self.enterAsyncContext(
+      connected(
+        config,
+        num_slots=needs.num_slots,
+        acceptable=acceptable,
+        speaking=speaking,
+      )
+    )
+
+  async def refused(self, words, protocol, *lacks, needs=NEEDS, **options):
+    """The run ends at its first wait, with a sentence of these words."""
+    peer = await self.peer(protocol, *lacks)
+    generator = await self.connect(
+      protocol, peer.address, needs=needs, **options
+    )
+    with self.assertRaisesRegex(EngineLacks, words) as caught:
+      await generator.serving({}, 60)
+    self.assertIn(peer.address, str(caught.exception))
+    with self.assertRaises(EngineLacks):
+      await generator.generate([1], SPEC)
+
+  async def until(self, holds):
+    async with asyncio.timeout(60):
+      while not holds():  # noqa: ASYNC110 - servers tell nobody
+        await asyncio.sleep(0.01)
+
+
+class RefusalTest(EnginesCase):
+  async def test_what_an_engine_lacks_is_refused_by_name(self):
+    for protocol, lack, words in (
+      ("openai", "token_ids", "no token ids.*return_token_ids"),
+      ("openai", "prompt", "was asked .*and answered"),
+      ("openai", "logprobs", "no log-probability.*--logprobs-mode"),
+      ("openai", "a_logprob", "no log-probability of every token"),
+      ("openai", "logits", "above 0: these are logits.*--logprobs-mode"),
+      ("openai", "max_tokens", "13 tokens for max_tokens=12"),
+      ("openai", "vocabulary", "sampled token 61.*ids 0 to 60"),
+      ("openai", "stop_token", "keeps the stop token to itself"),
+      ("openai", "stop_ignored", "went on after stop token"),
+      ("openai", "seeds", "same seed has two answers.*need_seeds"),
+      ("openai", "takes_seed", "takes no seed.*JAX does not.*need_seeds"),
+      ("openai", "versions", "/weight_info: .*VLLM_SERVER_DEV_MODE=1"),
+      ("sglang", "logprobs", "no log-probability.*return_logprob"),
+      ("sglang", "seeds", "--enable-deterministic-inference"),
+      ("sglang", "versions", "SGLang-JAX has none"),
+    ):
+      with self.subTest(protocol=protocol, lack=lack):
+        await self.refused(words, protocol, lack)
+
+  async def test_one_logprob_is_not_taken_for_two(self):
+    for spec in (SamplingSpec(temperature=0.8), SamplingSpec(top_p=0.9)):
+      needs = dataclasses.replace(NEEDS, spec=spec)
+      await self.refused(
+        "one log-probability per token.*sampling.temperature=1",
+        "openai",
+        needs=needs,
+      )
+
+  async def test_several_versions_are_refused(self):
+    needs = dataclasses.replace(NEEDS, num_slots=2)
+    await self.refused("2 version slots", "openai", needs=needs)
+
+  async def test_another_model_is_named(self):
+    await self.refused(
+      r"no model 'other'; it has \['tiny'\]", "openai", model="other"
+    )
+
+  async def test_another_protocol_is_named(self):
+    peer = await self.peer("sglang")
+    generator = await self.connect("openai", peer.address)
+    with self.assertRaisesRegex(ConfigError, "/v1/completions.*404"):
+      await generator.serving({}, 60)
+
+  async def test_an_engine_without_seeds_serves_a_run_that_needs_none(self):
+    needs = dataclasses.replace(NEEDS, seeds=False)
+    for lack in ("takes_seed", "seeds"):
+      peer = await self.peer("openai", lack)
+      peer.publish(10, 1)
+      generator = await self.connect("openai", peer.address, needs=needs)
+      answer = await generator.generate([1, 2], SPEC)
+      self.assertEqual(len(answer.sampled), 20)
+      self.assertNotIn("seed", peer.bodies[-1])
+
+  async def test_a_wrong_token_is_a_refusal(self):
+    peer = await self.peer("openai", token="secret")
+    generator = await self.connect("openai", peer.address)
+    with self.assertRaisesRegex(ConfigError, "401"):
+      await generator.serving({}, 60)
+
+
+class AnswersTest(EnginesCase):
+  def expected(self, prompt, spec, step=10):
+    driver = LocalDriver(small.engine_of((step,)))
+    future = driver.submit(prompt, spec)
+    driver.run_until_idle()
+    driver.close()
+    return future.result(0)
+
+  async def test_answers_are_those_of_the_engine(self):
+    for protocol in PEERS:
+      peer = await self.peer(protocol)
+      peer.publish(10, 77)
+      generator = await self.connect(protocol, peer.address)
+      for spec in (
+        SPEC,
+        SamplingSpec(max_tokens=9, temperature=0.0),
+        SamplingSpec(max_tokens=60, seed=3, stop_tokens=(7, 9, 30)),
+      ):
+        prompt = small.prompt_of(1, 30)
+        answer = await generator.generate(prompt, spec)
+        expected = self.expected(prompt, spec)
+        for name in ("sampled", "version"):
+          np.testing.assert_array_equal(
+            getattr(answer, name), getattr(expected, name)
+          )
+        for name in ("behavior_logprob", "raw_logprob"):
+          np.testing.assert_allclose(
+            getattr(answer, name), getattr(expected, name), atol=1e-5
+          )
+
+  async def test_weights_that_the_run_has_not_named_are_not_asked(self):
+    for protocol in PEERS:
+      peer = await self.peer(protocol)  # its label is "default"
+      generator = await self.connect(protocol, peer.address, answer_s=0.5)
+      with self.assertRaisesRegex(DeadlineExceeded, "has not named"):
+        await generator.generate([1], SPEC)
+      peer.publish(3, 5)
+      answer = await generator.generate([1], SPEC)
+      self.assertEqual(set(answer.version), {3})
+
+  async def test_an_edition_that_is_too_old_is_not_sampled_from(self):
+    peer = await self.peer("openai")
+    peer.publish(10, 5)
+    generator = await self.connect(
+      "openai", peer.address, acceptable=lambda: {0: 6}
+    )
+    stale = asyncio.create_task(generator.generate([1], SPEC))
+    await generator.serving({}, 60)
+    await asyncio.sleep(0.2)
+    self.assertFalse(stale.done())
+    peer.publish(11, 6)
+    self.assertEqual(set((await stale).version), {11})
+
+  async def test_weights_that_change_meanwhile_are_never_guessed(self):
+    for protocol, lacks in (("openai", ()), ("sglang", ("spans",))):
+      peer = await self.peer(protocol, *lacks)
+      peer.publish(10, 5)
+      generator = await self.connect(protocol, peer.address)
+      await generator.generate([1], SPEC)
+      peer.hold.clear()
+      before = peer.num_asked
+      asked = asyncio.create_task(generator.generate([1], SPEC))
+      await self.until(lambda: peer.num_asked > before)  # noqa: B023
+      peer.publish(11, 6)
+      peer.hold.set()
+      answer = await asked
+      expected = self.expected([1], SPEC, 11)
+      np.testing.assert_array_equal(answer.sampled, expected.sampled)
+      self.assertEqual(set(answer.version), {11})
+      self.assertEqual(generator.num_repeated, 1)
+
+  async def test_spans_of_versions_are_taken_token_by_token(self):
+    peer = await self.peer("sglang")
+    peer.publish(10, 5)
+    generator = await self.connect("sglang", peer.address)
+    await generator.generate([1], SPEC)
+    peer.hold.clear()
+    before = peer.num_asked
+    asked = asyncio.create_task(generator.generate([1], SPEC))
+    await self.until(lambda: peer.num_asked > before)
+    peer.publish(11, 6)
+    peer.hold.set()
+    self.assertEqual((await asked).version.tolist(), [10] * 10 + [11] * 10)
+    self.assertEqual(generator.num_repeated, 0)
+
+  async def test_a_prompt_too_long_is_not_sent(self):
+    peer = await self.peer("openai")
+    peer.publish(10, 5)
+    generator = await self.connect("openai", peer.address)
+    await generator.generate([1], SPEC)
+    asked = peer.num_asked
+    with self.assertRaisesRegex(PromptTooLong, "97; .*takes 96"):
+      await generator.generate([1] * 77, SPEC)
+    with self.assertRaisesRegex(ConfigError, "knows 0 to 60"):
+      await generator.generate([small.VOCAB], SPEC)
+    with self.assertRaisesRegex(ConfigError, "token id"):
+      await generator.generate([0.5], SPEC)
+    self.assertEqual(peer.num_asked, asked)
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,208 @@
+"""Peers that speak other engines' protocols, on a real engine.
+
+They answer as vLLM's and SGLang's servers do, field for field as far as a run
+looks, and each can lack what such an engine may lack. What is sampled comes
+from the tiny policy, so answers can be compared.
+"""
+
+import asyncio
+import contextlib
+
+import numpy as np
+from aiohttp import web
+
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.engine_client_answers import label_of
+from agentrl_jax.rollout.generator import EngineGenerator
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.wire import ServedSlot
+from tests.rollout import small
+
+MODEL = "tiny"
+
+
+class Peer:
+  """A server of one version; `lacks` names what it does not do."""
+
+  def __init__(self, *lacks, token="", port=0):
+    self.lacks, self.token, self._port = set(lacks), token, port
+    self._stack = contextlib.AsyncExitStack()
+    self.label = "default"
+    self.num_asked = 0
+    self.bodies = []
+    self.hold = asyncio.Event()
+    self.hold.set()
+
+  async def __aenter__(self):
+    self.driver = LocalDriver(small.engine_of((10,)))
+    self._stack.callback(self.driver.close)
+    await self._stack.enter_async_context(self.driver.serving())
+    self._generator = EngineGenerator(self.driver)
+    application = web.Application(middlewares=[self._guarded])
+    for path, handler in self.routes().items():
+      application.router.add_route("*", path, handler)
+    runner = web.AppRunner(application, handler_cancellation=True)
+    await runner.setup()
+    self._stack.push_async_callback(runner.cleanup)
+    await web.TCPSite(runner, "127.0.0.1", self._port).start()
+    self.address = f"127.0.0.1:{runner.addresses[0][1]}"
+    return self
+
+  async def __aexit__(self, *error):
+    await self._stack.aclose()
+
+  def publish(self, step, edition):
+    """Serves other weights from the next step on, under their label."""
+    self.driver.engine.versions.publish(0, small.params(step), step)
+    self.label = label_of(ServedSlot(step, edition))
+
+  async def sample(self, prompt, spec):
+    self.num_asked += 1
+    if "seeds" in self.lacks:
+      spec = SamplingSpec(**vars(spec) | {"seed": self.num_asked})
+    if "stop_ignored" in self.lacks:
+      spec = SamplingSpec(**vars(spec) | {"stop_tokens": ()})
+    answer = await self._generator.generate(prompt, spec)
+    await self.hold.wait()
+    tokens = answer.sampled.tolist()
+    logprobs = np.minimum(answer.raw_logprob, 0).tolist()
+    if "stop_token" in self.lacks and len(tokens) < spec.max_tokens:
+      tokens, logprobs = tokens[:-1], logprobs[:-1]
+    if "max_tokens" in self.lacks:
+      tokens, logprobs = tokens + tokens[:1], logprobs + logprobs[:1]
+    if "vocabulary" in self.lacks:
+      tokens[0] = small.VOCAB
+    if "logits" in self.lacks:
+      logprobs = [x + 20 for x in logprobs]
+    if "a_logprob" in self.lacks:
+      logprobs[-1] = None
+    return tokens, logprobs, len(tokens) < spec.max_tokens
+
+  @web.middleware
+  async def _guarded(self, request, handler):
+    wanted = f"Bearer {self.token}"
+    if self.token and request.headers.get("Authorization") != wanted:
+      return web.json_response({"error": "Unauthorized"}, status=401)
+    return await handler(request)
+
+  async def health(self, request):
+    return web.Response()
+
+  async def models(self, request):
+    card = {"id": MODEL, "object": "model", "max_model_len": small.CONTEXT}
+    return web.json_response({"object": "list", "data": [card]})
+
+  async def version(self, request):
+    return web.json_response({"weight_version": self.label})
+
+
+class VllmPeer(Peer):
+  """As `vllm serve` with VLLM_SERVER_DEV_MODE=1."""
+
+  def routes(self):
+    routes = {
+      "/health": self.health,
+      "/v1/models": self.models,
+      "/v1/completions": self.completions,
+      "/weight_info": self.version,
+    }
+    if "versions" in self.lacks:
+      routes.pop("/weight_info")
+    return routes
+
+  async def completions(self, request):
+    body = await request.json()
+    self.bodies.append(body)
+    if "seed" in body and "takes_seed" in self.lacks:
+      return web.json_response(
+        {"error": {"message": "JAX does not support per-request seed."}},
+        status=400,
+      )
+    tokens, logprobs, stopped = await self.sample(
+      body["prompt"],
+      SamplingSpec(
+        temperature=body["temperature"],
+        max_tokens=body["max_tokens"],
+        stop_tokens=tuple(body["stop_token_ids"]),
+        seed=body.get("seed", self.num_asked),
+      ),
+    )
+    choice = {
+      "index": 0,
+      "text": "",
+      "finish_reason": "stop" if stopped else "length",
+      "logprobs": {"token_logprobs": logprobs, "tokens": [""] * len(tokens)},
+      "token_ids": tokens,
+      "prompt_token_ids": body["prompt"],
+    }
+    if "token_ids" in self.lacks:
+      choice |= {"token_ids": None, "prompt_token_ids": None}
+    if "prompt" in self.lacks:
+      choice["prompt_token_ids"] = body["prompt"][1:]
+    if "logprobs" in self.lacks:
+      choice["logprobs"] = None
+    usage = {"prompt_tokens": len(body["prompt"])}
+    return web.json_response({"choices": [choice], "usage": usage})
+
+
+class SglangPeer(Peer):
+  """As `sglang.launch_server`; "versions" is SGLang-JAX, which has none."""
+
+  def routes(self):
+    routes = {
+      "/health": self.health,
+      "/v1/models": self.models,
+      "/generate": self.generate,
+      "/get_model_info": self.model_info,
+      "/get_weight_version": self.version,
+    }
+    if "versions" in self.lacks:
+      routes.pop("/get_weight_version")
+    return routes
+
+  async def model_info(self, request):
+    told = {} if "versions" in self.lacks else {"weight_version": self.label}
+    return web.json_response({"model_path": MODEL} | told)
+
+  async def generate(self, request):
+    body = await request.json()
+    self.bodies.append(body)
+    asked = body["sampling_params"]
+    began_as = self.label
+    tokens, logprobs, stopped = await self.sample(
+      body["input_ids"],
+      SamplingSpec(
+        temperature=asked["temperature"],
+        max_tokens=asked["max_new_tokens"],
+        stop_tokens=tuple(asked["stop_token_ids"]),
+        seed=asked.get("sampling_seed", self.num_asked),
+      ),
+    )
+    pairs = zip(logprobs, tokens, strict=True)
+    about = {
+      "prompt_tokens": len(body["input_ids"]),
+      "finish_reason": {"type": "stop" if stopped else "length"},
+      "output_token_logprobs": [[x, token, None] for x, token in pairs],
+    }
+    if "logprobs" in self.lacks:
+      about.pop("output_token_logprobs")
+    if body["logprob_start_len"] == 0:
+      about["input_token_logprobs"] = [
+        [None, token, None] for token in body["input_ids"]
+      ]
+    if "versions" not in self.lacks:
+      about["weight_version"] = self.label
+    if "spans" not in self.lacks and "versions" not in self.lacks:
+      about["weight_versions"] = self._spans(began_as, len(tokens))
+    output = {"text": "", "output_ids": tokens, "meta_info": about}
+    return web.json_response(output)
+
+  def _spans(self, began_as, number):
+    """One span, or two halves if the weights were swapped meanwhile."""
+    if began_as == self.label:
+      return [{"version": self.label, "start": 0, "end": number}]
+    half = number // 2
+    return [
+      {"version": began_as, "start": 0, "end": half},
+      {"version": self.label, "start": half, "end": number},
+    ]
