@@ -210,6 +210,18 @@ def get_config() -> ml_collections.ConfigDict:
     slots=("fresh", "every 25"),
     weights=(0.75, 0.25),  # of the version slots
   )
+  c.slot_weights = create(  # the formula is in docs/cross_policy.md
+    # Or "adaptive": cross_policy.weights is where they begin, and what they
+    # are drawn back to; what follows is read then only.
+    rule="fixed",
+    temperature=0.05,  # success per draw that multiplies a weight by e
+    exploration=0.5,  # share of success that only a group's best counts for
+    kl_cost=1.0,  # success per draw that a nat per token must bring
+    floor=0.02,  # least weight of a slot
+    min_sample_size=0.8,  # effective, a share of the tokens; 0 is no bound
+    memory=0.9,  # of what was seen, per batch
+    prior_draws=100.0,  # turns (or attempts) that knowing nothing counts as
+  )
   c.engine = create(
     # Or "local": one thread. With queue.order="started" and
     # admission.max_staleness=0 a run then repeats bit for bit.
@@ -222,6 +234,15 @@ def get_config() -> ml_collections.ConfigDict:
     prefill_lanes=16,  # lanes per call
     prefill_tokens=1024,  # per step, so that decoding does not stall
     steps_per_sync=4,  # tokens per lane between looks at the host
+    reuse=True,  # of keys and values, between turns and between attempts
+    # Tokens per version slot whose keys and values outlive their lane: on the
+    # device, then on the host; 0: none. See docs/engine.md.
+    store_tokens=0,
+    host_tokens=0,
+    block_tokens=32,  # what of them is moved and shared at once
+    # Sets of older weights per slot that are kept for answers begun on them;
+    # 0: at a swap, answers go on with the new weights.
+    old_weights=0,
   )
   c.rollouts = create(  # servers in other processes: docs/rollout_servers.md
     servers="",  # host:port,host:port; "": the engine is in this process

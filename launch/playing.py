@@ -16,6 +16,7 @@ from agentrl_jax.controller.group_queue import GroupQueue
 from agentrl_jax.controller.monitor import Monitor
 from agentrl_jax.controller.player import Player, PolicyPlayer
 from agentrl_jax.controller.recorder import Attempt
+from agentrl_jax.controller.slot_chooser import SlotChooser
 from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.data.record_file import write_groups
 from agentrl_jax.data.trajectory import Group, Task, Trajectory
@@ -63,6 +64,7 @@ class Played:
     self._processes, self._interrupts = processes, interrupts
     self._monitor = Monitor()
     self._ledger = Ledger(run.root / "trained_groups.jsonl")
+    self._chooser = _chooser(settings)
     # In a run that must repeat bit for bit: the engine's way to ask, and the
     # position between two updates, when nothing is in flight.
     self._waves = _waves(settings, service)
@@ -82,10 +84,12 @@ class Played:
     self._metrics.truncate_after(STAGE, version)
     self._ledger.truncate(version)
     steps = self._config.train.steps
+    if position:
+      self._chooser.restore(position["version_slots"])
     collector = self._collector(
       version, position_from_json(position) if position else None
     )
-    self._between = position_to_json(collector.snapshot())
+    self._between = self._position(collector.snapshot())
     self._forget()
     with (
       ControllerThread(collector) as controller,
@@ -110,7 +114,7 @@ class Played:
     """The controller's state, in one piece."""
     if self._waves is not None:
       return self._between
-    return position_to_json(self._running.snapshot())
+    return self._position(self._running.snapshot())
 
   def advance(self, version: int) -> None:
     """Lets newer groups start."""
@@ -134,16 +138,23 @@ class Played:
       **self._running.call(self._monitor.snapshot),
       **self._service.report(),
       **_of(self._taken),
+      **self._chooser.learn(self._taken, report),
     }
     self._metrics.write(after, found, STAGE)
     self._show.update(after, found)
-    self._between = position_to_json(self._running.snapshot())
+    self._between = self._position(self._running.snapshot())
 
   @property
   def _running(self) -> ControllerThread:
     if self._controller is None:
       raise RuntimeError("groups are played within `begun` only")
     return self._controller
+
+  def _position(self, collected: CollectorState) -> dict[str, Any]:
+    return {
+      **position_to_json(collected),
+      "version_slots": self._chooser.snapshot(),
+    }
 
   def _wait(self, version: int) -> list[Group] | None:
     deadline = time.monotonic() + self._config.train.take_s
@@ -176,7 +187,7 @@ class Played:
       codec=self._service.codec,
       limits=s.episode,
       sampling=s.sampling,
-      choose_slot=s.cross_policy,
+      draw_for=self._chooser.draw_for,
     )
     if self._waves is not None:
       player = _InWaves(player, self._waves)
@@ -216,6 +227,12 @@ class _InWaves:
     """See `Player.play`."""
     with self.waves.playing():
       return await self.player.play(attempt)
+
+
+def _chooser(settings: Settings) -> SlotChooser:
+  return SlotChooser(
+    settings.cross_policy, settings.slot_weights, settings.task_ids
+  )
 
 
 def _waves(settings: Settings, service: Service) -> WaveGenerator | None:

@@ -53,6 +53,7 @@ class Reinforcement:
         settings.loss,
         temperature=settings.sampling.temperature,
         num_slots=settings.engine.num_slots,
+        tasks=settings.task_ids,
       ),
       make_optimizer(settings.optimizer, config.train.steps),
       policy.mesh or sharding.make_mesh(settings.mesh),

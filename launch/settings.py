@@ -17,6 +17,7 @@ from agentrl_jax.controller.episode import EpisodeLimits, Sampling
 from agentrl_jax.controller.group import GroupLimits
 from agentrl_jax.controller.group_queue import QueueLimits
 from agentrl_jax.controller.policies import CrossPolicy
+from agentrl_jax.controller.slot_weights import SlotWeightsConfig
 from agentrl_jax.data.pretrained_chat import ChatConfig
 from agentrl_jax.env.containers import ContainerSpec
 from agentrl_jax.env.loading import parse_options
@@ -38,7 +39,7 @@ from launch.chat import read_chat
 from launch.learning_checks import check_learning
 from launch.mesh_checks import check_mesh
 from launch.processes import ProcessLimits
-from launch.slot_checks import check_slots, check_stored
+from launch.slot_checks import check_slots, check_stored, check_weights
 
 DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
 
@@ -102,6 +103,7 @@ class Settings:
   queue: QueueLimits
   slots: tuple[SlotSchedule, ...]  # what each version slot serves
   cross_policy: CrossPolicy
+  slot_weights: SlotWeightsConfig
   engine: EngineConfig
   rollouts: RolloutsConfig
   loss: LossConfig
@@ -148,6 +150,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     queue=QueueLimits(**config.queue.to_dict()),
     slots=slots,
     cross_policy=CrossPolicy(**cross),
+    slot_weights=SlotWeightsConfig(**config.slot_weights.to_dict()),
     engine=EngineConfig(**engine),
     rollouts=RolloutsConfig(**config.rollouts.to_dict()),
     loss=LossConfig(**config.loss.to_dict()),
@@ -273,6 +276,7 @@ def _check_together(s: Settings, steps: int) -> None:
       f"{s.admission.versions_per_step}, the updates made of one batch"
     )
   check_slots(s.slots, s.cross_policy, s.engine)
+  check_weights(s.slot_weights, s.cross_policy)
   check_stored(
     s.slots,
     s.checkpoint,

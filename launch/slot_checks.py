@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from etils import epath
 
 from agentrl_jax.controller.policies import CrossPolicy
+from agentrl_jax.controller.slot_weights import SlotWeightsConfig
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.checkpoint import CheckpointConfig
@@ -23,6 +24,32 @@ def check_slots(
       f"cross_policy.slots={slots}, cross_policy.weights="
       f"{cross_policy.weights} and engine.lanes={engine.lanes} must have one "
       "entry per version slot each"
+    )
+
+
+def check_weights(config: SlotWeightsConfig, cross_policy: CrossPolicy) -> None:
+  """Raises `ConfigError` for adaptive weights that could not adapt."""
+  if config.rule == "fixed":
+    return
+  if not cross_policy.is_drawn:
+    raise ConfigError(
+      "slot_weights.rule='adaptive' adapts nothing with cross_policy.draw_per="
+      "'never'; draw per turn or trajectory, or set "
+      "--config.slot_weights.rule=fixed"
+    )
+  drawable = [weight for weight in cross_policy.weights if weight > 0]
+  if len(drawable) < 2 or not cross_policy.weights[0] > 0:
+    raise ConfigError(
+      f"cross_policy.weights={cross_policy.weights} leaves "
+      "slot_weights.rule='adaptive' nothing to weigh: slot 0 and another need "
+      "a weight above 0"
+    )
+  least = min(drawable) / sum(drawable)
+  if config.floor > least:
+    raise ConfigError(
+      f"slot_weights.floor={config.floor} is above what a slot begins with: "
+      f"cross_policy.weights={cross_policy.weights} give one a share of "
+      f"{least:.3g}; lower the floor or raise that weight"
     )
 
 

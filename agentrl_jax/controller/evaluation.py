@@ -76,7 +76,7 @@ def evaluated(
 ) -> PolicyPlayer:
   """The same player as evaluation wants it: slot 0 throughout."""
   return dataclasses.replace(
-    player, sampling=sampling, choose_slot=lambda seed, turn: 0
+    player, sampling=sampling, draw_for=lambda task: policies.NEVER
   )
 
 

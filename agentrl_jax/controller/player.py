@@ -19,6 +19,7 @@ from agentrl_jax.controller.episode import (
   reply,
   run_episode,
 )
+from agentrl_jax.controller.policies import NEVER, CrossPolicy
 from agentrl_jax.controller.recorder import Attempt, Codec
 from agentrl_jax.data.messages import Message, message_to_json
 from agentrl_jax.data.trajectory import Status, Task, Trajectory, Turn
@@ -44,24 +45,29 @@ class PolicyPlayer:
   codec: Codec
   limits: EpisodeLimits
   sampling: Sampling = Sampling()
-  choose_slot: Callable[[int, int], int] = lambda seed, turn: 0
+  # How an attempt at the task that begins now draws its version slots.
+  draw_for: Callable[[Task], CrossPolicy] = lambda task: NEVER
   waits: EpisodeWaits = EpisodeWaits()
 
   async def play(self, attempt: Attempt) -> Trajectory:
-    """See `episode.run_episode`."""
-    return await run_episode(
+    """See `episode.run_episode`. One attempt's draws have the same weights."""
+    draw = self.draw_for(attempt.task)
+    trajectory = await run_episode(
       attempt.task,
       environment_of(attempt.task, self.environments),
       self.generator,
       self.codec,
       limits=self.limits,
       sampling=self.sampling,
-      choose_slot=self.choose_slot,
+      choose_slot=draw,
       seed=attempt.seed,
       group_id=attempt.group_id,
       attempt=attempt.number,
       waits=self.waits,
     )
+    if not draw.is_drawn:
+      return trajectory
+    return dataclasses.replace(trajectory, slot_weights=draw.weights)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,11 @@ class CrossPolicy:
         " per slot, at least one of them above 0"
       )
 
+  @property
+  def is_drawn(self) -> bool:
+    """Whether any chance is involved."""
+    return self.draw_per != "never"
+
   def __call__(self, seed: int, turn: int) -> int:
     """The slot that answers turn `turn` of the attempt with this seed."""
     if self.draw_per == "never":
@@ -54,6 +59,9 @@ class CrossPolicy:
   @property
   def _last_drawable(self) -> int:
     return max(slot for slot, w in enumerate(self.weights) if w > 0)
+
+
+NEVER = CrossPolicy()  # slot 0, always
 
 
 def succeeded(trajectory: Trajectory) -> bool:

@@ -85,6 +85,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     "reward": trajectory.reward,
     "metrics": dict(trajectory.metrics),
     "transcript": [dict(m) for m in trajectory.transcript],
+    "slot_weights": list(trajectory.slot_weights),
     "turns": [_turn_to_json(turn) for turn in trajectory.turns],
   }
 
@@ -101,6 +102,7 @@ def trajectory_from_json(body: Mapping[str, Any]) -> Trajectory:
     reward=body["reward"],
     metrics=body["metrics"],
     transcript=tuple(body["transcript"]),
+    slot_weights=tuple(body["slot_weights"]),
   )
 
 

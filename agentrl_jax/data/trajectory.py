@@ -95,6 +95,8 @@ class Trajectory:
   reward: float  # the environment's verdict, before any shaping
   metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
   transcript: tuple[Mapping[str, object], ...] = ()  # OpenAI messages
+  # Of the draws of its version slots; () if slots were not drawn.
+  slot_weights: tuple[float, ...] = ()
 
   @property
   def num_tokens(self) -> int:

@@ -11,6 +11,7 @@ from agentrl_jax.data.batch import Batch
 from agentrl_jax.losses import ExplainedVariance, Mean, RatioMoments
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.loss_config import LossConfig
+from agentrl_jax.train.slot_metrics import measure_slots
 from agentrl_jax.train.surrogates import SURROGATES, Array, Terms
 from agentrl_jax.train.token_logprobs import (
   hidden_states,
@@ -37,6 +38,7 @@ class Lesson:
   old_value: Array | None = None  # the critic's, before the update
   value_target: Array | None = None
   value_mask: Array | None = None  # bool, where the critic is fitted
+  task: Array | None = None  # int32, the number of the token's task
 
 
 # Maps (params, micro-batch) to the mean to minimise and what to report.
@@ -44,12 +46,18 @@ Objective = Callable[[Params, Lesson], tuple[Mean, Metrics]]
 
 
 def policy_objective(
-  policy: Policy, config: LossConfig, *, temperature: float, num_slots: int = 1
+  policy: Policy,
+  config: LossConfig,
+  *,
+  temperature: float,
+  num_slots: int = 1,
+  tasks: Mapping[str, int] | None = None,
 ) -> Objective:
   """The reinforcement objective of `config`: `lesson_loss` of a policy.
 
   Log-probabilities are taken at `temperature`, the sampler's. `num_slots`
-  counts the version slots that are reported on one by one.
+  counts the version slots that are reported on one by one, and `tasks` numbers
+  the tasks by their names, where slots are reported on by task, too.
   """
 
   def objective(params: Params, lesson: Lesson) -> tuple[Mean, Metrics]:
@@ -67,7 +75,13 @@ def policy_objective(
     if config.has_critic:
       value_BT = token_values(policy, params, batch, hidden_BTD)
     return lesson_loss(
-      config, lesson, logprob_BT, entropy_BT, value_BT, num_slots=num_slots
+      config,
+      lesson,
+      logprob_BT,
+      entropy_BT,
+      value_BT,
+      num_slots=num_slots,
+      tasks=tasks,
     )
 
   return objective
@@ -81,6 +95,7 @@ def lesson_loss(
   value_BT: jax.Array | None = None,
   *,
   num_slots: int = 1,
+  tasks: Mapping[str, int] | None = None,
 ) -> tuple[Mean, Metrics]:
   """What `config` makes of what policy and critic say about a lesson.
 
@@ -89,7 +104,10 @@ def lesson_loss(
   """
   batch = lesson.batch
   behavior_BT = _ratio(logprob_BT, batch.behavior_logprob, batch)
-  metrics = _report(behavior_BT, entropy_BT, lesson, config, num_slots)
+  metrics = _report(behavior_BT, entropy_BT, lesson, config)
+  metrics |= measure_slots(
+    behavior_BT, batch, lesson.task, num_slots=num_slots, tasks=tasks or {}
+  )
   proximal_BT = behavior_BT
   if lesson.proximal_logprob is not None:
     proximal_BT = _ratio(logprob_BT, lesson.proximal_logprob, batch)
@@ -245,7 +263,6 @@ def _report(
   entropy_BT: jax.Array,
   lesson: Lesson,
   config: LossConfig,
-  num_slots: int,
 ) -> Metrics:
   """How far the policy is from who sampled; constants for the gradient."""
   mask_BT = lesson.batch.mask
@@ -263,7 +280,4 @@ def _report(
     "policy/kl_to_behavior": mean(losses.k3(-log_ratio_BT)),
     "policy/ratio_outside_clip": mean(outside_BT.astype(jnp.float32)),
     "policy/abs_log_ratio": mean(jnp.abs(log_ratio_BT)),
-    "policy/slot": losses.ratio_moments(
-      log_ratio_BT, mask_BT, lesson.batch.slot, num_slots
-    ),
   }

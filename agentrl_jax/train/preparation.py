@@ -200,9 +200,10 @@ class Preparation:
   ) -> list[Lesson]:
     advantage_RT = np.where(rows.mask, value_RT, 0).astype(np.float32)
     lessons = cut(rows, advantage_RT, self._batch.micro_batch)
-    if self._loss.task_share == "tokens":
-      return lessons
-    return add_fields(lessons, {"weight": self._weights(task_RT, rows.mask)})
+    fields = {"task": task_RT.astype(np.int32)}
+    if self._loss.task_share != "tokens":
+      fields["weight"] = self._weights(task_RT, rows.mask)
+    return add_fields(lessons, fields)
 
   def _weights(self, task_RT: np.ndarray, mask_RT: np.ndarray) -> np.ndarray:
     weight_RT = losses.task_weights(

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -21,6 +20,7 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.objective import Lesson, Metrics, Objective
 from agentrl_jax.train.placement import on_mesh
+from agentrl_jax.train.slot_metrics import slot_numbers
 
 
 @jax.tree_util.register_dataclass
@@ -204,21 +204,7 @@ def _numbers(metrics: Metrics) -> dict[str, float]:
   report: dict[str, float] = {}
   for name, summed in metrics.items():
     if isinstance(summed, RatioMoments):
-      report |= _of_slots(summed)
+      report |= slot_numbers(name, summed)
     else:
       report[name] = float(summed.value())
   return report
-
-
-def _of_slots(moments: RatioMoments) -> dict[str, float]:
-  """How much of the batch each version slot sampled, and how stale it is."""
-  by_slot = {
-    "effective_sample_size": moments.effective_sample_size(),
-    "kl_to_behavior": moments.kl(),
-    "share_of_tokens": moments.share(),
-  }
-  return {
-    f"policy/{name}/slot{z}": float(value)
-    for name, value_Z in by_slot.items()
-    for z, value in enumerate(np.asarray(value_Z))
-  }

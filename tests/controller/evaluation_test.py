@@ -126,9 +126,8 @@ class EvaluateTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_slot_0_and_greedy_whatever_training_does(self):
     engine = ScriptedEngine()
-    training = a_player(
-      engine=engine, choose_slot=CrossPolicy(draw_per="turn", weights=(0, 1))
-    )
+    stale = CrossPolicy(draw_per="turn", weights=(0, 1))
+    training = a_player(engine=engine, draw_for=lambda task: stale)
     await score(evaluation.evaluated(training))
     self.assertEqual({spec.slot for _, spec in engine.asked}, {0})
     self.assertEqual({spec.temperature for _, spec in engine.asked}, {0.0})

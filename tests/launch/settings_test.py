@@ -49,6 +49,26 @@ class SettingsTest(parameterized.TestCase):
     ("queue", {"queue.max_groups": 8}, "queue.max_groups=8 is below"),
     ("slots", {"engine.lanes": (64,)}, "one entry per version slot"),
     (
+      "nothing_drawn",
+      {"slot_weights.rule": "adaptive", "cross_policy.draw_per": "never"},
+      "adapts nothing with cross_policy.draw_per='never'",
+    ),
+    (
+      "nothing_to_weigh",
+      {"slot_weights.rule": "adaptive", "cross_policy.weights": (1.0, 0.0)},
+      "slot 0 and another need a weight above 0",
+    ),
+    (
+      "floor",
+      {"slot_weights.rule": "adaptive", "slot_weights.floor": 0.3},
+      "floor=0.3 is above what a slot begins with.*share of 0.25",
+    ),
+    (
+      "fixed_weights",
+      {"slot_weights.floor": 0.1},
+      "slot_weights.floor=0.1 is not read with slot_weights.rule='fixed'",
+    ),
+    (
       "not_stored",
       {"cross_policy.slots": ("fresh", "every 7")},
       r"slots\[1\]='every 7' .*checkpoint.every=5 does not keep them",

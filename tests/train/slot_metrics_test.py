@@ -1,0 +1,67 @@
+"""Each slot is measured in all and by task, as loops over tokens would."""
+
+import numpy as np
+from absl.testing import absltest
+
+from agentrl_jax.data.batch import Batch
+from agentrl_jax.train.slot_metrics import measure_slots, slot_numbers
+
+SHAPE = (3, 17)
+TASKS = {"a": 0, "b": 1}
+
+
+class SlotMetricsTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    draw = np.random.default_rng(0)
+    self.x_BT = draw.normal(0, 0.3, SHAPE).astype(np.float32)
+    self.mask_BT = draw.random(SHAPE) < 0.6
+    self.slot_BT = draw.integers(0, 2, SHAPE).astype(np.int32)
+    self.task_BT = draw.integers(0, 2, SHAPE).astype(np.int32)
+
+  def _numbers(self, task_BT):
+    zero = np.zeros(SHAPE, np.int32)
+    batch = Batch(
+      zero, zero, zero, self.mask_BT, zero, zero, zero, slot=self.slot_BT
+    )
+    measured = measure_slots(
+      np.where(self.mask_BT, self.x_BT, 0),
+      batch,
+      task_BT,
+      num_slots=2,
+      tasks=TASKS,
+    )
+    numbers = {}
+    for name, moments in measured.items():
+      numbers |= slot_numbers(name, moments + moments)  # of two such batches
+    return numbers
+
+  def test_by_slot_and_task(self):
+    numbers = self._numbers(self.task_BT)
+    for place, mask_BT in (
+      ("", self.mask_BT),
+      ("/a", self.mask_BT & (self.task_BT == 0)),
+      ("/b", self.mask_BT & (self.task_BT == 1)),
+    ):
+      for slot in range(2):
+        x_T = self.x_BT[mask_BT & (self.slot_BT == slot)].astype(float)
+        ratio_T = np.exp(x_T)
+        for what, expected in (
+          ("share_of_tokens", len(x_T) / mask_BT.sum()),
+          ("kl_to_behavior", np.mean(ratio_T - 1 - x_T)),
+          (
+            "effective_sample_size",
+            ratio_T.sum() ** 2 / (len(x_T) * (ratio_T**2).sum()),
+          ),
+        ):
+          name = f"policy/{what}/slot{slot}{place}"
+          with self.subTest(name):
+            np.testing.assert_allclose(numbers.pop(name), expected, rtol=1e-5)
+    self.assertEmpty(numbers)
+
+  def test_tasks_that_are_not_told_apart(self):
+    self.assertEqual({name.count("/") for name in self._numbers(None)}, {2})
+
+
+if __name__ == "__main__":
+  absltest.main()
