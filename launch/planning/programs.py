@@ -93,6 +93,7 @@ def make_learner(settings: Settings, policy: Policy, mesh: Mesh) -> Learner:
       settings.loss,
       temperature=settings.sampling.temperature,
       num_slots=settings.engine.num_slots,
+      tasks=settings.task_ids,
     ),
     make_optimizer(settings.optimizer, 1000),
     mesh,
@@ -129,6 +130,7 @@ def abstract_lesson(settings: Settings, mesh: Mesh) -> Lesson:
     old_value=real if critic else None,
     value_target=real if critic else None,
     value_mask=flag if critic else None,
+    task=whole,
   )
 
 
