@@ -18,6 +18,7 @@ BENCHMARKS = (
   "environments",
   "searches",
   "learner",
+  "rollout",
 )
 DEADLINE_S = 1800
 

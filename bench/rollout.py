@@ -1,0 +1,20 @@
+"""How fast the rollout engine is, against its peers and its limits.
+
+  python -m bench.rollout                       # all rows
+  python -m bench.rollout decode batching       # some
+    [--pairs=5] [--peer_python=.venv-peers/bin/python]
+    [--tunix_python=.venv-tunix/bin/python]
+
+- decode: 1, 8 and 32 answers at once, against Tunix's sampler and transformers.
+
+Float32 on the CPU, on both sides. Peers take turns with ours; what counts is
+the median of the ratios, from a machine that nobody else uses: `contended` says
+whether somebody did. Prints one JSON object per row.
+"""
+
+from bench import rows
+
+ROWS = ("decode",)
+
+if __name__ == "__main__":
+  rows.run(__doc__, "rollout", ROWS)

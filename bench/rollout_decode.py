@@ -1,0 +1,157 @@
+"""Answers of equal length to 1, 8 and 32 prompts at once, all greedy.
+
+W-tiny, 128 tokens of prompt and 128 of answer, none of which ends it. Ours goes
+through the whole engine, bookkeeping and copies to the host included. The peers
+start from the same params in a Hugging Face folder, and must find the same
+tokens before any time counts.
+
+The limit of a step is what its memory takes to read, or its products to be
+computed at the rate that XLA reaches for large ones, whichever is longer.
+"""
+
+import functools
+import os
+import pathlib
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.versions import VersionStore
+from agentrl_jax.train.publish import Publisher
+from bench import timing, tiny
+from bench.line_peer import LinePeer, Pythons
+
+NUMBERS, PROMPT, ANSWER = (1, 8, 32), 128, 128
+PEERS = {  # environment and script
+  "tunix": ("tunix", "tunix_decode.py"),
+  "hugging_face": ("torch", "hugging_face_decode.py"),
+}
+EQUAL = 16  # first tokens of an answer that all must agree on
+
+
+def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
+  """The row, as JSON values."""
+  load_before = os.getloadavg()[0]
+  policy, _ = tiny.make_learner()
+  params = policy.init(jax.random.key(0))
+  prompts = _prompts()
+  with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    tiny.write_model(folder / "model", params)
+    np.save(folder / "prompts.npy", prompts)
+    peers = {
+      peer: LinePeer(pythons[where], script, folder)
+      for peer, (where, script) in PEERS.items()
+      if pythons[where].exists()
+    }
+    rows = {}
+    for number in NUMBERS:
+      ours = _Answers(policy, params, prompts[:number])
+      turns = {"ours": ours} | {
+        peer: functools.partial(each.ask, str(number))
+        for peer, each in peers.items()
+      }
+      timing.in_turn(turns, 1)  # compiles
+      equal = {
+        peer: _equal(ours.tokens, np.load(folder / f"{peer}_{number}.npy"))
+        for peer in peers
+      }
+      times = timing.in_turn(turns, pairs)
+      rows[number] = _row(times, equal, load_before)
+    for each in peers.values():
+      each.close()
+  return {
+    "work": {
+      "model": tiny.work_of(tiny.MODEL),
+      "prompt": PROMPT,
+      "answer": ANSWER,
+    },
+    "peers": {peer: each.version for peer, each in peers.items()},
+    "limits": _limits(params),
+    "at_once": rows,
+    "load_before": load_before,
+  }
+
+
+class _Answers:
+  """All prompts asked at once, until all are answered."""
+
+  def __init__(self, policy, params, prompts):
+    store = VersionStore(1)
+    config = EngineConfig(
+      lanes=(len(prompts),),
+      context=PROMPT + ANSWER,
+      prefill_chunks=(PROMPT,),
+      prefill_tokens=4096,
+      steps_per_sync=16,
+    )
+    self._driver = LocalDriver(RolloutEngine(policy, config, store))
+    Publisher(policy, store).publish(params, 0)
+    self._prompts = prompts
+    self.tokens = np.zeros((0, 0))
+
+  def __call__(self) -> timing.Times:
+    self._driver.engine.forget()  # else there would be nothing to prefill
+    return timing.times_of(self._answer)
+
+  def _answer(self) -> None:
+    spec = SamplingSpec(temperature=0.0, max_tokens=ANSWER)
+    asked = [self._driver.submit(prompt, spec) for prompt in self._prompts]
+    self._driver.run_until_idle()
+    self.tokens = np.array([each.result().sampled for each in asked])
+
+
+def _prompts() -> np.ndarray:
+  rng = np.random.default_rng(0)
+  # The last words of the tokenizer end and pad: no prompt has them.
+  shape = (max(NUMBERS), PROMPT)
+  return rng.integers(0, tiny.MODEL.vocab_size - 2, shape).astype(np.int32)
+
+
+def _equal(ours: np.ndarray, theirs: np.ndarray) -> float:
+  """The share of equal tokens; raises if answers do not begin alike."""
+  if (ours[:, :EQUAL] != theirs[:, :EQUAL]).any():
+    raise RuntimeError("a peer answers otherwise: its time says nothing")
+  return float(np.mean(ours == theirs))
+
+
+def _row(times, equal, load_before) -> dict[str, object]:
+  return {
+    "milliseconds": {n: timing.milliseconds(t) for n, t in times.items()},
+    "milliseconds_per_token": {
+      n: timing.milliseconds(t)["wall"] / ANSWER for n, t in times.items()
+    },
+    "times_faster_than": {
+      peer: timing.ratio(times[peer], times["ours"]) for peer in equal
+    },
+    "share_of_equal_tokens": equal,
+    "contended": timing.contended(load_before, times),
+  }
+
+
+def _limits(params) -> dict[str, float]:
+  """Milliseconds of a step: all params read once, and products per lane."""
+  leaves = jax.tree.leaves(params)
+  size = sum(leaf.nbytes for leaf in leaves)
+  read_s = _fastest(lambda p: sum(jnp.sum(x) for x in p), leaves)
+  a_NN = jax.random.normal(jax.random.key(1), (2048, 2048))
+  product_s = _fastest(lambda x: x @ x, a_NN)
+  rate = 2 * 2048**3 / product_s
+  return {
+    "bytes_of_params": size,
+    "read_ms": 1e3 * read_s,
+    "product_gflop_per_s": rate / 1e9,
+    "products_ms_per_lane": 1e3 * 2 * size / 4 / rate,
+  }
+
+
+def _fastest(function, argument, repeats: int = 7) -> float:
+  compiled = jax.jit(function)
+  timing.times_of(compiled, argument)
+  return min(timing.times_of(compiled, argument).wall for _ in range(repeats))

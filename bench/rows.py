@@ -1,0 +1,50 @@
+"""The command line of a benchmark of several rows, each a module of its own."""
+
+import argparse
+import importlib
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import jax
+
+
+def run(description: str, family: str, rows: Sequence[str]) -> None:
+  """Measures the rows named on the command line, or all, one by one.
+
+  A row is `bench.<family>_<row>.measure(pairs, pythons)`.
+  """
+  jax.config.update("jax_platforms", "cpu")
+  parser = argparse.ArgumentParser(
+    description=description,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument("rows", nargs="*", choices=[[], *rows])
+  parser.add_argument("--pairs", type=int, default=5)
+  parser.add_argument(
+    "--peer_python", type=pathlib.Path, default=".venv-peers/bin/python"
+  )
+  parser.add_argument(
+    "--tunix_python", type=pathlib.Path, default=".venv-tunix/bin/python"
+  )
+  options = parser.parse_args()
+  pythons = {"torch": options.peer_python, "tunix": options.tunix_python}
+  for python in pythons.values():
+    if not python.exists():
+      sys.stderr.write(
+        f"{python} is not there, so peers in it are left out; `make bench` "
+        "makes it\n"
+      )
+  for row in options.rows or rows:
+    module = importlib.import_module(f"bench.{family}_{row}")
+    found = module.measure(options.pairs, pythons)
+    about = {
+      "row": row,
+      "jax": jax.__version__,
+      "pairs": options.pairs,
+      "huge_pages": os.environ.get("GLIBC_TUNABLES", ""),
+    }
+    sys.stdout.write(json.dumps(about | found, indent=2) + "\n")
+    sys.stdout.flush()
