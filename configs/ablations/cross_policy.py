@@ -1,0 +1,28 @@
+"""Does answering with older versions help, drawn how, and by which weights?
+
+  python -m launch.train --config=configs/ablations/cross_policy.py:adaptive
+
+AgentRL (arXiv:2510.04206, section 3.1) draws per turn, by fixed weights. Watch
+`success/<task>`, `slots/weight/slot1/<task>`, `slots/contribution/slot1/<task>`
+and `policy/effective_sample_size/slot1/<task>`; docs/cross_policy.md has the
+formula, and what a small comparison showed.
+"""
+
+from configs import arms, quickstart
+
+ARMS = {
+  "turn": {},
+  "trajectory": {"cross_policy.draw_per": "trajectory"},
+  "never": {"cross_policy.draw_per": "never"},
+  "adaptive": {"slot_weights.rule": "adaptive"},
+  # What no sibling achieved counts alone.
+  "explorer": {
+    "slot_weights.rule": "adaptive",
+    "slot_weights.exploration": 1.0,
+  },
+}
+
+
+def get_config(arm: str = "turn"):
+  """`arm` is what follows the colon on the command line."""
+  return arms.apply_arm(quickstart.get_config(), ARMS, arm)
