@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from absl.testing import absltest
 
+from agentrl_jax.metrics import read_metrics
 from agentrl_jax.model.policy import Policy
 from launch.process_link import LOST
 from launch.run_directory import RunDirectory
@@ -39,9 +40,16 @@ LEARNERS = {
   "loss.value_coefficient": 0.5,
   "optimizer.learning_rate": 1e-3,
 }
+# What slots are drawn by follows from what came of the drawing.
+ADAPTIVE = {
+  "slot_weights.rule": "adaptive",
+  "slot_weights.prior_draws": 2.0,
+  "slot_weights.memory": 0.5,
+}
 # Nothing is left to timing.
 EXACT = {
   **LEARNERS,
+  **ADAPTIVE,
   "queue.order": "started",
   "admission.max_staleness": 0,
   "train.steps": STEPS,
@@ -125,6 +133,26 @@ class TwoProcessesTest(absltest.TestCase):
     for step in (STEPS - 2, STEPS):
       assert_same_state(self.root, self.through.root, step)
     self.assertEqual(ledger_of(self.root), ledger_of(self.through.root))
+
+  def test_slots_are_drawn_by_the_same_weights(self):
+    found, expected = (
+      [
+        row.values
+        for row in read_metrics(root / "metrics.jsonl")
+        if row.stage == "rl"
+      ]
+      for root in (self.root, self.through.root)
+    )
+    names = [name for name in expected[-1] if name.startswith("slots/")]
+    self.assertIn("slots/weight/slot1/arithmetic", names)
+    for before, after in zip(found, expected, strict=True):
+      for name in names:
+        self.assertEqual(before.get(name), after.get(name), name)
+    weights = [row["slots/weight/slot1/arithmetic"] for row in expected]
+    self.assertLen(set(weights), STEPS)
+    for root in (self.root, self.through.root):
+      kept = position_of(root, STEPS)["controller"]["version_slots"]
+      self.assertGreater(kept["drift"]["draws"][0][1], 0)
 
   def test_something_was_learned(self):
     first, last = (state_of(self.root, step) for step in (STEPS - 2, STEPS))
