@@ -10,7 +10,12 @@ from typing import Any
 
 import aiohttp
 
-from agentrl_jax.errors import ConfigError, GeneratorFault, ServerFull
+from agentrl_jax.errors import (
+  ConfigError,
+  GeneratorFault,
+  PromptTooLong,
+  ServerFull,
+)
 from agentrl_jax.rollout import wire
 from agentrl_jax.rollout.client import SamplingSpec
 from agentrl_jax.rollout.engine_client_answers import (
@@ -135,11 +140,11 @@ class EngineHttp:
     said = f"{address}{path}: HTTP {response.status} {content[:1000]!r}"
     if response.status in _FULL:
       raise ServerFull(said)
-    raise (
-      ConfigError(said)
-      if response.status in _MISTAKES
-      else (GeneratorFault(said))
-    )
+    if b"context_length_exceeded" in content:  # OpenAI's own code for it
+      raise PromptTooLong(said)
+    if response.status in _MISTAKES:
+      raise ConfigError(said)
+    raise GeneratorFault(said)
 
 
 def _parsed(address: str, content: bytes) -> Any:

@@ -2,8 +2,8 @@
 
 `POST /v1/completions` with `prompt` as ids and `return_token_ids` gives the ids
 of prompt and answer (vLLM 0.10.2 and newer); rollout servers of this framework
-add the version and the log-probability at temperature 1 of every token. Sources
-of what is assumed of vLLM are in docs/engines.md.
+add the version and both log-probabilities of every token. Sources of what is
+assumed of vLLM are in docs/engines.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,11 +70,12 @@ def _read(content: Mapping[str, Any]) -> Said:
   prompt = choice.get("prompt_token_ids")
   if prompt is None:
     prompt = content.get("prompt_token_ids")
+  behavior = choice.get("behavior_logprobs")
   return Said(
     sampled=choice.get("token_ids"),
-    logprob=logprobs.get("token_logprobs"),
+    logprob=behavior or logprobs.get("token_logprobs"),
     prompt=prompt,
-    raw_logprob=choice.get("raw_logprobs"),
+    raw_logprob=choice.get("raw_logprobs") if behavior else None,
     version=choice.get("token_versions"),
     is_whole=choice["finish_reason"] in ("stop", "length"),
     num_reused=details.get("cached_tokens") or 0,

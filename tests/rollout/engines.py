@@ -7,6 +7,7 @@ from the tiny policy, so answers can be compared.
 
 import asyncio
 import contextlib
+import dataclasses
 
 import numpy as np
 from aiohttp import web
@@ -14,9 +15,14 @@ from aiohttp import web
 from agentrl_jax.rollout.client import SamplingSpec
 from agentrl_jax.rollout.engine_client_answers import label_of
 from agentrl_jax.rollout.generator import EngineGenerator
+from agentrl_jax.rollout.http_server import RolloutApi
 from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.openai_api import OpenAIApi
+from agentrl_jax.rollout.openai_models import ModelNames
+from agentrl_jax.rollout.openai_requests import ServingLimits
 from agentrl_jax.rollout.wire import ServedSlot
 from tests.rollout import small
+from tests.rollout.serving import Served
 
 MODEL = "tiny"
 
@@ -206,3 +212,29 @@ class SglangPeer(Peer):
       {"version": began_as, "start": 0, "end": half},
       {"version": self.label, "start": half, "end": number},
     ]
+
+
+class OwnServer(Served):
+  """A rollout server of this framework with OpenAI's endpoints."""
+
+  serving = True  # whether its slots have weights
+
+  def status(self):
+    told = super().status()
+    if self.serving:
+      return told
+    return dataclasses.replace(told, slots=(None,) * len(told.slots))
+
+  def api_of(self, generator):
+    return RolloutApi(
+      generator, self.status, context=small.CONTEXT, openai=self._openai
+    )
+
+  def _openai(self, answering):
+    return OpenAIApi(
+      EngineGenerator(self.driver),
+      answering,
+      ModelNames(MODEL, lambda: self.status().slots),
+      ServingLimits(context=small.CONTEXT),
+      lambda: None,
+    )

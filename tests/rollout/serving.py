@@ -33,14 +33,16 @@ class Served:
       trouble=self.trouble,
     )
 
+  def api_of(self, generator) -> RolloutApi:
+    """What it says over HTTP."""
+    return RolloutApi(generator, self.status, context=small.CONTEXT)
+
   async def __aenter__(self):
     options = self._changes.pop("driver_options", {})
     self.driver = LocalDriver(small.engine_of(**self._changes), **options)
     self._stack.callback(self.driver.close)
     await self._stack.enter_async_context(self.driver.serving())
-    self.api = RolloutApi(
-      EngineGenerator(self.driver), self.status, context=small.CONTEXT
-    )
+    self.api = self.api_of(EngineGenerator(self.driver))
     self.port = await self._stack.enter_async_context(
       listening(self.api, "127.0.0.1", self._port)
     )
