@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from agentrl_jax.errors import (
+  AgentRLError,
   DeadlineExceeded,
   GeneratorFault,
   PromptTooLong,
@@ -53,17 +54,22 @@ class Answering:
     self._emptied.clear()
     try:
       yield
-    except (PromptTooLong, ServerFull):
-      raise
     except GeneratorFault as fault:
-      if not self.broken.done():
-        self.broken.set_result(fault)
-      self._is_draining = True
+      self.failed(fault)
       raise
     finally:
       self.num_asked -= 1
       if not self.num_asked:
         self._emptied.set()
+
+  def failed(self, error: AgentRLError) -> None:
+    """Takes note of an error: some say that nothing will be answered again."""
+    is_ours = isinstance(error, GeneratorFault)
+    if not is_ours or isinstance(error, PromptTooLong | ServerFull):
+      return
+    self._is_draining = True
+    if not self.broken.done():
+      self.broken.set_result(error)
 
   async def drain(self, grace_s: float) -> None:
     """Takes nothing new, and waits for what is being answered.

@@ -16,6 +16,7 @@ from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.errors import AgentRLError, DeadlineExceeded
 from agentrl_jax.rollout.answering import Answering
 from agentrl_jax.rollout.client import Generator
+from agentrl_jax.rollout.openai_chat import ChatCall
 from agentrl_jax.rollout.openai_completions import CompletionCall
 from agentrl_jax.rollout.openai_draw import Delta, Draw, all_deltas
 from agentrl_jax.rollout.openai_errors import (
@@ -25,6 +26,7 @@ from agentrl_jax.rollout.openai_errors import (
 )
 from agentrl_jax.rollout.openai_fields import Fields
 from agentrl_jax.rollout.openai_json import Envelope, usage_of
+from agentrl_jax.rollout.openai_memory import Memory, Talk
 from agentrl_jax.rollout.openai_models import ModelNames
 from agentrl_jax.rollout.openai_requests import Ask, ServingLimits
 
@@ -38,7 +40,11 @@ class Call(Protocol):
 
   ask: Ask
   envelope: Envelope
-  prompts: Sequence[np.ndarray]
+
+  @property
+  def prompts(self) -> Sequence[np.ndarray]:
+    """What the answers follow upon, as tokens."""
+    ...
 
   def draws(self, slot: int) -> list[Draw]:
     """The answers to be drawn from a version slot."""
@@ -61,6 +67,9 @@ class Call(Protocol):
     ...
 
 
+Kind = Callable[[Fields, ServingLimits, ChatCodec | None, Talk], Call]
+
+
 class OpenAIApi:
   """The endpoints; `codec` says None while there is no tokenizer."""
 
@@ -74,11 +83,13 @@ class OpenAIApi:
   ):
     self._generator, self._answering = generator, answering
     self._names, self._limits, self._codec = names, limits, codec
+    self._alone, self._memory = Talk(limits), Memory(limits)
 
   def add_to(self, application: web.Application) -> None:
     """Adds the routes."""
     router = application.router
     router.add_post(f"{PREFIX}/completions", self.completions)
+    router.add_post(f"{PREFIX}/chat/completions", self.chat)
     router.add_get(f"{PREFIX}/models", self.models)
     router.add_get(f"{PREFIX}/models/{{model:.+}}", self.model)
 
@@ -97,9 +108,18 @@ class OpenAIApi:
 
   async def completions(self, request: web.Request) -> web.StreamResponse:
     """Goes on with prompts."""
+    return await self._answered(request, CompletionCall, self._alone)
+
+  async def chat(self, request: web.Request) -> web.StreamResponse:
+    """Answers a conversation."""
+    return await self._answered(request, ChatCall, self._memory)
+
+  async def _answered(
+    self, request: web.Request, kind: Kind, talk: Talk
+  ) -> web.StreamResponse:
     with self._answering.one():
       fields = Fields(await request.read())
-      call = CompletionCall(fields, self._limits, self._codec())
+      call = kind(fields, self._limits, self._codec(), talk)
       return await self._answer(request, call)
 
   async def _answer(
@@ -138,6 +158,7 @@ class OpenAIApi:
     except AgentRLError as error:
       if not events.has_begun:
         raise
+      self._answering.failed(error)
       await events.send(error_body(error))
       return await events.close()
     finally:

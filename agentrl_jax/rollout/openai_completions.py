@@ -1,6 +1,7 @@
 """`/v1/completions`: prompts as text or as token ids, answers as both."""
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ from agentrl_jax.rollout.openai_json import (
   completion_logprobs,
   token_fields,
 )
+from agentrl_jax.rollout.openai_memory import Talk
 from agentrl_jax.rollout.openai_requests import (
   Ask,
   ServingLimits,
   read_ask,
-  room,
 )
 from agentrl_jax.rollout.openai_text import GrowingText
 
@@ -34,13 +35,15 @@ class CompletionCall:
     fields: Fields,
     limits: ServingLimits,
     codec: ChatCodec | None,
+    talk: Talk,
   ):
     found = fields.required("prompt")
     self._wants_logprobs = _logprobs(fields)
     self.ask: Ask = read_ask(fields, limits, max_tokens=_MAX_TOKENS)
     fields.close()
-    self._codec, self._limits = codec, limits
-    self.prompts = _prompts(found, codec)
+    self._codec, self._limits, self._talk = codec, limits, talk
+    self.prompts: Sequence[np.ndarray] = _prompts(found, codec)
+    talk.check(self.ask, self.prompts)
     self.envelope = Envelope("text_completion", "cmpl", self.ask.model)
     self._offsets: dict[int, int] = {}  # of text, by choice
     if codec is None and self.ask.stops:
@@ -62,7 +65,8 @@ class CompletionCall:
     ]
 
   def settled(self, draw: Draw) -> None:
-    """Nothing is remembered of completions."""
+    """Has it recorded, where that is asked for."""
+    self._talk.heard(draw)
 
   def whole(self, draw: Draw) -> dict[str, Any]:
     """One choice, complete."""
@@ -86,9 +90,10 @@ class CompletionCall:
     return {"prompt_token_ids": self.prompts[0].tolist()}
 
   def _draw(self, index: int, prompt: np.ndarray, slot: int) -> Draw:
-    size = room(self._limits, prompt, self.ask.max_tokens, name="max_tokens")
+    ask = dataclasses.replace(self.ask, seed=self._talk.seed(self.ask))
+    size = self._talk.room(prompt, ask, "max_tokens")
     stops = self._codec.stop_tokens if self._codec else ()
-    spec = self.ask.spec(
+    spec = ask.spec(
       slot=slot,
       max_tokens=size,
       template_stops=stops,

@@ -81,6 +81,17 @@ class Fields:
     """A field of any kind."""
     return self._left.pop(name, otherwise)
 
+  def rename(self, name: str, known: str) -> None:
+    """Takes a field for the one that it is another name of."""
+    if name in self._left:
+      found = self._left.pop(name)
+      if self._left.setdefault(known, found) != found:
+        raise ApiError(
+          f"{name}={found} and {known}={self._left[known]} were given, which "
+          "mean the same: give one",
+          param=name,
+        )
+
   def required(self, name: str) -> Any:
     """A field that must be given."""
     if name not in self._left:

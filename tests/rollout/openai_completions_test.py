@@ -175,7 +175,7 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_hanging_up_frees_the_lane(self):
     stream = await self.ask(
-      max_tokens=120, stream=True, extra={"ignore_eos": True}
+      max_tokens=300, stream=True, extra={"ignore_eos": True}
     )
     await anext(aiter(stream))
     await stream.close()
@@ -186,7 +186,7 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_draining_finishes_a_stream(self):
     stream = await self.ask(
-      max_tokens=100, stream=True, extra={"ignore_eos": True}
+      max_tokens=300, stream=True, extra={"ignore_eos": True}
     )
     chunks = aiter(stream)
     await anext(chunks)

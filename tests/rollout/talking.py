@@ -13,6 +13,7 @@ from agentrl_jax.data.tokenizer import train_tokenizer
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout import wire
+from agentrl_jax.rollout.client import Answer
 from agentrl_jax.rollout.engine import RolloutEngine
 from agentrl_jax.rollout.generator import EngineGenerator
 from agentrl_jax.rollout.http_server import RolloutApi, listening
@@ -24,7 +25,7 @@ from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.rollout.versions import VersionStore
 
 VOCAB = 280
-CONTEXT = 128
+CONTEXT = 384
 STEPS = (10, 20)  # that the slots serve
 NAME = "tiny"
 
@@ -84,11 +85,28 @@ def raw_logprobs(step: int, tokens) -> np.ndarray:
   return np.take_along_axis(np.asarray(logprob), row[0, 1:, None], 1)[:, 0]
 
 
+class Scripted:
+  """A generator that says what it is told to, as a policy might."""
+
+  num_slots = len(STEPS)
+
+  def __init__(self):
+    self.says: list[str] = []  # what ends with its stop token ends an answer
+    self.prompts: list[list[int]] = []
+
+  async def generate(self, prompt, spec) -> Answer:
+    self.prompts.append(list(map(int, prompt)))
+    ids = codec().encode(self.says.pop(0))[: spec.max_tokens]
+    logprob = -np.arange(1, len(ids) + 1, dtype=np.float32)
+    step = np.full(len(ids), STEPS[spec.slot], np.int32)
+    return Answer(ids, logprob, logprob, step, slot=spec.slot)
+
+
 class Talking:
   """A server with OpenAI's API on a real engine, and clients of it."""
 
-  def __init__(self, *, codec=codec, limits=None, **changes):
-    self._codec, self._changes = codec, changes
+  def __init__(self, *, codec=codec, limits=None, generator=None, **changes):
+    self._codec, self._changes, self._scripted = codec, changes, generator
     self._limits = ServingLimits(context=CONTEXT, **(limits or {}))
     self._stack = contextlib.AsyncExitStack()
 
@@ -113,7 +131,7 @@ class Talking:
     self.driver = LocalDriver(engine_of(**self._changes), **options)
     self._stack.callback(self.driver.close)
     await enter(self.driver.serving())
-    self.generator = EngineGenerator(self.driver)
+    self.generator = self._scripted or EngineGenerator(self.driver)
     self.api = RolloutApi(
       self.generator,
       self.status,

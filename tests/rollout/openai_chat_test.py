@@ -1,0 +1,350 @@
+"""`/v1/chat/completions` asked by the real `openai` package."""
+
+import asyncio
+import json
+import threading
+import unittest
+
+import numpy as np
+import openai
+
+from agentrl_jax.data.messages import Message, tool_from_json
+from tests.rollout import talking
+
+ASKED = {"role": "user", "content": "What is 1 + 2?"}
+ADD = {
+  "type": "function",
+  "function": {
+    "name": "add",
+    "description": "Adds two integers.",
+    "parameters": {
+      "type": "object",
+      "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+      "required": ["a", "b"],
+    },
+  },
+}
+CALLS = (
+  'Let me see.<tool_call>{"name": "add", "arguments": {"a":1,  "b": 2}}'
+  '</tool_call><tool_call>{"name": "add", "arguments": {"a": 3, "b": 4}}'
+  "</tool_call><|end|>"
+)
+IDS = {"return_token_ids": True}
+
+
+class Asking(unittest.IsolatedAsyncioTestCase):
+  async def ask(self, messages, *, extra=(), **fields):
+    settings = dict(model=talking.NAME, seed=3) | fields
+    return await self.served.openai.chat.completions.create(
+      messages=messages, extra_body=IDS | dict(extra), **settings
+    )
+
+
+class OpenAIChatTest(Asking):
+  async def asyncSetUp(self):
+    self.served = await self.enterAsyncContext(talking.Talking())
+
+  async def test_a_conversation_is_shown_by_its_template(self):
+    said = await self.ask(
+      [{"role": "developer", "content": "Be short."}, ASKED],
+      tools=[ADD],
+      max_tokens=4,
+      logprobs=True,
+    )
+    messages = [
+      Message("system", "Be short."),
+      Message("user", ASKED["content"]),
+    ]
+    wanted = talking.codec().start(messages, [tool_from_json(ADD)])
+    self.assertEqual(said.prompt_token_ids, wanted.tolist())
+    (choice,) = said.choices
+    raw = talking.raw_logprobs(10, said.prompt_token_ids + choice.token_ids)
+    found = [token.logprob for token in choice.logprobs.content]
+    np.testing.assert_allclose(found, raw[len(wanted) - 1 :], atol=1e-5)
+    self.assertEqual(choice.token_versions, [10] * len(choice.token_ids))
+    self.assertEqual(said.usage.prompt_tokens, len(wanted))
+
+  async def test_what_was_sampled_goes_on_as_it_was_sampled(self):
+    codec, messages = talking.codec(), [ASKED]
+    stream: list[int] = []
+    differs = False
+    for seed in range(5):
+      said = await self.ask(messages, seed=seed, max_completion_tokens=9)
+      (choice,) = said.choices
+      self.assertEqual(said.prompt_token_ids[: len(stream)], stream)
+      self.assertIn(
+        said.usage.prompt_tokens_details.cached_tokens,
+        range(max(len(stream) - 1, 0), len(stream) + 1),
+      )
+      stream = said.prompt_token_ids + choice.token_ids
+      again = codec.encode(choice.message.content).tolist()
+      differs |= again != choice.token_ids
+      # As an agent may: the object, or what it dumps itself to.
+      answer = choice.message
+      messages += [answer if seed % 2 else answer.model_dump(), ASKED]
+    self.assertTrue(differs, "retokenising would have gone unnoticed")
+
+  async def test_streaming_says_what_the_whole_answer_says(self):
+    for seed in range(3):
+      fields = dict(seed=seed, max_tokens=30, logprobs=True)
+      whole = (await self.ask([ASKED], **fields)).choices[0]
+      text, ids, logprobs = "", [], []
+      async for chunk in await self.ask([ASKED], stream=True, **fields):
+        (choice,) = chunk.choices
+        text += choice.delta.content or ""
+        ids += getattr(choice, "token_ids", [])
+        if choice.logprobs:
+          logprobs += [token.logprob for token in choice.logprobs.content]
+      self.assertEqual((text, ids), (whole.message.content, whole.token_ids))
+      self.assertEqual(choice.finish_reason, whole.finish_reason)
+      np.testing.assert_allclose(
+        logprobs, [t.logprob for t in whole.logprobs.content], atol=1e-5
+      )
+
+  async def test_a_client_without_asyncio_is_answered_too(self):
+    def ask():
+      with self.served.client(openai.OpenAI) as client:
+        return client.chat.completions.create(
+          model="tiny@slot1", messages=[ASKED], max_tokens=5, n=2, seed=1
+        )
+
+    said = await asyncio.to_thread(ask)
+    self.assertEqual([choice.index for choice in said.choices], [0, 1])
+    self.assertEqual(said.usage.completion_tokens, 10)
+
+  async def test_models_are_the_versions_served(self):
+    found = {m.id: m.step async for m in self.served.openai.models.list()}
+    self.assertEqual(
+      found,
+      {
+        "tiny": 10,
+        "tiny@slot0": 10,
+        "tiny@step10": 10,
+        "tiny@slot1": 20,
+        "tiny@step20": 20,
+      },
+    )
+    one = await self.served.openai.models.retrieve("tiny@step20")
+    self.assertEqual(one.slot, 1)
+    for name in ("tiny@step30", "tiny@slot2", "gpt-4", "tiny@slot"):
+      with self.assertRaisesRegex(openai.NotFoundError, "tiny@step10"):
+        await self.ask([ASKED], model=name)
+
+  async def test_no_field_is_ignored_in_silence(self):
+    for name, value in {
+      "frequency_penalty": 0.5,
+      "presence_penalty": 0.1,
+      "logit_bias": {"5": 3},
+      "response_format": {"type": "json_object"},
+      "parallel_tool_calls": False,
+      "top_logprobs": 2,
+      "tool_choice": "required",
+      "repetition_penalty": 1.1,
+      "reasoning_effort": "low",
+      "best_of": 3,
+      "temperature": -1,
+      "temprature": 1,
+      "top_p": 0,
+      "n": 0,
+      "max_tokens": 0,
+      "stop": ["a"] * 5,
+      "stop_token_ids": [5, 6, 7, 8],
+      "seed": "seven",
+      "stream_options": {"include_usage": True},
+      "max_completion_tokens": 1000,
+    }.items():
+      with self.subTest(name), self.assertRaises(openai.BadRequestError) as e:
+        await self.ask([ASKED], extra={name: value})
+      self.assertEqual(e.exception.type, "invalid_request_error")
+      named = e.exception.param or str(e.exception)
+      self.assertIn(name, named)
+      self.assertTrue(e.exception.code)
+
+  async def test_fields_that_change_nothing_are_let_pass(self):
+    await self.ask(
+      [ASKED],
+      max_tokens=2,
+      user="me",
+      frequency_penalty=0,
+      response_format={"type": "text"},
+      extra={"store": False, "logit_bias": None, "reasoning_effort": None},
+    )
+
+  async def test_messages_that_cannot_be_read_are_named(self):
+    for where, message in (
+      ("messages[0]", {"role": "narrator", "content": "x"}),
+      ("messages[0].name", {"role": "user", "content": "x", "name": "Ann"}),
+      (
+        "messages[0].content",
+        {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
+      ),
+      ("messages[0]", {"role": "tool", "content": "3"}),
+      ("messages[0].reasoning", {"role": "user", "reasoning": "x"}),
+    ):
+      with self.subTest(where), self.assertRaises(openai.BadRequestError) as e:
+        await self.ask([message])
+      self.assertEqual(e.exception.param, where)
+    strict = json.loads(json.dumps(ADD))
+    strict["function"]["strict"] = True
+    with self.assertRaisesRegex(openai.BadRequestError, "strict=true"):
+      await self.ask([ASKED], tools=[strict])
+
+  async def test_more_than_may_wait_get_429_and_are_told_when_to_come(self):
+    served = await self.enterAsyncContext(
+      talking.Talking(lanes=(1, 1), driver_options=dict(max_waiting=0))
+    )
+    refused: list[openai.RateLimitError] = []
+
+    async def ask(seed):
+      try:
+        await served.openai.chat.completions.create(
+          model="tiny", messages=[ASKED], max_tokens=60, seed=seed
+        )
+      except openai.RateLimitError as error:
+        refused.append(error)
+
+    await asyncio.gather(*(ask(seed) for seed in range(8)))
+    self.assertTrue(0 < len(refused) < 8)
+    self.assertEqual(refused[0].response.headers["Retry-After"], "1")
+    self.assertEqual(refused[0].code, "rate_limit_exceeded")
+    # The package comes again by itself, and gets its answer.
+    async with served.client(max_retries=20) as patient:
+      await asyncio.gather(
+        *(
+          patient.chat.completions.create(
+            model="tiny", messages=[ASKED], max_tokens=30
+          )
+          for _ in range(5)
+        )
+      )
+
+  async def test_an_engine_that_breaks_in_a_stream_ends_it_with_its_cause(self):
+    go_on = threading.Event()
+    self.addCleanup(go_on.set)
+    get = self.served.driver.engine.versions.get
+    stream = await self.ask([ASKED], stream=True, extra={"ignore_eos": True})
+    chunks = aiter(stream)
+    await anext(chunks)
+
+    def fail(slot):
+      raise ZeroDivisionError("on purpose")
+
+    self.served.driver.engine.versions.get = fail
+    with self.assertRaisesRegex(openai.APIError, "on purpose"):
+      async for _ in chunks:
+        pass
+    self.assertIn("on purpose", str(await self.served.api.broken))
+    self.served.driver.engine.versions.get = get
+
+
+class ToolCallsTest(Asking):
+  async def asyncSetUp(self):
+    self.policy = talking.Scripted()
+    self.served = await self.enterAsyncContext(
+      talking.Talking(generator=self.policy)
+    )
+
+  async def test_calls_come_back_as_calls(self):
+    self.policy.says = [CALLS, "It is 3.<|end|>"]
+    said = await self.ask([ASKED], tools=[ADD])
+    (choice,) = said.choices
+    self.assertEqual(choice.finish_reason, "tool_calls")
+    self.assertEqual(choice.message.content, "Let me see.")
+    first, second = choice.message.tool_calls
+    self.assertEqual(first.function.name, "add")
+    self.assertEqual(json.loads(first.function.arguments), {"a": 1, "b": 2})
+    self.assertNotEqual(first.id, second.id)
+    replies = [
+      {"role": "tool", "tool_call_id": call.id, "content": "3"}
+      for call in (first, second)
+    ]
+    await self.ask([ASKED, choice.message, *replies], tools=[ADD])
+    kept = said.prompt_token_ids + choice.token_ids
+    self.assertEqual(self.policy.prompts[1][: len(kept)], kept)
+    codec = talking.codec()
+    self.assertEqual(
+      codec.decode(self.policy.prompts[1][len(kept) :]),
+      "<|tool|>3<|end|><|tool|>3<|end|><|assistant|>",
+    )
+
+  async def test_arguments_may_be_written_anew_and_text_be_stripped(self):
+    self.policy.says = [" hm " + CALLS, "3<|end|>"]
+    said = await self.ask([ASKED], tools=[ADD])
+    kept = said.prompt_token_ids + said.choices[0].token_ids
+    answer = said.choices[0].message.model_dump(exclude_none=True)
+    answer["content"] = answer["content"].strip()
+    for call in answer["tool_calls"]:
+      arguments = json.loads(call["function"]["arguments"])
+      call["function"]["arguments"] = json.dumps(arguments, indent=1)
+    await self.ask([ASKED, answer, ASKED], tools=[ADD])
+    self.assertEqual(self.policy.prompts[1][: len(kept)], kept)
+
+  async def test_an_answer_that_was_changed_is_shown_by_the_template(self):
+    self.policy.says = ["It is 3.<|end|>", "Yes.<|end|>"]
+    await self.ask([ASKED])
+    changed = {"role": "assistant", "content": "It is 4."}
+    await self.ask([ASKED, changed, ASKED])
+    asked = Message("user", ASKED["content"])
+    wanted = talking.codec().start(
+      [asked, Message("assistant", "It is 4."), asked], []
+    )
+    self.assertEqual(self.policy.prompts[1], wanted.tolist())
+
+  async def test_streamed_calls_are_those_of_the_whole_answer(self):
+    self.policy.says = [CALLS, CALLS]
+    whole = (await self.ask([ASKED], tools=[ADD])).choices[0].message
+    async with self.served.openai.chat.completions.stream(
+      model="tiny", messages=[ASKED], tools=[ADD]
+    ) as stream:
+      async for _ in stream:
+        pass
+      final = (await stream.get_final_completion()).choices[0]
+    self.assertEqual(final.finish_reason, "tool_calls")
+    self.assertEqual(final.message.content, whole.content)
+    self.assertEqual(
+      [c.function.arguments for c in final.message.tool_calls],
+      [c.function.arguments for c in whole.tool_calls],
+    )
+    self.assertEqual(
+      [c.id for c in final.message.tool_calls],
+      [c.id for c in whole.tool_calls],
+    )
+
+  async def test_without_tools_or_with_none_to_choose_all_is_text(self):
+    for fields in (dict(), dict(tools=[ADD], tool_choice="none")):
+      self.policy.says = [CALLS]
+      (choice,) = (await self.ask([ASKED], **fields)).choices
+      self.assertIsNone(choice.message.tool_calls)
+      self.assertEqual(choice.message.content, CALLS.removesuffix("<|end|>"))
+      self.assertEqual(choice.finish_reason, "stop")
+
+  async def test_a_call_that_cannot_be_read_is_text(self):
+    self.policy.says = ['<tool_call>{"name": add}</tool_call><|end|>']
+    (choice,) = (await self.ask([ASKED], tools=[ADD])).choices
+    self.assertIsNone(choice.message.tool_calls)
+    self.assertIn('{"name": add}', choice.message.content)
+
+  async def test_calls_are_never_forced(self):
+    named = {"type": "function", "function": {"name": "add"}}
+    for choice in ("required", named):
+      with self.assertRaises(openai.BadRequestError) as caught:
+        await self.ask([ASKED], tools=[ADD], tool_choice=choice)
+      self.assertEqual(caught.exception.param, "tool_choice")
+
+  async def test_without_a_tokenizer_a_chat_is_refused(self):
+    served = await self.enterAsyncContext(talking.Talking(codec=lambda: None))
+    with self.assertRaisesRegex(openai.BadRequestError, "tokenizer"):
+      await served.openai.chat.completions.create(
+        model="tiny", messages=[ASKED]
+      )
+    with self.assertRaisesRegex(openai.BadRequestError, "tokenizer"):
+      await served.openai.completions.create(model="tiny", prompt="text")
+    said = await served.openai.completions.create(
+      model="tiny", prompt=[1, 2], extra_body=IDS
+    )
+    self.assertEqual(said.choices[0].text, "")
+    self.assertEqual(len(said.choices[0].token_ids), 16)
+
+
+if __name__ == "__main__":
+  unittest.main()
