@@ -246,6 +246,12 @@ def get_config() -> ml_collections.ConfigDict:
   )
   c.rollouts = create(  # servers in other processes: docs/rollout_servers.md
     servers="",  # host:port,host:port; "": the engine is in this process
+    # What they speak: agentrl, of launch.rollout_server; or openai (vLLM) and
+    # sglang, of other projects' engines: docs/engines.md.
+    protocol="agentrl",
+    model="",  # its name at such engines; "" is the first that they list
+    token_file="",  # has the token that they want; "": they want none
+    need_seeds=True,  # of such engines: a seed repeats an answer
     snapshots="",  # folder or bucket of weights; "" is snapshots of the run
     max_lag=2,  # updates that weights may be behind the learner's
     poll_s=0.5,  # between a server's looks at the snapshots

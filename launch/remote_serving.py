@@ -6,17 +6,23 @@ write; answers come over HTTP, to the one process that plays.
 
 import asyncio
 import contextlib
+import dataclasses
+import functools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import aiohttp
 import ml_collections
 import numpy as np
 
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.client import Answer, SamplingSpec
+from agentrl_jax.rollout.engine_client import DIALECTS, EngineClient
+from agentrl_jax.rollout.engine_client_probe import Needs
 from agentrl_jax.rollout.http_generator import HttpGenerator, connected
+from agentrl_jax.rollout.server_client import BinaryClient, ServerClient
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.snapshots import SnapshotSink
 from launch.settings import Settings
@@ -113,9 +119,42 @@ class RemoteRollouts:
     }
 
 
+def speaking(
+  settings: Settings, *temperatures: float
+) -> Callable[[aiohttp.ClientSession], ServerClient]:
+  """What speaks with the servers, by `rollouts.protocol`.
+
+  `temperatures` are those that the run samples at beside training's.
+  """
+  rollouts, sampling = settings.rollouts, settings.sampling
+  if rollouts.protocol == "agentrl":
+    return BinaryClient
+  needs = Needs(
+    vocab_size=settings.model.vocab_size,
+    num_slots=settings.engine.num_slots,
+    specs=(
+      SamplingSpec(**dataclasses.asdict(sampling)),
+      *(SamplingSpec(temperature=t) for t in temperatures),
+    ),
+    seeds=rollouts.need_seeds,
+  )
+  return functools.partial(
+    EngineClient,
+    dialect=DIALECTS[rollouts.protocol],
+    needs=needs,
+    model=rollouts.model,
+    probe_s=rollouts.answer_s,
+  )
+
+
 @contextmanager
-def servers(settings: Settings, sink: SnapshotSink) -> Iterator[RemoteRollouts]:
-  """Looks after the servers, in an event loop of its own."""
+def servers(
+  settings: Settings, sink: SnapshotSink, *temperatures: float
+) -> Iterator[RemoteRollouts]:
+  """Looks after the servers, in an event loop of its own.
+
+  They are sampled from at training's temperature, and at `temperatures`.
+  """
   connecting = contextlib.AsyncExitStack()
   with ControllerThread() as thread:
     generator = thread.run(
@@ -124,6 +163,7 @@ def servers(settings: Settings, sink: SnapshotSink) -> Iterator[RemoteRollouts]:
           settings.rollouts,
           num_slots=settings.engine.num_slots,
           acceptable=sink.acceptable,
+          speaking=speaking(settings, *temperatures),
         )
       ),
       CALL_S,

@@ -51,7 +51,9 @@ def serve_run(
     return
   with (
     remote_serving.snapshots(config, settings) as sink,
-    remote_serving.servers(settings, sink) as remote,
+    remote_serving.servers(
+      settings, sink, config.evaluation.temperature
+    ) as remote,
   ):
     yield Service(
       codec,

@@ -37,8 +37,8 @@ class Needs:
 
   vocab_size: int
   num_slots: int = 1
-  # How training samples: `temperature`, `top_k`, `top_p`, `min_p` count.
-  spec: SamplingSpec = SamplingSpec()
+  # How the run samples: `temperature`, `top_k`, `top_p`, `min_p` count.
+  specs: tuple[SamplingSpec, ...] = (SamplingSpec(),)
   seeds: bool = True  # so that a repeated request has the same answer
 
 
@@ -103,15 +103,16 @@ def _check(
   checked_logprobs(said.logprob, len(sampled), remedies)
   if said.raw_logprob is not None:
     checked_logprobs(said.raw_logprob, len(sampled), remedies)
-  elif not is_plain(needs.spec):
-    wanted = needs.spec
-    raise EngineLacks(
-      f"it gives one log-probability per token, and this run samples with "
-      f"temperature={wanted.temperature}, top_k={wanted.top_k}, top_p="
-      f"{wanted.top_p}, min_p={wanted.min_p}, where the one of the "
-      f"distribution drawn from and the one at temperature 1 differ: "
-      f"{remedies.both_logprobs}"
-    )
+    return
+  for wanted in needs.specs:
+    if wanted.temperature and not is_plain(wanted):
+      raise EngineLacks(
+        f"it gives one log-probability per token, and this run samples with "
+        f"temperature={wanted.temperature}, top_k={wanted.top_k}, top_p="
+        f"{wanted.top_p}, min_p={wanted.min_p}, where the one of the "
+        f"distribution drawn from and the one at temperature 1 differ: "
+        f"{remedies.both_logprobs}"
+      )
 
 
 async def _repeats(ask: Ask, prompt: Sequence[int], first: Said) -> bool:

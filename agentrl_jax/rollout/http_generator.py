@@ -28,6 +28,7 @@ from agentrl_jax.rollout.server_client import (
   BinaryClient,
   ServerClient,
   Unreachable,
+  bearer,
 )
 from agentrl_jax.rollout.server_pool import Server, ServerPool
 from agentrl_jax.rollout.settings import RolloutsConfig
@@ -235,7 +236,8 @@ async def connected(
     config.addresses, num_slots=num_slots, acceptable=acceptable
   )
   async with aiohttp.ClientSession(
-    connector=aiohttp.TCPConnector(limit=0)
+    connector=aiohttp.TCPConnector(limit=0),
+    headers=bearer(config.read_token()),
   ) as http:
     generator = HttpGenerator(speaking(http), pool, config)
     watching = [

@@ -1,6 +1,7 @@
 """The sizes of the rollout engine, and the shapes it compiles for them."""
 
 import dataclasses
+import pathlib
 import re
 
 from agentrl_jax.errors import ConfigError
@@ -149,6 +150,13 @@ class EngineConfig:
     )
 
 
+PROTOCOLS = {
+  "agentrl": "launch.rollout_server, in binary",
+  "openai": "vLLM, and what else completes token ids as it does",
+  "sglang": "SGLang",
+}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RolloutsConfig:
   """The `rollouts` section of the config: servers in other processes.
@@ -158,6 +166,10 @@ class RolloutsConfig:
   """
 
   servers: str = ""  # host:port of each, with commas between
+  protocol: str = "agentrl"  # one of `PROTOCOLS`
+  model: str = ""  # its name at other projects' engines; "" is their first
+  token_file: str = ""  # has the token that servers want; "": they want none
+  need_seeds: bool = True  # of such engines: a seed repeats an answer
   snapshots: str = ""  # folder or bucket; "" is `snapshots` of the run
   max_lag: int = 2  # updates that weights may be behind the learner's
   poll_s: float = 0.5  # between a server's looks at the folder
@@ -180,6 +192,7 @@ class RolloutsConfig:
       raise ConfigError(
         f"rollouts.servers={self.servers!r} names a server twice"
       )
+    self._check_protocol()
     if self.max_lag < 0:
       raise ConfigError(
         f"rollouts.max_lag={self.max_lag} must be 0 (nothing is sampled from "
@@ -189,6 +202,18 @@ class RolloutsConfig:
       if name.endswith("_s") and value <= 0:
         raise ConfigError(f"rollouts.{name}={value} must be more than 0")
 
+  def _check_protocol(self) -> None:
+    if self.protocol not in PROTOCOLS:
+      raise ConfigError(
+        f"rollouts.protocol={self.protocol!r} is none of {', '.join(PROTOCOLS)}"
+      )
+    if self.protocol == "agentrl" and (self.model or not self.need_seeds):
+      raise ConfigError(
+        f"rollouts.model={self.model!r} and rollouts.need_seeds="
+        f"{self.need_seeds} are read where rollouts.protocol is openai or "
+        "sglang; leave them as they are for rollout servers of this framework"
+      )
+
   @property
   def addresses(self) -> tuple[str, ...]:
     """host:port of each server; none: answers come from this process.
@@ -197,3 +222,20 @@ class RolloutsConfig:
     """
     parts = self.servers.strip(" ()").split(",")
     return tuple(part.strip(" '\"") for part in parts if part.strip())
+
+  def read_token(self) -> str:
+    """The token of `token_file`; "" without. Raises `ConfigError`."""
+    if not self.token_file:
+      return ""
+    try:
+      token = pathlib.Path(self.token_file).read_text().strip()
+    except OSError as error:
+      raise ConfigError(
+        f"rollouts.token_file={self.token_file} cannot be read: {error}"
+      ) from error
+    if not token or not token.isascii() or not token.isprintable():
+      raise ConfigError(
+        f"rollouts.token_file={self.token_file} has no token in it; it should "
+        "have one line of ASCII, as HTTP headers do"
+      )
+    return token

@@ -18,7 +18,7 @@ from tests.rollout.engine_client_test import NEEDS, QUICK, EnginesCase
 from tests.rollout.engines import OwnServer
 
 TRUNCATED = SamplingSpec(temperature=0.7, top_k=5, top_p=0.8)
-TWO_SLOTS = Needs(vocab_size=small.VOCAB, num_slots=2, spec=TRUNCATED)
+TWO_SLOTS = Needs(vocab_size=small.VOCAB, num_slots=2, specs=(TRUNCATED,))
 
 
 class OwnServerTest(EnginesCase):

@@ -1,8 +1,10 @@
 """Engines of other projects: what they must give, and what is made of it."""
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
+import tempfile
 import unittest
 
 import numpy as np
@@ -93,7 +95,7 @@ class RefusalTest(EnginesCase):
 
   async def test_one_logprob_is_not_taken_for_two(self):
     for spec in (SamplingSpec(temperature=0.8), SamplingSpec(top_p=0.9)):
-      needs = dataclasses.replace(NEEDS, spec=spec)
+      needs = dataclasses.replace(NEEDS, specs=(SamplingSpec(), spec))
       await self.refused(
         "one log-probability per token.*sampling.temperature=1",
         "openai",
@@ -125,11 +127,28 @@ class RefusalTest(EnginesCase):
       self.assertEqual(len(answer.sampled), 20)
       self.assertNotIn("seed", peer.bodies[-1])
 
-  async def test_a_wrong_token_is_a_refusal(self):
+  async def test_a_token_is_shown_and_a_wrong_one_is_a_refusal(self):
     peer = await self.peer("openai", token="secret")
-    generator = await self.connect("openai", peer.address)
-    with self.assertRaisesRegex(ConfigError, "401"):
-      await generator.serving({}, 60)
+    peer.publish(10, 5)
+    with tempfile.NamedTemporaryFile("w+") as file:
+      for words, told in (
+        ("401", "other"),
+        ("has no token", ""),
+        ("", "secret"),
+      ):
+        file.seek(0)
+        file.truncate()
+        print(told, file=file, flush=True)
+        with (
+          self.assertRaisesRegex(ConfigError, words)
+          if words
+          else contextlib.nullcontext()
+        ):
+          generator = await self.connect(
+            "openai", peer.address, token_file=file.name
+          )
+          await generator.serving({}, 60)
+    self.assertEqual(len((await generator.generate([1], SPEC)).sampled), 20)
 
 
 class AnswersTest(EnginesCase):

@@ -64,6 +64,9 @@ class RolloutsConfigTest(parameterized.TestCase):
     (dict(servers="http://a:1"), "name each as host:port"),
     (dict(servers="a:1,b:2,a:1"), "names a server twice"),
     (dict(max_lag=-1), "max_lag=-1"),
+    (dict(protocol="grpc"), "'grpc' is none of agentrl, openai, sglang"),
+    (dict(model="qwen"), "read where rollouts.protocol is openai"),
+    (dict(need_seeds=False), "read where rollouts.protocol is openai"),
     (dict(poll_s=0.0), "rollouts.poll_s=0.0 must be more than 0"),
     (dict(answer_s=-1.0), "rollouts.answer_s=-1.0"),
   )
