@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 from agentrl_jax.metrics import Row
 from launch.report.curves import (
@@ -24,15 +24,22 @@ from launch.report.curves import (
   STALENESS_MEAN,
   SUCCESS,
   WARM_START,
-  Curve,
   curve,
   curves_below,
   spread,
 )
+from launch.report.marks import (
+  axes_in,
+  draw_alone,
+  draw_line,
+  name_axes,
+  say_missing,
+  share_axis,
+  steps_axis,
+)
 from launch.report.summary import Evaluation, Score
-from launch.report.theme import Theme, label_lines, tidy
+from launch.report.theme import Theme, label_lines
 
-_MANY = 200  # points that one line can show without a smoothed one
 _LABEL_GAP = 0.055  # of the panel's height, between two labels
 
 
@@ -64,7 +71,7 @@ class Data:
 
 def draw_success(figure: FigureBase, data: Data, theme: Theme) -> None:
   """Training success over the steps, between the two held-out evaluations."""
-  (axes,) = _axes(figure, 1, theme)
+  (axes,) = axes_in(figure, 1, theme)
   curves = {each.name: each for each in curves_below(data.rows, RL, SUCCESS)}
   last = max((c.steps[-1] for c in curves.values()), default=1)
   unit = last / 40  # between the marks of one task and those of the next: 2
@@ -73,16 +80,16 @@ def draw_success(figure: FigureBase, data: Data, theme: Theme) -> None:
   for position, task in enumerate(data.tasks):
     hue, place = theme.hue(position), (2 * position + 1) * unit
     if task in curves:
-      _line(axes, curves[task], hue)
+      draw_line(axes, curves[task], hue)
       ends[task] = curves[task].smooth.values[-1]
     _held_out(axes, place - width - unit, unit, "warm_start", task, data, hue)
     end = _held_out(axes, last + unit + place, unit, "rl", task, data, hue)
     if end is not None:
       ends[task] = end
   _label(axes, last + width + unit, ends, data, theme, gap=_LABEL_GAP)
-  _share_axis(axes, (0, 0.25, 0.5, 0.75, 1))
+  share_axis(axes, (0, 0.25, 0.5, 0.75, 1))
   axes.set_xlim(-width - unit, last + width + 1.5 * unit)
-  _steps_axis(axes, "RL step")
+  steps_axis(axes, "RL step")
   inside = [tick for tick in axes.get_xticks() if 0 < tick <= last]
   sides = (-width / 2 - unit, last + width / 2 + unit)
   axes.set_xticks(
@@ -90,38 +97,40 @@ def draw_success(figure: FigureBase, data: Data, theme: Theme) -> None:
     ["warm start", *(f"{tick:g}" for tick in inside), "after RL"],
   )
   if not ends:
-    _say_missing(axes, theme)
+    say_missing(axes, theme)
 
 
 def draw_reward(figure: FigureBase, data: Data, theme: Theme) -> None:
   """Mean reward of the training rollouts."""
-  (axes,) = _axes(figure, 1, theme)
+  (axes,) = axes_in(figure, 1, theme)
   curves = curves_below(data.rows, RL, REWARD)
   tasks = data.tasks
   for each in curves:
     known = each.name in tasks
-    _line(axes, each, theme.hue(tasks.index(each.name)) if known else theme.ink)
+    draw_line(
+      axes, each, theme.hue(tasks.index(each.name)) if known else theme.ink
+    )
   if curves:
     ends = {c.name: c.smooth.values[-1] for c in curves}
     low, high = axes.get_ylim()
     last = max(c.steps[-1] for c in curves)
     _label(axes, last, ends, data, theme, gap=0.08 * (high - low))
   else:
-    _say_missing(axes, theme)
-  _steps_axis(axes, "RL step")
+    say_missing(axes, theme)
+  steps_axis(axes, "RL step")
 
 
 def draw_loss(figure: FigureBase, data: Data, theme: Theme) -> None:
   """What the warm start minimises."""
-  (axes,) = _axes(figure, 1, theme)
-  _alone(axes, curve(data.rows, WARM_START, LOSS), theme)
+  (axes,) = axes_in(figure, 1, theme)
+  draw_alone(axes, curve(data.rows, WARM_START, LOSS), theme)
   axes.set_ylim(bottom=0)
-  _steps_axis(axes, "warm-start step")
+  steps_axis(axes, "warm-start step")
 
 
 def draw_flow(figure: FigureBase, data: Data, theme: Theme) -> None:
   """Whether the rollouts keep up: staleness above, queue fill below."""
-  upper, lower = _axes(figure, 2, theme)
+  upper, lower = axes_in(figure, 2, theme)
   shown = (
     ("mean", STALENESS_MEAN, theme.ink),
     ("max", STALENESS_MAX, theme.faint),
@@ -145,12 +154,12 @@ def draw_flow(figure: FigureBase, data: Data, theme: Theme) -> None:
       [(height, name, hue) for height, (name, hue, _) in labels],
     )
   else:
-    _say_missing(upper, theme)
-  _name(upper, "staleness (versions)", theme)
-  _alone(lower, curve(data.rows, RL, QUEUE_FILL), theme)
-  _name(lower, "queue fill", theme)
-  _share_axis(lower, (0, 0.5, 1))
-  _steps_axis(lower, "RL step")
+    say_missing(upper, theme)
+  name_axes(upper, "staleness (versions)", theme)
+  draw_alone(lower, curve(data.rows, RL, QUEUE_FILL), theme)
+  name_axes(lower, "queue fill", theme)
+  share_axis(lower, (0, 0.5, 1))
+  steps_axis(lower, "RL step")
 
 
 def draw_policy(figure: FigureBase, data: Data, theme: Theme) -> None:
@@ -161,24 +170,12 @@ def draw_policy(figure: FigureBase, data: Data, theme: Theme) -> None:
     GRADIENT_NORM: "gradient norm",
   }
   for axes, (metric, name) in zip(
-    _axes(figure, len(names), theme), names.items(), strict=True
+    axes_in(figure, len(names), theme), names.items(), strict=True
   ):
-    _alone(axes, curve(data.rows, RL, metric), theme)
-    _name(axes, name, theme)
+    draw_alone(axes, curve(data.rows, RL, metric), theme)
+    name_axes(axes, name, theme)
     axes.yaxis.set_major_locator(MaxNLocator(2))
-  _steps_axis(axes, "RL step")
-
-
-def _axes(figure: FigureBase, count: int, theme: Theme) -> list[Axes]:
-  column = figure.subplots(count, 1, sharex=True, squeeze=False)
-  for (axes,) in column:
-    tidy(axes, theme)
-  return [axes for (axes,) in column]
-
-
-def _line(axes: Axes, drawn: Curve, hue: str) -> None:
-  axes.plot(drawn.steps, drawn.values, color=hue, linewidth=0.7, alpha=0.35)
-  axes.plot(drawn.steps, drawn.smooth.values, color=hue, linewidth=2)
+  steps_axis(axes, "RL step")
 
 
 def _held_out(
@@ -245,40 +242,3 @@ def _label(
     for h, name in zip(heights, finite, strict=True)
   ]
   label_lines(axes, x, labels)
-
-
-def _alone(axes: Axes, drawn: Curve | None, theme: Theme) -> None:
-  if drawn is None:
-    _say_missing(axes, theme)
-  elif len(drawn.steps) > _MANY:
-    _line(axes, drawn, theme.ink)
-  else:
-    axes.plot(drawn.steps, drawn.values, color=theme.ink, linewidth=1.2)
-
-
-def _name(axes: Axes, text: str, theme: Theme) -> None:
-  axes.set_title(text, loc="left", fontsize=8.5, color=theme.ink, pad=3)
-
-
-def _share_axis(axes: Axes, ticks: Sequence[float]) -> None:
-  axes.set_ylim(0, 1)
-  axes.set_yticks(ticks)
-  axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-
-
-def _steps_axis(axes: Axes, name: str) -> None:
-  axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-  axes.set_xlabel(name, fontsize=8)
-
-
-def _say_missing(axes: Axes, theme: Theme) -> None:
-  axes.text(
-    0.5,
-    0.5,
-    "not recorded",
-    transform=axes.transAxes,
-    ha="center",
-    va="center",
-    fontsize=9,
-    color=theme.faint,
-  )

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure, FigureBase
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from agentrl_jax.metrics import Row
-from launch.report import panels
+from launch.report import panels, slot_panels
 from launch.report.panels import Data
 from launch.report.summary import Evaluation
 from launch.report.theme import PAGE, PAPER, Theme, css_colours
@@ -47,7 +47,7 @@ class Panel:
   def is_wide(self) -> bool:
     """Whether it takes more than its share of a row."""
     first, end = self.columns
-    return end - first > 2
+    return end - first > 3
 
 
 PANELS = (
@@ -89,6 +89,20 @@ PANELS = (
     row=1,
     columns=(4, 6),
   ),
+  Panel(
+    "Version slots",
+    "of the trained tokens, by the slot that sampled them: slot 0 is fresh",
+    slot_panels.draw_slots,
+    row=2,
+    columns=(0, 3),
+  ),
+  Panel(
+    "Older versions by task",
+    "how often they answer, and how that goes",
+    slot_panels.draw_slots_by_task,
+    row=2,
+    columns=(3, 6),
+  ),
 )
 
 
@@ -115,8 +129,8 @@ def plot_curves(
   data = Data(metrics, evaluations)
   with matplotlib.rc_context(_SETTINGS):
     layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
-    figure = Figure(figsize=(13, 7.8), dpi=150, layout=layout)
-    grid = figure.add_gridspec(2, 6, height_ratios=(1.15, 1))
+    figure = Figure(figsize=(13, 11.2), dpi=150, layout=layout)
+    grid = figure.add_gridspec(3, 6, height_ratios=(1.15, 1, 1))
     for panel in PANELS:
       place = figure.add_subfigure(grid[panel.row, slice(*panel.columns)])
       place.suptitle(

@@ -93,7 +93,16 @@ def write_metrics(directory: pathlib.Path, num_steps: int = 40) -> None:
         success += rng.normal(scale=0.05)
         values[f"success/{task}"] = float(np.clip(success, 0, 1))
         values[f"rollout/reward/{task}"] = success * 1.1 - 0.1
-        values |= _counts(task, 128 * step)
+        values |= _counts(task, 128 * step) | _of_slots(task, success)
+      values |= {
+        f"policy/{what}/slot{slot}": value + rng.normal(scale=0.01)
+        for slot in (0, 1)
+        for what, value in (
+          ("share_of_tokens", 0.75 - 0.5 * slot),
+          ("kl_to_behavior", 0.02 + 0.02 * slot),
+          ("effective_sample_size", 0.98 - 0.1 * slot),
+        )
+      }
       writer.write(step, values, stage="rl")
 
 
@@ -113,6 +122,20 @@ def _counts(task: str, attempts: int) -> dict[str, float]:
     f"rollout/late/{task}": 0,
     f"groups/finished/{task}": attempts // 8,
     f"groups/dropped/{task}": 0,
+  }
+
+
+def _of_slots(task: str, success: float) -> dict[str, float]:
+  """As the chooser of slots names them."""
+  return {
+    f"slots/{what}/slot{slot}/{task}": value
+    for slot in (0, 1)
+    for what, value in (
+      ("weight", 0.75 - 0.5 * slot),
+      ("share", 0.75 - 0.5 * slot),
+      ("success", success - 0.1 * slot),
+      ("contribution", 0.01 - 0.04 * slot),
+    )
   }
 
 
