@@ -4,9 +4,16 @@ POST /v1/completions   GET /v1/models
 """
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import (
+  AsyncIterator,
+  Awaitable,
+  Callable,
+  Iterator,
+  Sequence,
+)
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +26,8 @@ from agentrl_jax.rollout.client import Generator
 from agentrl_jax.rollout.openai_chat import ChatCall
 from agentrl_jax.rollout.openai_completions import CompletionCall
 from agentrl_jax.rollout.openai_draw import Delta, Draw, all_deltas
+from agentrl_jax.rollout.openai_episode_api import EpisodeApi
+from agentrl_jax.rollout.openai_episodes import Episodes
 from agentrl_jax.rollout.openai_errors import (
   ApiError,
   error_body,
@@ -80,13 +89,16 @@ class OpenAIApi:
     names: ModelNames,
     limits: ServingLimits,
     codec: Callable[[], ChatCodec | None],
+    episodes: Episodes | None = None,
   ):
     self._generator, self._answering = generator, answering
     self._names, self._limits, self._codec = names, limits, codec
     self._alone, self._memory = Talk(limits), Memory(limits)
+    self._episodes = EpisodeApi(episodes)
 
   def add_to(self, application: web.Application) -> None:
     """Adds the routes."""
+    self._episodes.add_to(application)
     router = application.router
     router.add_post(f"{PREFIX}/completions", self.completions)
     router.add_post(f"{PREFIX}/chat/completions", self.chat)
@@ -118,30 +130,47 @@ class OpenAIApi:
     self, request: web.Request, kind: Kind, talk: Talk
   ) -> web.StreamResponse:
     with self._answering.one():
-      fields = Fields(await request.read())
-      call = kind(fields, self._limits, self._codec(), talk)
-      return await self._answer(request, call)
+      episode = self._episodes.called_under(request)
+      body = await request.read()
+      if episode is None:
+        return await self._called(request, kind, body, talk, self._generator)
+      with episode.calling():
+        again = episode.repeated(body)
+        return await self._called(
+          request, kind, body, again or episode, again or self._generator
+        )
 
-  async def _answer(
-    self, request: web.Request, call: Call
+  async def _called(
+    self,
+    request: web.Request,
+    kind: Kind,
+    body: bytes,
+    talk: Talk,
+    generator: Generator,
   ) -> web.StreamResponse:
+    call = kind(Fields(body), self._limits, self._codec(), talk)
     slot = self._names.slot_of(call.ask.model)
     self._answering.refuse_unready(slot)
     draws = call.draws(slot)
-    if call.ask.stream:
-      return await self._stream(request, call, draws)
-    async for draw, delta in all_deltas(draws, self._generator, whole=True):
-      if delta.is_last:
-        call.settled(draw)
-    body = call.envelope.around([call.whole(draw) for draw in draws])
+    deltas = all_deltas(draws, generator, whole=not call.ask.stream)
+    async with contextlib.aclosing(deltas):
+      if call.ask.stream:
+        return await self._stream(request, call, draws, deltas)
+      async for draw, delta in deltas:
+        if delta.is_last:
+          call.settled(draw)
+    body_json = call.envelope.around([call.whole(draw) for draw in draws])
     usage = usage_of(call.prompts, draws)
-    return web.json_response(body | call.extra() | {"usage": usage})
+    return web.json_response(body_json | call.extra() | {"usage": usage})
 
   async def _stream(
-    self, request: web.Request, call: Call, draws: list[Draw]
+    self,
+    request: web.Request,
+    call: Call,
+    draws: list[Draw],
+    deltas: AsyncIterator[tuple[Draw, Delta]],
   ) -> web.StreamResponse:
     """Server-sent events; errors before the first token are plain ones."""
-    deltas = all_deltas(draws, self._generator, whole=False)
     events = Events(request, self._limits.write_s)
     usage = {"usage": None} if call.ask.include_usage else {}
     beside = call.extra()
@@ -153,6 +182,10 @@ class OpenAIApi:
           body = call.envelope.around([choice], chunk=True)
           await events.send(body | beside | usage)
           beside = {}
+      if call.ask.include_usage:
+        body = call.envelope.around([], chunk=True)
+        await events.send(body | {"usage": usage_of(call.prompts, draws)})
+      await events.done()
     except ConnectionError:  # who has hung up needs no more
       return events.response
     except AgentRLError as error:
@@ -160,13 +193,6 @@ class OpenAIApi:
         raise
       self._answering.failed(error)
       await events.send(error_body(error))
-      return await events.close()
-    finally:
-      await deltas.aclose()
-    if call.ask.include_usage:
-      body = call.envelope.around([], chunk=True)
-      await events.send(body | {"usage": usage_of(call.prompts, draws)})
-    await events.done()
     return await events.close()
 
 

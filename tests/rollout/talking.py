@@ -19,6 +19,8 @@ from agentrl_jax.rollout.generator import EngineGenerator
 from agentrl_jax.rollout.http_server import RolloutApi, listening
 from agentrl_jax.rollout.local_driver import LocalDriver
 from agentrl_jax.rollout.openai_api import OpenAIApi
+from agentrl_jax.rollout.openai_episode import EpisodeRules
+from agentrl_jax.rollout.openai_episodes import Episodes
 from agentrl_jax.rollout.openai_models import ModelNames
 from agentrl_jax.rollout.openai_requests import ServingLimits
 from agentrl_jax.rollout.settings import EngineConfig
@@ -76,13 +78,21 @@ def engine_of(**changes) -> RolloutEngine:
   return RolloutEngine(policy(), EngineConfig(**(settings | changes)), store)
 
 
+@functools.cache
+def _teacher():
+  return jax.jit(policy().logits)
+
+
 def raw_logprobs(step: int, tokens) -> np.ndarray:
   """What the learner's forward pass says of tokens from the second on."""
-  row = np.asarray(tokens, np.int32)[None]
-  ones, position = np.ones_like(row), np.arange(row.shape[1])[None]
-  logits = policy().logits(params(step), row, position, ones)
-  logprob = jax.nn.log_softmax(np.asarray(logits[0, :-1], np.float32))
-  return np.take_along_axis(np.asarray(logprob), row[0, 1:, None], 1)[:, 0]
+  size = len(tokens)
+  row = np.zeros((1, CONTEXT), np.int32)
+  row[0, :size] = tokens
+  position = np.arange(CONTEXT, dtype=np.int32)[None]
+  segment = (position < size).astype(np.int32)
+  logits = _teacher()(params(step), row, position, segment)
+  logprob = np.asarray(jax.nn.log_softmax(logits[0, : size - 1]))
+  return np.take_along_axis(logprob, row[0, 1:size, None], 1)[:, 0]
 
 
 class Scripted:
@@ -105,9 +115,15 @@ class Scripted:
 class Talking:
   """A server with OpenAI's API on a real engine, and clients of it."""
 
-  def __init__(self, *, codec=codec, limits=None, generator=None, **changes):
+  def __init__(
+    self, *, codec=codec, limits=None, generator=None, rules=None, **changes
+  ):
     self._codec, self._changes, self._scripted = codec, changes, generator
     self._limits = ServingLimits(context=CONTEXT, **(limits or {}))
+    rules = dict(max_turns=6, max_tokens=CONTEXT, max_answer_tokens=12) | (
+      rules or {}
+    )
+    self.episodes = Episodes(EpisodeRules(**rules), self._limits)
     self._stack = contextlib.AsyncExitStack()
 
   def status(self) -> wire.ServerStatus:
@@ -147,7 +163,12 @@ class Talking:
   def _openai(self, answering):
     names = ModelNames(NAME, lambda: self.status().slots)
     return OpenAIApi(
-      self.generator, answering, names, self._limits, self._codec
+      self.generator,
+      answering,
+      names,
+      self._limits,
+      self._codec,
+      self.episodes,
     )
 
   async def __aexit__(self, *error):
