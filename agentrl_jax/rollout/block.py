@@ -190,10 +190,10 @@ class LaneBlock:
     seat = book.find_seat(request, edition, self._config.worth, match.size)
     if seat is None:
       return False
-    if cache.has_to_move_first(seat, match):
+    overwritten = book.overwritten(seat, edition)
+    if cache.has_to_move_first(seat, match, overwritten):
       self._move(edition)
       return self._find_seat(request, edition)
-    overwritten = book.overwritten(seat, edition)
     reused = cache.plan(seat, match, overwritten)
     book.sit(request, dataclasses.replace(seat, reused=reused), edition)
     return True

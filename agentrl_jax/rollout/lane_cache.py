@@ -68,11 +68,19 @@ class LaneCache:
     """What the store has of a prompt."""
     return Match() if self._pool is None else self._store.find(token)
 
-  def has_to_move_first(self, seat: Seat, match: Match) -> bool:
-    """Whether the seat needs what is planned, and not yet moved."""
-    if seat.source == FROM_STORE:
-      return match.is_moving(self._store.batch)
-    return seat.source in self._copies or seat.source in self._filled
+  def has_to_move_first(
+    self, seat: Seat, match: Match, overwritten: np.ndarray
+  ) -> bool:
+    """Whether what is planned has to be moved before a seat can be planned."""
+    if seat.source in self._copies or seat.source in self._filled:
+      return True
+    if self._pool is None or not self._store.has_moves:
+      return False
+    if seat.source != FROM_STORE:
+      match = Match()
+    return match.is_moving(self._store.batch) or not self._store.has_room(
+      match, len(overwritten)
+    )
 
   def plan(self, seat: Seat, match: Match, overwritten: np.ndarray) -> int:
     """Takes a seat up; how many tokens will be there once `move` has run.

@@ -112,6 +112,26 @@ class PrefixStore:
       node = child
     return Match(tuple(nodes), size)
 
+  def has_room(self, match: Match, num_tokens: int) -> bool:
+    """Whether a match, and so many tokens of a lane, fit beside the batch."""
+    untouched = len(self._device)
+    for node in reversed(self._device):
+      if node.batch != self.batch:
+        break
+      untouched -= 1
+    pinned = sum(
+      not node.on_host and node.batch != self.batch for node in match.nodes
+    )
+    needed = sum(node.on_host for node in match.nodes)
+    needed += -(-num_tokens // self.block_tokens)
+    return needed <= len(self._free_device) + untouched - pinned
+
+  @property
+  def has_moves(self) -> bool:
+    """Whether the batch moves anything."""
+    moves = self._moves
+    return bool(moves.spills or moves.uploads or moves.saves or moves.fills)
+
   def fetch(self, match: Match, lane: int) -> int:
     """Moves a match to a lane; how many of its tokens there is room to move."""
     self._touch(match.nodes)
