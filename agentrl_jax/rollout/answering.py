@@ -6,7 +6,7 @@ What every face of a server shares, whichever protocol it speaks.
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from agentrl_jax.errors import (
   AgentRLError,
@@ -16,13 +16,25 @@ from agentrl_jax.errors import (
   ServerFull,
 )
 from agentrl_jax.rollout import wire
+from agentrl_jax.rollout.server_metrics import ServerMetrics
 
 
 class Answering:
-  """Counts the calls that are being answered. Of one event loop."""
+  """Counts the calls that are being answered. Of one event loop.
 
-  def __init__(self, status: Callable[[], wire.ServerStatus]):
-    self._status = status
+  `is_final` says that an error of the generator is its last: an engine's is, a
+  pool's of servers is not.
+  """
+
+  def __init__(
+    self,
+    status: Callable[[], wire.ServerStatus],
+    lanes: Callable[[], Sequence[int]] | None = None,
+    *,
+    is_final: bool = True,
+  ):
+    self._status, self._is_final = status, is_final
+    self.metrics = ServerMetrics(self.status, lanes)
     self._is_draining = False
     self.num_asked = 0
     self._emptied = asyncio.Event()
@@ -64,8 +76,8 @@ class Answering:
 
   def failed(self, error: AgentRLError) -> None:
     """Takes note of an error: some say that nothing will be answered again."""
-    is_ours = isinstance(error, GeneratorFault)
-    if not is_ours or isinstance(error, PromptTooLong | ServerFull):
+    is_last = self._is_final and isinstance(error, GeneratorFault)
+    if not is_last or isinstance(error, PromptTooLong | ServerFull):
       return
     self._is_draining = True
     if not self.broken.done():

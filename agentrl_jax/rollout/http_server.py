@@ -1,18 +1,20 @@
 """A generator behind HTTP, for learners and agents in other processes.
 
 `POST /generate` takes a request in binary and gives an answer in binary;
-`GET /health` tells in JSON what is served and how much there is to do, and
-`GET /ready` whether it is any use to ask. Who hangs up has the lane freed that
-decodes for them. Errors are HTTP statuses and a sentence;
-`rollout.http_generator` makes them errors again. Below `/v1` stands OpenAI's
-API, where there is one: see `openai_api`.
+`GET /health` tells in JSON what is served and how much there is to do, `GET
+/ready` whether it is any use to ask, and `GET /metrics` what Prometheus wants
+to know. Who hangs up has the lane freed that decodes for them. Errors are HTTP
+statuses and a sentence; `rollout.http_generator` makes them errors again.
+
+Below `/v1` stands OpenAI's API, where there is one: see `openai_api`.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from agentrl_jax.errors import (
   AgentRLError,
@@ -22,10 +24,12 @@ from agentrl_jax.errors import (
   ServerFull,
 )
 from agentrl_jax.rollout import wire
+from agentrl_jax.rollout.access import refuse_strangers
 from agentrl_jax.rollout.answering import Answering
 from agentrl_jax.rollout.client import Generator
 from agentrl_jax.rollout.openai_api import OpenAIApi, explain_errors
-from agentrl_jax.rollout.openai_errors import RETRY_AFTER_S
+from agentrl_jax.rollout.openai_errors import RETRY_AFTER_S, ApiError
+from agentrl_jax.rollout.server_metrics import METRICS
 
 READY = "/ready"
 
@@ -43,12 +47,15 @@ class RolloutApi:
     context: int,
     openai: Callable[[Answering], OpenAIApi] | None = None,
     max_body: int = 0,
+    token: str | None = None,
+    lanes: Callable[[], Sequence[int]] | None = None,
+    is_final: bool = True,
   ):
-    self._generator = generator
+    self._generator, self._token = generator, token
     # Twice what fits, so that it is the engine that says how long is too long.
     self._max_bytes = 8 * context + 1024
     self._max_body = max(max_body, self._max_bytes)
-    self._answering = Answering(status)
+    self._answering = Answering(status, lanes, is_final=is_final)
     self._openai = openai(self._answering) if openai else None
 
   @property
@@ -64,12 +71,18 @@ class RolloutApi:
   def application(self) -> web.Application:
     """The routes, ready to be run."""
     application = web.Application(
-      middlewares=[_explain_errors, explain_errors],
+      middlewares=[
+        self._answering.metrics.counting,
+        _explain_errors,
+        explain_errors,
+        refuse_strangers(self._token),
+      ],
       client_max_size=self._max_body,
     )
     application.router.add_post(wire.GENERATE, self.generate)
     application.router.add_get(wire.HEALTH, self.health)
     application.router.add_get(READY, self.ready)
+    application.router.add_get(METRICS, self.metrics)
     if self._openai is not None:
       self._openai.add_to(application)
     return application
@@ -80,6 +93,11 @@ class RolloutApi:
     self._answering.refuse_unready(spec.slot)
     with self._answering.one():
       answer = await self._generator.generate(prompt, spec)
+    self._answering.metrics.answered(
+      prompt=len(prompt),
+      reused=answer.num_reused,
+      sampled=len(answer.sampled),
+    )
     return web.Response(
       body=wire.encode_answer(answer), content_type=wire.CONTENT_TYPE
     )
@@ -92,6 +110,13 @@ class RolloutApi:
     """200 while calls are answered; 503 without weights, and while draining."""
     self._answering.refuse_unready(0)
     return web.Response(text="ready")
+
+  async def metrics(self, request: web.Request) -> web.Response:
+    """Counts, as Prometheus reads them."""
+    page = await asyncio.to_thread(self._answering.metrics.page)
+    return web.Response(
+      body=page, headers={"Content-Type": CONTENT_TYPE_LATEST}
+    )
 
   async def drain(self, grace_s: float) -> None:
     """See `Answering.drain`."""
@@ -143,7 +168,8 @@ async def _explain_errors(
   try:
     return await handler(request)
   except AgentRLError as error:
-    status = wire.status_of(error)
+    refused = error.status if isinstance(error, ApiError) else None
+    status = refused or wire.status_of(error)
     headers = {wire.ERROR_HEADER: wire.name_of(error)}
     if isinstance(error, ServerFull):
       headers["Retry-After"] = str(RETRY_AFTER_S)

@@ -20,7 +20,7 @@ import numpy as np
 from aiohttp import web
 
 from agentrl_jax.data.chat import ChatCodec
-from agentrl_jax.errors import AgentRLError, DeadlineExceeded
+from agentrl_jax.errors import AgentRLError, DeadlineExceeded, ServerFull
 from agentrl_jax.rollout.answering import Answering
 from agentrl_jax.rollout.client import Generator
 from agentrl_jax.rollout.openai_chat import ChatCall
@@ -129,6 +129,11 @@ class OpenAIApi:
   async def _answered(
     self, request: web.Request, kind: Kind, talk: Talk
   ) -> web.StreamResponse:
+    if self._answering.num_asked >= self._limits.max_calls:
+      raise ServerFull(
+        f"{self._answering.num_asked} calls are being answered, which is all "
+        "that may at once; ask again later"
+      )
     with self._answering.one():
       episode = self._episodes.called_under(request)
       body = await request.read()
@@ -157,11 +162,19 @@ class OpenAIApi:
       if call.ask.stream:
         return await self._stream(request, call, draws, deltas)
       async for draw, delta in deltas:
-        if delta.is_last:
-          call.settled(draw)
+        self._note(call, draw, delta)
     body_json = call.envelope.around([call.whole(draw) for draw in draws])
     usage = usage_of(call.prompts, draws)
     return web.json_response(body_json | call.extra() | {"usage": usage})
+
+  def _note(self, call: Call, draw: Draw, delta: Delta) -> None:
+    if delta.is_last:
+      call.settled(draw)
+      self._answering.metrics.answered(
+        prompt=len(draw.prompt),
+        reused=draw.num_reused,
+        sampled=draw.num_sampled,
+      )
 
   async def _stream(
     self,
@@ -176,8 +189,9 @@ class OpenAIApi:
     beside = call.extra()
     try:
       async for draw, delta in deltas:
-        if delta.is_last:
-          call.settled(draw)
+        self._note(call, draw, delta)
+        if not events.has_begun:
+          self._answering.metrics.first_token(events.age_s)
         for choice in call.chunks(draw, delta):
           body = call.envelope.around([choice], chunk=True)
           await events.send(body | beside | usage)
@@ -201,6 +215,7 @@ class Events:
 
   def __init__(self, request: web.Request, write_s: float):
     self._request, self._write_s = request, write_s
+    self._begun = time.monotonic()
     self.response = web.StreamResponse(
       headers={
         "Content-Type": "text/event-stream; charset=utf-8",
@@ -212,6 +227,11 @@ class Events:
   def has_begun(self) -> bool:
     """Whether the status has been sent."""
     return self.response.prepared
+
+  @property
+  def age_s(self) -> float:
+    """Since the call."""
+    return time.monotonic() - self._begun
 
   async def send(self, body: dict[str, Any]) -> None:
     """Waits until the client can take more, up to `write_s`."""

@@ -70,7 +70,7 @@ class ChatCall:
   def draws(self, slot: int) -> list[Draw]:
     """The answers to be drawn."""
     (prompt,) = self.prompts
-    ask = dataclasses.replace(self.ask, seed=self._talk.seed(self.ask))
+    ask = self._talk.complete(self.ask)
     size = self._talk.room(prompt, ask, "max_completion_tokens")
     return [
       Draw(

@@ -1,6 +1,5 @@
 """`/v1/completions`: prompts as text or as token ids, answers as both."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -90,7 +89,7 @@ class CompletionCall:
     return {"prompt_token_ids": self.prompts[0].tolist()}
 
   def _draw(self, index: int, prompt: np.ndarray, slot: int) -> Draw:
-    ask = dataclasses.replace(self.ask, seed=self._talk.seed(self.ask))
+    ask = self._talk.complete(self.ask)
     size = self._talk.room(prompt, ask, "max_tokens")
     stops = self._codec.stop_tokens if self._codec else ()
     spec = ask.spec(

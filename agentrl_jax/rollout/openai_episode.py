@@ -18,7 +18,6 @@ from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.messages import Message, Tool, message_to_json
 from agentrl_jax.data.trajectory import Status, Task, Trajectory, Turn
 from agentrl_jax.errors import ConfigError, PromptTooLong
-from agentrl_jax.rollout.client import Answer, SamplingSpec
 from agentrl_jax.rollout.openai_draw import Draw
 from agentrl_jax.rollout.openai_errors import ApiError
 from agentrl_jax.rollout.openai_memory import (
@@ -29,6 +28,7 @@ from agentrl_jax.rollout.openai_memory import (
   rendered,
   tools_key,
 )
+from agentrl_jax.rollout.openai_repeated import Repeated
 from agentrl_jax.rollout.openai_requests import Ask, ServingLimits
 
 
@@ -48,6 +48,7 @@ class EpisodeRules:
   max_turns: int
   max_tokens: int  # prompt, observations and answers together
   max_answer_tokens: int  # of one answer
+  temperature: float = 1.0  # of every draw
   idle_s: float = 600.0  # without a call: the agent is taken for gone
 
   def __post_init__(self) -> None:
@@ -109,7 +110,7 @@ class Episode(Talk):
       self._is_busy = False
       self._last_heard = asyncio.get_running_loop().time()
 
-  def repeated(self, body: bytes) -> "Repeated | None":
+  def repeated(self, body: bytes) -> Repeated | None:
     """What the last call was answered with, if this one is the same.
 
     Clients repeat a call whose answer was lost on its way.
@@ -117,7 +118,9 @@ class Episode(Talk):
     self._asked = hashlib.sha256(body).digest()
     if not self.turns or self._asked != self._body:
       return None
-    return Repeated(self, self._said.stream)
+    turn = self.turns[-1]
+    asked = self.num_tokens - len(turn.sampled)
+    return Repeated(self, self._said.stream[:asked], turn)
 
   def room(self, prompt: np.ndarray, ask: Ask, name: str) -> int:
     """What the episode leaves; asking for more gets as much as there is."""
@@ -132,12 +135,15 @@ class Episode(Talk):
     asked = ask.max_tokens or rules.max_answer_tokens
     return min(left, asked, rules.max_answer_tokens)
 
-  def seed(self, ask: Ask) -> int:
-    """By the attempt and the turn, unless the call gives one."""
-    if ask.has_seed:
-      return ask.seed
+  def complete(self, ask: Ask) -> Ask:
+    """At the run's temperature; the seed is by the attempt and the turn."""
     text = f"{self.attempt.seed} turn {len(self.turns)}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+    return dataclasses.replace(
+      ask,
+      temperature=self.rules.temperature,
+      seed=ask.seed if ask.has_seed else seed,
+    )
 
   def check(self, ask: Ask, prompts: Sequence[np.ndarray]) -> None:
     """Refuses what has no place in a record of one line of talk."""
@@ -148,6 +154,7 @@ class Episode(Talk):
         param="n",
         code="unsupported_value",
       )
+    self._refuse_other_draws(ask)
     if len(self.turns) >= self.rules.max_turns:
       raise conflict(
         f"episode {self.id} has had its {self.rules.max_turns} answers: end "
@@ -158,6 +165,19 @@ class Episode(Talk):
     (prompt,) = prompts
     if not np.array_equal(prompt[: len(stream)], stream):
       raise self._branched("prompt")
+
+  def _refuse_other_draws(self, ask: Ask) -> None:
+    """The learner computes what the sampler drew from, for the whole run."""
+    asked = (ask.temperature, ask.top_p, ask.top_k, ask.min_p)
+    run = self.rules.temperature
+    if asked[1:] != (1.0, 0, 0.0) or asked[0] not in (None, run):
+      raise ApiError(
+        f"(temperature, top_p, top_k, min_p)={asked}: what is trained on is "
+        f"drawn at the run's sampling.temperature={run:g}, from all tokens. "
+        "Leave them out, or set that to what your agent wants",
+        param="temperature",
+        code="unsupported_value",
+      )
 
   def prompt(
     self, messages: Sequence[Message], tools: Sequence[Tool], codec: ChatCodec
@@ -242,40 +262,6 @@ class Episode(Talk):
       "episode's header; that is answered and not trained on",
       "episode_branched",
       param,
-    )
-
-
-class Repeated(Talk):
-  """The last call of an episode once more; also the generator that answers."""
-
-  num_slots = 1
-
-  def __init__(self, episode: Episode, stream: np.ndarray):
-    super().__init__(episode.limits)
-    self._episode, self._turn = episode, episode.turns[-1]
-    self._prompt = stream[: len(stream) - len(self._turn.sampled)]
-
-  def room(self, prompt: np.ndarray, ask: Ask, name: str) -> int:
-    """As it was."""
-    return self._episode.room(prompt, ask, name)
-
-  def prompt(
-    self, messages: Sequence[Message], tools: Sequence[Tool], codec: ChatCodec
-  ) -> np.ndarray:
-    """As it was."""
-    return self._prompt
-
-  async def generate(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
-  ) -> Answer:
-    """What was sampled then."""
-    turn = self._turn
-    return Answer(
-      turn.sampled,
-      turn.behavior_logprob,
-      turn.raw_logprob,
-      turn.version,
-      slot=turn.slot,
     )
 
 

@@ -8,7 +8,7 @@ that never change an answer.
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, overload
 
 from agentrl_jax.rollout.openai_errors import ApiError
 
@@ -122,11 +122,23 @@ class Fields:
       raise wrong(name, found, f"a whole number {ends}")
     return int(found)
 
+  @overload
   def number(
     self, name: str, otherwise: float, *, low: float, high: float
-  ) -> float:
+  ) -> float: ...
+
+  @overload
+  def number(
+    self, name: str, otherwise: None, *, low: float, high: float
+  ) -> float | None: ...
+
+  def number(
+    self, name: str, otherwise: float | None, *, low: float, high: float
+  ) -> float | None:
     """A number between two others, both allowed."""
     found = self.take(name, otherwise)
+    if found is None:
+      return None
     is_number = isinstance(found, int | float) and not isinstance(found, bool)
     if not is_number or not math.isfinite(found) or not low <= found <= high:
       raise wrong(name, found, f"a number from {low:g} to {high:g}")

@@ -48,9 +48,9 @@ class Talk:
     """Tokens that the answer may have; `PromptTooLong` if there are none."""
     return room(self.limits, prompt, ask.max_tokens, name=name)
 
-  def seed(self, ask: Ask) -> int:
-    """Of the call's first answer."""
-    return ask.seed
+  def complete(self, ask: Ask) -> Ask:
+    """The call, with what it leaves to whom it belongs to."""
+    return ask
 
   def check(self, ask: Ask, prompts: Sequence[np.ndarray]) -> None:
     """Raises `ApiError` for a call that does not belong here."""

@@ -37,7 +37,7 @@ class Ask:
 
   model: str
   n: int
-  temperature: float
+  temperature: float | None  # None: the call gave none
   top_p: float
   top_k: int
   min_p: float
@@ -76,7 +76,7 @@ class Ask:
       )
     return SamplingSpec(
       slot=slot,
-      temperature=self.temperature,
+      temperature=1.0 if self.temperature is None else self.temperature,
       top_k=self.top_k,
       top_p=self.top_p,
       min_p=self.min_p,
@@ -96,7 +96,7 @@ def read_ask(
     model=_text("model", fields.required("model")),
     n=fields.integer("n", 1, low=1, high=limits.max_choices) or 1,
     temperature=fields.number(
-      "temperature", 1.0, low=0.0, high=_MAX_TEMPERATURE
+      "temperature", None, low=0.0, high=_MAX_TEMPERATURE
     ),
     top_p=fields.number("top_p", 1.0, low=1e-6, high=1.0),
     top_k=_top_k(fields),

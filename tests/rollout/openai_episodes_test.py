@@ -21,12 +21,17 @@ ASKED = {"role": "user", "content": "What is 1 + 2?"}
 WAIT_S = 20.0
 
 
+TEMPERATURE = 0.9
+
+
 class OpenAIEpisodesTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
     await self.serve()
 
-  async def serve(self, **options):
-    self.served = await self.enterAsyncContext(talking.Talking(**options))
+  async def serve(self, *, rules=(), **options):
+    rules = dict(temperature=TEMPERATURE) | dict(rules)
+    talk = talking.Talking(rules=rules, **options)
+    self.served = await self.enterAsyncContext(talk)
     self.http = await self.enterAsyncContext(
       aiohttp.ClientSession(f"{self.served.url}/v1/")
     )
@@ -82,7 +87,7 @@ class OpenAIEpisodesTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_what_was_played_is_what_was_sampled(self):
     playing = self.offer()
-    prompts = await self.play(turns=4, temperature=0.9)
+    prompts = await self.play(turns=4)
     played = await playing
     stream: list[int] = []
     for turn, (prompt, sampled) in zip(played.turns, prompts, strict=True):
@@ -182,12 +187,17 @@ class OpenAIEpisodesTest(unittest.IsolatedAsyncioTestCase):
       await self.refused(client, [ASKED, said, ASKED], n=2),
       (400, "unsupported_value"),
     )
+    for fields in (dict(temperature=0.2), dict(top_p=0.9)):
+      self.assertEqual(
+        await self.refused(client, [ASKED, said, ASKED], **fields),
+        (400, "unsupported_value"),
+      )
     tool = {"type": "function", "function": {"name": "f", "description": "g"}}
     self.assertEqual(
       await self.refused(client, [ASKED, said, ASKED], tools=[tool]),
       (409, "episode_tools_changed"),
     )
-    await self.say(client, [ASKED, said, ASKED])
+    await self.say(client, [ASKED, said, ASKED], temperature=TEMPERATURE)
     await self.post(f"episodes/{id}", reward=0)
     self.assertEqual(len((await playing).turns), 2)
 

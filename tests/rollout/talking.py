@@ -116,10 +116,18 @@ class Talking:
   """A server with OpenAI's API on a real engine, and clients of it."""
 
   def __init__(
-    self, *, codec=codec, limits=None, generator=None, rules=None, **changes
+    self,
+    *,
+    codec=codec,
+    limits=None,
+    generator=None,
+    rules=None,
+    token=None,
+    **changes,
   ):
     self._codec, self._changes, self._scripted = codec, changes, generator
     self._limits = ServingLimits(context=CONTEXT, **(limits or {}))
+    self._token = token
     rules = dict(max_turns=6, max_tokens=CONTEXT, max_answer_tokens=12) | (
       rules or {}
     )
@@ -138,7 +146,9 @@ class Talking:
     )
 
   def client(self, kind=openai.AsyncOpenAI, **options):
-    settings = dict(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+    settings = dict(
+      base_url=f"{self.url}/v1", api_key=self._token or "none", max_retries=0
+    )
     return kind(**(settings | options))
 
   async def __aenter__(self):
@@ -154,6 +164,8 @@ class Talking:
       context=CONTEXT,
       openai=self._openai,
       max_body=self._limits.max_body,
+      token=self._token,
+      lanes=lambda: self.driver.engine.stats().num_active,
     )
     port = await enter(listening(self.api, "127.0.0.1", 0))
     self.url = f"http://127.0.0.1:{port}"

@@ -1,0 +1,165 @@
+"""Who may ask the server, how many at once, and what it tells of itself."""
+
+import asyncio
+import pathlib
+import tempfile
+import unittest
+
+import aiohttp
+import openai
+from prometheus_client.parser import text_string_to_metric_families
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.rollout import wire
+from agentrl_jax.rollout.access import read_token
+from agentrl_jax.rollout.client import SamplingSpec
+from tests.rollout import talking
+
+TOKEN = "0123456789abcdef"
+
+
+class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
+  async def serve(self, **options):
+    self.served = await self.enterAsyncContext(talking.Talking(**options))
+    self.http = await self.enterAsyncContext(
+      aiohttp.ClientSession(self.served.url)
+    )
+
+  async def get(self, path):
+    async with self.http.get(path) as response:
+      return response.status, await response.text()
+
+  async def measured(self):
+    _, page = await self.get("/metrics")
+    return {
+      (s.name.removeprefix("agentrl_"), *s.labels.values()): s.value
+      for family in text_string_to_metric_families(page)
+      for s in family.samples
+    }
+
+  def ask(self, client=None, **fields):
+    settings = dict(model="tiny", prompt=[5, 6, 7], max_tokens=4, seed=1)
+    return (client or self.served.openai).completions.create(
+      **(settings | fields)
+    )
+
+  async def test_only_who_knows_the_token_is_answered(self):
+    await self.serve(token=TOKEN)
+    await self.ask()
+    for key in ("0123456789abcdeF", "0", TOKEN + "0"):
+      stranger = await self.enterAsyncContext(self.served.client(api_key=key))
+      with self.assertRaises(openai.AuthenticationError) as caught:
+        await self.ask(stranger)
+      self.assertEqual(caught.exception.code, "invalid_api_key")
+      self.assertNotIn(TOKEN, str(caught.exception))
+    body = wire.encode_request([1], SamplingSpec(max_tokens=1))
+    for headers, status in (
+      ({}, 401),
+      ({"Authorization": f"Basic {TOKEN}"}, 401),
+      ({"Authorization": f"Bearer {TOKEN}"}, 200),
+    ):
+      async with self.http.post(
+        wire.GENERATE, data=body, headers=headers
+      ) as response:
+        self.assertEqual(response.status, status)
+    for path in ("/health", "/ready", "/metrics"):
+      self.assertEqual((await self.get(path))[0], 200)
+
+  def test_a_token_stands_in_a_file(self):
+    self.assertIsNone(read_token(""))
+    with tempfile.TemporaryDirectory() as folder:
+      path = pathlib.Path(folder, "token")
+      with self.assertRaisesRegex(ConfigError, "token.*cannot be read"):
+        read_token(str(path))
+      path.write_text("short\n")
+      with self.assertRaisesRegex(ConfigError, "5 characters.*openssl"):
+        read_token(str(path))
+      path.write_text(f"{TOKEN}\nmore\n")
+      self.assertEqual(read_token(str(path)), TOKEN)
+
+  async def test_ready_is_while_there_are_weights_and_no_end(self):
+    await self.serve()
+    self.assertEqual((await self.get("/ready"))[0], 200)
+    await self.served.api.drain(1.0)
+    self.assertEqual((await self.get("/ready"))[0], 503)
+    self.assertEqual((await self.get("/health"))[0], 200)
+
+  async def test_metrics_count_what_was_done(self):
+    await self.serve()
+    await self.ask(prompt=[5] * 20, extra_body={"ignore_eos": True})
+    async for _ in await self.ask(
+      prompt=[5] * 20, stream=True, extra_body={"ignore_eos": True}
+    ):
+      pass
+    with self.assertRaises(openai.NotFoundError):
+      await self.ask(model="other")
+    found = await self.measured()
+    path = "/v1/completions"
+    self.assertEqual(found["calls_total", path, "200"], 2)
+    self.assertEqual(found["calls_total", path, "404"], 1)
+    self.assertEqual(found["tokens_total", "prompt"], 40)
+    self.assertEqual(found["tokens_total", "sampled"], 8)
+    self.assertEqual(found["tokens_total", "reused"], 19)
+    self.assertEqual(found["call_seconds_count", path], 3)
+    self.assertEqual(found["first_token_seconds_count",], 1)
+    self.assertEqual(found["version_step", "1"], 20)
+    self.assertEqual(found["lanes_busy", "0"], 0)
+    self.assertEqual(found["swaps_total", "0"], 0)
+    self.served.driver.engine.versions.publish(0, talking.params(30), 30)
+    found = await self.measured()
+    self.assertEqual(found["swaps_total", "0"], 1)
+    self.assertEqual(found["version_step", "0"], 30)
+    self.assertEqual(found["swaps_total", "1"], 0)
+
+  async def test_busy_lanes_are_seen(self):
+    await self.serve()
+    stream = await self.ask(
+      max_tokens=300, stream=True, extra_body={"ignore_eos": True}
+    )
+    chunks = aiter(stream)
+    await anext(chunks)
+    found = await self.measured()
+    self.assertEqual(found["lanes_busy", "0"], 1)
+    self.assertEqual(found["requests_inside",], 1)
+    await stream.close()
+
+  async def test_more_calls_than_may_be_at_once_come_again_later(self):
+    await self.serve(limits=dict(max_calls=1))
+    with self.served.driver.held():
+      first = asyncio.create_task(self.ask())
+      while not self.served.api.num_asked:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+      with self.assertRaisesRegex(openai.RateLimitError, "all that may"):
+        await self.ask()
+    await first
+
+  async def test_bodies_choices_and_prompts_have_limits(self):
+    await self.serve(limits=dict(max_body=4000, max_choices=4))
+    with self.assertRaises(openai.APIStatusError) as caught:
+      await self.ask(prompt="a" * 5000)
+    self.assertEqual(caught.exception.status_code, 413)
+    for fields in (dict(n=5), dict(n=2, prompt=[[5], [6], [7]])):
+      with self.assertRaisesRegex(openai.BadRequestError, "4"):
+        await self.ask(**fields)
+    with self.assertRaises(openai.BadRequestError) as caught:
+      await self.ask(prompt=[5] * 400)
+    self.assertEqual(caught.exception.code, "context_length_exceeded")
+
+  async def test_what_is_no_call_is_answered_in_the_same_shape(self):
+    await self.serve()
+    for method, path, body, status in (
+      ("POST", "/v1/completions", b"no json", 400),
+      ("POST", "/v1/completions", b"[]", 400),
+      ("POST", "/v1/embeddings", b"{}", 404),
+      ("GET", "/v1/completions", None, 405),
+    ):
+      async with self.http.request(method, path, data=body) as response:
+        said = await response.json()
+        self.assertEqual(response.status, status)
+        self.assertEqual(
+          set(said["error"]), {"message", "type", "param", "code"}
+        )
+
+
+if __name__ == "__main__":
+  unittest.main()
