@@ -6,6 +6,10 @@
     [--tunix_python=.venv-tunix/bin/python]
 
 - decode: 1, 8 and 32 answers at once, against Tunix's sampler and transformers.
+- batching: answers of very different lengths, against list scheduling.
+- versions: three versions at once, against reading each; a swap while decoding.
+- overhead: what the host does per step of 128 lanes.
+- drift: the sampler's log-probabilities against the learner's.
 
 Float32 on the CPU, on both sides. Peers take turns with ours; what counts is
 the median of the ratios, from a machine that nobody else uses: `contended` says
@@ -14,7 +18,7 @@ whether somebody did. Prints one JSON object per row.
 
 from bench import rows
 
-ROWS = ("decode",)
+ROWS = ("decode", "batching", "versions", "overhead", "drift")
 
 if __name__ == "__main__":
   rows.run(__doc__, "rollout", ROWS)

@@ -1,0 +1,125 @@
+"""Answers of very different lengths: lanes that are never left empty.
+
+W-tiny, 64 requests of 8 tokens over 16 lanes; answers are geometric of mean 64,
+256 at most, and greedy. Three ways to the same tokens:
+
+- continuous: as the engine does it; whoever ends makes room for the next.
+- static: 16 requests at a time, the next ones when all have ended.
+- bound: list scheduling in whole steps, each as long as the decode program
+  takes by itself with all lanes busy. Prompts and bookkeeping are free.
+
+Use of lanes is counted until the last request has got one; what is lost then
+are the tokens between an end and the next look at the host.
+"""
+
+import heapq
+import os
+
+import jax
+import numpy as np
+
+from agentrl_jax.rollout.client import SamplingSpec
+from bench import timing, tiny
+from bench.line_peer import Pythons
+from bench.rollout_served import RawSteps, make_driver
+
+REQUESTS, LANES, PROMPT, MEAN, MOST = 64, 16, 8, 64, 256
+STEPS_PER_SYNC = 4
+
+
+def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
+  """The row, as JSON values."""
+  del pythons  # no peer batches continuously on a CPU
+  load_before = os.getloadavg()[0]
+  policy, _ = tiny.make_learner()
+  driver = make_driver(
+    policy,
+    [policy.init(jax.random.key(0))],
+    lanes=(LANES,),
+    context=PROMPT + MOST,
+    steps_per_sync=STEPS_PER_SYNC,
+  )
+  rng = np.random.default_rng(0)
+  lengths = np.minimum(rng.geometric(1 / MEAN, REQUESTS), MOST)
+  prompts = rng.integers(0, tiny.MODEL.vocab_size, (REQUESTS, PROMPT))
+  requests = list(zip(prompts.astype(np.int32), lengths, strict=True))
+  raw = RawSteps(policy, driver, length=PROMPT + MOST, at=PROMPT + MEAN)
+  steps = {
+    "continuous": makespan(lengths, LANES),
+    "static": sum(
+      int(lengths[n : n + LANES].max()) for n in range(0, REQUESTS, LANES)
+    ),
+  }
+
+  def continuous() -> timing.Times:
+    driver.engine.forget()
+    return timing.times_of(_answer, driver, requests)
+
+  def static() -> timing.Times:
+    driver.engine.forget()
+    return timing.times_of(
+      lambda: [
+        _answer(driver, requests[n : n + LANES])
+        for n in range(0, REQUESTS, LANES)
+      ]
+    )
+
+  turns = {"continuous": continuous, "static": static, "raw": raw}
+  timing.in_turn(turns, 1)  # compiles
+  times = timing.in_turn(turns, pairs)
+  use = _use_of_lanes(driver, requests)
+  factor = steps["continuous"] / raw.num_steps
+  return {
+    "work": {
+      "model": tiny.work_of(tiny.MODEL),
+      "requests": REQUESTS,
+      "lanes": LANES,
+      "prompt": PROMPT,
+      "tokens": int(lengths.sum()),
+      "steps_per_sync": STEPS_PER_SYNC,
+    },
+    "steps_at_least": steps,
+    "milliseconds": {n: timing.milliseconds(t) for n, t in times.items()},
+    "share_of_bound": timing.ratio(times["raw"], times["continuous"], factor),
+    "times_faster_than_static": timing.ratio(
+      times["static"], times["continuous"]
+    ),
+    "use_of_lanes": use,
+    "load_before": load_before,
+    "contended": timing.contended(load_before, times),
+  }
+
+
+def makespan(lengths, num_lanes: int) -> int:
+  """Steps until all have ended, each begun as soon as a lane is free."""
+  ends = [0] * num_lanes
+  for length in lengths:
+    heapq.heapreplace(ends, ends[0] + int(length))
+  return max(ends)
+
+
+def _ask(driver, requests) -> list:
+  return [
+    driver.submit(prompt, SamplingSpec(temperature=0.0, max_tokens=int(length)))
+    for prompt, length in requests
+  ]
+
+
+def _answer(driver, requests) -> None:
+  asked = _ask(driver, requests)
+  driver.run_until_idle()
+  if [len(each.result().sampled) for each in asked] != [n for _, n in requests]:
+    raise RuntimeError("an answer of another length than was asked for")
+
+
+def _use_of_lanes(driver, requests) -> float:
+  """Tokens per lane and step, while there is somebody for every lane."""
+  driver.engine.forget()
+  _ask(driver, requests)
+  before, num_steps = driver.engine.stats().num_sampled[0], 0
+  while driver.num_waiting[0] or driver.engine.stats().num_pending[0]:
+    driver.step()
+    num_steps += STEPS_PER_SYNC
+  sampled = driver.engine.stats().num_sampled[0] - before
+  driver.run_until_idle()
+  return sampled / (num_steps * LANES)

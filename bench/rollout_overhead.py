@@ -1,0 +1,53 @@
+"""What the host does per step and 128 lanes, beside the device.
+
+A policy with next to no arithmetic answers 256 episodes of 2 turns through each
+driver; its decode program alone is taken off. What is left are the drivers,
+bookkeeping, prompts, and lanes that stand empty at the end.
+"""
+
+import argparse
+import os
+
+import jax
+
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.policy import Policy
+from bench import rollout_engine
+from bench.line_peer import Pythons
+
+ARGUMENTS = dict(
+  lanes=128,
+  context=512,
+  rounds=20,
+  requests=256,
+  turns=2,
+  prompt=96,
+  answer=40,
+)
+
+
+def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
+  """The row, as JSON values."""
+  del pythons  # the limit is no host work at all
+  load_before = os.getloadavg()[0]
+  policy = Policy(ModelConfig(**rollout_engine.POLICIES["nothing"]))
+  params = policy.init(jax.random.key(0))
+  found = {}
+  for steps in (1, 4):
+    args = argparse.Namespace(**ARGUMENTS, steps_per_sync=steps)
+    rounds = []
+    for _ in range(pairs):
+      raw = rollout_engine.measure_raw(policy, params, args)["ms_per_step"]
+      of_drivers = {}
+      for args.driver in ("local", "jetstream"):
+        row = rollout_engine.measure_driver(policy, params, args)
+        of_drivers[args.driver] = row["ms_per_step"] - raw
+      rounds.append(of_drivers | {"raw": raw})
+    found[steps] = {
+      name: sorted(each[name] for each in rounds) for name in rounds[0]
+    }
+  return {
+    "work": ARGUMENTS,
+    "ms_per_step_by_steps_per_sync": found,
+    "load_before": load_before,
+  }

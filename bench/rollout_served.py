@@ -1,0 +1,70 @@
+"""The engine as the benchmarks of rollouts use it, and its program alone."""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.rollout import programs
+from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.versions import VersionStore
+from agentrl_jax.train.publish import Publisher
+from bench import timing
+
+
+def make_driver(
+  policy: Policy, versions: Sequence[Params], **config
+) -> LocalDriver:
+  """A driver whose slots serve these params."""
+  store = VersionStore(len(versions))
+  publisher = Publisher(policy, store)
+  for slot, params in enumerate(versions):
+    publisher.publish(params, slot, slot=slot)
+  return LocalDriver(RolloutEngine(policy, EngineConfig(**config), store))
+
+
+class RawSteps:
+  """The compiled decode program in a loop, all lanes busy, nothing else."""
+
+  def __init__(
+    self, policy: Policy, driver: LocalDriver, *, length: int, at: int
+  ):
+    """Slot 0's, with a cache of `length` tokens a lane; `at` are held."""
+    engine = driver.engine
+    lanes = engine.config.lanes[0]
+    fields = dict(
+      position=at,
+      budget=10**6,
+      active=1,
+      temperature=programs.float_bits(1.0),
+      top_p=programs.float_bits(1.0),
+      **dict.fromkeys(programs.STOPS, -1),
+    )
+    row = np.array([fields.get(name, 0) for name in programs.STATE], np.int32)
+    self.num_steps = engine.config.steps_per_sync
+    self._run = functools.partial(
+      programs.decode,
+      policy,
+      engine.versions.get(0).params,
+      patch_BF=np.tile(row, (lanes, 1)),
+      patched_B=np.ones(lanes, bool),
+      lane_P=None,
+      weight_step=np.int32(0),
+      num_steps=self.num_steps,
+    )
+    self._cache = policy.empty_cache(lanes, length)
+    self._state = programs.empty_state(lanes)
+
+  def __call__(self) -> timing.Times:
+    """Times `num_steps` steps, up to their tokens on the host."""
+    return timing.times_of(self._step)
+
+  def _step(self) -> None:
+    self._cache, self._state, record = self._run(
+      cache=self._cache, state_BF=self._state
+    )
+    np.asarray(jax.block_until_ready(record))

@@ -1,0 +1,134 @@
+"""Several versions at once, and a swap while they decode.
+
+W-tiny, sampled at temperature 1. Three versions of 8 lanes each decode at once;
+their bound is the decode program by itself once for each version, since each
+has weights of its own to read. One version alone in its engine is held against
+its program in the same way: what is lost is bookkeeping, prompts and copies to
+the host.
+
+A swap changes a pointer between two steps. `swap` is the longest of the steps
+in which one happened against the median of the others; `copied beside` has the
+weights copied by another thread meanwhile, as a learner in the same process
+does, and shares the processors with it.
+"""
+
+import os
+import statistics
+import threading
+import time
+
+import jax
+import numpy as np
+
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.train.publish import Publisher
+from bench import timing, tiny
+from bench.line_peer import Pythons
+from bench.rollout_served import RawSteps, make_driver
+
+LANES, PROMPT, ANSWER, VERSIONS = 8, 8, 248, 3
+CONFIG = dict(
+  context=PROMPT + ANSWER, steps_per_sync=8, prefill_chunks=(PROMPT,)
+)
+SWAPS, STEPS_BETWEEN = 5, 8
+
+
+def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
+  """The row, as JSON values."""
+  del pythons  # no peer serves several versions
+  load_before = os.getloadavg()[0]
+  policy, _ = tiny.make_learner()
+  versions = [policy.init(jax.random.key(n)) for n in range(VERSIONS)]
+  several = make_driver(policy, versions, lanes=(LANES,) * VERSIONS, **CONFIG)
+  one = make_driver(policy, versions[:1], lanes=(LANES,), **CONFIG)
+  raw = RawSteps(policy, one, length=PROMPT + ANSWER, at=PROMPT + ANSWER // 2)
+  turns = {
+    "several": lambda: _answered(several),
+    "one": lambda: _answered(one),
+    "raw": raw,
+  }
+  timing.in_turn(turns, 1)  # compiles
+  times = timing.in_turn(turns, pairs)
+  calls = ANSWER / raw.num_steps
+  return {
+    "work": {
+      "model": tiny.work_of(tiny.MODEL),
+      "lanes": LANES,
+      "versions": VERSIONS,
+      "prompt": PROMPT,
+      "answer": ANSWER,
+    },
+    "milliseconds": {n: timing.milliseconds(t) for n, t in times.items()},
+    "share_of_bound": {
+      "several": timing.ratio(times["raw"], times["several"], VERSIONS * calls),
+      "one": timing.ratio(times["raw"], times["one"], calls),
+    },
+    "swap": _swaps(policy, one, versions),
+    "load_before": load_before,
+    "contended": timing.contended(load_before, times),
+  }
+
+
+def _answered(driver) -> timing.Times:
+  """The time of a full answer in every lane."""
+  driver.engine.forget()
+  return timing.times_of(lambda: _ask(driver) and driver.run_until_idle())
+
+
+def _ask(driver) -> list:
+  rng = np.random.default_rng(0)
+  return [
+    driver.submit(
+      rng.integers(0, tiny.MODEL.vocab_size, PROMPT).astype(np.int32),
+      SamplingSpec(slot=slot, max_tokens=ANSWER, seed=n),
+    )
+    for slot in range(driver.engine.config.num_slots)
+    for n in range(LANES)
+  ]
+
+
+def _swaps(policy, driver, versions) -> dict[str, object]:
+  store = driver.engine.versions
+  publisher = Publisher(policy, store)
+  ready = []  # published forms, copied beforehand
+  for params in versions:
+    publisher.publish(params, 1)
+    ready.append(store.get(0).params)
+
+  def swap(n: int) -> None:
+    store.publish(0, ready[n % VERSIONS], n)
+
+  def copied_beside(n: int) -> threading.Thread:
+    thread = threading.Thread(
+      target=publisher.publish, args=(versions[n % VERSIONS], n)
+    )
+    thread.start()
+    return thread
+
+  found = {}
+  for name, act in (("pointer", swap), ("copied beside", copied_beside)):
+    driver.engine.forget()
+    asked = _ask(driver)
+    driver.step()
+    quiet, swapped = [], []
+    for n in range(SWAPS):
+      began = time.perf_counter()
+      thread = act(n)
+      driver.step()
+      swapped.append(time.perf_counter() - began)
+      if thread is not None:
+        thread.join()
+      for _ in range(STEPS_BETWEEN // 2):
+        began = time.perf_counter()
+        driver.step()
+        quiet.append(time.perf_counter() - began)
+    driver.run_until_idle()
+    versions_seen = set(np.concatenate([a.result().version for a in asked]))
+    found[name] = {
+      "median_ms": 1e3 * statistics.median(quiet),
+      "longest_ms": 1e3 * max(swapped),
+      "longest_of_median": max(swapped) / statistics.median(quiet),
+      "tokens_lost": sum(ANSWER - len(a.result().sampled) for a in asked),
+      "versions_in_answers": len(versions_seen),
+    }
+  return found
