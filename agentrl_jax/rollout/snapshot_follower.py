@@ -7,7 +7,7 @@ damaged is told and not served: the weights before it go on.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -41,22 +41,17 @@ class SnapshotFollower:
     policy: Policy,
     versions: VersionStore,
     *,
-    mesh: Mesh | None = None,
+    meshes: Sequence[Mesh | None] | None = None,
     clock: Callable[[], float] = time.monotonic,
   ):
+    """`meshes` has one entry per slot; without, all are on one device."""
     self.folder = open_folder(folder)
     self._versions, self._clock = versions, clock
     self._stacked = policy.abstract_params()
-    self._shardings = _layout(self._stacked, mesh)
-    dtype = policy.compute.dtype
-    self._prepare = jax.jit(
-      lambda params: jax.tree.map(
-        lambda x: jnp.asarray(x, dtype), policy.unstacked(params)
-      ),
-      out_shardings=_layout(
-        jax.eval_shape(policy.unstacked, self._stacked), mesh
-      ),
-    )
+    meshes = meshes or (None,) * versions.num_slots
+    self._layouts = [_layout(self._stacked, mesh) for mesh in meshes]
+    made = {mesh: _preparation(policy, mesh) for mesh in set(meshes)}
+    self._prepare = [made[mesh] for mesh in meshes]
     self._checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
     self.slots: tuple[ServedSlot | None, ...] = (None,) * versions.num_slots
     self.trouble = ""  # a sentence, while a snapshot cannot be served
@@ -71,8 +66,8 @@ class SnapshotFollower:
   def look(self) -> bool:
     """Serves what is new; whether anything was. Waits for reading it.
 
-    Raises `ConfigError` if the folder is of another model or config: that will
-    not pass.
+    Raises `ConfigError` if the first that it finds is of another model or
+    config: that will not pass. Later ones are told, and the old weights go on.
     """
     if self._tries and self._clock() < self._again_at:
       return False
@@ -80,22 +75,29 @@ class SnapshotFollower:
     try:
       manifest = read_manifest(self.folder)
       new = {} if manifest is None else self._new(manifest.slots)
-      for slot, snapshot in sorted(new.items()):
-        self._serve(slot, snapshot)
+      served, troubles = self._serve_each(new)
     except CheckpointError as error:
-      if manifest is not None and self._was_replaced(manifest):
-        return False
-      self._tries += 1
-      pause_s = min(2.0**self._tries, MAX_PAUSE_S)
-      self._again_at = self._clock() + pause_s
-      self.trouble = str(error)
-      return False
-    self.trouble, self._tries = "", 0
-    return bool(new)
+      served, troubles = False, [str(error)]
+    if manifest is not None and troubles and self._was_replaced(manifest):
+      return served
+    self.trouble = "; ".join(troubles)
+    self._tries = self._tries + 1 if troubles else 0
+    self._again_at = self._clock() + min(2.0**self._tries, MAX_PAUSE_S)
+    return served
+
+  def _serve_each(self, new: Mapping[int, Snapshot]) -> tuple[bool, list[str]]:
+    """Whether any could be served, and what was wrong with the others."""
+    troubles = []
+    for slot, snapshot in sorted(new.items()):
+      try:
+        self._serve(slot, snapshot)
+      except CheckpointError as error:
+        troubles.append(str(error))
+    return len(troubles) < len(new), troubles
 
   def _new(self, slots: Mapping[int, Snapshot]) -> dict[int, Snapshot]:
     if slots and max(slots) >= len(self.slots):
-      raise ConfigError(
+      raise self._refusal(
         f"{self.folder} has weights for version slot {max(slots)} and this "
         f"server {len(self.slots)} slots: start it with the learner's config"
       )
@@ -106,6 +108,12 @@ class SnapshotFollower:
       if (now := served[slot]) is None or now.edition != snapshot.edition
     }
 
+  def _refusal(self, sentence: str) -> ConfigError | CheckpointError:
+    """Ends a server that has nothing to serve, and no other."""
+    if any(slot is not None for slot in self.slots):
+      return CheckpointError(sentence)
+    return ConfigError(sentence)
+
   def _was_replaced(self, manifest: Manifest) -> bool:
     """Whether the learner has gone on, and removed what was being read."""
     try:
@@ -115,8 +123,9 @@ class SnapshotFollower:
 
   def _serve(self, slot: int, snapshot: Snapshot) -> None:
     self._refuse_other_model(snapshot)
-    params = self._restore(snapshot)
-    self._versions.publish(slot, self._prepare(params), snapshot.step)
+    params = self._restore(snapshot, self._layouts[slot])
+    prepared = self._prepare[slot](params)
+    self._versions.publish(slot, prepared, snapshot.step)
     slots = list(self.slots)
     slots[slot] = ServedSlot(snapshot.step, snapshot.edition)
     self.slots = tuple(slots)
@@ -132,14 +141,14 @@ class SnapshotFollower:
     }
     for name in sorted(here.keys() | there.keys()):
       if here.get(name) != there.get(name):
-        raise ConfigError(
+        raise self._refusal(
           f"the snapshots in {self.folder} are of another model: leaf {name} "
           f"is {there.get(name, 'absent')} there and "
           f"{here.get(name, 'absent')} in this server's config; start it with "
           "the learner's --config"
         )
 
-  def _restore(self, snapshot: Snapshot) -> Params:
+  def _restore(self, snapshot: Snapshot, layout: Any) -> Params:
     """The params as they were written, in the training form."""
     where = self.folder / snapshot.folder
     tree = {
@@ -149,7 +158,7 @@ class SnapshotFollower:
       for name, leaf, placed in zip(
         leaf_names(self._stacked),
         jax.tree.leaves(self._stacked),
-        jax.tree.leaves(self._shardings),
+        jax.tree.leaves(layout),
         strict=True,
       )
     }
@@ -167,8 +176,23 @@ class SnapshotFollower:
         f"{str(error)[:500]}"
       ) from error
     _refuse_damage(where, restored, snapshot)
+    _refuse_not_finite(where, restored, snapshot)
     leaves = [restored[name] for name in tree]
     return jax.tree.unflatten(jax.tree.structure(self._stacked), leaves)
+
+
+def _preparation(
+  policy: Policy, mesh: Mesh | None
+) -> Callable[[Params], Params]:
+  """From params as they were written to those that a slot decodes with."""
+  dtype = policy.compute.dtype
+  shapes = jax.eval_shape(policy.unstacked, policy.abstract_params())
+  return jax.jit(
+    lambda params: jax.tree.map(
+      lambda x: jnp.asarray(x, dtype), policy.unstacked(params)
+    ),
+    out_shardings=_layout(shapes, mesh),
+  )
 
 
 def _layout(params: Params, mesh: Mesh | None) -> Any:
@@ -188,3 +212,20 @@ def _refuse_damage(
         f"snapshot {where} of version {snapshot.step} is damaged: leaf {name} "
         f"has checksum {int(found)}, and {snapshot.checksums[name]} was written"
       )
+
+
+def _refuse_not_finite(
+  where: epath.Path, restored: Mapping[str, jax.Array], snapshot: Snapshot
+) -> None:
+  for name, finite in _all_finite(dict(restored)).items():
+    if not finite:
+      raise CheckpointError(
+        f"snapshot {where} of version {snapshot.step} is not served: leaf "
+        f"{name} has a number that is not finite, and so it was written; look "
+        "at the learner's loss and gradients"
+      )
+
+
+@jax.jit
+def _all_finite(tree: dict[str, jax.Array]) -> dict[str, jax.Array]:
+  return {name: jnp.isfinite(leaf).all() for name, leaf in tree.items()}

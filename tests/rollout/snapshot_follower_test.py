@@ -13,6 +13,10 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.checksums import leaf_names
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.rollout.wire import ServedSlot
 from agentrl_jax.train.publish import Publisher
 from tests import eight_devices
@@ -187,6 +191,64 @@ class TroubleTest(SnapshotsCase):
       other = Policy(dataclasses.replace(config, **change))
       with self.assertRaisesRegex(ConfigError, f"another model: leaf .*{leaf}"):
         self.follow(other).look()
+
+  @parameterized.parameters(
+    ("missing", "leaf .*absent there"),
+    ("extra", "leaf spare .*absent in this server's config"),
+    ("misshaped", r"leaf .* is \[.*\] there and \[.*\] in this server"),
+    ("nan", "leaf .* not finite.*learner's loss"),
+  )
+  def test_a_leaf_that_is_wrong_is_named_and_the_old_weights_go_on(
+    self, what, sentence
+  ):
+    sink, follower = self.served()
+    params = dict(small.params(3))
+    name = sorted(params)[0]
+    leaf = params.pop(name)
+    if what == "extra":
+      params |= {name: leaf, "spare": leaf}
+    elif what == "misshaped":
+      params[name] = leaf[..., :-1]
+    elif what == "nan":
+      params[name] = leaf.at[(0,) * leaf.ndim].set(jax.numpy.nan)
+    sink.publish(0, params, 3)
+    sink.flush()
+    self.assert_in_trouble(follower, sentence)
+    self.publish(sink, 4)
+    self.now += 60
+    self.assertTrue(follower.look())
+    self.serves(4)
+    self.assertEqual(follower.trouble, "")
+
+  def test_a_slot_in_trouble_keeps_no_other_from_its_weights(self):
+    sink, follower = self.open_sink(), self.follow(num_slots=2)
+    self.publish(sink, 1)
+    self.publish(sink, 1, slot=1)
+    self.assertTrue(follower.look())
+    self.publish(sink, 2)
+    self.publish(sink, 3, slot=1)
+    self.rewrite(checksums=dict.fromkeys(self.manifest().slots[0].leaves, 0))
+    self.assertTrue(follower.look())
+    self.assertRegex(follower.trouble, "version 2 is damaged")
+    self.serves(1)
+    self.serves(3, slot=1)
+
+  def test_answers_go_on_while_a_snapshot_is_refused(self):
+    sink, follower = self.served()
+    engine = RolloutEngine(
+      self.policy, EngineConfig(lanes=(2,), context=small.CONTEXT), self.store
+    )
+    driver = LocalDriver(engine)
+    future = driver.submit([1, 2], SamplingSpec(max_tokens=40))
+    for _ in range(3):
+      driver.step()
+    params = jax.tree.map(lambda x: x * jax.numpy.nan, small.params(2))
+    sink.publish(0, params, 2)
+    sink.flush()
+    self.assert_in_trouble(follower, "not finite")
+    driver.run_until_idle()
+    self.assertEqual(set(future.result(0).version), {1})
+    driver.close()
 
   def test_more_slots_than_the_server_has(self):
     self.publish(self.open_sink(), 1, slot=1)
