@@ -45,7 +45,8 @@ class Driver(abc.ABC):
     for nothing.
     """
     request = self.engine.check(prompt, spec)
-    request.listener = listener
+    if listener is not None:
+      request.listener = functools.partial(self._tell, request, listener)
     request.future.add_done_callback(
       functools.partial(self._release_cancelled, request)
     )
@@ -90,10 +91,25 @@ class Driver(abc.ABC):
     """Hands out what a step brought, and lets the next requests in."""
     for request, answer in answered:
       self._let_out(request)
-      if request.future.set_running_or_notify_cancel():
+      if request.broke is not None:
+        _fail_one(request, request.broke, "its listener")
+      elif request.future.set_running_or_notify_cancel():
         request.future.set_result(answer)
     for request in cancelled:
       self._let_out(request)
+      if request.broke is not None:
+        _fail_one(request, request.broke, "its listener")
+
+  def _tell(self, request: Request, listener: Listener, piece: Answer) -> None:
+    """Whoever listens breaks nothing but their own request."""
+    if request.broke is not None:
+      return
+    try:
+      listener(piece)
+    except Exception as error:  # noqa: BLE001 - the request fails with it
+      request.broke = error
+      self.engine.cancel(request)
+      self._wake()
 
   def _let_out(self, request: Request) -> None:
     following = self._gate.leave(request)
@@ -104,7 +120,11 @@ class Driver(abc.ABC):
     """Fails every request with `cause`; no other is taken."""
     self.engine.close()
     for request in self._gate.close(cause):
-      fault = GeneratorFault(f"the engine stopped: {cause!r}")
-      fault.__cause__ = cause
-      if request.future.set_running_or_notify_cancel():
-        request.future.set_exception(fault)
+      _fail_one(request, cause, "the engine")
+
+
+def _fail_one(request: Request, cause: BaseException, who: str) -> None:
+  fault = GeneratorFault(f"{who} stopped: {cause!r}")
+  fault.__cause__ = cause
+  if request.future.set_running_or_notify_cancel():
+    request.future.set_exception(fault)

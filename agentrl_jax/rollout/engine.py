@@ -104,6 +104,7 @@ class RolloutEngine:
     """A request that the engine can answer, or an error that says why not."""
     tokens = np.asarray(prompt, np.int32)
     _check_spec(spec, self.config.num_slots)
+    self.versions.refuse_unserved(spec.slot)
     if tokens.ndim != 1 or not tokens.size:
       raise ConfigError(
         f"a prompt is a row of at least one token, found shape {tokens.shape}"

@@ -10,7 +10,7 @@ from agentrl_jax.rollout.client import Answer, SamplingSpec
 
 # Called with what has been sampled since the last call, the last time before
 # the future is done. It runs in the thread that reads the engine, so it must
-# neither wait nor raise.
+# not wait; if it raises, its request fails with that.
 Listener = Callable[[Answer], None]
 
 
@@ -30,6 +30,7 @@ class Request:
   num_reused: int = 0  # prompt tokens whose keys and values were at hand
   listener: Listener | None = None
   num_told: int = 0  # sampled tokens that the listener has heard of
+  broke: BaseException | None = None  # what the listener raised
 
   @property
   def num_prefilled(self) -> int:

@@ -67,11 +67,17 @@ class VersionStore:
     with self._lock:
       served = self._served[slot]
     if served is None:
+      self.refuse_unserved(slot)
+      return self.get(slot)  # it was published in between
+    return served
+
+  def refuse_unserved(self, slot: int) -> None:
+    """Raises `GeneratorFault` while nothing was published to a slot."""
+    if self._served[slot] is None:
       raise GeneratorFault(
         f"slot {slot} was asked for before anything was published to it; "
         f"call publish({slot}, params, step) first"
       )
-    return served
 
   def steps(self) -> tuple[int | None, ...]:
     """The step behind each slot's weights; None where nothing is served."""

@@ -1,0 +1,165 @@
+"""An exception anywhere in a driver: who fails, with what, and who lives."""
+
+import threading
+
+import pytest
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import GeneratorFault
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.versions import VersionStore
+from tests.rollout import small
+from tests.rollout.driver_contract import SHORT, WAIT_S
+from tests.rollout.soak_test import DRIVERS, driver_on
+
+# Where an engine can break, and in which of JetStream's threads that is.
+STAGES = {
+  "admit": "generate",
+  "step": "generate",
+  "read": "detokenize",
+  "versions.get": "generate",
+}
+JETSTREAM_THREADS = ("prefill", "insert", "generate")
+
+
+class DriverFaultsTest(parameterized.TestCase):
+  def open(self, kind, **options):
+    before = set(threading.enumerate())
+    driver = driver_on(kind, small.engine_of(), **options)
+    self.addCleanup(self.check_ended, driver, before)
+    return driver
+
+  def check_ended(self, driver, before):
+    driver.close()
+    self.assertEqual(set(threading.enumerate()), before)
+
+  def run_into(self, driver, broken):
+    """Has a driver without threads of its own meet the error."""
+    if isinstance(driver, LocalDriver):
+      with self.assertRaises(type(broken)):
+        driver.run_until_idle()
+
+  def check_failed(self, driver, futures, broken):
+    for future in futures:
+      error = future.exception(WAIT_S)
+      self.assertIsInstance(error, GeneratorFault)
+      self.assertIs(error.__cause__, broken)
+    with self.assertRaisesRegex(GeneratorFault, "on purpose"):
+      driver.submit([1], SHORT)
+    self.assertEqual((driver.num_inside, driver.num_waiting), ((0, 0), (0, 0)))
+
+  @parameterized.product(
+    kind=DRIVERS, stage=list(STAGES), error=(ZeroDivisionError, SystemExit)
+  )
+  def test_whatever_breaks_fails_everyone_with_its_cause(
+    self, kind, stage, error
+  ):
+    driver, broken = self.open(kind), error("on purpose")
+    first = driver.submit([1], SHORT)
+    if kind == "local":
+      driver.step()
+    all_there = threading.Event()
+    *path, name = stage.split(".")
+    owner = driver.engine
+    for part in path:
+      owner = getattr(owner, part)
+    if stage == "admit" and kind == "local":
+      self.skipTest("the local driver admits in the caller's own thread")
+
+    def fail(*args):
+      all_there.wait(WAIT_S)
+      raise broken
+
+    setattr(owner, name, fail)
+    futures = [driver.submit([i], SHORT) for i in range(12)]
+    all_there.set()
+    self.run_into(driver, broken)
+    self.check_failed(driver, futures, broken)
+    self.assertTrue(first.done())
+
+  @parameterized.parameters(*JETSTREAM_THREADS)
+  def test_every_thread_of_jetstream_is_guarded(self, name):
+    pytest.importorskip("jetstream", reason="google-jetstream is missing")
+    from agentrl_jax.rollout import jetstream_engine
+
+    broken, all_there = ZeroDivisionError("on purpose"), threading.Event()
+
+    def fail(*args, **named):
+      all_there.wait(WAIT_S)
+      raise broken
+
+    original = getattr(jetstream_engine.JetStreamEngine, name)
+    setattr(jetstream_engine.JetStreamEngine, name, fail)
+    try:
+      driver = self.open("jetstream")
+      futures = [driver.submit([i], SHORT) for i in range(12)]
+      all_there.set()
+      self.check_failed(driver, futures, broken)
+    finally:
+      setattr(jetstream_engine.JetStreamEngine, name, original)
+
+  @parameterized.parameters(*DRIVERS)
+  def test_a_listener_that_raises_fails_its_own_request(self, kind):
+    driver, broken = self.open(kind), ZeroDivisionError("on purpose")
+
+    def listen(piece):
+      raise broken
+
+    bad = driver.submit([1], SamplingSpec(max_tokens=60), listen)
+    good = [driver.submit([i], SHORT) for i in range(6)]
+    self.settle(driver, good)
+    error = bad.exception(WAIT_S)
+    self.assertIsInstance(error, GeneratorFault)
+    self.assertIs(error.__cause__, broken)
+    self.assertLen(self.settle(driver, [driver.submit([1], SHORT)]), 1)
+    self.check_empty(driver)
+    self.assertEqual(driver.engine.stats().num_cancelled, 1)
+
+  @parameterized.parameters(*DRIVERS)
+  def test_a_callback_that_raises_or_asks_again_harms_nobody(self, kind):
+    driver, more = self.open(kind), []
+
+    def ask_again(future):
+      more.append(driver.submit([7], SHORT))
+      raise ZeroDivisionError("on purpose")
+
+    with self.assertLogs("concurrent.futures", "ERROR"):
+      first = driver.submit([1], SHORT)
+      first.add_done_callback(ask_again)
+      doomed = driver.submit([2], SamplingSpec(max_tokens=60))
+      doomed.add_done_callback(ask_again)
+      doomed.cancel()
+      others = [driver.submit([i], SHORT) for i in range(20)]
+      self.assertLen(self.settle(driver, [first, *others]), 21)
+      self.assertLen(self.settle(driver, list(more)), 2)
+    self.check_empty(driver)
+
+  @parameterized.parameters(*DRIVERS)
+  def test_a_slot_without_weights_fails_its_own_requests(self, kind):
+    store = VersionStore(2)
+    engine = small.engine_of((10,), store=store, lanes=(2, 2))
+    driver = driver_on(kind, engine)
+    self.addCleanup(driver.close)
+    good = driver.submit([1], SHORT)
+    with self.assertRaisesRegex(GeneratorFault, "slot 1.*before anything"):
+      driver.submit([1], SamplingSpec(slot=1, max_tokens=4))
+    self.assertLen(self.settle(driver, [good]), 1)
+    self.check_empty(driver)
+
+  def settle(self, driver, futures):
+    if isinstance(driver, LocalDriver):
+      driver.run_until_idle()
+    return [future.result(WAIT_S) for future in futures]
+
+  def check_empty(self, driver):
+    """All that is left of cancelled requests leaves with the next step."""
+    self.settle(driver, [driver.submit([3], SHORT)])
+    stats = driver.engine.stats()
+    self.assertEqual((stats.num_active, stats.num_pending), ((0, 0), (0, 0)))
+    self.assertEqual((driver.num_inside, driver.num_waiting), ((0, 0), (0, 0)))
+    driver.engine.check_books()
+
+
+if __name__ == "__main__":
+  absltest.main()
