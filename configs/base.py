@@ -243,6 +243,7 @@ def get_config() -> ml_collections.ConfigDict:
     # Sets of older weights per slot that are kept for answers begun on them;
     # 0: at a swap, answers go on with the new weights.
     old_weights=0,
+    slices=(),  # devices of each version slot; (): all slots on all of them
   )
   c.rollouts = create(  # servers in other processes: docs/rollout_servers.md
     servers="",  # host:port,host:port; "": the engine is in this process

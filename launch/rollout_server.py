@@ -19,24 +19,22 @@ from typing import Any
 import jax
 import ml_collections
 from absl import app, flags, logging
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.console import Console
 
 from agentrl_jax.errors import AgentRLError, DeadlineExceeded
-from agentrl_jax.model import sharding
-from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout import wire
 from agentrl_jax.rollout.driver import Driver
 from agentrl_jax.rollout.engine import RolloutEngine
 from agentrl_jax.rollout.generator import EngineGenerator
 from agentrl_jax.rollout.http_server import RolloutApi, listening
 from agentrl_jax.rollout.settings import RolloutsConfig
+from agentrl_jax.rollout.slices import Place, places_apart, places_together
 from agentrl_jax.rollout.snapshot_follower import SnapshotFollower
 from agentrl_jax.rollout.versions import VersionStore
 from launch.programs import keep_programs
 from launch.remote_serving import snapshots_of
 from launch.serving import DRIVERS
-from launch.settings import read_settings
+from launch.settings import Settings, read_settings
 from launch.shared_flags import CONFIG
 
 _PORT = flags.DEFINE_integer("port", 7100, "Where to listen; 0: anywhere free.")
@@ -44,9 +42,6 @@ _HOST = flags.DEFINE_string(
   "host", "127.0.0.1", "0.0.0.0 lets other machines in."
 )
 flags.mark_flag_as_required("config")
-
-# Axes of an engine's cache: lanes, key/value heads, tokens, channels.
-_CACHE = (None, sharding.RULES["kv_heads"])
 
 CONSOLE = Console(soft_wrap=True, highlight=False)
 
@@ -136,18 +131,16 @@ def serve(config: ml_collections.ConfigDict, host: str, port: int) -> None:
   keep_programs(
     pathlib.Path(config.workdir) / config.name, config.compile_cache
   )
-  mesh = _mesh()
-  policy = Policy(settings.model, settings.compute, mesh)
+  places = _places(settings)
+  policy = places[0].policy
   versions = VersionStore(settings.engine.num_slots)
-  follower = SnapshotFollower(snapshots_of(config), policy, versions, mesh=mesh)
-  engine = RolloutEngine(
+  follower = SnapshotFollower(
+    snapshots_of(config),
     policy,
-    settings.engine,
     versions,
-    cache_sharding=None
-    if mesh is None
-    else NamedSharding(mesh, PartitionSpec(*_CACHE)),  # type: ignore[no-untyped-call]
+    meshes=[place.mesh for place in places],
   )
+  engine = RolloutEngine(policy, settings.engine, versions, places=places)
 
   async def run(driver: Driver) -> None:
     await RolloutServer(driver, follower, settings.rollouts).run(host, port)
@@ -156,12 +149,12 @@ def serve(config: ml_collections.ConfigDict, host: str, port: int) -> None:
     asyncio.run(run(driver))
 
 
-def _mesh() -> Mesh | None:
-  """All devices of this process along the tensor axis; None if it has one."""
-  devices = jax.local_devices()
-  if len(devices) == 1:
-    return None
-  return sharding.make_mesh({"tensor": len(devices)}, devices)
+def _places(settings: Settings) -> tuple[Place, ...]:
+  """The devices of this process, for all slots together or for each."""
+  s = settings
+  if s.engine.slices:
+    return places_apart(s.model, s.compute, s.engine.slices)
+  return places_together(s.model, s.compute, s.engine.num_slots)
 
 
 def main(argv: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from agentrl_jax.rollout.engine import RolloutEngine
 from agentrl_jax.rollout.generator import EngineGenerator
 from agentrl_jax.rollout.jetstream_driver import JetStreamDriver
 from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.slices import Place, layout_of, places_apart
 from agentrl_jax.rollout.versions import VersionStore
 from agentrl_jax.train.publish import Publisher
 from launch import remote_serving
@@ -70,16 +71,30 @@ def serve(
 ) -> Iterator[Service]:
   """Starts the engine's threads and ends them, whatever happens between."""
   versions = VersionStore(settings.engine.num_slots)
-  engine = RolloutEngine(policy, settings.engine, versions)
+  places = _places(settings)
+  engine = RolloutEngine(policy, settings.engine, versions, places=places)
   with DRIVERS[driver](engine) as running:
     yield Service(
       codec,
-      Publisher(policy, versions, gathered=jax.process_count() > 1),
+      Publisher(
+        policy,
+        versions,
+        gathered=jax.process_count() > 1,
+        to=places and [layout_of(place) for place in places],
+      ),
       EngineGenerator(running),
       settle=lambda: None,  # publishing here is serving
       report=dict,
       driver=running,
     )
+
+
+def _places(settings: Settings) -> tuple[Place, ...] | None:
+  """Slices of this process's devices, if slots are to be apart."""
+  s = settings
+  if not s.engine.slices:
+    return None
+  return places_apart(s.model, s.compute, s.engine.slices)
 
 
 @contextmanager

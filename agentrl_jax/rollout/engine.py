@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 
 from agentrl_jax.errors import (
@@ -30,6 +29,7 @@ from agentrl_jax.rollout.block import LaneBlock, Part
 from agentrl_jax.rollout.client import Answer, SamplingSpec
 from agentrl_jax.rollout.requests import Request
 from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.slices import Place
 from agentrl_jax.rollout.stats import EngineStats
 from agentrl_jax.rollout.versions import VersionStore
 
@@ -72,10 +72,11 @@ class RolloutEngine:
     config: EngineConfig,
     versions: VersionStore,
     *,
-    cache_sharding: jax.sharding.Sharding | None = None,
+    places: Sequence[Place] | None = None,
     max_unread: int = 2,
     unread_deadline_s: float = 300.0,
   ):
+    """`places` has one entry per slot; without, all are where params are."""
     if versions.num_slots != config.num_slots:
       raise ConfigError(
         f"engine.lanes={config.lanes} names {config.num_slots} version slots, "
@@ -83,9 +84,10 @@ class RolloutEngine:
       )
     self.config, self.versions = config, versions
     self._vocab_size = policy.config.vocab_size
+    places = places or (Place(policy),) * config.num_slots
     self._blocks = [
-      LaneBlock(slot, policy, config, cache_sharding)
-      for slot in range(config.num_slots)
+      LaneBlock(slot, place.policy, config, place.cache)
+      for slot, place in zip(range(config.num_slots), places, strict=True)
     ]
     self._lock = threading.Lock()
     self._serials = itertools.count()

@@ -34,6 +34,8 @@ class EngineConfig:
   # Older weights per slot that are kept for answers begun on them; 0: answers
   # go on with the newest.
   old_weights: int = 0
+  # Devices of each version slot, one after the other; (): all on all.
+  slices: tuple[int, ...] = ()
 
   def __post_init__(self) -> None:
     for name in ("lanes", "prefill_chunks"):
@@ -62,6 +64,14 @@ class EngineConfig:
       raise ConfigError(
         f"engine.lengths={self.lengths} must lie between 1 and "
         f"engine.context={self.context}"
+      )
+    if self.slices and (
+      len(self.slices) != len(self.lanes) or min(self.slices) < 1
+    ):
+      raise ConfigError(
+        f"engine.slices={self.slices} must have a number of devices for each "
+        f"of the slots of engine.lanes={self.lanes}, or be () for all slots on "
+        "all devices"
       )
     self._check_store()
 

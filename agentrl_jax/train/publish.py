@@ -5,11 +5,11 @@ copy: cast, in the form that its reader wants, and laid out for the sampler, on
 the device, in one compiled call.
 """
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Sharding
 
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
@@ -32,11 +32,13 @@ class Publisher:
     sink: WeightSink | None,
     *,
     dtype=jnp.float32,
-    to: Sharding | None = None,
+    to: Sequence[Any] | None = None,
     layers_apart: bool = True,
     gathered: bool = False,
   ):
-    """`layers_apart` is the form to decode with; files keep layers stacked.
+    """`to` has the shardings of the params for each slot.
+
+    `layers_apart` is the form to decode with; files keep layers stacked.
 
     `gathered` is for a sink that is in one of several processes, which all
     publish alike: there it gets whole params on its first device. The others
@@ -61,5 +63,5 @@ class Publisher:
     if self._gathered:
       copied = jax.tree.map(lambda x: x.addressable_data(0), copied)
     if self._to is not None:
-      copied = jax.device_put(copied, self._to)
+      copied = jax.device_put(copied, self._to[slot])
     self._sink.publish(slot, jax.block_until_ready(copied), version)

@@ -15,6 +15,7 @@ from agentrl_jax.rollout.client import SamplingSpec
 from agentrl_jax.rollout.engine import RolloutEngine
 from agentrl_jax.rollout.local_driver import LocalDriver
 from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.slices import Place
 from agentrl_jax.rollout.snapshot_follower import SnapshotFollower
 from agentrl_jax.rollout.versions import VersionStore
 from agentrl_jax.train.publish import Publisher
@@ -64,12 +65,12 @@ def _serve(folder, mesh):
   """What a server on the mesh serves, and what it answers."""
   policy = Policy(CONFIG, mesh=mesh)
   store = VersionStore(1)
-  follower = SnapshotFollower(folder, policy, store, mesh=mesh)
+  follower = SnapshotFollower(folder, policy, store, meshes=[mesh])
   if not follower.look():
     raise RuntimeError(follower.trouble)
   cache = mesh and NamedSharding(mesh, PartitionSpec(None, "tensor"))
   driver = LocalDriver(
-    RolloutEngine(policy, ENGINE, store, cache_sharding=cache)
+    RolloutEngine(policy, ENGINE, store, places=[Place(policy, cache)])
   )
   future = driver.submit(small.prompt_of(3, 20), SamplingSpec(max_tokens=30))
   driver.run_until_idle()

@@ -1,0 +1,136 @@
+"""Run by `slices_test` with eight devices: slots apart, the same tokens."""
+
+import dataclasses
+import json
+import sys
+import tempfile
+
+import jax
+import numpy as np
+
+from agentrl_jax.model import sharding
+from agentrl_jax.model.compute import ComputeConfig
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.slices import layout_of, places_apart
+from agentrl_jax.rollout.snapshot_follower import SnapshotFollower
+from agentrl_jax.rollout.versions import VersionStore
+from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.snapshots import SnapshotSink
+from tests.rollout import small
+
+# Every axis can be split in two.
+CONFIG = dataclasses.replace(small.policy().config, vocab_size=64)
+SLICES = (2, 1, 2)
+ENGINE = EngineConfig(
+  lanes=(2, 2, 2),
+  context=small.CONTEXT,
+  num_lane_sizes=1,
+  prefill_chunks=(16,),
+  slices=SLICES,
+)
+
+
+def main() -> None:
+  learner = sharding.make_mesh({"fsdp": 4, "tensor": 2})
+  policy = Policy(CONFIG, mesh=learner)
+  versions = [
+    jax.device_put(params, sharding.param_shardings(params, learner))
+    for params in (policy.init(jax.random.key(seed)) for seed in range(3))
+  ]
+  together = _publish(policy, versions, VersionStore(3), None)
+  apart = _publish(policy, versions, VersionStore(3), _places())
+  followed = _follow(policy, versions)
+  sys.stdout.write(
+    json.dumps(
+      {
+        "together": _answers(
+          RolloutEngine(
+            Policy(CONFIG), dataclasses.replace(ENGINE, slices=()), together
+          )
+        ),
+        "apart": _answers(_engine(apart)),
+        "followed": _answers(_engine(followed)),
+        "devices": [_devices(apart), _devices(followed)],
+        "caches": [
+          _ids(block._cache.arrays) for block in _engine(apart)._blocks
+        ],
+      }
+    )
+  )
+
+
+def _places():
+  return places_apart(CONFIG, ComputeConfig(), SLICES)
+
+
+def _engine(store):
+  return RolloutEngine(Policy(CONFIG), ENGINE, store, places=_places())
+
+
+def _publish(policy, versions, store, places):
+  """As the learner's own process does."""
+  to = places and [layout_of(place) for place in places]
+  if to is None:  # whole, on one device
+    whole = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    to = [whole] * len(versions)
+  publisher = Publisher(policy, store, to=to)
+  for slot, params in enumerate(versions):
+    publisher.publish(params, 10 * slot, slot=slot)
+  return store
+
+
+def _follow(policy, versions):
+  """As a rollout server does."""
+  store = VersionStore(3)
+  with tempfile.TemporaryDirectory() as folder:
+    sink = SnapshotSink(folder, max_lag=0, deadline_s=60)
+    publisher = Publisher(policy, sink, layers_apart=False)
+    for slot, params in enumerate(versions):
+      publisher.publish(params, 10 * slot, slot=slot)
+    sink.close()
+    meshes = [place.mesh for place in _places()]
+    follower = SnapshotFollower(folder, Policy(CONFIG), store, meshes=meshes)
+    if not follower.look():
+      raise RuntimeError(follower.trouble)
+  return store
+
+
+def _answers(engine):
+  """Two requests of every slot, decoded at once."""
+  driver = LocalDriver(engine)
+  futures = [
+    driver.submit(
+      small.prompt_of(3 + number, 20),
+      SamplingSpec(max_tokens=30, slot=slot, seed=number),
+    )
+    for slot in range(3)
+    for number in range(2)
+  ]
+  driver.run_until_idle()
+  answers = [future.result(0) for future in futures]
+  return [
+    [answer.sampled.tolist(), np.unique(answer.version).tolist()]
+    for answer in answers
+  ]
+
+
+def _devices(store):
+  return [_ids(store.get(slot).params) for slot in range(3)]
+
+
+def _ids(arrays):
+  return sorted(
+    {
+      device.id
+      for leaf in jax.tree.leaves(arrays)
+      for device in leaf.sharding.device_set
+    }
+  )
+
+
+if __name__ == "__main__":
+  main()

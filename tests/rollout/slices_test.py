@@ -1,0 +1,54 @@
+"""Slots on devices of their own answer as slots on one device do."""
+
+import jax
+import pytest
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.compute import ComputeConfig
+from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.slices import places_apart, places_together
+from tests import eight_devices
+from tests.rollout import small
+
+APART = [[0, 1], [2], [3, 4]]
+
+
+class SlicesTest(parameterized.TestCase):
+  @pytest.mark.timeout(300)
+  def test_apart_and_followed_like_together(self):
+    found = eight_devices.run("tests.rollout.slices_program")
+    self.assertEqual(found["devices"], [APART, APART])
+    self.assertEqual(found["caches"], APART)
+    self.assertEqual(found["apart"], found["together"])
+    self.assertEqual(found["followed"], found["together"])
+    versions = [version for _, version in found["together"]]
+    self.assertEqual(versions, [[0], [0], [10], [10], [20], [20]])
+    tokens = [tuple(sampled) for sampled, _ in found["together"]]
+    self.assertLen(set(tokens), 6)
+
+  def test_more_devices_than_there_are(self):
+    sizes = (1, len(jax.local_devices()))
+    with self.assertRaisesRegex(ConfigError, "this process has"):
+      places_apart(small.policy().config, ComputeConfig(), sizes)
+
+  def test_devices_that_do_not_divide_the_policy(self):
+    devices = jax.local_devices() * 3
+    with self.assertRaisesRegex(
+      ConfigError, "num_kv_heads=2 cannot be split over the 3 devices"
+    ):
+      places_apart(small.policy().config, ComputeConfig(), (3,), devices)
+
+  def test_together_is_one_place(self):
+    places = places_together(small.policy().config, ComputeConfig(), 3)
+    self.assertLen(places, 3)
+    self.assertLen(set(places), 1)
+
+  @parameterized.parameters(((1,),), ((1, 0),))
+  def test_refuses_other_numbers_of_slices(self, slices):
+    with self.assertRaisesRegex(ConfigError, "for each of the slots"):
+      EngineConfig(lanes=(2, 2), context=64, slices=slices)
+
+
+if __name__ == "__main__":
+  absltest.main()
