@@ -158,10 +158,10 @@ class TroubleTest(SnapshotsCase):
     self.publish(sink, 1)
     restore = follower._restore
 
-    def slow_restore(snapshot):
+    def slow_restore(snapshot, layout):
       for step in (2, 3, 4):
         self.publish(sink, step)
-      return restore(snapshot)
+      return restore(snapshot, layout)
 
     follower._restore = slow_restore
     self.assertFalse(follower.look())
