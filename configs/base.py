@@ -93,6 +93,7 @@ def get_config() -> ml_collections.ConfigDict:
     remat="none",  # dots, attention, full: what is computed again
     attention="auto",  # or xla, splash (TPU), cudnn (GPU)
     attention_block=0,  # queries per block of a training row; 0 takes all
+    cache_attention="auto",  # of decode steps; or xla, ragged (TPU)
   )
 
   c.warm_start = create(
@@ -262,6 +263,12 @@ def get_config() -> ml_collections.ConfigDict:
     settle_s=600.0,  # for every server to serve what is evaluated
     start_s=3600.0,  # that a server waits for its first weights
     grace_s=30.0,  # that a server told to stop finishes answers
+  )
+  c.agents = create(  # that play in place of ours: docs/serving.md
+    port=-1,  # that they call, in this process; 0: any; -1: ours play
+    host="127.0.0.1",  # 0.0.0.0 lets other machines in
+    token_file="",  # has the token that they must know; "": none
+    idle_s=600.0,  # without a word from an agent: it is taken for gone
   )
   c.checkpoint = create(
     every=25,  # updates

@@ -17,7 +17,7 @@ from agentrl_jax.controller.monitor import Monitor
 from agentrl_jax.controller.player import Player, PolicyPlayer
 from agentrl_jax.controller.recorder import Attempt
 from agentrl_jax.controller.slot_chooser import SlotChooser
-from agentrl_jax.controller.thread import ControllerThread
+from agentrl_jax.controller.thread import CALL_S, ControllerThread
 from agentrl_jax.data.record_file import write_groups
 from agentrl_jax.data.trajectory import Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment
@@ -25,6 +25,7 @@ from agentrl_jax.errors import DeadlineExceeded
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.rollout.local_driver import LocalDriver
 from agentrl_jax.rollout.waves import WaveGenerator
+from launch.agents import AgentServer
 from launch.demonstrations import task_stream
 from launch.evaluation import success_by_task
 from launch.group_transfer import (
@@ -68,6 +69,7 @@ class Played:
     # In a run that must repeat bit for bit: the engine's way to ask, and the
     # position between two updates, when nothing is in flight.
     self._waves = _waves(settings, service)
+    self._agents = _agents(settings, service, config.name, self._chooser)
     self._between: dict[str, Any] = {}
     self._controller: ControllerThread | None = None
     self._taken: list[Group] = []
@@ -96,7 +98,22 @@ class Played:
       StageProgress(STAGE, steps, initial_step=version) as self._show,
     ):
       self._controller = controller
+      with self._agents_served(controller):
+        yield
+
+  @contextlib.contextmanager
+  def _agents_served(self, controller: ControllerThread) -> Iterator[None]:
+    """Agents elsewhere are answered in the loop that plays."""
+    if self._agents is None:
       yield
+      return
+    serving = contextlib.AsyncExitStack()
+    listening = serving.enter_async_context(self._agents.serving())
+    controller.run(listening, CALL_S)
+    try:
+      yield
+    finally:
+      controller.run(serving.aclose(), CALL_S)
 
   def take(self, version: int) -> list[Group] | None:
     """Waits for the groups of a batch, at most `train.take_s`."""
@@ -137,6 +154,7 @@ class Played:
       "seconds/train": spent,
       **self._running.call(self._monitor.snapshot),
       **self._service.report(),
+      **(self._running.call(self._agents.report) if self._agents else {}),
       **_of(self._taken),
       **self._chooser.learn(self._taken, report),
     }
@@ -177,20 +195,24 @@ class Played:
     if self._waves is not None and self._service.driver is not None:
       self._service.driver.engine.forget()
 
+  def _player(self) -> Player:
+    if self._agents is not None:
+      return self._agents.episodes
+    player = PolicyPlayer(
+      environments=self._environments,
+      generator=self._waves or self._service.generator,
+      codec=self._service.codec,
+      limits=self._settings.episode,
+      sampling=self._settings.sampling,
+      draw_for=self._chooser.draw_for,
+    )
+    return player if self._waves is None else _InWaves(player, self._waves)
+
   def _collector(
     self, version: int, position: CollectorState | None
   ) -> Collector:
     s = self._settings
-    player: Player = PolicyPlayer(
-      environments=self._environments,
-      generator=self._waves or self._service.generator,
-      codec=self._service.codec,
-      limits=s.episode,
-      sampling=s.sampling,
-      draw_for=self._chooser.draw_for,
-    )
-    if self._waves is not None:
-      player = _InWaves(player, self._waves)
+    player = self._player()
 
     async def play(task: Task, group_id: str, seed: int) -> Group | None:
       return await run_group(
@@ -237,12 +259,23 @@ def _chooser(settings: Settings) -> SlotChooser:
 
 def _waves(settings: Settings, service: Service) -> WaveGenerator | None:
   """For runs in which nothing is left to timing, by their config."""
+  if settings.agents.play:  # they come when they come
+    return None
   exact = not settings.admission.max_staleness and (
     settings.queue.order == "started"
   )
   if exact and isinstance(service.driver, LocalDriver):
     return WaveGenerator(service.driver)
   return None
+
+
+def _agents(
+  settings: Settings, service: Service, name: str, chooser: SlotChooser
+) -> AgentServer | None:
+  """Who plays in place of our own player, by the config."""
+  if not settings.agents.play:
+    return None
+  return AgentServer(settings, service, name, chooser.draw_for)
 
 
 def _of(groups: Sequence[Group]) -> dict[str, float]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout import wire
 from agentrl_jax.rollout.client import Answer, SamplingSpec
 from agentrl_jax.rollout.engine_client import DIALECTS, EngineClient
 from agentrl_jax.rollout.engine_client_probe import Needs
@@ -95,6 +96,21 @@ class RemoteRollouts:
     fresh = {0: self._sink.editions()[0]}
     self._thread.run(
       self._remote.serving(fresh, self._settle_s), self._settle_s + CALL_S
+    )
+
+  def status(self) -> wire.ServerStatus:
+    """What the servers that can be reached serve at the newest, together."""
+    reachable = [s for s in self._remote.pool.servers if s.status is not None]
+    slots = zip(*(s.status.slots for s in reachable if s.status), strict=True)
+    return wire.ServerStatus(
+      slots=tuple(
+        max(filter(None, served), key=lambda s: s.edition, default=None)
+        for served in slots
+      )
+      or (None,) * self._remote.num_slots,
+      num_inside=sum(server.num_asked for server in reachable),
+      num_waiting=0,
+      trouble="" if reachable else self._remote.describe(),
     )
 
   def report(self) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -11,6 +12,7 @@ import ml_collections
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout import wire
 from agentrl_jax.rollout.client import Generator
 from agentrl_jax.rollout.driver import Driver
 from agentrl_jax.rollout.engine import RolloutEngine
@@ -34,6 +36,7 @@ class Service:
   # Waits until what was published last is what every answer comes from.
   settle: Callable[[], None]
   report: Callable[[], Mapping[str, float]]  # for the metrics
+  status: Callable[[], wire.ServerStatus]  # what the slots serve
   driver: Driver | None = None  # of the engine in this process
 
 
@@ -62,6 +65,7 @@ def serve_run(
       remote.generator,
       remote.settle,
       remote.report,
+      remote.status,
     )
 
 
@@ -85,6 +89,7 @@ def serve(
       EngineGenerator(running),
       settle=lambda: None,  # publishing here is serving
       report=dict,
+      status=functools.partial(status_of, running),
       driver=running,
     )
 
@@ -95,6 +100,23 @@ def _places(settings: Settings) -> tuple[Place, ...] | None:
   if not s.engine.slices:
     return None
   return places_apart(s.model, s.compute, s.engine.slices)
+
+
+def status_of(driver: Driver) -> wire.ServerStatus:
+  """What an engine in this process serves, and how much it has to do."""
+  versions = driver.engine.versions
+  slots = [
+    None if step is None else versions.get(slot)
+    for slot, step in enumerate(versions.steps())
+  ]
+  return wire.ServerStatus(
+    slots=tuple(
+      None if served is None else wire.ServedSlot(served.step, served.edition)
+      for served in slots
+    ),
+    num_inside=sum(driver.num_inside),
+    num_waiting=sum(driver.num_waiting),
+  )
 
 
 @contextmanager

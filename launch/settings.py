@@ -25,6 +25,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import LoraConfig
+from agentrl_jax.rollout.openai_settings import AgentsConfig
 from agentrl_jax.rollout.settings import EngineConfig, RolloutsConfig
 from agentrl_jax.train.advantage_config import AdvantageConfig
 from agentrl_jax.train.batches import BatchConfig
@@ -106,6 +107,7 @@ class Settings:
   slot_weights: SlotWeightsConfig
   engine: EngineConfig
   rollouts: RolloutsConfig
+  agents: AgentsConfig
   loss: LossConfig
   reference: ReferenceConfig
   advantage: AdvantageConfig
@@ -153,6 +155,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     slot_weights=SlotWeightsConfig(**config.slot_weights.to_dict()),
     engine=EngineConfig(**engine),
     rollouts=RolloutsConfig(**config.rollouts.to_dict()),
+    agents=AgentsConfig(**config.agents.to_dict()),
     loss=LossConfig(**config.loss.to_dict()),
     reference=ReferenceConfig(**config.reference.to_dict()),
     advantage=AdvantageConfig(**config.advantage.to_dict()),

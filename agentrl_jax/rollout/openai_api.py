@@ -154,7 +154,7 @@ class OpenAIApi:
     generator: Generator,
   ) -> web.StreamResponse:
     call = kind(Fields(body), self._limits, self._codec(), talk)
-    slot = self._names.slot_of(call.ask.model)
+    slot = talk.slot(self._names.slot_of(call.ask.model))
     self._answering.refuse_unready(slot)
     draws = call.draws(slot)
     deltas = all_deltas(draws, generator, whole=not call.ask.stream)

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import hashlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -31,14 +31,24 @@ from agentrl_jax.rollout.openai_memory import (
 from agentrl_jax.rollout.openai_repeated import Repeated
 from agentrl_jax.rollout.openai_requests import Ask, ServingLimits
 
+# Maps an attempt's seed and the turn to a version slot.
+DrawSlot = Callable[[int, int], int]
+
 
 class Attempt(Protocol):
   """What the controller wants played; `controller.recorder.Attempt` is one."""
 
-  task: Task
-  group_id: str
-  number: int
-  seed: int
+  @property
+  def task(self) -> Task: ...
+
+  @property
+  def group_id(self) -> str: ...
+
+  @property
+  def number(self) -> int: ...
+
+  @property
+  def seed(self) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,9 +80,14 @@ class Episode(Talk):
   """The growing record of one attempt."""
 
   def __init__(
-    self, attempt: Attempt, rules: EpisodeRules, limits: ServingLimits
+    self,
+    attempt: Attempt,
+    rules: EpisodeRules,
+    limits: ServingLimits,
+    draw: DrawSlot,
   ):
     super().__init__(limits)
+    self._draw = draw
     self.id = uuid.uuid4().hex
     self.attempt, self.rules = attempt, rules
     self.outcome: asyncio.Future[Trajectory] = (
@@ -134,6 +149,12 @@ class Episode(Talk):
       )
     asked = ask.max_tokens or rules.max_answer_tokens
     return min(left, asked, rules.max_answer_tokens)
+
+  def slot(self, named: int | None) -> int:
+    """That which is named, or else the one that the run draws."""
+    if named is not None:
+      return named
+    return self._draw(self.attempt.seed, len(self.turns))
 
   def complete(self, ask: Ask) -> Ask:
     """At the run's temperature; the seed is by the attempt and the turn."""

@@ -9,11 +9,13 @@ affair.
 import asyncio
 import collections
 import contextlib
+from collections.abc import Callable
 
-from agentrl_jax.data.trajectory import Status, Trajectory
+from agentrl_jax.data.trajectory import Status, Task, Trajectory
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.rollout.openai_episode import (
   Attempt,
+  DrawSlot,
   Episode,
   EpisodeRules,
   Verdict,
@@ -26,10 +28,19 @@ _KEPT_ENDS = 4096  # ended episodes that are still known by their id
 
 
 class Episodes:
-  """Attempts on offer, and episodes that are being played. Of one loop."""
+  """Attempts on offer, and episodes that are being played. Of one loop.
 
-  def __init__(self, rules: EpisodeRules, limits: ServingLimits):
+  `draw_for` tells how an attempt at a task draws its slots if it begins now.
+  """
+
+  def __init__(
+    self,
+    rules: EpisodeRules,
+    limits: ServingLimits,
+    draw_for: Callable[[Task], DrawSlot] | None = None,
+  ):
     self._rules, self._limits = rules, limits
+    self._draw_for = draw_for or (lambda task: lambda seed, turn: 0)
     self._offered: collections.deque[Episode] = collections.deque()
     self._played: dict[str, Episode] = {}
     # What agents said at the end; None of those that were given up.
@@ -45,7 +56,9 @@ class Episodes:
     Raises `EnvironmentFault` if the agent is gone: the attempt is offered anew
     by whoever retries it. Cancelling takes the offer back.
     """
-    episode = Episode(attempt, self._rules, self._limits)
+    episode = Episode(
+      attempt, self._rules, self._limits, self._draw_for(attempt.task)
+    )
     async with self._changed:
       self._offered.append(episode)
       self._changed.notify()

@@ -48,6 +48,10 @@ class Talk:
     """Tokens that the answer may have; `PromptTooLong` if there are none."""
     return room(self.limits, prompt, ask.max_tokens, name=name)
 
+  def slot(self, named: int | None) -> int:
+    """The version slot that answers; None: the call names none."""
+    return named or 0
+
   def complete(self, ask: Ask) -> Ask:
     """The call, with what it leaves to whom it belongs to."""
     return ask

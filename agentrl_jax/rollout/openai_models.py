@@ -29,13 +29,16 @@ class ModelNames:
       )
     self.name, self._slots = name, slots
 
-  def slot_of(self, model: str) -> int:
-    """The version slot that a call asks. Raises `ApiError` for none."""
+  def slot_of(self, model: str) -> int | None:
+    """The version slot that a call names; None for the bare name.
+
+    Raises `ApiError` for what is not served.
+    """
     base = _CHOICE.sub("", model)
     choice = _CHOICE.search(model)
     slots = self._slots()
     if base == self.name and choice is None:
-      return 0
+      return None
     if base == self.name and choice is not None:
       number = int(choice[2])
       if choice[1] == "slot" and number < len(slots):

@@ -1,0 +1,98 @@
+"""Agents of any library play, by OpenAI's API, in the learner's own process.
+
+They take an episode, make their calls under its id, and tell what it was worth:
+see docs/serving.md. What they are given is what our own players would play, so
+groups, queue and learner are the same.
+"""
+
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable
+
+from rich.console import Console
+
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.rollout.access import read_token
+from agentrl_jax.rollout.answering import Answering
+from agentrl_jax.rollout.driver import Driver
+from agentrl_jax.rollout.http_server import RolloutApi, listening
+from agentrl_jax.rollout.openai_api import OpenAIApi
+from agentrl_jax.rollout.openai_episode import DrawSlot, EpisodeRules
+from agentrl_jax.rollout.openai_episodes import Episodes
+from agentrl_jax.rollout.openai_models import ModelNames
+from agentrl_jax.rollout.openai_requests import ServingLimits
+from launch.serving import Service
+from launch.settings import Settings
+
+CONSOLE = Console(soft_wrap=True, highlight=False)
+
+
+class AgentServer:
+  """The server, for the event loop that plays; `episodes` is its player."""
+
+  def __init__(
+    self,
+    settings: Settings,
+    service: Service,
+    name: str,
+    draw_for: Callable[[Task], DrawSlot],
+  ):
+    self._settings, self._service = settings, service
+    self._names = ModelNames(name, lambda: service.status().slots)
+    self._limits = ServingLimits(context=settings.engine.context)
+    episode = settings.episode
+    self.episodes = Episodes(
+      EpisodeRules(
+        max_turns=episode.max_turns,
+        max_tokens=episode.max_tokens,
+        max_answer_tokens=episode.max_answer_tokens,
+        temperature=settings.sampling.temperature,
+        idle_s=settings.agents.idle_s,
+      ),
+      self._limits,
+      draw_for,
+    )
+
+  @contextlib.asynccontextmanager
+  async def serving(self) -> AsyncIterator[None]:
+    """Answers until it is left. Raises `ConfigError` for a port in use."""
+    driver, agents = self._service.driver, self._settings.agents
+    api = RolloutApi(
+      self._service.generator,
+      self._service.status,
+      context=self._limits.context,
+      openai=self._openai,
+      max_body=self._limits.max_body,
+      token=read_token(agents.token_file),
+      lanes=None if driver is None else functools.partial(_lanes, driver),
+      is_final=driver is not None,
+    )
+    async with listening(api, agents.host, agents.port) as port:
+      CONSOLE.print(
+        f"agents play {self._names.name} at http://{agents.host}:{port}/v1"
+      )
+      yield
+
+  def report(self) -> dict[str, float]:
+    """What became of the episodes so far, and how many there are now."""
+    counts = self.episodes.counts
+    return {
+      "agents/offered": self.episodes.num_offered,
+      "agents/playing": self.episodes.num_played,
+      "agents/finished": counts["finished"],
+      "agents/abandoned": counts["abandoned"],
+    }
+
+  def _openai(self, answering: Answering) -> OpenAIApi:
+    return OpenAIApi(
+      self._service.generator,
+      answering,
+      self._names,
+      self._limits,
+      lambda: self._service.codec,
+      self.episodes,
+    )
+
+
+def _lanes(driver: Driver) -> tuple[int, ...]:
+  return driver.engine.stats().num_active
