@@ -1,6 +1,7 @@
 """Run by `slices_test` with eight devices: slots apart, the same tokens."""
 
 import dataclasses
+import functools
 import json
 import sys
 import tempfile
@@ -55,14 +56,13 @@ def main() -> None:
         "apart": _answers(_engine(apart)),
         "followed": _answers(_engine(followed)),
         "devices": [_devices(apart), _devices(followed)],
-        "caches": [
-          _ids(block._cache.arrays) for block in _engine(apart)._blocks
-        ],
+        "caches": _caches(_engine(apart)),
       }
     )
   )
 
 
+@functools.cache  # with their compiled programs
 def _places():
   return places_apart(CONFIG, ComputeConfig(), SLICES)
 
@@ -116,6 +116,10 @@ def _answers(engine):
     [answer.sampled.tolist(), np.unique(answer.version).tolist()]
     for answer in answers
   ]
+
+
+def _caches(engine):
+  return [_ids(block._cache.arrays) for block in engine._blocks]
 
 
 def _devices(store):
