@@ -10,10 +10,11 @@ answered, for up to `rollouts.grace_s`; see docs/rollout_servers.md.
 """
 
 import asyncio
+import contextlib
 import pathlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,16 +22,23 @@ import ml_collections
 from absl import app, flags, logging
 from rich.console import Console
 
-from agentrl_jax.errors import AgentRLError, DeadlineExceeded
+from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.pretrained_chat import load_chat
+from agentrl_jax.errors import AgentRLError, ConfigError, DeadlineExceeded
 from agentrl_jax.rollout import wire
+from agentrl_jax.rollout.answering import Answering
 from agentrl_jax.rollout.driver import Driver
 from agentrl_jax.rollout.engine import RolloutEngine
 from agentrl_jax.rollout.generator import EngineGenerator
 from agentrl_jax.rollout.http_server import RolloutApi, listening
+from agentrl_jax.rollout.openai_api import OpenAIApi
+from agentrl_jax.rollout.openai_models import ModelNames
+from agentrl_jax.rollout.openai_requests import ServingLimits
 from agentrl_jax.rollout.settings import RolloutsConfig
 from agentrl_jax.rollout.slices import Place, places_apart, places_together
 from agentrl_jax.rollout.snapshot_follower import SnapshotFollower
 from agentrl_jax.rollout.versions import VersionStore
+from launch.chat import codec_of
 from launch.programs import keep_programs
 from launch.remote_serving import snapshots_of
 from launch.serving import DRIVERS
@@ -50,14 +58,27 @@ class RolloutServer:
   """Follows the snapshots and answers, until it is told to stop."""
 
   def __init__(
-    self, driver: Driver, follower: SnapshotFollower, config: RolloutsConfig
+    self,
+    driver: Driver,
+    follower: SnapshotFollower,
+    config: RolloutsConfig,
+    name: str,
+    codec: Callable[[], ChatCodec | None],
   ):
     self._driver, self._follower, self._config = driver, follower, config
+    self._codec = codec
+    self._names = ModelNames(name, lambda: follower.slots)
+    self._limits = ServingLimits(context=driver.engine.config.context)
+    self._generator = EngineGenerator(driver, deadline_s=config.answer_s)
     self._stopping = asyncio.Event()
     self._api = RolloutApi(
-      EngineGenerator(driver, deadline_s=config.answer_s),
+      self._generator,
       self._status,
-      context=driver.engine.config.context,
+      context=self._limits.context,
+      openai=self._openai,
+      max_body=self._limits.max_body,
+      token=config.read_token() or None,
+      lanes=lambda: driver.engine.stats().num_active,
     )
 
   async def run(self, host: str, port: int) -> None:
@@ -116,6 +137,11 @@ class RolloutServer:
       f"{devices[0].platform} device{'s' * (len(devices) > 1)}"
     )
 
+  def _openai(self, answering: Answering) -> OpenAIApi:
+    return OpenAIApi(
+      self._generator, answering, self._names, self._limits, self._codec
+    )
+
   def _status(self) -> wire.ServerStatus:
     return wire.ServerStatus(
       slots=self._follower.slots,
@@ -143,10 +169,39 @@ def serve(config: ml_collections.ConfigDict, host: str, port: int) -> None:
   engine = RolloutEngine(policy, settings.engine, versions, places=places)
 
   async def run(driver: Driver) -> None:
-    await RolloutServer(driver, follower, settings.rollouts).run(host, port)
+    server = RolloutServer(
+      driver,
+      follower,
+      settings.rollouts,
+      config.name,
+      codec_provider(config, settings),
+    )
+    await server.run(host, port)
 
   with DRIVERS[config.engine.driver](engine) as driver:
     asyncio.run(run(driver))
+
+
+def codec_provider(
+  config: ml_collections.ConfigDict, settings: Settings
+) -> Callable[[], ChatCodec | None]:
+  """Finds the run's chat as soon as the learner has written it down.
+
+  None until then, and for good where the two share no folder.
+  """
+  run = pathlib.Path(config.workdir) / config.name
+  found: list[ChatCodec] = []
+
+  def codec() -> ChatCodec | None:
+    if not found:
+      with contextlib.suppress(ConfigError):
+        found.append(codec_of(run, settings.chat))
+    if not found and config.pretrained.path:
+      folder = pathlib.Path(config.pretrained.path)
+      found.append(load_chat(folder, settings.chat))
+    return found[0] if found else None
+
+  return codec
 
 
 def _places(settings: Settings) -> tuple[Place, ...]:

@@ -14,6 +14,7 @@ import tempfile
 
 import jax
 import numpy as np
+import openai
 import pytest
 from absl.testing import absltest
 
@@ -61,10 +62,23 @@ class RolloutServerTest(absltest.TestCase):
     for slot in (0, 1):
       self.publisher.publish(self.params(1), 1, slot=slot)
     server.wait_for("rollout server on")
+    self._ask_as_openai_does(server)
     asyncio.run(self._play(sink, server))
     self.assertEqual(self.again.end(signal.SIGTERM), 0, self.again.said)
     self.assertIn("told to stop", self.again.said)
     self.assertNotIn("Traceback", self.again.said)
+
+  def _ask_as_openai_does(self, server):
+    url = f"http://{server.address}/v1"
+    with openai.OpenAI(base_url=url, api_key="none") as client:
+      self.assertIn("tiny@step1", {model.id for model in client.models.list()})
+      said = client.completions.create(
+        model="tiny@slot1",
+        prompt=[5, 6, 7],
+        max_tokens=3,
+        extra_body={"return_token_ids": True},
+      )
+    self.assertEqual(set(said.choices[0].token_versions), {1})
 
   async def _play(self, sink, server):
     """Asks through a kill and a new start of the only server."""
