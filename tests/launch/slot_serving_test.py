@@ -97,7 +97,7 @@ class SlotServingTest(absltest.TestCase):
 
   def test_goes_on_after_a_stop_with_what_it_served(self):
     lines = ("every 4", "every 2 lag 6")
-    for stopped in (1, 3, 6, 7, 11):
+    for stopped in (1, 6, 11):
       with self.subTest(stopped=stopped):
         checkpoints = self._open(f"stopped_at_{stopped}")
         serving, before = self._serving(*lines)

@@ -25,9 +25,9 @@ from tests.rollout import small
 
 # Every axis can be split in two.
 CONFIG = dataclasses.replace(small.policy().config, vocab_size=64)
-SLICES = (2, 1, 2)
+SLICES = (2, 1)
 ENGINE = EngineConfig(
-  lanes=(2, 2, 2),
+  lanes=(2, 2),
   context=small.CONTEXT,
   num_lane_sizes=1,
   prefill_chunks=(16,),
@@ -40,10 +40,10 @@ def main() -> None:
   policy = Policy(CONFIG, mesh=learner)
   versions = [
     jax.device_put(params, sharding.param_shardings(params, learner))
-    for params in (policy.init(jax.random.key(seed)) for seed in range(3))
+    for params in (policy.init(jax.random.key(seed)) for seed in range(2))
   ]
-  together = _publish(policy, versions, VersionStore(3), None)
-  apart = _publish(policy, versions, VersionStore(3), _places())
+  together = _publish(policy, versions, VersionStore(2), None)
+  apart = _publish(policy, versions, VersionStore(2), _places())
   followed = _follow(policy, versions)
   sys.stdout.write(
     json.dumps(
@@ -85,7 +85,7 @@ def _publish(policy, versions, store, places):
 
 def _follow(policy, versions):
   """As a rollout server does."""
-  store = VersionStore(3)
+  store = VersionStore(2)
   with tempfile.TemporaryDirectory() as folder:
     sink = SnapshotSink(folder, max_lag=0, deadline_s=60)
     publisher = Publisher(policy, sink, layers_apart=False)
@@ -107,7 +107,7 @@ def _answers(engine):
       small.prompt_of(3 + number, 20),
       SamplingSpec(max_tokens=30, slot=slot, seed=number),
     )
-    for slot in range(3)
+    for slot in range(2)
     for number in range(2)
   ]
   driver.run_until_idle()
@@ -123,7 +123,7 @@ def _caches(engine):
 
 
 def _devices(store):
-  return [_ids(store.get(slot).params) for slot in range(3)]
+  return [_ids(store.get(slot).params) for slot in range(2)]
 
 
 def _ids(arrays):
