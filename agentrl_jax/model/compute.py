@@ -22,6 +22,7 @@ REMAT_POLICIES = {
   "full": jax.checkpoint_policies.nothing_saveable,
 }
 ATTENTIONS = ("auto", "xla", "splash", "cudnn")
+CACHE_ATTENTIONS = ("auto", "xla", "ragged")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,9 @@ class ComputeConfig:
   elsewhere. `attention_block` cuts the queries of a row into blocks that attend
   to no key after themselves, which skips the upper triangle; 0 does not cut,
   and lets splash take blocks of 512.
+
+  `cache_attention` is the kernel of a decode step: "ragged" reads each lane as
+  far as it is filled, "xla" whole lanes; "auto" takes the first on a TPU.
 
   `remat` is what a layer keeps of its forward pass: "none" computes nothing
   again, "dots" all but products with params, "attention" all but attention,
@@ -47,12 +51,14 @@ class ComputeConfig:
   remat: str = "none"
   attention: str = "auto"
   attention_block: int = 0  # tokens
+  cache_attention: str = "auto"
 
   def __post_init__(self) -> None:
     for name, options in (
       ("dtype", DTYPES),
       ("remat", REMAT_POLICIES),
       ("attention", ATTENTIONS),
+      ("cache_attention", CACHE_ATTENTIONS),
     ):
       if getattr(self, name) not in options:
         raise ConfigError(

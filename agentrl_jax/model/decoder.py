@@ -9,6 +9,7 @@ layers follow one another.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -155,11 +156,14 @@ class Layer(nnx.Module):
       self._finish(x_BTD, attend(q, k, v), place), "rows", "tokens", None
     )
 
-  def extend(self, x_BCD, keys, values, position_BC, write_BC):
-    """The layer over new tokens of each lane, and the lane's new cache."""
+  def extend(self, x_BCD, keys, values, position_BC, write_BC, attend):
+    """The layer over new tokens of each lane, and the lane's new cache.
+
+    `attend` maps q, keys and values to what attention makes of them.
+    """
     q, k, v = self.attention.project(self.attention_norm(x_BCD), position_BC)
     keys, values = kv.write(keys, k, write_BC), kv.write(values, v, write_BC)
-    mixed = attention.attend_cache(q, keys, values, position_BC)
+    mixed = attend(q, keys, values)
     return self._finish(x_BCD, mixed, lambda x, *_: x), (keys, values)
 
   def _finish(
@@ -221,3 +225,19 @@ def make_modules(
   layers = [Layer(config, rngs) for _ in range(num_layers)]
   stem.add_outputs(rngs)
   return stem, layers
+
+
+def unstacked(layers: dict[str, Any]) -> list[dict[str, Any]]:
+  """Params of each layer, first to last, from stacked ones."""
+  leaves, tree = jax.tree.flatten(layers)
+  # One split per leaf, whose transpose is one join; slices would each be
+  # padded to the whole stack and added up.
+  parts = [_split(leaf) for leaf in leaves]
+  return [jax.tree.unflatten(tree, part) for part in zip(*parts, strict=True)]
+
+
+def _split(stacked: Array) -> list[Array]:
+  return [
+    jnp.squeeze(part, 0)
+    for part in jax.lax.split(stacked, (1,) * stacked.shape[0])
+  ]

@@ -70,7 +70,7 @@ def attend(
   platform = platform_of(mesh)
   chosen, reason = choose(compute, platform, channels)
   if reason:
-    _tell(f"attention is computed by plain XLA, in memory T x T: {reason}")
+    tell(f"attention is computed by plain XLA, in memory T x T: {reason}")
   shards = mesh.shape["sequence"] if mesh is not None else 1
   kernel = None
   if chosen == "splash":
@@ -134,5 +134,6 @@ def _obstacle(
 
 
 @functools.cache
-def _tell(sentence: str) -> None:
+def tell(sentence: str) -> None:
+  """Warns once."""
   logging.warning(sentence)

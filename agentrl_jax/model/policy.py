@@ -20,10 +20,16 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from agentrl_jax.model import cache as kv
-from agentrl_jax.model import lookup, lora, packed_attention, sharding
+from agentrl_jax.model import (
+  cached_attention,
+  lookup,
+  lora,
+  packed_attention,
+  sharding,
+)
 from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.decoder import Layer, Stem, make_modules
+from agentrl_jax.model.decoder import Layer, Stem, make_modules, unstacked
 from agentrl_jax.model.lora import LoraConfig
 
 Params = dict[str, Any]
@@ -222,11 +228,17 @@ class Policy:
     )  # past the end is dropped
     stem, written = self._merge_stem(params), []
     x_BCD = self._embed(params, token_BC, None)
+    attend = functools.partial(
+      cached_attention.attend,
+      position_BC=position_BC,
+      compute=self.compute,
+      mesh=self.mesh,
+    )
     for layer, (keys, values) in zip(
       self._each_layer(params), cache, strict=True
     ):
       x_BCD, pair = self._merge_layer(self._folded(layer)).extend(
-        x_BCD, keys, values, position_BC, write_BC
+        x_BCD, keys, values, position_BC, write_BC, attend
       )
       written.append(pair)
     return stem.final_norm(x_BCD), tuple(written)
@@ -258,11 +270,7 @@ class Policy:
     layers = params["layers"]
     if not isinstance(layers, dict):
       return layers
-    leaves, tree = jax.tree.flatten(layers)
-    # One split per leaf, whose transpose is one join; slices would each be
-    # padded to the whole stack and added up.
-    parts = [_split(leaf) for leaf in leaves]
-    return [jax.tree.unflatten(tree, part) for part in zip(*parts, strict=True)]
+    return unstacked(layers)
 
   def _merge_stem(self, params: Params) -> Stem:
     of_stem = {name: x for name, x in params.items() if name != "layers"}
@@ -285,13 +293,6 @@ def _merge(graph: Any, state: Any, params: Params) -> Any:
   state = nnx.clone(state)
   nnx.replace_by_pure_dict(state, params)
   return nnx.merge(graph, state)
-
-
-def _split(stacked: jax.Array) -> list[jax.Array]:
-  return [
-    jnp.squeeze(part, 0)
-    for part in jax.lax.split(stacked, (1,) * stacked.shape[0])
-  ]
 
 
 def num_params(params: Params) -> int:
