@@ -14,8 +14,10 @@ framework speak this protocol, too, with as many slots as they have.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import aiohttp
 import numpy as np
@@ -183,14 +185,33 @@ class EngineClient:
       )
 
     try:
-      abilities = await engine_client_probe.probe(
-        ask, self._dialect, self._needs
-      )
-      if not is_ours or abilities.versions == "endpoint":
+      before = await self._weights(address, is_ours)
+      try:
+        abilities = await engine_client_probe.probe(
+          ask, self._dialect, self._needs
+        )
+      except EngineLacks:
+        if await self._weights(address, is_ours) == before:
+          raise
+        raise AskAgain("its weights changed while it was tried") from None
+      if not is_ours:
         await self._engine.label(address, CONNECT_S)
+      elif abilities.versions == "endpoint":
+        raise EngineLacks(
+          "it gives no version of its tokens: start it from the same code"
+        )
     except EngineLacks as lack:
       raise EngineLacks(f"{address} cannot be trained on: {lack}") from lack
     return _Known(model, context, abilities)
+
+  async def _weights(self, address: str, is_ours: bool) -> Any:
+    """What tells the weights of now from others; None where nothing does."""
+    if not is_ours:
+      with contextlib.suppress(EngineLacks):  # which is refused in its turn
+        return await self._engine.label(address, CONNECT_S)
+      return None
+    status = await self._engine.health(address, CONNECT_S)
+    return status and status.slots
 
   async def _version(
     self,

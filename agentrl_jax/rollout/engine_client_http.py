@@ -71,7 +71,7 @@ class EngineHttp:
   ) -> Said:
     """What it answers, unchecked. `EngineLacks` for another form."""
     body = self._dialect.request(model, prompt, spec, sends_seed, gives_prompt)
-    content = await self._post(address, self._dialect.path, body)
+    content = await self.post(address, self._dialect.path, body)
     try:
       return self._dialect.read(content)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
@@ -112,13 +112,10 @@ class EngineHttp:
       address, await self._exchange("GET", address, path, within_s)
     )
 
-  async def _post(
-    self, address: str, path: str, body: Mapping[str, Any]
-  ) -> Any:
-    """The parsed answer; no deadline but the caller's."""
-    return _parsed(
-      address, await self._exchange("POST", address, path, None, json=body)
-    )
+  async def post(self, address: str, path: str, body: Mapping[str, Any]) -> Any:
+    """The parsed answer, None for an empty one; the caller's deadline."""
+    content = await self._exchange("POST", address, path, None, json=body)
+    return _parsed(address, content) if content else None
 
   async def _exchange(
     self,

@@ -124,11 +124,15 @@ class SnapshotFollower:
   def _serve(self, slot: int, snapshot: Snapshot) -> None:
     self._refuse_other_model(snapshot)
     params = self._restore(snapshot, self._layouts[slot])
-    prepared = self._prepare[slot](params)
-    self._versions.publish(slot, prepared, snapshot.step)
+    self.hand_over(slot, params, snapshot)
     slots = list(self.slots)
     slots[slot] = ServedSlot(snapshot.step, snapshot.edition)
     self.slots = tuple(slots)
+
+  def hand_over(self, slot: int, params: Params, snapshot: Snapshot) -> None:
+    """Has stacked params, which were checked, served."""
+    prepared = self._prepare[slot](params)
+    self._versions.publish(slot, prepared, snapshot.step)
 
   def _refuse_other_model(self, snapshot: Snapshot) -> None:
     names = leaf_names(self._stacked)

@@ -9,9 +9,14 @@ import asyncio
 import contextlib
 import dataclasses
 
+import jax
 import numpy as np
 from aiohttp import web
 
+from agentrl_jax.model import sharding
+from agentrl_jax.model.hugging_face import read_model
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.model.pretrained import read_params
 from agentrl_jax.rollout.client import SamplingSpec
 from agentrl_jax.rollout.engine_client_answers import label_of
 from agentrl_jax.rollout.generator import EngineGenerator
@@ -30,17 +35,18 @@ MODEL = "tiny"
 class Peer:
   """A server of one version; `lacks` names what it does not do."""
 
-  def __init__(self, *lacks, token="", port=0):
+  def __init__(self, *lacks, token="", port=0, engine=None):
     self.lacks, self.token, self._port = set(lacks), token, port
+    self._engine = engine or small.engine_of((10,))
     self._stack = contextlib.AsyncExitStack()
     self.label = "default"
     self.num_asked = 0
-    self.bodies = []
+    self.bodies, self.folders, self.calls = [], [], []
     self.hold = asyncio.Event()
     self.hold.set()
 
   async def __aenter__(self):
-    self.driver = LocalDriver(small.engine_of((10,)))
+    self.driver = LocalDriver(self._engine)
     self._stack.callback(self.driver.close)
     await self._stack.enter_async_context(self.driver.serving())
     self._generator = EngineGenerator(self.driver)
@@ -86,6 +92,8 @@ class Peer:
 
   @web.middleware
   async def _guarded(self, request, handler):
+    if request.method == "POST":
+      self.calls.append(request.path_qs)
     wanted = f"Bearer {self.token}"
     if self.token and request.headers.get("Authorization") != wanted:
       return web.json_response({"error": "Unauthorized"}, status=401)
@@ -101,6 +109,21 @@ class Peer:
   async def version(self, request):
     return web.json_response({"weight_version": self.label})
 
+  async def relabel(self, request):
+    self.label = (await request.json())["new_version"]
+    return web.json_response({"success": True})
+
+  def load(self, folder):
+    """Reads a Hugging Face folder as such engines do: the whole of it."""
+    if "load" in self.lacks:
+      raise web.HTTPInternalServerError(text="out of memory")
+    self.folders.append(folder)
+    policy = Policy(read_model(folder)[0])
+    mesh = sharding.make_mesh({"fsdp": 1}, jax.devices()[:1])
+    params = jax.jit(policy.unstacked)(read_params(folder, policy, mesh))
+    params = jax.device_put(params, jax.devices()[0])
+    self.driver.engine.versions.publish(0, params, 0)
+
 
 class VllmPeer(Peer):
   """As `vllm serve` with VLLM_SERVER_DEV_MODE=1."""
@@ -111,10 +134,24 @@ class VllmPeer(Peer):
       "/v1/models": self.models,
       "/v1/completions": self.completions,
       "/weight_info": self.version,
+      "/pause": self.done,
+      "/resume": self.done,
+      "/reset_prefix_cache": self.health,
+      "/update_weight_version": self.relabel,
+      "/collective_rpc": self.rpc,
     }
     if "versions" in self.lacks:
       routes.pop("/weight_info")
     return routes
+
+  async def done(self, request):
+    return web.json_response({"status": "done"})
+
+  async def rpc(self, request):
+    body = await request.json()
+    assert body["method"] == "reload_weights", body
+    self.load(body["kwargs"]["weights_path"])
+    return web.json_response({"results": [None]})
 
   async def completions(self, request):
     body = await request.json()
@@ -161,6 +198,7 @@ class SglangPeer(Peer):
       "/generate": self.generate,
       "/get_model_info": self.model_info,
       "/get_weight_version": self.version,
+      "/update_weights_from_disk": self.update,
     }
     if "versions" in self.lacks:
       routes.pop("/get_weight_version")
@@ -169,6 +207,12 @@ class SglangPeer(Peer):
   async def model_info(self, request):
     told = {} if "versions" in self.lacks else {"weight_version": self.label}
     return web.json_response({"model_path": MODEL} | told)
+
+  async def update(self, request):
+    body = await request.json()
+    self.load(body["model_path"])
+    self.label = body["weight_version"]
+    return web.json_response({"success": True, "message": ""})
 
   async def generate(self, request):
     body = await request.json()
