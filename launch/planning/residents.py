@@ -58,9 +58,10 @@ def _split_bytes(params: Params, mesh: Mesh) -> int:
 def rollout_residents(
   settings: Settings, mesh: Mesh, *, dtype: str
 ) -> Residents:
-  """Weights and cache of every version slot, and weights on their way in.
+  """Weights, cache and store of every version slot, and weights on their way.
 
-  New weights arrive beside those that are being served.
+  New weights arrive beside those that are being served, and beside older ones
+  that answers are finished on.
   """
   policy = Policy(settings.model, settings.compute, mesh)
   weights = bytes_per_chip(abstract_weights(policy, mesh, dtype))
@@ -69,4 +70,15 @@ def rollout_residents(
     cache = abstract_cache(policy, mesh, lanes, settings.engine.context)
     found[f"weights of slot {slot}"] = weights
     found[f"cache of slot {slot}"] = bytes_per_chip(jax.tree.leaves(cache))
+    if settings.engine.old_weights:
+      found[f"older weights of slot {slot}"] = (
+        settings.engine.old_weights * weights
+      )
+    if settings.engine.store_tokens:
+      blocks, size = (
+        settings.engine.store_blocks[0],
+        settings.engine.block_tokens,
+      )
+      store = abstract_cache(policy, mesh, blocks, size)
+      found[f"store of slot {slot}"] = bytes_per_chip(jax.tree.leaves(store))
   return found

@@ -22,9 +22,23 @@ class EngineConfigTest(unittest.TestCase):
       dict(prefill_tokens=0),
       dict(steps_per_sync=0),
       dict(num_lane_sizes=0),
+      dict(store_tokens=-1),
+      dict(old_weights=-1),
+      dict(host_tokens=64),
+      dict(block_tokens=16),
+      dict(store_tokens=64, reuse=False),
+      dict(block_tokens=128, store_tokens=64),
+      dict(context=60, store_tokens=64),
+      dict(lengths=(40,), store_tokens=64),
     ):
       with self.assertRaisesRegex(ConfigError, next(iter(changes))):
         EngineConfig(**(good | changes))
+
+  def test_a_store_is_counted_in_whole_blocks(self):
+    config = EngineConfig(
+      lanes=(4,), context=64, store_tokens=100, host_tokens=70
+    )
+    self.assertEqual(config.store_blocks, (3, 2))
 
   def test_sizes_differ_by_four_and_end_at_one(self):
     config = EngineConfig(lanes=(128, 2), context=64)

@@ -69,6 +69,23 @@ class ResidentsTest(absltest.TestCase):
     ):
       self.assertBetween(found[name] / weights, 1, 1.001, name)
 
+  def test_a_store_and_older_weights_are_counted(self):
+    settings = _settings()
+    engine = dataclasses.replace(
+      settings.engine, store_tokens=3200, old_weights=2
+    )
+    found = rollout_residents(
+      dataclasses.replace(settings, engine=engine),
+      _one_device(),
+      dtype="bfloat16",
+    )
+    c = settings.model
+    token = 2 * 2 * c.num_layers * c.num_kv_heads * c.head_dim
+    self.assertEqual(found["store of slot 0"], token * 3200)
+    self.assertEqual(
+      found["older weights of slot 1"], 2 * found["weights of slot 1"]
+    )
+
 
 if __name__ == "__main__":
   absltest.main()
