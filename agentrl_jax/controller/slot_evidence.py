@@ -167,12 +167,10 @@ def measure_drift(
   for name, n in tasks.items():
     for z in range(draws_NZ.shape[1]):
       where = f"slot{z}/{name}"
-      share = f"policy/share_of_tokens/{where}"
-      if share not in metrics or not metrics[share] > 0:
+      name_of_size = f"policy/effective_sample_size/{where}"
+      if name_of_size not in metrics or not metrics[name_of_size] > 0:
         continue
-      sample_size = metrics[f"policy/effective_sample_size/{where}"]
-      if not sample_size > 0:
-        continue
+      sample_size = metrics[name_of_size]
       seen_NZ[n, z] = draws_NZ[n, z]
       kl_NZ[n, z] = draws_NZ[n, z] * metrics[f"policy/kl_to_behavior/{where}"]
       inverse_NZ[n, z] = draws_NZ[n, z] / sample_size
