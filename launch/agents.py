@@ -71,7 +71,10 @@ class AgentServer:
       CONSOLE.print(
         f"agents play {self._names.name} at http://{agents.host}:{port}/v1"
       )
-      yield
+      try:
+        yield
+      finally:
+        await self.episodes.close()
 
   def report(self) -> dict[str, float]:
     """What became of the episodes so far, and how many there are now."""

@@ -48,6 +48,7 @@ class Episodes:
       collections.OrderedDict()
     )
     self._changed = asyncio.Condition()
+    self._is_closed = False
     self.counts: collections.Counter[str] = collections.Counter()
 
   async def play(self, attempt: Attempt) -> Trajectory:
@@ -73,7 +74,9 @@ class Episodes:
     """The attempt that has been on offer the longest; None if none comes."""
     try:
       async with asyncio.timeout(wait_s), self._changed:
-        await self._changed.wait_for(lambda: self._offered)
+        await self._changed.wait_for(lambda: self._offered or self._is_closed)
+        if self._is_closed:
+          return None
         episode = self._offered.popleft()
     except TimeoutError:
       return None
@@ -83,6 +86,12 @@ class Episodes:
     watch = asyncio.create_task(self._watch(episode))
     episode.outcome.add_done_callback(lambda _: watch.cancel())
     return episode
+
+  async def close(self) -> None:
+    """Hands nothing out any more; who waits for an attempt is told at once."""
+    async with self._changed:
+      self._is_closed = True
+      self._changed.notify_all()
 
   def get(self, id: str) -> Episode:
     """An episode that is being played. Raises `ApiError` for any other."""
