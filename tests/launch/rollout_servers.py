@@ -25,13 +25,14 @@ class Server:
   A server forks it that has imported everything, so a start costs no imports.
   """
 
-  def __init__(self, workdir, *, port=None):
+  def __init__(self, workdir, *, port=None, changes=None):
     self.port = port or free_port()
     self.address = f"127.0.0.1:{self.port}"
     self.log = workdir / f"server_{self.port}.log"
     self.log.touch()
     self.process = _FORK.Process(
-      target=_serve, args=(str(workdir), self.port, str(self.log))
+      target=_serve,
+      args=(str(workdir), self.port, str(self.log), changes or {}),
     )
     self.process.start()
 
@@ -57,7 +58,7 @@ class Server:
     self.end(signal.SIGKILL)
 
 
-def _serve(workdir, port, log):
+def _serve(workdir, port, log, changes):
   file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
   for stream in (1, 2):
     os.dup2(file, stream)
@@ -66,4 +67,5 @@ def _serve(workdir, port, log):
 
   config = tiny.get_config()
   config.workdir = workdir
+  config.update_from_flattened_dict(changes)
   rollout_server.serve(config, "127.0.0.1", port)
