@@ -30,15 +30,21 @@ def get_config(port: int):
   return c
 
 
+def documented_program(folder: pathlib.Path) -> str:
+  """The program of docs/serving.md, as a file in the folder; its path."""
+  document = (ROOT / "docs/serving.md").read_text()
+  (program,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
+  path = folder / "agents.py"
+  path.write_text(program)
+  return str(path)
+
+
 class Agents:
   """The documented program in a process, once the run's server answers."""
 
   def __init__(self, port: int, model: str, folder: pathlib.Path):
     self.url, self._model = f"http://127.0.0.1:{port}", model
-    document = (ROOT / "docs/serving.md").read_text()
-    (program,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
-    self._program = folder / "agents.py"
-    self._program.write_text(program)
+    self._program = documented_program(folder)
     self.output = ""
     self.status = None
     self._is_over = threading.Event()
@@ -56,7 +62,7 @@ class Agents:
     if not self._wait():
       return
     done = subprocess.run(
-      [sys.executable, str(self._program), f"{self.url}/v1", self._model],
+      [sys.executable, self._program, f"{self.url}/v1", self._model],
       capture_output=True,
       text=True,
     )

@@ -1,7 +1,10 @@
 """Agents that know nothing of us but a `base_url` are trained."""
 
 import asyncio
+import pathlib
 import statistics
+import sys
+import tempfile
 import unittest
 
 import aiohttp
@@ -12,8 +15,8 @@ import pytest
 from agentrl_jax.controller.attempt import RetryLimits
 from agentrl_jax.controller.group import GroupLimits, run_group
 from agentrl_jax.controller.monitor import Monitor
-from agentrl_jax.controller.recorder import tokens_of
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.controller.recorder import Attempt, tokens_of
+from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.model import sharding
 from agentrl_jax.rollout.openai_episode_api import HEADER
 from agentrl_jax.train.batches import BatchConfig
@@ -21,6 +24,7 @@ from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.preparation import Preparation
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.step import Learner
+from tests.launch import agents
 from tests.rollout import talking
 from tests.train import small
 
@@ -128,6 +132,35 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
       self.assertLess(metrics["policy/abs_log_ratio"], 1e-5)
       after = np.array(self.trained.state.params["embedding"])
       self.assertGreater(np.abs(after - before).max(), 1e-3)
+
+  async def test_the_documented_program_plays(self):
+    playing = [
+      asyncio.create_task(
+        self.served.episodes.play(
+          Attempt(
+            task=Task("words", "train", 3), group_id="g", number=n, seed=n
+          )
+        )
+      )
+      for n in range(3)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+      program = await asyncio.create_subprocess_exec(
+        sys.executable,
+        agents.documented_program(pathlib.Path(folder)),
+        f"{self.served.url}/v1",
+        "tiny",
+        stderr=asyncio.subprocess.PIPE,
+      )
+      played = await asyncio.gather(*playing)
+      await self.served.episodes.close()
+      _, said = await program.communicate()
+    self.assertEqual((program.returncode, said), (0, b""))
+    for trajectory in played:
+      self.assertEqual(trajectory.status, Status.TASK_LIMIT_REACHED)
+      self.assertEqual(len(trajectory.turns), 3)
+      first = trajectory.transcript[0]["content"]
+      self.assertRegex(first, r"What is \d \+ \d\?")
 
   def check_tokens(self, lessons, played):
     """Every token that was sampled is trained on, and no other."""

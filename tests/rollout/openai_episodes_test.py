@@ -268,6 +268,15 @@ class OpenAIEpisodesTest(unittest.IsolatedAsyncioTestCase):
     await asyncio.gather(playing, return_exceptions=True)
     self.assertEqual(await self.post("episodes", wait_s=0), (204, None))
 
+  async def test_closing_tells_who_waits_and_hands_nothing_out(self):
+    waiting = asyncio.create_task(self.post("episodes", wait_s=WAIT_S))
+    while not self.served.episodes._changed._waiters:  # noqa: ASYNC110
+      await asyncio.sleep(0.01)
+    await self.served.episodes.close()
+    self.assertEqual(await waiting, (204, None))
+    self.offer()
+    self.assertEqual(await self.post("episodes", wait_s=WAIT_S), (204, None))
+
   async def test_ends_that_are_none_are_refused(self):
     playing = self.offer()
     id, client = await self.taken()

@@ -1,0 +1,93 @@
+"""Conversations are remembered as tokens, and not for ever."""
+
+import unittest
+
+import numpy as np
+
+from agentrl_jax.data.messages import Message, Tool, ToolCall
+from agentrl_jax.rollout.client import Answer, SamplingSpec
+from agentrl_jax.rollout.openai_draw import Draw
+from agentrl_jax.rollout.openai_memory import Memory, conversation_keys
+from agentrl_jax.rollout.openai_requests import ServingLimits
+from agentrl_jax.rollout.openai_text import GrowingText
+from tests.rollout import talking
+
+ASKED = Message("user", "What is 1 + 2?")
+SAID = Message("assistant", "3")
+
+
+def drawn(prompt, ids):
+  draw = Draw(0, prompt, SamplingSpec(), GrowingText(lambda ids: ""))
+  zeros = np.zeros(len(ids), np.float32)
+  version = np.zeros(len(ids), np.int32)
+  draw._pieces.append(
+    Answer(np.asarray(ids, np.int32), zeros, zeros, version, slot=0)
+  )
+  return draw
+
+
+class MemoryTest(unittest.TestCase):
+  def setUp(self):
+    self.codec = talking.codec()
+    self.limits = ServingLimits(context=talking.CONTEXT)
+
+  def heard(self, memory, messages, ids=(9, 9, 9), tools=()):
+    prompt = memory.prompt(messages, tools, self.codec)
+    memory.heard(drawn(prompt, ids), [*messages, SAID], tools)
+    return [*prompt.tolist(), *ids]
+
+  def test_goes_on_from_the_longest_that_it_knows(self):
+    memory = Memory(self.limits)
+    first = self.heard(memory, [ASKED])
+    second = self.heard(memory, [ASKED, SAID, ASKED], ids=(8, 8))
+    self.assertEqual(second[: len(first)], first)
+    again = memory.prompt([ASKED, SAID, ASKED, SAID, ASKED], (), self.codec)
+    self.assertEqual(again[: len(second)].tolist(), second)
+    other = Message("assistant", "4")
+    branch = memory.prompt([ASKED, SAID, ASKED, other, ASKED], (), self.codec)
+    self.assertEqual(branch[: len(first)].tolist(), first)
+    self.assertNotEqual(branch[: len(second)].tolist(), second)
+
+  def test_other_tools_are_another_conversation(self):
+    memory = Memory(self.limits)
+    tool = Tool("add", "Adds.", {"type": "object", "properties": {}})
+    self.heard(memory, [ASKED], tools=(tool,))
+    rendered = self.codec.start([ASKED, SAID, ASKED], ())
+    found = memory.prompt([ASKED, SAID, ASKED], (), self.codec)
+    np.testing.assert_array_equal(found, rendered)
+
+  def test_what_was_not_asked_for_the_longest_is_forgotten(self):
+    one, two = Message("user", "one"), Message("user", "two")
+    memory = Memory(self.limits, max_tokens=30)
+    kept = self.heard(memory, [one])
+    self.heard(memory, [two])
+    memory.prompt([one, SAID, two], (), self.codec)  # asked for
+    for number in range(3):
+      self.heard(memory, [Message("user", str(number))])
+      memory.prompt([one, SAID, two], (), self.codec)
+    found = memory.prompt([one, SAID, two], (), self.codec)
+    self.assertEqual(found[: len(kept)].tolist(), kept)
+    found = memory.prompt([two, SAID, one], (), self.codec)
+    np.testing.assert_array_equal(found, self.codec.start([two, SAID, one], ()))
+
+  def test_keys_differ_where_the_policy_would_read_otherwise(self):
+    call = ToolCall("add", '{"a": 1}', "x1")
+    conversations = [
+      [ASKED],
+      [Message("user", "What is 1 + 2? ")],
+      [Message("system", ASKED.content)],
+      [ASKED, SAID],
+      [Message("user", ASKED.content + "3")],
+      [ASKED, Message("assistant", "3", (call,))],
+      [ASKED, Message("assistant", "3", (ToolCall("sub", '{"a": 1}', "x1"),))],
+      [ASKED, Message("assistant", "3", (ToolCall("add", '{"a": 2}', "x1"),))],
+      [ASKED, Message("assistant", "3", (ToolCall("add", '{"a": 1', "x1"),))],
+    ]
+    keys = [conversation_keys(messages, ())[-1] for messages in conversations]
+    self.assertEqual(len(set(keys)), len(conversations))
+    same = Message("assistant", " 3\n", (ToolCall("add", '{"a":1}', "x1"),))
+    self.assertEqual(conversation_keys([ASKED, same], ())[-1], keys[5])
+
+
+if __name__ == "__main__":
+  unittest.main()

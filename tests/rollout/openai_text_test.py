@@ -1,0 +1,83 @@
+"""Text that grows token by token, and where a stop text cuts it."""
+
+import random
+import unittest
+
+from agentrl_jax.rollout.openai_text import GrowingText
+from tests.rollout import talking
+
+TEXT = "Größe: 1 + 2 = 3 €, naïve 😀 end. Größe again, the end?"
+
+
+def byte_tokens(text):
+  """A token for each byte, so that characters are cut in the middle."""
+  tokenizer = talking.tokenizer()
+  whole = tokenizer.encode(text, add_special_tokens=False).ids
+  ids = []
+  for id in whole:
+    pieces = tokenizer.id_to_token(id)
+    ids += [tokenizer.token_to_id(piece) for piece in pieces]
+  return ids
+
+
+def grown(ids, stops=(), sizes=None):
+  """Text as it was let out, and what is known at the end."""
+  text = GrowingText(talking.codec().decode, stops)
+  out, taken = [], 0
+  while taken < len(ids) and text.stopped_by is None:
+    piece = ids[taken : taken + (next(sizes) if sizes else 1)]
+    taken += text.add(piece)
+    out.append(text.release())
+  text.end()
+  return [*out, text.release()], text, taken
+
+
+def any_sizes(seed):
+  draw = random.Random(seed)
+  while True:
+    yield draw.randint(1, 9)
+
+
+class GrowingTextTest(unittest.TestCase):
+  def test_no_character_is_let_out_in_part(self):
+    ids = byte_tokens(TEXT)
+    self.assertGreater(len(ids), len(TEXT))
+    for seed in range(20):
+      out, text, _ = grown(ids, sizes=any_sizes(seed))
+      self.assertEqual("".join(out), TEXT)
+      self.assertEqual(text.whole, TEXT)
+      self.assertNotIn("\ufffd", "".join(out))
+
+  def test_bytes_that_are_no_character_come_at_the_end(self):
+    ids = byte_tokens("a€")[:-1]
+    out, text, _ = grown(ids)
+    self.assertEqual(out[:-1], ["a", "", ""])
+    self.assertEqual(out[-1], "\ufffd")
+    self.assertEqual(text.whole, "a\ufffd")
+
+  def test_nothing_of_a_stop_text_is_ever_let_out(self):
+    ids = byte_tokens(TEXT)
+    for stops in (["end"], ["e again", "€,"], ["😀"], ["? no", "the end?"]):
+      cut = min(TEXT.index(stop) for stop in stops if stop in TEXT)
+      for seed in range(10):
+        out, text, taken = grown(ids, stops, any_sizes(seed))
+        self.assertEqual("".join(out), TEXT[:cut])
+        self.assertIn(text.stopped_by, stops)
+        # The token that completes it is the last one that is taken.
+        told = talking.codec().decode(ids[:taken])
+        self.assertTrue(told.endswith(text.stopped_by), told)
+
+  def test_what_only_began_like_a_stop_text_comes_out_later(self):
+    ids = byte_tokens("enend of the e")
+    out, text, _ = grown(ids, ["ends"])
+    self.assertEqual(out[:3], ["", "", "en"])
+    self.assertEqual("".join(out), "enend of the e")
+    self.assertIsNone(text.stopped_by)
+
+  def test_of_two_stop_texts_the_first_in_the_text_counts(self):
+    _, text, _ = grown(byte_tokens("abcd"), ["d", "bc"])
+    self.assertEqual((text.whole, text.stopped_by), ("a", "bc"))
+
+
+if __name__ == "__main__":
+  unittest.main()
