@@ -145,9 +145,10 @@ class Soak:
       thread.join(WAIT_S)
 
   def _cancel(self) -> bool:
-    """One open request, now and then, whatever it is doing."""
+    """One open request in seven or so, whatever it is doing."""
     found = [one for one in list(self._open) if not one.future.done()]
-    if found and self._chance.random() < 0.3:
+    share = self.counts["cancelled meanwhile"] / max(len(self._ended), 1)
+    if found and share < 0.15 and self._chance.random() < 0.3:
       future = self._chance.choice(found).future
       self.counts["cancelled meanwhile"] += future.cancel()
     return False
