@@ -123,8 +123,14 @@ class SnapshotFollower:
 
   def _serve(self, slot: int, snapshot: Snapshot) -> None:
     self._refuse_other_model(snapshot)
-    params = self._restore(snapshot, self._layouts[slot])
-    self.hand_over(slot, params, snapshot)
+    try:
+      params = self._restore(snapshot, self._layouts[slot])
+      self.hand_over(slot, params, snapshot)
+    except jax.errors.JaxRuntimeError as error:
+      raise CheckpointError(
+        f"snapshot {snapshot.folder} of version {snapshot.step} cannot be put "
+        f"on the devices: {str(error)[:500]}"
+      ) from error
     slots = list(self.slots)
     slots[slot] = ServedSlot(snapshot.step, snapshot.edition)
     self.slots = tuple(slots)

@@ -220,6 +220,19 @@ class TroubleTest(SnapshotsCase):
     self.serves(4)
     self.assertEqual(follower.trouble, "")
 
+  def test_devices_without_room_keep_the_old_weights(self):
+    _, follower = self.served()
+
+    def full(*_):
+      raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    restore, follower._restore = follower._restore, full
+    self.assert_in_trouble(follower, "version 2 cannot be put on the devices")
+    follower._restore = restore
+    self.now += 60
+    self.assertTrue(follower.look())
+    self.serves(2)
+
   def test_a_slot_in_trouble_keeps_no_other_from_its_weights(self):
     sink, follower = self.open_sink(), self.follow(num_slots=2)
     self.publish(sink, 1)
