@@ -46,6 +46,14 @@ class CrossPolicy:
     """Whether any chance is involved."""
     return self.draw_per != "never"
 
+  @property
+  def shares(self) -> tuple[float, ...]:
+    """The weights as probabilities, which sum to 1."""
+    if not self.is_drawn:
+      return (1.0, *[0.0] * (len(self.weights) - 1))
+    total = sum(self.weights)
+    return tuple(weight / total for weight in self.weights)
+
   def __call__(self, seed: int, turn: int) -> int:
     """The slot that answers turn `turn` of the attempt with this seed."""
     if self.draw_per == "never":

@@ -103,8 +103,7 @@ class SlotChooser:
     """By slot and task, of the batch: share, success, and what follows."""
     believed = self._believed()
     report: dict[str, float] = {}
-    weight_NZ = np.array([self._draws[name].weights for name in self._tasks])
-    weight_NZ = weight_NZ / weight_NZ.sum(1, keepdims=True)
+    weight_NZ = np.array([self._draws[name].shares for name in self._tasks])
     useful_N = sample_size(weight_NZ, believed)
     for name, n in self._tasks.items():
       report[f"slots/predicted_sample_size/{name}"] = float(useful_N[n])

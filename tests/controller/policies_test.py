@@ -36,6 +36,12 @@ class CrossPolicyTest(unittest.TestCase):
     choose = CrossPolicy(draw_per="never", weights=(0.0, 1.0))
     self.assertEqual({choose(s, t) for s in range(9) for t in range(9)}, {0})
 
+  def test_shares_are_what_is_drawn_by(self):
+    weights = (3.0, 0.0, 1.0)
+    for draw_per, shares in (("turn", (0.75, 0, 0.25)), ("never", (1, 0, 0))):
+      choose = CrossPolicy(draw_per=draw_per, weights=weights)
+      self.assertEqual(choose.shares, shares)
+
   def test_wrong_settings_are_refused(self):
     with self.assertRaisesRegex(ConfigError, "turn, trajectory, never"):
       CrossPolicy(draw_per="step")
