@@ -26,7 +26,21 @@ def get_config(port: int):
       wrong_sum=0.3, no_call=0.1, broken_json=0.1, skipped_add=0.0
     )
   c.agents.port = port
+  c.tokenizer.update(vocab_size=420, num_texts=200, whole_lines=8)
+  c.model.update(width=48, num_heads=4, num_kv_heads=4, head_dim=12)
+  c.model.mlp_width = 96
+  c.warm_start.num_demonstrations = 4000
+  c.warm_start.optimizer.update(learning_rate=5e-3, warmup_steps=10)
+  c.train.update(steps=40, row_length=512)
+  c.optimizer.update(learning_rate=4e-4, warmup_steps=0)
+  c.episode.update(max_turns=4, max_answer_tokens=40)
+  c.sampling.temperature = 1.0
+  c.group.size = 8
+  c.admission.update(groups_per_step=6, max_concurrent_groups=8)
+  c.queue.max_groups = 8
   c.cross_policy.draw_per = "never"
+  c.engine.update(lanes=(16, 1), driver="jetstream", num_lane_sizes=2)
+  c.evaluation.update(num_tasks=50)
   return c
 
 

@@ -1,6 +1,7 @@
 """Agents that know nothing of us but a `base_url` are trained."""
 
 import asyncio
+import json
 import pathlib
 import statistics
 import sys
@@ -24,6 +25,8 @@ from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.preparation import Preparation
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.step import Learner
+from launch.train import train
+from tests.controller.processes import free_port
 from tests.launch import agents
 from tests.rollout import talking
 from tests.train import small
@@ -192,6 +195,31 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
     first, last = statistics.mean(rewards[:3]), statistics.mean(rewards[-5:])
     self.assertLess(first, 0.6)
     self.assertGreater(last, 0.9, rewards)
+
+
+class RunTest(unittest.TestCase):
+  @pytest.mark.full
+  def test_a_run_learns_to_add_from_the_documented_program(self):
+    port = free_port()
+    config = agents.get_config(port)
+    with tempfile.TemporaryDirectory() as folder:
+      config.workdir = folder
+      program = agents.Agents(port, config.name, pathlib.Path(folder))
+      with program:
+        train(config)
+      lines = pathlib.Path(folder, config.name, "metrics.jsonl").read_text()
+    self.assertEqual((program.status, program.output), (0, ""))
+    found = [
+      line
+      for line in map(json.loads, lines.splitlines())
+      if line["stage"] == "rl"
+    ]
+    rewards = [line["reward/mean"] for line in found]
+    self.assertEqual(len(rewards), config.train.steps)
+    self.assertGreater(
+      statistics.mean(rewards[-10:]), statistics.mean(rewards[:3]) + 0.15
+    )
+    self.assertEqual(found[-1]["agents/abandoned"], 0)
 
 
 if __name__ == "__main__":

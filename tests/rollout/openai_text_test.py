@@ -75,8 +75,11 @@ class GrowingTextTest(unittest.TestCase):
     self.assertIsNone(text.stopped_by)
 
   def test_of_two_stop_texts_the_first_in_the_text_counts(self):
-    _, text, _ = grown(byte_tokens("abcd"), ["d", "bc"])
-    self.assertEqual((text.whole, text.stopped_by), ("a", "bc"))
+    words = ["x", "abcd"]  # a token that completes both
+    for stops in (["d", "bc"], ["bc", "d"]):
+      text = GrowingText(lambda ids: "".join(words[n] for n in ids), stops)
+      self.assertEqual(text.add([0, 1, 0]), 2)
+      self.assertEqual((text.whole, text.stopped_by), ("xa", "bc"))
 
 
 if __name__ == "__main__":
