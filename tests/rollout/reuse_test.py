@@ -13,10 +13,13 @@ from tests.rollout import small
 STORE = dict(block_tokens=8, store_tokens=768)
 TINY = dict(block_tokens=8, store_tokens=64)  # less than two conversations
 TIERS = TINY | dict(host_tokens=768)
+WIDE = dict(block_tokens=8, store_tokens=1600)
+# A conversation that leaves a lane and one that comes, and little more.
+TIGHT = dict(block_tokens=8, store_tokens=176, host_tokens=1600)
 
 
-def driver_of(**changes):
-  return LocalDriver(small.engine_of((10,), lanes=(2,), **changes))
+def driver_of(*, lanes=2, **changes):
+  return LocalDriver(small.engine_of((10,), lanes=(lanes,), **changes))
 
 
 def ask(driver, *requests):
@@ -74,6 +77,41 @@ class ReuseTest(parameterized.TestCase):
     fed = driver.engine.stats().num_prefilled[0]
     self.assertLess(fed, 0.8 * plain.engine.stats().num_prefilled[0])
     self.assertEqual(plain.engine.stats().num_reused, (0,))
+
+  def test_what_the_host_has_room_for_is_not_fed_again(self):
+    drivers = [
+      driver_of(lanes=3, **kept) for kept in (TIGHT, WIDE, dict(reuse=False))
+    ]
+    tight, wide, plain = (play(driver, seed=2) for driver in drivers)
+    self.assert_same(tight, plain)
+    self.assert_same(wide, plain)
+    fed = [driver.engine.stats().num_prefilled[0] for driver in drivers]
+    self.assertEqual(fed[0], fed[1])
+
+  def test_what_leaves_for_the_host_is_wanted_back_in_the_same_step(self):
+    driver = driver_of(block_tokens=8, store_tokens=112, host_tokens=800)
+    x, y, z, v = ((small.prompt_of(n, 36), spec_of(n, 5)) for n in range(4))
+    w = (small.prompt_of(4, 12), spec_of(4, 5))
+    (first, _) = ask(driver, x, y)
+    ask(driver, z, w)  # of 14 blocks of the store, x and y take 10
+    following = small.conversation(x[0], first, [1, 2]), spec_of(5, 9)
+    # To make room for v, z goes to the store and the end of x to the host.
+    _, answer = ask(driver, v, following)
+    self.assertEqual(answer.num_reused, 40)
+    self.assert_same([answer], ask(driver_of(reuse=False), following))
+
+  def test_a_cache_that_has_shrunk_grows_for_what_comes_back(self):
+    driver, prompt = driver_of(lengths=(64,), **STORE), small.prompt_of(1, 72)
+    (first,) = ask(driver, (prompt, spec_of(1, 9)))
+    for n in range(14):  # of 17 steps each
+      ask(driver, (small.prompt_of(2 + n % 2, 10), spec_of(n % 2, 51)))
+    (block,) = driver.engine._blocks
+    self.assertEqual(block.length, 64)
+    following = small.conversation(prompt, first, [1, 2, 3])
+    (answer,) = ask(driver, (following, spec_of(3, 9)))
+    self.assertEqual(answer.num_reused, 80)
+    (fresh,) = ask(driver_of(), (following, spec_of(3, 9)))
+    self.assert_same([answer], [fresh])
 
   def test_the_bits_are_the_same_wherever_they_were_kept(self):
     prompt, others = small.prompt_of(1, 45), [2, 3, 4, 5]
