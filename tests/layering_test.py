@@ -45,6 +45,8 @@ WITHOUT_JAX = (
   "agentrl_jax/env/**/*.py",
   "agentrl_jax/controller/**/*.py",
   "agentrl_jax/rollout/client.py",
+  "agentrl_jax/rollout/engine_client*.py",
+  "agentrl_jax/rollout/engine_loading.py",
   "agentrl_jax/rollout/http_generator.py",
   "agentrl_jax/rollout/http_server.py",
   "environments/**/*.py",

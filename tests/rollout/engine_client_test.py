@@ -13,7 +13,7 @@ from agentrl_jax.errors import ConfigError, DeadlineExceeded, PromptTooLong
 from agentrl_jax.rollout.client import SamplingSpec
 from agentrl_jax.rollout.engine_client import DIALECTS, EngineClient
 from agentrl_jax.rollout.engine_client_answers import EngineLacks
-from agentrl_jax.rollout.engine_client_probe import Needs
+from agentrl_jax.rollout.engine_client_probe import Abilities, Needs
 from agentrl_jax.rollout.http_generator import connected
 from agentrl_jax.rollout.local_driver import LocalDriver
 from agentrl_jax.rollout.settings import RolloutsConfig
@@ -164,6 +164,12 @@ class AnswersTest(EnginesCase):
       peer = await self.peer(protocol)
       peer.publish(10, 77)
       generator = await self.connect(protocol, peer.address)
+      await generator.serving({}, 60)
+      kind = {"openai": "endpoint", "sglang": "token"}[protocol]
+      self.assertEqual(
+        generator._client.abilities(peer.address),
+        Abilities(takes_seeds=True, both_logprobs=False, versions=kind),
+      )
       for spec in (
         SPEC,
         SamplingSpec(max_tokens=9, temperature=0.0),
@@ -235,6 +241,28 @@ class AnswersTest(EnginesCase):
     peer.hold.set()
     self.assertEqual((await asked).version.tolist(), [10] * 10 + [11] * 10)
     self.assertEqual(generator.num_repeated, 0)
+
+  async def test_a_connection_that_breaks_costs_no_answer(self):
+    for protocol in PEERS:
+      peers = [await self.peer(protocol) for _ in range(2)]
+      for peer in peers:
+        peer.publish(10, 5)
+      generator = await self.connect(
+        protocol, *(peer.address for peer in peers), health_s=60.0
+      )
+      await generator.serving({0: 5}, 60)
+      servers = generator.pool.servers
+      await self.until(lambda: all(s.is_reachable for s in servers))  # noqa: B023
+      peers[0].lacks.add("connection")
+      specs = [SamplingSpec(max_tokens=9, seed=seed) for seed in range(6)]
+      answers = await asyncio.gather(
+        *(generator.generate([1, 2], spec) for spec in specs)
+      )
+      for spec, answer in zip(specs, answers, strict=True):
+        expected = self.expected([1, 2], spec)
+        np.testing.assert_array_equal(answer.sampled, expected.sampled)
+      self.assertGreater(generator.num_repeated, 0)
+      self.assertEqual([s.num_lost for s in servers], [1, 0])
 
   async def test_a_prompt_too_long_is_not_sent(self):
     peer = await self.peer("openai")

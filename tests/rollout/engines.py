@@ -94,6 +94,8 @@ class Peer:
   async def _guarded(self, request, handler):
     if request.method == "POST":
       self.calls.append(request.path_qs)
+      if "connection" in self.lacks:  # as of a process that was killed
+        request.transport.abort()
     wanted = f"Bearer {self.token}"
     if self.token and request.headers.get("Authorization") != wanted:
       return web.json_response({"error": "Unauthorized"}, status=401)
