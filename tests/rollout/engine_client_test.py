@@ -228,6 +228,14 @@ class AnswersTest(EnginesCase):
       self.assertEqual(set(answer.version), {11})
       self.assertEqual(generator.num_repeated, 1)
 
+  async def test_a_swap_while_an_engine_is_tried_is_no_refusal(self):
+    peer = await self.peer("openai")
+    peer.publish(10, 5)
+    peer.swaps_at = 2  # what was answered with one seed is not repeated
+    generator = await self.connect("openai", peer.address)
+    answer = await generator.generate([1], SPEC)
+    self.assertEqual(set(answer.version), {11})
+
   async def test_spans_of_versions_are_taken_token_by_token(self):
     peer = await self.peer("sglang")
     peer.publish(10, 5)
