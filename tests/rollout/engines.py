@@ -70,19 +70,27 @@ class Peer:
     self.label = label_of(ServedSlot(step, edition))
 
   async def sample(self, prompt, spec):
+    """Ids, log-probabilities, and whether a stop token ended them."""
     self.num_asked += 1
     if self.num_asked == self.swaps_at:
       self.publish(11, 6)
-    if "seeds" in self.lacks:
-      spec = SamplingSpec(**vars(spec) | {"seed": self.num_asked})
-    if "stop_ignored" in self.lacks:
-      spec = SamplingSpec(**vars(spec) | {"stop_tokens": ()})
-    answer = await self._generator.generate(prompt, spec)
+    answer = await self._generator.generate(prompt, self._understood(spec))
     await self.hold.wait()
     tokens = answer.sampled.tolist()
     logprobs = np.minimum(answer.raw_logprob, 0).tolist()
-    if "stop_token" in self.lacks and len(tokens) < spec.max_tokens:
+    stopped = len(tokens) < spec.max_tokens
+    if "stop_token" in self.lacks and stopped:
       tokens, logprobs = tokens[:-1], logprobs[:-1]
+    return *self._given(tokens, logprobs), stopped
+
+  def _understood(self, spec):
+    if "seeds" in self.lacks:
+      spec = dataclasses.replace(spec, seed=self.num_asked)
+    if "stop_ignored" in self.lacks:
+      spec = dataclasses.replace(spec, stop_tokens=())
+    return spec
+
+  def _given(self, tokens, logprobs):
     if "max_tokens" in self.lacks:
       tokens, logprobs = tokens + tokens[:1], logprobs + logprobs[:1]
     if "vocabulary" in self.lacks:
@@ -91,7 +99,7 @@ class Peer:
       logprobs = [x + 20 for x in logprobs]
     if "a_logprob" in self.lacks:
       logprobs[-1] = None
-    return tokens, logprobs, len(tokens) < spec.max_tokens
+    return tokens, logprobs
 
   @web.middleware
   async def _guarded(self, request, handler):
