@@ -21,7 +21,6 @@ all (`store`), and in one with room for a quarter, before the host (`host`).
 
 import dataclasses
 import os
-import statistics
 
 import jax
 import numpy as np
@@ -120,10 +119,10 @@ def _measure_load(policy, params, shape, number, attempts, rounds):
     "of_the_formula": {
       name: formula["reused"] / place.fed for name, place in places.items()
     },
-    "seconds": {
-      name: statistics.median(each.wall for each in found)
-      for name, found in times.items()
+    "milliseconds": {
+      name: timing.milliseconds(found) for name, found in times.items()
     },
+    "contended": timing.contended(0, times),
     "times_faster_than_none": {
       name: timing.ratio(times["none"], found) for name, found in times.items()
     },
