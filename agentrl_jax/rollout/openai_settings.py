@@ -20,6 +20,16 @@ class AgentsConfig:
         f"agents.port={self.port} must be a port, 0 for any that is free, or "
         "-1 for no server"
       )
+    unread = [
+      f"agents.{field.name}={getattr(self, field.name)!r}"
+      for field in dataclasses.fields(self)
+      if getattr(self, field.name) != field.default
+    ]
+    if not self.play and unread:
+      raise ConfigError(
+        f"{', '.join(unread)} is read by nothing with agents.port=-1: set the "
+        "port that agents are to call, or leave it as it is"
+      )
     if self.idle_s <= 0:
       raise ConfigError(f"agents.idle_s={self.idle_s} must be more than 0")
 

@@ -46,6 +46,8 @@ class SettingsTest(parameterized.TestCase):
     ("greedy", {"sampling.temperature": 0.0}, "temperature=0.0 must be pos"),
     ("context", {"engine.context": 256}, "engine.context=256 is below"),
     ("row", {"train.row_length": 256}, "train.row_length=256 is below"),
+    ("agents", {"agents.port": 1 << 16}, "agents.port=65536 must be a port"),
+    ("no_agents", {"agents.idle_s": 5.0}, "agents.idle_s=5.0 is read by noth"),
     ("queue", {"queue.max_groups": 8}, "queue.max_groups=8 is below"),
     ("slots", {"engine.lanes": (64,)}, "one entry per version slot"),
     (

@@ -277,6 +277,20 @@ class OpenAIEpisodesTest(unittest.IsolatedAsyncioTestCase):
     self.offer()
     self.assertEqual(await self.post("episodes", wait_s=WAIT_S), (204, None))
 
+  async def test_who_does_not_record_says_so(self):
+    await self.serve(records=False)
+    for status, said in (
+      await self.post("episodes", wait_s=0),
+      await self.post("episodes/any", reward=1),
+    ):
+      self.assertEqual(
+        (status, said["error"]["code"]), (404, "no_episodes_here")
+      )
+    client = self.served.client(default_headers={HEADER: "any"})
+    await self.enterAsyncContext(client)
+    found = await self.refused(client, [ASKED])
+    self.assertEqual(found, (404, "no_episodes_here"))
+
   async def test_ends_that_are_none_are_refused(self):
     playing = self.offer()
     id, client = await self.taken()

@@ -123,11 +123,12 @@ class Talking:
     generator=None,
     rules=None,
     token=None,
+    records=True,
     **changes,
   ):
     self._codec, self._changes, self._scripted = codec, changes, generator
     self._limits = ServingLimits(context=CONTEXT, **(limits or {}))
-    self._token = token
+    self._token, self._records = token, records
     rules = dict(max_turns=6, max_tokens=CONTEXT, max_answer_tokens=12) | (
       rules or {}
     )
@@ -180,7 +181,7 @@ class Talking:
       names,
       self._limits,
       self._codec,
-      self.episodes,
+      self.episodes if self._records else None,
     )
 
   async def __aexit__(self, *error):
