@@ -199,6 +199,7 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
 
 class RunTest(unittest.TestCase):
   @pytest.mark.full
+  @pytest.mark.timeout(1200)
   def test_a_run_learns_to_add_from_the_documented_program(self):
     port = free_port()
     config = agents.get_config(port)
