@@ -252,7 +252,8 @@ def get_config() -> ml_collections.ConfigDict:
     # sglang, of other projects' engines: docs/engines.md.
     protocol="agentrl",
     model="",  # its name at such engines; "" is the first that they list
-    token_file="",  # has the token that they want; "": they want none
+    # A file that has the token that they want, or env:NAME; "": they want none.
+    token_file="",
     need_seeds=True,  # of such engines: a seed repeats an answer
     snapshots="",  # folder or bucket of weights; "" is snapshots of the run
     max_lag=2,  # updates that weights may be behind the learner's

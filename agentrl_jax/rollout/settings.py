@@ -1,6 +1,7 @@
 """The sizes of the rollout engine, and the shapes it compiles for them."""
 
 import dataclasses
+import os
 import pathlib
 import re
 
@@ -237,12 +238,18 @@ class RolloutsConfig:
     """The token of `token_file`; "" without. Raises `ConfigError`."""
     if not self.token_file:
       return ""
+    kind, _, name = self.token_file.partition(":")
     try:
-      token = pathlib.Path(self.token_file).read_text().strip()
-    except OSError as error:
+      found = (
+        os.environ[name]
+        if kind == "env"
+        else pathlib.Path(self.token_file).read_text()
+      )
+    except (OSError, KeyError) as error:
       raise ConfigError(
-        f"rollouts.token_file={self.token_file} cannot be read: {error}"
+        f"rollouts.token_file={self.token_file} cannot be read: {error!r}"
       ) from error
+    token = found.strip()
     if not token or not token.isascii() or not token.isprintable():
       raise ConfigError(
         f"rollouts.token_file={self.token_file} has no token in it; it should "

@@ -1,6 +1,7 @@
 """Sizes that make no sense are refused; the others give compiled shapes."""
 
 import unittest
+from unittest import mock
 
 from absl.testing import parameterized
 
@@ -87,6 +88,16 @@ class RolloutsConfigTest(parameterized.TestCase):
   def test_refuses(self, changes, sentence):
     with self.assertRaisesRegex(ConfigError, sentence):
       RolloutsConfig(**changes)
+
+  def test_a_token_is_in_a_file_or_the_environment(self):
+    self.assertEqual(RolloutsConfig().read_token(), "")
+    named = RolloutsConfig(token_file="env:TOKEN_OF_A_TEST")
+    with self.assertRaisesRegex(ConfigError, "env:TOKEN_OF_A_TEST cannot"):
+      named.read_token()
+    with mock.patch.dict("os.environ", TOKEN_OF_A_TEST="secret"):
+      self.assertEqual(named.read_token(), "secret")
+    with self.assertRaisesRegex(ConfigError, "/nowhere cannot be read"):
+      RolloutsConfig(token_file="/nowhere").read_token()
 
 
 if __name__ == "__main__":
