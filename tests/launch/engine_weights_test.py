@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from agentrl_jax.errors import DeadlineExceeded
+from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.client import SamplingSpec
 from agentrl_jax.rollout.engine import RolloutEngine
@@ -21,7 +21,7 @@ from agentrl_jax.rollout.http_generator import connected
 from agentrl_jax.rollout.local_driver import LocalDriver
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.rollout.versions import VersionStore
-from launch.engine_weights import EngineWeights
+from launch.engine_weights import EngineWeights, follow
 from launch.remote_serving import publisher, snapshots, snapshots_of, speaking
 from launch.settings import read_settings
 from tests.launch import tiny
@@ -135,6 +135,10 @@ class EngineWeightsTest(unittest.IsolatedAsyncioTestCase):
     except DeadlineExceeded:
       return None
     return self.peer.label
+
+  def test_servers_of_this_framework_need_no_weights_from_here(self):
+    with self.assertRaisesRegex(ConfigError, "'agentrl' needs no weights"):
+      follow(self.config, "127.0.0.1:1", str(self.place))
 
   async def test_vllm_is_given_what_the_learner_writes(self):
     await self.follow("openai", VllmPeer)
