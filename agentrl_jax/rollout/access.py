@@ -41,11 +41,6 @@ def read_token(path: str) -> str | None:
   return token
 
 
-def bearer(token: str | None) -> dict[str, str]:
-  """The headers that let a client in."""
-  return {} if token is None else {"Authorization": f"Bearer {token}"}
-
-
 def refuse_strangers(token: str | None) -> Middleware:
   """A middleware that lets in who knows the token; None lets in everybody."""
 
