@@ -13,10 +13,9 @@ from collections.abc import AsyncIterator
 import aiohttp
 
 from agentrl_jax.errors import AgentRLError, CheckpointError
-from agentrl_jax.rollout.access import bearer
 from agentrl_jax.rollout.engine_client_answers import Dialect, label_of
 from agentrl_jax.rollout.engine_client_http import EngineHttp
-from agentrl_jax.rollout.server_client import CONNECT_S
+from agentrl_jax.rollout.server_client import CONNECT_S, bearer
 from agentrl_jax.rollout.wire import ServedSlot
 
 LOADING = "loading"  # a label that names no weights
@@ -57,7 +56,7 @@ class EngineLoader:
     try:
       async with (
         asyncio.timeout(self._load_s),
-        aiohttp.ClientSession(headers=bearer(self._token or None)) as http,
+        aiohttp.ClientSession(headers=bearer(self._token)) as http,
       ):
         yield EngineHttp(http, self._dialect)
     except (aiohttp.ClientError, OSError, TimeoutError) as error:

@@ -21,7 +21,6 @@ from agentrl_jax.errors import (
   ServerFull,
 )
 from agentrl_jax.rollout import wire
-from agentrl_jax.rollout.access import bearer
 from agentrl_jax.rollout.client import Answer, SamplingSpec
 from agentrl_jax.rollout.server_client import (
   CONNECT_S,
@@ -29,6 +28,7 @@ from agentrl_jax.rollout.server_client import (
   BinaryClient,
   ServerClient,
   Unreachable,
+  bearer,
 )
 from agentrl_jax.rollout.server_pool import Server, ServerPool
 from agentrl_jax.rollout.settings import RolloutsConfig
@@ -237,7 +237,7 @@ async def connected(
   )
   async with aiohttp.ClientSession(
     connector=aiohttp.TCPConnector(limit=0),
-    headers=bearer(config.read_token() or None),
+    headers=bearer(config.read_token()),
   ) as http:
     generator = HttpGenerator(speaking(http), pool, config)
     watching = [

@@ -5,7 +5,7 @@ what a request looks like on the way to a server is said here, for the binary
 endpoint, and in `engine_client` for engines of other projects. Needs no jax.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import aiohttp
@@ -92,3 +92,8 @@ class BinaryClient:
       if not response.ok:
         raise wire.WireError(f"HTTP {response.status} came for its health")
     return wire.status_from_json(content)
+
+
+def bearer(token: str) -> Mapping[str, str]:
+  """The header that a server with a token wants; none without."""
+  return {"Authorization": f"Bearer {token}"} if token else {}
