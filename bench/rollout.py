@@ -7,6 +7,7 @@
 
 - decode: 1, 8 and 32 answers at once, against Tunix's sampler and transformers.
 - batching: answers of very different lengths, against list scheduling.
+- prefix: turns of conversations that feed only what is new, against the formula.
 - versions: three versions at once, against reading each; a swap while decoding.
 - overhead: what the host does per step of 128 lanes.
 - drift: the sampler's log-probabilities against the learner's.
@@ -18,7 +19,14 @@ whether somebody did. Prints one JSON object per row.
 
 from bench import rows
 
-ROWS = ("decode", "batching", "versions", "overhead", "drift")
+ROWS = (
+  "decode",
+  "batching",
+  "prefix",
+  "versions",
+  "overhead",
+  "drift",
+)
 
 if __name__ == "__main__":
   rows.run(__doc__, "rollout", ROWS)
