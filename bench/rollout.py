@@ -7,7 +7,7 @@
 
 - decode: 1, 8 and 32 answers at once, against Tunix's sampler and transformers.
 - batching: answers of very different lengths, against list scheduling.
-- prefix: turns of conversations that feed only what is new, against the formula.
+- prefix: conversations that feed only what is new, against the formula.
 - versions: three versions at once, against reading each; a swap while decoding.
 - overhead: what the host does per step of 128 lanes.
 - drift: the sampler's log-probabilities against the learner's.
