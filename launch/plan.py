@@ -59,7 +59,13 @@ def plan(settings: Settings, deployment: Deployment) -> str:
     judged = planner.study(settings, _ROLES.value, tell=tell)
     ranked: list[Candidate] = []
     if _SEARCH.value:
-      ranked = search(planner, settings, num_compiled=_SEARCH.value, tell=tell)
+      ranked = search(
+        planner,
+        settings,
+        num_compiled=_SEARCH.value,
+        own=next((j for j in judged if j.name == "gradient"), None),
+        tell=tell,
+      )
     largest = _largest(planner, settings, tell) if _LARGEST.value else []
   knobs = advice(settings, judged)
   report.show(tables, judged)

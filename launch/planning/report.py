@@ -41,7 +41,7 @@ def show_search(console: Console, ranked: Sequence[Candidate]) -> None:
     assert one.judged is not None
     bound = one.judged.roofline
     table.add_row(
-      shape_name(one.mesh),
+      shape_name(one.mesh) + " (config)" * one.is_own,
       str(one.rows),
       "yes" if one.judged.fits else "no",
       f"{bound.step_s * 1e3:,.0f}" if bound else "-",

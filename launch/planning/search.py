@@ -30,6 +30,7 @@ class Candidate:
   rows: int
   estimate_s: float  # per token
   judged: Judgement | None = None
+  is_own: bool = False  # the mesh of the config
 
   @property
   def seconds_per_token(self) -> float:
@@ -45,9 +46,14 @@ def search(
   settings: Settings,
   *,
   num_compiled: int,
+  own: Judgement | None = None,
   tell: Callable[[str], None] = lambda _: None,
 ) -> list[Candidate]:
-  """The `num_compiled` most promising meshes, fastest first."""
+  """The `num_compiled` most promising meshes, fastest first.
+
+  The config's own stands among them if its gradient was judged: `own`. It is
+  not compiled again.
+  """
   slice_ = planner.deployment.learner
   candidates = [
     estimate(settings, mesh, slice_, planner.deployment.segment)
@@ -55,6 +61,12 @@ def search(
   ]
   candidates.sort(key=lambda c: c.estimate_s)
   found = []
+  if own is not None:
+    candidate = estimate(
+      settings, settings.mesh, slice_, planner.deployment.segment
+    )
+    found.append(dataclasses.replace(candidate, judged=own, is_own=True))
+    candidates = [c for c in candidates if c.mesh != candidate.mesh]
   for candidate in candidates[:num_compiled]:
     tell(shape_name(candidate.mesh))
     changed = variants.with_mesh(settings, candidate.mesh)

@@ -51,7 +51,7 @@ REFUSED = Judgement(
   roofline=None,
 )
 RANKED = [
-  Candidate(mesh=MESH, rows=32, estimate_s=1e-5, judged=FITS),
+  Candidate(mesh=MESH, rows=32, estimate_s=1e-5, judged=FITS, is_own=True),
   Candidate(mesh=MESH, rows=32, estimate_s=1e-5, judged=REFUSED),
 ]
 LARGEST = [
@@ -79,8 +79,8 @@ class ReportTest(absltest.TestCase):
       r"binds +│ +compute │ +- ",
       r"tokens/s at the bound +│ +32,000 │ +0 ",
       r"million tokens per chip-hour +│ +1.80 ",
-      r"fsdp=32 tensor=2 │ +32 │ +yes │ +2,000 │ compute │ +32,000 ",
-      r"fsdp=32 tensor=2 │ +32 │ +no │ +- ",
+      r"fsdp=32 tensor=2 \(config\) │ +32 │ +yes │ +2,000 │ compute │ +32,000 ",
+      r"fsdp=32 tensor=2 +│ +32 │ +no │ +- ",
       "train.micro_batch: 96 is the most that fits",
       "not even the smallest fits",
       "--topology: more chips",

@@ -8,10 +8,21 @@ from agentrl_jax.model.sharding import MESH_AXES
 from configs import pod
 from launch.planning import variants
 from launch.planning.chips import parse_slice
-from launch.planning.search import estimate, exchanged, shape_name, state_bytes
+from launch.planning.compiled import Compiled, Memory
+from launch.planning.flops import Flops
+from launch.planning.roofline import Roofline
+from launch.planning.search import (
+  estimate,
+  exchanged,
+  search,
+  shape_name,
+  state_bytes,
+)
+from launch.planning.study import Deployment, Judgement
 from launch.settings import Settings, read_settings
 
 V5P_64 = parse_slice("v5p-64")
+NOTHING = Memory(arguments=0, outputs=0, aliased=0, temporaries=0, code=0)
 
 
 def _settings(name: str = "qwen2.5-14b") -> Settings:
@@ -50,6 +61,48 @@ class MeshesTest(parameterized.TestCase):
     first, second = settings.engine.lanes
     changed = variants.with_lanes(settings, 2 * first)
     self.assertEqual(changed.engine.lanes, (2 * first, 2 * second))
+
+
+def _judged(seconds: float) -> Judgement:
+  return Judgement(
+    name="gradient",
+    slice_=V5P_64,
+    compiled=Compiled(memory=NOTHING, wanted=0),
+    beside={},
+    tokens=1000,
+    flops=Flops(1, 1),
+    roofline=Roofline(compute_s=seconds, memory_s=0, links_s=0),
+  )
+
+
+class _Compiler:
+  """In place of minutes of compiling: every mesh takes a second."""
+
+  deployment = Deployment(learner=V5P_64, segment=4096)
+
+  def programs(self, settings, roles):
+    return [settings.mesh]
+
+  def judge(self, settings, program):
+    return _judged(1.0)
+
+
+class RankTest(parameterized.TestCase):
+  @parameterized.parameters((0.5, 0), (2.0, 2))
+  def test_the_mesh_of_the_config_stands_where_it_belongs(self, own_s, place):
+    settings = _settings()
+    told = []
+    ranked = search(
+      _Compiler(),
+      settings,
+      num_compiled=2,
+      own=_judged(own_s),
+      tell=told.append,
+    )
+    self.assertLen(ranked, 3)
+    self.assertEqual([c.is_own for c in ranked].index(True), place)
+    self.assertEqual(ranked[place].mesh, settings.mesh)
+    self.assertNotIn(shape_name(settings.mesh), told)
 
 
 class FormulasTest(parameterized.TestCase):
