@@ -156,8 +156,8 @@ def _play(driver, vocab_size: int, seed: int, args) -> None:
     ]
 
 
-def main() -> None:
-  """Prints one line of JSON per measurement."""
+def make_parser() -> argparse.ArgumentParser:
+  """What a measurement can be told, and what it is told otherwise."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--driver", choices=("raw", "local", "jetstream"))
   parser.add_argument("--policy", choices=tuple(POLICIES), default="1m")
@@ -170,7 +170,12 @@ def main() -> None:
   parser.add_argument("--turns", type=int, default=2)
   parser.add_argument("--prompt", type=int, default=96)
   parser.add_argument("--answer", type=int, default=40)
-  args = parser.parse_args()
+  return parser
+
+
+def main() -> None:
+  """Prints one line of JSON per measurement."""
+  args = make_parser().parse_args()
   policy = Policy(ModelConfig(**POLICIES[args.policy]))
   params = policy.init(jax.random.key(0))
   names = [args.driver] if args.driver else ["raw", "local", "jetstream"]

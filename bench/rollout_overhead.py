@@ -5,7 +5,6 @@ driver; its decode program alone is taken off. What is left are the drivers,
 bookkeeping, prompts, and lanes that stand empty at the end.
 """
 
-import argparse
 import os
 
 import jax
@@ -14,16 +13,6 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
 from bench import rollout_engine
 from bench.line_peer import Pythons
-
-ARGUMENTS = dict(
-  lanes=128,
-  context=512,
-  rounds=20,
-  requests=256,
-  turns=2,
-  prompt=96,
-  answer=40,
-)
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
@@ -34,7 +23,8 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   params = policy.init(jax.random.key(0))
   found = {}
   for steps in (1, 4):
-    args = argparse.Namespace(**ARGUMENTS, steps_per_sync=steps)
+    args = rollout_engine.make_parser().parse_args([])
+    args.policy, args.steps_per_sync = "nothing", steps
     rounds = []
     for _ in range(pairs):
       raw = rollout_engine.measure_raw(policy, params, args)["ms_per_step"]
@@ -47,7 +37,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
       name: sorted(each[name] for each in rounds) for name in rounds[0]
     }
   return {
-    "work": ARGUMENTS,
+    "work": vars(args),
     "ms_per_step_by_steps_per_sync": found,
     "load_before": load_before,
   }
