@@ -42,6 +42,13 @@ class Said:
   num_reused: int = 0
 
 
+# What to do about an engine that gives one log-probability per token.
+ONE_FOR_BOTH = (
+  "set --config.sampling.temperature=1, and top_k, top_p and min_p so that "
+  "they keep all, where both are the same"
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Remedies:
   """What to do where an engine of some dialect lacks something."""
@@ -49,7 +56,6 @@ class Remedies:
   token_ids: str
   prompt_ids: str
   logprobs: str
-  both_logprobs: str
   stop_token: str
   seeds: str
   version: str
@@ -222,7 +228,7 @@ def _both_logprobs(
     raise EngineLacks(
       f"it gives one log-probability per token, and at temperature="
       f"{spec.temperature}, top_k={spec.top_k}, top_p={spec.top_p}, min_p="
-      f"{spec.min_p} there are two: {remedies.both_logprobs}"
+      f"{spec.min_p} there are two: {ONE_FOR_BOTH}"
     )
   return given, given
 

@@ -18,8 +18,6 @@ _REMEDIES = Remedies(
   "or adds to a prompt may be set",
   logprobs="start vLLM with --logprobs-mode raw_logprobs or processed_logprobs "
   "and --max-logprobs of at least 1",
-  both_logprobs="set --config.sampling.temperature=1, and top_k, top_p and "
-  "min_p so that they keep all, where both are the same",
   stop_token="stop tokens have to be `stop_token_ids`, the last of the answer, "
   "with `ignore_eos` respected; do not serve with other stop strings",
   seeds="vLLM for TPUs takes no seed of a request; set "

@@ -13,6 +13,7 @@ import numpy as np
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.client import SamplingSpec
 from agentrl_jax.rollout.engine_client_answers import (
+  ONE_FOR_BOTH,
   Dialect,
   EngineLacks,
   Said,
@@ -111,7 +112,7 @@ def _check(
         f"temperature={wanted.temperature}, top_k={wanted.top_k}, top_p="
         f"{wanted.top_p}, min_p={wanted.min_p}, where the one of the "
         f"distribution drawn from and the one at temperature 1 differ: "
-        f"{remedies.both_logprobs}"
+        f"{ONE_FOR_BOTH}"
       )
 
 

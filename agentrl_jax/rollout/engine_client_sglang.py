@@ -18,8 +18,6 @@ _REMEDIES = Remedies(
   "cuts or adds to a prompt may be set",
   logprobs="`return_logprob` has to be respected; ask /generate itself, and no "
   "gateway",
-  both_logprobs="set --config.sampling.temperature=1, and top_k, top_p and "
-  "min_p so that they keep all, where both are the same",
   stop_token="SGLang also ends at the eos tokens of the model's "
   "generation_config.json: those of the tokenizer in this run must be the same",
   seeds="start SGLang with --enable-deterministic-inference, or set "

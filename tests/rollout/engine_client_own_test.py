@@ -16,6 +16,7 @@ from tests.rollout import small
 from tests.rollout.driver_contract import SHORT, mixed_requests
 from tests.rollout.engine_client_test import NEEDS, QUICK, EnginesCase
 from tests.rollout.engines import OwnServer
+from tests.rollout.serving import hold
 
 TRUNCATED = SamplingSpec(temperature=0.7, top_k=5, top_p=0.8)
 TWO_SLOTS = Needs(vocab_size=small.VOCAB, num_slots=2, specs=(TRUNCATED,))
@@ -69,7 +70,7 @@ class OwnServerTest(EnginesCase):
     stack = contextlib.AsyncExitStack()
     self.addAsyncCleanup(stack.aclose)
     leaving = await stack.enter_async_context(OwnServer())
-    released = self.hold(leaving)
+    released = hold(self, leaving)
     generator = await self.connect(
       "openai", leaving.address, needs=TWO_SLOTS, health_s=1.0
     )
@@ -95,22 +96,6 @@ class OwnServerTest(EnginesCase):
     )
     for answer, wanted in zip(answers, expected, strict=True):
       np.testing.assert_array_equal(answer.sampled, wanted.sampled)
-
-  def hold(self, served):
-    """Keeps a server's engine from taking steps while it is not released."""
-    released, loop = asyncio.Event(), asyncio.get_running_loop()
-    step = served.driver.engine.step
-
-    def held_step():
-      asyncio.run_coroutine_threadsafe(released.wait(), loop).result(60)
-      return step()
-
-    served.driver.engine.step = held_step
-    self.addAsyncCleanup(self._release, released)
-    return released
-
-  async def _release(self, released):
-    released.set()
 
   async def test_mistakes_are_raised_and_not_repeated(self):
     served = await self.serve()

@@ -20,7 +20,7 @@ from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.controller.processes import free_port
 from tests.rollout import small
 from tests.rollout.driver_contract import SHORT, mixed_requests
-from tests.rollout.serving import Served
+from tests.rollout.serving import Served, hold
 
 LONG = SamplingSpec(max_tokens=80)
 QUICK = dict(health_s=0.05, lost_s=30.0, answer_s=60.0)
@@ -40,22 +40,6 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     async with asyncio.timeout(60):
       while not holds():  # noqa: ASYNC110 - servers tell nobody
         await asyncio.sleep(0.01)
-
-  def hold(self, served):
-    """Keeps a server's engine from taking steps until the test ends."""
-    released, loop = asyncio.Event(), asyncio.get_running_loop()
-    step = served.driver.engine.step
-
-    def held_step():
-      asyncio.run_coroutine_threadsafe(released.wait(), loop).result(100)
-      return step()
-
-    served.driver.engine.step = held_step
-    self.addAsyncCleanup(self._release, released)
-    return released
-
-  async def _release(self, released):
-    released.set()
 
   async def test_answers_are_those_of_one_engine(self):
     servers = [await self.serve() for _ in range(2)]
@@ -101,7 +85,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     stack = contextlib.AsyncExitStack()
     leaving = await stack.enter_async_context(Served())
     self.addAsyncCleanup(stack.aclose)
-    held = self.hold(leaving)
+    held = hold(self, leaving)
     # Not heard again before it is gone: it would say that it takes no more.
     generator = await self.connect(leaving.address, health_s=3.0)
     asked = [
@@ -157,7 +141,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_cancelling_frees_the_lane(self):
     served = await self.serve()
-    held = self.hold(served)
+    held = hold(self, served)
     generator = await self.connect(served.address)
     asked = asyncio.create_task(generator.generate([1], LONG))
     await self.until(lambda: sum(served.driver.num_inside))

@@ -1,5 +1,6 @@
 """Real engines behind real HTTP servers, in the test's own event loop."""
 
+import asyncio
 import contextlib
 
 from agentrl_jax.rollout import wire
@@ -22,16 +23,7 @@ class Served:
     return f"127.0.0.1:{self.port}"
 
   def status(self) -> wire.ServerStatus:
-    steps = self.driver.engine.versions.steps()
-    return wire.ServerStatus(
-      slots=tuple(
-        None if step is None else wire.ServedSlot(step, edition=step)
-        for step in steps
-      ),
-      num_inside=sum(self.driver.num_inside),
-      num_waiting=sum(self.driver.num_waiting),
-      trouble=self.trouble,
-    )
+    return status_of(self.driver, self.trouble)
 
   def api_of(self, generator) -> RolloutApi:
     """What it says over HTTP."""
@@ -50,3 +42,36 @@ class Served:
 
   async def __aexit__(self, *error):
     await self._stack.aclose()
+
+
+def status_of(driver, trouble="") -> wire.ServerStatus:
+  """What a server tells of its driver."""
+  return wire.ServerStatus(
+    slots=tuple(
+      None if step is None else wire.ServedSlot(step, edition=step)
+      for step in driver.engine.versions.steps()
+    ),
+    num_inside=sum(driver.num_inside),
+    num_waiting=sum(driver.num_waiting),
+    trouble=trouble,
+  )
+
+
+def hold(test, served) -> asyncio.Event:
+  """Keeps a server's engine from taking steps until it is released.
+
+  The end of the test releases it.
+  """
+  released, loop = asyncio.Event(), asyncio.get_running_loop()
+  step = served.driver.engine.step
+
+  def held_step():
+    asyncio.run_coroutine_threadsafe(released.wait(), loop).result(60)
+    return step()
+
+  async def release():
+    released.set()
+
+  served.driver.engine.step = held_step
+  test.addAsyncCleanup(release)
+  return released

@@ -25,6 +25,7 @@ from agentrl_jax.rollout.openai_models import ModelNames
 from agentrl_jax.rollout.openai_requests import ServingLimits
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.rollout.versions import VersionStore
+from tests.rollout.serving import status_of
 
 VOCAB = 280
 CONTEXT = 384
@@ -136,15 +137,7 @@ class Talking:
     self._stack = contextlib.AsyncExitStack()
 
   def status(self) -> wire.ServerStatus:
-    steps = self.driver.engine.versions.steps()
-    return wire.ServerStatus(
-      slots=tuple(
-        None if step is None else wire.ServedSlot(step, edition=step)
-        for step in steps
-      ),
-      num_inside=sum(self.driver.num_inside),
-      num_waiting=sum(self.driver.num_waiting),
-    )
+    return status_of(self.driver)
 
   def client(self, kind=openai.AsyncOpenAI, **options):
     settings = dict(
