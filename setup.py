@@ -18,6 +18,7 @@ REQUIRED = [
   "grain>=0.2.10",
   "jax>=0.10",
   "jinja2>=3.1.6",  # chat templates are strangers' code: its sandbox holds
+  "llguidance>=1.9",  # masks of grammars, for calls that are well-formed
   "matplotlib",
   "ml-collections>=1.0",
   "nltk",  # the Porter stemmer, which needs no data

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
+from agentrl_jax.data.grammar import Grammars
 from agentrl_jax.data.marked_text import MarkedTokenizer, unshield
 from agentrl_jax.data.messages import Message, Tool, ToolCall
 from agentrl_jax.data.template import CompactTemplate
@@ -105,6 +106,10 @@ class ChatCodec:
     text = self._tokenizer.decode_shielded(ids[:-1] if ended_by else ids)
     message = self._template.read(text, ended_by)
     return _mapped(message, of_content=unshield, of_call=unshield)
+
+  def grammars(self, vocab_size: int) -> Grammars:
+    """Reads grammars for a policy that knows so many tokens."""
+    return self._tokenizer.grammars(self.stop_tokens, vocab_size)
 
   def encode(self, text: str) -> np.ndarray:
     """Ids of a piece of text, int32, in which markers count."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
+from agentrl_jax.data.grammar import Grammars
 from agentrl_jax.errors import ConfigError
 
 # A code point that Unicode keeps for no text at all begins a note; one that
@@ -97,6 +98,15 @@ class MarkedTokenizer:
       elif piece:
         ids += self._spelt(unshield(piece))
     return np.asarray(ids, np.int32)
+
+  def grammars(self, stop_tokens: Sequence[int], vocab_size: int) -> Grammars:
+    """Reads grammars over this tokenizer, to which markers are no text."""
+    return Grammars(
+      self._tokenizer,
+      markers=self.id_of.values(),
+      stop_tokens=stop_tokens,
+      vocab_size=vocab_size,
+    )
 
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
     """Text of ids, in which marked and spelt look alike."""

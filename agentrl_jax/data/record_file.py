@@ -117,12 +117,22 @@ def _turn_to_json(turn: Turn) -> dict[str, Any]:
     ).decode()
     for name, dtype in _TURN_ARRAYS.items()
   }
-  return {"slot": turn.slot, "reward": turn.reward, **arrays}
+  return {
+    "slot": turn.slot,
+    "reward": turn.reward,
+    "grammar": turn.grammar,
+    **arrays,
+  }
 
 
 def _turn_from_json(body: Mapping[str, Any]) -> Turn:
-  arrays = {
+  arrays: dict[str, Any] = {
     name: np.frombuffer(base64.b64decode(body[name]), dtype)
     for name, dtype in _TURN_ARRAYS.items()
   }
-  return Turn(slot=body["slot"], reward=body["reward"], **arrays)
+  return Turn(
+    slot=body["slot"],
+    reward=body["reward"],
+    grammar=body["grammar"],
+    **arrays,
+  )

@@ -62,7 +62,9 @@ class Turn:
   nats. `behavior_logprob` is under the distribution that the token was drawn
   from (temperature and truncation applied); `raw_logprob` at temperature 1.
   `version` is the number of optimizer updates behind the weights that sampled
-  the token, -1 for a token that no policy sampled (an expert's).
+  the token, -1 for a token that no policy sampled (an expert's). `grammar` is
+  what the answer had to follow, as `data.grammar` reads it; the distribution
+  drawn from is then over the tokens that it allows, and "" is all tokens.
   """
 
   observation: np.ndarray  # int32 [O], tokens appended since the last answer
@@ -72,6 +74,7 @@ class Turn:
   version: np.ndarray  # int32 [A]
   slot: int = 0  # version slot that answered; 0 follows the learner
   reward: float = 0.0  # what the environment paid for this answer
+  grammar: str = ""
 
   def __post_init__(self) -> None:
     sizes = {

@@ -30,6 +30,8 @@ class SamplingSpec:
   # Prompts of one number begin alike, so one server had better answer them all,
   # from the keys and values that it has; 0: nothing is known. Decides no draw.
   conversation: int = 0
+  # What the answer has to follow, as `data.grammar` reads it; "" is anything.
+  grammar: str = ""
 
   def __post_init__(self) -> None:
     if (
