@@ -34,10 +34,13 @@ def policy() -> Policy:
 
 @functools.cache
 def params(seed: int):
+  return attentive(policy().init(jax.random.key(seed)))
+
+
+def attentive(params):
   """Params that let what a token attends to decide what follows it."""
   return jax.tree_util.tree_map_with_path(
-    lambda path, leaf: leaf * (8 if _is_attended(path) else 1),
-    policy().init(jax.random.key(seed)),
+    lambda path, leaf: leaf * (8 if _is_attended(path) else 1), params
   )
 
 

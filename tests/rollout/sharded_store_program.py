@@ -1,0 +1,87 @@
+"""Run by `sharded_store_test` with eight devices: heads on one, or on two."""
+
+import collections
+import dataclasses
+import json
+import sys
+
+import jax
+
+from agentrl_jax.model.compute import ComputeConfig
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.slices import layout_of, places_apart
+from agentrl_jax.rollout.versions import VersionStore
+from tests.rollout import small
+from tests.rollout.reuse_test import play
+
+# A vocabulary that can be split.
+CONFIG = dataclasses.replace(small.policy().config, vocab_size=64)
+ENGINE = EngineConfig(
+  lanes=(3,),
+  context=small.CONTEXT,
+  num_lane_sizes=1,
+  prefill_chunks=(16,),
+  prefill_lanes=4,
+  prefill_tokens=128,
+  steps_per_sync=3,
+  block_tokens=8,
+  store_tokens=176,
+  host_tokens=240,
+)
+COUNTED = ("prefilled", "reused", "copied", "restored", "stored")
+
+
+def main() -> None:
+  sys.stdout.write(json.dumps([_played(1), _played(2)]))
+
+
+def _played(num_devices):
+  engine = _engine(num_devices)
+  (block,) = engine._blocks
+  moved = _count_moves(block._cache._store)
+  answers = play(LocalDriver(engine), seed=2)
+  stats = engine.stats()
+  arrays = jax.tree.leaves([block._cache.arrays, block._cache._pool._pool])
+  return {
+    "sampled": [answer.sampled.tolist() for answer in answers],
+    "reused": [answer.num_reused for answer in answers],
+    "counts": [getattr(stats, f"num_{name}")[0] for name in COUNTED],
+    "failures": stats.num_store_failures[0],
+    "moved": moved,
+    "shards": sorted(set(map(_shards, arrays))),
+  }
+
+
+def _engine(num_devices):
+  (place,) = places_apart(CONFIG, ComputeConfig(), (num_devices,))
+  plain = Policy(CONFIG)
+  params = plain.unstacked(small.attentive(plain.init(jax.random.key(1))))
+  versions = VersionStore(1)
+  versions.publish(0, jax.device_put(params, layout_of(place)), 10)
+  return RolloutEngine(place.policy, ENGINE, versions, places=[place])
+
+
+def _count_moves(store):
+  """Blocks that go to the host and come back, as they go."""
+  moved, take = collections.Counter(), store.take_moves
+
+  def take_and_count():
+    moves = take()
+    moved.update(spills=len(moves.spills), uploads=len(moves.uploads))
+    return moves
+
+  store.take_moves = take_and_count
+  return moved
+
+
+def _shards(array):
+  """Heads of each shard, and devices."""
+  (num_heads,) = {s.data.shape[1] for s in array.addressable_shards}
+  return num_heads, len(array.sharding.device_set)
+
+
+if __name__ == "__main__":
+  main()
