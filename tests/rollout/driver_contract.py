@@ -13,10 +13,16 @@ from agentrl_jax.errors import (
   ServerFull,
 )
 from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.settings import EngineConfig
 from tests.rollout import small
 
 WAIT_S = 120.0
 SHORT = SamplingSpec(max_tokens=20)
+# Less than the lanes hold, so that blocks leave for the host and for good.
+STORE = dict(block_tokens=8, store_tokens=160, host_tokens=320)
+NO_STORE = dict(
+  block_tokens=EngineConfig.block_tokens, store_tokens=0, host_tokens=0
+)
 
 
 def mixed_requests(number: int):
@@ -37,7 +43,9 @@ def mixed_requests(number: int):
 
 
 class DriverContract:
-  """Mixed into a TestCase that defines `driver_on` and `wait`."""
+  """Mixed into a TestCase that defines `driver_on` and `settle`."""
+
+  settings = {}  # of the engine
 
   def driver_on(self, engine, **options):
     raise NotImplementedError
@@ -51,7 +59,8 @@ class DriverContract:
 
   def open(self, *args, driver_options=None, **changes):
     driver = self.driver_on(
-      small.engine_of(*args, **changes), **(driver_options or {})
+      small.engine_of(*args, **(self.settings | changes)),
+      **(driver_options or {}),
     )
     self.addCleanup(driver.close)
     return driver
@@ -157,6 +166,28 @@ class DriverContract:
         self.open(), [(prompt, SamplingSpec(max_tokens=9, seed=seed))]
       )
       np.testing.assert_array_equal(answer.sampled, alone.sampled)
+
+  def test_more_conversations_than_lanes_are_answered_as_if_fed_anew(self):
+    driver, plain = self.open(), self.open(reuse=False, **NO_STORE)
+    prompts = [small.prompt_of(i % 4, 18 + i) for i in range(10)]
+    for turn in range(5):
+      requests = [
+        (prompt, SamplingSpec(max_tokens=4, seed=turn * 10 + i))
+        for i, prompt in enumerate(prompts)
+      ]
+      if turn == 3:
+        for each in (driver, plain):
+          each.engine.versions.publish(0, small.params(30), 30)
+      answers, wanted = self.ask(driver, requests), self.ask(plain, requests)
+      for answer, other in zip(answers, wanted, strict=True):
+        np.testing.assert_array_equal(answer.sampled, other.sampled)
+        np.testing.assert_array_equal(answer.version, other.version)
+      prompts = [
+        small.conversation(prompt, answer, small.prompt_of(turn, 3))
+        for prompt, answer in zip(prompts, answers, strict=True)
+      ]
+    if self.settings:
+      self.assertGreater(driver.engine.stats().num_restored[0], 0)
 
   def test_versions_never_share_what_they_computed(self):
     prompt = small.prompt_of(5, 40)

@@ -10,6 +10,7 @@ from agentrl_jax.rollout.client import SamplingSpec
 from tests.rollout import small
 from tests.rollout.driver_contract import (
   SHORT,
+  STORE,
   WAIT_S,
   DriverContract,
   mixed_requests,
@@ -87,6 +88,14 @@ class JetStreamDriverTest(DriverContract, unittest.TestCase):
     self.assert_empty(driver)
     driver.close()
     self.assertEqual(threading.active_count(), threads)
+
+
+class JetStreamDriverWithStoreTest(JetStreamDriverTest):
+  settings = STORE
+
+  def assert_empty(self, driver):
+    super().assert_empty(driver)
+    driver.engine.check_books()
 
 
 if __name__ == "__main__":

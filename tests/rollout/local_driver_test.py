@@ -9,7 +9,12 @@ from agentrl_jax.errors import DeadlineExceeded
 from agentrl_jax.rollout.client import SamplingSpec
 from agentrl_jax.rollout.local_driver import LocalDriver
 from tests.rollout import small
-from tests.rollout.driver_contract import SHORT, DriverContract, mixed_requests
+from tests.rollout.driver_contract import (
+  SHORT,
+  STORE,
+  DriverContract,
+  mixed_requests,
+)
 
 
 class LocalDriverTest(DriverContract, unittest.TestCase):
@@ -130,6 +135,14 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
     driver.run_until_idle()
     self.assertTrue(all(future.done() for future in futures))
     self.assert_empty(driver)
+
+
+class LocalDriverWithStoreTest(LocalDriverTest):
+  settings = STORE
+
+  def assert_empty(self, driver):
+    super().assert_empty(driver)
+    driver.engine.check_books()
 
 
 class ServingTest(unittest.IsolatedAsyncioTestCase):
