@@ -1,11 +1,13 @@
 """A decode step reads lanes as far as they are filled, and no further."""
 
 import unittest
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
+from jax.experimental import pallas as pl
 from jax.sharding import SingleDeviceSharding
 
 from agentrl_jax.errors import ConfigError
@@ -57,6 +59,24 @@ class RaggedTest(parameterized.TestCase):
       q, k, v, position, compute=RAGGED, mesh=None
     )
     np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+  def test_what_is_past_the_end_is_not_fetched(self):
+    """A step of the grid that asks for the block before it fetches nothing."""
+    q, k, v = operands(5, 2, 1, 1024, 16)
+    length = jnp.array([1, 256, 257, 700, 1024])
+    with mock.patch.object(pl, "BlockSpec", wraps=pl.BlockSpec) as made:
+      attention_ragged.attend(q[:, 0], k, v, length, interpret=True)
+    cuts = [call.args for call in made.call_args_list]
+    ((shape, asks_for),) = [cut for cut in cuts if cut[0][2] > 1]
+    self.assertEqual(shape[2], 256)
+    blocks = [
+      [int(asks_for(lane, step, length)[2]) for step in range(4)]
+      for lane in range(5)
+    ]
+    self.assertEqual(
+      blocks,
+      [[0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 1, 1], [0, 1, 2, 2], [0, 1, 2, 3]],
+    )
 
   def test_heads_may_be_on_several_devices(self):
     found = eight_devices.run("tests.model.cached_attention_program")
