@@ -11,6 +11,7 @@ Needs jax and chex, and nothing else of this framework. The way through:
 """
 
 from agentrl_jax.losses.agentrl import agentrl_loss
+from agentrl_jax.losses.allowed_tokens import AllowedTokens
 from agentrl_jax.losses.diagnostics import (
   Extremes,
   RatioMoments,
@@ -107,6 +108,7 @@ from agentrl_jax.losses.value import (
 from agentrl_jax.losses.whitening import whiten, whiten_weighted
 
 __all__ = [
+  "AllowedTokens",
   "ExplainedVariance",
   "Extremes",
   "Mean",

@@ -11,7 +11,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses import logprob_tiles
+from agentrl_jax.losses import allowed_tokens, logprob_tiles, tile_slices
+from agentrl_jax.losses.allowed_tokens import AllowedTokens
 from agentrl_jax.losses.arguments import require
 from agentrl_jax.losses.logprobs import check_temperature
 from agentrl_jax.losses.precision import widen
@@ -29,6 +30,7 @@ def fused_token_logprob(
   vocab_chunk_size: int | None = None,
   entropy_gradient: bool = True,
   vocab_axis: str | None = None,
+  allowed: AllowedTokens | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """`token_logprob` and `entropy` of hidden @ output, in the memory of a tile.
 
@@ -36,7 +38,8 @@ def fused_token_logprob(
     logprob = log p[token],  H = -sum_v p_v log p_v
     d z_v = (g (1[v = token] - p_v) - h p_v (log p_v + H)) / tau
 
-  with g and h what arrives for logprob and entropy. The backward pass computes
+  with g and h what arrives for logprob and entropy; where `allowed` is given,
+  z_v = -inf for the words that a token could not be. The backward pass computes
   z again from a logsumexp per token, so that it costs one product more than
   with z kept, 4 for 3. The gradients of the hidden states, the output matrix
   and the temperature are exact; there is no second derivative.
@@ -72,28 +75,37 @@ def fused_token_logprob(
       none.
     vocab_axis: mesh axis of an enclosing shard_map; device k of n has the words
       [k V / n, (k + 1) V / n).
+    allowed: what each token was drawn from, of all words wherever they are;
+      everything if None. A token that was not allowed has logprob -inf and
+      passes no gradient on.
 
   Returns:
     (logprob_BT, entropy_BT) in nats, float32 at least; 0 off the mask.
   """
   _check(hidden_BTD, output_DV, token_BT, mask_BT)
   _check_sizes(chunk_size, vocab_chunk_size)
+  if allowed is not None:
+    parts = 1 if vocab_axis is None else jax.lax.axis_size(vocab_axis)
+    allowed_tokens.check(allowed, token_BT.shape, parts * output_DV.shape[1])
   check_temperature(temperature)
   temperature = jnp.asarray(temperature, widen(hidden_BTD[:0]).dtype)
   chex.assert_rank(temperature, 0)
   if not token_BT.size:
     return (jnp.zeros(token_BT.shape, temperature.dtype),) * 2
   num_words = output_DV.shape[1]
-  tiles = logprob_tiles.Tiles(
+  tiles = tile_slices.Tiles(
     num_tokens=min(chunk_size, token_BT.shape[1]),
     num_words=min(vocab_chunk_size or num_words, num_words),
     skip=mask_BT is not None,
     entropy_gradient=entropy_gradient,
   )
+  first = None
   if vocab_axis is not None:
-    token_BT = token_BT - jax.lax.axis_index(vocab_axis) * num_words
-  tokens, back_BT = _order_of_work(token_BT, mask_BT, tiles.num_tokens)
-  inputs = (hidden_BTD, output_DV, temperature, tokens)
+    first = jax.lax.axis_index(vocab_axis) * num_words
+    token_BT = token_BT - first
+  tokens, back_BT = _order_of_work(token_BT, mask_BT, allowed, tiles.num_tokens)
+  masks = allowed and logprob_tiles.Masks(jnp.asarray(allowed.mask_MX), first)
+  inputs = (hidden_BTD, output_DV, temperature, tokens, masks)
   inputs = vary_like(inputs, *jax.tree.leaves(inputs))
   parts = logprob_tiles.parts(tiles, *inputs)
   if vocab_axis is not None:
@@ -111,8 +123,11 @@ def fused_token_logprob(
 
 
 def _order_of_work(
-  token_BT: jax.Array, mask_BT: jax.Array | None, chunk_size: int
-) -> tuple[logprob_tiles.Tokens, jax.Array]:
+  token_BT: jax.Array,
+  mask_BT: jax.Array | None,
+  allowed: AllowedTokens | None,
+  chunk_size: int,
+) -> tuple[tile_slices.Tokens, jax.Array]:
   """Tokens on the mask first, in whole chunks, and the way back."""
   num_rows, num_tokens = token_BT.shape
   if mask_BT is None:
@@ -121,7 +136,7 @@ def _order_of_work(
   kept_BT = jnp.cumsum(mask_BT, axis=1, dtype=jnp.int32)
   left_BT = jnp.cumsum(~mask_BT, axis=1, dtype=jnp.int32)
   back_BT = jnp.where(mask_BT, kept_BT, kept_BT[:, -1:] + left_BT) - 1
-  place_BT = logprob_tiles.inverse(back_BT, num_tokens)
+  place_BT = tile_slices.inverse(back_BT, num_tokens)
   padding = ((0, 0), (0, -num_tokens % chunk_size))
   # What pads a row comes after all of it.
   place_BN = jnp.pad(place_BT, padding, constant_values=num_tokens)
@@ -129,7 +144,8 @@ def _order_of_work(
   def moved(x_BT: jax.Array) -> jax.Array:
     return jnp.pad(jnp.take_along_axis(x_BT, place_BT, axis=1), padding)
 
-  tokens = logprob_tiles.Tokens(moved(token_BT), place_BN, moved(mask_BT))
+  row_BN = None if allowed is None else moved(allowed.row_BT)
+  tokens = tile_slices.Tokens(moved(token_BT), place_BN, moved(mask_BT), row_BN)
   return tokens, back_BT
 
 

@@ -9,34 +9,16 @@ Axes: B rows, T tokens, D width, V vocabulary, N tokens in the order of work,
 C tokens of a chunk, W words of a chunk. s = z / tau are the scaled logits.
 """
 
-import dataclasses
 import functools
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.losses import tile_slices
+from agentrl_jax.losses.allowed_tokens import allowed_words
+from agentrl_jax.losses.tile_slices import Tiles, Tokens
 from agentrl_jax.losses.varying import vary_like
-
-_Tree = TypeVar("_Tree")
-
-
-@dataclasses.dataclass(frozen=True)
-class Tiles:
-  """How the work is cut: all that is known before it starts."""
-
-  num_tokens: int  # C
-  num_words: int  # W
-  skip: bool  # whether to end at the last chunk with a token on the mask
-  entropy_gradient: bool
-
-
-class Tokens(NamedTuple):
-  """The work, tokens on the mask first."""
-
-  token_BN: jax.Array  # word of the output matrix, or none of them
-  place_BN: jax.Array  # index into T of the state that predicts it
-  mask_BN: jax.Array
 
 
 class Parts(NamedTuple):
@@ -52,6 +34,14 @@ class Parts(NamedTuple):
   entropy_BN: jax.Array  # of softmax(s)
 
 
+class Masks(NamedTuple):
+  """What is allowed, as in `allowed_tokens.AllowedTokens`."""
+
+  mask_MX: jax.Array
+  # The vocabulary's id of the first word here; None: all words are here.
+  first: jax.Array | None
+
+
 class _Chunk(NamedTuple):
   """What the tiles of a chunk are made of."""
 
@@ -60,6 +50,8 @@ class _Chunk(NamedTuple):
   temperature: jax.Array
   token_BC1: jax.Array
   mask_BC1: jax.Array
+  row_BC: jax.Array | None  # of the table of masks
+  masks: Masks | None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -69,6 +61,7 @@ def parts(
   output_DV: jax.Array,
   temperature: jax.Array,
   tokens: Tokens,
+  masks: Masks | None,
 ) -> Parts:
   """Parts of every token on the mask; off it they mean nothing.
 
@@ -82,13 +75,16 @@ def parts(
   output_DV = output_DV.astype(hidden_BTD.dtype)
 
   def one_chunk(i: jax.Array, found: Parts) -> Parts:
-    chunk = _chunk(tiles, i, hidden_BTD, output_DV, temperature, tokens)
-    return _write(tiles, i, found, _parts_of_chunk(tiles, chunk))
+    chunk = _chunk(tiles, i, hidden_BTD, output_DV, temperature, tokens, masks)
+    return tile_slices.write(tiles, i, found, _parts_of_chunk(tiles, chunk))
 
   zeros_BN = jnp.zeros(tokens.token_BN.shape, temperature.dtype)
   nothing = Parts(zeros_BN, zeros_BN, zeros_BN, zeros_BN)
   return jax.lax.fori_loop(
-    0, _num_chunks(tiles, tokens), one_chunk, vary_like(nothing, hidden_BTD)
+    0,
+    tile_slices.num_chunks(tiles, tokens),
+    one_chunk,
+    vary_like(nothing, hidden_BTD),
   )
 
 
@@ -98,19 +94,19 @@ def _parts_forward(tiles, *inputs):
 
 
 def _parts_backward(tiles, residuals, slope):
-  (hidden_BTD, output_DV, temperature, tokens), found = residuals
+  (hidden_BTD, output_DV, temperature, tokens, masks), found = residuals
   low_output_DV = output_DV.astype(hidden_BTD.dtype)
 
   def one_chunk(i, sums):
     hidden_BND, slope_DV, temperature_slope = sums
     hidden_BCD, *sums = _slopes_of_chunk(
       tiles,
-      _chunk(tiles, i, hidden_BTD, low_output_DV, temperature, tokens),
-      _read(tiles, i, found),
-      _read(tiles, i, slope),
+      _chunk(tiles, i, hidden_BTD, low_output_DV, temperature, tokens, masks),
+      tile_slices.read(tiles, i, found),
+      tile_slices.read(tiles, i, slope),
       (slope_DV, temperature_slope),
     )
-    return _write(tiles, i, hidden_BND, hidden_BCD), *sums
+    return tile_slices.write(tiles, i, hidden_BND, hidden_BCD), *sums
 
   num_rows, num_tokens, width = hidden_BTD.shape
   nothing = (
@@ -119,31 +115,22 @@ def _parts_backward(tiles, residuals, slope):
     jnp.zeros((), temperature.dtype),
   )
   hidden_BND, slope_DV, temperature_slope = jax.lax.fori_loop(
-    0, _num_chunks(tiles, tokens), one_chunk, vary_like(nothing, hidden_BTD)
+    0,
+    tile_slices.num_chunks(tiles, tokens),
+    one_chunk,
+    vary_like(nothing, hidden_BTD),
   )
-  back_BT = inverse(tokens.place_BN, num_tokens)
+  back_BT = tile_slices.inverse(tokens.place_BN, num_tokens)
   return (
     jnp.take_along_axis(hidden_BND, back_BT[:, :, None], axis=1),
     slope_DV.astype(output_DV.dtype),
     temperature_slope,
     None,
+    None,
   )
 
 
 parts.defvjp(_parts_forward, _parts_backward)
-
-
-def inverse(place_BN: jax.Array, size: int) -> jax.Array:
-  """For each of `size` places, which n it is the place of; [B, size].
-
-  Every place is there once; what is none of them is passed over.
-  """
-
-  def of_row(place_N: jax.Array) -> jax.Array:
-    n_N = jnp.arange(len(place_N), dtype=place_N.dtype)
-    return jnp.zeros(size, place_N.dtype).at[place_N].set(n_N, mode="drop")
-
-  return jax.vmap(of_row)(place_BN)
 
 
 def _parts_of_chunk(tiles: Tiles, chunk: _Chunk) -> Parts:
@@ -176,7 +163,10 @@ def _parts_of_chunk(tiles: Tiles, chunk: _Chunk) -> Parts:
   lowest_BC = zeros_BC + jnp.finfo(wide).min / 2
   nothing = (lowest_BC, zeros_BC, zeros_BC, zeros_BC)
   largest_BC, total_BC, moment_BC, chosen_BC = jax.lax.fori_loop(
-    0, _num_tiles(tiles, chunk), one_tile, vary_like(nothing, chunk.hidden_BCD)
+    0,
+    tile_slices.num_tiles(tiles, chunk.output_DV),
+    one_tile,
+    vary_like(nothing, chunk.hidden_BCD),
   )
   total_BC = jnp.maximum(total_BC, 1)  # less only if every word is barred
   log_total_BC = jnp.log(total_BC)
@@ -201,6 +191,8 @@ def _slopes_of_chunk(
     logp_BCW = (s_BCW - found.largest_BN) - found.log_total_BN
     p_BCW = jnp.exp(logp_BCW)
     s_slope_BCW = p_BCW * slope.log_total_BN
+    if chunk.masks is not None:  # the token itself may be barred
+      is_token_BCW &= ~jnp.isneginf(s_BCW)
     s_slope_BCW += jnp.where(is_token_BCW, slope.chosen_BN, 0)
     if tiles.entropy_gradient:
       surprise_BCW = jnp.where(p_BCW > 0, logp_BCW + found.entropy_BN, 0)
@@ -215,14 +207,14 @@ def _slopes_of_chunk(
     temperature_slope -= jnp.sum(moment_BCW) / chunk.temperature
     return (
       slope_BCD,
-      _add_words(tiles, j, slope_DV, slope_DW),
+      tile_slices.add_words(tiles, j, slope_DV, slope_DW),
       temperature_slope,
     )
 
   nothing_BCD = jnp.zeros(chunk.hidden_BCD.shape, wide)
   return jax.lax.fori_loop(
     0,
-    _num_tiles(tiles, chunk),
+    tile_slices.num_tiles(tiles, chunk.output_DV),
     one_tile,
     (vary_like(nothing_BCD, chunk.hidden_BCD), *sums),
   )
@@ -230,7 +222,7 @@ def _slopes_of_chunk(
 
 def _tile(tiles: Tiles, j: jax.Array, chunk: _Chunk):
   """The words of a tile, its s, and which word each token is."""
-  words_DW, word_W, is_new_W = _words(tiles, j, chunk.output_DV)
+  words_DW, word_W, is_new_W = tile_slices.words(tiles, j, chunk.output_DV)
   z_BCW = jnp.einsum(
     "bcd,dw->bcw",
     chunk.hidden_BCD,
@@ -239,71 +231,46 @@ def _tile(tiles: Tiles, j: jax.Array, chunk: _Chunk):
   )
   is_new_11W = is_new_W[None, None, :]
   s_BCW = jnp.where(is_new_11W, z_BCW / chunk.temperature, -jnp.inf)
+  if chunk.masks is not None:
+    s_BCW = jnp.where(_allowed(tiles, j, chunk), s_BCW, -jnp.inf)
   is_token_BCW = word_W[None, None, :] == chunk.token_BC1
   return words_DW, s_BCW, is_token_BCW & is_new_11W
 
 
-def _num_chunks(tiles: Tiles, tokens: Tokens) -> int | jax.Array:
-  if not tiles.skip:
-    return tokens.mask_BN.shape[1] // tiles.num_tokens
-  longest = jnp.max(jnp.sum(tokens.mask_BN, axis=1, dtype=jnp.int32))
-  return -(-longest // tiles.num_tokens)
+def _allowed(tiles: Tiles, j: jax.Array, chunk: _Chunk) -> jax.Array:
+  """Which words of a tile each token could have been, bool [B, C, W]."""
+  first: int | jax.Array = 0
+  if tiles.num_words < chunk.output_DV.shape[1]:
+    first = tile_slices.first_word(tiles, j, chunk.output_DV)
+  if chunk.masks.first is not None:
+    first += chunk.masks.first
+  return allowed_words(
+    chunk.row_BC, chunk.masks.mask_MX, first, tiles.num_words
+  )
 
 
 def _chunk(
-  tiles, i, hidden_BTD, output_DV, temperature, tokens: Tokens
+  tiles: Tiles,
+  i: jax.Array,
+  hidden_BTD: jax.Array,
+  output_DV: jax.Array,
+  temperature: jax.Array,
+  tokens: Tokens,
+  masks: Masks | None,
 ) -> _Chunk:
-  tokens = _read(tiles, i, tokens)
-  token_BC1, place_BC1, mask_BC1 = (x_BC[:, :, None] for x_BC in tokens)
+  tokens = tile_slices.read(tiles, i, tokens)
+  token_BC1, place_BC1, mask_BC1 = (
+    x_BC[:, :, None]
+    for x_BC in (tokens.token_BN, tokens.place_BN, tokens.mask_BN)
+  )
   hidden_BCD = jnp.take_along_axis(hidden_BTD, place_BC1, axis=1, mode="clip")
   hidden_BCD = jnp.where(mask_BC1, hidden_BCD, 0)
-  return _Chunk(hidden_BCD, output_DV, temperature, token_BC1, mask_BC1)
-
-
-def _read(tiles: Tiles, i: jax.Array, x_BN: _Tree) -> _Tree:
-  size = tiles.num_tokens
-  return jax.tree.map(
-    lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size, axis=1), x_BN
-  )
-
-
-def _write(tiles: Tiles, i: jax.Array, x_BN: _Tree, new_BC: _Tree) -> _Tree:
-  return jax.tree.map(
-    lambda x, new: jax.lax.dynamic_update_slice_in_dim(
-      x, new.astype(x.dtype), i * tiles.num_tokens, axis=1
-    ),
-    x_BN,
-    new_BC,
-  )
-
-
-def _num_tiles(tiles: Tiles, chunk: _Chunk) -> int:
-  return -(-chunk.output_DV.shape[1] // tiles.num_words)
-
-
-def _first_word(tiles: Tiles, j: jax.Array, output_DV: jax.Array) -> jax.Array:
-  """The last tile starts early if it would stick out, and repeats words."""
-  return jnp.minimum(j * tiles.num_words, output_DV.shape[1] - tiles.num_words)
-
-
-def _words(tiles: Tiles, j: jax.Array, output_DV: jax.Array):
-  """A tile's columns of the output matrix, their ids, which are no repeats."""
-  # Taking all of them by a slice would move them between devices.
-  first = _first_word(tiles, j, output_DV)
-  word_W = first + jnp.arange(tiles.num_words)
-  if tiles.num_words == output_DV.shape[1]:
-    return output_DV, word_W, word_W >= 0
-  words_DW = jax.lax.dynamic_slice_in_dim(
-    output_DV, first, tiles.num_words, axis=1
-  )
-  return words_DW, word_W, word_W >= j * tiles.num_words
-
-
-def _add_words(tiles, j, x_DV, new_DW):
-  if tiles.num_words == x_DV.shape[1]:
-    return x_DV + new_DW
-  first = _first_word(tiles, j, x_DV)
-  old_DW = jax.lax.dynamic_slice_in_dim(x_DV, first, tiles.num_words, axis=1)
-  return jax.lax.dynamic_update_slice_in_dim(
-    x_DV, old_DW + new_DW, first, axis=1
+  return _Chunk(
+    hidden_BCD,
+    output_DV,
+    temperature,
+    token_BC1,
+    mask_BC1,
+    tokens.row_BN,
+    masks,
   )

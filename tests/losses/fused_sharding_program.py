@@ -17,12 +17,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from agentrl_jax.losses import fused_token_logprob
+from agentrl_jax.losses import AllowedTokens, fused_token_logprob
 
 B, T, D, V = 4, 6, 5, 264
 ROWS, WORDS = P("data"), P(None, "tensor")
+IN_SPECS = (ROWS, WORDS, P(), ROWS, ROWS, P(None, "data"), ROWS, P())
 TEMPERATURE = 0.7
-ALONE = ("masked", "entropy_gradient")  # options that change the numbers
+# Options that change the numbers.
+ALONE = ("masked", "entropy_gradient", "constrained")
 
 
 def _inputs():
@@ -33,11 +35,30 @@ def _inputs():
     rng.integers(V, size=(B, T)),
     rng.random((B, T)) < 0.6,
     rng.normal(size=(2, B, T)).astype(np.float32),
+    rng.integers(2, size=(B, T), dtype=np.int32),
+    _masks(rng),
   )
 
 
+def _masks(rng):
+  """One that allows everything, and one that allows some, here and there."""
+  mask_MX = rng.integers(2**32, size=(2, -(-V // 32)), dtype=np.uint32)
+  mask_MX[0] = 2**32 - 1
+  return mask_MX
+
+
 def _total(
-  hidden, output, temperature, token, mask, weight, masked=True, **options
+  hidden,
+  output,
+  temperature,
+  token,
+  mask,
+  weight,
+  row,
+  table,
+  masked=True,
+  constrained=False,
+  **options,
 ):
   """A number that depends on every log-probability and every entropy."""
   logprob, entropy = fused_token_logprob(
@@ -46,8 +67,11 @@ def _total(
     token,
     mask if masked else None,
     temperature=temperature,
+    allowed=AllowedTokens(row, table) if constrained else None,
     **{"chunk_size": 2} | options,
   )
+  if constrained:  # a token that was not allowed has -inf
+    logprob = jnp.maximum(logprob, -100)
   used = jnp.where(mask, weight[0] * logprob + weight[1] * entropy, 0)
   return jnp.sum(used), (logprob, entropy)
 
@@ -61,24 +85,19 @@ def _compiled(mesh: Mesh, **options):
   on = functools.partial(NamedSharding, mesh)
   return jax.jit(
     _gradient(functools.partial(_total, **options)),
-    in_shardings=(
-      on(ROWS), on(WORDS), on(P()), on(ROWS), on(ROWS), on(P(None, "data")),
-    ),
+    in_shardings=tuple(map(on, IN_SPECS)),
     out_shardings=(
       (on(P()), (on(ROWS), on(ROWS))),
       (on(ROWS), on(WORDS), on(P())),
     ),
-  )  # fmt: skip
+  )
 
 
 def _mapped(mesh: Mesh, *, check_vma: bool = True, **options):
   """Every device computes with its words; the gradient is taken outside."""
 
-  def total(hidden, output, temperature, token, mask, weight):
-    value, found = _total(
-      hidden, output, temperature, token, mask, weight,
-      vocab_axis="tensor", **options,
-    )  # fmt: skip
+  def total(*arguments):
+    value, found = _total(*arguments, vocab_axis="tensor", **options)
     return jax.lax.psum(value, "data"), found
 
   return jax.jit(
@@ -86,7 +105,7 @@ def _mapped(mesh: Mesh, *, check_vma: bool = True, **options):
       jax.shard_map(
         total,
         mesh=mesh,
-        in_specs=(ROWS, WORDS, P(), ROWS, ROWS, P(None, "data")),
+        in_specs=IN_SPECS,
         out_specs=(P(), (ROWS, ROWS)),
         check_vma=check_vma,
       )
@@ -105,7 +124,7 @@ def _mapped_gradient(mesh: Mesh, **options):
     jax.shard_map(
       _gradient(total),
       mesh=mesh,
-      in_specs=(ROWS, WORDS, P(), ROWS, ROWS, P(None, "data")),
+      in_specs=IN_SPECS,
       out_specs=((P(), (ROWS, ROWS)), (ROWS, WORDS, P())),
     )
   )
@@ -121,6 +140,15 @@ def _cases():
   yield (2, 4), "entropy constant", _mapped, {"entropy_gradient": False}
   yield (2, 4), "narrow tiles", _mapped, {"vocab_chunk_size": 10}
   yield (2, 4), "unchecked", _mapped, {"check_vma": False}
+  constrained = {"constrained": True}
+  yield (2, 4), "constrained", _compiled, constrained
+  yield (2, 4), "constrained and mapped", _mapped, constrained
+  yield (
+    (2, 4),
+    "in narrow tiles",
+    _mapped,
+    constrained | {"vocab_chunk_size": 10},
+  )
 
 
 def _difference(found, wanted) -> float:
@@ -155,8 +183,8 @@ def main() -> None:
   devices = jax.devices()
   if len(devices) != 8:
     sys.exit(f"eight devices are needed, found {len(devices)}")
-  hidden, output, token, mask, weight = _inputs()
-  inputs = (hidden, output, np.float32(TEMPERATURE), token, mask, weight)
+  hidden, output, *of_tokens = _inputs()
+  inputs = (hidden, output, np.float32(TEMPERATURE), *of_tokens)
 
   @functools.cache
   def alone(**options):

@@ -13,7 +13,7 @@ class FusedShardingTest(absltest.TestCase):
     cls.found = eight_devices.run(program.__name__)
 
   def test_values_and_gradients_are_those_of_one_device(self):
-    self.assertLen(self.found["differences"], 10)
+    self.assertLen(self.found["differences"], 13)
     for name, difference in self.found["differences"].items():
       with self.subTest(name):
         self.assertLessEqual(difference, 1e-6)
@@ -27,6 +27,11 @@ class FusedShardingTest(absltest.TestCase):
       own_words = program.D * program.V // num_parts
       for kind, size in sent:
         with self.subTest(name, kind=kind, size=size):
+          if name.startswith("constrained 2") and kind != "all-reduce":
+            # The compiler cuts masks at other words than the logits, and moves
+            # what lies between; where words are mapped, nothing moves.
+            self.assertLess(size, own_words)
+            continue
           self.assertEqual(kind, "all-reduce")
           self.assertTrue(size <= states or size == own_words)
 

@@ -40,7 +40,13 @@ def logits(hidden_BTD, output_DV):
 
 
 def fused_token_logprob(
-  hidden_BTD, output_DV, token_BT, mask_BT=None, *, temperature=1.0
+  hidden_BTD,
+  output_DV,
+  token_BT,
+  mask_BT=None,
+  *,
+  temperature=1.0,
+  allowed_BTV=None,
 ):
   """Log-probability and entropy of each token on the mask, 0 off it."""
   if mask_BT is None:
@@ -49,6 +55,8 @@ def fused_token_logprob(
   for b, t in zip(*np.nonzero(mask_BT), strict=True):
     here = slice(b, b + 1), slice(t, t + 1)
     logits_11V = logits(hidden_BTD[here], output_DV)
+    if allowed_BTV is not None:
+      logits_11V[~allowed_BTV[here]] = -math.inf
     logprob_BT[here] = token_logprob(logits_11V, token_BT[here], temperature)
     entropy_BT[here] = entropy(logits_11V, temperature)
   return logprob_BT, entropy_BT
