@@ -271,6 +271,14 @@ async def explain_errors(
     return await handler(request)
   except AgentRLError as error:
     return error_response(error)
+  except RecursionError:
+    return error_response(
+      ApiError(
+        "the body's objects and lists are nested too deeply to be read: flatten"
+        " them",
+        code="invalid_json",
+      )
+    )
   except web.HTTPException as error:
     if error.status < 400:
       raise

@@ -63,12 +63,7 @@ class Fields:
   """One JSON object; `close` refuses what was not read."""
 
   def __init__(self, body: bytes):
-    try:
-      found = json.loads(body)
-    except ValueError as error:
-      raise ApiError(
-        f"the body is no JSON: {error}", code="invalid_json"
-      ) from error
+    found = _parsed(body)
     if not isinstance(found, dict):
       raise ApiError(
         f"the body is a JSON {type(found).__name__}; an object is expected",
@@ -163,6 +158,21 @@ class Fields:
         param=name,
         code="unknown_parameter",
       )
+
+
+def _parsed(body: bytes) -> Any:
+  """The body's JSON; all texts in it are Unicode."""
+  try:
+    text = body.decode("utf-8-sig")
+    found = json.loads(text)
+    if "\\ud" in text.lower():
+      # JSON may escape half of a pair of surrogates, which nobody can encode.
+      json.dumps(found, ensure_ascii=False).encode()
+  except ValueError as error:
+    raise ApiError(
+      f"the body is no JSON of Unicode text: {error}", code="invalid_json"
+    ) from error
+  return found
 
 
 def wrong(name: str, found: Any, allowed: str) -> ApiError:

@@ -113,4 +113,8 @@ def _tool(number: int, body: Any) -> Tool:
       code="unsupported_value",
     )
   given = {name: x for name, x in function.items() if x is not None}
+  for name, kind in (("description", str), ("parameters", dict)):
+    if not isinstance(given.get(name, kind()), kind):
+      what = "text" if kind is str else "a JSON schema, which is an object"
+      raise wrong(f"{where}.function.{name}", given[name], what)
   return tool_from_json({"function": given})

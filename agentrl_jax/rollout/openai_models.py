@@ -13,7 +13,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.openai_errors import ApiError
 from agentrl_jax.rollout.wire import ServedSlot
 
-_CHOICE = re.compile(r"@(slot|step)(\d+)\Z")
+_CHOICE = re.compile(r"@(slot|step)(\d{1,18})\Z", re.ASCII)
 
 
 class ModelNames:

@@ -5,6 +5,7 @@ import json
 import threading
 import unittest
 
+import aiohttp
 import numpy as np
 import openai
 
@@ -161,6 +162,48 @@ class OpenAIChatTest(Asking):
     strict["function"]["strict"] = True
     with self.assertRaisesRegex(openai.BadRequestError, "strict=true"):
       await self.ask([ASKED], tools=[strict])
+
+  async def test_what_is_no_text_or_no_schema_is_refused(self):
+    deep: list = []
+    for _ in range(900):
+      deep = [deep]
+    for where, messages, function in (
+      ("no JSON of Unicode text", [ASKED | {"content": "half: \ud83d"}], {}),
+      ("no JSON of Unicode text", [ASKED], {"name": "\udc00"}),
+      ("function.parameters=5", [ASKED], {"parameters": 5}),
+      ("function.parameters=..ab", [ASKED], {"parameters": ["ab"]}),
+      ("function.description=5", [ASKED], {"description": 5}),
+      ("nested too deeply", [ASKED], {"parameters": {"enum": deep}}),
+    ):
+      body = {
+        "model": talking.NAME,
+        "messages": messages,
+        "tools": [{"type": "function", "function": {"name": "f"} | function}],
+      }
+      with self.subTest(where):
+        status, said = await self.post(json.dumps(body).encode())
+        self.assertEqual(status, 400)
+        self.assertRegex(said["error"]["message"], where)
+
+  async def test_bodies_that_are_no_json_are_refused(self):
+    for body in (b"", b"{", b"[]", b"\xff", b'"\xed\xa0\x80"', b"[" * 100_000):
+      with self.subTest(body[:9]):
+        status, said = await self.post(body)
+        self.assertEqual(status, 400)
+        self.assertEqual(said["error"]["code"], "invalid_json")
+
+  async def test_a_number_beyond_all_versions_names_none(self):
+    with self.assertRaises(openai.NotFoundError):
+      await self.ask([ASKED], model="tiny@step" + "9" * 5000)
+
+  async def post(self, body):
+    """What no client would let through."""
+    url = f"{self.served.url}/v1/chat/completions"
+    async with (
+      aiohttp.ClientSession() as http,
+      http.post(url, data=body) as response,
+    ):
+      return response.status, await response.json()
 
   async def test_more_than_may_wait_get_429_and_are_told_when_to_come(self):
     served = await self.enterAsyncContext(
