@@ -2,7 +2,7 @@
 
 Axes: B rows, T tokens of a row. Entry t is about token t given those before it
 in its segment. A row holds several trajectories one after the other; segment 0
-is padding.
+is padding. M masks of X = ceil(V / 32) words of bits.
 """
 
 import dataclasses
@@ -13,7 +13,10 @@ import jax
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batch:
-  """Packed trajectories; every field is [..., B, T]."""
+  """Packed trajectories; every field but the last is [..., B, T].
+
+  The last two are None unless an answer had to follow a grammar.
+  """
 
   token: jax.Array  # int32
   position: jax.Array  # int32, from 0 within each segment
@@ -23,3 +26,6 @@ class Batch:
   trajectory: jax.Array  # int32, which trajectory of the batch; 0 on padding
   turn: jax.Array  # int32, which turn of the trajectory, observation included
   slot: jax.Array  # int32, version slot that sampled the token; 0 off the mask
+  # int32, the token's row of `mask_MX`; row 0 allows everything.
+  allowed: jax.Array | None = None
+  mask_MX: jax.Array | None = None  # uint32, as in `data.grammar`
