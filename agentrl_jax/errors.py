@@ -21,6 +21,13 @@ class GeneratorFault(AgentRLError):
   """The rollout engine could not answer; its cause is chained."""
 
 
+class GrammarFault(GeneratorFault):
+  """An answer's grammar allows nothing more, or not what was sampled.
+
+  Its own request fails with it; the engine is well.
+  """
+
+
 class ServerFull(GeneratorFault):
   """The engine takes no more requests now; try again later."""
 

@@ -20,7 +20,7 @@ import llguidance
 import numpy as np
 from tokenizers import Tokenizer
 
-from agentrl_jax.errors import ConfigError, GeneratorFault
+from agentrl_jax.errors import ConfigError, GrammarFault
 
 BITS = 32  # tokens to a word of a mask
 _KEPT = 256  # grammars that are kept compiled
@@ -46,7 +46,7 @@ class Grammars:
         "a grammar ends an answer by a stop token, and the chat template has "
         "none: name one, as in the model's generation_config.json"
       )
-    self.vocab_size = vocab_size
+    self.vocab_size, self.stop_tokens = vocab_size, tuple(stop_tokens)
     self._tokenizer = llguidance.LLTokenizer(
       _with_special(tokenizer, set(markers)),
       n_vocab=vocab_size,
@@ -72,7 +72,7 @@ class Grammars:
   ) -> np.ndarray:
     """What was allowed before each token of an answer, uint32 [A, W].
 
-    Raises `GeneratorFault` if one of the tokens was not.
+    Raises `GrammarFault` if one of the tokens was not.
     """
     course = self.begin(grammar)
     mask_AW = np.zeros((len(sampled), self.num_words), np.uint32)
@@ -102,19 +102,22 @@ class Course:
     """The mask of the next token, uint32 [W]; at least one token is in it."""
     mask_W = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
     if self._matcher.is_error() or not mask_W.any():
-      raise GeneratorFault(
-        "the grammar of an answer has come to where no token goes on: "
-        f"{self._matcher.get_error() or self._matcher.stop_reason()}"
+      raise GrammarFault(
+        f"the grammar has come to where no token goes on: {self._reason()}"
       )
     return mask_W[: self._num_words]
 
   def take(self, token: int) -> None:
-    """Goes on by a token. Raises `GeneratorFault` if it was not allowed."""
+    """Goes on by a token. Raises `GrammarFault` if it was not allowed."""
     if not self._matcher.consume_token(token):
-      raise GeneratorFault(
-        f"token {token} is none that its grammar allows there: "
-        f"{self._matcher.get_error()}"
+      raise GrammarFault(
+        f"token {token} is none that its grammar allows there: {self._reason()}"
       )
+
+  def _reason(self) -> str:
+    """llguidance's, without the state of its parser."""
+    reason = self._matcher.get_error() or self._matcher.stop_reason()
+    return reason.partition("\n")[0]
 
 
 def _with_special(tokenizer: Tokenizer, markers: set[int]) -> str:

@@ -1,6 +1,6 @@
 """The lanes of one version slot: who sits where, and what runs next.
 
-A block owns the slot's `LaneCache` and lane state on the device, and its
+A block owns the slot's `LaneCache` and `LaneDecoder` on the device, and its
 `LaneBook` on the host. One call of `step` drops what was cancelled, seats who
 waits, feeds a bounded number of prompt tokens and launches a few decode steps;
 `read` takes in the tokens of an earlier `step`. Neither is thread-safe: the
@@ -9,6 +9,7 @@ engine's lock is around both.
 
 import collections
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -17,23 +18,12 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout import programs
 from agentrl_jax.rollout.client import Answer
 from agentrl_jax.rollout.in_flight import InFlight
-from agentrl_jax.rollout.lane_book import LaneBook
+from agentrl_jax.rollout.lane_book import NOBODY, LaneBook
 from agentrl_jax.rollout.lane_cache import LaneCache, padded
+from agentrl_jax.rollout.lane_decoder import LaneDecoder, Part
 from agentrl_jax.rollout.requests import Request
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.rollout.versions import Published
-
-_NOBODY = -1  # serial of a row that is padding
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Part:
-  """The tokens of one slot's step, which may still be on their way."""
-
-  slot: int
-  record: jax.Array  # int32 [num_steps, P, len(RECORD)]
-  lane: np.ndarray  # [P]; entries past the last lane are padding
-  serial: np.ndarray  # [P], of the request that each row belongs to
 
 
 class LaneBlock:
@@ -45,7 +35,10 @@ class LaneBlock:
     policy: Policy,
     config: EngineConfig,
     sharding: jax.sharding.Sharding | None = None,
+    *,
+    give_up: Callable[[Request], None],
   ):
+    """`give_up` cancels a request that cannot go on."""
     self._slot, self._policy, self._config = slot, policy, config
     self._num_lanes = num_lanes = config.lanes[slot]
     self._prefill_sizes = config.lane_sizes(
@@ -54,9 +47,7 @@ class LaneBlock:
     self.counts: collections.Counter[str] = collections.Counter()
     self._cache = LaneCache(policy, config, num_lanes, self.counts, sharding)
     self._weights = InFlight(config.old_weights)
-    self._state = programs.empty_state(num_lanes)
-    self._patch = np.zeros((num_lanes, len(programs.STATE)), np.int32)
-    self._patched = np.zeros(num_lanes, bool)
+    self._decoder = LaneDecoder(slot, policy, config, self._cache, give_up)
     self._book = self._empty_book()
     self._answer = np.zeros((num_lanes, config.context, 3), np.int32)
     self._pending: collections.deque[Request] = collections.deque()
@@ -70,6 +61,7 @@ class LaneBlock:
     """Raises `AssertionError` if a lane or a block of the store was lost."""
     self._cache.check()
     self._book.check()
+    self._decoder.check(self._book)
 
   @property
   def length(self) -> int:
@@ -96,10 +88,8 @@ class LaneBlock:
       self._pending.remove(request)
       return True
     lanes = np.flatnonzero(self._book.serial == request.serial)
-    for lane in lanes:
-      self._book.leave(lane)
-      self._patch[lane] = 0
-      self._patched[lane] = True
+    for lane in map(int, lanes):
+      self._leave(lane)
     self._rest()
     return bool(lanes.size)
 
@@ -117,12 +107,13 @@ class LaneBlock:
   def read(self, part: Part) -> list[tuple[Request, Answer]]:
     """Waits for nothing: `part.record` is a host array by now."""
     record = np.asarray(part.record)
-    serial = np.append(self._book.serial, _NOBODY)[part.lane]
-    owned = (serial == part.serial) & (serial != _NOBODY)
+    serial = np.append(self._book.serial, NOBODY)[part.lane]
+    owned = (serial == part.serial) & (serial != NOBODY)
     active = (record[:, :, programs.ACTIVE] > 0) & owned
     self._take_in(record[active], part.lane[np.nonzero(active)[1]])
     self._tell(part.lane[active.any(axis=0)])
     done = (record[:, :, programs.DONE] > 0) & active
+    self._follow(record, part.lane, active & ~done)
     found = [self._finish(int(lane)) for lane in part.lane[done.any(axis=0)]]
     self._rest()
     return found
@@ -142,6 +133,18 @@ class LaneBlock:
     book.held[lane] = position
     self._answer[lane, count - 1] = row[:, programs.BEHAVIOR :]
     self.counts["sampled"] += len(row)
+    self.counts["constrained"] += int(self._decoder.is_bound[lane].sum())
+
+  def _follow(
+    self, record: np.ndarray, lane: np.ndarray, goes_on: np.ndarray
+  ) -> None:
+    """Takes the tokens of lanes that go on under a grammar through it."""
+    bound = np.append(self._decoder.is_bound, False)[lane]
+    for n, row in zip(*np.nonzero(goes_on & bound), strict=True):
+      one = int(lane[row])
+      request = self._book.owner[one]
+      assert request is not None, f"lane {one} goes on for nobody"
+      self._decoder.take(one, request, int(record[n, row, programs.TOKEN]))
 
   def _tell(self, lanes: np.ndarray) -> None:
     """Lets those who listen know what their lanes have sampled."""
@@ -170,8 +173,12 @@ class LaneBlock:
     assert request is not None, f"lane {lane} finished for nobody"
     answer = self._sampled(lane, request, 0)
     self.counts["reused"] += request.num_reused
-    self._book.leave(lane)
+    self._leave(lane)
     return request, answer
+
+  def _leave(self, lane: int) -> None:
+    self._book.leave(lane)
+    self._decoder.leave(lane)
 
   def _seat(self, edition: int) -> None:
     """Gives lanes to those who wait, in order, as far as there are any."""
@@ -232,56 +239,15 @@ class LaneBlock:
       left -= token_PC.size
 
   def _decode(self) -> list[Part]:
-    """A few tokens for every lane that can, each under its own weights."""
+    """Tokens for every lane that can, those that begin included."""
     book = self._book
-    lane = book.filled()
-    for begins in lane[~book.decoding[lane]]:
-      self._begin(begins)
-    reach = book.reach[lane] + self._config.steps_per_sync
-    book.reach[lane] = np.minimum(reach, book.end[lane])
-    at_hand = self._weights.editions
-    edition = np.where(
-      np.isin(book.edition[lane], at_hand), book.edition[lane], at_hand[-1]
-    )
-    return [
-      self._decode_under(self._weights.of(one), lane[edition == one], len(lane))
-      for one in at_hand
-      if (edition == one).any()
-    ]
-
-  def _decode_under(
-    self, published: Published, lane: np.ndarray, num_filled: int
-  ) -> Part:
-    """Decodes these lanes of all that are filled."""
-    size = self._config.decode_size(self._num_lanes, len(lane))
-    whole = size == self._num_lanes and len(lane) == num_filled
-    lane_P = (
-      np.arange(size) if whole else padded(lane, (size,), self._num_lanes)
-    )
-    self._cache.arrays, self._state, record = programs.decode(
-      self._policy,
-      published.params,
-      self._cache.arrays,
-      self._state,
-      self._patch.copy(),
-      self._patched.copy(),
-      None if whole else lane_P,
-      np.int32(published.step),
-      num_steps=self._config.steps_per_sync,
-    )
-    self._patched[:] = False
-    serial = np.append(self._book.serial, _NOBODY)[lane_P]
-    return Part(self._slot, record, lane_P, serial)
-
-  def _begin(self, lane: int) -> None:
-    """Sets the lane's state on the device, with the next decode step."""
-    request = self._book.owner[lane]
-    assert request is not None, f"lane {lane} is filled for nobody"
-    self._patch[lane] = programs.first_state(
-      int(request.prompt[-1]), request.num_prefilled, request.spec
-    )
-    self._patched[lane] = True
-    self._book.decoding[lane] = True
+    filled = book.filled()
+    for lane in map(int, filled[~book.decoding[filled]]):
+      request = book.owner[lane]
+      assert request is not None, f"lane {lane} is filled for nobody"
+      self._decoder.begin(lane, request)
+      book.decoding[lane] = True
+    return self._decoder.decode(book, self._weights)
 
   def _empty_book(self) -> LaneBook:
     c = self._config

@@ -92,13 +92,13 @@ class Driver(abc.ABC):
     for request, answer in answered:
       self._let_out(request)
       if request.broke is not None:
-        _fail_one(request, request.broke, "its listener")
+        _fail_one(request, request.broke)
       elif request.future.set_running_or_notify_cancel():
         request.future.set_result(answer)
     for request in cancelled:
       self._let_out(request)
       if request.broke is not None:
-        _fail_one(request, request.broke, "its listener")
+        _fail_one(request, request.broke)
 
   def _tell(self, request: Request, listener: Listener, piece: Answer) -> None:
     """Whoever listens breaks nothing but their own request."""
@@ -107,7 +107,7 @@ class Driver(abc.ABC):
     try:
       listener(piece)
     except Exception as error:  # noqa: BLE001 - the request fails with it
-      request.broke = error
+      request.broke = _fault("its listener", error)
       self.engine.cancel(request)
       self._wake()
 
@@ -120,11 +120,15 @@ class Driver(abc.ABC):
     """Fails every request with `cause`; no other is taken."""
     self.engine.close()
     for request in self._gate.close(cause):
-      _fail_one(request, cause, "the engine")
+      _fail_one(request, _fault("the engine", cause))
 
 
-def _fail_one(request: Request, cause: BaseException, who: str) -> None:
+def _fault(who: str, cause: BaseException) -> GeneratorFault:
   fault = GeneratorFault(f"{who} stopped: {cause!r}")
   fault.__cause__ = cause
+  return fault
+
+
+def _fail_one(request: Request, fault: GeneratorFault) -> None:
   if request.future.set_running_or_notify_cancel():
     request.future.set_exception(fault)

@@ -14,10 +14,11 @@ import dataclasses
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from agentrl_jax.data.grammar import Course, Grammars
 from agentrl_jax.errors import (
   ConfigError,
   DeadlineExceeded,
@@ -35,6 +36,7 @@ from agentrl_jax.rollout.versions import VersionStore
 
 _COUNTED = (
   "sampled",
+  "constrained",
   "prefilled",
   "reused",
   "copied",
@@ -73,20 +75,24 @@ class RolloutEngine:
     versions: VersionStore,
     *,
     places: Sequence[Place] | None = None,
+    grammars: Callable[[], Grammars | None] = lambda: None,
     max_unread: int = 2,
     unread_deadline_s: float = 300.0,
   ):
-    """`places` has one entry per slot; without, all are where params are."""
+    """`places` has one entry per slot; without, all are where params are.
+
+    `grammars` is asked when a request has a grammar, each time.
+    """
     if versions.num_slots != config.num_slots:
       raise ConfigError(
         f"engine.lanes={config.lanes} names {config.num_slots} version slots, "
         f"the version store has {versions.num_slots}: give both the same"
       )
     self.config, self.versions = config, versions
-    self._vocab_size = policy.config.vocab_size
+    self._grammars, self._vocab_size = grammars, policy.config.vocab_size
     places = places or (Place(policy),) * config.num_slots
     self._blocks = [
-      LaneBlock(slot, place.policy, config, place.cache)
+      LaneBlock(slot, place.policy, config, place.cache, give_up=self.cancel)
       for slot, place in zip(range(config.num_slots), places, strict=True)
     ]
     self._lock = threading.Lock()
@@ -122,6 +128,8 @@ class RolloutEngine:
         f"{len(tokens)} prompt tokens and max_tokens={spec.max_tokens} make "
         f"{request.end}; engine.context={self.config.context} is the limit"
       )
+    if spec.grammar:
+      request.course = _course(spec, self._grammars())
     return request
 
   def admit(self, request: Request) -> None:
@@ -242,6 +250,23 @@ class RolloutEngine:
 
   def _count(self, name: str) -> int:
     return sum(block.counts[name] for block in self._blocks)
+
+
+def _course(spec: SamplingSpec, grammars: Grammars | None) -> Course:
+  """An answer's way through its grammar. `ConfigError` if there is none."""
+  if grammars is None:
+    raise ConfigError(
+      "an answer is to follow a grammar, and this engine knows no tokenizer to "
+      "read it by: start it where the run's chat template is, or ask for "
+      "answers without a grammar"
+    )
+  if missing := set(grammars.stop_tokens) - set(spec.stop_tokens):
+    raise ConfigError(
+      f"stop_tokens={spec.stop_tokens} and a grammar that may end by "
+      f"{grammars.stop_tokens}: add {sorted(missing)}, or such an answer would "
+      "go on after its end"
+    )
+  return grammars.begin(spec.grammar)
 
 
 def _check_spec(spec: SamplingSpec, num_slots: int) -> None:

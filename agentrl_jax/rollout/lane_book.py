@@ -15,6 +15,7 @@ import numpy as np
 from agentrl_jax.rollout.requests import Request
 
 FROM_STORE = -1  # source of a seat
+NOBODY = -1  # serial of a lane without an owner
 _NOTHING = -1  # edition of a lane whose keys and values are of no use
 
 
@@ -38,7 +39,7 @@ class LaneBook:
     self.reach = np.zeros(num_lanes, np.int32)  # most that can be held now
     self.end = np.zeros(num_lanes, np.int32)  # most that will ever be
     self.edition = np.full(num_lanes, _NOTHING, np.int64)
-    self.serial = np.full(num_lanes, -1, np.int64)  # of the request; -1 free
+    self.serial = np.full(num_lanes, NOBODY, np.int64)  # of the request
     self.decoding = np.zeros(num_lanes, bool)
     self.owner: list[Request | None] = [None] * num_lanes
     self._used = np.zeros(num_lanes, np.int64)
@@ -137,7 +138,7 @@ class LaneBook:
   def check(self) -> None:
     """Raises `AssertionError` if a lane has an owner by halves."""
     for lane, owner in enumerate(self.owner):
-      serial = -1 if owner is None else owner.serial
+      serial = NOBODY if owner is None else owner.serial
       assert self.serial[lane] == serial, (lane, self.serial[lane], serial)
     assert not (self.decoding & (self.serial < 0)).any(), self.decoding
 
@@ -162,11 +163,16 @@ class LaneBook:
     kept = np.where(self.edition == edition, self.held, 0)
     return max(int(np.where(busy, soon, kept).max()), 1)
 
+  def go_on(self, lane: np.ndarray, num_steps: int) -> None:
+    """These lanes are about to sample up to so many tokens more."""
+    reach = self.reach[lane] + num_steps
+    self.reach[lane] = np.minimum(reach, self.end[lane])
+
   def leave(self, lane: int) -> None:
     """Frees a lane; what it holds stays for whoever can use it."""
     self._clock += 1
     self._used[lane] = self._clock
-    self.serial[lane] = -1
+    self.serial[lane] = NOBODY
     self.decoding[lane] = False
     self.owner[lane] = None
 

@@ -7,7 +7,7 @@ Cache and lane state are donated: whoever calls owns them and goes on with what
 is returned.
 
 Axes: B lanes of the cache, P lanes taken out, C tokens of a chunk, F fields of
-a lane's state.
+a lane's state, W words of a grammar's mask.
 """
 
 import functools
@@ -35,7 +35,7 @@ STATE = (
   "position",  # where it goes
   "count",  # tokens sampled for this request
   "budget",  # tokens it may sample
-  "active",
+  "active",  # 0 also between the calls of a lane with a grammar
   "temperature",
   "top_k",
   "top_p",
@@ -64,7 +64,7 @@ def first_state(token: int, position: int, spec: SamplingSpec) -> np.ndarray:
       position,
       0,
       spec.max_tokens,
-      1,
+      int(not spec.grammar),
       float_bits(spec.temperature),
       spec.top_k,
       float_bits(spec.top_p),
@@ -97,10 +97,14 @@ def decode(
   patched_B: jax.Array,
   lane_P: jax.Array | None,
   weight_step: jax.Array,
+  allowed_PW: jax.Array | None = None,
   *,
   num_steps: int,
 ) -> tuple[KVCache, jax.Array, jax.Array]:
   """Up to `num_steps` tokens for each lane; stops when all are done.
+
+  With `allowed_PW`, one token for each lane whose mask has a bit: the others,
+  active or not, stay as they are. `num_steps` is 1 then.
 
   `lane_P` names the lanes that are worked on, None means all. `patch_BF`
   replaces the state of lanes that begin or were cancelled. Returns cache, state
@@ -110,6 +114,11 @@ def decode(
   lanes = cache if lane_P is None else take_lanes(cache, lane_P)
   state_PF = _rows(state_BF, lane_P)
   state = dict(zip(STATE, state_PF.T, strict=True))
+  others_P = state["active"]  # what becomes of those that are not called
+  if allowed_PW is not None:
+    called_P = jnp.any(allowed_PW > 0, axis=-1)
+    allowed_PW = jnp.where(called_P[:, None], allowed_PW, ~jnp.uint32(0))
+    state["active"] = called_P.astype(jnp.int32)
 
   def goes_on(carry):
     i, _, state, _ = carry
@@ -118,7 +127,7 @@ def decode(
   def step(carry):
     i, lanes, state, record = carry
     lanes, state, row_PR = _decode_step(
-      policy, params, lanes, state, weight_step
+      policy, params, lanes, state, weight_step, allowed_PW
     )
     return i + 1, lanes, state, record.at[i].set(row_PR)
 
@@ -126,6 +135,8 @@ def decode(
   _, lanes, state, record = jax.lax.while_loop(
     goes_on, step, (0, lanes, state, jnp.zeros(shape, jnp.int32))
   )
+  if allowed_PW is not None:
+    state["active"] = jnp.where(called_P, 0, others_P)
   state_PF = jnp.stack([state[name] for name in STATE], axis=-1)
   if lane_P is None:
     return lanes, state_PF, record
@@ -142,7 +153,7 @@ def _rows(state_BF: jax.Array, lane_P: jax.Array | None) -> jax.Array:
   return state_BF.at[lane_P].get(mode="fill", fill_value=0)
 
 
-def _decode_step(policy, params, lanes, state, weight_step):
+def _decode_step(policy, params, lanes, state, weight_step, allowed_PW):
   """One token for each active lane; the others stay as they are."""
   active_P = state["active"] > 0
   hidden_P1D, lanes = policy.extend(
@@ -160,6 +171,7 @@ def _decode_step(policy, params, lanes, state, weight_step):
     top_p_B=_floats(state["top_p"]),
     min_p_B=_floats(state["min_p"]),
     key_B=sampling.lane_keys(state["seed_high"], state["seed_low"], position_P),
+    allowed_BW=allowed_PW,
   )
   count_P = state["count"] + state["active"]
   stopped_P = functools.reduce(

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from agentrl_jax.data.grammar import Course
+from agentrl_jax.errors import GeneratorFault
 from agentrl_jax.rollout.client import Answer, SamplingSpec
 
 # Called with what has been sampled since the last call, the last time before
@@ -30,7 +32,10 @@ class Request:
   num_reused: int = 0  # prompt tokens whose keys and values were at hand
   listener: Listener | None = None
   num_told: int = 0  # sampled tokens that the listener has heard of
-  broke: BaseException | None = None  # what the listener raised
+  course: Course | None = None  # through its grammar, where it has one
+  # What its own listener or grammar raised. Whoever sets it cancels the
+  # request, which then leaves the engine and fails with it.
+  broke: GeneratorFault | None = None
 
   @property
   def num_prefilled(self) -> int:

@@ -4,6 +4,10 @@ Pure functions on one row of logits per lane. Every setting is an array with one
 entry per lane, so requests with different settings share a batch and nothing is
 recompiled. A draw depends on its lane's key alone, never on its neighbours.
 
+A grammar comes first: what it does not allow has no weight, and temperature and
+truncation know nothing of it. Log-probabilities of the behavior are under what
+is left; raw ones are over the whole vocabulary, grammar or not.
+
 Truncation comes after temperature: first what weighs at least `min_p` of the
 likeliest token (arXiv:2407.01082), of that the `top_k` likeliest, and of what
 they weigh together the smallest set that holds `top_p`. Tokens that tie with
@@ -22,7 +26,7 @@ class Drawn:
 
   token_B: jax.Array
   behavior_logprob_B: jax.Array  # under the distribution drawn from
-  raw_logprob_B: jax.Array  # at temperature 1, nothing truncated
+  raw_logprob_B: jax.Array  # at temperature 1, of all tokens
 
 
 def sample(
@@ -33,8 +37,12 @@ def sample(
   top_p_B: jax.Array,
   min_p_B: jax.Array,
   key_B: jax.Array,
+  allowed_BW: jax.Array | None = None,
 ) -> Drawn:
   """Draws one token per lane; temperature 0 takes the likeliest.
+
+  `allowed_BW` has the tokens that a grammar allows, as `data.grammar` writes
+  them, at least one per lane; without, all are allowed.
 
   What greedy decoding does has probability 1: its behavior log-probability
   is 0.
@@ -43,6 +51,10 @@ def sample(
   chex.assert_rank([logits_BV, *of_lanes], [2, 1, 1, 1, 1])
   logits_BV = logits_BV.astype(jnp.float32)
   greedy_B = temperature_B <= 0
+  raw_BV = logits_BV
+  if allowed_BW is not None:
+    allowed_BV = _bits(allowed_BW)[:, : logits_BV.shape[-1]]
+    logits_BV = jnp.where(allowed_BV, logits_BV, -jnp.inf)
   scaled_BV = logits_BV / jnp.where(greedy_B, 1, temperature_B)[:, None]
   scaled_BV = jax.lax.cond(
     jnp.any((top_k_B > 0) | (top_p_B < 1) | (min_p_B > 0)),
@@ -56,8 +68,14 @@ def sample(
   return Drawn(
     token_B=token_B,
     behavior_logprob_B=behavior_logprob_B,
-    raw_logprob_B=_logprob(logits_BV, token_B),
+    raw_logprob_B=_logprob(raw_BV, token_B),
   )
+
+
+def _bits(word_BW: jax.Array) -> jax.Array:
+  """The bits of uint32 words, the lowest of each first: bool [B, 32 W]."""
+  bit_BW32 = word_BW[:, :, None] >> jnp.arange(32, dtype=jnp.uint32) & 1
+  return bit_BW32.reshape(word_BW.shape[0], -1) > 0
 
 
 def truncate(

@@ -135,16 +135,15 @@ class EngineConfig:
     sizes = {-(-num_lanes // 4**power) for power in range(self.num_lane_sizes)}
     return tuple(sorted(sizes))
 
-  def decode_size(self, num_lanes: int, num_busy: int) -> int:
+  def decode_size(self, num_lanes: int, num_busy: int, num_steps: int) -> int:
     """How many lanes to decode if so many are busy; all, or fewer taken out.
 
     Taking lanes out and putting them back costs about as much as decoding them
     for six steps (measured on a CPU, from 0.9 M params and 256 tokens a lane).
     """
     sizes = [n for n in self.lane_sizes(num_lanes) if n >= num_busy]
-    steps = self.steps_per_sync
     return min(
-      sizes, key=lambda n: n * (steps if n == num_lanes else steps + 6)
+      sizes, key=lambda n: n * (num_steps + (0 if n == num_lanes else 6))
     )
 
   def length(self, num_tokens: int) -> int:

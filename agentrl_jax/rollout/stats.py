@@ -13,6 +13,7 @@ class EngineStats:
   """
 
   num_sampled: tuple[int, ...]  # tokens
+  num_constrained: tuple[int, ...]  # of those, sampled under a grammar
   num_prefilled: tuple[int, ...]  # prompt tokens fed
   num_reused: tuple[int, ...]  # prompt tokens found in a lane or in the store
   num_copied: tuple[int, ...]  # of those, copied from another lane

@@ -65,6 +65,34 @@ class SampleTest(unittest.TestCase):
           drawn.raw_logprob_B[b], small.log_softmax(row)[token], atol=1e-5
         )
 
+  def test_a_grammar_masks_before_anything_else(self):
+    logits_BV = logits_of(3, len(SPECS))
+    rng = np.random.default_rng(4)
+    for seed in range(20):
+      allowed_BV = rng.random(logits_BV.shape) < rng.random()
+      allowed_BV[np.arange(len(SPECS)), rng.integers(V, size=len(SPECS))] = True
+      padded_BV = np.pad(allowed_BV, ((0, 0), (0, 32 - V)), constant_values=1)
+      packed = np.packbits(padded_BV, axis=1, bitorder="little")
+      drawn = jax.jit(sampling.sample)(
+        logits_BV,
+        key_B=keys(seed, range(len(SPECS))),
+        allowed_BW=packed.view(np.uint32),
+        **settings(SPECS),
+      )
+      for b, spec in enumerate(SPECS):
+        token = int(drawn.token_B[b])
+        self.assertTrue(allowed_BV[b, token])
+        row = logits_BV[b].astype(np.float64)
+        masked = np.where(allowed_BV[b], row, -np.inf)
+        np.testing.assert_allclose(
+          drawn.behavior_logprob_B[b],
+          small.behavior(masked, spec)[token],
+          atol=1e-5,
+        )
+        np.testing.assert_allclose(
+          drawn.raw_logprob_B[b], small.log_softmax(row)[token], atol=1e-5
+        )
+
   def test_frequencies_are_the_probabilities(self):
     number = 20_000
     row = logits_of(1, 1)[0]

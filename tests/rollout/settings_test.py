@@ -47,12 +47,11 @@ class EngineConfigTest(unittest.TestCase):
     self.assertEqual(config.lane_sizes(2), (1, 2))
 
   def test_few_busy_lanes_are_taken_out_and_many_are_not(self):
-    config = EngineConfig(lanes=(128,), context=64, steps_per_sync=4)
-    self.assertEqual(config.decode_size(128, 5), 8)
-    self.assertEqual(config.decode_size(128, 9), 32)
-    self.assertEqual(config.decode_size(128, 33), 128)
-    short = EngineConfig(lanes=(128,), context=64, steps_per_sync=1)
-    self.assertEqual(short.decode_size(128, 9), 128)
+    config = EngineConfig(lanes=(128,), context=64)
+    self.assertEqual(config.decode_size(128, 5, num_steps=4), 8)
+    self.assertEqual(config.decode_size(128, 9, num_steps=4), 32)
+    self.assertEqual(config.decode_size(128, 33, num_steps=4), 128)
+    self.assertEqual(config.decode_size(128, 9, num_steps=1), 128)
 
   def test_the_shortest_shape_that_fits_is_taken(self):
     config = EngineConfig(lanes=(8,), context=512, lengths=(128, 256))

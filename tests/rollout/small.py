@@ -50,7 +50,11 @@ def _is_attended(path) -> bool:
 
 
 def engine_of(
-  steps=(10, 20), *, store: VersionStore | None = None, **changes
+  steps=(10, 20),
+  *,
+  store: VersionStore | None = None,
+  grammars=None,
+  **changes,
 ) -> RolloutEngine:
   """An engine whose slot i serves params(step), published as that step."""
   settings = dict(
@@ -66,7 +70,7 @@ def engine_of(
   store = store or VersionStore(len(steps))
   for slot, step in enumerate(steps):
     store.publish(slot, params(step), step)
-  return RolloutEngine(policy(), config, store)
+  return RolloutEngine(policy(), config, store, grammars=lambda: grammars)
 
 
 @functools.cache

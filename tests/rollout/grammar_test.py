@@ -1,0 +1,260 @@
+"""Answers that follow a grammar: what is drawn, and from which distribution."""
+
+import dataclasses
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import ConfigError, GrammarFault
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.local_driver import LocalDriver
+from tests.rollout import following, small
+from tests.rollout.driver_contract import SHORT, WAIT_S
+from tests.rollout.soak_test import DRIVERS, driver_on
+
+STOP = following.STOP
+
+
+def spec_of(name: str, **changes) -> SamplingSpec:
+  """How an answer by one of the grammars is asked for."""
+  changes = dict(stop_tokens=(STOP,), max_tokens=40) | changes
+  return SamplingSpec(grammar=following.GRAMMARS[name], **changes)
+
+
+def mixed_requests(number: int, *, seed: int = 3, share: float = 0.6):
+  """Prompts, specs, and the names of their grammars; "" has none."""
+  rng = np.random.default_rng(seed)
+  for i in range(number):
+    name = rng.choice(list(following.GRAMMARS)) if rng.random() < share else ""
+    spec = SamplingSpec(
+      slot=int(rng.integers(2)),
+      temperature=float(rng.choice([0.0, 0.7, 1.0, 1.3])),
+      top_k=int(rng.choice([0, 0, 2, 5])),
+      top_p=float(rng.choice([1.0, 1.0, 0.8])),
+      min_p=float(rng.choice([0.0, 0.0, 0.1])),
+      max_tokens=int(rng.choice([1, 2, 3, 30, 30, 30])),
+      stop_tokens=(STOP, 3) if i % 5 == 0 else (STOP,),
+      seed=int(rng.integers(2**63)),
+      grammar=following.GRAMMARS.get(name, ""),
+    )
+    yield small.prompt_of(100 + i, int(rng.integers(1, 50))), spec, str(name)
+
+
+class GrammarTest(parameterized.TestCase):
+  def open(self, kind="local", **changes):
+    engine = small.engine_of(grammars=following.grammars(), **changes)
+    driver = driver_on(kind, engine)
+    self.addCleanup(driver.close)
+    return driver
+
+  def ask(self, driver, requests):
+    futures = [driver.submit(prompt, spec) for prompt, spec, *_ in requests]
+    return self.settle(driver, futures)
+
+  def settle(self, driver, futures):
+    if isinstance(driver, LocalDriver):
+      driver.run_until_idle()
+    return [future.result(WAIT_S) for future in futures]
+
+  def check_empty(self, driver):
+    self.settle(driver, [driver.submit([3], SHORT)])
+    stats = driver.engine.stats()
+    self.assertEqual((stats.num_active, stats.num_pending), ((0, 0), (0, 0)))
+    self.assertEqual((driver.num_inside, driver.num_waiting), ((0, 0), (0, 0)))
+    driver.engine.check_books()
+
+  @parameterized.parameters(*DRIVERS)
+  def test_answers_are_drawn_from_what_is_allowed(self, kind):
+    driver, requests = self.open(kind), list(mixed_requests(200))
+    answers = self.ask(driver, requests)
+    errors, ended = [], 0
+    for (prompt, spec, name), answer in zip(requests, answers, strict=True):
+      ended += self.check_text(spec, name, answer) if name else 0
+      errors.append(self.check_logprobs(prompt, spec, answer))
+    self.assertLess(np.concatenate(errors).mean(), 1e-5)
+    self.assertGreater(ended, 40)
+    bound = sum(
+      len(a.sampled) for a, r in zip(answers, requests, strict=True) if r[2]
+    )
+    self.assertEqual(sum(driver.engine.stats().num_constrained), bound)
+    self.check_empty(driver)
+
+  def check_text(self, spec, name, answer) -> bool:
+    """Whether it came to its end, where it has to be whole."""
+    following.grammars().masks(spec.grammar, answer.sampled)  # raises
+    stops = np.flatnonzero(np.isin(answer.sampled, spec.stop_tokens))
+    if len(answer.sampled) < spec.max_tokens:
+      self.assertEqual(stops.tolist(), [len(answer.sampled) - 1])
+    if int(answer.sampled[-1]) != STOP:
+      return False
+    text = following.text_of(answer.sampled)
+    self.assertTrue(following.is_whole(name, text), text)
+    return True
+
+  def check_logprobs(self, prompt, spec, answer):
+    """Their distances from those of the policy that sees everything."""
+    tokens = np.concatenate([prompt, answer.sampled])
+    step = (10, 20)[spec.slot]
+    logits = small.teacher_logits(step, tokens)[len(prompt) - 1 : -1]
+    masked = logits
+    if spec.grammar:
+      allowed = following.allowed(spec.grammar, answer.sampled)
+      masked = np.where(allowed, logits, -np.inf)
+    expected = np.stack([small.behavior(row, spec) for row in masked])
+    raw, drawn = small.log_softmax(logits), answer.sampled[:, None]
+    errors = [
+      np.abs(found - np.take_along_axis(wanted, drawn, 1)[:, 0])
+      for found, wanted in (
+        (answer.behavior_logprob, expected),
+        (answer.raw_logprob, raw),
+      )
+    ]
+    self.assertLess(np.max(errors), 1e-4)
+    return np.concatenate(errors)
+
+  def test_answers_depend_on_the_request_alone(self):
+    requests = list(mixed_requests(30, seed=4))
+    together = self.ask(self.open(), requests)
+    sizes = dict(num_lane_sizes=2, lanes=(5, 3), steps_per_sync=1)
+    alone = self.open(**sizes)
+    threads = self.open("jetstream", steps_per_sync=8)
+    others = {
+      "other lanes": self.ask(self.open(**sizes), requests[::-1])[::-1],
+      "alone": [self.ask(alone, [one])[0] for one in requests],
+      "jetstream, more steps": self.ask(threads, requests),
+    }
+    for what, answers in others.items():
+      for first, other in zip(together, answers, strict=True):
+        np.testing.assert_array_equal(first.sampled, other.sampled, what)
+        for name in ("behavior_logprob", "raw_logprob"):
+          np.testing.assert_allclose(
+            getattr(first, name), getattr(other, name), atol=1e-4
+          )
+
+  @parameterized.parameters(*DRIVERS)
+  def test_who_has_no_grammar_notices_nothing(self, kind):
+    requests = list(mixed_requests(60, seed=5))
+    free = [one for one in requests if not one[2]]
+    among = self.ask(self.open(kind), requests)
+    among = [a for a, one in zip(among, requests, strict=True) if not one[2]]
+    apart = self.ask(self.open(kind), free)
+    for first, second in zip(among, apart, strict=True):
+      np.testing.assert_array_equal(first.sampled, second.sampled)
+      for name in ("behavior_logprob", "raw_logprob"):
+        np.testing.assert_allclose(
+          getattr(first, name), getattr(second, name), atol=1e-5
+        )
+
+  def test_next_turn_reuses_what_was_sampled_under_a_grammar(self):
+    driver = self.open(
+      lanes=(1, 1), store_tokens=96, block_tokens=8, steps_per_sync=4
+    )
+    prompt, ask = small.prompt_of(6, 30), spec_of("digits", max_tokens=8)
+    (answer,) = self.ask(driver, [(prompt, spec_of("json", seed=1))])
+    held = len(prompt) + len(answer.sampled) - 1
+    following_up = small.conversation(prompt, answer, [4, 5])
+    for place in ("lane", "store"):
+      if place == "store":  # somebody else takes the only lane
+        self.ask(driver, [(small.prompt_of(7, 20), SHORT)])
+      (again,) = self.ask(driver, [(following_up, ask)])
+      self.assertGreaterEqual(again.num_reused, held // 8 * 8, place)
+      (fresh,) = self.ask(self.open(), [(following_up, ask)])
+      np.testing.assert_array_equal(again.sampled, fresh.sampled)
+
+  @parameterized.parameters(0, 1)
+  def test_a_swap_in_the_middle(self, old_weights):
+    driver = self.open(old_weights=old_weights)
+    spec = spec_of("json", seed=2)
+    asked = [(small.prompt_of(8, 9), spec), (small.prompt_of(9, 5), SHORT)]
+    futures = [driver.submit(*one) for one in asked]
+    driver.step()
+    driver.step()
+    driver.engine.versions.publish(0, small.params(30), 30)
+    futures += [driver.submit(*one) for one in asked]
+    answers = self.settle(driver, futures)
+    for answer in answers[::2]:
+      self.check_text(spec, "json", answer)
+    versions = [set(answer.version) for answer in answers]
+    first = [{10}, {10}] if old_weights else [{10, 30}, {10, 30}]
+    self.assertEqual(versions, [*first, {30}, {30}])
+    (fresh,) = self.ask(self.open(steps=(30, 20)), asked[:1])
+    np.testing.assert_array_equal(answers[2].sampled, fresh.sampled)
+    if old_weights:
+      (fresh,) = self.ask(self.open(), asked[:1])
+      np.testing.assert_array_equal(answers[0].sampled, fresh.sampled)
+
+  @parameterized.parameters(*DRIVERS)
+  def test_cancelling_frees_the_lane(self, kind):
+    driver = self.open(kind, lanes=(1, 1))
+    heard = []
+    spec = dataclasses.replace(spec_of("json"), temperature=1.3)
+
+    def hear(piece):
+      heard.append(piece)
+      if len(heard) == 3:
+        doomed.cancel()
+
+    doomed = driver.submit([5], spec, hear)
+    request = (small.prompt_of(1, 9), spec_of("digits", seed=9))
+    (answer,) = self.ask(driver, [request])
+    self.assertTrue(doomed.cancelled())
+    self.assertGreaterEqual(len(heard), 3)
+    (alone,) = self.ask(self.open(), [request])
+    np.testing.assert_array_equal(answer.sampled, alone.sampled)
+    self.check_empty(driver)
+
+  def test_a_listener_hears_token_by_token(self):
+    driver, heard = self.open(), []
+    future = driver.submit([1], spec_of("json"), heard.append)
+    (answer,) = self.settle(driver, [future])
+    self.assertLen(heard, len(answer.sampled))
+    np.testing.assert_array_equal(
+      np.concatenate([piece.sampled for piece in heard]), answer.sampled
+    )
+
+  @parameterized.parameters(*DRIVERS)
+  def test_a_dead_end_fails_its_own_request(self, kind):
+    driver = self.open(kind)
+    dead = dataclasses.replace(
+      spec_of("json"), grammar=following.DEAD_END, max_tokens=20
+    )
+    requests = list(mixed_requests(12, seed=8))
+    futures = []
+    for prompt, spec, _ in requests:
+      futures.append(driver.submit(prompt, spec))
+      doomed = driver.submit([2], dead)
+    answers = self.settle(driver, futures)
+    error = doomed.exception(WAIT_S)
+    self.assertIsInstance(error, GrammarFault)
+    self.assertRegex(str(error), "no token goes on: NoExtensionBias$")
+    self.assertIsInstance(error.__cause__, GrammarFault)
+    expected = self.ask(self.open(), requests)
+    for answer, wanted in zip(answers, expected, strict=True):
+      np.testing.assert_array_equal(answer.sampled, wanted.sampled)
+    self.check_empty(driver)
+
+  def test_a_budget_ends_an_answer_where_it_stands(self):
+    # "ab" is there as one token, and nothing comes after it.
+    for grammar, budget in ((following.DEAD_END, 1), ('start: "abab"', 1)):
+      spec = dataclasses.replace(
+        spec_of("json"), grammar=grammar, max_tokens=budget
+      )
+      (answer,) = self.ask(self.open(), [([1], spec)])
+      self.assertEqual(following.text_of(answer.sampled), "ab")
+
+  def test_what_is_refused(self):
+    plain = LocalDriver(small.engine_of())
+    self.addCleanup(plain.close)
+    with self.assertRaisesRegex(ConfigError, "knows no tokenizer"):
+      plain.submit([1], spec_of("json"))
+    driver = self.open()
+    with self.assertRaisesRegex(ConfigError, r"add \[60\]"):
+      driver.submit([1], spec_of("json", stop_tokens=(5,)))
+    broken = dataclasses.replace(spec_of("json"), grammar="start: what")
+    with self.assertRaisesRegex(ConfigError, "no grammar can be made of"):
+      driver.submit([1], broken)
+    self.check_empty(driver)
+
+
+if __name__ == "__main__":
+  absltest.main()
