@@ -6,20 +6,28 @@ more: a marker that stands in it is spelt out, letter for letter.
 """
 
 import dataclasses
+import functools
 import json
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from agentrl_jax.data.call_grammar import (
+  THINK,
+  THINK_END,
+  CallForm,
+  CallGrammar,
+)
 from agentrl_jax.data.grammar import Grammars
 from agentrl_jax.data.marked_text import MarkedTokenizer, unshield
 from agentrl_jax.data.messages import Message, Tool, ToolCall
 from agentrl_jax.data.template import CompactTemplate
 
 # What an answer's own text may mark: a policy thinks in it.
-_THOUGHT = ("<think>", "</think>")
+_THOUGHT = (THINK, THINK_END)
+_KEPT = 256  # grammars of calls that are kept written
 
 
 class ChatTemplate(Protocol):
@@ -33,6 +41,11 @@ class ChatTemplate(Protocol):
   @property
   def stops(self) -> Sequence[str]:
     """Markers that end an answer and belong to it."""
+    ...
+
+  @property
+  def form(self) -> CallForm:
+    """What an answer that calls looks like."""
     ...
 
   def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
@@ -68,6 +81,7 @@ class ChatCodec:
     ids = self._tokenizer.id_of
     self._stop_of = {ids[text]: text for text in template.stops}
     self.stop_tokens: tuple[int, ...] = tuple(self._stop_of)
+    self._grammar_of_calls = functools.lru_cache(_KEPT)(self._written)
 
   @property
   def vocab_size(self) -> int:
@@ -107,6 +121,26 @@ class ChatCodec:
     message = self._template.read(text, ended_by)
     return _mapped(message, of_content=unshield, of_call=unshield)
 
+  def call_grammar(
+    self, tools: Sequence[Tool], *, choice: str = "auto", parallel: bool = True
+  ) -> str:
+    """The grammar of answers that call these tools, by their schemas.
+
+    `choice` "auto" is text, calls, or text and then calls; "required" is calls
+    alone. Before either the policy may think, if its template has thoughts.
+    Without `parallel` there is one call at most. Raises `ConfigError` for tools
+    whose calls no grammar can be made of, with the reason.
+    """
+    taken = json.dumps([[tool.name, dict(tool.parameters)] for tool in tools])
+    return self._grammar_of_calls(taken, choice, parallel)
+
+  def json_grammar(self, schema: Mapping[str, Any]) -> str:
+    """The grammar of answers that are JSON of a schema, and nothing else.
+
+    Raises `ConfigError` for a schema that no grammar can be made of.
+    """
+    return self._call_grammar.of_json(schema)
+
   def grammars(self, vocab_size: int) -> Grammars:
     """Reads grammars for a policy that knows so many tokens."""
     return self._tokenizer.grammars(self.stop_tokens, vocab_size)
@@ -118,6 +152,15 @@ class ChatCodec:
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
     """Text of ids, markers included."""
     return self._tokenizer.decode(ids)
+
+  def _written(self, taken: str, choice: str, parallel: bool) -> str:
+    tools = [Tool(name, "", schema) for name, schema in json.loads(taken)]
+    return self._call_grammar.of_calls(tools, choice=choice, parallel=parallel)
+
+  @functools.cached_property
+  def _call_grammar(self) -> CallGrammar:
+    template = self._template
+    return CallGrammar(template.form, self._tokenizer, template.stops)
 
   def _shield(self, message: Message) -> Message:
     shield = self._tokenizer.markers.shield

@@ -5,19 +5,24 @@ answers back into messages. A call that cannot be read becomes one without a
 name whose arguments are the raw text: the environment tells the policy so.
 """
 
+import dataclasses
 import json
 import re
 from typing import Any, Protocol
 
 from agentrl_jax.data import template
+from agentrl_jax.data.call_grammar import SPACE, CallForm, text_that_is_no
 from agentrl_jax.data.messages import Message, ToolCall, message_to_json
 from agentrl_jax.errors import ConfigError
-
-THINK, THINK_END = "<think>", "</think>"
 
 
 class Dialect(Protocol):
   """One family's way with tool calls."""
+
+  @property
+  def form(self) -> CallForm:
+    """What an answer that calls looks like."""
+    ...
 
   def prepare(self, message: Message) -> list[dict[str, Any]]:
     """The message as the template's source expects it: one dict or more."""
@@ -30,6 +35,8 @@ class Dialect(Protocol):
 
 class Hermes:
   """Qwen2.5 and Qwen3: `<tool_call>{"name": ..., "arguments": {...}}`."""
+
+  form = dataclasses.replace(template.CompactTemplate.form, joint="\n")
 
   def prepare(self, message: Message) -> list[dict[str, Any]]:
     return [_with_objects(message)]
@@ -51,6 +58,15 @@ class Llama:
   """
 
   _TAG = "<|python_tag|>"
+  form = CallForm(
+    head='{"name": "',
+    middle='", "parameters": ',
+    tail="}",
+    joint="; ",
+    may_begin=_TAG,
+    after_text=None,
+    text=text_that_is_no(rf"{SPACE}*\{{"),
+  )
 
   def prepare(self, message: Message) -> list[dict[str, Any]]:
     return [_with_objects(message)]
@@ -69,7 +85,7 @@ class Llama:
     while rest:
       try:
         found, end = json.JSONDecoder().raw_decode(rest)
-      except (json.JSONDecodeError, RecursionError):
+      except (ValueError, RecursionError):
         return (*calls, ToolCall("", rest, str(len(calls))))
       calls.append(_call_of(found, "parameters", rest[:end], len(calls)))
       rest = rest[end:].lstrip().removeprefix(";").lstrip()
@@ -86,6 +102,17 @@ class Glm4:
 
   _TURN, _OBSERVATION = "<|assistant|>", "<|observation|>"
   _CALL = re.compile(r"\s*([^\s{}`]+)[ \t]*\n\s*(\{.*)", re.DOTALL)
+  form = CallForm(
+    head="",
+    middle="\n",
+    tail="",
+    joint=_TURN,
+    after_text=_TURN,
+    # As `_CALL` begins.
+    text=text_that_is_no(rf"{SPACE}*[^{{}}`\s\x1c-\x1f]+[ \t]*\n{SPACE}*\{{"),
+    name=r"[^\s{}`]+",
+    stop=_OBSERVATION,
+  )
 
   def prepare(self, message: Message) -> list[dict[str, Any]]:
     if message.role == "tool":
@@ -112,7 +139,7 @@ class Glm4:
   def _call(self, name: str, arguments: str, number: int) -> ToolCall:
     try:
       json.loads(arguments)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
       return ToolCall("", f"{name}\n{arguments}", str(number))
     return ToolCall(name, arguments, str(number))
 
@@ -141,7 +168,7 @@ def _with_objects(message: Message) -> dict[str, Any]:
     function = call["function"]
     try:
       function["arguments"] = json.loads(function["arguments"])
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
       continue  # written as it is, for it has no better form
   return body
 

@@ -9,9 +9,11 @@ stays out: what the policy was shown and what it sampled is never rewritten.
 Text goes in and comes out shielded; see `data.marked_text`.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
-from agentrl_jax.data.dialects import THINK, THINK_END, dialect_of
+from agentrl_jax.data.call_grammar import THINK, THINK_END
+from agentrl_jax.data.dialects import dialect_of
 from agentrl_jax.data.jinja_template import JinjaTemplate
 from agentrl_jax.data.marked_text import Markers
 from agentrl_jax.data.messages import Message, Tool
@@ -45,6 +47,7 @@ class FamilyTemplate:
     self.stops = tuple(dict.fromkeys([*filter(None, [self._end]), *stops]))
     self._lead = self._between_cue_and_answer()
     self._thinks = THINK in self._cue.rpartition(THINK_END)[2]
+    self.form = dataclasses.replace(self._dialect.form, thinks=self._thinks)
     self._check()
 
   def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentrl_jax.data.call_grammar import CallForm
 from agentrl_jax.data.messages import Message, Tool, ToolCall
 
 END = "<|end|>"  # ends every message; the policy's stop token
@@ -66,6 +67,11 @@ class CompactTemplate:
 
   markers = SPECIAL_TOKENS
   stops = (END,)
+  form = CallForm(
+    head=f'{CALL}\n{{"name": "',
+    middle='", "arguments": ',
+    tail=f"}}\n{CALL_END}",
+  )
 
   def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
     """See `render_start`."""
@@ -169,7 +175,7 @@ def parse_answer(text: str) -> Message:
 def _parse_call(body: str, id: str) -> ToolCall:
   try:
     call = json.loads(body)
-  except (json.JSONDecodeError, RecursionError):
+  except (ValueError, RecursionError):
     return ToolCall("", body.strip(), id)
   if not isinstance(call, dict) or not isinstance(call.get("name"), str):
     return ToolCall("", body.strip(), id)

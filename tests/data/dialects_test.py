@@ -6,6 +6,8 @@ from agentrl_jax.data import dialects
 from agentrl_jax.data.messages import Message, ToolCall
 
 LOOK = '{"name": "look", "parameters": {"at": "é"}}'
+# A number with more digits than Python reads.
+LONG = f'{{"name": "f", "parameters": {{"a": {"1" * 5000}}}}}'
 GLM = dialects.Glm4._OBSERVATION
 
 
@@ -45,6 +47,7 @@ class ReadingTest(parameterized.TestCase):
     ("name_is_no_text", '{"name": 3}', said("", ("", '{"name": 3}'))),
     ("python", "<|python_tag|>look(1)", said("", ("", "look(1)"))),
     ("empty_tag", "<|python_tag|>", said("", ("", ""))),
+    ("endless_number", LONG, said("", ("", LONG))),
   )
   def test_llama(self, text, message):
     self.assertEqual(dialects.Llama().read(text, "<|eot_id|>"), message)
@@ -67,6 +70,7 @@ class ReadingTest(parameterized.TestCase):
       GLM,
       said("", ("", "look it up")),
     ),
+    ("endless_number", f"f\n{LONG}", GLM, said("", ("", f"f\n{LONG}"))),
     ("json_in_text", 'see:\nthis {"a": 1}', None, said('see:\nthis {"a": 1}')),
   )
   def test_glm(self, text, ended_by, message):
@@ -80,6 +84,7 @@ class ReadingTest(parameterized.TestCase):
       said("so", ("f", "{}")),
     ),
     ("cut_short", '<tool_call>\n{"name"', said("", ("", '{"name"'))),
+    ("endless_number", f"<tool_call>{LONG}", said("", ("", LONG))),
   )
   def test_hermes(self, text, message):
     self.assertEqual(dialects.Hermes().read(text, "<|im_end|>"), message)
