@@ -10,6 +10,8 @@ from agentrl_jax import losses
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.losses import ExplainedVariance, Mean, RatioMoments
 from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.train.engine_drift import NAME as DRIFT
+from agentrl_jax.train.engine_drift import EngineDrift, measure_drift
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.slot_metrics import measure_slots
 from agentrl_jax.train.surrogates import SURROGATES, Array, Terms
@@ -19,7 +21,7 @@ from agentrl_jax.train.token_logprobs import (
   token_values,
 )
 
-Metrics = dict[str, Mean | RatioMoments | ExplainedVariance]
+Metrics = dict[str, Mean | RatioMoments | ExplainedVariance | EngineDrift]
 
 
 @jax.tree_util.register_dataclass
@@ -39,10 +41,12 @@ class Lesson:
   value_target: Array | None = None
   value_mask: Array | None = None  # bool, where the critic is fitted
   task: Array | None = None  # int32, the number of the token's task
+  version: Array | None = None  # int32, as `answer_versions` has it
 
 
-# Maps (params, micro-batch) to the mean to minimise and what to report.
-Objective = Callable[[Params, Lesson], tuple[Mean, Metrics]]
+# Maps (params, micro-batch, the params' version) to the mean to minimise and
+# what to report.
+Objective = Callable[[Params, Lesson, jax.Array], tuple[Mean, Metrics]]
 
 
 def policy_objective(
@@ -60,7 +64,9 @@ def policy_objective(
   the tasks by their names, where slots are reported on by task, too.
   """
 
-  def objective(params: Params, lesson: Lesson) -> tuple[Mean, Metrics]:
+  def objective(
+    params: Params, lesson: Lesson, version: jax.Array | None = None
+  ) -> tuple[Mean, Metrics]:
     batch, value_BT = lesson.batch, None
     hidden_BTD = hidden_states(policy, params, batch)
     logprob_BT, entropy_BT = token_logprobs(
@@ -80,6 +86,7 @@ def policy_objective(
       logprob_BT,
       entropy_BT,
       value_BT,
+      version=version,
       num_slots=num_slots,
       tasks=tasks,
     )
@@ -94,13 +101,15 @@ def lesson_loss(
   entropy_BT: jax.Array,
   value_BT: jax.Array | None = None,
   *,
+  version: jax.Array | None = None,
   num_slots: int = 1,
   tasks: Mapping[str, int] | None = None,
 ) -> tuple[Mean, Metrics]:
   """What `config` makes of what policy and critic say about a lesson.
 
   With loss.proximal='behavior' the ratio is to the distribution that really
-  drew the token, whichever version and temperature.
+  drew the token, whichever version and temperature. `version` is that of the
+  policy's params, so that its own tokens tell of the engine's drift.
   """
   batch = lesson.batch
   behavior_BT = _ratio(logprob_BT, batch.behavior_logprob, batch)
@@ -108,6 +117,10 @@ def lesson_loss(
   metrics |= measure_slots(
     behavior_BT, batch, lesson.task, num_slots=num_slots, tasks=tasks or {}
   )
+  if version is not None and lesson.version is not None:
+    metrics[DRIFT] = measure_drift(
+      behavior_BT, batch.mask, lesson.version, version
+    )
   proximal_BT = behavior_BT
   if lesson.proximal_logprob is not None:
     proximal_BT = _ratio(logprob_BT, lesson.proximal_logprob, batch)
@@ -130,7 +143,10 @@ def lesson_loss(
 def supervised_objective(policy: Policy, config: LossConfig) -> Objective:
   """Negative log-likelihood of the demonstrated answers, by token."""
 
-  def objective(params: Params, lesson: Lesson) -> tuple[Mean, Metrics]:
+  def objective(
+    params: Params, lesson: Lesson, version: jax.Array | None = None
+  ) -> tuple[Mean, Metrics]:
+    del version  # no engine demonstrates
     batch = lesson.batch
     logprob_BT, entropy_BT = token_logprobs(
       policy, params, batch, temperature=1.0, **config.tiles

@@ -7,7 +7,7 @@ are computed here, with the params as the batch finds them.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax import losses
+from agentrl_jax.data.answer_masks import AnswerMasks, answer_masks
+from agentrl_jax.data.grammar import Grammars
 from agentrl_jax.data.packing import Rows, pack
 from agentrl_jax.data.trajectory import Group, Trajectory
 from agentrl_jax.losses import TaskMoments
@@ -28,9 +30,10 @@ from agentrl_jax.train.advantages import (
 )
 from agentrl_jax.train.batches import BatchConfig, add_fields, cut
 from agentrl_jax.train.critic import judge, pad_rows, place_rewards
+from agentrl_jax.train.engine_drift import answer_versions
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.objective import Lesson
-from agentrl_jax.train.placement import on_mesh
+from agentrl_jax.train.placement import on_mesh, whole_on_mesh
 from agentrl_jax.train.reference import Reference
 from agentrl_jax.train.token_logprobs import (
   hidden_states,
@@ -54,8 +57,12 @@ class Preparation:
     task_ids: Mapping[str, int],
     temperature: float,
     reference: Reference | None = None,
+    make_grammars: Callable[[], Grammars] | None = None,
   ):
-    """`reference` is what the KL term pulls towards."""
+    """`reference` is what the KL term pulls towards.
+
+    `make_grammars` is called once there are answers that had to follow one.
+    """
     if loss.kl_coefficient and reference is None:
       raise ValueError(
         f"loss.kl_coefficient={loss.kl_coefficient} pulls towards a reference, "
@@ -63,6 +70,7 @@ class Preparation:
       )
     self._loss, self._advantage, self._batch = loss, advantage, batch
     self._task_ids, self._reference = task_ids, reference
+    self._make_grammars = make_grammars
     self._running = (
       losses.unseen_tasks(len(task_ids)) if advantage.task_decay else None
     )
@@ -156,10 +164,11 @@ class Preparation:
     report = {"batch/trajectories_with_signal": float(len(kept))}
     if not kept:
       return [], report | {"batch/trained_tokens": 0.0}
-    rows = self._pack([trajectories[n] for n in kept], report)
+    chosen = [trajectories[n] for n in kept]
+    rows = self._pack(chosen, report)
     value_RT = value_NU[kept][rows.trajectory, rows.turn]
     task_RT = attempts.task_N[kept][rows.trajectory]
-    return self._lessons(rows, value_RT, task_RT), report
+    return self._lessons(rows, value_RT, task_RT, chosen), report
 
   def _by_critic(
     self,
@@ -170,7 +179,9 @@ class Preparation:
     report: Report = {}
     rows = self._pack(trajectories, report)
     task_RT = attempts.task_N[rows.trajectory]
-    lessons = self._lessons(rows, np.zeros(rows.mask.shape), task_RT)
+    lessons = self._lessons(
+      rows, np.zeros(rows.mask.shape), task_RT, trajectories
+    )
     value_RT = np.concatenate(
       [self._values(params, on_mesh(x, self._mesh)) for x in lessons]
     )
@@ -196,14 +207,33 @@ class Preparation:
     return rows
 
   def _lessons(
-    self, rows: Rows, value_RT: np.ndarray, task_RT: np.ndarray
+    self,
+    rows: Rows,
+    value_RT: np.ndarray,
+    task_RT: np.ndarray,
+    packed: Sequence[Trajectory],
   ) -> list[Lesson]:
     advantage_RT = np.where(rows.mask, value_RT, 0).astype(np.float32)
-    lessons = cut(rows, advantage_RT, self._batch.micro_batch)
-    fields = {"task": task_RT.astype(np.int32)}
+    lessons = cut(
+      rows, advantage_RT, self._batch.micro_batch, self._masks(rows, packed)
+    )
+    version_NU = answer_versions(packed)
+    fields = {
+      "task": task_RT.astype(np.int32),
+      "version": version_NU[rows.trajectory, rows.turn],
+    }
     if self._loss.task_share != "tokens":
       fields["weight"] = self._weights(task_RT, rows.mask)
     return add_fields(lessons, fields)
+
+  def _masks(
+    self, rows: Rows, packed: Sequence[Trajectory]
+  ) -> AnswerMasks | None:
+    """What was allowed; the table on the devices once, not once per lesson."""
+    found = answer_masks(rows, packed, self._make_grammars)
+    return found and dataclasses.replace(
+      found, mask_MX=whole_on_mesh(found.mask_MX, self._mesh)
+    )
 
   def _weights(self, task_RT: np.ndarray, mask_RT: np.ndarray) -> np.ndarray:
     weight_RT = losses.task_weights(
@@ -216,7 +246,12 @@ class Preparation:
     if self._loss.kl_place != "reward":
       return None
     rows = self._pack(trajectories, {})
-    lessons = cut(rows, np.zeros(rows.mask.shape), self._batch.micro_batch)
+    lessons = cut(
+      rows,
+      np.zeros(rows.mask.shape),
+      self._batch.micro_batch,
+      self._masks(rows, trajectories),
+    )
     assert self._reference is not None  # loss.kl_coefficient needs one
     params = self._reference.fetch()
     cost_RT = np.concatenate(

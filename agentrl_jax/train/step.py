@@ -18,8 +18,9 @@ from jax.sharding import Mesh
 from agentrl_jax.losses import Mean, RatioMoments
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.train.engine_drift import EngineDrift, drift_numbers
 from agentrl_jax.train.objective import Lesson, Metrics, Objective
-from agentrl_jax.train.placement import on_mesh
+from agentrl_jax.train.placement import lesson_shardings, on_mesh
 from agentrl_jax.train.slot_metrics import slot_numbers
 
 
@@ -61,7 +62,8 @@ class Learner:
         of_params,
         of_frozen,
         of_sums,
-        sharding.batch_sharding(mesh),
+        lesson_shardings(mesh),
+        whole,
       ),
       out_shardings=of_sums,
     )
@@ -90,9 +92,12 @@ class Learner:
     if self._policy.adaptation:
       shapes = self._policy.abstract_split()[1]
       frozen = _with_shardings(shapes, self._frozen_sharding())
-    sums = jax.eval_shape(self._zero_sums, state.params, frozen, lesson)
+    read = (state.params, frozen, lesson, state.version)
+    sums = jax.eval_shape(self._zero_sums, *read)
     return {
-      "gradient": self._add.trace(state.params, frozen, sums, lesson),
+      "gradient": self._add.trace(
+        state.params, frozen, sums, lesson, state.version
+      ),
       "apply": self._apply.trace(state, sums),
     }
 
@@ -112,8 +117,8 @@ class Learner:
     for lesson in lessons:
       lesson = on_mesh(lesson, self.mesh)
       if sums is None:
-        sums = self._zeros(state.params, frozen, lesson)
-      sums = self._add(state.params, frozen, sums, lesson)
+        sums = self._zeros(state.params, frozen, lesson, state.version)
+      sums = self._add(state.params, frozen, sums, lesson, state.version)
     if sums is None:
       raise ValueError("an update needs at least one micro-batch")
     state, metrics = self._apply(state, sums)
@@ -148,24 +153,42 @@ class Learner:
     return found
 
   def _total(
-    self, params: Params, frozen: Params | None, lesson: Lesson
+    self,
+    params: Params,
+    frozen: Params | None,
+    lesson: Lesson,
+    version: jax.Array,
   ) -> tuple[jax.Array, Metrics]:
-    loss, metrics = self._objective(self._policy.whole(params, frozen), lesson)
+    whole = self._policy.whole(params, frozen)
+    loss, metrics = self._objective(whole, lesson, version)
     return loss.total, metrics | {"loss": loss}
 
   def _zero_sums(
-    self, params: Params, frozen: Params | None, lesson: Lesson
+    self,
+    params: Params,
+    frozen: Params | None,
+    lesson: Lesson,
+    version: jax.Array,
   ) -> Any:
     (_, metrics), grads = jax.eval_shape(
-      jax.value_and_grad(self._total, has_aux=True), params, frozen, lesson
+      jax.value_and_grad(self._total, has_aux=True),
+      params,
+      frozen,
+      lesson,
+      version,
     )
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (grads, metrics))
 
   def _add_gradient(
-    self, params: Params, frozen: Params | None, sums: Any, lesson: Lesson
+    self,
+    params: Params,
+    frozen: Params | None,
+    sums: Any,
+    lesson: Lesson,
+    version: jax.Array,
   ) -> Any:
     (_, metrics), grads = jax.value_and_grad(self._total, has_aux=True)(
-      params, frozen, lesson
+      params, frozen, lesson, version
     )
     sum_of_grads, sum_of_metrics = sums
     return (
@@ -205,6 +228,8 @@ def _numbers(metrics: Metrics) -> dict[str, float]:
   for name, summed in metrics.items():
     if isinstance(summed, RatioMoments):
       report |= slot_numbers(name, summed)
+    elif isinstance(summed, EngineDrift):
+      report |= drift_numbers(summed)
     else:
       report[name] = float(summed.value())
   return report

@@ -131,6 +131,7 @@ def abstract_lesson(settings: Settings, mesh: Mesh) -> Lesson:
     value_target=real if critic else None,
     value_mask=flag if critic else None,
     task=whole,
+    version=whole,
   )
 
 

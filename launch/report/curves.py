@@ -19,6 +19,7 @@ QUEUE_FILL = "queue/fill"  # a share of what the queue holds
 STALENESS_MEAN = "staleness/mean"  # policy versions
 STALENESS_MAX = "staleness/max"
 KL = "policy/kl_to_behavior"  # nats per token
+DRIFT = "policy/engine_drift"  # nats per token
 ENTROPY = "policy/entropy"  # nats per token
 GRADIENT_NORM = "gradient_norm"
 

@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from agentrl_jax.metrics import Row
 from launch.report.curves import (
+  DRIFT,
   ENTROPY,
   GRADIENT_NORM,
   KL,
@@ -166,6 +167,7 @@ def draw_policy(figure: FigureBase, data: Data, theme: Theme) -> None:
   """How the policy changes and how firmly."""
   names = {
     KL: "KL (nats/token)",
+    DRIFT: "drift of the engine (nats/token)",
     ENTROPY: "entropy (nats/token)",
     GRADIENT_NORM: "gradient norm",
   }

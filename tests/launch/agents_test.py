@@ -132,7 +132,8 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
       before = np.array(self.trained.state.params["embedding"])
       lessons, metrics = self.trained.update(groups)
       self.check_tokens(lessons, played)
-      self.assertLess(metrics["policy/abs_log_ratio"], 1e-5)
+      self.assertLess(metrics["policy/engine_drift"], 1e-5)
+      self.assertEqual(metrics["policy/on_policy_share"], 1)
       after = np.array(self.trained.state.params["embedding"])
       self.assertGreater(np.abs(after - before).max(), 1e-3)
 

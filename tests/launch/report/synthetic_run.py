@@ -83,6 +83,7 @@ def write_metrics(directory: pathlib.Path, num_steps: int = 40) -> None:
         "staleness/max": 3.0,
         "queue/fill": float(np.clip(0.6 + rng.normal(scale=0.1), 0, 1)),
         "policy/kl_to_behavior": 0.004 + rng.exponential(0.002),
+        "policy/engine_drift": 1.5e-6 + rng.exponential(2e-7),
         "policy/entropy": 0.5 - 0.2 * gone + rng.normal(scale=0.02),
         "gradient_norm": 0.3 + rng.exponential(0.05),
       }
