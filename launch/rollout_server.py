@@ -41,7 +41,7 @@ from agentrl_jax.rollout.versions import VersionStore
 from launch.chat import codec_of
 from launch.programs import keep_programs
 from launch.remote_serving import snapshots_of
-from launch.serving import DRIVERS
+from launch.serving import DRIVERS, grammars_by
 from launch.settings import Settings, read_settings
 from launch.shared_flags import CONFIG
 
@@ -166,15 +166,18 @@ def serve(config: ml_collections.ConfigDict, host: str, port: int) -> None:
     versions,
     meshes=[place.mesh for place in places],
   )
-  engine = RolloutEngine(policy, settings.engine, versions, places=places)
+  codec = codec_provider(config, settings)
+  engine = RolloutEngine(
+    policy,
+    settings.engine,
+    versions,
+    places=places,
+    grammars=grammars_by(codec, policy),
+  )
 
   async def run(driver: Driver) -> None:
     server = RolloutServer(
-      driver,
-      follower,
-      settings.rollouts,
-      config.name,
-      codec_provider(config, settings),
+      driver, follower, settings.rollouts, config.name, codec
     )
     await server.run(host, port)
 

@@ -11,6 +11,7 @@ import ml_collections
 
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
 from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.grammar import Grammars
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout import wire
 from agentrl_jax.rollout.client import Generator
@@ -76,7 +77,13 @@ def serve(
   """Starts the engine's threads and ends them, whatever happens between."""
   versions = VersionStore(settings.engine.num_slots)
   places = _places(settings)
-  engine = RolloutEngine(policy, settings.engine, versions, places=places)
+  engine = RolloutEngine(
+    policy,
+    settings.engine,
+    versions,
+    places=places,
+    grammars=grammars_by(lambda: codec, policy),
+  )
   with DRIVERS[driver](engine) as running:
     yield Service(
       codec,
@@ -92,6 +99,20 @@ def serve(
       status=functools.partial(status_of, running),
       driver=running,
     )
+
+
+def grammars_by(
+  codec: Callable[[], ChatCodec | None], policy: Policy
+) -> Callable[[], Grammars | None]:
+  """What reads grammars, made when it is first asked for; None: no codec."""
+  found: list[Grammars] = []
+
+  def grammars() -> Grammars | None:
+    if not found and (known := codec()) is not None:
+      found.append(known.grammars(policy.config.vocab_size))
+    return found[0] if found else None
+
+  return grammars
 
 
 def _places(settings: Settings) -> tuple[Place, ...] | None:

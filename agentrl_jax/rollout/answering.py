@@ -12,6 +12,7 @@ from agentrl_jax.errors import (
   AgentRLError,
   DeadlineExceeded,
   GeneratorFault,
+  GrammarFault,
   PromptTooLong,
   ServerFull,
 )
@@ -77,7 +78,8 @@ class Answering:
   def failed(self, error: AgentRLError) -> None:
     """Takes note of an error: some say that nothing will be answered again."""
     is_last = self._is_final and isinstance(error, GeneratorFault)
-    if not is_last or isinstance(error, PromptTooLong | ServerFull):
+    its_own = isinstance(error, PromptTooLong | ServerFull | GrammarFault)
+    if not is_last or its_own:
       return
     self._is_draining = True
     if not self.broken.done():

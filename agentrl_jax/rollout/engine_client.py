@@ -91,6 +91,12 @@ class EngineClient:
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> Request:
     """Refuses what no engine understands."""
+    if spec.grammar:
+      raise ConfigError(
+        "an answer is to follow a grammar, and engines of other projects "
+        "cannot be told one: ask for answers without, or let rollout servers "
+        "of this framework answer (rollouts.protocol=agentrl)"
+      )
     tokens = np.asarray(prompt)
     if tokens.ndim != 1 or not tokens.size or tokens.dtype.kind not in "iu":
       raise ConfigError(

@@ -17,6 +17,7 @@ from agentrl_jax.errors import (
   ConfigError,
   DeadlineExceeded,
   GeneratorFault,
+  GrammarFault,
   PromptTooLong,
   ServerFull,
 )
@@ -145,8 +146,8 @@ class HttpGenerator:
         continue
       try:
         return await self._ask(server, request)
-      except PromptTooLong:
-        raise
+      except (PromptTooLong, GrammarFault):
+        raise  # it would be the same everywhere
       except ServerFull:
         self.pool.rest(server, REST_S)
       except (_Lost, AskAgain):

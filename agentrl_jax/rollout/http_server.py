@@ -53,7 +53,7 @@ class RolloutApi:
   ):
     self._generator, self._token = generator, token
     # Twice what fits, so that it is the engine that says how long is too long.
-    self._max_bytes = 8 * context + 1024
+    self._max_bytes = 8 * context + 1024 + wire.MAX_GRAMMAR
     self._max_body = max(max_body, self._max_bytes)
     self._answering = Answering(status, lanes, is_final=is_final)
     self._openai = openai(self._answering) if openai else None
@@ -97,6 +97,7 @@ class RolloutApi:
       prompt=len(prompt),
       reused=answer.num_reused,
       sampled=len(answer.sampled),
+      is_constrained=bool(spec.grammar),
     )
     return web.Response(
       body=wire.encode_answer(answer), content_type=wire.CONTENT_TYPE
@@ -132,7 +133,7 @@ class RolloutApi:
       error = too_large
     raise PromptTooLong(
       f"a request of more than {self._max_bytes} bytes came, which is beyond "
-      "any prompt that fits in engine.context"
+      "any prompt that fits in engine.context, the longest grammar included"
     ) from error
 
 

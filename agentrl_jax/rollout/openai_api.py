@@ -174,6 +174,7 @@ class OpenAIApi:
         prompt=len(draw.prompt),
         reused=draw.num_reused,
         sampled=draw.num_sampled,
+        is_constrained=bool(draw.spec.grammar),
       )
 
   async def _stream(

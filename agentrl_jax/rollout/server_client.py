@@ -41,8 +41,8 @@ class ServerClient(Protocol):
 
     Raises `Unreachable` if it is lost on the way, `ServerFull` if it has no
     room, `AskAgain` if the same is to be asked once more, `ConfigError` and
-    `PromptTooLong` for what no repetition mends, and `GeneratorFault` if the
-    server broke.
+    `PromptTooLong` and `GrammarFault` for what no repetition mends, and
+    `GeneratorFault` if the server broke.
     """
     ...
 

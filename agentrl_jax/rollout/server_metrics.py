@@ -36,7 +36,8 @@ class ServerMetrics:
     )
     self._tokens = prometheus.Counter(
       "agentrl_tokens",
-      "Tokens: of prompts, of those with keys and values at hand, sampled.",
+      "Tokens: of prompts, of those with keys and values at hand, sampled, of "
+      "those under a grammar.",
       ("kind",),
       registry=registry,
     )
@@ -70,12 +71,15 @@ class ServerMetrics:
     }
     self._served: dict[int, wire.ServedSlot] = {}
 
-  def answered(self, *, prompt: int, reused: int, sampled: int) -> None:
-    """An answer is whole; numbers of tokens."""
+  def answered(
+    self, *, prompt: int, reused: int, sampled: int, is_constrained: bool
+  ) -> None:
+    """An answer is whole; numbers of tokens, and whether it has a grammar."""
     for kind, number in (
       ("prompt", prompt),
       ("reused", reused),
       ("sampled", sampled),
+      ("constrained", sampled * is_constrained),
     ):
       self._tokens.labels(kind).inc(number)
 

@@ -20,12 +20,14 @@ from agentrl_jax.errors import (
   ConfigError,
   DeadlineExceeded,
   GeneratorFault,
+  GrammarFault,
   PromptTooLong,
   ServerFull,
 )
 from agentrl_jax.rollout.client import MAX_STOPS, Answer, SamplingSpec
 
-VERSION = 2
+VERSION = 3
+MAX_GRAMMAR = 1 << 19  # bytes of a grammar
 GENERATE, HEALTH = "/generate", "/health"
 CONTENT_TYPE = "application/octet-stream"
 ERROR_HEADER = "X-AgentRL-Error"  # the name of what was raised
@@ -33,9 +35,9 @@ ERROR_HEADER = "X-AgentRL-Error"  # the name of what was raised
 # Magic, version, CRC-32 of all that follows.
 _ENVELOPE = struct.Struct("<4sHxxI")
 _REQUEST, _ANSWER = b"ARLQ", b"ARLA"
-# Prompt tokens, slot, max_tokens, top_k, temperature, top_p, min_p,
-# seed, conversation, stop tokens.
-_SPEC = struct.Struct(f"<IiiidddQQ{MAX_STOPS}i")
+# Prompt tokens, bytes of the grammar after them, slot, max_tokens, top_k,
+# temperature, top_p, min_p, seed, conversation, stop tokens.
+_SPEC = struct.Struct(f"<IIiiidddQQ{MAX_STOPS}i")
 _NO_STOP = -1  # fills up the stop tokens
 # Sampled tokens, slot, prompt tokens reused.
 _SAMPLED = struct.Struct("<Iii")
@@ -63,6 +65,7 @@ STATUSES: Mapping[type[AgentRLError], int] = {
   WireError: 400,
   ConfigError: 400,
   DeadlineExceeded: 504,
+  GrammarFault: 422,
   GeneratorFault: 500,
 }
 _BY_NAME = {kind.__name__: kind for kind in STATUSES}
@@ -73,9 +76,10 @@ def encode_request(
 ) -> bytes:
   """The bytes that `decode_request` reads. `ConfigError` if none can."""
   try:
-    token_T = _tokens(prompt)
+    token_T, grammar = _tokens(prompt), spec.grammar.encode()
     head = _SPEC.pack(
       len(token_T),
+      len(grammar),
       spec.slot,
       spec.max_tokens,
       spec.top_k,
@@ -89,17 +93,26 @@ def encode_request(
     )
   except (struct.error, TypeError, ValueError, OverflowError) as error:
     raise ConfigError(
-      f"a prompt is a row of token ids and {spec} has numbers of 32 bits; "
-      f"this one cannot be sent: {error}"
+      "a prompt is a row of token ids, a grammar is text, and "
+      f"{dataclasses.replace(spec, grammar='')} has numbers of 32 bits; this "
+      f"one cannot be sent: {error}"
     ) from error
-  return _sealed(_REQUEST, head + token_T.tobytes())
+  if len(grammar) > MAX_GRAMMAR:
+    raise ConfigError(
+      f"a grammar of {len(grammar)} bytes cannot be sent, {MAX_GRAMMAR} are "
+      "the limit: offer fewer functions at once, or ones with smaller schemas"
+    )
+  return _sealed(_REQUEST, head + token_T.tobytes() + grammar)
 
 
 def decode_request(body: bytes) -> tuple[np.ndarray, SamplingSpec]:
   """The prompt, int32 [T], and how to answer it. Raises `WireError`."""
   content = _opened(_REQUEST, body, _SPEC.size)
-  number, *fields = _SPEC.unpack_from(content)
-  (token_T,) = _arrays(content[_SPEC.size :], number, (_TOKEN,))
+  number, size, *fields = _SPEC.unpack_from(content)
+  end = len(content) - size
+  if end < _SPEC.size:
+    raise WireError(f"{size} bytes of a grammar are not in {len(content)}")
+  (token_T,) = _arrays(content[_SPEC.size : end], number, (_TOKEN,))
   slot, max_tokens, top_k, temperature, *fields = fields
   top_p, min_p, seed, chat, *stops = fields
   return token_T.astype(np.int32), SamplingSpec(
@@ -112,6 +125,7 @@ def decode_request(body: bytes) -> tuple[np.ndarray, SamplingSpec]:
     stop_tokens=tuple(id for id in stops if id >= 0),
     seed=seed,
     conversation=chat,
+    grammar=_text(content[end:]),
   )
 
 
@@ -219,6 +233,13 @@ def _tokens(prompt: Sequence[int] | np.ndarray) -> np.ndarray:
   if np.any(token_T != token_T.astype(_TOKEN)):
     raise ValueError("found ids beyond 32 bits")
   return token_T.astype(_TOKEN)
+
+
+def _text(content: bytes) -> str:
+  try:
+    return content.decode()
+  except UnicodeDecodeError as error:
+    raise WireError(f"a grammar came that is no text: {error}") from error
 
 
 def _sealed(magic: bytes, content: bytes) -> bytes:

@@ -136,7 +136,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
   async def test_bodies_choices_and_prompts_have_limits(self):
     await self.serve(limits=dict(max_body=4000, max_choices=4))
     with self.assertRaises(openai.APIStatusError) as caught:
-      await self.ask(prompt="a" * 5000)
+      await self.ask(prompt="a" * 600_000)
     self.assertEqual(caught.exception.status_code, 413)
     for fields in (dict(n=5), dict(n=2, prompt=[[5], [6], [7]])):
       with self.assertRaisesRegex(openai.BadRequestError, "4"):

@@ -25,6 +25,7 @@ SPECS = st.builds(
   stop_tokens=st.lists(st.integers(0, 2**31 - 1), max_size=4).map(tuple),
   seed=st.integers(0, 2**64 - 1),
   conversation=st.integers(0, 2**64 - 1),
+  grammar=st.text(max_size=30),
 )
 REQUEST = wire.encode_request([1, 2, 3], SamplingSpec(seed=7))
 ANSWER = wire.encode_answer(
@@ -81,6 +82,7 @@ class RoundTripTest(parameterized.TestCase):
       ([0.5], SamplingSpec()),
       ([[1]], SamplingSpec()),
       ([1], SamplingSpec(max_tokens=2**31)),
+      ([1], SamplingSpec(grammar="\ud800")),
     ):
       with self.assertRaisesRegex(errors.ConfigError, "cannot be sent"):
         wire.encode_request(prompt, spec)
@@ -116,16 +118,30 @@ class GarbageTest(parameterized.TestCase):
   def test_another_version_is_named(self):
     other = bytearray(ANSWER)
     other[4] = 9
-    with self.assertRaisesRegex(wire.WireError, "version 9 came and 2 is"):
+    with self.assertRaisesRegex(wire.WireError, "version 9 came and 3 is"):
       wire.decode_answer(bytes(other))
 
   def test_lengths_that_lie_are_refused(self):
-    content = (
-      wire._SPEC.pack(9, 0, 1, 0, 1.0, 1.0, 0.0, 0, 0, 3, -1, -1, -1)
-      + b"\0" * 8
-    )
-    with self.assertRaisesRegex(wire.WireError, "9 tokens make 36 bytes"):
-      wire.decode_request(wire._sealed(wire._REQUEST, content))
+    for number, size, sentence in (
+      (9, 0, "9 tokens make 36 bytes"),
+      (2, 4, "2 tokens make 8 bytes, and 4 came"),
+      (0, 9, "9 bytes of a grammar are not in"),
+      (1, 4, "a grammar came that is no text"),
+    ):
+      head = wire._SPEC.pack(
+        number, size, 0, 1, 0, 1.0, 1.0, 0.0, 0, 0, 3, -1, -1, -1
+      )
+      content = head + b"\xff" * 8
+      with self.assertRaisesRegex(wire.WireError, sentence):
+        wire.decode_request(wire._sealed(wire._REQUEST, content))
+
+  def test_a_grammar_has_a_limit(self):
+    spec = SamplingSpec(grammar="é" * (wire.MAX_GRAMMAR // 2))
+    _, found = wire.decode_request(wire.encode_request([1], spec))
+    self.assertEqual(found, spec)
+    longer = dataclasses.replace(spec, grammar=spec.grammar + "x")
+    with self.assertRaisesRegex(errors.ConfigError, "524289 bytes cannot"):
+      wire.encode_request([1], longer)
 
 
 class ErrorsTest(parameterized.TestCase):
@@ -134,6 +150,7 @@ class ErrorsTest(parameterized.TestCase):
     (errors.ServerFull, 503),
     (wire.Draining, 503),
     (errors.GeneratorFault, 500),
+    (errors.GrammarFault, 422),
     (errors.DeadlineExceeded, 504),
     (errors.ConfigError, 400),
     (wire.WireError, 400),
@@ -169,7 +186,7 @@ class StatusTest(absltest.TestCase):
     self.assertFalse(draining.answers(0))
 
   def test_others_are_refused(self):
-    for body in (b"", b"[]", b'{"protocol": 2}', b'{"protocol": 1}', b"<html>"):
+    for body in (b"", b"[]", b'{"protocol": 3}', b'{"protocol": 1}', b"<html>"):
       with self.assertRaisesRegex(wire.WireError, "no rollout server"):
         wire.status_from_json(body)
 

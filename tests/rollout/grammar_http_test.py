@@ -1,0 +1,77 @@
+"""Grammars on their way to other processes, and what comes back."""
+
+import asyncio
+import dataclasses
+import unittest
+
+import aiohttp
+import numpy as np
+
+from agentrl_jax.errors import ConfigError, GrammarFault
+from agentrl_jax.rollout.engine_client import DIALECTS, EngineClient
+from agentrl_jax.rollout.engine_client_probe import Needs
+from agentrl_jax.rollout.http_generator import connected
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.server_metrics import METRICS
+from agentrl_jax.rollout.settings import RolloutsConfig
+from tests.rollout import following, small
+from tests.rollout.driver_contract import SHORT
+from tests.rollout.grammar_test import mixed_requests, spec_of
+from tests.rollout.serving import Served
+
+
+class GrammarHttpTest(unittest.IsolatedAsyncioTestCase):
+  async def serve(self, *, grammars):
+    self.served = await self.enterAsyncContext(Served(grammars=grammars))
+    config = RolloutsConfig(servers=self.served.address, answer_s=60.0)
+    return await self.enterAsyncContext(connected(config, num_slots=2))
+
+  async def test_answers_are_those_of_the_engine(self):
+    generator = await self.serve(grammars=following.grammars())
+    requests = [one[:2] for one in mixed_requests(16)]
+    alone = LocalDriver(small.engine_of(grammars=following.grammars()))
+    self.addCleanup(alone.close)
+    expected = [alone.submit(*request) for request in requests]
+    alone.run_until_idle()
+    answers = await asyncio.gather(*(generator.generate(*r) for r in requests))
+    for answer, future in zip(answers, expected, strict=True):
+      np.testing.assert_array_equal(answer.sampled, future.result(0).sampled)
+    bound = [
+      len(answer.sampled)
+      for answer, (_, spec) in zip(answers, requests, strict=True)
+      if spec.grammar
+    ]
+    async with (
+      aiohttp.ClientSession() as http,
+      http.get(f"http://{self.served.address}{METRICS}") as response,
+    ):
+      page = await response.text()
+    self.assertIn(f'kind="constrained"}} {float(sum(bound))}', page)
+
+  async def test_a_dead_end_costs_no_server(self):
+    generator = await self.serve(grammars=following.grammars())
+    dead = dataclasses.replace(spec_of("json"), grammar=following.DEAD_END)
+    good = asyncio.create_task(generator.generate([1], SHORT))
+    with self.assertRaisesRegex(GrammarFault, "no token goes on"):
+      await generator.generate([1], dead)
+    self.assertEqual(len((await good).sampled), 20)
+    self.assertEqual(generator.num_repeated, 0)
+    self.assertFalse(self.served.api.broken.done())
+    self.assertEqual(len((await generator.generate([2], SHORT)).sampled), 20)
+
+  async def test_a_server_without_a_tokenizer_says_so(self):
+    generator = await self.serve(grammars=None)
+    with self.assertRaisesRegex(ConfigError, "knows no tokenizer"):
+      await generator.generate([1], spec_of("json"))
+
+  async def test_other_engines_cannot_be_told(self):
+    needs = Needs(num_slots=1, vocab_size=small.VOCAB)
+    async with aiohttp.ClientSession() as http:
+      for dialect in DIALECTS.values():
+        client = EngineClient(http, dialect, needs)
+        with self.assertRaisesRegex(ConfigError, "cannot be told one"):
+          client.request([1], spec_of("json"))
+
+
+if __name__ == "__main__":
+  unittest.main()
