@@ -24,13 +24,13 @@ def fused_token_logprob(
   output_DV: jax.Array,
   token_BT: jax.Array,
   mask_BT: jax.Array | None = None,
+  allowed: AllowedTokens | None = None,
   *,
   temperature: float | jax.Array = 1.0,
   chunk_size: int,
   vocab_chunk_size: int | None = None,
   entropy_gradient: bool = True,
   vocab_axis: str | None = None,
-  allowed: AllowedTokens | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """`token_logprob` and `entropy` of hidden @ output, in the memory of a tile.
 
@@ -66,6 +66,9 @@ def fused_token_logprob(
       counts the words of all devices.
     mask_BT: bool, the tokens that are asked for; all if None. Off it nothing is
       read.
+    allowed: what each token was drawn from, of all words wherever they are;
+      everything if None. A token that was not allowed has logprob -inf and
+      passes no gradient on.
     temperature: tau, positive: the sampler's, for all tokens alike.
     chunk_size: tokens of every row to a tile.
     vocab_chunk_size: words to a tile; all if None. Narrow tiles of many tokens
@@ -75,9 +78,6 @@ def fused_token_logprob(
       none.
     vocab_axis: mesh axis of an enclosing shard_map; device k of n has the words
       [k V / n, (k + 1) V / n).
-    allowed: what each token was drawn from, of all words wherever they are;
-      everything if None. A token that was not allowed has logprob -inf and
-      passes no gradient on.
 
   Returns:
     (logprob_BT, entropy_BT) in nats, float32 at least; 0 off the mask.

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from agentrl_jax.data.answer_masks import AnswerMasks
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.packing import Rows
 from agentrl_jax.errors import ConfigError
@@ -28,14 +29,24 @@ class BatchConfig:
         raise ConfigError(f"train.{name}={getattr(self, name)} is below 1")
 
 
-def cut(rows: Rows, advantage_RT: np.ndarray, micro_batch: int) -> list[Lesson]:
-  """Lessons of `micro_batch` rows each; the rows are a multiple of it."""
+def cut(
+  rows: Rows,
+  advantage_RT: np.ndarray,
+  micro_batch: int,
+  masks: AnswerMasks | None = None,
+) -> list[Lesson]:
+  """Lessons of `micro_batch` rows each; the rows are a multiple of it.
+
+  All have the table of `masks` whole, so that they are equal in shape.
+  """
   lessons = []
   for part in _parts(len(rows.token), micro_batch):
     fields = {
       field.name: getattr(rows, field.name)[part]
       for field in dataclasses.fields(rows)
     }
+    if masks is not None:
+      fields |= {"allowed": masks.allowed_RT[part], "mask_MX": masks.mask_MX}
     lessons.append(Lesson(Batch(**fields), advantage_RT[part]))
   return lessons
 

@@ -1,32 +1,53 @@
-"""Batches of the host onto the mesh.
+"""Lessons of the host onto the mesh.
 
 Every learner process holds the same batch whole, since advantages are computed
 over all of it; its devices are given their rows alone.
 """
 
-from typing import TypeVar
+import dataclasses
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
+from agentrl_jax.data.batch import Batch
 from agentrl_jax.model import sharding
+from agentrl_jax.train.objective import Lesson
 
-T = TypeVar("T")
+
+def lesson_shardings(mesh: Mesh) -> Lesson:
+  """Of each field: rows split as `sharding.BATCH_SPEC` says, the rest whole.
+
+  A prefix of the tree that a lesson is, whichever of its fields it has.
+  """
+  rows = sharding.batch_sharding(mesh)
+  of_batch = {field.name: rows for field in dataclasses.fields(Batch)}
+  of_batch["mask_MX"] = sharding.replicated(mesh)
+  fields = {field.name: rows for field in dataclasses.fields(Lesson)}
+  return Lesson(**fields | {"batch": Batch(**of_batch)})
 
 
-def on_mesh(tree: T, mesh: Mesh | None) -> T:
-  """Arrays [R, T], rows split as `sharding.BATCH_SPEC` says.
+def on_mesh(lesson: Lesson, mesh: Mesh | None) -> Lesson:
+  """Its arrays on the devices, as `lesson_shardings` says.
 
   What is on devices already stays as it is; without a mesh everything does.
   """
   if mesh is None:
-    return tree
-  rows = sharding.batch_sharding(mesh)
+    return lesson
+  where = jax.tree.broadcast(lesson_shardings(mesh), lesson)
+  return jax.tree.map(_place, lesson, where)
 
-  def place(x: np.ndarray | jax.Array) -> jax.Array:
-    if isinstance(x, jax.Array):
-      return x
-    return jax.make_array_from_callback(x.shape, rows, lambda part: x[part])
 
-  return jax.tree.map(place, tree)
+def whole_on_mesh(
+  array: np.ndarray, mesh: Mesh | None
+) -> np.ndarray | jax.Array:
+  """What all lessons share, on every device once; without a mesh as it is."""
+  if mesh is None:
+    return array
+  return _place(array, sharding.replicated(mesh))
+
+
+def _place(x: np.ndarray | jax.Array, where: NamedSharding) -> jax.Array:
+  if isinstance(x, jax.Array):
+    return x
+  return jax.make_array_from_callback(x.shape, where, lambda part: x[part])

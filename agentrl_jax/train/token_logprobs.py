@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from agentrl_jax.data.batch import Batch
-from agentrl_jax.losses import fused_token_logprob
+from agentrl_jax.losses import AllowedTokens, fused_token_logprob
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 
@@ -29,9 +29,10 @@ def token_logprobs(
   """Log-probability and entropy in nats, each [B, T] float32, 0 off the mask.
 
   Entry t is about token t given those before it, under the distribution that
-  the sampler draws from at `temperature`. A row's first token has no token
-  before it and is never trained on. `hidden_BTD` saves the pass through the
-  layers where it was made already.
+  the sampler draws from at `temperature`: over what its grammar allowed, where
+  an answer had to follow one. A row's first token has no token before it and is
+  never trained on. `hidden_BTD` saves the pass through the layers where it was
+  made already.
   """
   if hidden_BTD is None:
     hidden_BTD = hidden_states(policy, params, batch)
@@ -49,6 +50,7 @@ def token_logprobs(
     policy.output_matrix(params),
     _next(batch.token),
     _next(batch.mask),
+    _next_allowed(batch),
   )
   return _previous(logprob_BT), _previous(entropy_BT)
 
@@ -62,26 +64,41 @@ def _on_devices(
   moves; its gradient is summed over devices once.
   """
 
-  def here(hidden_BTD, output_DV, token_BT, mask_BT) -> _Pair:
+  def here(hidden_BTD, output_DV, token_BT, mask_BT, allowed) -> _Pair:
     output_DV = output_DV.astype(hidden_BTD.dtype)
     # Differing over rows before it moves, so that what is summed over rows is
     # the part of the gradient that stays here.
     output_DV = jax.lax.pcast(output_DV, ("data", "sequence"), to="varying")
     output_DV = jax.lax.all_gather(output_DV, "fsdp", axis=0, tiled=True)
-    return fused(hidden_BTD, output_DV, token_BT, mask_BT, vocab_axis="tensor")
+    return fused(
+      hidden_BTD, output_DV, token_BT, mask_BT, allowed, vocab_axis="tensor"
+    )
 
-  rows = sharding.BATCH_SPEC
-  return jax.shard_map(
-    here,
-    mesh=mesh,
-    in_specs=(
-      sharding.spec("rows", "tokens", None),
-      sharding.spec("width", "vocab"),
-      rows,
-      rows,
-    ),
-    out_specs=(rows, rows),
-  )
+  rows, whole = sharding.BATCH_SPEC, PartitionSpec()
+
+  def everywhere(
+    hidden_BTD, output_DV, token_BT, mask_BT, allowed: AllowedTokens | None
+  ) -> _Pair:
+    return jax.shard_map(
+      here,
+      mesh=mesh,
+      in_specs=(
+        sharding.spec("rows", "tokens", None),
+        sharding.spec("width", "vocab"),
+        rows,
+        rows,
+        allowed and AllowedTokens(rows, whole),
+      ),
+      out_specs=(rows, rows),
+    )(hidden_BTD, output_DV, token_BT, mask_BT, allowed)
+
+  return everywhere
+
+
+def _next_allowed(batch: Batch) -> AllowedTokens | None:
+  if batch.mask_MX is None:
+    return None
+  return AllowedTokens(_next(batch.allowed), batch.mask_MX)
 
 
 def _next(x_BT: jax.Array) -> jax.Array:

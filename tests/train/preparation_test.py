@@ -9,6 +9,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from agentrl_jax import losses
+from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.packing import pack
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.advantages import advantages, make_attempts
@@ -114,7 +115,11 @@ class LessonsTest(parameterized.TestCase):
     trajectories = groups[0].trajectories
     rows = pack(trajectories, row_length=48, rows_multiple=4)
     logprob, _ = token_logprobs(
-      Policy(small.MODEL), reference, rows, temperature=0.9, chunk_size=8
+      Policy(small.MODEL),
+      reference,
+      Batch(**vars(rows)),
+      temperature=0.9,
+      chunk_size=8,
     )
     cost = np.where(rows.mask, rows.behavior_logprob - logprob, 0)
     rewards = np.array(

@@ -31,7 +31,9 @@ def _updated(lessons, mesh, params):
 def main() -> None:
   """Compares the sample, or every mesh of the table, with one device."""
   with joined(ProcessLimits()) as processes:
-    lessons = small.make_lessons(micro_batch=8, num_groups=12)
+    lessons = small.constrained(
+      small.make_lessons(micro_batch=8, num_groups=12)
+    )
     one = sharding.make_mesh({}, jax.local_devices()[:1])
     made = sharded_update._params
     wanted_loss, wanted = _updated(lessons, one, made)

@@ -46,6 +46,7 @@ class Case:
   scan_layers: bool
   remat: str
   loss: str
+  constrained: bool = False  # whether tokens were drawn under grammars
 
 
 def table() -> Iterable[Case]:
@@ -57,12 +58,18 @@ def table() -> Iterable[Case]:
     if math.prod(shape) == DEVICES
   ]
   for n, mesh in enumerate(meshes):
-    yield Case(mesh, *WAYS[n % len(WAYS)], loss=list(LOSSES)[n % len(LOSSES)])
+    yield Case(
+      mesh,
+      *WAYS[n % len(WAYS)],
+      loss=list(LOSSES)[n % len(LOSSES)],
+      constrained=n % 3 == 0,
+    )
 
 
 SAMPLE = (
   Case((2, 2, 2, 1), True, "full", "attempts"),
   Case((1, 2, 2, 2), False, "none", "attempts"),
+  Case((2, 1, 2, 2), True, "none", "tokens", constrained=True),
 )
 
 
@@ -92,20 +99,23 @@ def _params(policy: Policy):
 
 def compare_updates(cases: Iterable[Case]) -> dict[str, tuple[float, float]]:
   """By case, the largest difference of loss and params."""
-  lessons = small.make_lessons(micro_batch=8, num_groups=12)
+  plain = small.make_lessons(micro_batch=8, num_groups=12)
+  lessons = {False: plain, True: small.constrained(plain)}
   one = sharding.make_mesh({}, jax.devices()[:1])
-  alone = functools.cache(lambda loss: update(lessons, one, loss=loss))
+  alone = functools.cache(
+    lambda loss, constrained: update(lessons[constrained], one, loss=loss)
+  )
   found = {}
   for case in cases:
     axes = dict(zip(sharding.MESH_AXES, case.mesh, strict=True))
     loss, params = update(
-      lessons,
+      lessons[case.constrained],
       sharding.make_mesh(axes),
       loss=case.loss,
       scan_layers=case.scan_layers,
       remat=case.remat,
     )
-    wanted_loss, wanted = alone(case.loss)
+    wanted_loss, wanted = alone(case.loss, case.constrained)
     gaps = jax.tree.map(lambda a, b: np.abs(a - b).max(), params, wanted)
     found[str(case)] = (
       abs(loss - wanted_loss),

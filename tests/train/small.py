@@ -52,7 +52,13 @@ def batch_config(micro_batch=4, row_length=48) -> BatchConfig:
 
 
 def make_preparation(
-  *, model=MODEL, loss=None, advantage=None, micro_batch=4, reference=None
+  *,
+  model=MODEL,
+  loss=None,
+  advantage=None,
+  micro_batch=4,
+  reference=None,
+  make_grammars=None,
 ) -> Preparation:
   return Preparation(
     Policy(model),
@@ -62,6 +68,7 @@ def make_preparation(
     task_ids=TASK_IDS,
     temperature=0.9,
     reference=reference and Reference(Policy(model), reference),
+    make_grammars=make_grammars,
   )
 
 
@@ -69,6 +76,24 @@ def make_lessons(micro_batch=4, **groups):
   """Lessons of `make_groups` under the base config."""
   preparation = make_preparation(micro_batch=micro_batch)
   return preparation.lessons(make_groups(**groups), params=None)[0]
+
+
+def constrained(lessons):
+  """The lessons as if most tokens had been drawn under one of three masks."""
+  rng = np.random.default_rng(5)
+  words = -(-MODEL.vocab_size // 32)
+  mask_MX = rng.integers(2**32, size=(4, words), dtype=np.uint32)
+  mask_MX[0] = 2**32 - 1
+  return [_constrained(lesson, mask_MX, rng) for lesson in lessons]
+
+
+def _constrained(lesson, mask_MX, rng):
+  batch = lesson.batch
+  row_BT = rng.integers(len(mask_MX), size=batch.token.shape, dtype=np.int32)
+  bit_BT = mask_MX[row_BT, batch.token // 32] >> (batch.token % 32) & 1
+  allowed_BT = np.where(batch.mask & (bit_BT == 1), row_BT, 0).astype(np.int32)
+  batch = dataclasses.replace(batch, allowed=allowed_BT, mask_MX=mask_MX)
+  return dataclasses.replace(lesson, batch=batch)
 
 
 def make_groups(seed=0, num_groups=6, full_marks=False):
