@@ -18,6 +18,9 @@ import openai
 import pytest
 from absl.testing import absltest
 
+from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.tokenizer import train_tokenizer
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.client import SamplingSpec
 from agentrl_jax.rollout.http_generator import connected
@@ -96,6 +99,7 @@ class RolloutServerTest(absltest.TestCase):
 
       first = await ask(specs[0])
       self.assertEqual(set(first.version), {1})
+      await self._ask_by_a_grammar(ask)
       # The next version, and only it, once it was waited for.
       self.publisher.publish(self.params(2), 2)
       await asyncio.to_thread(sink.flush)
@@ -116,6 +120,24 @@ class RolloutServerTest(absltest.TestCase):
       self.assertEqual({v for a in answers for v in a.version}, {2})
       self.assertGreater(generator.num_repeated, 0)
       self.assertEqual(generator.pool.servers[0].num_lost, 1)
+
+  async def _ask_by_a_grammar(self, ask):
+    """As soon as the learner has written down how its run reads and writes."""
+    words = ["yes or no"] * 9
+    tokenizer = train_tokenizer(
+      words, vocab_size=self.settings.model.vocab_size
+    )
+    codec = ChatCodec(tokenizer)
+    spec = SamplingSpec(
+      grammar='start: "yes" | "no"', stop_tokens=codec.stop_tokens
+    )
+    with self.assertRaisesRegex(ConfigError, "knows no tokenizer"):
+      await ask(spec)
+    run = self.workdir / self.config.name
+    tokenizer.save(str(run / "tokenizer.json"))
+    answers = [await ask(dataclasses.replace(spec, seed=n)) for n in range(6)]
+    said = {codec.read(answer.sampled).content for answer in answers}
+    self.assertContainsSubset(said, {"yes", "no"})
 
   def test_another_model_ends_it_with_a_sentence(self):
     self.open_sink()
