@@ -11,15 +11,16 @@ import threading
 import jax
 import numpy as np
 
-from agentrl_jax.errors import ServerFull
+from agentrl_jax.errors import GrammarFault, ServerFull
 from agentrl_jax.rollout.client import Answer, SamplingSpec
 from agentrl_jax.rollout.local_driver import LocalDriver
-from tests.rollout import small
+from tests.rollout import following, small
 
 WAIT_S = 120.0
 SEEDS = 3  # of weights: the version of step n has those of seed n % SEEDS
 MAX_WAITING = 6
 CONVERSATIONS = 9
+GRAMMARS = (*following.GRAMMARS.values(), following.DEAD_END)
 
 
 @dataclasses.dataclass(eq=False)
@@ -90,6 +91,8 @@ class Soak:
     else:
       self.counts["continued"] += 1
     truncates = rng.random() < 0.3
+    grammar = rng.choice(GRAMMARS) if rng.random() < 0.4 else ""
+    stops = rng.sample(range(small.VOCAB), rng.randrange(4 if grammar else 5))
     return Asked(
       prompt,
       SamplingSpec(
@@ -99,8 +102,9 @@ class Soak:
         top_p=rng.choice((0.5, 0.9)) if truncates else 1.0,
         min_p=rng.choice((0.0, 0.1)) if truncates else 0.0,
         max_tokens=budget,
-        stop_tokens=tuple(rng.sample(range(small.VOCAB), rng.randrange(5))),
+        stop_tokens=(*stops, following.STOP) if grammar else tuple(stops),
         seed=rng.getrandbits(64),
+        grammar=grammar,
       ),
       conversation,
     )
@@ -111,17 +115,24 @@ class Soak:
       asked = self._open[0]
       if not asked.future.cancelled():
         with contextlib.suppress(concurrent.futures.CancelledError):
-          self._take_in(asked, asked.future.result(WAIT_S))
+          self._take_in(asked)
       self.counts["cancelled"] += asked.future.cancelled()
       self._ended.append(self._open.pop(0))
 
-  def _take_in(self, asked: Asked, answer: Answer) -> None:
+  def _take_in(self, asked: Asked) -> None:
+    try:
+      answer = asked.future.result(WAIT_S)
+    except GrammarFault:
+      assert asked.spec.grammar == following.DEAD_END, asked.spec
+      self.counts["dead ends"] += 1
+      return
     self.counts["answered"] += 1
-    following = small.conversation(
+    self.counts["constrained"] += bool(asked.spec.grammar)
+    longer = small.conversation(
       asked.prompt, answer, small.prompt_of(self._rng.randrange(50), 3)
     )
-    if self._rng.random() < 0.7 and len(following) < small.CONTEXT - 1:
-      self._prompts[asked.conversation] = following
+    if self._rng.random() < 0.7 and len(longer) < small.CONTEXT - 1:
+      self._prompts[asked.conversation] = longer
 
   @contextlib.contextmanager
   def _beside(self, name, work):

@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.rollout.client import SamplingSpec
 from agentrl_jax.rollout.local_driver import LocalDriver
-from tests.rollout import small, soak
+from tests.rollout import following, small, soak
 
 DRIVERS = ("local", "jetstream")
 # How keys and values live on, and what a swap does to answers that have begun.
@@ -60,7 +60,10 @@ class SoakTest(parameterized.TestCase):
   def driver_of(self, kind, engine):
     # Slot i serves the weights of seed (10 + i) % SEEDS, as step 20 + i.
     engine = small.engine_of(
-      (20 % soak.SEEDS, 19 % soak.SEEDS), lanes=(3, 2), **ENGINES[engine]
+      (20 % soak.SEEDS, 19 % soak.SEEDS),
+      lanes=(3, 2),
+      grammars=following.grammars(),
+      **ENGINES[engine],
     )
     for slot, step in enumerate((20, 19)):
       engine.versions.publish(slot, small.params(step % soak.SEEDS), step)
@@ -79,6 +82,8 @@ class SoakTest(parameterized.TestCase):
       "swapped",
       "continued",
       "streamed",
+      "constrained",
+      "dead ends",
     ):
       self.assertGreater(running.counts[what], 0, what)
 
@@ -104,7 +109,11 @@ class SoakTest(parameterized.TestCase):
 
   def check_answers(self, asked, number):
     """A sample of answers equals that of an engine which has no other."""
-    answered = [one for one in asked if not one.future.cancelled()]
+    answered = [
+      one
+      for one in asked
+      if not one.future.cancelled() and one.future.exception(0) is None
+    ]
     for one in answered:
       self.check_shape(one)
     whole = [
@@ -115,7 +124,9 @@ class SoakTest(parameterized.TestCase):
       answer = one.future.result(0)
       seed = int(answer.version[0]) % soak.SEEDS
       if seed not in engines:
-        engines[seed] = LocalDriver(small.engine_of((seed, seed)))
+        engines[seed] = LocalDriver(
+          small.engine_of((seed, seed), grammars=following.grammars())
+        )
       engines[seed].engine.forget()
       future = engines[seed].submit(one.prompt, one.spec)
       engines[seed].run_until_idle()
@@ -130,6 +141,8 @@ class SoakTest(parameterized.TestCase):
 
   def check_shape(self, one):
     answer, spec = one.future.result(0), one.spec
+    if spec.grammar:
+      following.grammars().masks(spec.grammar, answer.sampled)  # raises
     self.assertEqual(answer.slot, spec.slot)
     self.assertBetween(len(answer.sampled), 1, spec.max_tokens)
     stops = np.isin(answer.sampled, spec.stop_tokens)
