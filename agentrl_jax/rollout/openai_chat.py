@@ -12,6 +12,7 @@ from agentrl_jax.data.messages import Message
 from agentrl_jax.rollout.openai_draw import Delta, Draw
 from agentrl_jax.rollout.openai_errors import ApiError
 from agentrl_jax.rollout.openai_fields import Fields
+from agentrl_jax.rollout.openai_forms import read_form
 from agentrl_jax.rollout.openai_json import (
   Envelope,
   chat_logprobs,
@@ -19,11 +20,7 @@ from agentrl_jax.rollout.openai_json import (
   token_fields,
 )
 from agentrl_jax.rollout.openai_memory import Talk
-from agentrl_jax.rollout.openai_messages import (
-  read_messages,
-  read_tools,
-  refuse_forced,
-)
+from agentrl_jax.rollout.openai_messages import read_messages
 from agentrl_jax.rollout.openai_requests import (
   Ask,
   ServingLimits,
@@ -51,17 +48,23 @@ class ChatCall:
         code="no_tokenizer",
       )
     messages = read_messages(fields.required("messages"))
-    tools = read_tools(fields.take("tools", []))
-    self._reads_calls = refuse_forced(fields.take("tool_choice", "auto")) and (
-      bool(tools)
-    )
+    self._form = read_form(fields, codec)
     self._wants_logprobs = fields.flag("logprobs")
     fields.rename("max_completion_tokens", "max_tokens")
     self.ask: Ask = read_ask(fields, limits, max_tokens=None)
     fields.close()
-    self._messages, self._tools = messages, tools
+    if self._form.grammar and not self.ask.ends_at_stops:
+      raise ApiError(
+        "ignore_eos=true and an answer that has to keep to a form are not "
+        "supported together: its form says where it ends. Leave one out",
+        param="ignore_eos",
+        code="unsupported_value",
+      )
+    self._messages, self._tools = messages, self._form.tools
     self._codec, self._talk = codec, talk
-    self.prompts: Sequence[np.ndarray] = [talk.prompt(messages, tools, codec)]
+    self.prompts: Sequence[np.ndarray] = [
+      talk.prompt(messages, self._tools, codec)
+    ]
     talk.check(self.ask, self.prompts)
     self.envelope = Envelope("chat.completion", "chatcmpl", self.ask.model)
     self._begun: set[int] = set()  # choices whose role has been said
@@ -81,6 +84,7 @@ class ChatCall:
           max_tokens=size,
           template_stops=self._codec.stop_tokens,
           number=index,
+          grammar=self._form.grammar,
         ),
         GrowingText(self._codec.decode, ask.stops),
       )
@@ -115,7 +119,7 @@ class ChatCall:
       yield self._chunk(draw, {"role": "assistant", "content": ""})
     told = self._told[draw.index] if delta.is_last else None
     text = delta.text
-    if self._reads_calls:
+    if self._form.reads_calls:
       text = told.content if told else ""
     added = {"content": text} if text else {}
     if told is not None and told.tool_calls:
@@ -156,7 +160,7 @@ class ChatCall:
   def _read(self, draw: Draw) -> Message:
     """The answer as a message; calls that cannot be read stay text."""
     plain = Message("assistant", draw.text)
-    if not self._reads_calls or draw.stop_reason is not None:
+    if not self._form.reads_calls or draw.stop_reason is not None:
       return plain
     found = self._codec.read(draw.answer.sampled)
     if not found.tool_calls or not all(c.name for c in found.tool_calls):

@@ -233,6 +233,7 @@ class Episode(Talk):
         raw_logprob=_frozen(answer.raw_logprob, np.float32),
         version=_frozen(answer.version, np.int32),
         slot=answer.slot,
+        grammar=draw.spec.grammar,
       )
     )
     self._said, self._body = Said.by(draw), self._asked

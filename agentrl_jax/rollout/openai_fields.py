@@ -52,9 +52,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 _WHY: Mapping[str, str] = {
   "best_of": "ask for n answers and choose one yourself",
-  "parallel_tool_calls": "how many calls an answer has is the policy's choice;"
-  " play the first and answer the others with an error",
-  "response_format": "nothing here constrains an answer to a form",
+  "parallel_tool_calls": "only /v1/chat/completions has calls",
+  "response_format": "only /v1/chat/completions has it",
   "top_logprobs": "only the chosen token's log-probability is kept",
 }
 

@@ -1,5 +1,6 @@
 """Messages and tools of a chat call, read with nothing left out in silence."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from agentrl_jax.data.messages import (
@@ -32,20 +33,9 @@ def read_tools(found: Any) -> tuple[Tool, ...]:
   return tuple(_tool(n, body) for n, body in enumerate(found))
 
 
-def refuse_forced(choice: Any) -> bool:
-  """Whether calls are looked for in the answer, by `tool_choice`.
-
-  To force a call takes a grammar, which this endpoint has not: refused.
-  """
-  if choice in ("auto", "none"):
-    return bool(choice == "auto")
-  raise ApiError(
-    f"tool_choice={choice!r} is not supported: the policy is free in what it "
-    "samples, so nothing can make it call a function. Use 'auto' (it may) or "
-    "'none' (what it writes is text)",
-    param="tool_choice",
-    code="unsupported_value",
-  )
+def any_strict(tools: Sequence[Any]) -> bool:
+  """Whether arguments are to keep to their schemas; `tools` as they came."""
+  return any(tool["function"].get("strict") for tool in tools)
 
 
 def _message(number: int, body: Any) -> Message:
@@ -105,16 +95,12 @@ def _tool(number: int, body: Any) -> Tool:
     function.get("name"), str
   ):
     raise wrong(f"{where}.function", function, 'an object with a "name"')
-  if function.get("strict"):
-    raise ApiError(
-      f"{where}.function.strict=true is not supported: arguments are what the "
-      "policy writes. Leave it out, and check them",
-      param=f"{where}.function.strict",
-      code="unsupported_value",
-    )
   given = {name: x for name, x in function.items() if x is not None}
-  for name, kind in (("description", str), ("parameters", dict)):
+  for name, kind, allowed in (
+    ("description", str, "text"),
+    ("parameters", dict, "a JSON schema, which is an object"),
+    ("strict", bool, "true or false"),
+  ):
     if not isinstance(given.get(name, kind()), kind):
-      what = "text" if kind is str else "a JSON schema, which is an object"
-      raise wrong(f"{where}.function.{name}", given[name], what)
+      raise wrong(f"{where}.function.{name}", given[name], allowed)
   return tool_from_json({"function": given})

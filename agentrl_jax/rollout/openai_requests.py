@@ -59,6 +59,7 @@ class Ask:
     max_tokens: int,
     template_stops: Sequence[int],
     number: int,
+    grammar: str = "",
   ) -> SamplingSpec:
     """How the call's answer `number` is sampled.
 
@@ -83,6 +84,7 @@ class Ask:
       max_tokens=max_tokens,
       stop_tokens=tuple(stops),
       seed=(self.seed + number * _STRIDE) % 2**64,
+      grammar=grammar,
     )
 
 

@@ -109,8 +109,6 @@ class OpenAIChatTest(Asking):
       "frequency_penalty": 0.5,
       "presence_penalty": 0.1,
       "logit_bias": {"5": 3},
-      "response_format": {"type": "json_object"},
-      "parallel_tool_calls": False,
       "top_logprobs": 2,
       "tool_choice": "required",
       "repetition_penalty": 1.1,
@@ -158,10 +156,6 @@ class OpenAIChatTest(Asking):
       with self.subTest(where), self.assertRaises(openai.BadRequestError) as e:
         await self.ask([message])
       self.assertEqual(e.exception.param, where)
-    strict = json.loads(json.dumps(ADD))
-    strict["function"]["strict"] = True
-    with self.assertRaisesRegex(openai.BadRequestError, "strict=true"):
-      await self.ask([ASKED], tools=[strict])
 
   async def test_what_is_no_text_or_no_schema_is_refused(self):
     deep: list = []

@@ -97,13 +97,6 @@ class ToolCallsTest(Asking):
     self.assertIsNone(choice.message.tool_calls)
     self.assertIn('{"name": add}', choice.message.content)
 
-  async def test_calls_are_never_forced(self):
-    named = {"type": "function", "function": {"name": "add"}}
-    for choice in ("required", named):
-      with self.assertRaises(openai.BadRequestError) as caught:
-        await self.ask([ASKED], tools=[ADD], tool_choice=choice)
-      self.assertEqual(caught.exception.param, "tool_choice")
-
   async def test_without_a_tokenizer_a_chat_is_refused(self):
     served = await self.enterAsyncContext(talking.Talking(codec=lambda: None))
     with self.assertRaisesRegex(openai.BadRequestError, "tokenizer"):

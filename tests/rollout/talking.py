@@ -9,11 +9,12 @@ import openai
 import tokenizers
 
 from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.grammar import Grammars
 from agentrl_jax.data.tokenizer import train_tokenizer
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout import wire
-from agentrl_jax.rollout.client import Answer
+from agentrl_jax.rollout.client import Answer, SamplingSpec
 from agentrl_jax.rollout.engine import RolloutEngine
 from agentrl_jax.rollout.generator import EngineGenerator
 from agentrl_jax.rollout.http_server import RolloutApi, listening
@@ -42,6 +43,11 @@ def tokenizer() -> tokenizers.Tokenizer:
 @functools.cache
 def codec() -> ChatCodec:
   return ChatCodec(tokenizer())
+
+
+@functools.cache
+def grammars() -> Grammars:
+  return codec().grammars(codec().vocab_size)
 
 
 @functools.cache
@@ -76,7 +82,9 @@ def engine_of(**changes) -> RolloutEngine:
   store = VersionStore(len(STEPS))
   for slot, step in enumerate(STEPS):
     store.publish(slot, params(step), step)
-  return RolloutEngine(policy(), EngineConfig(**(settings | changes)), store)
+  return RolloutEngine(
+    policy(), EngineConfig(**(settings | changes)), store, grammars=grammars
+  )
 
 
 @functools.cache
@@ -104,9 +112,11 @@ class Scripted:
   def __init__(self):
     self.says: list[str] = []  # what ends with its stop token ends an answer
     self.prompts: list[list[int]] = []
+    self.specs: list[SamplingSpec] = []
 
   async def generate(self, prompt, spec) -> Answer:
     self.prompts.append(list(map(int, prompt)))
+    self.specs.append(spec)
     ids = codec().encode(self.says.pop(0))[: spec.max_tokens]
     logprob = -np.arange(1, len(ids) + 1, dtype=np.float32)
     step = np.full(len(ids), STEPS[spec.slot], np.int32)

@@ -1,0 +1,255 @@
+"""Answers that must keep to a form, asked for by the real `openai` package.
+
+The policy talks nonsense, so what comes well-formed was made so.
+"""
+
+import json
+import unittest
+from typing import Literal
+
+import numpy as np
+import openai
+import pydantic
+
+from agentrl_jax.data.messages import tool_from_json
+from tests.data import call_grammars
+from tests.rollout import talking
+from tests.rollout.agents_playing import Playing
+from tests.rollout.chatting import ASKED, Asking
+
+COLOURS = ["red", "green"]
+
+
+def function(name, schema, **more):
+  described = {"name": name, "parameters": {"type": "object", **schema}, **more}
+  return {"type": "function", "function": described}
+
+
+PAINT = function(
+  "paint",
+  {
+    "properties": {
+      "colour": {"enum": COLOURS},
+      "coats": {"type": "integer", "minimum": 1, "maximum": 9},
+    },
+    "required": ["colour"],
+  },
+)
+STOP = function("stop", {})
+TOOLS = [PAINT, STOP]
+NAMED = {"type": "function", "function": {"name": "stop"}}
+
+
+class Picture(pydantic.BaseModel):
+  """What an answer in JSON is."""
+
+  colour: Literal["red", "green"]
+  is_dry: bool
+
+
+def allowed(mode, *names):
+  tools = [{"type": "function", "function": {"name": name}} for name in names]
+  return {
+    "type": "allowed_tools",
+    "allowed_tools": {"mode": mode, "tools": tools},
+  }
+
+
+def strict(tool):
+  return {**tool, "function": {**tool["function"], "strict": True}}
+
+
+class CallsTest(Asking):
+  async def asyncSetUp(self):
+    self.served = await self.enterAsyncContext(talking.Talking())
+
+  def check(self, choice, tools=TOOLS):
+    """Calls of an answer that ended, kept to their schemas; their names."""
+    schemas = {
+      tool["function"]["name"]: tool["function"]["parameters"] for tool in tools
+    }
+    for call in choice.message.tool_calls or []:
+      arguments = json.loads(call.function.arguments)
+      schema = json.loads(json.dumps(schemas[call.function.name]))
+      coats = schema.get("properties", {}).get("coats", {})
+      self.assertLessEqual(arguments.get("coats", 1), coats.pop("maximum", 1))
+      coats.pop("minimum", None)
+      self.assertTrue(call_grammars.keeps_to(arguments, schema), arguments)
+    return [call.function.name for call in choice.message.tool_calls or []]
+
+  async def several(self, num=4, **fields):
+    """Calls by name of every answer that ended; most have to."""
+    settings = dict(tools=TOOLS, n=num, max_tokens=200) | fields
+    found = []
+    for choice in (await self.ask([ASKED], **settings)).choices:
+      if choice.finish_reason != "length":
+        found.append(self.check(choice, settings["tools"]))
+    self.assertGreater(len(found), num // 2)
+    return found
+
+  async def test_required(self):
+    found = await self.several(12, tool_choice="required")
+    self.assertEqual(
+      {name for names in found for name in names}, {"paint", "stop"}
+    )
+    self.assertTrue(all(found))
+    self.assertTrue(any(len(names) > 1 for names in found))
+
+  async def test_one_call_at_most(self):
+    found = await self.several(
+      12, tool_choice="required", parallel_tool_calls=False
+    )
+    self.assertEqual({len(names) for names in found}, {1})
+
+  async def test_named(self):
+    self.assertEqual(await self.several(tool_choice=NAMED), [["stop"]] * 4)
+
+  async def test_allowed_tools(self):
+    for names in await self.several(8, tool_choice=allowed("required", "stop")):
+      self.assertEqual({*names}, {"stop"})
+
+  async def test_text_or_calls_that_keep_to_their_schemas(self):
+    grammars = []
+    for fields in (
+      dict(tools=[PAINT, strict(STOP)]),
+      dict(tools=TOOLS, parallel_tool_calls=False),
+      dict(tools=TOOLS, tool_choice=allowed("auto", "paint", "stop")),
+    ):
+      policy = talking.Scripted()
+      policy.says = ["No.<|end|>"]
+      served = await self.enterAsyncContext(talking.Talking(generator=policy))
+      said = await served.openai.chat.completions.create(
+        model="tiny", messages=[ASKED], **fields
+      )
+      self.assertEqual(said.choices[0].message.content, "No.")
+      grammars += [spec.grammar for spec in policy.specs]
+    tools = [tool_from_json(tool) for tool in TOOLS]
+    write = talking.codec().call_grammar
+    self.assertEqual(
+      grammars, [write(tools), write(tools, parallel=False), write(tools)]
+    )
+
+  async def test_what_needs_no_grammar_has_none(self):
+    policy = talking.Scripted()
+    served = await self.enterAsyncContext(talking.Talking(generator=policy))
+    asked = (
+      dict(tools=TOOLS),
+      dict(tools=[strict(STOP)], tool_choice="none"),
+      dict(parallel_tool_calls=False),
+      dict(response_format={"type": "text"}, tools=TOOLS),
+    )
+    for fields in asked:
+      policy.says = ["No.<|end|>"]
+      await served.openai.chat.completions.create(
+        model="tiny", messages=[ASKED], **fields
+      )
+    self.assertEqual([s.grammar for s in policy.specs], [""] * len(asked))
+
+  async def test_streamed_calls_are_those_of_the_whole_answer(self):
+    fields = dict(tools=TOOLS, tool_choice="required", max_tokens=200, seed=4)
+    whole = (await self.ask([ASKED], **fields)).choices[0]
+    async with self.served.openai.chat.completions.stream(
+      model="tiny", messages=[ASKED], **fields
+    ) as stream:
+      final = (await stream.get_final_completion()).choices[0]
+    self.assertTrue(self.check(whole))
+    self.assertEqual(
+      [c.function.arguments for c in final.message.tool_calls],
+      [c.function.arguments for c in whole.message.tool_calls],
+    )
+
+  async def test_logprobs_are_of_both_distributions(self):
+    said = await self.ask(
+      [ASKED], tools=TOOLS, tool_choice=NAMED, max_tokens=200
+    )
+    (choice,) = said.choices
+    prompt = said.prompt_token_ids
+    raw = talking.raw_logprobs(10, prompt + choice.token_ids)
+    np.testing.assert_allclose(
+      choice.raw_logprobs, raw[len(prompt) - 1 :], atol=1e-5
+    )
+    behavior = np.array(choice.behavior_logprobs)
+    self.assertTrue((behavior >= np.array(choice.raw_logprobs) - 1e-5).all())
+    self.assertEqual(behavior[0], 0)  # <tool_call>, and nothing else
+
+  async def test_an_answer_cut_short_is_text(self):
+    (choice,) = (
+      await self.ask([ASKED], tools=TOOLS, tool_choice=NAMED, max_tokens=5)
+    ).choices
+    self.assertEqual(choice.finish_reason, "length")
+    self.assertIsNone(choice.message.tool_calls)
+    self.assertIn("<tool_call>", choice.message.content)
+
+  async def test_what_cannot_be_done_is_named(self):
+    odd = {"properties": {"a": {"type": "text"}}}
+    for param, fields in (
+      ("tool_choice", dict(tool_choice="required")),
+      ("tool_choice", dict(tools=TOOLS, tool_choice="any")),
+      ("tool_choice", dict(tools=[PAINT], tool_choice=NAMED)),
+      ("tool_choice", dict(tools=TOOLS, tool_choice=allowed("auto"))),
+      ("tool_choice", dict(tools=TOOLS, tool_choice=allowed("none", "stop"))),
+      ("tools", dict(tools=[strict(function("odd", odd))])),
+      ("tools[0].function.strict", dict(tools=[function("f", {}, strict=1)])),
+      (
+        "ignore_eos",
+        dict(tools=TOOLS, tool_choice=NAMED, extra={"ignore_eos": True}),
+      ),
+      ("response_format", dict(response_format={"type": "xml"})),
+      ("response_format", dict(response_format={"type": "json_schema"})),
+      (
+        "response_format",
+        dict(response_format={"type": "json_object"}, tools=TOOLS),
+      ),
+    ):
+      with self.subTest(fields), self.assertRaises(openai.BadRequestError) as e:
+        await self.ask([ASKED], **fields)
+      self.assertEqual(e.exception.param, param)
+      self.assertEqual(e.exception.type, "invalid_request_error")
+
+
+class JsonTest(Asking):
+  async def asyncSetUp(self):
+    self.served = await self.enterAsyncContext(talking.Talking())
+
+  async def test_an_answer_is_what_a_model_of_pydantics_says(self):
+    said = await self.served.openai.chat.completions.parse(
+      model="tiny", messages=[ASKED], response_format=Picture, n=4, seed=1
+    )
+    for choice in said.choices:
+      self.assertIsInstance(choice.message.parsed, Picture)
+    self.assertEqual({c.finish_reason for c in said.choices}, {"stop"})
+
+  async def test_an_answer_is_an_object(self):
+    said = await self.ask(
+      [ASKED],
+      response_format={"type": "json_object"},
+      tools=TOOLS,
+      tool_choice="none",
+      n=8,
+    )
+    ended = [c for c in said.choices if c.finish_reason == "stop"]
+    self.assertTrue(ended)
+    for choice in ended:
+      self.assertIsInstance(json.loads(choice.message.content), dict)
+
+
+class EpisodesTest(Playing):
+  async def test_a_turn_says_which_grammar_it_followed(self):
+    playing = self.offer()
+    id, client = await self.taken()
+    said = await self.say(client, [ASKED], tools=TOOLS, tool_choice=NAMED)
+    message = said.choices[0].message.model_dump(exclude_none=True)
+    await self.say(client, [ASKED, message, ASKED], tools=TOOLS)
+    await self.post(f"episodes/{id}", reward=1)
+    first, second = (await playing).turns
+    stop = tool_from_json(STOP)
+    self.assertEqual(
+      first.grammar,
+      talking.codec().call_grammar([stop], choice="required", parallel=False),
+    )
+    self.assertEqual(second.grammar, "")
+    talking.grammars().masks(first.grammar, first.sampled)
+
+
+if __name__ == "__main__":
+  unittest.main()
