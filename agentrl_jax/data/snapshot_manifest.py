@@ -60,9 +60,11 @@ def read_manifest(folder: epath.Path) -> Manifest | None:
   """
   path = folder / FILE
   try:
-    text = path.read_text()
+    text = path.read_bytes()
   except FileNotFoundError:
     return None
+  except OSError as error:
+    raise CheckpointError(f"{path} cannot be read: {error!r}") from error
   try:
     body = json.loads(text)
     if body["format"] != FORMAT:

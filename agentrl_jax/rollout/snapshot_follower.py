@@ -180,7 +180,9 @@ class SnapshotFollower:
           restore_args=ocp.checkpoint_utils.construct_restore_args(tree),
         ),
       )
-    except (ValueError, OSError, KeyError, TypeError) as error:
+    except jax.errors.JaxRuntimeError:
+      raise  # the devices': nothing is wrong with the snapshot
+    except Exception as error:  # noqa: BLE001 - Orbax raises it bare, too
       raise CheckpointError(
         f"snapshot {where} of version {snapshot.step} cannot be read: "
         f"{str(error)[:500]}"
