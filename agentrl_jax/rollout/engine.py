@@ -44,6 +44,7 @@ _COUNTED = (
   "stored",
   "store_failures",
 )
+_TOO_LARGE = 2**31  # for what lanes keep in int32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -273,10 +274,15 @@ def _check_spec(spec: SamplingSpec, num_slots: int) -> None:
   allowed = {
     "slot": (0 <= spec.slot < num_slots, f"0 to {num_slots - 1}"),
     "temperature": (0 <= spec.temperature < np.inf, "0 (greedy) or more"),
-    "top_k": (spec.top_k >= 0, "0 (all) or more"),
-    "top_p": (0 < spec.top_p <= 1, "above 0, up to 1 (all)"),
+    "top_k": (0 <= spec.top_k < _TOO_LARGE, "0 (all) to 2^31 - 1"),
+    # In float32 much less would be 0, and leave no token.
+    "top_p": (1e-9 <= spec.top_p <= 1, "1e-9 to 1 (all)"),
     "min_p": (0 <= spec.min_p <= 1, "0 (all) to 1"),
     "max_tokens": (spec.max_tokens >= 1, "1 or more"),
+    "stop_tokens": (
+      max(spec.stop_tokens, default=0) < _TOO_LARGE,
+      "ids below 2^31",
+    ),
   }
   for name, (is_allowed, what) in allowed.items():
     if not is_allowed:

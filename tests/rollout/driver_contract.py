@@ -221,7 +221,10 @@ class DriverContract:
       (dict(temperature=-1.0), "temperature"),
       (dict(temperature=float("nan")), "temperature"),
       (dict(top_p=0.0), "top_p"),
+      (dict(top_p=1e-46), "top_p"),
       (dict(top_k=-1), "top_k"),
+      (dict(top_k=2**31), "top_k"),
+      (dict(stop_tokens=(3, 2**31)), "stop_tokens"),
       (dict(min_p=1.5), "min_p"),
       (dict(max_tokens=0), "max_tokens"),
     ):
