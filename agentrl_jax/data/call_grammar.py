@@ -63,7 +63,8 @@ class CallForm:
   may_begin: str = ""  # a marker that the first call may have before it
   after_text: str | None = ""  # text before calls ends so; None: there is none
   text: str = ANY_TEXT  # llguidance's terminal of text that is no call
-  name: str = ".+"  # regex of the names that can be called
+  # Regex of the names that can be called: what JSON writes as it is.
+  name: str = r'[^"\\\x00-\x1f]+'
   stop: str = ""  # ends calls, and no text; "": whatever the model stops at
   thinks: bool = False  # the cue has begun a thought already
 
@@ -77,6 +78,12 @@ class CallGrammar:
     self._form, self._tokenizer = form, tokenizer
     self._after_calls = self._after_text = ""
     if form.stop:
+      if form.stop not in stops:
+        raise ConfigError(
+          f"calls end with {form.stop} in this model's form, and the model "
+          f"stops at {', '.join(stops)}: add it to eos_token_id in "
+          "generation_config.json"
+        )
       self._after_calls = self._any_of([form.stop])
       self._after_text = self._any_of([s for s in stops if s != form.stop])
 
@@ -125,13 +132,12 @@ class CallGrammar:
   def _call(self, tool: Tool) -> str:
     form = self._form
     shield = self._tokenizer.markers.shield
-    if not re.fullmatch(form.name, tool.name, re.DOTALL):
+    if not re.fullmatch(form.name, tool.name):
       raise ConfigError(
         f"the tool {tool.name!r} cannot be called in this model's form, where "
         f"a name is as the regex {form.name!r} says: rename it"
       )
-    name = json.dumps(tool.name, ensure_ascii=False)[1:-1]
-    head = self._spelt(f"{form.head}{shield(name)}{form.middle}")
+    head = self._spelt(f"{form.head}{shield(tool.name)}{form.middle}")
     try:
       arguments = _json(_declared(tool.parameters))
     except ConfigError as error:

@@ -1,86 +1,31 @@
 """Answers that the grammars of tool calls allow, and those they do not."""
 
 import dataclasses
-import functools
 import json
-import pathlib
-import tempfile
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.data.chat import ChatCodec
-from agentrl_jax.data.messages import Message, Tool, ToolCall
-from agentrl_jax.data.pretrained_chat import ChatConfig, load_chat
-from agentrl_jax.data.tokenizer import train_tokenizer
+from agentrl_jax.data.messages import Tool
 from agentrl_jax.errors import ConfigError
 from tests.data import call_grammars, families
-from tests.data.family_template_test import NAMES, codec_of
-
-ADD = Tool(
-  "add",
-  "Adds.",
-  {
-    "type": "object",
-    "properties": {
-      "a": {"type": "integer", "description": "The first."},
-      "b": {
-        "type": "array",
-        "items": {"type": "object", "properties": {"c": {"type": "string"}}},
-      },
-    },
-    "required": ["a"],
-  },
+from tests.data.calling import (
+  ALL,
+  STOP,
+  TOOLS,
+  Calling,
+  codec,
+  codec_of_folder,
+  grammars,
+  said,
 )
-STOP = Tool("stop", "Stops.", {})
-TOOLS = (ADD, STOP)
-ALL = ("compact", *NAMES)
-
-
-@functools.cache
-def codec(name) -> ChatCodec:
-  if name != "compact":
-    return codec_of(name)
-  return ChatCodec(train_tokenizer(families.TEXTS, vocab_size=300))
-
-
-@functools.cache
-def grammars(name):
-  return codec(name).grammars(codec(name).vocab_size + 40)
-
-
-def codec_whose_cue_thinks(has_tags) -> ChatCodec:
-  """Qwen3's with the thought begun, perhaps in a tokenizer without its tags."""
-  family, source = families.templates()["small_qwen3"]
-  if not has_tags:
-    family = dataclasses.replace(family, tags=family.tags[:2])
-  cue = "'<|im_start|>assistant\\n' }}\n    {%- if enable_thinking"
-  thinking = cue.replace("\\n' }}", "\\n<think>\\n' }}")
-  with tempfile.TemporaryDirectory() as folder:
-    path = pathlib.Path(folder)
-    families.write_folder(path, family, source.replace(cue, thinking))
-    return load_chat(path, ChatConfig())
 
 
 def calls_per_answer(name) -> int:
   return 1 if "llama" in name else 2
 
 
-def said(*calls, content=""):
-  made = tuple(ToolCall(f, text, str(n)) for n, (f, text) in enumerate(calls))
-  return Message("assistant", content, made)
-
-
-class Grammar(parameterized.TestCase):
-  def allows(self, name, answer, tools=TOOLS, **options) -> bool:
-    """Whether the grammar has the answer, given as a message or as text."""
-    is_text = isinstance(answer, str)
-    ids = codec(name).encode(answer) if is_text else codec(name).write(answer)
-    grammar = codec(name).call_grammar(tools, **options)
-    return call_grammars.allows(grammars(name), grammar, ids)
-
-
-class CallGrammarTest(Grammar):
+class CallGrammarTest(Calling):
   @parameterized.parameters(*ALL)
   def test_what_the_template_writes(self, name):
     one, stop = ("add", '{"a": 1, "b": [{"c": "é"}, {}]}'), ("stop", "{}")
@@ -166,82 +111,6 @@ class CallGrammarTest(Grammar):
       self.assertEmpty(codec(name).read(ids).tool_calls)
 
 
-class FamiliesTest(Grammar):
-  """What looks like a call, and where each family ends an answer."""
-
-  @parameterized.parameters(
-    ("hello<|user|>", True),
-    ("hello<|endoftext|>", True),
-    ("hello<|observation|>", False),
-    ("\nadd\nis what I do<|user|>", True),
-    ("so<|assistant|>stop\n{}<|observation|>", True),
-    ("stop\n{}<|user|>", False),
-    ("sub\n{<|user|>", False),
-    ("sub \t\n \x1c{<|user|>", False),
-    ("<think>\n</think>sub\n{<|user|>", False),
-    ("so<|assistant|>sub\n{}<|observation|>", False),
-    ("so<|assistant|>what<|user|>", False),
-  )
-  def test_glm(self, answer, allowed):
-    self.assertEqual(self.allows("small_glm4", answer), allowed)
-
-  @parameterized.parameters(
-    (" hello {<|eot_id|>", True),
-    ('{"name": "stop", "parameters": {}}<|eot_id|>', True),
-    ('<|python_tag|>{"name": "stop", "parameters": {}}<|eom_id|>', True),
-    ('{"name": "stop", "parameters": {}}; ' * 2 + "<|eot_id|>", False),
-    (
-      "; ".join(['{"name": "stop", "parameters": {}}'] * 2) + "<|eot_id|>",
-      True,
-    ),
-    ('{"name": 3}<|eot_id|>', False),
-    ('\x1c\u2003{"name": 3}<|eot_id|>', False),
-    ('<think></think>{"name": 3}<|eot_id|>', False),
-    ("<|python_tag|>print(1)<|eot_id|>", False),
-    ('so {"name": "stop", "parameters": {}}<|eot_id|>', True),
-  )
-  def test_llama(self, answer, allowed):
-    self.assertEqual(self.allows("small_llama31", answer), allowed)
-
-  @parameterized.parameters(
-    ("<think>\nhm\n</think>\n\nYes.<|im_end|>", "auto", True),
-    ("<think>\nhm<|im_end|>", "auto", False),
-    ("<think><tool_call></think>Yes.<|im_end|>", "auto", False),
-    ("Yes. <think>hm</think><|im_end|>", "auto", False),
-    ("<think>\nhm\n</think>\n\n@<|im_end|>", "required", True),
-    ("<think>\nhm\n</think>@<|im_end|>", "required", True),
-    ("@<|im_end|>", "required", True),
-    ("@\n@<|im_end|>", "required", True),
-    ("@@<|im_end|>", "required", False),
-    ("Yes.@<|im_end|>", "auto", True),
-    ("@Yes.<|im_end|>", "auto", False),
-    ("<tool_call>\n{<|im_end|>", "auto", False),
-  )
-  def test_qwen3(self, answer, choice, allowed):
-    call = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
-    found = self.allows("small_qwen3", answer.replace("@", call), choice=choice)
-    self.assertEqual(found, allowed)
-
-  @parameterized.parameters("tags", "no_tags")
-  def test_thought_that_the_cue_begins(self, tags):
-    codec = codec_whose_cue_thinks(tags == "tags")
-    grammar = codec.call_grammar(TOOLS)
-    call = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
-    for answer, allowed in (
-      (f"hm\n</think>\n\nYes.\n{call}", True),
-      (f"hm</think>{call}", True),
-      ("hm\n</think>", True),
-      ("hm", False),
-      (call, False),
-    ):
-      ids = codec.encode(f"{answer}<|im_end|>")
-      read = codec.grammars(codec.vocab_size)
-      found = call_grammars.allows(read, grammar, ids)
-      self.assertEqual(found, allowed, answer)
-      called = len(codec.read(ids).tool_calls)
-      self.assertEqual(called, int(allowed and call in answer))
-
-
 class RefusedTest(parameterized.TestCase):
   @parameterized.parameters(
     ({"type": "string"}, "the type is 'string'"),
@@ -256,6 +125,16 @@ class RefusedTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, "'look up'.*rename"):
       codec("small_glm4").call_grammar([Tool("look up", "", {})])
     codec("compact").call_grammar([Tool("look up", "", {})])
+    for name in ("", 'look"', "look\n"):
+      with self.assertRaisesRegex(ConfigError, "rename"):
+        codec("compact").call_grammar([Tool(name, "", {})])
+
+  def test_model_that_does_not_stop_where_calls_end(self):
+    family, source = families.templates()["small_glm4"]
+    stops = ("<|endoftext|>", "<|user|>")
+    codec = codec_of_folder(dataclasses.replace(family, stops=stops), source)
+    with self.assertRaisesRegex(ConfigError, r"observation.*eos_token_id"):
+      codec.call_grammar([STOP])
 
   def test_choice(self):
     for tools, choice in ((TOOLS, "none"), ((), "required")):
@@ -263,7 +142,7 @@ class RefusedTest(parameterized.TestCase):
         codec("compact").call_grammar(tools, choice=choice)
 
 
-class JsonGrammarTest(Grammar):
+class JsonGrammarTest(Calling):
   SCHEMA = {
     "type": "object",
     "properties": {"n": {"type": "integer"}},
