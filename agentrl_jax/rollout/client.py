@@ -3,6 +3,7 @@
 This module needs neither jax nor an engine, so the controller can import it.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol, runtime_checkable
@@ -86,3 +87,18 @@ class StreamingGenerator(Generator, Protocol):
     Raises what `generate` raises, before the first piece or after any.
     """
     ...
+
+
+async def answer_pieces(
+  generator: Generator, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+) -> AsyncGenerator[Answer, None]:
+  """The answer in pieces; in one, if the generator has no others.
+
+  Closing it frees the lane.
+  """
+  if not isinstance(generator, StreamingGenerator):
+    yield await generator.generate(prompt, spec)
+    return
+  async with contextlib.aclosing(generator.stream(prompt, spec)) as pieces:
+    async for piece in pieces:
+      yield piece

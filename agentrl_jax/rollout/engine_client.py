@@ -16,7 +16,7 @@ framework speak this protocol, too, with as many slots as they have.
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -118,6 +118,15 @@ class EngineClient:
       if isinstance(error, AgentRLError):
         raise
       raise Unreachable(repr(error)) from error
+
+  async def stream(
+    self, server: Server, request: Request
+  ) -> AsyncGenerator[Answer, None]:
+    """See `ServerClient.stream`: in one piece.
+
+    Versions and log-probabilities are only known of whole answers.
+    """
+    yield await self.answer(server, request)
 
   async def _answer(self, server: Server, request: Request) -> Answer:
     known, spec = self._known[server.address], request.spec

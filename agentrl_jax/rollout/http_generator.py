@@ -7,8 +7,15 @@ wait has a deadline, and its error tells how each server is. Needs no jax.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import (
+  AsyncGenerator,
+  AsyncIterator,
+  Callable,
+  Coroutine,
+  Mapping,
+  Sequence,
+)
+from typing import Any, TypeVar
 
 import aiohttp
 import numpy as np
@@ -23,6 +30,7 @@ from agentrl_jax.errors import (
 )
 from agentrl_jax.rollout import wire
 from agentrl_jax.rollout.client import Answer, SamplingSpec
+from agentrl_jax.rollout.pieces import Differs, Pieces
 from agentrl_jax.rollout.server_client import (
   CONNECT_S,
   AskAgain,
@@ -37,13 +45,16 @@ from agentrl_jax.rollout.settings import RolloutsConfig
 REST_S = 1.0  # of a server that is full
 LOOK_AGAIN_S = 0.5  # while nobody can be asked
 
+T = TypeVar("T")
+Ask = Callable[[Server], Coroutine[Any, Any, T]]  # asks one server
+
 
 class _Lost(GeneratorFault):
   """The server went away with the request."""
 
 
 class HttpGenerator:
-  """A `rollout.client.Generator` over servers; made by `connected`.
+  """A `rollout.client.StreamingGenerator` over servers; made by `connected`.
 
   It belongs to the event loop in which it was made.
   """
@@ -53,7 +64,7 @@ class HttpGenerator:
   ):
     self._client, self.pool, self._config = client, pool, config
     self._changed = asyncio.Event()
-    self._asking: dict[Server, set[asyncio.Task[Answer]]] = {
+    self._asking: dict[Server, set[asyncio.Task[Any]]] = {
       server: set() for server in pool.servers
     }
     self._refusal: ConfigError | None = None
@@ -73,9 +84,41 @@ class HttpGenerator:
     passed.
     """
     request = self._client.request(prompt, spec)
+    return await self._within_deadline(
+      spec, lambda server: self._client.answer(server, request)
+    )
+
+  async def stream(
+    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+  ) -> AsyncGenerator[Answer, None]:
+    """The answer in pieces, as they come; closing it frees the lane.
+
+    A server that is lost under way is replaced as in `generate` by one that
+    goes on with the same tokens; if none does, that is a `GeneratorFault`.
+    """
+    request, pieces = self._client.request(prompt, spec), Pieces()
+
+    async def follow(server: Server) -> None:
+      pieces.begin()
+      found = self._client.stream(server, request)
+      async with contextlib.aclosing(found):
+        async for piece in found:
+          pieces.put(piece)
+
+    drawing = asyncio.create_task(self._within_deadline(spec, follow))
+    drawing.add_done_callback(lambda _: pieces.end())
+    try:
+      while (piece := await pieces.get()) is not None:
+        yield piece
+      drawing.result()  # raises what ended it
+    finally:
+      drawing.cancel()
+      await asyncio.gather(drawing, return_exceptions=True)
+
+  async def _within_deadline(self, spec: SamplingSpec, ask: Ask[T]) -> T:
     try:
       async with asyncio.timeout(self._config.answer_s) as timer:
-        return await self._answer(request, spec)
+        return await self._asked(spec, ask)
     except TimeoutError as error:
       if not timer.expired():
         raise
@@ -137,7 +180,8 @@ class HttpGenerator:
         self._hear(server, status)
       await asyncio.sleep(self._config.health_s)
 
-  async def _answer(self, request: Any, spec: SamplingSpec) -> Answer:
+  async def _asked(self, spec: SamplingSpec, ask: Ask[T]) -> T:
+    """What the first server says to it that is able and not lost."""
     while True:
       self._raise_refusal()
       server = self.pool.choose(spec)
@@ -145,8 +189,8 @@ class HttpGenerator:
         await self._change()
         continue
       try:
-        return await self._ask(server, request)
-      except (PromptTooLong, GrammarFault):
+        return await self._ask(server, ask)
+      except (PromptTooLong, GrammarFault, Differs):
         raise  # it would be the same everywhere
       except ServerFull:
         self.pool.rest(server, REST_S)
@@ -156,9 +200,9 @@ class HttpGenerator:
         self.num_repeated += 1
         self._lose(server, f"broke: {fault}")
 
-  async def _ask(self, server: Server, request: Any) -> Answer:
+  async def _ask(self, server: Server, ask: Ask[T]) -> T:
     """The answer. `_Lost` if the server is, by this request or another."""
-    task = asyncio.create_task(self._post(server, request))
+    task = asyncio.create_task(self._post(server, ask))
     task.add_done_callback(_retrieved)
     self._asking[server].add(task)
     server.num_asked += 1
@@ -172,9 +216,9 @@ class HttpGenerator:
       raise _Lost(f"{server}")
     return task.result()
 
-  async def _post(self, server: Server, request: Any) -> Answer:
+  async def _post(self, server: Server, ask: Ask[T]) -> T:
     try:
-      return await self._client.answer(server, request)
+      return await ask(server)
     except Unreachable as error:
       self._lose(server, f"was lost: {error}")
       raise _Lost(f"{server}") from error
@@ -214,7 +258,7 @@ class HttpGenerator:
         await self._changed.wait()
 
 
-def _retrieved(task: asyncio.Task[Answer]) -> None:
+def _retrieved(task: asyncio.Task[Any]) -> None:
   """Its error may find nobody: who asked may have been cancelled meanwhile."""
   if not task.cancelled():
     task.exception()

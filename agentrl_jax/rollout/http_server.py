@@ -1,10 +1,11 @@
 """A generator behind HTTP, for learners and agents in other processes.
 
-`POST /generate` takes a request in binary and gives an answer in binary;
-`GET /health` tells in JSON what is served and how much there is to do, `GET
-/ready` whether it is any use to ask, and `GET /metrics` what Prometheus wants
-to know. Who hangs up has the lane freed that decodes for them. Errors are HTTP
-statuses and a sentence; `rollout.http_generator` makes them errors again.
+`POST /generate` takes a request in binary and gives an answer in binary, `POST
+/stream` the same while it is sampled; `GET /health` tells in JSON what is
+served and how much there is to do, `GET /ready` whether it is any use to ask,
+and `GET /metrics` what Prometheus wants to know. Who hangs up has the lane
+freed that decodes for them. Errors are HTTP statuses and a sentence;
+`rollout.http_generator` makes them errors again.
 
 Below `/v1` stands OpenAI's API, where there is one: see `openai_api`.
 """
@@ -13,6 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+import numpy as np
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -23,12 +25,13 @@ from agentrl_jax.errors import (
   PromptTooLong,
   ServerFull,
 )
-from agentrl_jax.rollout import wire
+from agentrl_jax.rollout import wire, wire_stream
 from agentrl_jax.rollout.access import refuse_strangers
 from agentrl_jax.rollout.answering import Answering
-from agentrl_jax.rollout.client import Generator
+from agentrl_jax.rollout.client import Generator, SamplingSpec, answer_pieces
 from agentrl_jax.rollout.openai_api import OpenAIApi, explain_errors
 from agentrl_jax.rollout.openai_errors import RETRY_AFTER_S, ApiError
+from agentrl_jax.rollout.piece_response import PieceResponse
 from agentrl_jax.rollout.server_metrics import METRICS
 
 READY = "/ready"
@@ -80,6 +83,7 @@ class RolloutApi:
       client_max_size=self._max_body,
     )
     application.router.add_post(wire.GENERATE, self.generate)
+    application.router.add_post(wire_stream.STREAM, self.stream)
     application.router.add_get(wire.HEALTH, self.health)
     application.router.add_get(READY, self.ready)
     application.router.add_get(METRICS, self.metrics)
@@ -93,15 +97,31 @@ class RolloutApi:
     self._answering.refuse_unready(spec.slot)
     with self._answering.one():
       answer = await self._generator.generate(prompt, spec)
-    self._answering.metrics.answered(
-      prompt=len(prompt),
-      reused=answer.num_reused,
-      sampled=len(answer.sampled),
-      is_constrained=bool(spec.grammar),
-    )
+    self._note(prompt, spec, answer.num_reused, len(answer.sampled))
     return web.Response(
       body=wire.encode_answer(answer), content_type=wire.CONTENT_TYPE
     )
+
+  async def stream(self, request: web.Request) -> web.StreamResponse:
+    """Answers one request in pieces; who hangs up frees the lane."""
+    prompt, spec = wire.decode_request(await self._body(request))
+    self._answering.refuse_unready(spec.slot)
+    response = PieceResponse(request)
+    try:
+      with self._answering.one():
+        pieces = answer_pieces(self._generator, prompt, spec)
+        async with contextlib.aclosing(pieces):
+          async for piece in pieces:
+            await response.send(piece)
+        ended = await response.end()
+    except ConnectionError:  # who has hung up needs no more
+      return response.response
+    except AgentRLError as error:
+      if not response.has_begun:
+        raise
+      return await response.fail(error)
+    self._note(prompt, spec, response.num_reused, response.num_sampled)
+    return ended
 
   async def health(self, request: web.Request) -> web.Response:
     """What is served per version slot, how much there is to do, and trouble."""
@@ -122,6 +142,16 @@ class RolloutApi:
   async def drain(self, grace_s: float) -> None:
     """See `Answering.drain`."""
     await self._answering.drain(grace_s)
+
+  def _note(
+    self, prompt: np.ndarray, spec: SamplingSpec, reused: int, sampled: int
+  ) -> None:
+    self._answering.metrics.answered(
+      prompt=len(prompt),
+      reused=reused,
+      sampled=sampled,
+      is_constrained=bool(spec.grammar),
+    )
 
   async def _body(self, request: web.Request) -> bytes:
     error: web.HTTPException | None = None

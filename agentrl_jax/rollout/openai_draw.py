@@ -11,7 +11,7 @@ from agentrl_jax.rollout.client import (
   Answer,
   Generator,
   SamplingSpec,
-  StreamingGenerator,
+  answer_pieces,
 )
 from agentrl_jax.rollout.openai_text import GrowingText
 
@@ -58,12 +58,10 @@ class Draw:
   async def _drawn(
     self, generator: Generator, whole: bool
   ) -> AsyncGenerator[Answer, None]:
-    if not isinstance(generator, StreamingGenerator) or (
-      whole and not self._text.stops
-    ):
+    if whole and not self._text.stops:
       yield await generator.generate(self.prompt, self.spec)
       return
-    stream = generator.stream(self.prompt, self.spec)
+    stream = answer_pieces(generator, self.prompt, self.spec)
     async with contextlib.aclosing(stream) as pieces:
       async for piece in pieces:
         yield piece

@@ -5,14 +5,20 @@ what a request looks like on the way to a server is said here, for the binary
 endpoint, and in `engine_client` for engines of other projects. Needs no jax.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import (
+  AsyncGenerator,
+  AsyncIterator,
+  Mapping,
+  Sequence,
+)
 from typing import Any, Protocol
 
 import aiohttp
 import numpy as np
 
-from agentrl_jax.errors import GeneratorFault
-from agentrl_jax.rollout import wire
+from agentrl_jax.errors import AgentRLError, GeneratorFault
+from agentrl_jax.rollout import wire, wire_stream
 from agentrl_jax.rollout.client import Answer, SamplingSpec
 from agentrl_jax.rollout.server_pool import Server
 
@@ -46,6 +52,15 @@ class ServerClient(Protocol):
     """
     ...
 
+  def stream(
+    self, server: Server, request: Any
+  ) -> AsyncGenerator[Answer, None]:
+    """The same in pieces, where the server gives them; raises the same.
+
+    Closing it hangs up.
+    """
+    ...
+
   async def status(self, server: Server, within_s: float) -> wire.ServerStatus:
     """How the server is. Raises `ConfigError` if it is of no use to the run."""
     ...
@@ -65,23 +80,38 @@ class BinaryClient:
 
   async def answer(self, server: Server, request: bytes) -> Answer:
     """See `ServerClient.answer`."""
+    async with self._posted(server, wire.GENERATE, request) as response:
+      return wire.decode_answer(await response.read())
+
+  async def stream(
+    self, server: Server, request: bytes
+  ) -> AsyncGenerator[Answer, None]:
+    """See `ServerClient.stream`."""
+    async with self._posted(server, wire_stream.STREAM, request) as response:
+      pieces = wire_stream.read_pieces(response.content, server.address)
+      async with contextlib.aclosing(pieces):
+        async for piece in pieces:
+          yield piece
+
+  @contextlib.asynccontextmanager
+  async def _posted(
+    self, server: Server, path: str, request: bytes
+  ) -> AsyncIterator[aiohttp.ClientResponse]:
+    """A response to be read within; its errors are `ServerClient.answer`'s."""
     try:
       async with self._http.post(
-        f"http://{server.address}{wire.GENERATE}",
+        f"http://{server.address}{path}",
         data=request,
         headers={"Content-Type": wire.CONTENT_TYPE},
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
       ) as response:
-        content = await response.read()
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        if not response.ok:
+          raise await _error(response, server)
+        yield response
+    except AgentRLError:
+      raise  # a server's deadline is no timeout of the connection
+    except (aiohttp.ClientError, TimeoutError, OSError, EOFError) as error:
       raise Unreachable(repr(error)) from error
-    if response.ok:
-      return wire.decode_answer(content)
-    raise wire.error_of(
-      response.headers.get(wire.ERROR_HEADER),
-      response.status,
-      f"{server.address}: {content.decode(errors='replace')[:1000]}",
-    )
 
   async def status(self, server: Server, within_s: float) -> wire.ServerStatus:
     """See `ServerClient.status`."""
@@ -92,6 +122,17 @@ class BinaryClient:
       if not response.ok:
         raise wire.WireError(f"HTTP {response.status} came for its health")
     return wire.status_from_json(content)
+
+
+async def _error(
+  response: aiohttp.ClientResponse, server: Server
+) -> AgentRLError:
+  content = await response.read()
+  return wire.error_of(
+    response.headers.get(wire.ERROR_HEADER),
+    response.status,
+    f"{server.address}: {content.decode(errors='replace')[:1000]}",
+  )
 
 
 def bearer(token: str) -> Mapping[str, str]:

@@ -1,0 +1,190 @@
+"""Answers in pieces from real servers: the same, early, given up, moved on."""
+
+import asyncio
+import contextlib
+import threading
+import unittest
+
+import aiohttp
+import numpy as np
+
+from agentrl_jax.errors import (
+  DeadlineExceeded,
+  GeneratorFault,
+  PromptTooLong,
+)
+from agentrl_jax.rollout import wire, wire_stream
+from agentrl_jax.rollout.client import SamplingSpec, StreamingGenerator
+from agentrl_jax.rollout.http_generator import connected
+from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.settings import RolloutsConfig
+from tests.rollout import small
+from tests.rollout.driver_contract import mixed_requests
+from tests.rollout.serving import Served, hold
+
+LONG = SamplingSpec(max_tokens=80, seed=3)
+_ARRAYS = ("sampled", "behavior_logprob", "raw_logprob", "version")
+
+
+class Meter:
+  """Lets a server's engine take only so many steps, and break at will."""
+
+  def __init__(self, test, served):
+    self._steps, self._breaks = threading.Semaphore(0), False
+    self._step = served.driver.engine.step
+    served.driver.engine.step = self._metered
+    test.addCleanup(self.allow)
+
+  def allow(self, number=10_000):
+    self._steps.release(number)
+
+  def break_it(self):
+    self._breaks = True
+    self.allow()
+
+  def _metered(self):
+    assert self._steps.acquire(timeout=60)
+    if self._breaks:
+      raise ZeroDivisionError("on purpose")
+    return self._step()
+
+
+class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
+  async def serve(self, **changes) -> Served:
+    return await self.enterAsyncContext(Served(**changes))
+
+  async def connect(self, *servers, **changes):
+    config = RolloutsConfig(
+      servers=",".join(s.address for s in servers),
+      **(dict(health_s=0.05, lost_s=30.0, answer_s=60.0) | changes),
+    )
+    return await self.enterAsyncContext(connected(config, num_slots=2))
+
+  async def until(self, holds):
+    async with asyncio.timeout(60):
+      while not holds():  # noqa: ASYNC110 - servers tell nobody
+        await asyncio.sleep(0.01)
+
+  def expected(self, prompt, spec, steps=(10, 20)):
+    driver = LocalDriver(small.engine_of(steps))
+    future = driver.submit(prompt, spec)
+    driver.run_until_idle()
+    return future.result(0)
+
+  def check(self, pieces, answer):
+    for name in _ARRAYS:
+      joined = np.concatenate([getattr(piece, name) for piece in pieces])
+      np.testing.assert_allclose(joined, getattr(answer, name), atol=1e-5)
+    self.assertEqual({piece.slot for piece in pieces}, {answer.slot})
+
+  async def test_pieces_joined_are_the_answer(self):
+    servers = [await self.serve() for _ in range(2)]
+    generator = await self.connect(*servers)
+    self.assertIsInstance(generator, StreamingGenerator)
+    requests = list(mixed_requests(8))
+
+    async def streamed(prompt, spec):
+      return [piece async for piece in generator.stream(prompt, spec)]
+
+    streams = await asyncio.gather(*(streamed(*r) for r in requests))
+    for pieces, request in zip(streams, requests, strict=True):
+      self.check(pieces, self.expected(*request))
+    self.assertGreater(max(map(len, streams)), 3)
+    for server in servers:
+      self.assertEqual(server.api.num_asked, 0)
+
+  async def test_the_first_is_there_before_the_last_is_sampled(self):
+    served = await self.serve()
+    generator, meter = await self.connect(served), Meter(self, served)
+    pieces = generator.stream([1], LONG)
+    meter.allow(2)
+    first = await anext(pieces)
+    self.assertLess(len(first.sampled), 80)
+    self.assertEqual(sum(served.driver.num_inside), 1)
+    meter.allow()
+    self.check(
+      [first, *[piece async for piece in pieces]], self.expected([1], LONG)
+    )
+
+  async def test_closing_frees_the_lane(self):
+    served = await self.serve()
+    generator, meter = await self.connect(served), Meter(self, served)
+    pieces = generator.stream([1], LONG)
+    meter.allow(2)
+    await anext(pieces)
+    await pieces.aclose()
+    await self.until(lambda: not served.api.num_asked)
+    meter.allow()
+    await self.until(lambda: not sum(served.driver.num_inside))
+    self.assertEqual(served.driver.engine.stats().num_cancelled, 1)
+    self.assertEqual(generator.pool.servers[0].num_asked, 0)
+
+  async def test_what_is_refused_is_refused_before_any_piece(self):
+    served = await self.serve()
+    generator = await self.connect(served)
+    with self.assertRaises(PromptTooLong):
+      await anext(generator.stream([1] * 90, LONG))
+    body = wire.encode_request([1] * 90, LONG)
+    async with (
+      aiohttp.ClientSession() as http,
+      http.post(
+        f"http://{served.address}{wire_stream.STREAM}", data=body
+      ) as response,
+    ):
+      self.assertEqual(response.status, 413)
+      self.assertEqual(response.headers[wire.ERROR_HEADER], "PromptTooLong")
+
+  async def test_an_engine_that_breaks_tells_so_in_its_stream(self):
+    served = await self.serve()
+    meter = Meter(self, served)
+    body = wire.encode_request([1], LONG)
+    async with aiohttp.ClientSession() as http:
+      meter.allow(2)
+      async with http.post(
+        f"http://{served.address}{wire_stream.STREAM}", data=body
+      ) as response:
+        self.assertEqual(response.status, 200)
+        pieces = wire_stream.read_pieces(response.content, "it")
+        await anext(pieces)
+        meter.break_it()
+        with self.assertRaisesRegex(GeneratorFault, "it: .*on purpose"):
+          while True:
+            await anext(pieces)
+
+  async def lose_the_first(self, steps):
+    """A stream, its first piece, and how it goes on when its server breaks."""
+    leaving = await self.serve()
+    generator = await self.connect(leaving, health_s=1.0)
+    meter = Meter(self, leaving)
+    pieces = generator.stream([1, 2], LONG)
+    meter.allow(2)
+    first = await anext(pieces)
+    meter.break_it()
+    port = leaving.port
+    await leaving._stack.aclose()
+    await self.serve(port=port, steps=steps)
+    return first, pieces, generator
+
+  async def test_a_server_with_the_same_weights_goes_on(self):
+    first, pieces, generator = await self.lose_the_first((10, 20))
+    async with contextlib.aclosing(pieces):
+      rest = [piece async for piece in pieces]
+    self.check([first, *rest], self.expected([1, 2], LONG))
+    self.assertGreaterEqual(generator.num_repeated, 1)
+
+  async def test_a_server_with_other_weights_does_not(self):
+    _, pieces, _ = await self.lose_the_first((11, 20))
+    with self.assertRaisesRegex(GeneratorFault, "had been handed out"):
+      async for _ in pieces:
+        pass
+
+  async def test_nobody_waits_for_ever(self):
+    served = await self.serve()
+    hold(self, served)
+    generator = await self.connect(served, answer_s=0.3)
+    with self.assertRaisesRegex(DeadlineExceeded, "rollouts.answer_s=0.3"):
+      await anext(generator.stream([1], LONG))
+
+
+if __name__ == "__main__":
+  unittest.main()
