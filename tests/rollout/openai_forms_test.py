@@ -14,7 +14,7 @@ import pydantic
 from agentrl_jax.data.messages import tool_from_json
 from tests.data import call_grammars
 from tests.rollout import talking
-from tests.rollout.agents_playing import Playing
+from tests.rollout.agents_playing import TEMPERATURE, Playing
 from tests.rollout.chatting import ASKED, Asking
 
 COLOURS = ["red", "green"]
@@ -248,7 +248,27 @@ class EpisodesTest(Playing):
       talking.codec().call_grammar([stop], choice="required", parallel=False),
     )
     self.assertEqual(second.grammar, "")
-    talking.grammars().masks(first.grammar, first.sampled)
+    self.assertIn("<tool_call>", talking.codec().decode(first.sampled))
+
+  async def test_a_turn_has_the_log_probabilities_that_the_learner_finds(self):
+    playing = self.offer()
+    id, client = await self.taken()
+    await self.say(client, [ASKED], tools=TOOLS, tool_choice="required")
+    await self.post(f"episodes/{id}", reward=1)
+    (turn,) = (await playing).turns
+    logits_TV = talking.logits(10, [*turn.observation, *turn.sampled])
+    logits_AV = logits_TV[len(turn.observation) - 1 :]
+    masks_AW = talking.grammars().masks(turn.grammar, turn.sampled)
+    allowed_AV = call_grammars.bits_of(masks_AW)[:, : logits_AV.shape[1]]
+    masked_AV = np.where(allowed_AV, logits_AV, -np.inf) / TEMPERATURE
+    np.testing.assert_allclose(
+      turn.behavior_logprob,
+      talking.logprobs_of(masked_AV, turn.sampled),
+      atol=1e-5,
+    )
+    np.testing.assert_allclose(
+      turn.raw_logprob, talking.logprobs_of(logits_AV, turn.sampled), atol=1e-5
+    )
 
 
 if __name__ == "__main__":

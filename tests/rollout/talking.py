@@ -92,16 +92,26 @@ def _teacher():
   return jax.jit(policy().logits)
 
 
-def raw_logprobs(step: int, tokens) -> np.ndarray:
-  """What the learner's forward pass says of tokens from the second on."""
+def logits(step: int, tokens) -> np.ndarray:
+  """The learner's, of what follows each token but the last."""
   size = len(tokens)
   row = np.zeros((1, CONTEXT), np.int32)
   row[0, :size] = tokens
   position = np.arange(CONTEXT, dtype=np.int32)[None]
   segment = (position < size).astype(np.int32)
-  logits = _teacher()(params(step), row, position, segment)
-  logprob = np.asarray(jax.nn.log_softmax(logits[0, : size - 1]))
-  return np.take_along_axis(logprob, row[0, 1:size, None], 1)[:, 0]
+  return np.asarray(_teacher()(params(step), row, position, segment))[
+    0, : size - 1
+  ]
+
+
+def raw_logprobs(step: int, tokens) -> np.ndarray:
+  """What the learner's forward pass says of tokens from the second on."""
+  return logprobs_of(logits(step, tokens), tokens[1:])
+
+
+def logprobs_of(logits_TV, tokens) -> np.ndarray:
+  logprob_TV = np.asarray(jax.nn.log_softmax(logits_TV))
+  return np.take_along_axis(logprob_TV, np.asarray(tokens)[:, None], 1)[:, 0]
 
 
 class Scripted:
@@ -135,6 +145,7 @@ class Talking:
     rules=None,
     token=None,
     records=True,
+    draws=None,
     **changes,
   ):
     self._codec, self._changes, self._scripted = codec, changes, generator
@@ -143,7 +154,9 @@ class Talking:
     rules = dict(max_turns=6, max_tokens=CONTEXT, max_answer_tokens=12) | (
       rules or {}
     )
-    self.episodes = Episodes(EpisodeRules(**rules), self._limits)
+    self.episodes = Episodes(
+      EpisodeRules(**rules), self._limits, **(draws or {})
+    )
     self._stack = contextlib.AsyncExitStack()
 
   def status(self) -> wire.ServerStatus:
