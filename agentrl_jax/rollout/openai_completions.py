@@ -79,7 +79,7 @@ class CompletionCall:
     offset = self._offsets.get(draw.index)
     first = {} if offset is not None else self._prompt_ids(draw)
     choice = self._choice(draw, delta, offset or 0)
-    self._offsets[draw.index] = (offset or 0) + len(delta.text)
+    self._offsets[draw.index] = (offset or 0) + self._size(delta)
     yield {**choice, **first}
 
   def extra(self) -> dict[str, Any]:
@@ -112,6 +112,10 @@ class CompletionCall:
       "stop_reason": draw.stop_reason if last else None,
       **token_fields(self.ask, delta.piece),
     }
+
+  def _size(self, delta: Delta) -> int:
+    """Characters of the tokens, some of which may be let out later."""
+    return sum(len(self._text([id])) for id in delta.piece.sampled.tolist())
 
   def _prompt_ids(self, draw: Draw) -> dict[str, Any]:
     if not self.ask.return_token_ids:

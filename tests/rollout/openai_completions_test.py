@@ -90,6 +90,7 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
       self.assertGreater(len(chunks), 4)
       self.assertEqual(found["text"], whole.text)
       self.assertEqual(found["token_ids"], whole.token_ids)
+      self.assertEqual(found["offsets"], whole.logprobs.text_offset)
       self.assertEqual(found["finish_reason"], whole.finish_reason)
       np.testing.assert_allclose(
         found["token_logprobs"], whole.logprobs.token_logprobs, atol=1e-5
