@@ -17,7 +17,8 @@ from agentrl_jax.rollout.answering import Answering
 from agentrl_jax.rollout.driver import Driver
 from agentrl_jax.rollout.http_server import RolloutApi, listening
 from agentrl_jax.rollout.openai_api import OpenAIApi
-from agentrl_jax.rollout.openai_episode import DrawSlot, EpisodeRules
+from agentrl_jax.rollout.openai_attempt import SlotDraw
+from agentrl_jax.rollout.openai_episode import EpisodeRules
 from agentrl_jax.rollout.openai_episodes import Episodes
 from agentrl_jax.rollout.openai_models import ModelNames
 from agentrl_jax.rollout.openai_requests import ServingLimits
@@ -35,7 +36,7 @@ class AgentServer:
     settings: Settings,
     service: Service,
     name: str,
-    draw_for: Callable[[Task], DrawSlot],
+    draw_for: Callable[[Task], SlotDraw],
   ):
     self._settings, self._service = settings, service
     self._names = ModelNames(name, lambda: service.status().slots)

@@ -9,15 +9,15 @@ import contextlib
 import dataclasses
 import hashlib
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.messages import Message, Tool, message_to_json
-from agentrl_jax.data.trajectory import Status, Task, Trajectory, Turn
+from agentrl_jax.data.trajectory import Status, Trajectory, Turn
 from agentrl_jax.errors import ConfigError, PromptTooLong
+from agentrl_jax.rollout.openai_attempt import Attempt, SlotDraw
 from agentrl_jax.rollout.openai_draw import Draw
 from agentrl_jax.rollout.openai_errors import ApiError
 from agentrl_jax.rollout.openai_memory import (
@@ -30,25 +30,6 @@ from agentrl_jax.rollout.openai_memory import (
 )
 from agentrl_jax.rollout.openai_repeated import Repeated
 from agentrl_jax.rollout.openai_requests import Ask, ServingLimits
-
-# Maps an attempt's seed and the turn to a version slot.
-DrawSlot = Callable[[int, int], int]
-
-
-class Attempt(Protocol):
-  """What the controller wants played; `controller.recorder.Attempt` is one."""
-
-  @property
-  def task(self) -> Task: ...
-
-  @property
-  def group_id(self) -> str: ...
-
-  @property
-  def number(self) -> int: ...
-
-  @property
-  def seed(self) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,10 +65,12 @@ class Episode(Talk):
     attempt: Attempt,
     rules: EpisodeRules,
     limits: ServingLimits,
-    draw: DrawSlot,
+    draw: SlotDraw,
   ):
     super().__init__(limits)
     self._draw = draw
+    self._is_named = False  # the slot of this call, by the agent
+    self._all_drawn = draw.is_drawn  # the slots of the turns so far
     self.id = uuid.uuid4().hex
     self.attempt, self.rules = attempt, rules
     self.outcome: asyncio.Future[Trajectory] = (
@@ -152,6 +135,7 @@ class Episode(Talk):
 
   def slot(self, named: int | None) -> int:
     """That which is named, or else the one that the run draws."""
+    self._is_named = named is not None
     if named is not None:
       return named
     return self._draw(self.attempt.seed, len(self.turns))
@@ -236,6 +220,7 @@ class Episode(Talk):
         grammar=draw.spec.grammar,
       )
     )
+    self._all_drawn &= not self._is_named
     self._said, self._body = Said.by(draw), self._asked
     self._spoken, self._tools = messages, tools_key(tools)
     keys = conversation_keys(messages, tools)
@@ -262,6 +247,7 @@ class Episode(Talk):
       reward=verdict.reward,
       metrics=verdict.metrics,
       transcript=tuple(map(message_to_json, self._spoken)),
+      slot_weights=self._draw.weights if self._all_drawn else (),
     )
 
   async def abandoned(self) -> None:

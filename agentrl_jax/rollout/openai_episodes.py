@@ -13,9 +13,8 @@ from collections.abc import Callable
 
 from agentrl_jax.data.trajectory import Status, Task, Trajectory
 from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.rollout.openai_attempt import Attempt, FreshSlot, SlotDraw
 from agentrl_jax.rollout.openai_episode import (
-  Attempt,
-  DrawSlot,
   Episode,
   EpisodeRules,
   Verdict,
@@ -37,10 +36,10 @@ class Episodes:
     self,
     rules: EpisodeRules,
     limits: ServingLimits,
-    draw_for: Callable[[Task], DrawSlot] | None = None,
+    draw_for: Callable[[Task], SlotDraw] = lambda task: FreshSlot(),
   ):
     self._rules, self._limits = rules, limits
-    self._draw_for = draw_for or (lambda task: lambda seed, turn: 0)
+    self._draw_for = draw_for
     self._offered: collections.deque[Episode] = collections.deque()
     self._played: dict[str, Episode] = {}
     # What agents said at the end; None of those that were given up.

@@ -8,6 +8,7 @@ import numpy as np
 from agentrl_jax.controller.attempt import RetryLimits
 from agentrl_jax.controller.group import GroupLimits, run_group
 from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.policies import CrossPolicy
 from agentrl_jax.controller.recorder import tokens_of
 from agentrl_jax.data.trajectory import Status
 from tests.rollout import talking
@@ -41,6 +42,31 @@ class EpisodesTest(Playing):
       (played.task, played.group_id, played.seed), (TASK, "g", 5)
     )
     self.assertEqual(len(played.transcript), 8)
+    self.assertEqual(played.slot_weights, ())
+
+  async def test_weights_of_the_run_s_draws_are_on_record(self):
+    draw = CrossPolicy(draw_per="turn", weights=(0.5, 0.5))
+    await self.serve(draws={"draw_for": lambda task: draw})
+    playing = self.offer()
+    await self.play(turns=4)
+    played = await playing
+    self.assertEqual(played.slot_weights, (0.5, 0.5))
+    slots = [turn.slot for turn in played.turns]
+    self.assertEqual(slots, [draw(5, n) for n in range(4)])
+    self.assertEqual(set(slots), {0, 1})
+
+  async def test_no_weights_where_the_agent_named_a_slot(self):
+    draw = CrossPolicy(draw_per="turn", weights=(0.5, 0.5))
+    await self.serve(draws={"draw_for": lambda task: draw})
+    playing, (id, client) = self.offer(), await self.taken()
+    messages = [ASKED]
+    for model in ("tiny@slot1", "tiny"):
+      said = await client.chat.completions.create(
+        model=model, messages=messages
+      )
+      messages += [said.choices[0].message, ASKED]
+    await self.post(f"episodes/{id}", reward=1)
+    self.assertEqual((await playing).slot_weights, ())
 
   async def test_a_seed_makes_the_same_attempt_again(self):
     found = []
