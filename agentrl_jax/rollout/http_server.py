@@ -35,6 +35,9 @@ from agentrl_jax.rollout.piece_response import PieceResponse
 from agentrl_jax.rollout.server_metrics import METRICS
 
 READY = "/ready"
+# Connections that may come while the loop is busy: a learner's attempts begin
+# together, and one that is refused is a server that was lost.
+_BACKLOG = 4096
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -181,7 +184,7 @@ async def listening(
   await runner.setup()
   try:
     try:
-      await web.TCPSite(runner, host, port).start()
+      await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
     except OSError as error:
       raise ConfigError(
         f"cannot listen on {host}:{port} ({error.strerror}); choose another "

@@ -1,6 +1,8 @@
 """A server on a real engine: answers, refusals, hanging up, draining."""
 
 import asyncio
+import contextlib
+import socket
 import unittest
 
 import aiohttp
@@ -50,6 +52,13 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
       np.testing.assert_array_equal(found.sampled, wanted.sampled)
       np.testing.assert_array_equal(found.version, wanted.version)
       self.assertEqual(found.slot, wanted.slot)
+
+  async def test_hundreds_may_come_before_the_first_is_looked_at(self):
+    await self.serve()
+    with contextlib.ExitStack() as stack:
+      for _ in range(400):  # the server's loop is this one, and stands still
+        address = ("127.0.0.1", self.served.port)
+        stack.enter_context(socket.create_connection(address, timeout=5.0))
 
   async def test_errors_are_statuses_and_sentences(self):
     await self.serve()
