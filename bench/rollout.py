@@ -10,6 +10,7 @@
 - prefix: conversations that feed only what is new, against the formula.
 - versions: three versions at once, against reading each; a swap while decoding.
 - overhead: what the host does per step of 128 lanes.
+- grammar: answers that follow a grammar, against free ones; masks alone.
 - drift: the sampler's log-probabilities against the learner's.
 
 Float32 on the CPU, on both sides. Peers take turns with ours; what counts is
@@ -25,6 +26,7 @@ ROWS = (
   "prefix",
   "versions",
   "overhead",
+  "grammar",
   "drift",
 )
 

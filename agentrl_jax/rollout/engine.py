@@ -21,14 +21,13 @@ import numpy as np
 from agentrl_jax.data.grammar import Course, Grammars
 from agentrl_jax.errors import (
   ConfigError,
-  DeadlineExceeded,
-  GeneratorFault,
   PromptTooLong,
 )
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.block import LaneBlock, Part
 from agentrl_jax.rollout.client import Answer, SamplingSpec
 from agentrl_jax.rollout.requests import Request
+from agentrl_jax.rollout.run_ahead import RunAhead
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.rollout.slices import Place
 from agentrl_jax.rollout.stats import EngineStats
@@ -100,9 +99,7 @@ class RolloutEngine:
     self._serials = itertools.count()
     self._inbox: collections.deque[Request] = collections.deque()
     self._cancelled: collections.deque[Request] = collections.deque()
-    self._unread = threading.Semaphore(max_unread)
-    self._closed = False
-    self._unread_deadline_s = unread_deadline_s
+    self._ahead = RunAhead(max_unread, unread_deadline_s)
     self._seconds = {True: 0.0, False: 0.0}  # by whether prompts were fed
     self._num_steps = self._num_cancelled = 0
     self._last_read_at = 0.0
@@ -153,15 +150,10 @@ class RolloutEngine:
   def step(self) -> StepResult:
     """Launches one piece of work per version slot that has any.
 
-    Waits while `max_unread` earlier results have not been read.
+    Waits while `max_unread` earlier results have not been read, and while
+    tokens sampled under a grammar have not.
     """
-    if not self._unread.acquire(timeout=self._unread_deadline_s):
-      raise DeadlineExceeded(
-        f"the engine waited {self._unread_deadline_s} s for its results to be "
-        "read; the thread that calls RolloutEngine.read has ended or hangs"
-      )
-    if self._closed:
-      raise GeneratorFault("the engine was closed; no step is taken any more")
+    self._ahead.step()
     launched_at = time.monotonic()
     with self._lock:
       cancelled = self._drain()
@@ -174,26 +166,22 @@ class RolloutEngine:
       ]
       self._num_steps += 1
       fed_prompts = self._count("prefilled") > fed
+    self._ahead.launched(sum(part.is_bound for part in parts))
     return StepResult(tuple(parts), tuple(cancelled), fed_prompts, launched_at)
 
   def read(self, result: StepResult) -> list[tuple[Request, Answer]]:
     """Waits for a step's tokens; the requests that are now answered.
 
-    Results are read in the order of their steps.
+    Results are read in the order of their steps, and in each what comes first
+    first: masks are made while the device is at the calls after it.
     """
-    parts = [
-      dataclasses.replace(part, record=np.asarray(part.record))
-      for part in result.parts
-    ]
+    answered = [pair for part in result.parts for pair in self._read(part)]
     with self._lock:
-      answered = [
-        pair for part in parts for pair in self._blocks[part.slot].read(part)
-      ]
       now = time.monotonic()
       began = max(result.launched_at, self._last_read_at)
       self._seconds[result.fed_prompts] += now - began
       self._last_read_at = now
-    self._unread.release()
+    self._ahead.read_step()
     return answered
 
   def forget(self) -> None:
@@ -213,8 +201,7 @@ class RolloutEngine:
 
   def close(self) -> None:
     """Makes this and every later `step` raise, also one that waits now."""
-    self._closed = True
-    self._unread.release()
+    self._ahead.close()
 
   def stats(self) -> EngineStats:
     """Counts so far. Waits for a step that is being launched."""
@@ -232,6 +219,14 @@ class RolloutEngine:
         prefill_s=self._seconds[True],
         decode_s=self._seconds[False],
       )
+
+  def _read(self, part: Part) -> list[tuple[Request, Answer]]:
+    part = dataclasses.replace(part, record=np.asarray(part.record))
+    with self._lock:
+      answered = self._blocks[part.slot].read(part)
+    if part.is_bound:
+      self._ahead.read_call()
+    return answered
 
   def _drain(self) -> list[Request]:
     """Takes in what other threads left; who was cancelled and is now out."""

@@ -31,6 +31,7 @@ class Part:
   record: jax.Array  # int32 [num_steps, P, len(RECORD)]
   lane: np.ndarray  # [P]; entries past the last lane are padding
   serial: np.ndarray  # [P], of the request that each row belongs to
+  is_bound: bool  # to grammars: its lanes cannot go on before it was read
 
 
 class LaneDecoder:
@@ -111,7 +112,9 @@ class LaneDecoder:
     )
     allowed_PW = self._courses.launch(lane, lane_P)
     record = self._call(published, None if whole else lane_P, 1, allowed_PW)
-    return self._part(book, record, lane, lane_P, 1)
+    book.go_on(lane, 1)
+    serial = np.append(book.serial, NOBODY)[lane_P]
+    return Part(self._slot, record, lane_P, serial, is_bound=True)
 
   def _free(
     self, book: LaneBook, published: Published, lane: np.ndarray, alone: bool
@@ -124,7 +127,9 @@ class LaneDecoder:
       np.arange(size) if whole else padded(lane, (size,), self._num_lanes)
     )
     record = self._call(published, None if whole else lane_P, num_steps)
-    return self._part(book, record, lane, lane_P, num_steps)
+    book.go_on(lane, num_steps)
+    serial = np.append(book.serial, NOBODY)[lane_P]
+    return Part(self._slot, record, lane_P, serial, is_bound=False)
 
   def _call(
     self,
@@ -147,15 +152,3 @@ class LaneDecoder:
     )
     self._patched[:] = False
     return record
-
-  def _part(
-    self,
-    book: LaneBook,
-    record: jax.Array,
-    lane: np.ndarray,
-    lane_P: np.ndarray,
-    num_steps: int,
-  ) -> Part:
-    book.go_on(lane, num_steps)
-    serial = np.append(book.serial, NOBODY)[lane_P]
-    return Part(self._slot, record, lane_P, serial)

@@ -115,7 +115,9 @@ class GrammarTest(parameterized.TestCase):
   def test_answers_depend_on_the_request_alone(self):
     requests = list(mixed_requests(30, seed=4))
     together = self.ask(self.open(), requests)
-    sizes = dict(num_lane_sizes=2, lanes=(5, 3), steps_per_sync=1)
+    sizes = dict(
+      num_lane_sizes=2, lanes=(5, 3), lengths=(16, 48), steps_per_sync=1
+    )
     alone = self.open(**sizes)
     threads = self.open("jetstream", steps_per_sync=8)
     others = {
