@@ -147,6 +147,7 @@ def rollout_programs(
   fed = max(config.lane_sizes(min(lanes, config.prefill_lanes)))
   chunk, width = config.prefill_chunks[-1], len(engine.STATE)
   row = shape((fed,), np.int32)
+  holds = (f"weights of slot {slot}", f"cache of slot {slot}")
   return [
     Program(
       name="prefill",
@@ -164,7 +165,7 @@ def rollout_programs(
       flops=flops.extend(
         c, tokens=fed * chunk, context=config.context, with_head=False
       ),
-      holds=("weights of slot 0", "cache of slot 0"),
+      holds=holds,
     ),
     Program(
       name="decode",
@@ -187,7 +188,7 @@ def rollout_programs(
         context=config.context,
         with_head=True,
       ),
-      holds=("weights of slot 0", "cache of slot 0"),
+      holds=holds,
     ),
   ]
 

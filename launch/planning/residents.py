@@ -4,6 +4,8 @@ A program's own arguments are counted by the compiler; what other programs keep
 on the same chip has to fit beside them.
 """
 
+from collections.abc import Sequence
+
 import jax
 from jax.sharding import Mesh
 
@@ -56,9 +58,15 @@ def _split_bytes(params: Params, mesh: Mesh) -> int:
 
 
 def rollout_residents(
-  settings: Settings, mesh: Mesh, *, dtype: str
+  settings: Settings,
+  mesh: Mesh,
+  *,
+  dtype: str,
+  slots: Sequence[int] | None = None,
 ) -> Residents:
-  """Weights, cache and store of every version slot, and weights on their way.
+  """Weights, cache and store of version slots, and weights on their way.
+
+  `slots` are those on the mesh; None is all of them.
 
   New weights arrive beside those that are being served, and beside older ones
   that answers are finished on.
@@ -66,7 +74,8 @@ def rollout_residents(
   policy = Policy(settings.model, settings.compute, mesh)
   weights = bytes_per_chip(abstract_weights(policy, mesh, dtype))
   found = {"weights on their way": weights}
-  for slot, lanes in enumerate(settings.engine.lanes):
+  for slot in range(settings.engine.num_slots) if slots is None else slots:
+    lanes = settings.engine.lanes[slot]
     cache = abstract_cache(policy, mesh, lanes, settings.engine.context)
     found[f"weights of slot {slot}"] = weights
     found[f"cache of slot {slot}"] = bytes_per_chip(jax.tree.leaves(cache))

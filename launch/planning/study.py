@@ -19,6 +19,11 @@ from launch.planning.programs import (
 )
 from launch.planning.residents import Residents
 from launch.planning.roofline import Roofline, roofline
+from launch.planning.slot_places import (
+  SlotPlace,
+  tightest_apart,
+  together,
+)
 from launch.settings import Settings
 
 # Of a chip's memory, for what no compiler counts: fragments between arrays,
@@ -38,6 +43,7 @@ class Judgement:
   tokens: int
   flops: Flops
   roofline: Roofline | None  # None where there is no program to look at
+  num_chips: int = 0  # of a version slot with chips of its own; 0: all
 
   @property
   def wanted(self) -> int:
@@ -57,13 +63,14 @@ class Judgement:
 
   @property
   def tokens_per_s(self) -> float:
-    """Of the whole slice, at the bound; 0 for a program about none."""
+    """Of all its chips, at the bound; 0 for a program about none."""
     return self.tokens / self.roofline.step_s if self.roofline else 0.0
 
   @property
   def tokens_per_chip_hour(self) -> float:
     """What an hour of one chip buys at most."""
-    return self.tokens_per_s * 3600 / self.slice_.num_chips
+    num_chips = self.num_chips or self.slice_.num_chips
+    return self.tokens_per_s * 3600 / num_chips
 
   @property
   def received(self) -> dict[str, float]:
@@ -101,8 +108,12 @@ class Planner:
         settings, self._mesh(settings), segment=self.deployment.segment
       )
     if "rollout" in roles:
+      place = self._answering(settings)
       found += rollout_programs(
-        settings, self._rollout_mesh(settings), dtype=self._dtype(settings)
+        settings,
+        place.mesh,
+        dtype=self._dtype(settings),
+        slot=place.slots[0],
       )
     return found
 
@@ -149,6 +160,9 @@ class Planner:
       tokens=program.tokens,
       flops=program.flops,
       roofline=bound,
+      num_chips=(
+        program.mesh.size if is_rollout and settings.engine.slices else 0
+      ),
     )
 
   def _residents(self, settings: Settings, is_rollout: bool) -> Residents:
@@ -158,13 +172,22 @@ class Planner:
     if together or not is_rollout:
       found |= residents.learner_residents(settings, self._mesh(settings))
     if together or is_rollout:
-      found |= residents.rollout_residents(
-        settings, self._rollout_mesh(settings), dtype=self._dtype(settings)
-      )
+      place = self._answering(settings)
+      found |= place.residents(settings, self._dtype(settings))
     return found
 
   def _mesh(self, settings: Settings) -> Mesh:
     return sharding.make_mesh(settings.mesh, self._learner)
+
+  def _answering(self, settings: Settings) -> SlotPlace:
+    """Where the slots are; of several such places, the tightest."""
+    if not settings.engine.slices:
+      return together(settings, self._rollout_mesh(settings))
+    devices = self._rollout or self._learner
+    if not (self.deployment.rollout or self.deployment.learner).is_one_host:
+      first = devices[0].process_index
+      devices = [d for d in devices if d.process_index == first]
+    return tightest_apart(settings, devices, self._dtype(settings))
 
   def _rollout_mesh(self, settings: Settings) -> Mesh:
     """A server splits heads over all its chips; in the learner's process, what
