@@ -49,8 +49,9 @@ async def agent(client):
 class Trained:
   """A server on an engine, a learner, and agents between the two."""
 
-  def __init__(self, served):
+  def __init__(self, served, agent=agent):
     self._served, self._policy = served, talking.policy()
+    self._agent = agent
     self._learner = Learner(
       self._policy,
       policy_objective(
@@ -66,6 +67,7 @@ class Trained:
       batch=BatchConfig(row_length=talking.CONTEXT, micro_batch=4),
       task_ids={"words": 0},
       temperature=TEMPERATURE,
+      make_grammars=talking.grammars,
     )
     self.state = self._learner.init(talking.params(talking.STEPS[0]))
     versions = served.driver.engine.versions
@@ -99,7 +101,7 @@ class Trained:
     async with http.post("episodes", json={"wait_s": 30}) as response:
       id = (await response.json())["id"]
     async with self._served.client(default_headers={HEADER: id}) as client:
-      reward = await agent(client)
+      reward = await self._agent(client)
     async with http.post(f"episodes/{id}", json={"reward": reward}) as response:
       assert response.status == 200, await response.text()
 
