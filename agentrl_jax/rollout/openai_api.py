@@ -136,7 +136,7 @@ class OpenAIApi:
       )
     with self._answering.one():
       episode = self._episodes.called_under(request)
-      body = await request.read()
+      body = await self._body(request)
       if episode is None:
         return await self._called(request, kind, body, talk, self._generator)
       with episode.calling():
@@ -144,6 +144,18 @@ class OpenAIApi:
         return await self._called(
           request, kind, body, again or episode, again or self._generator
         )
+
+  async def _body(self, request: web.Request) -> bytes:
+    try:
+      async with asyncio.timeout(self._limits.read_s):
+        return await request.read()
+    except TimeoutError as error:
+      raise ApiError(
+        f"the call did not come as a whole in {self._limits.read_s:g} s; send "
+        "it again",
+        code="request_timeout",
+        status=408,
+      ) from error
 
   async def _called(
     self,
@@ -273,13 +285,8 @@ async def explain_errors(
   except AgentRLError as error:
     return error_response(error)
   except RecursionError:
-    return error_response(
-      ApiError(
-        "the body's objects and lists are nested too deeply to be read: flatten"
-        " them",
-        code="invalid_json",
-      )
-    )
+    deep = "the body is nested too deeply to be read: flatten its lists"
+    return error_response(ApiError(deep, code="invalid_json"))
   except web.HTTPException as error:
     if error.status < 400:
       raise

@@ -28,6 +28,7 @@ class ServingLimits:
   max_choices: int = 64  # answers to one call
   max_calls: int = 1024  # at once
   max_body: int = 8 << 20  # bytes
+  read_s: float = 60.0  # for a call to come as a whole
   write_s: float = 120.0  # for a client to take the next piece of a stream
 
 

@@ -145,6 +145,19 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
       await self.ask(prompt=[5] * 400)
     self.assertEqual(caught.exception.code, "context_length_exceeded")
 
+  async def test_a_call_that_does_not_come_as_a_whole_is_given_up(self):
+    await self.serve(limits=dict(read_s=0.2, max_calls=1))
+
+    async def half():
+      yield b'{"model": "tiny", '
+      await asyncio.sleep(60)
+
+    async with self.http.post("/v1/completions", data=half()) as response:
+      self.assertEqual(response.status, 408)
+      said = await response.json()
+    self.assertEqual(said["error"]["code"], "request_timeout")
+    await self.ask()
+
   async def test_what_is_no_call_is_answered_in_the_same_shape(self):
     await self.serve()
     for method, path, body, status in (
