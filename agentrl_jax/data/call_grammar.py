@@ -65,6 +65,7 @@ class CallForm:
   text: str = ANY_TEXT  # llguidance's terminal of text that is no call
   # Regex of the names that can be called: what JSON writes as it is.
   name: str = r'[^"\\\x00-\x1f]+'
+  markers: tuple[str, ...] = ()  # that tell a call from text
   stop: str = ""  # ends calls, and no text; "": whatever the model stops at
   thinks: bool = False  # the cue has begun a thought already
 
@@ -95,6 +96,13 @@ class CallGrammar:
       raise ConfigError(
         f"choice={choice!r} with {len(tools)} tools: give 'auto' (text or "
         "calls), or 'required' (a call of one of at least one tool)"
+      )
+    ids = self._tokenizer.id_of
+    if spelt := [text for text in self._form.markers if text not in ids]:
+      raise ConfigError(
+        f"the tokenizer has no tokens for {spelt}, so nothing tells a call "
+        "from text that spells one, and no grammar can hold calls to a form: "
+        "use a model whose tokenizer has them"
       )
     thought, rules = self._thought()
     calls = self._calls(parallel)

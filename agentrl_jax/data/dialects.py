@@ -111,6 +111,7 @@ class Glm4:
     # As `_CALL` begins.
     text=text_that_is_no(rf"{SPACE}*[^{{}}`\s\x1c-\x1f]+[ \t]*\n{SPACE}*\{{"),
     name=r"[^\s{}`]+",
+    markers=(_TURN,),
     stop=_OBSERVATION,
   )
 

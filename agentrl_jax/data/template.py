@@ -71,6 +71,7 @@ class CompactTemplate:
     head=f'{CALL}\n{{"name": "',
     middle='", "arguments": ',
     tail=f"}}\n{CALL_END}",
+    markers=(CALL, CALL_END),
   )
 
   def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:

@@ -136,6 +136,12 @@ class RefusedTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, r"observation.*eos_token_id"):
       codec.call_grammar([STOP])
 
+  def test_tokenizer_that_spells_what_marks_a_call(self):
+    family, source = families.templates()["small_qwen25"]
+    codec = codec_of_folder(dataclasses.replace(family, tags=()), source)
+    with self.assertRaisesRegex(ConfigError, "no tokens for.*<tool_call>"):
+      codec.call_grammar([STOP])
+
   def test_choice(self):
     for tools, choice in ((TOOLS, "none"), ((), "required")):
       with self.assertRaisesRegex(ConfigError, f"choice='{choice}'"):
