@@ -94,7 +94,7 @@ class EngineClient:
     if spec.grammar:
       raise ConfigError(
         "an answer is to follow a grammar, and engines of other projects "
-        "cannot be told one: ask for answers without, or let rollout servers "
+        "cannot be told one: set sampling.calls=free, or let rollout servers "
         "of this framework answer (rollouts.protocol=agentrl)"
       )
     tokens = np.asarray(prompt)
