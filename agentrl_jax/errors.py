@@ -28,6 +28,10 @@ class GrammarFault(GeneratorFault):
   """
 
 
+class ListenerFault(GeneratorFault):
+  """Who listened to an answer failed; the engine is well, its cause chained."""
+
+
 class ServerFull(GeneratorFault):
   """The engine takes no more requests now; try again later."""
 

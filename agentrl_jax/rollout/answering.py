@@ -13,11 +13,15 @@ from agentrl_jax.errors import (
   DeadlineExceeded,
   GeneratorFault,
   GrammarFault,
+  ListenerFault,
   PromptTooLong,
   ServerFull,
 )
 from agentrl_jax.rollout import wire
 from agentrl_jax.rollout.server_metrics import ServerMetrics
+
+# Of no other request: the engine is well.
+_OF_ONE_REQUEST = (PromptTooLong, ServerFull, GrammarFault, ListenerFault)
 
 
 class Answering:
@@ -78,8 +82,7 @@ class Answering:
   def failed(self, error: AgentRLError) -> None:
     """Takes note of an error: some say that nothing will be answered again."""
     is_last = self._is_final and isinstance(error, GeneratorFault)
-    its_own = isinstance(error, PromptTooLong | ServerFull | GrammarFault)
-    if not is_last or its_own:
+    if not is_last or isinstance(error, _OF_ONE_REQUEST):
       return
     self._is_draining = True
     if not self.broken.done():

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from agentrl_jax.errors import GeneratorFault
+from agentrl_jax.errors import GeneratorFault, ListenerFault
 from agentrl_jax.rollout.client import Answer, SamplingSpec
 from agentrl_jax.rollout.engine import RolloutEngine
 from agentrl_jax.rollout.gate import Gate
@@ -107,7 +107,8 @@ class Driver(abc.ABC):
     try:
       listener(piece)
     except Exception as error:  # noqa: BLE001 - the request fails with it
-      request.broke = _fault("its listener", error)
+      request.broke = ListenerFault(f"its listener stopped: {error!r}")
+      request.broke.__cause__ = error
       self.engine.cancel(request)
       self._wake()
 
@@ -120,11 +121,11 @@ class Driver(abc.ABC):
     """Fails every request with `cause`; no other is taken."""
     self.engine.close()
     for request in self._gate.close(cause):
-      _fail_one(request, _fault("the engine", cause))
+      _fail_one(request, _stopped(cause))
 
 
-def _fault(who: str, cause: BaseException) -> GeneratorFault:
-  fault = GeneratorFault(f"{who} stopped: {cause!r}")
+def _stopped(cause: BaseException) -> GeneratorFault:
+  fault = GeneratorFault(f"the engine stopped: {cause!r}")
   fault.__cause__ = cause
   return fault
 

@@ -126,6 +126,23 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
     status, headers, _ = await self.ask([1], SHORT)
     self.assertEqual(headers[wire.ERROR_HEADER], "Draining")
 
+  async def test_a_listener_that_fails_costs_its_own_request(self):
+    await self.serve()
+    driver = self.served.driver
+    submit = driver.submit
+
+    def fail(piece):
+      raise ZeroDivisionError("on purpose")
+
+    driver.submit = lambda prompt, spec: submit(prompt, spec, fail)
+    status, _, said = await self.ask([1], SHORT)
+    self.assertEqual(status, 500)
+    self.assertIn(b"its listener stopped", said)
+    driver.submit = submit
+    self.assertFalse(self.served.api.broken.done())
+    status, _, said = await self.ask([1], SHORT)
+    self.assertEqual(status, 200, said)
+
   async def test_draining_finishes_what_it_has_and_takes_nothing_new(self):
     await self.serve()
     asked = asyncio.create_task(self.ask([1], LONG))
