@@ -235,6 +235,17 @@ class GrammarTest(parameterized.TestCase):
       np.testing.assert_array_equal(answer.sampled, wanted.sampled)
     self.check_empty(driver)
 
+  @parameterized.parameters(*DRIVERS)
+  def test_an_answer_without_a_beginning_decodes_nothing(self, kind):
+    driver = self.open(kind)
+    dead = dataclasses.replace(spec_of("json"), grammar='start: "É"')
+    doomed = driver.submit([2], dead)
+    answers = self.ask(driver, [([n], SHORT) for n in range(3)])
+    self.assertIsInstance(doomed.exception(WAIT_S), GrammarFault)
+    sampled = sum(len(answer.sampled) for answer in answers)
+    self.assertEqual(driver.engine.stats().num_sampled, (sampled, 0))
+    self.check_empty(driver)
+
   def test_a_budget_ends_an_answer_where_it_stands(self):
     # "ab" is there as one token, and nothing comes after it.
     for grammar, budget in ((following.DEAD_END, 1), ('start: "abab"', 1)):
