@@ -182,7 +182,15 @@ def get_config() -> ml_collections.ConfigDict:
     max_tokens=8192,  # prompt, observations and answers together
     max_answer_tokens=1024,  # of one answer
   )
-  c.sampling = create(temperature=0.8, top_k=0, top_p=1.0)
+  c.sampling = create(
+    temperature=0.8,
+    top_k=0,
+    top_p=1.0,
+    # What grammars hold calls to, in training and evaluation: free, well_formed
+    # (a tool's name, arguments that fit its schema), or required (likewise, and
+    # one at least per answer).
+    calls="free",
+  )
   c.group = create(
     size=8,  # attempts at a task
     deadline_s=3600.0,  # then a group is handed over as it is

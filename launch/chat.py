@@ -55,3 +55,9 @@ def codec_of(run: pathlib.Path, config: ChatConfig) -> ChatCodec:
   if (run / _FOLDER).exists():
     return load_chat(run / _FOLDER, config)
   return ChatCodec(load_tokenizer(run / _OWN))
+
+
+def files_of(run: pathlib.Path) -> list[pathlib.Path]:
+  """What `codec_of` reads, which lies below the run's folder."""
+  folder = run / _FOLDER
+  return sorted(folder.iterdir()) if folder.exists() else [run / _OWN]

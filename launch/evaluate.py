@@ -20,7 +20,7 @@ from absl import app, flags, logging
 from rich.console import Console
 from rich.table import Table
 
-from agentrl_jax.controller.episode import GREEDY, Sampling
+from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import TaskScore, draw_tasks, evaluate
 from agentrl_jax.controller.player import Player, PolicyPlayer, ScriptPlayer
 from agentrl_jax.controller.thread import ControllerThread
@@ -183,9 +183,10 @@ def _score_stored(
       generator=service.generator,
       codec=codec,
       limits=settings.episode,
-      sampling=GREEDY
-      if _GREEDY.value
-      else Sampling(temperature=settings.sampling.temperature),
+      sampling=Sampling(
+        temperature=0.0 if _GREEDY.value else settings.sampling.temperature,
+        calls=settings.sampling.calls,
+      ),
     )
     return score(settings, tasks, player, config.evaluation)
 

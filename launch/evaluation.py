@@ -6,7 +6,7 @@ import json
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from agentrl_jax.controller.episode import GREEDY, Sampling
+from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import (
   TaskScore,
   draw_tasks,
@@ -62,10 +62,9 @@ class Evaluator:
 
   def policy(self, stage: str, mode: str, service: Service) -> Evaluation:
     """Scores what slot 0 serves, greedy or sampled."""
-    sampling = (
-      GREEDY
-      if mode == "greedy"
-      else Sampling(temperature=self._plan.temperature)
+    sampling = Sampling(
+      temperature=0.0 if mode == "greedy" else self._plan.temperature,
+      calls=self._settings.sampling.calls,
     )
     player = PolicyPlayer(
       environments=self._environments,

@@ -8,11 +8,13 @@ and keeps the versions that older slots serve.
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_collections
 
+from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.trajectory import Group
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
@@ -42,10 +44,11 @@ class Reinforcement:
     groups: Groups,
     publisher: Publisher,
     run: RunDirectory,
+    codec: ChatCodec,
   ):
     self._config, self._settings = config, settings
     self._policy, self._groups, self._run = policy, groups, run
-    self._publisher = publisher
+    self._publisher, self._codec = publisher, codec
     self._learner = Learner(
       policy,
       policy_objective(
@@ -105,6 +108,9 @@ class Reinforcement:
       )
       if s.loss.kl_coefficient
       else None,
+      make_grammars=functools.cache(
+        lambda: self._codec.grammars(s.model.vocab_size)
+      ),
     )
 
   def _begin(

@@ -6,7 +6,6 @@ write; answers come over HTTP, to the one process that plays.
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ import ml_collections
 import numpy as np
 
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout import wire
 from agentrl_jax.rollout.client import Answer, SamplingSpec
@@ -145,11 +145,18 @@ def speaking(
   rollouts, sampling = settings.rollouts, settings.sampling
   if rollouts.protocol == "agentrl":
     return BinaryClient
+  if sampling.calls != "free":
+    raise ConfigError(
+      f"sampling.calls={sampling.calls} needs engines that sample under our "
+      f"grammars, and those that speak rollouts.protocol={rollouts.protocol} "
+      "do not: set --config.sampling.calls=free, or serve with "
+      "launch.rollout_server and --config.rollouts.protocol=agentrl"
+    )
   needs = Needs(
     vocab_size=settings.model.vocab_size,
     num_slots=settings.engine.num_slots,
     specs=(
-      SamplingSpec(**dataclasses.asdict(sampling)),
+      sampling.spec(),
       *(SamplingSpec(temperature=t) for t in temperatures),
     ),
     seeds=rollouts.need_seeds,

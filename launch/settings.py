@@ -40,6 +40,7 @@ from launch.chat import read_chat
 from launch.learning_checks import check_learning
 from launch.mesh_checks import check_mesh
 from launch.processes import ProcessLimits
+from launch.sampling_checks import check_sampling
 from launch.slot_checks import check_slots, check_stored, check_weights
 
 DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
@@ -240,24 +241,13 @@ def _check_positive(config: ml_collections.ConfigDict) -> None:
     raise ConfigError(
       f"warm_start.epochs={config.warm_start.epochs} must be 0 or more"
     )
-  if config.sampling.temperature <= 0:
-    raise ConfigError(
-      f"sampling.temperature={config.sampling.temperature} must be positive: "
-      "a greedy attempt has no log-probability to learn from"
-    )
 
 
 def _check_together(s: Settings, steps: int) -> None:
   """What no section can see alone."""
   check_learning(s.loss, s.advantage, s.model, s.group, s.reference)
   check_mesh(s.mesh, s.model, s.compute, s.batch)
-  if s.sampling.top_k or s.sampling.top_p < 1:
-    raise ConfigError(
-      f"sampling.top_k={s.sampling.top_k} and sampling.top_p="
-      f"{s.sampling.top_p}: training on truncated samples needs the learner to "
-      "truncate alike, which it does not; set --config.sampling.top_k=0 "
-      "--config.sampling.top_p=1"
-    )
+  check_sampling(s.sampling, s.agents)
   for key, room in (
     ("engine.context", s.engine.context),
     ("train.row_length", s.batch.row_length),

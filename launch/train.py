@@ -18,13 +18,15 @@ import ml_collections
 from absl import app, flags, logging
 from rich.console import Console
 
+from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy, num_params
 from agentrl_jax.train.publish import Publisher
 from launch import demonstrations, remote_serving, results
-from launch.chat import codec_of, keep_chat
+from launch.chat import keep_chat
+from launch.chat_transfer import share_chat
 from launch.evaluation import EvaluationPlan, Evaluator
 from launch.groups import STAGE as RL
 from launch.groups import Followed, Groups
@@ -107,7 +109,7 @@ def _lead(start: Start, plan: EvaluationPlan) -> None:
   ):
     with start.interrupts.at_once():
       _demonstrate(config, settings, run)
-    codec = codec_of(run.root, settings.chat)
+    codec = share_chat(start.processes, run.root, settings.chat)
     warm = _warm(start, metrics)
     evaluator = Evaluator(settings, plan, environments, run, metrics)
     with serve_run(config, settings, start.policy, codec) as service:
@@ -129,18 +131,21 @@ def _lead(start: Start, plan: EvaluationPlan) -> None:
         start.processes,
         start.interrupts,
       )
-      _reinforce(start, warm, groups, service.publisher, score)
+      _reinforce(start, warm, groups, service.publisher, codec, score)
   results.show(config, settings, run, codec, CONSOLE)
 
 
 def _follow(start: Start) -> None:
   """Any other process: computes what process 0 computes."""
+  codec = share_chat(start.processes, start.run.root, start.settings.chat)
   warm = _warm(start, None)
   groups = Followed(start.processes)
   with remote_serving.followed(
     start.config, start.settings, start.policy
   ) as publisher:
-    _reinforce(start, warm, groups, publisher, lambda stage, *modes: None)
+    _reinforce(
+      start, warm, groups, publisher, codec, lambda stage, *modes: None
+    )
 
 
 def _reinforce(
@@ -148,6 +153,7 @@ def _reinforce(
   warm: Params,
   groups: Groups,
   publisher: Publisher,
+  codec: ChatCodec,
   score: Callable[..., None],
 ) -> None:
   """Reinforcement learning, and what the policy is worth before and after."""
@@ -163,7 +169,7 @@ def _reinforce(
   share(what="the warm start's scores")
   with _staged(start, RL):
     Reinforcement(
-      start.config, start.settings, policy, groups, publisher, run
+      start.config, start.settings, policy, groups, publisher, run, codec
     ).train(warm, start.interrupts)
   score("rl", "greedy", "sampled")
 

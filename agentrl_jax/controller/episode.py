@@ -7,14 +7,15 @@ that breaks is worth, and whether to make another, is for `attempt` to decide.
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from agentrl_jax.controller import seeds
 from agentrl_jax.controller.deadline import deadline
 from agentrl_jax.controller.recorder import Attempt, Codec, Recorder
-from agentrl_jax.data.messages import Message
+from agentrl_jax.data.messages import Message, Tool
 from agentrl_jax.data.trajectory import Status, Task, Trajectory
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.errors import ConfigError, PromptTooLong
@@ -44,6 +45,14 @@ class EpisodeWaits:
   answer_s: float = 600.0  # for the engine's answer
 
 
+# What an answer's calls are held to while it is sampled.
+CALLS = {
+  "free": "nothing: a call that cannot be read is the policy's mistake",
+  "well_formed": "a call names a tool of the task and fits its schema",
+  "required": "likewise, and every answer has at least one",
+}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampling:
   """How answers are drawn; as in `rollout.client.SamplingSpec`."""
@@ -51,6 +60,20 @@ class Sampling:
   temperature: float = 1.0
   top_k: int = 0
   top_p: float = 1.0
+  calls: str = "free"
+
+  def __post_init__(self) -> None:
+    if self.calls not in CALLS:
+      raise ConfigError(
+        f"sampling.calls={self.calls!r} is not one of {', '.join(CALLS)}. Set "
+        "it with --config.sampling.calls=<name>."
+      )
+
+  def spec(self, **fields: Any) -> SamplingSpec:
+    """What the engine is asked; `fields` are those that are not settings."""
+    settings = dataclasses.asdict(self)
+    settings.pop("calls")
+    return SamplingSpec(**settings, **fields)
 
 
 GREEDY = Sampling(temperature=0.0)
@@ -82,14 +105,14 @@ async def run_episode(
 
   async def ask(record: Recorder, prompt: np.ndarray, room: int) -> Answer:
     turn = record.num_turns
-    spec = SamplingSpec(
+    spec = sampling.spec(
       slot=choose_slot(seed, turn),
       max_tokens=min(limits.max_answer_tokens, room),
       stop_tokens=codec.stop_tokens,
       seed=seeds.seed_of(seed, "turn", turn),
       # Attempts of one group share their prompt, so they go to one server.
       conversation=seeds.seed_of(group_id),
-      **dataclasses.asdict(sampling),
+      grammar=record.grammar,
     )
     async with deadline(
       waits.answer_s,
@@ -100,7 +123,9 @@ async def run_episode(
       return await generator.generate(prompt, spec)
 
   played = Attempt(task=task, group_id=group_id, number=attempt, seed=seed)
-  return await _play(played, environment, codec, ask, limits, waits)
+  return await _play(
+    played, environment, codec, ask, limits, waits, calls=sampling.calls
+  )
 
 
 async def play_expert(
@@ -138,9 +163,11 @@ async def _play(
   ask: _Ask,
   limits: EpisodeLimits,
   waits: EpisodeWaits,
+  calls: str = "free",
 ) -> Trajectory:
   async with open_session(environment, attempt, waits) as session:
-    record = Recorder(attempt, codec, session.tools)
+    grammar = _grammar(attempt, codec, session.tools, calls)
+    record = Recorder(attempt, codec, session.tools, grammar=grammar)
     step = await reply(session.reset(), attempt, waits)
     record.hear(step)
     status = step.status
@@ -151,6 +178,22 @@ async def _play(
         record.hear(step)
         status = step.status
   return record.trajectory(status)
+
+
+def _grammar(
+  attempt: Attempt, codec: Codec, tools: Sequence[Tool], calls: str
+) -> str:
+  """What each answer has to follow, by `CALLS`."""
+  if calls == "required" and not tools:
+    raise ConfigError(
+      f"sampling.calls='required' asks for a call in every answer, and "
+      f"{attempt.task} has no tools: set --config.sampling.calls=well_formed, "
+      f"or leave {attempt.task.name} out of tasks.names"
+    )
+  if calls == "free" or not tools:
+    return ""
+  choice = "required" if calls == "required" else "auto"
+  return codec.call_grammar(tools, choice=choice)
 
 
 async def _answer(

@@ -74,7 +74,11 @@ def draw_tasks(
 def evaluated(
   player: PolicyPlayer, sampling: Sampling = GREEDY
 ) -> PolicyPlayer:
-  """The same player as evaluation wants it: slot 0 throughout."""
+  """The same player as evaluation wants it: slot 0 throughout.
+
+  Calls are held to what they were.
+  """
+  sampling = dataclasses.replace(sampling, calls=player.sampling.calls)
   return dataclasses.replace(
     player, sampling=sampling, draw_for=lambda task: policies.NEVER
   )

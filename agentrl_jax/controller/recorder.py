@@ -47,6 +47,10 @@ class Codec(Protocol):
     """An answer as ids, its stop token included."""
     ...
 
+  def call_grammar(self, tools: Sequence[Tool], *, choice: str) -> str:
+    """Of answers whose calls fit the tools; "auto", or "required" calls."""
+    ...
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attempt:
@@ -66,11 +70,18 @@ class Recorder:
   """The growing record of one attempt."""
 
   def __init__(
-    self, attempt: Attempt, codec: Codec, tools: Sequence[Tool]
+    self,
+    attempt: Attempt,
+    codec: Codec,
+    tools: Sequence[Tool],
+    *,
+    grammar: str = "",
   ) -> None:
+    """`grammar` is what every answer has to follow; "" is anything."""
     self._attempt = attempt
     self._codec = codec
     self._tools = tools
+    self.grammar = grammar
     self._observation = np.empty(0, np.int32)
     self._stream = np.empty(0, np.int32)  # all that the engine was sent or said
     self._turns: list[Turn] = []
@@ -117,6 +128,7 @@ class Recorder:
       raw_logprob=_frozen(answer.raw_logprob, np.float32),
       version=_frozen(answer.version, np.int32),
       slot=answer.slot,
+      grammar=self.grammar,
     )
     self._turns.append(turn)
     self._stream = _frozen(np.concatenate([prompt, turn.sampled]), np.int32)

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.data.batch import Batch
+from agentrl_jax.data.grammar import BITS
 from agentrl_jax.model import sharding
 from agentrl_jax.model.packed_attention import choose
 from agentrl_jax.model.policy import Policy
@@ -24,6 +25,10 @@ from agentrl_jax.train.step import Learner
 from launch.planning import flops
 from launch.planning.flops import Flops
 from launch.settings import Settings
+
+# Of an update, where calls follow grammars: how many there are is known from
+# the answers alone, and the table is a small part of the memory.
+MASKS = 4096
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,6 +115,9 @@ def abstract_lesson(settings: Settings, mesh: Mesh) -> Lesson:
 
   whole, real, flag = array(jnp.int32), array(jnp.float32), array(jnp.bool_)
   critic = loss.has_critic
+  constrained = settings.sampling.calls != "free"
+  words = -(-settings.model.vocab_size // BITS)
+  table: Any = shape((MASKS, words), jnp.uint32, sharding.replicated(mesh))
   return Lesson(
     Batch(
       token=whole,
@@ -120,6 +128,8 @@ def abstract_lesson(settings: Settings, mesh: Mesh) -> Lesson:
       trajectory=whole,
       turn=whole,
       slot=whole,
+      allowed=whole if constrained else None,
+      mask_MX=table if constrained else None,
     ),
     real,
     reference_logprob=real

@@ -7,6 +7,7 @@ import math
 import unittest
 
 from agentrl_jax.controller import evaluation
+from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import evaluate, wilson_interval
 from agentrl_jax.controller.player import ExpertPlayer, ScriptPlayer
 from agentrl_jax.controller.policies import CrossPolicy
@@ -131,6 +132,13 @@ class EvaluateTest(unittest.IsolatedAsyncioTestCase):
     await score(evaluation.evaluated(training))
     self.assertEqual({spec.slot for _, spec in engine.asked}, {0})
     self.assertEqual({spec.temperature for _, spec in engine.asked}, {0.0})
+
+  async def test_calls_are_held_to_what_they_are_in_training(self):
+    engine = ScriptedEngine()
+    training = a_player(engine=engine, sampling=Sampling(calls="well_formed"))
+    await score(evaluation.evaluated(training))
+    (grammar,) = {spec.grammar for _, spec in engine.asked}
+    self.assertIn("%json", grammar)
 
   async def test_progress_is_told_task_by_task(self):
     told = []

@@ -4,21 +4,35 @@ import asyncio
 import pathlib
 import tempfile
 
+import numpy as np
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.player import ExpertPlayer
 from agentrl_jax.controller.recorder import Attempt
-from agentrl_jax.data.messages import message_from_json
+from agentrl_jax.data.messages import Message, message_from_json
 from agentrl_jax.data.pretrained_chat import ChatConfig
+from agentrl_jax.data.tokenizer import train_tokenizer
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.errors import ConfigError
 from configs import base
-from environments.arithmetic.environment import Arithmetic
+from environments.arithmetic.environment import ADD, Arithmetic
 from launch import chat
+from launch.chat_transfer import share_chat
+from launch.processes import Processes
 from tests.data import families
 
 VOCAB = 400
+
+
+class Wire:
+  """Between two processes of a test: what the first says, the other hears."""
+
+  said = b""
+
+  def share(self, value: bytes, what: str) -> bytes:
+    self.said = value or self.said
+    return self.said
 
 
 class ChatOfARunTest(parameterized.TestCase):
@@ -104,6 +118,27 @@ class ChatOfARunTest(parameterized.TestCase):
       codec.decode(codec.extend((), ended_by=codec.stop_tokens[0])),
       "\n<|im_start|>assistant\n",
     )
+
+  @parameterized.parameters("", *families.SMALL)
+  def test_other_processes_have_the_same_chat_and_no_files(self, name):
+    """The run's own tokenizer, or a model's chat."""
+    if name:
+      self.write(name)
+      self.keep()
+    else:
+      self.run_root.mkdir()
+      tokenizer = train_tokenizer(families.TEXTS, vocab_size=300)
+      tokenizer.save(str(self.run_root / "tokenizer.json"))
+    wire, config = Wire(), ChatConfig(thinking=False)
+    leading, other = (
+      share_chat(Processes(index, 2, wire), root, config)
+      for index, root in enumerate((self.run_root, self.run_root / "no_files"))
+    )
+    said = [Message("user", "What is 2 + 3?")]
+    np.testing.assert_array_equal(
+      leading.start(said, (ADD,)), other.start(said, (ADD,))
+    )
+    self.assertEqual(leading.call_grammar((ADD,)), other.call_grammar((ADD,)))
 
 
 class ReadChatTest(absltest.TestCase):

@@ -46,10 +46,13 @@ ADAPTIVE = {
   "slot_weights.prior_draws": 2.0,
   "slot_weights.memory": 0.5,
 }
+# Every process finds out what the grammar allowed, and all find the same.
+CONSTRAINED = {"sampling.calls": "well_formed"}
 # Nothing is left to timing.
 EXACT = {
   **LEARNERS,
   **ADAPTIVE,
+  **CONSTRAINED,
   "queue.order": "started",
   "admission.max_staleness": 0,
   "train.steps": STEPS,

@@ -10,6 +10,7 @@ from agentrl_jax.env.loading import load_environment
 from agentrl_jax.errors import ConfigError
 from configs import base, environments, quickstart
 from configs.ablations import objectives
+from launch.remote_serving import speaking
 from launch.results import changes
 from launch.settings import read_settings
 
@@ -44,6 +45,16 @@ class SettingsTest(parameterized.TestCase):
     ("driver", {"engine.driver": "tpu"}, "engine.driver='tpu' is not one of"),
     ("truncation", {"sampling.top_k": 5}, "top_k=0"),
     ("greedy", {"sampling.temperature": 0.0}, "temperature=0.0 must be pos"),
+    (
+      "calls",
+      {"sampling.calls": "strict"},
+      "sampling.calls='strict' is not on",
+    ),
+    (
+      "calls_of_agents",
+      {"sampling.calls": "required", "agents.port": 0},
+      "sampling.calls=required means nothing for agents that play in place",
+    ),
     ("context", {"engine.context": 256}, "engine.context=256 is below"),
     ("row", {"train.row_length": 256}, "train.row_length=256 is below"),
     ("agents", {"agents.port": 1 << 16}, "agents.port=65536 must be a port"),
@@ -156,6 +167,17 @@ class SettingsTest(parameterized.TestCase):
     config = base.get_config()
     config.loss.clip_high = 0.28
     self.assertEqual(changes(config), {"loss.clip_high": (0.2, 0.28)})
+
+  def test_engines_of_others_know_no_grammars(self):
+    config = quickstart.get_config()
+    config.sampling.calls = "well_formed"
+    config.rollouts.update(servers="host:1", protocol="openai")
+    with self.assertRaisesRegex(
+      ConfigError, "sampling.calls=well_formed.*rollouts.protocol=openai do no"
+    ):
+      speaking(read_settings(config), 1.0)
+    config.rollouts.protocol = "agentrl"
+    speaking(read_settings(config), 1.0)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,34 @@
+"""What is planned is what a run of that config compiles."""
+
+import jax
+from absl.testing import absltest
+
+from agentrl_jax.model import sharding
+from launch.planning.programs import MASKS, abstract_lesson, learner_programs
+from launch.settings import read_settings
+from tests.launch import tiny
+
+
+class ConstrainedCallsTest(absltest.TestCase):
+  def planned(self, calls):
+    config = tiny.get_config()
+    config.sampling.calls = calls
+    mesh = sharding.make_mesh({}, jax.devices()[:1])
+    return read_settings(config), mesh
+
+  def test_masks_are_planned_for_where_calls_follow_a_grammar(self):
+    settings, mesh = self.planned("well_formed")
+    batch = abstract_lesson(settings, mesh).batch
+    self.assertEqual(batch.allowed.shape, batch.token.shape)
+    self.assertEqual(batch.mask_MX.shape, (MASKS, 13))  # 400 tokens
+    gradient, _ = learner_programs(settings, mesh, segment=100.0)
+    gradient.trace()
+
+  def test_and_nowhere_else(self):
+    batch = abstract_lesson(*self.planned("free")).batch
+    self.assertIsNone(batch.allowed)
+    self.assertIsNone(batch.mask_MX)
+
+
+if __name__ == "__main__":
+  absltest.main()
