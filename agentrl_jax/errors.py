@@ -48,5 +48,9 @@ class DeadlineExceeded(AgentRLError, TimeoutError):
   """A wait was too long. Says who waited for whom and where to look."""
 
 
+class NotFinite(AgentRLError):
+  """An update came to numbers that are none; nobody is given its params."""
+
+
 class CheckpointError(AgentRLError):
   """A checkpoint is corrupt or of another shape; names file and leaf."""

@@ -7,6 +7,7 @@ have one shape, nothing is compiled again when their number changes.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from agentrl_jax.errors import NotFinite
 from agentrl_jax.losses import Mean, RatioMoments
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
@@ -111,7 +113,8 @@ class Learner:
 
     `frozen` are the params that adapters belong to, where those are trained.
     Micro-batches are equal in shape and lie on the host, the same in every
-    process, or on the mesh. Returns when the update is done.
+    process, or on the mesh. Returns when the update is done. Raises
+    `NotFinite` if it came to no numbers.
     """
     sums = None
     for lesson in lessons:
@@ -122,7 +125,9 @@ class Learner:
     if sums is None:
       raise ValueError("an update needs at least one micro-batch")
     state, metrics = self._apply(state, sums)
-    return state, _numbers(metrics)
+    report = _numbers(metrics)
+    _refuse_not_finite(report, int(state.version))
+    return state, report
 
   def _fresh(self, params: Params) -> TrainState:
     params = jax.tree.map(jnp.asarray, params)
@@ -212,6 +217,23 @@ class Learner:
     one = jnp.ones(())
     norm = Mean(optax.tree.norm(grads), one)
     return state, metrics | {"gradient_norm": norm}
+
+
+def _refuse_not_finite(report: dict[str, float], version: int) -> None:
+  """The gradient's norm tells for every param, and is at hand anyway."""
+  if math.isfinite(report["gradient_norm"]):
+    return
+  found = ", ".join(
+    f"{name}={value}"
+    for name, value in report.items()
+    if not math.isfinite(value)
+  )
+  raise NotFinite(
+    f"update {version} came to {found}, which makes all params NaN. It is "
+    "neither published nor kept: the last checkpoint is from before it. Look "
+    "at the metrics of the steps before, and lower optimizer.learning_rate or "
+    "optimizer.clip_norm before the run goes on"
+  )
 
 
 def _with_shardings(shapes: Any, shardings: Any) -> Any:

@@ -1,5 +1,7 @@
 """One update is one update, however it is cut and wherever it runs."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import optax
 import pytest
 from absl.testing import absltest, parameterized
 
+from agentrl_jax.errors import NotFinite
 from agentrl_jax.losses import Mean
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.train.objective import policy_objective
@@ -99,6 +102,19 @@ class UpdateTest(parameterized.TestCase):
     state = learner.init(policy.init(jax.random.key(0)))
     with self.assertRaisesRegex(ValueError, "at least one micro-batch"):
       learner.update(state, [])
+
+  @parameterized.parameters(np.nan, np.inf)
+  def test_what_came_to_no_number_is_handed_to_nobody(self, value):
+    policy, learner = small.make_learner()
+    state = learner.init(policy.init(jax.random.key(0)))
+    first, *others = small.make_lessons(4)
+    advantage = first.advantage.copy()
+    advantage[first.batch.mask] = value
+    bad = dataclasses.replace(first, advantage=advantage)
+    with self.assertRaisesRegex(
+      NotFinite, "update 1 came to .*gradient_norm=nan"
+    ):
+      learner.update(state, [bad, *others])
 
   def test_learns(self):
     policy, learner = small.make_learner(
