@@ -117,7 +117,7 @@ class Course:
   def _reason(self) -> str:
     """llguidance's, without the state of its parser."""
     reason = self._matcher.get_error() or self._matcher.stop_reason()
-    return reason.partition("\n")[0]
+    return reason.partition("\n")[0][:300]
 
 
 def _with_special(tokenizer: Tokenizer, markers: set[int]) -> str:
