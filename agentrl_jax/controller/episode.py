@@ -166,12 +166,13 @@ async def _play(
   calls: str = "free",
 ) -> Trajectory:
   async with open_session(environment, attempt, waits) as session:
-    grammar = _grammar(attempt, codec, session.tools, calls)
-    record = Recorder(attempt, codec, session.tools, grammar=grammar)
+    record = Recorder(attempt, codec, session.tools)
     step = await reply(session.reset(), attempt, waits)
     record.hear(step)
     status = step.status
     while status is Status.RUNNING:
+      # Tools may come on the way, and are called from then on.
+      record.grammar = _grammar(attempt, codec, session.tools, calls)
       message, status = await _answer(record, codec, ask, limits)
       if message is not None:
         step = await reply(session.step(message), attempt, waits)
@@ -183,7 +184,7 @@ async def _play(
 def _grammar(
   attempt: Attempt, codec: Codec, tools: Sequence[Tool], calls: str
 ) -> str:
-  """What each answer has to follow, by `CALLS`."""
+  """What the next answer has to follow, by `CALLS`."""
   if calls == "required" and not tools:
     raise ConfigError(
       f"sampling.calls='required' asks for a call in every answer, and "

@@ -70,18 +70,12 @@ class Recorder:
   """The growing record of one attempt."""
 
   def __init__(
-    self,
-    attempt: Attempt,
-    codec: Codec,
-    tools: Sequence[Tool],
-    *,
-    grammar: str = "",
+    self, attempt: Attempt, codec: Codec, tools: Sequence[Tool]
   ) -> None:
-    """`grammar` is what every answer has to follow; "" is anything."""
     self._attempt = attempt
     self._codec = codec
     self._tools = tools
-    self.grammar = grammar
+    self.grammar = ""  # what the next answer has to follow; "" is anything
     self._observation = np.empty(0, np.int32)
     self._stream = np.empty(0, np.int32)  # all that the engine was sent or said
     self._turns: list[Turn] = []

@@ -19,14 +19,13 @@ from agentrl_jax.controller.recorder import (
   tokens_of,
 )
 from agentrl_jax.data.trajectory import Status
-from agentrl_jax.env.interface import Environment, Step
+from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import (
   ConfigError,
   DeadlineExceeded,
   GeneratorFault,
   PromptTooLong,
 )
-from environments.arithmetic.environment import ADD, ANSWER
 from tests.controller.stage import (
   LIMITS,
   Brittle,
@@ -54,20 +53,6 @@ async def play(environment=None, engine=None, **changes):
     codec(),
     **settings,
   )
-
-
-class Talk(Brittle):
-  """Has no tools, and takes any answer."""
-
-  @contextlib.asynccontextmanager
-  async def open(self, task, *, seed):
-    async with super().open(task, seed=seed) as session:
-      session.tools = ()
-      session.step = self._step
-      yield session
-
-  async def _step(self, answer):
-    return Step((), status=Status.COMPLETED)
 
 
 class Stuck(Environment):
@@ -223,27 +208,6 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual((spec.temperature, spec.top_k, spec.top_p), (0.8, 5, 0.9))
     self.assertEqual(spec.stop_tokens, codec().stop_tokens)
     self.assertEqual([t.slot for t in trajectory.turns], [2, 2])
-
-  async def test_calls_follow_a_grammar_of_the_task_s_tools(self):
-    for calls, choice in (("well_formed", "auto"), ("required", "required")):
-      engine = ScriptedEngine()
-      played = await play(engine=engine, sampling=Sampling(calls=calls))
-      wanted = codec().call_grammar((ADD, ANSWER), choice=choice)
-      self.assertEqual([s.grammar for _, s in engine.asked], [wanted] * 2)
-      self.assertEqual([t.grammar for t in played.turns], [wanted] * 2)
-      # What it said is what the grammar says, so the learner can tell.
-      read = codec().grammars(codec().vocab_size)
-      for turn in played.turns:
-        read.masks(turn.grammar, turn.sampled)
-    free = await play(sampling=Sampling(calls="free"))
-    self.assertEqual({turn.grammar for turn in free.turns}, {""})
-
-  async def test_a_task_without_tools_has_nothing_to_call(self):
-    talk = Talk()
-    played = await play(talk, sampling=Sampling(calls="well_formed"))
-    self.assertEqual([turn.grammar for turn in played.turns], [""])
-    with self.assertRaisesRegex(ConfigError, "arithmetic.* has no tools"):
-      await play(talk, sampling=Sampling(calls="required"))
 
   async def test_stuck_environment_is_named_and_left(self):
     environment = Stuck()
