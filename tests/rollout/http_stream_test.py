@@ -18,7 +18,7 @@ from agentrl_jax.rollout.client import SamplingSpec, StreamingGenerator
 from agentrl_jax.rollout.http_generator import connected
 from agentrl_jax.rollout.local_driver import LocalDriver
 from agentrl_jax.rollout.settings import RolloutsConfig
-from tests.rollout import small
+from tests.rollout import small, talking
 from tests.rollout.driver_contract import mixed_requests
 from tests.rollout.serving import Served, hold
 
@@ -177,6 +177,25 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(GeneratorFault, "had been handed out"):
       async for _ in pieces:
         pass
+
+  async def test_an_agent_hears_of_tokens_as_they_are_sampled(self):
+    """OpenAI's endpoint before a pool, as of a run with rollout servers."""
+    behind = await self.enterAsyncContext(talking.Talking())
+    config = RolloutsConfig(servers=behind.url.removeprefix("http://"))
+    generator = await self.enterAsyncContext(connected(config, num_slots=2))
+    front = await self.enterAsyncContext(talking.Talking(generator=generator))
+
+    async def streamed(served):
+      async with served.client() as client:
+        stream = await client.completions.create(
+          model="tiny", prompt=[5, 6], max_tokens=30, seed=1, stream=True
+        )
+        return [chunk.choices[0].text async for chunk in stream]
+
+    pieces = await streamed(front)
+    self.assertGreater(len(pieces), 4)
+    self.assertEqual("".join(pieces), "".join(await streamed(behind)))
+    self.assertEqual(sum(front.driver.engine.stats().num_sampled), 0)
 
   async def test_nobody_waits_for_ever(self):
     served = await self.serve()
