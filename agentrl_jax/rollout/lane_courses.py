@@ -21,8 +21,15 @@ class LaneCourses:
     """`give_up` cancels a request whose grammar has come to an end."""
     self._give_up = give_up
     self.bound = np.zeros(num_lanes, bool)  # to a grammar
-    self.ready = np.zeros(num_lanes, bool)  # its next mask is known
-    self._mask: dict[int, np.ndarray] = {}  # uint32 [W], by lane that is ready
+    # What a lane may take next, uint32 [W]; there once its last token was read.
+    self._mask: dict[int, np.ndarray] = {}
+
+  @property
+  def ready(self) -> np.ndarray:
+    """Lanes whose next mask is known."""
+    ready = np.zeros(len(self.bound), bool)
+    ready[list(self._mask)] = True
+    return ready
 
   def begin(self, lane: int, request: Request) -> None:
     """A lane begins to decode, with a grammar or without."""
@@ -43,19 +50,17 @@ class LaneCourses:
     mask_LW = np.stack([self._mask.pop(int(one)) for one in lane])
     allowed_PW = np.zeros((len(lane_P), mask_LW.shape[1]), np.uint32)
     allowed_PW[np.isin(lane_P, lane)] = mask_LW
-    self.ready[lane] = False
     return allowed_PW
 
   def leave(self, lane: int) -> None:
     """A lane is free, or somebody else's."""
-    self.bound[lane] = self.ready[lane] = False
+    self.bound[lane] = False
     self._mask.pop(lane, None)
 
   def check(self, is_decoding: np.ndarray) -> None:
     """Raises `AssertionError` if a lane that does not decode has a grammar."""
     assert not (self.bound & ~is_decoding).any(), (self.bound, is_decoding)
     assert not (self.ready & ~self.bound).any(), (self.ready, self.bound)
-    assert set(self._mask) == set(np.flatnonzero(self.ready)), self._mask.keys()
 
   def _look(
     self, lane: int, request: Request, course: Course, token: int | None = None
@@ -68,5 +73,3 @@ class LaneCourses:
       request.broke = GrammarFault(f"an answer stopped: {error}")
       request.broke.__cause__ = error
       self._give_up(request)
-    else:
-      self.ready[lane] = True
