@@ -79,10 +79,10 @@ def make_lessons(micro_batch=4, **groups):
 
 
 def constrained(lessons):
-  """The lessons as if most tokens had been drawn under one of three masks."""
+  """The lessons as if most tokens had been drawn under one of four masks."""
   rng = np.random.default_rng(5)
   words = -(-MODEL.vocab_size // 32)
-  mask_MX = rng.integers(2**32, size=(4, words), dtype=np.uint32)
+  mask_MX = rng.integers(2**32, size=(5, words), dtype=np.uint32)
   mask_MX[0] = 2**32 - 1
   return [_constrained(lesson, mask_MX, rng) for lesson in lessons]
 
