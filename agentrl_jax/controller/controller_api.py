@@ -105,18 +105,22 @@ class ControllerApi:
       extras={key: body[key] for key in ("split", "seed") if key in body},
       wait_s=_wait_s(body, self._dispatcher.timers.queue_s),
     )
+    session.tools = report.get("tools")
     return web.json_response(
-      {"session_id": session.id, "tools": report.get("tools"), **_out(report)},
+      {"session_id": session.id, "tools": session.tools, **_out(report)},
       headers={wire.SESSION_HEADER: str(session.id)},
     )
 
   async def interact(self, request: web.Request) -> web.Response:
-    """Plays the assistant's messages."""
+    """Plays the assistant's messages; tells of tools if there are others."""
     id = _session_id(request)
     messages = (await _read(request)).get("messages")
-    return web.json_response(
-      _out(await self._dispatcher.interact(id, messages))
-    )
+    session = self._dispatcher.table.get(id)
+    report = await self._dispatcher.interact(id, messages)
+    body, tools = _out(report), report.get("tools")
+    if tools and tools != session.tools:
+      session.tools = body["tools"] = tools
+    return web.json_response(body)
 
   async def cancel(self, request: web.Request) -> web.Response:
     """Has a session freed, and answers at once."""

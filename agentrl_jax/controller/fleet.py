@@ -226,6 +226,7 @@ class _FleetSession(Session):
     )
     with reading("controller " + self._link.url, "interact", body):
       step = wire.step_from_json(body)
+      self.tools = wire.tools_from_json(body) or self.tools
     self.is_running = step.status is Status.RUNNING
     if step.status in wire.FAULTS:
       reason = body.get("error", "its worker's log says why")

@@ -26,6 +26,7 @@ class SessionEntry:
   custom_task: Any
   started: float  # all times are time.monotonic's
   updated: float
+  tools: Any = None  # that the client was told of last
   is_busy: bool = False  # the worker owes an answer
   is_cancelling: bool = False
   is_cancelling_told: bool = False  # the worker knows

@@ -70,7 +70,9 @@ class HostedSession:
         if answer is None:
           self.status = Status.CANCELLED
         else:
-          self._say(await session.step(answer))
+          step = await session.step(answer)
+          self.tools = tuple(session.tools)
+          self._say(step)
 
   def ask(self, answer: Message) -> None:
     """Hands over an answer; `reply` waits for what comes back."""

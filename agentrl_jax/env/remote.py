@@ -148,7 +148,8 @@ class _RemoteSession(Session):
     return self._first
 
   async def step(self, answer: Message) -> Step:
-    step = await self._client.interact(self._id, answer)
+    step, tools = await self._client.interact(self._id, answer)
+    self.tools = tools or self.tools
     self.is_running = step.status is Status.RUNNING
     return step
 

@@ -85,20 +85,25 @@ class WorkerClient:
     with self._reading("start_sample", body):
       return wire.step_from_json(body), wire.tools_from_json(body)
 
-  async def interact(self, session: int, answer: Message) -> Step:
-    """Plays an answer; a worker whose environment broke is a fault."""
+  async def interact(
+    self, session: int, answer: Message
+  ) -> tuple[Step, tuple[Tool, ...]]:
+    """Plays an answer; a worker whose environment broke is a fault.
+
+    The tools are those of the next turn; none if the worker names none.
+    """
     request = {"session_id": session, "messages": [message_to_json(answer)]}
     body = await self._post("interact", request, self._deadlines.step_s)
     with self._reading("interact", body):
       report = body["env_out"]
-      step = wire.step_from_json(report)
+      step, tools = wire.step_from_json(report), wire.tools_from_json(report)
     if step.status in wire.FAULTS:
       reason = report.get("error", "it gives no reason; see its log")
       raise EnvironmentFault(
         f"worker {self.url} ended session {session} with "
         f"{step.status.value!r}: {reason}"
       )
-    return step
+    return step, tools
 
   async def cancel(self, session: int) -> None:
     """Frees a session and waits until it is free."""

@@ -7,14 +7,17 @@ from unittest import mock
 import aiohttp
 
 from agentrl_jax.controller import dispatcher, service
+from agentrl_jax.controller.fleet import Fleet
 from agentrl_jax.controller.registry import Timers
 from agentrl_jax.controller.service import ServiceConfig
+from agentrl_jax.data.messages import Message
+from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env import grpc_worker, heartbeat, worker_api
 from agentrl_jax.env.hosting import HostLimits
 from agentrl_jax.env.worker import WorkerConfig
 from agentrl_jax.env.worker import serve as serve_worker
 from agentrl_jax.errors import ConfigError, EnvironmentFault
-from tests.env.moody import Moody
+from tests.env.moody import SAY, SHOUT, Moody
 
 QUIET = ("agentrl_jax.controller", "agentrl_jax.env")
 
@@ -150,6 +153,20 @@ class ControllerApiTest(ServiceTestCase):
         self.assertEqual(
           (await self.post("interact", says("hm"), session=session))[0], 400
         )
+
+  async def test_tools_that_come_on_the_way_are_told_of_once(self):
+    await self.worker()
+    session = await self.start()
+    told = []
+    for word in ("hm", "more", "hm"):
+      _, body = await self.post("interact", says(word), session=session)
+      told.append([t["function"]["name"] for t in body.get("tools", ())])
+    self.assertEqual(told, [[], ["say", "shout"], []])
+    fleet = Fleet(controller=self.addresses.http, name="moody")
+    async with fleet.open(Task("moody", "test", 0), seed=0) as session:
+      await session.reset()
+      await session.step(Message("assistant", "more"))
+      self.assertEqual(session.tools, (SAY, SHOUT))
 
   async def test_says_what_there_is(self):
     await self.worker(num_indices=2)

@@ -9,6 +9,7 @@ from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 SAY = Tool("say", "Says it.", {"type": "object", "properties": {}})
+SHOUT = Tool("shout", "Says it.", {"type": "object", "properties": {}})
 
 
 class Moody(Environment):
@@ -64,6 +65,8 @@ class _Mood(Session):
         raise EnvironmentFault("the container is gone")
       case "hang":
         await self._release.wait()
+      case "more":
+        self.tools = (SAY, SHOUT)
       case "give up":
         return Step((), status=Status.CANCELLED)
       case "end":

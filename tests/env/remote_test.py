@@ -13,7 +13,7 @@ from agentrl_jax.env.worker import WorkerConfig, serve
 from agentrl_jax.env.worker_client import ClientDeadlines
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.arithmetic.environment import Arithmetic
-from tests.env.moody import SAY, Moody
+from tests.env.moody import SAY, SHOUT, Moody
 
 
 class RemoteContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
@@ -62,6 +62,14 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
     self.assertEqual(step.metrics, {"words": 2.0})
     self.assertEqual(self.moody.seeds, [3])
+
+  async def test_tools_that_come_on_the_way_are_known_from_then_on(self):
+    environment = await self.connect()
+    async with environment.open(self.task(), seed=3) as session:
+      await session.reset()
+      await session.step(Message("assistant", "more"))
+      self.assertEqual(session.tools, (SAY, SHOUT))
+      await session.step(Message("assistant", "end"))
 
   async def test_a_worker_written_for_agentrl_will_do(self):
     environment = await self.connect(foreign=True)

@@ -42,7 +42,7 @@ class WorkerClientTest(unittest.IsolatedAsyncioTestCase):
       '{"session_id": 7, "env_out": {"messages": [], "status": "completed", '
       '"finish": true, "reward": 1.0, "metric": {}}}',
     )
-    step = await self.interact()
+    step, _ = await self.interact()
     self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
     self.says = (200, '{"7": 3}')
     self.assertEqual(await self.client.sessions(), {7: 3})
