@@ -50,9 +50,9 @@ def tokenizer() -> Tokenizer:
 
 
 @functools.cache
-def grammars() -> Grammars:
+def grammars(vocab_size: int = small.VOCAB) -> Grammars:
   return Grammars(
-    tokenizer(), markers=[STOP], stop_tokens=[STOP], vocab_size=small.VOCAB
+    tokenizer(), markers=[STOP], stop_tokens=[STOP], vocab_size=vocab_size
   )
 
 

@@ -20,7 +20,8 @@ from agentrl_jax.rollout.snapshot_follower import SnapshotFollower
 from agentrl_jax.rollout.versions import VersionStore
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.snapshots import SnapshotSink
-from tests.rollout import small
+from tests.rollout import following, small
+from tests.rollout.grammar_test import spec_of
 
 ENGINE = EngineConfig(
   lanes=(4,), context=small.CONTEXT, num_lane_sizes=1, prefill_chunks=(16,)
@@ -69,12 +70,21 @@ def _serve(folder, mesh):
   if not follower.look():
     raise RuntimeError(follower.trouble)
   cache = mesh and NamedSharding(mesh, PartitionSpec(None, "tensor"))
-  driver = LocalDriver(
-    RolloutEngine(policy, ENGINE, store, places=[Place(policy, cache)])
+  engine = RolloutEngine(
+    policy,
+    ENGINE,
+    store,
+    places=[Place(policy, cache)],
+    grammars=lambda: following.grammars(CONFIG.vocab_size),
   )
-  future = driver.submit(small.prompt_of(3, 20), SamplingSpec(max_tokens=30))
+  driver = LocalDriver(engine)
+  futures = [
+    driver.submit(small.prompt_of(3, 20), spec)
+    for spec in (SamplingSpec(max_tokens=30), spec_of("json"))
+  ]
   driver.run_until_idle()
-  return store.get(0).params, future.result(0).sampled.tolist()
+  sampled = [future.result(0).sampled.tolist() for future in futures]
+  return store.get(0).params, sampled
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.rollout.wire import ServedSlot
 from agentrl_jax.train.publish import Publisher
 from tests import eight_devices
-from tests.rollout import small
+from tests.rollout import following, small
 from tests.rollout.snapshots import SnapshotsCase, assert_same
 
 
@@ -88,9 +88,10 @@ class LayoutTest(SnapshotsCase):
     self.assertTrue(found["same_sums"])
     self.assertTrue(found["same_params"])
     self.assertEqual(found["devices"], 2)
-    one, two = found["sampled"]
+    (one, by_a_grammar), two = found["sampled"]
     self.assertLen(one, 30)
-    self.assertEqual(one, two)
+    following.grammars().masks(following.GRAMMARS["json"], by_a_grammar)
+    self.assertEqual([one, by_a_grammar], two)
 
 
 # Orbax gives up at the first leaf that cannot be read and closes its loop; then
