@@ -8,6 +8,7 @@ midst of a character, nor where a stop string may have begun.
 from collections.abc import Callable, Sequence
 
 _BROKEN = "\ufffd"  # stands for bytes that are no character yet
+_LONGEST = 4  # bytes of a character, and so tokens
 
 
 class GrowingText:
@@ -22,6 +23,7 @@ class GrowingText:
     # Tokens up to `_read` are text already; those from `_begin` on are decoded
     # with it, since what a token reads like can depend on the one before it.
     self._begin = self._read = 0
+    self._mark, self._marked = 0, ""  # tokens, and what those unread were like
     self._text = ""  # up to the stop string
     self._num_out = 0  # characters that have been let out
     self.stopped_by: str | None = None
@@ -60,12 +62,24 @@ class GrowingText:
     text = self._decode(self._ids[self._begin :])
     if not text.endswith(_BROKEN):
       self._grow(text)
+    elif len(self._ids) >= max(self._mark, self._read) + _LONGEST:
+      self._grow_to_mark(text)
 
-  def _grow(self, text: str) -> None:
+  def _grow_to_mark(self, text: str) -> None:
+    """What is broken so many tokens later is no character, and never will be.
+
+    Or an answer of broken bytes would be decoded anew with every token.
+    """
+    if self._mark > self._read and text.startswith(self._marked):
+      self._grow(self._marked, self._mark)
+      text = self._decode(self._ids[self._begin :])
+    self._mark, self._marked = len(self._ids), text
+
+  def _grow(self, text: str, end: int | None = None) -> None:
     known = self._decode(self._ids[self._begin : self._read])
     before = len(self._text)
     self._text += text[len(known) :]
-    self._begin, self._read = self._read, len(self._ids)
+    self._begin, self._read = self._read, end or len(self._ids)
     self._cut(before)
 
   def _cut(self, before: int) -> None:

@@ -55,6 +55,35 @@ class GrowingTextTest(unittest.TestCase):
     self.assertEqual(out[-1], "\ufffd")
     self.assertEqual(text.whole, "a\ufffd")
 
+  def test_broken_bytes_are_not_read_again_with_every_token(self):
+    decode, num_read = talking.codec().decode, 0
+
+    def counting(ids):
+      nonlocal num_read
+      num_read += len(ids)
+      return decode(ids)
+
+    ids = byte_tokens("€")[:1] * 2000
+    text = GrowingText(counting, ["never"])
+    out = ""
+    for id in ids:
+      text.add([id])
+      out += text.release()
+    self.assertGreater(len(out), 1900)
+    text.end()
+    self.assertEqual(text.whole, decode(ids))
+    self.assertLess(num_read, 50 * len(ids))
+
+  def test_whatever_bytes_come_the_text_is_that_of_all_of_them(self):
+    decode, characters = talking.codec().decode, byte_tokens("€😀é")
+    for seed in range(300):
+      draw = random.Random(seed)
+      ids = [draw.choice(characters) for _ in range(draw.randint(1, 40))]
+      ids += byte_tokens("😀")[: draw.randint(0, 4)]
+      out, text, _ = grown(ids, sizes=any_sizes(seed))
+      self.assertEqual("".join(out), decode(ids))
+      self.assertEqual(text.whole, decode(ids))
+
   def test_nothing_of_a_stop_text_is_ever_let_out(self):
     ids = byte_tokens(TEXT)
     for stops in (["end"], ["e again", "€,"], ["😀"], ["? no", "the end?"]):
