@@ -19,6 +19,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+_BLOCK = 128  # tokens whose weights are added up first
+
 
 @chex.dataclass(frozen=True)
 class Drawn:
@@ -61,8 +63,11 @@ def sample(
     lambda: truncate(scaled_BV, top_k_B, top_p_B, min_p_B),
     lambda: scaled_BV,
   )
-  token_B = jnp.where(
-    greedy_B, _first(_is_largest(logits_BV)), _invert(scaled_BV, key_B)
+  likeliest_B = _first(_is_largest(logits_BV))
+  token_B = jax.lax.cond(
+    jnp.all(greedy_B),
+    lambda: likeliest_B,
+    lambda: jnp.where(greedy_B, likeliest_B, _invert(scaled_BV, key_B)),
   ).astype(jnp.int32)
   behavior_logprob_B = jnp.where(greedy_B, 0, _logprob(scaled_BV, token_B))
   return Drawn(
@@ -148,20 +153,45 @@ def lane_keys(
 def _invert(scaled_BV: jax.Array, key_B: jax.Array) -> jax.Array:
   """Inverts the cumulative distribution at one uniform number per lane.
 
-  One number per lane rather than one per token of the vocabulary. A parallel
-  sum of floats need not grow monotonically, so a token of no weight is never
-  eligible, and a threshold that rounding lifts above the total means the last
-  token that has weight.
+  One number per lane rather than one per token of the vocabulary. Weights are
+  added up by blocks, and one by one only in the block that is met: a running
+  sum over a vocabulary takes longer than all else that is done to logits.
   """
+  num_lanes, vocab_size = scaled_BV.shape
   weight_BV = jnp.exp(scaled_BV - jnp.max(scaled_BV, axis=-1, keepdims=True))
-  total_BV = jnp.cumsum(weight_BV, axis=-1)
+  padding = ((0, 0), (0, -vocab_size % _BLOCK))
+  weight_BNS = jnp.pad(weight_BV, padding).reshape(num_lanes, -1, _BLOCK)
+  sum_BN = jnp.sum(weight_BNS, axis=-1)
+  total_BN = jnp.cumsum(sum_BN, axis=-1)
   uniform_B = jax.vmap(jax.random.uniform)(key_B)
-  threshold_B1 = uniform_B[:, None] * total_BV[:, -1:]
-  has_weight_BV = weight_BV > 0
-  reached_BV = has_weight_BV & (total_BV > threshold_B1)
-  index_V = jnp.arange(scaled_BV.shape[-1])
-  last_B = jnp.max(jnp.where(has_weight_BV, index_V, 0), axis=-1)
-  return jnp.minimum(_first(reached_BV), last_B)
+  threshold_B1 = uniform_B[:, None] * total_BN[:, -1:]
+  block_B1 = _meet(sum_BN, total_BN, threshold_B1)
+  before_B1 = _at(total_BN, block_B1) - _at(sum_BN, block_B1)
+  weight_BS = _at(weight_BNS, block_B1[:, :, None])[:, 0]
+  place_B1 = _meet(
+    weight_BS, jnp.cumsum(weight_BS, axis=-1), threshold_B1 - before_B1
+  )
+  return (block_B1 * _BLOCK + place_B1)[:, 0]
+
+
+def _meet(
+  weight_BN: jax.Array, total_BN: jax.Array, threshold_B1: jax.Array
+) -> jax.Array:
+  """Index of the first weight whose running total is above the threshold.
+
+  A parallel sum of floats need not grow monotonically, so what has no weight is
+  never eligible, and a threshold that rounding lifts above the total means the
+  last that has weight.
+  """
+  has_weight_BN = weight_BN > 0
+  reached_BN = has_weight_BN & (total_BN > threshold_B1)
+  index_N = jnp.arange(weight_BN.shape[-1])
+  last_B = jnp.max(jnp.where(has_weight_BN, index_N, 0), axis=-1)
+  return jnp.minimum(_first(reached_BN), last_B)[:, None]
+
+
+def _at(x: jax.Array, index: jax.Array) -> jax.Array:
+  return jnp.take_along_axis(x, index, axis=1)
 
 
 def _is_largest(x_BV: jax.Array) -> jax.Array:
@@ -178,5 +208,6 @@ def _first(is_it_BV: jax.Array) -> jax.Array:
 
 
 def _logprob(logits_BV: jax.Array, token_B: jax.Array) -> jax.Array:
-  chosen_B1 = jnp.take_along_axis(logits_BV, token_B[:, None], axis=-1)
-  return chosen_B1[:, 0] - jax.nn.logsumexp(logits_BV, axis=-1)
+  return _at(logits_BV, token_B[:, None])[:, 0] - jax.nn.logsumexp(
+    logits_BV, axis=-1
+  )

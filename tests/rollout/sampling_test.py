@@ -1,6 +1,7 @@
 """Draws against the distribution they are said to come from."""
 
 import unittest
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -106,6 +107,37 @@ class SampleTest(unittest.TestCase):
       expected_V = np.exp(small.behavior(row.astype(np.float64), spec))
       error_V = np.sqrt(expected_V * (1 - expected_V) / number)
       self.assertTrue(np.all(np.abs(found_V - expected_V) <= 5 * error_V))
+
+  def test_frequencies_in_a_vocabulary_of_several_blocks(self):
+    """The share of whole blocks, and of the tokens within each of them."""
+    number, size = 20_000, 3 * sampling._BLOCK - 7
+    row = np.random.default_rng(5).normal(size=size).astype(np.float32)
+    row[sampling._BLOCK : 2 * sampling._BLOCK] = -np.inf  # never met
+    row[[3, size - 1]] += 4
+    drawn = jax.jit(sampling.sample)(
+      jnp.broadcast_to(row, (number, size)),
+      key_B=keys(4, np.arange(number)),
+      **settings([SPECS[0]] * number),
+    )
+    found_V = np.bincount(drawn.token_B, minlength=size) / number
+    expected_V = np.exp(small.behavior(row.astype(np.float64), SPECS[0]))
+    error_V = np.sqrt(expected_V * (1 - expected_V) / number)
+    # Of tokens this rare, a single one is a few standard errors.
+    error_V = np.maximum(error_V, 1 / number)
+    self.assertEqual(len(found_V), size)
+    self.assertTrue(np.all(np.abs(found_V - expected_V) <= 5 * error_V))
+    self.assertEqual(found_V[sampling._BLOCK : 2 * sampling._BLOCK].sum(), 0)
+
+  def test_the_ends_of_blocks_are_met(self):
+    """Words of equal weight are drawn by the number, each by its own part."""
+    size = 2 * sampling._BLOCK
+    number = 64 * size
+    uniform_N = (np.arange(number) + 0.5) / number
+    with mock.patch.object(
+      jax.random, "uniform", lambda key: key.astype(jnp.float32)
+    ):
+      token_N = sampling._invert(jnp.zeros((number, size)), uniform_N)
+    np.testing.assert_array_equal(token_N, np.arange(number) // 64)
 
   def test_a_draw_does_not_depend_on_its_neighbours(self):
     logits_BV = logits_of(2, len(SPECS))
