@@ -9,7 +9,6 @@ layers follow one another.
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +17,12 @@ from flax import nnx
 from agentrl_jax.model import attention
 from agentrl_jax.model import cache as kv
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.lora import LoraConfig
-from agentrl_jax.model.projection import project, project_adapted
+from agentrl_jax.model.lora import INPUT_AXES, LoraConfig
+from agentrl_jax.model.projection import (
+  project,
+  project_adapted,
+  project_turned,
+)
 
 Array = jax.Array
 
@@ -69,17 +72,27 @@ class Projection(nnx.Module):
     self.lora_b = nnx.Param(jnp.zeros((config.rank, *self.outputs)))
     self.adapter_scale = config.scale
 
+  def turn(self) -> None:
+    """Has its outputs first from now on, which decoding on a CPU wants."""
+    self.kernel = None
+    self.turned = nnx.Param(jnp.zeros(self.outputs + self.inputs))
+
   def __call__(self, x: Array) -> Array:
-    """Contracts the last axes of x with the first ones of the kernel."""
-    kernel = self.kernel[...].astype(x.dtype)
-    if self.adapter_scale:
-      a, b = (p[...].astype(x.dtype) for p in (self.lora_a, self.lora_b))
-      y = project_adapted(x, kernel, a, b, len(self.inputs), self.adapter_scale)
-    else:
-      y = project(x, kernel, len(self.inputs))
+    """Contracts the last axes of x with those of the kernel."""
+    y = self._product(x)
     if self.bias is not None:
       y = y + self.bias[...].astype(x.dtype)
     return y
+
+  def _product(self, x: Array) -> Array:
+    num_axes = len(self.inputs)
+    if self.kernel is None:
+      return project_turned(x, self.turned[...].astype(x.dtype), num_axes)
+    kernel = self.kernel[...].astype(x.dtype)
+    if not self.adapter_scale:
+      return project(x, kernel, num_axes)
+    a, b = (p[...].astype(x.dtype) for p in (self.lora_a, self.lora_b))
+    return project_adapted(x, kernel, a, b, num_axes, self.adapter_scale)
 
 
 class Attention(nnx.Module):
@@ -136,8 +149,16 @@ class Layer(nnx.Module):
   def add_adapters(self, config: LoraConfig) -> None:
     """Adapters of the projections that the config names."""
     for name in config.targets:
-      owner = self.attention if hasattr(self.attention, name) else self
-      getattr(owner, name).add_adapter(config)
+      self._projection(name).add_adapter(config)
+
+  def turn(self) -> None:
+    """Turns all kernels; see `Projection.turn`."""
+    for name in INPUT_AXES:
+      self._projection(name).turn()
+
+  def _projection(self, name: str) -> Projection:
+    owner = self.attention if hasattr(self.attention, name) else self
+    return getattr(owner, name)
 
   def train(
     self,
@@ -225,19 +246,3 @@ def make_modules(
   layers = [Layer(config, rngs) for _ in range(num_layers)]
   stem.add_outputs(rngs)
   return stem, layers
-
-
-def unstacked(layers: dict[str, Any]) -> list[dict[str, Any]]:
-  """Params of each layer, first to last, from stacked ones."""
-  leaves, tree = jax.tree.flatten(layers)
-  # One split per leaf, whose transpose is one join; slices would each be
-  # padded to the whole stack and added up.
-  parts = [_split(leaf) for leaf in leaves]
-  return [jax.tree.unflatten(tree, part) for part in zip(*parts, strict=True)]
-
-
-def _split(stacked: Array) -> list[Array]:
-  return [
-    jnp.squeeze(part, 0)
-    for part in jax.lax.split(stacked, (1,) * stacked.shape[0])
-  ]

@@ -1,12 +1,12 @@
 """The policy as pure functions of plain params.
 
-The flax modules are split once. From then on params are a nested dict of arrays
-that jit, grad, optax and orbax take as they are, and nobody else meets nnx.
+Params are a nested dict of arrays that jit, grad, optax and orbax take as they
+are; see `modules` for what becomes of flax's modules.
 
 Params of all layers are stacked, [L, ...] in each leaf of `params["layers"]`:
 what a scan runs over, and one leaf to shard and to save where there would be L.
 Decoding wants layers apart, since slicing would copy every weight for every
-token: `unstacked` gives that form, with a tuple of L dicts. Every function here
+token: `to_decode` gives that form, with a tuple of L dicts. Every function here
 takes either.
 """
 
@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax.sharding import Mesh
 
 from agentrl_jax.model import cache as kv
@@ -29,8 +28,9 @@ from agentrl_jax.model import (
 )
 from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.decoder import Layer, Stem, make_modules, unstacked
+from agentrl_jax.model.layer_forms import turned, unstacked
 from agentrl_jax.model.lora import LoraConfig
+from agentrl_jax.model.modules import Modules
 
 Params = dict[str, Any]
 _Follow = Callable[[jax.Array, Params], jax.Array]
@@ -59,31 +59,15 @@ class Policy:
     self.adaptation = adaptation or LoraConfig()
     self.compute = compute or ComputeConfig()
     self.mesh = mesh
-    stem, layers = nnx.eval_shape(
-      lambda: make_modules(config, nnx.Rngs(params=0), num_layers=1)
-    )
-    self._stem, self._stem_state = nnx.split(stem)
-    self._layer = nnx.split(layers[0])
-    if self.adaptation:
-      layers[0].add_adapters(self.adaptation)
-    self._adapted_layer = nnx.split(layers[0])
+    self._modules = Modules(config, self.adaptation)
 
   def init(self, key: jax.Array) -> Params:
     """Fresh float32 params."""
-    stem, layers = make_modules(self.config, nnx.Rngs(params=key))
-    states = [nnx.to_pure_dict(nnx.state(layer)) for layer in layers]
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
-    return nnx.to_pure_dict(nnx.state(stem)) | {"layers": stacked}
+    return self._modules.init(key)
 
   def abstract_params(self) -> Params:
     """The shapes and dtypes of params, with nothing behind them."""
-    stacked = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(
-        (self.config.num_layers, *x.shape), x.dtype
-      ),
-      nnx.to_pure_dict(self._layer[1]),
-    )
-    return nnx.to_pure_dict(self._stem_state) | {"layers": stacked}
+    return self._modules.abstract_params()
 
   def split(
     self, params: Params, key: jax.Array
@@ -132,8 +116,19 @@ class Policy:
     return lora.merged(params, self.adaptation.scale)
 
   def unstacked(self, params: Params) -> Params:
-    """The form to decode with: layers apart, in their order."""
+    """The same with layers apart, in their order."""
     return params | {"layers": tuple(self._each_layer(params))}
+
+  def to_decode(self, params: Params, mesh: Mesh | None) -> Params:
+    """The form to decode with on `mesh`, None for one device.
+
+    That is layers apart and, on a single CPU, kernels turned. Every other form
+    decodes too, only slower.
+    """
+    apart = self.unstacked(params)
+    if mesh is not None or jax.default_backend() != "cpu":
+      return apart
+    return apart | {"layers": tuple(map(turned, apart["layers"]))}
 
   def hidden(
     self,
@@ -160,10 +155,10 @@ class Policy:
     def follow(x_BTD: jax.Array, layer: Params) -> jax.Array:
       layer = self._folded(layer)
       layer = sharding.gathered(layer, self.mesh, self.compute.dtype)
-      return self._merge_layer(layer).train(x_BTD, position_BT, attend, place)
+      return self._modules.layer(layer).train(x_BTD, position_BT, attend, place)
 
     follow = self._forgetful(follow, prevent_cse=not self._scans(params))
-    stem = self._merge_stem(params)
+    stem = self._modules.stem(params)
     x_BTD = self._embed(params, token_BT, self.mesh)
     if self._scans(params):
       x_BTD, _ = jax.lax.scan(
@@ -188,13 +183,13 @@ class Policy:
 
   def unembed(self, params: Params, hidden: jax.Array) -> jax.Array:
     """Hidden states [..., D] to logits [..., V] in float32."""
-    return self._merge_stem(params).unembed(hidden)
+    return self._modules.stem(params).unembed(hidden)
 
   def value(self, params: Params, hidden: jax.Array) -> jax.Array:
     """Hidden states [..., D] to the critic's estimate of the return [...]."""
     critic = {"critic": params["critic"]}
     critic = sharding.gathered(critic, self.mesh, "float32")
-    return self._merge_stem(params | critic).value(hidden)
+    return self._modules.stem(params | critic).value(hidden)
 
   def output_matrix(self, params: Params) -> jax.Array:
     """What `unembed` multiplies by, [D, V]."""
@@ -226,7 +221,7 @@ class Policy:
     write_BC = jnp.where(
       offset_C < length_B[:, None], position_BC, num_slots
     )  # past the end is dropped
-    stem, written = self._merge_stem(params), []
+    stem, written = self._modules.stem(params), []
     x_BCD = self._embed(params, token_BC, None)
     attend = functools.partial(
       cached_attention.attend,
@@ -237,7 +232,7 @@ class Policy:
     for layer, (keys, values) in zip(
       self._each_layer(params), cache, strict=True
     ):
-      x_BCD, pair = self._merge_layer(self._folded(layer)).extend(
+      x_BCD, pair = self._modules.layer(self._folded(layer)).extend(
         x_BCD, keys, values, position_BC, write_BC, attend
       )
       written.append(pair)
@@ -272,27 +267,11 @@ class Policy:
       return layers
     return unstacked(layers)
 
-  def _merge_stem(self, params: Params) -> Stem:
-    of_stem = {name: x for name, x in params.items() if name != "layers"}
-    return _merge(self._stem, self._stem_state, of_stem)
-
-  def _merge_layer(self, params: Params) -> Layer:
-    graph_and_state = (
-      self._adapted_layer if lora.is_adapted(params) else self._layer
-    )
-    return _merge(*graph_and_state, params)
-
   def _folded(self, layer: Params) -> Params:
     """A layer whose kernels have their adapters in them, if it has any."""
     if not lora.is_adapted(layer):
       return layer
     return lora.folded(layer, self.adaptation.scale)
-
-
-def _merge(graph: Any, state: Any, params: Params) -> Any:
-  state = nnx.clone(state)
-  nnx.replace_by_pure_dict(state, params)
-  return nnx.merge(graph, state)
 
 
 def num_params(params: Params) -> int:

@@ -1,6 +1,10 @@
-"""The products that a decoder is made of, and gradients laid out for them."""
+"""The products that a decoder is made of, and gradients laid out for them.
+
+Axes: R rows, M inputs, N outputs.
+"""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +41,29 @@ def _last(x: jax.Array, number: int) -> tuple[int, ...]:
 
 
 project.defvjp(_forward, _backward)
+
+# Rows for which packing a kernel takes longer than it saves.
+_FEW = 64
+
+
+def project_turned(x: jax.Array, kernel: jax.Array, num_axes: int) -> jax.Array:
+  """`project` by a kernel that has its outputs first; for CPUs, no gradient.
+
+  XLA's products on a CPU take their left factor as it lies, and pack the right
+  one into tiles anew in every call. A few rows do not earn a kernel's packing,
+  so it stands on the left, y^T = W x^T. The barriers keep XLA from turning the
+  product back.
+  """
+  outputs = kernel.shape[: kernel.ndim - num_axes]
+  rows = x.shape[: x.ndim - num_axes]
+  kernel_NM = kernel.reshape(math.prod(outputs), -1)
+  x_RM = x.reshape(math.prod(rows), -1)
+  if len(x_RM) > _FEW:
+    y_RN = jnp.einsum("rm,nm->rn", x_RM, kernel_NM)
+  else:
+    x_MR = jax.lax.optimization_barrier(x_RM.T)
+    y_RN = jax.lax.optimization_barrier(kernel_NM @ x_MR).T
+  return y_RN.reshape(*rows, *outputs)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))

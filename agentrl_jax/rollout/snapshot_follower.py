@@ -6,6 +6,7 @@ precision, checked leaf by leaf, and published between two decode steps. What is
 damaged is told and not served: the weights before it go on.
 """
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -198,10 +199,11 @@ def _preparation(
 ) -> Callable[[Params], Params]:
   """From params as they were written to those that a slot decodes with."""
   dtype = policy.compute.dtype
-  shapes = jax.eval_shape(policy.unstacked, policy.abstract_params())
+  to_decode = functools.partial(policy.to_decode, mesh=mesh)
+  shapes = jax.eval_shape(to_decode, policy.abstract_params())
   return jax.jit(
     lambda params: jax.tree.map(
-      lambda x: jnp.asarray(x, dtype), policy.unstacked(params)
+      lambda x: jnp.asarray(x, dtype), to_decode(params)
     ),
     out_shardings=_layout(shapes, mesh),
   )
