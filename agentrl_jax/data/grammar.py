@@ -79,6 +79,13 @@ class Grammars:
     for n, token in enumerate(map(int, sampled)):
       mask_AW[n] = course.allowed()
       course.take(token)
+      # What goes on is not always what was allowed: of text that a grammar
+      # forces, llguidance allows one way to write it and takes any.
+      if not mask_AW[n, token // BITS] >> token % BITS & 1:
+        raise GrammarFault(
+          f"token {token} goes on by its grammar, and is none that it allows "
+          "there: let sampler and learner run the same version of llguidance"
+        )
     return mask_AW
 
   def _compile(self, grammar: str) -> llguidance.LLMatcher:

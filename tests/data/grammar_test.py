@@ -5,7 +5,7 @@ from absl.testing import absltest
 
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.tokenizer import train_tokenizer
-from agentrl_jax.errors import ConfigError, GeneratorFault
+from agentrl_jax.errors import ConfigError, GeneratorFault, GrammarFault
 
 TEXTS = ['Let us see. {"name": "query", "arguments": {"sql": "select 1"}}'] * 9
 VOCAB = 401  # more than the tokenizer has, and no multiple of 32
@@ -37,6 +37,12 @@ class GrammarTest(absltest.TestCase):
   def test_answer_that_does_not_follow(self):
     with self.assertRaisesRegex(GeneratorFault, "none that its grammar allows"):
       self.grammars.masks('start: "yes"', self.ids("no"))
+
+  def test_answer_that_goes_on_without_being_allowed(self):
+    """Text that is forced is allowed in the tokenizer's own tokens only."""
+    spelt = [id for letter in "arguments" for id in self.ids(letter)]
+    with self.assertRaisesRegex(GrammarFault, "none that it allows there"):
+      self.grammars.masks('start: "arguments"', spelt)
 
   def test_markers_are_no_text(self):
     """Any text at all, and yet no marker, nor an id that no token has."""
