@@ -274,6 +274,7 @@ def _check_spec(spec: SamplingSpec, num_slots: int) -> None:
     "top_p": (1e-9 <= spec.top_p <= 1, "1e-9 to 1 (all)"),
     "min_p": (0 <= spec.min_p <= 1, "0 (all) to 1"),
     "max_tokens": (spec.max_tokens >= 1, "1 or more"),
+    "seed": (isinstance(spec.seed, int | np.integer), "an integer"),
     "stop_tokens": (
       max(spec.stop_tokens, default=0) < _TOO_LARGE,
       "ids below 2^31",

@@ -8,8 +8,9 @@ any instant leaves the step before it good. What cannot be restored is refused,
 by file and leaf, and the step to fall back to is named.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,10 +23,7 @@ from agentrl_jax.model.policy import Params
 from agentrl_jax.train.retention import Retention
 from agentrl_jax.train.step import TrainState
 
-_CHECKSUMS = "checksums"
-_POSITION = "position"
-_PINNED = "pinned"
-_UNREADABLE = (ValueError, OSError, KeyError, TypeError)
+_CHECKSUMS, _POSITION, _PINNED = "checksums", "position", "pinned"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,19 +176,24 @@ class Checkpoints:
       restore_args=ocp.checkpoint_utils.construct_restore_args(tree),
       partial_restore=partial,
     )
+    with self._reading(step):
+      args = ocp.args.Composite(state=state)
+      return self._manager.restore(step, args=args)["state"]
+
+  @contextlib.contextmanager
+  def _reading(self, step: int) -> Iterator[None]:
+    """What is raised within says that the step cannot be read."""
     try:
-      found = self._manager.restore(step, args=ocp.args.Composite(state=state))
-    except _UNREADABLE as error:
+      yield
+    except jax.errors.JaxRuntimeError:
+      raise  # the devices': nothing is wrong with the files
+    except Exception as error:  # noqa: BLE001 - Orbax raises it bare, too
       raise self._damaged(step, f"cannot be read: {error}") from error
-    return found["state"]
 
   def _about(self, step: int) -> Mapping[str, Any]:
-    try:
-      found = self._manager.restore(
-        step, args=ocp.args.Composite(about=_AboutRestore())
-      )["about"]
-    except _UNREADABLE as error:
-      raise self._damaged(step, f"cannot be read: {error}") from error
+    with self._reading(step):
+      about = ocp.args.Composite(about=_AboutRestore())
+      found = self._manager.restore(step, args=about)["about"]
     missing = {_CHECKSUMS, _POSITION} - set(found)
     if missing:
       raise self._damaged(step, f"says nothing of its {sorted(missing)}")
@@ -204,12 +207,10 @@ class Checkpoints:
       return ()
 
   def _refuse_other_shapes(self, abstract: TrainState, step: int) -> None:
-    try:
+    with self._reading(step):
       found = self._manager.item_metadata(step)["state"]
-    except _UNREADABLE as error:
-      raise self._damaged(step, f"has unreadable metadata: {error}") from error
-    if found is None:
-      raise self._damaged(step, "has no metadata of its state")
+      if found is None:
+        raise ValueError("no metadata")
     expected = _shapes(_as_tree(abstract))
     actual = _shapes(getattr(found, "tree", found))
     differing = [
@@ -290,10 +291,7 @@ def _from_tree(like: TrainState, tree: Mapping[str, Any]) -> TrainState:
 
 
 def _name(path: tuple[Any, ...]) -> str:
-  return ".".join(
-    str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k))))
-    for k in path
-  )
+  return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def _shapes(tree: Mapping[str, Any]) -> dict[str, str]:

@@ -227,6 +227,7 @@ class DriverContract:
       (dict(stop_tokens=(3, 2**31)), "stop_tokens"),
       (dict(min_p=1.5), "min_p"),
       (dict(max_tokens=0), "max_tokens"),
+      (dict(seed=0.5), "seed"),
     ):
       with self.assertRaisesRegex(ConfigError, name):
         driver.submit([1], dataclasses.replace(good, **changes))
