@@ -82,7 +82,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   del pythons
   load_before = os.getloadavg()[0]
   policy = Policy(MODEL)
-  params = policy.to_decode(policy.init(jax.random.key(0)), None)
+  params = policy.to_decode(policy.init(jax.random.key(0)))
   found = {
     f"{name}, {load}": _measure_load(
       policy, params, SHAPES[name], number, attempts, min(pairs, most)

@@ -119,14 +119,13 @@ class Policy:
     """The same with layers apart, in their order."""
     return params | {"layers": tuple(self._each_layer(params))}
 
-  def to_decode(self, params: Params, mesh: Mesh | None) -> Params:
-    """The form to decode with on `mesh`, None for one device.
+  def to_decode(self, params: Params) -> Params:
+    """The form to decode with: layers apart and, on one CPU, kernels turned.
 
-    That is layers apart and, on a single CPU, kernels turned. Every other form
-    decodes too, only slower.
+    Every other form decodes too, only slower.
     """
-    apart = self.unstacked(params)
-    if mesh is not None or jax.default_backend() != "cpu":
+    apart, mesh = self.unstacked(params), self.mesh
+    if sharding.is_split(mesh) or packed_attention.platform_of(mesh) != "cpu":
       return apart
     return apart | {"layers": tuple(map(turned, apart["layers"]))}
 

@@ -6,7 +6,6 @@ precision, checked leaf by leaf, and published between two decode steps. What is
 damaged is told and not served: the weights before it go on.
 """
 
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -199,7 +198,8 @@ def _preparation(
 ) -> Callable[[Params], Params]:
   """From params as they were written to those that a slot decodes with."""
   dtype = policy.compute.dtype
-  to_decode = functools.partial(policy.to_decode, mesh=mesh)
+  # Over a mesh, leaves are laid out by the axes that they are trained with.
+  to_decode = policy.unstacked if mesh is not None else policy.to_decode
   shapes = jax.eval_shape(to_decode, policy.abstract_params())
   return jax.jit(
     lambda params: jax.tree.map(

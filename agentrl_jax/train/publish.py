@@ -5,7 +5,6 @@ copy: cast, in the form that its reader wants, and laid out for the sampler, on
 the device, in one compiled call.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -47,7 +46,7 @@ class Publisher:
     """
     form = policy.unstacked if layers_apart else lambda params: params
     if layers_apart and to is None:
-      form = functools.partial(policy.to_decode, mesh=policy.mesh)
+      form = policy.to_decode
     plain = policy.plain  # no rollout knows of adapters
     self._sink = sink
     self._to, self._gathered = to, gathered

@@ -19,7 +19,7 @@ from tests.launch import tiny
 STEPS = 1
 
 
-@pytest.mark.slow
+@pytest.mark.full
 class ConstrainedRunTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
@@ -28,6 +28,7 @@ class ConstrainedRunTest(absltest.TestCase):
     cls.addClassCleanup(folder.cleanup)
     config = tiny.get_config()
     config.workdir = folder.name
+    config.compile_cache = ""  # which would outlive its folder here
     config.train.steps = STEPS
     config.sampling.calls = "required"
     config.episode.max_answer_tokens = 80

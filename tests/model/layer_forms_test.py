@@ -37,7 +37,7 @@ class LayerFormsTest(parameterized.TestCase):
     policy = Policy(MODEL)
     params = varied(policy.init(jax.random.key(0)))
     apart = params | {"layers": layer_forms.unstacked(params["layers"])}
-    turned = policy.to_decode(params, None)
+    turned = policy.to_decode(params)
     self.assertTrue(layer_forms.is_turned(turned["layers"][0]))
     self.assertFalse(layer_forms.is_turned(apart["layers"][0]))
     rng = np.random.default_rng(num_lanes)
@@ -56,10 +56,16 @@ class LayerFormsTest(parameterized.TestCase):
 
   def test_params_over_devices_are_not_turned(self):
     """Their shardings are by the axes that they are trained with."""
-    policy = Policy(MODEL)
-    mesh = sharding.make_mesh({}, jax.devices()[:1])
-    form = policy.to_decode(policy.init(jax.random.key(0)), mesh)
-    self.assertFalse(layer_forms.is_turned(form["layers"][0]))
+    one = jax.devices()[:1]
+    for mesh, is_turned in (
+      (None, True),
+      (sharding.make_mesh({}, one), True),
+      (jax.sharding.AbstractMesh((2,), ("tensor",)), False),
+    ):
+      policy = Policy(MODEL)
+      policy.mesh = mesh
+      form = jax.eval_shape(policy.to_decode, policy.abstract_params())
+      self.assertEqual(layer_forms.is_turned(form["layers"][0]), is_turned)
 
 
 if __name__ == "__main__":

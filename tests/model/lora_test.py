@@ -146,7 +146,7 @@ class AdapterTest(parameterized.TestCase):
     jax.tree.map(
       lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
       served[0],
-      policy.to_decode(policy.plain(whole), None),
+      policy.to_decode(policy.plain(whole)),
     )
 
   def test_split_and_whole_are_inverse(self):

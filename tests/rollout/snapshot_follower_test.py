@@ -55,7 +55,7 @@ class FollowingTest(SnapshotsCase):
     self.assertTrue(follower.look())
     self.assertNotEqual(self.store.get(0).edition, edition)
     assert_same(
-      self.store.get(0).params, self.policy.to_decode(small.params(4), None)
+      self.store.get(0).params, self.policy.to_decode(small.params(4))
     )
 
   def test_what_is_written_in_one_precision_is_served_in_another(self):
@@ -69,7 +69,7 @@ class FollowingTest(SnapshotsCase):
     self.assertTrue(follower.look(), follower.trouble)
     rounded = jax.tree.map(
       lambda x: x.astype("bfloat16").astype("float32"),
-      self.policy.to_decode(small.params(1), None),
+      self.policy.to_decode(small.params(1)),
     )
     assert_same(self.store.get(0).params, rounded)
     halved = Policy(self.policy.config, ComputeConfig(dtype="bfloat16"))

@@ -58,7 +58,7 @@ class SnapshotsCase(parameterized.TestCase):
   def serves(self, step, *, slot=0):
     served = self.store.get(slot)
     self.assertEqual(served.step, step)
-    assert_same(served.params, self.policy.to_decode(small.params(step), None))
+    assert_same(served.params, self.policy.to_decode(small.params(step)))
 
   def manifest(self):
     return snapshot_manifest.read_manifest(epath.Path(self.folder))
