@@ -235,7 +235,7 @@ class PublisherTest(absltest.TestCase):
     for leaf in jax.tree.leaves(state):
       leaf.delete()  # as donation does
     found, step = published[1]
-    wanted = policy.unstacked(params)
+    wanted = policy.to_decode(params)
     jax.tree.map(np.testing.assert_array_equal, found, wanted)
     self.assertEqual(step, 0)
 
