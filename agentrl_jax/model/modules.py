@@ -29,8 +29,13 @@ class Modules:
     if adaptation:
       layer.add_adapters(adaptation)
     self._adapted = nnx.split(layer)
-    layer.turn()
-    self._turned = nnx.split(layer)
+
+    def turned() -> Layer:
+      _, (layer,) = make_modules(config, nnx.Rngs(params=0), num_layers=1)
+      layer.turn()
+      return layer
+
+    self._turned = nnx.split(nnx.eval_shape(turned))
 
   def init(self, key: jax.Array) -> Params:
     """Fresh float32 params, layers stacked."""

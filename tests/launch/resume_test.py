@@ -52,7 +52,6 @@ CONSTRAINED = {"sampling.calls": "well_formed"}
 EXACT = {
   **LEARNERS,
   **ADAPTIVE,
-  **CONSTRAINED,
   "queue.order": "started",
   "admission.max_staleness": 0,
   "train.steps": STEPS,
@@ -242,7 +241,10 @@ class TwentyKillsTest(absltest.TestCase):
   def _exact(self, num_processes):
     steps = 24
     changes = (
-      EXACT | self.programs | {"train.steps": steps, "mesh.data": num_processes}
+      EXACT
+      | CONSTRAINED
+      | self.programs
+      | {"train.steps": steps, "mesh.data": num_processes}
     )
     through = Learners(
       self.folder / "through", changes, num_processes=num_processes

@@ -4,11 +4,11 @@ import dataclasses
 import json
 import pathlib
 import tempfile
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from absl.testing import absltest
 from etils import epath
 
@@ -182,24 +182,15 @@ class CheckpointsTest(absltest.TestCase):
     state, _ = self._open().restore(self.learner.abstract_state(), 1)
     self._assert_same(state, self.states[1])
 
-  # Orbax forgets what its event loop was doing when a read fails.
-  @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-  def test_with_any_file_gone_all_is_there_or_refused(self):
-    """Orbax's errors are of several kinds, by the file and by its threads."""
-    self._saved()
-    refused = 0
-    for path in sorted((self.directory / "2" / "state").rglob("*")):
-      if path.is_dir():
-        continue
-      moved = path.rename(self.directory.parent / "away")
-      try:
-        state, _ = self._open().restore(self.learner.abstract_state())
-      except CheckpointError:
-        refused += 1
-      else:
-        self._assert_same(state, self.states[2])
-      moved.rename(path)
-    self.assertGreater(refused, 1)
+  def test_errors_of_no_kind_offer_the_one_before_too(self):
+    """What Orbax raises depends on which file is gone, and on its threads."""
+    checkpoints = self._saved()
+    gone = Exception("Encountered error while reading array index: (0, 1)")
+    with (
+      mock.patch.object(checkpoints._manager, "restore", side_effect=gone),
+      self.assertRaisesRegex(CheckpointError, "Encountered.*resume_step=1"),
+    ):
+      checkpoints.restore(self.learner.abstract_state())
 
   def test_nothing_there(self):
     with self.assertRaisesRegex(CheckpointError, "holds no checkpoint"):
