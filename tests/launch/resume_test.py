@@ -87,6 +87,7 @@ def assert_none_lost_none_twice(root, steps):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.full
 class TwoProcessesTest(absltest.TestCase):
   """One run goes through, another is killed, then stopped, then ends."""
 

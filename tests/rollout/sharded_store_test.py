@@ -10,6 +10,7 @@ HEADS = small.policy().config.num_kv_heads
 HOST_BLOCKS = 30
 
 
+@pytest.mark.full
 class ShardedStoreTest(absltest.TestCase):
   @pytest.mark.timeout(300)
   def test_answers_and_reuse_are_those_of_one_device(self):
