@@ -22,20 +22,19 @@ class Modules:
 
   def __init__(self, config: ModelConfig, adaptation: LoraConfig):
     self._config = config
-    stem, (layer,) = nnx.eval_shape(
-      lambda: make_modules(config, nnx.Rngs(params=0), num_layers=1)
-    )
+
+    def made() -> tuple[Stem, Layer, Layer]:
+      rngs = nnx.Rngs(params=0)
+      stem, (layer, turned) = make_modules(config, rngs, num_layers=2)
+      turned.turn()
+      return stem, layer, turned
+
+    stem, layer, turned = nnx.eval_shape(made)
     self._stem, self._layer = nnx.split(stem), nnx.split(layer)
+    self._turned = nnx.split(turned)
     if adaptation:
       layer.add_adapters(adaptation)
     self._adapted = nnx.split(layer)
-
-    def turned() -> Layer:
-      _, (layer,) = make_modules(config, nnx.Rngs(params=0), num_layers=1)
-      layer.turn()
-      return layer
-
-    self._turned = nnx.split(nnx.eval_shape(turned))
 
   def init(self, key: jax.Array) -> Params:
     """Fresh float32 params, layers stacked."""

@@ -11,6 +11,7 @@ from agentrl_jax.rollout.local_driver import LocalDriver
 from agentrl_jax.rollout.versions import VersionStore
 from tests.rollout import small
 from tests.rollout.driver_contract import SHORT, WAIT_S
+from tests.rollout.settling import SettlingCase
 from tests.rollout.soak_test import DRIVERS, driver_on
 
 # Where an engine can break; the local driver admits in its caller's thread.
@@ -23,7 +24,7 @@ STAGES = [
 JETSTREAM_THREADS = ("prefill", "insert", "generate")
 
 
-class DriverFaultsTest(parameterized.TestCase):
+class DriverFaultsTest(SettlingCase):
   def open(self, kind, **options):
     before = set(threading.enumerate())
     driver = driver_on(kind, small.engine_of(), **options)
@@ -141,19 +142,6 @@ class DriverFaultsTest(parameterized.TestCase):
       driver.submit([1], SamplingSpec(slot=1, max_tokens=4))
     self.assertLen(self.settle(driver, [good]), 1)
     self.check_empty(driver)
-
-  def settle(self, driver, futures):
-    if isinstance(driver, LocalDriver):
-      driver.run_until_idle()
-    return [future.result(WAIT_S) for future in futures]
-
-  def check_empty(self, driver):
-    """All that is left of cancelled requests leaves with the next step."""
-    self.settle(driver, [driver.submit([3], SHORT)])
-    stats = driver.engine.stats()
-    self.assertEqual((stats.num_active, stats.num_pending), ((0, 0), (0, 0)))
-    self.assertEqual((driver.num_inside, driver.num_waiting), ((0, 0), (0, 0)))
-    driver.engine.check_books()
 
 
 if __name__ == "__main__":

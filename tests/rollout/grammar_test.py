@@ -10,6 +10,7 @@ from agentrl_jax.rollout.client import SamplingSpec
 from agentrl_jax.rollout.local_driver import LocalDriver
 from tests.rollout import following, small
 from tests.rollout.driver_contract import SHORT, WAIT_S
+from tests.rollout.settling import SettlingCase
 from tests.rollout.soak_test import DRIVERS, driver_on
 
 STOP = following.STOP
@@ -40,7 +41,7 @@ def mixed_requests(number: int, *, seed: int = 3, share: float = 0.6):
     yield small.prompt_of(100 + i, int(rng.integers(1, 50))), spec, str(name)
 
 
-class GrammarTest(parameterized.TestCase):
+class GrammarTest(SettlingCase):
   def open(self, kind="local", **changes):
     engine = small.engine_of(grammars=following.grammars(), **changes)
     driver = driver_on(kind, engine)
@@ -50,18 +51,6 @@ class GrammarTest(parameterized.TestCase):
   def ask(self, driver, requests):
     futures = [driver.submit(prompt, spec) for prompt, spec, *_ in requests]
     return self.settle(driver, futures)
-
-  def settle(self, driver, futures):
-    if isinstance(driver, LocalDriver):
-      driver.run_until_idle()
-    return [future.result(WAIT_S) for future in futures]
-
-  def check_empty(self, driver):
-    self.settle(driver, [driver.submit([3], SHORT)])
-    stats = driver.engine.stats()
-    self.assertEqual((stats.num_active, stats.num_pending), ((0, 0), (0, 0)))
-    self.assertEqual((driver.num_inside, driver.num_waiting), ((0, 0), (0, 0)))
-    driver.engine.check_books()
 
   @parameterized.parameters(*DRIVERS)
   def test_answers_are_drawn_from_what_is_allowed(self, kind):
