@@ -260,7 +260,7 @@ def get_config() -> ml_collections.ConfigDict:
     # sglang, of other projects' engines: docs/engines.md.
     protocol="agentrl",
     model="",  # its name at such engines; "" is the first that they list
-    # A file that has the token that they want, or env:NAME; "": they want none.
+    # A file whose first line is their token, or env:NAME; "": they want none.
     token_file="",
     need_seeds=True,  # of such engines: a seed repeats an answer
     snapshots="",  # folder or bucket of weights; "" is snapshots of the run
@@ -276,7 +276,7 @@ def get_config() -> ml_collections.ConfigDict:
   c.agents = create(  # that play in place of ours: docs/serving.md
     port=-1,  # that they call, in this process; 0: any; -1: ours play
     host="127.0.0.1",  # 0.0.0.0 lets other machines in
-    token_file="",  # has the token that they must know; "": none
+    token_file="",  # its first line is the token they must know; "": none
     idle_s=600.0,  # without a word from an agent: it is taken for gone
   )
   c.checkpoint = create(

@@ -5,7 +5,6 @@ machine could read it, and in no log.
 """
 
 import hmac
-import pathlib
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -13,6 +12,7 @@ from aiohttp.typedefs import Middleware
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.openai_errors import ApiError
+from agentrl_jax.rollout.token_file import first_line
 
 # What probes and Prometheus ask; it tells nothing that was said.
 OPEN = frozenset({"/health", "/ready", "/metrics"})
@@ -25,14 +25,7 @@ def read_token(path: str) -> str | None:
   """The file's first line; None for no path. Raises `ConfigError`."""
   if not path:
     return None
-  try:
-    lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
-  except OSError as error:
-    raise ConfigError(
-      f"the token file {path} cannot be read ({error.strerror}); write one "
-      "with: openssl rand -hex 32"
-    ) from error
-  token = lines[0].strip() if lines else ""
+  token = first_line(path, "the token file ")
   if len(token) < _LEAST:
     raise ConfigError(
       f"the first line of the token file {path} has {len(token)} characters; "

@@ -2,10 +2,10 @@
 
 import dataclasses
 import os
-import pathlib
 import re
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.rollout.token_file import checked, first_line
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,8 @@ class RolloutsConfig:
   servers: str = ""  # host:port of each, with commas between
   protocol: str = "agentrl"  # one of `PROTOCOLS`
   model: str = ""  # its name at other projects' engines; "" is their first
-  token_file: str = ""  # has the token that servers want; "": they want none
+  # Its first line is the token that servers want, or env:NAME; "": none.
+  token_file: str = ""
   need_seeds: bool = True  # of such engines: a seed repeats an answer
   snapshots: str = ""  # folder or bucket; "" is `snapshots` of the run
   max_lag: int = 2  # updates that weights may be behind the learner's
@@ -238,20 +239,12 @@ class RolloutsConfig:
     if not self.token_file:
       return ""
     kind, _, name = self.token_file.partition(":")
-    try:
-      found = (
-        os.environ[name]
-        if kind == "env"
-        else pathlib.Path(self.token_file).read_text()
-      )
-    except (OSError, KeyError) as error:
+    key = "rollouts.token_file="
+    if kind != "env":
+      return first_line(self.token_file, key)
+    if name not in os.environ:
       raise ConfigError(
-        f"rollouts.token_file={self.token_file} cannot be read: {error!r}"
-      ) from error
-    token = found.strip()
-    if not token or not token.isascii() or not token.isprintable():
-      raise ConfigError(
-        f"rollouts.token_file={self.token_file} has no token in it; it should "
-        "have one line of ASCII, as HTTP headers do"
+        f"{key}{self.token_file} cannot be read: there is no such variable in "
+        "this process's environment"
       )
-    return token
+    return checked(os.environ[name], f"{key}{self.token_file}")

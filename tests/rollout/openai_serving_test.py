@@ -74,7 +74,18 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
       path.write_text("short\n")
       with self.assertRaisesRegex(ConfigError, "5 characters.*openssl"):
         read_token(str(path))
-      path.write_text(f"{TOKEN}\nmore\n")
+      for content in (
+        b"",
+        f"\n{TOKEN}\n".encode(),
+        b"\xff" * 20,
+        b"\xc3\xa9" * 20,
+      ):
+        path.write_bytes(content)
+        with self.assertRaisesRegex(
+          ConfigError, "first line of the token file"
+        ):
+          read_token(str(path))
+      path.write_text(f" {TOKEN}\t\nmore\n")
       self.assertEqual(read_token(str(path)), TOKEN)
 
   async def test_ready_is_while_there_are_weights_and_no_end(self):

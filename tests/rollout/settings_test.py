@@ -1,5 +1,7 @@
 """Sizes that make no sense are refused; the others give compiled shapes."""
 
+import pathlib
+import tempfile
 import unittest
 from unittest import mock
 
@@ -97,6 +99,19 @@ class RolloutsConfigTest(parameterized.TestCase):
       self.assertEqual(named.read_token(), "secret")
     with self.assertRaisesRegex(ConfigError, "/nowhere cannot be read"):
       RolloutsConfig(token_file="/nowhere").read_token()
+
+  def test_the_token_is_the_first_line(self):
+    with tempfile.TemporaryDirectory() as folder:
+      path = pathlib.Path(folder, "token")
+      config = RolloutsConfig(token_file=str(path))
+      path.write_text(" secret \r\nof the pod in zone b\n")
+      self.assertEqual(config.read_token(), "secret")
+      for content in (b"", b"\nsecret\n", b"  \n", b"se\xc3\xa9cret", b"\xff"):
+        path.write_bytes(content)
+        with self.assertRaisesRegex(
+          ConfigError, "first line of rollouts.token_file="
+        ):
+          config.read_token()
 
 
 if __name__ == "__main__":
