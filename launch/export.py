@@ -3,13 +3,15 @@
   python -m launch.export --run=runs/quickstart --to=quickstart-rl
   python -m launch.export --run=runs/adapted --to=adapters --adapters
 
-The last checkpoint of `--stage` is written, or that of `--step`. What serves or
+The last checkpoint of `--stage` is written, or that of `--step`, in the run's
+own `compute.dtype` or in `--dtype`. What serves or
 trains Hugging Face's models reads the folder: config.json, safetensors files
 and the tokenizer. A run that began with a pretrained model passes on the small
 files that model came with. Adapters are merged, and a critic is left out. With
 `--adapters` a run's adapters are written alone, in PEFT's format.
 """
 
+import dataclasses
 import math
 import pathlib
 import sys
@@ -32,7 +34,7 @@ from launch.chat import codec_of
 from launch.run_directory import RunDirectory
 from launch.settings import Settings, read_settings
 from launch.shared_flags import RUN
-from launch.stored import split_params, stored_params
+from launch.stored import split_params, stored_params, stored_step
 
 STAGES = ("rl", "warm_start")
 DTYPES = ("bfloat16", "float16", "float32")
@@ -41,7 +43,25 @@ _TO = flags.DEFINE_string("to", None, "The folder to write.", required=True)
 _STAGE = flags.DEFINE_enum("stage", "rl", STAGES, "Whose checkpoint.")
 _STEP = flags.DEFINE_integer("step", None, "Which one; the last by default.")
 _ADAPTERS = flags.DEFINE_bool("adapters", False, "The adapters alone.")
-_DTYPE = flags.DEFINE_enum("dtype", "bfloat16", DTYPES, "Of the numbers.")
+_DTYPE = flags.DEFINE_enum(
+  "dtype", None, DTYPES, "Of the numbers; the run's compute.dtype by default."
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Exported:
+  """The contents of a folder that was written."""
+
+  num_params: int
+  dtype: str
+  stage: str
+  step: int | None  # None: the pretrained params that the run began with
+
+  def __str__(self) -> str:
+    source = f"stage {self.stage}, step {self.step}"
+    if self.step is None:
+      source = f"stage {self.stage}: as pretrained, since warm_start.epochs=0"
+    return f"{self.num_params:,} parameters in {self.dtype}, {source}"
 
 
 def export(
@@ -50,14 +70,16 @@ def export(
   *,
   stage: str = "rl",
   step: int | None = None,
-  dtype: str = "bfloat16",
-) -> int:
-  """Writes the policy of the run at `root`; returns how many params that is.
+  dtype: str | None = None,
+) -> Exported:
+  """Writes the policy of the run at `root`, in its own dtype if None.
 
   Raises `ConfigError` or `CheckpointError` saying what is wrong.
   """
   settings = read_settings(_config_of(root))
   run = RunDirectory(root)
+  step = stored_step(settings, run, stage, step)
+  dtype = dtype or settings.compute.dtype
   policy = Policy(
     settings.model, settings.compute, _mesh(settings), settings.lora
   )
@@ -76,7 +98,8 @@ def export(
     about={} if pretrained else {"eos_token_id": list(codec.stop_tokens)},
     files=() if pretrained else (run.tokenizer,),
   )
-  return num_params({k: v for k, v in params.items() if k != "critic"})
+  number = num_params({k: v for k, v in params.items() if k != "critic"})
+  return Exported(num_params=number, dtype=dtype, stage=stage, step=step)
 
 
 def export_adapters(
@@ -85,8 +108,8 @@ def export_adapters(
   *,
   stage: str = "rl",
   step: int | None = None,
-) -> int:
-  """Writes the adapters of the run at `root`; returns how many numbers.
+) -> Exported:
+  """Writes the adapters of the run at `root`, in float32.
 
   Raises `ConfigError` or `CheckpointError` saying what is wrong.
   """
@@ -95,13 +118,16 @@ def export_adapters(
     raise ConfigError(
       f"--run={root} trained no adapters (lora.rank=0): leave --adapters out"
     )
-  mesh = _mesh(settings)
+  mesh, run = _mesh(settings), RunDirectory(root)
+  step = stored_step(settings, run, stage, step)
   policy = Policy(settings.model, settings.compute, mesh, settings.lora)
-  whole = stored_params(settings, policy, RunDirectory(root), stage, step)
+  whole = stored_params(settings, policy, run, stage, step)
   adapters = {"layers": split_params(settings, policy, whole)[0]["layers"]}
   base = settings.pretrained or "what the run began with"
   write_adapters(to, adapters, settings.model, settings.lora, base=base)
-  return num_params(adapters)
+  return Exported(
+    num_params=num_params(adapters), dtype="float32", stage=stage, step=step
+  )
 
 
 def _config_of(root: pathlib.Path) -> ml_collections.ConfigDict:
@@ -138,17 +164,21 @@ def main(argv: Sequence[str]) -> None:
   logging.set_verbosity(logging.WARNING)
   to = pathlib.Path(_TO.value)
   try:
-    number = _export(to)
+    written = _export(to)
   except AgentRLError as error:
     sys.exit(f"{type(error).__name__}: {error}")
-  dtype = "float32" if _ADAPTERS.value else _DTYPE.value
-  Console().print(f"{to}: {number:,} parameters in {dtype}")
+  Console(soft_wrap=True, highlight=False).print(f"{to}: {written}")
 
 
-def _export(to: pathlib.Path) -> int:
+def _export(to: pathlib.Path) -> Exported:
   assert RUN.value is not None  # app.run requires it
   root, stage, step = pathlib.Path(RUN.value), _STAGE.value, _STEP.value
   if _ADAPTERS.value:
+    if _DTYPE.value not in (None, "float32"):
+      raise ConfigError(
+        f"--dtype={_DTYPE.value} with --adapters: adapters are trained, and "
+        "written, in float32; leave --dtype out"
+      )
     return export_adapters(root, to, stage=stage, step=step)
   return export(root, to, stage=stage, step=step, dtype=_DTYPE.value)
 

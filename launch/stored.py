@@ -2,6 +2,7 @@
 
 import jax
 
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.model.pretrained import read_params
@@ -43,6 +44,29 @@ def split_params(
 ) -> tuple[Params, Params | None]:
   """What a run trains of params, and what it leaves; see `Policy.split`."""
   return policy.split(params, jax.random.key(settings.seed))
+
+
+def stored_step(
+  settings: Settings, run: RunDirectory, stage: str, step: int | None = None
+) -> int | None:
+  """The step that `stored_params` takes; None: what the run begins with.
+
+  Raises `CheckpointError` if the stage has no checkpoint, or none of `step`,
+  and `ConfigError` for a step of a stage that wrote none.
+  """
+  if stage == "warm_start" and not settings.warm_start_epochs:
+    if step is not None:
+      raise ConfigError(
+        f"--step={step} of --stage=warm_start is not there: warm_start.epochs="
+        "0, so this run began with the pretrained params; leave --step out to "
+        "take those"
+      )
+    return None
+  checkpoints = Checkpoints(run.checkpoints(stage), keep=2)
+  try:
+    return checkpoints.chosen(step)
+  finally:
+    checkpoints.close()
 
 
 def stored_params(

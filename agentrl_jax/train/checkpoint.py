@@ -126,7 +126,7 @@ class Checkpoints:
 
     Raises `CheckpointError` if the step is damaged or of another model.
     """
-    step = self._resolve(step)
+    step = self.chosen(step)
     self._refuse_other_shapes(abstract, step)
     tree = self._read(step, _as_tree(abstract))
     about = self._about(step)
@@ -137,7 +137,7 @@ class Checkpoints:
     self, abstract: TrainState, step: int | None = None
   ) -> Params:
     """The params alone of a step, as an older version to sample from."""
-    step = self._resolve(step)
+    step = self.chosen(step)
     self._refuse_other_shapes(abstract, step)
     of_params = dataclasses.replace(abstract, optimizer=(), version=())
     tree = self._read(step, _as_tree(of_params), partial=True)
@@ -153,7 +153,12 @@ class Checkpoints:
     """Waits for what is being written, and ends."""
     self._manager.close()
 
-  def _resolve(self, step: int | None) -> int:
+  def chosen(self, step: int | None = None) -> int:
+    """The step that `restore` takes: `step`, or the newest for None.
+
+    Waits for it if it is still being written. Raises `CheckpointError` if there
+    is none.
+    """
     steps = self.steps()
     if not steps:
       raise CheckpointError(f"{self.directory} holds no checkpoint")

@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import subprocess
+import sys
 import tempfile
 
 import jax
@@ -21,6 +23,8 @@ from launch.train import train
 from tests.data import families as chat_families
 from tests.launch import tiny
 
+ROOT = pathlib.Path(__file__).parents[2]
+DEADLINE_S = 200
 STEPS = 2
 MODEL = ModelConfig(
   vocab_size=320,
@@ -85,10 +89,12 @@ class ExportTest(absltest.TestCase):
     return {name: named.gathered(params, name) for name in named.entries}
 
   def test_a_run_begins_with_what_it_was_given(self):
+    written = export(self.run_root, self.root / "warm", stage="warm_start")
     self.assertEqual(
-      export(self.run_root, self.root / "warm", stage="warm_start"),
+      written.num_params,
       sum(x.size for x in self.tensors(self.model).values()),
     )
+    self.assertIsNone(written.step)
     self.assertFalse((self.run_root / "demonstrations.npz").exists())
     evaluated = {p.name for p in (self.run_root / "evaluations").iterdir()}
     self.assertIn("warm_start_greedy.json", evaluated)
@@ -99,7 +105,7 @@ class ExportTest(absltest.TestCase):
 
   def test_and_leaves_what_it_learned(self):
     to = self.root / "trained"
-    export(self.run_root, to, dtype="float32")
+    export(self.run_root, to)
     first, trained = self.tensors(self.model), self.tensors(to)
     self.assertTrue(
       any(not np.array_equal(trained[n], first[n]) for n in first)
@@ -110,6 +116,30 @@ class ExportTest(absltest.TestCase):
     self.assertEqual(described["torch_dtype"], "float32")
     self.assertEqual(described["max_position_embeddings"], 2048)
 
+  def test_asked_for_fewer_bits(self):
+    to = self.root / "halved"
+    written = export(self.run_root, to, dtype="bfloat16")
+    self.assertEqual(written.dtype, "bfloat16")
+    described = json.loads((to / "config.json").read_text())
+    self.assertEqual(described["torch_dtype"], "bfloat16")
+
+  def test_the_command_says_what_it_wrote(self):
+    to = self.root / "said"
+    done = subprocess.run(
+      [
+        *(sys.executable, "-m", "launch.export"),
+        *(f"--run={self.run_root}", f"--to={to}"),
+      ],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      timeout=DEADLINE_S,
+      check=False,
+    )
+    self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+    for wanted in (str(to), "float32", f"stage rl, step {STEPS}"):
+      self.assertIn(wanted, done.stdout.replace("\n", " "))
+
   def test_refusals(self):
     with self.assertRaisesRegex(ConfigError, "has no config.yaml"):
       export(self.root, self.root / "nothing")
@@ -117,6 +147,8 @@ class ExportTest(absltest.TestCase):
       export(self.run_root, self.root / "nothing", step=77)
     with self.assertRaisesRegex(ConfigError, "is there already"):
       export(self.run_root, self.model)
+    with self.assertRaisesRegex(ConfigError, "--step=1 .* --stage=warm_start"):
+      export(self.run_root, self.root / "nothing", stage="warm_start", step=1)
 
   def test_nothing_to_begin_with(self):
     config = config_of(self.root, pathlib.Path())
