@@ -30,7 +30,7 @@ def check_mesh(
     ("model.width", model.width, "fsdp"),
     ("model.num_kv_heads", model.num_kv_heads, "tensor"),
     ("model.mlp_width", model.mlp_width, "tensor"),
-    ("model.vocab_size", model.vocab_size, "tensor"),
+    ("the vocabulary", model.vocab_size, "tensor"),
   ):
     if size % mesh[axis]:
       raise ConfigError(

@@ -42,7 +42,7 @@ def assign_rows(lengths: Sequence[int], row_length: int) -> list[list[int]]:
   if too_long > row_length:
     raise ConfigError(
       f"a trajectory of {too_long} tokens does not fit train.row_length="
-      f"{row_length}: raise it, or lower sampling.max_tokens"
+      f"{row_length}: raise it, or lower episode.max_tokens"
     )
   rows: list[list[int]] = []
   room: list[int] = []

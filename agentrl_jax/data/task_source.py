@@ -38,7 +38,7 @@ class TaskStream:
     if bad:
       raise ConfigError(
         f"tasks.weights must be positive, found {bad}; leave an environment "
-        "out of tasks.environments to play without it"
+        "out of tasks.names to play without it"
       )
     empty = [name for name, found in indices.items() if not len(found)]
     if empty:
