@@ -20,7 +20,7 @@ from agentrl_jax.losses.reductions import Mean, token_mean
 
 @functools.partial(
   jax.tree_util.register_dataclass,
-  data_fields=["count_Z", "weight_Z", "square_Z", "k1_Z", "k3_Z"],
+  data_fields=["count_Z", "weight_Z", "square_Z", "k1_Z", "k3_Z", "abs_Z"],
   meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,7 @@ class RatioMoments:
   square_Z: jax.Array  # sum of their squares
   k1_Z: jax.Array  # sum of estimates of KL(mu || pi)
   k3_Z: jax.Array  # likewise, never negative
+  abs_Z: jax.Array  # sum of |log-ratio|
 
   def __add__(self, other: "RatioMoments") -> "RatioMoments":
     return jax.tree.map(jnp.add, self, other)
@@ -59,12 +60,23 @@ class RatioMoments:
     return _divide(self.weight_Z, self.count_Z)
 
   def kl(self) -> jax.Array:
-    """KL(mu || pi) in nats per token, from k3: never negative, calm."""
+    """KL(mu || pi) in nats per token, from k3: never negative.
+
+    A ratio r enters as r - 1 - log r, so a few large ones decide the mean:
+    `abs_log_ratio` beside it says what the other tokens do.
+    """
     return _divide(self.k3_Z, self.count_Z)
 
   def kl_k1(self) -> jax.Array:
     """The same from k1: the mean of log mu - log pi; noisy (verl's ppo_kl)."""
     return _divide(self.k1_Z, self.count_Z)
+
+  def abs_log_ratio(self) -> jax.Array:
+    """E_mu |log pi - log mu| in nats per token: no ratio is exponentiated.
+
+    A token that is d nats away adds d / n, where it adds exp(d) / n to `kl`.
+    """
+    return _divide(self.abs_Z, self.count_Z)
 
 
 def ratio_moments(
@@ -115,6 +127,7 @@ def ratio_moments(
     square_Z=per_version(jnp.square(weight_BT)),
     k1_Z=per_version(k1(-x_BT)),
     k3_Z=per_version(k3(-x_BT)),
+    abs_Z=per_version(jnp.abs(x_BT)),
   )
 
 

@@ -10,6 +10,12 @@ from agentrl_jax.data.batch import Batch
 from agentrl_jax.losses import RatioMoments
 
 NAME = "policy/slot"  # of what is measured; a task's name may follow
+TRUNCATED = "policy/truncated"  # likewise, of weights held at CAP
+# One ratio of 400 leaves an effective sample size of 0.01 or so to a thousand
+# tokens, though every loss but plain REINFORCE bounds what it may count. At 2,
+# where truncated importance sampling is usually cut off (Ionides, 2008; verl's
+# rollout correction), it says what is left of the others.
+CAP = 2.0
 
 
 def measure_slots(
@@ -24,15 +30,19 @@ def measure_slots(
 
   `tasks` numbers the tasks' names as `task_BT` does, if that is known.
   """
-  masks = {NAME: batch.mask}
+  masks = {"": batch.mask}
   if task_BT is not None:
     masks |= {
-      f"{NAME}/{name}": batch.mask & (task_BT == number)
+      f"/{name}": batch.mask & (task_BT == number)
       for name, number in tasks.items()
     }
+  capped_BT = losses.truncated_weight(log_ratio_BT, cap=CAP)
   return {
-    name: losses.ratio_moments(log_ratio_BT, mask_BT, batch.slot, num_slots)
-    for name, mask_BT in masks.items()
+    f"{kind}{task}": losses.ratio_moments(
+      log_ratio_BT, mask_BT, batch.slot, num_slots, weight_BT=weight_BT
+    )
+    for task, mask_BT in masks.items()
+    for kind, weight_BT in ((NAME, None), (TRUNCATED, capped_BT))
   }
 
 
@@ -41,13 +51,19 @@ def slot_numbers(name: str, moments: RatioMoments) -> dict[str, float]:
 
   `name` is that of `measure_slots`; a task's goes to the end of what is told.
   """
-  by_slot = {
-    "effective_sample_size": moments.effective_sample_size(),
-    "kl_to_behavior": moments.kl(),
-    "share_of_tokens": moments.share(),
-  }
+  if name.startswith(TRUNCATED):
+    task = name.removeprefix(TRUNCATED)
+    by_slot = {"truncated_sample_size": moments.effective_sample_size()}
+  else:
+    task = name.removeprefix(NAME)
+    by_slot = {
+      "abs_log_ratio": moments.abs_log_ratio(),
+      "effective_sample_size": moments.effective_sample_size(),
+      "kl_to_behavior": moments.kl(),
+      "share_of_tokens": moments.share(),
+    }
   return {
-    f"policy/{what}/slot{z}{name.removeprefix(NAME)}": float(value)
+    f"policy/{what}/slot{z}{task}": float(value)
     for what, value_Z in by_slot.items()
     for z, value in enumerate(np.asarray(value_Z))
   }

@@ -13,10 +13,10 @@ from matplotlib.ticker import MaxNLocator
 
 from agentrl_jax.metrics import Row
 from launch.report.curves import (
+  DISTANCE,
   DRIFT,
   ENTROPY,
   GRADIENT_NORM,
-  KL,
   LOSS,
   QUEUE_FILL,
   REWARD,
@@ -166,7 +166,7 @@ def draw_flow(figure: FigureBase, data: Data, theme: Theme) -> None:
 def draw_policy(figure: FigureBase, data: Data, theme: Theme) -> None:
   """How the policy changes and how firmly."""
   names = {
-    KL: "KL (nats/token)",
+    DISTANCE: "log-ratio to the sampler, slot 0 (nats/token)",
     DRIFT: "drift of the engine (nats/token)",
     ENTROPY: "entropy (nats/token)",
     GRADIENT_NORM: "gradient norm",

@@ -84,7 +84,7 @@ PANELS = (
   ),
   Panel(
     "The policy",
-    "KL from sampler to learner, entropy, gradient norm",
+    "log-ratio to the fresh sampler, drift, entropy, gradient norm",
     panels.draw_policy,
     row=1,
     columns=(4, 6),

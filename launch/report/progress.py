@@ -21,9 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from launch.report.curves import (
+  DISTANCE,
   ENTROPY,
   GRADIENT_NORM,
-  KL,
   LOSS,
   MEAN_REWARD,
   QUEUE_FILL,
@@ -36,7 +36,7 @@ _FIGURES = {
   LOSS: "loss",
   MEAN_REWARD: "reward",
   ENTROPY: "entropy",
-  KL: "KL",
+  DISTANCE: "log-ratio",
   GRADIENT_NORM: "gradient norm",
 }
 _BAR_WIDTH = 30

@@ -16,8 +16,9 @@ from launch.report.theme import Theme, label_lines
 
 OF_SLOTS = {
   "policy/share_of_tokens": "share of tokens",
+  "policy/abs_log_ratio": "log-ratio to the policy (nats/token)",
   "policy/kl_to_behavior": "KL to the policy (nats/token)",
-  "policy/effective_sample_size": "effective sample size",
+  "policy/truncated_sample_size": "effective sample size, ratios held at 2",
 }
 BY_TASK = {
   "slots/weight": "weight",

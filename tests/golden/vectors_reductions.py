@@ -128,9 +128,16 @@ def _diagnostics() -> list[Case]:
   def ratio_moments(log_ratio_BT, mask_BT, version_BT, num_versions):
     found = diagnostics.by_version(log_ratio_BT, mask_BT, version_BT)
     columns = np.transpose(
-      [found.get(z, (0.0,) * 5) for z in range(num_versions)]
+      [found.get(z, (0.0,) * 6) for z in range(num_versions)]
     )
-    names = ("share", "effective_sample_size", "mean_weight", "kl", "kl_k1")
+    names = (
+      "share",
+      "effective_sample_size",
+      "mean_weight",
+      "kl",
+      "kl_k1",
+      "abs_log_ratio",
+    )
     return {f"{n}()": x for n, x in zip(names, columns, strict=True)}
 
   def clip_fractions(log_ratio_BT, advantage_BT, mask_BT, **clip):

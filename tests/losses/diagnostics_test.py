@@ -42,6 +42,7 @@ def _answers(moments):
       moments.mean_weight(),
       moments.kl(),
       moments.kl_k1(),
+      moments.abs_log_ratio(),
     ]
   )
 
@@ -74,7 +75,7 @@ class RatioMomentsTest(chex.TestCase):
     self.assertEqual(set(expected), {0, 1, 3})
     for version in range(NUM_VERSIONS):
       np.testing.assert_allclose(
-        answers[:, version], expected.get(version, (0,) * 5), atol=1e-13
+        answers[:, version], expected.get(version, (0,) * 6), atol=1e-13
       )
 
   def test_micro_batches_add_up_to_the_whole(self):
@@ -106,7 +107,7 @@ class RatioMomentsTest(chex.TestCase):
     moments = diagnostics.ratio_moments(
       jnp.zeros((B, T)), jnp.ones((B, T), bool)
     )
-    np.testing.assert_array_equal(_answers(moments)[:, 0], [1, 1, 1, 0, 0])
+    np.testing.assert_array_equal(_answers(moments)[:, 0], [1, 1, 1, 0, 0, 0])
 
   @hypothesis.settings(deadline=None, database=None, max_examples=20)
   @hypothesis.given(ratios=st.lists(st.floats(-20, 20), min_size=5, max_size=5))
@@ -132,7 +133,7 @@ class RatioMomentsTest(chex.TestCase):
     moments = diagnostics.ratio_moments(
       jnp.full((num_rows, T), jnp.nan), jnp.full((num_rows, T), trained)
     )
-    np.testing.assert_array_equal(_answers(moments), np.zeros((5, 1)))
+    np.testing.assert_array_equal(_answers(moments), np.zeros((6, 1)))
 
   def test_is_a_constant_and_travels_through_scan(self):
     log_ratio_BT, _, _, mask_BT = _batch(seed=3)

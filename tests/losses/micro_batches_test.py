@@ -192,6 +192,7 @@ def ask(measured: Any) -> Any:
         "mean_weight",
         "kl",
         "kl_k1",
+        "abs_log_ratio",
       )
     ]
   return measured.value() if hasattr(measured, "value") else measured

@@ -212,6 +212,7 @@ def of_ratios(seed: int) -> Table:
       moments.mean_weight(),
       moments.kl(),
       moments.kl_k1(),
+      moments.abs_log_ratio(),
     )
 
   def clip_fractions(*rows):

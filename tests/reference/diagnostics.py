@@ -5,7 +5,7 @@ import math
 
 
 def by_version(log_ratio_BT, mask_BT, version_BT, weight_BT=None):
-  """{version: (share, effective sample size, mean weight, KL, KL by k1)}."""
+  """{version: (share, sample size, mean weight, KL, KL by k1, |log-ratio|)}."""
   tokens = collections.defaultdict(list)
   for b, row in enumerate(mask_BT):
     for t, trained in enumerate(row):
@@ -24,6 +24,7 @@ def by_version(log_ratio_BT, mask_BT, version_BT, weight_BT=None):
       math.fsum(weights) / n,
       math.fsum(math.exp(x) - 1 - x for x, _ in of_version) / n,
       math.fsum(-x for x, _ in of_version) / n,
+      math.fsum(abs(x) for x, _ in of_version) / n,
     )
   return found
 

@@ -10,6 +10,10 @@ SHAPE = (3, 17)
 TASKS = {"a": 0, "b": 1}
 
 
+def _sample_size(weight_T):
+  return weight_T.sum() ** 2 / (len(weight_T) * (weight_T**2).sum())
+
+
 class SlotMetricsTest(absltest.TestCase):
   def setUp(self):
     super().setUp()
@@ -19,13 +23,14 @@ class SlotMetricsTest(absltest.TestCase):
     self.slot_BT = draw.integers(0, 2, SHAPE).astype(np.int32)
     self.task_BT = draw.integers(0, 2, SHAPE).astype(np.int32)
 
-  def _numbers(self, task_BT):
+  def _numbers(self, task_BT, x_BT=None):
+    x_BT = self.x_BT if x_BT is None else x_BT
     zero = np.zeros(SHAPE, np.int32)
     batch = Batch(
       zero, zero, zero, self.mask_BT, zero, zero, zero, slot=self.slot_BT
     )
     measured = measure_slots(
-      np.where(self.mask_BT, self.x_BT, 0),
+      np.where(self.mask_BT, x_BT, 0),
       batch,
       task_BT,
       num_slots=2,
@@ -49,15 +54,32 @@ class SlotMetricsTest(absltest.TestCase):
         for what, expected in (
           ("share_of_tokens", len(x_T) / mask_BT.sum()),
           ("kl_to_behavior", np.mean(ratio_T - 1 - x_T)),
+          ("abs_log_ratio", np.mean(np.abs(x_T))),
           (
-            "effective_sample_size",
-            ratio_T.sum() ** 2 / (len(x_T) * (ratio_T**2).sum()),
+            "truncated_sample_size",
+            _sample_size(np.minimum(ratio_T, 2)),
           ),
+          ("effective_sample_size", _sample_size(ratio_T)),
         ):
           name = f"policy/{what}/slot{slot}{place}"
           with self.subTest(name):
             np.testing.assert_allclose(numbers.pop(name), expected, rtol=1e-5)
     self.assertEmpty(numbers)
+
+  def test_one_token_of_an_old_slot_rules_no_headline(self):
+    """A ratio of 400 among the tokens that an old version sampled."""
+    calm = self._numbers(None)
+    b, t = np.argwhere(self.mask_BT & (self.slot_BT == 1))[0]
+    x_BT = self.x_BT.copy()
+    x_BT[b, t] = np.log(400)
+    found = self._numbers(None, x_BT)
+    for name, value in found.items():
+      if name.endswith("slot0"):
+        self.assertEqual(value, calm[name])  # nobody else's figures move
+    self.assertGreater(found["policy/kl_to_behavior/slot1"], 10)
+    self.assertLess(found["policy/effective_sample_size/slot1"], 0.2)
+    self.assertLess(found["policy/abs_log_ratio/slot1"], 1)
+    self.assertGreater(found["policy/truncated_sample_size/slot1"], 0.8)
 
   def test_tasks_that_are_not_told_apart(self):
     self.assertEqual({name.count("/") for name in self._numbers(None)}, {2})

@@ -82,7 +82,6 @@ def write_metrics(directory: pathlib.Path, num_steps: int = 40) -> None:
         "staleness/mean": 1.2 + rng.normal(scale=0.1),
         "staleness/max": 3.0,
         "queue/fill": float(np.clip(0.6 + rng.normal(scale=0.1), 0, 1)),
-        "policy/kl_to_behavior": 0.004 + rng.exponential(0.002),
         "policy/engine_drift": 1.5e-6 + rng.exponential(2e-7),
         "policy/entropy": 0.5 - 0.2 * gone + rng.normal(scale=0.02),
         "gradient_norm": 0.3 + rng.exponential(0.05),
@@ -100,7 +99,9 @@ def write_metrics(directory: pathlib.Path, num_steps: int = 40) -> None:
         for slot in (0, 1)
         for what, value in (
           ("share_of_tokens", 0.75 - 0.5 * slot),
+          ("abs_log_ratio", 0.05 + 0.05 * slot),
           ("kl_to_behavior", 0.02 + 0.02 * slot),
+          ("truncated_sample_size", 0.99 - 0.02 * slot),
           ("effective_sample_size", 0.98 - 0.1 * slot),
         )
       }
