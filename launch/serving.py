@@ -12,13 +12,13 @@ import ml_collections
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.grammar import Grammars
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout import wire
 from agentrl_jax.rollout.client import Generator
 from agentrl_jax.rollout.driver import Driver
 from agentrl_jax.rollout.engine import RolloutEngine
 from agentrl_jax.rollout.generator import EngineGenerator
-from agentrl_jax.rollout.jetstream_driver import JetStreamDriver
 from agentrl_jax.rollout.local_driver import LocalDriver
 from agentrl_jax.rollout.slices import Place, layout_of, places_apart
 from agentrl_jax.rollout.versions import VersionStore
@@ -142,6 +142,11 @@ def status_of(driver: Driver) -> wire.ServerStatus:
 
 @contextmanager
 def _jetstream(engine: RolloutEngine) -> Iterator[Driver]:
+  # Where another driver is chosen, google-jetstream need not be installed.
+  try:
+    from agentrl_jax.rollout.jetstream_driver import JetStreamDriver
+  except ImportError as error:
+    raise ConfigError(f"engine.driver=jetstream: {error}") from error
   driver = JetStreamDriver(engine)
   try:
     yield driver

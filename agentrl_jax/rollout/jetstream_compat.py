@@ -67,8 +67,8 @@ def _import_jetstream() -> tuple[types.ModuleType, ...]:
       raise ImportError(
         "google-jetstream cannot be imported; run pip install --no-deps "
         "'google-jetstream>=0.2.2,<0.4' and pip install grpcio protobuf "
-        "prometheus-client tiktoken shortuuid, or use "
-        "rollout.local_driver.LocalDriver, which needs none of them"
+        "prometheus-client tiktoken shortuuid, or set engine.driver=local, "
+        "which drives the same engine and needs none of them"
       ) from error
 
 

@@ -59,7 +59,7 @@ class JetStreamCompatTest(unittest.TestCase):
         print(error)
     """)
     self.assertIn("pip install --no-deps", found)
-    self.assertIn("LocalDriver", found)
+    self.assertIn("engine.driver=local", found)
 
 
 if __name__ == "__main__":
