@@ -15,9 +15,11 @@ REQUIRED = [
   "docker>=7",
   "etils[epath]",
   "flax>=0.12",
+  "google-re2",  # patterns of strangers' schemas, in linear time
   "grain>=0.2.10",
   "jax>=0.10",
   "jinja2>=3.1.6",  # chat templates are strangers' code: its sandbox holds
+  "jsonschema>=4.18",
   "llguidance>=1.9",  # masks of grammars, for calls that are well-formed
   "matplotlib",
   "ml-collections>=1.0",

@@ -29,7 +29,11 @@ from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.env.reset_step_place import Here, OwnThread, Place
 from agentrl_jax.env.reset_step_rules import Outcome, Rules, read_outcome
-from agentrl_jax.env.tools import ToolMistake, read_arguments
+from agentrl_jax.env.tools import (
+  ToolMistake,
+  read_arguments,
+  require_readable,
+)
 from agentrl_jax.errors import AgentRLError, ConfigError, EnvironmentFault
 
 MAX_DRAWS = 64  # of a seed, for a first observation on the right side
@@ -107,6 +111,7 @@ class ResetStep(Environment):
     """
     del seed
     self.indices(task.split)
+    require_readable(self.tools)
     for draw in range(MAX_DRAWS):
       number = random.Random(f"{task.split}/{task.index}/{draw}")
       async with self._made(number.randrange(2**31)) as (wrapped, shown):

@@ -12,7 +12,7 @@ from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.reset_step import NOT_PLAYED, ResetStep
 from agentrl_jax.env.reset_step_rules import Outcome
-from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 GUESS = Tool(
   "guess",
@@ -107,7 +107,18 @@ class BlockingContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     return Guessing(max_rounds=40, blocking=True)
 
 
+class OtherSchema(Guessing):
+  tools = (
+    Tool("guess", "Guesses.", {"properties": {"n": {"$ref": "http://x/y"}}}),
+  )
+
+
 class PlayTest(unittest.IsolatedAsyncioTestCase):
+  async def test_a_tool_that_cannot_be_checked_is_refused_before_a_game(self):
+    with self.assertRaisesRegex(ConfigError, "tool guess.*nothing is retrieve"):
+      async with self._open(OtherSchema()):
+        self.fail("it was opened")
+
   def _open(self, environment):
     return environment.open(Task("guessing", "train", 0), seed=0)
 

@@ -1,5 +1,6 @@
 """What a policy may write as arguments, and what it is told otherwise."""
 
+import contextlib
 import json
 import unittest
 
@@ -53,6 +54,10 @@ def read(name, arguments):
   if not isinstance(arguments, str):
     arguments = json.dumps(arguments)
   return read_arguments(ToolCall(name, arguments), TOOLS)
+
+
+def read_one(tool, arguments):
+  return read_arguments(ToolCall(tool.name, json.dumps(arguments)), (tool,))
 
 
 class ReadArgumentsTest(unittest.TestCase):
@@ -157,16 +162,259 @@ class ReadArgumentsTest(unittest.TestCase):
       self.assertIs(found.flaw, Flaw.WRONG_ARGUMENTS)
 
 
+PYDANTIC = Tool(  # as pydantic 2 writes it
+  "order",
+  "Orders.",
+  {
+    "$defs": {
+      "Card": an_object(
+        {
+          "kind": {"const": "card", "type": "string"},
+          "number": {"type": "string", "pattern": "^[0-9]{4}$"},
+        },
+        required=["kind", "number"],
+      ),
+      "Cash": an_object(
+        {
+          "kind": {"const": "cash", "type": "string"},
+          "amount": {"type": "number", "exclusiveMinimum": 0},
+        },
+        required=["kind", "amount"],
+      ),
+      "Size": {"enum": ["small", "large"], "type": "string"},
+      "Tree": an_object(
+        {
+          "name": {"type": "string"},
+          "inner": {"type": "array", "items": {"$ref": "#/$defs/Tree"}},
+        },
+        required=["name"],
+        additionalProperties=False,
+      ),
+    },
+    **an_object(
+      {
+        "count": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "size": {"anyOf": [{"$ref": "#/$defs/Size"}, {"type": "null"}]},
+        "pay": {
+          "discriminator": {
+            "mapping": {"card": "#/$defs/Card", "cash": "#/$defs/Cash"},
+            "propertyName": "kind",
+          },
+          "oneOf": [{"$ref": "#/$defs/Card"}, {"$ref": "#/$defs/Cash"}],
+        },
+        "tree": {"$ref": "#/$defs/Tree"},
+        "either": {"oneOf": [{"minimum": 0}, {"maximum": 9}]},
+        "price": {"type": "number", "multipleOf": 0.1},
+        "tags": {"type": "array", "uniqueItems": True, "maxItems": 3},
+        "when": {"type": "string", "format": "date"},
+      }
+    ),
+  },
+)
+
+
+class UnionsAndReferencesTest(unittest.TestCase):
+  def test_what_keeps_to_them_is_read(self):
+    for arguments in (
+      {"count": None, "size": "large"},
+      {"count": 3, "pay": {"kind": "cash", "amount": 0.5}},
+      {"pay": {"kind": "card", "number": "1234"}, "either": -1},
+      {"tree": {"name": "a", "inner": [{"name": "b", "inner": []}]}},
+      {"price": 0.3, "tags": [1, True, "1"], "when": "some day"},
+    ):
+      with self.subTest(arguments=arguments):
+        self.assertEqual(read_one(PYDANTIC, arguments), arguments)
+
+  def test_mistakes_say_what_was_found_and_what_is_allowed(self):
+    for arguments, words in (
+      ({"count": "abc"}, "`count` must be of type integer or null, not string"),
+      ({"count": 1.5}, "`count` must be of type integer or null, not number"),
+      ({"size": "big"}, '`size` must be one of "small", "large", not "big"'),
+      ({"size": 1}, "`size` must be of type string or null, not integer"),
+      ({"pay": {"kind": "cash", "amount": 0}}, "`pay.amount` must be above 0"),
+      ({"pay": {"kind": "cash"}}, "`pay.amount` is missing"),
+      (
+        {"pay": {"kind": "card", "number": "123"}},
+        "`pay.number` must be text that matches the pattern ^[0-9]{4}$",
+      ),
+      (
+        {"pay": {"kind": "gold", "amount": 1}},
+        '`pay.kind` must be one of "card", "cash", not "gold"',
+      ),
+      ({"pay": 3}, "`pay` must be of type object, not integer"),
+      (
+        {"tree": {"name": "a", "inner": [{"name": "b"}, {"nam": "c"}]}},
+        "`tree.inner[1].name` is missing",
+      ),
+      (
+        {"tree": {"name": "a", "inner": [{"name": "b", "x": 1}]}},
+        'there is no argument "tree.inner[0].x"',
+      ),
+      ({"either": 5}, "`either` fits several of the forms"),
+      ({"price": 0.35}, "`price` must be a multiple of 0.1"),
+      ({"tags": [1, 1.0]}, "`tags` must be a list in which no item is repeat"),
+    ):
+      with self.subTest(arguments=arguments):
+        mistake = read_one(PYDANTIC, arguments)
+        self.assertIsInstance(mistake, ToolMistake)
+        self.assertIs(mistake.flaw, Flaw.WRONG_ARGUMENTS)
+        self.assertIn(words, mistake.message)
+        self.assertIn(
+          "Usage: order(count?: integer or null, size?: string or null, pay?: "
+          "object, tree?: object, either?: any, price?: number, tags?: array",
+          mistake.message,
+        )
+
+  def test_what_is_written_under_other_keywords(self):
+    for rules, value, words in (
+      ({"const": 3}, 4, "`a` must be 3, not 4"),
+      ({"const": 1}, True, "`a` must be 1, not true"),
+      ({"exclusiveMaximum": 2}, 2, "`a` must be below 2"),
+      ({"not": {"type": "null"}}, None, '`a` must keep to not: {"type"'),
+      ({"allOf": [{"minimum": 1}, {"maximum": 3}]}, 4, "must be at most 3"),
+      ({"prefixItems": [{"type": "null"}]}, [1], "`a[0]` must be of type null"),
+      ({"items": False}, [1], "`a` must be a list of 0 items or fewer"),
+      ({"contains": {"const": 1}}, [2], "`a` must keep to contains"),
+      ({"minProperties": 1}, {}, "`a` must be an object of 1 properties or"),
+      ({"propertyNames": {"maxLength": 2}}, {"abc": 1}, "`a` must be 2 char"),
+      (
+        {"dependentRequired": {"b": ["c"]}},
+        {"b": 1},
+        "`a.c` is missing, which",
+      ),
+      (
+        {"patternProperties": {"^x": {"type": "null"}}},
+        {"xy": 1},
+        "`a.xy` must",
+      ),
+      (
+        {"if": {"minimum": 5}, "then": {"multipleOf": 5}},
+        7,
+        "`a` must be a multiple of 5",
+      ),
+    ):
+      with self.subTest(rules=rules):
+        mistake = read_one(Tool("t", "", an_object({"a": rules})), {"a": value})
+        self.assertIn(words, mistake.message)
+
+  def test_a_number_is_no_truth(self):
+    tool = Tool("t", "", an_object({"a": {"enum": [0, "x", [1]]}}))
+    for value in (False, [True]):
+      self.assertIsInstance(read_one(tool, {"a": value}), ToolMistake)
+    self.assertEqual(read_one(tool, {"a": 0.0}), {"a": 0.0})
+
+
+class HostileTest(unittest.TestCase):
+  def test_a_pattern_takes_linear_time(self):
+    for pattern in ("^(a+)+$", "^(a|aa)+$", "(.*)*b$", r"^(\\w|a)*\u0041$"):
+      tool = Tool("t", "", an_object({"a": {"pattern": pattern}}))
+      text = {"a": "a" * 20_000 + "!"}
+      self.assertIn("must be text", read_one(tool, text).message)
+
+  def test_patterns_that_cannot_be_run_in_linear_time_are_refused(self):
+    for pattern in (
+      r"(a)\1",
+      "(?=a)b",
+      "((a{1000}){1000}){9}",
+      "a" * 2000,
+      "(",
+    ):
+      for rules in ({"pattern": pattern}, {"patternProperties": {pattern: {}}}):
+        with (
+          self.subTest(pattern[:20]),
+          self.assertRaisesRegex(ConfigError, "tool t.*pattern"),
+        ):
+          require_readable([Tool("t", "", an_object({"a": rules}))])
+
+  def test_references_go_nowhere_else(self):
+    for reference, words in (
+      ("https://example.com/schema.json", "nothing is retrieved"),
+      ("file:///etc/passwd", "nothing is retrieved"),
+      ("other.json#/a", "nothing is retrieved"),
+      ("#anchor", "nothing is retrieved"),
+      ("#/$defs/missing", "names nothing"),
+      ("#/properties/a/default", "names what is no schema"),
+      ("#", "comes back to where it stands"),
+      ("#/properties/a", "comes back to where it stands"),
+      (5, "no JSON schema"),
+    ):
+      rules = {"$ref": reference, "default": {"type": "null"}}
+      schema = an_object({"a": rules})
+      if reference == "#":
+        schema["$ref"] = "#"
+      with self.subTest(reference), self.assertRaisesRegex(ConfigError, words):
+        require_readable([Tool("t", "", schema)])
+
+  def test_a_schema_that_grows_without_end_is_given_up(self):
+    doubling = {
+      f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)
+    }
+    lists = {
+      "d0": {"type": "array", "anyOf": [{"items": {"$ref": "#/$defs/d0"}}] * 2}
+    }
+    deep: object = 1
+    for _ in range(50):
+      deep = [deep]
+    for defs, last in ((doubling, {}), (lists, {})):
+      schema = an_object(
+        {"a": {"$ref": "#/$defs/d0"}}, **{"$defs": {**defs, "d30": last}}
+      )
+      mistake = read_one(Tool("t", "", schema), {"a": [deep, deep]})
+      self.assertIn("more than 10,000 steps", mistake.message)
+
+  def test_schemas_beyond_all_bounds_are_refused(self):
+    deep: dict = {}
+    for _ in range(5_000):
+      deep = {"items": deep}
+    for name, rules in {
+      "deep": deep,
+      "large": {"enum": [*range(50_000)]},
+      "a number": {"minimum": 10**400},
+      "no number": {"maximum": float("nan")},
+      "mixed": {"required": [*range(2_000), *map(str, range(2_000))]},
+      "other kind": {"properties": 5},
+      "draft 7": {"items": [{"type": "string"}]},
+    }.items():
+      with (
+        self.subTest(name),
+        self.assertRaisesRegex(ConfigError, "tool t"),
+      ):
+        require_readable([Tool("t", "", an_object({"a": rules}))])
+
+  def test_values_are_bounded(self):
+    tree = {"name": "a"}
+    for _ in range(40):
+      tree = {"name": "a", "inner": [tree]}
+    mistake = read_one(PYDANTIC, {"tree": tree})
+    self.assertIn("nested deeper than 64", mistake.message)
+    for text in ("[" * 65 + "1" + "]" * 65, '{"a":' * 65 + "1" + "}" * 65):
+      mistake = read_arguments(ToolCall("order", text), (PYDANTIC,))
+      self.assertIs(mistake.flaw, Flaw.MALFORMED_JSON)
+    many = {"tags": [{"a": n} for n in range(3_000)]}
+    self.assertIn("3 items or fewer", read_one(PYDANTIC, many).message)
+
+  @given(
+    st.recursive(
+      st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+      lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+  )
+  def test_any_schema_is_compiled_or_refused(self, rules):
+    with contextlib.suppress(ConfigError):
+      require_readable([Tool("t", "", an_object({"a": rules}))])
+
+
 class RequireReadableTest(unittest.TestCase):
   def test_ours_are(self):
     require_readable(TOOLS)
 
   def test_what_is_not_checked_is_refused(self):
     for rules in (
-      {"type": "string", "pattern": "a+"},
       {"type": "strnig"},
+      {"type": "string", "minlength": 3},
       {"type": "array", "items": {"oneOf": []}},
-      {"type": "object", "additionalProperties": {"format": "date"}},
+      {"type": "object", "additionalProperties": {"formats": "date"}},
+      {"type": "object", "unevaluatedProperties": False},
     ):
       with self.subTest(rules=rules), self.assertRaises(ConfigError):
         require_readable([Tool("t", "", an_object({"a": rules}))])
