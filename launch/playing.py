@@ -93,6 +93,7 @@ class Played:
     )
     self._between = self._position(collector.snapshot())
     self._forget()
+    self._service.report()  # the first step's means leave out what was before
     with (
       ControllerThread(collector) as controller,
       StageProgress(STAGE, steps, initial_step=version) as self._show,

@@ -18,6 +18,7 @@ from agentrl_jax.rollout import wire
 from agentrl_jax.rollout.client import Generator
 from agentrl_jax.rollout.driver import Driver
 from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.engine_metrics import EngineMetrics
 from agentrl_jax.rollout.generator import EngineGenerator
 from agentrl_jax.rollout.local_driver import LocalDriver
 from agentrl_jax.rollout.slices import Place, layout_of, places_apart
@@ -95,7 +96,7 @@ def serve(
       ),
       EngineGenerator(running),
       settle=lambda: None,  # publishing here is serving
-      report=dict,
+      report=EngineMetrics(running).report,
       status=functools.partial(status_of, running),
       driver=running,
     )

@@ -9,6 +9,7 @@ engine's lock is around both.
 
 import collections
 import dataclasses
+import time
 from collections.abc import Callable
 
 import jax
@@ -45,6 +46,7 @@ class LaneBlock:
       min(num_lanes, config.prefill_lanes)
     )
     self.counts: collections.Counter[str] = collections.Counter()
+    self.wait_s = 0.0  # of all requests, from being asked to their lanes
     self._cache = LaneCache(policy, config, num_lanes, self.counts, sharding)
     self._weights = InFlight(config.old_weights)
     self._decoder = LaneDecoder(slot, policy, config, self._cache, give_up)
@@ -100,6 +102,7 @@ class LaneBlock:
     book.restart_stale(edition, self._weights.editions)
     self._cache.turn_to(edition)
     self._seat(edition)
+    self.counts["lane_steps"] += book.num_busy
     self._cache.fit(self._num_slots_needed(edition))
     self._prefill(published)
     return self._decode()
@@ -203,6 +206,8 @@ class LaneBlock:
       return self._find_seat(request, edition)
     reused = cache.plan(seat, match, overwritten)
     book.sit(request, dataclasses.replace(seat, reused=reused), edition)
+    self.counts["seated"] += 1
+    self.wait_s += time.monotonic() - request.asked_at
     return True
 
   def _move(self, edition: int) -> None:

@@ -42,6 +42,9 @@ _COUNTED = (
   "restored",
   "stored",
   "store_failures",
+  "evicted",
+  "seated",
+  "lane_steps",
 )
 _TOO_LARGE = 2**31  # for what lanes keep in int32
 
@@ -212,6 +215,7 @@ class RolloutEngine:
       }
       return EngineStats(
         **counted,
+        wait_s=tuple(block.wait_s for block in self._blocks),
         num_active=tuple(block.num_busy for block in self._blocks),
         num_pending=tuple(block.num_pending for block in self._blocks),
         num_cancelled=self._num_cancelled,

@@ -109,6 +109,7 @@ class LaneCache:
     if length > self.length:
       self._resize(length)
     lost: list[int] = []
+    self._counts["evicted"] = self._store.num_evicted
     moves = self._store.take_moves()
     if self._pool is not None and not self._try(
       self._pool.move, moves, self.arrays

@@ -79,6 +79,7 @@ class PrefixStore:
     self._num_device, self._num_host = num_device, num_host
     self._edition = -1
     self.batch = 0
+    self.num_evicted = 0  # blocks that left for want of room
     self._empty()
 
   def turn_to(self, edition: int) -> None:
@@ -253,6 +254,7 @@ class PrefixStore:
       if node.children:
         return None  # all of them are on a host that this batch is filling
       prefix_tree.unlink(node)
+      self.num_evicted += 1
     else:
       self._moves.spills.append(Carry(source, target))
       node.place, node.on_host = target, True
@@ -268,6 +270,7 @@ class PrefixStore:
     if node is None:
       return None
     prefix_tree.unlink(node)
+    self.num_evicted += 1
     del self._host[node]
     return node.place
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -29,6 +30,7 @@ class Request:
   future: "concurrent.futures.Future[Answer]" = dataclasses.field(
     default_factory=concurrent.futures.Future
   )
+  asked_at: float = dataclasses.field(default_factory=time.monotonic)
   num_reused: int = 0  # prompt tokens whose keys and values were at hand
   listener: Listener | None = None
   num_told: int = 0  # sampled tokens that the listener has heard of

@@ -20,6 +20,10 @@ class EngineStats:
   num_restored: tuple[int, ...]  # of those, copied from the store
   num_stored: tuple[int, ...]  # tokens copied to the store
   num_store_failures: tuple[int, ...]  # after each the store was emptied
+  num_evicted: tuple[int, ...]  # blocks that left the store for want of room
+  num_seated: tuple[int, ...]  # requests that got a lane
+  wait_s: tuple[float, ...]  # of those, from being asked to the lane, summed
+  num_lane_steps: tuple[int, ...]  # busy lanes, summed over engine steps
   num_active: tuple[int, ...]  # lanes that a request owns now
   num_pending: tuple[int, ...]  # requests in the engine without a lane, now
   num_cancelled: int

@@ -1,0 +1,147 @@
+"""What the docs say of a run's files is what a real run files.
+
+One run, with everything in its config that writes metrics in one process: a
+critic, a reference, importance weights, adaptive slots, a prefix store.
+"""
+
+import collections
+import json
+import pathlib
+import re
+import tempfile
+
+from absl.testing import absltest
+
+from agentrl_jax.metrics import read_metrics
+from launch.train import train
+from tests.launch import tiny
+
+ROOT = pathlib.Path(__file__).parents[2]
+STEPS = 3
+# Written only where the engine or the players are other processes; the tests
+# of those runs read them.
+ELSEWHERE = ("rollouts/", "snapshots/", "agents/")
+PREFIXES = (
+  *("policy", "critic", "slots", "engine", "seconds", "queue", "staleness"),
+  *("rollout", "groups", "batch", "success", "reward", "rollouts", "snapshots"),
+  *("agents", "metrics"),
+)
+# Written as `name/name`, and no metric: places in the code.
+PLACES = ("rollout/versions", "rollout/engine", "rollout/client")
+RARE = ("metrics/num_not_finite",)  # of values that no healthy run has
+
+
+def config_of(workdir: pathlib.Path):
+  c = tiny.get_config()
+  c.workdir = str(workdir)
+  c.compile_cache = ""
+  c.train.steps = STEPS
+  c.model.value_head = True
+  c.loss.update(
+    value_coefficient=1.0,
+    kl_coefficient=1e-3,
+    proximal="recomputed",
+    importance="truncated",
+    stale_failures=5.0,
+  )
+  c.advantage.estimator = "gae"
+  c.slot_weights.rule = "adaptive"
+  c.engine.update(store_tokens=320, block_tokens=32)
+  return c
+
+
+def documented() -> list[str]:
+  """The metrics that any page of the docs names, as written there."""
+  pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+  pages += (ROOT / "environments").glob("*/README.md")
+  found = set()
+  for page in pages:
+    for name in re.findall(r"`([a-z_]+/[a-z0-9_<>/]+)`", page.read_text()):
+      if name.split("/")[0] in PREFIXES and name not in PLACES:
+        found.add(name)
+  return sorted(found)
+
+
+def pattern_of(name: str) -> str:
+  """`slot<k>` and `<task>` stand for a slot's number and a task's name."""
+  pattern = re.escape(name).replace("slot<k>", r"slot\d+")
+  return re.sub(r"<[a-z_]+>", r"[^/]+", pattern)
+
+
+class ReadingARunTest(absltest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    train(config_of(pathlib.Path(folder.name)))
+    cls.root = pathlib.Path(folder.name) / "tiny"
+    cls.rows = [
+      row
+      for row in read_metrics(cls.root / "metrics.jsonl")
+      if row.stage == "rl"
+    ]
+    cls.written = {name for row in cls.rows for name in row.values}
+    cls.summary = json.loads((cls.root / "summary.json").read_text())
+
+  def test_the_engine_says_what_it_did(self):
+    for row in self.rows:
+      by_slot = {
+        name: value
+        for name, value in row.values.items()
+        if name.startswith("engine/sampled_tokens/")
+      }
+      self.assertLen(by_slot, 2)
+      self.assertGreater(by_slot["engine/sampled_tokens/slot0"], 0)
+      self.assertGreater(row.values["engine/tokens_per_s"], 0)
+      self.assertBetween(row.values["engine/lane_occupancy/slot0"], 0, 1)
+    sampled = [r.values["engine/sampled_tokens/slot0"] for r in self.rows]
+    self.assertEqual(sampled, sorted(sampled))
+    total = sum(
+      value
+      for name, value in self.rows[-1].values.items()
+      if name.startswith("engine/sampled_tokens/")
+    )
+    # Evaluations and what is in flight come on top of the finished attempts.
+    self.assertGreater(
+      total, self.rows[-1].values["rollout/sampled_tokens/arithmetic"]
+    )
+
+  def test_every_metric_that_the_docs_name_is_written(self):
+    names = documented()
+    self.assertIn("policy/kl_to_behavior", names)
+    self.assertIn("engine/lane_occupancy/slot<k>", names)
+    for name in names:
+      if name.startswith(ELSEWHERE) or name in RARE:
+        continue
+      with self.subTest(name):
+        pattern = re.compile(pattern_of(name))
+        self.assertTrue(
+          any(pattern.fullmatch(each) for each in self.written), name
+        )
+
+  def test_metrics_of_other_processes_are_in_the_code(self):
+    """Those of servers and agents: the very name stands where it is made."""
+    code = "\n".join(
+      path.read_text()
+      for folder in ("agentrl_jax", "launch")
+      for path in (ROOT / folder).rglob("*.py")
+    )
+    for name in documented():
+      if name.startswith(ELSEWHERE):
+        with self.subTest(name):
+          self.assertIn(f'"{name}"', code)
+
+  def test_every_metric_of_the_engine_is_documented(self):
+    patterns = [re.compile(pattern_of(name)) for name in documented()]
+    unnamed = collections.Counter(
+      name
+      for name in self.written
+      if name.startswith("engine/")
+      and not any(pattern.fullmatch(name) for pattern in patterns)
+    )
+    self.assertEmpty(unnamed)
+
+
+if __name__ == "__main__":
+  absltest.main()
