@@ -13,6 +13,7 @@ from collections.abc import (
   Callable,
   Iterator,
   Sequence,
+  Set,
 )
 from typing import Any, Protocol
 
@@ -49,6 +50,7 @@ class Call(Protocol):
 
   ask: Ask
   envelope: Envelope
+  ignored: Set[str]  # names of fields that nobody reads
 
   @property
   def prompts(self) -> Sequence[np.ndarray]:
@@ -166,6 +168,7 @@ class OpenAIApi:
     generator: Generator,
   ) -> web.StreamResponse:
     call = kind(Fields(body), self._limits, self._codec(), talk)
+    self._answering.metrics.ignored.count(call.ignored)
     slot = talk.slot(self._names.slot_of(call.ask.model))
     self._answering.refuse_unready(slot)
     draws = call.draws(slot)

@@ -20,7 +20,10 @@ from agentrl_jax.rollout.openai_json import (
   token_fields,
 )
 from agentrl_jax.rollout.openai_memory import Talk
-from agentrl_jax.rollout.openai_messages import read_messages
+from agentrl_jax.rollout.openai_messages import (
+  read_messages,
+  unknown_fields,
+)
 from agentrl_jax.rollout.openai_requests import (
   Ask,
   ServingLimits,
@@ -47,7 +50,9 @@ class ChatCall:
         "started without: give it the run's folder",
         code="no_tokenizer",
       )
-    messages = read_messages(fields.required("messages"))
+    found = fields.required("messages")
+    messages = read_messages(found)
+    self.ignored = unknown_fields(found)
     self._form = read_form(fields, codec)
     self._wants_logprobs = fields.flag("logprobs")
     fields.rename("max_completion_tokens", "max_tokens")

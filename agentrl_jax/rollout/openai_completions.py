@@ -1,6 +1,6 @@
 """`/v1/completions`: prompts as text or as token ids, answers as both."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ _PROMPT = "text, a list of token ids, or a list of either"
 
 class CompletionCall:
   """One call, read and checked. `codec` None: only token ids are understood."""
+
+  ignored: Set[str] = frozenset()  # there are no messages
 
   def __init__(
     self,

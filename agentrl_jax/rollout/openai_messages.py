@@ -1,4 +1,10 @@
-"""Messages and tools of a chat call, read with nothing left out in silence."""
+"""Messages and tools of a chat call, read with nothing left out in silence.
+
+Of a message all fields that OpenAI's own schema has are taken, and a value that
+the policy cannot be shown is refused. Clients send back what other servers and
+libraries added to an answer: such fields are ignored, and named by
+`unknown_fields` for whoever counts them.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,9 +20,18 @@ from agentrl_jax.rollout.openai_fields import wrong
 
 # By OpenAI's reference, what `developer` says replaces what `system` said.
 _ROLES = {"developer": "system"}
-_KNOWN = frozenset({"role", "content", "tool_calls", "tool_call_id"})
-# What clients send back of an answer of ours, empty as we gave it.
-_EMPTY = frozenset({"refusal", "annotations", "audio", "function_call"})
+# By OpenAI's reference; `annotations` and `refusal` stand in its answers.
+_KNOWN = frozenset(
+  {
+    *("role", "content", "name", "tool_calls", "tool_call_id"),
+    *("refusal", "annotations", "audio", "function_call"),
+  }
+)
+# What cannot be shown to the policy, and what to send instead.
+_UNSHOWN = {
+  "audio": "send its transcript as the content",
+  "function_call": "send it as one of tool_calls",
+}
 
 
 def read_messages(found: Any) -> tuple[Message, ...]:
@@ -24,6 +39,18 @@ def read_messages(found: Any) -> tuple[Message, ...]:
   if not isinstance(found, list) or not found:
     raise wrong("messages", found, "a list of at least one message")
   return tuple(_message(n, body) for n, body in enumerate(found))
+
+
+def unknown_fields(found: Any) -> frozenset[str]:
+  """Names of the fields of messages that no schema of OpenAI's has."""
+  bodies = found if isinstance(found, list) else []
+  return frozenset(
+    name
+    for body in bodies
+    if isinstance(body, dict)
+    for name, value in body.items()
+    if name not in _KNOWN and value is not None
+  )
 
 
 def read_tools(found: Any) -> tuple[Tool, ...]:
@@ -44,8 +71,8 @@ def _message(number: int, body: Any) -> Message:
     raise wrong(where, body, 'an object with a "role"')
   given = {name: x for name, x in body.items() if x is not None}
   role = given["role"] = _ROLES.get(given["role"], given["role"])
-  _refuse_other_fields(where, given)
-  _refuse_other_parts(where, given.get("content"))
+  _refuse_unshown(where, given)
+  given["content"] = _content(where, given)
   if role == "tool" and "tool_call_id" not in given:
     raise ApiError(
       f"{where} has no tool_call_id: say which call it answers", param=where
@@ -56,34 +83,42 @@ def _message(number: int, body: Any) -> Message:
     raise ApiError(f"{where} cannot be read: {error}", param=where) from error
 
 
-def _refuse_other_fields(where: str, given: dict[str, Any]) -> None:
-  for name in given.keys() - _KNOWN:
-    if name == "name" and given["role"] == "tool":
-      continue  # the call that it answers has the same
-    if name in _EMPTY and not given[name]:
-      continue
-    raise ApiError(
-      f"{where}.{name} is not known here, and could change what the policy "
-      "reads: leave it out",
-      param=f"{where}.{name}",
-      code="unknown_parameter",
-    )
-
-
-def _refuse_other_parts(where: str, content: Any) -> None:
-  if content is None or isinstance(content, str):
-    return
-  if not isinstance(content, list):
-    raise wrong(f"{where}.content", content, "text or a list of parts")
-  for part in content:
-    kind = part.get("type") if isinstance(part, dict) else part
-    if kind != "text" or not isinstance(part.get("text"), str):
+def _refuse_unshown(where: str, given: dict[str, Any]) -> None:
+  for name in ("name", "refusal"):
+    if not isinstance(given.get(name, ""), str):
+      raise wrong(f"{where}.{name}", given[name], "text")
+  for name, instead in _UNSHOWN.items():
+    if given.get(name):
       raise ApiError(
-        f"{where}.content has a part of the kind {kind!r}; the policy reads "
-        "text and nothing else",
-        param=f"{where}.content",
+        f"{where}.{name} cannot be shown to the policy: {instead}",
+        param=f"{where}.{name}",
         code="unsupported_value",
       )
+
+
+def _content(where: str, given: dict[str, Any]) -> str:
+  """The text of a message; a refusal is what was said instead of any."""
+  content = given.get("content")
+  if content is None or content == "":
+    return str(given.get("refusal", ""))
+  if isinstance(content, str):
+    return content
+  if not isinstance(content, list):
+    raise wrong(f"{where}.content", content, "text or a list of parts")
+  return "".join(_part(where, part) for part in content)
+
+
+def _part(where: str, part: Any) -> str:
+  kind = part.get("type") if isinstance(part, dict) else part
+  text = part.get(kind) if kind in ("text", "refusal") else None
+  if not isinstance(text, str):
+    raise ApiError(
+      f"{where}.content has a part of the kind {kind!r}; the policy reads "
+      "text and nothing else",
+      param=f"{where}.content",
+      code="unsupported_value",
+    )
+  return text
 
 
 def _tool(number: int, body: Any) -> Tool:

@@ -1,7 +1,8 @@
 """What a server tells Prometheus about itself."""
 
+import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 
 import prometheus_client as prometheus
 from aiohttp import web
@@ -9,9 +10,49 @@ from aiohttp import web
 from agentrl_jax.rollout import wire
 
 METRICS = "/metrics"
+MAX_IGNORED = 32  # names of ignored fields that are told apart
+OTHER_FIELD = "(other)"
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
+_logger = logging.getLogger(__name__)
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class IgnoredFields:
+  """Counts fields of messages that nobody reads, by name; each is logged once.
+
+  The names are strangers': the first `MAX_IGNORED` have a count of their own,
+  and all others one together.
+  """
+
+  def __init__(self, registry: prometheus.CollectorRegistry):
+    self._count = prometheus.Counter(
+      "agentrl_ignored_message_fields",
+      "Calls with a message field that OpenAI's schema does not have.",
+      ("field",),
+      registry=registry,
+    )
+    self._names: set[str] = set()
+
+  def count(self, names: Set[str]) -> None:
+    """Counts each of the names once: one call."""
+    for label in {self._label(name) for name in sorted(names)}:
+      self._count.labels(label).inc()
+
+  def _label(self, name: str) -> str:
+    if name in self._names:
+      return name
+    is_plain = len(name) <= 64 and name.isascii() and name.isidentifier()
+    if not is_plain or len(self._names) >= MAX_IGNORED:
+      return OTHER_FIELD
+    self._names.add(name)
+    _logger.warning(
+      "a message has the field %s, which OpenAI's schema does not have: it is "
+      "ignored, and counted in agentrl_ignored_message_fields_total",
+      name,
+    )
+    return name
 
 
 class ServerMetrics:
@@ -48,6 +89,7 @@ class ServerMetrics:
       buckets=_SECONDS,
       registry=registry,
     )
+    self.ignored = IgnoredFields(registry)
     self._first = prometheus.Histogram(
       "agentrl_first_token_seconds",
       "From a call to the first token of its stream.",

@@ -145,13 +145,18 @@ class OpenAIChatTest(Asking):
   async def test_messages_that_cannot_be_read_are_named(self):
     for where, message in (
       ("messages[0]", {"role": "narrator", "content": "x"}),
-      ("messages[0].name", {"role": "user", "content": "x", "name": "Ann"}),
+      ("messages[0].name", {"role": "user", "content": "x", "name": 5}),
+      ("messages[0].audio", {"role": "assistant", "audio": {"id": "a"}}),
+      (
+        "messages[0].function_call",
+        {"role": "assistant", "function_call": {"name": "f", "arguments": ""}},
+      ),
       (
         "messages[0].content",
         {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
       ),
       ("messages[0]", {"role": "tool", "content": "3"}),
-      ("messages[0].reasoning", {"role": "user", "reasoning": "x"}),
+      ("messages[0].refusal", {"role": "assistant", "refusal": ["x"]}),
     ):
       with self.subTest(where), self.assertRaises(openai.BadRequestError) as e:
         await self.ask([message])
