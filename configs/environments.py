@@ -6,6 +6,9 @@ its probability. Values are AgentRL's where it has one, and whatever runs
 anywhere where it does not: engines in this process, and generated tasks.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import ml_collections
 from ml_collections.config_dict import create, placeholder
 
@@ -14,26 +17,43 @@ NAMES = ("alfworld", "dbbench", "knowledgegraph", "os_interaction", "webshop")
 
 def get_config() -> ml_collections.ConfigDict:
   """All five, by name."""
-  c = create(
+  return create(
     alfworld=_alfworld(),
     dbbench=_dbbench(),
     knowledgegraph=_knowledgegraph(),
     os_interaction=_os_interaction(),
     webshop=_webshop(),
   )
-  for environment in c.values():
-    environment.place = create(  # where sessions are played
+
+
+def entry(
+  target: str,
+  *,
+  options: Mapping[str, Any] | None = None,
+  mistakes: Mapping[str, float] | None = None,
+) -> ml_collections.ConfigDict:
+  """An environment's section, with every key that such a section has.
+
+  `c.environments.NAME = entry(...)` adds an environment, or a variant of one;
+  NAME is what tasks, metrics and reports call it.
+  """
+  return create(
+    target=target,  # module:Class
+    options=ml_collections.ConfigDict(options),
+    mistakes=ml_collections.ConfigDict(mistakes),
+    place=create(  # where sessions are played
       containers=0,  # of its image; 0 and no address: in this process
       image="",  # "" is <containers.registry>/<folder of the environment>
       options=(),  # that differ over there, such as "engine=mariadb"
       worker="",  # http://host:port/api of one that runs already
-      controller="",  # the same, of one with workers of this environment
-    )
-  return c
+      # The same, of a controller whose workers are called NAME.
+      controller="",
+    ),
+  )
 
 
 def _alfworld() -> ml_collections.ConfigDict:
-  return create(
+  return entry(
     target="environments.alfworld:ALFWorld",  # module:Class
     options=create(
       source="",  # AgentBench's list of games; "" takes all in `games`
@@ -59,7 +79,7 @@ def _alfworld() -> ml_collections.ConfigDict:
 
 
 def _dbbench() -> ml_collections.ConfigDict:
-  return create(
+  return entry(
     target="environments.dbbench:DBBench",
     options=create(
       source="",  # AgentBench's rows; "" generates tasks
@@ -73,6 +93,7 @@ def _dbbench() -> ml_collections.ConfigDict:
       num_rows=(4, 8),  # of a generated table: least, most
       num_columns=(3, 5),
       num_tables=(1, 1),  # that a question joins: least, most
+      kinds=placeholder(tuple),  # of questions, as ("sum", "update"); None: all
     ),
     mistakes=create(
       no_cast=0.0,
@@ -89,7 +110,7 @@ def _dbbench() -> ml_collections.ConfigDict:
 
 
 def _knowledgegraph() -> ml_collections.ConfigDict:
-  return create(
+  return entry(
     target="environments.knowledgegraph:KnowledgeGraph",
     options=create(
       source="",  # AgentBench's questions; "" generates tasks
@@ -119,7 +140,7 @@ def _knowledgegraph() -> ml_collections.ConfigDict:
 
 
 def _os_interaction() -> ml_collections.ConfigDict:
-  return create(
+  return entry(
     target="environments.os_interaction:OSInteraction",
     options=create(
       source="",  # AgentBench's tasks; "" generates tasks
@@ -150,7 +171,7 @@ def _os_interaction() -> ml_collections.ConfigDict:
 
 
 def _webshop() -> ml_collections.ConfigDict:
-  return create(
+  return entry(
     target="environments.webshop:WebShop",
     options=create(
       products=placeholder(str),  # a file of listings; None generates shops

@@ -32,6 +32,7 @@ from agentrl_jax.data.tokenizer import train_tokenizer
 from agentrl_jax.data.trajectory import Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment
+from agentrl_jax.env.mistakes import require_known
 from agentrl_jax.env.other_loop import OtherLoopEnvironment
 from agentrl_jax.errors import CheckpointError
 from launch.chat import codec_of
@@ -47,11 +48,10 @@ def loaded_environments(
   """The environments of the config, by name; leaving closes them.
 
   They can be played from any event loop: those that need one loop for all that
-  they do get one, in a thread of its own.
+  they do get one, in a thread of its own. Raises `ConfigError` for options and
+  mistakes that an environment does not know.
   """
-  found = {
-    name: load_environment(s.target, s.options) for name, s in settings.items()
-  }
+  found = {name: _load(name, s) for name, s in settings.items()}
   bound = {name: e for name, e in found.items() if e.needs_one_loop}
   free = [e for name, e in found.items() if name not in bound]
   with contextlib.ExitStack() as stack:
@@ -64,6 +64,16 @@ def loaded_environments(
         )
     stack.callback(lambda: asyncio.run(_close(free)))
     yield found
+
+
+def _load(name: str, settings: EnvironmentSettings) -> Environment:
+  environment = load_environment(settings.target, settings.options)
+  require_known(
+    settings.mistakes,
+    environment.mistakes,
+    where=f"environments.{name}.mistakes",
+  )
+  return environment
 
 
 async def _close(environments: Iterable[Environment]) -> None:

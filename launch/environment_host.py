@@ -100,6 +100,7 @@ def commands(
       yield [
         *(sys.executable, "-m", "agentrl_jax.env.worker"),
         f"--environment={settings.target}",
+        f"--name={name}",
         *(f"--default={option}" for option in options),
         *there,
         *("--split=train", "--port=0", f"--controller={controller}"),

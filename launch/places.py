@@ -60,8 +60,9 @@ def _opening(
   docker: Any,
 ) -> contextlib.AbstractAsyncContextManager[Environment]:
   if place.controller:
-    fleet = Fleet(controller=place.controller, name=here.name)
-    return contextlib.nullcontext(fleet)
+    # By the config's name, under which `launch.environment_host` announces it:
+    # variants of one environment are different tasks at the controller.
+    return contextlib.nullcontext(Fleet(controller=place.controller, name=name))
   splits = _splits(here)
   if place.worker:
     return remote.connect(place.worker, splits=splits)

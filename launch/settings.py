@@ -21,6 +21,7 @@ from agentrl_jax.controller.slot_weights import SlotWeightsConfig
 from agentrl_jax.data.pretrained_chat import ChatConfig
 from agentrl_jax.env.containers import ContainerSpec
 from agentrl_jax.env.loading import parse_options
+from agentrl_jax.env.mistakes import require_rates
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
@@ -186,20 +187,64 @@ def _environments(
     )
   for name in config.tasks.names:
     require_one_of("tasks.names", name, known)
-    require_one_of("tasks.weights", name, weights)
+    if name not in weights:
+      raise ConfigError(
+        f"tasks.weights.{name} is missing; the weights are of "
+        f"{', '.join(weights)}. Set c.tasks.weights.{name} = 1.0 beside "
+        f"c.environments.{name}"
+      )
     if not weights[name] > 0:
       raise ConfigError(
         f"tasks.weights.{name}={weights[name]} must be positive; leave {name} "
         "out of tasks.names to train without it"
       )
   return {
-    name: EnvironmentSettings(
-      weight=weights[name],
-      **{k: v for k, v in known[name].items() if k != "place"},
-      place=PlaceSettings(**known[name].get("place", {})),
-    )
+    name: _environment(name, known[name], weights[name])
     for name in config.tasks.names
   }
+
+
+def _environment(
+  name: str, section: Mapping[str, Any], weight: float
+) -> EnvironmentSettings:
+  """One environment's section; without `place` it plays in this process."""
+  where = f"environments.{name}"
+  _require_keys(
+    where,
+    section,
+    known=("target", "options", "mistakes", "place"),
+    needed=("target", "options", "mistakes"),
+  )
+  place = section.get("place", {})
+  places = [field.name for field in dataclasses.fields(PlaceSettings)]
+  _require_keys(f"{where}.place", place, known=places, needed=())
+  require_rates(section["mistakes"], where=f"{where}.mistakes")
+  return EnvironmentSettings(
+    target=section["target"],
+    options=section["options"],
+    mistakes=section["mistakes"],
+    weight=weight,
+    place=PlaceSettings(**place),
+  )
+
+
+def _require_keys(
+  where: str,
+  section: Mapping[str, Any],
+  *,
+  known: Sequence[str],
+  needed: Sequence[str],
+) -> None:
+  if unknown := [key for key in section if key not in known]:
+    raise ConfigError(
+      f"{where} has no key {', '.join(unknown)}; its keys are "
+      f"{', '.join(known)}. Correct the name, or remove it"
+    )
+  if missing := [f"{where}.{key}" for key in needed if key not in section]:
+    raise ConfigError(
+      f"{', '.join(missing)} is missing; {where} needs {', '.join(needed)}. "
+      "Make the section with configs.environments.entry, which sets them all"
+    )
 
 
 def _containers(

@@ -101,12 +101,14 @@ class Start:
 def _lead(start: Start, plan: EvaluationPlan) -> None:
   """Process 0: plays, trains, scores and shows."""
   config, settings, run = start.config, start.settings, start.run
-  run.keep_config(config)
-  CONSOLE.print(f"{run.root}: {', '.join(settings.task_ids)} on {_devices()}")
   with (
     placed_environments(settings) as environments,
     MetricsWriter(run.root) as metrics,
   ):
+    # Not before the environments have taken their options and mistakes: a
+    # config that is refused must not be the one that the run is held to.
+    run.keep_config(config)
+    CONSOLE.print(f"{run.root}: {', '.join(settings.task_ids)} on {_devices()}")
     with start.interrupts.at_once():
       _demonstrate(config, settings, run)
     codec = share_chat(start.processes, run.root, settings.chat)

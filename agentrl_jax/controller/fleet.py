@@ -29,7 +29,7 @@ from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env import wire
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.env.link import HttpLink, WorkerRefusal, reading
-from agentrl_jax.env.loading import load_environment
+from agentrl_jax.env.loading import find_class, load_environment
 from agentrl_jax.env.worker_client import ClientDeadlines
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
@@ -57,8 +57,8 @@ class Fleet(Environment):
 
     Args:
       controller: its URL, as http://host:5020/api.
-      name: of the environment; the task that our workers serve, which know
-        their splits.
+      name: of the task that our workers announced (their `--name`, or else
+        the environment's own), which know their splits.
       tasks: the task that serves each split, for AgentRL's workers, which know
         no splits: {"train": "dbbench-train", "test": "dbbench-std"}.
       place_s: how long a session waits for a place.
@@ -79,6 +79,7 @@ class Fleet(Environment):
     self._place_s, self._step_s, self._ready_s = place_s, step_s, ready_s
     self._indices: dict[str, Sequence[int]] = {}
     self._expert, self._expert_options = expert, expert_options
+    self.mistakes = find_class(expert).mistakes if expert else ()
     self._expert_environment: Environment | None = None
 
   def indices(self, split: str) -> Sequence[int]:

@@ -74,7 +74,8 @@ class PolicyPlayer:
 class ExpertPlayer:
   """Each environment's own expert plays, and is recorded as tokens.
 
-  `mistakes` maps an environment's name to the flaws of its expert.
+  `mistakes` maps an environment's name to the flaws of its expert. The name is
+  the one that it has in `environments`, as tasks do.
   """
 
   environments: Mapping[str, Environment]
@@ -82,6 +83,9 @@ class ExpertPlayer:
   limits: EpisodeLimits
   mistakes: Mapping[str, Mapping[str, float]]
   waits: EpisodeWaits = EpisodeWaits()
+
+  def __post_init__(self) -> None:
+    _require_named(self.mistakes, self.environments)
 
   async def play(self, attempt: Attempt) -> Trajectory:
     """See `episode.play_expert`."""
@@ -110,6 +114,9 @@ class ScriptPlayer:
   max_turns: int
   mistakes: Mapping[str, Mapping[str, float]]
   waits: EpisodeWaits = EpisodeWaits()
+
+  def __post_init__(self) -> None:
+    _require_named(self.mistakes, self.environments)
 
   async def play(self, attempt: Attempt) -> Trajectory:
     """Plays until the environment or `max_turns` says stop."""
@@ -157,9 +164,24 @@ def expert_of(
   attempt: Attempt,
   mistakes: Mapping[str, Mapping[str, float]],
 ) -> Expert:
-  """The expert for this attempt; an environment not named makes no mistake."""
-  flaws = mistakes.get(environment.name, {})
+  """The expert for this attempt; an environment not named makes no mistake.
+
+  Environments are named as in the config, `attempt.task.name`: two of them may
+  be variants of one class, whose own name is the same.
+  """
+  flaws = mistakes.get(attempt.task.name, {})
   return environment.expert(attempt.task, seed=attempt.seed, mistakes=flaws)
+
+
+def _require_named(
+  mistakes: Mapping[str, object], environments: Mapping[str, Environment]
+) -> None:
+  """Mistakes under a name that no environment has would never be made."""
+  if unknown := sorted(mistakes.keys() - environments.keys()):
+    raise ConfigError(
+      f"mistakes are given for {', '.join(unknown)}, and the environments are "
+      f"{', '.join(sorted(environments)) or 'none'}; name each as there"
+    )
 
 
 def _pay(reward: float) -> Turn:

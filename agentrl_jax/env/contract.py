@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import threading
+import types
 import typing
 import unittest
 import weakref
@@ -40,6 +41,9 @@ class SessionContract(_Base):
   max_steps = 64  # an attempt ends before
   top_reward = 1.0
   max_reply_chars = 20_000  # a huge answer must not come back as it went
+  # What keeps the splits apart: first observations, which are compared; or
+  # "seed" alone, where tasks begin alike.
+  split_by = "observation"
 
   def make_environment(self) -> Environment:
     """A fresh environment, equal to the last one made."""
@@ -68,10 +72,18 @@ class SessionContract(_Base):
   async def test_splits_share_no_problem(self) -> None:
     environment = self.make_environment()
     owner: dict[tuple[Message, ...], Task] = {}
+    shared: list[str] = []
     for task in self._tasks(environment, num_tasks=32):
       step = await _begin(environment, task)
       first = owner.setdefault(step.messages, task)
-      self.assertEqual(first.split, task.split, f"{first} and {task} are one")
+      if first.split != task.split:
+        shared.append(f"{first} and {task} begin alike")
+    if self.split_by == "seed":
+      self.assertTrue(
+        shared, "no first observation is in two splits: leave split_by out"
+      )
+    else:
+      self.assertEqual(shared, [])
 
   async def test_first_observation_can_be_answered(self) -> None:
     environment = self.make_environment()
@@ -148,9 +160,23 @@ class SessionContract(_Base):
     self._require_expert(environment)
     for task in self._tasks(environment):
       with self.subTest(task=task):
-        last = (await self._play_expert(environment, task))[-1]
+        steps, _ = await self._play_expert(environment, task)
+        last = steps[-1]
         self.assertIs(last.status, Status.COMPLETED)
         self.assertAlmostEqual(last.reward, self.top_reward)
+
+  async def test_expert_with_the_same_seed_acts_the_same(self) -> None:
+    first, second = self.make_environment(), self.make_environment()
+    self._require_expert(first)
+    erring = dict.fromkeys(first.mistakes, 0.5)
+    for task in self._tasks(first, num_tasks=2):
+      for seed, mistakes in ((0, {}), (1, erring), (2, erring)):
+        with self.subTest(task=task, seed=seed, mistakes=bool(mistakes)):
+          one, other = [
+            await self._play_expert(e, task, seed=seed, mistakes=mistakes)
+            for e in (first, second)
+          ]
+          self.assertEqual(one, other)
 
   async def test_expert_refuses_unknown_mistakes(self) -> None:
     environment = self.make_environment()
@@ -158,6 +184,18 @@ class SessionContract(_Base):
     task = next(self._tasks(environment))
     with self.assertRaises(ConfigError):
       environment.expert(task, seed=0, mistakes={"no such mistake": 1.0})
+
+  async def test_expert_knows_the_mistakes_that_are_listed(self) -> None:
+    environment = self.make_environment()
+    self._require_expert(environment)
+    task = next(self._tasks(environment))
+    for rate in (0.0, 1.0):
+      for name in environment.mistakes:
+        environment.expert(task, seed=0, mistakes={name: rate})
+    for name in environment.mistakes:
+      for rate in (-0.1, 1.1, float("nan")):
+        with self.subTest(name=name, rate=rate), self.assertRaises(ConfigError):
+          environment.expert(task, seed=0, mistakes={name: rate})
 
   def _tasks(
     self, environment: Environment, num_tasks: int | None = None
@@ -180,16 +218,23 @@ class SessionContract(_Base):
     return steps
 
   async def _play_expert(
-    self, environment: Environment, task: Task
-  ) -> list[Step]:
-    expert = environment.expert(task, seed=0, mistakes={})
+    self,
+    environment: Environment,
+    task: Task,
+    *,
+    seed: int = 0,
+    mistakes: typing.Mapping[str, float] = types.MappingProxyType({}),
+  ) -> tuple[list[Step], list[Message]]:
+    """The steps and the expert's answers between them."""
+    expert = environment.expert(task, seed=seed, mistakes=mistakes)
+    answers: list[Message] = []
     async with environment.open(task, seed=0) as session:
       steps = [await session.reset()]
       while steps[-1].status is Status.RUNNING and len(steps) < self.max_steps:
-        answer = expert.answer(steps[-1].messages)
-        steps.append(await session.step(answer))
-        self._check(steps[-1], calls=answer.tool_calls)
-    return steps
+        answers.append(expert.answer(steps[-1].messages))
+        steps.append(await session.step(answers[-1]))
+        self._check(steps[-1], calls=answers[-1].tool_calls)
+    return steps, answers
 
   def _require_expert(self, environment: Environment) -> None:
     task = next(self._tasks(environment))

@@ -12,7 +12,7 @@ yours with `env.contract.SessionContract`; it needs three lines.
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from agentrl_jax.data.messages import Message, Tool
 from agentrl_jax.data.trajectory import Status, Task
@@ -66,6 +66,8 @@ class Environment(abc.ABC):
   # Whether it keeps tasks or connections between sessions, so that all of them,
   # and `close`, must be played in one and the same event loop.
   needs_one_loop: bool = False
+  # The names of the mistakes that its expert can be told to make.
+  mistakes: Collection[str] = ()
 
   @abc.abstractmethod
   def indices(self, split: str) -> Sequence[int]:
@@ -91,9 +93,16 @@ class Environment(abc.ABC):
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
-    """A scripted player; `mistakes` maps the name of a flaw to its probability.
+    """A scripted player of one attempt at the task.
 
-    No mistakes means the error-free expert. Raises `ConfigError` for a flaw
-    that this environment does not know.
+    Args:
+      task: what is attempted.
+      seed: decides all that the player leaves to chance: two experts with the
+        same task, seed and mistakes give the same answers.
+      mistakes: the probability of each, by its name in `self.mistakes`; none
+        is the error-free expert.
+
+    Raises `ConfigError` for a mistake that is not among `self.mistakes`, and
+    `NotImplementedError` where there is no expert.
     """
     raise NotImplementedError(f"{self.name} has no expert")

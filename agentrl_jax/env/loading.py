@@ -18,7 +18,7 @@ def load_environment(
   target: str, options: Mapping[str, Any] | None = None
 ) -> Environment:
   """The environment that `module:Class` names, made with `options`."""
-  make = _find_class(target)
+  make = find_class(target)
   options = options or {}
   _require_fitting(target, make, options)
   return make(**options)
@@ -46,7 +46,8 @@ def _read_literal(text: str) -> Any:
     return text
 
 
-def _find_class(target: str) -> type[Environment]:
+def find_class(target: str) -> type[Environment]:
+  """The class that `module:Class` names. Raises `ConfigError` without one."""
   module_name, colon, class_name = target.partition(":")
   if not colon or not module_name or not class_name:
     raise ConfigError(

@@ -30,7 +30,7 @@ class OtherLoopEnvironment(Environment):
     there: Environment,
     loop: asyncio.AbstractEventLoop,
   ):
-    self.name = here.name
+    self.name, self.mistakes = here.name, here.mistakes
     self._here, self._there, self._loop = here, there, loop
 
   def indices(self, split: str) -> Sequence[int]:

@@ -112,10 +112,12 @@ class ResetStep(Environment):
     del seed
     self.indices(task.split)
     require_readable(self.tools)
-    for draw in range(MAX_DRAWS):
-      number = random.Random(f"{task.split}/{task.index}/{draw}")
-      async with self._made(number.randrange(2**31)) as (wrapped, shown):
-        if not self._belongs(shown, task.split):
+    by_seed = self.rules.split_by == "seed"
+    for number in _seeds(task):
+      if by_seed and split_of(str(number)) != task.split:
+        continue
+      async with self._made(number) as (wrapped, shown):
+        if not by_seed and split_of(shown) != task.split:
           continue
         yield wrapped.session(shown)
         return
@@ -124,9 +126,6 @@ class ResetStep(Environment):
       f"{task.split!r}, so there are too few for two splits; give it more, or "
       "set split_by='seed' to keep only the seeds apart"
     )
-
-  def _belongs(self, shown: str, split: str) -> bool:
-    return self.rules.split_by == "seed" or split_of(shown) == split
 
   @contextlib.asynccontextmanager
   async def _made(self, seed: int) -> AsyncIterator[tuple["_Wrapped", str]]:
@@ -262,6 +261,13 @@ class _Session(Session):
       "num_actions": float(len(self._rewards)),
       "return": math.fsum(self._rewards),
     }
+
+
+def _seeds(task: Task) -> Iterator[int]:
+  """Seeds of the task's own, to be tried one after the other."""
+  for draw in range(MAX_DRAWS):
+    rng = random.Random(f"{task.split}/{task.index}/{draw}")
+    yield rng.randrange(2**31)
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.errors import ConfigError
 from environments.alfworld.engine import Engine, PythonEngine
-from environments.alfworld.expert import expert_for
+from environments.alfworld.expert import MISTAKES, expert_for
 from environments.alfworld.game import Game
 from environments.alfworld.gamefile import find_games, load_game
 from environments.alfworld.generator import Generator
@@ -36,6 +36,7 @@ class ALFWorld(Environment):
   """
 
   name = "alfworld"
+  mistakes = MISTAKES
 
   def __init__(
     self,

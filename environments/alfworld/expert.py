@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.env.interface import Expert
+from agentrl_jax.env.mistakes import require_known
 from agentrl_jax.errors import ConfigError
 from environments.alfworld.game import Game
 from environments.alfworld.household import Household
@@ -158,12 +159,7 @@ def expert_for(
   game: Game, wanted: Wanted | None, *, seed: int, mistakes: Mapping[str, float]
 ) -> HouseholdExpert:
   """A player of the game; raises `ConfigError` for what nobody plays here."""
-  unknown = sorted(mistakes.keys() - set(MISTAKES))
-  if unknown:
-    raise ConfigError(
-      f"ALFWorld's expert makes no mistake {', '.join(unknown)}; it knows "
-      f"{', '.join(MISTAKES)}"
-    )
+  require_known(mistakes, MISTAKES, where="ALFWorld's expert")
   if wanted is None:
     raise ConfigError(
       f"ALFWorld's expert does not know how to {game.task!r}; it knows tasks "

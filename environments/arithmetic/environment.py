@@ -15,7 +15,7 @@ from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.env.tools import ToolMistake, read_arguments
 from agentrl_jax.errors import ConfigError
-from environments.arithmetic.expert import Adder
+from environments.arithmetic.expert import MISTAKES, Adder
 
 ADD = Tool(
   "add",
@@ -57,6 +57,7 @@ class Arithmetic(Environment):
   """Task i of a split asks for a sum; calling `answer` ends the attempt."""
 
   name = "arithmetic"
+  mistakes = MISTAKES
 
   def __init__(
     self, *, max_term: int = 99, max_turns: int = 4, num_tasks: int = 1 << 20

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.env.interface import Expert
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.env.mistakes import require_known
 
 MISTAKES = (
   "no_call",  # says the sum, but calls nothing
@@ -22,12 +22,7 @@ class Adder(Expert):
   def __init__(
     self, a: int, b: int, *, seed: int, mistakes: Mapping[str, float]
   ):
-    unknown = mistakes.keys() - set(MISTAKES)
-    if unknown:
-      raise ConfigError(
-        f"arithmetic's expert makes no mistake {', '.join(sorted(unknown))}; "
-        f"it knows {', '.join(MISTAKES)}"
-      )
+    require_known(mistakes, MISTAKES, where="Arithmetic's expert")
     self._a, self._b = a, b
     self._mistakes = mistakes
     self._rng = random.Random(seed)

@@ -12,7 +12,7 @@ from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.errors import ConfigError
-from environments.bfcl.expert import gold_player
+from environments.bfcl.expert import MISTAKES, gold_player
 from environments.bfcl.session import BFCLSession, Functions
 from environments.bfcl.suite import (
   CATEGORIES,
@@ -31,6 +31,7 @@ class BFCL(Environment):
   """
 
   name = "bfcl"
+  mistakes = MISTAKES
 
   def __init__(
     self,

@@ -11,7 +11,7 @@ from typing import Any
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.env.interface import Expert
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.env.mistakes import require_known
 from environments.bfcl.apis import APIs
 from environments.bfcl.calls import Call, parse_source
 from environments.bfcl.suite import Problem
@@ -60,12 +60,7 @@ def gold_player(
   problem: Problem, *, seed: int, mistakes: Mapping[str, float]
 ) -> GoldPlayer:
   """Without mistakes it earns the top reward."""
-  unknown = sorted(mistakes.keys() - set(MISTAKES))
-  if unknown:
-    raise ConfigError(
-      f"BFCL's expert makes no mistake {', '.join(unknown)}; it knows "
-      f"{', '.join(MISTAKES)}"
-    )
+  require_known(mistakes, MISTAKES, where="BFCL's expert")
   turns = [list(turn) for turn in gold_calls(problem)]
   rng = random.Random(f"{problem.id}/{seed}")
   made = {m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)}

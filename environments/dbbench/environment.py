@@ -14,7 +14,11 @@ from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.errors import ConfigError
 from environments.dbbench.agentbench import load_problems
 from environments.dbbench.engine import Engine
-from environments.dbbench.expert import expert_for_generated, expert_for_loaded
+from environments.dbbench.expert import (
+  MISTAKES,
+  expert_for_generated,
+  expert_for_loaded,
+)
 from environments.dbbench.generator import DEFAULT_KINDS, Generated, Generator
 from environments.dbbench.problem import Problem
 from environments.dbbench.prompts import SYSTEM_PROMPTS
@@ -34,6 +38,7 @@ class DBBench(Environment):
   """
 
   name = "dbbench"
+  mistakes = MISTAKES
 
   def __init__(
     self,
@@ -46,7 +51,7 @@ class DBBench(Environment):
     statement_limit_s: float = 60.0,
     system_prompt: str = "upstream",
     upstream_quirks: bool = False,
-    kinds: Sequence[str] = DEFAULT_KINDS,
+    kinds: Sequence[str] | None = None,
     num_rows: tuple[int, int] = (4, 8),
     num_columns: tuple[int, int] = (3, 5),
     num_tables: tuple[int, int] = (1, 1),
@@ -71,7 +76,7 @@ class DBBench(Environment):
       upstream_quirks=upstream_quirks,
     )
     self._generator = Generator(
-      kinds=tuple(kinds) if not isinstance(kinds, str) else kinds,
+      kinds=_kinds(kinds),
       num_rows=num_rows,
       num_columns=num_columns,
       num_tables=num_tables,
@@ -146,6 +151,13 @@ class DBBench(Environment):
     known = [*SPLITS, *([LOADED_SPLIT] if self._loaded else [])]
     hint = "" if self._loaded else "; dev needs `source`, AgentBench's file"
     return f"DBBench has no split {split!r}, only {', '.join(known)}{hint}"
+
+
+def _kinds(kinds: Sequence[str] | None) -> Sequence[str]:
+  """Those to ask, where a config or a command line may have named them."""
+  if kinds is None:
+    return DEFAULT_KINDS
+  return kinds if isinstance(kinds, str) else tuple(kinds)  # refused: a str
 
 
 def _engine(

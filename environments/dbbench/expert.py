@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.env.interface import Expert
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.env.mistakes import require_known
 from environments.dbbench.generator import Generated
 from environments.dbbench.problem import Problem
 from environments.dbbench.statement import (
@@ -169,7 +169,7 @@ def expert_for_generated(
   generated: Generated, *, seed: int, mistakes: Mapping[str, float]
 ) -> SQLExpert:
   """Plays the gold statement, spoilt by the mistakes that the seed draws."""
-  require_known(mistakes)
+  require_known(mistakes, MISTAKES, where="DBBench's expert")
   rng = random.Random(f"{generated.problem.question}/{seed}")
   made = [m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)]
   statement = generated.statement
@@ -187,17 +187,7 @@ def expert_for_loaded(
   problem: Problem, *, mistakes: Mapping[str, float]
 ) -> SQLExpert:
   """Runs the file's SQL and commits its label, which alone is reliable."""
-  require_known(mistakes)
+  require_known(mistakes, MISTAKES, where="DBBench's expert")
   return SQLExpert(
     problem.gold_sql, label=() if problem.is_mutation else problem.label
   )
-
-
-def require_known(mistakes: Mapping[str, float]) -> None:
-  """Raises `ConfigError` for a mistake that nobody makes here."""
-  unknown = sorted(mistakes.keys() - set(MISTAKES))
-  if unknown:
-    raise ConfigError(
-      f"DBBench's expert makes no mistake {', '.join(unknown)}; it knows "
-      f"{', '.join(MISTAKES)}"
-    )

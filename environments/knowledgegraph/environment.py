@@ -16,7 +16,7 @@ from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.agentbench import load_problems
 from environments.knowledgegraph.calls import KnowledgeBase
-from environments.knowledgegraph.expert import expert_for
+from environments.knowledgegraph.expert import MISTAKES, expert_for
 from environments.knowledgegraph.freebase import load_facts
 from environments.knowledgegraph.generator import (
   FactGenerator,
@@ -56,6 +56,7 @@ class KnowledgeGraph(Environment):
   """
 
   name = "knowledgegraph"
+  mistakes = MISTAKES
 
   def __init__(
     self,

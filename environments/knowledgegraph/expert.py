@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.env.interface import Expert
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.env.mistakes import require_known
 from environments.knowledgegraph.problem import GoldCall, Problem
 from environments.knowledgegraph.session import PARAMETERS
 
@@ -127,12 +127,7 @@ def expert_for(
   problem: Problem, *, seed: int, mistakes: Mapping[str, float]
 ) -> KGExpert:
   """Plays the gold calls, spoilt by the mistakes that the seed draws."""
-  unknown = sorted(mistakes.keys() - set(MISTAKES))
-  if unknown:
-    raise ConfigError(
-      f"KnowledgeGraph's expert makes no mistake {', '.join(unknown)}; it "
-      f"knows {', '.join(MISTAKES)}"
-    )
+  require_known(mistakes, MISTAKES, where="KnowledgeGraph's expert")
   rng = random.Random(f"{problem.question}/{seed}")
   made = [m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)]
   return KGExpert(problem, mistakes=made, rng=rng)

@@ -18,6 +18,7 @@ from agentrl_jax.env.warm_pool import WarmPool
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.os_interaction.agentbench import load_problems
 from environments.os_interaction.expert import (
+  MISTAKES,
   expert_for_generated,
   expert_for_loaded,
 )
@@ -67,6 +68,7 @@ class OSInteraction(Environment):
   """
 
   name = "os_interaction"
+  mistakes = tuple(MISTAKES)
   needs_one_loop = True  # machines wait for sessions
 
   def __init__(

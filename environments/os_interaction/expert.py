@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.env.interface import Expert
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.env.mistakes import require_known
 from environments.os_interaction.generator import Generated
 from environments.os_interaction.problem import Problem, Script
 from environments.os_interaction.prompts import (
@@ -119,12 +119,7 @@ def draw_mistakes(
   problem: Problem, *, seed: int, mistakes: Mapping[str, float]
 ) -> list[str]:
   """Those that are made; raises `ConfigError` for one nobody makes here."""
-  unknown = sorted(mistakes.keys() - MISTAKES.keys())
-  if unknown:
-    raise ConfigError(
-      f"OSInteraction's expert makes no mistake {', '.join(unknown)}; it knows "
-      f"{', '.join(MISTAKES)}"
-    )
+  require_known(mistakes, MISTAKES, where="OSInteraction's expert")
   rng = random.Random(f"{problem.description}/{seed}")
   return [m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)]
 

@@ -14,7 +14,7 @@ from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.errors import ConfigError
 from environments.webshop.catalogue import Catalogue
-from environments.webshop.expert import Shopper
+from environments.webshop.expert import MISTAKES, Shopper
 from environments.webshop.generator import Generator
 from environments.webshop.listings import Listings
 from environments.webshop.pages import SEPARATOR, PageStyle
@@ -65,6 +65,7 @@ class WebShop(Environment):
   """
 
   name = "webshop"
+  mistakes = MISTAKES
 
   def __init__(
     self,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.env.interface import Expert
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.env.mistakes import require_known
 from environments.webshop import pages, prompts
 from environments.webshop.catalogue import Catalogue
 from environments.webshop.product import Goal, Product
@@ -41,12 +41,7 @@ class Shopper(Expert):
     seed: int,
     mistakes: Mapping[str, float],
   ):
-    unknown = mistakes.keys() - set(MISTAKES)
-    if unknown:
-      raise ConfigError(
-        f"webshop's expert makes no mistake {', '.join(sorted(unknown))}; "
-        f"it knows {', '.join(MISTAKES)}"
-      )
+    require_known(mistakes, MISTAKES, where="WebShop's expert")
     rng = random.Random(f"{seed}/{goal.instruction}")
     self._made = {m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)}
     self._rng = rng

@@ -212,6 +212,41 @@ class Forgiving(_Bad):
     return super().expert(task, seed=seed, mistakes={})
 
 
+class Boastful(_Bad):
+  """Lists a mistake that its expert cannot make."""
+
+  mistakes = (*Arithmetic.mistakes, "slow_answer")
+
+
+class Unlimited(_Bad):
+  """Its expert takes any number for a probability."""
+
+  def expert(self, task, *, seed, mistakes):
+    rates = {name: min(max(rate, 0), 1) for name, rate in mistakes.items()}
+    return super().expert(task, seed=seed, mistakes=rates)
+
+
+class Moody(_Bad):
+  """Its expert errs when it likes, whatever its seed."""
+
+  counter = itertools.count()
+
+  def expert(self, task, *, seed, mistakes):
+    return super().expert(task, seed=next(self.counter), mistakes=mistakes)
+
+
+class Beginner(_Bad):
+  """Its expert finds another way each time, and errs in none."""
+
+  counter = itertools.count()
+
+  def expert(self, task, *, seed, mistakes):
+    names = ["skipped_add"] if next(self.counter) % 2 else []
+    return super().expert(
+      task, seed=seed, mistakes={**mistakes, **dict.fromkeys(names, 1.0)}
+    )
+
+
 CAUGHT_BY = {
   Shuffled: "indices_are_stable",
   Empty: "indices_are_stable",
@@ -232,7 +267,11 @@ CAUGHT_BY = {
   Swallowing: "error_inside_the_context_passes_through",
   Unsolvable: "expert_without_mistakes_reaches_the_top",
   Broken: "expert_without_mistakes_reaches_the_top",
+  Moody: "expert_with_the_same_seed_acts_the_same",
+  Beginner: "expert_with_the_same_seed_acts_the_same",
   Forgiving: "expert_refuses_unknown_mistakes",
+  Boastful: "expert_knows_the_mistakes_that_are_listed",
+  Unlimited: "expert_knows_the_mistakes_that_are_listed",
 }
 
 
@@ -265,6 +304,19 @@ class SessionContractTest(unittest.TestCase):
     tests = {name for name in dir(SessionContract) if name.startswith("test_")}
     tried = {f"test_{test}" for test in CAUGHT_BY.values()}
     self.assertEqual(tests, tried)
+
+  def test_split_by_seed_is_for_tasks_that_begin_alike(self):
+    class BySeed(SessionContract, unittest.IsolatedAsyncioTestCase):
+      split_by = "seed"
+
+      def make_environment(self):
+        return self.environment()
+
+    for environment, passes in ((Leaking, True), (Arithmetic, False)):
+      BySeed.environment = environment
+      result = unittest.TestResult()
+      BySeed("test_splits_share_no_problem").run(result)
+      self.assertEqual(result.wasSuccessful(), passes)
 
   def test_an_environment_without_an_expert_skips(self):
     class NoExpert(Arithmetic):

@@ -56,7 +56,7 @@ class MountainCarTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
 
 class FrozenLakeTest(SessionContract, unittest.IsolatedAsyncioTestCase):
-  splits = ("train",)  # it always begins at the same place
+  split_by = "seed"  # it always begins at the same place
 
   def make_environment(self):
     return GymEnvironment(

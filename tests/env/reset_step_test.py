@@ -8,6 +8,7 @@ import types
 import unittest
 
 from agentrl_jax.data.messages import Message, Tool, ToolCall
+from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.reset_step import NOT_PLAYED, ResetStep
@@ -111,6 +112,37 @@ class OtherSchema(Guessing):
   tools = (
     Tool("guess", "Guesses.", {"properties": {"n": {"$ref": "http://x/y"}}}),
   )
+
+
+class SplitBySeedTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  """Every game begins alike."""
+
+  split_by = "seed"
+
+  class Alike(Guessing):
+    seeds = ()
+
+    def make(self, seed):
+      self.seeds = (*self.seeds, seed)
+      return super().make(seed)
+
+    def begin(self, wrapped, seed):
+      super().begin(wrapped, seed)
+      return "Begin."
+
+  def make_environment(self):
+    return self.Alike(split_by="seed", max_rounds=4)
+
+  async def test_no_seed_is_on_both_sides(self):
+    seeds = {}
+    for split in SPLITS:
+      environment = self.make_environment()
+      for index in range(40):
+        async with environment.open(Task("x", split, index), seed=0):
+          pass
+      seeds[split] = set(environment.seeds)
+      self.assertEqual({split_of(str(s)) for s in seeds[split]}, {split})
+      self.assertEqual(len(seeds[split]), 40)
 
 
 class PlayTest(unittest.IsolatedAsyncioTestCase):

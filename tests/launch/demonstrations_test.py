@@ -11,7 +11,7 @@ import numpy as np
 from absl.testing import absltest
 
 from agentrl_jax.data.trajectory import Task
-from agentrl_jax.errors import CheckpointError
+from agentrl_jax.errors import CheckpointError, ConfigError
 from configs import base, quickstart
 from environments.arithmetic.environment import Arithmetic
 from launch import demonstrations
@@ -51,6 +51,29 @@ class LoadedEnvironmentsTest(absltest.TestCase):
   async def play(self, environment):
     async with environment.open(Task("bound", "train", 0), seed=0) as session:
       await session.reset()
+
+
+class MistakesTest(absltest.TestCase):
+  def test_unknown_ones_are_refused_before_anything_is_played(self):
+    for name, mistakes in (
+      ("sums", {"wrong_sun": 0.5}),
+      ("add", {"no_cast": 0.0}),
+    ):
+      settings = {
+        name: EnvironmentSettings(
+          target="environments.arithmetic.environment:Arithmetic",
+          options={},
+          mistakes=mistakes,
+          weight=1.0,
+        )
+      }
+      with (
+        self.assertRaisesRegex(
+          ConfigError, rf"environments\.{name}\.mistakes: .*wrong_sum"
+        ),
+        demonstrations.loaded_environments(settings),
+      ):
+        self.fail("it was loaded")
 
 
 class EveryEnvironmentTest(absltest.TestCase):

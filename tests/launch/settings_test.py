@@ -15,6 +15,62 @@ from launch.results import changes
 from launch.settings import read_settings
 
 
+def sums(**changes):
+  """A config whose one environment is added, as the docs show; and changed."""
+  config = base.get_config()
+  section = environments.entry(
+    "environments.arithmetic.environment:Arithmetic",
+    mistakes={"wrong_sum": 0.5},
+  ).to_dict()
+  for key, value in changes.items():
+    if value is None:
+      del section[key]
+    else:
+      section[key] = value
+  with config.unlocked():
+    config.environments.sums = section
+    config.tasks.weights.sums = 1.0
+  config.tasks.names = ("sums",)
+  return config
+
+
+class AddedEnvironmentTest(parameterized.TestCase):
+  def test_has_every_key_that_ours_have(self):
+    ours = base.get_config().environments.dbbench
+    self.assertEqual(set(sums().environments.sums), set(ours))
+    config = sums()
+    config.environments.sums.place.worker = "http://h:1/api"
+    place = read_settings(config).environments["sums"].place
+    self.assertEqual(place.worker, "http://h:1/api")
+
+  def test_plays_in_the_process_without_a_place(self):
+    place = read_settings(sums(place=None)).environments["sums"].place
+    self.assertFalse(place.is_elsewhere)
+
+  @parameterized.parameters("target", "options", "mistakes")
+  def test_a_missing_key_is_named(self, key):
+    with self.assertRaisesRegex(ConfigError, rf"environments\.sums\.{key} is"):
+      read_settings(sums(**{key: None}))
+
+  def test_keys_that_nobody_reads_are_refused(self):
+    with self.assertRaisesRegex(ConfigError, r"sums has no key plaice"):
+      read_settings(sums(plaice={}))
+    with self.assertRaisesRegex(ConfigError, r"sums\.place has no key port"):
+      read_settings(sums(place={"port": 3}))
+
+  def test_a_weight_is_needed(self):
+    config = sums()
+    with config.unlocked():
+      del config.tasks.weights["sums"]
+    with self.assertRaisesRegex(ConfigError, r"tasks\.weights\.sums is miss"):
+      read_settings(config)
+
+  @parameterized.parameters(-0.1, 1.01, float("nan"), True, "0.5", None)
+  def test_a_mistake_has_a_probability(self, rate):
+    with self.assertRaisesRegex(ConfigError, r"sums\.mistakes: wrong_sum=.* 1"):
+      read_settings(sums(mistakes={"wrong_sum": rate}))
+
+
 class SettingsTest(parameterized.TestCase):
   def test_shipped_configs_are_sound(self):
     for config in (base.get_config(), quickstart.get_config()):

@@ -1,8 +1,6 @@
 """The smallest run there is: sums, a thousand params, seconds on a CPU."""
 
-from ml_collections.config_dict import create
-
-from configs import base
+from configs import base, environments
 
 
 def get_config():
@@ -10,10 +8,9 @@ def get_config():
   c.name = "tiny"
   with c.unlocked():
     c.tasks.weights.arithmetic = 1.0
-    c.environments.arithmetic = create(
-      target="environments.arithmetic.environment:Arithmetic",
-      options=create(),
-      mistakes=create(wrong_sum=0.3),
+    c.environments.arithmetic = environments.entry(
+      "environments.arithmetic.environment:Arithmetic",
+      mistakes={"wrong_sum": 0.3},
     )
   c.tasks.names = ("arithmetic",)
   c.tokenizer.update(vocab_size=400, num_texts=40)

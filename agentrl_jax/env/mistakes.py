@@ -1,0 +1,37 @@
+"""The mistakes that an expert makes on purpose: their names and rates."""
+
+from collections.abc import Collection, Mapping
+
+from agentrl_jax.errors import ConfigError
+
+
+def require_known(
+  mistakes: Mapping[str, float], known: Collection[str], *, where: str
+) -> None:
+  """Refuses names that the expert does not know, and rates outside [0, 1].
+
+  Args:
+    mistakes: the probability of each mistake, by its name.
+    known: the names that the expert knows.
+    where: whose mistakes these are, for the message: a key of the config, or
+      the expert.
+
+  Raises `ConfigError`.
+  """
+  if unknown := sorted(map(str, mistakes.keys() - set(known))):
+    raise ConfigError(
+      f"{where}: no mistake is called {', '.join(unknown)}; the expert knows "
+      f"{', '.join(known) or 'none'}. Correct the name, or leave it out"
+    )
+  require_rates(mistakes, where=where)
+
+
+def require_rates(mistakes: Mapping[str, float], *, where: str) -> None:
+  """Refuses what is no probability. Raises `ConfigError`."""
+  for name, rate in mistakes.items():
+    is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
+    if not is_number or not 0.0 <= rate <= 1.0:
+      raise ConfigError(
+        f"{where}: {name}={rate!r} is no probability; set a number from 0 "
+        "(never) to 1 (always)"
+      )

@@ -1,0 +1,63 @@
+"""Players look everything up by the name that a task has in the config."""
+
+import asyncio
+import unittest
+
+from agentrl_jax.controller.episode import EpisodeLimits
+from agentrl_jax.controller.player import (
+  ExpertPlayer,
+  ScriptPlayer,
+  attempts_of,
+)
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.errors import ConfigError
+from environments.arithmetic.environment import Arithmetic
+from tests.controller.stage import codec
+
+LIMITS = EpisodeLimits(max_turns=8, max_tokens=4096, max_answer_tokens=64)
+
+
+def script(environments, mistakes):
+  return ScriptPlayer(environments=environments, max_turns=8, mistakes=mistakes)
+
+
+def tokens(environments, mistakes):
+  return ExpertPlayer(
+    environments=environments, codec=codec(), limits=LIMITS, mistakes=mistakes
+  )
+
+
+def wins(player, name, number=20):
+  """How many of the first tasks the player solves."""
+
+  async def play():
+    return [
+      await player.play(attempt)
+      for index in range(number)
+      for attempt in attempts_of(
+        Task(name, "train", index), group_id=str(index), seeds=[index]
+      )
+    ]
+
+  return sum(t.reward == 1.0 for t in asyncio.run(play()))
+
+
+class MistakesTest(unittest.TestCase):
+  def test_belong_to_the_name_in_the_config(self):
+    """Two variants of one environment, each with mistakes of its own."""
+    variants = {"sums": Arithmetic(), "large_sums": Arithmetic(max_term=999)}
+    mistakes = {"sums": {"wrong_sum": 1.0}, "large_sums": {}}
+    for make in (script, tokens):
+      with self.subTest(player=make.__name__):
+        player = make(variants, mistakes)
+        self.assertEqual(wins(player, "sums"), 0)
+        self.assertEqual(wins(player, "large_sums"), 20)
+
+  def test_of_no_environment_are_refused(self):
+    for make in (script, tokens):
+      with self.assertRaisesRegex(ConfigError, "arithmetic.*sums"):
+        make({"sums": Arithmetic()}, {"arithmetic": {"wrong_sum": 1.0}})
+
+
+if __name__ == "__main__":
+  unittest.main()
