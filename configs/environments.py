@@ -184,7 +184,10 @@ def _webshop() -> ml_collections.ConfigDict:
       num_test=1 << 16,
       catalogue_size=100,  # products of a generated shop
       tasks_per_catalogue=8,
-      max_siblings=3,  # products alike but for price and options
+      # Of generated shops: easy, siblings, prices, paraphrases or hard, which
+      # is all three.
+      difficulty="hard",
+      max_siblings=3,  # of easy and paraphrases: alike but for price, options
       max_rounds=20,
       system_prompt="upstream",  # or "short"
       results_per_page=10,

@@ -23,6 +23,7 @@ def get_config():
   )
   c.environments.webshop.options.update(
     system_prompt="short",
+    difficulty="easy",
     catalogue_size=45,
     max_siblings=1,
     max_rounds=10,

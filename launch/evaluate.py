@@ -7,7 +7,13 @@
 
 Policies: `expert` is each environment's error-free expert, `imperfect` the one
 that the config's mistakes spoil, `warm_start` and `rl` the last checkpoint of
-that stage of `--run`. Prints a table and, with `--output`, files it as JSON.
+that stage of `--run`. `scripted:NAME` is one of the environments' policies of a
+few lines, which see messages and tools and no solution; `scripted` plays them
+all and the expert, and warns where one wins more than 30 %. Prints a table and,
+with `--output`, files it as JSON.
+
+  python -m launch.evaluate --config=configs/every_environment.py \\
+    --policy=scripted --tasks=webshop/test,arithmetic/test
 """
 
 import json
@@ -22,10 +28,16 @@ from rich.table import Table
 
 from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import TaskScore, draw_tasks, evaluate
-from agentrl_jax.controller.player import Player, PolicyPlayer, ScriptPlayer
+from agentrl_jax.controller.player import (
+  Player,
+  PolicyPlayer,
+  ScriptedPlayer,
+  ScriptPlayer,
+)
 from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment
+from agentrl_jax.env.scripted import TRIVIAL_SUCCESS
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.model.policy import Policy
 from launch.chat import codec_of
@@ -38,11 +50,19 @@ from launch.settings import Settings, read_settings
 from launch.shared_flags import CONFIG, RUN
 from launch.stored import stored_params
 
-SCRIPTED = ("expert", "imperfect")
+EXPERTS = ("expert", "imperfect")
 STORED = ("warm_start", "rl")
+SCRIPTED = "scripted"
 
-_POLICY = flags.DEFINE_enum(
-  "policy", "expert", SCRIPTED + STORED, "Who plays; see above."
+_POLICY = flags.DEFINE_string(
+  "policy",
+  "expert",
+  "Who plays: expert, imperfect, warm_start, rl, scripted or scripted:NAME.",
+)
+flags.register_validator(
+  "policy",
+  lambda word: word in (*EXPERTS, *STORED) or word.split(":")[0] == SCRIPTED,
+  "is none of expert, imperfect, warm_start, rl, scripted and scripted:NAME",
 )
 _TASKS = flags.DEFINE_list(
   "tasks", None, "name/split, one or more; the test split of each if not given."
@@ -98,6 +118,32 @@ def choose_tasks(
   return chosen
 
 
+def score_scripted(
+  settings: Settings,
+  environments: Mapping[str, Environment],
+  tasks: Sequence[Task],
+  plan: ml_collections.ConfigDict,
+) -> dict[str, TaskScore]:
+  """Scores of every scripted policy and the expert, as `environment policy`."""
+  scores: dict[str, TaskScore] = {}
+  for name in dict.fromkeys(task.name for task in tasks):
+    mine = [task for task in tasks if task.name == name]
+    for policy in (*environments[name].scripted_policies(), "expert"):
+      player = _script_player(settings, environments, policy)
+      scores[f"{name} {policy}"] = score(settings, mine, player, plan)[name]
+  return scores
+
+
+def warnings_of(scores: Mapping[str, TaskScore]) -> list[str]:
+  """A sentence for each scripted policy that wins too often."""
+  return [
+    f"{name} wins {100 * s.success_rate:.1f} % of these tasks without "
+    f"thinking: more than {100 * TRIVIAL_SUCCESS:.0f} %"
+    for name, s in scores.items()
+    if not name.endswith(" expert") and s.success_rate > TRIVIAL_SUCCESS
+  ]
+
+
 def print_scores(scores: Mapping[str, TaskScore], console: Console) -> None:
   """A table of success with its 95 % interval."""
   table = Table("task", "n", "success", "95 %", "reward", "lost", "statuses")
@@ -131,7 +177,11 @@ def _evaluate() -> None:
   settings = read_settings(config)
   with placed_environments(settings) as environments:
     scores = _scores(config, settings, environments)
-  print_scores(scores, Console())
+  console = Console()
+  print_scores(scores, console)
+  if _POLICY.value == SCRIPTED:
+    for sentence in warnings_of(scores):
+      console.print(sentence)
   if _OUTPUT.value:
     body = {"policy": _POLICY.value, "tasks": scores_to_json(scores)}
     pathlib.Path(_OUTPUT.value).write_text(json.dumps(body, indent=2))
@@ -151,14 +201,28 @@ def _scores(
   )
   if _POLICY.value in STORED:
     return _score_stored(settings, environments, tasks, config)
-  player = ScriptPlayer(
-    environments=environments,
-    max_turns=settings.episode.max_turns,
-    mistakes={}
-    if _POLICY.value == "expert"
-    else {n: s.mistakes for n, s in settings.environments.items()},
+  if _POLICY.value == SCRIPTED:
+    return score_scripted(settings, environments, tasks, plan)
+  word = _POLICY.value.removeprefix(f"{SCRIPTED}:")
+  return score(
+    settings, tasks, _script_player(settings, environments, word), plan
   )
-  return score(settings, tasks, player, plan)
+
+
+def _script_player(
+  settings: Settings, environments: Mapping[str, Environment], policy: str
+) -> Player:
+  max_turns = settings.episode.max_turns
+  if policy not in EXPERTS:
+    return ScriptedPlayer(
+      environments=environments, max_turns=max_turns, policy=policy
+    )
+  mistakes = {n: s.mistakes for n, s in settings.environments.items()}
+  return ScriptPlayer(
+    environments=environments,
+    max_turns=max_turns,
+    mistakes={} if policy == "expert" else mistakes,
+  )
 
 
 def _score_stored(

@@ -21,9 +21,9 @@ from agentrl_jax.controller.episode import (
 )
 from agentrl_jax.controller.policies import NEVER, CrossPolicy
 from agentrl_jax.controller.recorder import Attempt, Codec
-from agentrl_jax.data.messages import Message, message_to_json
+from agentrl_jax.data.messages import Message, Tool, message_to_json
 from agentrl_jax.data.trajectory import Status, Task, Trajectory, Turn
-from agentrl_jax.env.interface import Environment, Expert
+from agentrl_jax.env.interface import Environment, Expert, Step
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.client import Generator
 
@@ -122,29 +122,82 @@ class ScriptPlayer:
     """Plays until the environment or `max_turns` says stop."""
     environment = environment_of(attempt.task, self.environments)
     expert = expert_of(environment, attempt, self.mistakes)
-    said: list[Message] = []
-    turns: list[Turn] = []
-    async with open_session(environment, attempt, self.waits) as session:
-      step = await reply(session.reset(), attempt, self.waits)
-      said += step.messages
-      while step.status is Status.RUNNING and len(turns) < self.max_turns:
-        before = step.reward
-        said.append(expert.answer(step.messages))
-        step = await reply(session.step(said[-1]), attempt, self.waits)
-        turns.append(_pay(step.reward - before))
-        said += step.messages
-    running = step.status is Status.RUNNING
-    return Trajectory(
-      task=attempt.task,
-      group_id=attempt.group_id,
-      attempt=attempt.number,
-      seed=attempt.seed,
-      turns=tuple(turns),
-      status=Status.TASK_LIMIT_REACHED if running else step.status,
-      reward=step.reward,
-      metrics=dict(step.metrics),
-      transcript=tuple(map(message_to_json, said)),
+    return await _play_script(
+      environment,
+      attempt,
+      lambda said, step, tools: expert.answer(step.messages),
+      max_turns=self.max_turns,
+      waits=self.waits,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScriptedPlayer:
+  """A scripted policy plays: it sees messages and tools, and no solution.
+
+  `policy` is one of each environment's `scripted_policies`.
+  """
+
+  environments: Mapping[str, Environment]
+  max_turns: int
+  policy: str
+  waits: EpisodeWaits = EpisodeWaits()
+
+  async def play(self, attempt: Attempt) -> Trajectory:
+    """Plays until the environment or `max_turns` says stop."""
+    environment = environment_of(attempt.task, self.environments)
+    policies = environment.scripted_policies()
+    if self.policy not in policies:
+      raise ConfigError(
+        f"{environment.name} has no scripted policy {self.policy!r}; it has "
+        f"{', '.join(policies)}"
+      )
+    policy = policies[self.policy](seed=attempt.seed)
+    return await _play_script(
+      environment,
+      attempt,
+      lambda said, step, tools: policy.answer(said, tools),
+      max_turns=self.max_turns,
+      waits=self.waits,
+    )
+
+
+# The next answer, from all messages so far, the environment's last reply, and
+# the tools there are now.
+Script = Callable[[Sequence[Message], Step, Sequence[Tool]], Message]
+
+
+async def _play_script(
+  environment: Environment,
+  attempt: Attempt,
+  script: Script,
+  *,
+  max_turns: int,
+  waits: EpisodeWaits,
+) -> Trajectory:
+  said: list[Message] = []
+  turns: list[Turn] = []
+  async with open_session(environment, attempt, waits) as session:
+    step = await reply(session.reset(), attempt, waits)
+    said += step.messages
+    while step.status is Status.RUNNING and len(turns) < max_turns:
+      before = step.reward
+      said.append(script(tuple(said), step, session.tools))
+      step = await reply(session.step(said[-1]), attempt, waits)
+      turns.append(_pay(step.reward - before))
+      said += step.messages
+  running = step.status is Status.RUNNING
+  return Trajectory(
+    task=attempt.task,
+    group_id=attempt.group_id,
+    attempt=attempt.number,
+    seed=attempt.seed,
+    turns=tuple(turns),
+    status=Status.TASK_LIMIT_REACHED if running else step.status,
+    reward=step.reward,
+    metrics=dict(step.metrics),
+    transcript=tuple(map(message_to_json, said)),
+  )
 
 
 def environment_of(

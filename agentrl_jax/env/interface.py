@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from agentrl_jax.data.messages import Message, Tool
 from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.scripted import GENERIC, ScriptedPolicies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,3 +107,10 @@ class Environment(abc.ABC):
     `NotImplementedError` where there is no expert.
     """
     raise NotImplementedError(f"{self.name} has no expert")
+
+  def scripted_policies(self) -> ScriptedPolicies:
+    """Policies of a few lines, by name: the success that costs no thought.
+
+    An environment adds the short cuts that its own tasks invite.
+    """
+    return GENERIC

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from agentrl_jax.data.messages import Message
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
+from agentrl_jax.env.scripted import ScriptedPolicies
 
 T = TypeVar("T")
 
@@ -42,6 +43,10 @@ class OtherLoopEnvironment(Environment):
   ) -> Expert:
     """Of the environment in this process."""
     return self._here.expert(task, seed=seed, mistakes=mistakes)
+
+  def scripted_policies(self) -> ScriptedPolicies:
+    """Of the environment in this process."""
+    return self._here.scripted_policies()
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:

@@ -12,14 +12,17 @@ from typing import Any
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
+from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.webshop.catalogue import Catalogue
+from environments.webshop.difficulty import find_difficulty
 from environments.webshop.expert import MISTAKES, Shopper
 from environments.webshop.generator import Generator
 from environments.webshop.listings import Listings
 from environments.webshop.pages import SEPARATOR, PageStyle
 from environments.webshop.product import Goal
 from environments.webshop.prompts import SYSTEM_PROMPTS, make_tools
+from environments.webshop.scripted import POLICIES
 from environments.webshop.session import ShoppingSession
 
 # Options for short episodes: `WebShop(**COMPACT)`.
@@ -42,8 +45,8 @@ class WebShop(Environment):
 
   Args:
     products: a file of listings (see `listings`); None generates shops, for
-      which alone `num_train`, `num_test`, `catalogue_size`,
-      `tasks_per_catalogue` and `num_cached` matter.
+      which alone `num_train`, `num_test`, `catalogue_size`, `difficulty`,
+      `max_siblings`, `tasks_per_catalogue` and `num_cached` matter.
     attributes, instructions: upstream's `items_ins_v2.json` and
       `items_human_ins.json`, where `products` is its `items_shuffle.json`.
     cache: the folder where large files are kept ready; None is the user's.
@@ -53,8 +56,11 @@ class WebShop(Environment):
     num_train, num_test: how many tasks a split has; more of them never changes
       those before.
     catalogue_size: products per generated shop.
-    max_siblings: how many products may share kind and attributes, and differ
-      in price and options alone; with 1 a good search finds the right product.
+    difficulty: "easy", "siblings", "prices", "paraphrases" or "hard", which is
+      all three; see `difficulty.Difficulty`.
+    max_siblings: how many products of a shop without made siblings (easy,
+      paraphrases) may share kind and attributes, and differ in price and
+      options alone; with 1 a good search finds the right product.
     tasks_per_catalogue: consecutive tasks that are played in one shop.
     num_cached: generated shops kept in memory, a few hundred kB each.
     max_rounds: answers until the attempt ends with nothing bought.
@@ -80,6 +86,7 @@ class WebShop(Environment):
     num_test: int = 200,
     catalogue_size: int = 100,
     tasks_per_catalogue: int = 8,
+    difficulty: str = "hard",
     max_siblings: int = 3,
     num_cached: int = 64,
     max_rounds: int = 20,
@@ -138,6 +145,7 @@ class WebShop(Environment):
         catalogue_size=catalogue_size,
         tasks_per_catalogue=tasks_per_catalogue,
         num_cached=num_cached,
+        difficulty=find_difficulty(difficulty),
         max_siblings=max_siblings,
       )
       self._num_tasks = {"train": num_train, "test": num_test}
@@ -182,6 +190,10 @@ class WebShop(Environment):
       seed=seed,
       mistakes=mistakes,
     )
+
+  def scripted_policies(self) -> ScriptedPolicies:
+    """Shoppers who do not understand the wish; see `scripted`."""
+    return POLICIES
 
   def find(self, task: Task) -> tuple[Catalogue, Goal]:
     """The shop and the wish that `task` stands for."""

@@ -1,10 +1,11 @@
 """Shops and goals out of nothing but (split, index).
 
-Several tasks share one catalogue. In it, families of products have the same
-kind and attributes and differ in price and options, others share some of their
-attributes. A search by kind alone seldom finds the right one first; a search by
-kind and attributes mostly finds its family; price and options have to be read.
-Titles show all that a goal may ask for, so nobody has to guess what to click.
+Several tasks share one catalogue. How hard it is to find what is wanted in it
+is said by `difficulty`. In an easy shop families of products have the same kind
+and attributes and differ in price and options, others share some of their
+attributes; in shops with siblings or prices, each wanted product has some that
+were made against it (`families`), and nothing else fulfils the wish. Titles
+show all that a goal may ask for, so nobody has to guess what to click.
 
 No listing, no wish and no instruction belongs to two splits: each is drawn
 again until `split_of` its text is the split it is made for.
@@ -13,21 +14,28 @@ again until `split_of` its text is the split it is made for.
 import dataclasses
 import functools
 import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 from agentrl_jax.data.split import split_of
 from agentrl_jax.errors import ConfigError
 from environments.webshop import words
 from environments.webshop.catalogue import Catalogue
+from environments.webshop.difficulty import Difficulty
+from environments.webshop.drawing import draw
+from environments.webshop.families import (
+  NUM_SHOWN,
+  Family,
+  FamilyMaker,
+  family_size,
+)
 from environments.webshop.goals import make_goal, wish_of
 from environments.webshop.product import Goal, Product
 from environments.webshop.words import Kind
 
 PRODUCTS_PER_KIND = 10
-NUM_SHOWN = 2  # attributes that a title shows; one more is in the features
+MAX_FAMILIES_PER_KIND = 8  # more run out of attributes that tell them apart
+FAMILIES_PER_KIND = 3  # where wanted products have siblings made against them
 FAMILY_SIZES = (1, 1, 2, 3)  # drawn from; siblings differ in price and options
-MAX_DRAWS = 10_000  # each one falls on the right side with probability 1/2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +55,12 @@ class Generator:
     catalogue_size: int,
     tasks_per_catalogue: int,
     num_cached: int,
+    difficulty: Difficulty,
     max_siblings: int = max(FAMILY_SIZES),
   ):
+    if difficulty.makes_families:
+      _require_room(catalogue_size, tasks_per_catalogue, difficulty)
+    self._difficulty = difficulty
     self._catalogue_size = catalogue_size
     self._families = [size for size in FAMILY_SIZES if size <= max_siblings]
     self._tasks_per_catalogue = tasks_per_catalogue
@@ -61,14 +73,21 @@ class Generator:
     return shop.catalogue, shop.goals[position]
 
   def _make_shop(self, split: str, number: int) -> Shop:
-    rng = random.Random(f"{split}/{number}/{self._catalogue_size}")
+    seed = f"{split}/{number}/{self._catalogue_size}"
+    if self._difficulty.makes_families:
+      return self._make_shop_of_families(
+        random.Random(f"families/{seed}"), split
+      )
+    rng = random.Random(seed)
     catalogue = Catalogue(
       make_products(rng, split, self._catalogue_size, self._families)
     )
     goals: dict[str, Goal] = {}  # by wish: no two of a shop are alike
     while len(goals) < self._tasks_per_catalogue:
-      goal = _draw(
-        lambda: _make_shown_goal(rng, catalogue),
+      goal = draw(
+        lambda: _make_shown_goal(
+          rng, catalogue, paraphrase=self._difficulty.paraphrases
+        ),
         lambda goal: (
           wish_of(goal) not in goals
           and split_of(wish_of(goal)) == split
@@ -77,6 +96,52 @@ class Generator:
       )
       goals[wish_of(goal)] = goal
     return Shop(catalogue, tuple(goals.values()))
+
+  def _make_shop_of_families(self, rng: random.Random, split: str) -> Shop:
+    """Families of a few kinds, in a random order, and lone products beside."""
+    size = family_size(self._difficulty)
+    num_families = self._catalogue_size // size
+    num_kinds = min(len(words.KINDS), -(-num_families // FAMILIES_PER_KIND))
+    makers = [
+      FamilyMaker(
+        rng,
+        kind,
+        split=split,
+        difficulty=self._difficulty,
+        num_families=-(-num_families // num_kinds),
+      )
+      for kind in rng.sample(words.KINDS, num_kinds)
+    ]
+    families: list[Family] = []
+    for number in range(num_families):
+      families.append(makers[number % num_kinds].make(families))
+    drafts = [product for family in families for product in family.members]
+    while len(drafts) < self._catalogue_size:
+      drafts.append(rng.choice(makers).lone(families))
+    order = rng.sample(range(len(drafts)), len(drafts))
+    named = _named(rng, [drafts[i] for i in order])
+    products = dict(zip(order, named, strict=True))
+    goals = [
+      dataclasses.replace(family.goal, product=products[size * number])
+      for number, family in enumerate(families)
+    ]
+    return Shop(
+      Catalogue(named), tuple(rng.sample(goals, self._tasks_per_catalogue))
+    )
+
+
+def _require_room(
+  catalogue_size: int, tasks_per_catalogue: int, difficulty: Difficulty
+) -> None:
+  size = family_size(difficulty)
+  least = size * tasks_per_catalogue
+  most = size * MAX_FAMILIES_PER_KIND * len(words.KINDS)
+  if not least <= catalogue_size <= most:
+    raise ConfigError(
+      f"webshop catalogue_size={catalogue_size} must be from {least} to {most} "
+      f"for tasks_per_catalogue={tasks_per_catalogue} wanted products with "
+      f"{size - 1} siblings each; change one of them, or difficulty"
+    )
 
 
 def make_products(
@@ -96,14 +161,21 @@ def make_products(
     )
   ]
   rng.shuffle(drafts)
-  ids = rng.sample(range(*_id_range(size)), size)
+  return _named(rng, drafts)
+
+
+def _named(rng: random.Random, drafts: Sequence[Product]) -> list[Product]:
+  """The products with ids, drawn without replacement."""
+  ids = rng.sample(range(*_id_range(len(drafts))), len(drafts))
   return [
     dataclasses.replace(draft, id=f"b{number}")
     for draft, number in zip(drafts, ids, strict=True)
   ]
 
 
-def _make_shown_goal(rng: random.Random, catalogue: Catalogue) -> Goal:
+def _make_shown_goal(
+  rng: random.Random, catalogue: Catalogue, *, paraphrase: bool
+) -> Goal:
   """A wish for what a title shows, at the price of the cheapest such product.
 
   Its dearer siblings are then often above the limit.
@@ -115,7 +187,9 @@ def _make_shown_goal(rng: random.Random, catalogue: Catalogue) -> Goal:
     if (product.query, product.attributes) == (drawn.query, drawn.attributes)
   ]
   cheapest = min(siblings, key=lambda product: product.price)
-  return make_goal(rng, cheapest, cheapest.attributes[:NUM_SHOWN])
+  return make_goal(
+    rng, cheapest, cheapest.attributes[:NUM_SHOWN], paraphrase=paraphrase
+  )
 
 
 def _make_kind(
@@ -136,9 +210,7 @@ def _make_kind(
       make = functools.partial(
         _make_product, rng, kind, attributes, stock, float(price)
       )
-      products.append(
-        _draw(make, lambda p: split_of(p.canonical_text) == split)
-      )
+      products.append(draw(make, lambda p: split_of(p.canonical_text) == split))
       price += rng.randint(15, 45)
   return products
 
@@ -177,19 +249,3 @@ def _id_range(size: int) -> tuple[int, int]:
   """As few digits as leave room for twice as many, so that ids are short."""
   digits = len(str(2 * size))
   return 10 ** (digits - 1), 10**digits
-
-
-T = TypeVar("T")
-
-
-def _draw(make: Callable[[], T], is_fit: Callable[[T], bool]) -> T:
-  """The first draw that fits."""
-  for _ in range(MAX_DRAWS):
-    drawn = make()
-    if is_fit(drawn):
-      return drawn
-  raise ConfigError(
-    f"WebShop found nothing fit for its split in {MAX_DRAWS} draws; make the "
-    "catalogue larger or let fewer tasks share it (webshop catalogue_size, "
-    "tasks_per_catalogue)"
-  )

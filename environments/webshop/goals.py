@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
+from environments.webshop.paraphrases import PARAPHRASES
 from environments.webshop.product import Goal, Product
 
 PRICE_STEPS = [10.0 * i for i in range(1, 100)]  # dollars
@@ -30,14 +31,28 @@ PHRASES: tuple[Callable[[str, str], str], ...] = (
 
 
 def make_goal(
-  rng: random.Random, product: Product, attributes: Sequence[str]
+  rng: random.Random,
+  product: Product,
+  attributes: Sequence[str],
+  *,
+  num_wanted: Sequence[int] = (1, 2, 2),
+  paraphrase: bool = False,
 ) -> Goal:
-  """A wish that `product` fulfils, for one or two of `attributes`."""
-  num_wanted = min(rng.choice((1, 2, 2)), len(attributes))
-  wanted = tuple(rng.sample(attributes, num_wanted))
+  """A wish that `product` fulfils, for some of `attributes`.
+
+  Args:
+    num_wanted: how many attributes may be asked for, drawn from.
+    paraphrase: whether they are said in other words than listings have.
+  """
+  wanted_count = min(rng.choice(num_wanted), len(attributes))
+  wanted = tuple(rng.sample(attributes, wanted_count))
   chosen = {name: rng.choice(vs) for name, vs in product.options.items() if vs}
   upper = draw_price_upper(rng, product.price)
-  phrase = rng.choice(PHRASES)(" and ".join(wanted), product.query)
+  if paraphrase:
+    clauses = " and ".join(rng.choice(PARAPHRASES[a]) for a in wanted)
+    phrase = f"{product.query} that {clauses}"
+  else:
+    phrase = rng.choice(PHRASES)(" and ".join(wanted), product.query)
   start = f"{rng.choice(OPENINGS)} {phrase}"
   return Goal(
     instruction=f"{start}{option_text(chosen)}{price_text(upper)}",

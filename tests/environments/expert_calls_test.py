@@ -41,7 +41,7 @@ class ExpertCallsTest(unittest.IsolatedAsyncioTestCase):
       ALFWorld(),
       DBBench(),
       KnowledgeGraph(),
-      WebShop(catalogue_size=20),
+      WebShop(),
     ):
       said = [pair async for pair in answers_of(environment)]
       await environment.close()

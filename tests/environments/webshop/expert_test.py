@@ -40,7 +40,7 @@ async def success(environment, number=200, **mistakes):
 
 class FlawlessTest(unittest.IsolatedAsyncioTestCase):
   async def test_solves_every_task_on_whatever_pages(self):
-    for settings in ({}, COMPACT):
+    for settings in ({}, COMPACT, {"difficulty": "easy"}):
       environment = WebShop(num_test=NUM_TASKS, **settings)
       for split in ("train", "test"):
         for task in tasks_of(environment, split, NUM_TASKS):
@@ -50,7 +50,9 @@ class FlawlessTest(unittest.IsolatedAsyncioTestCase):
           self.assertLess(len(actions), 20)
 
   async def test_solves_shops_where_it_has_to_leaf(self):
-    environment = WebShop(results_per_page=1, catalogue_size=20, max_rounds=60)
+    environment = WebShop(
+      difficulty="easy", results_per_page=1, catalogue_size=20, max_rounds=60
+    )
     leafed = 0
     for task in tasks_of(environment, "train", 40):
       step, actions = await play(environment, task)
@@ -60,7 +62,7 @@ class FlawlessTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_its_clicks_follow_from_what_is_shown(self):
     """It knows the product, but buys the first that looks right."""
-    environment = WebShop()
+    environment = WebShop(difficulty="easy")
     others = 0
     for task in tasks_of(environment, "train", 100):
       _, goal = environment.find(task)
@@ -71,10 +73,12 @@ class FlawlessTest(unittest.IsolatedAsyncioTestCase):
 
 class MistakesTest(unittest.IsolatedAsyncioTestCase):
   async def test_each_mistake_costs_success_and_is_told_apart(self):
-    environment = WebShop(**COMPACT)
-    for mistake in MISTAKES:
-      with self.subTest(mistake=mistake):
-        self.assertLess(await success(environment, **{mistake: 1.0}), 0.96)
+    for difficulty, most in (("easy", 0.96), ("hard", 0.5)):
+      environment = WebShop(difficulty=difficulty, **COMPACT)
+      for mistake in MISTAKES:
+        with self.subTest(mistake=mistake, difficulty=difficulty):
+          rate = await success(environment, **{mistake: 1.0})
+          self.assertLess(rate, most)
 
   async def test_lazy_search_names_the_kind_alone(self):
     environment = WebShop()
@@ -131,7 +135,7 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
     self.assertTrue(0.3 < rate < 0.7, rate)
 
   async def test_demonstrations_to_learn_from_succeed_about_half_the_time(self):
-    environment = WebShop(**COMPACT)
+    environment = WebShop(difficulty="easy", **COMPACT)
     mistakes = {"lazy_search": 0.4, "first_result": 0.4, "ignore_price": 0.2}
     rate = await success(environment, skip_last_option=0.3, **mistakes)
     self.assertTrue(0.35 < rate < 0.55, rate)

@@ -4,11 +4,12 @@ import unittest
 
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.errors import ConfigError
+from environments.webshop.difficulty import DIFFICULTIES, find_difficulty
 from environments.webshop.generator import Generator
 from environments.webshop.goals import wish_of
 from environments.webshop.reward import judge
 
-NUM_SHOPS = 150  # per split
+NUM_SHOPS = 60  # per split
 TASKS = 8
 
 
@@ -17,16 +18,19 @@ def a_generator(**changes):
     "catalogue_size": 100,
     "tasks_per_catalogue": TASKS,
     "num_cached": 4,
+    "difficulty": DIFFICULTIES["easy"],
   }
   return Generator(**settings | changes)
 
 
-class SplitTest(unittest.TestCase):
-  """Over 2,400 tasks: nothing of one split is ever seen in the other."""
+class SplitCase:
+  """Over 960 tasks: nothing of one split is ever seen in the other."""
+
+  difficulty: str
 
   @classmethod
   def setUpClass(cls):
-    generator = a_generator()
+    generator = a_generator(difficulty=DIFFICULTIES[cls.difficulty])
     cls.shops = {
       split: [generator.shop(split, number) for number in range(NUM_SHOPS)]
       for split in SPLITS
@@ -70,6 +74,10 @@ class SplitTest(unittest.TestCase):
         self.assertIn(goal.product, shop.catalogue.products)
         self.assertEqual(judge(goal.product, goal.options, goal).reward, 1.0)
 
+
+class EasyShopsTest(SplitCase, unittest.TestCase):
+  difficulty = "easy"
+
   def test_few_products_will_do(self):
     """Of the other products of a kind, most are worth less than 1."""
     others = [
@@ -94,6 +102,51 @@ class SplitTest(unittest.TestCase):
         num_lazy += lazy[0] == goal.product
     self.assertGreater(num_good / num_goals, 0.95)
     self.assertLess(num_lazy / num_goals, 0.25)
+
+
+class HardShopsTest(SplitCase, unittest.TestCase):
+  difficulty = "hard"
+
+  def verdicts(self, goal, products):
+    """What each product of the kind is worth at best, in its four parts."""
+    for product in products:
+      if product.query == goal.product.query and product != goal.product:
+        offered = {v for values in product.options.values() for v in values}
+        chosen = [v for v in goal.options if v in offered]
+        yield product, judge(product, chosen, goal)
+
+  def test_no_other_product_will_do(self):
+    for shop in self.shops["train"]:
+      for goal in shop.goals:
+        for _, verdict in self.verdicts(goal, shop.catalogue.products):
+          self.assertLess(verdict.reward, 1)
+
+  def test_siblings_miss_by_one_thing_each(self):
+    """Three by an option, three by an attribute, three by the price."""
+    shop = self.shops["test"][0]
+    for goal in shop.goals:
+      missed = {"options": 0, "attributes": 0, "prices": 0}
+      for _, v in self.verdicts(goal, shop.catalogue.products):
+        flaws = (v.r_option < 1, v.r_att < 1, v.r_price < 1)
+        if sum(flaws) == 1:
+          missed[list(missed)[flaws.index(True)]] += 1
+      for flaw, count in missed.items():
+        self.assertGreaterEqual(count, 3, (goal, flaw))
+
+  def test_the_customers_words_do_not_find_it(self):
+    """Searching the instruction puts it first less often than one in five."""
+    goals = [(s, g) for s in self.shops["test"] for g in s.goals]
+    first = [
+      shop.catalogue.search(goal.instruction)[0] == goal.product
+      for shop, goal in goals
+    ]
+    self.assertLess(sum(first) / len(first), 0.2)
+
+  def test_the_right_words_find_its_family(self):
+    for shop in self.shops["test"][:40]:
+      for goal in shop.goals:
+        query = f"{' '.join(goal.attributes)} {goal.product.query}"
+        self.assertIn(goal.product, shop.catalogue.search(query))
 
 
 class GeneratorTest(unittest.TestCase):
@@ -130,6 +183,25 @@ class GeneratorTest(unittest.TestCase):
     catalogue, _ = a_generator().find("train", 0)
     for product in catalogue.products:
       self.assertRegex(product.id, r"^b\d{3}$")
+
+  def test_shops_have_room_for_the_siblings(self):
+    for size in (45, 100_000):
+      with self.assertRaisesRegex(ConfigError, "must be from 80 to"):
+        a_generator(catalogue_size=size, difficulty=DIFFICULTIES["hard"])
+
+  def test_hard_shops_of_any_size(self):
+    for size in (80, 101, 600):
+      with self.subTest(size=size):
+        generator = a_generator(
+          catalogue_size=size, difficulty=DIFFICULTIES["hard"]
+        )
+        catalogue, _ = generator.find("train", 0)
+        self.assertEqual(len(catalogue.products), size)
+
+  def test_levels_are_named(self):
+    self.assertIs(find_difficulty("hard"), DIFFICULTIES["hard"])
+    with self.assertRaisesRegex(ConfigError, "easy, siblings, prices"):
+      find_difficulty("harder")
 
   def test_too_many_tasks_for_a_shop_is_an_error(self):
     generator = a_generator(catalogue_size=1, tasks_per_catalogue=10_000)

@@ -8,12 +8,26 @@ from agentrl_jax.data.trajectory import Task
 from environments.webshop import WebShop
 
 # Of 24 tasks of each split; changes only with a good reason, told to users.
-DIGEST = "3b9dc5976f90625fda3f5cbc15f5c4049bc4f77ada1abbfeca38419a663e87e1"
+DIGESTS = {
+  "easy": "3b9dc5976f90625fda3f5cbc15f5c4049bc4f77ada1abbfeca38419a663e87e1",
+  "hard": "127b6461f45d30a16c0683d32b24086b88a0a19ab7e684ce3da16a158ede9068",
+}
 
 
 class GoldenTest(unittest.IsolatedAsyncioTestCase):
-  async def test_default_tasks_are_what_they_were(self):
-    environment, digest = WebShop(), hashlib.sha256()
+  async def test_tasks_are_what_they_were(self):
+    for difficulty, digest in DIGESTS.items():
+      with self.subTest(difficulty):
+        found = await self.digest(WebShop(difficulty=difficulty))
+        self.assertEqual(found, digest)
+
+  def test_hard_is_the_default(self):
+    task = Task("webshop", "test", 0)
+    wanted = WebShop(difficulty="hard").find(task)[1]
+    self.assertEqual(WebShop().find(task)[1], wanted)
+
+  async def digest(self, environment):
+    digest = hashlib.sha256()
     for split in SPLITS:
       for index in range(24):
         task = Task("webshop", split, index)
@@ -23,7 +37,7 @@ class GoldenTest(unittest.IsolatedAsyncioTestCase):
         catalogue, goal = environment.find(task)
         shelf = [p.canonical_text + p.id for p in catalogue.products]
         digest.update(repr((goal, shelf)).encode())
-    self.assertEqual(digest.hexdigest(), DIGEST)
+    return digest.hexdigest()
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ import itertools
 import unittest
 
 from environments.webshop import words
+from environments.webshop.analyzer import stems
 from environments.webshop.colours import reduce_to_colour
 from environments.webshop.nouns import nouns
+from environments.webshop.paraphrases import PARAPHRASES
 from environments.webshop.reward import matches
 
 
@@ -37,6 +39,27 @@ class WordsTest(unittest.TestCase):
     for values in words.OPTION_VALUES.values():
       self.assertFalse(buttons & set(values))
       self.assertEqual([v.lower().strip() for v in values], list(values))
+
+  def test_every_attribute_can_be_paraphrased(self):
+    attributes = {a for kind in words.KINDS for a in kind.attributes}
+    self.assertEqual(attributes, PARAPHRASES.keys())
+    clauses = [clause for pair in PARAPHRASES.values() for clause in pair]
+    self.assertEqual(len(set(clauses)), len(clauses))
+
+  def test_no_word_of_a_paraphrase_can_be_searched(self):
+    listed = [
+      *(a for kind in words.KINDS for a in kind.attributes),
+      *(kind.query for kind in words.KINDS),
+      *words.OPTION_VALUES,
+      *(value for values in words.OPTION_VALUES.values() for value in values),
+      *words.BRANDS,
+      "sold out",
+    ]
+    terms = {term for text in listed for term in stems(text)}
+    for attribute, clauses in PARAPHRASES.items():
+      for clause in clauses:
+        self.assertFalse(terms & set(stems(clause)), (attribute, clause))
+        self.assertNotRegex(clause, "[,:]")  # they end an option's value
 
   def test_kinds_are_told_apart(self):
     queries = [kind.query for kind in words.KINDS]

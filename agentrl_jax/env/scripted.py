@@ -1,0 +1,182 @@
+"""Scripted policies: how far one gets in an environment without thinking.
+
+A scripted policy is told what a policy is told, messages and tools, and nothing
+of the task behind them. Where one of a few lines wins often, the tasks measure
+little: `python -m launch.evaluate --policy=scripted` plays them all and prints
+the table that an environment's README has. The ones here fit any environment;
+`Environment.scripted_policies` adds those of its own.
+"""
+
+import abc
+import functools
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agentrl_jax.data.messages import Message, Tool, ToolCall
+
+TRIVIAL_SUCCESS = 0.3  # a task set where one of these wins more often says so
+
+
+class ScriptedPolicy(abc.ABC):
+  """One attempt's player; `seed` is all its randomness."""
+
+  def __init__(self, *, seed: int):
+    self.rng = random.Random(seed)
+    self._num_calls = 0
+
+  @abc.abstractmethod
+  def answer(
+    self, messages: Sequence[Message], tools: Sequence[Tool]
+  ) -> Message:
+    """The next answer, given all messages so far and what may be called."""
+
+  def call(self, name: str, **arguments: Any) -> Message:
+    """An answer that calls one tool."""
+    self._num_calls += 1
+    text = json.dumps(arguments, ensure_ascii=False)
+    call = ToolCall(name, text, id=f"call_{self._num_calls}")
+    return Message("assistant", tool_calls=(call,))
+
+
+ScriptedPolicies = Mapping[str, Callable[..., ScriptedPolicy]]
+
+
+class Constant(ScriptedPolicy):
+  """Calls one tool with the same arguments again and again.
+
+  Args:
+    tool: its name; the last one listed if None, which often ends the attempt.
+    arguments: of the call; None takes zeros, empty texts and empty lists.
+  """
+
+  def __init__(
+    self,
+    *,
+    seed: int,
+    tool: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+  ):
+    super().__init__(seed=seed)
+    self._tool, self._arguments = tool, arguments
+
+  def answer(
+    self, messages: Sequence[Message], tools: Sequence[Tool]
+  ) -> Message:
+    """The same call, whatever was said."""
+    tool = find_tool(tools, self._tool)
+    if self._arguments is not None:
+      return self.call(tool.name, **self._arguments)
+    return self.call(tool.name, **fill(tool.parameters, _zero))
+
+
+class Echo(ScriptedPolicy):
+  """Calls one tool with what the user said last, wherever a text is asked for.
+
+  Args:
+    tool: its name; the last one listed if None.
+  """
+
+  def __init__(self, *, seed: int, tool: str | None = None):
+    super().__init__(seed=seed)
+    self._tool = tool
+
+  def answer(
+    self, messages: Sequence[Message], tools: Sequence[Tool]
+  ) -> Message:
+    """A call with the text of the last message of the user."""
+    tool = find_tool(tools, self._tool)
+    said = [m.content for m in messages if m.role == "user"]
+
+    def echoed(schema: Mapping[str, Any]) -> Any:
+      is_text = _kind(schema) == "string" and "enum" not in schema
+      return said[-1] if is_text and said else _zero(schema)
+
+    return self.call(tool.name, **fill(tool.parameters, echoed))
+
+
+class RandomCall(ScriptedPolicy):
+  """Calls a random tool with random arguments that its schema allows.
+
+  Texts are words and numbers that stood in messages.
+  """
+
+  def answer(
+    self, messages: Sequence[Message], tools: Sequence[Tool]
+  ) -> Message:
+    """A call whose name and arguments are drawn."""
+    tool = self.rng.choice(tools)
+    words = [
+      w.strip(".,:;?!()'\"") for m in messages for w in m.content.split()
+    ]
+    drawn = functools.partial(self._draw, [word for word in words if word])
+    return self.call(tool.name, **fill(tool.parameters, drawn))
+
+  def _draw(self, words: Sequence[str], schema: Mapping[str, Any]) -> Any:
+    if "enum" in schema:
+      return self.rng.choice(list(schema["enum"]))
+    match _kind(schema):
+      case "integer" | "number":
+        numbers = [int(w) for w in words if w.isdecimal() and len(w) < 10]
+        low = schema.get("minimum", 0)
+        high = schema.get("maximum", max([*numbers, low + 10]))
+        return self.rng.randint(int(low), int(max(low, high)))
+      case "boolean":
+        return self.rng.random() < 0.5
+      case "string":
+        return self.rng.choice(words) if words else ""
+    return _zero(schema)
+
+
+def find_tool(tools: Sequence[Tool], name: str | None) -> Tool:
+  """The tool with this name, else the last one."""
+  return next((tool for tool in tools if tool.name == name), tools[-1])
+
+
+def fill(
+  parameters: Mapping[str, Any], value_of: Callable[[Mapping[str, Any]], Any]
+) -> dict[str, Any]:
+  """A value for each required argument, from the argument's schema."""
+  properties = parameters.get("properties", {})
+  required = parameters.get("required", ())
+  return {name: _value(properties.get(name, {}), value_of) for name in required}
+
+
+def _value(
+  schema: Mapping[str, Any], value_of: Callable[[Mapping[str, Any]], Any]
+) -> Any:
+  if _kind(schema) == "object":
+    return fill(schema, value_of)
+  if _kind(schema) == "array":
+    num_items = max(1, schema.get("minItems", 0))
+    return [_value(schema.get("items", {}), value_of)] * num_items
+  return value_of(schema)
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+  kind = schema.get("type", "string")
+  return str(kind if isinstance(kind, str) else kind[0])
+
+
+def _zero(schema: Mapping[str, Any]) -> Any:
+  if "enum" in schema:
+    return schema["enum"][0]
+  zeros = {"integer": 0, "number": 0, "boolean": False, "null": None}
+  kind = _kind(schema)
+  return (
+    max(0, schema.get("minimum", 0))
+    if kind
+    in (
+      "integer",
+      "number",
+    )
+    else zeros.get(kind, "")
+  )
+
+
+GENERIC: ScriptedPolicies = {
+  "constant": Constant,
+  "echo": Echo,
+  "random": RandomCall,
+}

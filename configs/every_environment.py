@@ -1,0 +1,36 @@
+"""Every environment that is here, as `configs/environments.py` has it.
+
+  python -m launch.evaluate --config=configs/every_environment.py \\
+    --policy=scripted --tasks=webshop/test,arithmetic/test
+
+Plays scripted policies and experts, for which nothing is trained: the tables of
+success in the environments' READMEs. The machines of `os_interaction` need a
+Docker engine, or `--config.environments.os_interaction.options.engine=sandbox`.
+"""
+
+from ml_collections.config_dict import create
+
+from configs import base
+
+OTHERS = {
+  "arithmetic": "environments.arithmetic.environment:Arithmetic",
+  "bfcl": "environments.bfcl:BFCL",
+}
+
+
+def get_config():
+  """`base` with two environments more."""
+  c = base.get_config()
+  c.name = "every_environment"
+  with c.unlocked():
+    for name, target in OTHERS.items():
+      c.environments[name] = create(
+        target=target,
+        options=create(),
+        mistakes=create(),
+        place=create(**c.environments.webshop.place.to_dict()),
+      )
+      c.tasks.weights[name] = 1.0
+  c.tasks.names = tuple(sorted(c.environments))
+  c.episode.max_turns = 200  # answers; environments have limits of their own
+  return c
