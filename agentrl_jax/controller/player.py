@@ -105,7 +105,7 @@ class ExpertPlayer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScriptPlayer:
-  """Experts play without tokens: for scores of scripted policies.
+  """Experts play without tokens: for their scores, and for texts.
 
   The turns hold the environment's pay and no tokens.
   """
