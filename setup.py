@@ -63,6 +63,7 @@ EXTRAS = {
     "mypy",
     "openai",  # agents that are written with it train unchanged
     "protobuf",
+    "pydantic",  # schemas of tools as most libraries write them
     "pyoxigraph",
     "pytest",
     "pytest-timeout",

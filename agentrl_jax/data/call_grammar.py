@@ -14,6 +14,7 @@ from typing import Any
 
 import llguidance
 
+from agentrl_jax.data.call_schema import rewritten, with_kept_bounds
 from agentrl_jax.data.marked_text import MarkedTokenizer, unshield
 from agentrl_jax.data.messages import Tool
 from agentrl_jax.errors import ConfigError
@@ -32,15 +33,8 @@ _JSON = {
   "whitespace_pattern": r"[ \n\t\r]{1,32}",
   "json_allow_general_unicode_escapes": True,
 }
-# What a schema says to who reads it, and asks of nobody.
-_FOR_READERS = frozenset({"title", "description", "default", "examples"})
-# A schema with one of these may take properties that it does not list.
-_OPEN = frozenset(
-  {
-    *("additionalProperties", "patternProperties", "unevaluatedProperties"),
-    *("$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas"),
-  }
-)
+# A schema with one of these may list its properties elsewhere.
+_ELSEWHERE = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 
 
 def text_that_is_no(call: str) -> str:
@@ -117,6 +111,7 @@ class CallGrammar:
 
   def of_json(self, schema: Mapping[str, Any]) -> str:
     """See `ChatCodec.json_grammar`."""
+    schema = with_kept_bounds(schema)
     return f"{_FREE}\nstart: /\\n?/ {_json(schema)} {self._after_text}"
 
   @property
@@ -200,21 +195,6 @@ def _declared(parameters: Mapping[str, Any]) -> dict[str, Any]:
     raise ConfigError(
       f"the type is {schema['type']!r}, and arguments are an 'object'"
     )
-  if not _OPEN & schema.keys():
+  if not _ELSEWHERE & schema.keys():
     schema.setdefault("properties", {})
-  return _closed(schema)
-
-
-def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-  """The schema, in which objects have the properties that they list alone."""
-  closed = {key: x for key, x in schema.items() if key not in _FOR_READERS}
-  if isinstance(closed.get("items"), Mapping):
-    closed["items"] = _closed(closed["items"])
-  if isinstance(closed.get("properties"), Mapping):
-    closed["properties"] = {
-      name: _closed(inner) if isinstance(inner, Mapping) else inner
-      for name, inner in closed["properties"].items()
-    }
-    if not _OPEN & closed.keys():
-      closed["additionalProperties"] = False
-  return closed
+  return rewritten(schema)
