@@ -4,6 +4,9 @@ A policy's mistake is no error: it is a message to the policy. What stands here
 is for people, and each says what was found, what is allowed and what to do.
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class AgentRLError(Exception):
   """The root: catch it to catch what the framework knows about."""
@@ -54,3 +57,12 @@ class NotFinite(AgentRLError):
 
 class CheckpointError(AgentRLError):
   """A checkpoint is corrupt or of another shape; names file and leaf."""
+
+
+def suggestion(found: str, allowed: Iterable[str]) -> str:
+  """The names nearest to one that is not there, as " (did you mean x or y?)".
+
+  Empty if none of them resembles it.
+  """
+  near = difflib.get_close_matches(found, list(allowed), n=3, cutoff=0.7)
+  return f" (did you mean {' or '.join(near)}?)" if near else ""

@@ -5,6 +5,8 @@ from typing import Any
 
 import ml_collections
 
+from agentrl_jax.errors import ConfigError, suggestion
+
 Arms = Mapping[str, Mapping[str, Any]]
 
 
@@ -13,7 +15,10 @@ def apply_arm(
 ) -> ml_collections.ConfigDict:
   """The config with one arm's keys changed; a key that is not there raises."""
   if arm not in arms:
-    raise ValueError(f"no arm {arm!r}; choose one of {', '.join(arms)}")
+    raise ConfigError(
+      f"arm {arm!r} after the colon of --config is not one of "
+      f"{', '.join(arms)}{suggestion(arm, arms)}"
+    )
   config.update_from_flattened_dict(arms[arm])
   config.name = f"{config.name}-{arm}"
   return config

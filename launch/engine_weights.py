@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import ml_collections
-from absl import app, flags, logging
+from absl import flags, logging
 from rich.console import Console
 
 from agentrl_jax.data.snapshot_manifest import Snapshot
@@ -32,6 +32,7 @@ from agentrl_jax.rollout.engine_loading import EngineLoader
 from agentrl_jax.rollout.snapshot_follower import SnapshotFollower
 from agentrl_jax.rollout.versions import VersionStore
 from agentrl_jax.rollout.wire import ServedSlot
+from launch import command_line
 from launch.remote_serving import snapshots_of
 from launch.settings import Settings, read_settings
 from launch.shared_flags import CONFIG
@@ -125,8 +126,7 @@ def follow(config: ml_collections.ConfigDict, engine: str, place: str) -> None:
 
 def main(argv: Sequence[str]) -> None:
   """Follows as the flags say; an error is one clear sentence."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  del argv
   logging.set_verbosity(logging.WARNING)
   assert _ENGINE.value and _FOLDER.value, "app.run requires them"
   try:
@@ -139,4 +139,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("config")
-  app.run(main)
+  command_line.run(main)

@@ -16,10 +16,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from absl import app, flags, logging
+from absl import flags, logging
 
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.train.config_checks import require_one_of
+from launch import command_line
 from launch.settings import EnvironmentSettings, read_settings
 from launch.shared_flags import CONFIG
 
@@ -141,4 +142,4 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  command_line.run(main)

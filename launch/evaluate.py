@@ -22,7 +22,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import ml_collections
-from absl import app, flags, logging
+from absl import flags, logging
 from rich.console import Console
 from rich.table import Table
 
@@ -38,8 +38,9 @@ from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.scripted import TRIVIAL_SUCCESS
-from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
 from agentrl_jax.model.policy import Policy
+from launch import command_line
 from launch.chat import codec_of
 from launch.evaluation import scores_to_json
 from launch.places import placed_environments
@@ -109,7 +110,8 @@ def choose_tasks(
     name, slash, split = word.partition("/")
     if not slash or name not in environments:
       raise ConfigError(
-        f"--tasks={word}: name an environment and a split, as in "
+        f"--tasks={word}{suggestion(name, environments)}: name an environment "
+        "and a split, as in "
         + ", ".join(f"{name}/test" for name in environments)
       )
     chosen += draw_tasks(
@@ -163,8 +165,7 @@ def print_scores(scores: Mapping[str, TaskScore], console: Console) -> None:
 
 def main(argv: Sequence[str]) -> None:
   """Scores what the flags name; an error is one clear sentence."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  del argv
   logging.set_verbosity(logging.WARNING)
   try:
     _evaluate()
@@ -256,4 +257,4 @@ def _score_stored(
 
 
 if __name__ == "__main__":
-  app.run(main)
+  command_line.run(main)

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import ml_collections
 import yaml
-from absl import app, flags, logging
+from absl import flags, logging
 from jax.sharding import Mesh
 from rich.console import Console
 
@@ -30,6 +30,7 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.export import write_params
 from agentrl_jax.model.peft import write_adapters
 from agentrl_jax.model.policy import Policy, num_params
+from launch import command_line
 from launch.chat import codec_of
 from launch.run_directory import RunDirectory
 from launch.settings import Settings, read_settings
@@ -159,8 +160,7 @@ def _mesh(settings: Settings) -> Mesh:
 
 def main(argv: Sequence[str]) -> None:
   """Exports what the flags name; an error is one clear sentence."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  del argv
   logging.set_verbosity(logging.WARNING)
   to = pathlib.Path(_TO.value)
   try:
@@ -185,4 +185,4 @@ def _export(to: pathlib.Path) -> Exported:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("run")
-  app.run(main)
+  command_line.run(main)

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from agentrl_jax.env import engine as engines
 from agentrl_jax.env.images import build_image, environments_with_images
-from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
 
 CONSOLE = Console()
 
@@ -79,6 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
   )
   parser.add_argument("--list", action="store_true", help="builds nothing")
   given = parser.parse_args(arguments)
+  known = environments_with_images()
+  for name in given.environment:
+    if name not in known:
+      parser.error(
+        f"{name} is not one of {', '.join(known)}{suggestion(name, known)}"
+      )
   try:
     with engines.connect() as engine:
       if given.list:
@@ -86,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
       failed = build_all(
         engine,
-        given.environment or environments_with_images(),
+        given.environment or known,
         base=given.base,
         registry=given.registry,
       )

@@ -16,10 +16,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
-from absl import app, flags, logging
+from absl import flags, logging
 from rich.console import Console
 
 from agentrl_jax.errors import AgentRLError
+from launch import command_line
 from launch.planning import report
 from launch.planning.advice import advice, refusal
 from launch.planning.chips import parse_slice
@@ -108,8 +109,7 @@ def _telling() -> Iterator[Callable[[str], None]]:
 
 def main(argv: Sequence[str]) -> None:
   """Plans as the flags say; an error is one clear sentence."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  del argv
   logging.set_verbosity(logging.WARNING)
   # Whatever chips are here, they are not asked.
   jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
@@ -129,4 +129,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  command_line.run(main)

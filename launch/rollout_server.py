@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 import ml_collections
-from absl import app, flags, logging
+from absl import flags, logging
 from rich.console import Console
 
 from agentrl_jax.data.chat import ChatCodec
@@ -38,6 +38,7 @@ from agentrl_jax.rollout.settings import RolloutsConfig
 from agentrl_jax.rollout.slices import Place, places_apart, places_together
 from agentrl_jax.rollout.snapshot_follower import SnapshotFollower
 from agentrl_jax.rollout.versions import VersionStore
+from launch import command_line
 from launch.chat import codec_of
 from launch.programs import keep_programs
 from launch.remote_serving import snapshots_of
@@ -217,8 +218,7 @@ def _places(settings: Settings) -> tuple[Place, ...]:
 
 def main(argv: Sequence[str]) -> None:
   """Serves as the flags say; an error is one clear sentence."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  del argv
   logging.set_verbosity(logging.WARNING)
   try:
     serve(CONFIG.value, _HOST.value, _PORT.value)
@@ -227,4 +227,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  command_line.run(main)

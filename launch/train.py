@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 import ml_collections
-from absl import app, flags, logging
+from absl import flags, logging
 from rich.console import Console
 
 from agentrl_jax.data.chat import ChatCodec
@@ -24,7 +24,7 @@ from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy, num_params
 from agentrl_jax.train.publish import Publisher
-from launch import demonstrations, remote_serving, results
+from launch import command_line, demonstrations, remote_serving, results
 from launch.chat import keep_chat
 from launch.chat_transfer import share_chat
 from launch.evaluation import EvaluationPlan, Evaluator
@@ -251,8 +251,7 @@ def _devices() -> str:
 
 def main(argv: Sequence[str]) -> None:
   """Runs the config of the command line; an error is one clear sentence."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  del argv
   logging.set_verbosity(logging.WARNING)  # orbax tells every file it writes
   try:
     train(CONFIG.value)
@@ -261,4 +260,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  command_line.run(main)

@@ -7,7 +7,7 @@ their own `config.json`, which must then agree.
 
 from collections.abc import Mapping
 
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.model.config import ModelConfig
 
 
@@ -17,9 +17,10 @@ def preset(name: str) -> ModelConfig:
   Raises `ConfigError` for a name that is not in `PRESETS`.
   """
   if name not in PRESETS:
+    near = suggestion(name, PRESETS)
     raise ConfigError(
-      f"model.name={name!r} is not one of {', '.join(PRESETS)}. Name one of "
-      'them, or leave it "" and set pretrained.path to a folder with a '
+      f"model.name={name!r} is not one of {', '.join(PRESETS)}{near}. Name one "
+      'of them, or leave it "" and set pretrained.path to a folder with a '
       "config.json"
     )
   return PRESETS[name]

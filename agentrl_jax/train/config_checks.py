@@ -5,14 +5,16 @@ A section checks itself with these when it is made, before anything is compiled.
 
 from collections.abc import Iterable
 
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, suggestion
 
 
 def require_one_of(key: str, name: str, options: Iterable[str]) -> None:
   """Raises `ConfigError` naming the key and what it may be."""
+  options = list(options)
   if name not in options:
+    near = suggestion(str(name), options)
     raise ConfigError(
-      f"{key}={name!r} is not one of {', '.join(options)}. "
+      f"{key}={name!r} is not one of {', '.join(options)}{near}. "
       f"Set it with --config.{key}=<name>."
     )
 

@@ -1,0 +1,142 @@
+"""How every command with flags starts, and ends when its command line is wrong.
+
+A flag, a config file, an arm or a key that is not there is told in one
+sentence, with what resembles it and what is allowed, and the command ends with
+status 2. What fails later ends with another status.
+"""
+
+import inspect
+import pathlib
+import re
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import ml_collections
+from absl import app, flags
+
+from agentrl_jax.errors import ConfigError, suggestion
+
+USAGE = 2  # the exit status of a wrong command line
+_CONFIG = re.compile(r"--?config=(.*)", re.DOTALL)
+_OVERRIDE = re.compile(r"--?(?:no)?config\.([^=\[]+)")
+
+
+def run(main: Callable[[Sequence[str]], None]) -> None:
+  """Parses the flags and runs `main`, as `app.run` does."""
+  app.run(main, flags_parser=parse)
+
+
+def parse(argv: Sequence[str]) -> list[str]:
+  """Parses flags; ends the process with a sentence if they are wrong."""
+  try:
+    known = flags.FLAGS.read_flags_from_files(list(argv), force_gnu=False)
+    if "config" in flags.FLAGS:
+      check_config(known[1:])
+    left: list[str] = flags.FLAGS(list(argv))
+  except (flags.Error, ConfigError) as error:
+    _refuse(str(error))
+  if len(left) > 1:
+    _refuse(
+      f"{' '.join(left[1:])} was found where flags are expected: write "
+      "--name=value, and quote a value with spaces"
+    )
+  return left
+
+
+def check_config(arguments: Sequence[str]) -> None:
+  """Raises `ConfigError` for a config file, arm or keys that are not there.
+
+  All keys that are wrong are named at once. What else a config file raises is
+  raised as it is.
+  """
+  named = [m[1] for m in map(_CONFIG.fullmatch, arguments) if m]
+  named += [
+    value
+    for flag, value in zip(arguments, arguments[1:], strict=False)
+    if flag in ("--config", "-config")
+  ]
+  if not named:
+    return
+  config = _loaded(named[-1])
+  keys = [m[1] for m in map(_OVERRIDE.match, arguments) if m]
+  wrong = [
+    sentence for key in dict.fromkeys(keys) if (sentence := _why(key, config))
+  ]
+  if wrong:
+    raise ConfigError("; ".join(wrong))
+
+
+def _loaded(named: str) -> ml_collections.ConfigDict:
+  """The config of a file, or of `file:argument`."""
+  file, colon, argument = named.partition(":")
+  path = pathlib.Path(file)
+  if not path.is_file():
+    others = [str(p) for p in sorted(path.parent.glob("[!_]*.py"))]
+    raise ConfigError(
+      f"--config={file} is no file{suggestion(file, others)}; name one whose "
+      "get_config() returns the config, such as configs/quickstart.py"
+    )
+  get_config = runpy.run_path(file).get("get_config")
+  if get_config is None:
+    raise ConfigError(
+      f"--config={file} defines no get_config(): name a file that does, such "
+      "as configs/quickstart.py"
+    )
+  arguments = [argument] if colon else []
+  try:
+    inspect.signature(get_config).bind(*arguments)
+  except TypeError as error:
+    what = (
+      f"takes nothing after a colon, found {argument!r}"
+      if colon
+      else "needs something after a colon; its first lines say what"
+    )
+    raise ConfigError(f"--config={file} {what}") from error
+  config: ml_collections.ConfigDict = get_config(*arguments)
+  return config
+
+
+def _why(key: str, config: ml_collections.ConfigDict) -> str:
+  """What is wrong with a key, or nothing."""
+  held: Any = config
+  done: list[str] = []
+  for word in key.split("."):
+    if not isinstance(held, ml_collections.ConfigDict):
+      # Part of a tuple, perhaps: parsing says what cannot be.
+      return ""
+    if word not in held:
+      place = ".".join(done)
+      inside = f"config.{place} has" if place else "the config has"
+      return (
+        f"--config.{key} is no key of the config{_near(key, word, config)}; "
+        f"{inside} {', '.join(sorted(held))}"
+      )
+    done.append(word)
+    held = held[word]
+  return ""
+
+
+def _near(key: str, word: str, config: ml_collections.ConfigDict) -> str:
+  """The keys nearest to one that is not there: spelt alike, or elsewhere."""
+  keys = list(_keys(config))
+  elsewhere = [k for k in keys if k.rpartition(".")[2] == word]
+  if elsewhere:
+    return f" (did you mean {' or '.join(elsewhere)}?)"
+  return suggestion(key, keys) or suggestion(word, sorted(config))
+
+
+def _keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+  for name in config:
+    value = config[name]
+    if isinstance(value, ml_collections.ConfigDict):
+      yield from _keys(value, f"{prefix}{name}.")
+    else:
+      yield f"{prefix}{name}"
+
+
+def _refuse(sentence: str) -> NoReturn:
+  one_line = " ".join(sentence.split())
+  sys.stderr.write(f"{one_line}\nSee --help for the flags.\n")
+  sys.exit(USAGE)

@@ -1,0 +1,151 @@
+"""A wrong command line is one sentence and status 2, for every command."""
+
+import functools
+import pathlib
+
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import ConfigError
+from launch import command_line
+from tests.launch.command_lines import ROOT, outcomes
+
+# What else each command requires, none of which is reached.
+COMMANDS = {
+  "launch.train": (),
+  "launch.evaluate": (),
+  "launch.plan": ("--topology=v5p-8",),
+  "launch.rollout_server": (),
+  "launch.environment_host": (),
+  "launch.engine_weights": ("--engine=http://127.0.0.1:1", "--folder=x"),
+}
+WITHOUT_CONFIG = {
+  "launch.export": ("--run=runs/none", "--to=none"),
+  "launch.images": (),
+}
+QUICKSTART = "--config=configs/quickstart.py"
+
+
+def _cases() -> dict[tuple[str, str], list[str]]:
+  cases = {}
+  for name, more in COMMANDS.items():
+    cases |= {
+      (name, "arm"): [name, "--config=configs/ablations/calls.py:wel", *more],
+      (name, "key"): [name, QUICKSTART, "--config.loss.clip_hihg=1", *more],
+      (name, "flag"): [name, QUICKSTART, "--confg.seed=1", *more],
+    }
+  for name, more in WITHOUT_CONFIG.items():
+    cases[name, "flag"] = [name, "--runn=x", *more]
+    cases[name, "word"] = [name, "dbbnech", *more]
+  train = ["launch.train"]
+  return cases | {
+    ("launch.train", "file"): [*train, "--config=configs/quikstart.py"],
+    ("launch.train", "no file"): train,
+    ("launch.train", "needless arm"): [*train, f"{QUICKSTART}:fast"],
+    ("launch.train", "type"): [
+      *train,
+      QUICKSTART,
+      "--config.train.steps=many",
+    ],
+    ("launch.train", "word"): [*train, QUICKSTART, "seed=1"],
+    ("launch.export", "stage"): ["launch.export", "--stage=rll", "--to=x"],
+  }
+
+
+@functools.cache
+def _outcomes() -> dict[tuple[str, str], tuple[int, str]]:
+  cases = _cases()
+  return dict(zip(cases, outcomes(list(cases.values())), strict=True))
+
+
+class CommandLineTest(parameterized.TestCase):
+  def assert_refused(self, name, what, *words):
+    status, said = _outcomes()[name, what]
+    self.assertEqual(status, command_line.USAGE, said[-3000:])
+    self.assertNotIn("Traceback", said)
+    for word in words:
+      self.assertIn(word, said)
+
+  def test_no_command_is_left_out(self):
+    commands = {
+      f"launch.{path.stem}"
+      for path in (ROOT / "launch").glob("*.py")
+      if '__name__ == "__main__"' in path.read_text()
+    }
+    self.assertEqual(commands, {*COMMANDS, *WITHOUT_CONFIG})
+
+  @parameterized.parameters(*COMMANDS)
+  def test_arm(self, name):
+    self.assert_refused(
+      name, "arm", "'wel' after", "free, well_formed, required"
+    )
+
+  @parameterized.parameters(*COMMANDS)
+  def test_key(self, name):
+    self.assert_refused(
+      name, "key", "loss.clip_hihg", "did you mean loss.clip_high", "clip_low"
+    )
+
+  @parameterized.parameters(*COMMANDS, *WITHOUT_CONFIG)
+  def test_flag(self, name):
+    self.assert_refused(name, "flag")
+
+  @parameterized.parameters(
+    ("launch.images", "word", "did you mean dbbench", "webshop"),
+    ("launch.export", "word", "dbbnech was found where flags are expected"),
+    ("launch.export", "stage", "--stage=rll", "rl|warm_start"),
+    ("launch.train", "word", "seed=1 was found where flags are expected"),
+    ("launch.train", "file", "did you mean configs/quickstart.py"),
+    ("launch.train", "no file", "--config"),
+    ("launch.train", "needless arm", "takes nothing after a colon", "'fast'"),
+    ("launch.train", "type", "--config.train.steps=many", "int"),
+  )
+  def test_others(self, name, what, *words):
+    self.assert_refused(name, what, *words)
+
+
+class CheckConfigTest(absltest.TestCase):
+  def refused(self, *arguments) -> str:
+    with self.assertRaises(ConfigError) as caught:
+      command_line.check_config([QUICKSTART, *arguments])
+    return str(caught.exception)
+
+  def test_all_wrong_keys_are_named_at_once(self):
+    said = self.refused(
+      "--config.loss.clip_hihg=1",
+      "--config.train.step",
+      "3",
+      "--noconfig.engine.resue",
+    )
+    for near in ("loss.clip_high", "train.steps", "engine.reuse"):
+      self.assertIn(f"did you mean {near}", said)
+
+  def test_a_key_of_another_section(self):
+    self.assertIn(
+      "did you mean loss.clip_high?", self.refused("--config.clip_high=1")
+    )
+    self.assertIn("did you mean loss?", self.refused("--config.los.x=1"))
+
+  def test_what_is_right_is_let_through(self):
+    for arguments in (
+      ["--config.loss.clip_high=0.3", "--noconfig.engine.reuse"],
+      ["--config.tasks.names[0]=webshop"],
+      ["--config.environments.dbbench.options.max_rounds=3"],
+      ["--config.queue.max_age=3"],
+      ["--configuration.x=1"],
+    ):
+      command_line.check_config([QUICKSTART, *arguments])
+    command_line.check_config(["--run=x"])
+
+  def test_a_mistake_within_a_config_file_is_no_mistake_of_the_user(self):
+    path = pathlib.Path(self.create_tempfile("broken.py").full_path)
+    path.write_text("def get_config():\n  return {}['nothing']\n")
+    with self.assertRaises(KeyError):
+      command_line.check_config([f"--config={path}"])
+
+  def test_a_file_that_is_no_config(self):
+    with self.assertRaisesRegex(ConfigError, "defines no get_config"):
+      command_line.check_config(["--config", "configs/arms.py"])
+
+
+if __name__ == "__main__":
+  absltest.main()
