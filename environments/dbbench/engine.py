@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from environments.dbbench.grading import Row, tables_hash
 from environments.dbbench.problem import Table
 
+DATABASE = "dbbench"  # its name, where no server gives it another
 TIMED_OUT = "Error: SQL execution timed out."
 SYNTAX_ERROR = (
   "1064 (42000): You have an error in your SQL syntax; check the manual that "

@@ -17,6 +17,7 @@ import pymysql
 from pymysql.constants import CR, SERVER_STATUS
 
 from agentrl_jax.errors import EnvironmentFault
+from environments.dbbench import mysql_groups
 from environments.dbbench.engine import (
   TIMED_OUT,
   Database,
@@ -30,6 +31,7 @@ from environments.dbbench.mariadb_server import (
   PrivateServer,
   read_address,
 )
+from environments.dbbench.mysql_dialect import Refused, parsed
 from environments.dbbench.mysql_grammar import refusal_of
 from environments.dbbench.problem import Table
 
@@ -170,7 +172,8 @@ class MariaDBDatabase(Database):
     began = time.monotonic()
     with self._busy:
       try:
-        return str(self._fetched(sql))
+        refusal = self._loose_groups(sql)
+        return refusal or str(self._fetched(sql))
       except pymysql.err.MySQLError as error:
         if not _lost(error):
           return _in_words(error)
@@ -198,6 +201,29 @@ class MariaDBDatabase(Database):
             f"lost MariaDB while grading: {error}"
           ) from error
         return []
+
+  def _loose_groups(self, sql: str) -> str | None:
+    """What MySQL's ONLY_FULL_GROUP_BY says, which is not MariaDB's."""
+    try:
+      tree = parsed(sql)
+    except Refused:
+      return None  # the server knows better what is wrong
+    if not mysql_groups.needs_check(tree):
+      return None
+    refusal = mysql_groups.refusal_of(tree, self._columns_of, self._name)
+    if refusal is not None:
+      self._fetched(f"EXPLAIN {sql}")  # raises what is said before it
+    return refusal
+
+  def _columns_of(self, table: str) -> list[str]:
+    with self._connection.cursor() as cursor:
+      try:
+        cursor.execute(f"SHOW COLUMNS FROM {_quoted(table)}")
+      except pymysql.err.MySQLError as error:
+        if _lost(error):
+          raise
+        return []
+      return [str(row[0]) for row in cursor.fetchall()]
 
   def _fetched(self, sql: str) -> list[Row]:
     most = max_rows_needed(self._max_result_chars)

@@ -16,6 +16,7 @@ from sqlglot.dialects.mysql import MySQL
 from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import ErrorLevel, SqlglotError
 
+from environments.dbbench import mysql_groups
 from environments.dbbench.engine import SYNTAX_ERROR
 from environments.dbbench.mysql_functions import AS_TEXT
 from environments.dbbench.mysql_grammar import MAX_NEAR_BYTES, refusal_of
@@ -61,11 +62,14 @@ class Statement:
 
   `types` are those of the result's columns as far as they are known, empty if
   the columns themselves are not. `describes` names a table to be described.
+  `grouped` is the statement as MySQL would read it, where ONLY_FULL_GROUP_BY
+  may refuse it once the tables are known.
   """
 
   sql: str = ""
   types: tuple[MySQLType | None, ...] = ()
   describes: str = ""
+  grouped: exp.Expr | None = None
 
 
 class _Dialect(SQLite):
@@ -94,10 +98,12 @@ def translate(sql: str) -> Statement:
   if not isinstance(tree, _RUNS):
     raise NotMySQL(sql)
   types = _result_types(tree)
+  grouped = tree.copy() if mysql_groups.needs_check(tree) else None
   _rewrite_all(tree)
   return Statement(
     _SQLITE.generate(tree, copy=False, unsupported_level=ErrorLevel.IGNORE),
     types,
+    grouped=grouped,
   )
 
 

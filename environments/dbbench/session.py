@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.env.interface import Session, Step
+from environments.dbbench import connector
 from environments.dbbench.engine import Database
 from environments.dbbench.grading import is_right
 from environments.dbbench.problem import Problem
@@ -84,10 +85,10 @@ class DBSession(Session):
       return UNKNOWN_CALL
     if isinstance(argument, Unreadable) and name == EXECUTE_SQL.name:
       return argument.while_executing
-    if not isinstance(argument, str):
+    if isinstance(argument, Unreadable) or name != EXECUTE_SQL.name:
       return BAD_CALL
     self._num_statements += 1
-    return await self._database.execute(argument)
+    return await connector.execute(self._database, argument)
 
   async def _judged(self, answer: object, replies: tuple[Message, ...]) -> Step:
     problem = self._problem

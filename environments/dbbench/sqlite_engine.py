@@ -19,8 +19,10 @@ from environments.dbbench import (
   mysql_collation,
   mysql_dialect,
   mysql_functions,
+  mysql_groups,
 )
 from environments.dbbench.engine import (
+  DATABASE,
   TIMED_OUT,
   Database,
   Engine,
@@ -106,8 +108,11 @@ class SQLiteDatabase(Database):
     """Runs one MySQL statement; see `Database.execute`."""
     try:
       statement = mysql_dialect.translate(sql)
+      self._refuse_loose_groups(statement)
     except Refused as error:
       return self._cut(str(error))
+    except sqlite3.Error as error:
+      return self._cut(in_mysqls_words(error, sql))
     try:
       return self._cut(str(self.run(statement, stop_at=float("-inf"))))
     except sqlite3.Error as error:
@@ -148,6 +153,29 @@ class SQLiteDatabase(Database):
       rows = cursor.fetchmany(max_rows_needed(self._max_result_chars))
       cursor.close()
     return _typed(rows, statement)
+
+  def _refuse_loose_groups(self, statement: Statement) -> None:
+    """Raises `Refused` as ONLY_FULL_GROUP_BY does, or an error before it."""
+    if statement.grouped is None:
+      return
+    refusal = mysql_groups.refusal_of(
+      statement.grouped, self._columns_of, DATABASE
+    )
+    if refusal is not None:
+      with self._busy:  # what it names must be there to be complained of
+        self._stop_at = float("inf")
+        self._connection.execute(f"EXPLAIN {statement.sql}").close()
+      raise Refused(refusal)
+
+  def _columns_of(self, table: str) -> list[str]:
+    with self._busy:
+      self._stop_at = float("inf")
+      return [
+        name
+        for _, name, *_ in self._connection.execute(
+          f"PRAGMA table_info({_quoted(table)})"
+        )
+      ]
 
   async def _execute_slowly(self, statement: Statement, sql: str) -> str:
     stop_at = time.monotonic() + self._statement_limit_s
