@@ -35,6 +35,7 @@ from agentrl_jax.env.session_container_stream import (
 )
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
+OPEN_FILES = (1024, 4096)  # of each process, soft and hard
 SESSION_LABEL = "agentrl_jax.session"  # whose containers a watch looks at
 # The first process lies still. What a namespace's first process does not handle
 # cannot kill it from inside, and this one handles nothing. By ignoring SIGCHLD
@@ -87,7 +88,7 @@ class SessionContainer:
 
   def __init__(self, engine: docker.DockerClient, name: str, image: str):
     self.name = name
-    self._engine = engine
+    self.engine = engine
     self._image = image
     self._waiting: tuple[str, ExecStream] | None = None
 
@@ -131,7 +132,7 @@ class SessionContainer:
       await stream.close()
     if not ended:
       return Finished(None, out, err)
-    found = await self._ask(self._engine.api.exec_inspect, number)
+    found = await self._ask(self.engine.api.exec_inspect, number)
     return Finished(found["ExitCode"], out, err)
 
   async def get_ready(self) -> None:
@@ -157,21 +158,21 @@ class SessionContainer:
 
   async def restart(self) -> None:
     """Ends every process in it; files stay."""
-    await self._ask(self._engine.api.restart, self.name, 0)
+    await self._ask(self.engine.api.restart, self.name, 0)
 
   async def kill(self) -> None:
     """Stops it at once; what was written stays until it is removed."""
-    await self._ask(self._engine.api.kill, self.name)
+    await self._ask(self.engine.api.kill, self.name)
 
   async def is_running(self) -> bool:
     """Whether its first process lives."""
-    state = await self._ask(self._engine.api.inspect_container, self.name)
+    state = await self._ask(self.engine.api.inspect_container, self.name)
     return bool(state["State"]["Running"])
 
   async def remove(self) -> None:
     """Removes it, and waits until it is gone."""
     await self.seal()
-    await engines.to_the_end(engines.remove_container, self._engine, self.name)
+    await engines.to_the_end(engines.remove_container, self.engine, self.name)
 
   def _handed_over(self, argv: Sequence[str]) -> tuple[str, ExecStream] | None:
     """The bash that waits, with the script; None if this is not for it."""
@@ -188,14 +189,14 @@ class SessionContainer:
     self, argv: Sequence[str], *, tty: bool, stdin: bool = False
   ) -> tuple[str, ExecStream]:
     made = await self._ask(
-      self._engine.api.exec_create,
+      self.engine.api.exec_create,
       self.name,
       list(argv),
       stdin=stdin or tty,
       tty=tty,
     )
     number: str = made["Id"]
-    return number, await ExecStream.open(self._engine, number, tty=tty)
+    return number, await ExecStream.open(self.engine, number, tty=tty)
 
   async def _ask(self, call: Any, *args: Any, **kwargs: Any) -> Any:
     """One request to the engine, whose refusal is an `EnvironmentFault`."""
@@ -261,6 +262,8 @@ def _settings(spec: SessionContainerSpec) -> dict[str, Any]:
     "log_config": {"Type": "none", "Config": {}},
     "ulimits": [
       Ulimit(name="core", soft=0, hard=0),
+      # Linux's own: an engine would give what its host has.
+      Ulimit(name="nofile", soft=OPEN_FILES[0], hard=OPEN_FILES[1]),
       Ulimit(name="fsize", soft=spec.disk_mb * _MIB, hard=spec.disk_mb * _MIB),
     ],
   }

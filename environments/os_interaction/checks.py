@@ -8,6 +8,8 @@ out of the reach of whoever owns the machine.
 import pathlib
 from collections.abc import Callable, Mapping
 
+Comparison = Callable[[str, str], bool]
+
 # As in AgentBench the first of these that ends a size is its unit.
 _UNITS = (
   ("B", 1),
@@ -50,7 +52,7 @@ def is_containing(answer: str, right: str) -> bool:
   return _plain(right) in _plain(answer)
 
 
-COMPARISONS: Mapping[str, Callable[[str, str], bool]] = {
+COMPARISONS: Mapping[str, Comparison] = {
   "integer-match.py": is_same_integer,
   "string-match.py": is_same_text,
   "size-match.py": is_same_size,
@@ -59,14 +61,12 @@ COMPARISONS: Mapping[str, Callable[[str, str], bool]] = {
 }
 
 
-def find(file: str) -> Callable[[str, str], bool] | None:
+def find(file: str) -> Comparison | None:
   """The comparison that a script's file name stands for, if any."""
   return COMPARISONS.get(pathlib.PurePosixPath(file).name)
 
 
-def passes(
-  compare: Callable[[str, str], bool], parameters: tuple[str, ...]
-) -> bool:
+def passes(compare: Comparison, parameters: tuple[str, ...]) -> bool:
   """Whether the program would end well; one that breaks does not."""
   if len(parameters) < 2:
     return False

@@ -9,11 +9,12 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import docker
 import docker.errors
+import requests
 
 from agentrl_jax.env import engine as engines
 from agentrl_jax.env.session_container import (
@@ -24,6 +25,7 @@ from agentrl_jax.env.session_container import (
 )
 from agentrl_jax.env.session_container_stream import Finished, Terminal
 from agentrl_jax.errors import ConfigError, EnvironmentFault
+from environments.os_interaction import docker_view
 from environments.os_interaction.machine import (
   CAPABILITIES,
   HOME,
@@ -33,6 +35,16 @@ from environments.os_interaction.machine import (
   Machine,
   MachineLost,
 )
+from environments.os_interaction.view import (
+  LOAD_S,
+  Budget,
+  Changes,
+  Tree,
+  Unreadable,
+  write_archive,
+)
+
+R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
@@ -168,6 +180,52 @@ class DockerMachine(Machine):
     """Ends every process; files stay."""
     async with self._blaming():
       await self._container.restart()
+
+  async def end(self) -> None:
+    """Stops the container; the engine still gives its files."""
+    async with self._blaming():
+      if await self._container.is_running():
+        await self._container.kill()
+
+  async def look(self, path: str) -> Tree:
+    """Asks the engine for files."""
+    return await self._read(docker_view.read_tree, path, Budget())
+
+  async def changes(self) -> Changes:
+    """Asks the engine what was written."""
+    return await self._read(docker_view.read_changes, Budget())
+
+  async def processes(self) -> Mapping[str, str]:
+    """Asks the engine, whose host lists them."""
+    return await self._read(docker_view.read_processes)
+
+  async def load(self, changes: Changes) -> None:
+    """Has the engine unpack them."""
+    for path in sorted(changes.removed):
+      await self.run(["rm", "-rf", "--", path], limit_s=LOAD_S)
+    put = self._container.engine.api.put_archive
+    try:
+      await engines.to_the_end(
+        put, self._container.name, "/", write_archive(changes.files)
+      )
+    except (docker.errors.DockerException, OSError) as error:
+      raise Unreadable(f"its files fit no machine: {error}") from error
+
+  async def _read(self, read: Callable[..., R], *arguments: Any) -> R:
+    container = self._container
+    async with self._blaming():
+      try:
+        return await engines.to_the_end(
+          read, container.engine, container.name, *arguments
+        )
+      except requests.exceptions.Timeout as error:
+        raise Unreadable(
+          f"the engine does not give the machine's files: {error}"
+        ) from error
+      except (docker.errors.DockerException, OSError) as error:
+        raise EnvironmentFault(
+          f"the engine does not let {container.name} be looked at: {error}"
+        ) from error
 
   async def stop(self, why: str) -> None:
     """Stops it for good, for what the policy did."""

@@ -5,10 +5,12 @@ import random
 import shlex
 from collections.abc import Mapping, Sequence
 
-from environments.os_interaction.words import EXTENSIONS, STEMS
+from environments.os_interaction.outcomes import Outcome
+from environments.os_interaction.words import EXTENSIONS, FOLDERS, STEMS
 
 COMPARE_INTEGERS = "check/integer-match.py"
 COMPARE_TEXTS = "check/string-match.py"
+TOPS = ("/root", "/srv", "/opt", "/data")
 FILLER = "0123456789abcdef" * 64  # what files of some size hold
 
 
@@ -16,8 +18,8 @@ FILLER = "0123456789abcdef" * 64  # what files of some size hold
 class Draft:
   """A task: what is told, what is set up, and how it is solved and judged.
 
-  With `compare`, the answer is what `example` says; else `check` looks at the
-  machine. `slip` is a likely way to get it wrong.
+  With `compare`, the answer is what `example` says; else `outcome` tells what
+  the machine must have become. `slip` is a likely way to get it wrong.
   """
 
   description: str
@@ -25,7 +27,54 @@ class Draft:
   example: str
   slip: str
   compare: str = ""
-  check: str = ""
+  outcome: Outcome | None = None
+
+
+def say_number_only(rng: random.Random) -> str:
+  """Asks for an answer that is a number."""
+  return rng.choice(
+    (
+      "Answer with the number only.",
+      "Give nothing but the number as your answer.",
+      "The answer is a single number, without any words.",
+      "Reply with the bare number.",
+    )
+  )
+
+
+def say_name_only(rng: random.Random) -> str:
+  """Asks for an answer that is the name of a file."""
+  return rng.choice(
+    (
+      "Answer with the name only, without its directory.",
+      "Give the bare file name as your answer, no path.",
+      "The answer is the file's name, not the path that leads to it.",
+    )
+  )
+
+
+def say_below(rng: random.Random, root: str) -> str:
+  """Names a folder with all that is below it."""
+  return rng.choice(
+    (
+      f"in {root} and all of its subdirectories",
+      f"in the directory {root} and everything below it",
+      f"anywhere below {root}",
+    )
+  )
+
+
+def draw_root(rng: random.Random, *, tops: Sequence[str] = TOPS) -> str:
+  """The path of a folder that no image has."""
+  first, second = rng.sample(FOLDERS, 2)
+  return rng.choice(tops) + rng.choice(
+    (
+      f"/{first}",
+      f"/{first}-{rng.randint(2, 99)}",
+      f"/{first}/{second}",
+      f"/{rng.randint(1990, 2029)}/{first}",
+    )
+  )
 
 
 def quote(text: str) -> str:

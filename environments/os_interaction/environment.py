@@ -14,6 +14,7 @@ from typing import Any
 from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
+from agentrl_jax.env.session_container_stream import Finished
 from agentrl_jax.env.warm_pool import WarmPool
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.os_interaction.agentbench import load_problems
@@ -27,7 +28,11 @@ from environments.os_interaction.generator import (
   Generated,
   Generator,
 )
-from environments.os_interaction.judging import require_scripts, set_up
+from environments.os_interaction.judging import (
+  Judge,
+  require_scripts,
+  set_up,
+)
 from environments.os_interaction.machine import (
   Engine,
   Limits,
@@ -153,10 +158,9 @@ class OSInteraction(Environment):
     del seed
     problem = self._problem(task)
     require_scripts(problem)
-    ready = await self._pool(problem.image).take()
+    ready, judge = await self._prepared(problem)
     try:
-      await self._set_up(problem, ready)
-      yield OSSession(problem, ready.machine, ready.shell, self._rules)
+      yield OSSession(problem, judge, ready.shell, self._rules)
     finally:
       # To the end, though whoever leaves may be cancelled meanwhile.
       await _shielded(ready.remove())
@@ -180,7 +184,27 @@ class OSInteraction(Environment):
       self._generated(task), seed=seed, mistakes=mistakes
     )
 
-  async def _set_up(self, problem: Problem, ready: _Ready) -> None:
+  async def _prepared(self, problem: Problem) -> tuple[_Ready, Judge]:
+    """A machine that is set up, and its judge.
+
+    Another machine where the task's own example has written to the first.
+    """
+    gold = None
+    while True:
+      ready = await self._pool(problem.image).take()
+      try:
+        judge = await self._set_up(problem, ready, gold)
+        if not judge.is_marked:
+          return ready, judge
+      except BaseException:
+        await _shielded(ready.remove())
+        raise
+      gold = judge.gold
+      await _shielded(ready.remove())
+
+  async def _set_up(
+    self, problem: Problem, ready: _Ready, gold: Finished | None
+  ) -> Judge:
     try:
       await set_up(problem, ready.machine)
     except MachineLost as error:
@@ -196,6 +220,22 @@ class OSInteraction(Environment):
           f"the start script of {problem.description[:80]!r} does not end: "
           f"{reply.note}"
         )
+    return await Judge.prepare(
+      problem,
+      ready.machine,
+      functools.partial(self._fresh, problem.image),
+      limit_s=self._rules.script_s,
+      gold=gold,
+    )
+
+  @contextlib.asynccontextmanager
+  async def _fresh(self, image: str) -> AsyncIterator[Machine]:
+    """A machine that no policy has seen."""
+    machine = await self._engine.start(image)
+    try:
+      yield machine
+    finally:
+      await _shielded(machine.remove())
 
   async def _make_ready(self, image: str) -> _Ready:
     machine = await self._engine.start(image)

@@ -96,7 +96,7 @@ def expert_for_generated(
     script = generated.slip
   if "no_look" in made:
     script = ""
-  return BashExpert(script or "", asks=problem.check[0] is None, made=made)
+  return BashExpert(script or "", asks=problem.outcome is None, made=made)
 
 
 def expert_for_loaded(

@@ -2,7 +2,8 @@
 
 The line between the splits is drawn through texts, not seeds: a task is drawn
 again until its description belongs to its split, so train and test share none.
-What is right is found out by running the gold script on the task's machine.
+What is right is found out by running the gold script on the task's machine,
+before the policy's first command.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from agentrl_jax.data.split import split_of
 from agentrl_jax.errors import ConfigError
-from environments.os_interaction import chores, lookups, questions
+from environments.os_interaction import chores, commands, lookups, questions
 from environments.os_interaction.draft import Draft
 from environments.os_interaction.problem import Problem, Script
 
@@ -31,7 +32,7 @@ KINDS: Mapping[str, Callable[[random.Random, int], Draft]] = {
   "rename": chores.rename_files,
   "pack": chores.pack_folder,
   "edit": chores.edit_setting,
-  "command": chores.make_command,
+  "command": commands.make_command,
   "end_processes": chores.end_processes,
   "links": chores.link_files,
   "owners": chores.give_files_away,
@@ -83,14 +84,16 @@ class Generator:
 
 
 def _settled(kind: str, draft: Draft) -> Generated:
-  check: tuple[Script | None, ...] = (Script("bash", draft.check),)
+  check: tuple[Script | None, ...] = ()
   if draft.compare:
     check = (None, Script("python", None, draft.compare))
   problem = Problem(
     description=draft.description,
     init=(Script("bash", draft.init),),
     check=check,
+    outcome=draft.outcome,
     example=Script("bash", draft.example),
+    example_only_reads=bool(draft.compare),
     labels=(kind,),
   )
   return Generated(problem, kind, draft.slip)

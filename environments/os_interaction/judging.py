@@ -1,24 +1,49 @@
 """Sets a machine up for a task, and judges what was made of it.
 
-Scripts run apart from the policy's shell, each with its deadline. A machine
-that its owner spoilt judges against them; a task that cannot be set up is a
-fault of ours.
+What is right is found out before the policy's first command, and judged without
+running anything on its machine: files are read from outside, check scripts run
+on a machine of the judge's own. A machine that cannot be read was made so by
+its policy, which has failed; a task that cannot be set up is a fault of ours.
 """
 
 import asyncio
+import contextlib
+import logging
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from agentrl_jax.env.session_container_stream import Finished
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.os_interaction import checks
+from environments.os_interaction.judge_machine import (
+  ENVIRONMENT,
+  Fingerprint,
+  load_for_check,
+  works,
+)
 from environments.os_interaction.machine import Machine
+from environments.os_interaction.outcomes import CommandMade, Outcome, State
 from environments.os_interaction.problem import Match, Problem, Script
+from environments.os_interaction.view import Changes, File, Unreadable
+
+Fresh = Callable[[], contextlib.AbstractAsyncContextManager[Machine]]
+
+_log = logging.getLogger(__name__)
 
 # Longer answers are wrong before any script has seen them: Linux takes no
 # longer argument.
 MAX_ARGUMENT_BYTES = 131_071
 SET_UP_S = 120.0  # for an init script; some of AgentBench's sleep for a minute
+# Files are newer by the clock's tick, of a hundredth of a second at most. The
+# mark is on a file system of its own, and goes.
+_MARK = "sleep 0.02; : > /dev/shm/.mark; sleep 0.02"
+_FIND_NEWER = (
+  "find / -xdev -cnewer /dev/shm/.mark 2>/dev/null | head -n 1; "
+  "rm /dev/shm/.mark"
+)
+JUDGE_S = 300.0  # for all of one judgement; each of its steps has less
+ENDING_S = 1.0  # what was told to end may take a moment
 _COMPILE = (
   'f=$(mktemp -d) && printf %s "$1" > $f/main.{suffix} && '
   '{compiler} -o $f/a.out $f/main.{suffix} && shift && exec $f/a.out "$@"'
@@ -48,28 +73,147 @@ async def set_up(problem: Problem, machine: Machine) -> None:
       )
 
 
-async def is_solved(
-  problem: Problem, machine: Machine, answer: object, *, limit_s: float
-) -> bool:
-  """Whether the answer, or what was done to the machine, is right."""
-  if problem.match is not None:
-    return isinstance(answer, str) and matches(answer, problem.match)
-  parameters: tuple[str, ...] = (str(answer),)
-  for script in problem.check:
-    script = script or _example_of(problem)
-    compare = checks.find(script.file) if script.code is None else None
-    if compare is not None:
-      if not await asyncio.to_thread(checks.passes, compare, parameters):
+class Judge:
+  """Judges one attempt. Made by `prepare`, before the policy's first command.
+
+  `fresh` makes another machine as the policy's was at its start.
+  """
+
+  def __init__(
+    self, problem: Problem, machine: Machine, fresh: Fresh, *, limit_s: float
+  ):
+    self._problem = problem
+    self._machine = machine
+    self._fresh = fresh
+    self._limit_s = limit_s
+    self.gold: Finished | None = None  # what the example said
+    self.is_marked = False  # the machine, by the example
+    self._before = State({})
+    self._written = Fingerprint.of(Changes({}))
+
+  @classmethod
+  async def prepare(
+    cls,
+    problem: Problem,
+    machine: Machine,
+    fresh: Fresh,
+    *,
+    limit_s: float,
+    gold: Finished | None = None,
+  ) -> "Judge":
+    """Runs the example and takes the fingerprints that the task needs.
+
+    An example that writes files leaves the judge `is_marked`: its machine is
+    none to be played on. With its `gold` one for another machine can be made.
+    """
+    judge = cls(problem, machine, fresh, limit_s=limit_s)
+    judge.gold = gold
+    try:
+      if None in problem.check and gold is None:
+        await judge._run_example(_example_of(problem))
+      if problem.outcome is not None:
+        judge._before = await judge._state(problem.outcome)
+      if _has_scripts(problem):
+        judge._written = Fingerprint.of(await machine.changes())
+    except Unreadable as error:
+      raise EnvironmentFault(
+        f"the judge of {problem.description[:80]!r} cannot be prepared: {error}"
+      ) from error
+    return judge
+
+  async def _run_example(self, example: Script) -> None:
+    """Runs it on the policy's machine, which is still as it was set up."""
+    if not self._problem.example_only_reads:
+      await self._machine.run(["/bin/sh", "-c", _MARK], limit_s=SET_UP_S)
+    self.gold = await run_script(example, self._machine, (), limit_s=SET_UP_S)
+    if not self._problem.example_only_reads:
+      found = await self._machine.run(
+        ["/bin/sh", "-c", _FIND_NEWER], limit_s=SET_UP_S
+      )
+      self.is_marked = found.code is None or bool(found.stdout)
+
+  async def is_solved(self, answer: object) -> bool:
+    """Whether the answer, or what was done to the machine, is right."""
+    if self._problem.match is not None:
+      return isinstance(answer, str) and matches(answer, self._problem.match)
+    try:
+      async with asyncio.timeout(JUDGE_S):
+        if self._problem.outcome is not None:
+          return await self._is_done(self._problem.outcome)
+        return await self._passes(str(answer))
+    except Unreadable as error:
+      _log.info("an attempt has failed: %s", error)
+      return False
+    except TimeoutError as error:
+      raise EnvironmentFault(
+        f"the judge of {self._problem.description[:80]!r} has not judged "
+        f"within {JUDGE_S:g} s; look at the load of the host and of the engine"
+      ) from error
+
+  async def _is_done(self, outcome: Outcome) -> bool:
+    if isinstance(outcome, CommandMade):
+      await self._machine.end()
+      async with self._fresh() as own:
+        return await works(outcome, self._machine, own, limit_s=self._limit_s)
+    if not outcome.sees_processes:
+      await self._machine.end()  # nothing is written any more
+      return outcome.is_right(self._before, await self._state(outcome))
+    ends_at = time.monotonic() + ENDING_S
+    while not outcome.is_right(self._before, await self._state(outcome)):
+      if time.monotonic() > ends_at:
         return False
-      parameters += ("",)
-      continue
+      await asyncio.sleep(ENDING_S / 10)
+    return True
+
+  async def _state(self, outcome: Outcome) -> State:
+    files: dict[str, File] = {}
+    for place in outcome.places:
+      files.update(await self._machine.look(place))
+    if outcome.sees_processes:
+      return State(files, await self._machine.processes())
+    return State(files)
+
+  async def _passes(self, answer: str) -> bool:
+    """Runs the checks in turn; no machine is needed for comparisons alone."""
+    if not _has_scripts(self._problem):
+      return await self._pass_all(answer, None)
+    await self._machine.end()
+    after = await self._machine.changes()
+    async with self._fresh() as own:
+      if not await load_for_check(own, self._written, after):
+        return False
+      return await self._pass_all(answer, own)
+
+  async def _pass_all(self, answer: str, own: Machine | None) -> bool:
+    parameters: tuple[str, ...] = (answer,)
+    for script in self._problem.check:
+      output = await self._output_of(script, parameters, own)
+      if output is None:
+        return False
+      parameters += (output,)
+    return True
+
+  async def _output_of(
+    self,
+    script: Script | None,
+    parameters: tuple[str, ...],
+    own: Machine | None,
+  ) -> str | None:
+    """What one of the checks says; None if it does not pass."""
+    if script is not None and (compare := _comparison(script)) is not None:
+      passed = await asyncio.to_thread(checks.passes, compare, parameters)
+      return "" if passed else None
     if not _can_be_passed(parameters):
-      return False
-    done = await _run_anyhow(script, machine, parameters, limit_s=limit_s)
-    if done.code != 0:
-      return False
-    parameters += (done.stdout.decode(errors="surrogateescape"),)
-  return True
+      return None
+    done = self.gold
+    if script is not None:
+      assert own is not None
+      done = await run_script(
+        script, own, parameters, limit_s=self._limit_s, within=ENVIRONMENT
+      )
+    if done is None or done.code != 0:
+      return None
+    return done.stdout.decode(errors="surrogateescape")
 
 
 def matches(answer: str, rule: Match) -> bool:
@@ -87,24 +231,14 @@ async def run_script(
   parameters: Sequence[str],
   *,
   limit_s: float,
+  within: Sequence[str] = (),
 ) -> Finished:
-  """Runs one of a task's scripts as root, in /root."""
-  return await machine.run(_command(script, parameters), limit_s=limit_s)
+  """Runs one of a task's scripts as root, in /root.
 
-
-async def _run_anyhow(
-  script: Script,
-  machine: Machine,
-  parameters: Sequence[str],
-  *,
-  limit_s: float,
-) -> Finished:
-  """As `run_script`, also where a policy has left no room for a process."""
-  try:
-    return await run_script(script, machine, parameters, limit_s=limit_s)
-  except EnvironmentFault:
-    await machine.restart()
-    return await run_script(script, machine, parameters, limit_s=limit_s)
+  `within` is a command that runs another, which comes before it.
+  """
+  argv = [*within, *_command(script, parameters)]
+  return await machine.run(argv, limit_s=limit_s)
 
 
 def _command(script: Script, parameters: Sequence[str]) -> list[str]:
@@ -125,6 +259,18 @@ def _code_of(script: Script) -> str:
       "say with `scripts` in which folder AgentBench's scripts are"
     )
   return script.code
+
+
+def _comparison(script: Script) -> checks.Comparison | None:
+  return checks.find(script.file) if script.code is None else None
+
+
+def _has_scripts(problem: Problem) -> bool:
+  """Tells whether a check must be run, beside comparisons and the example."""
+  return any(
+    script is not None and _comparison(script) is None
+    for script in problem.check
+  )
 
 
 def _example_of(problem: Problem) -> Script:

@@ -6,10 +6,11 @@ what that was. Only an engine that breaks by itself is an `EnvironmentFault`.
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from agentrl_jax.env.session_container_stream import Finished, Terminal
 from agentrl_jax.errors import ConfigError
+from environments.os_interaction.view import Changes, Tree
 
 MAX_BYTES = 1 << 20  # of a script's output that are kept
 # Root of the machine needs to give files away, to read everybody's, to become
@@ -24,6 +25,7 @@ CAPABILITIES = (
   "SETUID",
 )
 HOME = "/root"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class MachineLost(Exception):
@@ -67,6 +69,35 @@ class Machine(abc.ABC):
   @abc.abstractmethod
   async def restart(self) -> None:
     """Ends every process; files stay."""
+
+  @abc.abstractmethod
+  async def end(self) -> None:
+    """Ends every process for good; files can still be looked at."""
+
+  @abc.abstractmethod
+  async def look(self, path: str) -> Tree:
+    """Reads what is at a path and below it, from outside the machine.
+
+    Empty if there is nothing. Raises `Unreadable` beyond the bounds of `view`.
+    """
+
+  @abc.abstractmethod
+  async def changes(self) -> Changes:
+    """Reads how its files differ from the image's, from outside.
+
+    What packages leave behind (`UNREAD`) is left out. Raises as `look`.
+    """
+
+  @abc.abstractmethod
+  async def processes(self) -> Mapping[str, str]:
+    """The names of living processes, from outside, by a number for life."""
+
+  @abc.abstractmethod
+  async def load(self, changes: Changes) -> None:
+    """Makes its files differ from the image's as another machine's do.
+
+    Raises `Unreadable` for changes that do not fit.
+    """
 
   @abc.abstractmethod
   async def remove(self) -> None:

@@ -6,6 +6,8 @@ Nothing here runs a script, and nothing here judges an answer.
 
 import dataclasses
 
+from environments.os_interaction.outcomes import Outcome
+
 LANGUAGES = ("bash", "python", "c", "c++")
 
 
@@ -32,10 +34,11 @@ class Match:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """One task. It is judged by `match`, or else by `check`.
+  """One task. It is judged by `match`, by `outcome`, or else by `check`.
 
   Each script of `check` gets the answer, and what those before it said. All
-  must end well; None stands for the example.
+  must end well; None stands for the example, which is run before the policy's
+  first command.
   """
 
   description: str
@@ -44,5 +47,7 @@ class Problem:
   start: Script | None = None  # typed into the policy's own shell
   match: Match | None = None
   check: tuple[Script | None, ...] = ()
+  outcome: Outcome | None = None
   example: Script | None = None
+  example_only_reads: bool = False  # it is known to change nothing
   labels: tuple[str, ...] = ()

@@ -11,7 +11,10 @@ from environments.os_interaction.draft import (
   FILLER,
   Draft,
   draw_names,
+  draw_root,
   draw_tree,
+  say_below,
+  say_number_only,
   spread,
   write_files,
 )
@@ -29,7 +32,7 @@ from environments.os_interaction.words import (
 
 def count_files(rng: random.Random, level: int) -> Draft:
   """How many files are of some kind."""
-  root = f"/root/{rng.choice(FOLDERS)}"
+  root = draw_root(rng)
   folders = draw_tree(rng, root, level)
   extensions = rng.sample(EXTENSIONS, 3)
   names = draw_names(rng, 6 * level + 4, extensions=extensions, hidden=0.25)
@@ -38,25 +41,36 @@ def count_files(rng: random.Random, level: int) -> Draft:
     path: FILLER[:size]
     for path, size in zip(spread(rng, folders, names), sizes, strict=True)
   }
-  extension = extensions[0]
+  extension, limit = extensions[0], 10 * rng.randint(2, 90)
   what, test = rng.choice(
     (
       (f"regular files ending in .{extension}", f"-name '*.{extension}'"),
       ("hidden files (their names begin with a dot)", "-name '.*'"),
       ("empty files", "-empty"),
-      ("regular files larger than 500 bytes", "-size +500c"),
+      (f"regular files larger than {limit} bytes", f"-size +{limit}c"),
       (
         f"regular files ending in .{extension} that are not hidden",
         f"-name '*.{extension}' ! -name '.*'",
       ),
+      (
+        f"files ending in .{extension} that are larger than {limit} bytes",
+        f"-name '*.{extension}' -size +{limit}c",
+      ),
     )[: 3 + level]
   )
+  below = say_below(rng, root)
+  ask = rng.choice(
+    (
+      f"How many {what} are there {below}?",
+      f"Count the {what} {below}.",
+      f"Find out how many {what} there are {below}.",
+    )
+  )
   return Draft(
-    description=f"How many {what} are there in {root} and all of its "
-    "subdirectories? Answer with the number only.",
+    description=f"{ask} {say_number_only(rng)}",
     init=write_files(files),
     example=f"find {root} -type f {test} | wc -l",
-    slip=f"ls {root} | wc -l",
+    slip=f"find {root} | wc -l",
     compare=COMPARE_INTEGERS,
   )
 
@@ -99,7 +113,7 @@ def query_log(rng: random.Random, level: int) -> Draft:
   return Draft(
     description=f"The log {path} has lines such as "
     f'"2024-01-31 [INFO] user={people[0]} {EVENTS[0]}". {ask} '
-    "Answer with the number only.",
+    f"{say_number_only(rng)}",
     init=write_files({path: "\n".join(lines) + "\n"}),
     example=example,
     slip=slip,
@@ -109,7 +123,7 @@ def query_log(rng: random.Random, level: int) -> Draft:
 
 def sum_column(rng: random.Random, level: int) -> Draft:
   """Arithmetic over a table of sales."""
-  path = f"/root/{rng.choice(FOLDERS)}.csv"
+  path = f"{draw_root(rng)}.csv"
   cities = rng.sample(CITIES, 2 + level)
   goods = rng.sample(PRODUCTS, 2 + level)
   rows = [
@@ -134,7 +148,7 @@ def sum_column(rng: random.Random, level: int) -> Draft:
   )
   return Draft(
     description=f"The file {path} has a line per sale: city, product, amount, "
-    f"price, separated by commas. {ask} Answer with the number only.",
+    f"price, separated by commas. {ask} {say_number_only(rng)}",
     init=write_files({path: "city,product,amount,price\n" + "\n".join(rows)}),
     example=f"awk -F, '{program}END{{print s+0}}' {path}",
     slip=f"awk -F, '{{s+=$3}}END{{print s+1}}' {path}",
@@ -145,19 +159,21 @@ def sum_column(rng: random.Random, level: int) -> Draft:
 def count_users(rng: random.Random, level: int) -> Draft:
   """Who belongs to a group, or has a shell."""
   people = rng.sample(PEOPLE, 3 + 2 * level)
-  groups = rng.sample(GROUPS, 1 + level)
+  groups = [f"{g}{rng.randint(2, 60)}" for g in rng.sample(GROUPS, 1 + level)]
   shells = [rng.choice(("/bin/bash", "/bin/sh")) for _ in people]
   lines = [f"groupadd {group}" for group in groups]
   for person, shell in zip(people, shells, strict=True):
     member = [group for group in groups if rng.random() < 0.5]
     extra = f" -G {','.join(member)}" if member else ""
     lines.append(f"useradd -m -s {shell}{extra} {person}")
-  group = rng.choice(groups)
+  group, shell = rng.choice(groups), rng.choice(("/bin/bash", "/bin/sh"))
+  first, last = rng.choice("abcdefghijkl"), rng.choice("mnopqrstuvwxyz")
   ask, example, slip = rng.choice(
     (
       (
-        "How many users of this system have /bin/sh as their login shell?",
-        "grep ':/bin/sh$' /etc/passwd | wc -l",
+        f"How many users of this system have the login shell {shell} and a "
+        f"name that begins with a letter from {first} to {last}?",
+        f"grep ':{shell}$' /etc/passwd | grep '^[{first}-{last}]' | wc -l",
         "grep -c /bin/ /etc/passwd",
       ),
       (
@@ -175,7 +191,7 @@ def count_users(rng: random.Random, level: int) -> Draft:
     )[: 1 + level]
   )
   return Draft(
-    description=f"{ask} Answer with the number only.",
+    description=f"{ask} {say_number_only(rng)}",
     init="\n".join(lines),
     example=example,
     slip=slip,
@@ -185,7 +201,7 @@ def count_users(rng: random.Random, level: int) -> Draft:
 
 def count_words(rng: random.Random, level: int) -> Draft:
   """Words of a text: how often, how many, which most often."""
-  path = f"/root/{rng.choice(FOLDERS)}/{rng.choice(PEOPLE)}.txt"
+  path = f"{draw_root(rng)}/{rng.choice(PEOPLE)}.txt"
   words = rng.sample(PRODUCTS, 4 + level)
   weights = rng.sample(range(1, 12), len(words))
   text = rng.choices(words, weights, k=40 * level)
@@ -212,7 +228,7 @@ def count_words(rng: random.Random, level: int) -> Draft:
   )
   return Draft(
     description=f"The file {path} holds words separated by spaces. {ask} "
-    "Answer with the number only.",
+    f"{say_number_only(rng)}",
     init=write_files({path: "\n".join(lines) + "\n"}),
     example=example,
     slip=slip,
@@ -222,16 +238,23 @@ def count_words(rng: random.Random, level: int) -> Draft:
 
 def count_processes(rng: random.Random, level: int) -> Draft:
   """How many processes of a program are running."""
-  name = f"{rng.choice(PRODUCTS)}d"
-  count, others = rng.randint(2, 3 + 2 * level), rng.randint(1, 2)
+  name = f"{rng.choice(PRODUCTS)}{rng.randint(2, 99)}d"
+  count, others = rng.randint(2, 3 + 4 * level), rng.randint(1, 2)
   other = f"{rng.choice(PRODUCTS)}ctl"
   start = (
     "for i in $(seq {count}); do setsid /usr/local/bin/{name} 3600 "
     "</dev/null >/dev/null 2>&1 & done"
   )
   return Draft(
-    description=f"How many processes of the program {name} are running? Answer "
-    "with the number only.",
+    description=rng.choice(
+      (
+        f"How many processes of the program {name} are running?",
+        f"Count the running processes of {name}.",
+        f"The program {name} was started several times. How many of its "
+        "processes are there now?",
+      )
+    )
+    + f" {say_number_only(rng)}",
     init="\n".join(
       [
         f"cp /bin/sleep /usr/local/bin/{name}",
@@ -249,7 +272,7 @@ def count_processes(rng: random.Random, level: int) -> Draft:
 
 def look_into_archive(rng: random.Random, level: int) -> Draft:
   """How many files in an archive are of some kind."""
-  root = f"/root/{rng.choice(FOLDERS)}"
+  root = draw_root(rng)
   extensions = rng.sample(EXTENSIONS, 3)
   names = draw_names(rng, 6 * level + 3, extensions=extensions)
   folders = draw_tree(rng, "box", level)
@@ -259,9 +282,22 @@ def look_into_archive(rng: random.Random, level: int) -> Draft:
   unpack = "unzip -Z1" if archive.endswith("zip") else "tar -taf"
   extension = extensions[0]
   return Draft(
-    description=f"How many files ending in .{extension} are in the archive "
-    f"{archive}? Answer with the number only.",
-    init=f"cd $(mktemp -d)\n{write_files(files)}\n{pack} {archive} box",
+    description=rng.choice(
+      (
+        f"How many files ending in .{extension} are in the archive {archive}?",
+        f"Without its directories, {archive} holds files of several kinds. How "
+        f"many of them end in .{extension}?",
+      )
+    )
+    + f" {say_number_only(rng)}",
+    init="\n".join(
+      [
+        f"mkdir -p {root.rpartition('/')[0]}",
+        "cd $(mktemp -d)",
+        write_files(files),
+        f"{pack} {archive} box",
+      ]
+    ),
     example=f"{unpack} {archive} | grep '\\.{extension}$' | wc -l",
     slip=f"{unpack} {archive} | wc -l",
     compare=COMPARE_INTEGERS,

@@ -53,6 +53,9 @@ _SIGNALS = (
 )
 # Of /proc: what may not be written, and what may not be read.
 _READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs")
+# Of the first process: what its machine may not list. Empty, as an error there
+# would make `find /` end with 1.
+_FIRST_HIDDEN = ("fd", "fdinfo", "map_files", "ns")
 _HIDDEN = ("kcore", "keys", "timer_list", "sched_debug", "acpi", "scsi")
 
 
@@ -147,6 +150,15 @@ def _mount_proc(proc: str) -> None:
       mount("tmpfs", path, "tmpfs", MS_RDONLY, "size=0")
     elif os.path.exists(path):
       mount("/dev/null", path, "", MS_BIND)
+  _hide_first(proc)
+
+
+def _hide_first(proc: str) -> None:
+  flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+  for process in (f"{proc}/1", f"{proc}/1/task/1"):
+    for name in _FIRST_HIDDEN:
+      if os.path.isdir(f"{process}/{name}"):
+        mount("tmpfs", f"{process}/{name}", "tmpfs", flags, "size=0,mode=555")
 
 
 def _mount_dev(dev: str) -> None:
@@ -187,8 +199,17 @@ def _name_host(root: str, hostname: str) -> None:
       file.write(text)
 
 
-def give_up_rights(keep: list[str], *, disk_mb: int, open_files: int) -> None:
-  """Leaves root with `keep` alone, for good, and with bounded files."""
+def bound_processes(open_files: list[int], *, disk_mb: int) -> None:
+  """Sets what a process may use; unset, it would be the host's own bounds."""
+  size = disk_mb << 20
+  soft, hard = open_files
+  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+  resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def give_up_rights(keep: list[str]) -> None:
+  """Leaves root with `keep` alone, for good."""
   kept = {_CAPABILITIES[name] for name in keep}
   with open("/proc/sys/kernel/cap_last_cap") as file:
     last = int(file.read())
@@ -206,13 +227,6 @@ def give_up_rights(keep: list[str], *, disk_mb: int, open_files: int) -> None:
   check(_libc.capset(header, sets), "capset")
   prctl(PR_SET_NO_NEW_PRIVS, 1, "NO_NEW_PRIVS")
   prctl(PR_SET_DUMPABLE, 0, "DUMPABLE")  # nobody inside reads this process
-  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-  size = disk_mb << 20
-  resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-  _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-  if most != resource.RLIM_INFINITY:
-    open_files = min(open_files, most)
-  resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
 
 
 def start(

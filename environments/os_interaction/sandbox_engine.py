@@ -19,15 +19,17 @@ import pathlib
 import secrets
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentrl_jax.env.session_container import OPEN_FILES
 from agentrl_jax.env.session_container_stream import Finished, Terminal
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.os_interaction.machine import (
   CAPABILITIES,
   HOME,
   MAX_BYTES,
+  PATH,
   Engine,
   Limits,
   Machine,
@@ -35,16 +37,30 @@ from environments.os_interaction.machine import (
 from environments.os_interaction.sandbox_files import PtyTerminal, read_pipes
 from environments.os_interaction.sandbox_host import (
   ADVICE,
+  END_S,
   START_S,
   Line,
+  Opened,
   Zygote,
   expect_ready,
 )
+from environments.os_interaction.sandbox_view import (
+  read_changes,
+  read_processes,
+  read_tree,
+)
+from environments.os_interaction.view import (
+  LOAD_S,
+  UNPACK,
+  Budget,
+  Changes,
+  Tree,
+  Unreadable,
+  write_archive,
+)
 
 ROOTFS = "~/.cache/agentrl_jax/os_interaction/rootfs"
-OPEN_FILES = 1 << 20  # as Docker's, or what this process may have
 MAX_ARGUMENT_BYTES = 131_071  # Linux's, for one argument
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TOO_LONG = Finished(126, b"", b"Argument list too long")
 
 
@@ -84,6 +100,8 @@ class SandboxMachine(Machine):
     self._number = number
     self._line = line
     self._hostname = hostname
+    self._folders: list[int] = []  # the machine's files, and their layer
+    self._opened: Opened | None = None
     self._requests = itertools.count()
     self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], list[int]]]]
     self._waiting = {}
@@ -116,6 +134,7 @@ class SandboxMachine(Machine):
         raise
     try:
       await expect_ready(machine._line)
+      machine._hold(await zygote.wait_until_opened(number))
     except BaseException:
       await machine.remove()
       raise
@@ -124,8 +143,10 @@ class SandboxMachine(Machine):
     )
     return machine
 
-  async def run(self, argv: Sequence[str], *, limit_s: float) -> Finished:
-    """Runs a command as root in /root."""
+  async def run(
+    self, argv: Sequence[str], *, limit_s: float, stdin: int | None = None
+  ) -> Finished:
+    """Runs a command as root in /root; `stdin` is an open file."""
     if any(len(os.fsencode(word)) > MAX_ARGUMENT_BYTES for word in argv):
       return TOO_LONG
     with contextlib.ExitStack() as files:
@@ -138,7 +159,8 @@ class SandboxMachine(Machine):
         os.set_blocking(outer, False)
       try:
         request, ended = self._ask(
-          {"do": "run"}, [asked, nothing, *(inner for _, inner in pipes)]
+          {"do": "run"},
+          [asked, stdin or nothing, *(inner for _, inner in pipes)],
         )
       finally:
         for _, inner in pipes:
@@ -176,8 +198,66 @@ class SandboxMachine(Machine):
     finally:
       self._waiting.pop(request, None)
 
+  async def end(self) -> None:
+    """Ends every process but the first, which starts nothing by itself."""
+    try:
+      async with asyncio.timeout(END_S):
+        await self.restart()
+    except TimeoutError as error:
+      raise EnvironmentFault(
+        f"a sandbox's processes have not ended within {END_S:g} s of being "
+        "killed; look at the host's load"
+      ) from error
+
+  async def look(self, path: str) -> Tree:
+    """Reads files through the folder that this process holds open."""
+    return await asyncio.to_thread(read_tree, self._folders[0], path, Budget())
+
+  async def changes(self) -> Changes:
+    """Reads the layer in memory."""
+    return await asyncio.to_thread(
+      read_changes, self._folders[0], self._folders[1], Budget()
+    )
+
+  async def processes(self) -> Mapping[str, str]:
+    """Those of its control group, as the host's kernel tells."""
+    assert self._opened is not None
+    return await asyncio.to_thread(read_processes, self._opened.group)
+
+  async def load(self, changes: Changes) -> None:
+    """Has its own tar write them."""
+    gone = [path.lstrip("/") for path in sorted(changes.removed)]
+    await self._write("xargs -0 -r rm -rf --", "\0".join(gone))
+    await self._write(UNPACK, write_archive(changes.files))
+
+  async def _write(self, script: str, given: str | bytes) -> None:
+    given = given if isinstance(given, bytes) else os.fsencode(given)
+    if not given:
+      return
+    with os.fdopen(os.memfd_create("given"), "wb") as file:
+      file.write(given)
+      file.flush()
+      file.seek(0)
+      done = await self.run(
+        ["bash", "-c", f"cd / && {script}"],
+        limit_s=LOAD_S,
+        stdin=file.fileno(),
+      )
+    if done.code != 0:
+      raise Unreadable(f"its files fit no machine: {done.stderr[-200:]!r}")
+
+  def _hold(self, opened: Opened) -> None:
+    """Opens its files from outside, before a policy is inside."""
+    self._opened = opened
+    scratch = f"/proc/{opened.process}/root{self._zygote.scratch}"
+    for name in ("root", "upper"):
+      flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+      self._folders.append(os.open(f"{scratch}/{name}", flags))
+
   async def remove(self) -> None:
     """Hangs up on the first process, and all ends with it."""
+    while self._folders:
+      os.close(self._folders.pop())
     # Hung up on last: until then nobody else gets a file of that number.
     if self._listening is not None:
       self._listening.cancel()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -55,6 +56,18 @@ class Line:
     self._end.close()
 
 
+@dataclasses.dataclass(frozen=True)
+class Opened:
+  """A sandbox as this side sees it.
+
+  `process` is the outermost, which the policy cannot see; `group` the folder
+  of a control group that holds all of them.
+  """
+
+  process: int
+  group: str
+
+
 class Zygote:
   """The process that sandboxes are forked from."""
 
@@ -65,6 +78,7 @@ class Zygote:
     self._line = line
     self._process = process
     self._closed: dict[int, asyncio.Event] = {}
+    self._opened: dict[int, asyncio.Future[Opened]] = {}
     self._listening: asyncio.Task[None] | None = None
 
   @classmethod
@@ -98,7 +112,19 @@ class Zygote:
 
   def fork(self, number: int, body: dict[str, Any], line: int) -> None:
     self._closed[number] = asyncio.Event()
+    self._opened[number] = asyncio.get_running_loop().create_future()
     self._line.send({"id": number, "scratch": self.scratch, **body}, [line])
+
+  async def wait_until_opened(self, number: int) -> "Opened":
+    """The outer process of a sandbox that was forked."""
+    try:
+      async with asyncio.timeout(START_S):
+        return await self._opened[number]
+    except TimeoutError as error:
+      raise EnvironmentFault(
+        f"sandbox {number} was not forked within {START_S:g} s; look at the "
+        "host's load"
+      ) from error
 
   async def wait_until_closed(self, number: int) -> None:
     try:
@@ -111,6 +137,7 @@ class Zygote:
       ) from error
     finally:
       del self._closed[number]
+      self._opened.pop(number).cancel()
 
   async def end(self) -> None:
     if self._listening is not None:
@@ -128,7 +155,11 @@ class Zygote:
 
   async def _listen(self) -> None:
     while (message := await self._line.receive()) is not None:
-      closed = self._closed.get(message[0].get("closed", -1))
+      body, _ = message
+      opened = self._opened.get(body.get("opened", -1))
+      if opened is not None and not opened.done():
+        opened.set_result(Opened(body["process"], body["group"]))
+      closed = self._closed.get(body.get("closed", -1))
       if closed is not None:
         closed.set()
     self._close_all()

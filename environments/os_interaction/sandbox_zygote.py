@@ -105,6 +105,8 @@ class Zygote:
       _live(body, socket.socket(fileno=line), folders)
     os.close(line)
     self._boxes[child] = (number, folders)
+    opened = {"opened": number, "process": child, "group": folders[0]}
+    send(self._line, opened)
 
   def _bury(self) -> None:
     while self._boxes:
@@ -123,6 +125,7 @@ def _live(body: Body, line: socket.socket, folders: list[str]) -> None:
     box.die_with_parent()
     os.setsid()
     cgroups.join(folders)
+    box.bound_processes(body["open_files"], disk_mb=body["disk_mb"])
     root = box.mount_files(body["rootfs"], body["scratch"], body["disk_mb"])
     _enter_user_namespace()
     kinds = box.CLONE_NEWPID | box.CLONE_NEWIPC | box.CLONE_NEWUTS
@@ -173,11 +176,7 @@ def _be_first(body: Body, line: socket.socket, root: str) -> None:
     box.die_with_parent()
     box.take_name("/sbin/docker-init -- /bin/sleep infinity")
     box.enter(root, body["hostname"], network=body["network"])
-    box.give_up_rights(
-      body["capabilities"],
-      disk_mb=body["disk_mb"],
-      open_files=body["open_files"],
-    )
+    box.give_up_rights(body["capabilities"])
     first = First(line)
     first.start_idler()
     send(line, {"ready": True})

@@ -11,8 +11,8 @@ from typing import Any
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.env.interface import Session, Step
-from environments.os_interaction.judging import is_solved
-from environments.os_interaction.machine import Machine, MachineLost
+from environments.os_interaction.judging import Judge
+from environments.os_interaction.machine import MachineLost
 from environments.os_interaction.problem import Problem
 from environments.os_interaction.prompts import (
   ANSWER_ACTION,
@@ -44,10 +44,10 @@ class OSSession(Session):
   tools = TOOLS
 
   def __init__(
-    self, problem: Problem, machine: Machine, shell: Shell, rules: Rules
+    self, problem: Problem, judge: Judge, shell: Shell, rules: Rules
   ):
     self._problem = problem
-    self._machine = machine
+    self._judge = judge
     self._shell = shell
     self._rules = rules
     self._num_rounds = 0
@@ -99,9 +99,7 @@ class OSSession(Session):
     return output(reply.text) + note
 
   async def _judged(self, answer: object) -> Step:
-    right = await is_solved(
-      self._problem, self._machine, answer, limit_s=self._rules.script_s
-    )
+    right = await self._judge.is_solved(answer)
     return self._end((), float(right), Status.COMPLETED)
 
   def _reply(self, call: ToolCall, text: str) -> Step:

@@ -16,7 +16,6 @@ import pytest
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.errors import ConfigError
-from environments.os_interaction.judging import SET_UP_S, run_script
 from tests.environments.os_interaction.data import tasks
 from tests.environments.os_interaction.machines import (
   InSandbox,
@@ -62,17 +61,16 @@ async def committed(environment, index, answer=None) -> float:
   async with environment.open(Task(NAME, "dev", index), seed=0) as session:
     await session.reset()
     if answer is None:
-      answer = await gold_answer(session._problem, session._machine)
+      answer = gold_answer(session._problem, session._judge)
     call = ToolCall("answer_action", json.dumps({"answer": answer}), id="c")
     step = await session.step(Message("assistant", tool_calls=(call,)))
   return step.reward
 
 
-async def gold_answer(problem, machine) -> str:
+def gold_answer(problem, judge) -> str:
   if problem.match is not None:
     return problem.match.answer
-  done = await run_script(problem.example, machine, (), limit_s=SET_UP_S)
-  return done.stdout.decode()
+  return judge.gold.stdout.decode() if judge.gold else ""
 
 
 class Sample(Conformance):

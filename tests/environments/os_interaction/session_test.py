@@ -7,6 +7,7 @@ import pytest
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
+from environments.os_interaction.judging import Judge
 from environments.os_interaction.problem import Match, Problem, Script
 from environments.os_interaction.prompts import (
   BAD_CALL,
@@ -50,17 +51,18 @@ class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
     self.shell = await Shell.open(self.on, limit_s=10.0)
     self.addAsyncCleanup(self.shell.close)
 
-  def session(self, problem=MATCH, **rules):
-    return OSSession(problem, self.on, self.shell, Rules(**rules))
+  async def session(self, problem=MATCH, **rules):
+    judge = await Judge.prepare(problem, self.on, self.machine, limit_s=30.0)
+    return OSSession(problem, judge, self.shell, Rules(**rules))
 
   async def reply(self, answer, problem=MATCH):
-    step = await self.session(problem).step(answer)
+    step = await (await self.session(problem)).step(answer)
     self.assertIs(step.status, Status.RUNNING)
     (message,) = step.messages
     return message.role, message.content
 
   async def test_opening(self):
-    system, user = (await self.session().reset()).messages
+    system, user = (await (await self.session()).reset()).messages
     self.assertTrue(
       system.content.startswith("You are an assistant that will act like a ")
     )
@@ -133,7 +135,7 @@ class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
     self.assertEqual(said, OUTPUT.format("root\r\n/root\r\n/root xterm\r\n"))
 
   async def test_rounds_end(self):
-    session = self.session(max_rounds=2)
+    session = await self.session(max_rounds=2)
     await session.step(bash("true"))
     step = await session.step(bash("true"))
     self.assertEqual(
@@ -150,7 +152,7 @@ class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
       (Match("7"), "", 0.0),
     ):
       with self.subTest(rule=rule, answer=answer):
-        step = await self.session(Problem("What?", match=rule)).step(
+        step = await (await self.session(Problem("What?", match=rule))).step(
           call("answer_action", {"answer": answer})
         )
         self.assertEqual(
@@ -159,7 +161,7 @@ class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
 
   async def test_checks_get_the_answer_and_what_was_said_before(self):
     for answer, expected in (("right", 1.0), ("wrong", 0.0), ("", 0.0)):
-      step = await self.session(CHECK).step(
+      step = await (await self.session(CHECK)).step(
         call("answer_action", {"answer": answer})
       )
       self.assertEqual(step.reward, expected, answer)
@@ -176,7 +178,7 @@ class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
       problem = Problem("Do it.", check=(Script(language, code),))
       for answer, expected in (("ok", 1.0), ("no", 0.0)):
         with self.subTest(language=language, answer=answer):
-          step = await self.session(problem).step(
+          step = await (await self.session(problem)).step(
             call("answer_action", {"answer": answer})
           )
           self.assertEqual(step.reward, expected)
@@ -184,7 +186,7 @@ class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
   async def test_answers_that_no_program_can_take_are_wrong(self):
     problem = Problem("Do it.", check=(Script("bash", "true"),))
     for answer in ("\0", "x" * 200_000, "\ud800"):
-      step = await self.session(problem).step(
+      step = await (await self.session(problem)).step(
         call("answer_action", {"answer": answer})
       )
       self.assertEqual((step.status, step.reward), (Status.COMPLETED, 0.0))
@@ -192,10 +194,10 @@ class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
   async def test_finishing_answers_only_where_nothing_is_asked(self):
     finish = call("finish_action", {"thought": "succeed"})
     self.assertEqual(await self.reply(finish), ("tool", NEEDS_ANSWER))
-    quirky = await self.session(upstream_quirks=True).step(finish)
+    quirky = await (await self.session(upstream_quirks=True)).step(finish)
     self.assertEqual((quirky.status, quirky.reward), (Status.COMPLETED, 1.0))
     right = call("finish_action", {"thought": "right"})
-    step = await self.session(CHECK).step(right)
+    step = await (await self.session(CHECK)).step(right)
     self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
 
 
