@@ -279,6 +279,13 @@ def get_config() -> ml_collections.ConfigDict:
     token_file="",  # its first line is the token they must know; "": none
     idle_s=600.0,  # without a word from an agent: it is taken for gone
   )
+  # What requests may take of a server: of agents' calls and of rollout servers.
+  c.http = create(
+    head_s=30.0,  # for a request's head; then an idle connection is closed
+    body_s=60.0,  # for a request's body, from its head on
+    max_body=8 << 20,  # bytes of a body, decompressed
+    max_bodies=256 << 20,  # bytes of all bodies that are on their way
+  )
   c.checkpoint = create(
     every=25,  # updates
     keep=3,  # newest ones

@@ -63,7 +63,7 @@ class AgentServer:
       self._service.status,
       context=self._limits.context,
       openai=self._openai,
-      max_body=self._limits.max_body,
+      http=self._settings.http,
       token=read_token(agents.token_file),
       lanes=None if driver is None else functools.partial(_lanes, driver),
       is_final=driver is not None,

@@ -25,6 +25,7 @@ from rich.console import Console
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.pretrained_chat import load_chat
 from agentrl_jax.errors import AgentRLError, ConfigError, DeadlineExceeded
+from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.rollout import wire
 from agentrl_jax.rollout.answering import Answering
 from agentrl_jax.rollout.driver import Driver
@@ -65,6 +66,7 @@ class RolloutServer:
     config: RolloutsConfig,
     name: str,
     codec: Callable[[], ChatCodec | None],
+    http: HttpLimits,
   ):
     self._driver, self._follower, self._config = driver, follower, config
     self._codec = codec
@@ -77,7 +79,7 @@ class RolloutServer:
       self._status,
       context=self._limits.context,
       openai=self._openai,
-      max_body=self._limits.max_body,
+      http=http,
       token=config.read_token() or None,
       lanes=lambda: driver.engine.stats().num_active,
     )
@@ -178,7 +180,7 @@ def serve(config: ml_collections.ConfigDict, host: str, port: int) -> None:
 
   async def run(driver: Driver) -> None:
     server = RolloutServer(
-      driver, follower, settings.rollouts, config.name, codec
+      driver, follower, settings.rollouts, config.name, codec, settings.http
     )
     await server.run(host, port)
 

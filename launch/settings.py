@@ -23,6 +23,7 @@ from agentrl_jax.env.containers import ContainerSpec
 from agentrl_jax.env.loading import parse_options
 from agentrl_jax.env.mistakes import require_rates
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import LoraConfig
@@ -110,6 +111,7 @@ class Settings:
   engine: EngineConfig
   rollouts: RolloutsConfig
   agents: AgentsConfig
+  http: HttpLimits
   loss: LossConfig
   reference: ReferenceConfig
   advantage: AdvantageConfig
@@ -158,6 +160,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     engine=EngineConfig(**engine),
     rollouts=RolloutsConfig(**config.rollouts.to_dict()),
     agents=AgentsConfig(**config.agents.to_dict()),
+    http=HttpLimits(**config.http.to_dict()),
     loss=LossConfig(**config.loss.to_dict()),
     reference=ReferenceConfig(**config.reference.to_dict()),
     advantage=AdvantageConfig(**config.advantage.to_dict()),

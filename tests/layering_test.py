@@ -34,12 +34,17 @@ MAY_IMPORT = {
   "environments": {"agentrl_jax.env", "agentrl_jax.data"},
   "configs": set(),
 }
-EVERYONE_MAY = {"agentrl_jax.errors", "agentrl_jax.metrics"}
+EVERYONE_MAY = {
+  "agentrl_jax.errors",
+  "agentrl_jax.http_requests",
+  "agentrl_jax.metrics",
+}
 OURS = ("agentrl_jax", "environments", "configs", "launch", "bench", "tests")
 
 # What stands in these files can be imported where there is no jax.
 WITHOUT_JAX = (
   "agentrl_jax/errors.py",
+  "agentrl_jax/http_requests.py",
   "agentrl_jax/metrics.py",
   "agentrl_jax/data/**/*.py",
   "agentrl_jax/env/**/*.py",

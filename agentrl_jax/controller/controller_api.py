@@ -7,8 +7,6 @@ and `wait_s` when a session is started, and how a session stands as it begins.
 """
 
 import datetime
-import json
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -21,8 +19,16 @@ from agentrl_jax.controller.session_table import SessionEntry
 from agentrl_jax.env import wire
 from agentrl_jax.env.link import WorkerRefusal
 from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.http_requests import (
+  BodyReader,
+  HttpLimits,
+  RequestRefused,
+  read_json,
+)
 
-MAX_REQUEST_BYTES = 64 << 20
+# Of one body: heartbeats list a task's indices, sessions their messages.
+MAX_VALUES = 1 << 20
+_MAX_WAIT_S = 86_400.0
 VERSION = {"variant": "nova", "version": 1}  # by which AgentRL's tools know it
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -31,14 +37,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class ControllerApi:
   """The HTTP face of a `Dispatcher`."""
 
-  def __init__(self, dispatcher: Dispatcher):
-    self._dispatcher = dispatcher
+  def __init__(self, dispatcher: Dispatcher, http: HttpLimits):
+    self._dispatcher, self._bodies = dispatcher, BodyReader(http)
 
   def application(self) -> web.Application:
     """The routes, ready to be run."""
-    application = web.Application(
-      middlewares=[_explain_errors], client_max_size=MAX_REQUEST_BYTES
-    )
+    application = web.Application(middlewares=[_explain_errors])
     for name, handler in {
       "list_workers": self.list_workers,
       "list_sessions": self.list_sessions,
@@ -97,12 +101,12 @@ class ControllerApi:
 
   async def start_sample(self, request: web.Request) -> web.Response:
     """Starts a session as soon as there is a place, within `wait_s`."""
-    body = await _read(request)
+    body = await self._read(request)
     session, report = await self._dispatcher.start(
       _text(body, "name"),
       _index(body),
       custom_task=body.get("custom_task"),
-      extras={key: body[key] for key in ("split", "seed") if key in body},
+      extras=_extras(body),
       wait_s=_wait_s(body, self._dispatcher.timers.queue_s),
     )
     session.tools = report.get("tools")
@@ -114,7 +118,7 @@ class ControllerApi:
   async def interact(self, request: web.Request) -> web.Response:
     """Plays the assistant's messages; tells of tools if there are others."""
     id = _session_id(request)
-    messages = (await _read(request)).get("messages")
+    messages = (await self._read(request)).get("messages")
     session = self._dispatcher.table.get(id)
     report = await self._dispatcher.interact(id, messages)
     body, tools = _out(report), report.get("tools")
@@ -148,15 +152,15 @@ class ControllerApi:
 
   async def receive_heartbeat(self, request: web.Request) -> web.Response:
     """A worker says that it lives, and what it serves."""
-    self._dispatcher.heard(await _read(request))
+    self._dispatcher.heard(await self._read(request))
     return web.json_response(None)
 
   async def mark_stale(self, request: web.Request) -> web.Response:
     """Drains a worker, or sends it sessions again."""
-    body = await _read(request)
+    body = await self._read(request)
     self._dispatcher.mark_stale(
       _text(body, "name"),
-      int(body.get("worker_id", 0)),
+      _integer(body, "worker_id", 0),
       stale=bool(body.get("stale")),
     )
     return web.json_response(None)
@@ -171,6 +175,12 @@ class ControllerApi:
     self._dispatcher.sync_all()
     return web.json_response(None)
 
+  async def _read(self, request: web.Request) -> dict[str, Any]:
+    found = await read_json(self._bodies, request, max_values=MAX_VALUES)
+    if not isinstance(found, dict):
+      raise ValueError(f"the body must be a JSON object, not {type(found)}")
+    return found
+
 
 @web.middleware
 async def _explain_errors(
@@ -179,6 +189,8 @@ async def _explain_errors(
   """Errors as AgentRL's clients expect them: a status and a `message`."""
   try:
     return await handler(request)
+  except RequestRefused as error:
+    return _explain(error.status, str(error))
   except (Refused, WorkerRefusal, ValueError) as error:
     return _explain(400, str(error))
   except EnvironmentFault as error:
@@ -187,13 +199,6 @@ async def _explain_errors(
 
 def _explain(status: int, reason: str) -> web.Response:
   return web.json_response({"message": reason}, status=status)
-
-
-async def _read(request: web.Request) -> dict[str, Any]:
-  body = json.loads(await request.read())
-  if not isinstance(body, dict):
-    raise ValueError(f"the body must be a JSON object, not {type(body)}")
-  return body
 
 
 def _session_id(request: web.Request) -> int:
@@ -217,10 +222,31 @@ def _index(body: Mapping[str, Any]) -> Index:
 
 
 def _wait_s(body: Mapping[str, Any], default_s: float) -> float:
-  wait_s = float(body.get("wait_s", default_s))
-  if not 0 <= wait_s < math.inf:
-    raise ValueError(f"wait_s={wait_s} must be a number of seconds")
-  return wait_s
+  wait_s = body.get("wait_s", default_s)
+  is_number = isinstance(wait_s, int | float) and not isinstance(wait_s, bool)
+  if not is_number or not 0 <= wait_s <= _MAX_WAIT_S:
+    raise ValueError(
+      f"wait_s={wait_s!r:.80} must be a number of seconds from 0 to "
+      f"{_MAX_WAIT_S:g}"
+    )
+  return float(wait_s)
+
+
+def _extras(body: Mapping[str, Any]) -> dict[str, Any]:
+  """What goes to the worker as it is, where it was given."""
+  extras: dict[str, Any] = {}
+  if "split" in body:
+    extras["split"] = _text(body, "split")
+  if "seed" in body:
+    extras["seed"] = _integer(body, "seed", 0)
+  return extras
+
+
+def _integer(body: Mapping[str, Any], key: str, default: int) -> int:
+  found = body.get(key, default)
+  if isinstance(found, bool) or not isinstance(found, int):
+    raise ValueError(f"{key} must be an integer, found {found!r:.80}")
+  return found
 
 
 def _out(report: Mapping[str, Any]) -> dict[str, Any]:

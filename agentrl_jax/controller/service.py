@@ -23,10 +23,17 @@ from agentrl_jax.controller.dispatcher import Dispatcher, dispatching
 from agentrl_jax.controller.registry import Timers
 from agentrl_jax.env.link import HttpLink, Link
 from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.http_requests import (
+  MIB,
+  HttpLimits,
+  add_limits,
+  read_limits,
+)
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 5020
+MAX_BODY = 64 * MIB  # heartbeats list a task's indices
 GRPC = "grpc://"
 NO_GRPC = -1
 # Shorter than any server's, so that no request meets a connection being closed.
@@ -40,6 +47,7 @@ class ServiceConfig:
   bind: str = "127.0.0.1"
   port: int = DEFAULT_PORT  # of HTTP; 0: any free one
   grpc_port: int = NO_GRPC  # 0: any free one, -1: workers cannot dial
+  http: HttpLimits = HttpLimits(max_body=MAX_BODY)
 
   def __post_init__(self) -> None:
     for name, least in (("port", 0), ("grpc_port", NO_GRPC)):
@@ -70,10 +78,9 @@ async def serve(
     )
     dispatcher, grpc_address = await _dispatch(stack, http, config, timers)
     runner = web.AppRunner(
-      ControllerApi(dispatcher).application(),
-      handle_signals=False,
-      access_log=None,
+      ControllerApi(dispatcher, config.http).application(),
       handler_cancellation=True,  # who hangs up leaves no session behind
+      **config.http.runner_options(),
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
@@ -157,6 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     default=NO_GRPC,
     help="where workers dial; none if it is not given",
   )
+  add_limits(parser)
   for timer in dataclasses.fields(Timers):
     add(f"--{timer.name.replace('_', '-')}", type=float, default=timer.default)
   return parser
@@ -174,7 +182,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
       **{f.name: given[f.name] for f in dataclasses.fields(Timers)}
     )
     config = ServiceConfig(
-      **{f.name: given[f.name] for f in dataclasses.fields(ServiceConfig)}
+      bind=given["bind"],
+      port=given["port"],
+      grpc_port=given["grpc_port"],
+      http=read_limits(given, max_body=MAX_BODY),
     )
     asyncio.run(_run(config, timers))
   except AgentRLError as error:

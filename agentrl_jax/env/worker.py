@@ -31,6 +31,7 @@ from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment, parse_options
 from agentrl_jax.env.worker_api import WorkerApi
 from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.http_requests import HttpLimits, add_limits, read_limits
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class WorkerConfig:
   name: str | None = None  # the task's at the controller; the environment's
   controller: str | None = None  # http://host:5020/api or grpc://host:5021
   address: str | None = None  # under which the controller reaches this worker
+  http: HttpLimits = HttpLimits(max_body=http_worker.MAX_BODY)
 
   def __post_init__(self) -> None:
     if not 0 <= self.port < 1 << 16:
@@ -84,7 +86,8 @@ async def serve(
       ),
     )
     runner = web.AppRunner(
-      http_worker.application(api), handle_signals=False, access_log=None
+      http_worker.application(api, config.http),
+      **config.http.runner_options(),
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
@@ -197,6 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     help="http://host:5020/api, which reaches us, or grpc://host:5021",
   )
   add("--address", metavar="URL", help="where the controller reaches us")
+  add_limits(parser)
   for limit in dataclasses.fields(HostLimits):
     add(
       f"--{limit.name.replace('_', '-')}",
@@ -224,6 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
       name=given.name,
       controller=given.controller,
       address=given.address,
+      http=read_limits(vars(given), max_body=http_worker.MAX_BODY),
     )
     limits = HostLimits(
       **{f.name: getattr(given, f.name) for f in dataclasses.fields(HostLimits)}

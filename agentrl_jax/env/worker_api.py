@@ -11,6 +11,7 @@ out a range.
 import asyncio
 import collections
 import dataclasses
+import math
 import statistics
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -110,7 +111,7 @@ class WorkerApi:
 
   async def _describe(self, body: Any) -> Any:
     """The environment's name, and the indices of `split`."""
-    split = str(_require_object(body or {}).get("split", self._split))
+    split = _read_split(_require_object(body or {}), self._split)
     environment = self._host.environment
     indices = wire.indices_to_json(environment.indices(split))
     return {"name": environment.name, "split": split, "indices": indices}
@@ -119,7 +120,7 @@ class WorkerApi:
     """Opens a session and says what it first observes."""
     id = _read_int(body, "session_id")
     task = self._read_task(body)
-    seed = _read_int(body, "seed") if "seed" in body else id
+    seed = _read_seed(body) if "seed" in body else id
     session, step = await self._host.start(id, task, seed=seed)
     return wire.step_to_json(step, session.tools)
 
@@ -175,9 +176,9 @@ class WorkerApi:
     if not isinstance(results, list):
       raise ValueError("results must be a list of {status, reward}")
     try:
-      rewards = [float(result["reward"]) for result in results]
+      rewards = [_read_reward(result["reward"]) for result in results]
       statuses = collections.Counter(str(r["status"]) for r in results)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, OverflowError) as error:
       raise ValueError(
         f"each result needs a status and a reward: {error!r}"
       ) from error
@@ -200,7 +201,7 @@ class WorkerApi:
       raise ValueError(
         f"{environment.name} takes no custom_task, only an index"
       )
-    split = str(body.get("split", self._split))
+    split = _read_split(body, self._split)
     index = _read_int(body, "index")
     if index not in environment.indices(split):
       raise ValueError(
@@ -236,3 +237,24 @@ def _read_int(body: Any, key: str) -> int:
   if isinstance(value, bool) or not isinstance(value, int | str):
     raise ValueError(f"{key} must be an integer, found {value!r:.80}")
   return int(value)
+
+
+def _read_seed(body: Any) -> int:
+  seed = _read_int(body, "seed")
+  if not -(2**63) <= seed < 2**64:
+    raise ValueError(f"seed must have 64 bits at most, found {seed!r:.80}")
+  return seed
+
+
+def _read_split(body: Mapping[str, Any], default: str) -> str:
+  split = body.get("split", default)
+  if not isinstance(split, str):
+    raise ValueError(f"split must be a text, found {split!r:.80}")
+  return split
+
+
+def _read_reward(found: Any) -> float:
+  reward = float(found)
+  if not math.isfinite(reward):
+    raise ValueError(f"a reward must be a finite number, found {found!r:.80}")
+  return reward

@@ -17,6 +17,7 @@ from agentrl_jax.errors import (
   PromptTooLong,
   ServerFull,
 )
+from agentrl_jax.http_requests import BodyReader, HttpLimits
 from agentrl_jax.rollout import wire
 from agentrl_jax.rollout.server_metrics import ServerMetrics
 
@@ -37,8 +38,10 @@ class Answering:
     lanes: Callable[[], Sequence[int]] | None = None,
     *,
     is_final: bool = True,
+    http: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
   ):
     self._status, self._is_final = status, is_final
+    self.bodies = BodyReader(http)
     self.metrics = ServerMetrics(self.status, lanes)
     self._is_draining = False
     self.num_asked = 0

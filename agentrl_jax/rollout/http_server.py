@@ -12,7 +12,13 @@ Below `/v1` stands OpenAI's API, where there is one: see `openai_api`.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import (
+  AsyncIterator,
+  Awaitable,
+  Callable,
+  Mapping,
+  Sequence,
+)
 
 import numpy as np
 from aiohttp import web
@@ -21,10 +27,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from agentrl_jax.errors import (
   AgentRLError,
   ConfigError,
+  DeadlineExceeded,
   GeneratorFault,
   PromptTooLong,
   ServerFull,
 )
+from agentrl_jax.http_requests import HttpLimits, RequestRefused
 from agentrl_jax.rollout import wire, wire_stream
 from agentrl_jax.rollout.access import refuse_strangers
 from agentrl_jax.rollout.answering import Answering
@@ -38,6 +46,12 @@ READY = "/ready"
 # Connections that may come while the loop is busy: a learner's attempts begin
 # together, and one that is refused is a server that was lost.
 _BACKLOG = 4096
+# What a learner makes of a request that did not come as one.
+_WIRE_ERRORS: Mapping[int, type[AgentRLError]] = {
+  408: DeadlineExceeded,
+  413: PromptTooLong,
+  503: ServerFull,
+}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -52,7 +66,7 @@ class RolloutApi:
     *,
     context: int,
     openai: Callable[[Answering], OpenAIApi] | None = None,
-    max_body: int = 0,
+    http: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
     token: str | None = None,
     lanes: Callable[[], Sequence[int]] | None = None,
     is_final: bool = True,
@@ -60,8 +74,8 @@ class RolloutApi:
     self._generator, self._token = generator, token
     # Twice what fits, so that it is the engine that says how long is too long.
     self._max_bytes = 8 * context + 1024 + wire.MAX_GRAMMAR
-    self._max_body = max(max_body, self._max_bytes)
-    self._answering = Answering(status, lanes, is_final=is_final)
+    self.limits = http
+    self._answering = Answering(status, lanes, is_final=is_final, http=http)
     self._openai = openai(self._answering) if openai else None
 
   @property
@@ -82,8 +96,7 @@ class RolloutApi:
         _explain_errors,
         explain_errors,
         refuse_strangers(self._token),
-      ],
-      client_max_size=self._max_body,
+      ]
     )
     application.router.add_post(wire.GENERATE, self.generate)
     application.router.add_post(wire_stream.STREAM, self.stream)
@@ -96,7 +109,7 @@ class RolloutApi:
 
   async def generate(self, request: web.Request) -> web.Response:
     """Answers one request; cancelled when its client is gone."""
-    prompt, spec = wire.decode_request(await self._body(request))
+    prompt, spec = await self._read(request)
     self._answering.refuse_unready(spec.slot)
     with self._answering.one():
       answer = await self._generator.generate(prompt, spec)
@@ -107,7 +120,7 @@ class RolloutApi:
 
   async def stream(self, request: web.Request) -> web.StreamResponse:
     """Answers one request in pieces; who hangs up frees the lane."""
-    prompt, spec = wire.decode_request(await self._body(request))
+    prompt, spec = await self._read(request)
     self._answering.refuse_unready(spec.slot)
     response = PieceResponse(request)
     try:
@@ -156,18 +169,17 @@ class RolloutApi:
       is_constrained=bool(spec.grammar),
     )
 
-  async def _body(self, request: web.Request) -> bytes:
-    error: web.HTTPException | None = None
+  async def _read(
+    self, request: web.Request
+  ) -> tuple[np.ndarray, SamplingSpec]:
     try:
-      body = await request.read()
-      if len(body) <= self._max_bytes:
-        return body
-    except web.HTTPRequestEntityTooLarge as too_large:
-      error = too_large
-    raise PromptTooLong(
-      f"a request of more than {self._max_bytes} bytes came, which is beyond "
-      "any prompt that fits in engine.context, the longest grammar included"
-    ) from error
+      bodies = self._answering.bodies
+      async with bodies.body(request, max_body=self._max_bytes) as body:
+        return wire.decode_request(body)
+    except RequestRefused as error:
+      raise _WIRE_ERRORS.get(error.status, wire.WireError)(
+        str(error)
+      ) from error
 
 
 @contextlib.asynccontextmanager
@@ -177,9 +189,8 @@ async def listening(
   """Serves until it is left; the port, which is a free one for port 0."""
   runner = web.AppRunner(
     api.application(),
-    handle_signals=False,
-    access_log=None,
     handler_cancellation=True,  # who hangs up frees the lane
+    **api.limits.runner_options(),
   )
   await runner.setup()
   try:
@@ -202,9 +213,13 @@ async def _explain_errors(
   try:
     return await handler(request)
   except AgentRLError as error:
-    refused = error.status if isinstance(error, ApiError) else None
+    is_refusal = isinstance(error, ApiError | RequestRefused)
+    refused = error.status if is_refusal else None
     status = refused or wire.status_of(error)
     headers = {wire.ERROR_HEADER: wire.name_of(error)}
     if isinstance(error, ServerFull):
       headers["Retry-After"] = str(RETRY_AFTER_S)
-    return web.Response(status=status, text=str(error), headers=headers)
+    text = str(error).encode(errors="backslashreplace")
+    return web.Response(
+      status=status, body=text, headers=headers, content_type="text/plain"
+    )

@@ -96,7 +96,7 @@ class OpenAIApi:
     self._generator, self._answering = generator, answering
     self._names, self._limits, self._codec = names, limits, codec
     self._alone, self._memory = Talk(limits), Memory(limits)
-    self._episodes = EpisodeApi(episodes)
+    self._episodes = EpisodeApi(episodes, answering.bodies)
 
   def add_to(self, application: web.Application) -> None:
     """Adds the routes."""
@@ -131,43 +131,34 @@ class OpenAIApi:
   async def _answered(
     self, request: web.Request, kind: Kind, talk: Talk
   ) -> web.StreamResponse:
+    episode = self._episodes.called_under(request)
+    async with contextlib.AsyncExitStack() as stack:
+      generator = self._generator
+      async with self._answering.bodies.body(request) as body:
+        self._refuse_more()
+        stack.enter_context(self._answering.one())
+        if episode is not None:
+          stack.enter_context(episode.calling())
+          again = episode.repeated(body)
+          talk, generator = again or episode, again or generator
+        fields = Fields(body, max_values=self._limits.max_values)
+        call = kind(fields, self._limits, self._codec(), talk)
+      return await self._called(request, call, talk, generator)
+
+  def _refuse_more(self) -> None:
     if self._answering.num_asked >= self._limits.max_calls:
       raise ServerFull(
         f"{self._answering.num_asked} calls are being answered, which is all "
         "that may at once; ask again later"
       )
-    with self._answering.one():
-      episode = self._episodes.called_under(request)
-      body = await self._body(request)
-      if episode is None:
-        return await self._called(request, kind, body, talk, self._generator)
-      with episode.calling():
-        again = episode.repeated(body)
-        return await self._called(
-          request, kind, body, again or episode, again or self._generator
-        )
-
-  async def _body(self, request: web.Request) -> bytes:
-    try:
-      async with asyncio.timeout(self._limits.read_s):
-        return await request.read()
-    except TimeoutError as error:
-      raise ApiError(
-        f"the call did not come as a whole in {self._limits.read_s:g} s; send "
-        "it again",
-        code="request_timeout",
-        status=408,
-      ) from error
 
   async def _called(
     self,
     request: web.Request,
-    kind: Kind,
-    body: bytes,
+    call: Call,
     talk: Talk,
     generator: Generator,
   ) -> web.StreamResponse:
-    call = kind(Fields(body), self._limits, self._codec(), talk)
     self._answering.metrics.ignored.count(call.ignored)
     slot = talk.slot(self._names.slot_of(call.ask.model))
     self._answering.refuse_unready(slot)
@@ -287,9 +278,6 @@ async def explain_errors(
     return await handler(request)
   except AgentRLError as error:
     return error_response(error)
-  except RecursionError:
-    deep = "the body is nested too deeply to be read: flatten its lists"
-    return error_response(ApiError(deep, code="invalid_json"))
   except web.HTTPException as error:
     if error.status < 400:
       raise

@@ -13,10 +13,11 @@ from typing import Any
 from aiohttp import web
 
 from agentrl_jax.data.trajectory import Status
+from agentrl_jax.http_requests import BodyReader
 from agentrl_jax.rollout.openai_episode import Episode, Verdict
 from agentrl_jax.rollout.openai_episodes import Episodes
 from agentrl_jax.rollout.openai_errors import ApiError
-from agentrl_jax.rollout.openai_fields import Fields, wrong
+from agentrl_jax.rollout.openai_fields import Fields, is_number, wrong
 
 HEADER = "X-AgentRL-Episode"
 ROUTE = "/v1/episodes"
@@ -31,8 +32,8 @@ _ENDS = tuple(
 class EpisodeApi:
   """The HTTP face of `Episodes`; None: nothing is recorded here."""
 
-  def __init__(self, episodes: Episodes | None):
-    self._episodes = episodes
+  def __init__(self, episodes: Episodes | None, bodies: BodyReader):
+    self._episodes, self._bodies = episodes, bodies
 
   def add_to(self, application: web.Application) -> None:
     """Adds the routes."""
@@ -46,7 +47,8 @@ class EpisodeApi:
 
   async def take(self, request: web.Request) -> web.Response:
     """Waits for an attempt that wants to be played."""
-    fields = Fields(await request.read() or b"{}")
+    async with self._bodies.body(request) as body:
+      fields = Fields(body or b"{}")
     wait_s = fields.number("wait_s", 30.0, low=0.0, high=_MAX_WAIT_S)
     fields.close()
     episode = await self._open().take(wait_s)
@@ -56,7 +58,8 @@ class EpisodeApi:
 
   async def finish(self, request: web.Request) -> web.Response:
     """Takes the agent's verdict; the attempt is over."""
-    fields = Fields(await request.read())
+    async with self._bodies.body(request) as body:
+      fields = Fields(body)
     verdict = Verdict(
       reward=fields.number("reward", math.nan, low=-1e9, high=1e9),
       status=_status(fields.take("status", Status.COMPLETED.value)),
@@ -87,9 +90,7 @@ def _status(found: Any) -> Status:
 
 
 def _metrics(found: Any) -> dict[str, float]:
-  if not isinstance(found, dict) or not all(
-    isinstance(x, int | float) and math.isfinite(x) for x in found.values()
-  ):
+  if not isinstance(found, dict) or not all(map(is_number, found.values())):
     raise wrong("metrics", found, "an object of numbers")
   return {str(name): float(x) for name, x in found.items()}
 

@@ -12,9 +12,11 @@ from agentrl_jax.errors import (
   AgentRLError,
   ConfigError,
   DeadlineExceeded,
+  GrammarFault,
   PromptTooLong,
   ServerFull,
 )
+from agentrl_jax.http_requests import RequestRefused
 from agentrl_jax.rollout import wire
 
 # Seconds, of which a header takes whole ones only.
@@ -27,6 +29,8 @@ _KINDS: Mapping[type[AgentRLError], tuple[int, str, str]] = {
   wire.NotServing: (503, "server_error", "no_weights_yet"),
   ServerFull: (429, "rate_limit_error", "rate_limit_exceeded"),
   ConfigError: (400, "invalid_request_error", "invalid_value"),
+  # The form that the caller gave has no way on, or no end.
+  GrammarFault: (400, "invalid_request_error", "grammar_failed"),
   DeadlineExceeded: (504, "server_error", "deadline_exceeded"),
   AgentRLError: (500, "server_error", "engine_failed"),
 }
@@ -52,6 +56,9 @@ def api_error(error: AgentRLError) -> ApiError:
   """Any error of ours as OpenAI's clients know errors."""
   if isinstance(error, ApiError):
     return error
+  if isinstance(error, RequestRefused):
+    kind = "server_error" if error.status >= 500 else "invalid_request_error"
+    return ApiError(str(error), code=error.code, status=error.status, type=kind)
   status, type, code = next(
     found for kind, found in _KINDS.items() if isinstance(error, kind)
   )

@@ -5,13 +5,14 @@ its name. One that has the value it has anyway is let pass, and so are those
 that never change an answer.
 """
 
-import json
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any, overload
 
+from agentrl_jax.http_requests import parse_json
 from agentrl_jax.rollout.openai_errors import ApiError
 
+MAX_VALUES = 100_000  # separators of JSON, without those of a prompt
 # They file, bill or cache a call; what is sampled does not depend on them.
 IDLE = frozenset(
   {
@@ -61,8 +62,8 @@ _WHY: Mapping[str, str] = {
 class Fields:
   """One JSON object; `close` refuses what was not read."""
 
-  def __init__(self, body: bytes):
-    found = _parsed(body)
+  def __init__(self, body: bytes, *, max_values: int = MAX_VALUES):
+    found = parse_json(body, max_values=max_values)
     if not isinstance(found, dict):
       raise ApiError(
         f"the body is a JSON {type(found).__name__}; an object is expected",
@@ -133,8 +134,7 @@ class Fields:
     found = self.take(name, otherwise)
     if found is None:
       return None
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    if not is_number or not math.isfinite(found) or not low <= found <= high:
+    if not is_number(found) or not low <= found <= high:
       raise wrong(name, found, f"a number from {low:g} to {high:g}")
     return float(found)
 
@@ -146,36 +146,33 @@ class Fields:
       if name in NEUTRAL:
         why = _WHY.get(name, "this server does not do it")
         raise ApiError(
-          f"{name}={found!r} is not supported: {why}. Leave it out, or give "
-          f"{NEUTRAL[name][0]!r}",
+          f"{name}={shortened(found)} is not supported: {why}. Leave it "
+          f"out, or give {NEUTRAL[name][0]!r}",
           param=name,
           code="unsupported_value",
         )
       raise ApiError(
-        f"the field {name!r} is not known here, and could change the answer: "
-        "leave it out; docs/serving.md lists what there is",
+        f"the field {shortened(name)} is not known here, and could change the "
+        "answer: leave it out; docs/serving.md lists what there is",
         param=name,
         code="unknown_parameter",
       )
 
 
-def _parsed(body: bytes) -> Any:
-  """The body's JSON; all texts in it are Unicode."""
-  try:
-    text = body.decode("utf-8-sig")
-    found = json.loads(text)
-    if "\\ud" in text.lower():
-      # JSON may escape half of a pair of surrogates, which nobody can encode.
-      json.dumps(found, ensure_ascii=False).encode()
-  except ValueError as error:
-    raise ApiError(
-      f"the body is no JSON of Unicode text: {error}", code="invalid_json"
-    ) from error
-  return found
+def is_number(found: Any) -> bool:
+  """Whether it is a number that a float can hold."""
+  if isinstance(found, bool) or not isinstance(found, int | float):
+    return False
+  # Compared as integers, which may have more digits than any float.
+  return -sys.float_info.max <= found <= sys.float_info.max
+
+
+def shortened(found: Any, size: int = 200) -> str:
+  """A value for an error message."""
+  shown = repr(found)
+  return shown if len(shown) < size else f"{shown[:size]}..."
 
 
 def wrong(name: str, found: Any, allowed: str) -> ApiError:
   """A field of the wrong kind or size."""
-  shown = repr(found)
-  shown = shown if len(shown) < 200 else f"{shown[:200]}..."
-  return ApiError(f"{name}={shown} must be {allowed}", param=name)
+  return ApiError(f"{name}={shortened(found)} must be {allowed}", param=name)

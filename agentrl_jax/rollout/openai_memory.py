@@ -7,10 +7,11 @@ rendered as a whole by the chat template.
 """
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,27 +118,33 @@ def rendered(
   codec: ChatCodec, messages: Sequence[Message], tools: Sequence[Tool]
 ) -> np.ndarray:
   """A whole conversation by its template."""
-  try:
+  with _shown():
     return codec.start(messages, tools)
-  except ValueError as error:
-    raise ApiError(
-      f"the chat template cannot show these messages: {error}",
-      param="messages",
-    ) from error
 
 
 def extended(
   said: Said, messages: Sequence[Message], codec: ChatCodec
 ) -> np.ndarray:
   """What was said, verbatim, and new messages by their template."""
-  try:
+  with _shown():
     new = codec.extend(messages, ended_by=_stop(said, codec))
-  except ValueError as error:
+  return np.concatenate([said.stream, new]).astype(np.int32)
+
+
+@contextlib.contextmanager
+def _shown() -> Iterator[None]:
+  """Around a template, which is a model's own program and takes what it takes.
+
+  A schema can be of any shape, and not every template expects each.
+  """
+  try:
+    yield
+  except (ValueError, TypeError, AttributeError, LookupError) as error:
     raise ApiError(
-      f"the chat template cannot show these messages: {error}",
+      "the chat template cannot show these messages and tools: "
+      f"{type(error).__name__}: {str(error)[:500]}",
       param="messages",
     ) from error
-  return np.concatenate([said.stream, new]).astype(np.int32)
 
 
 def _stop(said: Said, codec: ChatCodec) -> int | None:

@@ -10,7 +10,7 @@ import numpy as np
 from agentrl_jax.errors import PromptTooLong
 from agentrl_jax.rollout.client import MAX_STOPS, SamplingSpec
 from agentrl_jax.rollout.openai_errors import ApiError
-from agentrl_jax.rollout.openai_fields import Fields, wrong
+from agentrl_jax.rollout.openai_fields import MAX_VALUES, Fields, wrong
 
 MAX_STOP_TEXTS = 4  # OpenAI's own limit
 _MAX_STOP_CHARS = 256
@@ -27,9 +27,12 @@ class ServingLimits:
   context: int  # tokens of prompt and answer together
   max_choices: int = 64  # answers to one call
   max_calls: int = 1024  # at once
-  max_body: int = 8 << 20  # bytes
-  read_s: float = 60.0  # for a call to come as a whole
   write_s: float = 120.0  # for a client to take the next piece of a stream
+
+  @property
+  def max_values(self) -> int:
+    """Separators of JSON in one call, a prompt's token ids included."""
+    return MAX_VALUES + 8 * self.context
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -145,7 +145,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
     await first
 
   async def test_bodies_choices_and_prompts_have_limits(self):
-    await self.serve(limits=dict(max_body=4000, max_choices=4))
+    await self.serve(http=dict(max_body=4000), limits=dict(max_choices=4))
     with self.assertRaises(openai.APIStatusError) as caught:
       await self.ask(prompt="a" * 600_000)
     self.assertEqual(caught.exception.status_code, 413)
@@ -157,7 +157,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(caught.exception.code, "context_length_exceeded")
 
   async def test_a_call_that_does_not_come_as_a_whole_is_given_up(self):
-    await self.serve(limits=dict(read_s=0.2, max_calls=1))
+    await self.serve(http=dict(body_s=0.2), limits=dict(max_calls=1))
 
     async def half():
       yield b'{"model": "tiny", '

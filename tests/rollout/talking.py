@@ -11,6 +11,7 @@ import tokenizers
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.grammar import Grammars
 from agentrl_jax.data.tokenizer import train_tokenizer
+from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout import wire
@@ -146,11 +147,13 @@ class Talking:
     token=None,
     records=True,
     draws=None,
+    http=None,
     **changes,
   ):
     self._codec, self._changes, self._scripted = codec, changes, generator
     self._limits = ServingLimits(context=CONTEXT, **(limits or {}))
     self._token, self._records = token, records
+    self._http = HttpLimits(**(http or {}))
     rules = dict(max_turns=6, max_tokens=CONTEXT, max_answer_tokens=12) | (
       rules or {}
     )
@@ -180,7 +183,7 @@ class Talking:
       self.status,
       context=CONTEXT,
       openai=self._openai,
-      max_body=self._limits.max_body,
+      http=self._http,
       token=self._token,
       lanes=lambda: self.driver.engine.stats().num_active,
     )

@@ -1,0 +1,313 @@
+"""Reads HTTP requests within budgets, for every server of ours.
+
+Nothing that somebody sends may hold a server: a head and a body come in time or
+are refused, a body has a largest size, the bodies that are being read have one
+together, and JSON has a largest depth and number of values. Refusals are
+`RequestRefused`, with the HTTP status that says whose fault it was. Needs no
+jax.
+
+Invariants of `BodyReader`:
+
+- a body takes none of a server's places before it is whole;
+- bytes count from their arrival until the body has been parsed;
+- where there is no room, the body that has been on its way for the longest
+  gives up its own, so slow senders cannot keep others out.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import json
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, NoReturn
+
+from aiohttp import ClientPayloadError, web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from agentrl_jax.errors import AgentRLError, ConfigError
+
+MAX_DEPTH = 100  # of JSON: lists and objects within each other
+MIB = 1 << 20
+_SHORT = 1 << 16  # bytes that are parsed in a millisecond
+
+
+class RequestRefused(AgentRLError, ValueError):
+  """A request that is refused as it is; `status` is HTTP's, `code` a word."""
+
+  def __init__(self, message: str, *, status: int = 400, code: str = ""):
+    super().__init__(message)
+    self.status, self.code = status, code or "invalid_request"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HttpLimits:
+  """What requests may take of a server, before anything is done for them."""
+
+  head_s: float = 30.0  # for a request's head; then an idle connection closes
+  body_s: float = 60.0  # for a request's body
+  max_body: int = 8 * MIB  # bytes of a body, decompressed
+  max_bodies: int = 256 * MIB  # bytes of all bodies that are being read
+
+  def __post_init__(self) -> None:
+    for name, value in dataclasses.asdict(self).items():
+      if value <= 0:
+        raise ConfigError(f"http.{name}={value} must be more than 0")
+    if self.max_bodies < self.max_body:
+      raise ConfigError(
+        f"http.max_bodies={self.max_bodies} bytes are less than one body of "
+        f"http.max_body={self.max_body}: raise the former"
+      )
+
+  def runner_options(self) -> dict[str, Any]:
+    """For `aiohttp.web.AppRunner`.
+
+    Its keep-alive timer runs from a connection's first moment, too, and closes
+    one whose head has not come; that is how heads have a deadline.
+    """
+    return {
+      "keepalive_timeout": self.head_s,
+      "lingering_time": min(5.0, self.head_s),
+      "logger": LOG,
+      "access_log": None,
+      "handle_signals": False,
+    }
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+  """Adds the time limits to a command line, as --head-s and --body-s."""
+  for name, text in (
+    ("head_s", "seconds for a request's head"),
+    ("body_s", "seconds for a request's body"),
+  ):
+    parser.add_argument(
+      f"--{name.replace('_', '-')}",
+      type=float,
+      default=getattr(HttpLimits(), name),
+      help=text,
+    )
+
+
+def read_limits(given: Mapping[str, Any], *, max_body: int) -> HttpLimits:
+  """The limits that a command line gives."""
+  return HttpLimits(
+    head_s=given["head_s"], body_s=given["body_s"], max_body=max_body
+  )
+
+
+@dataclasses.dataclass(eq=False)
+class _Arriving:
+  """A body on its way."""
+
+  deadline: asyncio.Timeout
+  size: int = 0  # bytes so far
+  is_whole: bool = False
+  gave_way: bool = False
+
+
+class BodyReader:
+  """The bodies of one server's requests. Of one event loop."""
+
+  def __init__(self, limits: HttpLimits):
+    self.limits = limits
+    self._arriving: dict[int, _Arriving] = {}  # in the order of their begin
+    self._serial = 0
+
+  @property
+  def num_bytes(self) -> int:
+    """Bytes that are held now."""
+    return sum(body.size for body in self._arriving.values())
+
+  @contextlib.asynccontextmanager
+  async def body(
+    self, request: web.BaseRequest, *, max_body: int | None = None
+  ) -> AsyncIterator[bytes]:
+    """The whole body; its bytes count until the context is left.
+
+    `max_body`, in bytes, stands in for the limits' own.
+
+    Raises `RequestRefused`: 408 for one that was too slow, 413 for one that is
+    too large, 400 for one that cannot be decoded, 503 where there is no room.
+    """
+    max_body = max_body or self.limits.max_body
+    announced = request.content_length
+    if announced is not None and announced > max_body:
+      raise _too_large(max_body)
+    self._serial += 1
+    serial = self._serial
+    try:
+      async with asyncio.timeout(self.limits.body_s) as deadline:
+        arriving = self._arriving[serial] = _Arriving(deadline)
+        content = await self._read(request, arriving, max_body)
+        arriving.is_whole = True
+    except TimeoutError as error:
+      self._arriving.pop(serial, None)
+      raise self._late(arriving) from error
+    except BaseException:
+      self._arriving.pop(serial, None)
+      raise
+    try:
+      yield content
+    finally:
+      del self._arriving[serial]
+
+  async def _read(
+    self, request: web.BaseRequest, arriving: _Arriving, max_body: int
+  ) -> bytes:
+    content = bytearray()
+    try:
+      while chunk := await request.content.readany():
+        content += chunk
+        if len(content) > max_body:
+          raise _too_large(max_body)
+        arriving.size = len(content)
+        self._make_room(arriving)
+    except (web.RequestPayloadError, ClientPayloadError) as error:
+      told = " ".join(str(error).split())
+      raise RequestRefused(
+        f"the body cannot be read: {told}. Send it as its Content-Encoding "
+        "says, or without one",
+        code="invalid_body",
+      ) from error
+    return bytes(content)
+
+  def _make_room(self, new: _Arriving) -> None:
+    """Has the body that came first of those on their way give up its bytes."""
+    excess = self.num_bytes - self.limits.max_bodies
+    for other in self._arriving.values():
+      if excess <= 0:
+        return
+      if other is new or other.is_whole or other.gave_way:
+        continue
+      excess -= other.size
+      other.size, other.gave_way = 0, True
+      other.deadline.reschedule(asyncio.get_running_loop().time())
+    if excess > 0:
+      raise RequestRefused(
+        f"bodies of {self.limits.max_bodies} bytes are being read, which is "
+        "all that may be at once (http.max_bodies); ask again later",
+        status=503,
+        code="server_busy",
+      )
+
+  def _late(self, arriving: _Arriving) -> RequestRefused:
+    limit_s = self.limits.body_s
+    why = f"its body did not come as a whole in http.body_s={limit_s:g} s"
+    if arriving.gave_way:
+      why = "its body was slow, and others needed the room (http.max_bodies)"
+    return RequestRefused(
+      f"the request is given up: {why}; send it again",
+      status=408,
+      code="request_timeout",
+    )
+
+
+def _too_large(max_body: int) -> RequestRefused:
+  return RequestRefused(
+    f"the body is larger than {max_body} bytes, which is the most here "
+    "(http.max_body): send less at once",
+    status=413,
+    code="request_too_large",
+  )
+
+
+async def read_json(
+  bodies: BodyReader,
+  request: web.BaseRequest,
+  *,
+  max_values: int,
+  may_be_empty: bool = False,
+) -> Any:
+  """The JSON of a request, parsed beside the event loop where it is long.
+
+  None for an empty body that `may_be_empty`. Raises `RequestRefused`.
+  """
+  async with bodies.body(request) as body:
+    if may_be_empty and not body:
+      return None
+    if len(body) <= _SHORT:
+      return parse_json(body, max_values=max_values)
+    return await asyncio.to_thread(parse_json, body, max_values=max_values)
+
+
+def parse_json(body: bytes, *, max_values: int) -> Any:
+  """The body's JSON: strict, Unicode, and within depth and number of values.
+
+  Counts separators before it parses, since parsing cannot be interrupted and
+  holds the interpreter: commas and brackets in texts count, too. Raises
+  `RequestRefused`.
+  """
+  num_values = sum(body.count(mark) for mark in (b",", b"[", b"{"))
+  if num_values > max_values:
+    raise RequestRefused(
+      f"the body has {num_values} commas and opening brackets, and "
+      f"{max_values} are the most: send less at once",
+      status=413,
+      code="request_too_large",
+    )
+  try:
+    text = body.decode("utf-8-sig")
+    found = json.loads(text, parse_constant=_refuse_constant)
+    if "\\ud" in text.lower():
+      # JSON may escape half of a pair of surrogates, which nobody can encode.
+      json.dumps(found, ensure_ascii=False).encode()
+  except ValueError as error:
+    raise RequestRefused(
+      f"the body is no JSON of Unicode text: {str(error)[:300]}",
+      code="invalid_json",
+    ) from error
+  except RecursionError as error:
+    raise _too_deep() from error
+  _refuse_depth(found, body)
+  return found
+
+
+def _refuse_constant(name: str) -> NoReturn:
+  raise ValueError(f"{name} is no number of JSON's")
+
+
+def _refuse_depth(found: Any, body: bytes) -> None:
+  if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+    return
+  level = [found]
+  for _ in range(MAX_DEPTH + 1):
+    level = [x for outer in level for x in _inner(outer)]
+    if not level:
+      return
+  raise _too_deep()
+
+
+def _inner(value: Any) -> Iterable[Any]:
+  """The lists and objects that stand in a value."""
+  if isinstance(value, dict):
+    value = value.values()
+  elif not isinstance(value, list):
+    return ()
+  return [x for x in value if isinstance(x, list | dict)]
+
+
+def _too_deep() -> RequestRefused:
+  return RequestRefused(
+    f"the body is nested too deeply to be read, and {MAX_DEPTH} lists and "
+    "objects within each other are the most: flatten it",
+    code="invalid_json",
+  )
+
+
+class _WithoutTracebacks(logging.Filter):
+  """One line for what is a client's fault and no bug of ours."""
+
+  def filter(self, record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    if isinstance(error, HttpProcessingError | web.RequestPayloadError):
+      told = " ".join(str(error).split())[:200]
+      record.msg = f"refused what is no HTTP of ours: {told}"
+      record.args, record.exc_info, record.exc_text = (), None, None
+      record.levelno, record.levelname = logging.INFO, "INFO"
+      return LOG.isEnabledFor(logging.INFO)
+    return True
+
+
+LOG = logging.getLogger(__name__)
+LOG.addFilter(_WithoutTracebacks())

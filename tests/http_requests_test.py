@@ -1,0 +1,177 @@
+"""Senders that are slow, large or many keep nobody out, over real sockets."""
+
+import asyncio
+import contextlib
+import json
+import unittest
+import zlib
+
+from aiohttp import web
+
+from agentrl_jax import http_requests
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.http_requests import BodyReader, HttpLimits, RequestRefused
+
+HEAD = b"POST / HTTP/1.1\r\nHost: a\r\n"
+
+
+class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
+  async def serve(self, **limits):
+    self.limits = HttpLimits(**limits)
+    self.bodies = BodyReader(self.limits)
+    self.hold = asyncio.Event()
+    self.hold.set()
+
+    async def handle(request):
+      try:
+        async with self.bodies.body(request) as body:
+          await self.hold.wait()
+          return web.Response(text=str(len(body)))
+      except RequestRefused as error:
+        return web.Response(status=error.status, text=str(error))
+
+    application = web.Application()
+    application.router.add_post("/", handle)
+    options = self.limits.runner_options()
+    runner = web.AppRunner(application, handler_cancellation=True, **options)
+    await runner.setup()
+    self.addAsyncCleanup(runner.cleanup)
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    self.port = runner.addresses[0][1]
+
+  async def open(self, said=b""):
+    reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+    self.addCleanup(writer.close)
+    writer.write(said)
+    await writer.drain()
+    return reader, writer
+
+  async def status(self, reader):
+    async with asyncio.timeout(20):
+      return int((await reader.readline()).split()[1])
+
+  async def post(self, body, head=b""):
+    said = HEAD + head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    reader, _ = await self.open(said)
+    return await self.status(reader)
+
+  async def until_held(self, number):
+    async with asyncio.timeout(20):
+      while self.bodies.num_bytes != number:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+  async def test_a_head_that_does_not_come_ends_its_connection(self):
+    await self.serve(head_s=0.3)
+    for begun in (b"", b"POST", HEAD, HEAD + b"X: "):
+      reader, _ = await self.open(begun)
+      async with asyncio.timeout(20):
+        self.assertEqual(await reader.read(), b"")
+
+  async def test_a_head_by_the_letter_has_no_more_time(self):
+    await self.serve(head_s=0.3)
+    reader, writer = await self.open()
+
+    async def trickle():
+      with contextlib.suppress(ConnectionError):
+        while True:
+          writer.write(b"P")
+          await writer.drain()
+          await asyncio.sleep(0.02)
+
+    trickling = asyncio.create_task(trickle())
+    async with asyncio.timeout(20):
+      with contextlib.suppress(ConnectionError):
+        self.assertNotIn(b"200", await reader.read())
+    trickling.cancel()
+    await asyncio.wait([trickling])
+
+  async def test_a_body_that_does_not_come_is_given_up(self):
+    await self.serve(body_s=0.3)
+    reader, _ = await self.open(HEAD + b"Content-Length: 9\r\n\r\n{")
+    self.assertEqual(await self.status(reader), 408)
+    await self.until_held(0)
+
+  async def test_who_hangs_up_leaves_nothing(self):
+    await self.serve()
+    _, writer = await self.open(HEAD + b"Content-Length: 9\r\n\r\n{")
+    await self.until_held(1)
+    writer.close()
+    await self.until_held(0)
+
+  async def test_the_slowest_body_makes_room_for_one_that_comes(self):
+    await self.serve(max_body=1000, max_bodies=2500)
+    half = HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 900
+    slow = []
+    for number in (1, 2):
+      slow.append((await self.open(half))[0])
+      await self.until_held(900 * number)
+    self.assertEqual(await self.post(b"x" * 1000), 200)
+    self.assertEqual(await self.status(slow[0]), 408)
+    await self.until_held(900)
+    self.assertEqual(await self.post(b"x" * 1000), 200)
+
+  async def test_bodies_that_are_read_keep_their_room(self):
+    await self.serve(max_body=1000, max_bodies=1000)
+    self.hold.clear()
+    first = asyncio.create_task(self.post(b"x" * 900))
+    await self.until_held(900)
+    self.assertEqual(await self.post(b"x" * 200), 503)
+    self.hold.set()
+    self.assertEqual(await first, 200)
+    self.assertEqual(await self.post(b"x" * 200), 200)
+
+  async def test_a_large_body_is_refused_however_it_comes(self):
+    await self.serve(max_body=1000, max_bodies=1000)
+    bomb = zlib.compress(b"x" * 10_000_000, 9)
+    self.assertEqual(await self.post(b"x" * 1001), 413)
+    self.assertEqual(
+      await self.post(bomb[:900], b"Content-Encoding: deflate\r\n"), 413
+    )
+    chunk = b"%x\r\n%s\r\n" % (600, b"x" * 600)
+    reader, _ = await self.open(
+      HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 2
+    )
+    self.assertEqual(await self.status(reader), 413)
+    await self.until_held(0)
+
+  async def test_a_body_that_cannot_be_decoded_is_the_senders_fault(self):
+    await self.serve()
+    for coding in (b"gzip", b"deflate"):
+      coded = b"Content-Encoding: %s\r\n" % coding
+      self.assertEqual(await self.post(b"\x1f\x8bno", coded), 400)
+
+  def test_limits_that_contradict_each_other(self):
+    with self.assertRaisesRegex(ConfigError, "http.max_bodies"):
+      HttpLimits(max_body=10, max_bodies=9)
+    with self.assertRaisesRegex(ConfigError, "http.head_s"):
+      HttpLimits(head_s=0)
+
+
+class ParseTest(unittest.TestCase):
+  def test_what_is_json(self):
+    for value in (None, [], {"a": [1, "é", 1e300]}, "\U0001f600", 10**400):
+      body = json.dumps(value).encode()
+      self.assertEqual(http_requests.parse_json(body, max_values=9), value)
+
+  def test_what_is_none(self):
+    deep = 10 * http_requests.MAX_DEPTH
+    for body, status in (
+      (b"", 400),
+      (b"\xff", 400),
+      (b"NaN", 400),
+      (b"[-Infinity]", 400),
+      (b'"\\ud800"', 400),
+      (b"1" * 5000, 400),
+      (b"[" * deep + b"]" * deep, 400),
+      (b'{"a":' * deep + b"1" + b"}" * deep, 400),
+      (b"[" * 100_000, 400),
+      (b"[" + b"1," * 300_000 + b"1]", 413),
+    ):
+      with self.subTest(body=body[:20]):
+        with self.assertRaises(RequestRefused) as caught:
+          http_requests.parse_json(body, max_values=200_000)
+        self.assertEqual(caught.exception.status, status)
+
+
+if __name__ == "__main__":
+  unittest.main()
