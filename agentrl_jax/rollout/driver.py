@@ -88,16 +88,19 @@ class Driver(abc.ABC):
     answered: Iterable[tuple[Request, Answer]],
     cancelled: Iterable[Request],
   ) -> None:
-    """Hands out what a step brought, and lets the next requests in."""
+    """Hands out what a step brought, and lets the next requests in.
+
+    Requests that `_fail` has settled meanwhile are left alone.
+    """
     for request, answer in answered:
-      self._let_out(request)
+      if not self._let_out(request):
+        continue
       if request.broke is not None:
         _fail_one(request, request.broke)
       elif request.future.set_running_or_notify_cancel():
         request.future.set_result(answer)
     for request in cancelled:
-      self._let_out(request)
-      if request.broke is not None:
+      if self._let_out(request) and request.broke is not None:
         _fail_one(request, request.broke)
 
   def _tell(self, request: Request, listener: Listener, piece: Answer) -> None:
@@ -112,10 +115,12 @@ class Driver(abc.ABC):
       self.engine.cancel(request)
       self._wake()
 
-  def _let_out(self, request: Request) -> None:
-    following = self._gate.leave(request)
+  def _let_out(self, request: Request) -> bool:
+    """Whether its future is for the caller to settle."""
+    was_inside, following = self._gate.leave(request)
     if following is not None:
       self._admit(following)
+    return was_inside
 
   def _fail(self, cause: BaseException) -> None:
     """Fails every request with `cause`; no other is taken."""

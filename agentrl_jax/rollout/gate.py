@@ -49,17 +49,21 @@ class Gate:
       self._waiting[slot][request.serial] = request
       return False
 
-  def leave(self, request: Request) -> Request | None:
-    """Lets a request out, and the next one in."""
+  def leave(self, request: Request) -> tuple[bool, Request | None]:
+    """Lets a request out, and the next one in, which is returned, too.
+
+    Of all who ask, and `close`, one alone is told that the request was inside:
+    it is the one to settle the request's future.
+    """
     slot = request.spec.slot
     with self._lock:
       if self._inside[slot].pop(request.serial, None) is None:
-        return None
+        return False, None
       if not self._waiting[slot]:
-        return None
+        return True, None
       serial, following = self._waiting[slot].popitem(last=False)
       self._inside[slot][serial] = following
-      return following
+      return True, following
 
   def withdraw(self, request: Request) -> bool:
     """Takes a request out of the queue; False if it is not in it."""

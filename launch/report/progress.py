@@ -1,14 +1,16 @@
 """How a stage stands while it runs, for the person at the terminal.
 
-Shows rate, time left, success per task, queue fill and staleness, and keeps
-nothing: what should last goes through `agentrl_jax.metrics`. Where the output
-is no terminal (a log file, CI), it writes a plain line every few seconds.
+Shows rate, time left, what is being compiled, success per task, queue fill and
+staleness, and keeps nothing: what should last goes through
+`agentrl_jax.metrics`. Where the output is no terminal (a log file, CI), it
+writes a plain line every few seconds.
 
   with StageProgress("rl", total_steps=300) as progress:
     progress.update(step, metrics)
 """
 
 import collections
+import threading
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -20,6 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from launch.report.compilation import CompilationWatch
 from launch.report.curves import (
   DISTANCE,
   ENTROPY,
@@ -42,29 +45,38 @@ _FIGURES = {
 _BAR_WIDTH = 30
 _REFRESH_PER_S = 2
 _RATE_STEPS = 20  # the rate is that of the latest steps, not of all
+_LEAST_COMPILED_S = 1.0  # shorter compilations are not worth a word
 
 
 class Pace:
-  """Rate and time left, judged by the latest steps."""
+  """Rate and time left, judged by the latest steps in which none compiled."""
 
   def __init__(self, total_steps: int, *, begun_s: float, initial: int) -> None:
     self._total = total_steps
-    self._seen = collections.deque([(begun_s, initial)], maxlen=_RATE_STEPS + 1)
+    self._last_s, self.step = begun_s, initial  # `step` steps are done
+    # Steps and the seconds that they took, of each report.
+    self._taken: collections.deque[tuple[int, float]] = collections.deque(
+      maxlen=_RATE_STEPS
+    )
 
-  def reached(self, step: int, now_s: float) -> None:
-    """Notes that `step` steps are done now."""
-    self._seen.append((now_s, step))
+  def reached(
+    self, step: int, now_s: float, *, has_compiled: bool = False
+  ) -> None:
+    """Notes that `step` steps are done now.
 
-  @property
-  def step(self) -> int:
-    """How many steps are done."""
-    return self._seen[-1][1]
+    The time since the last report counts for nothing if `has_compiled`: no
+    later step will take as long.
+    """
+    if not has_compiled:
+      self._taken.append((step - self.step, now_s - self._last_s))
+    self._last_s, self.step = now_s, step
 
   @property
   def steps_per_s(self) -> float:
     """0 as long as nothing is known."""
-    (begun_s, first), (now_s, last) = self._seen[0], self._seen[-1]
-    return (last - first) / (now_s - begun_s) if now_s > begun_s else 0.0
+    steps = sum(number for number, _ in self._taken)
+    seconds = sum(seconds for _, seconds in self._taken)
+    return steps / seconds if seconds > 0 else 0.0
 
   @property
   def left(self) -> str:
@@ -109,11 +121,22 @@ class StageProgress:
     self._begun_s = self._plain_s = clock()
     self._pace = Pace(total_steps, begun_s=self._begun_s, initial=initial_step)
     self._live: Live | None = None
+    self._compiling = CompilationWatch(clock)
+    self._compiled_s = 0.0  # when the last step was reported
+    self._told: tuple[str, float] | None = None  # compilation, last printed
+    self._is_over = threading.Event()
+    self._watcher = threading.Thread(target=self._watch, daemon=True)
 
   def update(self, step: int, metrics: Mapping[str, float]) -> None:
     """Shows that `step` steps are done, and their newest figures."""
     now_s = self._clock()
-    self._pace.reached(step, now_s)
+    compiled_s = self._compiling.seconds
+    self._pace.reached(
+      step,
+      now_s,
+      has_compiled=compiled_s - self._compiled_s > _LEAST_COMPILED_S,
+    )
+    self._compiled_s = compiled_s
     # A new dict, not a changed one: the display's thread may be reading it.
     self._metrics = {**self._metrics, **metrics}
     if self._live:
@@ -133,7 +156,10 @@ class StageProgress:
       f"{self._elapsed()} gone",
       f"{self._pace.left} left",
     )
-    return Group(head, self._bars(), Text(self._figures(), style="dim"))
+    below = [self._bars(), Text(self._figures(), style="dim")]
+    if told := self._compilation():
+      below.insert(0, Text(f"  {told}", style="yellow"))
+    return Group(head, *below)
 
   def line(self) -> str:
     """The same in one line."""
@@ -148,6 +174,7 @@ class StageProgress:
     return " | ".join(fact for fact in facts if fact)
 
   def __enter__(self) -> Self:
+    self._compiling.__enter__()
     if self._console.is_terminal:
       # Drawn anew by a thread of its own, so that the clock goes on showing
       # life while a step takes long.
@@ -159,6 +186,7 @@ class StageProgress:
       self._live.start()
     else:
       self._print_line()
+      self._watcher.start()
     return self
 
   def __exit__(
@@ -167,11 +195,35 @@ class StageProgress:
     error: BaseException | None,
     traceback: TracebackType | None,
   ) -> None:
+    self._compiling.__exit__(kind, error, traceback)
     if self._live:
       self._live.stop()
       self._live = None
     else:
+      self._is_over.set()
+      self._watcher.join()
       self._print_line()
+
+  def _compilation(self) -> str:
+    """What is being compiled, if that has taken a while."""
+    found = self._compiling.current(_LEAST_COMPILED_S)
+    if found is None:
+      return ""
+    name, since = found
+    return f"compiling {name}, for {duration(self._clock() - since)} so far"
+
+  def _watch(self) -> None:
+    """Prints once of every long compilation that it is under way."""
+    while not self._is_over.wait(_LEAST_COMPILED_S):
+      found = self._compiling.current(_LEAST_COMPILED_S)
+      if found is not None and found != self._told:
+        self._told = found
+        self._console.print(
+          f"{self._name}: compiling {found[0]}; the time left leaves this out",
+          soft_wrap=True,
+          highlight=False,
+          markup=False,
+        )
 
   def _elapsed(self) -> str:
     return duration(self._clock() - self._begun_s)

@@ -112,6 +112,26 @@ class DriverFaultsTest(SettlingCase):
     self.check_empty(driver)
     self.assertEqual(driver.engine.stats().num_cancelled, 1)
 
+  def test_closing_in_the_midst_of_a_step_settles_everyone_once(self):
+    """The step's answers come after the close that has failed them."""
+    driver = self.open("local")
+    futures = [driver.submit([i], SamplingSpec(max_tokens=2)) for i in range(4)]
+    engine, read = driver.engine, driver.engine.read
+
+    def read_after_close(result):
+      engine.read = read
+      answered = read(result)
+      futures[0].cancel()
+      driver.close()
+      return answered
+
+    engine.read = read_after_close
+    with self.assertNoLogs("concurrent.futures", "ERROR"):
+      driver.step()
+    self.assertTrue(futures[0].cancelled())
+    for future in futures[1:]:
+      self.assertIsInstance(future.exception(0), GeneratorFault)
+
   @parameterized.parameters(*DRIVERS)
   def test_a_callback_that_raises_or_asks_again_harms_nobody(self, kind):
     driver, more = self.open(kind), []

@@ -30,28 +30,28 @@ class GateTest(unittest.TestCase):
     self.assertTrue(self.gate.enter(request(9, slot=1)))
 
   def test_leaving_lets_in_the_one_that_waits_longest(self):
-    self.assertIs(self.gate.leave(self.first[1]), self.first[2])
-    self.assertIs(self.gate.leave(self.first[0]), self.first[3])
-    self.assertIsNone(self.gate.leave(self.first[2]))
+    self.assertEqual(self.gate.leave(self.first[1]), (True, self.first[2]))
+    self.assertEqual(self.gate.leave(self.first[0]), (True, self.first[3]))
+    self.assertEqual(self.gate.leave(self.first[2]), (True, None))
     self.assertEqual(self.gate.num_inside, (1, 0))
 
   def test_leaving_twice_lets_in_one(self):
     self.gate.leave(self.first[0])
-    self.assertIsNone(self.gate.leave(self.first[0]))
+    self.assertEqual(self.gate.leave(self.first[0]), (False, None))
     self.assertEqual(self.gate.num_waiting, (1, 0))
 
   def test_only_who_waits_can_withdraw(self):
     self.assertTrue(self.gate.withdraw(self.first[2]))
     self.assertFalse(self.gate.withdraw(self.first[2]))
     self.assertFalse(self.gate.withdraw(self.first[0]))
-    self.assertIs(self.gate.leave(self.first[0]), self.first[3])
+    self.assertEqual(self.gate.leave(self.first[0]), (True, self.first[3]))
 
   def test_closing_returns_everyone_and_keeps_the_first_reason(self):
     self.assertCountEqual(self.gate.close(ValueError("bad")), self.first)
     self.assertEqual(self.gate.close(ValueError("later")), [])
     with self.assertRaisesRegex(GeneratorFault, "bad"):
       self.gate.enter(request(9))
-    self.assertIsNone(self.gate.leave(self.first[0]))
+    self.assertEqual(self.gate.leave(self.first[0]), (False, None))
 
   def test_a_negative_queue_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "max_waiting=-1"):
