@@ -75,8 +75,10 @@ class CompilationWatch:
       mine = self._running.setdefault(threading.get_ident(), [])
       mine.append((_readable(str(facts.get("fun_name", "a program"))), now_s))
 
-  def _end(self, event: str, begin: float, end: float, **facts: Any) -> None:
-    del begin, end, facts
+  def _end(
+    self, event: str, start_time: float, end_time: float, **facts: Any
+  ) -> None:
+    del start_time, end_time, facts
     if event not in _EVENTS:
       return
     with self._lock:

@@ -156,7 +156,10 @@ class StageProgress:
       f"{self._elapsed()} gone",
       f"{self._pace.left} left",
     )
-    below = [self._bars(), Text(self._figures(), style="dim")]
+    below: list[RenderableType] = [
+      self._bars(),
+      Text(self._figures(), style="dim"),
+    ]
     if told := self._compilation():
       below.insert(0, Text(f"  {told}", style="yellow"))
     return Group(head, *below)
