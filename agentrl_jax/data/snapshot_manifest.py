@@ -9,6 +9,7 @@ path. Needs no jax.
 import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,10 @@ from agentrl_jax.errors import CheckpointError
 
 FILE = "manifest.json"
 FORMAT = 1
+_MAX_COUNT = 2**63 - 1
+_FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,254}")
+_DTYPES = ("bfloat16", "float16", "float32")  # that params are written in
+_LEAF = re.compile(rf"({'|'.join(_DTYPES)})\[(\d{{1,18}}(, \d{{1,18}})*)?\]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,11 +75,18 @@ def read_manifest(folder: epath.Path) -> Manifest | None:
     if body["format"] != FORMAT:
       raise ValueError(f"format {body['format']}, and {FORMAT} is read here")
     return Manifest(
-      {int(slot): _snapshot(found) for slot, found in body["slots"].items()}
+      {_slot(slot): _snapshot(found) for slot, found in body["slots"].items()}
     )
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
+  except (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+  ) as error:
+    told = " ".join(repr(error).split())[:300]
     raise CheckpointError(
-      f"{path} is no manifest of snapshots: {error!r}. The learner replaces it "
+      f"{path} is no manifest of snapshots: {told}. The learner replaces it "
       "when it next publishes"
     ) from error
 
@@ -95,8 +107,41 @@ def write_manifest(folder: epath.Path, manifest: Manifest) -> None:
 
 def _snapshot(body: Mapping[str, Any]) -> Snapshot:
   snapshot = Snapshot(**body)
-  if "/" in snapshot.folder or not set(snapshot.checksums) == set(
-    snapshot.leaves
-  ):
-    raise ValueError(f"folder {snapshot.folder!r} or its checksums are wrong")
+  for name in ("edition", "step"):
+    if not _is_count(found := getattr(snapshot, name), _MAX_COUNT):
+      raise ValueError(f"{name}={found!r:.80} is no number of updates")
+  folder = snapshot.folder
+  if not isinstance(folder, str) or not _FOLDER.fullmatch(folder):
+    raise ValueError(f"folder {folder!r:.80} is no name beside the manifest")
+  _check_leaves(snapshot.leaves)
+  _check_sums(snapshot.checksums, snapshot.leaves)
   return snapshot
+
+
+def _check_leaves(leaves: Any) -> None:
+  if not isinstance(leaves, dict) or not leaves:
+    raise ValueError(f"leaves={leaves!r:.80} are no object of leaves")
+  for name, found in leaves.items():
+    if not isinstance(found, str) or not _LEAF.fullmatch(found):
+      raise ValueError(
+        f"leaf {name!r:.80} is {found!r:.80}, and a leaf is like "
+        f"'float32[2, 64]', of {', '.join(_DTYPES)}"
+      )
+
+
+def _check_sums(sums: Any, leaves: Mapping[str, str]) -> None:
+  if not isinstance(sums, dict) or sums.keys() != leaves.keys():
+    raise ValueError("the checksums are not those of the leaves")
+  for name, found in sums.items():
+    if not _is_count(found, 2**32 - 1):
+      raise ValueError(f"leaf {name!r:.80} has the checksum {found!r:.80}")
+
+
+def _slot(text: str) -> int:
+  if not re.fullmatch(r"0|[1-9][0-9]{0,3}", text):
+    raise ValueError(f"{text!r:.80} is no number of a version slot")
+  return int(text)
+
+
+def _is_count(found: Any, most: int) -> bool:
+  return type(found) is int and 0 <= found <= most

@@ -6,6 +6,7 @@ precision, checked leaf by leaf, and published between two decode steps. What is
 damaged is told and not served: the weights before it go on.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,6 +33,16 @@ from agentrl_jax.rollout.wire import ServedSlot
 MAX_PAUSE_S = 30.0  # between two tries at a snapshot that is damaged
 
 
+@dataclasses.dataclass(frozen=True)
+class _Failure:
+  """A snapshot that could not be served."""
+
+  snapshot: Snapshot
+  trouble: str  # one line
+  tries: int
+  again_at: float  # by the follower's clock
+
+
 class SnapshotFollower:
   """Keeps a version store at what a folder says."""
 
@@ -55,8 +66,7 @@ class SnapshotFollower:
     self._checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
     self.slots: tuple[ServedSlot | None, ...] = (None,) * versions.num_slots
     self.trouble = ""  # a sentence, while a snapshot cannot be served
-    self._tries = 0  # at what is in trouble
-    self._again_at = 0.0
+    self._failures: dict[int, _Failure] = {}  # by slot
 
   @property
   def is_serving(self) -> bool:
@@ -68,32 +78,48 @@ class SnapshotFollower:
 
     Raises `ConfigError` if the first that it finds is of another model or
     config: that will not pass. Later ones are told, and the old weights go on.
+    A snapshot that could not be served is tried again after a while; another
+    one is tried at once.
     """
-    if self._tries and self._clock() < self._again_at:
-      return False
-    manifest = None
     try:
       manifest = read_manifest(self.folder)
       new = {} if manifest is None else self._new(manifest.slots)
-      served, troubles = self._serve_each(new)
     except CheckpointError as error:
-      served, troubles = False, [str(error)]
-    if manifest is not None and troubles and self._was_replaced(manifest):
-      return served
-    self.trouble = "; ".join(troubles)
-    self._tries = self._tries + 1 if troubles else 0
-    self._again_at = self._clock() + min(2.0**self._tries, MAX_PAUSE_S)
+      self.trouble = str(error)
+      return False
+    self._failures = {
+      slot: failure
+      for slot, failure in self._failures.items()
+      if new.get(slot) == failure.snapshot
+    }
+    served = False
+    for slot, snapshot in sorted(new.items()):
+      if not self._is_put_off(slot):
+        served |= self._try(slot, snapshot, manifest)
+    self.trouble = "; ".join(f.trouble for f in self._failures.values())
     return served
 
-  def _serve_each(self, new: Mapping[int, Snapshot]) -> tuple[bool, list[str]]:
-    """Whether any could be served, and what was wrong with the others."""
-    troubles = []
-    for slot, snapshot in sorted(new.items()):
-      try:
-        self._serve(slot, snapshot)
-      except CheckpointError as error:
-        troubles.append(str(error))
-    return len(troubles) < len(new), troubles
+  def _is_put_off(self, slot: int) -> bool:
+    failure = self._failures.get(slot)
+    return failure is not None and self._clock() < failure.again_at
+
+  def _try(
+    self, slot: int, snapshot: Snapshot, manifest: Manifest | None
+  ) -> bool:
+    """Whether the snapshot is served now; notes why it is not."""
+    try:
+      self._serve(slot, snapshot)
+    except CheckpointError as error:
+      if self._was_replaced(manifest):
+        return False
+      before = self._failures.get(slot)
+      tries = 1 if before is None else before.tries + 1
+      again_at = self._clock() + min(2.0**tries, MAX_PAUSE_S)
+      told = " ".join(str(error).split())
+      self._failures[slot] = _Failure(snapshot, told, tries, again_at)
+      return False
+    self._failures.pop(slot, None)
+    return True
 
   def _new(self, slots: Mapping[int, Snapshot]) -> dict[int, Snapshot]:
     if slots and max(slots) >= len(self.slots):
@@ -114,7 +140,7 @@ class SnapshotFollower:
       return CheckpointError(sentence)
     return ConfigError(sentence)
 
-  def _was_replaced(self, manifest: Manifest) -> bool:
+  def _was_replaced(self, manifest: Manifest | None) -> bool:
     """Whether the learner has gone on, and removed what was being read."""
     try:
       return read_manifest(self.folder) != manifest
