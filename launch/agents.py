@@ -16,7 +16,7 @@ from agentrl_jax.rollout.access import read_token
 from agentrl_jax.rollout.answering import Answering
 from agentrl_jax.rollout.driver import Driver
 from agentrl_jax.rollout.http_server import RolloutApi, listening
-from agentrl_jax.rollout.openai_api import OpenAIApi
+from agentrl_jax.rollout.openai_api import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai_attempt import SlotDraw
 from agentrl_jax.rollout.openai_episode import EpisodeRules
 from agentrl_jax.rollout.openai_episodes import Episodes
@@ -91,9 +91,7 @@ class AgentServer:
     return OpenAIApi(
       self._service.generator,
       answering,
-      self._names,
-      self._limits,
-      lambda: self._service.codec,
+      [OpenAIModel(self._names, self._limits, lambda: self._service.codec)],
       self.episodes,
     )
 

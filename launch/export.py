@@ -16,11 +16,8 @@ import math
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import jax
-import ml_collections
-import yaml
 from absl import flags, logging
 from jax.sharding import Mesh
 from rich.console import Console
@@ -32,6 +29,7 @@ from agentrl_jax.model.peft import write_adapters
 from agentrl_jax.model.policy import Policy, num_params
 from launch import command_line
 from launch.chat import codec_of
+from launch.filed_config import filed_config
 from launch.run_directory import RunDirectory
 from launch.settings import Settings, read_settings
 from launch.shared_flags import RUN
@@ -77,7 +75,7 @@ def export(
 
   Raises `ConfigError` or `CheckpointError` saying what is wrong.
   """
-  settings = read_settings(_config_of(root))
+  settings = read_settings(filed_config(root))
   run = RunDirectory(root)
   step = stored_step(settings, run, stage, step)
   dtype = dtype or settings.compute.dtype
@@ -114,7 +112,7 @@ def export_adapters(
 
   Raises `ConfigError` or `CheckpointError` saying what is wrong.
   """
-  settings = read_settings(_config_of(root))
+  settings = read_settings(filed_config(root))
   if not settings.lora:
     raise ConfigError(
       f"--run={root} trained no adapters (lora.rank=0): leave --adapters out"
@@ -129,26 +127,6 @@ def export_adapters(
   return Exported(
     num_params=num_params(adapters), dtype="float32", stage=stage, step=step
   )
-
-
-def _config_of(root: pathlib.Path) -> ml_collections.ConfigDict:
-  """The config that a run was started with."""
-  path = root / "config.yaml"
-  if not path.exists():
-    raise ConfigError(
-      f"--run={root} has no config.yaml: name the folder of a run, such as "
-      "runs/quickstart"
-    )
-  return ml_collections.ConfigDict(_frozen(yaml.safe_load(path.read_text())))
-
-
-def _frozen(value: Any) -> Any:
-  """Lists as tuples, which is what they were before they were filed."""
-  if isinstance(value, dict):
-    return {key: _frozen(v) for key, v in value.items()}
-  if isinstance(value, list):
-    return tuple(_frozen(v) for v in value)
-  return value
 
 
 def _mesh(settings: Settings) -> Mesh:

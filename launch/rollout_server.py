@@ -32,7 +32,7 @@ from agentrl_jax.rollout.driver import Driver
 from agentrl_jax.rollout.engine import RolloutEngine
 from agentrl_jax.rollout.generator import EngineGenerator
 from agentrl_jax.rollout.http_server import RolloutApi, listening
-from agentrl_jax.rollout.openai_api import OpenAIApi
+from agentrl_jax.rollout.openai_api import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai_models import ModelNames
 from agentrl_jax.rollout.openai_requests import ServingLimits
 from agentrl_jax.rollout.settings import RolloutsConfig
@@ -141,9 +141,8 @@ class RolloutServer:
     )
 
   def _openai(self, answering: Answering) -> OpenAIApi:
-    return OpenAIApi(
-      self._generator, answering, self._names, self._limits, self._codec
-    )
+    model = OpenAIModel(self._names, self._limits, self._codec)
+    return OpenAIApi(self._generator, answering, [model])
 
   def _status(self) -> wire.ServerStatus:
     return wire.ServerStatus(

@@ -37,7 +37,7 @@ from agentrl_jax.rollout.openai_errors import (
 from agentrl_jax.rollout.openai_fields import Fields
 from agentrl_jax.rollout.openai_json import Envelope, usage_of
 from agentrl_jax.rollout.openai_memory import Memory, Talk
-from agentrl_jax.rollout.openai_models import ModelNames
+from agentrl_jax.rollout.openai_models import Names, unknown
 from agentrl_jax.rollout.openai_requests import Ask, ServingLimits
 
 PREFIX = "/v1"
@@ -81,21 +81,36 @@ class Call(Protocol):
 Kind = Callable[[Fields, ServingLimits, ChatCodec | None, Talk], Call]
 
 
+class OpenAIModel:
+  """One model, by its names; `codec` says None while there is no tokenizer.
+
+  What was said to it is kept in its own tokens, which no other model reads.
+  """
+
+  def __init__(
+    self,
+    names: Names,
+    limits: ServingLimits,
+    codec: Callable[[], ChatCodec | None],
+  ):
+    self.names, self.limits, self.codec = names, limits, codec
+    self.alone, self.memory = Talk(limits), Memory(limits)
+
+
 class OpenAIApi:
-  """The endpoints; `codec` says None while there is no tokenizer."""
+  """The endpoints; a call's `model` says which of the models answers."""
 
   def __init__(
     self,
     generator: Generator,
     answering: Answering,
-    names: ModelNames,
-    limits: ServingLimits,
-    codec: Callable[[], ChatCodec | None],
+    models: Sequence[OpenAIModel],
     episodes: Episodes | None = None,
   ):
     self._generator, self._answering = generator, answering
-    self._names, self._limits, self._codec = names, limits, codec
-    self._alone, self._memory = Talk(limits), Memory(limits)
+    self._models = tuple(models)
+    self._max_calls = max(model.limits.max_calls for model in models)
+    self._max_values = max(model.limits.max_values for model in models)
     self._episodes = EpisodeApi(episodes, answering.bodies)
 
   def add_to(self, application: web.Application) -> None:
@@ -109,27 +124,48 @@ class OpenAIApi:
 
   async def models(self, request: web.Request) -> web.Response:
     """The versions that are served."""
-    return web.json_response({"object": "list", "data": self._names.listed()})
+    return web.json_response({"object": "list", "data": self._listed()})
 
   async def model(self, request: web.Request) -> web.Response:
     """One of them."""
     name = request.match_info["model"]
-    self._names.slot_of(name)
-    found = [e for e in self._names.listed() if e["id"] == name]
+    names = self._called_by(name).names
+    names.slot_of(name)
+    found = [e for e in names.listed() if e["id"] == name]
     if not found:
       raise ApiError(f"{name} has no weights yet", status=404, param="model")
     return web.json_response(found[0])
 
   async def completions(self, request: web.Request) -> web.StreamResponse:
     """Goes on with prompts."""
-    return await self._answered(request, CompletionCall, self._alone)
+    return await self._answered(
+      request, CompletionCall, lambda model: model.alone
+    )
 
   async def chat(self, request: web.Request) -> web.StreamResponse:
     """Answers a conversation."""
-    return await self._answered(request, ChatCall, self._memory)
+    return await self._answered(request, ChatCall, lambda model: model.memory)
+
+  def _listed(self) -> list[dict[str, Any]]:
+    return [entry for model in self._models for entry in model.names.listed()]
+
+  def _called_by(self, name: Any) -> OpenAIModel:
+    """The model that a call names. Where there is one, it says what is wrong.
+
+    Raises `ApiError` if none of several has the name.
+    """
+    if len(self._models) == 1 or not isinstance(name, str):
+      return self._models[0]
+    for model in self._models:
+      if model.names.knows(name):
+        return model
+    raise unknown(name, [entry["id"] for entry in self._listed()])
 
   async def _answered(
-    self, request: web.Request, kind: Kind, talk: Talk
+    self,
+    request: web.Request,
+    kind: Kind,
+    talk_of: Callable[[OpenAIModel], Talk],
   ) -> web.StreamResponse:
     episode = self._episodes.called_under(request)
     async with contextlib.AsyncExitStack() as stack:
@@ -137,16 +173,18 @@ class OpenAIApi:
       async with self._answering.bodies.body(request) as body:
         self._refuse_more()
         stack.enter_context(self._answering.one())
+        fields = Fields(body, max_values=self._max_values)
+        model = self._called_by(fields.peek("model"))
+        talk = talk_of(model)
         if episode is not None:
           stack.enter_context(episode.calling())
           again = episode.repeated(body)
           talk, generator = again or episode, again or generator
-        fields = Fields(body, max_values=self._limits.max_values)
-        call = kind(fields, self._limits, self._codec(), talk)
-      return await self._called(request, call, talk, generator)
+        call = kind(fields, model.limits, model.codec(), talk)
+      return await self._called(request, call, model, talk, generator)
 
   def _refuse_more(self) -> None:
-    if self._answering.num_asked >= self._limits.max_calls:
+    if self._answering.num_asked >= self._max_calls:
       raise ServerFull(
         f"{self._answering.num_asked} calls are being answered, which is all "
         "that may at once; ask again later"
@@ -156,17 +194,20 @@ class OpenAIApi:
     self,
     request: web.Request,
     call: Call,
+    model: OpenAIModel,
     talk: Talk,
     generator: Generator,
   ) -> web.StreamResponse:
     self._answering.metrics.ignored.count(call.ignored)
-    slot = talk.slot(self._names.slot_of(call.ask.model))
+    slot = talk.slot(model.names.slot_of(call.ask.model))
     self._answering.refuse_unready(slot)
     draws = call.draws(slot)
     deltas = all_deltas(draws, generator, whole=not call.ask.stream)
     async with contextlib.aclosing(deltas):
       if call.ask.stream:
-        return await self._stream(request, call, draws, deltas)
+        return await self._stream(
+          request, call, draws, deltas, model.limits.write_s
+        )
       async for draw, delta in deltas:
         self._note(call, draw, delta)
     body_json = call.envelope.around([call.whole(draw) for draw in draws])
@@ -189,9 +230,10 @@ class OpenAIApi:
     call: Call,
     draws: list[Draw],
     deltas: AsyncIterator[tuple[Draw, Delta]],
+    write_s: float,
   ) -> web.StreamResponse:
     """Server-sent events; errors before the first token are plain ones."""
-    events = Events(request, self._limits.write_s)
+    events = Events(request, write_s)
     usage = {"usage": None} if call.ask.include_usage else {}
     beside = call.extra()
     try:

@@ -76,6 +76,10 @@ class Fields:
     """A field of any kind."""
     return self._left.pop(name, otherwise)
 
+  def peek(self, name: str) -> Any:
+    """A field that is still to be read; None if there is none."""
+    return self._left.get(name)
+
   def rename(self, name: str, known: str) -> None:
     """Takes a field for the one that it is another name of."""
     if name in self._left:

@@ -22,7 +22,7 @@ from agentrl_jax.rollout.engine_client_answers import label_of
 from agentrl_jax.rollout.generator import EngineGenerator
 from agentrl_jax.rollout.http_server import RolloutApi
 from agentrl_jax.rollout.local_driver import LocalDriver
-from agentrl_jax.rollout.openai_api import OpenAIApi
+from agentrl_jax.rollout.openai_api import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai_models import ModelNames
 from agentrl_jax.rollout.openai_requests import ServingLimits
 from agentrl_jax.rollout.wire import ServedSlot
@@ -291,7 +291,11 @@ class OwnServer(Served):
     return OpenAIApi(
       EngineGenerator(self.driver),
       answering,
-      ModelNames(MODEL, lambda: self.status().slots),
-      ServingLimits(context=small.CONTEXT),
-      lambda: None,
+      [
+        OpenAIModel(
+          ModelNames(MODEL, lambda: self.status().slots),
+          ServingLimits(context=small.CONTEXT),
+          lambda: None,
+        )
+      ],
     )

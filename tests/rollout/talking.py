@@ -20,7 +20,7 @@ from agentrl_jax.rollout.engine import RolloutEngine
 from agentrl_jax.rollout.generator import EngineGenerator
 from agentrl_jax.rollout.http_server import RolloutApi, listening
 from agentrl_jax.rollout.local_driver import LocalDriver
-from agentrl_jax.rollout.openai_api import OpenAIApi
+from agentrl_jax.rollout.openai_api import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai_episode import EpisodeRules
 from agentrl_jax.rollout.openai_episodes import Episodes
 from agentrl_jax.rollout.openai_models import ModelNames
@@ -197,9 +197,7 @@ class Talking:
     return OpenAIApi(
       self.generator,
       answering,
-      names,
-      self._limits,
-      self._codec,
+      [OpenAIModel(names, self._limits, self._codec)],
       self.episodes if self._records else None,
     )
 

@@ -1,0 +1,53 @@
+"""Two real engines behind one generator, by the slots of both."""
+
+import asyncio
+import contextlib
+import unittest
+
+import numpy as np
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.generator import EngineGenerator
+from agentrl_jax.rollout.joined_generator import JoinedGenerator
+from agentrl_jax.rollout.local_driver import LocalDriver
+from tests.rollout import small
+
+
+class JoinedGeneratorTest(unittest.IsolatedAsyncioTestCase):
+  async def asyncSetUp(self):
+    stack = contextlib.AsyncExitStack()
+    self.addAsyncCleanup(stack.aclose)
+    generators = []
+    for steps in ((10, 20), (30,)):
+      driver = LocalDriver(small.engine_of(steps))
+      stack.callback(driver.close)
+      await stack.enter_async_context(driver.serving())
+      generators.append(EngineGenerator(driver))
+    self.joined = JoinedGenerator(generators)
+
+  async def test_each_slot_is_of_its_own_engine(self):
+    self.assertEqual(self.joined.num_slots, 3)
+    self.assertEqual(self.joined.first_slots, (0, 2))
+    prompt = small.prompt_of(0, 9)
+    specs = [SamplingSpec(slot=n, max_tokens=5) for n in range(3)]
+    answers = await asyncio.gather(
+      *(self.joined.generate(prompt, spec) for spec in specs)
+    )
+    for spec, answer, step in zip(specs, answers, (10, 20, 30), strict=True):
+      self.assertEqual(answer.slot, spec.slot)
+      self.assertEqual(set(answer.version), {step})
+      pieces = [piece async for piece in self.joined.stream(prompt, spec)]
+      self.assertEqual({piece.slot for piece in pieces}, {spec.slot})
+      np.testing.assert_array_equal(
+        np.concatenate([piece.sampled for piece in pieces]), answer.sampled
+      )
+
+  async def test_there_is_no_other_slot(self):
+    for slot in (-1, 3):
+      with self.assertRaisesRegex(ConfigError, f"slot={slot} must be 0 to 2"):
+        await self.joined.generate([1], SamplingSpec(slot=slot))
+
+
+if __name__ == "__main__":
+  unittest.main()
