@@ -64,7 +64,7 @@ def measure_raw(policy, params, args) -> dict[str, float]:
   state, seconds = programs.empty_state(args.lanes), []
   for _ in range(args.rounds + 1):
     began = time.perf_counter()
-    cache, state, record = programs.decode(
+    cache, state, record, _ = programs.decode(
       policy,
       params,
       cache,

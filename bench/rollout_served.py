@@ -64,7 +64,7 @@ class RawSteps:
     return timing.times_of(self._step)
 
   def _step(self) -> None:
-    self._cache, self._state, record = self._run(
+    self._cache, self._state, record, _ = self._run(
       cache=self._cache, state_BF=self._state
     )
     np.asarray(jax.block_until_ready(record))

@@ -134,7 +134,10 @@ class LaneBlock:
     # The last token sampled is fed by the next step: it is not held yet.
     # Steps come in order, and of equal indices the last assignment stays.
     book.held[lane] = position
-    self._answer[lane, count - 1] = row[:, programs.BEHAVIOR :]
+    size = len(programs.RECORD)
+    self._answer[lane, count - 1] = row[:, programs.BEHAVIOR : size]
+    if row.shape[1] > size:
+      self._decoder.shaping.take_in(lane, count, row[:, size:])
     self.counts["sampled"] += len(row)
     self.counts["constrained"] += int(self._decoder.is_bound[lane].sum())
 
@@ -169,6 +172,7 @@ class LaneBlock:
       version=step,
       slot=self._slot,
       num_reused=request.num_reused,
+      **self._decoder.shaping.told(lane, request, begin, len(token)),
     )
 
   def _finish(self, lane: int) -> tuple[Request, Answer]:

@@ -6,13 +6,15 @@ This module needs neither jax nor an engine, so the controller can import it.
 import contextlib
 import dataclasses
 from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from agentrl_jax.errors import ConfigError
 
 MAX_STOPS = 4  # stop tokens of one request
+MAX_BIASES = 1024  # tokens whose logits one request changes
+MAX_TOP = 20  # alternatives that are told of each token
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,16 @@ class SamplingSpec:
   conversation: int = 0
   # What the answer has to follow, as `data.grammar` reads it; "" is anything.
   grammar: str = ""
+  # What is taken from a token's logit per time that this answer has it already,
+  # and once for all times; OpenAI's, from -2 to 2.
+  frequency_penalty: float = 0.0
+  presence_penalty: float = 0.0
+  # What is added to logits, from -100 to 100, by token: `MAX_BIASES` at most.
+  logit_bias: tuple[tuple[int, float], ...] = ()
+  # The likeliest tokens to tell of at each place, `MAX_TOP` at most: of the
+  # policy at temperature 1, or of the distribution drawn from.
+  num_top: int = 0
+  top_is_raw: bool = True
 
   def __post_init__(self) -> None:
     if (
@@ -42,6 +54,29 @@ class SamplingSpec:
         f"stop_tokens={self.stop_tokens}: up to {MAX_STOPS} ids of tokens can "
         "end an answer; see where the model's generation_config.json stops"
       )
+
+  @property
+  def changes_logits(self) -> bool:
+    """Whether a token is drawn from other logits than the policy's."""
+    return bool(
+      self.frequency_penalty or self.presence_penalty or self.logit_bias
+    )
+
+  @property
+  def is_shaped(self) -> bool:
+    """Whether sampling needs more than most requests do."""
+    return self.changes_logits or self.num_top != 0
+
+
+# Of an `Answer`, one row per token; the last two may be None.
+_PER_TOKEN = (
+  "sampled",
+  "behavior_logprob",
+  "raw_logprob",
+  "version",
+  "top_token",
+  "top_logprob",
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,6 +89,30 @@ class Answer:
   version: np.ndarray  # int32 [A]
   slot: int
   num_reused: int = 0  # prompt tokens whose keys and values were at hand
+  # The likeliest tokens at each place, the likeliest first, where the request
+  # asked for them: int32 and float32 [A, K]; -inf is no probability at all.
+  top_token: np.ndarray | None = None
+  top_logprob: np.ndarray | None = None
+
+  def span(self, begin: int, end: int | None = None) -> "Answer":
+    """The tokens from `begin` up to `end`."""
+    found: dict[str, Any] = {
+      name: x[begin:end] for name, x in self._arrays().items()
+    }
+    return dataclasses.replace(self, **found)
+
+  @classmethod
+  def joined(cls, pieces: "Sequence[Answer]") -> "Answer":
+    """Pieces of one answer as a whole."""
+    rows = [piece._arrays() for piece in pieces]
+    found: dict[str, Any] = {
+      name: np.concatenate([row[name] for row in rows]) for name in rows[-1]
+    }
+    return dataclasses.replace(pieces[-1], **found)
+
+  def _arrays(self) -> dict[str, np.ndarray]:
+    found = {name: getattr(self, name) for name in _PER_TOKEN}
+    return {name: x for name, x in found.items() if x is not None}
 
 
 class Generator(Protocol):

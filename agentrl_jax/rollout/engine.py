@@ -25,7 +25,7 @@ from agentrl_jax.errors import (
 )
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.block import LaneBlock, Part
-from agentrl_jax.rollout.client import Answer, SamplingSpec
+from agentrl_jax.rollout.client import MAX_BIASES, MAX_TOP, Answer, SamplingSpec
 from agentrl_jax.rollout.requests import Request
 from agentrl_jax.rollout.run_ahead import RunAhead
 from agentrl_jax.rollout.settings import EngineConfig
@@ -113,6 +113,8 @@ class RolloutEngine:
     """A request that the engine can answer, or an error that says why not."""
     tokens = np.asarray(prompt, np.int32)
     _check_spec(spec, self.config.num_slots)
+    if spec.is_shaped:
+      _check_shaping(spec, self._vocab_size)
     self.versions.refuse_unserved(spec.slot)
     if tokens.ndim != 1 or not tokens.size:
       raise ConfigError(
@@ -267,6 +269,29 @@ def _course(spec: SamplingSpec, grammars: Grammars | None) -> Course:
       "go on after its end"
     )
   return grammars.begin(spec.grammar)
+
+
+def _check_shaping(spec: SamplingSpec, vocab_size: int) -> None:
+  for name in ("frequency_penalty", "presence_penalty"):
+    if not -2 <= getattr(spec, name) <= 2:
+      raise ConfigError(
+        f"{name}={getattr(spec, name)} must be a number from -2 to 2"
+      )
+  if not 0 <= spec.num_top <= MAX_TOP:
+    raise ConfigError(f"num_top={spec.num_top} must be 0 to {MAX_TOP}")
+  if len(dict(spec.logit_bias)) != len(spec.logit_bias) or (
+    len(spec.logit_bias) > MAX_BIASES
+  ):
+    raise ConfigError(
+      f"logit_bias has {len(spec.logit_bias)} entries; up to {MAX_BIASES}, one "
+      "per token, are what a request can have"
+    )
+  for token, bias in spec.logit_bias:
+    if not 0 <= token < vocab_size or not -100 <= bias <= 100:
+      raise ConfigError(
+        f"logit_bias has {bias} for token {token}; the policy knows tokens 0 "
+        f"to {vocab_size - 1}, and a bias is a number from -100 to 100"
+      )
 
 
 def _check_spec(spec: SamplingSpec, num_slots: int) -> None:

@@ -97,6 +97,14 @@ class EngineClient:
         "cannot be told one: set sampling.calls=free, or let rollout servers "
         "of this framework answer (rollouts.protocol=agentrl)"
       )
+    if spec.is_shaped:
+      raise ConfigError(
+        f"frequency_penalty={spec.frequency_penalty}, presence_penalty="
+        f"{spec.presence_penalty}, {len(spec.logit_bias)} entries of logit_bias"
+        f" and num_top={spec.num_top} are asked for: engines of other projects "
+        "are told none of these; leave them out, or let rollout servers of "
+        "this framework answer (rollouts.protocol=agentrl)"
+      )
     tokens = np.asarray(prompt)
     if tokens.ndim != 1 or not tokens.size or tokens.dtype.kind not in "iu":
       raise ConfigError(

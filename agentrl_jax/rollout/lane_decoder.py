@@ -18,6 +18,7 @@ from agentrl_jax.rollout.in_flight import InFlight
 from agentrl_jax.rollout.lane_book import NOBODY, LaneBook
 from agentrl_jax.rollout.lane_cache import LaneCache, padded
 from agentrl_jax.rollout.lane_courses import LaneCourses
+from agentrl_jax.rollout.lane_shaping import LaneShaping
 from agentrl_jax.rollout.requests import Request
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.rollout.versions import Published
@@ -49,6 +50,7 @@ class LaneDecoder:
     self._cache = cache
     self._num_lanes = num_lanes = config.lanes[slot]
     self._courses = LaneCourses(num_lanes, give_up)
+    self.shaping = LaneShaping(num_lanes, policy.config.vocab_size)
     self._state = programs.empty_state(num_lanes)
     self._patch = np.zeros((num_lanes, len(programs.STATE)), np.int32)
     self._patched = np.zeros(num_lanes, bool)
@@ -60,6 +62,7 @@ class LaneDecoder:
     )
     self._patched[lane] = True
     self._courses.begin(lane, request)
+    self.shaping.begin(lane, request)
 
   def take(self, lane: int, request: Request, token: int) -> None:
     """A lane has sampled a token under its grammar, and goes on."""
@@ -70,6 +73,7 @@ class LaneDecoder:
     self._patch[lane] = 0
     self._patched[lane] = True
     self._courses.leave(lane)
+    self.shaping.leave(lane)
 
   @property
   def is_bound(self) -> np.ndarray:
@@ -77,8 +81,9 @@ class LaneDecoder:
     return self._courses.bound
 
   def check(self, book: LaneBook) -> None:
-    """Raises `AssertionError` if a grammar is left behind."""
+    """Raises `AssertionError` if anything of a request is left behind."""
     self._courses.check(book.decoding)
+    self.shaping.check(book.decoding)
 
   def decode(self, book: LaneBook, weights: InFlight) -> list[Part]:
     """Tokens for every lane that can, each under its own weights."""
@@ -111,7 +116,9 @@ class LaneDecoder:
       np.arange(size) if whole else padded(lane, (size,), self._num_lanes)
     )
     allowed_PW = self._courses.launch(lane, lane_P)
-    record = self._call(published, None if whole else lane_P, 1, allowed_PW)
+    record = self._call(
+      published, lane, None if whole else lane_P, 1, allowed_PW
+    )
     book.go_on(lane, 1)
     serial = np.append(book.serial, NOBODY)[lane_P]
     return Part(self._slot, record, lane_P, serial, is_bound=True)
@@ -126,7 +133,7 @@ class LaneDecoder:
     lane_P = (
       np.arange(size) if whole else padded(lane, (size,), self._num_lanes)
     )
-    record = self._call(published, None if whole else lane_P, num_steps)
+    record = self._call(published, lane, None if whole else lane_P, num_steps)
     book.go_on(lane, num_steps)
     serial = np.append(book.serial, NOBODY)[lane_P]
     return Part(self._slot, record, lane_P, serial, is_bound=False)
@@ -134,11 +141,13 @@ class LaneDecoder:
   def _call(
     self,
     published: Published,
+    lane: np.ndarray,
     lane_P: np.ndarray | None,
     num_steps: int,
     allowed_PW: np.ndarray | None = None,
   ) -> jax.Array:
-    self._cache.arrays, self._state, record = programs.decode(
+    shaping = self.shaping.of(lane)
+    self._cache.arrays, self._state, record, shaping = programs.decode(
       self._policy,
       published.params,
       self._cache.arrays,
@@ -148,7 +157,10 @@ class LaneDecoder:
       lane_P,
       np.int32(published.step),
       allowed_PW,
+      shaping,
       num_steps=num_steps,
     )
+    if shaping is not None:
+      self.shaping.arrays = shaping
     self._patched[:] = False
     return record

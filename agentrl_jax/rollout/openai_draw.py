@@ -15,8 +15,6 @@ from agentrl_jax.rollout.client import (
 )
 from agentrl_jax.rollout.openai_text import GrowingText
 
-_ARRAYS = ("sampled", "behavior_logprob", "raw_logprob", "version")
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Delta:
@@ -69,12 +67,7 @@ class Draw:
   @property
   def answer(self) -> Answer:
     """All that was sampled."""
-    last = self._pieces[-1]
-    joined = {
-      name: np.concatenate([getattr(piece, name) for piece in self._pieces])
-      for name in _ARRAYS
-    }
-    return Answer(**joined, slot=last.slot, num_reused=last.num_reused)
+    return Answer.joined(self._pieces)
 
   @property
   def num_sampled(self) -> int:
@@ -113,8 +106,7 @@ class Draw:
     body = ids[:-1] if ids[-1] in self.spec.stop_tokens else ids
     taken = self._text.add(body)
     if self._text.stopped_by is not None:
-      cut = {name: getattr(piece, name)[:taken] for name in _ARRAYS}
-      piece = dataclasses.replace(piece, **cut)
+      piece = piece.span(0, taken)
     self._pieces.append(piece)
     return piece
 

@@ -17,6 +17,7 @@ from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.messages import Message, Tool, message_to_json
 from agentrl_jax.data.trajectory import Status, Trajectory, Turn
 from agentrl_jax.errors import ConfigError, PromptTooLong
+from agentrl_jax.rollout.client import Answer
 from agentrl_jax.rollout.openai_attempt import Attempt, SlotDraw
 from agentrl_jax.rollout.openai_draw import Draw
 from agentrl_jax.rollout.openai_errors import ApiError
@@ -82,6 +83,7 @@ class Episode(Talk):
     self._spoken: Sequence[Message] = ()  # messages, the last answer included
     self._key = b""  # of them; empty after a call without messages
     self._tools = b""
+    self._answer: Answer | None = None  # the last one
     self._body = b""  # digest of the last call that was answered
     self._asked = b""  # of the call that is being answered
     self._is_busy = False
@@ -116,9 +118,9 @@ class Episode(Talk):
     self._asked = hashlib.sha256(body).digest()
     if not self.turns or self._asked != self._body:
       return None
-    turn = self.turns[-1]
-    asked = self.num_tokens - len(turn.sampled)
-    return Repeated(self, self._said.stream[:asked], turn)
+    assert self._answer is not None, "a turn was recorded without its answer"
+    asked = self.num_tokens - len(self._answer.sampled)
+    return Repeated(self, self._said.stream[:asked], self._answer)
 
   def room(self, prompt: np.ndarray, ask: Ask, name: str) -> int:
     """What the episode leaves; asking for more gets as much as there is."""
@@ -208,7 +210,7 @@ class Episode(Talk):
     tools: Sequence[Tool] = (),
   ) -> None:
     """Records an answer with what stood before it."""
-    answer = draw.answer
+    self._answer = answer = draw.answer
     self.turns.append(
       Turn(
         observation=_frozen(draw.prompt[self.num_tokens :], np.int32),

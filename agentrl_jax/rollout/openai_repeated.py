@@ -10,7 +10,6 @@ import numpy as np
 
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.messages import Message, Tool
-from agentrl_jax.data.trajectory import Turn
 from agentrl_jax.rollout.client import Answer, SamplingSpec
 from agentrl_jax.rollout.openai_memory import Talk
 from agentrl_jax.rollout.openai_requests import Ask
@@ -21,9 +20,9 @@ class Repeated(Talk):
 
   num_slots = 1
 
-  def __init__(self, episode: Talk, prompt: np.ndarray, turn: Turn):
+  def __init__(self, episode: Talk, prompt: np.ndarray, answer: Answer):
     super().__init__(episode.limits)
-    self._episode, self._prompt, self._turn = episode, prompt, turn
+    self._episode, self._prompt, self._answer = episode, prompt, answer
 
   def room(self, prompt: np.ndarray, ask: Ask, name: str) -> int:
     """As it was."""
@@ -43,11 +42,4 @@ class Repeated(Talk):
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> Answer:
     """What was sampled then."""
-    turn = self._turn
-    return Answer(
-      turn.sampled,
-      turn.behavior_logprob,
-      turn.raw_logprob,
-      turn.version,
-      slot=turn.slot,
-    )
+    return self._answer

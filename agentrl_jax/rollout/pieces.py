@@ -7,12 +7,9 @@ as it has the same weights. That is checked, and anything else is an error.
 """
 
 import asyncio
-import dataclasses
 
 from agentrl_jax.errors import GeneratorFault
 from agentrl_jax.rollout.client import Answer
-
-_ARRAYS = ("sampled", "behavior_logprob", "raw_logprob", "version")
 
 
 class Differs(GeneratorFault):
@@ -47,8 +44,7 @@ class Pieces:
     if len(old) == len(tokens):
       return
     self._known += tokens[len(old) :]
-    new = {name: getattr(piece, name)[len(old) :] for name in _ARRAYS}
-    self._queue.put_nowait(dataclasses.replace(piece, **new))
+    self._queue.put_nowait(piece.span(len(old)))
 
   def end(self) -> None:
     """Nothing comes any more."""

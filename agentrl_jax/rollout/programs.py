@@ -26,7 +26,9 @@ from agentrl_jax.model.cache import (
 )
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout import sampling
+from agentrl_jax.rollout import shaping as shape_of
 from agentrl_jax.rollout.client import MAX_STOPS, SamplingSpec
+from agentrl_jax.rollout.shaping import Shaping
 
 STOPS = tuple(f"stop_{n}" for n in range(MAX_STOPS))
 # Fields of a lane's state, one int32 row per lane. Floats travel as bits.
@@ -46,6 +48,8 @@ STATE = (
 )
 # Fields of a record, one int32 row per lane and decode step.
 RECORD = ("token", "active", "count", "done", "behavior", "raw", "step")
+# After them, where lanes are shaped: ids of the likeliest tokens, then the bits
+# of their log-probabilities.
 TOKEN, ACTIVE, COUNT, DONE, BEHAVIOR, RAW, STEP = range(len(RECORD))
 _NO_STOP = -1  # no token has this id
 
@@ -86,7 +90,7 @@ def float_bits(value: float) -> int:
 @functools.partial(
   jax.jit,
   static_argnames=("policy", "num_steps"),
-  donate_argnames=("cache", "state_BF"),
+  donate_argnames=("cache", "state_BF", "shaping"),
 )
 def decode(
   policy: Policy,
@@ -98,22 +102,25 @@ def decode(
   lane_P: jax.Array | None,
   weight_step: jax.Array,
   allowed_PW: jax.Array | None = None,
+  shaping: Shaping | None = None,
   *,
   num_steps: int,
-) -> tuple[KVCache, jax.Array, jax.Array]:
+) -> tuple[KVCache, jax.Array, jax.Array, Shaping | None]:
   """Up to `num_steps` tokens for each lane; stops when all are done.
 
   With `allowed_PW`, one token for each lane whose mask has a bit: the others,
   active or not, stay as they are. `num_steps` is 1 then.
 
   `lane_P` names the lanes that are worked on, None means all. `patch_BF`
-  replaces the state of lanes that begin or were cancelled. Returns cache, state
-  and the records [num_steps, P, len(RECORD)].
+  replaces the state of lanes that begin or were cancelled. Returns cache,
+  state, the records [num_steps, P, len(RECORD)] and what shapes the lanes, if
+  anything does; records have the likeliest tokens then, too.
   """
   state_BF = jnp.where(patched_B[:, None], patch_BF, state_BF)
   lanes = cache if lane_P is None else take_lanes(cache, lane_P)
   state_PF = _rows(state_BF, lane_P)
   state = dict(zip(STATE, state_PF.T, strict=True))
+  shaped = None if shaping is None else shape_of.rows(shaping, lane_P)
   others_P = state["active"]  # what becomes of those that are not called
   if allowed_PW is not None:
     called_P = jnp.any(allowed_PW > 0, axis=-1)
@@ -121,29 +128,35 @@ def decode(
     state["active"] = called_P.astype(jnp.int32)
 
   def goes_on(carry):
-    i, _, state, _ = carry
+    i, _, state, _, _ = carry
     return (i < num_steps) & jnp.any(state["active"] > 0)
 
   def step(carry):
-    i, lanes, state, record = carry
-    lanes, state, row_PR = _decode_step(
-      policy, params, lanes, state, weight_step, allowed_PW
+    i, lanes, state, shaped, record = carry
+    lanes, state, shaped, row_PR = _decode_step(
+      policy, params, lanes, state, weight_step, allowed_PW, shaped
     )
-    return i + 1, lanes, state, record.at[i].set(row_PR)
+    return i + 1, lanes, state, shaped, record.at[i].set(row_PR)
 
-  shape = (num_steps, state_PF.shape[0], len(RECORD))
-  _, lanes, state, record = jax.lax.while_loop(
-    goes_on, step, (0, lanes, state, jnp.zeros(shape, jnp.int32))
+  num_fields = len(RECORD)
+  if shaping is not None:
+    num_fields += 2 * shape_of.num_alternatives(shaping.bias_BV.shape[1])
+  shape = (num_steps, state_PF.shape[0], num_fields)
+  _, lanes, state, shaped, record = jax.lax.while_loop(
+    goes_on, step, (0, lanes, state, shaped, jnp.zeros(shape, jnp.int32))
   )
+  if shaping is not None:
+    shaping = shape_of.put_back(shaping, lane_P, shaped.count_BV)
   if allowed_PW is not None:
     state["active"] = jnp.where(called_P, 0, others_P)
   state_PF = jnp.stack([state[name] for name in STATE], axis=-1)
   if lane_P is None:
-    return lanes, state_PF, record
+    return lanes, state_PF, record, shaping
   return (
     put_lanes(cache, lane_P, lanes),
     state_BF.at[lane_P].set(state_PF, mode="drop"),
     record,
+    shaping,
   )
 
 
@@ -153,7 +166,9 @@ def _rows(state_BF: jax.Array, lane_P: jax.Array | None) -> jax.Array:
   return state_BF.at[lane_P].get(mode="fill", fill_value=0)
 
 
-def _decode_step(policy, params, lanes, state, weight_step, allowed_PW):
+def _decode_step(
+  policy, params, lanes, state, weight_step, allowed_PW, shaping
+):
   """One token for each active lane; the others stay as they are."""
   active_P = state["active"] > 0
   hidden_P1D, lanes = policy.extend(
@@ -172,6 +187,7 @@ def _decode_step(policy, params, lanes, state, weight_step, allowed_PW):
     min_p_B=_floats(state["min_p"]),
     key_B=sampling.lane_keys(state["seed_high"], state["seed_low"], position_P),
     allowed_BW=allowed_PW,
+    shaping=shaping,
   )
   count_P = state["count"] + state["active"]
   stopped_P = functools.reduce(
@@ -194,7 +210,11 @@ def _decode_step(policy, params, lanes, state, weight_step, allowed_PW):
     "active": state["active"] * ~done_P,
   }
   row_PR = jnp.stack([record[name].astype(jnp.int32) for name in RECORD], -1)
-  return lanes, state, row_PR
+  if shaping is not None:
+    shaping = shape_of.counted(shaping, drawn.token_B, record["active"])
+    told = [drawn.top_token_BK, _bits(drawn.top_logprob_BK)]
+    row_PR = jnp.concatenate([row_PR, *told], axis=-1)
+  return lanes, state, shaping, row_PR
 
 
 @functools.partial(

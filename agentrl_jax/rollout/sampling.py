@@ -4,7 +4,8 @@ Pure functions on one row of logits per lane. Every setting is an array with one
 entry per lane, so requests with different settings share a batch and nothing is
 recompiled. A draw depends on its lane's key alone, never on its neighbours.
 
-A grammar comes first: what it does not allow has no weight, and temperature and
+Biases and penalties come first, where a request has any (`shaping`). A grammar
+comes next: what it does not allow has no weight, and temperature and
 truncation know nothing of it. Log-probabilities of the behavior are under what
 is left; raw ones are over the whole vocabulary, grammar or not.
 
@@ -19,6 +20,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.rollout.shaping import Shaping, shaped, top_logprobs
+
 _BLOCK = 128  # tokens whose weights are added up first
 
 
@@ -29,6 +32,9 @@ class Drawn:
   token_B: jax.Array
   behavior_logprob_B: jax.Array  # under the distribution drawn from
   raw_logprob_B: jax.Array  # at temperature 1, of all tokens
+  # The likeliest tokens, where any lane is shaped; see `shaping`.
+  top_token_BK: jax.Array | None = None
+  top_logprob_BK: jax.Array | None = None
 
 
 def sample(
@@ -40,11 +46,14 @@ def sample(
   min_p_B: jax.Array,
   key_B: jax.Array,
   allowed_BW: jax.Array | None = None,
+  shaping: Shaping | None = None,
 ) -> Drawn:
   """Draws one token per lane; temperature 0 takes the likeliest.
 
   `allowed_BW` has the tokens that a grammar allows, as `data.grammar` writes
-  them, at least one per lane; without, all are allowed.
+  them, at least one per lane; without, all are allowed. `shaping` has
+  penalties and biases, which come before all else; raw log-probabilities know
+  nothing of them.
 
   What greedy decoding does has probability 1: its behavior log-probability
   is 0.
@@ -54,6 +63,8 @@ def sample(
   logits_BV = logits_BV.astype(jnp.float32)
   greedy_B = temperature_B <= 0
   raw_BV = logits_BV
+  if shaping is not None:
+    logits_BV = shaped(logits_BV, shaping)
   if allowed_BW is not None:
     allowed_BV = _bits(allowed_BW)[:, : logits_BV.shape[-1]]
     logits_BV = jnp.where(allowed_BV, logits_BV, -jnp.inf)
@@ -70,10 +81,16 @@ def sample(
     lambda: jnp.where(greedy_B, likeliest_B, _invert(scaled_BV, key_B)),
   ).astype(jnp.int32)
   behavior_logprob_B = jnp.where(greedy_B, 0, _logprob(scaled_BV, token_B))
+  top: dict[str, jax.Array] = {}
+  if shaping is not None:
+    top["top_token_BK"], top["top_logprob_BK"] = top_logprobs(
+      raw_BV, scaled_BV, greedy_B, token_B, shaping
+    )
   return Drawn(
     token_B=token_B,
     behavior_logprob_B=behavior_logprob_B,
     raw_logprob_B=_logprob(raw_BV, token_B),
+    **top,
   )
 
 
