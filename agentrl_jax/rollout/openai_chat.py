@@ -9,6 +9,7 @@ import numpy as np
 
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.messages import Message
+from agentrl_jax.rollout.client import MAX_TOP
 from agentrl_jax.rollout.openai_draw import Delta, Draw
 from agentrl_jax.rollout.openai_errors import ApiError
 from agentrl_jax.rollout.openai_fields import Fields
@@ -55,8 +56,9 @@ class ChatCall:
     self.ignored = unknown_fields(found)
     self._form = read_form(fields, codec)
     self._wants_logprobs = fields.flag("logprobs")
+    num_top = _num_top(fields, self._wants_logprobs)
     fields.rename("max_completion_tokens", "max_tokens")
-    self.ask: Ask = read_ask(fields, limits, max_tokens=None)
+    self.ask: Ask = read_ask(fields, limits, max_tokens=None, num_top=num_top)
     fields.close()
     if self._form.grammar and not self.ask.ends_at_stops:
       raise ApiError(
@@ -179,6 +181,17 @@ class ChatCall:
         for n, call in enumerate(found.tool_calls)
       ),
     )
+
+
+def _num_top(fields: Fields, wants_logprobs: bool) -> int:
+  found = fields.integer("top_logprobs", 0, low=0, high=MAX_TOP) or 0
+  if found and not wants_logprobs:
+    raise ApiError(
+      f"top_logprobs={found} are told beside the chosen token's own: give "
+      "logprobs=true with it",
+      param="top_logprobs",
+    )
+  return found
 
 
 def _call_id(conversation: bytes, number: int) -> str:

@@ -23,6 +23,7 @@ from agentrl_jax.rollout.openai_requests import (
 from agentrl_jax.rollout.openai_text import GrowingText
 
 _MAX_TOKENS = 16  # of a call that gives none, by OpenAI's own reference
+_MAX_LOGPROBS = 5  # alternatives per token, likewise
 _PROMPT = "text, a list of token ids, or a list of either"
 
 
@@ -39,8 +40,11 @@ class CompletionCall:
     talk: Talk,
   ):
     found = fields.required("prompt")
-    self._wants_logprobs = _logprobs(fields)
-    self.ask: Ask = read_ask(fields, limits, max_tokens=_MAX_TOKENS)
+    top = fields.integer("logprobs", None, low=0, high=_MAX_LOGPROBS)
+    self._wants_logprobs = top is not None
+    self.ask: Ask = read_ask(
+      fields, limits, max_tokens=_MAX_TOKENS, num_top=top or 0
+    )
     fields.close()
     self._codec, self._limits, self._talk = codec, limits, talk
     self.prompts: Sequence[np.ndarray] = _prompts(found, codec)
@@ -152,18 +156,6 @@ def _prompt(found: Any, codec: ChatCodec | None) -> np.ndarray:
       "prompt is empty; a prompt is at least one token", param="prompt"
     )
   return ids
-
-
-def _logprobs(fields: Fields) -> bool:
-  found = fields.integer("logprobs", None, low=0)
-  if found:
-    raise ApiError(
-      f"logprobs={found} is not supported: only the chosen token's "
-      "log-probability is kept. Ask for logprobs=0",
-      param="logprobs",
-      code="unsupported_value",
-    )
-  return found is not None
 
 
 def _without(what: str) -> str:

@@ -175,6 +175,17 @@ class Episode(Talk):
 
   def _refuse_other_draws(self, ask: Ask) -> None:
     """The learner computes what the sampler drew from, for the whole run."""
+    for name in ("frequency_penalty", "presence_penalty", "logit_bias"):
+      if found := getattr(ask, name):
+        shown = dict(found) if name == "logit_bias" else found
+        raise ApiError(
+          f"{name}={shown}: what is trained on is drawn from the policy's own "
+          "distribution, which is what the learner computes; it knows of no "
+          "penalties and biases. Leave it out, or make the call without the "
+          "episode's header: it is answered then and not trained on",
+          param=name,
+          code="unsupported_value",
+        )
     asked = (ask.temperature, ask.top_p, ask.top_k, ask.min_p)
     run = self.rules.temperature
     if asked[1:] != (1.0, 0, 0.0) or asked[0] not in (None, run):

@@ -30,13 +30,10 @@ IDLE = frozenset(
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
   "best_of": (1,),
   "echo": (False,),
-  "frequency_penalty": (0,),
   "function_call": ("none",),
   "functions": ([],),
-  "logit_bias": ({},),
   "modalities": (["text"],),
   "parallel_tool_calls": (True,),
-  "presence_penalty": (0,),
   "repetition_penalty": (1,),
   "response_format": ({"type": "text"},),
   "store": (False,),
@@ -55,7 +52,7 @@ _WHY: Mapping[str, str] = {
   "best_of": "ask for n answers and choose one yourself",
   "parallel_tool_calls": "only /v1/chat/completions has calls",
   "response_format": "only /v1/chat/completions has it",
-  "top_logprobs": "only the chosen token's log-probability is kept",
+  "top_logprobs": "only /v1/chat/completions has it; give logprobs=N",
 }
 
 

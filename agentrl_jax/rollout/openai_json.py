@@ -7,6 +7,7 @@ distribution that was drawn from), and the `slot` that answered. The stop token
 is one of them.
 """
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -88,7 +89,7 @@ def completion_logprobs(
   return {
     "tokens": texts,
     "token_logprobs": logprobs_of(ask, piece),
-    "top_logprobs": None,
+    "top_logprobs": _completion_top(ask, piece, decode),
     "text_offset": (offset + np.cumsum(sizes)).tolist(),
   }
 
@@ -96,19 +97,50 @@ def completion_logprobs(
 def chat_logprobs(ask: Ask, piece: Answer, decode: Decode) -> dict[str, Any]:
   """As `/v1/chat/completions` has them."""
   texts = [decode([id]) for id in piece.sampled.tolist()]
+  chosen = zip(texts, logprobs_of(ask, piece), top_of(piece), strict=True)
   return {
     "content": [
       {
-        "token": text,
-        "logprob": logprob,
-        # Of a part of a character nobody here knows the bytes.
-        "bytes": None if "\ufffd" in text else list(text.encode()),
-        "top_logprobs": [],
+        **_chat_token(text, logprob),
+        "top_logprobs": [_chat_token(decode([id]), x) for id, x in top],
       }
-      for text, logprob in zip(texts, logprobs_of(ask, piece), strict=True)
+      for text, logprob, top in chosen
     ],
     "refusal": None,
   }
+
+
+def _chat_token(text: str, logprob: float) -> dict[str, Any]:
+  # Of a part of a character nobody here knows the bytes.
+  size = None if "\ufffd" in text else list(text.encode())
+  return {"token": text, "logprob": logprob, "bytes": size}
+
+
+def top_of(piece: Answer) -> list[list[tuple[int, float]]]:
+  """The likeliest tokens of each place; those without probability are none."""
+  if piece.top_token is None or piece.top_logprob is None:
+    return [[] for _ in piece.sampled]
+  rows = zip(piece.top_token.tolist(), piece.top_logprob.tolist(), strict=True)
+  return [
+    [(id, x) for id, x in zip(*row, strict=True) if x > -math.inf]
+    for row in rows
+  ]
+
+
+def _completion_top(
+  ask: Ask, piece: Answer, decode: Decode
+) -> list[dict[str, float]] | None:
+  """By text, the chosen token's included; of texts alike the likeliest's."""
+  if not ask.num_top:
+    return None
+  chosen = zip(piece.sampled.tolist(), logprobs_of(ask, piece), strict=True)
+  found = []
+  for one, top in zip(chosen, top_of(piece), strict=True):
+    by_text: dict[str, float] = {}
+    for id, logprob in [*top, one]:
+      by_text.setdefault(decode([id]), logprob)
+    found.append(by_text)
+  return found
 
 
 def message_json(message: Message) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What a call asks for, as both endpoints read it."""
 
 import dataclasses
+import re
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.errors import PromptTooLong
-from agentrl_jax.rollout.client import MAX_STOPS, SamplingSpec
+from agentrl_jax.rollout.client import MAX_BIASES, MAX_STOPS, SamplingSpec
 from agentrl_jax.rollout.openai_errors import ApiError
 from agentrl_jax.rollout.openai_fields import MAX_VALUES, Fields, wrong
 
@@ -17,6 +18,7 @@ _MAX_STOP_CHARS = 256
 _MAX_TEMPERATURE = 100.0
 # Between the seeds of the answers to one call: 2^64 over the golden ratio.
 _STRIDE = 0x9E3779B97F4A7C15
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 RAW, PROCESSED = "raw_logprobs", "processed_logprobs"
 
 
@@ -55,6 +57,10 @@ class Ask:
   include_usage: bool
   return_token_ids: bool
   raw_logprobs: bool  # or those of the distribution drawn from
+  num_top: int  # the likeliest tokens to tell of at each place
+  frequency_penalty: float
+  presence_penalty: float
+  logit_bias: tuple[tuple[int, float], ...]
 
   def spec(
     self,
@@ -89,13 +95,25 @@ class Ask:
       stop_tokens=tuple(stops),
       seed=(self.seed + number * _STRIDE) % 2**64,
       grammar=grammar,
+      frequency_penalty=self.frequency_penalty,
+      presence_penalty=self.presence_penalty,
+      logit_bias=self.logit_bias,
+      num_top=self.num_top,
+      top_is_raw=self.raw_logprobs,
     )
 
 
 def read_ask(
-  fields: Fields, limits: ServingLimits, *, max_tokens: int | None
+  fields: Fields,
+  limits: ServingLimits,
+  *,
+  max_tokens: int | None,
+  num_top: int,
 ) -> Ask:
-  """Reads what is common; `max_tokens` is for a call that gives none."""
+  """Reads what is common; `max_tokens` is for a call that gives none.
+
+  `num_top` is named differently by each endpoint, which has read it.
+  """
   stream = fields.flag("stream")
   seed = fields.integer("seed", None, low=-(2**63), high=2**64 - 1)
   return Ask(
@@ -117,6 +135,10 @@ def read_ask(
     include_usage=_include_usage(fields.take("stream_options"), stream),
     return_token_ids=fields.flag("return_token_ids"),
     raw_logprobs=_is_raw(fields.take("logprobs_mode", RAW)),
+    num_top=num_top,
+    frequency_penalty=_penalty(fields, "frequency_penalty"),
+    presence_penalty=_penalty(fields, "presence_penalty"),
+    logit_bias=_logit_bias(fields.take("logit_bias", {})),
   )
 
 
@@ -183,3 +205,23 @@ def _is_raw(found: Any) -> bool:
   if found not in (RAW, PROCESSED):
     raise wrong("logprobs_mode", found, f"{RAW!r} or {PROCESSED!r}")
   return bool(found == RAW)
+
+
+def _penalty(fields: Fields, name: str) -> float:
+  return fields.number(name, 0.0, low=-2.0, high=2.0)
+
+
+def _logit_bias(found: Any) -> tuple[tuple[int, float], ...]:
+  """Token ids, written as text, with what is added to their logits."""
+  allowed = (
+    f"an object of up to {MAX_BIASES} token ids, such as "
+    '{"1734": -100}, with numbers from -100 to 100'
+  )
+  if not isinstance(found, dict) or len(found) > MAX_BIASES:
+    raise wrong("logit_bias", found, allowed)
+  for token, bias in found.items():
+    is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
+    is_id = _TOKEN_ID.fullmatch(token) and int(token) < 2**31
+    if not is_id or not is_number or not -100 <= bias <= 100:
+      raise wrong("logit_bias", {token: bias}, allowed)
+  return tuple((int(t), float(bias)) for t, bias in found.items() if bias)

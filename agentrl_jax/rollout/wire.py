@@ -26,7 +26,7 @@ from agentrl_jax.errors import (
 )
 from agentrl_jax.rollout.client import MAX_STOPS, Answer, SamplingSpec
 
-VERSION = 3
+VERSION = 4
 MAX_GRAMMAR = 1 << 19  # bytes of a grammar
 GENERATE, HEALTH = "/generate", "/health"
 CONTENT_TYPE = "application/octet-stream"
@@ -35,13 +35,16 @@ ERROR_HEADER = "X-AgentRL-Error"  # the name of what was raised
 # Magic, version, CRC-32 of all that follows.
 _ENVELOPE = struct.Struct("<4sHxxI")
 _REQUEST, _ANSWER = b"ARLQ", b"ARLA"
-# Prompt tokens, bytes of the grammar after them, slot, max_tokens, top_k,
-# temperature, top_p, min_p, seed, conversation, stop tokens.
-_SPEC = struct.Struct(f"<IIiiidddQQ{MAX_STOPS}i")
+# Prompt tokens, entries of the bias and bytes of the grammar after them, slot,
+# max_tokens, top_k, alternatives, whether these are the policy's own,
+# temperature, top_p, min_p, two penalties, seed, conversation, stop tokens.
+_SPEC = struct.Struct(f"<IIIiiii?dddddQQ{MAX_STOPS}i")
 _NO_STOP = -1  # fills up the stop tokens
-# Sampled tokens, slot, prompt tokens reused.
-_SAMPLED = struct.Struct("<Iii")
+# Sampled tokens, slot, prompt tokens reused, alternatives of each token; -1:
+# none were asked for.
+_SAMPLED = struct.Struct("<Iiii")
 _TOKEN, _LOGPROB = np.dtype("<i4"), np.dtype("<f4")
+_BIAS = np.dtype("<f8")
 
 
 class WireError(GeneratorFault):
@@ -79,42 +82,53 @@ def encode_request(
     token_T, grammar = _tokens(prompt), spec.grammar.encode()
     head = _SPEC.pack(
       len(token_T),
+      len(spec.logit_bias),
       len(grammar),
       spec.slot,
       spec.max_tokens,
       spec.top_k,
+      spec.num_top,
+      spec.top_is_raw,
       spec.temperature,
       spec.top_p,
       spec.min_p,
+      spec.frequency_penalty,
+      spec.presence_penalty,
       spec.seed % 2**64,
       spec.conversation % 2**64,
       *spec.stop_tokens,
       *[_NO_STOP] * (MAX_STOPS - len(spec.stop_tokens)),
     )
+    bias = _bias_bytes(spec)
   except (struct.error, TypeError, ValueError, OverflowError) as error:
     raise ConfigError(
       "a prompt is a row of token ids, a grammar is text, and "
-      f"{dataclasses.replace(spec, grammar='')} has numbers of 32 bits; this "
-      f"one cannot be sent: {error}"
+      f"{dataclasses.replace(spec, grammar='', logit_bias=())} has numbers of "
+      f"32 bits; this one cannot be sent: {error}"
     ) from error
   if len(grammar) > MAX_GRAMMAR:
     raise ConfigError(
       f"a grammar of {len(grammar)} bytes cannot be sent, {MAX_GRAMMAR} are "
       "the limit: offer fewer functions at once, or ones with smaller schemas"
     )
-  return _sealed(_REQUEST, head + token_T.tobytes() + grammar)
+  return _sealed(_REQUEST, head + token_T.tobytes() + bias + grammar)
 
 
 def decode_request(body: bytes) -> tuple[np.ndarray, SamplingSpec]:
   """The prompt, int32 [T], and how to answer it. Raises `WireError`."""
   content = _opened(_REQUEST, body, _SPEC.size)
-  number, size, *fields = _SPEC.unpack_from(content)
+  number, num_biases, size, *fields = _SPEC.unpack_from(content)
   end = len(content) - size
-  if end < _SPEC.size:
-    raise WireError(f"{size} bytes of a grammar are not in {len(content)}")
-  (token_T,) = _arrays(content[_SPEC.size : end], number, (_TOKEN,))
-  slot, max_tokens, top_k, temperature, *fields = fields
-  top_p, min_p, seed, chat, *stops = fields
+  begin = end - num_biases * (_TOKEN.itemsize + _BIAS.itemsize)
+  if begin < _SPEC.size:
+    raise WireError(
+      f"{num_biases} biases and {size} bytes of a grammar are not in "
+      f"{len(content)}"
+    )
+  (token_T,) = _arrays(content[_SPEC.size : begin], number, (_TOKEN,))
+  biases = _arrays(content[begin:end], num_biases, (_TOKEN, _BIAS))
+  slot, max_tokens, top_k, num_top, top_is_raw, temperature, *fields = fields
+  top_p, min_p, frequency, presence, seed, chat, *stops = fields
   return token_T.astype(np.int32), SamplingSpec(
     slot=slot,
     temperature=temperature,
@@ -126,18 +140,28 @@ def decode_request(body: bytes) -> tuple[np.ndarray, SamplingSpec]:
     seed=seed,
     conversation=chat,
     grammar=_text(content[end:]),
+    frequency_penalty=frequency,
+    presence_penalty=presence,
+    logit_bias=tuple(zip(*(x.tolist() for x in biases), strict=True)),
+    num_top=num_top,
+    top_is_raw=top_is_raw,
   )
 
 
 def encode_answer(answer: Answer) -> bytes:
   """The bytes that `decode_answer` reads."""
-  head = _SAMPLED.pack(len(answer.sampled), answer.slot, answer.num_reused)
-  arrays = (
+  number = -1 if answer.top_token is None else answer.top_token.shape[1]
+  head = _SAMPLED.pack(
+    len(answer.sampled), answer.slot, answer.num_reused, number
+  )
+  arrays = [
     (answer.sampled, _TOKEN),
     (answer.behavior_logprob, _LOGPROB),
     (answer.raw_logprob, _LOGPROB),
     (answer.version, _TOKEN),
-  )
+  ]
+  if answer.top_token is not None and answer.top_logprob is not None:
+    arrays += [(answer.top_token, _TOKEN), (answer.top_logprob, _LOGPROB)]
   return _sealed(
     _ANSWER, head + b"".join(x.astype(dtype).tobytes() for x, dtype in arrays)
   )
@@ -146,9 +170,11 @@ def encode_answer(answer: Answer) -> bytes:
 def decode_answer(body: bytes) -> Answer:
   """What was sampled. Raises `WireError`."""
   content = _opened(_ANSWER, body, _SAMPLED.size)
-  number, slot, num_reused = _SAMPLED.unpack_from(content)
+  number, slot, num_reused, num_top = _SAMPLED.unpack_from(content)
+  dtypes = (_TOKEN, _LOGPROB, _LOGPROB, _TOKEN)
+  end = _SAMPLED.size + number * sum(dtype.itemsize for dtype in dtypes)
   sampled, behavior, raw, version = _arrays(
-    content[_SAMPLED.size :], number, (_TOKEN, _LOGPROB, _LOGPROB, _TOKEN)
+    content[_SAMPLED.size : end], number, dtypes
   )
   return Answer(
     sampled.astype(np.int32),
@@ -157,7 +183,28 @@ def decode_answer(body: bytes) -> Answer:
     version.astype(np.int32),
     slot=slot,
     num_reused=num_reused,
+    **_alternatives(content[end:], number, num_top),
   )
+
+
+def _alternatives(
+  content: bytes, number: int, num_top: int
+) -> dict[str, np.ndarray]:
+  """The likeliest tokens of an answer; nothing if none were asked for."""
+  size = max(num_top, 0)
+  token, logprob = _arrays(content, number * size, (_TOKEN, _LOGPROB))
+  if num_top < 0:
+    return {}
+  return {
+    "top_token": token.reshape(number, size).astype(np.int32),
+    "top_logprob": logprob.reshape(number, size).astype(np.float32),
+  }
+
+
+def _bias_bytes(spec: SamplingSpec) -> bytes:
+  tokens = [token for token, _ in spec.logit_bias]
+  biases = [bias for _, bias in spec.logit_bias]
+  return np.array(tokens, _TOKEN).tobytes() + np.array(biases, _BIAS).tobytes()
 
 
 def status_of(error: AgentRLError) -> int:

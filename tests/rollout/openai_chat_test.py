@@ -106,9 +106,9 @@ class OpenAIChatTest(Asking):
 
   async def test_no_field_is_ignored_in_silence(self):
     for name, value in {
-      "frequency_penalty": 0.5,
-      "presence_penalty": 0.1,
-      "logit_bias": {"5": 3},
+      "frequency_penalty": 2.5,
+      "presence_penalty": -2.1,
+      "logit_bias": {"5": 300},
       "top_logprobs": 2,
       "tool_choice": "required",
       "repetition_penalty": 1.1,

@@ -26,6 +26,13 @@ SPECS = st.builds(
   seed=st.integers(0, 2**64 - 1),
   conversation=st.integers(0, 2**64 - 1),
   grammar=st.text(max_size=30),
+  frequency_penalty=st.floats(allow_nan=False),
+  presence_penalty=st.floats(allow_nan=False),
+  logit_bias=st.lists(
+    st.tuples(INT32, st.floats(allow_nan=False)), max_size=5
+  ).map(tuple),
+  num_top=INT32,
+  top_is_raw=st.booleans(),
 )
 REQUEST = wire.encode_request([1, 2, 3], SamplingSpec(seed=7))
 ANSWER = wire.encode_answer(
@@ -70,6 +77,22 @@ class RoundTripTest(parameterized.TestCase):
       sent, came = getattr(answer, name), getattr(found, name)
       self.assertEqual(came.dtype, sent.dtype, name)
       self.assertEqual(came.tobytes(), sent.tobytes(), name)
+
+  @given(st.integers(0, 9), st.integers(0, 20))
+  @settings(max_examples=30, deadline=None, derandomize=True)
+  def test_alternatives(self, size, number):
+    rng = np.random.default_rng(size)
+    top = rng.integers(0, 2**31, (size, number), np.int32)
+    logprob = -rng.random((size, number), np.float32)
+    logprob[:, number // 2 :] = -np.inf
+    zeros = np.zeros(size, np.float32)
+    row = np.arange(size, dtype=np.int32)
+    answer = Answer(
+      row, zeros, zeros, row, slot=0, top_token=top, top_logprob=logprob
+    )
+    found = wire.decode_answer(wire.encode_answer(answer))
+    np.testing.assert_array_equal(found.top_token, top)
+    np.testing.assert_array_equal(found.top_logprob, logprob)
 
   def test_a_negative_seed_draws_what_it_draws_here(self):
     spec = SamplingSpec(seed=-5)
@@ -118,19 +141,19 @@ class GarbageTest(parameterized.TestCase):
   def test_another_version_is_named(self):
     other = bytearray(ANSWER)
     other[4] = 9
-    with self.assertRaisesRegex(wire.WireError, "version 9 came and 3 is"):
+    with self.assertRaisesRegex(wire.WireError, "version 9 came and 4 is"):
       wire.decode_answer(bytes(other))
 
   def test_lengths_that_lie_are_refused(self):
-    for number, size, sentence in (
-      (9, 0, "9 tokens make 36 bytes"),
-      (2, 4, "2 tokens make 8 bytes, and 4 came"),
-      (0, 9, "9 bytes of a grammar are not in"),
-      (1, 4, "a grammar came that is no text"),
+    for number, biases, size, sentence in (
+      (9, 0, 0, "9 tokens make 36 bytes"),
+      (2, 0, 4, "2 tokens make 8 bytes, and 4 came"),
+      (0, 0, 9, "0 biases and 9 bytes of a grammar are not in"),
+      (0, 1, 0, "1 biases and 0 bytes of a grammar are not in"),
+      (1, 0, 4, "a grammar came that is no text"),
     ):
-      head = wire._SPEC.pack(
-        number, size, 0, 1, 0, 1.0, 1.0, 0.0, 0, 0, 3, -1, -1, -1
-      )
+      numbers = (0, 1, 0, 0, True, 1.0, 1.0, 0.0, 0.0, 0.0, 0, 0)
+      head = wire._SPEC.pack(number, biases, size, *numbers, 3, -1, -1, -1)
       content = head + b"\xff" * 8
       with self.assertRaisesRegex(wire.WireError, sentence):
         wire.decode_request(wire._sealed(wire._REQUEST, content))
