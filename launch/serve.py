@@ -26,7 +26,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import app, flags, logging
+from absl import flags, logging
 from rich.console import Console
 
 from agentrl_jax.errors import AgentRLError, ConfigError
@@ -48,6 +48,7 @@ from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.rollout.slices import Place, layout_of, places_apart
 from agentrl_jax.rollout.versions import VersionStore
 from agentrl_jax.train.publish import Publisher
+from launch import command_line
 from launch.programs import keep_programs
 from launch.served_models import ServedModel, find_models
 from launch.serving import DRIVERS, grammars_by, status_of
@@ -298,8 +299,7 @@ def serve() -> None:
 
 def main(argv: Sequence[str]) -> None:
   """Serves as the flags say; an error is one clear sentence."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  del argv
   logging.set_verbosity(logging.WARNING)
   try:
     serve()
@@ -316,4 +316,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  command_line.run(main)
