@@ -35,12 +35,14 @@ _log = logging.getLogger(__name__)
 # longer argument.
 MAX_ARGUMENT_BYTES = 131_071
 SET_UP_S = 120.0  # for an init script; some of AgentBench's sleep for a minute
-# Files are newer by the clock's tick, of a hundredth of a second at most. The
-# mark is on a file system of its own, and goes.
-_MARK = "sleep 0.02; : > /dev/shm/.mark; sleep 0.02"
-_FIND_NEWER = (
-  "find / -xdev -cnewer /dev/shm/.mark 2>/dev/null | head -n 1; "
-  "rm /dev/shm/.mark"
+# Files that were written to are newer by the tick of a clock, a hundredth of a
+# second; folders too, where files came and went, so of these names, modes and
+# owners are compared. The notes are on a file system of their own, and go.
+_LIST = r"find / -xdev -printf '%m %U %G %p\n' 2>/dev/null | cksum"
+_MARK = f"{_LIST} > /dev/shm/.listed; sleep 0.02; : > /dev/shm/.at; sleep 0.02"
+_FIND_MARKS = (
+  "find / -xdev ! -type d -cnewer /dev/shm/.at 2>/dev/null | head -n 1; "
+  f"{_LIST} | cmp - /dev/shm/.listed; rm /dev/shm/.listed /dev/shm/.at"
 )
 JUDGE_S = 300.0  # for all of one judgement; each of its steps has less
 ENDING_S = 1.0  # what was told to end may take a moment
@@ -128,7 +130,7 @@ class Judge:
     self.gold = await run_script(example, self._machine, (), limit_s=SET_UP_S)
     if not self._problem.example_only_reads:
       found = await self._machine.run(
-        ["/bin/sh", "-c", _FIND_NEWER], limit_s=SET_UP_S
+        ["/bin/sh", "-c", _FIND_MARKS], limit_s=SET_UP_S
       )
       self.is_marked = found.code is None or bool(found.stdout)
 
