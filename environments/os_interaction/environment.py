@@ -14,6 +14,7 @@ from typing import Any
 from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
+from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.env.session_container_stream import Finished
 from agentrl_jax.env.warm_pool import WarmPool
 from agentrl_jax.errors import ConfigError, EnvironmentFault
@@ -41,6 +42,7 @@ from environments.os_interaction.machine import (
 )
 from environments.os_interaction.problem import Problem
 from environments.os_interaction.prompts import SYSTEM_PROMPTS
+from environments.os_interaction.scripted import POLICIES
 from environments.os_interaction.session import OSSession, Rules
 from environments.os_interaction.shell import Ending, Shell
 
@@ -183,6 +185,10 @@ class OSInteraction(Environment):
     return expert_for_generated(
       self._generated(task), seed=seed, mistakes=mistakes
     )
+
+  def scripted_policies(self) -> ScriptedPolicies:
+    """Guesses and an attack; see `scripted`."""
+    return POLICIES
 
   async def _prepared(self, problem: Problem) -> tuple[_Ready, Judge]:
     """A machine that is set up, and its judge.

@@ -128,7 +128,7 @@ class SandboxMachine(Machine):
         "network": limits.network,
       }
       try:
-        zygote.fork(number, body, its.fileno())
+        await zygote.fork(number, body, its.fileno())
       except BaseException:
         machine._line.close()
         raise

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from environments.os_interaction.sandbox_files import until_readable
 
 START_S = 30.0
 END_S = 20.0
+SEND_AGAIN_S = 0.01
 MESSAGE_BYTES = 1 << 16
 ADVICE = (
   "Run as root with CAP_SYS_ADMIN on Linux 5.11 or newer (in a container: "
@@ -39,6 +41,23 @@ class Line:
       socket.send_fds(self._end, [json.dumps(body).encode()], list(files))
     except OSError as error:
       raise EnvironmentFault(f"a sandbox does not listen: {error}") from error
+
+  async def send_in_turn(self, body: object, files: Sequence[int]) -> None:
+    """As `send`, after waiting until many others' messages were taken."""
+    ends_at = time.monotonic() + START_S
+    while True:
+      try:
+        socket.send_fds(self._end, [json.dumps(body).encode()], list(files))
+        return
+      except BlockingIOError:
+        await asyncio.sleep(SEND_AGAIN_S)
+      except OSError as error:
+        raise EnvironmentFault(f"no sandbox can be forked: {error}") from error
+      if time.monotonic() > ends_at:
+        raise EnvironmentFault(
+          f"the process that forks sandboxes has taken no message for "
+          f"{START_S:g} s; look at the host's load"
+        )
 
   async def receive(self) -> tuple[dict[str, Any], list[int]] | None:
     """Waits for a message; None once the other side has hung up."""
@@ -110,10 +129,15 @@ class Zygote:
   def is_gone(self) -> bool:
     return self._process.poll() is not None
 
-  def fork(self, number: int, body: dict[str, Any], line: int) -> None:
+  async def fork(self, number: int, body: dict[str, Any], line: int) -> None:
     self._closed[number] = asyncio.Event()
     self._opened[number] = asyncio.get_running_loop().create_future()
-    self._line.send({"id": number, "scratch": self.scratch, **body}, [line])
+    body = {"id": number, "scratch": self.scratch, **body}
+    try:
+      await self._line.send_in_turn(body, [line])
+    except BaseException:
+      del self._closed[number], self._opened[number]
+      raise
 
   async def wait_until_opened(self, number: int) -> "Opened":
     """The outer process of a sandbox that was forked."""

@@ -1,0 +1,45 @@
+"""Scripted policies: what they run, and that they see no solution."""
+
+import json
+import unittest
+
+from agentrl_jax.data.messages import Message
+from environments.os_interaction.prompts import OUTPUT, TOOLS
+from environments.os_interaction.scripted import POLICIES
+
+ASKED = Message("user", "How many lines has the file /root/a-1/b.csv?")
+REPLY = Message("tool", OUTPUT.format("a\r\n7 b\r\n"), tool_call_id="call_1")
+
+
+def played(name):
+  """(tool, argument) of the two answers, or of the only one."""
+  policy, said = POLICIES[name](seed=0), []
+  for messages in ((ASKED,), (ASKED, REPLY)):
+    (call,) = policy.answer(messages, TOOLS).tool_calls
+    said.append((call.name, *json.loads(call.arguments).values()))
+    if call.name == "answer_action":
+      break
+  return said
+
+
+class ScriptedTest(unittest.TestCase):
+  def test_guesses(self):
+    self.assertEqual(played("constant"), [("answer_action", "3")])
+    for name, script in (
+      ("list", "ls /root/a-1/b.csv"),
+      ("count_files", "find /root/a-1/b.csv -type f | wc -l"),
+      ("count_lines", "cat /root/a-1/b.csv | wc -l"),
+    ):
+      with self.subTest(name):
+        expected = [("bash_action", script), ("answer_action", "b")]
+        self.assertEqual(played(name), expected)
+
+  def test_the_attack_answers_what_its_programs_say(self):
+    (tool, script), answered = played("attack")
+    self.assertEqual((tool, answered), ("bash_action", ("answer_action", "0")))
+    self.assertIn("echo 0\\n", script)
+    self.assertNotIn("{{", script)
+
+
+if __name__ == "__main__":
+  unittest.main()
