@@ -12,7 +12,7 @@ TORCH ?= 2.13.0
 LOCK := launch/tpu/requirements.lock
 ARGS ?=
 
-.PHONY: setup originals train test conformance check format bench lock clean
+.PHONY: setup originals clients train test conformance check format bench lock clean
 
 setup: $(VENV)/ready
 
@@ -36,6 +36,18 @@ $(VENV)/originals: $(VENV)/ready
 	$(VENV)/bin/python -m pip install --quiet --no-deps $(TRL)
 	touch $@
 
+# Libraries whose agents play against the server, at versions of openai and rich
+# that are not ours.
+CLIENTS := tests/rollout/client_programs/requirements.txt
+
+clients: $(VENV)-clients/ready
+
+$(VENV)-clients/ready: $(CLIENTS)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade pip
+	$(@D)/bin/python -m pip install --quiet --no-compile -r $<
+	touch $@
+
 train: setup
 	$(VENV)/bin/python -m launch.train --config=configs/quickstart.py $(ARGS)
 
@@ -43,7 +55,7 @@ test: setup
 	$(VENV)/bin/python -m pytest $(ARGS)
 
 # Whole data sets, images and searches, where `test` takes a sample: an hour.
-conformance: setup
+conformance: setup clients
 	$(VENV)/bin/python -m pytest -m full $(ARGS)
 
 check: setup
@@ -77,4 +89,4 @@ lock:
 	mv $(LOCK).new $(LOCK)
 
 clean:
-	rm -rf $(VENV) $(VENV)-peers $(VENV)-tunix runs build *.egg-info
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-tunix $(VENV)-clients runs build *.egg-info

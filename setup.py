@@ -61,7 +61,11 @@ EXTRAS = {
     "hypothesis",
     "mpmath",  # the one package that bfcl-eval's tasks need
     "mypy",
-    "openai",  # agents that are written with it train unchanged
+    # Agents that are written with these train unchanged; `make clients` has
+    # more, which need other versions of what is here.
+    "openai",
+    "openai-agents",
+    "pydantic-ai-slim[openai]",
     "protobuf",
     "pydantic",  # schemas of tools as most libraries write them
     "pyoxigraph",

@@ -151,7 +151,7 @@ class Talking:
     **changes,
   ):
     self._codec, self._changes, self._scripted = codec, changes, generator
-    self._limits = ServingLimits(context=CONTEXT, **(limits or {}))
+    self._limits = ServingLimits(**({"context": CONTEXT} | (limits or {})))
     self._token, self._records = token, records
     self._http = HttpLimits(**(http or {}))
     rules = dict(max_turns=6, max_tokens=CONTEXT, max_answer_tokens=12) | (

@@ -1,0 +1,159 @@
+"""Agents of the client libraries that people use, each in an episode.
+
+Each library runs in a program of its own, against a server whose policy says
+what a test has it say: two calls of a tool, then an answer.
+"""
+
+import asyncio
+import dataclasses
+import importlib.util
+import json
+import os
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+from agentrl_jax.data.trajectory import Status
+from tests.rollout import client_programs, talking
+from tests.rollout.agents_playing import Playing
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROGRAMS = pathlib.Path(client_programs.__file__).parent
+# An interpreter that has the libraries, which need not suit ours.
+CLIENTS = pathlib.Path(
+  os.environ.get("AGENTRL_CLIENTS", ROOT / ".venv-clients")
+)
+LIMIT_S = 240.0  # of one program, most of it imports
+CONTEXT = 8192
+
+
+@dataclasses.dataclass(frozen=True)
+class Client:
+  """A library, and the tool that its program has the policy call."""
+
+  module: str
+  tool: str = "add"
+  says: str = "It is 10."
+  calls: tuple[tuple[int, int], ...] = ((1, 2), (3, 7))
+
+
+LIBRARIES = {
+  "openai": Client("openai"),
+  "litellm": Client("litellm"),
+  "langchain": Client("langchain_openai"),
+  "langgraph": Client("langgraph"),
+  "openai_agents": Client("agents"),
+  "pydantic_ai": Client("pydantic_ai"),
+  "instructor": Client("instructor", "Add", "", ((1, 2), (3, 7), (4, 6))),
+}
+
+
+def python_with(module: str) -> str:
+  """The interpreter that runs a library's program; skips without one."""
+  if importlib.util.find_spec(module) is not None:
+    return sys.executable
+  found = CLIENTS / "bin" / "python"
+  if found.exists():
+    return str(found)
+  pytest.skip(f"needs {module}: make clients, or AGENTRL_CLIENTS=FOLDER")
+
+
+class Played(Playing):
+  async def asyncSetUp(self):
+    self.policy = talking.Scripted()
+    await self.serve(
+      generator=self.policy,
+      limits=dict(context=CONTEXT),
+      rules=dict(max_tokens=CONTEXT, max_answer_tokens=400),
+    )
+
+  async def check(self, name, *mode):
+    """Plays one episode, and compares the record with what was sampled."""
+    library = LIBRARIES[name]
+    python = python_with(library.module)
+    said = [
+      f'<tool_call>{{"name": "{library.tool}", "arguments": '
+      f'{{"a": {a}, "b": {b}}}}}</tool_call><|end|>'
+      for a, b in library.calls
+    ]
+    said += [f"{library.says}<|end|>"] if library.says else []
+    self.policy.says = [*said]
+    self.policy.prompts.clear()
+    playing = self.offer()
+    _, episode = await self.post("episodes", wait_s=20)
+    told = await self.run_program(python, name, episode["id"], *mode)
+    self.assertEqual(told["answer"], library.says or "10")
+    self.assertEqual(told["calls"], [*map(list, library.calls)])
+    await self.post(f"episodes/{episode['id']}", reward=1)
+    self.check_record(await playing, said)
+
+  async def run_program(self, python, name, *arguments):
+    program = await asyncio.create_subprocess_exec(
+      python,
+      PROGRAMS / f"{name}_program.py",
+      f"{self.served.url}/v1",
+      *arguments,
+      stdout=asyncio.subprocess.PIPE,
+      stderr=asyncio.subprocess.PIPE,
+      env=os.environ | {"PYTHONPATH": "", "LANGSMITH_TRACING": "false"},
+    )
+    try:
+      out, errors = await asyncio.wait_for(program.communicate(), LIMIT_S)
+    finally:
+      if program.returncode is None:
+        program.kill()
+        await program.wait()
+    self.assertEqual(program.returncode, 0, errors.decode()[-4000:])
+    return json.loads(out.decode().splitlines()[-1])
+
+  def check_record(self, played, said):
+    """What was sampled is what is trained on, turn by turn."""
+    self.assertEqual(played.status, Status.COMPLETED)
+    self.assertEqual(len(played.turns), len(said))
+    stream: list[int] = []
+    for turn, text, prompt in zip(
+      played.turns, said, self.policy.prompts, strict=True
+    ):
+      sampled = talking.codec().encode(text)
+      np.testing.assert_array_equal(turn.sampled, sampled)
+      self.assertEqual(stream + turn.observation.tolist(), prompt)
+      stream = prompt + sampled.tolist()
+
+
+class ClientsTest(Played):
+  async def test_openai(self):
+    await self.check("openai")
+    await self.check("openai", "stream")
+
+  async def test_pydantic_ai(self):
+    await self.check("pydantic_ai")
+    await self.check("pydantic_ai", "stream")
+
+  async def test_openai_agents(self):
+    await self.check("openai_agents")
+    await self.check("openai_agents", "stream")
+
+  @pytest.mark.full
+  @pytest.mark.timeout(600)
+  async def test_instructor(self):
+    await self.check("instructor")
+
+  @pytest.mark.full
+  @pytest.mark.timeout(600)
+  async def test_langchain(self):
+    await self.check("langchain")
+    await self.check("langchain", "stream")
+
+  @pytest.mark.full
+  @pytest.mark.timeout(600)
+  async def test_langgraph(self):
+    await self.check("langgraph")
+    await self.check("langgraph", "stream")
+
+  @pytest.mark.full
+  @pytest.mark.timeout(600)
+  async def test_litellm(self):
+    await self.check("litellm")
+    await self.check("litellm", "stream")
