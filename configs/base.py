@@ -125,9 +125,16 @@ def get_config() -> ml_collections.ConfigDict:
     clip_norm=1.0,
   )
   c.loss = create(  # the names are described in train/loss_config.py
-    # Or reinforce, cispo, gspo, gspo_token, sapo, gmpo.
+    # Or reinforce, cispo, gspo, gspo_token, sapo, gmpo; or module:function, a
+    # function of your own, here and where the next comments say so. What each
+    # is given, and how its settings are checked, is in docs/losses.md.
     surrogate="clipped",
-    clip_low=0.2,
+    surrogate_settings=create(),  # keyword arguments of such a function
+    # module:function of the whole batch, which each token's surrogate is
+    # multiplied by; "" is 1.
+    token_weight="",
+    token_weight_settings=create(),
+    clip_low=0.2,  # below 1; of cispo 1 is no bound, of gmpo nats
     clip_high=0.2,
     dual_clip=3.0,  # bound on the ratio of bad tokens; 0 is off
     sapo_tau_positive=1.0,  # of sapo's gate, where the advantage is positive
@@ -139,12 +146,14 @@ def get_config() -> ml_collections.ConfigDict:
     importance_high=2.0,
     # Nats per token beyond which failures count as unlearnt; 0 is off.
     stale_failures=0.0,
-    # Or sequence_mean, sequence_sum_mean, fixed_length_mean.
+    # Or sequence_mean, sequence_sum_mean, fixed_length_mean, module:function.
     reduction="token_mean",
+    reduction_settings=create(),
     reduction_length=0,  # tokens that fixed_length_mean divides by
     task_share="tokens",  # or "equal": every task weighs the same
     kl_coefficient=1e-4,  # to the reference, the warm start; 0 keeps none
-    kl_estimator="k3",  # or k1, k2, k3_k2, unbiased
+    kl_estimator="k3",  # or k1, k2, k3_k2, unbiased, module:function
+    kl_estimator_settings=create(),
     kl_place="loss",  # or "reward"
     kl_limit=10.0,  # on one token's k3 in the loss
     entropy_coefficient=0.0,
@@ -157,8 +166,10 @@ def get_config() -> ml_collections.ConfigDict:
     place="resident",  # on the devices; offloaded to the hosts, or dropped
   )
   c.advantage = create(
-    # One of ESTIMATORS in agentrl_jax/train/advantage_config.py.
+    # One of ESTIMATORS in agentrl_jax/train/advantage_config.py, or
+    # module:function.
     estimator="grpo",
+    estimator_settings=create(),
     scale_by_std=True,  # by the group's standard deviation
     ddof=1,  # of that deviation: 1 is unbiased
     k=1,  # attempts that count as one, of pass_at_k and max_at_k
@@ -166,8 +177,10 @@ def get_config() -> ml_collections.ConfigDict:
     turn_discount=1.0,  # of bi_level_gae
     trace=0.95,  # lambda of the gae family
     step_weight=1.0,  # of a turn's advantage in gigpo
-    keep="all",  # groups; or signal, std, top_share, top_signal
-    keep_threshold=0.0,  # of the last three
+    # Groups; or signal, std, top_share, top_signal, module:function.
+    keep="all",
+    keep_settings=create(),
+    keep_threshold=0.0,  # of std, top_share and top_signal
     whiten=False,  # over the batch, in place of task normalisation
     task_center=True,  # task advantage normalisation: subtract the mean
     task_scale=True,  # and divide by the standard deviation

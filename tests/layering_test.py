@@ -38,6 +38,7 @@ EVERYONE_MAY = {
   "agentrl_jax.errors",
   "agentrl_jax.http_requests",
   "agentrl_jax.metrics",
+  "agentrl_jax.named_objects",
 }
 OURS = ("agentrl_jax", "environments", "configs", "launch", "bench", "tests")
 
@@ -46,6 +47,7 @@ WITHOUT_JAX = (
   "agentrl_jax/errors.py",
   "agentrl_jax/http_requests.py",
   "agentrl_jax/metrics.py",
+  "agentrl_jax/named_objects.py",
   "agentrl_jax/data/**/*.py",
   "agentrl_jax/env/**/*.py",
   "agentrl_jax/controller/**/*.py",

@@ -5,13 +5,13 @@ own keyword arguments, checked before anything is started.
 """
 
 import ast
-import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.named_objects import import_module_of, require_fitting
 
 
 def load_environment(
@@ -48,13 +48,12 @@ def _read_literal(text: str) -> Any:
 
 def find_class(target: str) -> type[Environment]:
   """The class that `module:Class` names. Raises `ConfigError` without one."""
-  module_name, colon, class_name = target.partition(":")
-  if not colon or not module_name or not class_name:
-    raise ConfigError(
-      f"environment {target!r} is not of the form module:Class, as in "
-      "environments.arithmetic.environment:Arithmetic"
-    )
-  module = _import(target, module_name)
+  module, class_name = import_module_of(
+    target,
+    kind="environment",
+    form="module:Class",
+    example="environments.arithmetic.environment:Arithmetic",
+  )
   found = getattr(module, class_name, None)
   if inspect.isclass(found) and issubclass(found, Environment):
     return found
@@ -66,23 +65,9 @@ def find_class(target: str) -> type[Environment]:
     and value is not Environment
   ]
   raise ConfigError(
-    f"{target!r}: {module_name} has no Environment {class_name!r}; "
+    f"{target!r}: {module.__name__} has no Environment {class_name!r}; "
     f"it has {', '.join(known) or 'none'}"
   )
-
-
-def _import(target: str, module_name: str) -> Any:
-  try:
-    return importlib.import_module(module_name)
-  except ModuleNotFoundError as error:
-    missing = error.name or ""
-    if f"{module_name}.".startswith(f"{missing}."):
-      advice = "check the name, and that its folder's parent is on PYTHONPATH"
-    else:
-      advice = f"{module_name} needs it: install it (see its README)"
-    raise ConfigError(
-      f"environment {target!r}: there is no module {missing!r}; {advice}"
-    ) from error
 
 
 def _require_fitting(
@@ -91,11 +76,4 @@ def _require_fitting(
   if inspect.isabstract(make):
     missing = ", ".join(sorted(make.__abstractmethods__))
     raise ConfigError(f"{target!r} is abstract: it does not define {missing}")
-  signature = inspect.signature(make)
-  try:
-    signature.bind(**options)
-  except TypeError as error:
-    raise ConfigError(
-      f"{target!r} cannot be made with options {dict(options)!r}: {error}; "
-      f"it takes {signature}"
-    ) from error
+  require_fitting(target, make, options)

@@ -1,9 +1,17 @@
 """The `advantage` section of the config: what can be chosen, and how."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.train.config_checks import require_one_of, require_read
+from agentrl_jax.train import custom
+from agentrl_jax.train.config_checks import (
+  require_function,
+  require_one_of,
+  require_read,
+)
+from agentrl_jax.train.custom import CustomFunction
 
 # One number per attempt, from its reward and its siblings'.
 OF_ATTEMPTS = {
@@ -15,6 +23,7 @@ OF_ATTEMPTS = {
   "reinforce_plus_plus": "the reward itself, whitened over the batch",
   "reinforce_plus_plus_baseline": "less the group's mean, whitened",
 }
+WHITENED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
 # One number per turn, from the rewards of the turns.
 OF_TURNS = {
   "turn_return": "discounted return from the turn on, against the group's",
@@ -44,6 +53,11 @@ KEEPS = {
   "top_share": "the share keep_threshold of groups that vary most",
   "top_signal": "the fewest that hold the share keep_threshold of all std",
 }
+# What a function outside the package may stand for, beside the names above.
+ROLES = {
+  "estimator": (custom.ESTIMATOR, ESTIMATORS),
+  "keep": (custom.KEEP, KEEPS),
+}
 STATISTICS = {
   "tokens": "every trained token counts once (AgentRL)",
   "trajectories": "every attempt counts once",
@@ -55,6 +69,7 @@ class AdvantageConfig:
   """What an attempt is worth; `configs/base.py` says what each key means."""
 
   estimator: str
+  estimator_settings: Mapping[str, Any]
   scale_by_std: bool
   ddof: int
   k: int
@@ -63,6 +78,7 @@ class AdvantageConfig:
   turn_discount: float
   step_weight: float
   keep: str
+  keep_settings: Mapping[str, Any]
   keep_threshold: float
   whiten: bool
   task_center: bool
@@ -73,11 +89,19 @@ class AdvantageConfig:
   epsilon: float
 
   def __post_init__(self) -> None:
-    require_one_of("advantage.estimator", self.estimator, ESTIMATORS)
-    require_one_of("advantage.keep", self.keep, KEEPS)
+    for name, (role, options) in ROLES.items():
+      settings = require_function(
+        f"advantage.{name}",
+        getattr(self, name),
+        options,
+        role,
+        getattr(self, f"{name}_settings"),
+      )
+      object.__setattr__(self, f"{name}_settings", settings)
     require_one_of(
       "advantage.task_statistics", self.task_statistics, STATISTICS
     )
+    self._check_custom()
     self._check_ranges()
     self._check_readers()
     self._check_normalisation()
@@ -88,20 +112,55 @@ class AdvantageConfig:
         "--config.advantage.keep=all"
       )
 
+  def custom_function(self, name: str) -> CustomFunction | None:
+    """The function outside the package that a key names, if it names one."""
+    target = getattr(self, name)
+    if not custom.is_custom(target):
+      return None
+    role, _ = ROLES[name]
+    settings = getattr(self, f"{name}_settings")
+    return custom.find_custom(f"advantage.{name}", target, role, settings)
+
   @property
   def uses_critic(self) -> bool:
     """Whether the estimator reads a value per token."""
+    estimator = self.custom_function("estimator")
+    if estimator is not None:
+      return "value_BT" in estimator.reads
     return self.estimator in OF_CRITICS
 
   @property
   def varies_within_attempt(self) -> bool:
     """Whether tokens of one attempt may differ in advantage."""
+    estimator = self.custom_function("estimator")
+    if estimator is not None:
+      return self.uses_critic or any(x.endswith("_NU") for x in estimator.reads)
     return self.estimator not in OF_ATTEMPTS
+
+  @property
+  def reads_states(self) -> bool:
+    """Whether turns that saw the same must be told apart."""
+    estimator = self.custom_function("estimator")
+    if estimator is not None:
+      return bool({"state_NU", "num_states"} & estimator.reads)
+    return self.estimator == "gigpo"
 
   @property
   def normalises_tasks(self) -> bool:
     """Whether anything is done about the differences between tasks."""
     return self.task_center or self.task_scale
+
+  def _check_custom(self) -> None:
+    estimator = self.custom_function("estimator")
+    if estimator is None or "value_BT" not in estimator.reads:
+      return
+    others = sorted(x for x in estimator.reads if not x.endswith("_BT"))
+    if others:
+      raise ConfigError(
+        f"advantage.estimator={self.estimator!r} takes value_BT, a critic's "
+        f"values of packed rows, and {', '.join(others)} of whole attempts: "
+        "take one kind"
+      )
 
   def _check_ranges(self) -> None:
     if self.ddof not in (0, 1):
@@ -148,10 +207,10 @@ class AdvantageConfig:
       "advantage.keep_threshold",
       threshold,
       idle=0,
-      is_read=self.keep not in ("all", "signal"),
+      is_read=self.keep in ("std", "top_share", "top_signal"),
       why=f"for advantage.keep={self.keep!r}",
     )
-    if self.keep.startswith("top_") and not 0 < threshold <= 1:
+    if self.keep in ("top_share", "top_signal") and not 0 < threshold <= 1:
       raise ConfigError(
         f"advantage.keep_threshold={threshold} must lie in (0, 1]: it is the "
         f"share that advantage.keep={self.keep!r} keeps"
@@ -167,7 +226,7 @@ class AdvantageConfig:
         "--config.advantage.whiten=False or --config.advantage.task_center="
         "False --config.advantage.task_scale=False"
       )
-    if self.estimator.startswith("reinforce_plus_plus") and not self.whiten:
+    if self.estimator in WHITENED and not self.whiten:
       raise ConfigError(
         f"advantage.estimator={self.estimator!r} takes the batch for its "
         "baseline: set --config.advantage.whiten=True"

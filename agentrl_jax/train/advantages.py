@@ -11,6 +11,7 @@ to powers of two, so that few shapes are compiled.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,10 @@ import numpy as np
 
 from agentrl_jax import losses
 from agentrl_jax.data.trajectory import Group, Status, Trajectory
+from agentrl_jax.errors import NotFinite
 from agentrl_jax.losses import TaskMoments
-from agentrl_jax.train.advantage_config import OF_ATTEMPTS, AdvantageConfig
+from agentrl_jax.train.advantage_config import AdvantageConfig
+from agentrl_jax.train.custom import CustomFunction
 from agentrl_jax.train.task_advantage import normalise
 
 
@@ -95,7 +98,7 @@ def make_attempts(
   if penalty_NU is not None:
     attempts.reward_N[: len(members)] -= penalty_NU.sum(axis=1)
     attempts.turn_reward_NU[: len(members), :num_turns] -= penalty_NU
-  if config.estimator == "gigpo":
+  if config.reads_states:
     return _with_states(attempts, groups)
   return attempts
 
@@ -134,8 +137,8 @@ def advantages(
   over_tasks = partial(
     normalise, num_tasks=num_tasks, config=config, running=running
   )
-  if config.estimator in OF_ATTEMPTS:
-    value_N = _of_attempts(attempts, valid_N, num_groups, config)
+  if not config.varies_within_attempt:
+    value_N = _of_attempts(attempts, valid_N, num_groups, num_tasks, config)
     num_tokens_N = attempts.num_tokens_NU.sum(axis=1)
     if config.task_statistics == "trajectories":
       num_tokens_N = jnp.minimum(num_tokens_N, 1)  # each counts once
@@ -144,7 +147,7 @@ def advantages(
     )
     value_NU = jnp.broadcast_to(value_N[:, None], attempts.exists_NU.shape)
   else:
-    value_NU = _of_turns(attempts, valid_N, num_groups, config)
+    value_NU = _of_turns(attempts, valid_N, num_groups, num_tasks, config)
     shape = value_NU.shape
     task_NU = jnp.broadcast_to(attempts.task_N[:, None], shape)
     value_W, running = over_tasks(
@@ -158,9 +161,64 @@ def advantages(
   return jnp.where(exists_NU, value_NU, 0), running
 
 
+def attempt_inputs(
+  attempts: Attempts, valid_N: jax.Array, num_groups: int
+) -> dict[str, Any]:
+  """What custom functions of attempts may take, by its name there."""
+  return {
+    "reward_N": attempts.reward_N,
+    "group_N": attempts.group_N,
+    "task_N": attempts.task_N,
+    "num_tokens_N": attempts.num_tokens_NU.sum(axis=1),
+    "valid_N": valid_N,
+    "num_groups": num_groups,
+    "reward_NU": attempts.turn_reward_NU,
+    "state_NU": attempts.state_NU,
+    "num_tokens_NU": attempts.num_tokens_NU,
+    "valid_NU": valid_N[:, None] & attempts.exists_NU,
+    "num_states": attempts.num_states,
+  }
+
+
+def _custom(
+  function: CustomFunction,
+  attempts: Attempts,
+  valid_N: jax.Array,
+  num_groups: int,
+  num_tasks: int,
+  *,
+  like: jax.Array | np.ndarray,
+) -> jax.Array:
+  """What a custom estimator says of the valid attempts or turns, else 0."""
+  available = attempt_inputs(attempts, valid_N, num_groups)
+  value = function(available | {"num_tasks": num_tasks})
+  function.require_shape(value, like.shape)
+  valid = valid_N if like.ndim == 1 else available["valid_NU"]
+  return jnp.where(valid, jnp.asarray(value, jnp.float32), 0)
+
+
+def require_finite(value_NU: np.ndarray, config: AdvantageConfig) -> None:
+  """Raises `NotFinite` if an advantage is no number, naming the estimator."""
+  bad_N = ~np.isfinite(value_NU).all(axis=1)
+  if bad_N.any():
+    raise NotFinite(
+      f"advantage.estimator={config.estimator!r} gave {bad_N.sum()} attempts "
+      "of this batch an advantage that is no finite number, the first of them "
+      f"attempt {bad_N.argmax()} of the batch; no update was made of it. Look "
+      "at the attempts' rewards and at the estimator"
+    )
+
+
 def _kept(
   attempts: Attempts, num_groups: int, config: AdvantageConfig
 ) -> jax.Array:
+  function = config.custom_function("keep")
+  if function is not None:
+    kept_M = function(attempt_inputs(attempts, attempts.valid_N, num_groups))
+    function.require_shape(kept_M, (num_groups,))
+    if kept_M.dtype != bool:
+      raise function.refuse(f"returned numbers of type {kept_M.dtype}")
+    return kept_M
   keep = {
     "all": lambda *_, **__: jnp.ones(num_groups, bool),
     "signal": losses.keep_groups_above,
@@ -180,8 +238,14 @@ def _of_attempts(
   attempts: Attempts,
   valid_N: jax.Array,
   num_groups: int,
+  num_tasks: int,
   config: AdvantageConfig,
 ) -> jax.Array:
+  function = config.custom_function("estimator")
+  if function is not None:
+    return _custom(
+      function, attempts, valid_N, num_groups, num_tasks, like=valid_N
+    )
   if config.estimator == "reinforce_plus_plus":
     return jnp.where(valid_N, attempts.reward_N, 0)
   if config.estimator == "pass_at_k":
@@ -222,9 +286,15 @@ def _of_turns(
   attempts: Attempts,
   valid_N: jax.Array,
   num_groups: int,
+  num_tasks: int,
   config: AdvantageConfig,
 ) -> jax.Array:
   exists_NU = valid_N[:, None] & attempts.exists_NU
+  function = config.custom_function("estimator")
+  if function is not None:
+    return _custom(
+      function, attempts, valid_N, num_groups, num_tasks, like=exists_NU
+    )
   if config.estimator == "gigpo":
     return losses.gigpo_advantage(
       attempts.turn_reward_NU,

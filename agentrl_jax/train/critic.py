@@ -5,6 +5,7 @@ values are read before the update, for the whole batch; advantages are
 normalised over the whole batch too.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -76,6 +77,45 @@ def judge(
   return cut | {"old_value": value_RT}, running
 
 
+def _custom_estimate(
+  turn_RT: jax.Array, config: AdvantageConfig
+) -> Callable[..., tuple[jax.Array, jax.Array]] | None:
+  """The estimator outside the package that the config names, if any.
+
+  Its discounts are its own settings. Raises `ConfigError` for another result
+  than advantage and target, [B, T] each.
+  """
+  function = config.custom_function("estimator")
+  if function is None:
+    return None
+
+  def estimate(
+    reward_RT: jax.Array,
+    value_RT: jax.Array,
+    mask_RT: jax.Array,
+    *,
+    segment_BT: jax.Array,
+    **_: float,
+  ) -> tuple[jax.Array, jax.Array]:
+    result = function(
+      {
+        "reward_BT": reward_RT,
+        "value_BT": value_RT,
+        "mask_BT": mask_RT,
+        "turn_BT": turn_RT,
+        "segment_BT": segment_BT,
+      }
+    )
+    if not isinstance(result, tuple) or len(result) != 2:
+      raise function.refuse(f"returned {type(result).__name__}")
+    for each in result:
+      function.require_shape(each, mask_RT.shape)
+    advantage_RT, target_RT = (jnp.where(mask_RT, x, 0) for x in result)
+    return advantage_RT, target_RT
+
+  return estimate
+
+
 @partial(jax.jit, static_argnames=("num_tasks", "config"))
 def _judge(
   mask_RT: jax.Array,
@@ -89,13 +129,16 @@ def _judge(
   config: AdvantageConfig,
   running: TaskMoments | None,
 ) -> tuple[tuple[jax.Array, ...], TaskMoments | None]:
-  estimate = {
-    "gae": losses.gae,
-    "turn_gae": partial(losses.turn_gae, turn_BT=turn_RT),
-    "bi_level_gae": partial(
-      losses.bi_level_gae, turn_BT=turn_RT, turn_discount=config.turn_discount
-    ),
-  }[config.estimator]
+  estimate = (
+    _custom_estimate(turn_RT, config)
+    or {
+      "gae": losses.gae,
+      "turn_gae": partial(losses.turn_gae, turn_BT=turn_RT),
+      "bi_level_gae": partial(
+        losses.bi_level_gae, turn_BT=turn_RT, turn_discount=config.turn_discount
+      ),
+    }[config.estimator]
+  )
   advantage_RT, target_RT = estimate(
     reward_RT,
     value_RT,

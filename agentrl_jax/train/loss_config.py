@@ -6,9 +6,17 @@ says more than the run does is worse than one that does not start.
 """
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.train.config_checks import require_one_of, require_read
+from agentrl_jax.train import custom
+from agentrl_jax.train.config_checks import (
+  require_function,
+  require_one_of,
+  require_read,
+)
+from agentrl_jax.train.custom import CustomFunction
 
 SURROGATES = {
   "reinforce": "importance-weighted, unclipped",
@@ -46,6 +54,20 @@ KL_ESTIMATORS = {
   "k3_k2": "the value of k3 with the gradient of k2",
   "unbiased": "right in value and gradient for stale tokens too",
 }
+# Where the lower bound may be absent, and what clip_low is there.
+UNBOUNDED_BELOW = {
+  "cispo": "one less the least weight of a token; from 1 on there is no lower "
+  "bound, as in the paper (arXiv:2506.13585)",
+  "gmpo": "the most that a bad token's log-ratio may fall, in nats "
+  "(arXiv:2507.20673 has 0.4)",
+}
+# What a function outside the package may stand for, beside the names above.
+ROLES = {
+  "surrogate": (custom.SURROGATE, SURROGATES),
+  "token_weight": (custom.TOKEN_WEIGHT, ("",)),
+  "reduction": (custom.REDUCTION, REDUCTIONS),
+  "kl_estimator": (custom.KL_ESTIMATOR, KL_ESTIMATORS),
+}
 GRADIENTS_ONLY = ("k3_k2", "unbiased")
 KL_PLACES = {"loss": "differentiated", "reward": "subtracted from rewards"}
 TASK_SHARES = {
@@ -59,7 +81,11 @@ class LossConfig:
   """What is minimised; `configs/base.py` says what each key means."""
 
   surrogate: str
+  surrogate_settings: Mapping[str, Any]
+  token_weight: str  # "" is 1 for every token
+  token_weight_settings: Mapping[str, Any]
   reduction: str
+  reduction_settings: Mapping[str, Any]
   reduction_length: int  # tokens; 0 where no reduction takes it
   task_share: str
   clip_low: float
@@ -75,6 +101,7 @@ class LossConfig:
   stale_failures: float  # nats per token; 0 is off
   kl_coefficient: float  # 0 keeps no reference policy
   kl_estimator: str
+  kl_estimator_settings: Mapping[str, Any]
   kl_place: str
   kl_limit: float  # on one token's k3
   entropy_coefficient: float
@@ -119,24 +146,54 @@ class LossConfig:
       "vocab_chunk_size": self.vocab_chunk or None,
     }
 
+  def custom_function(self, name: str) -> CustomFunction | None:
+    """The function outside the package that a key names, if it names one."""
+    target = getattr(self, name)
+    if not custom.is_custom(target):
+      return None
+    role, _ = ROLES[name]
+    settings = getattr(self, f"{name}_settings")
+    return custom.find_custom(f"loss.{name}", target, role, settings)
+
+  @property
+  def reads_entropy(self) -> bool:
+    """Whether the loss is differentiated through the entropy."""
+    surrogate = self.custom_function("surrogate")
+    return self.entropy_coefficient > 0 or (
+      surrogate is not None and "entropy_BT" in surrogate.reads
+    )
+
   def _check_names(self) -> None:
     for name, options in (
-      ("surrogate", SURROGATES),
-      ("reduction", REDUCTIONS),
       ("task_share", TASK_SHARES),
       ("proximal", PROXIMALS),
       ("importance", IMPORTANCE),
       ("importance_level", IMPORTANCE_LEVELS),
-      ("kl_estimator", KL_ESTIMATORS),
       ("kl_place", KL_PLACES),
     ):
       require_one_of(f"loss.{name}", getattr(self, name), options)
+    for name, (role, options) in ROLES.items():
+      settings = require_function(
+        f"loss.{name}",
+        getattr(self, name),
+        options,
+        role,
+        getattr(self, f"{name}_settings"),
+      )
+      object.__setattr__(self, f"{name}_settings", settings)
 
   def _check_clips(self) -> None:
-    if not 0 < self.clip_low < 1:
+    if self.surrogate in UNBOUNDED_BELOW:
+      if not self.clip_low > 0:
+        raise ConfigError(
+          f"loss.clip_low={self.clip_low} must be positive: it is "
+          f"{UNBOUNDED_BELOW[self.surrogate]}"
+        )
+    elif not 0 < self.clip_low < 1:
       raise ConfigError(
         f"loss.clip_low={self.clip_low} must lie between 0 and 1: it is the "
-        "share of its probability that a token may lose in one update"
+        "share of its probability that a token may lose in one update (1 and "
+        f"more are for loss.surrogate={' and '.join(UNBOUNDED_BELOW)})"
       )
     if not self.clip_high > 0:
       raise ConfigError(f"loss.clip_high={self.clip_high} must be positive")
@@ -214,6 +271,15 @@ class LossConfig:
         "penalises nothing: use k2, k3, k3_k2 or unbiased, or "
         "--config.loss.kl_place=reward"
       )
+    estimator = self.custom_function("kl_estimator")
+    if self.kl_place == "reward" and estimator is not None:
+      others = sorted(estimator.reads - {"log_ratio_BT", "mask_BT"})
+      if others:
+        raise ConfigError(
+          f"loss.kl_estimator={self.kl_estimator!r} takes {', '.join(others)}, "
+          "which a reward does not have: it is charged to the policy that "
+          "sampled. Take log_ratio_BT alone, or set --config.loss.kl_place=loss"
+        )
     if self.kl_place == "reward" and self.kl_estimator in GRADIENTS_ONLY:
       raise ConfigError(
         f"loss.kl_estimator={self.kl_estimator!r} is about gradients, and a "

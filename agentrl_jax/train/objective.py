@@ -10,11 +10,17 @@ from agentrl_jax import losses
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.losses import ExplainedVariance, Mean, RatioMoments
 from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.train.custom import CustomFunction
 from agentrl_jax.train.engine_drift import NAME as DRIFT
 from agentrl_jax.train.engine_drift import EngineDrift, measure_drift
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.slot_metrics import measure_slots
-from agentrl_jax.train.surrogates import SURROGATES, Array, Terms
+from agentrl_jax.train.surrogates import (
+  Array,
+  Terms,
+  sequences_of,
+  surrogate_loss,
+)
 from agentrl_jax.train.token_logprobs import (
   hidden_states,
   token_logprobs,
@@ -37,6 +43,7 @@ class Lesson:
   reference_logprob: Array | None = None
   proximal_logprob: Array | None = None
   weight: Array | None = None  # of the token in the loss
+  token_weight: Array | None = None  # that its surrogate is multiplied by
   old_value: Array | None = None  # the critic's, before the update
   value_target: Array | None = None
   value_mask: Array | None = None  # bool, where the critic is fitted
@@ -75,7 +82,7 @@ def policy_objective(
       batch,
       temperature=temperature,
       **config.tiles,
-      entropy_gradient=config.entropy_coefficient > 0,
+      entropy_gradient=config.reads_entropy,
       hidden_BTD=hidden_BTD,
     )
     if config.has_critic:
@@ -124,8 +131,17 @@ def lesson_loss(
   proximal_BT = behavior_BT
   if lesson.proximal_logprob is not None:
     proximal_BT = _ratio(logprob_BT, lesson.proximal_logprob, batch)
-  terms = Terms(logprob_BT, proximal_BT, lesson.advantage, batch)
-  loss_BT = SURROGATES[config.surrogate](config, terms)
+  terms = Terms(
+    logprob_BT,
+    proximal_BT,
+    lesson.advantage,
+    batch,
+    entropy_BT if config.reads_entropy else None,
+    lesson.task,
+    lesson.version,
+  )
+  loss_BT = surrogate_loss(config, terms)
+  loss_BT = _weigh_tokens(loss_BT, lesson, config, metrics)
   if config.importance != "none":
     loss_BT = loss_BT * _importance(lesson, terms, config, metrics)
   if config.stale_failures:
@@ -171,6 +187,17 @@ def _reduce(
   loss_BT: jax.Array, lesson: Lesson, terms: Terms, config: LossConfig
 ) -> Mean:
   mask_BT = lesson.batch.mask
+  function = config.custom_function("reduction")
+  if function is not None:
+    mean = function(
+      {
+        "x_BT": loss_BT,
+        "mask_BT": mask_BT,
+        **sequences_of(lesson.batch),
+        "task_BT": lesson.task,
+      }
+    )
+    return require_mean(function, mean)
   if lesson.weight is not None:
     return losses.weighted_mean(loss_BT, mask_BT, lesson.weight)
   if config.reduction == "token_mean":
@@ -180,6 +207,42 @@ def _reduce(
       loss_BT, mask_BT, **terms.sequences, length=config.reduction_length
     )
   return REDUCTIONS[config.reduction](loss_BT, mask_BT, **terms.sequences)
+
+
+def require_mean(function: CustomFunction, result: object) -> Mean:
+  """The result. Raises `ConfigError` unless it is a Mean of scalars."""
+  if not isinstance(result, Mean):
+    raise function.refuse(f"returned {type(result).__name__}")
+  for name in ("total", "weight"):
+    shape = jnp.shape(getattr(result, name))
+    if shape:
+      raise function.refuse(
+        f"returned a Mean whose {name} has the shape {shape}, where () is "
+        "expected"
+      )
+  return Mean(
+    *(jnp.asarray(x, jnp.float32) for x in (result.total, result.weight))
+  )
+
+
+def _weigh_tokens(
+  loss_BT: jax.Array, lesson: Lesson, config: LossConfig, metrics: Metrics
+) -> jax.Array:
+  """The surrogate times `loss.token_weight`; what is custom is reported.
+
+  A function that computes NaN is then named in what `NotFinite` lists.
+  """
+  mask_BT = lesson.batch.mask
+  surrogate = config.custom_function("surrogate")
+  if surrogate is not None:
+    metrics[f"loss/{surrogate.name}"] = losses.token_mean(
+      jax.lax.stop_gradient(loss_BT), mask_BT
+    )
+  if lesson.token_weight is None:
+    return loss_BT
+  weight_BT = jax.lax.stop_gradient(lesson.token_weight)
+  metrics["policy/token_weight"] = losses.token_mean(weight_BT, mask_BT)
+  return loss_BT * weight_BT
 
 
 def _ratio(logprob_BT: jax.Array, other_BT: Array, batch: Batch) -> jax.Array:
@@ -246,6 +309,14 @@ def _kl(
   metrics["policy/kl_to_reference"] = losses.token_mean(
     jax.lax.stop_gradient(k3_BT), lesson.batch.mask
   )
+  function = config.custom_function("kl_estimator")
+  if function is not None:
+    available = {
+      "log_ratio_BT": log_ratio_BT,
+      "behavior_log_ratio_BT": behavior_BT,
+      "mask_BT": lesson.batch.mask,
+    }
+    return function.require_shape(function(available), log_ratio_BT.shape)
   if config.kl_estimator == "k2":
     return losses.k2(log_ratio_BT)
   if config.kl_estimator == "k3_k2":
@@ -253,6 +324,22 @@ def _kl(
   if config.kl_estimator == "unbiased":
     return losses.unbiased_kl(log_ratio_BT, behavior_BT)
   return k3_BT
+
+
+def reward_kl_estimator(
+  config: LossConfig, mask_BT: Array
+) -> Callable[[jax.Array], jax.Array]:
+  """What rewards are charged by with loss.kl_place='reward'."""
+  function = config.custom_function("kl_estimator")
+  if function is None:
+    named = {"k1": losses.k1, "k2": losses.k2}
+    return named.get(config.kl_estimator, losses.k3)
+
+  def estimate(log_ratio_BT: jax.Array) -> jax.Array:
+    inputs = {"log_ratio_BT": log_ratio_BT, "mask_BT": mask_BT}
+    return function.require_shape(function(inputs), mask_BT.shape)
+
+  return estimate
 
 
 def _value_loss(
@@ -283,10 +370,10 @@ def _report(
   """How far the policy is from who sampled; constants for the gradient."""
   mask_BT = lesson.batch.mask
   log_ratio_BT = jax.lax.stop_gradient(log_ratio_BT)
-  ratio_BT = jnp.exp(log_ratio_BT)
-  outside_BT = (ratio_BT < 1 - config.clip_low) | (
-    ratio_BT > 1 + config.clip_high
-  )
+  moved_BT = jnp.expm1(log_ratio_BT)
+  if config.surrogate == "gmpo":  # whose bounds are in nats
+    moved_BT = log_ratio_BT
+  outside_BT = (moved_BT < -config.clip_low) | (moved_BT > config.clip_high)
 
   def mean(x_BT: jax.Array) -> Mean:
     return losses.token_mean(x_BT, mask_BT)

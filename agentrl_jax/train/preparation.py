@@ -27,12 +27,13 @@ from agentrl_jax.train.advantages import (
   Attempts,
   advantages,
   make_attempts,
+  require_finite,
 )
 from agentrl_jax.train.batches import BatchConfig, add_fields, cut
 from agentrl_jax.train.critic import judge, pad_rows, place_rewards
 from agentrl_jax.train.engine_drift import answer_versions
 from agentrl_jax.train.loss_config import LossConfig
-from agentrl_jax.train.objective import Lesson
+from agentrl_jax.train.objective import Lesson, reward_kl_estimator
 from agentrl_jax.train.placement import on_mesh, whole_on_mesh
 from agentrl_jax.train.reference import Reference
 from agentrl_jax.train.token_logprobs import (
@@ -40,6 +41,7 @@ from agentrl_jax.train.token_logprobs import (
   token_logprobs,
   token_values,
 )
+from agentrl_jax.train.token_weights import TokenWeights
 
 Report = dict[str, float]
 
@@ -71,6 +73,7 @@ class Preparation:
     self._loss, self._advantage, self._batch = loss, advantage, batch
     self._task_ids, self._reference = task_ids, reference
     self._make_grammars = make_grammars
+    self._token_weights = TokenWeights(policy, loss, temperature=temperature)
     self._running = (
       losses.unseen_tasks(len(task_ids)) if advantage.task_decay else None
     )
@@ -84,10 +87,6 @@ class Preparation:
         **loss.tiles,
       )[0]
 
-    estimator = {"k1": losses.k1, "k2": losses.k2}.get(
-      loss.kl_estimator, losses.k3
-    )
-
     def costs(params: Params, lesson: Lesson) -> jax.Array:
       batch = lesson.batch
       log_ratio_BT = losses.log_ratio(
@@ -98,7 +97,7 @@ class Preparation:
         log_ratio_BT,
         batch.mask,
         coefficient=loss.kl_coefficient,
-        estimator=estimator,
+        estimator=reward_kl_estimator(loss, batch.mask),
       )
 
     def values(params: Params, lesson: Lesson) -> jax.Array:
@@ -160,6 +159,7 @@ class Preparation:
       running=self._running,
     )
     value_NU = np.asarray(value_NU)
+    require_finite(value_NU, self._advantage)
     kept = [n for n in range(len(trajectories)) if value_NU[n].any()]
     report = {"batch/trajectories_with_signal": float(len(kept))}
     if not kept:
@@ -267,6 +267,7 @@ class Preparation:
     self, lessons: Sequence[Lesson], params: Params
   ) -> list[Lesson]:
     """The lessons with the log-probabilities that the objective reads."""
+    lessons = self._token_weights.add(lessons, params)
     of_policies = {}
     if self._reference is not None and self._loss.kl_place == "loss":
       of_policies["reference_logprob"] = self._reference.fetch()

@@ -2,8 +2,10 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax import losses
@@ -21,13 +23,53 @@ class Terms:
   log_ratio: jax.Array
   advantage: Array
   batch: Batch
+  # Differentiable; None unless `LossConfig.reads_entropy`, since its gradient
+  # costs another pass over the vocabulary.
+  entropy: jax.Array | None = None
+  task: Array | None = None
+  version: Array | None = None
 
   @property
   def sequences(self) -> dict[str, jax.Array | int]:
     """Which tokens belong to one trajectory."""
-    # No row holds more segments than tokens; two tokens make the least one.
-    num_segments = self.batch.segment.shape[1] // 2 + 1
-    return {"segment_BT": self.batch.segment, "num_segments": num_segments}
+    return sequences_of(self.batch)
+
+
+def sequences_of(batch: Batch) -> dict[str, jax.Array | int]:
+  """The trajectory of each token of packed rows, as `losses` takes it."""
+  # No row holds more segments than tokens; two tokens make the least one.
+  num_segments = batch.segment.shape[1] // 2 + 1
+  return {"segment_BT": batch.segment, "num_segments": num_segments}
+
+
+def token_inputs(batch: Batch, task: Array, version: Array) -> dict[str, Any]:
+  """What every custom function of tokens may take, by its name there."""
+  return {
+    "mask_BT": batch.mask,
+    **sequences_of(batch),
+    "turn_BT": batch.turn,
+    "task_BT": task,
+    "slot_BT": batch.slot,
+    "version_BT": version,
+    "behavior_logprob_BT": batch.behavior_logprob,
+  }
+
+
+def surrogate_loss(config: LossConfig, terms: Terms) -> jax.Array:
+  """The loss of each token, by the surrogate that the config names."""
+  function = config.custom_function("surrogate")
+  if function is None:
+    return SURROGATES[config.surrogate](config, terms)
+  mask_BT = terms.batch.mask
+  available = {
+    "log_ratio_BT": terms.log_ratio,
+    "advantage_BT": jax.lax.stop_gradient(terms.advantage),
+    "policy_logprob_BT": terms.logprob,
+    "entropy_BT": terms.entropy,
+    **token_inputs(terms.batch, terms.task, terms.version),
+  }
+  loss_BT = function.require_shape(function(available), mask_BT.shape)
+  return jnp.where(mask_BT, loss_BT, 0)
 
 
 def _clip(config: LossConfig) -> dict[str, float]:

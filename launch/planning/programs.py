@@ -137,6 +137,7 @@ def abstract_lesson(settings: Settings, mesh: Mesh) -> Lesson:
     else None,
     proximal_logprob=real if loss.proximal == "recomputed" else None,
     weight=real if loss.task_share == "equal" else None,
+    token_weight=real if loss.token_weight else None,
     old_value=real if critic else None,
     value_target=real if critic else None,
     value_mask=flag if critic else None,
