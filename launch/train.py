@@ -23,6 +23,7 @@ from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy, num_params
+from agentrl_jax.train.custom_trial import try_advantage, try_loss
 from agentrl_jax.train.publish import Publisher
 from launch import command_line, demonstrations, remote_serving, results
 from launch.chat import keep_chat
@@ -61,6 +62,8 @@ def train(config: ml_collections.ConfigDict) -> None:
     run = RunDirectory(
       pathlib.Path(config.workdir) / config.name, config.checkpoint.directory
     )
+    try_loss(settings.loss)
+    try_advantage(settings.advantage)
     keep_programs(run.root, config.compile_cache)
     policy = Policy(
       settings.model,

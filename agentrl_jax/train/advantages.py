@@ -132,7 +132,7 @@ def advantages(
   Attempts of a group that is not kept get 0, as does what is not there.
   """
   num_groups = attempts.reward_N.shape[0]
-  keep_M = _kept(attempts, num_groups, config)
+  keep_M = kept_groups(attempts, num_groups, config)
   valid_N = attempts.valid_N & keep_M[attempts.group_N]
   over_tasks = partial(
     normalise, num_tasks=num_tasks, config=config, running=running
@@ -180,20 +180,23 @@ def attempt_inputs(
   }
 
 
-def _custom(
+def custom_advantages(
   function: CustomFunction,
   attempts: Attempts,
   valid_N: jax.Array,
+  *,
   num_groups: int,
   num_tasks: int,
-  *,
-  like: jax.Array | np.ndarray,
+  by_turn: bool,
 ) -> jax.Array:
-  """What a custom estimator says of the valid attempts or turns, else 0."""
+  """A custom estimator's numbers [N], or [N, U] by turn; 0 where not valid.
+
+  Raises `ConfigError` if it returns another shape.
+  """
   available = attempt_inputs(attempts, valid_N, num_groups)
+  valid = available["valid_NU"] if by_turn else valid_N
   value = function(available | {"num_tasks": num_tasks})
-  function.require_shape(value, like.shape)
-  valid = valid_N if like.ndim == 1 else available["valid_NU"]
+  function.require_shape(value, valid.shape)
   return jnp.where(valid, jnp.asarray(value, jnp.float32), 0)
 
 
@@ -209,9 +212,10 @@ def require_finite(value_NU: np.ndarray, config: AdvantageConfig) -> None:
     )
 
 
-def _kept(
+def kept_groups(
   attempts: Attempts, num_groups: int, config: AdvantageConfig
 ) -> jax.Array:
+  """keep_M, bool: the groups that `advantage.keep` trains on."""
   function = config.custom_function("keep")
   if function is not None:
     kept_M = function(attempt_inputs(attempts, attempts.valid_N, num_groups))
@@ -243,8 +247,13 @@ def _of_attempts(
 ) -> jax.Array:
   function = config.custom_function("estimator")
   if function is not None:
-    return _custom(
-      function, attempts, valid_N, num_groups, num_tasks, like=valid_N
+    return custom_advantages(
+      function,
+      attempts,
+      valid_N,
+      num_groups=num_groups,
+      num_tasks=num_tasks,
+      by_turn=False,
     )
   if config.estimator == "reinforce_plus_plus":
     return jnp.where(valid_N, attempts.reward_N, 0)
@@ -292,8 +301,13 @@ def _of_turns(
   exists_NU = valid_N[:, None] & attempts.exists_NU
   function = config.custom_function("estimator")
   if function is not None:
-    return _custom(
-      function, attempts, valid_N, num_groups, num_tasks, like=exists_NU
+    return custom_advantages(
+      function,
+      attempts,
+      valid_N,
+      num_groups=num_groups,
+      num_tasks=num_tasks,
+      by_turn=True,
     )
   if config.estimator == "gigpo":
     return losses.gigpo_advantage(

@@ -5,8 +5,9 @@ values are read before the update, for the whole batch; advantages are
 normalised over the whole batch too.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from agentrl_jax import losses
 from agentrl_jax.data.packing import Rows
 from agentrl_jax.losses import TaskMoments
 from agentrl_jax.train.advantage_config import AdvantageConfig
+from agentrl_jax.train.custom import CustomFunction
 from agentrl_jax.train.task_advantage import normalise
 
 
@@ -77,43 +79,21 @@ def judge(
   return cut | {"old_value": value_RT}, running
 
 
-def _custom_estimate(
-  turn_RT: jax.Array, config: AdvantageConfig
-) -> Callable[..., tuple[jax.Array, jax.Array]] | None:
-  """The estimator outside the package that the config names, if any.
+def judge_custom(
+  function: CustomFunction, inputs: Mapping[str, Any]
+) -> tuple[jax.Array, jax.Array]:
+  """Advantage and target of a custom estimator, [R, T], 0 off the mask.
 
-  Its discounts are its own settings. Raises `ConfigError` for another result
-  than advantage and target, [B, T] each.
+  Raises `ConfigError` if it returns anything else.
   """
-  function = config.custom_function("estimator")
-  if function is None:
-    return None
-
-  def estimate(
-    reward_RT: jax.Array,
-    value_RT: jax.Array,
-    mask_RT: jax.Array,
-    *,
-    segment_BT: jax.Array,
-    **_: float,
-  ) -> tuple[jax.Array, jax.Array]:
-    result = function(
-      {
-        "reward_BT": reward_RT,
-        "value_BT": value_RT,
-        "mask_BT": mask_RT,
-        "turn_BT": turn_RT,
-        "segment_BT": segment_BT,
-      }
-    )
-    if not isinstance(result, tuple) or len(result) != 2:
-      raise function.refuse(f"returned {type(result).__name__}")
-    for each in result:
-      function.require_shape(each, mask_RT.shape)
-    advantage_RT, target_RT = (jnp.where(mask_RT, x, 0) for x in result)
-    return advantage_RT, target_RT
-
-  return estimate
+  result = function(inputs)
+  if not isinstance(result, tuple) or len(result) != 2:
+    raise function.refuse(f"returned {type(result).__name__}")
+  mask_RT = inputs["mask_BT"]
+  for each in result:
+    function.require_shape(each, mask_RT.shape)
+  advantage_RT, target_RT = (jnp.where(mask_RT, x, 0) for x in result)
+  return advantage_RT, target_RT
 
 
 @partial(jax.jit, static_argnames=("num_tasks", "config"))
@@ -129,24 +109,18 @@ def _judge(
   config: AdvantageConfig,
   running: TaskMoments | None,
 ) -> tuple[tuple[jax.Array, ...], TaskMoments | None]:
-  estimate = (
-    _custom_estimate(turn_RT, config)
-    or {
-      "gae": losses.gae,
-      "turn_gae": partial(losses.turn_gae, turn_BT=turn_RT),
-      "bi_level_gae": partial(
-        losses.bi_level_gae, turn_BT=turn_RT, turn_discount=config.turn_discount
-      ),
-    }[config.estimator]
-  )
-  advantage_RT, target_RT = estimate(
-    reward_RT,
-    value_RT,
-    mask_RT,
-    discount=config.discount,
-    trace=config.trace,
-    segment_BT=segment_RT,
-  )
+  inputs = {
+    "reward_BT": reward_RT,
+    "value_BT": value_RT,
+    "mask_BT": mask_RT,
+    "turn_BT": turn_RT,
+    "segment_BT": segment_RT,
+  }
+  function = config.custom_function("estimator")
+  if function is not None:
+    advantage_RT, target_RT = judge_custom(function, inputs)
+  else:
+    advantage_RT, target_RT = _estimate(inputs, config)
   fitted_RT = mask_RT
   if config.estimator == "turn_gae":  # the value is read there alone
     fitted_RT = losses.first_of_turn(mask_RT, turn_RT, segment_BT=segment_RT)
@@ -160,3 +134,19 @@ def _judge(
     running=running,
   )
   return (advantage_W.reshape(mask_RT.shape), target_RT, fitted_RT), running
+
+
+def _estimate(
+  inputs: Mapping[str, jax.Array], config: AdvantageConfig
+) -> tuple[jax.Array, jax.Array]:
+  """Advantage and target by the estimator of the package, [R, T] each."""
+  inputs = dict(inputs)
+  turn_RT = inputs.pop("turn_BT")
+  estimate = {
+    "gae": losses.gae,
+    "turn_gae": partial(losses.turn_gae, turn_BT=turn_RT),
+    "bi_level_gae": partial(
+      losses.bi_level_gae, turn_BT=turn_RT, turn_discount=config.turn_discount
+    ),
+  }[config.estimator]
+  return estimate(**inputs, discount=config.discount, trace=config.trace)

@@ -13,9 +13,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from flax.core import FrozenDict
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.losses import Mean
 from agentrl_jax.named_objects import import_module_of, signature_of
 
 
@@ -155,6 +157,18 @@ class CustomFunction:
         f"{tuple(shape)} is expected"
       )
     return result
+
+  def require_mean(self, result: Any) -> Mean:
+    """The result. Raises `ConfigError` unless it is a Mean of scalars."""
+    if not isinstance(result, Mean):
+      raise self.refuse(f"returned {type(result).__name__}")
+    for name in ("total", "weight"):
+      shape = jnp.shape(getattr(result, name))
+      if shape:
+        raise self.refuse(f"returned a Mean whose {name} has the shape {shape}")
+    return Mean(
+      *(jnp.asarray(x, jnp.float32) for x in (result.total, result.weight))
+    )
 
 
 def is_custom(name: str) -> bool:

@@ -10,7 +10,7 @@ from agentrl_jax import losses
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.losses import ExplainedVariance, Mean, RatioMoments
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.train.custom import CustomFunction
+from agentrl_jax.train.custom_trial import try_loss
 from agentrl_jax.train.engine_drift import NAME as DRIFT
 from agentrl_jax.train.engine_drift import EngineDrift, measure_drift
 from agentrl_jax.train.loss_config import LossConfig
@@ -70,6 +70,7 @@ def policy_objective(
   counts the version slots that are reported on one by one, and `tasks` numbers
   the tasks by their names, where slots are reported on by task, too.
   """
+  try_loss(config)
 
   def objective(
     params: Params, lesson: Lesson, version: jax.Array | None = None
@@ -197,7 +198,7 @@ def _reduce(
         "task_BT": lesson.task,
       }
     )
-    return require_mean(function, mean)
+    return function.require_mean(mean)
   if lesson.weight is not None:
     return losses.weighted_mean(loss_BT, mask_BT, lesson.weight)
   if config.reduction == "token_mean":
@@ -207,22 +208,6 @@ def _reduce(
       loss_BT, mask_BT, **terms.sequences, length=config.reduction_length
     )
   return REDUCTIONS[config.reduction](loss_BT, mask_BT, **terms.sequences)
-
-
-def require_mean(function: CustomFunction, result: object) -> Mean:
-  """The result. Raises `ConfigError` unless it is a Mean of scalars."""
-  if not isinstance(result, Mean):
-    raise function.refuse(f"returned {type(result).__name__}")
-  for name in ("total", "weight"):
-    shape = jnp.shape(getattr(result, name))
-    if shape:
-      raise function.refuse(
-        f"returned a Mean whose {name} has the shape {shape}, where () is "
-        "expected"
-      )
-  return Mean(
-    *(jnp.asarray(x, jnp.float32) for x in (result.total, result.weight))
-  )
 
 
 def _weigh_tokens(

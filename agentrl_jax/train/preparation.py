@@ -31,6 +31,7 @@ from agentrl_jax.train.advantages import (
 )
 from agentrl_jax.train.batches import BatchConfig, add_fields, cut
 from agentrl_jax.train.critic import judge, pad_rows, place_rewards
+from agentrl_jax.train.custom_trial import try_advantage
 from agentrl_jax.train.engine_drift import answer_versions
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.objective import Lesson, reward_kl_estimator
@@ -70,6 +71,7 @@ class Preparation:
         f"loss.kl_coefficient={loss.kl_coefficient} pulls towards a reference, "
         "and none was given: pass one, or set the coefficient to 0"
       )
+    try_advantage(advantage)
     self._loss, self._advantage, self._batch = loss, advantage, batch
     self._task_ids, self._reference = task_ids, reference
     self._make_grammars = make_grammars

@@ -1,0 +1,223 @@
+"""Runs each custom function of a config once, on a few made-up numbers.
+
+Signatures are checked when a config is read; what a function returns is known
+only when it is called. Here that is found out before a run begins, and not
+after its warm start: another shape, NaN, no gradient, or a result that would
+change with the cut of the batch into micro-batches.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.train import advantages
+from agentrl_jax.train.advantage_config import AdvantageConfig
+from agentrl_jax.train.critic import judge_custom
+from agentrl_jax.train.custom import CustomFunction
+from agentrl_jax.train.loss_config import LossConfig
+
+B, T = 4, 8  # rows and tokens
+_OF_BATCH = (
+  "statistics of a batch (a quantile, a mean over tokens) are computed by "
+  "loss.token_weight, before the batch is cut into micro-batches"
+)
+
+
+def try_loss(config: LossConfig) -> None:
+  """Raises `ConfigError` for what the functions of `loss` must not return."""
+  for name in ("surrogate", "kl_estimator"):
+    function = config.custom_function(name)
+    if function is not None:
+      _try_by_token(function)
+  weight = config.custom_function("token_weight")
+  if weight is not None:
+    _try_weight(weight)
+  reduction = config.custom_function("reduction")
+  if reduction is not None:
+    _try_reduction(reduction)
+
+
+def try_advantage(config: AdvantageConfig) -> None:
+  """Raises `ConfigError` for what those of `advantage` must not return."""
+  attempts = _attempts()
+  keep = config.custom_function("keep")
+  if keep is not None:
+    jax.eval_shape(
+      lambda: advantages.kept_groups(attempts, len(attempts.reward_N), config)
+    )
+  estimator = config.custom_function("estimator")
+  if estimator is None:
+    return
+  if config.uses_critic:
+    result = judge_custom(estimator, _inputs())
+  else:
+    result = advantages.custom_advantages(
+      estimator,
+      attempts,
+      jnp.asarray(attempts.valid_N),
+      num_groups=len(attempts.reward_N),
+      num_tasks=2,
+      by_turn=config.varies_within_attempt,
+    )
+  _require_numbers(estimator, result)
+
+
+def _try_by_token(function: CustomFunction) -> None:
+  """One number per token, which other rows do not change, with a gradient."""
+  inputs = _inputs()
+  shape = jax.eval_shape(lambda: function(inputs))
+  function.require_shape(shape, (B, T))
+  mask_BT = inputs["mask_BT"]
+  moving = sorted(
+    function.reads & {"log_ratio_BT", "policy_logprob_BT", "entropy_BT"}
+  )
+
+  def total(of_policy: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    found_BT = function(inputs | of_policy)
+    return jnp.sum(found_BT, where=mask_BT), found_BT
+
+  slope, whole_BT = jax.grad(total, has_aux=True)(
+    {name: inputs[name] for name in moving}
+  )
+  _require_numbers(function, jnp.where(mask_BT, whole_BT, 0))
+  _require_numbers(function, slope, "a gradient")
+  if not any(jnp.any(jnp.where(mask_BT, x, 0) != 0) for x in slope.values()):
+    raise function.refuse(
+      f"has a gradient of 0 in {', '.join(moving)}: nothing would be learned"
+    )
+  rows = [function(_rows(inputs, slice(b, b + 1))) for b in range(B)]
+  _require_same(function, whole_BT, jnp.concatenate(rows), mask_BT)
+
+
+def _try_weight(function: CustomFunction) -> None:
+  """One number per token, which padding does not change."""
+  inputs = _inputs()
+  result = function(inputs)
+  function.require_shape(result, (B, T))
+  _require_numbers(function, jnp.where(inputs["mask_BT"], result, 0))
+  padded = function(
+    {
+      name: jnp.pad(x, ((0, B), (0, 0))) if isinstance(x, jax.Array) else x
+      for name, x in inputs.items()
+    }
+  )
+  function.require_shape(padded, (2 * B, T))
+  if not _close(result, padded[:B], inputs["mask_BT"]):
+    raise function.refuse(
+      "changes with rows of padding, of which there are more or fewer with "
+      "every batch: read entries where mask_BT is true and no others, as in "
+      "jnp.nanquantile(jnp.where(mask_BT, entropy_BT, jnp.nan), 0.8)"
+    )
+
+
+def _try_reduction(function: CustomFunction) -> None:
+  """A Mean whose parts add up to the whole."""
+  inputs = _inputs()
+  whole = function.require_mean(function(inputs))
+  _require_numbers(function, whole.value())
+  parts = [
+    function.require_mean(function(_rows(inputs, slice(b, b + 1))))
+    for b in range(B)
+  ]
+  added = sum(parts[1:], parts[0])
+  if not np.allclose(added.value(), whole.value(), rtol=1e-3, atol=1e-5):
+    raise function.refuse(
+      f"gives {float(whole.value()):.6g} of four rows at once and "
+      f"{float(added.value()):.6g} of the four added up: total and weight of "
+      "parts must add up to those of the whole"
+    )
+
+
+def _require_same(
+  function: CustomFunction, whole_BT: Any, parts_BT: Any, mask_BT: jax.Array
+) -> None:
+  if not _close(whole_BT, parts_BT, mask_BT):
+    raise function.refuse(
+      "gives a token other numbers when other rows are beside it, so that the "
+      f"result would depend on train.micro_batch: {_OF_BATCH}"
+    )
+
+
+def _close(x_BT: Any, y_BT: Any, mask_BT: jax.Array) -> bool:
+  x_BT, y_BT = (np.where(mask_BT, z, 0) for z in (x_BT, y_BT))
+  return np.allclose(x_BT, y_BT, rtol=1e-3, atol=1e-5)
+
+
+def _require_numbers(
+  function: CustomFunction, result: Any, what: str = "a value"
+) -> None:
+  for leaf in jax.tree.leaves(result):
+    if not np.isfinite(np.asarray(leaf, np.float32)).all():
+      raise function.refuse(
+        f"gives {what} that is NaN or infinite on ordinary inputs"
+      )
+
+
+def _rows(inputs: dict[str, Any], rows: slice) -> dict[str, Any]:
+  return {
+    name: x[rows] if isinstance(x, jax.Array) else x
+    for name, x in inputs.items()
+  }
+
+
+def _inputs() -> dict[str, Any]:
+  """Of tokens: rows of two sequences, the last token of each is padding.
+
+  Row 0 is on policy; every sequence has one advantage, one of them 0.
+  """
+  rng = np.random.default_rng(0)
+  segment_BT = np.tile(np.repeat([1, 2, 0], [4, 3, 1]), (B, 1))
+  mask_BT = (segment_BT > 0) & (np.arange(T) % 4 > 0)
+  advantage_BT = rng.normal(size=(B, 3))[np.arange(B)[:, None], segment_BT]
+  advantage_BT[0, :4] = 0
+  x_BT = rng.normal(0, 0.3, (B, T))
+  x_BT[0] = 0
+  logprob_BT = -rng.gamma(2, 1, (B, T))
+  real = {
+    "log_ratio_BT": x_BT,
+    "behavior_log_ratio_BT": x_BT + rng.normal(0, 0.1, (B, T)),
+    "x_BT": rng.normal(size=(B, T)),
+    "advantage_BT": advantage_BT,
+    "policy_logprob_BT": logprob_BT,
+    "behavior_logprob_BT": logprob_BT - x_BT,
+    "entropy_BT": rng.gamma(2, 1, (B, T)),
+    "reward_BT": rng.normal(size=(B, T)),
+    "value_BT": rng.normal(size=(B, T)),
+  }
+  whole = {
+    "segment_BT": segment_BT,
+    "turn_BT": np.tile(np.arange(T) % 4 // 2, (B, 1)),
+    "task_BT": np.tile(np.arange(B)[:, None] % 2, (1, T)),
+    "slot_BT": rng.integers(0, 2, (B, T)),
+    "version_BT": rng.integers(0, 3, (B, T)),
+  }
+  return {
+    **{
+      n: jnp.asarray(np.where(mask_BT, x, 0), jnp.float32)
+      for n, x in real.items()
+    },
+    **{n: jnp.asarray(x, jnp.int32) for n, x in whole.items()},
+    "mask_BT": jnp.asarray(mask_BT),
+    "num_segments": T // 2 + 1,
+  }
+
+
+def _attempts() -> advantages.Attempts:
+  """Six attempts of two groups, and two places that nobody takes."""
+  rng = np.random.default_rng(0)
+  valid_N = np.arange(8) < 6
+  exists_NU = valid_N[:, None] & (np.arange(4) < rng.integers(1, 5, (8, 1)))
+  reward_NU = np.where(exists_NU, rng.normal(size=(8, 4)), 0)
+  return advantages.Attempts(
+    reward_N=reward_NU.sum(axis=1).astype(np.float32),
+    group_N=np.where(valid_N, np.arange(8) // 3, 0).astype(np.int32),
+    task_N=np.where(valid_N, np.arange(8) // 3, 0).astype(np.int32),
+    valid_N=valid_N,
+    turn_reward_NU=reward_NU.astype(np.float32),
+    num_tokens_NU=np.where(exists_NU, 3, 0).astype(np.int32),
+    state_NU=np.zeros((8, 4), np.int32),
+    exists_NU=exists_NU,
+    num_states=8 * 4,
+  )
