@@ -18,7 +18,7 @@ from agentrl_jax.train.critic import judge_custom
 from agentrl_jax.train.custom import CustomFunction
 from agentrl_jax.train.loss_config import LossConfig
 
-B, T = 4, 8  # rows and tokens
+B, T = 6, 8  # rows and tokens
 _OF_BATCH = (
   "statistics of a batch (a quantile, a mean over tokens) are computed by "
   "loss.token_weight, before the batch is cut into micro-batches"
@@ -121,11 +121,12 @@ def _try_reduction(function: CustomFunction) -> None:
     function.require_mean(function(_rows(inputs, slice(b, b + 1))))
     for b in range(B)
   ]
+  _require_numbers(function, parts, "a mean of a row without trained tokens")
   added = sum(parts[1:], parts[0])
   if not np.allclose(added.value(), whole.value(), rtol=1e-3, atol=1e-5):
     raise function.refuse(
-      f"gives {float(whole.value()):.6g} of four rows at once and "
-      f"{float(added.value()):.6g} of the four added up: total and weight of "
+      f"gives {float(whole.value()):.6g} of {B} rows at once and "
+      f"{float(added.value()):.6g} of them added up: total and weight of "
       "parts must add up to those of the whole"
     )
 
@@ -163,13 +164,17 @@ def _rows(inputs: dict[str, Any], rows: slice) -> dict[str, Any]:
 
 
 def _inputs() -> dict[str, Any]:
-  """Of tokens: rows of two sequences, the last token of each is padding.
+  """Of tokens: rows of two sequences, some of whose tokens are trained on.
 
-  Row 0 is on policy; every sequence has one advantage, one of them 0.
+  Row 0 is on policy, and the last one is padding; every sequence has one
+  advantage, one of them 0. Numbers grow from row to row, so that statistics of
+  some rows are not those of others.
   """
   rng = np.random.default_rng(0)
   segment_BT = np.tile(np.repeat([1, 2, 0], [4, 3, 1]), (B, 1))
-  mask_BT = (segment_BT > 0) & (np.arange(T) % 4 > 0)
+  mask_BT = (segment_BT > 0) & (rng.random((B, T)) < 0.7)
+  mask_BT[:, 1] = True
+  segment_BT[-1], mask_BT[-1] = 0, False
   advantage_BT = rng.normal(size=(B, 3))[np.arange(B)[:, None], segment_BT]
   advantage_BT[0, :4] = 0
   x_BT = rng.normal(0, 0.3, (B, T))
@@ -186,6 +191,7 @@ def _inputs() -> dict[str, Any]:
     "reward_BT": rng.normal(size=(B, T)),
     "value_BT": rng.normal(size=(B, T)),
   }
+  scale_B1 = 0.5 * (1 + np.arange(B)[:, None])
   whole = {
     "segment_BT": segment_BT,
     "turn_BT": np.tile(np.arange(T) % 4 // 2, (B, 1)),
@@ -195,7 +201,7 @@ def _inputs() -> dict[str, Any]:
   }
   return {
     **{
-      n: jnp.asarray(np.where(mask_BT, x, 0), jnp.float32)
+      n: jnp.asarray(np.where(mask_BT, x * scale_B1, 0), jnp.float32)
       for n, x in real.items()
     },
     **{n: jnp.asarray(x, jnp.int32) for n, x in whole.items()},

@@ -206,7 +206,8 @@ class Learner:
     self, state: TrainState, sums: Any
   ) -> tuple[TrainState, Metrics]:
     totals, metrics = sums
-    weight = jnp.maximum(metrics["loss"].weight, 1)
+    weight = metrics["loss"].weight
+    weight = jnp.where(weight > 0, weight, 1)  # a reduction may count parts
     grads = jax.tree.map(lambda g: g / weight, totals)
     updates, optimizer = self._optimizer.update(
       grads, state.optimizer, state.params

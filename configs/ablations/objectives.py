@@ -58,7 +58,7 @@ ARMS = {
   | {
     "loss.surrogate": "cispo",
     "loss.dual_clip": 0.0,
-    "loss.clip_low": 0.99,
+    "loss.clip_low": 1.0,  # no lower bound
     "loss.clip_high": 0.28,
   },
   # SAPO, arXiv:2511.20347
@@ -66,6 +66,15 @@ ARMS = {
   | {
     "loss.surrogate": "sapo",
     "loss.dual_clip": 0.0,
+    "loss.reduction": "sequence_mean",
+  },
+  # GMPO, arXiv:2507.20673: bounds in nats, every sequence weighs the same
+  "gmpo": NO_TASK_NORM
+  | {
+    "loss.surrogate": "gmpo",
+    "loss.dual_clip": 0.0,
+    "loss.clip_low": 0.4,
+    "loss.clip_high": 0.4,
     "loss.reduction": "sequence_mean",
   },
   # Back to basics, arXiv:2402.14740

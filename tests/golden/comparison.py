@@ -130,8 +130,35 @@ def _surrogates(x):
         f"{name}/{mode}",
         lambda v, f=loss, r=reduce: r(f(v), mask_BT).value(),
       )
+  yield from _gmpo(x)
   for name, loss in (("gspo", gspo), ("sapo", sapo)):
     yield name, lambda v, f=loss: losses.sequence_mean(f(v), mask_BT).value()
+
+
+def _gmpo(x):
+  """The authors' of each sequence; verl's is a mean over rows, trained or not.
+
+  The first has one bound for both sides.
+  """
+  old_BT, mask_BT = x["old_BT"], x["mask_BT"]
+  advantage_BT = jnp.broadcast_to(x["advantage_BT"][:, :1], mask_BT.shape)
+  low, high, _ = x["clip"]
+
+  def by_token(logprob_BT, **clip):
+    log_ratio_BT = losses.log_ratio(logprob_BT, old_BT, mask_BT, limit=None)
+    return losses.gmpo(log_ratio_BT, advantage_BT, mask_BT, **clip)
+
+  def of_verl(logprob_BT):
+    loss_BT = by_token(logprob_BT, clip_low=low, clip_high=high)
+    return losses.sequence_mean(loss_BT, mask_BT).total / len(mask_BT)
+
+  def of_authors(logprob_BT):
+    loss_BT = by_token(logprob_BT, clip_low=high, clip_high=high)
+    num_tokens_B = jnp.maximum(mask_BT.sum(axis=1), 1)
+    return jnp.sum(loss_BT, axis=1, where=mask_BT) / num_tokens_B
+
+  yield "gmpo", of_verl
+  yield "gmpo_authors", of_authors
 
 
 def _divergences(x):

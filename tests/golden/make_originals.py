@@ -1,10 +1,13 @@
-"""Makes `originals.npz`: what verl and RAGEN compute, on random inputs.
+"""Makes `originals.npz`: what the originals compute, on random inputs.
 
   git clone https://github.com/volcengine/verl && git -C verl checkout COMMIT
   git clone https://github.com/RAGEN-AI/RAGEN && git -C RAGEN checkout COMMIT
   python -m tests.golden.make_originals --verl=verl --ragen=RAGEN
+  git clone https://github.com/callsys/GMPO && git -C GMPO checkout COMMIT
+  python -m tests.golden.make_originals --verl=verl --add=GMPO
 
-with the commits of `originals.COMMITS`, in an environment with torch and numpy
+the second time with verl at its other commit, to add what GMPO computes; with
+the commits of `originals.COMMITS`, in an environment with torch and numpy
 (no jax is needed). Everything is float64. Rows without a trained token and
 log-ratios far beyond any clip are among the inputs. `tests/losses/verl_test.py`
 compares; give it more seeds than are committed with
@@ -15,6 +18,7 @@ compares; give it more seeds than are committed with
 
 import argparse
 import pathlib
+import types
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -132,6 +136,63 @@ def _advantages(verl, ragen, x):
   yield "bi_level_returns", returns.numpy()
 
 
+def gmpo(verl, lines, x) -> Iterator[tuple[str, np.ndarray]]:
+  """verl's GMPO of all rows, and the authors' of each row that is trained on.
+
+  All tokens of a row have the advantage of its first.
+  """
+  mask = torch.tensor(x["mask_BT"])
+  old = torch.tensor(x["old_BT"])
+  advantage = torch.tensor(x["advantage_BT"])[:, :1].expand(B, T)
+  low, high, _ = (float(c) for c in x["clip"])
+  config = originals.ActorConfig(
+    clip_ratio=low, clip_ratio_low=low, clip_ratio_high=high
+  )
+  loss = verl.get_policy_loss_fn("geo_mean")
+  yield from _named(
+    "gmpo",
+    lambda v: loss(old, v, advantage, mask.double(), config=config)[0],
+    x["logprob_BT"],
+  )
+
+  def of_row(b: int, new: torch.Tensor) -> torch.Tensor:
+    row = slice(b, b + 1)
+    names = {
+      "torch": torch,
+      "self": types.SimpleNamespace(args=types.SimpleNamespace(cliprange=high)),
+      "new_logps": new[row],
+      "mb_logps": old[row],
+      "mb_advantage": advantage[row, :1],
+      "mb_response_masks": mask[row],
+    }
+    exec(lines, names)  # noqa: S102
+    return names["pg_losses"].reshape(1)
+
+  yield from _named(
+    "gmpo_authors",
+    lambda v: torch.cat(
+      [of_row(b, v) if mask[b].any() else torch.zeros(1) for b in range(B)]
+    ),
+    x["logprob_BT"],
+  )
+
+
+def add_gmpo(path: pathlib.Path, verl, lines) -> None:
+  """Adds the results of `gmpo` to a file of batches."""
+  with np.load(path) as file:
+    stored = {name: file[name] for name in file.files}
+  inputs = {n: x for n, x in stored.items() if n.startswith("in/")}
+  found = [
+    dict(gmpo(verl, lines, {n[3:]: x[seed] for n, x in inputs.items()}))
+    for seed in range(len(stored["in/mask_BT"]))
+  ]
+  stored |= {
+    f"out/{name}": np.stack([np.asarray(x[name], np.float64) for x in found])
+    for name in found[0]
+  }
+  np.savez_compressed(path, **stored)
+
+
 def _losses(verl, x):
   mask = torch.tensor(x["mask_BT"], dtype=torch.float64)
   old = torch.tensor(x["old_BT"])
@@ -225,7 +286,8 @@ def main() -> None:
   """Writes the inputs and results of every seed to one file."""
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--verl", type=pathlib.Path, required=True)
-  parser.add_argument("--ragen", type=pathlib.Path, required=True)
+  parser.add_argument("--ragen", type=pathlib.Path)
+  parser.add_argument("--add", type=pathlib.Path, help="a checkout of GMPO")
   parser.add_argument("--seeds", type=int, default=6)
   parser.add_argument(
     "--out",
@@ -236,6 +298,9 @@ def main() -> None:
   # Else constants that verl makes on the way are rounded to float32.
   torch.set_default_dtype(torch.float64)
   verl, corrections = originals.load_verl(arguments.verl)
+  if arguments.add:
+    add_gmpo(arguments.out, verl, originals.load_gmpo(arguments.add))
+    return
   ragen = originals.load_ragen(arguments.ragen)
   batches = []
   for seed in range(arguments.seeds):

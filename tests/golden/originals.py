@@ -1,4 +1,4 @@
-"""verl's and RAGEN's own functions, loaded from checkouts of their sources.
+"""verl's, RAGEN's and GMPO's own code, loaded from checkouts of its sources.
 
 Both import a good deal of their frameworks (ray, omegaconf, tensordict) that
 their formulas do not use. Those imports are met with empty stand-ins, so that
@@ -8,12 +8,16 @@ torch and numpy are all that is needed; the formulas themselves run unchanged.
 import importlib.util
 import pathlib
 import sys
+import textwrap
 import types
 from typing import Any
 
 COMMITS = {
   "verl": "1dda039b9c6311889a9c9a26040677e1254814f9",
   "RAGEN": "5eb79b82cecc31db5662ba3c96b752405692410b",
+  # What was added later, by `--add`: verl's form of GMPO, and the authors'.
+  "verl, gmpo": "b178a3cd56f58b2d502255daba591e92833930a7",
+  "GMPO": "205b2bf412f150cf96c29b33273b81bcd1a9b20f",
 }
 
 
@@ -78,6 +82,18 @@ def load_verl(checkout: pathlib.Path) -> tuple[Any, Any]:
 def load_ragen(checkout: pathlib.Path) -> Any:
   """RAGEN's `core_algos`; load verl before."""
   return _load("ragen_core_algos", checkout / "ragen/trainer/core_algos.py")
+
+
+def load_gmpo(checkout: pathlib.Path) -> types.CodeType:
+  """The lines of GMPO's training loop that make `pg_losses` of one sequence.
+
+  They read `self.args.cliprange`, `new_logps`, `mb_logps`, `mb_advantage` and
+  `mb_response_masks`.
+  """
+  source = (checkout / "train_zero_math_gmpo.py").read_text()
+  _, _, body = source.partition('critic_type_modify == "gmpo":\n')
+  lines, last, _ = body.partition("pg_losses = -mb_advantage * ratio\n")
+  return compile(textwrap.dedent(lines + last), "GMPO", "exec")
 
 
 def _stand_in(name: str, **attributes: Any) -> None:

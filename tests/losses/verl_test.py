@@ -1,4 +1,4 @@
-"""Against verl and RAGEN themselves, on inputs that none of us chose.
+"""Against verl, RAGEN and GMPO themselves, on inputs that none of us chose.
 
 `tests/golden/make_originals.py` ran their code; `comparison.py` runs ours. In
 float64 the two agree to rounding, in values and gradients, and float32 costs us
@@ -19,6 +19,8 @@ THEIRS = {
   "whitened": 2e-8,
   "seq-mean-token-mean": 2e-8,
   "gspo": 2e-8,
+  "gmpo_authors": 0,
+  "gmpo": 2e-8,
   "sapo": 2e-8,
   "metrics/": 2e-7,  # ours: shares are counted in float32
   "normalized": 2e-8,
