@@ -3,10 +3,17 @@
 from agentrl_jax.controller.group import GroupLimits
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.train.advantage_config import OF_CRITICS, AdvantageConfig
+from agentrl_jax.train.advantage_config import (
+  KEEPS,
+  OF_CRITICS,
+  AdvantageConfig,
+)
 from agentrl_jax.train.config_checks import require_read
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.reference import ReferenceConfig
+
+# Filters that keep no group of one attempt.
+COMPARING = tuple(name for name in KEEPS if name != "all")
 
 
 def check_learning(
@@ -37,7 +44,7 @@ def check_learning(
       "estimator='pass_at_k' only asks whether an attempt succeeded: use "
       "--config.loss.kl_place=loss, or --config.advantage.estimator=max_at_k"
     )
-  if group.size == 1 and advantage.keep != "all":
+  if group.size == 1 and advantage.keep in COMPARING:
     raise ConfigError(
       f"advantage.keep={advantage.keep!r} compares attempts, and group.size=1 "
       "leaves nothing to compare: every group would be dropped. Set "

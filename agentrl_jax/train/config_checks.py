@@ -43,10 +43,12 @@ def require_function(
   if is_custom(name):
     find_custom(key, name, role, frozen)
     return frozen
+  options = list(options)
   if name not in options:
+    near = suggestion(str(name), options)
     raise ConfigError(
-      f"{key}={name!r} is not one of {', '.join(filter(None, options))}, nor "
-      f"module:function. Set it with --config.{key}=<name>."
+      f"{key}={name!r} is not one of {', '.join(filter(None, options))}{near}, "
+      f"nor module:function. Set it with --config.{key}=<name>."
     )
   require_read(
     f"{key}_settings",

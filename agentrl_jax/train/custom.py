@@ -173,7 +173,7 @@ class CustomFunction:
 
 def is_custom(name: str) -> bool:
   """Whether a name of the config is `module:function`."""
-  return ":" in name
+  return isinstance(name, str) and ":" in name
 
 
 def freeze(key: str, value: Any) -> Any:

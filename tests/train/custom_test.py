@@ -434,21 +434,6 @@ class BatchTest(absltest.TestCase):
       self.assertAlmostEqual(of_parts[name], of_whole[name], places=5)
     self.assertAlmostEqual(of_whole["policy/token_weight"], share, places=5)
 
-  def test_a_loss_that_needs_no_advantage_gets_every_attempt(self):
-    """Group 3 scored the same throughout: its advantages are 0."""
-    changes = {"task_center": False, "task_scale": False}
-    preparation = small.make_preparation(
-      loss=small.loss_config(**surrogate("shifted")),
-      advantage=small.advantage_config(**changes),
-    )
-    lessons, _ = preparation.lessons(small.make_groups(), params=None)
-    packed = {
-      (int(x.batch.trajectory[at]))
-      for x in lessons
-      for at in zip(*np.nonzero(x.batch.mask), strict=True)
-    }
-    self.assertLen(packed, 24)
-
   def test_what_a_reduction_counts_in_does_not_matter(self):
     """In thousands of tokens: the weight of a batch may be below 1."""
     of_tokens, of_thousands = (
