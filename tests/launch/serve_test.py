@@ -1,0 +1,253 @@
+"""The command that serves, as a process, asked by the real `openai` client."""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import jax
+import openai
+import pytest
+from absl.testing import absltest
+
+from agentrl_jax.data.tokenizer import train_tokenizer
+from agentrl_jax.errors import AgentRLError
+from agentrl_jax.model import sharding
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.objective import supervised_objective
+from agentrl_jax.train.optimizer import make_optimizer
+from agentrl_jax.train.step import Learner
+from launch.run_directory import RunDirectory
+from launch.served_models import find_models
+from launch.settings import read_settings
+from tests.launch import tiny
+from tests.launch.export_test import write_model
+
+DEADLINE_S = 600.0
+STEPS = (2, 4)
+TOKEN = "a-token-of-a-test-of-serving"
+ASKED = [{"role": "user", "content": "What is 1 + 2?"}]
+IDS = {"return_token_ids": True}
+
+
+def write_run(workdir: pathlib.Path, **stages) -> pathlib.Path:
+  """A run as `launch.train` leaves it, whose steps are random weights."""
+  config = tiny.get_config()
+  config.workdir = str(workdir)
+  config.compile_cache = ""
+  settings = read_settings(config)
+  run = RunDirectory(workdir / "tiny")
+  run.keep_config(config)
+  vocab_size = settings.model.vocab_size
+  train_tokenizer(["What is 1 + 2?"] * 9, vocab_size=vocab_size).save(
+    str(run.tokenizer)
+  )
+  policy = Policy(settings.model, settings.compute)
+  learner = Learner(
+    policy,
+    supervised_objective(policy, settings.loss),
+    make_optimizer(settings.optimizer, 1),
+    sharding.make_mesh(settings.mesh),
+  )
+  for stage, steps in stages.items():
+    checkpoints = Checkpoints(run.checkpoints(stage), keep=9)
+    for step in steps:
+      state = learner.init(policy.init(jax.random.key(step)))
+      version = state.version + step
+      checkpoints.save(dataclasses.replace(state, version=version), {})
+    checkpoints.close()
+  return run.root
+
+
+class Serving:
+  """`launch.serve` with these flags; its lines as they come."""
+
+  def __init__(self, *flags):
+    self.process = subprocess.Popen(
+      [sys.executable, "-m", "launch.serve", "--driver=local", *flags],
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+      env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    )
+    self.said = ""
+    self._reading = threading.Thread(target=self._read, daemon=True)
+    self._reading.start()
+
+  def _read(self):
+    for line in self.process.stdout:
+      self.said += line
+
+  def wait_for(self, pattern):
+    ends = time.monotonic() + DEADLINE_S
+    while not (found := re.search(pattern, self.said)):
+      is_over = self.process.poll() is not None and not self._reading.is_alive()
+      if is_over or time.monotonic() > ends:
+        raise AssertionError(f"no {pattern!r} in {self.said}")
+      time.sleep(0.05)
+    return found
+
+  def end(self, number=None):
+    """Its exit status, by a signal or by itself."""
+    if number is not None and self.process.poll() is None:
+      self.process.send_signal(number)
+    status = self.process.wait(DEADLINE_S)
+    self._reading.join(DEADLINE_S)
+    self.process.stdout.close()
+    return status
+
+
+@pytest.mark.slow
+class ServeTest(absltest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    stack = contextlib.ExitStack()
+    cls.addClassCleanup(stack.close)
+    cls.root = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    cls.run_root = write_run(cls.root, rl=STEPS, warm_start=(7,))
+    cls.model = cls.root / "model"
+    write_model(cls.model)
+
+  def test_versions_and_models_answer_by_name(self):
+    token_file = self.root / "token"
+    token_file.write_text(f"{TOKEN}\nof the test\n")
+    server = Serving(
+      f"--run=run={self.run_root}@newest,2,warm_start",
+      f"--model=qwen={self.model}",
+      "--port=0",
+      "--slots=2",
+      f"--token_file={token_file}",
+    )
+    self.addCleanup(server.end, signal.SIGKILL)
+    url = server.wait_for(r"listening at (http://\S+/v1): (.*)")[1]
+    for line in (
+      "loading run@4 from .*stage rl, step 4",
+      "loading run@warm_start from .*stage warm_start",
+      "loading qwen from .*model",
+      "compiling qwen: 2 answers at once of up to 2048 tokens, float32",
+      'curl http.*Bearer \\$\\(head -n 1 .*token\\)".*"model": "run"',
+    ):
+      server.wait_for(line)
+    with self.assertRaises(openai.AuthenticationError):
+      openai.OpenAI(base_url=url, api_key="guessed").models.list()
+    with openai.OpenAI(base_url=url, api_key=TOKEN, max_retries=0) as client:
+      self._ask(client)
+      stream = client.chat.completions.create(
+        model="run", messages=ASKED, max_tokens=200, stream=True, temperature=0
+      )
+      next(stream)
+      # What is being answered is finished, and the process ends well.
+      server.process.send_signal(signal.SIGTERM)
+      chunks = list(stream)
+      self.assertIsNotNone(chunks[-1].choices[0].finish_reason)
+    self.assertEqual(server.end(), 0, server.said)
+    self.assertIn("told to stop", server.said)
+    self.assertNotIn("Traceback", server.said)
+
+  def _ask(self, client):
+    steps = {model.id: model.step for model in client.models.list()}
+    self.assertEqual(
+      steps, {"run": 4, "run@4": 4, "run@2": 2, "run@warm_start": 0, "qwen": 0}
+    )
+    said = {}
+    for name, step in steps.items():
+      choice = client.chat.completions.create(
+        model=name,
+        messages=ASKED,
+        max_tokens=8,
+        temperature=0,
+        extra_body=IDS | {"ignore_eos": True},
+      ).choices[0]
+      self.assertEqual(set(choice.token_versions), {step})
+      said[name] = tuple(choice.token_ids)
+    self.assertEqual(said["run"], said["run@4"])
+    self.assertLen(set(said.values()), 4)
+    # A conversation with one model is none with another: tokens differ.
+    told = client.chat.completions.create(
+      model="run", messages=ASKED, max_tokens=4, extra_body=IDS
+    )
+    longer = [*ASKED, told.choices[0].message, *ASKED]
+    other = client.chat.completions.create(
+      model="qwen", messages=longer, max_tokens=2, extra_body=IDS
+    )
+    self.assertNotEqual(
+      other.prompt_token_ids[: len(told.prompt_token_ids)],
+      told.prompt_token_ids,
+    )
+    with self.assertRaisesRegex(openai.NotFoundError, "run@warm_start, qwen"):
+      client.chat.completions.create(model="run@3", messages=ASKED)
+    biased = client.completions.create(
+      model="qwen",
+      prompt="one",
+      max_tokens=5,
+      logit_bias={"70": 100},
+      logprobs=2,
+      extra_body=IDS,
+    ).choices[0]
+    self.assertEqual(biased.token_ids, [70] * 5)
+    self.assertLen(biased.logprobs.top_logprobs, 5)
+
+  def test_a_port_that_is_taken_is_said_before_anything_is_loaded(self):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+      port = taken.getsockname()[1]
+      server = Serving(f"--model={self.model}", f"--port={port}")
+      self.assertEqual(server.end(), 1)
+    self.assertRegex(
+      server.said, rf"\AConfigError: cannot listen on 127.0.0.1:{port} .*--port"
+    )
+    self.assertEqual(server.said.count("\n"), 1, server.said)
+
+  def test_refusals(self):
+    empty = write_run(self.root / "empty")
+    (self.root / "broken").mkdir()
+    (self.root / "broken" / "config.json").write_text("{")
+    for runs, models, changes, sentence in (
+      ((), (), {}, "nothing to serve"),
+      ((), (self.root,), {}, "has no config.json: name a local Hugging Face"),
+      ((), (self.root / "broken",), {}, "is not JSON"),
+      ((), (f"a@b={self.model}",), {}, "cannot name a model"),
+      ((), (self.model, self.model), {}, "two models would be called model"),
+      ((), (self.model,), {"context": 4096}, "beyond the 2048 tokens"),
+      ((), (self.model,), {"context": 1}, "must be 2 tokens or more"),
+      ((self.root,), (), {}, "has no config.yaml"),
+      ((empty,), (), {}, "has no checkpoint yet"),
+      ((f"{self.run_root}@3",), (), {}, "there are 2, 4, warm_start"),
+      ((f"{self.run_root}@2,",), (), {}, "there are 2, 4, warm_start"),
+    ):
+      with (
+        self.subTest(sentence),
+        self.assertRaisesRegex(AgentRLError, sentence),
+      ):
+        find_models(
+          [str(run) for run in runs],
+          [str(model) for model in models],
+          **{"context": None, "dtype": None} | changes,
+        )
+
+  def test_words_for_versions(self):
+    for words, names in (
+      ("", ["tiny", "tiny@4"]),
+      ("@all", ["tiny", "tiny@4", "tiny@2", "tiny@warm_start"]),
+      ("@2,newest,2", ["tiny", "tiny@2", "tiny@4"]),
+      ("@warm_start", ["tiny", "tiny@warm_start"]),
+    ):
+      (model,) = find_models(
+        [f"{self.run_root}{words}"], [], context=None, dtype="bfloat16"
+      )
+      self.assertEqual(model.compute.dtype, "bfloat16")
+      found = [name for v in model.versions for name in v.names]
+      self.assertEqual(found, names)
+
+
+if __name__ == "__main__":
+  absltest.main()
