@@ -11,7 +11,6 @@ import functools
 import random
 from collections.abc import Sequence
 
-from agentrl_jax.data.split import split_of
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.freebase import Facts
 from environments.knowledgegraph.problem import Problem, Scene
@@ -20,6 +19,7 @@ from environments.knowledgegraph.questions import (
   Question,
   canonical,
   draw_question,
+  every_step_counts,
 )
 from environments.knowledgegraph.schema import ontology_of
 from environments.knowledgegraph.themes import THEMES
@@ -62,9 +62,14 @@ class Generator(abc.ABC):
       # A small world may have no two paths that meet in enough things.
       is_two = kind == "and" or (may_be_two and draw < MAX_DRAWS_OF_TWO)
       question = draw_question(
-        rng, kind, world, num_paths=1 + is_two, num_hops=self._num_hops
+        rng,
+        kind,
+        world,
+        num_paths=1 + is_two,
+        num_hops=self._num_hops,
+        split=split,
       )
-      if question is not None and self._fits(question, split, world):
+      if question is not None and self._fits(question, world):
         return question
     raise ConfigError(
       f"no question of kind {kind!r} with num_hops={self._num_hops} can be "
@@ -72,11 +77,9 @@ class Generator(abc.ABC):
       "fewer hops or more rounds"
     )
 
-  def _fits(self, question: Question, split: str, world: World) -> bool:
-    return (
-      len(question.calls) <= self._max_calls
-      and split_of(question.text) == split
-      and split_of(canonical(question, world.names)) == split
+  def _fits(self, question: Question, world: World) -> bool:
+    return len(question.calls) <= self._max_calls and every_step_counts(
+      question, world
     )
 
 

@@ -5,7 +5,8 @@ what they say, and are turned into answers by an engine; nothing here does.
 """
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +83,37 @@ def children(program: Program) -> tuple[Program, ...]:
       return (left, right)
     case Join(_, base) | Extreme(base, _, _) | Count(base):
       return (base,)
+
+
+def shorter(program: Program) -> frozenset[Program]:
+  """All programs that are left of it when one step or more is left out.
+
+  A step is a relation that is followed, an operand of an intersection, a
+  superlative or a count: what somebody finds who overlooks a part of a
+  question.
+  """
+  return _with_shorter(program) - {program}
+
+
+def _with_shorter(program: Program) -> frozenset[Program]:
+  if isinstance(program, Entity):
+    return frozenset({program})
+  inner = [_with_shorter(child) for child in children(program)]
+  rebuilt = {
+    _rebuilt(program, operands) for operands in itertools.product(*inner)
+  }
+  return frozenset(rebuilt).union(*inner)
+
+
+def _rebuilt(program: Program, operands: Sequence[Program]) -> Program:
+  """The program's last step on other operands."""
+  match program:
+    case And():
+      return And(*operands)
+    case Entity():
+      return program
+    case Join() | Extreme() | Count():
+      return dataclasses.replace(program, base=operands[0])
 
 
 def entities(program: Program) -> frozenset[str]:

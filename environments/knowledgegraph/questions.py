@@ -2,14 +2,15 @@
 
 The shapes are GrailQA's: one or two hops, their intersection, and on top of
 either a count or a superlative. A question is kept only if every step counts:
-an intersection is smaller than both operands, what is counted or compared is
-more than one, the best is not all.
+whatever steps are left out of its program, the answer is another, and what is
+counted or compared is more than one.
 """
 
 import dataclasses
 import random
 from collections.abc import Callable, Mapping, Sequence
 
+from agentrl_jax.data.split import split_of
 from environments.knowledgegraph.evaluation import Evaluation
 from environments.knowledgegraph.problem import GoldCall, Problem
 from environments.knowledgegraph.program import (
@@ -19,6 +20,8 @@ from environments.knowledgegraph.program import (
   Extreme,
   Join,
   Program,
+  entities,
+  shorter,
 )
 from environments.knowledgegraph.schema import Attribute, Relation
 from environments.knowledgegraph.world import World
@@ -100,10 +103,12 @@ def draw_question(
   *,
   num_paths: int,
   num_hops: tuple[int, int],
+  split: str,
 ) -> Question | None:
   """One try at a question; None if what was drawn makes no good one.
 
-  Of two paths the intersection is asked for, counted or compared.
+  Of two paths the intersection is asked for, counted or compared. Both what is
+  asked and its wording belong to the split.
   """
   type_ = rng.choice(world.theme.relations).range
   target = rng.choice(world.members[type_])
@@ -118,11 +123,16 @@ def draw_question(
       return None
     attribute = rng.choice(fitting)
   draft = _Draft(kind, paths, attribute)
+  text = _worded(rng, draft, world.names)
+  if {split_of(text), split_of(_with_names(draft.program, world.names))} != {
+    split
+  }:
+    return None  # before any answer is sought, which takes longer
   answers = _good_answers(draft, world)
   if answers is None:
     return None
   problem = Problem(
-    question=_worded(rng, draft, world.names),
+    question=text,
     entities={world.names[path.start]: path.start for path in paths},
     answers=answers,
     gold_calls=tuple(_calls(draft)),
@@ -133,10 +143,23 @@ def draw_question(
 
 def canonical(question: Question, names: Mapping[str, str]) -> str:
   """What is asked, whatever the words and ids."""
-  text = str(question.program)
-  for id_ in question.problem.entities.values():
+  return _with_names(question.program, names)
+
+
+def _with_names(program: Program, names: Mapping[str, str]) -> str:
+  text = str(program)
+  for id_ in entities(program):
     text = text.replace(id_, names[id_])
   return text
+
+
+def every_step_counts(question: Question, world: World) -> bool:
+  """Whether the answer is another, whatever steps are left out."""
+  evaluation = Evaluation(world.graph)
+  return not any(
+    evaluation.answers(program) == question.problem.answers
+    for program in shorter(question.program)
+  )
 
 
 def _draw_path(
@@ -161,7 +184,7 @@ def _draw_path(
 
 
 def _good_answers(draft: _Draft, world: World) -> frozenset[str] | None:
-  """The answers, if each step of the question is needed for them."""
+  """The answers, if there are neither too few nor too many of them."""
   starts = {world.names[path.start] for path in draft.paths}
   if len(starts) < len(draft.paths) or not all(
     p.relations for p in draft.paths

@@ -3,6 +3,8 @@
 import random
 import unittest
 
+import pytest
+
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.calls import ENTITY
@@ -16,6 +18,7 @@ from environments.knowledgegraph.generator import (
 )
 from environments.knowledgegraph.graph import Graph
 from environments.knowledgegraph.ontology import load_ontology
+from environments.knowledgegraph.program import shorter
 from environments.knowledgegraph.questions import KINDS, draw_question
 from environments.knowledgegraph.schema import Relation, Theme, ontology_of
 from environments.knowledgegraph.synthesis import gold_programs
@@ -62,6 +65,36 @@ class WorldGeneratorTest(unittest.TestCase):
       for before in programs[:-1]:
         with self.subTest(question=scene.problem.question):
           self.assertNotEqual(evaluation.answers(before), scene.problem.answers)
+
+  def assert_no_shorter_way(self, num_train, num_test):
+    """Overlooking any part of a question, of any kind, is never right."""
+    counted = dict.fromkeys(KINDS, 0)
+    scenes = self.scenes(num_train) + self.scenes(num_test, "test")
+    for scene in scenes:
+      (*_, program) = gold_programs(scene.problem.gold_calls)
+      evaluation = Evaluation(scene.graph)
+      counted[scene.problem.kind] += 1
+      for part in shorter(program):
+        self.assertNotEqual(
+          evaluation.answers(part),
+          scene.problem.answers,
+          (scene.problem.question, str(part)),
+        )
+    self.assertGreater(min(counted.values()), len(scenes) / 8)
+
+  def test_no_shorter_way_finds_the_answer(self):
+    self.assert_no_shorter_way(120, 120)
+
+  @pytest.mark.full
+  def test_no_shorter_way_in_thousands_of_questions(self):
+    self.assert_no_shorter_way(4000, 1000)
+
+  def test_superlatives_of_two_paths_are_still_asked(self):
+    """Half of all superlatives and counts, as many as are tried for."""
+    scenes = self.scenes(240, kinds=("count", "argmax", "argmin"))
+    calls = [[c.name for c in s.problem.gold_calls] for s in scenes]
+    share = sum("intersection" in names for names in calls) / len(calls)
+    self.assertGreater(share, 0.4)
 
   def test_every_name_in_the_question_is_given(self):
     for scene in self.scenes():
@@ -117,12 +150,15 @@ class WalkingTest(unittest.TestCase):
     world = World(
       Theme(types=(), relations=relations, attributes=()),
       graph,
-      {f"m.0{i}": f"Thing {i}" for i in range(1, 5)},
+      {f"m.0{i}": f"Item {i}" for i in range(1, 5)},
       {"a.a": ["m.01", "m.03"], "a.b": ["m.02", "m.04"]},
     )
     rng = random.Random(0)
     drawn = [
-      draw_question(rng, "hop", world, num_paths=1, num_hops=(2, 2))
+      draw_question(
+        rng, "hop", world, num_paths=1, num_hops=(2, 2), split=split
+      )
+      for split in SPLITS
       for _ in range(300)
     ]
     firsts = {q.calls[1].arguments[1] for q in drawn if q is not None}
@@ -183,6 +219,8 @@ class FactGeneratorTest(unittest.TestCase):
         program = gold_programs(scene.problem.gold_calls)[-1]
         found = Evaluation(scene.graph).answers(program)
         self.assertEqual(found, scene.problem.answers)
+        for part in shorter(program):
+          self.assertNotEqual(Evaluation(scene.graph).answers(part), found)
         self.assertIn(scene.problem.kind, FACT_KINDS)
         owner = asked.setdefault(scene.problem.question, split)
         self.assertEqual(owner, split)
