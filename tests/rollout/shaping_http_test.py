@@ -1,0 +1,64 @@
+"""Penalties, biases and alternatives through servers, and other drivers."""
+
+import contextlib
+import dataclasses
+import unittest
+
+import aiohttp
+import numpy as np
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.rollout.engine_client import DIALECTS, EngineClient
+from agentrl_jax.rollout.engine_client_probe import Needs
+from agentrl_jax.rollout.http_generator import connected
+from agentrl_jax.rollout.jetstream_driver import JetStreamDriver
+from agentrl_jax.rollout.settings import RolloutsConfig
+from tests.rollout import small
+from tests.rollout.serving import Served
+from tests.rollout.shaping_test import SPECS, STEPS
+
+PROMPT = small.prompt_of(1, 12)
+WAIT_S = 300.0
+_ARRAYS = ("sampled", "behavior_logprob", "top_token", "top_logprob")
+
+
+class ShapingHttpTest(unittest.IsolatedAsyncioTestCase):
+  async def test_a_server_gives_what_its_engine_gives(self):
+    served = await self.enterAsyncContext(Served(steps=STEPS))
+    config = RolloutsConfig(servers=served.address, answer_s=WAIT_S)
+    generator = await self.enterAsyncContext(connected(config, num_slots=2))
+    with contextlib.closing(JetStreamDriver(small.engine_of(STEPS))) as driver:
+      asked = [driver.submit(PROMPT, spec) for spec in SPECS.values()]
+      wanted = [answer.result(WAIT_S) for answer in asked]
+    for (name, spec), answer in zip(SPECS.items(), wanted, strict=True):
+      whole = await generator.generate(PROMPT, spec)
+      pieces = [piece async for piece in generator.stream(PROMPT, spec)]
+      for found in (whole, pieces[0].joined(pieces)):
+        for array in _ARRAYS:
+          with self.subTest(name, array=array):
+            self.same(getattr(found, array), getattr(answer, array))
+    beyond = dataclasses.replace(
+      SPECS["bias"], logit_bias=((small.VOCAB, 1.0),)
+    )
+    with self.assertRaisesRegex(ConfigError, "logit_bias has 1.0 for token 61"):
+      await generator.generate(PROMPT, beyond)
+
+  def same(self, found, wanted):
+    self.assertEqual(found is None, wanted is None)
+    if wanted is not None and wanted.dtype == np.int32:
+      np.testing.assert_array_equal(found, wanted)
+    elif wanted is not None:
+      np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+  async def test_other_engines_cannot_be_told(self):
+    needs = Needs(num_slots=1, vocab_size=small.VOCAB)
+    async with aiohttp.ClientSession() as http:
+      for dialect in DIALECTS.values():
+        client = EngineClient(http, dialect, needs)
+        for name in ("penalties", "bias", "told"):
+          with self.assertRaisesRegex(ConfigError, "are told none of these"):
+            client.request([1], SPECS[name])
+
+
+if __name__ == "__main__":
+  unittest.main()
