@@ -41,6 +41,13 @@ _KEPT = frozenset(
     *("minProperties", "maxProperties"),
   }
 )
+# Keywords whose values are gone through here; llguidance looks at the others.
+_KINDS: Mapping[str, tuple[type, str]] = {
+  "properties": (dict, "give an object"),
+  "required": (list, "give a list"),
+  "enum": (list, "give a list"),
+  "prefixItems": (list, "give a list"),
+}
 _READ_ONLY = json_schema.ANNOTATIONS - {"format"}
 # A keyword of one type tells which, where a schema does not say.
 _TYPE_OF = {
@@ -145,10 +152,8 @@ class _Rewriting:
       for key, value in schema.items()
       if key not in _READ_ONLY | _DEFINITIONS and not key.startswith("x-")
     }
-    for key in found.keys() - _KEPT - {*_APPLICATORS}:
-      if key == "uniqueItems" and found[key] is False:
-        del found[key]
-        break
+    if found.get("uniqueItems") is False:
+      del found["uniqueItems"]
     unknown = sorted(found.keys() - _KEPT - {*_APPLICATORS})
     if unknown:
       raise _refused(
@@ -156,6 +161,11 @@ class _Rewriting:
         f"no grammar keeps to {', '.join(unknown)}",
         "say it in the description",
       )
+    for key, (kind, instead) in _KINDS.items():
+      if not isinstance(found.get(key, kind()), kind):
+        raise _refused(at, f"{key} is {_shown(found[key])}", instead)
+    if not all(isinstance(name, str) for name in found.get("required", [])):
+      raise _refused(at, "required is of other than names", "give names alone")
     return found
 
   def _list(self, schema: Mapping[str, Any], key: str, at: str) -> list[Any]:
@@ -353,12 +363,7 @@ class _Rewriting:
         "list its properties, or set additionalProperties to false",
       )
     listed = schema.get("properties", {})
-    if not isinstance(listed, Mapping):
-      raise _refused(at, f"properties is {_shown(listed)}", "give an object")
-    needed = schema.get("required", [])
-    if not isinstance(needed, list):
-      raise _refused(at, f"required is {_shown(needed)}", "give a list")
-    for name in needed:
+    for name in schema.get("required", []):
       if name not in listed:
         raise _refused(
           at,
@@ -376,8 +381,6 @@ class _Rewriting:
   def _array(self, schema: Mapping[str, Any], at: str) -> dict[str, Any]:
     found = _of_type(schema, "array")
     first = schema.get("prefixItems", [])
-    if not isinstance(first, list):
-      raise _refused(at, f"prefixItems is {_shown(first)}", "give a list")
     if "prefixItems" in found:
       found["prefixItems"] = [
         self.value(rules, f"{at}[{n}]") for n, rules in enumerate(first)

@@ -12,6 +12,7 @@ import functools
 import json
 import re
 import sys
+import urllib.parse
 from collections.abc import Iterator, Mapping, Set
 from fractions import Fraction
 from typing import Any
@@ -159,11 +160,14 @@ def target_of(reference: Any, root: Mapping[str, Any], where: str) -> Any:
       "refer to it as '#/$defs/NAME'"
     )
   found: Any = root
-  for part in reference.split("/")[1:]:
+  for part in urllib.parse.unquote(reference).split("/")[1:]:
     name = part.replace("~1", "/").replace("~0", "~")
+    is_number = name.isascii() and name.isdigit() and len(name) < 9
     try:
-      found = found[int(name) if isinstance(found, list) else name]
-    except (LookupError, TypeError, ValueError) as error:
+      found = found[
+        int(name) if isinstance(found, list) and is_number else name
+      ]
+    except (LookupError, TypeError) as error:
       raise ConfigError(
         f"{where}: $ref {shortened(json.dumps(reference))} names nothing in "
         "this schema: add it to '$defs', or correct the name"

@@ -11,13 +11,14 @@ an exclusive bound once it is rounded to a float.
 
 import functools
 import json
-import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Any
 
 import llguidance
 
+from agentrl_jax.data.json_schema import shortened
 from agentrl_jax.errors import ConfigError
 
 KEYWORDS = (
@@ -37,9 +38,12 @@ def kept_bounds(rules: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
   those that no grammar keeps to.
   """
   for key, value in rules.items():
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
-      raise ConfigError(f"{key} is {json.dumps(value)}: give a number")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+      raise ConfigError(
+        f"{key} is {shortened(json.dumps(value))}: give a number"
+      )
+    if not -sys.float_info.max <= value <= sys.float_info.max:
+      raise ConfigError(f"{key} is no number that 64 bits hold: give another")
   text = json.dumps({key: rules[key] for key in KEYWORDS if key in rules})
   found: dict[str, Any] = json.loads(_kept(text, whole))
   return found
@@ -48,18 +52,25 @@ def kept_bounds(rules: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
 @functools.lru_cache(1024)
 def _kept(text: str, whole: bool) -> str:
   rules = json.loads(text)
-  if not rules:
+  # A multiple is right for itself, and takes long to be made a grammar of.
+  bounds = {key: x for key, x in rules.items() if key != "multipleOf"}
+  if not bounds:
     return text
-  reason = ""
-  for made in (rules, _inclusive(rules, whole=whole)):
-    kind = "integer" if whole else "number"
-    schema = json.dumps({"type": kind, **made})
-    reason = llguidance.LLMatcher.validate_grammar(f"start: %json {schema}")
-    if not reason and not _lets_through(schema, rules, whole=whole):
-      return json.dumps(made)
+  for made in (bounds, _inclusive(bounds, whole=whole)):
+    schema = json.dumps({"type": "integer" if whole else "number", **made})
+    tokenizer = llguidance.LLTokenizer("byte")
+    grammar = llguidance.LLMatcher(
+      tokenizer, f"start: %json {schema}", log_level=0
+    )
+    reason = str(grammar.get_error()) if grammar.is_error() else ""
+    if not reason and not _lets_through(grammar, tokenizer, bounds, whole):
+      others = {key: rules[key] for key in rules.keys() - bounds.keys()}
+      return json.dumps({**others, **made})
   if reason:
-    said = reason.partition("\n   1 |")[0].removeprefix("at 1(8): ")
-    raise ConfigError(f"no number keeps to {text}, or too long ones: {said}")
+    raise ConfigError(
+      f"no number keeps to {text}, or too long ones alone: "
+      f"{reason.partition(chr(10))[0][:200]}"
+    )
   raise ConfigError(
     f"no grammar keeps to {text}: give bounds of fewer digits, inclusive ones"
   )
@@ -87,11 +98,12 @@ def _next_to(bound: Decimal, step: int, *, whole: bool) -> float:
 
 
 def _lets_through(
-  schema: str, rules: Mapping[str, Any], *, whole: bool
+  grammar: llguidance.LLMatcher,
+  tokenizer: llguidance.LLTokenizer,
+  rules: Mapping[str, Any],
+  whole: bool,
 ) -> list[str]:
-  """Numbers out of bounds that the grammar of a schema has."""
-  tokenizer = llguidance.LLTokenizer("byte")
-  grammar = llguidance.LLMatcher(tokenizer, f"start: %json {schema}")
+  """Numbers out of bounds that a grammar has."""
 
   def has(text: str) -> bool:
     course, tokens = grammar.deep_copy(), tokenizer.tokenize_str(text)
@@ -108,10 +120,8 @@ def _lets_through(
 def _spelt(rules: Mapping[str, Any]) -> Iterator[str]:
   """Numbers at and next to the bounds, and zeros."""
   yield from ("0", "-0", "0.0", "-0.0", "1", "-1", "0.5", "-0.5", "0e0")
-  for key, bound in rules.items():
+  for bound in rules.values():
     middle = Decimal(str(bound))
-    if key == "multipleOf":
-      middle = Decimal(0)
     for step in _STEPS:
       for near in (
         _DIGITS.add(middle, Decimal(step)),
@@ -143,7 +153,4 @@ def _is_within(
     and value <= bounds.get("maximum", value)
     and value > bounds.get("exclusiveMinimum", value - 1)
     and value < bounds.get("exclusiveMaximum", value + 1)
-    and not _DIGITS.remainder(
-      value, bounds.get("multipleOf", Decimal(value or 1))
-    )
   )

@@ -1,6 +1,7 @@
 """What grammars of random schemas let through keeps to the schemas."""
 
 import collections
+import contextlib
 import json
 from typing import Literal
 
@@ -9,8 +10,11 @@ import numpy as np
 import pydantic
 import pytest
 from absl.testing import absltest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentrl_jax.data import json_schema
+from agentrl_jax.data.call_schema import rewritten, with_kept_bounds
 from agentrl_jax.data.messages import Tool
 from agentrl_jax.errors import ConfigError
 from tests.data import call_grammars
@@ -51,6 +55,31 @@ class Order(pydantic.BaseModel):
   size: Literal["small", "large"] | None = None
 
 
+KEYWORDS = (
+  *("type", "enum", "const", "required", "properties", "items", "prefixItems"),
+  *(
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "$ref",
+    "minimum",
+    "exclusiveMaximum",
+    "pattern",
+  ),
+  *("additionalProperties", "multipleOf", "a", "$defs", "uniqueItems"),
+)
+ANY_SCHEMA = st.recursive(
+  st.none()
+  | st.booleans()
+  | st.integers()
+  | st.just(10**400)
+  | st.floats(allow_nan=False)
+  | st.sampled_from(("object", "string", "number", "a", "#", "#/properties/a")),
+  lambda inner: (
+    st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(KEYWORDS), inner, max_size=4)
+  ),
+)
 BUY = Tool("buy", "Buys.", Order.model_json_schema())
 
 
@@ -121,6 +150,16 @@ class UnionsAndReferencesTest(Calling):
     ):
       self.assertEqual(self.allowed(arguments, tool), wanted, arguments)
 
+  @settings(max_examples=200, deadline=None)
+  @given(ANY_SCHEMA)
+  def test_any_json_is_rewritten_or_refused(self, rules):
+    for parameters in (rules, {"properties": {"a": rules}}):
+      if isinstance(parameters, dict):
+        with contextlib.suppress(ConfigError):
+          rewritten({"type": "object", **parameters})
+      with contextlib.suppress(ConfigError):
+        with_kept_bounds(parameters)
+
   def test_what_no_grammar_keeps_to_is_refused_by_name(self):
     for rules, words in (
       ({"additionalProperties": {"type": "null"}}, "additionalProperties"),
@@ -139,6 +178,8 @@ class UnionsAndReferencesTest(Calling):
       ({"anyOf": []}, "anyOf is"),
       ({"anyOf": 5}, "anyOf is"),
       ({"properties": 5}, "properties is"),
+      ({"type": "object", "properties": {}, "required": [[]]}, "required is"),
+      ({"type": "integer", "maximum": 10**400}, "64 bits"),
       (5, "is no schema"),
       ({"allOf": [{"type": "string"}] * 20_000}, "more than 10,000 schemas"),
     ):

@@ -333,13 +333,14 @@ class HostileTest(unittest.TestCase):
       ("other.json#/a", "nothing is retrieved"),
       ("#anchor", "nothing is retrieved"),
       ("#/$defs/missing", "names nothing"),
+      ("#/allOf/-1", "names nothing"),
       ("#/properties/a/default", "names what is no schema"),
       ("#", "comes back to where it stands"),
       ("#/properties/a", "comes back to where it stands"),
       (5, "no JSON schema"),
     ):
       rules = {"$ref": reference, "default": {"type": "null"}}
-      schema = an_object({"a": rules})
+      schema = an_object({"a": rules}, allOf=[{}])
       if reference == "#":
         schema["$ref"] = "#"
       with self.subTest(reference), self.assertRaisesRegex(ConfigError, words):
