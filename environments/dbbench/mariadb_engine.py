@@ -17,8 +17,9 @@ import pymysql
 from pymysql.constants import CR, SERVER_STATUS
 
 from agentrl_jax.errors import EnvironmentFault
-from environments.dbbench import mysql_groups
+from environments.dbbench import mysql_foreign, mysql_groups, mysql_names
 from environments.dbbench.engine import (
+  DATABASE,
   TIMED_OUT,
   Database,
   Engine,
@@ -37,7 +38,7 @@ from environments.dbbench.problem import Table
 
 GRACE_S = 5.0  # past the limit, before the server is taken to ignore it
 STATEMENT_TIMEOUT = 1969  # MariaDB's error for max_statement_time
-UNKNOWN_COLUMN = 1054
+UNKNOWN_COLUMN, AMBIGUOUS_COLUMN = 1054, 1052
 # Where a column was looked for, in MariaDB's words and in MySQL's.
 _CLAUSES = {
   "SELECT": "field list",
@@ -166,13 +167,13 @@ class MariaDBDatabase(Database):
 
   def run(self, sql: str) -> str:
     """Runs one statement and says what came of it."""
-    refusal = refusal_of(sql)
+    refusal = refusal_of(sql) or mysql_foreign.refusal_of(sql)
     if refusal is not None:
-      return refusal
+      return refusal.replace(f"{DATABASE}.", f"{self._name}.")
     began = time.monotonic()
     with self._busy:
       try:
-        refusal = self._loose_groups(sql)
+        refusal = self._refusal(sql)
         return refusal or str(self._fetched(sql))
       except pymysql.err.MySQLError as error:
         if not _lost(error):
@@ -202,14 +203,15 @@ class MariaDBDatabase(Database):
           ) from error
         return []
 
-  def _loose_groups(self, sql: str) -> str | None:
-    """What MySQL's ONLY_FULL_GROUP_BY says, which is not MariaDB's."""
+  def _refusal(self, sql: str) -> str | None:
+    """What MySQL 8 says to statements that MariaDB takes, or says otherwise."""
     try:
       tree = parsed(sql)
     except Refused:
       return None  # the server knows better what is wrong
-    if not mysql_groups.needs_check(tree):
-      return None
+    refusal = mysql_names.refusal_of_form(tree)
+    if refusal is not None or not mysql_groups.needs_check(tree):
+      return refusal
     refusal = mysql_groups.refusal_of(tree, self._columns_of, self._name)
     if refusal is not None:
       self._fetched(f"EXPLAIN {sql}")  # raises what is said before it
@@ -300,6 +302,8 @@ def _in_words(error: pymysql.err.MySQLError) -> str:
     return TIMED_OUT
   state = getattr(error, "sqlstate", None) or "HY000"  # since PyMySQL 1.2
   message = str(rest[0]) if rest else ""
+  if code == AMBIGUOUS_COLUMN:
+    message = message.replace(" in SELECT is ", " in field list is ")
   if code == UNKNOWN_COLUMN:
     said, in_, clause = message.rpartition(" in ")
     message = f"{said}{in_}'{_CLAUSES.get(clause.strip(chr(39)), clause)}'"

@@ -16,8 +16,14 @@ from sqlglot.dialects.mysql import MySQL
 from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import ErrorLevel, SqlglotError
 
-from environments.dbbench import mysql_groups
-from environments.dbbench.engine import SYNTAX_ERROR
+from environments.dbbench import (
+  mysql_collation,
+  mysql_foreign,
+  mysql_names,
+  mysql_rewrites,
+  mysql_schema,
+)
+from environments.dbbench.engine import DATABASE, SYNTAX_ERROR
 from environments.dbbench.mysql_functions import AS_TEXT
 from environments.dbbench.mysql_grammar import MAX_NEAR_BYTES, refusal_of
 from environments.dbbench.mysql_lexer import with_quoted_names
@@ -62,14 +68,18 @@ class Statement:
 
   `types` are those of the result's columns as far as they are known, empty if
   the columns themselves are not. `describes` names a table to be described.
-  `grouped` is the statement as MySQL would read it, where ONLY_FULL_GROUP_BY
-  may refuse it once the tables are known.
+  `tree` is the statement as MySQL reads it, for what can be refused only where
+  the tables are known. `reads_schema` says that views of `mysql_schema` are
+  read.
   """
 
   sql: str = ""
   types: tuple[MySQLType | None, ...] = ()
   describes: str = ""
-  grouped: exp.Expr | None = None
+  like: str = "%"  # which columns are described
+  is_full: bool = False  # whether all is described
+  tree: exp.Expr | None = None
+  reads_schema: bool = False
 
 
 class _Dialect(SQLite):
@@ -86,24 +96,44 @@ _SQLITE = _Dialect()
 @functools.lru_cache(maxsize=CACHE_SIZE)
 def translate(sql: str) -> Statement:
   """The statement for SQLite. Raises `Refused` for what MySQL would refuse."""
+  described = mysql_schema.described_column(sql)
+  if described is not None:
+    return Statement(describes=described[0], like=described[1])
   tree = parsed(sql)
   if isinstance(tree, exp.Show):
     return _show(tree)
   if isinstance(tree, exp.Describe):
     return Statement(describes=tree.this.name)
-  if isinstance(tree, exp.TruncateTable):
-    tree = exp.delete(tree.expressions[0])
+  if isinstance(tree, exp.Use) and tree.this.name != DATABASE:
+    raise Refused(f"1049 (42000): Unknown database '{tree.this.name}'")
   if isinstance(tree, _EMPTY):
     return Statement()
+  if isinstance(tree, exp.TruncateTable):
+    tree = exp.delete(tree.expressions[0])
   if not isinstance(tree, _RUNS):
     raise NotMySQL(sql)
+  return _translated(tree)
+
+
+def _translated(tree: exp.Expr) -> Statement:
+  """What runs of a statement that MySQL reads as this tree."""
+  refusal = mysql_names.refusal_of_form(tree)
+  if refusal is not None:
+    raise Refused(refusal)
+  try:
+    reads_schema = mysql_schema.read_names(tree)
+  except mysql_schema.Unknown as error:
+    raise Refused(str(error)) from error
   types = _result_types(tree)
-  grouped = tree.copy() if mysql_groups.needs_check(tree) else None
+  whole = tree.copy()
+  tree = mysql_rewrites.rewritten(tree)
   _rewrite_all(tree)
+  mysql_rewrites.guard_single_values(tree)
   return Statement(
     _SQLITE.generate(tree, copy=False, unsupported_level=ErrorLevel.IGNORE),
     types,
-    grouped=grouped,
+    tree=whole,
+    reads_schema=reads_schema,
   )
 
 
@@ -111,10 +141,11 @@ def parsed(sql: str) -> exp.Expr:
   """The one statement as a tree. Raises `Refused` as `translate` does."""
   if len(sql) > MAX_SQL_CHARS:
     raise NotMySQL(sql)
-  refusal = refusal_of(sql)
+  refusal = refusal_of(sql) or mysql_foreign.refusal_of(sql)
   if refusal is not None:
     raise Refused(refusal)
   try:
+    sql = mysql_rewrites.with_known_words(sql)
     tokens = _MYSQL.tokenize(with_quoted_names(sql))
     trees = _MYSQL.parser().parse(tokens, sql)
   except SqlglotError as error:
@@ -135,14 +166,17 @@ def _near(error: SqlglotError, sql: str) -> str:
 
 
 def _show(tree: exp.Show) -> Statement:
-  if tree.name == "TABLES":
-    return Statement(
-      "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
-    )
-  target = tree.args.get("target") or tree.args.get("this")
+  target, like = tree.args.get("target"), tree.args.get("like")
   if tree.name == "COLUMNS" and target is not None:
-    return Statement(describes=str(getattr(target, "name", target)))
-  raise NotMySQL(tree.sql("mysql"))
+    return Statement(
+      describes=target.name,
+      like=like.name if like is not None else "%",
+      is_full=bool(tree.args.get("full")),
+    )
+  query = mysql_schema.shown(tree)
+  if query is None:
+    raise NotMySQL(tree.sql("mysql"))
+  return Statement(query, reads_schema=True)
 
 
 def _result_types(tree: exp.Expr) -> tuple[MySQLType | None, ...]:
@@ -246,7 +280,9 @@ def _rewrite_operands(left: exp.Expr, right: list[exp.Expr]) -> None:
         operand.replace(exp.Paren(this=plus_zero(operand)))
   elif not any(isinstance(o, exp.Column) for o in (left, *right)):
     left.replace(
-      exp.Collate(this=left.copy(), expression=exp.Var(this="NOCASE"))
+      exp.Collate(
+        this=left.copy(), expression=exp.Var(this=mysql_collation.NAME)
+      )
     )
 
 

@@ -10,6 +10,24 @@ from environments.dbbench.mysql_dialect import Refused, parsed
 from environments.dbbench.mysql_grammar import MAX_NEAR_BYTES
 
 _ERRORS = (
+  (
+    r"user-defined aggregate's .*",
+    "1242 (21000): Subquery returns more than 1 row",
+  ),
+  (
+    r"wrong number of arguments to function (?:MYSQL_)?(\w+)\(\)",
+    "1582 (42000): Incorrect parameter count in the call to native function "
+    "'{0}'",
+  ),
+  (
+    r"aggregate functions are not allowed in the GROUP BY clause",
+    "1111 (HY000): Invalid use of group function",
+  ),
+  (r"no such view: (.*)", "1051 (42S02): Unknown table 'dbbench.{0}'"),
+  (
+    r"no such column: \"(.*)\"",
+    "1091 (42000): Can't DROP '{0}'; check that column/key exists",
+  ),
   (r"no such table: (.*)", "1146 (42S02): Table 'dbbench.{0}' doesn't exist"),
   (
     r"table .* has no column named (.*)",
@@ -61,7 +79,10 @@ _ORDER = (_FIRST, *(name for _, name in _CLAUSES))
 def in_mysqls_words(error: sqlite3.Error, sql: str) -> str:
   """The error as MySQL's connector would print it."""
   said = str(error)
-  missing = re.fullmatch(r"no such column: (.*)", said, re.DOTALL)
+  dropped = re.fullmatch(r"no such table: (.*)", said, re.DOTALL)
+  if dropped and re.match(r"\s*DROP\b", sql, re.IGNORECASE):
+    return f"1051 (42S02): Unknown table 'dbbench.{dropped[1]}'"
+  missing = re.fullmatch(r"no such column: ([^\"].*)", said, re.DOTALL)
   if missing:
     column = missing[1]
     return (

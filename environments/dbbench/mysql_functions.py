@@ -7,12 +7,19 @@ it.
 
 import decimal
 import functools
+import hashlib
 import math
 import sqlite3
+import zlib
 from collections.abc import Callable
 from typing import Any
 
-from environments.dbbench import mysql_collation, mysql_dates
+from environments.dbbench import (
+  mysql_calendar,
+  mysql_collation,
+  mysql_dates,
+  mysql_numbers,
+)
 
 # SQLite has functions of these names, or none, that do something else.
 AS_TEXT = "AS_MYSQL_TEXT"
@@ -24,6 +31,15 @@ STR_TO_DATE = "MYSQL_STR_TO_DATE"
 DATE_FORMAT = "MYSQL_DATE_FORMAT"
 DATE = "MYSQL_DATE"
 DATE_DIFF = "MYSQL_DATE_DIFF"
+DATE_PART = "MYSQL_DATE_PART"
+DATE_ADD = "MYSQL_DATE_ADD"
+TIMESTAMP_DIFF = "MYSQL_TIMESTAMP_DIFF"
+MOD = "MYSQL_MOD"
+ROUND = "MYSQL_ROUND"
+HEX = "MYSQL_HEX"
+SUBSTRING = "MYSQL_SUBSTRING"
+ONLY = "MYSQL_ONLY"
+SERVER_VERSION = "8.4.0"
 MAX_PADDED = 100_000  # characters
 
 
@@ -34,6 +50,10 @@ def install(connection: sqlite3.Connection) -> None:
     connection.create_function(
       name, num_arguments, function, deterministic=True
     )
+  for name, moment in _MOMENTS.items():
+    connection.create_function(name, 0, moment)
+  for name, aggregate in _AGGREGATES.items():
+    connection.create_aggregate(name, 1, aggregate)
 
 
 def as_text(value: object, scale: int = 0) -> object:
@@ -165,6 +185,75 @@ def _field(wanted: object, *listed: object) -> int:
   )
 
 
+def _substring(text: object, start: object, *size: object) -> str | None:
+  """SUBSTRING: from 1, or from the end if negative; nothing from 0."""
+  given = (start, *size)
+  if text is None or any(number is None for number in given):
+    return None
+  first, *rest = (int(float(str(number))) for number in given)
+  shown = str(as_text(text))
+  if first < 0:
+    first += len(shown) + 1
+  if first < 1 or (rest and rest[0] < 1):
+    return ""
+  return shown[first - 1 :][: rest[0] if rest else None]
+
+
+def _insert(text: object, start: object, size: object, new: object) -> object:
+  """INSERT: puts a text in the place of so many characters."""
+  if text is None or new is None:
+    return None
+  if not isinstance(start, int) or not isinstance(size, int):
+    return None
+  shown = str(as_text(text))
+  if not 1 <= start <= len(shown):
+    return shown
+  rest = shown[start - 1 + size :] if size >= 0 else ""
+  return shown[: start - 1] + str(as_text(new)) + rest
+
+
+def _elt(number: object, *listed: object) -> object:
+  is_there = isinstance(number, int) and 1 <= number <= len(listed)
+  return listed[number - 1] if is_there else None  # type: ignore[operator]
+
+
+def _find_in_set(wanted: object, listed: object) -> int | None:
+  if wanted is None or listed is None:
+    return None
+  return _field(wanted, *str(listed).split(","))
+
+
+def _strcmp(a: object, b: object) -> int | None:
+  if a is None or b is None:
+    return None
+  return mysql_collation.compare(str(as_text(a)), str(as_text(b)))
+
+
+def _digest(algorithm: str, value: object) -> str | None:
+  if value is None:
+    return None
+  data = str(as_text(value)).encode()
+  return hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
+
+
+def _crc32(value: object) -> int | None:
+  return None if value is None else zlib.crc32(str(as_text(value)).encode())
+
+
+_MOMENTS: dict[str, Callable[[], str]] = {
+  **dict.fromkeys(("NOW", "SYSDATE", "LOCALTIME"), mysql_calendar.now),
+  "CURDATE": mysql_calendar.today,
+}
+_AGGREGATES: dict[str, type] = {
+  ONLY: mysql_numbers.Only,
+  "STDDEV_POP": mysql_numbers.StddevPop,
+  "STDDEV": mysql_numbers.StddevPop,
+  "STDDEV_SAMP": mysql_numbers.StddevSamp,
+  "VARIANCE_POP": mysql_numbers.VariancePop,
+  "VAR_POP": mysql_numbers.VariancePop,
+  "VARIANCE": mysql_numbers.VariancePop,
+  "VAR_SAMP": mysql_numbers.VarianceSamp,
+}
 _FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
   AS_TEXT: (2, as_text),
   "SUBSTRING_INDEX": (3, _substring_index),
@@ -186,6 +275,34 @@ _FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
   DATE_FORMAT: (2, mysql_dates.date_format),
   DATE: (1, mysql_dates.date),
   DATE_DIFF: (2, mysql_dates.datediff),
+  DATE_PART: (2, mysql_calendar.part),
+  DATE_ADD: (3, mysql_calendar.add),
+  TIMESTAMP_DIFF: (3, mysql_calendar.difference),
+  **{
+    name: (1, functools.partial(mysql_calendar.part, name))
+    for name in ("WEEKDAY", "TO_DAYS")
+  },
+  MOD: (2, mysql_numbers.modulo),
+  ROUND: (3, mysql_numbers.rounded),
+  HEX: (1, mysql_numbers.hexadecimal),
+  "BIN": (1, functools.partial(mysql_numbers.in_base, base=2)),
+  "OCT": (1, functools.partial(mysql_numbers.in_base, base=8)),
+  "CONV": (3, mysql_numbers.convert),
+  SUBSTRING: (-1, _substring),
+  "MID": (3, _substring),
+  "STUFF": (4, _insert),
+  "ELT": (-1, _elt),
+  "FIND_IN_SET": (2, _find_in_set),
+  "STRCMP": (2, _strcmp),
+  "OCTET_LENGTH": (1, _byte_length),
+  "ORD": (1, _ascii),
+  "MD5": (1, functools.partial(_digest, "md5")),
+  "SHA1": (1, functools.partial(_digest, "sha1")),
+  "SHA": (1, functools.partial(_digest, "sha1")),
+  "CRC32": (1, _crc32),
+  "CURRENT_USER": (0, lambda: "root@%"),
+  "CONNECTION_ID": (0, lambda: 1),
+  "LAST_INSERT_ID": (0, lambda: 0),
   "YEAR": (1, functools.partial(_date_part, "year")),
   "MONTH": (1, functools.partial(_date_part, "month")),
   "DAY": (1, functools.partial(_date_part, "day")),

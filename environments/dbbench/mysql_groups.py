@@ -41,7 +41,7 @@ def needs_check(tree: exp.Expr) -> bool:
   return any(
     select.args.get("group")
     or (select.args.get("distinct") and select.args.get("order"))
-    or _aggregates(select)
+    or aggregates(select)
     for select in tree.find_all(exp.Select)
   )
 
@@ -49,17 +49,17 @@ def needs_check(tree: exp.Expr) -> bool:
 def refusal_of(tree: exp.Expr, schema: Schema, database: str) -> str | None:
   """What MySQL says to the first query that it refuses, inner ones first."""
   for select in reversed(list(tree.find_all(exp.Select))):
-    sources = _sources_of(select, schema)
+    sources = sources_of(select, schema)
     if sources is None:
       continue
-    refusal = _Query(select, sources, database).refusal()
+    refusal = Query(select, sources, database).refusal()
     if refusal is not None:
       return refusal
   return None
 
 
 @dataclasses.dataclass(frozen=True)
-class _Source:
+class Source:
   """A table, or a query in its place, as FROM names it."""
 
   name: str
@@ -67,16 +67,16 @@ class _Source:
   keys: frozenset[str] | None = None  # columns that determine all others
 
 
-class _Query:
+class Query:
   """One SELECT, its FROM known."""
 
   def __init__(
-    self, select: exp.Select, sources: Sequence[_Source], database: str
+    self, select: exp.Select, sources: Sequence[Source], database: str
   ):
     self._select = select
     self._database = database
     self._sources = {source.name.lower(): source for source in sources}
-    self._aliases: dict[str, exp.Expr] = {
+    self.aliases: dict[str, exp.Expr] = {
       shown.alias.lower(): shown.this
       for shown in select.expressions
       if isinstance(shown, exp.Alias)
@@ -88,7 +88,7 @@ class _Query:
     select = self._select
     if select.args.get("group"):
       return self._first_loose(_GROUPED, with_order=True)
-    if _aggregates(select):  # one row, whose order is no question
+    if aggregates(select):  # one row, whose order is no question
       return self._first_loose(_NO_GROUPS, with_order=False)
     if select.args.get("distinct") and select.args.get("order"):
       return self._first_unshown()
@@ -123,6 +123,19 @@ class _Query:
         return self._said(_DISTINCT, n, "ORDER BY clause", place)
     return None
 
+  def is_known_to_having(self, column: exp.Column) -> bool:
+    """Whether HAVING may name it outside of an aggregate.
+
+    It may where the column is shown, grouped by or of a query around this one.
+    """
+    if not column.table and column.name.lower() in self.aliases:
+      return True
+    place = self.place_of(column)
+    if place is None:
+      return bool(self._select.parent)
+    listed = [*self._shown(), *self._groups]
+    return place in map(self.place_of, listed)
+
   def _own(self, ordered: exp.Expr) -> bool:
     """Whether it is ordered by columns, and not by a position or an alias."""
     if isinstance(ordered, exp.Literal):
@@ -130,7 +143,7 @@ class _Query:
     return not (
       isinstance(ordered, exp.Column)
       and not ordered.table
-      and ordered.name.lower() in self._aliases
+      and ordered.name.lower() in self.aliases
     )
 
   def _shown(self) -> Iterator[exp.Expr]:
@@ -151,8 +164,8 @@ class _Query:
       number = int(expression.name) if expression.name.isdigit() else 0
       shown = list(self._shown())
       return shown[number - 1] if 0 < number <= len(shown) else expression
-    if isinstance(expression, exp.Column) and self._place(expression) is None:
-      alias = self._aliases.get(expression.name.lower())
+    if isinstance(expression, exp.Column) and self.place_of(expression) is None:
+      alias = self.aliases.get(expression.name.lower())
       return expression if alias is None else alias
     return expression
 
@@ -167,7 +180,7 @@ class _Query:
     if self._key(node) in keys:
       return
     if isinstance(node, exp.Column):
-      place = self._place(node)
+      place = self.place_of(node)
       if place is not None:
         yield place
       return
@@ -179,11 +192,11 @@ class _Query:
     settled = {
       place
       for group in self._groups
-      if isinstance(group, exp.Column) and (place := self._place(group))
+      if isinstance(group, exp.Column) and (place := self.place_of(group))
     }
     pairs: list[tuple[_Place, _Place]] = []
     for left, right in self._equalities():
-      a, b = self._place(left), self._place(right)
+      a, b = self.place_of(left), self.place_of(right)
       if a and b:
         pairs += [(a, b), (b, a)]
       elif a and _is_text(right):
@@ -219,7 +232,7 @@ class _Query:
       elif isinstance(condition, exp.EQ):
         yield condition.left.unnest(), condition.right.unnest()
 
-  def _place(self, node: exp.Expr) -> _Place | None:
+  def place_of(self, node: exp.Expr) -> _Place | None:
     """The source and the name of a column; None if it is of no source here."""
     if not isinstance(node, exp.Column):
       return None
@@ -234,7 +247,7 @@ class _Query:
     """The expression as text that is the same for the same value."""
     node = node.copy().unnest()
     for column in list(node.find_all(exp.Column)):
-      place = self._place(column)
+      place = self.place_of(column)
       if place is not None:
         named = exp.column(place[1], table=place[0], quoted=True)
         if column is node:
@@ -250,12 +263,12 @@ class _Query:
     )
 
 
-def _sources_of(select: exp.Select, schema: Schema) -> list[_Source] | None:
+def sources_of(select: exp.Select, schema: Schema) -> list[Source] | None:
   """What FROM and its joins name; None if some of it is not known."""
   from_ = select.args.get("from_")
   nodes = [from_.this] if from_ else []
   nodes += [join.this for join in select.args.get("joins") or ()]
-  found: list[_Source] = []
+  found: list[Source] = []
   for node in nodes:
     source = _source_of(node, select, schema)
     if source is None:
@@ -266,7 +279,7 @@ def _sources_of(select: exp.Select, schema: Schema) -> list[_Source] | None:
 
 def _source_of(
   node: exp.Expr, select: exp.Select, schema: Schema
-) -> _Source | None:
+) -> Source | None:
   if isinstance(node, exp.Subquery):
     return _of_query(node.alias, node.unnest())
   if not isinstance(node, exp.Table):
@@ -276,7 +289,7 @@ def _source_of(
       if named.alias.lower() == node.name.lower():
         return _of_query(node.alias_or_name, named.this)
   columns = () if node.db else schema(node.name)
-  return _Source(node.alias_or_name, columns) if columns else None
+  return Source(node.alias_or_name, columns) if columns else None
 
 
 def _withs(node: exp.Expr | None) -> Iterator[exp.Expr]:
@@ -287,14 +300,14 @@ def _withs(node: exp.Expr | None) -> Iterator[exp.Expr]:
     node = node.parent
 
 
-def _of_query(name: str, query: exp.Expr) -> _Source | None:
+def _of_query(name: str, query: exp.Expr) -> Source | None:
   """A query in the place of a table."""
   if not isinstance(query, exp.Select) or query.is_star:
     return None
   columns = [e.alias_or_name for e in query.expressions]
   if not all(columns):
     return None
-  return _Source(name, columns, _keys_of(query))
+  return Source(name, columns, _keys_of(query))
 
 
 def _keys_of(query: exp.Select) -> frozenset[str] | None:
@@ -311,7 +324,7 @@ def _keys_of(query: exp.Select) -> frozenset[str] | None:
   return frozenset(key for key in keys if key) if all(keys) else None
 
 
-def _aggregates(select: exp.Select) -> bool:
+def aggregates(select: exp.Select) -> bool:
   """Whether the query itself, and no query within it, has an aggregate."""
   nodes: list[exp.Expr] = [*select.expressions]
   nodes += [e for key in ("having", "order") if (e := select.args.get(key))]

@@ -71,6 +71,13 @@ _TEXTS = (
   exp.TimeToStr,
   exp.GroupConcat,
 )
+_SPREADS = (
+  exp.Stddev,
+  exp.StddevPop,
+  exp.StddevSamp,
+  exp.Variance,
+  exp.VariancePop,
+)
 _COUNTS = (
   exp.Count,
   exp.Length,
@@ -84,7 +91,7 @@ _COUNTS = (
   exp.Boolean,
   exp.Connector,
 )
-_INTEGERS = frozenset(
+INTEGERS = frozenset(
   {
     exp.DataType.Type.INT,
     exp.DataType.Type.BIGINT,
@@ -116,13 +123,15 @@ def _of_literal(node: exp.Expr) -> MySQLType:
 
 def _of_cast(node: exp.Expr) -> MySQLType | None:
   target = node.args["to"]
-  if target.this in _INTEGERS:
+  if target.this in INTEGERS:
     return INT
   if target.this == exp.DataType.Type.DECIMAL:
     sizes = [int(size.name) for size in target.expressions]
     return MySQLType("decimal", sizes[1] if len(sizes) > 1 else 0)
   if target.this in (exp.DataType.Type.DOUBLE, exp.DataType.Type.FLOAT):
     return DOUBLE
+  if target.this == exp.DataType.Type.DATE:
+    return DATE
   return TEXT if target.is_type(*exp.DataType.TEXT_TYPES) else None
 
 
@@ -162,6 +171,8 @@ def _of_round(node: exp.Expr) -> MySQLType | None:
     return inner and DOUBLE
   if digits is None or inner.family == "int":
     return MySQLType(inner.family)
+  if isinstance(digits, exp.Neg):
+    return MySQLType("decimal")
   if not isinstance(digits, exp.Literal):
     return None
   return MySQLType("decimal", min(inner.scale, int(digits.name)))
@@ -216,7 +227,10 @@ _RULES: tuple[tuple[type | tuple[type, ...], _Rule], ...] = (
   (_TEXTS, _always(TEXT)),
   (exp.Sum, _of_sum),
   (exp.Avg, _of_average),
-  ((exp.Max, exp.Min, exp.Paren, exp.Alias), _of_inner),
+  ((exp.Max, exp.Min, exp.Paren, exp.Alias, exp.Window), _of_inner),
+  (_SPREADS, _always(DOUBLE)),
+  ((exp.CurrentDate, exp.LastDay), _always(DATE)),
+  (exp.CurrentTimestamp, _always(DATETIME)),
   ((exp.Neg, exp.Abs), _of_sign),
   ((exp.Floor, exp.Ceil), _of_whole),
   (exp.Subquery, _of_subquery),

@@ -20,6 +20,8 @@ from environments.dbbench import (
   mysql_dialect,
   mysql_functions,
   mysql_groups,
+  mysql_names,
+  mysql_schema,
 )
 from environments.dbbench.engine import (
   DATABASE,
@@ -108,7 +110,7 @@ class SQLiteDatabase(Database):
     """Runs one MySQL statement; see `Database.execute`."""
     try:
       statement = mysql_dialect.translate(sql)
-      self._refuse_loose_groups(statement)
+      self._refuse(statement)
     except Refused as error:
       return self._cut(str(error))
     except sqlite3.Error as error:
@@ -143,7 +145,7 @@ class SQLiteDatabase(Database):
     the time. Raises what SQLite raises; a stopped statement leaves no trace.
     """
     if statement.describes:
-      return self._describe(statement.describes)
+      return self._describe(statement)
     if not statement.sql:
       return []
     with self._busy:
@@ -154,18 +156,34 @@ class SQLiteDatabase(Database):
       cursor.close()
     return _typed(rows, statement)
 
-  def _refuse_loose_groups(self, statement: Statement) -> None:
-    """Raises `Refused` as ONLY_FULL_GROUP_BY does, or an error before it."""
-    if statement.grouped is None:
+  def _refuse(self, statement: Statement) -> None:
+    """Raises `Refused` as MySQL does that knows the tables."""
+    if statement.reads_schema:
+      with self._busy:
+        self._connection.executescript(mysql_schema.make_views())
+    if statement.tree is None:
+      return
+    refusal = mysql_names.refusal_of(
+      statement.tree, self._columns_of, self._table_names(), DATABASE
+    )
+    if refusal is not None:
+      raise Refused(refusal)
+    if not mysql_groups.needs_check(statement.tree):
       return
     refusal = mysql_groups.refusal_of(
-      statement.grouped, self._columns_of, DATABASE
+      statement.tree, self._columns_of, DATABASE
     )
     if refusal is not None:
       with self._busy:  # what it names must be there to be complained of
         self._stop_at = float("inf")
         self._connection.execute(f"EXPLAIN {statement.sql}").close()
       raise Refused(refusal)
+
+  def _table_names(self) -> list[str]:
+    with self._busy:
+      self._stop_at = float("inf")
+      found = self._connection.execute("SELECT name FROM sqlite_master")
+      return [name for (name,) in found]
 
   def _columns_of(self, table: str) -> list[str]:
     with self._busy:
@@ -217,16 +235,28 @@ class SQLiteDatabase(Database):
   def _is_over(self) -> bool:
     return self._closed or time.monotonic() >= self._stop_at
 
-  def _describe(self, name: str) -> list[Row]:
+  def _describe(self, statement: Statement) -> list[Row]:
     with self._busy:
       cursor = self._connection.execute(
-        f"SELECT * FROM {_quoted(name)} LIMIT 0"
+        f"SELECT * FROM {_quoted(statement.describes)} LIMIT 0"
       )
       columns = [column for column, *_ in cursor.description]
-    return [(column, "text", "YES", "", None, "") for column in columns]
+    return [
+      _full_description(column)
+      if statement.is_full
+      else (column, "text", "YES", "", None, "")
+      for column in columns
+      if mysql_collation.like(statement.like, column)
+    ]
 
   def _cut(self, text: str) -> str:
     return cut(text, self._max_result_chars)
+
+
+def _full_description(column: str) -> Row:
+  rights = "select,insert,update,references"
+  collation = "utf8mb4_0900_ai_ci"
+  return (column, "text", collation, "YES", "", None, "", rights, "")
 
 
 def _collation(table: Table) -> str:

@@ -19,7 +19,7 @@ class TranslateTest(unittest.TestCase):
       "a IN (1, 2)": "(a + 0) IN (1, 2)",
       "a BETWEEN 1 AND 2": "(a + 0) BETWEEN 1 AND 2",
       "a = b": "a = b",
-      "LOWER(a) = 'X'": "LOWER(a) COLLATE NOCASE = 'X'",
+      "LOWER(a) = 'X'": "LOWER(a) COLLATE MYSQL = 'X'",
     }.items():
       with self.subTest(condition=condition):
         statement = translate(f"SELECT a FROM t WHERE {condition}")
