@@ -49,7 +49,12 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
 WATCH_PERIOD_S = 0.5  # between two looks at what was written
+USER_FILES = ("/etc/passwd", "/etc/group")
 IMAGE = "agentrl_jax/os_interaction"
+
+
+class EngineSilent(EnvironmentFault):
+  """The engine has not answered in time."""
 
 
 class DockerEngine(Engine):
@@ -159,6 +164,7 @@ class DockerMachine(Machine):
     self._container = container
     self._forget = forget
     self._why_stopped = ""
+    self._is_policys = False
 
   async def run(self, argv: Sequence[str], *, limit_s: float) -> Finished:
     """Runs a command as root in /root."""
@@ -169,17 +175,32 @@ class DockerMachine(Machine):
 
   async def terminal(self, argv: Sequence[str]) -> Terminal:
     """Runs a command on a terminal."""
+    await self._require_users()
     async with self._blaming():
       return await self._container.terminal(argv)
 
   async def seal(self) -> None:
     """Leaves the policy alone in the container."""
+    self._is_policys = True
     await self._container.seal()
 
   async def restart(self) -> None:
     """Ends every process; files stay."""
+    await self.end()
+    await self._require_users()
     async with self._blaming():
       await self._container.restart()
+
+  async def _require_users(self) -> None:
+    """Stops a machine in which the engine would wait for ever for users.
+
+    It opens the files of users and groups before it starts anything inside,
+    without asking whether they are pipes.
+    """
+    for path in USER_FILES if self._is_policys else ():
+      if not await self._read(docker_view.is_plain, path):
+        await self.stop(f"The machine was stopped: {path} is no plain file.")
+        raise MachineLost(self._why_stopped)
 
   async def end(self) -> None:
     """Stops the container; the engine still gives its files."""
@@ -192,8 +213,11 @@ class DockerMachine(Machine):
     return await self._read(docker_view.read_tree, path, Budget())
 
   async def changes(self) -> Changes:
-    """Asks the engine what was written."""
-    return await self._read(docker_view.read_changes, Budget())
+    """Asks the engine what was written, which takes long for many files."""
+    try:
+      return await self._read(docker_view.read_changes, Budget())
+    except EngineSilent as error:
+      raise Unreadable("the engine lists no changes in time") from error
 
   async def processes(self) -> Mapping[str, str]:
     """Asks the engine, whose host lists them."""
@@ -219,8 +243,9 @@ class DockerMachine(Machine):
           read, container.engine, container.name, *arguments
         )
       except requests.exceptions.Timeout as error:
-        raise Unreadable(
-          f"the engine does not give the machine's files: {error}"
+        raise EngineSilent(
+          f"the engine does not tell of {container.name}: {error}; look at the "
+          "load of its host"
         ) from error
       except (docker.errors.DockerException, OSError) as error:
         raise EnvironmentFault(

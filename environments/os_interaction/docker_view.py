@@ -31,10 +31,11 @@ from environments.os_interaction.view import (
 # Read with one request each: they are small, and often changed.
 TOGETHER = ("/etc", "/home", "/root", "/usr/local")
 _TOLD_BYTES = 500  # of the reason for an error
-READ_TIMEOUT_S = 10.0  # of silence, while the engine answers
+READ_TIMEOUT_S = 60.0  # of silence, while the engine answers
 _CHANGED, _ADDED, _REMOVED = 0, 1, 2
 # Go's bits for what is beyond rwx, which the engine tells modes with.
 _GO_FOLDER = 1 << 31
+_GO_TYPES = sum(1 << bit for bit in (19, 21, 24, 25, 26, 27, 31))
 _GO_BITS = (
   (1 << 23, stat.S_ISUID),
   (1 << 22, stat.S_ISGID),
@@ -90,6 +91,12 @@ def _read_changed(
     files.update(read or read_tree(engine, name, path, budget))
 
 
+def is_plain(engine: docker.DockerClient, name: str, path: str) -> bool:
+  """Tells whether a path is a plain file, or nothing at all."""
+  mode = _mode(engine, name, path)
+  return mode is None or not mode & _GO_TYPES
+
+
 def read_processes(engine: docker.DockerClient, name: str) -> dict[str, str]:
   """The names of living processes, by their numbers on the engine's host."""
   api: Any = engine.api
@@ -103,16 +110,21 @@ def read_processes(engine: docker.DockerClient, name: str) -> dict[str, str]:
 
 def _folder(engine: docker.DockerClient, name: str, path: str) -> File | None:
   """A folder by itself; None if the path is none."""
-  params = {"path": path}
-  with _asked(engine, "HEAD", name, "archive", params) as (head, _):
-    told = head.get("X-Docker-Container-Path-Stat")
-  if told is None:
-    return None
-  mode = int(json.loads(base64.b64decode(told))["mode"])
-  if not mode & _GO_FOLDER:
+  mode = _mode(engine, name, path)
+  if mode is None or not mode & _GO_FOLDER:
     return None
   bits = mode & 0o777 | sum(ours for go, ours in _GO_BITS if mode & go)
   return File(FOLDER, bits, _KEPT_OWNER, _KEPT_OWNER)
+
+
+def _mode(engine: docker.DockerClient, name: str, path: str) -> int | None:
+  """What stands at a path, in Go's bits; None if nothing does."""
+  params = {"path": path}
+  with _asked(engine, "HEAD", name, "archive", params) as (head, _):
+    told = head.get("X-Docker-Container-Path-Stat")
+  return (
+    None if told is None else int(json.loads(base64.b64decode(told))["mode"])
+  )
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
-READ_S = 30.0  # for the judge to read what it needs of one machine
+READ_S = 120.0  # for the judge to read what it needs of one machine
 LOAD_S = 30.0  # for a fresh machine to take them
 UNPACK = "tar -xpf - --numeric-owner"
 MAX_ENTRIES = 20_000

@@ -94,7 +94,7 @@ def each_once(stride=1, offset=0):
 @pytest.mark.slow
 class CheatsInSandboxTest(Cheats, InSandbox, unittest.IsolatedAsyncioTestCase):
   def pairs(self):
-    return each_once() + [(n, "permissions") for n in CHEATS]
+    return each_once() + [(name, "permissions") for name in list(CHEATS)[::3]]
 
 
 @pytest.mark.docker

@@ -8,6 +8,7 @@ import pytest
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Task
 from environments.os_interaction.judging import Judge
+from environments.os_interaction.machine import MachineLost
 from environments.os_interaction.problem import Problem, Script
 from tests.environments.os_interaction.machines import (
   InSandbox,
@@ -93,6 +94,25 @@ class AnswersInSandboxTest(
         ["bash", "-c", "ulimit -Sn; ulimit -Hn"], limit_s=30.0
       )
     self.assertEqual(done.stdout, b"1024\n4096\n")
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+class UsersOnDockerTest(
+  WithMachines, OnDocker, unittest.IsolatedAsyncioTestCase
+):
+  async def test_a_pipe_for_users_costs_the_machine(self):
+    for script in (
+      "rm /etc/passwd; mkfifo /etc/passwd",
+      "mkfifo /p; ln -sf /p /etc/group",
+    ):
+      async with self.machine() as machine:
+        await machine.seal()
+        await machine.run(["bash", "-c", script], limit_s=20.0)
+        with self.subTest(script), self.assertRaises(MachineLost):
+          await machine.restart()
+        with self.subTest(script), self.assertRaises(MachineLost):
+          await machine.terminal(["/bin/bash"])
 
 
 @pytest.mark.docker
