@@ -177,7 +177,8 @@ def get_config() -> ml_collections.ConfigDict:
     turn_discount=1.0,  # of bi_level_gae
     trace=0.95,  # lambda of the gae family
     step_weight=1.0,  # of a turn's advantage in gigpo
-    # Groups; or signal, std, top_share, top_signal, module:function.
+    # Groups that the loss is a mean over; or signal, std, top_share, top_signal,
+    # module:function.
     keep="all",
     keep_settings=create(),
     keep_threshold=0.0,  # of std, top_share and top_signal

@@ -119,6 +119,20 @@ def _with_states(attempts: Attempts, groups: Sequence[Group]) -> Attempts:
   return dataclasses.replace(attempts, state_NU=state_NU, num_states=num_states)
 
 
+@partial(jax.jit, static_argnames=("config",))
+def counted_attempts(
+  attempts: Attempts, *, config: AdvantageConfig
+) -> jax.Array:
+  """bool [N]: the attempts that the loss is a mean over.
+
+  All attempts of the groups that `config.keep` keeps, whatever their advantage,
+  that have a token to train on.
+  """
+  keep_M = _kept(attempts, attempts.reward_N.shape[0], config)
+  has_tokens_N = attempts.num_tokens_NU.sum(axis=1) > 0
+  return attempts.valid_N & keep_M[attempts.group_N] & has_tokens_N
+
+
 @partial(jax.jit, static_argnames=("num_tasks", "config"))
 def advantages(
   attempts: Attempts,

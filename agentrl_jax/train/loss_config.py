@@ -139,6 +139,17 @@ class LossConfig:
     return self.value_coefficient > 0
 
   @property
+  def needs_advantage(self) -> bool:
+    """Whether a sequence of advantage 0 adds exactly 0 to loss and gradient.
+
+    It may then be left out of the computation, but not of the denominator.
+    Every surrogate of `SURROGATES` is a multiple of the advantage; the other
+    terms of the loss are not.
+    """
+    in_loss = self.kl_coefficient > 0 and self.kl_place == "loss"
+    return not (in_loss or self.entropy_coefficient or self.has_critic)
+
+  @property
   def tiles(self) -> dict[str, int | None]:
     """How `losses.fused_token_logprob` cuts the logits."""
     return {

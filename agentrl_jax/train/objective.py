@@ -49,6 +49,9 @@ class Lesson:
   value_mask: Array | None = None  # bool, where the critic is fitted
   task: Array | None = None  # int32, the number of the token's task
   version: Array | None = None  # int32, as `answer_versions` has it
+  # [], this micro-batch's share of the weight of sequences that count in the
+  # mean and are not packed, since they add 0 to its total.
+  left_out: Array | None = None
 
 
 # Maps (params, micro-batch, the params' version) to the mean to minimise and
@@ -185,6 +188,16 @@ REDUCTIONS: Mapping[str, Callable[..., Mean]] = {
 
 
 def _reduce(
+  loss_BT: jax.Array, lesson: Lesson, terms: Terms, config: LossConfig
+) -> Mean:
+  """The mean over all sequences that count, packed or not."""
+  packed = _reduce_packed(loss_BT, lesson, terms, config)
+  if lesson.left_out is None:
+    return packed
+  return packed + Mean(jnp.zeros(()), lesson.left_out)
+
+
+def _reduce_packed(
   loss_BT: jax.Array, lesson: Lesson, terms: Terms, config: LossConfig
 ) -> Mean:
   mask_BT = lesson.batch.mask

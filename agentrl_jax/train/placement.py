@@ -22,9 +22,10 @@ def lesson_shardings(mesh: Mesh) -> Lesson:
   """
   rows = sharding.batch_sharding(mesh)
   of_batch = {field.name: rows for field in dataclasses.fields(Batch)}
-  of_batch["mask_MX"] = sharding.replicated(mesh)
+  whole = sharding.replicated(mesh)
+  of_batch["mask_MX"] = whole
   fields = {field.name: rows for field in dataclasses.fields(Lesson)}
-  return Lesson(**fields | {"batch": Batch(**of_batch)})
+  return Lesson(**fields | {"batch": Batch(**of_batch), "left_out": whole})
 
 
 def on_mesh(lesson: Lesson, mesh: Mesh | None) -> Lesson:

@@ -26,6 +26,7 @@ from agentrl_jax.train.advantage_config import AdvantageConfig
 from agentrl_jax.train.advantages import (
   Attempts,
   advantages,
+  counted_attempts,
   make_attempts,
   require_finite,
 )
@@ -45,6 +46,26 @@ from agentrl_jax.train.token_logprobs import (
 from agentrl_jax.train.token_weights import TokenWeights
 
 Report = dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Idle:
+  """Attempts that count in the mean and are not computed; K of them."""
+
+  task_K: np.ndarray  # int
+  num_tokens_K: np.ndarray  # int, trained on
+
+  def rows(self, row_length: int) -> tuple[np.ndarray, np.ndarray]:
+    """The tasks of their tokens in rows, and which entries are tokens."""
+    task_X = np.repeat(self.task_K, self.num_tokens_K)
+    num_rows = -(-len(task_X) // row_length)
+    missing = num_rows * row_length - len(task_X)
+    shape = (num_rows, row_length)
+    mask_X = np.ones(len(task_X), bool)
+    return (
+      np.pad(task_X, (0, missing)).reshape(shape),
+      np.pad(mask_X, (0, missing)).reshape(shape),
+    )
 
 
 class Preparation:
@@ -118,8 +139,11 @@ class Preparation:
   ) -> tuple[list[Lesson], Report]:
     """The micro-batches of one update and what the packing came to.
 
-    Without a critic, trajectories of advantage 0 teach nothing and are left
-    out. With none left the list is empty: there is no update to make.
+    The loss is a mean over the attempts that `advantage.keep` keeps, and over
+    no others. Of these, attempts of advantage 0 are not computed where nothing
+    but the advantage would give them a gradient: their weight stays in the
+    denominator, so that loss and gradient are as if they had been computed.
+    The list is empty if no attempt is kept: there is no update to make.
     """
     trajectories = [t for group in groups for t in group.trajectories]
     attempts = make_attempts(
@@ -162,15 +186,38 @@ class Preparation:
     )
     value_NU = np.asarray(value_NU)
     require_finite(value_NU, self._advantage)
-    kept = [n for n in range(len(trajectories)) if value_NU[n].any()]
-    report = {"batch/trajectories_with_signal": float(len(kept))}
-    if not kept:
+    has_signal_N = value_NU.any(axis=1)
+    counted_N = np.asarray(counted_attempts(attempts, config=self._advantage))
+    report = {"batch/trajectories_with_signal": float(has_signal_N.sum())}
+    if not counted_N.any():
       return [], report | {"batch/trained_tokens": 0.0}
-    chosen = [trajectories[n] for n in kept]
-    rows = self._pack(chosen, report)
-    value_RT = value_NU[kept][rows.trajectory, rows.turn]
-    task_RT = attempts.task_N[kept][rows.trajectory]
-    return self._lessons(rows, value_RT, task_RT, chosen), report
+    chosen, left_out = self._choose(attempts, counted_N, has_signal_N)
+    packed = [trajectories[n] for n in chosen]
+    rows = self._pack(packed, report)
+    value_RT = value_NU[chosen][rows.trajectory, rows.turn]
+    task_RT = attempts.task_N[chosen][rows.trajectory]
+    num_tokens_N = attempts.num_tokens_NU.sum(axis=1)
+    idle = _Idle(attempts.task_N[left_out], num_tokens_N[left_out])
+    report["batch/left_out_tokens"] = float(idle.num_tokens_K.sum())
+    report["batch/trained_tokens"] += report["batch/left_out_tokens"]
+    return self._lessons(rows, value_RT, task_RT, packed, idle), report
+
+  def _choose(
+    self, attempts: Attempts, counted_N: np.ndarray, has_signal_N: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """The attempts to compute, and those that only weigh in the mean.
+
+    At least one is computed, so that an update is made of every batch that
+    counts: the optimizer's momentum goes on where the gradient is 0.
+    """
+    if not self._loss.needs_advantage:
+      return np.flatnonzero(counted_N), np.array([], int)
+    computed_N = counted_N & has_signal_N
+    if not computed_N.any():
+      num_tokens_N = attempts.num_tokens_NU.sum(axis=1)
+      shortest = np.where(counted_N, num_tokens_N, np.inf).argmin()
+      computed_N[shortest] = True
+    return np.flatnonzero(computed_N), np.flatnonzero(counted_N & ~computed_N)
 
   def _by_critic(
     self,
@@ -214,6 +261,7 @@ class Preparation:
     value_RT: np.ndarray,
     task_RT: np.ndarray,
     packed: Sequence[Trajectory],
+    idle: _Idle | None = None,
   ) -> list[Lesson]:
     advantage_RT = np.where(rows.mask, value_RT, 0).astype(np.float32)
     lessons = cut(
@@ -224,9 +272,19 @@ class Preparation:
       "task": task_RT.astype(np.int32),
       "version": version_NU[rows.trajectory, rows.turn],
     }
+    idle = idle or _Idle(np.array([], int), np.array([], int))
     if self._loss.task_share != "tokens":
-      fields["weight"] = self._weights(task_RT, rows.mask)
-    return add_fields(lessons, fields)
+      fields["weight"], left_out = self._weights(task_RT, rows.mask, idle)
+    elif self._loss.reduction == "token_mean":
+      left_out = float(idle.num_tokens_K.sum())
+    else:  # a mean over sequences
+      left_out = float(len(idle.num_tokens_K))
+    lessons = add_fields(lessons, fields)
+    if not self._loss.needs_advantage:
+      return lessons
+    # Equal shares, so that each of several updates of a batch has its own.
+    share = np.asarray(left_out / len(lessons), np.float32)
+    return [dataclasses.replace(x, left_out=share) for x in lessons]
 
   def _masks(
     self, rows: Rows, packed: Sequence[Trajectory]
@@ -237,11 +295,20 @@ class Preparation:
       found, mask_MX=whole_on_mesh(found.mask_MX, self._mesh)
     )
 
-  def _weights(self, task_RT: np.ndarray, mask_RT: np.ndarray) -> np.ndarray:
-    weight_RT = losses.task_weights(
-      pad_rows(task_RT), pad_rows(mask_RT), num_tasks=len(self._task_ids)
+  def _weights(
+    self, task_RT: np.ndarray, mask_RT: np.ndarray, idle: _Idle
+  ) -> tuple[np.ndarray, float]:
+    """Of each packed token, and of all idle ones together."""
+    idle_task_XT, idle_mask_XT = idle.rows(mask_RT.shape[1])
+    weight_RT = np.asarray(
+      losses.task_weights(
+        pad_rows(np.concatenate([task_RT, idle_task_XT])),
+        pad_rows(np.concatenate([mask_RT, idle_mask_XT])),
+        num_tasks=len(self._task_ids),
+      )
     )
-    return np.asarray(weight_RT)[: len(mask_RT)]
+    num_rows = len(mask_RT)
+    return weight_RT[:num_rows], float(weight_RT[num_rows:].sum())
 
   def _penalties(self, trajectories: Sequence[Trajectory]) -> np.ndarray | None:
     """What straying from the reference costs each turn, if rewards tell."""

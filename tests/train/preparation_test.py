@@ -63,7 +63,10 @@ class LessonsTest(parameterized.TestCase):
 
   def test_nothing_but_flat_groups(self):
     flat = [make_group(np.random.default_rng(0), reward=1.0)]
-    lessons, report = small.make_preparation().lessons(flat, params=None)
+    preparation = small.make_preparation(
+      advantage=small.advantage_config(keep="signal")
+    )
+    lessons, report = preparation.lessons(flat, params=None)
     self.assertEqual(lessons, [])
     self.assertEqual(report["batch/trajectories_with_signal"], 0)
 

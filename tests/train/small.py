@@ -57,6 +57,7 @@ def make_preparation(
   loss=None,
   advantage=None,
   micro_batch=4,
+  task_ids=TASK_IDS,
   reference=None,
   make_grammars=None,
 ) -> Preparation:
@@ -65,7 +66,7 @@ def make_preparation(
     loss=loss or loss_config(),
     advantage=advantage or advantage_config(),
     batch=batch_config(micro_batch),
-    task_ids=TASK_IDS,
+    task_ids=task_ids,
     temperature=0.9,
     reference=reference and Reference(Policy(model), reference),
     make_grammars=make_grammars,
