@@ -114,6 +114,9 @@ def get_config() -> ml_collections.ConfigDict:
     row_length=8192,  # tokens of a packed row
     micro_batch=2,  # rows per forward pass
     take_s=3600.0,  # that the learner waits for a batch
+    # That the controller waits for one step of the learner: its updates,
+    # compilation and checkpoint.
+    step_timeout_s=86400.0,
   )
   c.optimizer = create(
     learning_rate=1e-6,
@@ -177,8 +180,8 @@ def get_config() -> ml_collections.ConfigDict:
     turn_discount=1.0,  # of bi_level_gae
     trace=0.95,  # lambda of the gae family
     step_weight=1.0,  # of a turn's advantage in gigpo
-    # Groups that the loss is a mean over; or signal, std, top_share, top_signal,
-    # module:function.
+    # Groups that the loss is a mean over; or signal, std, top_share,
+    # top_signal, module:function.
     keep="all",
     keep_settings=create(),
     keep_threshold=0.0,  # of std, top_share and top_signal
@@ -195,6 +198,11 @@ def get_config() -> ml_collections.ConfigDict:
     max_turns=20,
     max_tokens=8192,  # prompt, observations and answers together
     max_answer_tokens=1024,  # of one answer
+  )
+  c.waits = create(  # of an attempt, in seconds
+    session_timeout_s=300.0,  # for its environment to open, and to close
+    reply_timeout_s=300.0,  # for each reply of the environment
+    answer_timeout_s=600.0,  # for each answer of the engine
   )
   c.sampling = create(
     temperature=0.8,
@@ -222,8 +230,9 @@ def get_config() -> ml_collections.ConfigDict:
   c.queue = create(
     max_groups=256,  # finished groups wait above this
     order="finished",  # or "started": no batch depends on timing, but waits
-    max_age=placeholder(int),  # versions, from starting to taking; None: any
-    put_s=3600.0,  # that a producer waits for the learner
+    # Versions from starting to taking, admission.max_staleness at least;
+    # None: any.
+    max_age=placeholder(int),
   )
   c.cross_policy = create(
     draw_per="turn",  # or "trajectory", "never"

@@ -113,6 +113,7 @@ def make_tokenizer(
       environments=environments,
       max_turns=settings.episode.max_turns,
       mistakes=_mistakes(settings),
+      waits=settings.waits,
     )
     played = asyncio.run(_play(settings, player, environments, 0, num_texts))
     tools = asyncio.run(_tools(environments, [t.task for t in played]))
@@ -187,6 +188,7 @@ def _pack_chunk(
       codec=codec_of(run, settings.chat),
       limits=settings.episode,
       mistakes=_mistakes(settings),
+      waits=settings.waits,
     )
     played = asyncio.run(_play(settings, player, environments, start, number))
   return pack(played, row_length=settings.batch.row_length)

@@ -216,13 +216,17 @@ def _script_player(
   max_turns = settings.episode.max_turns
   if policy not in EXPERTS:
     return ScriptedPlayer(
-      environments=environments, max_turns=max_turns, policy=policy
+      environments=environments,
+      max_turns=max_turns,
+      policy=policy,
+      waits=settings.waits,
     )
   mistakes = {n: s.mistakes for n, s in settings.environments.items()}
   return ScriptPlayer(
     environments=environments,
     max_turns=max_turns,
     mistakes={} if policy == "expert" else mistakes,
+    waits=settings.waits,
   )
 
 
@@ -252,6 +256,7 @@ def _score_stored(
         temperature=0.0 if _GREEDY.value else settings.sampling.temperature,
         calls=settings.sampling.calls,
       ),
+      waits=settings.waits,
     )
     return score(settings, tasks, player, config.evaluation)
 

@@ -72,6 +72,7 @@ class Evaluator:
       codec=service.codec,
       limits=self._settings.episode,
       sampling=sampling,
+      waits=self._settings.waits,
     )
     if not self._run.evaluation(stage, mode).exists():
       service.settle()
@@ -83,6 +84,7 @@ class Evaluator:
       environments=self._environments,
       max_turns=self._settings.episode.max_turns,
       mistakes={},
+      waits=self._settings.waits,
     )
     return self._filed("expert", "greedy", player)
 

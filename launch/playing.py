@@ -13,6 +13,7 @@ from agentrl_jax.controller.admission import Admission
 from agentrl_jax.controller.collector import Collector, CollectorState
 from agentrl_jax.controller.group import run_group
 from agentrl_jax.controller.group_queue import GroupQueue
+from agentrl_jax.controller.learner_watch import LearnerWatch
 from agentrl_jax.controller.monitor import Monitor
 from agentrl_jax.controller.player import Player, PolicyPlayer
 from agentrl_jax.controller.recorder import Attempt
@@ -206,6 +207,7 @@ class Played:
       limits=self._settings.episode,
       sampling=self._settings.sampling,
       draw_for=self._chooser.draw_for,
+      waits=self._settings.waits,
     )
     return player if self._waves is None else _InWaves(player, self._waves)
 
@@ -227,12 +229,19 @@ class Played:
       )
 
     num_pending = len(position.queued) if position else 0
+    watch = LearnerWatch(self._config.train.step_timeout_s)
     collector = Collector(
       task_stream(s, self._environments, split="train", purpose=STAGE),
       play,
-      GroupQueue(s.queue, self._monitor),
+      GroupQueue(
+        s.queue,
+        self._monitor,
+        versions_per_step=s.admission.versions_per_step,
+        watch=watch,
+      ),
       Admission(s.admission, version=version, num_pending=num_pending),
       seed=seeds.seed_of(s.seed, STAGE),
+      watch=watch,
     )
     if position is not None:
       collector.restore(position)

@@ -13,7 +13,11 @@ import ml_collections
 
 from agentrl_jax.controller.admission import AdmissionLimits
 from agentrl_jax.controller.attempt import RetryLimits
-from agentrl_jax.controller.episode import EpisodeLimits, Sampling
+from agentrl_jax.controller.episode import (
+  EpisodeLimits,
+  EpisodeWaits,
+  Sampling,
+)
 from agentrl_jax.controller.group import GroupLimits
 from agentrl_jax.controller.group_queue import QueueLimits
 from agentrl_jax.controller.policies import CrossPolicy
@@ -100,6 +104,7 @@ class Settings:
   chat: ChatConfig
   compute: ComputeConfig
   episode: EpisodeLimits
+  waits: EpisodeWaits
   sampling: Sampling
   group: GroupLimits
   retry: RetryLimits
@@ -149,6 +154,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     chat=read_chat(config),
     compute=ComputeConfig(**config.compute.to_dict()),
     episode=EpisodeLimits(**config.episode.to_dict()),
+    waits=EpisodeWaits(**config.waits.to_dict()),
     sampling=Sampling(**config.sampling.to_dict()),
     group=GroupLimits(**config.group.to_dict()),
     retry=RetryLimits(**config.retry.to_dict()),
@@ -311,6 +317,14 @@ def _check_together(s: Settings, steps: int) -> None:
       f"admission.groups_per_step={s.admission.groups_per_step}: a batch would "
       "never be complete"
     )
+  _check_waits(s)
+  max_age, max_staleness = s.queue.max_age, s.admission.max_staleness
+  if max_age is not None and max_age < max_staleness:
+    raise ConfigError(
+      f"queue.max_age={max_age} is below admission.max_staleness="
+      f"{max_staleness}: groups are let start that could not be taken in time. "
+      f"Raise the one to {max_staleness} or lower the other to {max_age}"
+    )
   if steps % s.admission.versions_per_step:
     raise ConfigError(
       f"train.steps={steps} is no multiple of admission.versions_per_step="
@@ -324,3 +338,13 @@ def _check_together(s: Settings, steps: int) -> None:
     num_steps=steps,
     stride=s.admission.versions_per_step,
   )
+
+
+def _check_waits(s: Settings) -> None:
+  """A server that is lost is found before its answer is given up."""
+  if s.rollouts.servers and s.waits.answer_timeout_s <= s.rollouts.answer_s:
+    raise ConfigError(
+      f"waits.answer_timeout_s={s.waits.answer_timeout_s:g} must be above "
+      f"rollouts.answer_s={s.rollouts.answer_s:g}, within which other servers "
+      "are tried"
+    )

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from agentrl_jax.controller import seeds
 from agentrl_jax.controller.admission import Admission
 from agentrl_jax.controller.changes import Changes
-from agentrl_jax.controller.deadline import deadline
 from agentrl_jax.controller.group_queue import GroupQueue
+from agentrl_jax.controller.learner_watch import LearnerWatch
 from agentrl_jax.data.trajectory import Group, Task
 
 LONGEST_PAUSE_S = 60.0  # of a place in flight whose group was lost
@@ -60,22 +60,21 @@ class Collector:
     admission: Admission,
     *,
     seed: int,
-    idle_s: float = 3600.0,
+    watch: LearnerWatch | None = None,
     lost_pause_s: float = 0.1,
   ) -> None:
-    """How long to wait, in seconds.
+    """`watch` bounds the waits for the learner; the queue has the same one.
 
-    `idle_s` may pass without a group that can start, then it raises. A group
-    that is lost keeps its place in flight for `lost_pause_s` times the number
-    lost in a row, up to a minute: an environment that is down for a while is
-    not asked thousands of tasks, none of which it can play.
+    A group that is lost keeps its place in flight for `lost_pause_s` times the
+    number lost in a row, up to a minute: an environment that is down for a
+    while is not asked thousands of tasks, none of which it can play.
     """
     self._stream = stream
     self._run_group = run_group
     self._queue = queue
     self._admission = admission
     self._seed = seed
-    self._idle_s = idle_s
+    self._watch = watch or LearnerWatch()
     self._lost_pause_s = lost_pause_s
     self._num_lost_in_row = 0
     self._again: list[tuple[int, Task]] = []
@@ -108,6 +107,7 @@ class Collector:
 
   def advance(self, version: int) -> None:
     """The learner is at this version: more may start, older may be dropped."""
+    self._watch.seen()
     self._admission.advance(version)
     self._drop_stale()
     self._changes.notify()
@@ -145,8 +145,7 @@ class Collector:
       self._queue.offer(group)
 
   async def _admitted(self) -> None:
-    async with deadline(
-      self._idle_s,
+    async with self._watch.wait(
       waiter="the collector",
       holder="leave to start another group",
       look_at=lambda: f"why not: {self._refusal()}",

@@ -40,9 +40,14 @@ class EpisodeLimits:
 class EpisodeWaits:
   """How long an attempt waits for others, in seconds."""
 
-  session_s: float = 300.0  # to open a session, and to close it
-  step_s: float = 300.0  # for the environment's reply
-  answer_s: float = 600.0  # for the engine's answer
+  session_timeout_s: float = 300.0  # to open a session, and to close it
+  reply_timeout_s: float = 300.0  # for the environment's reply
+  answer_timeout_s: float = 600.0  # for the engine's answer
+
+  def __post_init__(self) -> None:
+    for name, value in dataclasses.asdict(self).items():
+      if not value > 0:
+        raise ConfigError(f"waits.{name}={value} must be more than 0 seconds")
 
 
 # What an answer's calls are held to while it is sampled.
@@ -115,7 +120,7 @@ async def run_episode(
       grammar=record.grammar,
     )
     async with deadline(
-      waits.answer_s,
+      waits.answer_timeout_s,
       waiter=f"turn {turn} of attempt {attempt} in group {group_id}",
       holder=f"the rollout engine (slot {spec.slot})",
       look_at="whether the engine decodes, and how many requests it holds",
@@ -236,7 +241,7 @@ async def open_session(
   where = f"{environment.name} {attempt.task.split} {attempt.task.index}"
   look_at = "the environment's containers or worker, and the load of its host"
   async with deadline(
-    waits.session_s,
+    waits.session_timeout_s,
     waiter=f"attempt {attempt.number} in group {attempt.group_id}",
     holder=f"{where} to open",
     look_at=look_at,
@@ -248,7 +253,7 @@ async def open_session(
     yield session
   finally:
     async with deadline(
-      waits.session_s,
+      waits.session_timeout_s,
       waiter=f"attempt {attempt.number} in group {attempt.group_id}",
       holder=f"{where} to close",
       look_at=look_at,
@@ -262,7 +267,7 @@ async def reply(
   """The environment's reply, in time."""
   task = attempt.task
   async with deadline(
-    waits.step_s,
+    waits.reply_timeout_s,
     waiter=f"attempt {attempt.number} in group {attempt.group_id}",
     holder=f"{task.name} {task.split} {task.index} to reply",
     look_at="the session's log; a policy's own slow command should be ended"

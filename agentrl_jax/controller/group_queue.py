@@ -9,7 +9,7 @@ import itertools
 
 from agentrl_jax.controller import taking
 from agentrl_jax.controller.changes import Changes
-from agentrl_jax.controller.deadline import deadline
+from agentrl_jax.controller.learner_watch import LearnerWatch
 from agentrl_jax.controller.monitor import Monitor
 from agentrl_jax.data.trajectory import Group
 from agentrl_jax.errors import ConfigError, QueueClosed
@@ -23,9 +23,11 @@ class QueueLimits:
 
   `order` decides which groups are taken first. "finished" lets others overtake
   a slow group: admission then bounds staleness on average, and `max_age` bounds
-  it for each group, by waiting for those that would pass it. "started" takes
-  them as they were begun: no group is older than admission allows and batches
-  do not depend on timing, but one slow group holds up a step. What each costs,
+  it for each group, by waiting for those that would pass it; where the learner
+  makes several updates of a batch, its age is that at the first. "started"
+  takes them as they were begun: no group is older than admission allows and
+  batches do not depend on timing, but one slow group holds up a step. What each
+  costs,
   `bench/admission.py` shows.
   """
 
@@ -33,7 +35,6 @@ class QueueLimits:
   max_staleness: int | None = None  # versions; older is dropped. None: nothing
   order: str = "finished"
   max_age: int | None = None  # versions, from starting to taking. None: any
-  put_s: float = 3600.0  # that a producer waits for the learner
 
   def __post_init__(self) -> None:
     if self.order not in ORDERS:
@@ -58,8 +59,18 @@ class GroupQueue:
   whole whenever no method runs.
   """
 
-  def __init__(self, limits: QueueLimits, monitor: Monitor) -> None:
+  def __init__(
+    self,
+    limits: QueueLimits,
+    monitor: Monitor,
+    *,
+    versions_per_step: int = 1,
+    watch: LearnerWatch | None = None,
+  ) -> None:
+    """The learner makes `versions_per_step` updates of what it takes."""
     self._limits = limits
+    self._versions_per_step = versions_per_step
+    self._watch = watch or LearnerWatch()
     self._monitor = monitor
     self._begun: dict[str, int] = {}  # not yet taken; since which version
     self._groups: dict[str, Group] = {}  # in order of finishing
@@ -90,11 +101,10 @@ class GroupQueue:
 
     Cancelling leaves the group in the queue.
     """
-    async with deadline(
-      self._limits.put_s,
+    async with self._watch.wait(
       waiter=f"group {group_id}, finished and beyond queue.max_groups,",
       holder="the learner to take groups",
-      look_at="the time of a training step, and queue/fill",
+      look_at=lambda: "the time of a training step, and queue/fill",
     ):
       await self._changes.wait_until(
         lambda: self._closed or group_id not in self._over
@@ -164,6 +174,7 @@ class GroupQueue:
       num_groups=num_groups,
       version=version,
       max_age=self._limits.max_age,
+      versions_per_step=self._versions_per_step,
     )
 
   def _remove(self, groups: list[Group]) -> None:

@@ -117,7 +117,9 @@ def abstract_lesson(settings: Settings, mesh: Mesh) -> Lesson:
   critic = loss.has_critic
   constrained = settings.sampling.calls != "free"
   words = -(-settings.model.vocab_size // BITS)
-  table: Any = shape((MASKS, words), jnp.uint32, sharding.replicated(mesh))
+  everywhere = sharding.replicated(mesh)
+  table: Any = shape((MASKS, words), jnp.uint32, everywhere)
+  number: Any = shape((), jnp.float32, everywhere)
   return Lesson(
     Batch(
       token=whole,
@@ -138,9 +140,7 @@ def abstract_lesson(settings: Settings, mesh: Mesh) -> Lesson:
     proximal_logprob=real if loss.proximal == "recomputed" else None,
     weight=real if loss.task_share == "equal" else None,
     token_weight=real if loss.token_weight else None,
-    left_out=shape((), jnp.float32, sharding.replicated(mesh))
-    if loss.needs_advantage
-    else None,
+    left_out=number if loss.needs_advantage else None,
     old_value=real if critic else None,
     value_target=real if critic else None,
     value_mask=flag if critic else None,

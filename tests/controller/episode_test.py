@@ -214,7 +214,7 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(
       DeadlineExceeded, "arithmetic train 0 to reply"
     ):
-      await play(environment, waits=EpisodeWaits(step_s=0))
+      await play(environment, waits=EpisodeWaits(reply_timeout_s=1e-9))
     self.assertTrue(environment.closed)
 
   async def test_cancelled_episode_leaves_its_session(self):

@@ -5,6 +5,7 @@ import dataclasses
 import unittest
 
 from agentrl_jax.controller.group_queue import GroupQueue, QueueLimits
+from agentrl_jax.controller.learner_watch import LearnerWatch
 from agentrl_jax.controller.monitor import Monitor
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, QueueClosed
 from tests.controller.stage import a_group, turns_of_the_loop
@@ -78,7 +79,9 @@ class GroupQueueTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(ids(queue.snapshot()), [0, 1])
 
   async def test_producer_waits_no_longer_than_allowed(self):
-    queue = a_queue(1, put_s=0)
+    queue = GroupQueue(
+      QueueLimits(max_groups=1), Monitor(), watch=LearnerWatch(1e-9)
+    )
     queue.begin("00000000")
     queue.begin("00000001")
     queue.offer(a_group(0))

@@ -8,6 +8,7 @@ from agentrl_jax.controller.admission import Admission, AdmissionLimits
 from agentrl_jax.controller.collector import Collector
 from agentrl_jax.controller.group import run_group
 from agentrl_jax.controller.group_queue import GroupQueue, QueueLimits
+from agentrl_jax.controller.learner_watch import LearnerWatch
 from agentrl_jax.controller.monitor import Monitor
 from agentrl_jax.data.task_source import TaskStream
 from tests.controller.stage import GROUP, RETRIES, a_group, turns_of_the_loop
@@ -31,8 +32,10 @@ class Pipeline:
     lost_pause_s=0.0,
     order="finished",
     max_age=None,
+    step_timeout_s=3600.0,
   ):
     self.monitor = Monitor()
+    watch = LearnerWatch(step_timeout_s)
     self.queue = GroupQueue(
       QueueLimits(
         max_groups=max_groups,
@@ -41,6 +44,7 @@ class Pipeline:
         max_age=max_age,
       ),
       self.monitor,
+      watch=watch,
     )
     self.admission = Admission(
       AdmissionLimits(
@@ -63,6 +67,7 @@ class Pipeline:
       self.queue,
       self.admission,
       seed=11,
+      watch=watch,
       lost_pause_s=lost_pause_s,
     )
     if state:

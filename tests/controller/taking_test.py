@@ -49,6 +49,15 @@ class ChooseTest(unittest.TestCase):
     self.assertIsNone(choose("de", born))
     self.assertEqual(choose("dea", born), "da")
 
+  def test_the_next_taking_is_several_versions_on(self):
+    """At version 4 and every second one: age 3 is 5 by the next."""
+    born = {"slow": 2, "b": 4, "c": 4}
+    in_time = {"num_groups": 2, "version": 4, "max_age": 3}
+    self.assertEqual(choose_in_time("bc", born, **in_time), ["b", "c"])
+    self.assertIsNone(
+      choose_in_time("bc", born, **in_time, versions_per_step=2)
+    )
+
   def test_more_due_than_fit_are_taken_as_far_as_they_go(self):
     born = dict.fromkeys("abc", 0)
     self.assertEqual(choose("abc", born), "ab")
@@ -65,10 +74,11 @@ class ChooseTest(unittest.TestCase):
     st.integers(0, 3),
     st.integers(1, 4),
     st.integers(1, 16),
+    st.integers(1, 4),
     st.integers(0, 2**32),
   )
   def test_no_group_passes_the_age_whatever_the_timing(
-    self, max_staleness, leeway, per_step, concurrent, seed
+    self, max_staleness, leeway, per_step, concurrent, stride, seed
   ):
     """Groups end at random, the slow ones last; some are lost."""
     max_age = max_staleness + leeway
@@ -77,6 +87,7 @@ class ChooseTest(unittest.TestCase):
         max_staleness=max_staleness,
         groups_per_step=per_step,
         max_concurrent_groups=concurrent,
+        versions_per_step=stride,
       )
     )
     dice = random.Random(seed)
@@ -99,12 +110,13 @@ class ChooseTest(unittest.TestCase):
         num_groups=per_step,
         version=admission.version,
         max_age=max_age,
+        versions_per_step=stride,
       )
       if chosen is not None:
         oldest = max(oldest, *(admission.version - born[g] for g in chosen))
         finished = [g for g in finished if g not in chosen]
         born = {g: v for g, v in born.items() if g not in chosen}
-        admission.advance(admission.version + 1)
+        admission.advance(admission.version + stride)
     self.assertGreater(admission.version, 0)
     self.assertLessEqual(oldest, max_age)
     overdue = [g for g, v in born.items() if admission.version - v > max_age]

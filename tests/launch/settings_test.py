@@ -197,6 +197,17 @@ class SettingsTest(parameterized.TestCase):
       "means nothing with loss.kl_coefficient=0",
     ),
     ("stride", {"admission.versions_per_step": 3}, "40 is no multiple"),
+    (
+      "age_below_staleness",
+      {"queue.max_age": 0, "admission.max_staleness": 2},
+      "queue.max_age=0 is below admission.max_staleness=2",
+    ),
+    ("no_wait", {"waits.reply_timeout_s": 0.0}, "waits.reply_timeout_s=0.0"),
+    (
+      "short_wait",
+      {"rollouts.servers": "a:1", "waits.answer_timeout_s": 540.0},
+      "waits.answer_timeout_s=540 must be above rollouts.answer_s=540",
+    ),
     ("alone", {"group.size": 1}, "leaves nothing to compare"),
   )
   def test_refuses(self, flat, message):

@@ -1,0 +1,86 @@
+"""Tests of `controller.learner_watch`: a slow learner is not a dead one."""
+
+import asyncio
+import unittest
+
+from agentrl_jax.controller.learner_watch import LearnerWatch
+from agentrl_jax.controller.thread import ControllerThread
+from agentrl_jax.errors import ConfigError, DeadlineExceeded
+from tests.controller.pipeline import Pipeline
+from tests.controller.stage import Clock, a_group, turns_of_the_loop
+
+
+async def _wait(watch):
+  async with watch.wait(
+    waiter="group 7", holder="room", look_at=lambda: "the queue"
+  ):
+    await asyncio.get_running_loop().create_future()
+
+
+async def _at_once(pipeline, task, group_id, seed):
+  return a_group(int(group_id))
+
+
+class LearnerWatchTest(unittest.IsolatedAsyncioTestCase):
+  async def test_every_call_of_the_learner_starts_the_wait_again(self):
+    clock, watch = Clock(), LearnerWatch(1000.0)
+    waiting = asyncio.create_task(_wait(watch))
+    await turns_of_the_loop()
+    for _ in range(5):  # 4,500 s in all
+      await clock.forward(900.0)
+      watch.seen()
+    self.assertFalse(waiting.done())
+    await clock.forward(1001.0)
+    with self.assertRaisesRegex(
+      DeadlineExceeded,
+      "group 7 waited for room.*train.step_timeout_s=1000 s.*the queue",
+    ):
+      await waiting
+
+  async def test_a_timeout_of_the_body_is_its_own(self):
+    with self.assertRaises(TimeoutError) as raised:
+      async with LearnerWatch(1000.0).wait(waiter="", holder="", look_at=str):
+        raise TimeoutError("of the body")
+    self.assertNotIsInstance(raised.exception, DeadlineExceeded)
+
+  async def test_what_is_cancelled_is_not_a_deadline(self):
+    waiting = asyncio.create_task(_wait(LearnerWatch(1000.0)))
+    await turns_of_the_loop()
+    waiting.cancel()
+    with self.assertRaises(asyncio.CancelledError):
+      await waiting
+
+  async def test_steps_in_time_go_on_for_ever(self):
+    clock = Clock()
+    pipeline = Pipeline(_at_once, max_groups=2, step_timeout_s=1000.0)
+    async with pipeline.running():
+      for version in range(5):
+        groups = await pipeline.collector.take(2, version=version)
+        self.assertEqual(len(groups), 2)
+        await clock.forward(900.0)  # a step of the learner
+
+  def test_no_time_at_all_is_refused(self):
+    for seconds in (0, -1.0, float("nan")):
+      with self.assertRaisesRegex(ConfigError, "train.step_timeout_s"):
+        LearnerWatch(seconds)
+
+
+class LearnerThatNeverCallsTest(unittest.TestCase):
+  def test_is_told_why_the_run_ended(self):
+    async def with_a_loop():
+      return Pipeline(_at_once, max_groups=2, step_timeout_s=0.01)
+
+    controller = ControllerThread(asyncio.run(with_a_loop()).collector)
+    controller.start()
+    controller._thread.join(30)
+    with self.assertRaises(ExceptionGroup) as raised:
+      controller.take(2, version=0, timeout_s=1)
+    error = raised.exception
+    while isinstance(error, ExceptionGroup):
+      error = error.exceptions[0]
+    self.assertIsInstance(error, DeadlineExceeded)
+    self.assertIn("train.step_timeout_s=0.01 s", str(error))
+
+
+if __name__ == "__main__":
+  unittest.main()
