@@ -103,7 +103,7 @@ class MessagesTest(parameterized.TestCase):
     ("as in environments.mine.environment:Mine", []),
     ("model.layers.3 of tokenizer.json", []),
     ("python -m launch.train", []),
-    ("queue.put_s and a queue. There", []),
+    ("queue.order and a queue. There", []),
   )
   def test_the_inspector_sees(self, text, absent):
     self.assertEqual(absent_keys(text), absent)
