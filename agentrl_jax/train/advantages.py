@@ -128,7 +128,7 @@ def counted_attempts(
   All attempts of the groups that `config.keep` keeps, whatever their advantage,
   that have a token to train on.
   """
-  keep_M = _kept(attempts, attempts.reward_N.shape[0], config)
+  keep_M = kept_groups(attempts, attempts.reward_N.shape[0], config)
   has_tokens_N = attempts.num_tokens_NU.sum(axis=1) > 0
   return attempts.valid_N & keep_M[attempts.group_N] & has_tokens_N
 

@@ -144,10 +144,13 @@ class LossConfig:
 
     It may then be left out of the computation, but not of the denominator.
     Every surrogate of `SURROGATES` is a multiple of the advantage; the other
-    terms of the loss are not.
+    terms of the loss are not, a custom function need not be, and a custom
+    weight of tokens may be a rank among all of them.
     """
     in_loss = self.kl_coefficient > 0 and self.kl_place == "loss"
-    return not (in_loss or self.entropy_coefficient or self.has_critic)
+    is_custom = any(custom.is_custom(getattr(self, name)) for name in ROLES)
+    others = in_loss or self.entropy_coefficient or self.has_critic
+    return not (others or is_custom)
 
   @property
   def tiles(self) -> dict[str, int | None]:

@@ -79,6 +79,14 @@ class DenominatorTest(parameterized.TestCase):
     for leaf in jax.tree.leaves(gradient):
       np.testing.assert_array_equal(leaf, 0)
 
+  def test_a_custom_function_sees_attempts_without_signal_too(self):
+    lessons, _ = self._prepare(
+      small.loss_config(surrogate="tests.train.my_lab:shifted", dual_clip=0.0),
+      small.advantage_config(),
+      None,
+    )
+    self.assertEqual(_num_packed(lessons), 24)
+
   def test_what_is_not_kept_is_no_update(self):
     dead = [g for g in self.groups if g.task.name == "dead"]
     lessons, report = self._prepare(
