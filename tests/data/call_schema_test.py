@@ -274,6 +274,7 @@ class RandomSchemasTest(absltest.TestCase):
     self.assertGreater(self.counts["answers"], 16)
 
   @pytest.mark.full
+  @pytest.mark.timeout(1200)  # a minute of one core that is free
   def test_three_hundred_tool_sets(self):
     self.check(range(1000, 1300))
     self.assertEqual(self.counts["sets"], 300)
