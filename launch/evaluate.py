@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 
 import ml_collections
 from absl import flags, logging
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -146,6 +147,22 @@ def warnings_of(scores: Mapping[str, TaskScore]) -> list[str]:
   ]
 
 
+def print_scripted(scores: Mapping[str, TaskScore], console: Console) -> None:
+  """The table that an environment's README has, and warnings below it."""
+  table = Table("policy", "n", "success", "95 %", box=box.MARKDOWN)
+  for name, s in scores.items():
+    low, high = s.interval
+    table.add_row(
+      name,
+      str(s.num_tasks),
+      f"{100 * s.success_rate:.1f} %",
+      f"{100 * low:.1f} to {100 * high:.1f}",
+    )
+  console.print(table)
+  for sentence in warnings_of(scores):
+    console.print(sentence)
+
+
 def print_scores(scores: Mapping[str, TaskScore], console: Console) -> None:
   """A table of success with its 95 % interval."""
   table = Table("task", "n", "success", "95 %", "reward", "lost", "statuses")
@@ -179,10 +196,10 @@ def _evaluate() -> None:
   with placed_environments(settings) as environments:
     scores = _scores(config, settings, environments)
   console = Console()
-  print_scores(scores, console)
   if _POLICY.value == SCRIPTED:
-    for sentence in warnings_of(scores):
-      console.print(sentence)
+    print_scripted(scores, console)
+  else:
+    print_scores(scores, console)
   if _OUTPUT.value:
     body = {"policy": _POLICY.value, "tasks": scores_to_json(scores)}
     pathlib.Path(_OUTPUT.value).write_text(json.dumps(body, indent=2))

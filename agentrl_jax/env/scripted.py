@@ -32,11 +32,11 @@ class ScriptedPolicy(abc.ABC):
   ) -> Message:
     """The next answer, given all messages so far and what may be called."""
 
-  def call(self, name: str, **arguments: Any) -> Message:
-    """An answer that calls one tool."""
+  def call(self, tool: str, /, **arguments: Any) -> Message:
+    """An answer that calls one tool, whose arguments may have any name."""
     self._num_calls += 1
     text = json.dumps(arguments, ensure_ascii=False)
-    call = ToolCall(name, text, id=f"call_{self._num_calls}")
+    call = ToolCall(tool, text, id=f"call_{self._num_calls}")
     return Message("assistant", tool_calls=(call,))
 
 

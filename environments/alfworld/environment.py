@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
+from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.alfworld.engine import Engine, PythonEngine
 from environments.alfworld.expert import MISTAKES, expert_for
@@ -19,6 +20,7 @@ from environments.alfworld.game import Game
 from environments.alfworld.gamefile import find_games, load_game
 from environments.alfworld.generator import Generator
 from environments.alfworld.prompts import SYSTEM_PROMPTS
+from environments.alfworld.scripted import POLICIES
 from environments.alfworld.session import ALFSession, Rules
 from environments.alfworld.tasks import TASK_TYPES, read_goal
 from environments.alfworld.textworld_engine import TextWorldEngine
@@ -120,6 +122,10 @@ class ALFWorld(Environment):
     """Plays generated and loaded games alike; see `expert.MISTAKES`."""
     game = self._game(task)
     return expert_for(game, read_goal(game.goal), seed=seed, mistakes=mistakes)
+
+  def scripted_policies(self) -> ScriptedPolicies:
+    """Inhabitants who do not plan; see `scripted`."""
+    return POLICIES
 
   def _game(self, task: Task) -> Game:
     if task.split == LOADED_SPLIT and self._files:

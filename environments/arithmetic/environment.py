@@ -13,9 +13,11 @@ from agentrl_jax.data.messages import Message, Tool
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
+from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.env.tools import ToolMistake, read_arguments
 from agentrl_jax.errors import ConfigError
 from environments.arithmetic.expert import MISTAKES, Adder
+from environments.arithmetic.scripted import POLICIES
 
 ADD = Tool(
   "add",
@@ -91,6 +93,10 @@ class Arithmetic(Environment):
     """Adds, then answers; see `expert.MISTAKES` for what can go wrong."""
     problem = self._problem(task)
     return Adder(problem.a, problem.b, seed=seed, mistakes=mistakes)
+
+  def scripted_policies(self) -> ScriptedPolicies:
+    """Answerers who do not add; see `scripted`."""
+    return POLICIES
 
   def _problem(self, task: Task) -> Sum:
     """The sum that belongs to (split, index), and to no other split."""

@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
+from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.bfcl.expert import MISTAKES, gold_player
+from environments.bfcl.scripted import POLICIES
 from environments.bfcl.session import BFCLSession, Functions
 from environments.bfcl.suite import (
   CATEGORIES,
@@ -72,6 +74,10 @@ class BFCL(Environment):
   ) -> Expert:
     """Plays the gold calls; see `expert.MISTAKES` for what can go wrong."""
     return gold_player(self._problem(task), seed=seed, mistakes=mistakes)
+
+  def scripted_policies(self) -> ScriptedPolicies:
+    """Answerers who do not read what is asked; see `scripted`."""
+    return POLICIES
 
   def _problem(self, task: Task) -> Problem:
     problems = self._problems(task.split)

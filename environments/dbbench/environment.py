@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
+from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.dbbench.agentbench import load_problems
 from environments.dbbench.engine import Engine
@@ -22,6 +23,7 @@ from environments.dbbench.expert import (
 from environments.dbbench.generator import DEFAULT_KINDS, Generated, Generator
 from environments.dbbench.problem import Problem
 from environments.dbbench.prompts import SYSTEM_PROMPTS
+from environments.dbbench.scripted import POLICIES
 from environments.dbbench.session import DBSession, Rules
 from environments.dbbench.sqlite_engine import SQLiteEngine
 
@@ -126,6 +128,10 @@ class DBBench(Environment):
     return expert_for_generated(
       self._generated(task), seed=seed, mistakes=mistakes
     )
+
+  def scripted_policies(self) -> ScriptedPolicies:
+    """Answerers who do not think about the question; see `scripted`."""
+    return POLICIES
 
   def _problem(self, task: Task) -> Problem:
     if task.split != LOADED_SPLIT:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
+from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.agentbench import load_problems
 from environments.knowledgegraph.calls import KnowledgeBase
@@ -28,6 +29,7 @@ from environments.knowledgegraph.ontology import Ontology, load_ontology
 from environments.knowledgegraph.problem import Scene
 from environments.knowledgegraph.prompts import SYSTEM_PROMPTS
 from environments.knowledgegraph.schema import ontology_of
+from environments.knowledgegraph.scripted import POLICIES
 from environments.knowledgegraph.session import KGSession, Rules
 from environments.knowledgegraph.store import Engine, MemoryEngine
 from environments.knowledgegraph.synthesis import synthesise
@@ -148,6 +150,10 @@ class KnowledgeGraph(Environment):
     """Plays the gold calls; it knows `expert.MISTAKES`."""
     problem = self._scene(task).problem
     return expert_for(problem, seed=seed, mistakes=mistakes)
+
+  def scripted_policies(self) -> ScriptedPolicies:
+    """Answerers who do not plan; see `scripted`."""
+    return POLICIES
 
   def _scene(self, task: Task) -> Scene:
     if task.split not in self._splits():

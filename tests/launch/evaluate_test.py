@@ -82,6 +82,16 @@ class EvaluateTest(absltest.TestCase):
     for name in ("dbbench", "webshop"):
       self.assertBetween(tasks[name]["success"], 0.1, 0.8)
 
+  def test_scripted_policies_are_played_and_told_of(self):
+    names = '--config.tasks.names=("arithmetic",)'
+    config = "--config=configs/every_environment.py"
+    few = "--config.evaluation.num_tasks=40"
+    done = _evaluate(config, names, few, "--policy=scripted")
+    self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+    self.assertRegex(done.stdout, r"\| arithmetic constant +\| 40 ")
+    self.assertIn("arithmetic copy_numbers wins 100.0 % of", done.stdout)
+    self.assertNotIn("constant wins", done.stdout)
+
   def test_a_checkpoint_needs_its_run(self):
     done = _evaluate("--config=configs/quickstart.py", "--policy=rl")
     self.assertEqual(done.returncode, 1)

@@ -1,0 +1,87 @@
+"""Policies for any environment call what its tools allow."""
+
+import asyncio
+import json
+import unittest
+
+from agentrl_jax.controller.player import ScriptedPlayer
+from agentrl_jax.controller.recorder import Attempt
+from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.env.scripted import GENERIC, Constant, Echo
+from agentrl_jax.env.tools import read_arguments
+from agentrl_jax.errors import ConfigError
+from environments.arithmetic.environment import Arithmetic
+
+PROPERTIES = {
+  "text": {"type": "string"},
+  "mode": {"type": "string", "enum": ["fast", "slow"]},
+  "name": {"type": "string"},
+  "tool": {"type": "string"},
+  "count": {"type": "integer", "minimum": 2, "maximum": 5},
+  "share": {"type": "number"},
+  "sure": {"type": "boolean"},
+  "names": {"type": "array", "items": {"type": "string"}, "minItems": 2},
+  "place": {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+  },
+}
+SCHEMA = {
+  "type": "object",
+  "properties": PROPERTIES,
+  "required": list(PROPERTIES),
+  "additionalProperties": False,
+}
+TOOLS = (Tool("look", "", {"type": "object"}), Tool("tell", "", SCHEMA))
+SAID = (Message("system", "Be quick."), Message("user", "Find 12 red shoes!"))
+
+
+class GenericTest(unittest.TestCase):
+  def test_every_call_is_allowed(self):
+    for name, make in GENERIC.items():
+      for seed in range(50):
+        with self.subTest(policy=name, seed=seed):
+          (call,) = make(seed=seed).answer(SAID, TOOLS).tool_calls
+          self.assertIsInstance(read_arguments(call, TOOLS), dict)
+
+  def test_the_same_seed_says_the_same(self):
+    for make in GENERIC.values():
+      answers = [make(seed=3).answer(SAID, TOOLS) for _ in range(2)]
+      self.assertEqual(*answers)
+
+  def test_an_echo_says_what_the_user_said(self):
+    (call,) = Echo(seed=0).answer(SAID, TOOLS).tool_calls
+    arguments = json.loads(call.arguments)
+    self.assertEqual(arguments["text"], "Find 12 red shoes!")
+    self.assertEqual(arguments["mode"], "fast")
+
+  def test_a_constant_call_is_the_one_that_is_named(self):
+    policy = Constant(seed=0, tool="look", arguments={"at": 1})
+    (call,) = policy.answer(SAID, TOOLS).tool_calls
+    self.assertEqual((call.name, call.arguments), ("look", '{"at": 1}'))
+
+
+class ScriptedPlayerTest(unittest.TestCase):
+  def play(self, policy):
+    player = ScriptedPlayer(
+      environments={"sums": Arithmetic()}, max_turns=5, policy=policy
+    )
+    attempt = Attempt(
+      task=Task("sums", "test", 0), group_id="g", number=0, seed=0
+    )
+    return asyncio.run(player.play(attempt))
+
+  def test_it_plays_by_what_is_said(self):
+    self.assertEqual(self.play("copy_numbers").reward, 1.0)
+    self.assertEqual(self.play("first_term").reward, 0.0)
+
+  def test_an_unknown_policy_is_refused_by_name(self):
+    with self.assertRaisesRegex(ConfigError, "'genius'; it has constant"):
+      self.play("genius")
+
+
+if __name__ == "__main__":
+  unittest.main()
