@@ -1,4 +1,8 @@
-"""The config that a run was started with, read back from its folder."""
+"""The config that a run was started with, read back from its folder.
+
+A run may be older than a key of the config. What its file lacks has the value
+that `configs/base.py` gives it, so that such a run can be exported and served.
+"""
 
 import pathlib
 from typing import Any
@@ -7,6 +11,7 @@ import ml_collections
 import yaml
 
 from agentrl_jax.errors import ConfigError
+from configs import base
 
 
 def filed_config(root: pathlib.Path) -> ml_collections.ConfigDict:
@@ -17,7 +22,17 @@ def filed_config(root: pathlib.Path) -> ml_collections.ConfigDict:
       f"--run={root} has no config.yaml: name the folder of a run, such as "
       "runs/quickstart"
     )
-  return ml_collections.ConfigDict(_frozen(yaml.safe_load(path.read_text())))
+  filed = _frozen(yaml.safe_load(path.read_text()))
+  return ml_collections.ConfigDict(_filled(filed, base.get_config().to_dict()))
+
+
+def _filled(filed: Any, known: Any) -> Any:
+  """What was filed, and beside it what is known and was not."""
+  if not isinstance(filed, dict) or not isinstance(known, dict):
+    return filed
+  return known | {
+    name: _filled(value, known.get(name)) for name, value in filed.items()
+  }
 
 
 def _frozen(value: Any) -> Any:
