@@ -19,7 +19,14 @@ from launch.processes import Processes
 
 
 class Interrupted(SystemExit):  # noqa: N818 - it is how the process ends
-  """The run was asked to stop, and has saved what it had."""
+  """The run was asked to stop, and has saved what it had.
+
+  `kept` names what was saved for it; nothing, where there was nothing to save.
+  """
+
+  def __init__(self, number: int, kept: str = "") -> None:
+    super().__init__(128 + number)
+    self.signal, self.kept = signal.Signals(number), kept
 
 
 class Interrupts:
@@ -32,17 +39,17 @@ class Interrupts:
     self._timer = threading.Timer(grace_s, self._give_up)
     self._timer.daemon = True
 
-  def check(self, save: Callable[[], None] = lambda: None) -> None:
+  def check(self, save: Callable[[], str]) -> None:
     """Calls `save` and raises `Interrupted` if a signal has come.
 
+    `save` returns what it has kept, for people.
     All processes call it at the same points, and do the same.
     """
     number = self._processes.share_json(
       int(self.received or 0), what="whether to stop"
     )
     if number:
-      save()
-      raise Interrupted(128 + number)
+      raise Interrupted(number, save())
 
   @contextmanager
   def at_once(self) -> Iterator[None]:
@@ -50,7 +57,7 @@ class Interrupts:
     self._at_once = True
     try:
       if self.received is not None:
-        raise Interrupted(128 + self.received)
+        raise Interrupted(self.received)
       yield
     finally:
       self._at_once = False
@@ -63,7 +70,7 @@ class Interrupts:
     self._timer.start()
     self._processes.forward(number)
     if self._at_once and self._processes.leads:
-      raise Interrupted(128 + number)
+      raise Interrupted(number)
 
   def close(self) -> None:
     """The grace period is over: everything was saved in time."""

@@ -62,6 +62,7 @@ class Reinforcement:
       policy.mesh or sharding.make_mesh(settings.mesh),
     )
     self._frozen: Params | None = None  # what adapters belong to
+    self._num_queued = 0  # groups of the queue, in the last checkpoint
     self._older = SlotServing(
       settings.slots,
       publisher,
@@ -125,6 +126,7 @@ class Reinforcement:
     step = None if chosen < 0 else chosen
     state, position = checkpoints.restore(self._learner.abstract_state(), step)
     checkpoints.forget_after(int(state.version))
+    self._num_queued = _num_queued(position)
     return state, position
 
   def _loop(
@@ -146,10 +148,15 @@ class Reinforcement:
           "tasks": preparation.snapshot(),
         }
         checkpoints.save(state, position)
+        self._num_queued = _num_queued(position)
 
-    def save_at_last() -> None:
+    def save_at_last() -> str:
       save()
       checkpoints.wait()
+      return (
+        f"checkpoint of {STAGE} step {int(state.version)}, with "
+        f"{self._num_queued} finished groups of the queue"
+      )
 
     for version in range(first, steps, stride):
       groups = self._groups.take(version)
@@ -205,3 +212,7 @@ class Reinforcement:
     """Whether a checkpoint of this version is on the schedule."""
     stride = self._settings.admission.versions_per_step
     return version % self._settings.checkpoint.every < stride
+
+
+def _num_queued(position: Mapping[str, Any]) -> int:
+  return len(position.get("controller", {}).get("queued", ()))

@@ -42,6 +42,22 @@ def show(
   console: Console,
 ) -> None:
   """Files summary.json, curves.png and report.html, and prints the summary."""
+  print_summary(keep(config, settings, run, codec, is_finished=True), console)
+  console.print(f"report: {run.report}")
+
+
+def keep(
+  config: ml_collections.ConfigDict,
+  settings: Settings,
+  run: RunDirectory,
+  codec: ChatCodec | None,
+  *,
+  is_finished: bool,
+) -> Summary:
+  """Files summary.json, curves.png and report.html of what there is so far.
+
+  Without a codec no episode is shown.
+  """
   evaluations = [
     Evaluation.from_json(json.loads(path.read_text()))
     for path in sorted((run.root / "evaluations").glob("*.json"))
@@ -54,16 +70,16 @@ def show(
       wall_s=run.seconds(),
       facts=run_facts(seed=settings.seed, devices=devices),
       config_changes=changes(config),
+      is_finished=is_finished,
     ),
     run.summary,
   )
   summary = read_summary(run.summary)
   metrics = read_metrics(run.root / FILE)
   plot_curves(metrics, summary.evaluations, run.curves)
-  episodes = _episodes(run, codec, config.report.num_episodes)
+  episodes = _episodes(run, codec, config.report.num_episodes) if codec else []
   write_report(summary, metrics, episodes, run.report)
-  print_summary(summary, console)
-  console.print(f"report: {run.report}")
+  return summary
 
 
 def changes(
@@ -89,7 +105,12 @@ def _episodes(
   run: RunDirectory, codec: ChatCodec, number: int
 ) -> list[Episode]:
   """The same held-out tasks before and after, most telling ones first."""
-  played = {stage: read_episodes(run, stage, "greedy") for stage, _ in SHOWN}
+  played = {
+    stage: read_episodes(run, stage, "greedy")
+    if run.trajectories_of(stage, "greedy").exists()
+    else {}
+    for stage, _ in SHOWN
+  }
   tasks = _telling(played["warm_start"], played["rl"])[: max(number // 2, 1)]
   return [
     Episode(

@@ -122,9 +122,14 @@ class RunDirectory:
     partial.replace(path)
 
   def seconds(self) -> dict[str, float]:
-    """How long each finished stage took, in the order they finished."""
+    """How long each stage took so far, by when it finished or stopped."""
     files = sorted(
-      (self.root / "done").glob("*.json"), key=lambda p: p.stat().st_mtime
+      [
+        path
+        for path in (self.root / "done").iterdir()
+        if path.suffix in (".json", ".partial")
+      ],
+      key=lambda p: p.stat().st_mtime,
     )
     return {p.stem: json.loads(p.read_text())["seconds"] for p in files}
 

@@ -10,6 +10,7 @@ same run again goes on where it stopped, whatever stopped it.
 import contextlib
 import dataclasses
 import pathlib
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 
@@ -26,12 +27,12 @@ from agentrl_jax.model.policy import Params, Policy, num_params
 from agentrl_jax.train.custom_trial import try_advantage, try_loss
 from agentrl_jax.train.publish import Publisher
 from launch import command_line, demonstrations, remote_serving, results
-from launch.chat import keep_chat
+from launch.chat import codec_of, keep_chat
 from launch.chat_transfer import share_chat
 from launch.evaluation import EvaluationPlan, Evaluator
 from launch.groups import STAGE as RL
 from launch.groups import Followed, Groups
-from launch.interrupts import Interrupts, listen
+from launch.interrupts import Interrupted, Interrupts, listen
 from launch.places import placed_environments
 from launch.playing import Played
 from launch.processes import Processes, joined
@@ -103,6 +104,42 @@ class Start:
 
 def _lead(start: Start, plan: EvaluationPlan) -> None:
   """Process 0: plays, trains, scores and shows."""
+  try:
+    codec = _stages(start, plan)
+  except Interrupted as stopped:
+    start.interrupts.close()  # all is saved: what follows has time
+    _tell_stopped(start, stopped)
+    raise
+  results.show(start.config, start.settings, start.run, codec, CONSOLE)
+
+
+def _tell_stopped(start: Start, stopped: Interrupted) -> None:
+  """A report of the run so far, and one line on how it goes on."""
+  run, codec = start.run, None
+  with contextlib.suppress(ConfigError):  # it was stopped before there is one
+    codec = codec_of(run.root, start.settings.chat)
+  results.keep(start.config, start.settings, run, codec, is_finished=False)
+  done = ", ".join(name for name in run.seconds() if run.is_done(name))
+  kept = stopped.kept or f"stages that are done ({done or 'none yet'})"
+  everywhere = " in every process" if start.processes.count > 1 else ""
+  CONSOLE.print(
+    f"stopped by {stopped.signal.name}; kept in {run.root}: {kept}; report: "
+    f"{run.report}; to continue{everywhere}: {_command()}",
+    soft_wrap=True,
+    highlight=False,
+    markup=False,
+  )
+
+
+def _command() -> str:
+  """The command line that started this process."""
+  if pathlib.Path(sys.argv[0]).stem != "train":
+    return "start the same run again"
+  return shlex.join([sys.executable, "-m", "launch.train", *sys.argv[1:]])
+
+
+def _stages(start: Start, plan: EvaluationPlan) -> ChatCodec:
+  """Every stage; the chat that the run speaks."""
   config, settings, run = start.config, start.settings, start.run
   with (
     placed_environments(settings) as environments,
@@ -137,7 +174,7 @@ def _lead(start: Start, plan: EvaluationPlan) -> None:
         start.interrupts,
       )
       _reinforce(start, warm, groups, service.publisher, codec, score)
-  results.show(config, settings, run, codec, CONSOLE)
+  return codec
 
 
 def _follow(start: Start) -> None:

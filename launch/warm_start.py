@@ -106,10 +106,11 @@ def _begin(
   return learner.init(trained), frozen
 
 
-def _save(checkpoints: Checkpoints, state: TrainState) -> None:
+def _save(checkpoints: Checkpoints, state: TrainState) -> str:
   if int(state.version) not in checkpoints.steps():
     checkpoints.save(state, {})
   checkpoints.close()
+  return f"checkpoint of {STAGE} step {int(state.version)}"
 
 
 def _lesson(rows: Rows, chosen: np.ndarray) -> Lesson:

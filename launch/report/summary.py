@@ -169,6 +169,7 @@ class Summary:
   wall_s: Mapping[str, float]  # by stage, in the order in which they ran
   facts: Mapping[str, Any]  # see report.facts
   config_changes: Mapping[str, Sequence[Any]]  # key: (base's value, the run's)
+  is_finished: bool = True  # False: stopped, and the rest is still to come
 
   def evaluation(self, stage: str, mode: str) -> Evaluation | None:
     """The evaluation of that policy, or None if it was not evaluated so."""
@@ -211,6 +212,7 @@ class Summary:
     """What `summary.json` holds."""
     return {
       "name": self.name,
+      "is_finished": self.is_finished,
       "evaluations": [e.to_json() for e in self.evaluations],
       "comparisons": [dataclasses.asdict(c) for c in self.comparisons],
       "wall_s": {**self.wall_s, "total": math.fsum(self.wall_s.values())},
@@ -228,6 +230,7 @@ class Summary:
       wall_s=wall_s,
       facts=body["facts"],
       config_changes=body["config_changes"],
+      is_finished=body["is_finished"],
     )
 
 

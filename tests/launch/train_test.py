@@ -7,6 +7,7 @@ is under way, asked to stop a little later, and then left to finish.
 import collections
 import json
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -51,16 +52,17 @@ class _Run:
   def __init__(self, workdir: pathlib.Path):
     flags = [f"--config.{key}={value}" for key, value in SMALL.items()]
     self.root = workdir / "small"
+    self.command = [
+      sys.executable,
+      "-m",
+      "launch.train",
+      "--config=configs/quickstart.py",
+      f"--config.workdir={workdir}",
+      "--config.engine.lanes=(4, 2)",
+      *flags,
+    ]
     self.process = subprocess.Popen(
-      [
-        sys.executable,
-        "-m",
-        "launch.train",
-        "--config=configs/quickstart.py",
-        f"--config.workdir={workdir}",
-        "--config.engine.lanes=(4, 2)",
-        *flags,
-      ],
+      self.command,
       cwd=ROOT,
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
@@ -113,6 +115,10 @@ class TrainTest(absltest.TestCase):
     cls.steps_when_stopped = sorted(
       int(p.name) for p in (cls.root / "rl").iterdir() if p.name.isdigit()
     )
+    cls.command = second.command
+    summary = cls.root / "summary.json"
+    cls.stopped_summary = json.loads(summary.read_text())
+    cls.stopped_report = (cls.root / "report.html").read_text()
     cls.finished, cls.finished_said = _Run(workdir).end()
     cls.again, cls.again_said = _Run(workdir).end()
 
@@ -127,6 +133,29 @@ class TrainTest(absltest.TestCase):
     )
     self.assertEqual(self.finished, 0, self.finished_said[-3000:])
     self.assertEqual(self.again, 0, self.again_said[-3000:])
+
+  def test_stopping_says_in_a_line_what_is_kept_and_how_to_go_on(self):
+    (line,) = [x for x in self.stopped_said.splitlines() if "stopped by" in x]
+    step = self.steps_when_stopped[-1]
+    self.assertIn(f"SIGTERM; kept in {self.root}: checkpoint of rl step", line)
+    self.assertIn(f"step {step}, with", line)
+    self.assertIn(f"report: {self.root / 'report.html'}", line)
+    command = shlex.split(line.partition("to continue: ")[2])
+    self.assertEqual(command, self.command)
+    for noise in ("CRITICAL", "Traceback", "CANCELLED"):
+      self.assertNotIn(noise, self.stopped_said)
+
+  def test_a_stopped_run_has_a_report(self):
+    self.assertFalse(self.stopped_summary["is_finished"])
+    stages = {e["stage"] for e in self.stopped_summary["evaluations"]}
+    self.assertEqual(stages, {"untrained", "warm_start", "expert"})
+    self.assertIn("rl", self.stopped_summary["wall_s"])
+    self.assertIn("stopped before its end", self.stopped_report)
+    summary = json.loads((self.root / "summary.json").read_text())
+    self.assertTrue(summary["is_finished"])
+    self.assertNotIn(
+      "stopped before its end", (self.root / "report.html").read_text()
+    )
 
   def test_a_signal_leaves_a_checkpoint_of_the_latest_update(self):
     updates = [entry["version"] for entry in self._ledger()]
