@@ -7,6 +7,7 @@ to keep the value that `configs/base.py` gives them.
 
 import dataclasses
 import pathlib
+import shlex
 
 import ml_collections
 
@@ -43,10 +44,9 @@ def read_architecture(config: ml_collections.ConfigDict) -> ModelConfig:
   if not name and not path:
     return ModelConfig(vocab_size=config.tokenizer.vocab_size, **keys)
   source = f"pretrained.path={path}" if path else f"model.name={name}"
-  _refuse_idle(config, "model", source, read=ALWAYS_READ)
+  _refuse_idle(config, source, *("model", "tokenizer")[: 1 + bool(path)])
   named = preset(name) if name else None
   if path:
-    _refuse_idle(config, "tokenizer", source, read=())
     found, _ = read_model(pathlib.Path(path))
     if named is not None:
       _refuse_other(found, named, path, name)
@@ -72,19 +72,28 @@ def read_adaptation(config: ml_collections.ConfigDict) -> LoraConfig:
 
 
 def _refuse_idle(
-  config: ml_collections.ConfigDict,
-  section: str,
-  source: str,
-  *,
-  read: tuple[str, ...],
+  config: ml_collections.ConfigDict, source: str, *sections: str
 ) -> None:
-  idle = base.get_config()[section].to_dict()
-  for key, value in config[section].to_dict().items():
-    if key not in read and value != idle[key]:
-      raise ConfigError(
-        f"{section}.{key}={value} means nothing where {source} says it; set "
-        f"--config.{section}.{key}={idle[key]}"
-      )
+  """Raises `ConfigError` naming every key that is set and would not be read."""
+  idle = base.get_config()
+  changed = {
+    f"{section}.{key}": (value, idle[section][key])
+    for section in sections
+    for key, value in config[section].to_dict().items()
+    if value != idle[section][key]
+    and (section, key) not in {("model", name) for name in ALWAYS_READ}
+  }
+  if changed:
+    found = ", ".join(f"{key}={value}" for key, (value, _) in changed.items())
+    flags = " ".join(
+      shlex.quote(f"--config.{key}={value}")
+      for key, (_, value) in changed.items()
+    )
+    verb = "means" if len(changed) == 1 else "mean"
+    raise ConfigError(
+      f"{found} {verb} nothing where {source} says it; set {flags}, or begin "
+      "with configs/finetune.py, which sets none of them"
+    )
 
 
 def _refuse_other(
