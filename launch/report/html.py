@@ -6,9 +6,11 @@ computes no number of its own.
 """
 
 import pathlib
+import re
 from collections.abc import Sequence
 
 import jinja2
+import markupsafe
 
 from agentrl_jax.controller.policies import succeeded
 from agentrl_jax.metrics import Row
@@ -98,6 +100,13 @@ def expert_sentence(comparison: Comparison | None) -> str:
   return "; ".join(parts) + "."
 
 
+def breakable(key: str) -> markupsafe.Markup:
+  """A dotted key that a browser may break after its dots and underscores."""
+  return markupsafe.Markup(
+    re.sub(r"([._])", r"\1<wbr>", str(markupsafe.escape(key)))
+  )
+
+
 def _environment() -> jinja2.Environment:
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -108,6 +117,7 @@ def _environment() -> jinja2.Environment:
   )
   environment.tests["success"] = succeeded
   environment.filters |= {
+    "breakable": breakable,
     "duration": duration,
     "stage_name": stage_name,
     "message_views": message_views,

@@ -9,6 +9,7 @@ import json
 import pathlib
 import re
 import tempfile
+from collections.abc import Iterator
 
 from absl.testing import absltest
 
@@ -66,6 +67,20 @@ def pattern_of(name: str) -> str:
   """`slot<k>` and `<task>` stand for a slot's number and a task's name."""
   pattern = re.escape(name).replace("slot<k>", r"slot\d+")
   return re.sub(r"<[a-z_]+>", r"[^/]+", pattern)
+
+
+def leaves(value, path: str = "") -> Iterator[str]:
+  """The path of every value that holds no others, as the docs write it."""
+  if isinstance(value, dict):
+    for key, inner in value.items():
+      yield from leaves(inner, f"{path}.{key}".lstrip("."))
+  elif isinstance(value, list) and value:
+    for inner in value:
+      yield from leaves(inner, f"{path}[]")
+  elif isinstance(value, list):
+    yield f"{path}[]"
+  else:
+    yield path
 
 
 class ReadingARunTest(absltest.TestCase):
@@ -131,6 +146,25 @@ class ReadingARunTest(absltest.TestCase):
       if name.startswith(ELSEWHERE):
         with self.subTest(name):
           self.assertIn(f'"{name}"', code)
+
+  def test_the_summary_has_the_keys_that_the_docs_name(self):
+    page = (ROOT / "docs" / "reading_a_run.md").read_text()
+    section = page.partition("## summary.json")[2].partition("\n## ")[0]
+    named = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+    patterns = [
+      # A config's keys have dots of their own.
+      re.compile(re.sub(r"<[a-z]+>", ".+" if "<key>" in n else r"[^.]+", p))
+      for n in named
+      for p in [re.escape(n)]
+    ]
+    found = set(leaves(self.summary))
+    undocumented = {
+      leaf for leaf in found if not any(p.fullmatch(leaf) for p in patterns)
+    }
+    self.assertEmpty(undocumented)
+    for name, pattern in zip(named, patterns, strict=True):
+      with self.subTest(name):
+        self.assertTrue(any(pattern.fullmatch(leaf) for leaf in found))
 
   def test_every_metric_of_the_engine_is_documented(self):
     patterns = [re.compile(pattern_of(name)) for name in documented()]
