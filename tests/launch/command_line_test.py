@@ -21,6 +21,7 @@ COMMANDS = {
 WITHOUT_CONFIG = {
   "launch.export": ("--run=runs/none", "--to=none"),
   "launch.images": (),
+  "launch.serve": ("--model=none",),
 }
 QUICKSTART = "--config=configs/quickstart.py"
 
@@ -92,6 +93,7 @@ class CommandLineTest(parameterized.TestCase):
   @parameterized.parameters(
     ("launch.images", "word", "did you mean dbbench", "webshop"),
     ("launch.export", "word", "dbbnech was found where flags are expected"),
+    ("launch.serve", "word", "dbbnech was found where flags are expected"),
     ("launch.export", "stage", "--stage=rll", "rl|warm_start"),
     ("launch.train", "word", "seed=1 was found where flags are expected"),
     ("launch.train", "file", "did you mean configs/quickstart.py"),

@@ -5,6 +5,7 @@ import pathlib
 import shlex
 import tempfile
 
+import pytest
 from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
@@ -30,6 +31,8 @@ SMALL = {
   "engine.lanes": (4, 2),
   "engine.num_lane_sizes": 1,
   "engine.lengths": (),
+  "engine.prefill_chunks": (64,),
+  "engine.prefill_lanes": 4,
   "evaluation.num_tasks": 1,
   # Random weights earn nothing that tells attempts apart: the KL trains them.
   "loss.kl_coefficient": 1.0,
@@ -37,6 +40,8 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 class FinetuneTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):

@@ -115,6 +115,8 @@ class TrainTest(absltest.TestCase):
     cls.steps_when_stopped = sorted(
       int(p.name) for p in (cls.root / "rl").iterdir() if p.name.isdigit()
     )
+    if cls.stopped != 128 + signal.SIGTERM:
+      raise AssertionError(f"{cls.stopped}: {cls.stopped_said[-3000:]}")
     cls.command = second.command
     summary = cls.root / "summary.json"
     cls.stopped_summary = json.loads(summary.read_text())

@@ -54,7 +54,7 @@ def render(summary: Summary | None = None, shown=None) -> str:
 class Reader(HTMLParser):
   """Collects the page's text and addresses, and checks that tags are closed."""
 
-  EMPTY = ("meta", "br", "path", "use")
+  EMPTY = ("meta", "br", "wbr", "path", "use")
 
   def __init__(self):
     super().__init__()
