@@ -64,7 +64,8 @@ class FinetuneTest(absltest.TestCase):
     )
     train(config)
     run = next(p.parent for p in self.root.glob("runs/*/config.yaml"))
-    steps = [r.step for r in read_metrics(run / "metrics.jsonl")]
+    rows = read_metrics(run / "metrics.jsonl")
+    steps = [row.step for row in rows if row.stage == "rl"]
     self.assertEqual(steps, list(range(1, STEPS + 1)))
     summary = json.loads((run / "summary.json").read_text())
     stages = {e["stage"] for e in summary["evaluations"]}
