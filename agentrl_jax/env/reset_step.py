@@ -95,6 +95,20 @@ class ResetStep(Environment):
       return observation
     return json.dumps(observation, default=_plain, ensure_ascii=False)
 
+  def seed_of(self, task: Task) -> int:
+    """The seed that `make` gets for the task, for an expert who must know it.
+
+    Raises `ConfigError` unless `split_by` is "seed": first observations decide
+    otherwise, and they are not known before the object is made.
+    """
+    if self.rules.split_by != "seed":
+      raise ConfigError(
+        f"{self.name}: split_by={self.rules.split_by!r} leaves the seed of a "
+        "task to its first observation; set split_by='seed', or have the "
+        "expert read what it needs"
+      )
+    return next(n for n in _seeds(task) if split_of(str(n)) == task.split)
+
   def indices(self, split: str) -> Sequence[int]:
     """As many as asked for, in both splits."""
     if split not in SPLITS:

@@ -33,7 +33,7 @@ REFUSED = {
   "INSERT INTO people (id, ID) VALUES (1, 2)": (
     "1110 (42000): Column 'ID' specified twice"
   ),
-  "UPDATE people SET name = 'x' WHERE id = (SELECT MAX(id) FROM people)": BESIDE,
+  "UPDATE people SET id = 3 WHERE id = (SELECT MAX(id) FROM people)": BESIDE,
   "DELETE FROM people WHERE id IN (SELECT id FROM people)": BESIDE,
   "INSERT INTO people (id) VALUES ((SELECT MAX(id) FROM people))": BESIDE,
   "SELECT name FROM people WHERE id = (SELECT person FROM bills)": ONE_VALUE,
@@ -50,7 +50,7 @@ REFUSED = {
 ANSWERED = {
   "SELECT id AS n FROM people HAVING n > 1": "[('2',)]",
   "SELECT id AS name FROM people WHERE name = 'Ann'": "[('1',)]",
-  "SELECT (SELECT MAX(amount) FROM bills b WHERE b.person = p.id) FROM people p": (
+  "SELECT (SELECT MAX(amount) FROM bills WHERE person = p.id) FROM people p": (
     "[('9',), (None,)]"
   ),
   "SELECT name FROM people WHERE id = (SELECT person FROM bills LIMIT 1)": (
