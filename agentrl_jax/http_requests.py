@@ -49,6 +49,7 @@ class HttpLimits:
   body_s: float = 60.0  # for a request's body
   max_body: int = 8 * MIB  # bytes of a body, decompressed
   max_bodies: int = 256 * MIB  # bytes of all bodies that are being read
+  compile_s: float = 1.0  # CPU seconds to compile a request's grammar
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():

@@ -308,6 +308,7 @@ def get_config() -> ml_collections.ConfigDict:
     body_s=60.0,  # for a request's body, from its head on
     max_body=8 << 20,  # bytes of a body, decompressed
     max_bodies=256 << 20,  # bytes of all bodies that are on their way
+    compile_s=1.0,  # CPU seconds to compile the grammar of a request
   )
   c.checkpoint = create(
     every=25,  # updates

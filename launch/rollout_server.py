@@ -72,7 +72,9 @@ class RolloutServer:
     self._codec = codec
     self._names = ModelNames(name, lambda: follower.slots)
     self._limits = ServingLimits(context=driver.engine.config.context)
-    self._generator = EngineGenerator(driver, deadline_s=config.answer_s)
+    self._generator = EngineGenerator(
+      driver, deadline_s=config.answer_s, compile_s=http.compile_s
+    )
     self._stopping = asyncio.Event()
     self._api = RolloutApi(
       self._generator,

@@ -6,10 +6,11 @@ belong to the grammar. See `data.grammar` for the language, and for who reads
 it.
 """
 
+import contextvars
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import llguidance
@@ -21,6 +22,11 @@ from agentrl_jax.errors import ConfigError
 
 THINK, THINK_END = "<think>", "</think>"
 CHOICES = ("auto", "required")
+# Says why a grammar cannot be used, or "". Servers, to whom schemas come from
+# anywhere, set one that can be stopped.
+VALIDATE: contextvars.ContextVar[Callable[[str], str]] = contextvars.ContextVar(
+  "validate", default=llguidance.LLMatcher.validate_grammar
+)
 ANY_TEXT = r"/(.|\n)*/"
 # All that Python takes for white space; `\s` alone leaves four of them out.
 SPACE = r"[\s\x1c-\x1f]"
@@ -179,7 +185,7 @@ class CallGrammar:
 def _json(schema: Mapping[str, Any]) -> str:
   """The nonterminal of JSON by a schema. Raises `ConfigError`, saying why."""
   found = f"%json {json.dumps({**schema, 'x-guidance': _JSON})}"
-  if reason := llguidance.LLMatcher.validate_grammar(f"start: {found}"):
+  if reason := VALIDATE.get()(f"start: {found}"):
     reason = reason.partition("\n   1 |")[0].removeprefix("at 1(8): ")
     raise ConfigError(
       f"{reason.strip()}. See llguidance's docs/json_schema.md for what of a "

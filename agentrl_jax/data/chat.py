@@ -88,6 +88,11 @@ class ChatCodec:
     """How many token ids there are."""
     return self._tokenizer.vocab_size
 
+  @property
+  def longest_token(self) -> int:
+    """Bytes of text that one token can stand for: of the longest entry."""
+    return self._tokenizer.longest_token
+
   def start(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> np.ndarray:

@@ -12,14 +12,16 @@ Masks are bits, W = ceil(V / 32) words of 32 tokens each; of word w, bit b is
 token 32 w + b.
 """
 
-import functools
+import collections
 import json
+import threading
 from collections.abc import Iterable, Sequence
 
 import llguidance
 import numpy as np
 from tokenizers import Tokenizer
 
+from agentrl_jax.data.grammar_process import GrammarProcess
 from agentrl_jax.errors import ConfigError, GrammarFault
 
 BITS = 32  # tokens to a word of a mask
@@ -47,17 +49,36 @@ class Grammars:
         "none: name one, as in the model's generation_config.json"
       )
     self.vocab_size, self.stop_tokens = vocab_size, tuple(stop_tokens)
+    self._source = _with_special(tokenizer, set(markers))
     self._tokenizer = llguidance.LLTokenizer(
-      _with_special(tokenizer, set(markers)),
+      self._source,
       n_vocab=vocab_size,
       eos_token=list(stop_tokens),
     )
-    self._compiled = functools.lru_cache(_KEPT)(self._compile)
+    self._kept: collections.OrderedDict[str, llguidance.LLMatcher] = (
+      collections.OrderedDict()
+    )
+    self._lock = threading.Lock()
 
   @property
   def num_words(self) -> int:
     """W, of a mask."""
     return -(-self.vocab_size // BITS)
+
+  def has(self, grammar: str) -> bool:
+    """Whether it is compiled; then it stays so for a while."""
+    with self._lock:
+      if grammar in self._kept:
+        self._kept.move_to_end(grammar)
+      return grammar in self._kept
+
+  def process(self) -> GrammarProcess:
+    """Tries grammars of this tokenizer elsewhere, within a budget."""
+    return GrammarProcess(
+      self._source,
+      stop_tokens=self.stop_tokens,
+      vocab_size=self.vocab_size,
+    )
 
   def check(self, grammar: str) -> None:
     """Raises `ConfigError`, with llguidance's reason, if it cannot be used."""
@@ -87,6 +108,18 @@ class Grammars:
           "there: let sampler and learner run the same version of llguidance"
         )
     return mask_AW
+
+  def _compiled(self, grammar: str) -> llguidance.LLMatcher:
+    with self._lock:
+      found = self._kept.get(grammar)
+    if found is None:
+      found = self._compile(grammar)  # without the lock: it can take long
+    with self._lock:
+      self._kept[grammar] = found
+      self._kept.move_to_end(grammar)
+      while len(self._kept) > _KEPT:
+        self._kept.popitem(last=False)
+    return found
 
   def _compile(self, grammar: str) -> llguidance.LLMatcher:
     matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)

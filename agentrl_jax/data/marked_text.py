@@ -8,6 +8,7 @@ and `MarkedTokenizer` takes it out and spells such a marker in ordinary tokens.
 Back again likewise: what a policy spells out is shielded, what it marks is not.
 """
 
+import functools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,7 @@ from agentrl_jax.errors import ConfigError
 _NOTE = "\ufdd0"
 _SHIELD, _LITERAL = _NOTE + "0", _NOTE + "1"
 _TAG = re.compile(r"</?[^\s<>]+>")
+_LONG = 4096  # characters that are tokenised in a millisecond
 _NOTES = {_SHIELD: "", _LITERAL: _NOTE}
 
 
@@ -89,6 +91,11 @@ class MarkedTokenizer:
     """How many token ids there are."""
     return self._tokenizer.get_vocab_size()
 
+  @functools.cached_property
+  def longest_token(self) -> int:
+    """Bytes of text that one token can stand for."""
+    return max(len(text.encode()) for text in self._tokenizer.get_vocab())
+
   def encode(self, text: str) -> np.ndarray:
     """Ids, int32: markers as markers, shielded ones spelt out."""
     ids: list[int] = []
@@ -125,7 +132,11 @@ class MarkedTokenizer:
     return "".join([*pieces, self._shielded(run)])
 
   def _spelt(self, text: str) -> list[int]:
-    return list(self._plain.encode(text, add_special_tokens=False).ids)
+    if len(text) < _LONG:
+      return list(self._plain.encode(text, add_special_tokens=False).ids)
+    # As a batch, which lets other threads run meanwhile.
+    (found,) = self._plain.encode_batch([text], add_special_tokens=False)
+    return list(found.ids)
 
   def _shielded(self, run: list[int]) -> str:
     return self.markers.shield(

@@ -92,7 +92,7 @@ class RolloutEngine:
         f"the version store has {versions.num_slots}: give both the same"
       )
     self.config, self.versions = config, versions
-    self._grammars, self._vocab_size = grammars, policy.config.vocab_size
+    self.grammars, self._vocab_size = grammars, policy.config.vocab_size
     places = places or (Place(policy),) * config.num_slots
     self._blocks = [
       LaneBlock(slot, place.policy, config, place.cache, give_up=self.cancel)
@@ -132,7 +132,7 @@ class RolloutEngine:
         f"{request.end}; engine.context={self.config.context} is the limit"
       )
     if spec.grammar:
-      request.course = _course(spec, self._grammars())
+      request.course = _course(spec, self.grammars())
     return request
 
   def admit(self, request: Request) -> None:

@@ -9,13 +9,22 @@ import numpy as np
 from agentrl_jax.errors import DeadlineExceeded
 from agentrl_jax.rollout.client import Answer, SamplingSpec
 from agentrl_jax.rollout.driver import Driver
+from agentrl_jax.rollout.grammar_compiler import COMPILE_S, GrammarCompiler
 
 
 class EngineGenerator:
   """A `rollout.client.StreamingGenerator` on a driver in this process."""
 
-  def __init__(self, driver: Driver, *, deadline_s: float = 600.0):
+  def __init__(
+    self,
+    driver: Driver,
+    *,
+    deadline_s: float = 600.0,
+    compile_s: float = COMPILE_S,
+  ):
+    """`compile_s` are CPU seconds that a request's grammar may take."""
     self._driver, self._deadline_s = driver, deadline_s
+    self._compiler = GrammarCompiler(driver.engine.grammars, compile_s)
 
   @property
   def num_slots(self) -> int:
@@ -26,6 +35,7 @@ class EngineGenerator:
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> Answer:
     """Waits for the answer; cancelling frees the lane that decodes it."""
+    await self._prepare(spec)
     future = asyncio.wrap_future(self._driver.submit(prompt, spec))
     try:
       async with asyncio.timeout(self._deadline_s):
@@ -48,6 +58,7 @@ class EngineGenerator:
       with contextlib.suppress(RuntimeError):  # the loop of a reader is gone
         loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
+    await self._prepare(spec)
     future = self._driver.submit(prompt, spec, hear)
     future.add_done_callback(lambda _: hear(None))
     ends = loop.time() + self._deadline_s
@@ -63,6 +74,11 @@ class EngineGenerator:
       raise self._late(spec) from error
     finally:
       future.cancel()
+
+  async def _prepare(self, spec: SamplingSpec) -> None:
+    """Compiles the grammar beside the event loop; submitting waits for it."""
+    if spec.grammar:
+      await self._compiler.prepare(spec.grammar)
 
   def _late(self, spec: SamplingSpec) -> DeadlineExceeded:
     return DeadlineExceeded(

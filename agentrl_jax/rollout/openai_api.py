@@ -4,7 +4,9 @@ POST /v1/completions   GET /v1/models
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
+import functools
 import json
 import time
 from collections.abc import (
@@ -24,6 +26,7 @@ from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.errors import AgentRLError, DeadlineExceeded, ServerFull
 from agentrl_jax.rollout.answering import Answering
 from agentrl_jax.rollout.client import Generator
+from agentrl_jax.rollout.grammar_compiler import GrammarValidator
 from agentrl_jax.rollout.openai_chat import ChatCall
 from agentrl_jax.rollout.openai_completions import CompletionCall
 from agentrl_jax.rollout.openai_draw import Delta, Draw, all_deltas
@@ -35,6 +38,7 @@ from agentrl_jax.rollout.openai_errors import (
   error_response,
 )
 from agentrl_jax.rollout.openai_fields import Fields
+from agentrl_jax.rollout.openai_forms import has_form
 from agentrl_jax.rollout.openai_json import Envelope, usage_of
 from agentrl_jax.rollout.openai_memory import Memory, Talk
 from agentrl_jax.rollout.openai_models import Names, unknown
@@ -97,6 +101,42 @@ class OpenAIModel:
     self.alone, self.memory = Talk(limits), Memory(limits)
 
 
+class CallReader:
+  """Reads calls in threads: parsing, tokenising and forms can take a while.
+
+  Calls whose answers keep to a form may wait for a grammar to be checked, so
+  they have threads of their own.
+  """
+
+  def __init__(self, max_values: int, validator: GrammarValidator):
+    self._max_values, self._validator = max_values, validator
+    self._plain, self._formed = (
+      concurrent.futures.ThreadPoolExecutor(2, f"calls-{name}")
+      for name in ("plain", "formed")
+    )
+
+  async def parse(self, body: bytes) -> Fields:
+    """Raises `ApiError` or `RequestRefused` for what is no JSON object."""
+    return await asyncio.get_running_loop().run_in_executor(
+      self._plain, functools.partial(Fields, body, max_values=self._max_values)
+    )
+
+  async def read(
+    self, fields: Fields, kind: Kind, model: OpenAIModel, talk: Talk
+  ) -> Call:
+    """The call that the fields are. Raises `AgentRLError`."""
+    threads = self._formed if has_form(fields) else self._plain
+    return await asyncio.get_running_loop().run_in_executor(
+      threads, self._read, fields, kind, model, talk
+    )
+
+  def _read(
+    self, fields: Fields, kind: Kind, model: OpenAIModel, talk: Talk
+  ) -> Call:
+    with self._validator.validating():
+      return kind(fields, model.limits, model.codec(), talk)
+
+
 class OpenAIApi:
   """The endpoints; a call's `model` says which of the models answers."""
 
@@ -110,7 +150,10 @@ class OpenAIApi:
     self._generator, self._answering = generator, answering
     self._models = tuple(models)
     self._max_calls = max(model.limits.max_calls for model in models)
-    self._max_values = max(model.limits.max_values for model in models)
+    self._reader = CallReader(
+      max(model.limits.max_values for model in models),
+      GrammarValidator(answering.bodies.limits.compile_s),
+    )
     self._episodes = EpisodeApi(episodes, answering.bodies)
 
   def add_to(self, application: web.Application) -> None:
@@ -173,14 +216,14 @@ class OpenAIApi:
       async with self._answering.bodies.body(request) as body:
         self._refuse_more()
         stack.enter_context(self._answering.one())
-        fields = Fields(body, max_values=self._max_values)
+        fields = await self._reader.parse(body)
         model = self._called_by(fields.peek("model"))
         talk = talk_of(model)
         if episode is not None:
           stack.enter_context(episode.calling())
           again = episode.repeated(body)
           talk, generator = again or episode, again or generator
-        call = kind(fields, model.limits, model.codec(), talk)
+        call = await self._reader.read(fields, kind, model, talk)
       return await self._called(request, call, model, talk, generator)
 
   def _refuse_more(self) -> None:

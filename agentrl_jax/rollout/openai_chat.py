@@ -29,6 +29,7 @@ from agentrl_jax.rollout.openai_requests import (
   Ask,
   ServingLimits,
   read_ask,
+  refuse_long,
 )
 from agentrl_jax.rollout.openai_text import GrowingText
 
@@ -54,6 +55,7 @@ class ChatCall:
     found = fields.required("messages")
     messages = read_messages(found)
     self.ignored = unknown_fields(found)
+    _refuse_long(messages, limits, codec)
     self._form = read_form(fields, codec)
     self._wants_logprobs = fields.flag("logprobs")
     num_top = _num_top(fields, self._wants_logprobs)
@@ -192,6 +194,19 @@ def _num_top(fields: Fields, wants_logprobs: bool) -> int:
       param="top_logprobs",
     )
   return found
+
+
+def _refuse_long(
+  messages: Sequence[Message], limits: ServingLimits, codec: ChatCodec
+) -> None:
+  """Templates may leave out thoughts of the policy's, and nothing else."""
+  sizes = [(m.role, len(m.content.encode())) for m in messages]
+  refuse_long(
+    limits, codec, sum(size for role, size in sizes if role != "assistant")
+  )
+  calls = [call for message in messages for call in message.tool_calls]
+  called = sum(len(call.arguments.encode()) for call in calls)
+  refuse_long(limits, codec, sum(n for _, n in sizes) + called, times=4)
 
 
 def _call_id(conversation: bytes, number: int) -> str:

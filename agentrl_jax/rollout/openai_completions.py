@@ -19,6 +19,7 @@ from agentrl_jax.rollout.openai_requests import (
   Ask,
   ServingLimits,
   read_ask,
+  refuse_long,
 )
 from agentrl_jax.rollout.openai_text import GrowingText
 
@@ -47,7 +48,7 @@ class CompletionCall:
     )
     fields.close()
     self._codec, self._limits, self._talk = codec, limits, talk
-    self.prompts: Sequence[np.ndarray] = _prompts(found, codec)
+    self.prompts: Sequence[np.ndarray] = _prompts(found, limits, codec)
     talk.check(self.ask, self.prompts)
     self.envelope = Envelope("text_completion", "cmpl", self.ask.model)
     self._offsets: dict[int, int] = {}  # of text, by choice
@@ -132,11 +133,22 @@ class CompletionCall:
     return self._codec.decode(ids) if self._codec else ""
 
 
-def _prompts(found: Any, codec: ChatCodec | None) -> list[np.ndarray]:
+def _prompts(
+  found: Any, limits: ServingLimits, codec: ChatCodec | None
+) -> list[np.ndarray]:
   several = isinstance(found, list) and not (found and type(found[0]) is int)
   prompts = found if several else [found]
   if not prompts:
     raise wrong("prompt", found, _PROMPT)
+  if len(prompts) > limits.max_choices:
+    raise ApiError(
+      f"{len(prompts)} prompts make more than {limits.max_choices} answers: "
+      "ask in several calls",
+      param="prompt",
+    )
+  for prompt in prompts:
+    if isinstance(prompt, str) and codec is not None:
+      refuse_long(limits, codec, len(prompt.encode()))
   return [_prompt(prompt, codec) for prompt in prompts]
 
 

@@ -49,6 +49,20 @@ class _Choice:
   parallel: bool = True
 
 
+def has_form(fields: Fields) -> bool:
+  """Whether a call may ask for a form; it need not be one that is valid."""
+  named = ("response_format", "tool_choice", "parallel_tool_calls")
+  if any(fields.peek(name) is not None for name in named):
+    return True
+  tools = fields.peek("tools")
+  functions = [
+    tool.get("function")
+    for tool in (tools if isinstance(tools, list) else ())
+    if isinstance(tool, dict)
+  ]
+  return any(isinstance(f, dict) and f.get("strict") for f in functions)
+
+
 def read_form(fields: Fields, codec: ChatCodec) -> Form:
   """Raises `ApiError` for what cannot be done, naming the field."""
   offered = fields.take("tools", [])

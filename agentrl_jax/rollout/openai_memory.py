@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -83,6 +84,7 @@ class Memory(Talk):
   ):
     super().__init__(limits)
     self._max_tokens, self._num_tokens = max_tokens, 0
+    self._lock = threading.Lock()  # calls are read in threads
     self._said: collections.OrderedDict[bytes, Said] = collections.OrderedDict()
 
   def prompt(
@@ -91,11 +93,18 @@ class Memory(Talk):
     """The longest beginning that is remembered, and the rest rendered."""
     keys = conversation_keys(messages, tools)
     for end in range(len(messages) - 1, 0, -1):
-      said = self._said.get(keys[end - 1])
-      if said is not None and messages[end - 1].role == "assistant":
-        self._said.move_to_end(keys[end - 1])
-        return extended(said, messages[end:], codec)
+      if messages[end - 1].role == "assistant":
+        said = self._find(keys[end - 1])
+        if said is not None:
+          return extended(said, messages[end:], codec)
     return rendered(codec, messages, tools)
+
+  def _find(self, key: bytes) -> Said | None:
+    with self._lock:
+      found = self._said.get(key)
+      if found is not None:
+        self._said.move_to_end(key)
+      return found
 
   def heard(
     self,
@@ -105,13 +114,15 @@ class Memory(Talk):
   ) -> None:
     """Keeps it, and forgets what was not asked for the longest."""
     key = conversation_keys(messages, tools)[-1]
-    if (known := self._said.pop(key, None)) is not None:
-      self._num_tokens -= len(known.stream)
-    self._said[key] = said = Said.by(draw)
-    self._num_tokens += len(said.stream)
-    while self._num_tokens > self._max_tokens:
-      _, forgotten = self._said.popitem(last=False)
-      self._num_tokens -= len(forgotten.stream)
+    said = Said.by(draw)
+    with self._lock:
+      if (known := self._said.pop(key, None)) is not None:
+        self._num_tokens -= len(known.stream)
+      self._said[key] = said
+      self._num_tokens += len(said.stream)
+      while self._num_tokens > self._max_tokens:
+        _, forgotten = self._said.popitem(last=False)
+        self._num_tokens -= len(forgotten.stream)
 
 
 def rendered(

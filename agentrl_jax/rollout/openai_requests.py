@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.errors import PromptTooLong
 from agentrl_jax.rollout.client import MAX_BIASES, MAX_STOPS, SamplingSpec
 from agentrl_jax.rollout.openai_errors import ApiError
@@ -140,6 +141,22 @@ def read_ask(
     presence_penalty=_penalty(fields, "presence_penalty"),
     logit_bias=_logit_bias(fields.take("logit_bias", {})),
   )
+
+
+def refuse_long(
+  limits: ServingLimits, codec: ChatCodec, num_bytes: int, *, times: int = 1
+) -> None:
+  """Raises `PromptTooLong` for text that cannot fit, before it is tokenised.
+
+  A token stands for as many bytes as the vocabulary's longest entry at most.
+  `times` as much is let through where a template may leave text out.
+  """
+  most = times * limits.context * codec.longest_token
+  if num_bytes > most:
+    raise PromptTooLong(
+      f"the prompt has {num_bytes} bytes, and {limits.context} tokens, which "
+      f"is what fits, are {most} bytes at the most: shorten the prompt"
+    )
 
 
 def room(

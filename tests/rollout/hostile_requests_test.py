@@ -1,0 +1,136 @@
+"""While a request of the worst kind is at work, others are answered."""
+
+import asyncio
+import unittest
+
+import openai
+
+from tests import http_fuzz
+from tests.rollout import talking
+
+
+def schema_of(properties, required=()):
+  return {
+    "type": "object",
+    "properties": properties,
+    "required": [*required],
+    "additionalProperties": False,
+  }
+
+
+DIVISORS = (720720, 100003, 999983, 524287, 720719, 831600, 942480, 982800)
+# Nobody can compile these in the time that they have.
+ENDLESS = {
+  "divisors": schema_of(
+    {f"a{n}": {"type": "integer", "multipleOf": n} for n in DIVISORS},
+    [f"a{n}" for n in DIVISORS],
+  ),
+  "options": schema_of({f"p{n}": {"type": "integer"} for n in range(5000)}),
+}
+
+
+class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
+  async def asyncSetUp(self):
+    self.served = await self.enterAsyncContext(talking.Talking())
+    self.http = await self.enterAsyncContext(http_fuzz.session())
+    await self.ask_well()
+    await self.form({"type": "integer"})  # what compiles is running
+
+  async def ask_well(self):
+    await self.served.openai.completions.create(
+      model=talking.NAME, prompt="What is", max_tokens=1
+    )
+
+  def form(self, schema, client=None):
+    described = {"name": "n", "schema": schema}
+    return (client or self.served.openai).chat.completions.create(
+      model=talking.NAME,
+      messages=[{"role": "user", "content": "What?"}],
+      response_format={"type": "json_schema", "json_schema": described},
+      max_tokens=2,
+    )
+
+  async def test_others_are_answered_meanwhile(self):
+    for name, schema in ENDLESS.items():
+      with self.subTest(name):
+        hostile = asyncio.create_task(self.form(schema))
+        await asyncio.sleep(0.05)
+        async with self.http.get(f"{self.served.url}/ready") as response:
+          self.assertEqual(response.status, 200)
+        await self.ask_well()
+        self.assertFalse(hostile.done())
+        with self.assertRaisesRegex(openai.BadRequestError, "http.compile_s"):
+          await hostile
+
+  async def test_small_forms_do_not_wait_for_large_ones(self):
+    schemas = [
+      schema_of({"a": {"type": "integer", "multipleOf": 720720 + n}}, "a")
+      for n in range(4)
+    ]
+    hostile = [asyncio.create_task(self.form(schema)) for schema in schemas]
+    await asyncio.sleep(0.05)
+    await self.form({"type": "boolean"})
+    self.assertFalse(all(task.done() for task in hostile))
+    for task in hostile:
+      with self.assertRaisesRegex(openai.BadRequestError, "http.compile_s"):
+        await task
+
+  async def test_what_was_refused_is_refused_at_once(self):
+    with self.assertRaises(openai.BadRequestError):
+      await self.form(ENDLESS["divisors"])
+    compiler = self.served.generator._compiler
+    checks = []
+    for process in compiler._processes():
+      process.check = lambda *_, **__: checks.append(1)
+    with self.assertRaisesRegex(openai.BadRequestError, "http.compile_s"):
+      await self.form(ENDLESS["divisors"])
+    self.assertFalse(checks)
+
+  async def test_who_hangs_up_holds_nothing(self):
+    hostile = asyncio.create_task(self.form(ENDLESS["divisors"]))
+    await asyncio.sleep(0.2)
+    hostile.cancel()
+    await asyncio.wait([hostile])
+    async with asyncio.timeout(60):
+      while self.served.api.num_asked:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    self.assertEqual(self.served.generator._compiler._num_waiting, 0)
+
+  async def test_a_prompt_is_refused_by_its_length(self):
+    codec = talking.codec()
+    encoded = []
+    encode = codec._tokenizer.encode
+    codec._tokenizer.encode = lambda text: encoded.append(text) or encode(text)
+    self.addCleanup(delattr, codec._tokenizer, "encode")
+    text = "hello world " * 540_000  # 6.5 MB
+    for ask in (
+      self.served.openai.completions.create(
+        model=talking.NAME, prompt=text, max_tokens=1
+      ),
+      self.served.openai.chat.completions.create(
+        model=talking.NAME, messages=[{"role": "user", "content": text}]
+      ),
+      self.served.openai.chat.completions.create(
+        model=talking.NAME, messages=[{"role": "assistant", "content": text}]
+      ),
+    ):
+      with self.assertRaisesRegex(openai.BadRequestError, "bytes") as caught:
+        await ask
+      self.assertEqual(caught.exception.code, "context_length_exceeded")
+    self.assertFalse(encoded)
+
+  async def test_all_that_fits_is_taken(self):
+    longest = max(
+      (t for t in talking.tokenizer().get_vocab() if not t.startswith("<|")),
+      key=len,
+    ).replace("\u0120", " ")
+    found = await self.served.openai.completions.create(
+      model=talking.NAME,
+      prompt=longest * (talking.CONTEXT // len(longest)),
+      max_tokens=1,
+    )
+    self.assertGreater(found.usage.prompt_tokens, 0)
+
+
+if __name__ == "__main__":
+  unittest.main()
