@@ -54,7 +54,7 @@ def render(summary: Summary | None = None, shown=None) -> str:
 class Reader(HTMLParser):
   """Collects the page's text and addresses, and checks that tags are closed."""
 
-  EMPTY = ("meta", "br", "wbr", "path", "use")
+  EMPTY = ("meta", "br", "path", "use")
 
   def __init__(self):
     super().__init__()
@@ -76,7 +76,7 @@ class Reader(HTMLParser):
 
 def read(page: str) -> Reader:
   reader = Reader()
-  reader.feed(page)
+  reader.feed(page.replace("<wbr>", ""))  # where words may break
   reader.close()
   return reader
 
