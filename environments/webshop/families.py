@@ -45,11 +45,7 @@ class Family:
 
 
 class FamilyMaker:
-  """Draws families of one kind, whose texts belong to one split.
-
-  Args:
-    num_families: how many it will be asked for.
-  """
+  """Draws families of one kind, whose texts belong to one split."""
 
   def __init__(
     self,
@@ -58,12 +54,11 @@ class FamilyMaker:
     *,
     split: str,
     difficulty: Difficulty,
-    num_families: int,
   ):
     self._rng, self._kind, self._split = rng, kind, split
     self._difficulty = difficulty
-    num_attributes = min(len(kind.attributes), max(6, 2 * num_families))
-    self._pool = rng.sample(kind.attributes, num_attributes)
+    # All of them: with few, families run out of pairs that tell them apart.
+    self._pool = kind.attributes
     self._stock = {
       g: rng.sample(words.OPTION_VALUES[g], NUM_STOCKED) for g in kind.groups
     }

@@ -33,7 +33,7 @@ from environments.webshop.product import Goal, Product
 from environments.webshop.words import Kind
 
 PRODUCTS_PER_KIND = 10
-MAX_FAMILIES_PER_KIND = 8  # more run out of attributes that tell them apart
+MAX_FAMILIES_PER_KIND = 4  # more run out of attributes that tell them apart
 FAMILIES_PER_KIND = 3  # where wanted products have siblings made against them
 FAMILY_SIZES = (1, 1, 2, 3)  # drawn from; siblings differ in price and options
 
@@ -108,7 +108,6 @@ class Generator:
         kind,
         split=split,
         difficulty=self._difficulty,
-        num_families=-(-num_families // num_kinds),
       )
       for kind in rng.sample(words.KINDS, num_kinds)
     ]
