@@ -160,7 +160,7 @@ async def _programs_of(
   """Digests of the image's programs and libraries that were written to."""
   asked = [
     path
-    for path in sorted({*after.files, *after.removed} - before.files.keys())
+    for path in sorted(_asked(before, after))
     if _is_in(path, _SYSTEM) and not _is_plain_folder(path, after)
   ]
   if len(asked) > MAX_SYSTEM_CHANGES:
@@ -171,6 +171,12 @@ async def _programs_of(
     if pristine is not None:
       image[path] = _digest(pristine)
   return image
+
+
+def _asked(before: Fingerprint, after: Changes) -> set[str]:
+  """What was written since set-up, or then and is the image's again."""
+  now = {*after.files, *after.removed}
+  return (now - before.files.keys()) | (before.files.keys() - now)
 
 
 def _is_plain_folder(path: str, after: Changes) -> bool:
@@ -187,11 +193,12 @@ def _is_spoilt(
   before: Fingerprint, after: Changes, image: Mapping[str, str]
 ) -> bool:
   """Tells whether a program that was there is not what it was."""
-  for path, digest in {**before.files, **image}.items():
+  for path, digest in {**image, **before.files}.items():
     if not _is_in(path, _SYSTEM):
       continue
     file = after.files.get(path)
-    if file is None or _digest(file) != digest:
+    now = image.get(path) if file is None else _digest(file)
+    if path in after.removed and file is None or now != digest:
       return True
   return False
 
