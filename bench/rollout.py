@@ -11,6 +11,7 @@
 - versions: three versions at once, against reading each; a swap while decoding.
 - overhead: what the host does per step of 128 lanes.
 - grammar: answers that follow a grammar, against free ones; masks alone.
+- hostile: what others wait while one request is of the worst kind.
 - drift: the sampler's log-probabilities against the learner's.
 
 Float32 on the CPU, on both sides. Peers take turns with ours; what counts is
@@ -27,6 +28,7 @@ ROWS = (
   "versions",
   "overhead",
   "grammar",
+  "hostile",
   "drift",
 )
 

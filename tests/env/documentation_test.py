@@ -2,12 +2,14 @@
 
 Every block of the page is used in its order, in an empty folder: a block of
 Python is the file that the text before it names, any other block is commands.
-What needs Docker, below the last heading, is tested in `container_pool_test`.
+Of what needs Docker, below the last heading, the Dockerfile is built here; the
+rest is tested in `container_pool_test`.
 """
 
 import os
 import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,6 +18,10 @@ import time
 import unittest
 
 import pytest
+
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.env.containers import ContainerSpec, container_worker
+from tests.env.engine_for_tests import base_or_skip, connect_or_skip
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "environments.md"
@@ -152,6 +158,40 @@ class FollowedTest(unittest.TestCase):
 @pytest.mark.full
 class FollowedToTheLetterTest(FollowedTest):
   more = {}
+
+
+@pytest.mark.docker
+@pytest.mark.full
+@pytest.mark.timeout(900)
+class DockerfileTest(unittest.IsolatedAsyncioTestCase):
+  """An environment of one's own, in an image of one's own."""
+
+  async def test_it_serves_what_the_page_wrote(self):
+    docker = connect_or_skip(type(self))
+    base = base_or_skip(docker)
+    docker.api.timeout = 600  # pip says nothing for a while
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    text = re.search(
+      r"```dockerfile\n(.*?)```", DOCUMENT.read_text(), re.DOTALL
+    )
+    (folder / "Dockerfile").write_text(text[1])
+    files = dict(block for block in blocks() if block[0])
+    (folder / "backwards.py").write_text(files["backwards.py"])
+    shutil.copytree(ROOT / "agentrl_jax", folder / "agentrl_jax")
+    tag = "agentrl_jax/backwards:test"
+    docker.images.build(
+      path=str(folder), tag=tag, buildargs={"BASE": base}, rm=True
+    )
+    spec = ContainerSpec(image=tag, options={"length": 3})
+    task = Task("backwards", "test", 7)
+    async with (
+      container_worker(docker, spec) as environment,
+      environment.open(task, seed=0) as session,
+    ):
+      step = await session.reset()
+    self.assertRegex(
+      step.messages[-1].content, r"\AWrite \w \w \w backwards\.\Z"
+    )
 
 
 class PageTest(unittest.TestCase):
