@@ -188,9 +188,13 @@ class Preparation:
     require_finite(value_NU, self._advantage)
     has_signal_N = value_NU.any(axis=1)
     counted_N = np.asarray(counted_attempts(attempts, config=self._advantage))
-    report = {"batch/trajectories_with_signal": float(has_signal_N.sum())}
+    report = {
+      "batch/trajectories_with_signal": float(has_signal_N.sum()),
+      "batch/trained_tokens": 0.0,
+      "batch/left_out_tokens": 0.0,
+    }
     if not counted_N.any():
-      return [], report | {"batch/trained_tokens": 0.0}
+      return [], report
     chosen, left_out = self._choose(attempts, counted_N, has_signal_N)
     packed = [trajectories[n] for n in chosen]
     rows = self._pack(packed, report)
@@ -225,7 +229,7 @@ class Preparation:
     attempts: Attempts,
     params: Params,
   ) -> tuple[list[Lesson], Report]:
-    report: Report = {}
+    report: Report = {"batch/left_out_tokens": 0.0}
     rows = self._pack(trajectories, report)
     task_RT = attempts.task_N[rows.trajectory]
     lessons = self._lessons(

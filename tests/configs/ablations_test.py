@@ -41,7 +41,7 @@ class AblationsTest(parameterized.TestCase):
   def test_an_arm_that_is_not_there(self):
     from configs.ablations import clip_range
 
-    with self.assertRaisesRegex(ValueError, "choose one of symmetric, higher"):
+    with self.assertRaisesRegex(ValueError, "is not one of symmetric, higher"):
       clip_range.get_config("upside_down")
 
 

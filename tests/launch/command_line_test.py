@@ -2,7 +2,10 @@
 
 import functools
 import pathlib
+import tempfile
+from collections.abc import Sequence
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
@@ -24,11 +27,13 @@ WITHOUT_CONFIG = {
   "launch.serve": ("--model=none",),
 }
 QUICKSTART = "--config=configs/quickstart.py"
+SAMPLE = ("launch.train", "launch.evaluate")  # each case is a process
 
 
-def _cases() -> dict[tuple[str, str], list[str]]:
+def _cases(commands: Sequence[str]) -> dict[tuple[str, str], list[str]]:
   cases = {}
-  for name, more in COMMANDS.items():
+  for name in commands:
+    more = COMMANDS[name]
     cases |= {
       (name, "arm"): [name, "--config=configs/ablations/calls.py:wel", *more],
       (name, "key"): [name, QUICKSTART, "--config.loss.clip_hihg=1", *more],
@@ -53,19 +58,43 @@ def _cases() -> dict[tuple[str, str], list[str]]:
 
 
 @functools.cache
-def _outcomes() -> dict[tuple[str, str], tuple[int, str]]:
-  cases = _cases()
+def _outcomes(
+  commands: Sequence[str],
+) -> dict[tuple[str, str], tuple[int, str]]:
+  cases = _cases(commands)
   return dict(zip(cases, outcomes(list(cases.values())), strict=True))
 
 
-class CommandLineTest(parameterized.TestCase):
+class Refusals(parameterized.TestCase):
+  commands = SAMPLE
+
   def assert_refused(self, name, what, *words):
-    status, said = _outcomes()[name, what]
+    status, said = _outcomes(self.commands)[name, what]
     self.assertEqual(status, command_line.USAGE, said[-3000:])
     self.assertNotIn("Traceback", said)
     for word in words:
       self.assertIn(word, said)
 
+  def assert_refused_of_a_config(self, name):
+    self.assert_refused(
+      name, "arm", "'wel' after", "free, well_formed, required"
+    )
+    self.assert_refused(
+      name, "key", "loss.clip_hihg", "did you mean loss.clip_high", "clip_low"
+    )
+    self.assert_refused(name, "flag")
+
+
+@pytest.mark.full
+class EveryCommandTest(Refusals):
+  commands = tuple(COMMANDS)
+
+  @parameterized.parameters(*COMMANDS)
+  def test_a_wrong_config_is_refused(self, name):
+    self.assert_refused_of_a_config(name)
+
+
+class CommandLineTest(Refusals):
   def test_no_command_is_left_out(self):
     commands = {
       f"launch.{path.stem}"
@@ -74,19 +103,11 @@ class CommandLineTest(parameterized.TestCase):
     }
     self.assertEqual(commands, {*COMMANDS, *WITHOUT_CONFIG})
 
-  @parameterized.parameters(*COMMANDS)
-  def test_arm(self, name):
-    self.assert_refused(
-      name, "arm", "'wel' after", "free, well_formed, required"
-    )
+  @parameterized.parameters(*SAMPLE)
+  def test_a_wrong_config_is_refused(self, name):
+    self.assert_refused_of_a_config(name)
 
-  @parameterized.parameters(*COMMANDS)
-  def test_key(self, name):
-    self.assert_refused(
-      name, "key", "loss.clip_hihg", "did you mean loss.clip_high", "clip_low"
-    )
-
-  @parameterized.parameters(*COMMANDS, *WITHOUT_CONFIG)
+  @parameterized.parameters(*WITHOUT_CONFIG)
   def test_flag(self, name):
     self.assert_refused(name, "flag")
 
@@ -139,7 +160,8 @@ class CheckConfigTest(absltest.TestCase):
     command_line.check_config(["--run=x"])
 
   def test_a_mistake_within_a_config_file_is_no_mistake_of_the_user(self):
-    path = pathlib.Path(self.create_tempfile("broken.py").full_path)
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    path = pathlib.Path(folder) / "broken.py"
     path.write_text("def get_config():\n  return {}['nothing']\n")
     with self.assertRaises(KeyError):
       command_line.check_config([f"--config={path}"])

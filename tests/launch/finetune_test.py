@@ -57,6 +57,7 @@ class FinetuneTest(absltest.TestCase):
     self.assertEqual(settings.model, MODEL)
     self.assertEqual(settings.warm_start_epochs, 0)
 
+  @pytest.mark.full
   def test_it_trains(self):
     config = finetune.get_config(str(self.model))
     config.update_from_flattened_dict(

@@ -47,10 +47,11 @@ class ImagesTest(unittest.TestCase):
       self.assertIn(name, listed)
 
   def test_what_fails_is_said_and_fails_the_command(self):
-    done = launch_images("nowhere")
+    done = launch_images(
+      "arithmetic", "--base=scratch", f"--registry={REGISTRY}"
+    )
     self.assertNotEqual(done.returncode, 0)
-    self.assertIn("not built: nowhere", done.stderr)
-    self.assertIn("with one: ", done.stdout)
+    self.assertIn("not built: arithmetic", done.stderr)
 
 
 class EnvironmentsWithImagesTest(unittest.TestCase):

@@ -71,7 +71,9 @@ def pattern_of(name: str) -> str:
 
 def leaves(value, path: str = "") -> Iterator[str]:
   """The path of every value that holds no others, as the docs write it."""
-  if isinstance(value, dict):
+  if path.startswith("config_changes.") and path.endswith("[]"):
+    yield path  # a value of the config, which may hold anything
+  elif isinstance(value, dict):
     for key, inner in value.items():
       yield from leaves(inner, f"{path}.{key}".lstrip("."))
   elif isinstance(value, list) and value:

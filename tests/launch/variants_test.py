@@ -61,7 +61,7 @@ class EvaluateTest(absltest.TestCase):
     self.assertLess(scores["hard"]["success"], 0.8)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 class TrainTest(absltest.TestCase):
   @classmethod

@@ -133,7 +133,7 @@ class RefusalTest(EnginesCase):
     with tempfile.NamedTemporaryFile("w+") as file:
       for words, told in (
         ("401", "other"),
-        ("has no token", ""),
+        ("token_file=.* is empty", ""),
         ("", "secret"),
       ):
         file.seek(0)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.data.trajectory import Status
@@ -40,8 +41,15 @@ class DenominatorTest(parameterized.TestCase):
   @parameterized.named_parameters(
     ("agentrl", {"kl_coefficient": 0.1}, {}, 24),
     ("agentrl_by_sequence", {"reduction": "sequence_mean"}, {}, 16),
-    ("task_norm", {}, {}, 16),
     ("grpo", {}, WITHOUT_TASK_NORM, 12),
+    ("tasks_alike", {"task_share": "equal"}, {}, 16),
+  )
+  def test_every_attempt_that_is_kept_weighs(self, loss, advantage, packed):
+    self.assert_as_expected(loss, advantage, packed)
+
+  @pytest.mark.full
+  @parameterized.named_parameters(
+    ("task_norm", {}, {}, 16),
     ("grpo_with_entropy", {"entropy_coefficient": 0.1}, WITHOUT_TASK_NORM, 24),
     (
       "dr_grpo",
@@ -50,10 +58,12 @@ class DenominatorTest(parameterized.TestCase):
       12,
     ),
     ("sums", {"reduction": "sequence_sum_mean"}, WITHOUT_TASK_NORM, 12),
-    ("tasks_alike", {"task_share": "equal"}, {}, 16),
     ("dapo", {"kl_coefficient": 0.1}, {"keep": "signal"}, 12),
   )
-  def test_every_attempt_that_is_kept_weighs(self, loss, advantage, packed):
+  def test_so_it_is_with_other_objectives(self, loss, advantage, packed):
+    self.assert_as_expected(loss, advantage, packed)
+
+  def assert_as_expected(self, loss, advantage, packed):
     advantage = small.advantage_config(**advantage)
     loss = small.loss_config(**loss)
     value, gradient, num_packed = self._update(loss, advantage)
