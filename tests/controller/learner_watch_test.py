@@ -50,14 +50,18 @@ class LearnerWatchTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaises(asyncio.CancelledError):
       await waiting
 
-  async def test_steps_in_time_go_on_for_ever(self):
+  async def test_one_wait_lasts_through_many_calls_of_the_learner(self):
+    """The queue is full and stays so: the same producers wait all along."""
     clock = Clock()
     pipeline = Pipeline(_at_once, max_groups=2, step_timeout_s=1000.0)
     async with pipeline.running():
-      for version in range(5):
-        groups = await pipeline.collector.take(2, version=version)
-        self.assertEqual(len(groups), 2)
-        await clock.forward(900.0)  # a step of the learner
+      await turns_of_the_loop()
+      for _ in range(5):  # 4,500 s in all
+        await clock.forward(900.0)
+        pipeline.collector.advance(0)
+      await turns_of_the_loop()
+      groups = await pipeline.collector.take(2, version=0)
+      self.assertEqual(len(groups), 2)
 
   def test_no_time_at_all_is_refused(self):
     for seconds in (0, -1.0, float("nan")):
