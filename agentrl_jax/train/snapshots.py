@@ -244,6 +244,10 @@ class SnapshotSink:
 
   def _begin(self, job: _Job) -> None:
     """Returns when the arrays have been copied off the devices."""
+    if (
+      self._leads
+    ):  # else threads of Orbax's are the first to find out, and stay
+      self.folder.mkdir(parents=True, exist_ok=True)
     self._checkpointer.save(
       self.folder / job.snapshot().folder, args=ocp.args.PyTreeSave(job.tree)
     )

@@ -31,7 +31,9 @@ class ContainerPoolTest(unittest.IsolatedAsyncioTestCase):
 
   def ours(self):
     label = f"{OWNER_LABEL}={current_owner()}"
-    return self.docker.containers.list(all=True, filters={"label": label})
+    return self.docker.containers.list(
+      all=True, filters={"label": label}, ignore_removed=True
+    )
 
   def pool(self, num_containers, **spec):
     spec = ContainerSpec(image=self.image, **spec)

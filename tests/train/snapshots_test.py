@@ -113,11 +113,13 @@ class WritingTest(SnapshotsCase):
     sink = self.open_sink()
     self.folder.rmdir()
     self.folder.write_text("a file is in the way")
+    before = set(threading.enumerate())
     self.publisher.publish(small.params(1), 1)
     with self.assertRaisesRegex(CheckpointError, "could not be written to"):
       sink.flush()
     with self.assertRaisesRegex(CheckpointError, "could not be written to"):
       self.publisher.publish(small.params(2), 2)
+    self.assertEmpty(set(threading.enumerate()) - before)  # none waits on
 
   def test_params_may_be_donated_as_soon_as_they_are_published(self):
     sink = self.open_sink()
