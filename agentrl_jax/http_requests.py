@@ -10,6 +10,7 @@ Invariants of `BodyReader`:
 
 - a body takes none of a server's places before it is whole;
 - bytes count from their arrival until the body has been parsed;
+- a body is unpacked beside the event loop, and never beyond the largest size;
 - where there is no room, the body that has been on its way for the longest
   gives up its own, so slow senders cannot keep others out.
 """
@@ -20,6 +21,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -72,6 +74,7 @@ class HttpLimits:
       "lingering_time": min(5.0, self.head_s),
       "logger": LOG,
       "access_log": None,
+      "auto_decompress": False,  # it would be done on the loop, without an end
       "handle_signals": False,
     }
 
@@ -129,7 +132,8 @@ class BodyReader:
     `max_body`, in bytes, stands in for the limits' own.
 
     Raises `RequestRefused`: 408 for one that was too slow, 413 for one that is
-    too large, 400 for one that cannot be decoded, 503 where there is no room.
+    too large, 400 for one that cannot be unpacked, 415 for one that is packed
+    in a way not known here, 503 where there is no room.
     """
     max_body = max_body or self.limits.max_body
     announced = request.content_length
@@ -157,21 +161,24 @@ class BodyReader:
     self, request: web.BaseRequest, arriving: _Arriving, max_body: int
   ) -> bytes:
     content = bytearray()
+    coding = _coding(request)
     try:
       while chunk := await request.content.readany():
         content += chunk
         if len(content) > max_body:
           raise _too_large(max_body)
-        arriving.size = len(content)
-        self._make_room(arriving)
+        self._hold(arriving, len(content))
     except (web.RequestPayloadError, ClientPayloadError) as error:
-      told = " ".join(str(error).split())
-      raise RequestRefused(
-        f"the body cannot be read: {told}. Send it as its Content-Encoding "
-        "says, or without one",
-        code="invalid_body",
-      ) from error
-    return bytes(content)
+      raise _unreadable(" ".join(str(error).split())) from error
+    body = bytes(content)
+    if coding and body:
+      body = await asyncio.to_thread(_unpack, body, coding, max_body)
+      self._hold(arriving, len(body))
+    return body
+
+  def _hold(self, arriving: _Arriving, size: int) -> None:
+    arriving.size = size
+    self._make_room(arriving)
 
   def _make_room(self, new: _Arriving) -> None:
     """Has the body that came first of those on their way give up its bytes."""
@@ -211,6 +218,51 @@ def _too_large(max_body: int) -> RequestRefused:
     status=413,
     code="request_too_large",
   )
+
+
+def _unreadable(why: str) -> RequestRefused:
+  return RequestRefused(
+    f"the body cannot be read: {why}. Send it as its Content-Encoding says, or "
+    "without one",
+    code="invalid_body",
+  )
+
+
+def _coding(request: web.BaseRequest) -> str:
+  """How the body is packed; "" if it is not."""
+  coding = request.headers.get("Content-Encoding", "").strip().lower()
+  if coding in ("", "identity"):
+    return ""
+  if coding not in ("gzip", "deflate"):
+    raise RequestRefused(
+      f"the Content-Encoding {coding[:40]!r} is not known here: send gzip, "
+      "deflate, or a body that is not packed",
+      status=415,
+      code="unsupported_encoding",
+    )
+  return coding
+
+
+def _unpack(body: bytes, coding: str, max_body: int) -> bytes:
+  """One stream of gzip or zlib, or raw deflate, which some senders mean.
+
+  Streams one behind the other are refused: unpacking many that are empty would
+  take time that grows with the square of their number.
+  """
+  has_zlib_head = coding == "deflate" and body[0] & 15 == zlib.DEFLATED
+  wbits = {"gzip": 31, "deflate": 15 if has_zlib_head else -15}[coding]
+  unpacker = zlib.decompressobj(wbits)
+  try:
+    unpacked = unpacker.decompress(body, max_body + 1)
+  except zlib.error as error:
+    raise _unreadable(f"it is no {coding} ({error})") from error
+  if len(unpacked) > max_body:
+    raise _too_large(max_body)
+  if not unpacker.eof or unpacker.unused_data:
+    raise _unreadable(
+      f"its {coding} {'goes on behind its end' if unpacker.eof else 'is cut'}"
+    )
+  return unpacked
 
 
 async def read_json(

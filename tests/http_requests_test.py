@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import json
 import unittest
 import zlib
@@ -136,9 +137,33 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_a_body_that_cannot_be_decoded_is_the_senders_fault(self):
     await self.serve()
-    for coding in (b"gzip", b"deflate"):
+    whole = gzip.compress(b"{}")
+    for coding, body, status in (
+      (b"gzip", b"\x1f\x8bno", 400),
+      (b"deflate", b"\x1f\x8bno", 400),
+      (b"gzip", whole[:-1], 400),
+      (b"gzip", whole * 100_000, 400),  # would keep a thread for minutes
+      (b"gzip, gzip", gzip.compress(whole), 415),
+      (b"br", b"{}", 415),
+    ):
       coded = b"Content-Encoding: %s\r\n" % coding
-      self.assertEqual(await self.post(b"\x1f\x8bno", coded), 400)
+      self.assertEqual(await self.post(body, coded), status, (coding, body[:9]))
+
+  async def test_a_packed_body_is_unpacked(self):
+    await self.serve(max_body=1000, max_bodies=1000)
+    body = b"x" * 1000
+    raw = zlib.compressobj(wbits=-15)
+    for coding, packed in (
+      (b"gzip", gzip.compress(body)),
+      (b"deflate", zlib.compress(body)),
+      (b"Deflate", raw.compress(body) + raw.flush()),
+      (b"identity", body),
+    ):
+      coded = b"Content-Encoding: %s\r\n" % coding
+      coded += b"Connection: close\r\nContent-Length: %d\r\n" % len(packed)
+      reader, _ = await self.open(HEAD + coded + b"\r\n" + packed)
+      self.assertTrue((await reader.read()).endswith(b"\r\n\r\n1000"), coding)
+    await self.until_held(0)
 
   def test_limits_that_contradict_each_other(self):
     with self.assertRaisesRegex(ConfigError, "http.max_bodies"):

@@ -65,7 +65,9 @@ class ReaperTest(unittest.TestCase):
 
   def containers(self, owner):
     label = f"{OWNER_LABEL}={owner}"
-    return self.docker.containers.list(all=True, filters={"label": label})
+    return self.docker.containers.list(
+      all=True, filters={"label": label}, ignore_removed=True
+    )
 
 
 if __name__ == "__main__":

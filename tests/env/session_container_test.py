@@ -154,14 +154,18 @@ class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_cancelled_start_leaves_nothing(self):
     labels = {"label": f"{OWNER_LABEL}={current_owner()}"}
-    before = self.docker.containers.list(all=True, filters=labels)
+    before = self.docker.containers.list(
+      all=True, filters=labels, ignore_removed=True
+    )
     spec = SessionContainerSpec(image=self.image, workdir="/")
     starting = asyncio.create_task(SessionContainer.start(self.docker, spec))
     await asyncio.sleep(0.01)
     starting.cancel()
     with self.assertRaises(asyncio.CancelledError):
       await starting
-    after = self.docker.containers.list(all=True, filters=labels)
+    after = self.docker.containers.list(
+      all=True, filters=labels, ignore_removed=True
+    )
     self.assertEqual(len(after), len(before))
 
   async def test_a_missing_image_is_named(self):
@@ -172,7 +176,9 @@ class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
   async def test_quotas_are_tried_and_leave_nothing(self):
     labels = {"label": f"{OWNER_LABEL}={current_owner()}"}
     self.assertIn(keeps_quotas(self.docker, self.image), (True, False))
-    left = self.docker.containers.list(all=True, filters=labels)
+    left = self.docker.containers.list(
+      all=True, filters=labels, ignore_removed=True
+    )
     self.assertEqual(left, [])
 
   async def test_what_a_killed_process_left_is_removed(self):

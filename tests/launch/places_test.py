@@ -68,7 +68,9 @@ class PlacesTest(unittest.TestCase):
     image = build_or_skip(docker, "webshop")
     self.require_as_here(self.play_at(containers=2, image=image))
     label = f"{OWNER_LABEL}={current_owner()}"
-    left = docker.containers.list(all=True, filters={"label": label})
+    left = docker.containers.list(
+      all=True, filters={"label": label}, ignore_removed=True
+    )
     self.assertEqual(left, [], "a container is left behind")
 
   def test_an_image_is_found_by_the_environments_folder(self):

@@ -134,7 +134,9 @@ class SomeKindsOnDockerTest(
     await play(environment, Task(NAME, "train", 0))
     await environment.close()
     label = f"agentrl_jax.session={environment._engine._session}"
-    left = self.docker.containers.list(all=True, filters={"label": label})
+    left = self.docker.containers.list(
+      all=True, filters={"label": label}, ignore_removed=True
+    )
     self.assertEqual(left, [])
 
 
