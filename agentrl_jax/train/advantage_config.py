@@ -7,11 +7,10 @@ from typing import Any
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train import custom
 from agentrl_jax.train.config_checks import (
-  require_function,
+  WithFunctions,
   require_one_of,
   require_read,
 )
-from agentrl_jax.train.custom import CustomFunction
 
 # One number per attempt, from its reward and its siblings'.
 OF_ATTEMPTS = {
@@ -53,11 +52,6 @@ KEEPS = {
   "top_share": "the share keep_threshold of groups that vary most",
   "top_signal": "the fewest that hold the share keep_threshold of all std",
 }
-# What a function outside the package may stand for, beside the names above.
-ROLES = {
-  "estimator": (custom.ESTIMATOR, ESTIMATORS),
-  "keep": (custom.KEEP, KEEPS),
-}
 STATISTICS = {
   "tokens": "every trained token counts once (AgentRL)",
   "trajectories": "every attempt counts once",
@@ -65,8 +59,14 @@ STATISTICS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdvantageConfig:
+class AdvantageConfig(WithFunctions):
   """What an attempt is worth; `configs/base.py` says what each key means."""
+
+  SECTION = "advantage"
+  FUNCTIONS = {
+    "estimator": (custom.ESTIMATOR, ESTIMATORS),
+    "keep": (custom.KEEP, KEEPS),
+  }
 
   estimator: str
   estimator_settings: Mapping[str, Any]
@@ -89,15 +89,7 @@ class AdvantageConfig:
   epsilon: float
 
   def __post_init__(self) -> None:
-    for name, (role, options) in ROLES.items():
-      settings = require_function(
-        f"advantage.{name}",
-        getattr(self, name),
-        options,
-        role,
-        getattr(self, f"{name}_settings"),
-      )
-      object.__setattr__(self, f"{name}_settings", settings)
+    self._check_functions()
     require_one_of(
       "advantage.task_statistics", self.task_statistics, STATISTICS
     )
@@ -111,15 +103,6 @@ class AdvantageConfig:
         f"estimator={self.estimator!r} every attempt teaches the critic: set "
         "--config.advantage.keep=all"
       )
-
-  def custom_function(self, name: str) -> CustomFunction | None:
-    """The function outside the package that a key names, if it names one."""
-    target = getattr(self, name)
-    if not custom.is_custom(target):
-      return None
-    role, _ = ROLES[name]
-    settings = getattr(self, f"{name}_settings")
-    return custom.find_custom(f"advantage.{name}", target, role, settings)
 
   @property
   def uses_critic(self) -> bool:

@@ -151,21 +151,31 @@ def advantages(
   over_tasks = partial(
     normalise, num_tasks=num_tasks, config=config, running=running
   )
-  if not config.varies_within_attempt:
-    value_N = _of_attempts(attempts, valid_N, num_groups, num_tasks, config)
+  by_turn = config.varies_within_attempt
+  function = config.custom_function("estimator")
+  if function is not None:
+    value = custom_advantages(
+      function,
+      attempts,
+      valid_N,
+      num_groups=num_groups,
+      num_tasks=num_tasks,
+      by_turn=by_turn,
+    )
+  else:
+    of_kind = _of_turns if by_turn else _of_attempts
+    value = of_kind(attempts, valid_N, num_groups, config)
+  if not by_turn:
     num_tokens_N = attempts.num_tokens_NU.sum(axis=1)
     if config.task_statistics == "trajectories":
       num_tokens_N = jnp.minimum(num_tokens_N, 1)  # each counts once
-    value_N, running = over_tasks(
-      value_N, attempts.task_N, num_tokens_N, valid_N
-    )
+    value_N, running = over_tasks(value, attempts.task_N, num_tokens_N, valid_N)
     value_NU = jnp.broadcast_to(value_N[:, None], attempts.exists_NU.shape)
   else:
-    value_NU = _of_turns(attempts, valid_N, num_groups, num_tasks, config)
-    shape = value_NU.shape
+    shape = value.shape
     task_NU = jnp.broadcast_to(attempts.task_N[:, None], shape)
     value_W, running = over_tasks(
-      value_NU.reshape(-1),
+      value.reshape(-1),
       task_NU.reshape(-1),
       attempts.num_tokens_NU.reshape(-1),
       (valid_N[:, None] & attempts.exists_NU).reshape(-1),
@@ -256,19 +266,8 @@ def _of_attempts(
   attempts: Attempts,
   valid_N: jax.Array,
   num_groups: int,
-  num_tasks: int,
   config: AdvantageConfig,
 ) -> jax.Array:
-  function = config.custom_function("estimator")
-  if function is not None:
-    return custom_advantages(
-      function,
-      attempts,
-      valid_N,
-      num_groups=num_groups,
-      num_tasks=num_tasks,
-      by_turn=False,
-    )
   if config.estimator == "reinforce_plus_plus":
     return jnp.where(valid_N, attempts.reward_N, 0)
   if config.estimator == "pass_at_k":
@@ -309,20 +308,9 @@ def _of_turns(
   attempts: Attempts,
   valid_N: jax.Array,
   num_groups: int,
-  num_tasks: int,
   config: AdvantageConfig,
 ) -> jax.Array:
   exists_NU = valid_N[:, None] & attempts.exists_NU
-  function = config.custom_function("estimator")
-  if function is not None:
-    return custom_advantages(
-      function,
-      attempts,
-      valid_N,
-      num_groups=num_groups,
-      num_tasks=num_tasks,
-      by_turn=True,
-    )
   if config.estimator == "gigpo":
     return losses.gigpo_advantage(
       attempts.turn_reward_NU,

@@ -4,10 +4,16 @@ A section checks itself with these when it is made, before anything is compiled.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from agentrl_jax.errors import ConfigError, suggestion
-from agentrl_jax.train.custom import Role, find_custom, freeze, is_custom
+from agentrl_jax.train.custom import (
+  CustomFunction,
+  Role,
+  find_custom,
+  freeze,
+  is_custom,
+)
 
 
 def require_one_of(key: str, name: str, options: Iterable[str]) -> None:
@@ -21,7 +27,40 @@ def require_one_of(key: str, name: str, options: Iterable[str]) -> None:
     )
 
 
-def require_function(
+class WithFunctions:
+  """A section with keys that may name functions outside the package.
+
+  `FUNCTIONS` gives each such key's role and the names it may have beside
+  `module:function`; the key's settings stand under its name and `_settings`.
+  """
+
+  SECTION: ClassVar[str]
+  FUNCTIONS: ClassVar[Mapping[str, tuple[Role, Iterable[str]]]]
+
+  def custom_function(self, name: str) -> CustomFunction | None:
+    """The function outside the package that a key names, if it names one."""
+    target = getattr(self, name)
+    if not is_custom(target):
+      return None
+    role, _ = self.FUNCTIONS[name]
+    settings = getattr(self, f"{name}_settings")
+    return find_custom(f"{self.SECTION}.{name}", target, role, settings)
+
+  def _check_functions(self) -> None:
+    """Raises `ConfigError` unless all fit; makes their settings hashable."""
+    for name, (role, options) in self.FUNCTIONS.items():
+      settings = f"{name}_settings"
+      frozen = _require_function(
+        f"{self.SECTION}.{name}",
+        getattr(self, name),
+        options,
+        role,
+        getattr(self, settings),
+      )
+      object.__setattr__(self, settings, frozen)
+
+
+def _require_function(
   key: str,
   name: str,
   options: Iterable[str],

@@ -12,11 +12,10 @@ from typing import Any
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train import custom
 from agentrl_jax.train.config_checks import (
-  require_function,
+  WithFunctions,
   require_one_of,
   require_read,
 )
-from agentrl_jax.train.custom import CustomFunction
 
 SURROGATES = {
   "reinforce": "importance-weighted, unclipped",
@@ -61,13 +60,6 @@ UNBOUNDED_BELOW = {
   "gmpo": "the most that a bad token's log-ratio may fall, in nats "
   "(arXiv:2507.20673 has 0.4)",
 }
-# What a function outside the package may stand for, beside the names above.
-ROLES = {
-  "surrogate": (custom.SURROGATE, SURROGATES),
-  "token_weight": (custom.TOKEN_WEIGHT, ("",)),
-  "reduction": (custom.REDUCTION, REDUCTIONS),
-  "kl_estimator": (custom.KL_ESTIMATOR, KL_ESTIMATORS),
-}
 GRADIENTS_ONLY = ("k3_k2", "unbiased")
 KL_PLACES = {"loss": "differentiated", "reward": "subtracted from rewards"}
 TASK_SHARES = {
@@ -77,8 +69,16 @@ TASK_SHARES = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LossConfig:
+class LossConfig(WithFunctions):
   """What is minimised; `configs/base.py` says what each key means."""
+
+  SECTION = "loss"
+  FUNCTIONS = {
+    "surrogate": (custom.SURROGATE, SURROGATES),
+    "token_weight": (custom.TOKEN_WEIGHT, ("",)),
+    "reduction": (custom.REDUCTION, REDUCTIONS),
+    "kl_estimator": (custom.KL_ESTIMATOR, KL_ESTIMATORS),
+  }
 
   surrogate: str
   surrogate_settings: Mapping[str, Any]
@@ -148,7 +148,9 @@ class LossConfig:
     weight of tokens may be a rank among all of them.
     """
     in_loss = self.kl_coefficient > 0 and self.kl_place == "loss"
-    is_custom = any(custom.is_custom(getattr(self, name)) for name in ROLES)
+    is_custom = any(
+      custom.is_custom(getattr(self, name)) for name in self.FUNCTIONS
+    )
     others = in_loss or self.entropy_coefficient or self.has_critic
     return not (others or is_custom)
 
@@ -159,15 +161,6 @@ class LossConfig:
       "chunk_size": self.token_chunk,
       "vocab_chunk_size": self.vocab_chunk or None,
     }
-
-  def custom_function(self, name: str) -> CustomFunction | None:
-    """The function outside the package that a key names, if it names one."""
-    target = getattr(self, name)
-    if not custom.is_custom(target):
-      return None
-    role, _ = ROLES[name]
-    settings = getattr(self, f"{name}_settings")
-    return custom.find_custom(f"loss.{name}", target, role, settings)
 
   @property
   def reads_entropy(self) -> bool:
@@ -186,15 +179,7 @@ class LossConfig:
       ("kl_place", KL_PLACES),
     ):
       require_one_of(f"loss.{name}", getattr(self, name), options)
-    for name, (role, options) in ROLES.items():
-      settings = require_function(
-        f"loss.{name}",
-        getattr(self, name),
-        options,
-        role,
-        getattr(self, f"{name}_settings"),
-      )
-      object.__setattr__(self, f"{name}_settings", settings)
+    self._check_functions()
 
   def _check_clips(self) -> None:
     if self.surrogate in UNBOUNDED_BELOW:
