@@ -16,17 +16,10 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self, SupportsFloat
+from typing import TYPE_CHECKING, Self, SupportsFloat
 
-# tensorboardX ships no type hints. Its EventsWriter is used, not its
-# SummaryWriter, whose thread may not have written yet when a run is killed.
-from tensorboardX.event_file_writer import (  # type: ignore[import-untyped]
-  EventsWriter,
-)
-from tensorboardX.proto import (  # type: ignore[import-untyped]
-  event_pb2,
-  summary_pb2,
-)
+if TYPE_CHECKING:
+  from agentrl_jax.tensorboard_events import EventFile
 
 FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
@@ -60,7 +53,7 @@ class MetricsWriter:
     self._directory = pathlib.Path(directory)
     self._directory.mkdir(parents=True, exist_ok=True)
     self._clock = clock
-    self._tensorboards: dict[str, EventsWriter] = {}
+    self._tensorboards: dict[str, EventFile] = {}
     self.path = self._directory / FILE
     self.num_not_finite = 0  # values written as null by this writer
     _drop_half_line(self.path)
@@ -79,8 +72,7 @@ class MetricsWriter:
       row = dataclasses.replace(row, values=counted)
     self._file.write(_to_line(row))
     self._file.flush()
-    self._tensorboard(stage).write_event(_event(row))
-    self._tensorboard(stage).flush()
+    self._copy(row).flush()
 
   def truncate_after(self, stage: str, step: int) -> None:
     """Forgets the first row of `stage` beyond `step`, and all that follow it.
@@ -98,7 +90,7 @@ class MetricsWriter:
     shutil.rmtree(self._directory / TENSORBOARD, ignore_errors=True)
     self._file = self.path.open("a", encoding="utf-8")
     for row in kept:
-      self._tensorboard(row.stage).write_event(_event(row))
+      self._copy(row)
 
   def close(self) -> None:
     """Flushes and closes the files. Closing twice is fine."""
@@ -118,15 +110,19 @@ class MetricsWriter:
   ) -> None:
     self.close()
 
-  def _tensorboard(self, stage: str) -> EventsWriter:
+  def _copy(self, row: Row) -> "EventFile":
+    """Has a row in the TensorBoard file of its stage, too."""
+    file = self._tensorboard(row.stage)
+    file.write(row.step, row.time_s, row.values)
+    return file
+
+  def _tensorboard(self, stage: str) -> "EventFile":
     if stage not in self._tensorboards:
+      # Not imported by who only reads metrics: see there.
+      from agentrl_jax.tensorboard_events import EventFile
+
       directory = self._directory / TENSORBOARD / stage
-      directory.mkdir(parents=True, exist_ok=True)
-      # Names go by the second: what was written before must not be hit.
-      suffix = f".{len(list(directory.iterdir()))}"
-      self._tensorboards[stage] = EventsWriter(
-        str(directory / "events"), filename_suffix=suffix
-      )
+      self._tensorboards[stage] = EventFile(directory)
     return self._tensorboards[stage]
 
 
@@ -202,16 +198,3 @@ def _drop_half_line(path: pathlib.Path) -> None:
   whole = written[: written.rfind(b"\n") + 1]
   if len(whole) < len(written):
     path.write_bytes(whole)
-
-
-def _event(row: Row) -> event_pb2.Event:
-  scalars = [
-    summary_pb2.Summary.Value(tag=name, simple_value=value)
-    for name, value in row.values.items()
-    if math.isfinite(value)
-  ]
-  return event_pb2.Event(
-    step=row.step,
-    wall_time=row.time_s,
-    summary=summary_pb2.Summary(value=scalars),
-  )
