@@ -30,7 +30,7 @@ DEADLINE_S = 600
 # less, except where whole suites are asked for.
 SHORTER = {
   "launch.train": (
-    "--config.train.steps=2 --config.warm_start.num_demonstrations=512 "
+    "--config.train.steps=2 --config.warm_start.num_demonstrations=128 "
     "--config.evaluation.num_tasks=8"
   )
 }

@@ -73,7 +73,7 @@ class EvaluateTest(absltest.TestCase):
       output = pathlib.Path(folder) / "scores.json"
       done = _evaluate(
         "--config=configs/quickstart.py",
-        "--config.evaluation.num_tasks=100",
+        "--config.evaluation.num_tasks=40",
         "--policy=imperfect",
         f"--output={output}",
       )

@@ -40,8 +40,6 @@ class DenominatorTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
     ("agentrl", {"kl_coefficient": 0.1}, {}, 24),
-    ("agentrl_by_sequence", {"reduction": "sequence_mean"}, {}, 16),
-    ("grpo", {}, WITHOUT_TASK_NORM, 12),
     ("tasks_alike", {"task_share": "equal"}, {}, 16),
   )
   def test_every_attempt_that_is_kept_weighs(self, loss, advantage, packed):
@@ -50,6 +48,8 @@ class DenominatorTest(parameterized.TestCase):
   @pytest.mark.full
   @parameterized.named_parameters(
     ("task_norm", {}, {}, 16),
+    ("agentrl_by_sequence", {"reduction": "sequence_mean"}, {}, 16),
+    ("grpo", {}, WITHOUT_TASK_NORM, 12),
     ("grpo_with_entropy", {"entropy_coefficient": 0.1}, WITHOUT_TASK_NORM, 24),
     (
       "dr_grpo",
