@@ -19,8 +19,17 @@ HURRY = [
 # XLA refuses flags that it does not know, and later versions do not know this.
 if jaxlib.version.__version_info__ < (0, 11):
   HURRY.append("--xla_cpu_use_fusion_emitters=false")
+# The losses are tested compiled; whole suites test them without jit, too.
+UNCOMPILED = "__without_jit"
 
 
 def pytest_configure(config: pytest.Config) -> None:
   if config.option.markexpr != "full":
     os.environ.setdefault("XLA_FLAGS", " ".join(HURRY))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+  for item in items:
+    if item.name.endswith(UNCOMPILED):
+      item.add_marker(pytest.mark.full)

@@ -110,8 +110,13 @@ class ReadingARunTest(absltest.TestCase):
       }
       self.assertLen(by_slot, 2)
       self.assertGreater(by_slot["engine/sampled_tokens/slot0"], 0)
-      self.assertGreater(row.values["engine/tokens_per_s"], 0)
-      self.assertBetween(row.values["engine/lane_occupancy/slot0"], 0, 1)
+    # Between two updates it may have had nothing to do.
+    busy = [
+      row.values for row in self.rows if row.values["engine/tokens_per_s"]
+    ]
+    self.assertNotEmpty(busy)
+    for values in busy:
+      self.assertBetween(values["engine/lane_occupancy/slot0"], 0, 1)
     sampled = [r.values["engine/sampled_tokens/slot0"] for r in self.rows]
     self.assertEqual(sampled, sorted(sampled))
     total = sum(

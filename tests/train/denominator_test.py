@@ -45,7 +45,6 @@ class DenominatorTest(parameterized.TestCase):
   def test_every_attempt_that_is_kept_weighs(self, loss, advantage, packed):
     self.assert_as_expected(loss, advantage, packed)
 
-  @pytest.mark.full
   @parameterized.named_parameters(
     ("task_norm", {}, {}, 16),
     ("agentrl_by_sequence", {"reduction": "sequence_mean"}, {}, 16),
@@ -60,6 +59,7 @@ class DenominatorTest(parameterized.TestCase):
     ("sums", {"reduction": "sequence_sum_mean"}, WITHOUT_TASK_NORM, 12),
     ("dapo", {"kl_coefficient": 0.1}, {"keep": "signal"}, 12),
   )
+  @pytest.mark.full
   def test_so_it_is_with_other_objectives(self, loss, advantage, packed):
     self.assert_as_expected(loss, advantage, packed)
 

@@ -85,6 +85,7 @@ class UpdateTest(parameterized.TestCase):
       memory = programs[name].lower().compile().memory_analysis()
       self.assertEqual(memory.alias_size_in_bytes, size, name)
 
+  @pytest.mark.full
   def test_low_precision_is_the_same_update_roughly(self):
     """bfloat16 between float32 params: what is rounded is what is computed."""
     _, high = self._updated(24)
