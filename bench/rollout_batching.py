@@ -18,7 +18,7 @@ import os
 import jax
 import numpy as np
 
-from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.api import SamplingSpec
 from bench import timing, tiny
 from bench.line_peer import Pythons
 from bench.rollout_served import RawSteps, make_driver

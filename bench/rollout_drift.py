@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.data.batch import Batch
-from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.train.token_logprobs import token_logprobs
 from bench import tiny
 from bench.line_peer import Pythons

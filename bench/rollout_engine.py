@@ -19,12 +19,12 @@ import numpy as np
 
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy, num_params
-from agentrl_jax.rollout import programs
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.engine import RolloutEngine
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.engine import programs
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.weights import VersionStore
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.rollout.versions import VersionStore
 
 POLICIES = {
   "1m": dict(
@@ -124,7 +124,7 @@ def measure_driver(policy, params, args) -> dict[str, float]:
 def _driver(name: str, engine: RolloutEngine):
   if name == "local":
     return LocalDriver(engine)
-  from agentrl_jax.rollout.jetstream_driver import JetStreamDriver
+  from agentrl_jax.rollout.drivers.jetstream import JetStreamDriver
 
   return JetStreamDriver(engine)
 

@@ -25,13 +25,13 @@ import numpy as np
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.tokenizer import train_tokenizer
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.rollout.client import Answer, SamplingSpec
-from agentrl_jax.rollout.driver import Driver
-from agentrl_jax.rollout.engine import RolloutEngine
-from agentrl_jax.rollout.jetstream_driver import JetStreamDriver
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.drivers.base import Driver
+from agentrl_jax.rollout.drivers.jetstream import JetStreamDriver
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.weights import VersionStore
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.rollout.versions import VersionStore
 from agentrl_jax.train.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import Pythons

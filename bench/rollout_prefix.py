@@ -26,11 +26,11 @@ import jax
 import numpy as np
 
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.engine import RolloutEngine
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.weights import VersionStore
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.rollout.versions import VersionStore
 from bench import timing, tiny
 from bench.line_peer import Pythons
 

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.rollout import programs
-from agentrl_jax.rollout.engine import RolloutEngine
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.engine import programs
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.weights import VersionStore
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.rollout.versions import VersionStore
 from agentrl_jax.train.publish import Publisher
 from bench import timing
 

@@ -20,7 +20,7 @@ import time
 import jax
 import numpy as np
 
-from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.train.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import Pythons

@@ -12,16 +12,16 @@ from collections.abc import AsyncIterator, Callable
 from rich.console import Console
 
 from agentrl_jax.data.trajectory import Task
-from agentrl_jax.rollout.access import read_token
-from agentrl_jax.rollout.answering import Answering
-from agentrl_jax.rollout.driver import Driver
-from agentrl_jax.rollout.http_server import RolloutApi, listening
-from agentrl_jax.rollout.openai_api import OpenAIApi, OpenAIModel
-from agentrl_jax.rollout.openai_attempt import SlotDraw
-from agentrl_jax.rollout.openai_episode import EpisodeRules
-from agentrl_jax.rollout.openai_episodes import Episodes
-from agentrl_jax.rollout.openai_models import ModelNames
-from agentrl_jax.rollout.openai_requests import ServingLimits
+from agentrl_jax.rollout.drivers.base import Driver
+from agentrl_jax.rollout.openai.attempt import SlotDraw
+from agentrl_jax.rollout.openai.episode import EpisodeRules
+from agentrl_jax.rollout.openai.episodes import Episodes
+from agentrl_jax.rollout.openai.models import ModelNames
+from agentrl_jax.rollout.openai.requests import ServingLimits
+from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
+from agentrl_jax.rollout.server.app import RolloutApi, listening
+from agentrl_jax.rollout.server.auth import read_token
+from agentrl_jax.rollout.server.state import Answering
 from launch.serving import Service
 from launch.settings import Settings
 

@@ -27,11 +27,11 @@ from agentrl_jax.data.snapshot_manifest import Snapshot
 from agentrl_jax.errors import AgentRLError, CheckpointError, ConfigError
 from agentrl_jax.model.export import write_params
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.engine_client import DIALECTS
-from agentrl_jax.rollout.engine_loading import EngineLoader
-from agentrl_jax.rollout.snapshot_follower import SnapshotFollower
-from agentrl_jax.rollout.versions import VersionStore
-from agentrl_jax.rollout.wire import ServedSlot
+from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.external.client import DIALECTS
+from agentrl_jax.rollout.external.weight_loader import EngineLoader
+from agentrl_jax.rollout.remote.wire import ServedSlot
+from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from launch import command_line
 from launch.remote_serving import snapshots_of
 from launch.settings import Settings, read_settings

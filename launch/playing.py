@@ -24,8 +24,8 @@ from agentrl_jax.data.trajectory import Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import DeadlineExceeded
 from agentrl_jax.metrics import MetricsWriter
-from agentrl_jax.rollout.local_driver import LocalDriver
-from agentrl_jax.rollout.waves import WaveGenerator
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.lockstep import WaveGenerator
 from launch.agents import AgentServer
 from launch.demonstrations import task_stream
 from launch.evaluation import success_by_task

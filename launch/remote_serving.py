@@ -18,12 +18,12 @@ import numpy as np
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout import wire
-from agentrl_jax.rollout.client import Answer, SamplingSpec
-from agentrl_jax.rollout.engine_client import DIALECTS, EngineClient
-from agentrl_jax.rollout.engine_client_probe import Needs
-from agentrl_jax.rollout.http_generator import HttpGenerator, connected
-from agentrl_jax.rollout.server_client import BinaryClient, ServerClient
+from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
+from agentrl_jax.rollout.external.probe import Needs
+from agentrl_jax.rollout.remote import wire
+from agentrl_jax.rollout.remote.client import BinaryClient, ServerClient
+from agentrl_jax.rollout.remote.generator import HttpGenerator, connected
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.snapshots import SnapshotSink
 from launch.settings import Settings

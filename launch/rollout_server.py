@@ -26,19 +26,23 @@ from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.pretrained_chat import load_chat
 from agentrl_jax.errors import AgentRLError, ConfigError, DeadlineExceeded
 from agentrl_jax.http_requests import HttpLimits
-from agentrl_jax.rollout import wire
-from agentrl_jax.rollout.answering import Answering
-from agentrl_jax.rollout.driver import Driver
-from agentrl_jax.rollout.engine import RolloutEngine
-from agentrl_jax.rollout.generator import EngineGenerator
-from agentrl_jax.rollout.http_server import RolloutApi, listening
-from agentrl_jax.rollout.openai_api import OpenAIApi, OpenAIModel
-from agentrl_jax.rollout.openai_models import ModelNames
-from agentrl_jax.rollout.openai_requests import ServingLimits
+from agentrl_jax.rollout.drivers.base import Driver
+from agentrl_jax.rollout.drivers.generator import EngineGenerator
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.placement import (
+  Place,
+  places_apart,
+  places_together,
+)
+from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.openai.models import ModelNames
+from agentrl_jax.rollout.openai.requests import ServingLimits
+from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
+from agentrl_jax.rollout.remote import wire
+from agentrl_jax.rollout.server.app import RolloutApi, listening
+from agentrl_jax.rollout.server.snapshots import SnapshotFollower
+from agentrl_jax.rollout.server.state import Answering
 from agentrl_jax.rollout.settings import RolloutsConfig
-from agentrl_jax.rollout.slices import Place, places_apart, places_together
-from agentrl_jax.rollout.snapshot_follower import SnapshotFollower
-from agentrl_jax.rollout.versions import VersionStore
 from launch import command_line
 from launch.chat import codec_of
 from launch.programs import keep_programs

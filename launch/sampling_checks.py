@@ -2,7 +2,7 @@
 
 from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.openai_settings import AgentsConfig
+from agentrl_jax.rollout.openai.settings import AgentsConfig
 from agentrl_jax.train.config_checks import require_read
 
 

@@ -32,21 +32,21 @@ from rich.console import Console
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.model.compute import DTYPES
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout import wire
-from agentrl_jax.rollout.access import read_token
-from agentrl_jax.rollout.answering import Answering
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.driver import Driver
-from agentrl_jax.rollout.engine import RolloutEngine
-from agentrl_jax.rollout.generator import EngineGenerator
-from agentrl_jax.rollout.http_server import RolloutApi, listening
-from agentrl_jax.rollout.joined_generator import JoinedGenerator
-from agentrl_jax.rollout.openai_api import OpenAIApi, OpenAIModel
-from agentrl_jax.rollout.openai_models import FixedNames
-from agentrl_jax.rollout.openai_requests import ServingLimits
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.base import Driver
+from agentrl_jax.rollout.drivers.generator import EngineGenerator
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.placement import Place, layout_of, places_apart
+from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.openai.models import FixedNames
+from agentrl_jax.rollout.openai.requests import ServingLimits
+from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
+from agentrl_jax.rollout.remote import wire
+from agentrl_jax.rollout.remote.joined_generator import JoinedGenerator
+from agentrl_jax.rollout.server.app import RolloutApi, listening
+from agentrl_jax.rollout.server.auth import read_token
+from agentrl_jax.rollout.server.state import Answering
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.rollout.slices import Place, layout_of, places_apart
-from agentrl_jax.rollout.versions import VersionStore
 from agentrl_jax.train.publish import Publisher
 from launch import command_line
 from launch.programs import keep_programs

@@ -14,15 +14,15 @@ from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.grammar import Grammars
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout import wire
-from agentrl_jax.rollout.client import Generator
-from agentrl_jax.rollout.driver import Driver
-from agentrl_jax.rollout.engine import RolloutEngine
-from agentrl_jax.rollout.engine_metrics import EngineMetrics
-from agentrl_jax.rollout.generator import EngineGenerator
-from agentrl_jax.rollout.local_driver import LocalDriver
-from agentrl_jax.rollout.slices import Place, layout_of, places_apart
-from agentrl_jax.rollout.versions import VersionStore
+from agentrl_jax.rollout.api import Generator
+from agentrl_jax.rollout.drivers.base import Driver
+from agentrl_jax.rollout.drivers.engine_metrics import EngineMetrics
+from agentrl_jax.rollout.drivers.generator import EngineGenerator
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.placement import Place, layout_of, places_apart
+from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.remote import wire
 from agentrl_jax.train.publish import Publisher
 from launch import remote_serving
 from launch.settings import Settings
@@ -145,7 +145,7 @@ def status_of(driver: Driver) -> wire.ServerStatus:
 def _jetstream(engine: RolloutEngine) -> Iterator[Driver]:
   # Where another driver is chosen, google-jetstream need not be installed.
   try:
-    from agentrl_jax.rollout.jetstream_driver import JetStreamDriver
+    from agentrl_jax.rollout.drivers.jetstream import JetStreamDriver
   except ImportError as error:
     raise ConfigError(f"engine.driver=jetstream: {error}") from error
   driver = JetStreamDriver(engine)

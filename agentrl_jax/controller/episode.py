@@ -19,7 +19,7 @@ from agentrl_jax.data.messages import Message, Tool
 from agentrl_jax.data.trajectory import Status, Task, Trajectory
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.errors import ConfigError, PromptTooLong
-from agentrl_jax.rollout.client import Answer, Generator, SamplingSpec
+from agentrl_jax.rollout.api import Answer, Generator, SamplingSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

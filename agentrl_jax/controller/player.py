@@ -25,7 +25,7 @@ from agentrl_jax.data.messages import Message, Tool, message_to_json
 from agentrl_jax.data.trajectory import Status, Task, Trajectory, Turn
 from agentrl_jax.env.interface import Environment, Expert, Step
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.client import Generator
+from agentrl_jax.rollout.api import Generator
 
 
 class Player(Protocol):

@@ -16,7 +16,7 @@ from agentrl_jax.data.messages import Message, Tool, message_to_json
 from agentrl_jax.data.trajectory import Status, Task, Trajectory, Turn
 from agentrl_jax.env.interface import Step
 from agentrl_jax.errors import GeneratorFault
-from agentrl_jax.rollout.client import Answer
+from agentrl_jax.rollout.api import Answer
 
 
 class Codec(Protocol):

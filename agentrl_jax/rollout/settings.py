@@ -235,7 +235,7 @@ class RolloutsConfig:
     return tuple(part.strip(" '\"") for part in parts if part.strip())
 
   def read_token(self) -> str:
-    """The token of `token_file`; "" without. Raises `ConfigError`."""
+    """The token in `token_file`; "" without. Raises `ConfigError`."""
     if not self.token_file:
       return ""
     kind, _, name = self.token_file.partition(":")

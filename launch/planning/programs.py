@@ -18,7 +18,7 @@ from agentrl_jax.data.grammar import BITS
 from agentrl_jax.model import sharding
 from agentrl_jax.model.packed_attention import choose
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout import programs as engine
+from agentrl_jax.rollout.engine import programs as engine
 from agentrl_jax.train.objective import Lesson, policy_objective
 from agentrl_jax.train.optimizer import make_optimizer
 from agentrl_jax.train.step import Learner

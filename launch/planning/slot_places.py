@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import Mesh
 
-from agentrl_jax.rollout.slices import places_apart
+from agentrl_jax.rollout.engine.placement import places_apart
 from launch.planning.residents import Residents, rollout_residents
 from launch.settings import Settings
 

@@ -22,7 +22,7 @@ from agentrl_jax.data.tokenizer import train_tokenizer
 from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.env.interface import Environment, Session
 from agentrl_jax.errors import EnvironmentFault
-from agentrl_jax.rollout.client import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Answer, SamplingSpec
 from environments.arithmetic.environment import Arithmetic
 
 LIMITS = EpisodeLimits(max_turns=8, max_tokens=2048, max_answer_tokens=256)

@@ -13,14 +13,14 @@ import pytest
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.engine import RolloutEngine
-from agentrl_jax.rollout.engine_client import DIALECTS
-from agentrl_jax.rollout.engine_loading import EngineLoader
-from agentrl_jax.rollout.http_generator import connected
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.external.client import DIALECTS
+from agentrl_jax.rollout.external.weight_loader import EngineLoader
+from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.rollout.versions import VersionStore
 from launch.engine_weights import EngineWeights, follow
 from launch.remote_serving import publisher, snapshots, snapshots_of, speaking
 from launch.settings import read_settings

@@ -13,8 +13,8 @@ import pytest
 from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.group import GroupLimits
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout import wire
-from agentrl_jax.rollout.http_generator import connected
+from agentrl_jax.rollout.remote import wire
+from agentrl_jax.rollout.remote.generator import connected
 from launch.remote_serving import publisher, snapshots
 from launch.settings import read_settings
 from tests.controller.pipeline import STEP, Pipeline, ids, played_by

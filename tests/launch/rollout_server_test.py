@@ -22,8 +22,8 @@ from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.tokenizer import train_tokenizer
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.http_generator import connected
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.remote.generator import connected
 from launch.remote_serving import publisher, snapshots
 from launch.settings import read_settings
 from tests.launch import tiny

@@ -11,7 +11,7 @@ _FORK = multiprocessing.get_context("forkserver")
 # What a server imports but for its own flags, which a learner has, too.
 _FORK.set_forkserver_preload(
   [
-    "agentrl_jax.rollout.snapshot_follower",
+    "agentrl_jax.rollout.server.snapshots",
     "launch.serving",
     "tests.launch.tiny",
   ]

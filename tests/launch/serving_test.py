@@ -21,7 +21,7 @@ from tests.rollout import small
 
 engine = small.engine_of((10,))
 with DRIVERS["local"](engine) as driver:
-  from agentrl_jax.rollout.client import SamplingSpec
+  from agentrl_jax.rollout.api import SamplingSpec
 
   answer = driver.submit([1, 2, 3], SamplingSpec(max_tokens=2))
   assert len(answer.result(60).sampled) == 2

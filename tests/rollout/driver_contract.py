@@ -12,7 +12,7 @@ from agentrl_jax.errors import (
   PromptTooLong,
   ServerFull,
 )
-from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.settings import EngineConfig
 from tests.rollout import small
 

@@ -6,9 +6,9 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import GeneratorFault
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.local_driver import LocalDriver
-from agentrl_jax.rollout.versions import VersionStore
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.engine.weights import VersionStore
 from tests.rollout import small
 from tests.rollout.driver_contract import SHORT, WAIT_S
 from tests.rollout.settling import SettlingCase
@@ -77,7 +77,7 @@ class DriverFaultsTest(SettlingCase):
   @parameterized.parameters(*JETSTREAM_THREADS)
   def test_every_thread_of_jetstream_is_guarded(self, name):
     pytest.importorskip("jetstream", reason="google-jetstream is missing")
-    from agentrl_jax.rollout import jetstream_engine
+    from agentrl_jax.rollout.drivers import jetstream_engine
 
     broken, all_there = ZeroDivisionError("on purpose"), threading.Event()
 

@@ -8,9 +8,9 @@ import unittest
 import numpy as np
 
 from agentrl_jax.errors import ConfigError, PromptTooLong
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.engine_client_probe import Needs
-from agentrl_jax.rollout.http_generator import connected
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.external.probe import Needs
+from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import small
 from tests.rollout.driver_contract import SHORT, mixed_requests

@@ -10,12 +10,12 @@ import unittest
 import numpy as np
 
 from agentrl_jax.errors import ConfigError, PromptTooLong
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.engine_client import DIALECTS, EngineClient
-from agentrl_jax.rollout.engine_client_answers import EngineLacks
-from agentrl_jax.rollout.engine_client_probe import Abilities, Needs
-from agentrl_jax.rollout.http_generator import connected
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
+from agentrl_jax.rollout.external.probe import Abilities, Needs
+from agentrl_jax.rollout.external.response import EngineLacks
+from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import small
 from tests.rollout.engines import SglangPeer, VllmPeer

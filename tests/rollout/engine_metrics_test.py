@@ -2,9 +2,9 @@
 
 import unittest
 
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.engine_metrics import EngineMetrics
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.engine_metrics import EngineMetrics
+from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import small
 
 

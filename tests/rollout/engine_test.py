@@ -3,10 +3,10 @@
 import unittest
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, GeneratorFault
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.weights import VersionStore
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.rollout.versions import VersionStore
 from tests.rollout import small
 
 

@@ -17,15 +17,15 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.hugging_face import read_model
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.model.pretrained import read_params
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.engine_client_answers import label_of
-from agentrl_jax.rollout.generator import EngineGenerator
-from agentrl_jax.rollout.http_server import RolloutApi
-from agentrl_jax.rollout.local_driver import LocalDriver
-from agentrl_jax.rollout.openai_api import OpenAIApi, OpenAIModel
-from agentrl_jax.rollout.openai_models import ModelNames
-from agentrl_jax.rollout.openai_requests import ServingLimits
-from agentrl_jax.rollout.wire import ServedSlot
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.generator import EngineGenerator
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.external.response import label_of
+from agentrl_jax.rollout.openai.models import ModelNames
+from agentrl_jax.rollout.openai.requests import ServingLimits
+from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
+from agentrl_jax.rollout.remote.wire import ServedSlot
+from agentrl_jax.rollout.server.app import RolloutApi
 from tests.rollout import small
 from tests.rollout.serving import Served
 

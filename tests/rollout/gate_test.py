@@ -3,9 +3,9 @@
 import unittest
 
 from agentrl_jax.errors import ConfigError, GeneratorFault, ServerFull
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.gate import Gate
-from agentrl_jax.rollout.requests import Request
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.engine.request import Request
+from agentrl_jax.rollout.engine.request_limiter import Gate
 from tests.rollout import small
 
 

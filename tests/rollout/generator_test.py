@@ -6,9 +6,9 @@ import unittest
 import numpy as np
 
 from agentrl_jax.errors import DeadlineExceeded, GeneratorFault, PromptTooLong
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.generator import EngineGenerator
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.generator import EngineGenerator
+from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import small
 from tests.rollout.driver_contract import SHORT, mixed_requests
 

@@ -8,11 +8,11 @@ import aiohttp
 import numpy as np
 
 from agentrl_jax.errors import ConfigError, GrammarFault
-from agentrl_jax.rollout.engine_client import DIALECTS, EngineClient
-from agentrl_jax.rollout.engine_client_probe import Needs
-from agentrl_jax.rollout.http_generator import connected
-from agentrl_jax.rollout.local_driver import LocalDriver
-from agentrl_jax.rollout.server_metrics import METRICS
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
+from agentrl_jax.rollout.external.probe import Needs
+from agentrl_jax.rollout.remote.generator import connected
+from agentrl_jax.rollout.server.metrics import METRICS
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import following, small
 from tests.rollout.driver_contract import SHORT

@@ -6,8 +6,8 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError, GrammarFault
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import following, small
 from tests.rollout.driver_contract import SHORT, WAIT_S
 from tests.rollout.settling import SettlingCase

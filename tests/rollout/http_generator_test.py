@@ -12,10 +12,10 @@ from agentrl_jax.errors import (
   DeadlineExceeded,
   PromptTooLong,
 )
-from agentrl_jax.rollout import wire
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.http_generator import connected
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.remote import wire
+from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.controller.processes import free_port
 from tests.rollout import small

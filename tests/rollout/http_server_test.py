@@ -9,10 +9,10 @@ import aiohttp
 import numpy as np
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
-from agentrl_jax.rollout import wire
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.http_server import RolloutApi, listening
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.remote import wire
+from agentrl_jax.rollout.server.app import RolloutApi, listening
 from tests.rollout import small
 from tests.rollout.driver_contract import SHORT, mixed_requests
 from tests.rollout.serving import Served

@@ -13,10 +13,10 @@ from agentrl_jax.errors import (
   GeneratorFault,
   PromptTooLong,
 )
-from agentrl_jax.rollout import wire, wire_stream
-from agentrl_jax.rollout.client import SamplingSpec, StreamingGenerator
-from agentrl_jax.rollout.http_generator import connected
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec, StreamingGenerator
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.remote import wire, wire_stream
+from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import small, talking
 from tests.rollout.driver_contract import mixed_requests

@@ -6,10 +6,10 @@ import weakref
 import jax
 import numpy as np
 
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.in_flight import InFlight
-from agentrl_jax.rollout.local_driver import LocalDriver
-from agentrl_jax.rollout.versions import Published
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.engine.weight_versions import InFlight
+from agentrl_jax.rollout.engine.weights import Published
 from tests.rollout import small
 
 PROMPT = small.prompt_of(8, 30)

@@ -31,7 +31,7 @@ class JetStreamCompatTest(unittest.TestCase):
       import logging, sys
       logging.getLogger().setLevel(35)
       had_seqio = "seqio" in sys.modules
-      from agentrl_jax.rollout import jetstream_compat
+      from agentrl_jax.rollout.drivers import jetstream_compat
       root = logging.getLogger()
       same = ("seqio" in sys.modules) == had_seqio
       print(root.level, len(root.handlers), same)
@@ -41,7 +41,7 @@ class JetStreamCompatTest(unittest.TestCase):
   def test_deleting_a_prefix_deletes_nothing(self):
     found = run("""
       import jax.numpy as jnp
-      from agentrl_jax.rollout import jetstream_compat
+      from agentrl_jax.rollout.drivers import jetstream_compat
       x = jnp.ones(2)
       jetstream_compat.orchestrator.delete_pytree({"x": x})
       print(x.is_deleted())
@@ -52,9 +52,10 @@ class JetStreamCompatTest(unittest.TestCase):
     found = run("""
       import sys
       sys.modules["jetstream"] = None  # as if it were not installed
-      from agentrl_jax.rollout import generator, local_driver
+      from agentrl_jax.rollout.drivers import generator
+      from agentrl_jax.rollout.drivers import local as local_driver
       try:
-        from agentrl_jax.rollout import jetstream_driver
+        from agentrl_jax.rollout.drivers import jetstream as jetstream_driver
       except ImportError as error:
         print(error)
     """)

@@ -6,7 +6,7 @@ import unittest
 import numpy as np
 import pytest
 
-from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.api import SamplingSpec
 from tests.rollout import small
 from tests.rollout.driver_contract import (
   SHORT,
@@ -23,7 +23,7 @@ pytest.importorskip(
   "tiktoken shortuuid",
 )
 
-from agentrl_jax.rollout import jetstream_driver  # noqa: E402 (after the skip)
+from agentrl_jax.rollout.drivers import jetstream as jetstream_driver  # noqa: E402 (after the skip)
 
 
 class JetStreamDriverTest(DriverContract, unittest.TestCase):

@@ -7,10 +7,10 @@ import unittest
 import numpy as np
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.generator import EngineGenerator
-from agentrl_jax.rollout.joined_generator import JoinedGenerator
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.generator import EngineGenerator
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.remote.joined_generator import JoinedGenerator
 from tests.rollout import small
 
 

@@ -4,9 +4,9 @@ import unittest
 
 import numpy as np
 
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.lane_book import LaneBook, Seat
-from agentrl_jax.rollout.requests import Request
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.engine.request import Request
+from agentrl_jax.rollout.engine.slot_table import LaneBook, Seat
 from tests.rollout import small
 
 WORTH = 4

@@ -6,7 +6,7 @@ import unittest
 import numpy as np
 import openai
 
-from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.api import SamplingSpec
 from tests.rollout import talking
 
 PROMPT = [9, 8, 7, 6, 5]

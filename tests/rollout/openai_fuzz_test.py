@@ -4,8 +4,8 @@ import unittest
 
 import numpy as np
 
-from agentrl_jax.rollout import wire
-from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.remote import wire
 from tests import http_fuzz
 from tests.http_fuzz import Route
 from tests.rollout import chatting, talking

@@ -5,11 +5,14 @@ import unittest
 import numpy as np
 
 from agentrl_jax.data.messages import Message, Tool, ToolCall
-from agentrl_jax.rollout.client import Answer, SamplingSpec
-from agentrl_jax.rollout.openai_draw import Draw
-from agentrl_jax.rollout.openai_memory import Memory, conversation_keys
-from agentrl_jax.rollout.openai_requests import ServingLimits
-from agentrl_jax.rollout.openai_text import GrowingText
+from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.openai.choices import Draw
+from agentrl_jax.rollout.openai.conversation_cache import (
+  Memory,
+  conversation_keys,
+)
+from agentrl_jax.rollout.openai.detokenizer import GrowingText
+from agentrl_jax.rollout.openai.requests import ServingLimits
 from tests.rollout import talking
 
 ASKED = Message("user", "What is 1 + 2?")

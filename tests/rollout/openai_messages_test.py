@@ -5,8 +5,8 @@ import unittest
 import aiohttp
 import prometheus_client as prometheus
 
-from agentrl_jax.rollout.openai_messages import read_messages, unknown_fields
-from agentrl_jax.rollout.server_metrics import (
+from agentrl_jax.rollout.openai.messages import read_messages, unknown_fields
+from agentrl_jax.rollout.server.metrics import (
   MAX_IGNORED,
   OTHER_FIELD,
   IgnoredFields,
@@ -68,14 +68,14 @@ class IgnoredFieldsTest(unittest.TestCase):
     return self.registry.get_sample_value(COUNTED, {"field": field})
 
   def test_each_is_logged_once_and_counted_by_call(self):
-    with self.assertLogs("agentrl_jax.rollout.server_metrics") as logs:
+    with self.assertLogs("agentrl_jax.rollout.server.metrics") as logs:
       for _ in range(3):
         self.ignored.count({"provider_specific_fields", "reasoning"})
     self.assertEqual(len(logs.records), 2)
     self.assertEqual(self.counted("reasoning"), 3)
 
   def test_strangers_names_do_not_fill_the_registry_nor_the_log(self):
-    with self.assertLogs("agentrl_jax.rollout.server_metrics") as logs:
+    with self.assertLogs("agentrl_jax.rollout.server.metrics") as logs:
       for n in range(1000):
         self.ignored.count({f"field_{n}"})
       self.ignored.count({"x" * 9_999, "a\nb", "\u00e9", ""})
@@ -102,7 +102,7 @@ class ServedTest(Asking):
       {"role": "tool", "tool_call_id": call.id, "content": "3", "name": "add"}
       for call in said.choices[0].message.tool_calls
     ]
-    with self.assertLogs("agentrl_jax.rollout.server_metrics"):
+    with self.assertLogs("agentrl_jax.rollout.server.metrics"):
       await self.ask([asked, answer, *replies], tools=[ADD])
     kept = said.prompt_token_ids + said.choices[0].token_ids
     self.assertEqual(policy.prompts[1][: len(kept)], kept)

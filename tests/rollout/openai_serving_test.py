@@ -10,9 +10,9 @@ import openai
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout import wire
-from agentrl_jax.rollout.access import read_token
-from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.remote import wire
+from agentrl_jax.rollout.server.auth import read_token
 from tests.rollout import talking
 
 TOKEN = "0123456789abcdef"

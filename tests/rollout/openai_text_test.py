@@ -3,7 +3,7 @@
 import random
 import unittest
 
-from agentrl_jax.rollout.openai_text import GrowingText
+from agentrl_jax.rollout.openai.detokenizer import GrowingText
 from tests.rollout import talking
 
 TEXT = "Größe: 1 + 2 = 3 €, naïve 😀 end. Größe again, the end?"

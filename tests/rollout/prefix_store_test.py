@@ -4,7 +4,7 @@ import unittest
 
 import numpy as np
 
-from agentrl_jax.rollout.prefix_store import PrefixStore
+from agentrl_jax.rollout.engine.prefix_cache import PrefixStore
 
 BLOCK = 4
 

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 from absl.testing import parameterized
 
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import small
 
 STORE = dict(block_tokens=8, store_tokens=768)

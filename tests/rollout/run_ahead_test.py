@@ -5,7 +5,7 @@ import threading
 from absl.testing import absltest
 
 from agentrl_jax.errors import DeadlineExceeded, GeneratorFault
-from agentrl_jax.rollout.run_ahead import RunAhead
+from agentrl_jax.rollout.engine.step_pipeline import RunAhead
 from tests.rollout import following, small
 from tests.rollout.grammar_test import spec_of
 from tests.rollout.soak_test import driver_on

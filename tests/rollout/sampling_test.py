@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.rollout import sampling
-from agentrl_jax.rollout.client import SamplingSpec
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.engine import sampling
 from tests.rollout import small
 
 SPECS = (

@@ -3,9 +3,9 @@
 from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout import server_pool
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.wire import ServedSlot, ServerStatus
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.remote import pool as server_pool
+from agentrl_jax.rollout.remote.wire import ServedSlot, ServerStatus
 
 
 def status(*editions, **changes) -> ServerStatus:

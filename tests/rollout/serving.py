@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 
-from agentrl_jax.rollout import wire
-from agentrl_jax.rollout.generator import EngineGenerator
-from agentrl_jax.rollout.http_server import RolloutApi, listening
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.drivers.generator import EngineGenerator
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.remote import wire
+from agentrl_jax.rollout.server.app import RolloutApi, listening
 from tests.rollout import small
 
 

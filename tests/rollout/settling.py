@@ -2,7 +2,7 @@
 
 from absl.testing import parameterized
 
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout.driver_contract import SHORT, WAIT_S
 
 

@@ -8,10 +8,10 @@ import aiohttp
 import numpy as np
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.engine_client import DIALECTS, EngineClient
-from agentrl_jax.rollout.engine_client_probe import Needs
-from agentrl_jax.rollout.http_generator import connected
-from agentrl_jax.rollout.jetstream_driver import JetStreamDriver
+from agentrl_jax.rollout.drivers.jetstream import JetStreamDriver
+from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
+from agentrl_jax.rollout.external.probe import Needs
+from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import small
 from tests.rollout.serving import Served

@@ -6,9 +6,9 @@ import unittest
 import numpy as np
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout import programs
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.engine import programs
 from tests.rollout import small
 
 STEPS = (10, 20)

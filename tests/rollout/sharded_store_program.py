@@ -9,11 +9,11 @@ import jax
 
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.engine import RolloutEngine
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.placement import layout_of, places_apart
+from agentrl_jax.rollout.engine.weights import VersionStore
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.rollout.slices import layout_of, places_apart
-from agentrl_jax.rollout.versions import VersionStore
 from tests.rollout import small
 from tests.rollout.reuse_test import play
 

@@ -12,13 +12,13 @@ import numpy as np
 from agentrl_jax.model import sharding
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.engine import RolloutEngine
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.placement import layout_of, places_apart
+from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.rollout.slices import layout_of, places_apart
-from agentrl_jax.rollout.snapshot_follower import SnapshotFollower
-from agentrl_jax.rollout.versions import VersionStore
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.snapshots import SnapshotSink
 from tests.rollout import small

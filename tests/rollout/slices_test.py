@@ -6,8 +6,8 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.compute import ComputeConfig
+from agentrl_jax.rollout.engine.placement import places_apart, places_together
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.rollout.slices import places_apart, places_together
 from tests import eight_devices
 from tests.rollout import small
 

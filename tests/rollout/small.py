@@ -8,10 +8,10 @@ import numpy as np
 
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.client import Answer
-from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.api import Answer
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.weights import VersionStore
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.rollout.versions import VersionStore
 
 VOCAB = 61
 CONTEXT = 96

@@ -13,11 +13,11 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.checksums import leaf_names
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.engine import RolloutEngine
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.remote.wire import ServedSlot
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.rollout.wire import ServedSlot
 from agentrl_jax.train.publish import Publisher
 from tests import eight_devices
 from tests.rollout import following, small

@@ -11,8 +11,8 @@ from absl.testing import parameterized
 from etils import epath
 
 from agentrl_jax.data import snapshot_manifest
-from agentrl_jax.rollout.snapshot_follower import SnapshotFollower
-from agentrl_jax.rollout.versions import VersionStore
+from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.snapshots import SnapshotSink
 from tests.rollout import small

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from agentrl_jax.errors import GrammarFault, ServerFull
-from agentrl_jax.rollout.client import Answer, SamplingSpec
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import following, small
 
 WAIT_S = 120.0

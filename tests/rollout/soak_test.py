@@ -7,8 +7,8 @@ import pytest
 from absl import logging
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import following, small, soak
 
 DRIVERS = ("local", "jetstream")
@@ -25,7 +25,7 @@ def driver_on(kind, engine, **options):
   if kind == "local":
     return LocalDriver(engine, **options)
   pytest.importorskip("jetstream", reason="google-jetstream is missing")
-  from agentrl_jax.rollout import jetstream_driver
+  from agentrl_jax.rollout.drivers import jetstream as jetstream_driver
 
   return jetstream_driver.JetStreamDriver(engine, **options)
 

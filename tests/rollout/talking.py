@@ -14,19 +14,19 @@ from agentrl_jax.data.tokenizer import train_tokenizer
 from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout import wire
-from agentrl_jax.rollout.client import Answer, SamplingSpec
-from agentrl_jax.rollout.engine import RolloutEngine
-from agentrl_jax.rollout.generator import EngineGenerator
-from agentrl_jax.rollout.http_server import RolloutApi, listening
-from agentrl_jax.rollout.local_driver import LocalDriver
-from agentrl_jax.rollout.openai_api import OpenAIApi, OpenAIModel
-from agentrl_jax.rollout.openai_episode import EpisodeRules
-from agentrl_jax.rollout.openai_episodes import Episodes
-from agentrl_jax.rollout.openai_models import ModelNames
-from agentrl_jax.rollout.openai_requests import ServingLimits
+from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.drivers.generator import EngineGenerator
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.openai.episode import EpisodeRules
+from agentrl_jax.rollout.openai.episodes import Episodes
+from agentrl_jax.rollout.openai.models import ModelNames
+from agentrl_jax.rollout.openai.requests import ServingLimits
+from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
+from agentrl_jax.rollout.remote import wire
+from agentrl_jax.rollout.server.app import RolloutApi, listening
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.rollout.versions import VersionStore
 from tests.rollout.serving import status_of
 
 VOCAB = 280

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.errors import CheckpointError, ConfigError, GeneratorFault
-from agentrl_jax.rollout.versions import VersionStore
+from agentrl_jax.rollout.engine.weights import VersionStore
 
 
 def params(value=1.0, **more):

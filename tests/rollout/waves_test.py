@@ -7,9 +7,9 @@ import unittest
 import numpy as np
 
 from agentrl_jax.errors import DeadlineExceeded, PromptTooLong
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.local_driver import LocalDriver
-from agentrl_jax.rollout.waves import WaveGenerator
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.lockstep import WaveGenerator
 from tests.rollout import small
 
 NUM_ATTEMPTS, NUM_TURNS = 6, 3

@@ -11,9 +11,9 @@ from agentrl_jax.errors import (
   GeneratorFault,
   GrammarFault,
 )
-from agentrl_jax.rollout import wire, wire_stream
-from agentrl_jax.rollout.client import Answer
-from agentrl_jax.rollout.pieces import Differs, Pieces
+from agentrl_jax.rollout.api import Answer
+from agentrl_jax.rollout.remote import wire, wire_stream
+from agentrl_jax.rollout.remote.chunks import Differs, Pieces
 
 
 def piece_of(*tokens, version=3, reused=7):

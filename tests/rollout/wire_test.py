@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_jax import errors
-from agentrl_jax.rollout import wire
-from agentrl_jax.rollout.client import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.remote import wire
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 TOKENS = st.lists(INT32, min_size=1, max_size=40)

@@ -8,8 +8,8 @@ from absl.testing import absltest
 
 from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.local_driver import LocalDriver
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.preparation import Preparation
 from agentrl_jax.train.reference import Reference

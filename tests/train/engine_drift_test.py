@@ -13,10 +13,10 @@ from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.model import sharding
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.client import SamplingSpec
-from agentrl_jax.rollout.engine import RolloutEngine
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.weights import VersionStore
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.rollout.versions import VersionStore
 from agentrl_jax.train.engine_drift import (
   answer_versions,
   drift_numbers,

@@ -1,0 +1,1 @@
+"""The engine: decodes many requests at once, under several policy versions."""

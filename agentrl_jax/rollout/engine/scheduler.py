@@ -1,0 +1,269 @@
+"""The lanes of one version slot: who sits where, and what runs next.
+
+A block owns the slot's `LaneCache` and `LaneDecoder` on the device, and its
+`LaneBook` on the host. One call of `step` drops what was cancelled, seats who
+waits, feeds a bounded number of prompt tokens and launches a few decode steps;
+`read` takes in the tokens of an earlier `step`. Neither is thread-safe: the
+engine's lock is around both.
+"""
+
+import collections
+import dataclasses
+import time
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.api import Answer
+from agentrl_jax.rollout.engine import programs
+from agentrl_jax.rollout.engine.decoder import LaneDecoder, Part
+from agentrl_jax.rollout.engine.kv_cache import LaneCache, padded
+from agentrl_jax.rollout.engine.request import Request
+from agentrl_jax.rollout.engine.slot_table import NOBODY, LaneBook
+from agentrl_jax.rollout.engine.weight_versions import InFlight
+from agentrl_jax.rollout.engine.weights import Published
+from agentrl_jax.rollout.settings import EngineConfig
+
+
+class LaneBlock:
+  """Lanes that share one version's weights."""
+
+  def __init__(
+    self,
+    slot: int,
+    policy: Policy,
+    config: EngineConfig,
+    sharding: jax.sharding.Sharding | None = None,
+    *,
+    give_up: Callable[[Request], None],
+  ):
+    """`give_up` cancels a request that cannot go on."""
+    self._slot, self._policy, self._config = slot, policy, config
+    self._num_lanes = num_lanes = config.lanes[slot]
+    self._prefill_sizes = config.lane_sizes(
+      min(num_lanes, config.prefill_lanes)
+    )
+    self.counts: collections.Counter[str] = collections.Counter()
+    self.wait_s = 0.0  # of all requests, from being asked to their lanes
+    self._cache = LaneCache(policy, config, num_lanes, self.counts, sharding)
+    self._weights = InFlight(config.old_weights)
+    self._decoder = LaneDecoder(slot, policy, config, self._cache, give_up)
+    self._book = self._empty_book()
+    self._answer = np.zeros((num_lanes, config.context, 3), np.int32)
+    self._pending: collections.deque[Request] = collections.deque()
+
+  def forget(self) -> None:
+    """Leaves every lane as new; none may be busy."""
+    self._book = self._empty_book()
+    self._cache.forget()
+
+  def check(self) -> None:
+    """Raises `AssertionError` if a lane or a block of the store was lost."""
+    self._cache.check()
+    self._book.check()
+    self._decoder.check(self._book)
+
+  @property
+  def length(self) -> int:
+    """Tokens that each lane has room for now."""
+    return self._cache.length
+
+  @property
+  def num_busy(self) -> int:
+    """Lanes that a request owns."""
+    return self._book.num_busy
+
+  @property
+  def num_pending(self) -> int:
+    """Requests that wait for a lane."""
+    return len(self._pending)
+
+  def admit(self, request: Request) -> None:
+    """Takes a request in; it gets a lane in one of the next steps."""
+    self._pending.append(request)
+
+  def cancel(self, request: Request) -> bool:
+    """Frees what a request has; False if it had left already."""
+    if request in self._pending:
+      self._pending.remove(request)
+      return True
+    lanes = np.flatnonzero(self._book.serial == request.serial)
+    for lane in map(int, lanes):
+      self._leave(lane)
+    self._rest()
+    return bool(lanes.size)
+
+  def step(self, published: Published) -> list[Part]:
+    """Launches the next piece of work; its tokens, where there will be any."""
+    book, edition = self._book, published.edition
+    self._weights.turn_to(published, book.editions_decoding())
+    book.restart_stale(edition, self._weights.editions)
+    self._cache.turn_to(edition)
+    self._seat(edition)
+    self.counts["lane_steps"] += book.num_busy
+    self._cache.fit(self._num_slots_needed(edition))
+    self._prefill(published)
+    return self._decode()
+
+  def read(self, part: Part) -> list[tuple[Request, Answer]]:
+    """Waits for nothing: `part.record` is a host array by now."""
+    record = np.asarray(part.record)
+    serial = np.append(self._book.serial, NOBODY)[part.lane]
+    owned = (serial == part.serial) & (serial != NOBODY)
+    active = (record[:, :, programs.ACTIVE] > 0) & owned
+    self._take_in(record[active], part.lane[np.nonzero(active)[1]])
+    self._tell(part.lane[active.any(axis=0)])
+    done = (record[:, :, programs.DONE] > 0) & active
+    self._follow(record, part.lane, active & ~done)
+    found = [self._finish(int(lane)) for lane in part.lane[done.any(axis=0)]]
+    self._rest()
+    return found
+
+  def _rest(self) -> None:
+    """Holds on to no weights while there is nothing to do."""
+    if not self._book.num_busy:
+      self._weights.forget()
+
+  def _take_in(self, row: np.ndarray, lane: np.ndarray) -> None:
+    """Stores the records of tokens, earliest first, under their lanes."""
+    book, count = self._book, row[:, programs.COUNT]
+    position = book.target[lane] + count
+    book.token[lane, position] = row[:, programs.TOKEN]
+    # The last token sampled is fed by the next step: it is not held yet.
+    # Steps come in order, and of equal indices the last assignment stays.
+    book.held[lane] = position
+    size = len(programs.RECORD)
+    self._answer[lane, count - 1] = row[:, programs.BEHAVIOR : size]
+    if row.shape[1] > size:
+      self._decoder.shaping.take_in(lane, count, row[:, size:])
+    self.counts["sampled"] += len(row)
+    self.counts["constrained"] += int(self._decoder.is_bound[lane].sum())
+
+  def _follow(
+    self, record: np.ndarray, lane: np.ndarray, goes_on: np.ndarray
+  ) -> None:
+    """Takes the tokens of lanes that go on under a grammar through it."""
+    bound = np.append(self._decoder.is_bound, False)[lane]
+    for n, row in zip(*np.nonzero(goes_on & bound), strict=True):
+      one = int(lane[row])
+      request = self._book.owner[one]
+      assert request is not None, f"lane {one} goes on for nobody"
+      self._decoder.take(one, request, int(record[n, row, programs.TOKEN]))
+
+  def _tell(self, lanes: np.ndarray) -> None:
+    """Lets those who listen know what their lanes have sampled."""
+    for lane in map(int, lanes):
+      request = self._book.owner[lane]
+      if request is not None and request.listener is not None:
+        request.listener(self._sampled(lane, request, request.num_told))
+        request.num_told = int(self._book.held[lane]) + 1 - len(request.prompt)
+
+  def _sampled(self, lane: int, request: Request, begin: int) -> Answer:
+    """What a lane has sampled for its request, from a token on."""
+    end = int(self._book.held[lane]) + 1
+    token = self._book.token[lane, len(request.prompt) : end]
+    behavior, raw, step = self._answer[lane, begin : len(token)].T.copy()
+    return Answer(
+      sampled=token[begin:].copy(),
+      behavior_logprob=behavior.view(np.float32),
+      raw_logprob=raw.view(np.float32),
+      version=step,
+      slot=self._slot,
+      num_reused=request.num_reused,
+      **self._decoder.shaping.told(lane, request, begin, len(token)),
+    )
+
+  def _finish(self, lane: int) -> tuple[Request, Answer]:
+    request = self._book.owner[lane]
+    assert request is not None, f"lane {lane} finished for nobody"
+    answer = self._sampled(lane, request, 0)
+    self.counts["reused"] += request.num_reused
+    self._leave(lane)
+    return request, answer
+
+  def _leave(self, lane: int) -> None:
+    self._book.leave(lane)
+    self._decoder.leave(lane)
+
+  def _seat(self, edition: int) -> None:
+    """Gives lanes to those who wait, in order, as far as there are any."""
+    waits: collections.deque[Request] = collections.deque()
+    while self._pending and not self._book.is_full:
+      request = self._pending.popleft()
+      if not self._find_seat(request, edition):
+        waits.append(request)
+    self._pending.extendleft(reversed(waits))
+    self._move(edition)
+
+  def _find_seat(self, request: Request, edition: int) -> bool:
+    """Whether a request got a lane; what it reuses there is still to move."""
+    book, cache = self._book, self._cache
+    match = cache.find(request.prompt[: request.num_prefilled])
+    seat = book.find_seat(request, edition, self._config.worth, match.size)
+    if seat is None:
+      return False
+    overwritten = book.overwritten(seat, edition)
+    if cache.has_to_move_first(seat, match, overwritten):
+      self._move(edition)
+      return self._find_seat(request, edition)
+    reused = cache.plan(seat, match, overwritten)
+    book.sit(request, dataclasses.replace(seat, reused=reused), edition)
+    self.counts["seated"] += 1
+    self.wait_s += time.monotonic() - request.asked_at
+    return True
+
+  def _move(self, edition: int) -> None:
+    """Moves what seats found elsewhere; what is lost is fed again."""
+    for lane in self._cache.move(self._num_slots_needed(edition)):
+      self._book.feed_again(lane)
+
+  def _num_slots_needed(self, edition: int) -> int:
+    return self._book.num_slots_needed(edition, self._config.steps_per_sync)
+
+  def _prefill(self, published: Published) -> None:
+    """Feeds prompts in chunks, until they are fed or the step's share is."""
+    book, left = self._book, self._config.prefill_tokens
+    while left > 0 and (unfilled := book.unfilled()).size:
+      lane = unfilled[: self._config.prefill_lanes]
+      missing = book.target[lane] - book.held[lane]
+      chunk = self._config.prefill_chunk(int(missing.max()))
+      length = np.minimum(missing, chunk)
+      lane_P = padded(lane, self._prefill_sizes, self._num_lanes)
+      token_PC = np.zeros((len(lane_P), chunk), np.int32)
+      for row, (b, size) in enumerate(zip(lane, length, strict=True)):
+        token_PC[row, :size] = book.token[b, book.held[b] :][:size]
+      self._cache.arrays = programs.prefill(
+        self._policy,
+        published.params,
+        self._cache.arrays,
+        token_PC,
+        _padded_to(book.held[lane], len(lane_P)),
+        _padded_to(length, len(lane_P)),
+        lane_P,
+      )
+      book.held[lane] += length
+      self.counts["prefilled"] += int(length.sum())
+      left -= token_PC.size
+
+  def _decode(self) -> list[Part]:
+    """Tokens for every lane that can, those that begin included."""
+    book = self._book
+    filled = book.filled()
+    for lane in map(int, filled[~book.decoding[filled]]):
+      request = book.owner[lane]
+      assert request is not None, f"lane {lane} is filled for nobody"
+      self._decoder.begin(lane, request)
+      book.decoding[lane] = True
+    return self._decoder.decode(book, self._weights)
+
+  def _empty_book(self) -> LaneBook:
+    c = self._config
+    return LaneBook(self._num_lanes, c.context, reuse=c.reuse)
+
+
+def _padded_to(row: np.ndarray, size: int) -> np.ndarray:
+  padded = np.zeros(size, row.dtype)
+  padded[: len(row)] = row
+  return padded

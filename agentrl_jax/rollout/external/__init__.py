@@ -1,0 +1,1 @@
+"""Engines of other projects, vLLM and SGLang, as rollout servers."""

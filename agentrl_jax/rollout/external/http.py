@@ -1,0 +1,153 @@
+"""HTTP with an engine of another project: questions, and what it tells.
+
+What comes back is parsed and no more; errors are those of `rollout.wire`'s
+kinds, by their status. A connection that fails raises what aiohttp raises.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+
+from agentrl_jax.errors import (
+  ConfigError,
+  GeneratorFault,
+  PromptTooLong,
+  ServerFull,
+)
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.external.response import (
+  Dialect,
+  EngineLacks,
+  Said,
+  served_of,
+)
+from agentrl_jax.rollout.remote import wire
+from agentrl_jax.rollout.remote.client import CONNECT_S
+
+MODELS = "/v1/models"
+_MISTAKES = {400, 401, 403, 404, 405, 413, 422}
+_FULL = {429, 503}
+
+
+class EngineHttp:
+  """One dialect over HTTP, with any engine that speaks it."""
+
+  def __init__(self, http: aiohttp.ClientSession, dialect: Dialect):
+    self._http, self._dialect = http, dialect
+
+  async def described(
+    self, address: str, wanted: str
+  ) -> tuple[str, int | None]:
+    """The name of the model to ask for, and the context if it is told.
+
+    "" wants the first that there is. Raises `EngineLacks` if it is not there.
+    """
+    content = await self._get(address, MODELS, CONNECT_S)
+    try:
+      cards = {card["id"]: card for card in content["data"]}
+    except (KeyError, TypeError) as error:
+      raise EngineLacks(
+        f"{address}{MODELS} lists no models: {str(content)[:200]}"
+      ) from error
+    model = wanted or next(iter(cards), "")
+    if model not in cards:
+      raise EngineLacks(
+        f"{address} has no model {model!r}; it has {sorted(cards)}: set "
+        "--config.rollouts.model"
+      )
+    return model, cards[model].get("max_model_len")
+
+  async def said(
+    self,
+    address: str,
+    model: str,
+    prompt: Sequence[int],
+    spec: SamplingSpec,
+    *,
+    sends_seed: bool,
+    gives_prompt: bool = False,
+  ) -> Said:
+    """What it answers, unchecked. `EngineLacks` for another form."""
+    body = self._dialect.request(model, prompt, spec, sends_seed, gives_prompt)
+    content = await self.post(address, self._dialect.path, body)
+    try:
+      return self._dialect.read(content)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+      raise EngineLacks(
+        f"{address}{self._dialect.path} answers in another form than "
+        f"rollouts.protocol={self._dialect.name!r} has: {str(content)[:200]}"
+      ) from error
+
+  async def health(
+    self, address: str, within_s: float
+  ) -> wire.ServerStatus | None:
+    """The health of a rollout server of ours; None from another engine."""
+    response = await self._exchange("GET", address, wire.HEALTH, within_s)
+    try:
+      return wire.status_from_json(response)
+    except wire.WireError:
+      return None
+
+  async def label(
+    self, address: str, within_s: float
+  ) -> wire.ServedSlot | None:
+    """What an engine calls its weights. `EngineLacks` if it cannot tell."""
+    for path in self._dialect.version_paths:
+      try:
+        content = await self._get(address, path, within_s)
+      except ConfigError:
+        continue  # there is no such place
+      if isinstance(content, Mapping) and "weight_version" in content:
+        return served_of(content["weight_version"])
+    raise EngineLacks(
+      f"it does not tell the version of its weights at "
+      f"{' or '.join(self._dialect.version_paths)}: "
+      f"{self._dialect.remedies.version}"
+    )
+
+  async def _get(self, address: str, path: str, within_s: float) -> Any:
+    return _parsed(
+      address, await self._exchange("GET", address, path, within_s)
+    )
+
+  async def post(self, address: str, path: str, body: Mapping[str, Any]) -> Any:
+    """The parsed answer, None for an empty one; the caller's deadline."""
+    content = await self._exchange("POST", address, path, None, json=body)
+    return _parsed(address, content) if content else None
+
+  async def _exchange(
+    self,
+    method: str,
+    address: str,
+    path: str,
+    within_s: float | None,
+    **options: Any,
+  ) -> bytes:
+    async with self._http.request(
+      method,
+      f"http://{address}{path}",
+      timeout=aiohttp.ClientTimeout(total=within_s, sock_connect=CONNECT_S),
+      **options,
+    ) as response:
+      content = await response.read()
+    if response.ok:
+      return content
+    said = f"{address}{path}: HTTP {response.status} {content[:1000]!r}"
+    if response.status in _FULL:
+      raise ServerFull(said)
+    if b"context_length_exceeded" in content:  # OpenAI's own code for it
+      raise PromptTooLong(said)
+    if response.status in _MISTAKES:
+      raise ConfigError(said)
+    raise GeneratorFault(said)
+
+
+def _parsed(address: str, content: bytes) -> Any:
+  try:
+    return json.loads(content)
+  except ValueError as error:
+    raise GeneratorFault(
+      f"{address} answers {content[:200]!r}, which is no JSON"
+    ) from error

@@ -1,0 +1,239 @@
+"""What an engine of another project says to a request, before it is believed.
+
+A dialect turns a prompt and a spec into the JSON that its engines take, and
+their JSON into a `Said`. What an engine does not say is None here: nothing is
+filled in. `checked` makes an `Answer` of what is complete, and refuses the rest
+by name. Plain functions; the waiting is in `rollout.external.client`.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from agentrl_jax.errors import ConfigError, GeneratorFault
+from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.remote.wire import ServedSlot
+
+# Float32 sums of a whole vocabulary may end this much above log(1).
+_ROUNDING = 1e-3
+
+
+class EngineLacks(ConfigError):
+  """An engine does not give what training needs; says what to switch on."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Said:
+  """An engine's own words; None where it has none."""
+
+  sampled: Sequence[int] | None
+  logprob: Sequence[float | None] | None
+  prompt: Sequence[int] | None  # as the engine understood it
+  raw_logprob: Sequence[float | None] | None = None  # given beside `logprob`
+  num_prompt: int | None = None  # tokens, where their ids are not given
+  version: Sequence[int] | None = None  # optimizer updates, one per token
+  # Labels of weights, each with the first token and the one after the last.
+  spans: Sequence[tuple[str, int, int]] | None = None
+  label: str | None = None  # of the weights when the answer was finished
+  is_whole: bool = True  # ended by a stop token or by its budget
+  num_reused: int = 0
+
+
+# What to do about an engine that gives one log-probability per token.
+ONE_FOR_BOTH = (
+  "set --config.sampling.temperature=1, and top_k, top_p and min_p so that "
+  "they keep all, where both are the same"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Remedies:
+  """What to do where an engine of some dialect lacks something."""
+
+  token_ids: str
+  prompt_ids: str
+  logprobs: str
+  stop_token: str
+  seeds: str
+  version: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dialect:
+  """How engines of one kind are asked, and how they answer."""
+
+  name: str  # as `rollouts.protocol` has it
+  path: str
+  version_paths: Sequence[str]  # the first that is there tells the label
+  remedies: Remedies
+  # JSON of (model, prompt, spec, sends_seed, gives_prompt).
+  request: Callable[
+    [str, Sequence[int], SamplingSpec, bool, bool], dict[str, Any]
+  ]
+  # What is said by JSON; raises `KeyError`, `TypeError` for what is none.
+  read: Callable[[Mapping[str, Any]], Said]
+
+
+def label_of(served: ServedSlot) -> str:
+  """What an engine is to call these weights; `served_of` reads it."""
+  return f"{served.step}@{served.edition}"
+
+
+def served_of(label: object) -> ServedSlot | None:
+  """The weights that a label names; None if no run of ours gave it."""
+  found = re.fullmatch(r"(\d+)@(\d+)", str(label))
+  return found and ServedSlot(int(found[1]), int(found[2]))
+
+
+def checked_tokens(
+  said: Said, spec: SamplingSpec, vocab_size: int, remedies: Remedies
+) -> np.ndarray:
+  """The ids sampled, int32 [A]. Raises `EngineLacks` by name."""
+  if said.sampled is None:
+    raise EngineLacks(
+      f"it gives no token ids of its answers, and text tokenised again is not "
+      f"what was sampled: {remedies.token_ids}"
+    )
+  sampled = np.asarray(said.sampled, np.int64)
+  if not sampled.size:
+    raise GeneratorFault("it answered with no token; at least one is due")
+  if sampled.min() < 0 or sampled.max() >= vocab_size:
+    raise EngineLacks(
+      f"it sampled token {sampled.max()}, and this run's vocabulary has ids 0 "
+      f"to {vocab_size - 1}: serve this run's model and tokenizer"
+    )
+  if len(sampled) > spec.max_tokens:
+    raise EngineLacks(
+      f"it gave {len(sampled)} tokens for max_tokens={spec.max_tokens}"
+    )
+  return sampled.astype(np.int32)
+
+
+def checked_ending(
+  sampled: np.ndarray, said: Said, spec: SamplingSpec, remedies: Remedies
+) -> None:
+  """Refuses an answer that ended where this run's engine would not have."""
+  if not said.is_whole:
+    raise GeneratorFault("it gave an answer up half-way")
+  stops = np.flatnonzero(np.isin(sampled, spec.stop_tokens))
+  if stops.size and stops[0] < len(sampled) - 1:
+    raise EngineLacks(
+      f"it went on after stop token {sampled[stops[0]]}: {remedies.stop_token}"
+    )
+  if not stops.size and len(sampled) < spec.max_tokens:
+    raise EngineLacks(
+      f"it ended an answer after {len(sampled)} of {spec.max_tokens} tokens, "
+      f"the last being {sampled[-1]}, which is none of this run's stop tokens "
+      f"{spec.stop_tokens}; either that is a stop token of its own, or it "
+      f"keeps the stop token to itself: {remedies.stop_token}"
+    )
+
+
+def checked_logprobs(
+  given: Sequence[float | None] | None, number: int, remedies: Remedies
+) -> np.ndarray:
+  """Log-probabilities, float32 [A]. Raises `EngineLacks` by name."""
+  if given is None or None in given:
+    raise EngineLacks(
+      f"it gives no log-probability of every token: {remedies.logprobs}"
+    )
+  logprob = np.asarray(given, np.float32)
+  if len(logprob) != number:
+    raise EngineLacks(
+      f"it gives {len(logprob)} log-probabilities of {number} tokens: "
+      f"{remedies.logprobs}"
+    )
+  if not np.isfinite(logprob).all():
+    raise GeneratorFault(
+      "it gave a log-probability that is not finite; look for NaN in its "
+      "weights"
+    )
+  if logprob.max() > _ROUNDING:
+    raise EngineLacks(
+      f"it gives {logprob.max():g} for a log-probability, which is above 0: "
+      f"these are logits; {remedies.logprobs}"
+    )
+  return np.minimum(logprob, 0)
+
+
+def checked_prompt(
+  said: Said, prompt: Sequence[int], remedies: Remedies, *, by_count: bool
+) -> None:
+  """Refuses an engine that answers another prompt than it was asked.
+
+  `by_count` is content with the number of its tokens.
+  """
+  if by_count and said.prompt is None and said.num_prompt == len(prompt):
+    return
+  if said.prompt is None:
+    raise EngineLacks(
+      f"it does not give back the prompt's token ids: {remedies.prompt_ids}"
+    )
+  if list(said.prompt) != list(prompt):
+    raise EngineLacks(
+      f"it was asked {list(prompt)[:64]} and answered "
+      f"{list(said.prompt)[:64]}: {remedies.prompt_ids}"
+    )
+
+
+def answer_of(
+  said: Said,
+  prompt: Sequence[int],
+  spec: SamplingSpec,
+  version: int | Sequence[int],
+  *,
+  vocab_size: int,
+  remedies: Remedies,
+) -> Answer:
+  """What was sampled, checked; `version` is of all tokens, or of each.
+
+  With one log-probability alone both of `Answer`'s are known where they are
+  the same: at temperature 1, nothing truncated. What greedy decoding does has
+  probability 1, and engines give the log-probability at temperature 1 with it.
+  """
+  sampled = checked_tokens(said, spec, vocab_size, remedies)
+  checked_ending(sampled, said, spec, remedies)
+  checked_prompt(said, prompt, remedies, by_count=True)
+  behavior, raw = _both_logprobs(said, spec, len(sampled), remedies)
+  try:
+    version_A = np.broadcast_to(np.asarray(version, np.int32), sampled.shape)
+  except ValueError as error:
+    raise EngineLacks(
+      f"it gives versions {version} of {len(sampled)} tokens: "
+      f"{remedies.version}"
+    ) from error
+  return Answer(
+    sampled,
+    behavior,
+    raw,
+    version_A.copy(),
+    slot=spec.slot,
+    num_reused=said.num_reused,
+  )
+
+
+def _both_logprobs(
+  said: Said, spec: SamplingSpec, number: int, remedies: Remedies
+) -> tuple[np.ndarray, np.ndarray]:
+  """Of the distribution drawn from, and at temperature 1; float32 [A] each."""
+  given = checked_logprobs(said.logprob, number, remedies)
+  if said.raw_logprob is not None:
+    return given, checked_logprobs(said.raw_logprob, number, remedies)
+  if spec.temperature == 0:
+    return np.zeros(number, np.float32), given
+  if not is_plain(spec):
+    raise EngineLacks(
+      f"it gives one log-probability per token, and at temperature="
+      f"{spec.temperature}, top_k={spec.top_k}, top_p={spec.top_p}, min_p="
+      f"{spec.min_p} there are two: {ONE_FOR_BOTH}"
+    )
+  return given, given
+
+
+def is_plain(spec: SamplingSpec) -> bool:
+  """Whether the distribution drawn from is that at temperature 1."""
+  truncates = spec.top_k > 0 or spec.top_p < 1 or spec.min_p > 0
+  return spec.temperature == 1 and not truncates

@@ -1,0 +1,104 @@
+"""SGLang's own endpoint, which takes and gives token ids.
+
+`POST /generate` with `input_ids` gives each token's log-probability and id in
+`meta_info.output_token_logprobs`, and the version of the weights in
+`meta_info.weight_version`, or one per span of tokens in `weight_versions`.
+Sources of what is assumed are in docs/engines.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.external.response import Dialect, Remedies, Said
+
+_REMEDIES = Remedies(
+  token_ids="SGLang gives `output_ids`; ask /generate itself, and no gateway",
+  prompt_ids="SGLang gives `input_token_logprobs` with the ids; nothing that "
+  "cuts or adds to a prompt may be set",
+  logprobs="`return_logprob` has to be respected; ask /generate itself, and no "
+  "gateway",
+  stop_token="SGLang also ends at the eos tokens of the model's "
+  "generation_config.json: those of the tokenizer in this run must be the same",
+  seeds="start SGLang with --enable-deterministic-inference, or set "
+  "--config.rollouts.need_seeds=False to train on samples that cannot be "
+  "repeated",
+  version="serve with an SGLang that has `weight_version` (0.5.2 and newer; "
+  "SGLang-JAX has none), and run launch.engine_weights beside it",
+)
+
+
+def _request(
+  model: str,
+  prompt: Sequence[int],
+  spec: SamplingSpec,
+  sends_seed: bool,
+  gives_prompt: bool,
+) -> dict[str, Any]:
+  """Every default of the engine's is overruled; it serves one model.
+
+  `gives_prompt` has the log-probabilities of the prompt computed, too, which
+  come with its ids and cost a prefill without reuse.
+  """
+  del model
+  sampling: dict[str, Any] = {
+    "max_new_tokens": spec.max_tokens,
+    "temperature": spec.temperature,
+    "top_p": spec.top_p,
+    "top_k": spec.top_k or -1,
+    "min_p": spec.min_p,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "n": 1,
+    "stop_token_ids": list(spec.stop_tokens),
+    "no_stop_trim": True,
+    "skip_special_tokens": False,
+  }
+  if sends_seed:
+    sampling["sampling_seed"] = spec.seed % 2**31
+  return {
+    "input_ids": list(prompt),
+    "sampling_params": sampling,
+    "return_logprob": True,
+    "logprob_start_len": 0 if gives_prompt else -1,
+    "stream": False,
+  }
+
+
+def _read(content: Mapping[str, Any]) -> Said:
+  about = content["meta_info"]
+  tokens = about.get("output_token_logprobs")
+  prompt = about.get("input_token_logprobs")
+  spans = about.get("weight_versions")
+  ending = about["finish_reason"]
+  return Said(
+    sampled=content.get("output_ids"),
+    logprob=None if tokens is None else _logprobs(content, tokens),
+    prompt=[entry[1] for entry in prompt] if prompt else None,
+    num_prompt=about.get("prompt_tokens"),
+    spans=spans
+    and [(str(s["version"]), int(s["start"]), int(s["end"])) for s in spans],
+    label=about.get("weight_version"),
+    is_whole=ending is not None and ending["type"] in ("stop", "length"),
+    num_reused=about.get("cached_tokens") or 0,
+  )
+
+
+def _logprobs(
+  content: Mapping[str, Any], tokens: Sequence[Sequence[Any]]
+) -> list[float | None] | None:
+  """None unless they are of the tokens that were given."""
+  if [entry[1] for entry in tokens] != content.get("output_ids"):
+    return None
+  return [entry[0] for entry in tokens]
+
+
+SGLANG = Dialect(
+  name="sglang",
+  path="/generate",
+  version_paths=("/get_weight_version", "/model_info", "/get_model_info"),
+  remedies=_REMEDIES,
+  request=_request,
+  read=_read,
+)

@@ -1,0 +1,1 @@
+"""OpenAI's API before a generator, and episodes that agents play over it."""

@@ -1,0 +1,45 @@
+"""A call of an episode that a client makes once more, and its answer.
+
+Clients repeat a call whose answer was lost on its way. What was sampled for it
+is in the record already, so that is what they get.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.openai.conversation_cache import Talk
+from agentrl_jax.rollout.openai.requests import Ask
+
+
+class Repeated(Talk):
+  """The last call of an episode once more; also the generator that answers."""
+
+  num_slots = 1
+
+  def __init__(self, episode: Talk, prompt: np.ndarray, answer: Answer):
+    super().__init__(episode.limits)
+    self._episode, self._prompt, self._answer = episode, prompt, answer
+
+  def room(self, prompt: np.ndarray, ask: Ask, name: str) -> int:
+    """As it was."""
+    return self._episode.room(prompt, ask, name)
+
+  def complete(self, ask: Ask) -> Ask:
+    """As it was."""
+    return self._episode.complete(ask)
+
+  def prompt(
+    self, messages: Sequence[Message], tools: Sequence[Tool], codec: ChatCodec
+  ) -> np.ndarray:
+    """As it was."""
+    return self._prompt
+
+  async def generate(
+    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+  ) -> Answer:
+    """What was sampled then."""
+    return self._answer

@@ -1,0 +1,1 @@
+"""Rollout servers of this framework, as seen from the learner."""

@@ -1,0 +1,1 @@
+"""A generator behind HTTP, and the snapshots that it serves."""

@@ -1,0 +1,119 @@
+"""Refusals in the shape in which OpenAI's clients expect them.
+
+{"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from agentrl_jax.errors import (
+  AgentRLError,
+  ConfigError,
+  DeadlineExceeded,
+  GrammarFault,
+  PromptTooLong,
+  ServerFull,
+)
+from agentrl_jax.http_requests import RequestRefused
+from agentrl_jax.rollout.remote import wire
+
+PREFIX = "/v1"  # of OpenAI's routes
+
+# Seconds, of which a header takes whole ones only.
+RETRY_AFTER_S = 1
+
+# By the first that fits: HTTP status, type and code.
+_KINDS: Mapping[type[AgentRLError], tuple[int, str, str]] = {
+  PromptTooLong: (400, "invalid_request_error", "context_length_exceeded"),
+  wire.Draining: (503, "server_error", "draining"),
+  wire.NotServing: (503, "server_error", "no_weights_yet"),
+  ServerFull: (429, "rate_limit_error", "rate_limit_exceeded"),
+  ConfigError: (400, "invalid_request_error", "invalid_value"),
+  # The form that the caller gave has no way on, or no end.
+  GrammarFault: (400, "invalid_request_error", "grammar_failed"),
+  DeadlineExceeded: (504, "server_error", "deadline_exceeded"),
+  AgentRLError: (500, "server_error", "engine_failed"),
+}
+
+
+class ApiError(AgentRLError):
+  """A call that is refused; `param` names the field that is to blame."""
+
+  def __init__(
+    self,
+    message: str,
+    *,
+    param: str | None = None,
+    code: str = "invalid_value",
+    status: int = 400,
+    type: str = "invalid_request_error",
+  ):
+    super().__init__(message)
+    self.param, self.code, self.status, self.type = param, code, status, type
+
+
+def api_error(error: AgentRLError) -> ApiError:
+  """Any error of ours as OpenAI's clients know errors."""
+  if isinstance(error, ApiError):
+    return error
+  if isinstance(error, RequestRefused):
+    kind = "server_error" if error.status >= 500 else "invalid_request_error"
+    return ApiError(str(error), code=error.code, status=error.status, type=kind)
+  status, type, code = next(
+    found for kind, found in _KINDS.items() if isinstance(error, kind)
+  )
+  return ApiError(str(error), code=code, status=status, type=type)
+
+
+def error_body(error: AgentRLError) -> dict[str, Any]:
+  """The JSON that tells of it."""
+  found = api_error(error)
+  return {
+    "error": {
+      "message": str(found),
+      "type": found.type,
+      "param": found.param,
+      "code": found.code,
+    }
+  }
+
+
+def error_response(error: AgentRLError) -> web.Response:
+  """The answer to a call that failed."""
+  found = api_error(error)
+  headers = {}
+  if found.status in (429, 503):
+    headers["Retry-After"] = str(RETRY_AFTER_S)
+  if found.status == 409:  # which clients would repeat, to no avail
+    headers["x-should-retry"] = "false"
+  if found.status == 401:
+    headers["WWW-Authenticate"] = "Bearer"
+  return web.json_response(
+    error_body(found), status=found.status, headers=headers
+  )
+
+
+@web.middleware
+async def explain_errors(
+  request: web.Request, handler: Handler
+) -> web.StreamResponse:
+  """Errors in OpenAI's shape, below its prefix."""
+  if not request.path.startswith(f"{PREFIX}/"):
+    return await handler(request)
+  try:
+    return await handler(request)
+  except AgentRLError as error:
+    return error_response(error)
+  except web.HTTPException as error:
+    if error.status < 400:
+      raise
+    return error_response(
+      ApiError(
+        f"{request.method} {request.path}: {error.reason}",
+        code="not_found" if error.status == 404 else "invalid_request",
+        status=error.status,
+      )
+    )

@@ -1,0 +1,165 @@
+"""What a server tells Prometheus about itself."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence, Set
+
+import prometheus_client as prometheus
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from agentrl_jax.rollout.remote import wire
+
+METRICS = "/metrics"
+MAX_IGNORED = 32  # names of ignored fields that are told apart
+OTHER_FIELD = "(other)"
+_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+
+_logger = logging.getLogger(__name__)
+
+
+class IgnoredFields:
+  """Counts fields of messages that nobody reads, by name; each is logged once.
+
+  The names are strangers': the first `MAX_IGNORED` have a count of their own,
+  and all others one together.
+  """
+
+  def __init__(self, registry: prometheus.CollectorRegistry):
+    self._count = prometheus.Counter(
+      "agentrl_ignored_message_fields",
+      "Calls with a message field that OpenAI's schema does not have.",
+      ("field",),
+      registry=registry,
+    )
+    self._names: set[str] = set()
+
+  def count(self, names: Set[str]) -> None:
+    """Counts each of the names once: one call."""
+    for label in {self._label(name) for name in sorted(names)}:
+      self._count.labels(label).inc()
+
+  def _label(self, name: str) -> str:
+    if name in self._names:
+      return name
+    is_plain = len(name) <= 64 and name.isascii() and name.isidentifier()
+    if not is_plain or len(self._names) >= MAX_IGNORED:
+      return OTHER_FIELD
+    self._names.add(name)
+    _logger.warning(
+      "a message has the field %s, which OpenAI's schema does not have: it is "
+      "ignored, and counted in agentrl_ignored_message_fields_total",
+      name,
+    )
+    return name
+
+
+class ServerMetrics:
+  """Counts of one server, in a registry of its own.
+
+  `lanes` tells how many lanes are busy per version slot; it may wait for the
+  engine, so it is asked only when somebody looks.
+  """
+
+  def __init__(
+    self,
+    status: Callable[[], wire.ServerStatus],
+    lanes: Callable[[], Sequence[int]] | None = None,
+  ):
+    self._status, self.lanes = status, lanes
+    self.registry = registry = prometheus.CollectorRegistry()
+    self._calls = prometheus.Counter(
+      "agentrl_calls",
+      "Calls that were answered, by HTTP status.",
+      ("endpoint", "status"),
+      registry=registry,
+    )
+    self._tokens = prometheus.Counter(
+      "agentrl_tokens",
+      "Tokens: of prompts, of those with keys and values at hand, sampled, of "
+      "those under a grammar.",
+      ("kind",),
+      registry=registry,
+    )
+    self._seconds = prometheus.Histogram(
+      "agentrl_call_seconds",
+      "From a call to the end of its answer.",
+      ("endpoint",),
+      buckets=_SECONDS,
+      registry=registry,
+    )
+    self.ignored = IgnoredFields(registry)
+    self._first = prometheus.Histogram(
+      "agentrl_first_token_seconds",
+      "From a call to the first token of its stream.",
+      buckets=_SECONDS,
+      registry=registry,
+    )
+    self._swaps = prometheus.Counter(
+      "agentrl_swaps",
+      "Times that a version slot was seen to serve other weights.",
+      ("slot",),
+      registry=registry,
+    )
+    self._now = {
+      name: prometheus.Gauge(f"agentrl_{name}", text, labels, registry=registry)
+      for name, text, labels in (
+        ("requests_inside", "Requests in the engine.", ()),
+        ("requests_waiting", "Requests that wait to get in.", ()),
+        ("lanes_busy", "Lanes that decode or are fed.", ("slot",)),
+        ("version_step", "Updates behind a slot's weights.", ("slot",)),
+      )
+    }
+    self._served: dict[int, wire.ServedSlot] = {}
+
+  def answered(
+    self, *, prompt: int, reused: int, sampled: int, is_constrained: bool
+  ) -> None:
+    """An answer is whole; numbers of tokens, and whether it has a grammar."""
+    for kind, number in (
+      ("prompt", prompt),
+      ("reused", reused),
+      ("sampled", sampled),
+      ("constrained", sampled * is_constrained),
+    ):
+      self._tokens.labels(kind).inc(number)
+
+  def first_token(self, seconds: float) -> None:
+    """A stream has begun."""
+    self._first.observe(seconds)
+
+  @web.middleware
+  async def counting(
+    self, request: web.Request, handler: Handler
+  ) -> web.StreamResponse:
+    """Counts and times every call; who hung up has the status 499."""
+    resource = request.match_info.route.resource
+    endpoint = resource.canonical if resource else "unknown"
+    begun, status = time.monotonic(), 499
+    try:
+      response = await handler(request)
+      status = response.status
+      return response
+    finally:
+      self._calls.labels(endpoint, str(status)).inc()
+      self._seconds.labels(endpoint).observe(time.monotonic() - begun)
+      self.look()
+
+  def look(self) -> None:
+    """Notes what is served, and whether that has changed."""
+    status = self._status()
+    self._now["requests_inside"].set(status.num_inside)
+    self._now["requests_waiting"].set(status.num_waiting)
+    for slot, served in enumerate(status.slots):
+      if served is not None:
+        before = self._served.get(slot)
+        self._swaps.labels(slot).inc(before not in (None, served))
+        self._served[slot] = served
+        self._now["version_step"].labels(slot).set(served.step)
+
+  def page(self) -> bytes:
+    """All of it, as Prometheus reads it. May wait for the engine."""
+    self.look()
+    for slot, busy in enumerate(self.lanes() if self.lanes else ()):
+      self._now["lanes_busy"].labels(slot).set(busy)
+    return bytes(prometheus.generate_latest(self.registry))
