@@ -21,7 +21,7 @@ from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.snapshots import SnapshotSink
 from tests.rollout import following, small
-from tests.rollout.grammar_test import spec_of
+from tests.rollout.engine.grammar_test import spec_of
 
 ENGINE = EngineConfig(
   lanes=(4,), context=small.CONTEXT, num_lane_sizes=1, prefill_chunks=(16,)

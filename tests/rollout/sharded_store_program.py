@@ -15,7 +15,7 @@ from agentrl_jax.rollout.engine.placement import layout_of, places_apart
 from agentrl_jax.rollout.engine.weights import VersionStore
 from agentrl_jax.rollout.settings import EngineConfig
 from tests.rollout import small
-from tests.rollout.reuse_test import play
+from tests.rollout.engine.reuse_test import play
 
 # A vocabulary that can be split.
 CONFIG = dataclasses.replace(small.policy().config, vocab_size=64)

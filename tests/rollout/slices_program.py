@@ -1,4 +1,4 @@
-"""Run by `slices_test` with eight devices: slots apart, the same tokens."""
+"""Run by `placement_test` with eight devices: slots apart, the same tokens."""
 
 import dataclasses
 import functools

@@ -16,7 +16,7 @@ from agentrl_jax.rollout.server.metrics import METRICS
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import following, small
 from tests.rollout.driver_contract import SHORT
-from tests.rollout.grammar_test import mixed_requests, spec_of
+from tests.rollout.engine.grammar_test import mixed_requests, spec_of
 from tests.rollout.serving import Served
 
 

@@ -11,8 +11,8 @@ from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.weights import VersionStore
 from tests.rollout import small
 from tests.rollout.driver_contract import SHORT, WAIT_S
+from tests.rollout.drivers.soak_test import DRIVERS, driver_on
 from tests.rollout.settling import SettlingCase
-from tests.rollout.soak_test import DRIVERS, driver_on
 
 # Where an engine can break; the local driver admits in its caller's thread.
 STAGES = [

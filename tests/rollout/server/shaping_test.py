@@ -14,8 +14,8 @@ from agentrl_jax.rollout.external.probe import Needs
 from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import small
+from tests.rollout.engine.shaping_test import SPECS, STEPS
 from tests.rollout.serving import Served
-from tests.rollout.shaping_test import SPECS, STEPS
 
 PROMPT = small.prompt_of(1, 12)
 WAIT_S = 300.0

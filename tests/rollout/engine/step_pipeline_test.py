@@ -7,8 +7,8 @@ from absl.testing import absltest
 from agentrl_jax.errors import DeadlineExceeded, GeneratorFault
 from agentrl_jax.rollout.engine.step_pipeline import RunAhead
 from tests.rollout import following, small
-from tests.rollout.grammar_test import spec_of
-from tests.rollout.soak_test import driver_on
+from tests.rollout.drivers.soak_test import driver_on
+from tests.rollout.engine.grammar_test import spec_of
 
 WAIT_S = 60.0
 

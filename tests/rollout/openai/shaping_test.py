@@ -9,7 +9,7 @@ import openai
 from tests.rollout import talking
 from tests.rollout.agents_playing import ASKED, Playing
 from tests.rollout.chatting import IDS
-from tests.rollout.openai_forms_test import PAINT
+from tests.rollout.openai.structured_output_test import PAINT
 
 PROCESSED = {"logprobs_mode": "processed_logprobs"}
 

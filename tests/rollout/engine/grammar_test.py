@@ -10,8 +10,8 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import following, small
 from tests.rollout.driver_contract import SHORT, WAIT_S
+from tests.rollout.drivers.soak_test import DRIVERS, driver_on
 from tests.rollout.settling import SettlingCase
-from tests.rollout.soak_test import DRIVERS, driver_on
 
 STOP = following.STOP
 

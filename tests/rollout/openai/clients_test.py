@@ -19,7 +19,7 @@ from agentrl_jax.data.trajectory import Status
 from tests.rollout import client_programs, talking
 from tests.rollout.agents_playing import Playing
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 PROGRAMS = pathlib.Path(client_programs.__file__).parent
 # An interpreter that has the libraries, which need not suit ours.
 CLIENTS = pathlib.Path(
