@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
+from agentrl_jax.rollout.server.app import spare_collections
 from bench.line_peer import Pythons
 from tests.rollout import talking
 
@@ -48,6 +49,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
 def _serve(pipe: Connection) -> None:
   async def serve() -> None:
     async with talking.Talking() as served:
+      spare_collections()  # as the commands do
       pipe.send(int(served.url.rpartition(":")[2]))
       await asyncio.to_thread(pipe.recv)
 

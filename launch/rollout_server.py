@@ -39,7 +39,11 @@ from agentrl_jax.rollout.openai.models import ModelNames
 from agentrl_jax.rollout.openai.requests import ServingLimits
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.remote import wire
-from agentrl_jax.rollout.server.app import RolloutApi, listening
+from agentrl_jax.rollout.server.app import (
+  RolloutApi,
+  listening,
+  spare_collections,
+)
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.rollout.server.state import Answering
 from agentrl_jax.rollout.settings import RolloutsConfig
@@ -99,6 +103,7 @@ class RolloutServer:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
       loop.add_signal_handler(number, self._stopping.set)
+    spare_collections()
     async with listening(self._api, host, port) as found:
       following = asyncio.create_task(self._follow(f"{host}:{found}"))
       stopping = asyncio.create_task(self._stopping.wait())

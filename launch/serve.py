@@ -43,7 +43,11 @@ from agentrl_jax.rollout.openai.requests import ServingLimits
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.joined_generator import JoinedGenerator
-from agentrl_jax.rollout.server.app import RolloutApi, listening
+from agentrl_jax.rollout.server.app import (
+  RolloutApi,
+  listening,
+  spare_collections,
+)
 from agentrl_jax.rollout.server.auth import read_token
 from agentrl_jax.rollout.server.state import Answering
 from agentrl_jax.rollout.settings import EngineConfig
@@ -133,6 +137,7 @@ class ModelServer:
       token=self._token,
       lanes=self._active,
     )
+    spare_collections()
     async with listening(api, host, port) as found:
       self._announce(f"http://{_reachable(host)}:{found}/v1", hint)
       stopping = asyncio.create_task(told.wait())
