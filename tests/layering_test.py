@@ -58,6 +58,7 @@ MAY_IMPORT = {
     *ROLLOUT_GROUND,
   },
   "agentrl_jax.rollout": {"agentrl_jax.model", "agentrl_jax.data"},
+  "agentrl_jax.controller.service": {"agentrl_jax.env"},
   "agentrl_jax.controller": {
     "agentrl_jax.data",
     "agentrl_jax.env",

@@ -23,7 +23,7 @@ from typing import Any
 
 import aiohttp
 
-from agentrl_jax.controller.registry import CUSTOM
+from agentrl_jax.controller.service.registry import CUSTOM
 from agentrl_jax.data.messages import Message, Tool, message_to_json
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env import wire

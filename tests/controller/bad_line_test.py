@@ -8,9 +8,9 @@ from unittest import mock
 
 import aiohttp
 
-from agentrl_jax.controller import service
-from agentrl_jax.controller.registry import Timers
-from agentrl_jax.controller.service import ServiceConfig
+from agentrl_jax.controller.service import main as service
+from agentrl_jax.controller.service.main import ServiceConfig
+from agentrl_jax.controller.service.registry import Timers
 from agentrl_jax.env import grpc_worker
 from agentrl_jax.env.hosting import HostLimits
 from agentrl_jax.env.worker import WorkerConfig, serve

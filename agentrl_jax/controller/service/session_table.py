@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from agentrl_jax.controller.registry import Index, Refused, Worker
+from agentrl_jax.controller.service.registry import Index, Refused, Worker
 
 MAX_REMEMBERED = 10_000  # ended sessions
 

@@ -4,9 +4,9 @@ import asyncio
 import time
 import unittest
 
-from agentrl_jax.controller.places import NoPlace, Places
-from agentrl_jax.controller.registry import Health, Registry, Timers
-from agentrl_jax.controller.session_table import SessionTable
+from agentrl_jax.controller.service.capacity import NoPlace, Places
+from agentrl_jax.controller.service.registry import Health, Registry, Timers
+from agentrl_jax.controller.service.session_table import SessionTable
 
 
 class PlacesTest(unittest.IsolatedAsyncioTestCase):

@@ -2,7 +2,7 @@
 
 import unittest
 
-from agentrl_jax.controller.registry import (
+from agentrl_jax.controller.service.registry import (
   Health,
   Refused,
   Registry,

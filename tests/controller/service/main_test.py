@@ -6,10 +6,11 @@ from unittest import mock
 
 import aiohttp
 
-from agentrl_jax.controller import dispatcher, service
 from agentrl_jax.controller.fleet import Fleet
-from agentrl_jax.controller.registry import Timers
-from agentrl_jax.controller.service import ServiceConfig
+from agentrl_jax.controller.service import dispatcher
+from agentrl_jax.controller.service import main as service
+from agentrl_jax.controller.service.main import ServiceConfig
+from agentrl_jax.controller.service.registry import Timers
 from agentrl_jax.data.messages import Message
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env import grpc_worker, heartbeat, worker_api
@@ -330,7 +331,9 @@ class ControllerApiTest(ServiceTestCase):
         "_read_session",
         side_effect=EnvironmentFault("not now"),
       ),
-      self.assertLogs("agentrl_jax.controller.custody", "WARNING") as log,
+      self.assertLogs(
+        "agentrl_jax.controller.service.reconciler", "WARNING"
+      ) as log,
     ):
       await self.post("cancel", session=session)
 
@@ -350,7 +353,9 @@ class ControllerApiTest(ServiceTestCase):
     body = {"session_id": session, "index": 0}
     async with self.http.post(f"{url}/start_sample", json=body) as response:
       self.assertEqual(response.status, 200)
-    with self.assertLogs("agentrl_jax.controller.custody", "WARNING") as log:
+    with self.assertLogs(
+      "agentrl_jax.controller.service.reconciler", "WARNING"
+    ) as log:
       await self.post("sync_all")
       await self.until_free(moody)
     self.assertIn(f"still holds session {session}", log.output[0])
@@ -450,7 +455,9 @@ class ImpatientTest(ServiceTestCase):
 
   async def test_sessions_that_nobody_asks_for_expire(self):
     moody, _ = await self.worker()
-    with self.assertLogs("agentrl_jax.controller.dispatcher", "WARNING") as log:
+    with self.assertLogs(
+      "agentrl_jax.controller.service.dispatcher", "WARNING"
+    ) as log:
       await self.start()
       await self.until_free(moody)
     self.assertIn("expired", log.output[0])
@@ -462,7 +469,9 @@ class ImpatientTest(ServiceTestCase):
       mock.patch.object(
         worker_api.WorkerApi, "_cancel_later", side_effect=lambda ids: None
       ),
-      self.assertLogs("agentrl_jax.controller.dispatcher", "ERROR") as log,
+      self.assertLogs(
+        "agentrl_jax.controller.service.dispatcher", "ERROR"
+      ) as log,
     ):
       await self.post("cancel", session=session)
 

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from agentrl_jax.controller.registry import Refused
+from agentrl_jax.controller.service.registry import Refused
 from agentrl_jax.env import grpc_wire, wire
 from agentrl_jax.env.link import Link, WorkerLost, refusal
 from agentrl_jax.errors import ConfigError, EnvironmentFault

@@ -18,9 +18,9 @@ from collections.abc import AsyncIterator, Sequence
 import aiohttp
 from aiohttp import web
 
-from agentrl_jax.controller.controller_api import ControllerApi
-from agentrl_jax.controller.dispatcher import Dispatcher, dispatching
-from agentrl_jax.controller.registry import Timers
+from agentrl_jax.controller.service.dispatcher import Dispatcher, dispatching
+from agentrl_jax.controller.service.registry import Timers
+from agentrl_jax.controller.service.routes import ControllerApi
 from agentrl_jax.env.link import HttpLink, Link
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.http_requests import (
@@ -101,7 +101,9 @@ async def _dispatch(
       return HttpLink(http, address)
 
     return await stack.enter_async_context(dispatching(timers, connect)), None
-  from agentrl_jax.controller.worker_streams import WorkerStreams  # optional
+  from agentrl_jax.controller.service.worker_streams import (
+    WorkerStreams,  # optional
+  )
 
   streams = WorkerStreams(
     heard=lambda announcement: dispatcher.heard(announcement),
@@ -190,7 +192,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asyncio.run(_run(config, timers))
   except AgentRLError as error:
     parser.error(str(error))
-
-
-if __name__ == "__main__":
-  main()

@@ -13,9 +13,9 @@ from typing import Any
 
 from aiohttp import web
 
-from agentrl_jax.controller.dispatcher import RUNNING, Dispatcher
-from agentrl_jax.controller.registry import Index, Refused, Worker
-from agentrl_jax.controller.session_table import SessionEntry
+from agentrl_jax.controller.service.dispatcher import RUNNING, Dispatcher
+from agentrl_jax.controller.service.registry import Index, Refused, Worker
+from agentrl_jax.controller.service.session_table import SessionEntry
 from agentrl_jax.env import wire
 from agentrl_jax.env.link import WorkerRefusal
 from agentrl_jax.errors import EnvironmentFault

@@ -11,9 +11,17 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from agentrl_jax.controller.places import Places
-from agentrl_jax.controller.registry import Health, Index, Registry, Worker
-from agentrl_jax.controller.session_table import SessionEntry, SessionTable
+from agentrl_jax.controller.service.capacity import Places
+from agentrl_jax.controller.service.registry import (
+  Health,
+  Index,
+  Registry,
+  Worker,
+)
+from agentrl_jax.controller.service.session_table import (
+  SessionEntry,
+  SessionTable,
+)
 from agentrl_jax.env.link import WorkerRefusal
 from agentrl_jax.errors import EnvironmentFault
 

@@ -10,8 +10,11 @@ import collections
 import time
 from collections.abc import Callable
 
-from agentrl_jax.controller.registry import Refused, Registry, Worker
-from agentrl_jax.controller.session_table import SessionEntry, SessionTable
+from agentrl_jax.controller.service.registry import Refused, Registry, Worker
+from agentrl_jax.controller.service.session_table import (
+  SessionEntry,
+  SessionTable,
+)
 
 OpenIn = Callable[[Worker], SessionEntry]
 

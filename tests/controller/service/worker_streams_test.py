@@ -4,8 +4,8 @@ import asyncio
 import unittest
 from unittest import mock
 
-from agentrl_jax.controller.registry import Refused
-from agentrl_jax.controller.worker_streams import WorkerStreams
+from agentrl_jax.controller.service.registry import Refused
+from agentrl_jax.controller.service.worker_streams import WorkerStreams
 from agentrl_jax.env import grpc_wire, grpc_worker
 from agentrl_jax.env.hosting import HostLimits
 from agentrl_jax.env.link import WorkerFull, WorkerLost, WorkerRefusal
@@ -169,7 +169,9 @@ class WorkerStreamsTest(unittest.IsolatedAsyncioTestCase):
   async def test_a_heartbeat_that_is_refused_does_not_end_the_stream(self):
     self.refuses = True
     streams = self.streams()
-    with self.assertLogs("agentrl_jax.controller.worker_streams", "WARNING"):
+    with self.assertLogs(
+      "agentrl_jax.controller.service.worker_streams", "WARNING"
+    ):
       async with streams.listening("127.0.0.1", 0) as port:
         await self.worker(port)
         await self.next_heard()

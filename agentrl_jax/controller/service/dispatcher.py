@@ -11,10 +11,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from agentrl_jax.controller.custody import Custody, Spawn
-from agentrl_jax.controller.duties import performing
-from agentrl_jax.controller.places import Places
-from agentrl_jax.controller.registry import (
+from agentrl_jax.controller.service.background_tasks import performing
+from agentrl_jax.controller.service.capacity import Places
+from agentrl_jax.controller.service.reconciler import Custody, Spawn
+from agentrl_jax.controller.service.registry import (
   CUSTOM,
   Index,
   Refused,
@@ -23,7 +23,10 @@ from agentrl_jax.controller.registry import (
   Timers,
   Worker,
 )
-from agentrl_jax.controller.session_table import SessionEntry, SessionTable
+from agentrl_jax.controller.service.session_table import (
+  SessionEntry,
+  SessionTable,
+)
 from agentrl_jax.env.link import Link, WorkerFull, WorkerLost, WorkerRefusal
 from agentrl_jax.errors import EnvironmentFault
 

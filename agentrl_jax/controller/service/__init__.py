@@ -1,0 +1,1 @@
+"""AgentRL's controller as a service: workers register, clients play."""

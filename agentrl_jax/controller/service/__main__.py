@@ -1,0 +1,6 @@
+"""The service as a command: see `main`."""
+
+from agentrl_jax.controller.service.main import main
+
+if __name__ == "__main__":
+  main()
