@@ -28,7 +28,7 @@ PREFIXES = (
   *("agents", "metrics"),
 )
 # Written as `name/name`, and no metric: places in the code.
-PLACES = ("rollout/versions", "rollout/engine", "rollout/client")
+PLACES = ("rollout/engine/weights", "rollout/engine/engine", "rollout/api")
 RARE = ("metrics/num_not_finite",)  # of values that no healthy run has
 
 
