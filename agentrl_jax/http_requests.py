@@ -229,7 +229,7 @@ def _unreadable(why: str) -> RequestRefused:
 
 
 def _coding(request: web.BaseRequest) -> str:
-  """How the body is packed; "" if it is not."""
+  """The body's encoding, gzip or deflate; "" for a plain body."""
   coding = request.headers.get("Content-Encoding", "").strip().lower()
   if coding in ("", "identity"):
     return ""

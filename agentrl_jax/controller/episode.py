@@ -60,7 +60,7 @@ CALLS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampling:
-  """How answers are drawn; as in `rollout.client.SamplingSpec`."""
+  """How answers are drawn; as in `rollout.api.SamplingSpec`."""
 
   temperature: float = 1.0
   top_k: int = 0

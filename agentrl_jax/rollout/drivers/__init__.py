@@ -1,1 +1,1 @@
-"""What calls the engine step by step: a thread of our own, or JetStream."""
+"""Drivers of the engine: a thread of our own, or JetStream's loops."""

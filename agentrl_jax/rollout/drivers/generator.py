@@ -16,7 +16,7 @@ from agentrl_jax.rollout.engine.grammar_compiler import (
 
 
 class EngineGenerator:
-  """A `rollout.client.StreamingGenerator` on a driver in this process."""
+  """A `rollout.api.StreamingGenerator` on a driver in this process."""
 
   def __init__(
     self,

@@ -37,7 +37,7 @@ class _Asked:
 
 
 class WaveGenerator:
-  """A `rollout.client.Generator` for one event loop's attempts."""
+  """A `rollout.api.Generator` for one event loop's attempts."""
 
   def __init__(self, driver: LocalDriver, *, deadline_s: float = 600.0):
     self._driver, self._deadline_s = driver, deadline_s

@@ -1,7 +1,7 @@
 """HTTP with an engine of another project: questions, and what it tells.
 
-What comes back is parsed and no more; errors are those of `rollout.wire`'s
-kinds, by their status. A connection that fails raises what aiohttp raises.
+What comes back is parsed and no more; errors are of the kinds
+of `rollout.remote.wire`, by their status. A connection that fails raises what aiohttp raises.
 """
 
 import json

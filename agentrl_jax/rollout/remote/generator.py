@@ -54,7 +54,7 @@ class _Lost(GeneratorFault):
 
 
 class HttpGenerator:
-  """A `rollout.client.StreamingGenerator` over servers; made by `connected`.
+  """A `rollout.api.StreamingGenerator` over servers; made by `connected`.
 
   It belongs to the event loop in which it was made.
   """

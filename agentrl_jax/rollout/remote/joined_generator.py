@@ -21,7 +21,7 @@ from agentrl_jax.rollout.api import (
 
 
 class JoinedGenerator:
-  """A `rollout.client.StreamingGenerator` in front of others."""
+  """A `rollout.api.StreamingGenerator` in front of others."""
 
   def __init__(self, generators: Sequence[Generator]):
     self._generators = tuple(generators)

@@ -1,8 +1,8 @@
 """An answer on its way in pieces: frames of a response that is not over yet.
 
 A frame is a byte that says what it is, a length, and content: a piece is an
-answer as `rollout.wire` has it, an end is empty, and a fault is what ended the
-answer too early. A response that breaks off without either was cut. Needs no
+answer as `rollout.remote.wire` has it, an end is empty, and a fault is what
+ended the answer too early. A response that breaks off without either was cut. Needs no
 jax.
 """
 
