@@ -1,7 +1,8 @@
 """HTTP with an engine of another project: questions, and what it tells.
 
-What comes back is parsed and no more; errors are of the kinds
-of `rollout.remote.wire`, by their status. A connection that fails raises what aiohttp raises.
+What comes back is parsed and no more; errors are of the kinds of
+`rollout.remote.wire`, by their status. A connection that fails raises what
+aiohttp raises.
 """
 
 import json

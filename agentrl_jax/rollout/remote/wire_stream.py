@@ -2,8 +2,8 @@
 
 A frame is a byte that says what it is, a length, and content: a piece is an
 answer as `rollout.remote.wire` has it, an end is empty, and a fault is what
-ended the answer too early. A response that breaks off without either was cut. Needs no
-jax.
+ended the answer too early. A response that breaks off without either was cut.
+Needs no jax.
 """
 
 import json
