@@ -85,7 +85,8 @@ def compiled_text(name: str) -> str:
   mesh = sharding.make_mesh({"fsdp": SHARES}, devices)
   lowered = PROGRAMS[name](mesh).lower(lowering_platforms=("tpu",))
   text = lowered.compile().as_text()
-  return re.sub(r", (metadata|backend_config)=.*", "", text)
+  text = re.sub(r", (metadata|backend_config)=.*", "", text)
+  return text.replace(f"{FOLDER.parents[3]}/", "")
 
 
 def _shape(shape: tuple[int, ...], mesh: Mesh, *axes: Any):
