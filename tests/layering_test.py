@@ -27,6 +27,10 @@ MAY_IMPORT = {
   "agentrl_jax.model": set(),
   "agentrl_jax.data": set(),
   "agentrl_jax.env": {"agentrl_jax.data"},
+  **{
+    ground: {"agentrl_jax.model", "agentrl_jax.data", *ROLLOUT_GROUND}
+    for ground in ROLLOUT_GROUND
+  },
   "agentrl_jax.rollout.engine": {
     "agentrl_jax.model",
     "agentrl_jax.data",
@@ -245,6 +249,10 @@ class LayeringTest(parameterized.TestCase):
     ("agentrl_jax.train", "import agentrl_jax.controller.episode"),
     ("agentrl_jax.controller", "from agentrl_jax.rollout import engine"),
     ("agentrl_jax.controller", "from agentrl_jax.rollout.clients import A"),
+    ("agentrl_jax.controller.service", "import agentrl_jax.controller.group"),
+    ("agentrl_jax.rollout.api", "import agentrl_jax.rollout.engine.engine"),
+    ("agentrl_jax.rollout.engine", "import agentrl_jax.rollout.drivers.base"),
+    ("agentrl_jax.rollout.server", "import agentrl_jax.rollout.openai.routes"),
     ("agentrl_jax.controller", "def f():\n  import agentrl_jax.train"),
     ("agentrl_jax.model", "from agentrl_jax import train"),
     ("agentrl_jax.data", "from . import trajectory"),

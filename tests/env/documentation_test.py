@@ -26,9 +26,15 @@ from tests.env.engine_for_tests import base_or_skip, connect_or_skip
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "environments.md"
 DEADLINE_S = 600
-# The page's run learns to spell, which takes minutes. Here its config is read;
-# whole suites train with it.
-SHORTER = {"launch.train": "--only_check_args"}
+# The page's run learns to spell, which takes minutes, and whole suites do it.
+# Here the expert plays by the same config, which is read and used all the same.
+TRAINS = "python -m launch.train --config=experiment.py"
+SHORTER = {
+  TRAINS: (
+    "python -m launch.evaluate --config=experiment.py --policy=expert "
+    "--config.evaluation.num_tasks=8"
+  )
+}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -51,8 +57,8 @@ def blocks():
 class _Folder:
   """Where somebody follows the page."""
 
-  def __init__(self, path, port, more):
-    self._path, self._port, self._more = path, port, more
+  def __init__(self, path, port, instead):
+    self._path, self._port, self._instead = path, port, instead
     self._servers = []
     self.said = {}  # what each command printed
     self._environment = {
@@ -71,9 +77,9 @@ class _Folder:
       self._run(text)
 
   def _run(self, command):
-    flags = [more for name, more in self._more.items() if name in command]
+    command = command.strip()
     done = subprocess.run(
-      ["bash", "-ec", " ".join([command.strip(), *flags])],
+      ["bash", "-ec", self._instead.get(command, command)],
       cwd=self._path,
       env=self._environment,
       capture_output=True,
@@ -84,7 +90,7 @@ class _Folder:
     said = done.stdout + done.stderr
     if done.returncode:
       raise AssertionError(f"{command} gave {done.returncode}: {said[-3000:]}")
-    self.said[command.strip()] = said
+    self.said[command] = said
 
   def _serve(self, command):
     server = subprocess.Popen(
@@ -113,7 +119,7 @@ class _Folder:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 class FollowedTest(unittest.TestCase):
-  more = SHORTER
+  instead, of_the_run = SHORTER, r"backwards . 8 . 100.0 %"
 
   @classmethod
   def setUpClass(cls):
@@ -124,7 +130,7 @@ class FollowedTest(unittest.TestCase):
     with socket.socket() as free:
       free.bind(("127.0.0.1", 0))
       port = free.getsockname()[1]
-    folder = _Folder(cls.path, port, cls.more)
+    folder = _Folder(cls.path, port, cls.instead)
     cls.addClassCleanup(folder.leave)
     for file, text in blocks():
       folder.follow(file, text)
@@ -136,6 +142,9 @@ class FollowedTest(unittest.TestCase):
       self.assertRegex(said, r"\nOK\b")
       self.assertGreater(int(re.search(r"Ran (\d+) tests", said)[1]), least)
 
+  def test_the_config_of_the_run_is_one(self):
+    self.assertRegex(self.said[TRAINS], self.of_the_run)
+
   def test_the_expert_plays_through_the_worker(self):
     said = self.said["python play.py"].splitlines()
     self.assertRegex(said[0], r"\AWrite \w( \w)+ backwards\.\Z")
@@ -144,11 +153,9 @@ class FollowedTest(unittest.TestCase):
 
 @pytest.mark.full
 class FollowedToTheLetterTest(FollowedTest):
-  more = {}
+  instead, of_the_run = {}, "RL"
 
   def test_the_policy_is_trained(self):
-    said = self.said["python -m launch.train --config=experiment.py"]
-    self.assertIn("RL", said)
     run = self.path / "runs" / "backwards"
     ledger = (run / "trained_groups.jsonl").read_text().splitlines()
     self.assertGreaterEqual(len(ledger), 2)
