@@ -30,11 +30,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from agentrl_jax.env import engine as engines
-from agentrl_jax.env.containers import (
-  ContainerSpec,
-  container_worker,
-)
+from agentrl_jax.env.docker import engine as engines
+from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment
 from bench.episodes import (

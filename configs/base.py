@@ -279,7 +279,7 @@ def get_config() -> ml_collections.ConfigDict:
   )
   c.rollouts = create(  # servers in other processes: docs/rollout_servers.md
     servers="",  # host:port,host:port; "": the engine is in this process
-    # What they speak: agentrl, of launch.rollout_server; or openai (vLLM) and
+    # What they speak: agentrl, of launch.serve_rollouts; or openai (vLLM) and
     # sglang, of other projects' engines: docs/engines.md.
     protocol="agentrl",
     model="",  # its name at such engines; "" is the first that they list

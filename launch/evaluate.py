@@ -42,15 +42,15 @@ from agentrl_jax.env.scripted import TRIVIAL_SUCCESS
 from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
 from agentrl_jax.model.policy import Policy
 from launch import command_line
-from launch.chat import codec_of
-from launch.evaluation import scores_to_json
-from launch.places import placed_environments
+from launch.config.chat import codec_of
+from launch.config.settings import Settings, read_settings
 from launch.report.progress import StageProgress
-from launch.run_directory import RunDirectory
-from launch.serving import serve
-from launch.settings import Settings, read_settings
+from launch.run.environments import placed_environments
+from launch.run.evaluation import scores_to_json
+from launch.serving.service import serve
 from launch.shared_flags import CONFIG, RUN
-from launch.stored import stored_params
+from launch.storage.load_params import stored_params
+from launch.storage.run_directory import RunDirectory
 
 EXPERTS = ("expert", "imperfect")
 STORED = ("warm_start", "rl")

@@ -28,12 +28,12 @@ from agentrl_jax.model.export import write_params
 from agentrl_jax.model.peft import write_adapters
 from agentrl_jax.model.policy import Policy, num_params
 from launch import command_line
-from launch.chat import codec_of
-from launch.filed_config import filed_config
-from launch.run_directory import RunDirectory
-from launch.settings import Settings, read_settings
+from launch.config.chat import codec_of
+from launch.config.settings import Settings, read_settings
 from launch.shared_flags import RUN
-from launch.stored import split_params, stored_params, stored_step
+from launch.storage.load_params import split_params, stored_params, stored_step
+from launch.storage.run_config import filed_config
+from launch.storage.run_directory import RunDirectory
 
 STAGES = ("rl", "warm_start")
 DTYPES = ("bfloat16", "float16", "float32")

@@ -21,13 +21,13 @@ from rich.console import Console
 
 from agentrl_jax.errors import AgentRLError
 from launch import command_line
+from launch.config.settings import Settings, read_settings
 from launch.planning import report
 from launch.planning.advice import advice, refusal
 from launch.planning.chips import parse_slice
 from launch.planning.largest_batch import Largest, most_lanes, most_rows
 from launch.planning.search import Candidate, search
 from launch.planning.study import ROLES, Deployment, Planner
-from launch.settings import Settings, read_settings
 from launch.shared_flags import CONFIG
 
 _TOPOLOGY = flags.DEFINE_string(

@@ -53,9 +53,9 @@ from agentrl_jax.rollout.server.state import Answering
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.publish import Publisher
 from launch import command_line
-from launch.programs import keep_programs
-from launch.served_models import ServedModel, find_models
-from launch.serving import DRIVERS, grammars_by, status_of
+from launch.serving.served_models import ServedModel, find_models
+from launch.serving.service import DRIVERS, grammars_by, status_of
+from launch.storage.compile_cache import keep_programs
 
 _RUN = flags.DEFINE_multi_string(
   "run", [], "[NAME=]FOLDER[@VERSIONS] of a run; may be given several times."

@@ -26,27 +26,29 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy, num_params
 from agentrl_jax.train.custom_trial import try_advantage, try_loss
 from agentrl_jax.train.publish import Publisher
-from launch import command_line, demonstrations, remote_serving, results
-from launch.chat import codec_of, keep_chat
-from launch.chat_transfer import share_chat
-from launch.evaluation import EvaluationPlan, Evaluator
-from launch.groups import STAGE as RL
-from launch.groups import Followed, Groups
-from launch.interrupts import Interrupted, Interrupts, listen
-from launch.places import placed_environments
-from launch.playing import Played
-from launch.processes import Processes, joined
-from launch.programs import keep_programs
-from launch.reinforcement import Reinforcement
+from launch import command_line
+from launch.config.chat import codec_of, keep_chat
+from launch.config.settings import Settings, read_settings
+from launch.config.checks import refuse_absent
+from launch.processes.group import Processes, joined
+from launch.processes.interrupts import Interrupted, Interrupts, listen
 from launch.report.progress import StageProgress
-from launch.run_directory import RunDirectory
-from launch.serving import serve_run
-from launch.settings import Settings, read_settings
+from launch.run import demonstrations, results
+from launch.run.chat_transfer import share_chat
+from launch.run.environments import placed_environments
+from launch.run.evaluation import EvaluationPlan, Evaluator
+from launch.run.group_source import STAGE as RL
+from launch.run.group_source import Followed, Groups
+from launch.run.playing import Played
+from launch.run.reinforcement import Reinforcement
+from launch.run.warm_start import STAGE as WARM_START
+from launch.run.warm_start import warm_start
+from launch.serving import remote
+from launch.serving.service import serve_run
 from launch.shared_flags import CONFIG
-from launch.slot_checks import refuse_absent
-from launch.stored import first_params, fresh_params, stored_params
-from launch.warm_start import STAGE as WARM_START
-from launch.warm_start import warm_start
+from launch.storage.compile_cache import keep_programs
+from launch.storage.load_params import first_params, fresh_params, stored_params
+from launch.storage.run_directory import RunDirectory
 
 flags.mark_flag_as_required("config")
 
@@ -182,9 +184,7 @@ def _follow(start: Start) -> None:
   codec = share_chat(start.processes, start.run.root, start.settings.chat)
   warm = _warm(start, None)
   groups = Followed(start.processes)
-  with remote_serving.followed(
-    start.config, start.settings, start.policy
-  ) as publisher:
+  with remote.followed(start.config, start.settings, start.policy) as publisher:
     _reinforce(
       start, warm, groups, publisher, codec, lambda stage, *modes: None
     )

@@ -20,12 +20,56 @@ ROLLOUT_GROUND = {
   "agentrl_jax.rollout.settings",
   "agentrl_jax.rollout.token_file",
 }
+# What every room of the environments' floor stands on.
+ENV_GROUND = {
+  f"agentrl_jax.env.{name}"
+  for name in (
+    "contract",
+    "interface",
+    "loading",
+    "mistakes",
+    "scripted",
+    "tools",
+    "warm_pool",
+  )
+}
+# The rooms of `launch`, from the ground up: each may import those before it.
+# The commands stand above all of them, and are imported by nobody.
+LAUNCH_ROOMS = (
+  "launch.processes",
+  "launch.config",
+  "launch.report",
+  "launch.planning",
+  "launch.storage",
+  "launch.serving",
+  "launch.run",
+)
+LIBRARY = {"agentrl_jax", "environments", "configs"}
 # A floor may import itself, what EVERYONE_MAY, and what is named here. Of those
 # that a file is in the first counts, so rooms stand before their floor.
 MAY_IMPORT = {
   "agentrl_jax.losses": set(),
   "agentrl_jax.model": set(),
   "agentrl_jax.data": set(),
+  **{ground: {"agentrl_jax.data", *ENV_GROUND} for ground in ENV_GROUND},
+  "agentrl_jax.env.adapters": {"agentrl_jax.data", *ENV_GROUND},
+  "agentrl_jax.env.protocol": {"agentrl_jax.data", *ENV_GROUND},
+  "agentrl_jax.env.worker": {
+    "agentrl_jax.data",
+    "agentrl_jax.env.protocol",
+    *ENV_GROUND,
+  },
+  "agentrl_jax.env.remote": {
+    "agentrl_jax.data",
+    "agentrl_jax.env.protocol",
+    *ENV_GROUND,
+  },
+  "agentrl_jax.env.docker": {
+    "agentrl_jax.data",
+    "agentrl_jax.env.protocol",
+    "agentrl_jax.env.remote",
+    *ENV_GROUND,
+  },
   "agentrl_jax.env": {"agentrl_jax.data"},
   **{
     ground: {"agentrl_jax.model", "agentrl_jax.data", *ROLLOUT_GROUND}
@@ -75,6 +119,10 @@ MAY_IMPORT = {
   },
   "environments": {"agentrl_jax.env", "agentrl_jax.data"},
   "configs": set(),
+  **{
+    room: {*LIBRARY, *LAUNCH_ROOMS[:place]}
+    for place, room in enumerate(LAUNCH_ROOMS)
+  },
 }
 EVERYONE_MAY = {
   "agentrl_jax.errors",
@@ -188,7 +236,7 @@ class LayeringTest(parameterized.TestCase):
   def test_imports_point_down(self):
     files = [
       path
-      for folder in (PACKAGE, "environments", "configs")
+      for folder in (PACKAGE, "environments", "configs", "launch")
       for path in sorted((ROOT / folder).rglob("*.py"))
       if floor_of(path) is not None
     ]
@@ -259,6 +307,11 @@ class LayeringTest(parameterized.TestCase):
     ("environments", "from agentrl_jax.controller import episode"),
     ("agentrl_jax.env", "import environments.arithmetic"),
     ("configs", "import launch.train"),
+    ("agentrl_jax.env.interface", "import agentrl_jax.env.worker.api"),
+    ("agentrl_jax.env.worker", "import agentrl_jax.env.docker.containers"),
+    ("launch.run", "import launch.train"),
+    ("launch.config", "from launch.serving import service"),
+    ("launch.storage", "from launch import shared_flags"),
   )
   def test_the_inspector_sees(self, floor, source):
     self.assertLen(upward_imports(floor, source), 1)

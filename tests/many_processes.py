@@ -23,7 +23,7 @@ def run(
 ) -> Any:
   """What `python -m module` prints last in process 0, a line of JSON.
 
-  The program joins the others by `launch.processes.joined`.
+  The program joins the others by `launch.processes.group.joined`.
   """
   address = f"127.0.0.1:{_free_port()}"
   with tempfile.TemporaryDirectory() as folder:

@@ -26,11 +26,11 @@ import aiohttp
 from agentrl_jax.controller.service.registry import CUSTOM
 from agentrl_jax.data.messages import Message, Tool, message_to_json
 from agentrl_jax.data.trajectory import Status, Task
-from agentrl_jax.env import wire
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
-from agentrl_jax.env.link import HttpLink, WorkerRefusal, reading
 from agentrl_jax.env.loading import find_class, load_environment
-from agentrl_jax.env.worker_client import ClientDeadlines
+from agentrl_jax.env.protocol import wire
+from agentrl_jax.env.protocol.client import ClientDeadlines
+from agentrl_jax.env.protocol.link import HttpLink, WorkerRefusal, reading
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 _FULL = "no workers available"  # how both controllers begin to say so

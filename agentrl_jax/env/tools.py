@@ -9,15 +9,17 @@ Schemas are of draft 2020-12; see `data.json_schema` for what bounds them, and
 import dataclasses
 import enum
 import functools
+import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from jsonschema.exceptions import ValidationError
 
 from agentrl_jax.data import json_schema
 from agentrl_jax.data.json_schema import shortened
 from agentrl_jax.data.messages import Tool, ToolCall
-from agentrl_jax.env.argument_problems import problem_of, quoted, usage
 from agentrl_jax.errors import ConfigError
 
 _KEPT = 1024  # schemas that are kept compiled
@@ -129,3 +131,267 @@ def _read_float(digits: str) -> float:
   if math.isinf(value):
     raise ValueError(f"{shortened(digits)} does not fit in 64 bits")
   return value
+
+
+_CONSIDERED = 16  # errors of a call, of which one is told
+_FORMS = 3  # of a union that are told
+_UNIONS = ("anyOf", "oneOf")
+
+# The JSON types of Python's, the narrow ones first: a bool is an int in Python.
+_TYPES: Sequence[tuple[str, type]] = (
+  ("object", dict),
+  ("array", list),
+  ("string", str),
+  ("boolean", bool),
+  ("null", type(None)),
+  ("integer", int),
+  ("number", float),
+)
+
+# What is asked for by a keyword with one value.
+_ASKED: Mapping[str, str] = {
+  "minimum": "at least {}",
+  "maximum": "at most {}",
+  "exclusiveMinimum": "above {}",
+  "exclusiveMaximum": "below {}",
+  "multipleOf": "a multiple of {}",
+  "minLength": "{} characters or longer",
+  "maxLength": "{} characters or shorter",
+  "minItems": "a list of {} items or more",
+  "maxItems": "a list of {} items or fewer",
+  "uniqueItems": "a list in which no item is repeated",
+  "minProperties": "an object of {} properties or more",
+  "maxProperties": "an object of {} properties or fewer",
+  "pattern": "text that matches the pattern {}",
+}
+
+
+def problem_of(validator: Any, value: Any) -> str | None:
+  """What is wrong with a value, as half a sentence, or None."""
+  try:
+    errors = [
+      *itertools.islice(json_schema.errors_of(validator, value), _CONSIDERED)
+    ]
+  except json_schema.TooManyReferences:
+    return (
+      f"the arguments take more than {json_schema.MAX_REFERENCES:,} steps to "
+      "check; they must be shorter or less nested"
+    )
+  except RecursionError:
+    return "the arguments are nested too deeply to be checked"
+  return _told(_first(errors)) if errors else None
+
+
+def usage(tool: Tool) -> str:
+  """One line on how the tool is called."""
+  properties = tool.parameters.get("properties", {})
+  needed = tool.parameters.get("required", ())
+  arguments = ", ".join(
+    f"{name}{'' if name in needed else '?'}: {_kinds(rules, tool.parameters)}"
+    for name, rules in properties.items()
+  )
+  return f"Usage: {tool.name}({arguments})."
+
+
+def quoted(value: Any) -> str:
+  """A value as JSON, shortened."""
+  return shortened(json.dumps(value))
+
+
+def _first(errors: Sequence[ValidationError]) -> ValidationError:
+  """The nearest to the root; of equally near ones a wrong type, or any."""
+  return min(
+    errors, key=lambda e: (len(e.absolute_path), e.validator != "type")
+  )
+
+
+def _told(error: ValidationError) -> str:
+  tell = _TELLERS.get(str(error.validator))
+  if tell is not None:
+    return tell(error)
+  asked = _ASKED.get(str(error.validator))
+  if asked is not None:
+    return f"{_where(error)} must be {asked.format(error.validator_value)}"
+  if error.validator is None:  # the schema `false`
+    return f"there must be no {_where(error)}"
+  rule = shortened(json.dumps(error.validator_value), 160)
+  return f"{_where(error)} must keep to {error.validator}: {rule}"
+
+
+def _tell_type(error: ValidationError) -> str:
+  kinds = error.validator_value
+  kinds = [kinds] if isinstance(kinds, str) else kinds
+  return _of_types(error, kinds)
+
+
+def _of_types(error: ValidationError, kinds: Sequence[str]) -> str:
+  found = next(
+    name for name, kind in _TYPES if isinstance(error.instance, kind)
+  )
+  return f"{_where(error)} must be of type {' or '.join(kinds)}, not {found}"
+
+
+def _tell_choice(error: ValidationError) -> str:
+  return _one_of(error, _choices(error))
+
+
+def _choices(error: ValidationError) -> Sequence[Any]:
+  found = error.validator_value
+  return found if error.validator == "enum" else [found]
+
+
+def _one_of(error: ValidationError, choices: Sequence[Any]) -> str:
+  shown = ", ".join(json.dumps(choice) for choice in choices)
+  one_of = "one of " if len(choices) > 1 else ""
+  return (
+    f"{_where(error)} must be {one_of}{shortened(shown, 1000)}, not "
+    f"{quoted(error.instance)}"
+  )
+
+
+def _tell_missing(error: ValidationError) -> str:
+  name = next(n for n in error.validator_value if n not in error.instance)
+  return f"`{_joined(_path(error), name)}` is missing"
+
+
+def _tell_dependent(error: ValidationError) -> str:
+  for name, needed in error.validator_value.items():
+    for other in needed:
+      if name in error.instance and other not in error.instance:
+        path = _path(error)
+        return (
+          f"`{_joined(path, other)}` is missing, which "
+          f"`{_joined(path, name)}` needs beside it"
+        )
+  raise AssertionError("an error of dependentRequired without one missing")
+
+
+def _tell_unlisted(error: ValidationError) -> str:
+  return f"there is no argument {quoted(_joined(_path(error), error.message))}"
+
+
+def _tell_items(error: ValidationError) -> str:
+  """Of `items: false`, which ends a list."""
+  size = len(error.schema.get("prefixItems", ()))
+  return f"{_where(error)} must be {_ASKED['maxItems'].format(size)}"
+
+
+def _tell_union(error: ValidationError) -> str:
+  """Of the branches that may have been meant, what they ask for."""
+  branches: dict[Any, list[ValidationError]] = {}
+  for inner in error.context or ():
+    branches.setdefault(inner.schema_path[0], []).append(inner)
+  if not branches:
+    return (
+      f"{_where(error)} fits several of the forms that its schema has, where "
+      f"it must fit one: {shortened(json.dumps(error.instance), 160)}"
+    )
+  meant = _meant([_first(inner) for inner in branches.values()], branches)
+  if len(meant) == 1:
+    return _told(meant[0])
+  if all(_is_of_type(inner) for inner in meant):
+    kinds = [kind for inner in meant for kind in _type_words(inner)]
+    return _of_types(error, [*dict.fromkeys(kinds)])
+  if len({_where(inner) for inner in meant}) == 1 and all(
+    inner.validator in ("enum", "const") for inner in meant
+  ):
+    choices = [choice for inner in meant for choice in _choices(inner)]
+    return _one_of(meant[0], choices)
+  told = [*dict.fromkeys(shortened(_told(inner), 200) for inner in meant)]
+  return "; or ".join(told[:_FORMS])
+
+
+def _meant(
+  firsts: Sequence[ValidationError],
+  branches: Mapping[Any, Sequence[ValidationError]],
+) -> Sequence[ValidationError]:
+  other_type = [_is_of_type(error) for error in firsts]
+  if all(other_type):
+    return firsts
+  told_apart = [
+    any(
+      error.validator in ("const", "enum") and len(error.path) <= 1
+      for error in errors
+    )
+    for errors in branches.values()
+  ]
+  near = [
+    error for error, other in zip(firsts, other_type, strict=True) if not other
+  ]
+  meant = [
+    error
+    for error, other, apart in zip(firsts, other_type, told_apart, strict=True)
+    if not other and not apart
+  ]
+  if meant:
+    return meant
+  # All are told apart by a constant: what it may be says the most.
+  constants = [
+    next((e for e in errors if e.validator in ("const", "enum")), errors[0])
+    for errors, other in zip(branches.values(), other_type, strict=True)
+    if not other
+  ]
+  return constants or near
+
+
+def _is_of_type(error: ValidationError) -> bool:
+  """A value of another type than the branch has."""
+  return error.validator == "type" and not error.path
+
+
+def _type_words(error: ValidationError) -> Sequence[str]:
+  kinds = error.validator_value
+  return [kinds] if isinstance(kinds, str) else list(kinds)
+
+
+_TELLERS: Mapping[str, Callable[[ValidationError], str]] = {
+  "type": _tell_type,
+  "enum": _tell_choice,
+  "const": _tell_choice,
+  "required": _tell_missing,
+  "dependentRequired": _tell_dependent,
+  "additionalProperties": _tell_unlisted,
+  "items": _tell_items,
+  **dict.fromkeys(_UNIONS, _tell_union),
+}
+
+
+def _where(error: ValidationError) -> str:
+  path = _path(error)
+  return f"`{path}`" if path else "the arguments"
+
+
+def _path(error: ValidationError) -> str:
+  path = ""
+  for part in error.absolute_path:
+    path = f"{path}[{part}]" if isinstance(part, int) else _joined(path, part)
+  return path
+
+
+def _joined(path: str, name: str) -> str:
+  return f"{path}.{shortened(name)}" if path else shortened(name)
+
+
+def _kinds(rules: Any, root: Mapping[str, Any]) -> str:
+  """The types of an argument, in words; of a reference those of its target."""
+  return " or ".join(dict.fromkeys(_kinds_of(rules, root, 0))) or "any"
+
+
+def _kinds_of(rules: Any, root: Mapping[str, Any], depth: int) -> list[str]:
+  if not isinstance(rules, Mapping) or depth > 8:
+    return []
+  if "type" in rules:
+    kinds = rules["type"]
+    return [kinds] if isinstance(kinds, str) else list(kinds)
+  if "$ref" in rules:
+    try:
+      target = json_schema.target_of(rules["$ref"], root, "")
+    except ConfigError:
+      return []
+    return _kinds_of(target, root, depth + 1)
+  found = [
+    _kinds_of(inner, root, depth + 1)
+    for union in _UNIONS
+    for inner in rules.get(union, ())
+  ]
+  return [kind for kinds in found for kind in kinds] if all(found) else []

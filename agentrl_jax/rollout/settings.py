@@ -161,7 +161,7 @@ class EngineConfig:
 
 
 PROTOCOLS = {
-  "agentrl": "launch.rollout_server, in binary",
+  "agentrl": "launch.serve_rollouts, in binary",
   "openai": "vLLM, and what else completes token ids as it does",
   "sglang": "SGLang",
 }

@@ -16,14 +16,14 @@ import docker
 import docker.errors
 import requests
 
-from agentrl_jax.env import engine as engines
-from agentrl_jax.env.session_container import (
+from agentrl_jax.env.docker import engine as engines
+from agentrl_jax.env.docker.session_container import (
   SESSION_LABEL,
   SessionContainer,
   SessionContainerSpec,
   keeps_quotas,
 )
-from agentrl_jax.env.session_container_stream import Finished, Terminal
+from agentrl_jax.env.docker.stream import Finished, Terminal
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.os_interaction import docker_view
 from environments.os_interaction.machine import (

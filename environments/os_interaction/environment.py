@@ -13,9 +13,9 @@ from typing import Any
 
 from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.trajectory import Task
+from agentrl_jax.env.docker.stream import Finished
 from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.env.scripted import ScriptedPolicies
-from agentrl_jax.env.session_container_stream import Finished
 from agentrl_jax.env.warm_pool import WarmPool
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.os_interaction.agentbench import load_problems

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-from agentrl_jax.env.session_container_stream import Finished
+from agentrl_jax.env.docker.stream import Finished
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.os_interaction import checks
 from environments.os_interaction.judge_machine import (

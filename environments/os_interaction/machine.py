@@ -8,7 +8,7 @@ import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from agentrl_jax.env.session_container_stream import Finished, Terminal
+from agentrl_jax.env.docker.stream import Finished, Terminal
 from agentrl_jax.errors import ConfigError
 from environments.os_interaction.view import Changes, Tree
 

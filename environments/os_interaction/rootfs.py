@@ -4,7 +4,7 @@
   python -m environments.os_interaction.rootfs --debootstrap   # without Docker
   python -m environments.os_interaction.rootfs --to /srv/os_rootfs
 
-The first copies the image that `python -m launch.images os_interaction` built;
+The first copies what `python -m launch.build_images os_interaction` built;
 the second makes the same from Debian's packages, in two minutes. Either needs
 root, as files keep their owners. Sandboxes only ever read the folder.
 """
@@ -23,7 +23,7 @@ import docker
 import docker.errors
 from docker.models.containers import Container
 
-from agentrl_jax.env import engine as engines
+from agentrl_jax.env.docker import engine as engines
 from agentrl_jax.errors import AgentRLError, ConfigError
 from environments.os_interaction.sandbox_engine import ROOTFS
 
@@ -59,7 +59,7 @@ def from_image(
   except docker.errors.ImageNotFound as error:
     raise ConfigError(
       f"the engine has no image {image!r}; build it with "
-      "`python -m launch.images os_interaction`"
+      "`python -m launch.build_images os_interaction`"
     ) from error
   try:
     _fill(to, lambda folder: _unpack(container, folder))

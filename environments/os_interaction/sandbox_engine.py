@@ -22,8 +22,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.env.session_container import OPEN_FILES
-from agentrl_jax.env.session_container_stream import Finished, Terminal
+from agentrl_jax.env.docker.session_container import OPEN_FILES
+from agentrl_jax.env.docker.stream import Finished, Terminal
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.os_interaction.machine import (
   CAPABILITIES,

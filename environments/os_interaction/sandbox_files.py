@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 
-from agentrl_jax.env.session_container_stream import READ_BYTES, Terminal
+from agentrl_jax.env.docker.stream import READ_BYTES, Terminal
 
 
 async def until_readable(file: int) -> None:

@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import time
 
-from agentrl_jax.env.session_container_stream import Terminal
+from agentrl_jax.env.docker.stream import Terminal
 from agentrl_jax.errors import EnvironmentFault
 from environments.os_interaction.listening import Hearing
 from environments.os_interaction.machine import Machine

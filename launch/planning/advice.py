@@ -7,9 +7,9 @@ order of what they cost: the first ones change nothing that is learned.
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from launch.config.settings import Settings
 from launch.planning.chips import GIB
 from launch.planning.study import Judgement
-from launch.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,9 +8,9 @@ only what was compiled is promised.
 import dataclasses
 from collections.abc import Callable
 
+from launch.config.settings import Settings
 from launch.planning import variants
 from launch.planning.study import Judgement, Planner
-from launch.settings import Settings
 
 _TRIES = 3
 

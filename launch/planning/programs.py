@@ -22,9 +22,9 @@ from agentrl_jax.rollout.engine import programs as engine
 from agentrl_jax.train.objective import Lesson, policy_objective
 from agentrl_jax.train.optimizer import make_optimizer
 from agentrl_jax.train.step import Learner
+from launch.config.settings import Settings
 from launch.planning import flops
 from launch.planning.flops import Flops
-from launch.settings import Settings
 
 # Of an update, where calls follow grammars: how many there are is known from
 # the answers alone, and the table is a small part of the memory.

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
+from launch.config.settings import Settings
 from launch.planning.programs import (
   abstract_cache,
   abstract_weights,
@@ -19,7 +20,6 @@ from launch.planning.programs import (
   make_learner,
   shape,
 )
-from launch.settings import Settings
 
 Residents = dict[str, int]  # bytes of one chip, by name
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 
 import jax.numpy as jnp
 
+from launch.config.settings import Settings
 from launch.planning import flops, variants
 from launch.planning.chips import Slice
 from launch.planning.study import Judgement, Planner
-from launch.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

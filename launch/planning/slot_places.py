@@ -7,8 +7,8 @@ import jax
 from jax.sharding import Mesh
 
 from agentrl_jax.rollout.engine.placement import places_apart
+from launch.config.settings import Settings
 from launch.planning.residents import Residents, rollout_residents
-from launch.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ import jax
 from jax.sharding import Mesh
 
 from agentrl_jax.model import sharding
+from launch.config.settings import Settings
 from launch.planning import residents, topology
 from launch.planning.chips import Slice
 from launch.planning.collectives import bytes_by_kind
@@ -24,7 +25,6 @@ from launch.planning.slot_places import (
   tightest_apart,
   together,
 )
-from launch.settings import Settings
 
 # Of a chip's memory, for what no compiler counts: fragments between arrays,
 # and the runtime's own buffers.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from agentrl_jax.model.sharding import MESH_AXES
-from launch.settings import Settings
+from launch.config.settings import Settings
 
 
 def with_rows(settings: Settings, rows: int) -> Settings:

@@ -121,7 +121,7 @@ role_command() {
       done
       ;;
     rollout)
-      COMMAND=(python -m launch.rollout_server "${ARGUMENTS[@]}"
+      COMMAND=(python -m launch.serve_rollouts "${ARGUMENTS[@]}"
         --host=0.0.0.0 "--port=$(rollout_port "$number")")
       ;;
     controller)
@@ -130,7 +130,7 @@ role_command() {
         --grpc-port "$((CONTROLLER_PORT + 1))")
       ;;
     environments)
-      COMMAND=(python -m launch.environment_host "${ARGUMENTS[@]}"
+      COMMAND=(python -m launch.serve_environments "${ARGUMENTS[@]}"
         "--environments=$PLAYED"
         "--controller=grpc://$controller:$((CONTROLLER_PORT + 1))")
       ;;

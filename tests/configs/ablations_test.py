@@ -7,7 +7,7 @@ import flax.traverse_util
 from absl.testing import absltest, parameterized
 
 import configs.ablations
-from launch.settings import read_settings
+from launch.config.settings import read_settings
 
 
 def _cases():

@@ -11,9 +11,9 @@ import aiohttp
 from agentrl_jax.controller.service import main as service
 from agentrl_jax.controller.service.main import ServiceConfig
 from agentrl_jax.controller.service.registry import Timers
-from agentrl_jax.env import grpc_worker
-from agentrl_jax.env.hosting import HostLimits
-from agentrl_jax.env.worker import WorkerConfig, serve
+from agentrl_jax.env.worker import grpc
+from agentrl_jax.env.worker.hosting import HostLimits
+from agentrl_jax.env.worker.main import WorkerConfig, serve
 from tests.env.moody import Moody
 
 NUM_SESSIONS, NUM_STEPS = 40, 4
@@ -64,7 +64,7 @@ class Line:
 
 class BadLineTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
-    self.enterContext(mock.patch.object(grpc_worker, "PAUSE_S", 0.02))
+    self.enterContext(mock.patch.object(grpc, "PAUSE_S", 0.02))
     for name in ("agentrl_jax.env", "agentrl_jax.controller"):
       logger = logging.getLogger(name)
       self.addCleanup(logger.setLevel, logger.level)

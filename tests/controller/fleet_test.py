@@ -15,8 +15,8 @@ from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.interface import Expert
-from agentrl_jax.env.link import WorkerRefusal
 from agentrl_jax.env.loading import load_environment
+from agentrl_jax.env.protocol.link import WorkerRefusal
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.arithmetic.environment import Arithmetic
 from tests.controller.processes import (

@@ -20,8 +20,8 @@ import unittest
 import pytest
 
 from agentrl_jax.data.trajectory import Task
-from agentrl_jax.env.containers import ContainerSpec, container_worker
-from tests.env.engine_for_tests import base_or_skip, connect_or_skip
+from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
+from tests.env.docker.engine_for_tests import base_or_skip, connect_or_skip
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "environments.md"

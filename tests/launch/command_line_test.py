@@ -17,13 +17,13 @@ COMMANDS = {
   "launch.train": (),
   "launch.evaluate": (),
   "launch.plan": ("--topology=v5p-8",),
-  "launch.rollout_server": (),
-  "launch.environment_host": (),
-  "launch.engine_weights": ("--engine=http://127.0.0.1:1", "--folder=x"),
+  "launch.serve_rollouts": (),
+  "launch.serve_environments": (),
+  "launch.sync_weights": ("--engine=http://127.0.0.1:1", "--folder=x"),
 }
 WITHOUT_CONFIG = {
   "launch.export": ("--run=runs/none", "--to=none"),
-  "launch.images": (),
+  "launch.build_images": (),
   "launch.serve": ("--model=none",),
 }
 QUICKSTART = "--config=configs/quickstart.py"
@@ -112,7 +112,7 @@ class CommandLineTest(Refusals):
     self.assert_refused(name, "flag")
 
   @parameterized.parameters(
-    ("launch.images", "word", "did you mean dbbench", "webshop"),
+    ("launch.build_images", "word", "did you mean dbbench", "webshop"),
     ("launch.export", "word", "dbbnech was found where flags are expected"),
     ("launch.serve", "word", "dbbnech was found where flags are expected"),
     ("launch.export", "stage", "--stage=rll", "rl|warm_start"),

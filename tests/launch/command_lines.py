@@ -51,8 +51,8 @@ def _run(line: Sequence[str]) -> tuple[int, str]:
 
 def main() -> None:
   import launch.planning.study  # noqa: F401, PLC0415 - what commands import
-  import launch.reinforcement  # noqa: F401, PLC0415
-  import launch.serving  # noqa: F401, PLC0415
+  import launch.run.reinforcement  # noqa: F401, PLC0415
+  import launch.serving.service  # noqa: F401, PLC0415
 
   warnings.simplefilter("ignore")  # of forking with threads: none is needed
   found = [_run(line) for line in json.loads(sys.argv[1])]

@@ -17,7 +17,7 @@ from agentrl_jax.model.export import Tensors, write_params
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.model.pretrained import read_params
 from configs import base, pod
-from launch.architecture import read_architecture
+from launch.config.architecture import read_architecture
 from launch.export import export
 from launch.train import train
 from tests.data import families as chat_families

@@ -26,9 +26,9 @@ from agentrl_jax.train.checkpoint import Checkpoints
 from agentrl_jax.train.objective import supervised_objective
 from agentrl_jax.train.optimizer import make_optimizer
 from agentrl_jax.train.step import Learner
-from launch.run_directory import RunDirectory
-from launch.served_models import find_models
-from launch.settings import read_settings
+from launch.config.settings import read_settings
+from launch.serving.served_models import find_models
+from launch.storage.run_directory import RunDirectory
 from tests.launch import tiny
 from tests.launch.export_test import write_model
 

@@ -12,7 +12,7 @@ from agentrl_jax.train import advantages
 from agentrl_jax.train.custom_trial import try_advantage, try_loss
 from agentrl_jax.train.objective import lesson_loss, policy_objective
 from configs import base
-from launch.settings import read_settings
+from launch.config.settings import read_settings
 from tests.train import small
 
 LAB = "tests.train.my_lab"

@@ -14,7 +14,7 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.metrics import read_metrics
-from launch.settings import read_settings
+from launch.config.settings import read_settings
 from tests.train import small
 
 ROOT = pathlib.Path(__file__).parents[2]

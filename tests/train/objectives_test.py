@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.model.policy import Policy
 from configs.ablations import objectives
-from launch.settings import read_settings
+from launch.config.settings import read_settings
 from tests.train import small
 
 

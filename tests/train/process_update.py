@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from agentrl_jax.model import sharding
-from launch.processes import ProcessLimits, joined
+from launch.processes.group import ProcessLimits, joined
 from tests.train import sharded_update, small
 
 SAMPLE = ((1, 2, 2, 2),)

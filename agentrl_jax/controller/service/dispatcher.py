@@ -27,7 +27,12 @@ from agentrl_jax.controller.service.session_table import (
   SessionEntry,
   SessionTable,
 )
-from agentrl_jax.env.link import Link, WorkerFull, WorkerLost, WorkerRefusal
+from agentrl_jax.env.protocol.link import (
+  Link,
+  WorkerFull,
+  WorkerLost,
+  WorkerRefusal,
+)
 from agentrl_jax.errors import EnvironmentFault
 
 _log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from aiohttp import web
 from agentrl_jax.controller.service.dispatcher import Dispatcher, dispatching
 from agentrl_jax.controller.service.registry import Timers
 from agentrl_jax.controller.service.routes import ControllerApi
-from agentrl_jax.env.link import HttpLink, Link
+from agentrl_jax.env.protocol.link import HttpLink, Link
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.http_requests import (
   MIB,

@@ -22,7 +22,7 @@ from agentrl_jax.controller.service.session_table import (
   SessionEntry,
   SessionTable,
 )
-from agentrl_jax.env.link import WorkerRefusal
+from agentrl_jax.env.protocol.link import WorkerRefusal
 from agentrl_jax.errors import EnvironmentFault
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agentrl_jax.env.link import Link
+from agentrl_jax.env.protocol.link import Link
 from agentrl_jax.errors import AgentRLError, ConfigError
 
 CUSTOM = -1  # the index of a task that comes with the request

@@ -16,8 +16,8 @@ from aiohttp import web
 from agentrl_jax.controller.service.dispatcher import RUNNING, Dispatcher
 from agentrl_jax.controller.service.registry import Index, Refused, Worker
 from agentrl_jax.controller.service.session_table import SessionEntry
-from agentrl_jax.env import wire
-from agentrl_jax.env.link import WorkerRefusal
+from agentrl_jax.env.protocol import wire
+from agentrl_jax.env.protocol.link import WorkerRefusal
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.http_requests import (
   BodyReader,

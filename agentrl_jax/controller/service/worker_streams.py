@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from agentrl_jax.controller.service.registry import Refused
-from agentrl_jax.env import grpc_wire, wire
-from agentrl_jax.env.link import Link, WorkerLost, refusal
+from agentrl_jax.env.protocol import grpc_wire, wire
+from agentrl_jax.env.protocol.link import Link, WorkerLost, refusal
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 _log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ _REMEDIES = Remedies(
   "--config.rollouts.need_seeds=False to train on samples that cannot be "
   "repeated",
   version="serve with an SGLang that has `weight_version` (0.5.2 and newer; "
-  "SGLang-JAX has none), and run launch.engine_weights beside it",
+  "SGLang-JAX has none), and run launch.sync_weights beside it",
 )
 
 

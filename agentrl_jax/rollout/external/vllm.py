@@ -24,7 +24,7 @@ _REMEDIES = Remedies(
   "--config.rollouts.need_seeds=False to train on samples that cannot be "
   "repeated",
   version="start vLLM with VLLM_SERVER_DEV_MODE=1, so that it has "
-  "/weight_info, and run launch.engine_weights beside it",
+  "/weight_info, and run launch.sync_weights beside it",
 )
 
 

@@ -68,7 +68,7 @@ class ServerClient(Protocol):
 
 
 class BinaryClient:
-  """Speaks with `launch.rollout_server`."""
+  """Speaks with `launch.serve_rollouts`."""
 
   def __init__(self, http: aiohttp.ClientSession):
     self._http = http

@@ -13,10 +13,11 @@ from agentrl_jax.controller.service.main import ServiceConfig
 from agentrl_jax.controller.service.registry import Timers
 from agentrl_jax.data.messages import Message
 from agentrl_jax.data.trajectory import Task
-from agentrl_jax.env import grpc_worker, heartbeat, worker_api
-from agentrl_jax.env.hosting import HostLimits
-from agentrl_jax.env.worker import WorkerConfig
-from agentrl_jax.env.worker import serve as serve_worker
+from agentrl_jax.env.worker import api, heartbeat
+from agentrl_jax.env.worker import grpc as grpc_worker
+from agentrl_jax.env.worker.hosting import HostLimits
+from agentrl_jax.env.worker.main import WorkerConfig
+from agentrl_jax.env.worker.main import serve as serve_worker
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from tests.env.moody import SAY, SHOUT, Moody
 
@@ -314,7 +315,7 @@ class ControllerApiTest(ServiceTestCase):
       with (
         self.subTest(refusal=refusal),
         mock.patch.object(
-          worker_api.WorkerApi, "_cancel_with_notice", side_effect=refusal
+          api.WorkerApi, "_cancel_with_notice", side_effect=refusal
         ),
       ):
         moody, _ = await self.worker(concurrency=1, name=f"moody-{n}")
@@ -327,7 +328,7 @@ class ControllerApiTest(ServiceTestCase):
     session = await self.start()
     with (
       mock.patch.object(
-        worker_api.WorkerApi,
+        api.WorkerApi,
         "_read_session",
         side_effect=EnvironmentFault("not now"),
       ),
@@ -415,11 +416,11 @@ class ControllerApiTest(ServiceTestCase):
   async def test_a_broken_environment_is_reported_as_what_it_was(self):
     moody, _ = await self.worker()
     session = await self.start()
-    with self.assertLogs("agentrl_jax.env.hosting", "ERROR"):
+    with self.assertLogs("agentrl_jax.env.worker.hosting", "ERROR"):
       _, body = await self.post("interact", says("break"), session=session)
     self.assertEqual((body["finish"], body["status"]), (True, "task error"))
     self.assertIn("ZeroDivisionError: of mine", body["error"])
-    with self.assertLogs("agentrl_jax.env.hosting", "ERROR"):
+    with self.assertLogs("agentrl_jax.env.worker.hosting", "ERROR"):
       status, message = await self.start(index=1)
     self.assertEqual(status, 500)
     self.assertIn("the disk is full", message)
@@ -467,7 +468,7 @@ class ImpatientTest(ServiceTestCase):
     session = await self.start()
     with (
       mock.patch.object(
-        worker_api.WorkerApi, "_cancel_later", side_effect=lambda ids: None
+        api.WorkerApi, "_cancel_later", side_effect=lambda ids: None
       ),
       self.assertLogs(
         "agentrl_jax.controller.service.dispatcher", "ERROR"

@@ -5,8 +5,8 @@ import unittest
 from agentrl_jax.controller.service import main as service
 from agentrl_jax.controller.service.main import ServiceConfig
 from agentrl_jax.controller.service.registry import Timers
-from agentrl_jax.env.hosting import HostLimits
-from agentrl_jax.env.worker import WorkerConfig, serve
+from agentrl_jax.env.worker.hosting import HostLimits
+from agentrl_jax.env.worker.main import WorkerConfig, serve
 from environments.arithmetic.environment import Arithmetic
 from tests import http_fuzz
 from tests.http_fuzz import Route

@@ -6,10 +6,11 @@ from unittest import mock
 
 from agentrl_jax.controller.service.registry import Refused
 from agentrl_jax.controller.service.worker_streams import WorkerStreams
-from agentrl_jax.env import grpc_wire, grpc_worker
-from agentrl_jax.env.hosting import HostLimits
-from agentrl_jax.env.link import WorkerFull, WorkerLost, WorkerRefusal
-from agentrl_jax.env.worker import WorkerConfig, serve
+from agentrl_jax.env.protocol import grpc_wire
+from agentrl_jax.env.protocol.link import WorkerFull, WorkerLost, WorkerRefusal
+from agentrl_jax.env.worker import grpc
+from agentrl_jax.env.worker.hosting import HostLimits
+from agentrl_jax.env.worker.main import WorkerConfig, serve
 from agentrl_jax.errors import EnvironmentFault
 from tests.env.moody import Moody
 
@@ -19,8 +20,8 @@ HANG = {"session_id": 7, "messages": [{"role": "assistant", "content": "hang"}]}
 
 class WorkerStreamsTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
-    self.enterContext(mock.patch.object(grpc_worker, "PAUSE_S", 0.02))
-    self.enterContext(mock.patch.object(grpc_worker, "PERIOD_S", 0.05))
+    self.enterContext(mock.patch.object(grpc, "PAUSE_S", 0.02))
+    self.enterContext(mock.patch.object(grpc, "PERIOD_S", 0.05))
     self.heard, self.freed = asyncio.Queue(), asyncio.Queue()
     self.lost = []
     self.port = 0

@@ -6,9 +6,9 @@ import pytest
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status, Task
-from agentrl_jax.env.containers import ContainerSpec, container_worker
+from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from environments.dbbench import DBBench
-from tests.env.engine_for_tests import build_or_skip, connect_or_skip
+from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
 
 VERSION = ToolCall("execute_sql", '{"query": "SELECT VERSION()"}', id="call_0")
 

@@ -17,7 +17,7 @@ from environments.os_interaction.machine import Limits
 from environments.os_interaction.rootfs import from_image
 from environments.os_interaction.sandbox_engine import ROOTFS, SandboxEngine
 from environments.os_interaction.shell import Shell
-from tests.env.engine_for_tests import build_or_skip, connect_or_skip
+from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
 
 NAME = "os_interaction"
 

@@ -6,12 +6,12 @@ from absl.testing import absltest
 
 from agentrl_jax.model.compute import ComputeConfig
 from configs import pod
+from launch.config.settings import read_settings
 from launch.planning.advice import advice, refusal
 from launch.planning.chips import GIB, parse_slice
 from launch.planning.compiled import Compiled
 from launch.planning.flops import Flops
 from launch.planning.study import Judgement
-from launch.settings import read_settings
 
 V5P_64 = parse_slice("v5p-64")
 

@@ -14,10 +14,10 @@ import sys
 import jax
 
 from configs import pod
+from launch.config.settings import Settings, read_settings
 from launch.planning.chips import GIB, parse_slice
 from launch.planning.search import shape_name
 from launch.planning.study import Deployment, Judgement, Planner
-from launch.settings import Settings, read_settings
 
 MODELS = ("qwen3-1.7b", "qwen3-8b", "qwen2.5-14b", "qwen3-32b")
 SLICES = tuple(

@@ -13,11 +13,11 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.model.presets import PRESETS
 from configs import pod
+from launch.config.settings import read_settings
 from launch.planning import flops, search, topology
 from launch.planning.advice import advice
 from launch.planning.chips import GIB, parse_slice
 from launch.planning.study import Deployment, Planner
-from launch.settings import read_settings
 from tests.launch.planning.cells import CELLS, REFUSED, TIGHT, Cell
 
 ROOT = pathlib.Path(__file__).parents[3]

@@ -4,8 +4,8 @@ import jax
 from absl.testing import absltest
 
 from agentrl_jax.model import sharding
+from launch.config.settings import read_settings
 from launch.planning.programs import MASKS, abstract_lesson, learner_programs
-from launch.settings import read_settings
 from tests.launch import tiny
 
 

@@ -8,9 +8,9 @@ from absl.testing import absltest
 from agentrl_jax.model import sharding
 from agentrl_jax.train.reference import ReferenceConfig
 from configs import pod
+from launch.config.settings import Settings, read_settings
 from launch.planning import flops
 from launch.planning.residents import learner_residents, rollout_residents
-from launch.settings import Settings, read_settings
 
 
 def _settings(**changes) -> Settings:

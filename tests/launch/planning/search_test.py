@@ -6,6 +6,7 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.model.sharding import MESH_AXES
 from configs import pod
+from launch.config.settings import Settings, read_settings
 from launch.planning import variants
 from launch.planning.chips import parse_slice
 from launch.planning.compiled import Compiled, Memory
@@ -19,7 +20,6 @@ from launch.planning.search import (
   state_bytes,
 )
 from launch.planning.study import Deployment, Judgement
-from launch.settings import Settings, read_settings
 
 V5P_64 = parse_slice("v5p-64")
 NOTHING = Memory(arguments=0, outputs=0, aliased=0, temporaries=0, code=0)

@@ -7,10 +7,10 @@ from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
 from configs import pod
+from launch.config.settings import Settings, read_settings
 from launch.planning import topology
 from launch.planning.chips import parse_slice
 from launch.planning.study import Deployment, Planner
-from launch.settings import Settings, read_settings
 
 
 def _settings(**engine) -> Settings:

@@ -1,0 +1,1 @@
+"""Environments of other libraries, played by tool calls."""

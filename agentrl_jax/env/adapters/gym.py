@@ -1,0 +1,263 @@
+"""Gymnasium's environments, played by tool calls.
+
+  environment = GymEnvironment("FrozenLake-v1", split_by="seed")
+
+The action space becomes the tool's schema, the observation text. Override
+`show` where a picture in words says more than numbers do.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from agentrl_jax.data.messages import Tool
+from agentrl_jax.env.adapters.reset_step import ResetStep
+from agentrl_jax.errors import ConfigError
+
+_DIGITS = 4  # of a number that is shown
+
+
+def schema_of(space: spaces.Space[Any]) -> dict[str, Any]:
+  """The JSON schema of the space's members."""
+  for kind, make in _SCHEMAS.items():
+    if isinstance(space, kind):
+      return make(space)
+  known = ", ".join(kind.__name__ for kind in _SCHEMAS)
+  raise ConfigError(
+    f"actions in {space} cannot be asked for by a schema, only those in "
+    f"{known}; override `tools` and `action`"
+  )
+
+
+def member_of(space: spaces.Space[Any], value: Any) -> Any:
+  """The member that JSON stands for; `InvalidAction` if there is none."""
+  member = _read(space, value)
+  if not space.contains(member):
+    raise gymnasium.error.InvalidAction(f"{value!r} is not in {space}")
+  return member
+
+
+def as_json(observation: Any) -> Any:
+  """An observation with numbers, lists and dicts in place of NumPy's."""
+  if isinstance(observation, np.ndarray | np.generic):
+    return as_json(observation.tolist())
+  if isinstance(observation, float):
+    return round(observation, _DIGITS)
+  if isinstance(observation, Mapping):
+    return {str(key): as_json(value) for key, value in observation.items()}
+  if isinstance(observation, tuple | list):
+    return [as_json(value) for value in observation]
+  return observation
+
+
+def _discrete(space: spaces.Discrete) -> dict[str, Any]:
+  first = int(space.start)
+  return _range("integer", first, first + int(space.n) - 1)
+
+
+def _multi_discrete(space: spaces.MultiDiscrete) -> dict[str, Any]:
+  first = int(np.min(space.start))
+  last = int(np.max(space.start + space.nvec)) - 1
+  return _array(space.nvec.shape, _range("integer", first, last))
+
+
+def _multi_binary(space: spaces.MultiBinary) -> dict[str, Any]:
+  return _array(space.shape, _range("integer", 0, 1))
+
+
+def _box(space: spaces.Box) -> dict[str, Any]:
+  kind = "integer" if np.issubdtype(space.dtype, np.integer) else "number"
+  low, high = np.min(space.low).item(), np.max(space.high).item()
+  return _array(space.shape, _range(kind, low, high))
+
+
+def _text(space: spaces.Text) -> dict[str, Any]:
+  return {
+    "type": "string",
+    "minLength": space.min_length,
+    "maxLength": space.max_length,
+  }
+
+
+def _dict(space: spaces.Dict) -> dict[str, Any]:
+  return _object({name: schema_of(part) for name, part in space.items()})
+
+
+def _tuple(space: "spaces.Tuple[Any]") -> dict[str, Any]:
+  parts = enumerate(space.spaces)
+  return _object({_part(n): schema_of(part) for n, part in parts})
+
+
+def _sequence(space: spaces.Sequence) -> dict[str, Any]:
+  return {"type": "array", "items": schema_of(space.feature_space)}
+
+
+_SCHEMAS: Mapping[type[spaces.Space[Any]], Callable[[Any], dict[str, Any]]] = {
+  spaces.Discrete: _discrete,
+  spaces.MultiDiscrete: _multi_discrete,
+  spaces.MultiBinary: _multi_binary,
+  spaces.Box: _box,
+  spaces.Text: _text,
+  spaces.Dict: _dict,
+  spaces.Tuple: _tuple,
+  spaces.Sequence: _sequence,
+}
+
+
+def _range(kind: str, low: float, high: float) -> dict[str, Any]:
+  schema: dict[str, Any] = {"type": kind}
+  if np.isfinite(low):
+    schema["minimum"] = low
+  if np.isfinite(high):
+    schema["maximum"] = high
+  return schema
+
+
+def _array(shape: Sequence[int], item: dict[str, Any]) -> dict[str, Any]:
+  for length in reversed(shape):
+    item = {
+      "type": "array",
+      "items": item,
+      "minItems": int(length),
+      "maxItems": int(length),
+    }
+  return item
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+  return {
+    "type": "object",
+    "properties": properties,
+    "required": list(properties),
+    "additionalProperties": False,
+  }
+
+
+def _part(n: int) -> str:
+  return f"part_{n}"
+
+
+def _read(space: spaces.Space[Any], value: Any) -> Any:
+  match space:
+    case spaces.Discrete():
+      return int(value)
+    case spaces.Dict():
+      return {name: _read(part, value[name]) for name, part in space.items()}
+    case spaces.Tuple():
+      parts = enumerate(space.spaces)
+      return tuple(_read(part, value[_part(n)]) for n, part in parts)
+    case spaces.Sequence():
+      return tuple(_read(space.feature_space, item) for item in value)
+    case spaces.Text():
+      return value
+  with np.errstate(over="ignore"):
+    member = np.asarray(value, dtype=space.dtype)
+  if not np.isfinite(member).all():  # 1e300 is no float32
+    raise gymnasium.error.InvalidAction(f"{value!r} is too large")
+  return member
+
+
+_ARGUMENT = "action"  # of the tool, where the space is no `Dict`
+
+
+class GymEnvironment(ResetStep):
+  """An environment of Gymnasium's registry, by its id.
+
+  `options` go to `gymnasium.make`, such as `max_episode_steps`. `actions` names
+  the members of a `Discrete` space in their order, so that the policy may say
+  "left" for 0. The other options are those of `reset_step.Rules`.
+  """
+
+  # An action is checked before it is played, so what else is raised is broken.
+  refusals = (gymnasium.error.InvalidAction,)
+
+  def __init__(
+    self,
+    id: str,
+    *,
+    options: Mapping[str, Any] | None = None,
+    actions: Sequence[str] = (),
+    tool: str = "act",
+    description: str = "Takes an action.",
+    instructions: str = "",
+    **rules: Any,
+  ):
+    super().__init__(**rules)
+    self.name = id
+    self.instructions = instructions or self.instructions
+    self._id = id
+    self._options = dict(options or {})
+    self._actions = tuple(actions)
+    self._space = self._find_space()
+    self.tools = (Tool(tool, description, self._parameters()),)
+
+  def make(self, seed: int) -> Any:
+    """The environment, fresh from the registry."""
+    del seed  # it is given to `reset`
+    return self._make()
+
+  def begin(self, wrapped: Any, seed: int) -> Any:
+    """Its first observation."""
+    return wrapped.reset(seed=seed)
+
+  def action(self, name: str, arguments: Mapping[str, Any]) -> Any:
+    """The member of the action space that the arguments stand for."""
+    if self._is_flat:
+      value = arguments[_ARGUMENT]
+      if self._actions:
+        value = self._actions.index(value) + int(self._space.start)
+      return member_of(self._space, value)
+    return member_of(self._space, arguments)
+
+  def show(self, wrapped: Any, observation: Any) -> str:
+    """Text as it is, anything else as JSON."""
+    del wrapped
+    plain = as_json(observation)
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+  @property
+  def _is_flat(self) -> bool:
+    return not isinstance(self._space, spaces.Dict)
+
+  def _make(self) -> gymnasium.Env[Any, Any]:
+    # What the checker would warn of is the author's business, not a run's.
+    return gymnasium.make(self._id, disable_env_checker=True, **self._options)
+
+  def _find_space(self) -> Any:
+    try:
+      environment = self._make()
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+      raise ConfigError(
+        f"Gymnasium cannot make {self._id!r} with options {self._options}: "
+        f"{error}"
+      ) from error
+    try:
+      return environment.action_space
+    finally:
+      environment.close()
+
+  def _parameters(self) -> dict[str, Any]:
+    schema = schema_of(self._space)
+    if not self._is_flat:
+      return schema
+    if self._actions:
+      schema = self._named()
+    return {
+      "type": "object",
+      "properties": {_ARGUMENT: schema},
+      "required": [_ARGUMENT],
+      "additionalProperties": False,
+    }
+
+  def _named(self) -> dict[str, Any]:
+    space = self._space
+    if not isinstance(space, spaces.Discrete) or space.n != len(self._actions):
+      raise ConfigError(
+        f"actions={self._actions} must name each member of a Discrete space, "
+        f"and the space of {self._id!r} is {space}"
+      )
+    return {"type": "string", "enum": list(self._actions)}

@@ -1,0 +1,501 @@
+"""Any object with `reset` and `step`, as an environment.
+
+  class Guessing(ResetStep):
+    name = "guessing"
+    tools = (Tool("guess", "Guesses a number.", ...),)
+
+    def make(self, seed):
+      return Game(seed)
+
+Its methods may be coroutines. One rule decides whose fault an error is: what
+`action` or the object's `step` raises of the kinds in `refusals` refuses the
+policy's action, and the policy reads it; whatever else is raised anywhere is an
+`EnvironmentFault`.
+"""
+
+import abc
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import inspect
+import json
+import logging
+import math
+import queue
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.split import SPLITS, split_of
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.interface import Environment, Session, Step
+from agentrl_jax.env.tools import (
+  ToolMistake,
+  read_arguments,
+  require_readable,
+)
+from agentrl_jax.errors import AgentRLError, ConfigError, EnvironmentFault
+
+RETURNS = ("sum", "last")
+SPLIT_BY = ("observation", "seed")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rules:
+  """The settings that every wrapped environment has."""
+
+  num_tasks: int = 1 << 20  # of each split
+  max_rounds: int = 50  # answers of the policy, then the attempt is over
+  returns: str = "sum"  # of an object's rewards; or "last"
+  # The return that is worth 0, and the one that is worth 1; None: as it is.
+  reward_range: tuple[float, float] | None = None
+  truncated_is_completed: bool = False  # or the task's limit was reached
+  # What keeps train and test apart: first observations, or only seeds.
+  split_by: str = "observation"
+  blocking: bool = False  # runs in a thread of its own, with a deadline
+  step_limit_s: float = 60.0  # on what blocks, or awaits
+
+  def __post_init__(self) -> None:
+    for key in ("num_tasks", "max_rounds", "step_limit_s"):
+      if getattr(self, key) <= 0:
+        raise ConfigError(f"{key}={getattr(self, key)} must be above 0")
+    for key, known in (("returns", RETURNS), ("split_by", SPLIT_BY)):
+      if getattr(self, key) not in known:
+        raise ConfigError(
+          f"{key}={getattr(self, key)!r} is not one of {', '.join(known)}"
+        )
+    if self.reward_range and self.reward_range[0] >= self.reward_range[1]:
+      raise ConfigError(
+        f"reward_range={self.reward_range} must name the lower return first"
+      )
+
+  def value(self, rewards: Sequence[float]) -> float:
+    """What the policy is paid for these rewards."""
+    if not rewards:
+      return 0.0
+    total = math.fsum(rewards) if self.returns == "sum" else rewards[-1]
+    if self.reward_range is None:
+      return total
+    low, high = self.reward_range
+    return min(max((total - low) / (high - low), 0.0), 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """What one step of a wrapped object came to."""
+
+  observation: Any
+  reward: float
+  terminated: bool
+  truncated: bool = False
+
+
+def read_outcome(result: Any) -> Outcome:
+  """Reads a tuple of 3, 4 or 5, or an object with observation and done."""
+  match result:
+    case (observation, reward, terminated, truncated, _):
+      return Outcome(
+        observation, float(reward), bool(terminated), bool(truncated)
+      )
+    case (observation, reward, done, info):  # as the old Gym had it
+      cut = isinstance(info, Mapping) and bool(info.get("TimeLimit.truncated"))
+      return Outcome(observation, float(reward), bool(done) and not cut, cut)
+    case (observation, reward, done):
+      return Outcome(observation, float(reward), bool(done))
+  if hasattr(result, "observation") and hasattr(result, "done"):
+    reward = getattr(result, "reward", None)
+    return Outcome(
+      result.observation,
+      0.0 if reward is None else float(reward),
+      bool(result.done),
+    )
+  raise TypeError(
+    f"step gave {type(result).__name__}, which is no tuple of 3, 4 or 5 and "
+    "has no observation and done; override `outcome` to read it"
+  )
+
+
+_log = logging.getLogger(__name__)
+
+_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+class Place(Protocol):
+  """Runs functions one after another; `close` runs the last one."""
+
+  async def run(self, function: Callable[[], Any]) -> Any:
+    """What the function returns; where that is awaitable, what it gives."""
+    ...
+
+  async def close(self, function: Callable[[], Any]) -> None:
+    """Runs it once nothing else does; a cancellation does not stop it."""
+    ...
+
+
+class Here:
+  """The event loop's own thread: for code that returns at once, or awaits."""
+
+  def __init__(self, limit_s: float):
+    self._limit_s = limit_s  # on what is awaited
+
+  async def run(self, function: Callable[[], Any]) -> Any:
+    """Calls it. Raises `EnvironmentFault` if what it awaits takes too long."""
+    return await _awaited(function(), self._limit_s)
+
+  async def close(self, function: Callable[[], Any]) -> None:
+    """Calls it."""
+    await self.run(function)
+
+
+class OwnThread:
+  """A thread that ends with `close`, or with the process."""
+
+  def __init__(self, limit_s: float):
+    self._limit_s = limit_s  # on one function
+    self._loop = asyncio.get_running_loop()
+    self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+    self._is_stuck = False
+    self._thread = threading.Thread(target=self._work, daemon=True)
+    self._thread.start()
+
+  async def run(self, function: Callable[[], Any]) -> Any:
+    """Waits for the function; `EnvironmentFault` if it takes too long.
+
+    A function that does is left to itself: nothing can stop it.
+    """
+    return await _awaited(await self._wait_for(function), self._limit_s)
+
+  async def close(self, function: Callable[[], Any]) -> None:
+    """Waits for the end of the thread, unless it is stuck already."""
+    ending = self._submit(function)
+    self._jobs.put(None)  # before any wait, which may be cancelled
+    if self._is_stuck:
+      _log.warning("a wrapped object is stuck; it is closed when it returns")
+      ending.cancel()
+      return
+    await _awaited(await _in_time(ending, self._limit_s), self._limit_s)
+    self._thread.join()
+
+  async def _wait_for(self, function: Callable[[], Any]) -> Any:
+    try:
+      return await _in_time(self._submit(function), self._limit_s)
+    except EnvironmentFault:
+      self._is_stuck = True
+      raise
+
+  def _submit(self, function: Callable[[], Any]) -> "asyncio.Future[Any]":
+    future: asyncio.Future[Any] = self._loop.create_future()
+    self._jobs.put((function, future))
+    return future
+
+  def _work(self) -> None:
+    while (job := self._jobs.get()) is not None:
+      function, future = job
+      report: tuple[Callable[[Any], None], Any]
+      try:
+        report = future.set_result, function()
+      except StopIteration as error:  # which no future takes
+        report = future.set_exception, RuntimeError(repr(error))
+      except BaseException as error:  # noqa: BLE001 - raised where awaited
+        report = future.set_exception, error
+      try:
+        self._loop.call_soon_threadsafe(_tell, future, *report)
+      except RuntimeError:  # the loop is closed, and nobody waits
+        return
+      del job, function, future, report  # or the next wait keeps them alive
+
+
+def _tell(
+  future: "asyncio.Future[Any]", say: Callable[[Any], None], what: Any
+) -> None:
+  if not future.done():  # who waited may have left
+    say(what)
+
+
+async def _awaited(value: Any, limit_s: float) -> Any:
+  if inspect.isawaitable(value):
+    return await _in_time(value, limit_s)
+  return value
+
+
+async def _in_time(awaitable: Any, limit_s: float) -> Any:
+  try:
+    async with asyncio.timeout(limit_s) as timer:
+      return await awaitable
+  except TimeoutError as error:
+    if not timer.expired():
+      raise
+    raise EnvironmentFault(
+      f"the wrapped object has not returned within {limit_s:g} s; see what it "
+      "waits for, or raise step_limit_s"
+    ) from error
+
+
+MAX_DRAWS = 64  # of a seed, for a first observation on the right side
+NOT_PLAYED = "Not played: one call at a time."
+
+
+class ResetStep(Environment):
+  """Subclass it with `name`, `tools` and `make`; the rest can stay.
+
+  Options are those of `Rules`.
+  """
+
+  tools: tuple[Tool, ...]
+  instructions: str = ""  # above the first observation
+  refusals: tuple[type[Exception], ...] = (ValueError,)
+
+  def __init__(self, **rules: Any):
+    known = [field.name for field in dataclasses.fields(Rules)]
+    if unknown := sorted(rules.keys() - set(known)):
+      raise ConfigError(
+        f"{type(self).__name__} has no options {', '.join(unknown)}; among "
+        f"those it has are {', '.join(known)}"
+      )
+    self.rules = Rules(**rules)
+
+  @abc.abstractmethod
+  def make(self, seed: int) -> Any:
+    """A new object; equal seeds must give equal problems."""
+
+  def begin(self, wrapped: Any, seed: int) -> Any:
+    """Its first observation, or what gives it when awaited."""
+    del seed
+    return wrapped.reset()
+
+  def first_observation(self, result: Any) -> Any:
+    """The observation in what `begin` gave, which may be all of it."""
+    if hasattr(result, "observation") and hasattr(result, "done"):
+      return result.observation
+    is_pair = isinstance(result, tuple) and len(result) == 2
+    return result[0] if is_pair and isinstance(result[1], dict) else result
+
+  def action(self, name: str, arguments: Mapping[str, Any]) -> Any:
+    """What `step` is given: the argument of a tool that has only one."""
+    tool = next(tool for tool in self.tools if tool.name == name)
+    if list(tool.parameters.get("properties", ())) == list(arguments):
+      values = list(arguments.values())
+      return values[0] if len(values) == 1 else dict(arguments)
+    return dict(arguments)
+
+  def outcome(self, wrapped: Any, result: Any) -> Outcome:
+    """Reads what `step` gave: a tuple of 3, 4 or 5, or an object with names."""
+    del wrapped
+    return read_outcome(result)
+
+  def show(self, wrapped: Any, observation: Any) -> str:
+    """What the policy reads of an observation."""
+    del wrapped
+    if isinstance(observation, str):
+      return observation
+    return json.dumps(observation, default=_plain, ensure_ascii=False)
+
+  def seed_of(self, task: Task) -> int:
+    """The seed that `make` gets for the task, for an expert who must know it.
+
+    Raises `ConfigError` unless `split_by` is "seed": first observations decide
+    otherwise, and they are not known before the object is made.
+    """
+    if self.rules.split_by != "seed":
+      raise ConfigError(
+        f"{self.name}: split_by={self.rules.split_by!r} leaves the seed of a "
+        "task to its first observation; set split_by='seed', or have the "
+        "expert read what it needs"
+      )
+    return next(n for n in _seeds(task) if split_of(str(n)) == task.split)
+
+  def indices(self, split: str) -> Sequence[int]:
+    """As many as asked for, in both splits."""
+    if split not in SPLITS:
+      raise ConfigError(
+        f"{self.name} has no split {split!r}, only {', '.join(SPLITS)}"
+      )
+    return range(self.rules.num_tasks)
+
+  @contextlib.asynccontextmanager
+  async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
+    """A session with an object of its own, closed when it is left.
+
+    The attempt's seed changes nothing: the task says it all, chance included.
+    """
+    del seed
+    self.indices(task.split)
+    require_readable(self.tools)
+    by_seed = self.rules.split_by == "seed"
+    for number in _seeds(task):
+      if by_seed and split_of(str(number)) != task.split:
+        continue
+      async with self._made(number) as (wrapped, shown):
+        if not by_seed and split_of(shown) != task.split:
+          continue
+        yield wrapped.session(shown)
+        return
+    raise ConfigError(
+      f"{self.name}: none of {MAX_DRAWS} first observations falls into "
+      f"{task.split!r}, so there are too few for two splits; give it more, or "
+      "set split_by='seed' to keep only the seeds apart"
+    )
+
+  @contextlib.asynccontextmanager
+  async def _made(self, seed: int) -> AsyncIterator[tuple["_Wrapped", str]]:
+    limit_s = self.rules.step_limit_s
+    place: Place
+    place = OwnThread(limit_s) if self.rules.blocking else Here(limit_s)
+    wrapped = _Wrapped(self, place)
+    try:
+      yield wrapped, await wrapped.begin(seed)
+    finally:
+      await wrapped.close()
+
+
+class _Wrapped:
+  """An object and the place where it runs; what it raises becomes a fault."""
+
+  def __init__(self, environment: ResetStep, place: Place):
+    self.environment = environment
+    self._place = place
+    self._object: Any = None
+
+  async def begin(self, seed: int) -> str:
+    """Makes the object: its first observation, shown."""
+    environment = self.environment
+    with _faults(environment.name):
+      self._object = await self._place.run(
+        functools.partial(environment.make, seed)
+      )
+      result = await self._place.run(
+        lambda: environment.begin(self._object, seed)
+      )
+      observation = environment.first_observation(result)
+      return await self._shown(observation)
+
+  async def step(
+    self, name: str, arguments: Mapping[str, Any]
+  ) -> tuple[Outcome, str] | str:
+    """The outcome, shown; or why the action was refused."""
+    environment = self.environment
+    with _faults(environment.name):
+      try:
+        action = environment.action(name, arguments)
+        result = await self._place.run(lambda: self._object.step(action))
+      except AgentRLError:  # such as a deadline, whatever `refusals` are
+        raise
+      except environment.refusals as error:
+        return str(error) or type(error).__name__
+      outcome = await self._place.run(
+        lambda: environment.outcome(self._object, result)
+      )
+      if not math.isfinite(outcome.reward):
+        raise ValueError(f"its reward is {outcome.reward}")
+      return outcome, await self._shown(outcome.observation)
+
+  async def close(self) -> None:
+    """Closes the object, if it can be closed, and frees the place."""
+    close = getattr(self._object, "close", None)
+    self._object = None
+    with _faults(self.environment.name):
+      await self._place.close(close if callable(close) else lambda: None)
+
+  def session(self, shown: str) -> "_Session":
+    """The session that plays it."""
+    return _Session(self, shown)
+
+  async def _shown(self, observation: Any) -> str:
+    shown: str = await self._place.run(
+      lambda: self.environment.show(self._object, observation)
+    )
+    return shown
+
+
+class _Session(Session):
+  def __init__(self, wrapped: _Wrapped, shown: str):
+    self.tools = wrapped.environment.tools
+    self._wrapped = wrapped
+    self._rules = wrapped.environment.rules
+    self._shown = shown
+    self._num_rounds = 0
+    self._rewards: list[float] = []
+
+  async def reset(self) -> Step:
+    parts = (self._wrapped.environment.instructions, self._shown)
+    return Step((Message("user", "\n\n".join(p for p in parts if p)),))
+
+  async def step(self, answer: Message) -> Step:
+    self._num_rounds += 1
+    if not answer.tool_calls:
+      names = ", ".join(tool.name for tool in self.tools)
+      return self._step((Message("user", f"Call a tool: {names}."),))
+    call, *others = answer.tool_calls
+    arguments = read_arguments(call, self.tools)
+    status = Status.RUNNING
+    if isinstance(arguments, ToolMistake):
+      reply = arguments.message
+    else:
+      reply, status = await self._play(call.name, arguments)
+    replies = [Message("tool", reply, tool_call_id=call.id)]
+    replies += [
+      Message("tool", NOT_PLAYED, tool_call_id=other.id) for other in others
+    ]
+    return self._step(tuple(replies), status)
+
+  async def _play(
+    self, name: str, arguments: Mapping[str, Any]
+  ) -> tuple[str, Status]:
+    played = await self._wrapped.step(name, arguments)
+    if isinstance(played, str):
+      return f"Error: {played}", Status.RUNNING
+    outcome, shown = played
+    self._rewards.append(outcome.reward)
+    if outcome.terminated:
+      return shown, Status.COMPLETED
+    if not outcome.truncated:
+      return shown, Status.RUNNING
+    completed = self._rules.truncated_is_completed
+    return shown, Status.COMPLETED if completed else Status.TASK_LIMIT_REACHED
+
+  def _step(
+    self, replies: tuple[Message, ...], status: Status = Status.RUNNING
+  ) -> Step:
+    if status is Status.RUNNING and self._num_rounds >= self._rules.max_rounds:
+      status = Status.TASK_LIMIT_REACHED
+    return Step(
+      replies,
+      reward=self._rules.value(self._rewards),
+      status=status,
+      metrics={} if status is Status.RUNNING else self._metrics(),
+    )
+
+  def _metrics(self) -> dict[str, float]:
+    return {
+      "num_actions": float(len(self._rewards)),
+      "return": math.fsum(self._rewards),
+    }
+
+
+def _seeds(task: Task) -> Iterator[int]:
+  """Seeds of the task's own, to be tried one after the other."""
+  for draw in range(MAX_DRAWS):
+    rng = random.Random(f"{task.split}/{task.index}/{draw}")
+    yield rng.randrange(2**31)
+
+
+def _plain(value: Any) -> Any:
+  if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    return dataclasses.asdict(value)
+  return str(value)
+
+
+@contextlib.contextmanager
+def _faults(name: str) -> Iterator[None]:
+  """Whatever code from outside raises is an `EnvironmentFault`."""
+  try:
+    yield
+  except AgentRLError:
+    raise
+  except (Exception, SystemExit) as error:  # noqa: BLE001 - not our code
+    raise EnvironmentFault(
+      f"{name}: {type(error).__name__}: {error}"
+    ) from error

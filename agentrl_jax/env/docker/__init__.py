@@ -1,0 +1,1 @@
+"""Docker: workers and sessions in containers, removed for certain."""

@@ -1,0 +1,225 @@
+"""A worker in a container: started, waited for, used, and removed for certain.
+
+  with engines.connect() as engine:
+    spec = ContainerSpec(image="agentrl_jax/arithmetic")
+    async with container_worker(engine, spec) as environment:
+      async with environment.open(task, seed=0) as session: ...
+
+The container holds no capability, writes nowhere but in memory, and reaches no
+network (see `ContainerSpec.network`). It is removed when the context is left,
+whatever happened; if this process is killed, see `orphans`.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import aiohttp
+import docker
+import docker.errors
+from docker.models.containers import Container
+
+from agentrl_jax.data.split import SPLITS
+from agentrl_jax.env import remote
+from agentrl_jax.env.docker import engine as engines
+from agentrl_jax.env.docker.orphans import (
+  OWNER_LABEL,
+  current_owner,
+  remove_or_log,
+  watch_over_this_process,
+)
+from agentrl_jax.env.protocol.client import ClientDeadlines, WorkerClient
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+
+_log = logging.getLogger(__name__)
+
+INTERNAL = "agentrl_jax-internal"  # the network without a way out
+PORT = 5021  # where a worker listens inside its container
+NETWORKS = ("internal", "bridge")
+_POLL_S = 0.1
+_LAST_WORDS = 20  # lines of a dead container's log that go into the error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ContainerSpec:
+  """What is run, and how much of the machine it may use.
+
+  `network` is "internal" (reached from the engine's own host, and itself
+  reaching nothing beyond it) or "bridge" (Docker's, with a port opened at
+  `address`): the choice for Docker Desktop, for engines on other hosts, and for
+  tasks that need the network.
+  """
+
+  image: str
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  concurrency: int = 32  # sessions at once
+  memory_mb: int = 1024
+  cpus: float = 1.0
+  pids: int = 256
+  scratch_mb: int = (
+    512  # of /tmp, which counts as memory; the rest is read-only
+  )
+  mounts: Sequence[str] = ()  # the host's folders, read-only at the same path
+  capabilities: Sequence[str] = ()  # kept of those that Docker gives
+  start_s: float = 60.0  # until the worker answers
+  network: str = "internal"
+  address: str = "127.0.0.1"  # of the engine's host, for network="bridge"
+
+  def __post_init__(self) -> None:
+    for name in (
+      "concurrency",
+      "memory_mb",
+      "cpus",
+      "pids",
+      "scratch_mb",
+      "start_s",
+    ):
+      if getattr(self, name) <= 0:
+        raise ConfigError(f"{name}={getattr(self, name)} must be more than 0")
+    if self.network not in NETWORKS:
+      raise ConfigError(
+        f"network={self.network!r} is not one of {', '.join(NETWORKS)}"
+      )
+    for path in self.mounts:
+      if not os.path.isabs(path):
+        raise ConfigError(f"mounts: {path!r} must be an absolute path")
+
+  def command(self) -> list[str]:
+    """What is added to the image's entry point, the worker's command line."""
+    options = [f"--option={k}={v!r}" for k, v in self.options.items()]
+    return [f"--concurrency={self.concurrency}", *options]
+
+
+@contextlib.asynccontextmanager
+async def container_worker(
+  engine: docker.DockerClient,
+  spec: ContainerSpec,
+  *,
+  splits: Sequence[str] = SPLITS,
+  deadlines: ClientDeadlines = ClientDeadlines(),  # noqa: B008 - frozen
+) -> AsyncIterator[remote.RemoteEnvironment]:
+  """The environment that a container of its own serves.
+
+  Raises `ConfigError` if there is no such image, and `EnvironmentFault` with
+  the container's last words if its worker does not answer within `start_s`.
+  """
+  name = f"agentrl-{uuid.uuid4().hex[:12]}"
+  try:
+    container = await engines.to_the_end(_start, engine, name, spec)
+    url = await _until_ready(container, spec)
+    async with remote.connect(
+      url, splits=splits, deadlines=deadlines
+    ) as environment:
+      yield environment
+  finally:
+    await engines.to_the_end(remove_or_log, engine, name)
+
+
+def _start(
+  engine: docker.DockerClient, name: str, spec: ContainerSpec
+) -> Container:
+  watch_over_this_process()
+  with engines.starting(spec.image):
+    container = engine.containers.create(
+      spec.image,
+      spec.command(),
+      name=name,
+      labels={OWNER_LABEL: current_owner()},
+      mem_limit=f"{spec.memory_mb}m",
+      memswap_limit=f"{spec.memory_mb}m",
+      nano_cpus=int(spec.cpus * 1e9),
+      pids_limit=spec.pids,
+      cap_drop=["ALL"],
+      cap_add=list(spec.capabilities),
+      security_opt=["no-new-privileges"],
+      read_only=True,
+      tmpfs={"/tmp": f"size={spec.scratch_mb}m,mode=1777"},
+      volumes=[f"{path}:{path}:ro" for path in spec.mounts],
+      init=True,
+      **_network(engine, spec),
+    )
+    container.start()
+    container.reload()
+  return container
+
+
+def _network(
+  engine: docker.DockerClient, spec: ContainerSpec
+) -> dict[str, Any]:
+  """How the container is reached, as the engine wants it said."""
+  if spec.network == "bridge":
+    return {"ports": {f"{PORT}/tcp": (spec.address, 0)}}  # any free port
+  if not engine.networks.list(names=[f"^{INTERNAL}$"]):
+    # Two processes may both come here: the second network of a name is
+    # refused, or else as good as the first.
+    with contextlib.suppress(docker.errors.APIError):
+      engine.networks.create(
+        INTERNAL,
+        driver="bridge",
+        internal=True,
+        # Nor do its containers reach one another.
+        options={"com.docker.network.bridge.enable_icc": "false"},
+      )
+  return {"network": INTERNAL}
+
+
+async def _until_ready(container: Container, spec: ContainerSpec) -> str:
+  """Polls until the worker answers; its URL."""
+  deadlines = ClientDeadlines(ask_s=1.0)
+  given_up_at = time.monotonic() + spec.start_s
+  async with aiohttp.ClientSession() as http:
+    while time.monotonic() < given_up_at:
+      url = await engines.to_the_end(_url, container, spec)
+      try:
+        await WorkerClient(http, url, deadlines).concurrency()
+      except EnvironmentFault:
+        await asyncio.sleep(_POLL_S)
+      else:
+        return url
+  words = await engines.to_the_end(_last_words, container)
+  raise EnvironmentFault(
+    f"the worker in {spec.image} has not answered within {spec.start_s:g} s of "
+    "the container's start; if the engine runs on another host or in Docker "
+    f"Desktop, set network='bridge'. Its last words:\n{words}"
+  )
+
+
+def _url(container: Container, spec: ContainerSpec) -> str:
+  """Where the worker is reached; raises if the container has ended."""
+  try:
+    container.reload()
+    where = _where(container, spec)
+    if container.status == "running" and where:
+      return f"http://{where}/api"
+  except (docker.errors.DockerException, OSError) as error:
+    raise EnvironmentFault(
+      f"the engine has lost the container of {spec.image}: {error}"
+    ) from error
+  code = container.attrs["State"]["ExitCode"]
+  raise EnvironmentFault(
+    f"the container of {spec.image} is {container.status} (exit code {code}) "
+    f"instead of running; its last words:\n{_last_words(container)}"
+  )
+
+
+def _where(container: Container, spec: ContainerSpec) -> str | None:
+  """The worker's host and port, once there are any."""
+  if spec.network == "bridge":
+    bindings = container.ports.get(f"{PORT}/tcp")
+    return f"{spec.address}:{bindings[0]['HostPort']}" if bindings else None
+  networks = container.attrs["NetworkSettings"]["Networks"]
+  address = networks.get(INTERNAL, {}).get("IPAddress")
+  return f"{address}:{PORT}" if address else None
+
+
+def _last_words(container: Container) -> str:
+  try:
+    return str(container.logs(tail=_LAST_WORDS).decode(errors="replace"))
+  except (docker.errors.DockerException, OSError) as error:
+    return f"(there is no log: {error})"

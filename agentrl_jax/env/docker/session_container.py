@@ -1,0 +1,270 @@
+"""A machine per session: a container that is started, spoken to and removed.
+
+  spec = SessionContainerSpec(image="agentrl_jax/os_interaction")
+  container = await SessionContainer.start(engine, spec)
+  try:
+    done = await container.run(["ls", "/"], limit_s=30.0)
+    terminal = await container.terminal(["/bin/bash", "--login"])
+    ...
+  finally:
+    await container.remove()
+
+Nothing of the host is inside, and no network unless asked for. The container
+bears its owner's label, by which `orphans` removes what a killed process left.
+"""
+
+import dataclasses
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import docker
+import docker.errors
+from docker.types import Ulimit
+
+from agentrl_jax.env.docker import engine as engines
+from agentrl_jax.env.docker.orphans import (
+  OWNER_LABEL,
+  current_owner,
+  watch_over_this_process,
+)
+from agentrl_jax.env.docker.stream import (
+  ExecStream,
+  Finished,
+  Terminal,
+  read_to_the_end,
+)
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+
+OPEN_FILES = (1024, 4096)  # of each process, soft and hard
+SESSION_LABEL = "agentrl_jax.session"  # whose containers a watch looks at
+# The first process lies still. What a namespace's first process does not handle
+# cannot kill it from inside, and this one handles nothing. By ignoring SIGCHLD
+# it has the kernel bury orphans; a shell cannot, so Perl does, which every
+# Debian has. It looks like Docker's init with its child, as in AgentRL's.
+_IDLE = (
+  '$SIG{CHLD} = "IGNORE"; fork or exec "/bin/sleep", "infinity"; '
+  '$0 = "/sbin/docker-init -- /bin/sleep infinity"; sleep while 1'
+)
+_FIRST_PROCESS = (
+  "/bin/sh",
+  "-c",
+  f"command -v perl >/dev/null && exec perl -e '{_IDLE}'; exec sleep infinity",
+)
+_WAITING = (
+  "bash",
+  "-c",
+  'IFS= read -r -d "" script; exec bash -c "$script" </dev/null',
+)
+_MIB = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SessionContainerSpec:
+  """What is started, and how much of the machine it may use.
+
+  `disk_mb` bounds each file, and where the engine's storage keeps quotas the
+  whole writable layer; elsewhere `session_container_watch` looks after that.
+  """
+
+  image: str
+  memory_mb: int = 1024  # swap included
+  cpus: float = 2.0
+  pids: int = 256
+  disk_mb: int = 1024
+  capabilities: Sequence[str] = ()  # kept of those that Docker gives
+  network: bool = False
+  workdir: str = "/root"
+  session: str = ""  # value of SESSION_LABEL
+  quota: bool = False  # let the storage keep to disk_mb; see `keeps_quotas`
+
+  def __post_init__(self) -> None:
+    for name in ("memory_mb", "cpus", "pids", "disk_mb"):
+      if getattr(self, name) <= 0:
+        raise ConfigError(f"{name}={getattr(self, name)} must be more than 0")
+
+
+class SessionContainer:
+  """A running container. Made by `start`; `remove` it whatever happens."""
+
+  def __init__(self, engine: docker.DockerClient, name: str, image: str):
+    self.name = name
+    self.engine = engine
+    self._image = image
+    self._waiting: tuple[str, ExecStream] | None = None
+
+  @classmethod
+  async def start(
+    cls, engine: docker.DockerClient, spec: SessionContainerSpec
+  ) -> "SessionContainer":
+    """Creates and starts one; if cancelled, it is removed again.
+
+    Raises `ConfigError` if there is no such image, `EnvironmentFault` if the
+    engine does not start it.
+    """
+    container = cls(engine, f"agentrl-{uuid.uuid4().hex[:12]}", spec.image)
+    try:
+      await engines.to_the_end(_create, engine, container.name, spec)
+    except BaseException:
+      await container.remove()
+      raise
+    return container
+
+  async def run(
+    self,
+    argv: Sequence[str],
+    *,
+    limit_s: float,
+    max_bytes: int = _MIB,
+  ) -> Finished:
+    """Runs a command without a terminal, until it ends or `limit_s` passed.
+
+    Of either stream the first `max_bytes` are kept. What runs too long is left
+    running, in the container: `restart` ends it.
+    """
+    number, stream = self._handed_over(argv) or await self._exec(
+      argv, tty=False
+    )
+    try:
+      out, err, ended = await read_to_the_end(
+        stream, limit_s=limit_s, max_bytes=max_bytes
+      )
+    finally:
+      await stream.close()
+    if not ended:
+      return Finished(None, out, err)
+    found = await self._ask(self.engine.api.exec_inspect, number)
+    return Finished(found["ExitCode"], out, err)
+
+  async def get_ready(self) -> None:
+    """Starts a bash ahead of the first script, as starting takes a while.
+
+    It waits for that script and becomes it: the first `run` of `bash -c` with
+    nothing but a script. Whoever is root in there may do as he likes with it,
+    so `seal` it before somebody is.
+    """
+    self._waiting = await self._exec(_WAITING, tty=False, stdin=True)
+
+  async def seal(self) -> None:
+    """Ends the bash that waits, if it still does."""
+    if self._waiting is not None:
+      _, stream = self._waiting
+      self._waiting = None
+      await stream.close()
+
+  async def terminal(self, argv: Sequence[str]) -> Terminal:
+    """Runs a command on a terminal of its own, which is read and written."""
+    _, stream = await self._exec(argv, tty=True)
+    return stream
+
+  async def restart(self) -> None:
+    """Ends every process in it; files stay."""
+    await self._ask(self.engine.api.restart, self.name, 0)
+
+  async def kill(self) -> None:
+    """Stops it at once; what was written stays until it is removed."""
+    await self._ask(self.engine.api.kill, self.name)
+
+  async def is_running(self) -> bool:
+    """Whether its first process lives."""
+    state = await self._ask(self.engine.api.inspect_container, self.name)
+    return bool(state["State"]["Running"])
+
+  async def remove(self) -> None:
+    """Removes it, and waits until it is gone."""
+    await self.seal()
+    await engines.to_the_end(engines.remove_container, self.engine, self.name)
+
+  def _handed_over(self, argv: Sequence[str]) -> tuple[str, ExecStream] | None:
+    """The bash that waits, with the script; None if this is not for it."""
+    if self._waiting is None or len(argv) != 3 or "\0" in argv[2]:
+      return None
+    if tuple(argv[:2]) != ("bash", "-c"):
+      return None
+    number, stream = self._waiting
+    self._waiting = None
+    stream.write(argv[2].encode(errors="surrogateescape") + b"\0")
+    return number, stream
+
+  async def _exec(
+    self, argv: Sequence[str], *, tty: bool, stdin: bool = False
+  ) -> tuple[str, ExecStream]:
+    made = await self._ask(
+      self.engine.api.exec_create,
+      self.name,
+      list(argv),
+      stdin=stdin or tty,
+      tty=tty,
+    )
+    number: str = made["Id"]
+    return number, await ExecStream.open(self.engine, number, tty=tty)
+
+  async def _ask(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+    """One request to the engine, whose refusal is an `EnvironmentFault`."""
+    try:
+      return await engines.to_the_end(call, *args, **kwargs)
+    except (docker.errors.DockerException, OSError) as error:
+      raise EnvironmentFault(
+        f"the engine refuses {call.__name__} for {self.name} ({self._image}): "
+        f"{error}"
+      ) from error
+
+
+def keeps_quotas(engine: docker.DockerClient, image: str) -> bool:
+  """Whether the engine's storage can bound a writable layer; tries it."""
+  name = f"agentrl-{uuid.uuid4().hex[:12]}"
+  try:
+    api: Any = engine.api  # its types end here
+    api.create_container_from_config(
+      {
+        "Image": image,
+        "Labels": {OWNER_LABEL: current_owner()},
+        "HostConfig": {"StorageOpt": {"size": "1g"}},
+      },
+      name,
+    )
+  except (docker.errors.DockerException, OSError):
+    return False
+  engines.remove_container(engine, name)
+  return True
+
+
+def _create(
+  engine: docker.DockerClient, name: str, spec: SessionContainerSpec
+) -> None:
+  watch_over_this_process()
+  with engines.starting(spec.image):
+    engine.containers.create(
+      name=name,
+      command=list(_FIRST_PROCESS),
+      entrypoint=[],
+      **_settings(spec),
+    )
+    engine.api.start(name)
+
+
+def _settings(spec: SessionContainerSpec) -> dict[str, Any]:
+  return {
+    "image": spec.image,
+    "labels": {OWNER_LABEL: current_owner(), SESSION_LABEL: spec.session},
+    "user": "root",
+    "working_dir": spec.workdir,
+    "mem_limit": f"{spec.memory_mb}m",
+    "memswap_limit": f"{spec.memory_mb}m",
+    "nano_cpus": int(spec.cpus * 1e9),
+    "pids_limit": spec.pids,
+    "cap_drop": ["ALL"],
+    "cap_add": list(spec.capabilities),
+    "security_opt": ["no-new-privileges"],
+    "network_mode": "bridge" if spec.network else "none",
+    "ipc_mode": "private",
+    "shm_size": "64m",
+    **({"storage_opt": {"size": f"{spec.disk_mb}m"}} if spec.quota else {}),
+    "log_config": {"Type": "none", "Config": {}},
+    "ulimits": [
+      Ulimit(name="core", soft=0, hard=0),
+      # Linux's own: an engine would give what its host has.
+      Ulimit(name="nofile", soft=OPEN_FILES[0], hard=OPEN_FILES[1]),
+      Ulimit(name="fsize", soft=spec.disk_mb * _MIB, hard=spec.disk_mb * _MIB),
+    ],
+  }

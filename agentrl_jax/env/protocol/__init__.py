@@ -1,0 +1,1 @@
+"""AgentRL's worker protocol: its messages, and the client that sends them."""

@@ -1,0 +1,208 @@
+"""An environment that lives in a worker, used like one in this process.
+
+  async with remote.connect("http://127.0.0.1:5021/api") as environment:
+    async with environment.open(task, seed=0) as session: ...
+
+The expert stays with the worker: gold solutions do not travel.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import aiohttp
+
+from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.split import SPLITS
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.interface import Environment, Session, Step
+from agentrl_jax.env.protocol.client import ClientDeadlines, WorkerClient
+from agentrl_jax.env.protocol.link import WorkerFull, WorkerRefusal
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+
+_log = logging.getLogger(__name__)
+
+# Shorter than any server's, so that no request meets a connection being closed:
+# AgentRL's workers drop one that was idle for 5 s.
+_KEEPALIVE_S = 4.0
+_LONGEST_PAUSE_S = 1.0  # between two attempts to get a place
+
+
+class RemoteEnvironment(Environment):
+  """The splits of a worker; made by `connect` or `connect_foreign`."""
+
+  def __init__(
+    self,
+    name: str,
+    splits: Mapping[str, Sequence[int]],
+    client: WorkerClient,
+    deadlines: ClientDeadlines,
+    *,
+    concurrency: int,
+    is_ours: bool,
+  ):
+    self.name = name
+    self._splits = splits
+    self._client = client
+    self._deadlines = deadlines
+    self._places = asyncio.Semaphore(concurrency)
+    self._is_ours = is_ours
+
+  def indices(self, split: str) -> Sequence[int]:
+    """As the worker said when it was connected to."""
+    if split not in self._splits:
+      raise ConfigError(
+        f"worker {self._client.url} serves no split {split!r} of {self.name}, "
+        f"only {', '.join(self._splits)}"
+      )
+    return self._splits[split]
+
+  async def is_alive(self) -> bool:
+    """Whether the worker answers within `ask_s`."""
+    try:
+      await self._client.concurrency()
+    except EnvironmentFault:
+      return False
+    return True
+
+  @contextlib.asynccontextmanager
+  async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
+    """Waits for a place; a session that has not ended is cancelled on leaving.
+
+    Raises `EnvironmentFault` if the worker has no room within `place_s`.
+    """
+    self.indices(task.split)
+    id = random.getrandbits(48)  # many clients may share a worker
+    async with self._place():
+      try:
+        session = await self._start(id, task, seed)
+      except BaseException:
+        await self._cancel(id)  # it may have begun all the same
+        raise
+      try:
+        yield session
+      finally:
+        if session.is_running:
+          await self._cancel(id)
+
+  @contextlib.asynccontextmanager
+  async def _place(self) -> AsyncIterator[None]:
+    """One of the worker's places, as far as this process alone fills it."""
+    place_s = self._deadlines.place_s
+    try:
+      async with asyncio.timeout(place_s):
+        await self._places.acquire()
+    except TimeoutError as error:
+      raise EnvironmentFault(
+        f"no session of {self.name} ended within {place_s:g} s; raise the "
+        "worker's --concurrency, or see what its sessions wait for"
+      ) from error
+    try:
+      yield
+    finally:
+      self._places.release()
+
+  async def _start(self, id: int, task: Task, seed: int) -> "_RemoteSession":
+    """Starts the session, waiting while others fill the worker."""
+    given_up_at = time.monotonic() + self._deadlines.place_s
+    pause_s = 0.01
+    while True:
+      try:
+        first, tools = await self._client.start(
+          id,
+          index=task.index,
+          split=task.split if self._is_ours else None,
+          seed=seed if self._is_ours else None,
+        )
+      except WorkerFull:
+        if time.monotonic() + pause_s > given_up_at:
+          raise
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+      else:
+        return _RemoteSession(self._client, id, first, tools)
+
+  async def _cancel(self, id: int) -> None:
+    try:
+      await self._client.cancel(id)
+    except WorkerRefusal:
+      pass  # it never began, or has ended
+    except EnvironmentFault as fault:
+      _log.warning("session %d is left to expire: %s", id, fault)
+
+
+class _RemoteSession(Session):
+  def __init__(
+    self, client: WorkerClient, id: int, first: Step, tools: tuple[Tool, ...]
+  ):
+    self.tools = tools
+    self.is_running = first.status is Status.RUNNING
+    self._client = client
+    self._id = id
+    self._first = first
+
+  async def reset(self) -> Step:
+    return self._first
+
+  async def step(self, answer: Message) -> Step:
+    step, tools = await self._client.interact(self._id, answer)
+    self.tools = tools or self.tools
+    self.is_running = step.status is Status.RUNNING
+    return step
+
+
+@contextlib.asynccontextmanager
+async def connect(
+  url: str,
+  *,
+  splits: Sequence[str] = SPLITS,
+  deadlines: ClientDeadlines = ClientDeadlines(),  # noqa: B008 - frozen
+) -> AsyncIterator[RemoteEnvironment]:
+  """An environment that one of our workers serves, with all its splits."""
+  async with _client(url, deadlines) as client:
+    described = {split: await client.describe(split) for split in splits}
+    name = next(name for name, _ in described.values())
+    yield RemoteEnvironment(
+      name,
+      {split: indices for split, (_, indices) in described.items()},
+      client,
+      deadlines,
+      concurrency=await client.concurrency(),
+      is_ours=True,
+    )
+
+
+@contextlib.asynccontextmanager
+async def connect_foreign(
+  url: str,
+  *,
+  name: str,
+  split: str,
+  deadlines: ClientDeadlines = ClientDeadlines(),  # noqa: B008 - frozen
+) -> AsyncIterator[RemoteEnvironment]:
+  """An environment that a worker written for AgentRL serves.
+
+  Such a worker knows neither its task's name nor splits, and takes no seed: the
+  caller says what to call them, and sessions are as random as the worker likes.
+  """
+  async with _client(url, deadlines) as client:
+    yield RemoteEnvironment(
+      name,
+      {split: await client.indices()},
+      client,
+      deadlines,
+      concurrency=await client.concurrency(),
+      is_ours=False,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _client(
+  url: str, deadlines: ClientDeadlines
+) -> AsyncIterator[WorkerClient]:
+  connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
+  async with aiohttp.ClientSession(connector=connector) as http:
+    yield WorkerClient(http, url, deadlines)

@@ -1,0 +1,260 @@
+"""AgentRL's worker protocol: from requests to the calls of a `Host`.
+
+A request is an endpoint's name and a JSON body; how it came is for the
+transports to know (`http_worker`, `grpc_worker`), which answer from this one
+table. What a session does is not its business either. Requests may carry our
+`split` and `seed`; without them the worker's own split is meant, and the
+session's id seeds it. `describe` is ours: it says what there is without writing
+out a range.
+"""
+
+import asyncio
+import collections
+import dataclasses
+import math
+import statistics
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.interface import Step
+from agentrl_jax.env.protocol import wire
+from agentrl_jax.env.worker.hosting import Host, HostFull, SessionRefused
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+
+# What is asked without changing anything: HTTP's GET; the others are POST.
+GETTERS = frozenset(
+  {"get_indices", "get_sessions", "worker_status", "describe"}
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+  """What a transport sends back: HTTP's code, and a JSON body."""
+
+  code: int
+  body: Any
+  session: int | None = None  # that a start_sample has opened
+
+  @property
+  def is_ok(self) -> bool:
+    """Whether the request was played."""
+    return self.code == wire.OK
+
+
+class WorkerApi:
+  """What a worker can be asked, whoever asks."""
+
+  def __init__(
+    self,
+    host: Host,
+    *,
+    split: str,
+    indices: Sequence[int],
+    tell_cancelled: Callable[[int], Awaitable[None]] | None,
+  ):
+    self._host = host
+    self._split = split
+    self._indices = list(indices)  # what is listed; others may be asked for
+    self._tell_cancelled = tell_cancelled
+    self._notices: set[asyncio.Task[None]] = set()
+    self._handlers: dict[str, Callable[[Any], Awaitable[Any]]] = {
+      "get_indices": self._get_indices,
+      "get_sessions": self._get_sessions,
+      "worker_status": self._worker_status,
+      "describe": self._describe,
+      "start_sample": self._start_sample,
+      "interact": self._interact,
+      "sample_status": self._sample_status,
+      "cancel": self._cancel,
+      "cancel_with_notice": self._cancel_with_notice,
+      "cancel_all": self._cancel_all,
+      "cancel_all_with_notice": self._cancel_all_with_notice,
+      "calculate_overall": self._calculate_overall,
+    }
+
+  async def answer(self, endpoint: str, body: Any) -> Reply:
+    """Plays a request; errors are as AgentRL's clients expect them."""
+    handler = self._handlers.get(endpoint)
+    if handler is None:
+      return _refusal(404, ValueError(f"there is no endpoint {endpoint!r:.80}"))
+    try:
+      answer = await handler(body)
+    except HostFull as error:
+      return _refusal(wire.FULL, error)
+    except (SessionRefused, ConfigError, ValueError) as error:
+      return _refusal(400, error)
+    except EnvironmentFault as error:
+      return _refusal(500, error)
+    started = body["session_id"] if endpoint == "start_sample" else None
+    return Reply(wire.OK, answer, None if started is None else int(started))
+
+  async def shut_down(self) -> None:
+    """Frees every session, and says so where that was promised."""
+    await self._host.cancel_all()
+    await asyncio.gather(*self._notices)
+
+  async def _get_indices(self, body: Any) -> Any:
+    """The indices of the worker's own split, as many as it lists."""
+    return self._indices
+
+  async def _get_sessions(self, body: Any) -> Any:
+    """The index that each open session plays."""
+    return {str(id): task.index for id, task in self._host.tasks().items()}
+
+  async def _worker_status(self, body: Any) -> Any:
+    """How many sessions there may be, and are."""
+    return {
+      "concurrency": self._host.limits.concurrency,
+      "current": self._host.num_open,
+    }
+
+  async def _describe(self, body: Any) -> Any:
+    """The environment's name, and the indices of `split`."""
+    split = _read_split(_require_object(body or {}), self._split)
+    environment = self._host.environment
+    indices = wire.indices_to_json(environment.indices(split))
+    return {"name": environment.name, "split": split, "indices": indices}
+
+  async def _start_sample(self, body: Any) -> Any:
+    """Opens a session and says what it first observes."""
+    id = _read_int(body, "session_id")
+    task = self._read_task(body)
+    seed = _read_seed(body) if "seed" in body else id
+    session, step = await self._host.start(id, task, seed=seed)
+    return wire.step_to_json(step, session.tools)
+
+  async def _interact(self, body: Any) -> Any:
+    """Plays an answer. An environment that breaks reports `task error`."""
+    id = _read_int(body, "session_id")
+    answer = wire.answer_from_json(body.get("messages"))
+    session = self._host.get(id)
+    try:
+      step = await self._host.step(id, answer)
+    except EnvironmentFault as fault:
+      broken = Step((), status=Status.TASK_ERROR)
+      report = wire.step_to_json(broken, ()) | {"error": str(fault)}
+    else:
+      report = wire.step_to_json(step, session.tools)
+    return {"session_id": id, "env_out": report}
+
+  async def _sample_status(self, body: Any) -> Any:
+    """Which task a session plays, and how it stands."""
+    id = _read_int(body, "session_id")
+    session = self._host.get(id)
+    return {
+      "session_id": id,
+      "index": session.task.index,
+      "status": session.status.value,
+    }
+
+  async def _cancel(self, body: Any) -> Any:
+    """Frees a session, and answers when it is free."""
+    id = self._read_session(body)
+    await self._host.cancel(id)
+    return {"session_id": id}
+
+  async def _cancel_with_notice(self, body: Any) -> Any:
+    """Answers at once, and tells the controller when the session is free."""
+    id = self._read_session(body)
+    self._cancel_later([id])
+    return {"session_id": id}
+
+  async def _cancel_all(self, body: Any) -> Any:
+    """Frees every session, and answers when all are free."""
+    await self._host.cancel_all()
+    return {}
+
+  async def _cancel_all_with_notice(self, body: Any) -> Any:
+    """Answers at once, and tells the controller of each freed session."""
+    self._cancel_later(list(self._host.tasks()))
+    return {}
+
+  async def _calculate_overall(self, body: Any) -> Any:
+    """The mean reward and the count of each status among `results`."""
+    results = _require_object(body).get("results")
+    if not isinstance(results, list):
+      raise ValueError("results must be a list of {status, reward}")
+    try:
+      rewards = [_read_reward(result["reward"]) for result in results]
+      statuses = collections.Counter(str(r["status"]) for r in results)
+    except (KeyError, TypeError, OverflowError) as error:
+      raise ValueError(
+        f"each result needs a status and a reward: {error!r}"
+      ) from error
+    return {
+      "total": len(results),
+      "reward": statistics.fmean(rewards) if rewards else 0.0,
+      "statuses": statuses,
+    }
+
+  def _read_session(self, body: Any) -> int:
+    """The id of a session that is open."""
+    id = _read_int(body, "session_id")
+    self._host.get(id)
+    return id
+
+  def _read_task(self, body: Mapping[str, Any]) -> Task:
+    """The task to start, which must be one of the environment's."""
+    environment = self._host.environment
+    if body.get("custom_task") is not None:
+      raise ValueError(
+        f"{environment.name} takes no custom_task, only an index"
+      )
+    split = _read_split(body, self._split)
+    index = _read_int(body, "index")
+    if index not in environment.indices(split):
+      raise ValueError(
+        f"{environment.name} has no index {index} in split {split}; "
+        "get_indices and describe say which there are"
+      )
+    return Task(environment.name, split, index)
+
+  def _cancel_later(self, ids: list[int]) -> None:
+    for id in ids:
+      notice = asyncio.create_task(self._cancel_and_tell(id))
+      self._notices.add(notice)
+      notice.add_done_callback(self._notices.discard)
+
+  async def _cancel_and_tell(self, id: int) -> None:
+    await self._host.cancel(id)
+    if self._tell_cancelled is not None:
+      await self._tell_cancelled(id)
+
+
+def _refusal(code: int, error: Exception) -> Reply:
+  return Reply(code, {"detail": str(error)})
+
+
+def _require_object(body: Any) -> Mapping[str, Any]:
+  if not isinstance(body, dict):
+    raise ValueError(f"the body must be a JSON object, not {type(body)}")
+  return body
+
+
+def _read_int(body: Any, key: str) -> int:
+  value = _require_object(body).get(key)
+  if isinstance(value, bool) or not isinstance(value, int | str):
+    raise ValueError(f"{key} must be an integer, found {value!r:.80}")
+  return int(value)
+
+
+def _read_seed(body: Any) -> int:
+  seed = _read_int(body, "seed")
+  if not -(2**63) <= seed < 2**64:
+    raise ValueError(f"seed must have 64 bits at most, found {seed!r:.80}")
+  return seed
+
+
+def _read_split(body: Mapping[str, Any], default: str) -> str:
+  split = body.get("split", default)
+  if not isinstance(split, str):
+    raise ValueError(f"split must be a text, found {split!r:.80}")
+  return split
+
+
+def _read_reward(found: Any) -> float:
+  reward = float(found)
+  if not math.isfinite(reward):
+    raise ValueError(f"a reward must be a finite number, found {found!r:.80}")
+  return reward

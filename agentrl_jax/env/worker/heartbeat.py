@@ -1,0 +1,91 @@
+"""How a worker stays on its controller's list.
+
+Over HTTP the controller dials the worker, so the heartbeat carries the address
+under which the worker is reached (`grpc_worker` is the other way round). A
+controller that is away is waited for: sessions go on, and the next heartbeat
+tells it everything anew.
+"""
+
+import abc
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import aiohttp
+
+from agentrl_jax.env.protocol.wire import SESSION_HEADER
+from agentrl_jax.env.worker.api import Reply
+
+_log = logging.getLogger(__name__)
+
+PERIOD_S = 8.0  # a controller gives a silent worker up after 11 s
+RETRY_S = 1.0  # while the controller is away
+DEADLINE_S = 5.0  # for the controller to answer
+
+Answer = Callable[[str, Any], Awaitable[Reply]]
+
+
+class Controller(abc.ABC):
+  """The controller's side that a worker talks to."""
+
+  @abc.abstractmethod
+  async def keep_alive(
+    self, announcement: Mapping[str, Any], answer: Answer
+  ) -> None:
+    """Sends heartbeats until cancelled.
+
+    `answer` plays the requests that come the same way, if any do.
+    """
+
+  @abc.abstractmethod
+  async def notice_cancelled(self, session: int) -> None:
+    """Tells that a session, cancelled with notice, has been freed."""
+
+
+class HttpController(Controller):
+  """A controller that is told over HTTP, and asks over HTTP."""
+
+  def __init__(self, http: aiohttp.ClientSession, url: str):
+    self._http = http
+    self._url = url.rstrip("/")
+
+  async def keep_alive(
+    self, announcement: Mapping[str, Any], answer: Answer
+  ) -> None:
+    """Sends heartbeats until cancelled; requests come to the worker's port."""
+    was_heard = True
+    while True:
+      failure = await self._post("receive_heartbeat", json=announcement)
+      if failure is not None and was_heard:
+        _log.warning("controller %s is away: %s", self._url, failure)
+      elif failure is None and not was_heard:
+        _log.info("controller %s is back", self._url)
+      was_heard = failure is None
+      await asyncio.sleep(PERIOD_S if was_heard else min(RETRY_S, PERIOD_S))
+
+  async def notice_cancelled(self, session: int) -> None:
+    """Tells once; if it is lost, the controller sees so when it next asks."""
+    headers = {SESSION_HEADER: str(session)}
+    failure = await self._post("cancel_notice", headers=headers)
+    if failure is not None:
+      _log.warning(
+        "controller %s is not told that session %d is free: %s",
+        self._url,
+        session,
+        failure,
+      )
+
+  async def _post(self, path: str, **request: Any) -> str | None:
+    """Why the controller has not taken it, or None."""
+    try:
+      async with self._http.post(
+        f"{self._url}/{path}",
+        timeout=aiohttp.ClientTimeout(total=DEADLINE_S),
+        **request,
+      ) as response:
+        if response.ok:
+          return None
+        return f"HTTP {response.status}: {(await response.text())[:200]}"
+    except (aiohttp.ClientError, TimeoutError) as error:
+      return repr(error)

@@ -1,0 +1,242 @@
+"""Runs a worker: one environment, served to controllers and remote sessions.
+
+  python -m agentrl_jax.env.worker \
+    --environment environments.arithmetic.environment:Arithmetic \
+    --option num_tasks=100 --split test --port 5021 --concurrency 32
+
+With `--controller http://host:5020/api` the controller reaches the worker at
+its own port; with `--controller grpc://host:5021` the worker dials the
+controller, and is asked over that stream.
+
+SIGTERM and Ctrl-C free every session and then end the process.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from agentrl_jax.env.interface import Environment
+from agentrl_jax.env.loading import load_environment, parse_options
+from agentrl_jax.env.worker import http as http_worker
+from agentrl_jax.env.worker.api import WorkerApi
+from agentrl_jax.env.worker.heartbeat import (
+  Answer,
+  Controller,
+  HttpController,
+)
+from agentrl_jax.env.worker.hosting import Host, HostLimits
+from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.http_requests import HttpLimits, add_limits, read_limits
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_PORT = 5021
+ANYWHERE = "0.0.0.0"
+MAX_LISTED_INDICES = 10_000  # a heartbeat carries them all, every 8 s
+GRPC = "grpc://"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WorkerConfig:
+  """Where a worker listens, what it lists, and whom it tells."""
+
+  split: str = "test"
+  bind: str = "127.0.0.1"
+  port: int = DEFAULT_PORT  # 0: any free one
+  num_indices: int = MAX_LISTED_INDICES  # how many of the split are listed
+  name: str | None = None  # the task's at the controller; the environment's
+  controller: str | None = None  # http://host:5020/api or grpc://host:5021
+  address: str | None = None  # under which the controller reaches this worker
+  http: HttpLimits = HttpLimits(max_body=http_worker.MAX_BODY)
+
+  def __post_init__(self) -> None:
+    if not 0 <= self.port < 1 << 16:
+      raise ConfigError(f"port={self.port} must lie between 0 and 65535")
+    if self.num_indices < 1:
+      raise ConfigError(f"indices={self.num_indices} must be 1 or more")
+
+
+@contextlib.asynccontextmanager
+async def serve(
+  environment: Environment,
+  config: WorkerConfig,
+  limits: HostLimits = HostLimits(),  # noqa: B008 - frozen
+) -> AsyncIterator[str]:
+  """Serves until the context is left; yields the URL, as http://host:port/api.
+
+  Leaving frees every session and closes the port.
+  """
+  indices = environment.indices(config.split)[: config.num_indices]
+  async with contextlib.AsyncExitStack() as stack:
+    controller = None
+    if config.controller is not None:
+      http = await stack.enter_async_context(aiohttp.ClientSession())
+      controller = _controller(http, config.controller)
+    api = WorkerApi(
+      Host(environment, limits),
+      split=config.split,
+      indices=indices,
+      tell_cancelled=(
+        None if controller is None else controller.notice_cancelled
+      ),
+    )
+    runner = web.AppRunner(
+      http_worker.application(api, config.http),
+      **config.http.runner_options(),
+    )
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    port = await _listen(runner, config)
+    if controller is not None:
+      announcement = {
+        "name": config.name or environment.name,
+        "address": config.address or _address(config, port),
+        "concurrency": limits.concurrency,
+        "indices": list(indices),
+      }
+      await stack.enter_async_context(
+        _beating(controller, announcement, api.answer)
+      )
+    yield f"http://{config.bind}:{port}/api"
+
+
+def _controller(http: aiohttp.ClientSession, url: str) -> Controller:
+  """The way to the controller that its address asks for."""
+  if not url.startswith(GRPC):
+    return HttpController(http, url)
+  from agentrl_jax.env.worker import grpc  # grpcio is optional
+
+  return grpc.StreamingController(url.removeprefix(GRPC).rstrip("/"))
+
+
+def _address(config: WorkerConfig, port: int) -> str:
+  """The URL under which others reach us, as far as we know."""
+  host = socket.gethostname() if config.bind == ANYWHERE else config.bind
+  return f"http://{host}:{port}/api"
+
+
+@contextlib.asynccontextmanager
+async def _beating(
+  controller: Controller, announcement: Mapping[str, Any], answer: Answer
+) -> AsyncIterator[None]:
+  heart = asyncio.create_task(
+    controller.keep_alive(announcement, answer), name="heartbeat"
+  )
+  try:
+    yield
+  finally:
+    heart.cancel()
+    await asyncio.wait([heart])
+    if not heart.cancelled():
+      heart.result()  # raises why it stopped
+
+
+async def _listen(runner: web.AppRunner, config: WorkerConfig) -> int:
+  try:
+    await web.TCPSite(runner, config.bind, config.port).start()
+  except OSError as error:
+    raise ConfigError(
+      f"cannot listen on {config.bind}:{config.port} ({error.strerror}); "
+      "choose another --port or --bind"
+    ) from error
+  return int(runner.addresses[0][1])
+
+
+async def _run(
+  environment: Environment, config: WorkerConfig, limits: HostLimits
+) -> None:
+  stopping = asyncio.Event()
+  loop = asyncio.get_running_loop()
+  for sign in (signal.SIGTERM, signal.SIGINT):
+    loop.add_signal_handler(sign, stopping.set)
+  try:
+    async with serve(environment, config, limits) as url:
+      _log.info(
+        "serving %s (split %s, %d sessions) on %s",
+        environment.name,
+        config.split,
+        limits.concurrency,
+        url,
+      )
+      await stopping.wait()
+      _log.info("stopping: every open session is freed")
+  finally:
+    await environment.close()
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    prog="python -m agentrl_jax.env.worker",
+    description="Serves an environment over AgentRL's worker protocol.",
+  )
+  add = parser.add_argument
+  add("--environment", required=True, metavar="MODULE:CLASS")
+  add("--option", action="append", default=[], metavar="KEY=VALUE")
+  add(
+    "--default",
+    action="append",
+    default=[],
+    metavar="KEY=VALUE",
+    help="an option, unless --option names it; for the entry points of images",
+  )
+  add("--split", default="test")
+  add("--bind", default="127.0.0.1", help="0.0.0.0 lets other machines in")
+  add("--port", type=int, default=DEFAULT_PORT)
+  add(
+    "--indices",
+    type=int,
+    default=MAX_LISTED_INDICES,
+    help="how many of the split's first indices are listed",
+  )
+  add("--name", help="of the task at the controller; the environment's own")
+  add(
+    "--controller",
+    metavar="URL",
+    help="http://host:5020/api, which reaches us, or grpc://host:5021",
+  )
+  add("--address", metavar="URL", help="where the controller reaches us")
+  add_limits(parser)
+  for limit in dataclasses.fields(HostLimits):
+    add(
+      f"--{limit.name.replace('_', '-')}",
+      type=type(limit.default),
+      default=limit.default,
+    )
+  return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+  """The command line."""
+  logging.basicConfig(
+    level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+  )
+  parser = _parser()
+  given = parser.parse_args(arguments)
+  try:
+    options = parse_options(given.default) | parse_options(given.option)
+    environment = load_environment(given.environment, options)
+    config = WorkerConfig(
+      split=given.split,
+      bind=given.bind,
+      port=given.port,
+      num_indices=given.indices,
+      name=given.name,
+      controller=given.controller,
+      address=given.address,
+      http=read_limits(vars(given), max_body=http_worker.MAX_BODY),
+    )
+    limits = HostLimits(
+      **{f.name: getattr(given, f.name) for f in dataclasses.fields(HostLimits)}
+    )
+    asyncio.run(_run(environment, config, limits))
+  except AgentRLError as error:
+    parser.error(str(error))

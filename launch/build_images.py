@@ -1,0 +1,106 @@
+"""Builds the images of environments, all of them or those named.
+
+  python -m launch.build_images
+  python -m launch.build_images dbbench webshop --base python:3.11-slim
+  python -m launch.build_images --list
+
+Any base with Python 3.11 or newer will do, or with an apt that has it; each
+Dockerfile names the one it takes otherwise. An image that fails to build does
+not keep the others from being built, and fails the command at the end.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+import docker
+from rich.console import Console
+from rich.table import Table
+
+from agentrl_jax.env.docker import engine as engines
+from agentrl_jax.env.docker.images import build_image, environments_with_images
+from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
+
+CONSOLE = Console()
+
+
+def build_all(
+  engine: docker.DockerClient,
+  names: Sequence[str],
+  *,
+  base: str | None,
+  registry: str,
+) -> list[str]:
+  """Builds one after the other and says what each took; names that failed."""
+  failed = []
+  for name in names:
+    begun = time.monotonic()
+    try:
+      with CONSOLE.status(f"building {name}"):
+        tag = build_image(
+          engine, name, base=base, tag=f"{registry}/{name}:latest"
+        )
+    except ConfigError as error:
+      failed.append(name)
+      CONSOLE.print(f"{name} failed: {error}", markup=False, soft_wrap=True)
+      continue
+    megabytes = engine.images.get(tag).attrs["Size"] / 1e6
+    seconds = time.monotonic() - begun
+    CONSOLE.print(
+      f"{tag}  {megabytes:,.0f} MB, {seconds:.0f} s", soft_wrap=True
+    )
+  return failed
+
+
+def show(engine: docker.DockerClient, registry: str) -> None:
+  """Which environments have an image, and which of those are built."""
+  table = Table("environment", "image", "MB", "built")
+  for name in environments_with_images():
+    tag = f"{registry}/{name}:latest"
+    found = engine.images.list(tag)
+    if found:
+      built = found[0].attrs["Created"][:19].replace("T", " ")
+      table.add_row(name, tag, f"{found[0].attrs['Size'] / 1e6:,.0f}", built)
+    else:
+      table.add_row(name, tag, "", "no")
+  CONSOLE.print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+  """The command line."""
+  parser = argparse.ArgumentParser(
+    prog="python -m launch.build_images", description=__doc__.partition("\n")[0]
+  )
+  parser.add_argument("environment", nargs="*", help="all, if none is named")
+  parser.add_argument("--base", help="the image that each is built on")
+  parser.add_argument(
+    "--registry", default="agentrl_jax", help="what tags begin with"
+  )
+  parser.add_argument("--list", action="store_true", help="builds nothing")
+  given = parser.parse_args(arguments)
+  known = environments_with_images()
+  for name in given.environment:
+    if name not in known:
+      parser.error(
+        f"{name} is not one of {', '.join(known)}{suggestion(name, known)}"
+      )
+  try:
+    with engines.connect() as engine:
+      if given.list:
+        show(engine, given.registry)
+        return
+      failed = build_all(
+        engine,
+        given.environment or known,
+        base=given.base,
+        registry=given.registry,
+      )
+  except AgentRLError as error:
+    parser.error(str(error))
+  if failed:
+    sys.exit(f"not built: {', '.join(failed)}; the end of each log is above")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,1 @@
+"""Reads a config and refuses, before anything starts, one that cannot work."""

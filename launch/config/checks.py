@@ -1,0 +1,255 @@
+"""Refuses, before anything starts, settings that cannot work together."""
+
+from collections.abc import Mapping, Sequence
+
+from etils import epath
+
+from agentrl_jax.controller.episode import Sampling
+from agentrl_jax.controller.group import GroupLimits
+from agentrl_jax.controller.policies import CrossPolicy
+from agentrl_jax.controller.slot_weights import SlotWeightsConfig
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.attention_splash import check_length
+from agentrl_jax.model.compute import ComputeConfig
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.rollout.openai.settings import AgentsConfig
+from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.train.advantage_config import (
+  KEEPS,
+  OF_CRITICS,
+  AdvantageConfig,
+)
+from agentrl_jax.train.batches import BatchConfig
+from agentrl_jax.train.checkpoint import CheckpointConfig
+from agentrl_jax.train.config_checks import require_read
+from agentrl_jax.train.loss_config import LossConfig
+from agentrl_jax.train.reference import ReferenceConfig
+from agentrl_jax.train.slot_schedule import SlotSchedule
+
+# Filters that keep no group of one attempt.
+COMPARING = tuple(name for name in KEEPS if name != "all")
+
+
+def check_learning(
+  loss: LossConfig,
+  advantage: AdvantageConfig,
+  model: ModelConfig,
+  group: GroupLimits,
+  reference: ReferenceConfig,
+) -> None:
+  """Raises `ConfigError` for what no section can see alone."""
+  _check_critic(loss, advantage, model)
+  _check_reference(loss, reference)
+  estimator = advantage.estimator
+  if loss.surrogate in ("gspo", "gmpo") and advantage.varies_within_attempt:
+    raise ConfigError(
+      f"loss.surrogate={loss.surrogate!r} has one ratio per attempt, and "
+      f"advantage.estimator={estimator!r} gives its turns or tokens advantages "
+      "of their own: use --config.loss.surrogate=gspo_token"
+    )
+  if advantage.k > group.size:
+    raise ConfigError(
+      f"advantage.k={advantage.k} attempts cannot be drawn from group.size="
+      f"{group.size}: lower the one or raise the other"
+    )
+  if estimator == "pass_at_k" and loss.kl_place == "reward":
+    raise ConfigError(
+      "loss.kl_place='reward' takes something off every reward, and advantage."
+      "estimator='pass_at_k' only asks whether an attempt succeeded: use "
+      "--config.loss.kl_place=loss, or --config.advantage.estimator=max_at_k"
+    )
+  if group.size == 1 and advantage.keep in COMPARING:
+    raise ConfigError(
+      f"advantage.keep={advantage.keep!r} compares attempts, and group.size=1 "
+      "leaves nothing to compare: every group would be dropped. Set "
+      "--config.advantage.keep=all"
+    )
+
+
+def _check_reference(loss: LossConfig, reference: ReferenceConfig) -> None:
+  """What is pulled towards must be somewhere."""
+  if loss.kl_coefficient and reference.place == "dropped":
+    raise ConfigError(
+      f"loss.kl_coefficient={loss.kl_coefficient} pulls towards a reference, "
+      "and reference.place='dropped' keeps none: set "
+      "--config.loss.kl_coefficient=0, or --config.reference.place=offloaded"
+    )
+  require_read(
+    "reference.place",
+    reference.place,
+    idle="resident",
+    is_read=reference.place == "dropped" or loss.kl_coefficient > 0,
+    why="with loss.kl_coefficient=0, which keeps no reference",
+  )
+
+
+def _check_critic(
+  loss: LossConfig, advantage: AdvantageConfig, model: ModelConfig
+) -> None:
+  """A critic is asked for in three places, or in none."""
+  found = (
+    f"advantage.estimator={advantage.estimator!r}, loss.value_coefficient="
+    f"{loss.value_coefficient} and model.value_head={model.value_head}"
+  )
+  if len({advantage.uses_critic, loss.has_critic, model.value_head}) == 1:
+    return
+  raise ConfigError(
+    f"{found} do not go together: a critic needs an estimator that reads it "
+    f"({', '.join(OF_CRITICS)}), a loss that trains it (a positive "
+    "--config.loss.value_coefficient) and a head (--config.model.value_head="
+    "True). Set all three, or none: another estimator, 0 and False"
+  )
+
+
+def check_mesh(
+  mesh: Mapping[str, int],
+  model: ModelConfig,
+  compute: ComputeConfig,
+  batch: BatchConfig,
+) -> None:
+  """Raises `ConfigError` naming both sides and what to change."""
+  for axis, size in mesh.items():
+    if size < 1:
+      raise ConfigError(f"mesh.{axis}={size} must be at least 1")
+  devices = mesh["data"] * mesh["fsdp"]
+  if batch.micro_batch % devices:
+    raise ConfigError(
+      f"train.micro_batch={batch.micro_batch} rows cannot be split over "
+      f"mesh.data x mesh.fsdp = {devices} devices: make it a multiple"
+    )
+  for key, size, axis in (
+    ("train.row_length", batch.row_length, "sequence"),
+    ("model.width", model.width, "fsdp"),
+    ("model.num_kv_heads", model.num_kv_heads, "tensor"),
+    ("model.mlp_width", model.mlp_width, "tensor"),
+    ("the vocabulary", model.vocab_size, "tensor"),
+  ):
+    if size % mesh[axis]:
+      raise ConfigError(
+        f"{key}={size} cannot be split over mesh.{axis}={mesh[axis]} devices: "
+        f"set --config.mesh.{axis} to a divisor of {size}"
+      )
+  if compute.attention == "splash":
+    check_length(batch.row_length, mesh["sequence"])
+
+
+def check_sampling(sampling: Sampling, agents: AgentsConfig) -> None:
+  """Raises `ConfigError` for what the learner has no log-probability of."""
+  if sampling.temperature <= 0:
+    raise ConfigError(
+      f"sampling.temperature={sampling.temperature} must be positive: "
+      "a greedy attempt has no log-probability to learn from"
+    )
+  if sampling.top_k or sampling.top_p < 1:
+    raise ConfigError(
+      f"sampling.top_k={sampling.top_k} and sampling.top_p={sampling.top_p}: "
+      "training on truncated samples needs the learner to truncate alike, "
+      "which it does not; set --config.sampling.top_k=0 "
+      "--config.sampling.top_p=1"
+    )
+  require_read(
+    "sampling.calls",
+    sampling.calls,
+    idle="free",
+    is_read=not agents.play,
+    why="for agents that play in place of ours (agents.port): what their calls "
+    "are held to is in their own requests, by tool_choice and strict",
+  )
+
+
+def check_slots(
+  schedules: Sequence[SlotSchedule],
+  cross_policy: CrossPolicy,
+  engine: EngineConfig,
+) -> None:
+  """Raises `ConfigError` unless everything has as many slots."""
+  slots = tuple(schedule.text for schedule in schedules)
+  if len({len(slots), len(cross_policy.weights), engine.num_slots}) > 1:
+    raise ConfigError(
+      f"cross_policy.slots={slots}, cross_policy.weights="
+      f"{cross_policy.weights} and engine.lanes={engine.lanes} must have one "
+      "entry per version slot each"
+    )
+
+
+def check_weights(config: SlotWeightsConfig, cross_policy: CrossPolicy) -> None:
+  """Raises `ConfigError` for adaptive weights that could not adapt."""
+  if config.rule == "fixed":
+    return
+  if not cross_policy.is_drawn:
+    raise ConfigError(
+      "slot_weights.rule='adaptive' adapts nothing with cross_policy.draw_per="
+      "'never'; draw per turn or trajectory, or set "
+      "--config.slot_weights.rule=fixed"
+    )
+  drawable = [weight for weight in cross_policy.weights if weight > 0]
+  if len(drawable) < 2 or not cross_policy.weights[0] > 0:
+    raise ConfigError(
+      f"cross_policy.weights={cross_policy.weights} leaves "
+      "slot_weights.rule='adaptive' nothing to weigh: slot 0 and another need "
+      "a weight above 0"
+    )
+  least = min(drawable) / sum(drawable)
+  if config.floor > least:
+    raise ConfigError(
+      f"slot_weights.floor={config.floor} is above what a slot begins with: "
+      f"cross_policy.weights={cross_policy.weights} give one a share of "
+      f"{least:.3g}; lower the floor or raise that weight"
+    )
+
+
+def check_stored(
+  schedules: Sequence[SlotSchedule],
+  checkpoint: CheckpointConfig,
+  *,
+  num_steps: int,
+  stride: int,
+) -> None:
+  """Raises `ConfigError` for a version that no checkpoint would be written of.
+
+  `stride` counts the updates that the learner makes of a batch.
+  """
+  for slot, schedule in enumerate(schedules):
+    found = f"cross_policy.slots[{slot}]={schedule.text!r}"
+    if schedule.every % checkpoint.every:
+      raise ConfigError(
+        f"{found} needs the weights of every {schedule.every} updates, and "
+        f"checkpoint.every={checkpoint.every} does not keep them: make the one "
+        "a multiple of the other"
+      )
+    if schedule.folder:
+      continue
+    for step in schedule.steps:
+      if step % stride or step % checkpoint.every >= stride:
+        raise ConfigError(
+          f"{found}: no checkpoint is written of update {step}; with "
+          f"checkpoint.every={checkpoint.every} and "
+          f"admission.versions_per_step={stride} name multiples of both"
+        )
+      if step >= num_steps:
+        raise ConfigError(
+          f"{found}: update {step} is not before the end, train.steps="
+          f"{num_steps}; the slot would never serve it"
+        )
+
+
+def refuse_absent(schedules: Sequence[SlotSchedule]) -> None:
+  """Raises `ConfigError` for a step that its folder does not hold."""
+  for slot, schedule in enumerate(schedules):
+    if not schedule.folder:
+      continue
+    held = stored_steps(schedule.folder)
+    for step in schedule.steps:
+      if step not in held:
+        raise ConfigError(
+          f"cross_policy.slots[{slot}]={schedule.text!r}: {schedule.folder} "
+          f"holds no checkpoint of step {step}; it holds {held or 'none'}"
+        )
+
+
+def stored_steps(folder: str) -> list[int]:
+  """Steps of a folder of checkpoints; none if there is no such folder."""
+  path = epath.Path(folder)
+  if not path.exists():
+    return []
+  return sorted(int(p.name) for p in path.iterdir() if p.name.isdecimal())

@@ -1,0 +1,350 @@
+"""From the config to what the floors take: checked whole, in under a second.
+
+`ConfigDict` stops here. Every section becomes the frozen dataclass of the floor
+that uses it, which checks itself; what two sections must agree on is checked
+below, before anything is compiled or started.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_collections
+
+from agentrl_jax.controller.admission import AdmissionLimits
+from agentrl_jax.controller.attempt import RetryLimits
+from agentrl_jax.controller.episode import (
+  EpisodeLimits,
+  EpisodeWaits,
+  Sampling,
+)
+from agentrl_jax.controller.group import GroupLimits
+from agentrl_jax.controller.group_queue import QueueLimits
+from agentrl_jax.controller.policies import CrossPolicy
+from agentrl_jax.controller.slot_weights import SlotWeightsConfig
+from agentrl_jax.data.pretrained_chat import ChatConfig
+from agentrl_jax.env.docker.containers import ContainerSpec
+from agentrl_jax.env.loading import parse_options
+from agentrl_jax.env.mistakes import require_rates
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.http_requests import HttpLimits
+from agentrl_jax.model.compute import ComputeConfig
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.lora import LoraConfig
+from agentrl_jax.rollout.openai.settings import AgentsConfig
+from agentrl_jax.rollout.settings import EngineConfig, RolloutsConfig
+from agentrl_jax.train.advantage_config import AdvantageConfig
+from agentrl_jax.train.batches import BatchConfig
+from agentrl_jax.train.checkpoint import CheckpointConfig
+from agentrl_jax.train.config_checks import require_one_of
+from agentrl_jax.train.loss_config import LossConfig
+from agentrl_jax.train.optimizer import OptimizerConfig
+from agentrl_jax.train.reference import ReferenceConfig
+from agentrl_jax.train.slot_schedule import SlotSchedule, read_schedules
+from launch.config.architecture import read_adaptation, read_architecture
+from launch.config.chat import read_chat
+from launch.config.checks import check_learning
+from launch.config.checks import check_mesh
+from launch.config.checks import check_sampling
+from launch.config.checks import check_slots, check_stored, check_weights
+from launch.processes.group import ProcessLimits
+
+DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlaceSettings:
+  """Where an environment's sessions are played; by default in this process."""
+
+  containers: int = 0  # of the environment's image
+  image: str = ""  # "" is <containers.registry>/<folder of the environment>
+  options: Sequence[str] = ()  # key=value, that differ over there
+  worker: str = ""  # the address of one that runs already
+  controller: str = ""  # the address of one with workers of this environment
+
+  def __post_init__(self) -> None:
+    if self.containers < 0:
+      raise ConfigError(f"place.containers={self.containers} must be 0 or more")
+    named = [
+      f"place.{key}={value!r}"
+      for key in ("containers", "worker", "controller")
+      if (value := getattr(self, key))
+    ]
+    if len(named) > 1:
+      raise ConfigError(f"{' and '.join(named)} are two places; set one")
+
+  @property
+  def is_elsewhere(self) -> bool:
+    """Whether sessions are played outside of this process."""
+    return bool(self.containers or self.worker or self.controller)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnvironmentSettings:
+  """Where an environment's class is, and how it is made and demonstrated."""
+
+  target: str
+  options: Mapping[str, Any]
+  mistakes: Mapping[str, float]
+  weight: float
+  place: PlaceSettings = PlaceSettings()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+  """A whole config, typed and checked."""
+
+  seed: int
+  mesh: Mapping[str, int]
+  environments: Mapping[str, EnvironmentSettings]
+  containers: Mapping[str, ContainerSpec]  # of those that play in some
+  pretrained: str  # a Hugging Face folder; "" begins with untrained params
+  model: ModelConfig
+  lora: LoraConfig
+  chat: ChatConfig
+  compute: ComputeConfig
+  episode: EpisodeLimits
+  waits: EpisodeWaits
+  sampling: Sampling
+  group: GroupLimits
+  retry: RetryLimits
+  admission: AdmissionLimits
+  queue: QueueLimits
+  slots: tuple[SlotSchedule, ...]  # what each version slot serves
+  cross_policy: CrossPolicy
+  slot_weights: SlotWeightsConfig
+  engine: EngineConfig
+  rollouts: RolloutsConfig
+  agents: AgentsConfig
+  http: HttpLimits
+  loss: LossConfig
+  reference: ReferenceConfig
+  advantage: AdvantageConfig
+  batch: BatchConfig
+  optimizer: OptimizerConfig
+  warm_start_epochs: int
+  warm_start_optimizer: OptimizerConfig
+  checkpoint: CheckpointConfig
+  processes: ProcessLimits
+
+  @property
+  def task_ids(self) -> dict[str, int]:
+    """A number for each environment, in the order of `tasks.names`."""
+    return {name: n for n, name in enumerate(self.environments)}
+
+
+def read_settings(config: ml_collections.ConfigDict) -> Settings:
+  """Every section, typed. Raises `ConfigError` for what cannot work."""
+  engine = config.engine.to_dict()
+  require_one_of("engine.driver", engine.pop("driver"), DRIVERS)
+  cross = config.cross_policy.to_dict()
+  slots = read_schedules(cross.pop("slots"))
+  checkpoint = config.checkpoint.to_dict()
+  for key in ("directory", "resume_step"):
+    checkpoint.pop(key)
+  environments = _environments(config)
+  settings = Settings(
+    seed=config.seed,
+    mesh=config.mesh.to_dict(),
+    environments=environments,
+    containers=_containers(environments, config.containers.to_dict()),
+    pretrained=config.pretrained.path,
+    model=read_architecture(config),
+    lora=read_adaptation(config),
+    chat=read_chat(config),
+    compute=ComputeConfig(**config.compute.to_dict()),
+    episode=EpisodeLimits(**config.episode.to_dict()),
+    waits=EpisodeWaits(**config.waits.to_dict()),
+    sampling=Sampling(**config.sampling.to_dict()),
+    group=GroupLimits(**config.group.to_dict()),
+    retry=RetryLimits(**config.retry.to_dict()),
+    admission=AdmissionLimits(**config.admission.to_dict()),
+    queue=QueueLimits(**config.queue.to_dict()),
+    slots=slots,
+    cross_policy=CrossPolicy(**cross),
+    slot_weights=SlotWeightsConfig(**config.slot_weights.to_dict()),
+    engine=EngineConfig(**engine),
+    rollouts=RolloutsConfig(**config.rollouts.to_dict()),
+    agents=AgentsConfig(**config.agents.to_dict()),
+    http=HttpLimits(**config.http.to_dict()),
+    loss=LossConfig(**config.loss.to_dict()),
+    reference=ReferenceConfig(**config.reference.to_dict()),
+    advantage=AdvantageConfig(**config.advantage.to_dict()),
+    batch=BatchConfig(
+      row_length=config.train.row_length, micro_batch=config.train.micro_batch
+    ),
+    optimizer=OptimizerConfig(**config.optimizer.to_dict()),
+    warm_start_epochs=config.warm_start.epochs,
+    warm_start_optimizer=OptimizerConfig(
+      **config.warm_start.optimizer.to_dict()
+    ),
+    checkpoint=CheckpointConfig(**checkpoint),
+    processes=ProcessLimits(**config.processes.to_dict()),
+  )
+  _check_positive(config)
+  _check_together(settings, config.train.steps)
+  return settings
+
+
+def _environments(
+  config: ml_collections.ConfigDict,
+) -> dict[str, EnvironmentSettings]:
+  known, weights = config.environments.to_dict(), config.tasks.weights.to_dict()
+  if not config.tasks.names:
+    raise ConfigError(
+      f"tasks.names is empty; name one of {', '.join(known)} at least"
+    )
+  for name in config.tasks.names:
+    require_one_of("tasks.names", name, known)
+    if name not in weights:
+      raise ConfigError(
+        f"tasks.weights.{name} is missing; the weights are of "
+        f"{', '.join(weights)}. Set c.tasks.weights.{name} = 1.0 beside "
+        f"c.environments.{name}"
+      )
+    if not weights[name] > 0:
+      raise ConfigError(
+        f"tasks.weights.{name}={weights[name]} must be positive; leave {name} "
+        "out of tasks.names to train without it"
+      )
+  return {
+    name: _environment(name, known[name], weights[name])
+    for name in config.tasks.names
+  }
+
+
+def _environment(
+  name: str, section: Mapping[str, Any], weight: float
+) -> EnvironmentSettings:
+  """One environment's section; without `place` it plays in this process."""
+  where = f"environments.{name}"
+  _require_keys(
+    where,
+    section,
+    known=("target", "options", "mistakes", "place"),
+    needed=("target", "options", "mistakes"),
+  )
+  place = section.get("place", {})
+  places = [field.name for field in dataclasses.fields(PlaceSettings)]
+  _require_keys(f"{where}.place", place, known=places, needed=())
+  require_rates(section["mistakes"], where=f"{where}.mistakes")
+  return EnvironmentSettings(
+    target=section["target"],
+    options=section["options"],
+    mistakes=section["mistakes"],
+    weight=weight,
+    place=PlaceSettings(**place),
+  )
+
+
+def _require_keys(
+  where: str,
+  section: Mapping[str, Any],
+  *,
+  known: Sequence[str],
+  needed: Sequence[str],
+) -> None:
+  if unknown := [key for key in section if key not in known]:
+    raise ConfigError(
+      f"{where} has no key {', '.join(unknown)}; its keys are "
+      f"{', '.join(known)}. Correct the name, or remove it"
+    )
+  if missing := [f"{where}.{key}" for key in needed if key not in section]:
+    raise ConfigError(
+      f"{', '.join(missing)} is missing; {where} needs {', '.join(needed)}. "
+      "Make the section with configs.environments.entry, which sets them all"
+    )
+
+
+def _containers(
+  environments: Mapping[str, EnvironmentSettings], common: Mapping[str, Any]
+) -> dict[str, ContainerSpec]:
+  """What each environment's containers are; those of one are all alike."""
+  limits = dict(common)
+  registry = limits.pop("registry")
+  return {
+    name: ContainerSpec(
+      image=s.place.image or f"{registry}/{_folder(s.target)}",
+      options={**s.options, **parse_options(s.place.options)},
+      **limits,
+    )
+    for name, s in environments.items()
+    if s.place.containers
+  }
+
+
+def _folder(target: str) -> str:
+  """`environments.dbbench:DBBench` has its Dockerfile in dbbench."""
+  words = target.partition(":")[0].split(".")
+  return words[min(1, len(words) - 1)]
+
+
+def _check_positive(config: ml_collections.ConfigDict) -> None:
+  for key in (
+    "train.steps",
+    "warm_start.num_demonstrations",
+    "evaluation.num_tasks",
+    "evaluation.concurrency",
+    "tokenizer.num_texts",
+  ):
+    section, name = key.split(".")
+    value = config[section][name]
+    if value < 1:
+      raise ConfigError(f"{key}={value} must be at least 1")
+  if config.warm_start.epochs < 0:
+    raise ConfigError(
+      f"warm_start.epochs={config.warm_start.epochs} must be 0 or more"
+    )
+
+
+def _check_together(s: Settings, steps: int) -> None:
+  """What no section can see alone."""
+  check_learning(s.loss, s.advantage, s.model, s.group, s.reference)
+  check_mesh(s.mesh, s.model, s.compute, s.batch)
+  check_sampling(s.sampling, s.agents)
+  for key, room in (
+    ("engine.context", s.engine.context),
+    ("train.row_length", s.batch.row_length),
+  ):
+    if room < s.episode.max_tokens:
+      raise ConfigError(
+        f"{key}={room} is below episode.max_tokens={s.episode.max_tokens}: "
+        "raise the one or lower the other"
+      )
+  if s.queue.max_groups < s.admission.groups_per_step:
+    raise ConfigError(
+      f"queue.max_groups={s.queue.max_groups} is below "
+      f"admission.groups_per_step={s.admission.groups_per_step}: a batch would "
+      "never be complete"
+    )
+  _check_waits(s)
+  max_age, max_staleness = s.queue.max_age, s.admission.max_staleness
+  if max_age is not None and max_age < max_staleness:
+    raise ConfigError(
+      f"queue.max_age={max_age} is below admission.max_staleness="
+      f"{max_staleness}: groups are let start that could not be taken in time. "
+      f"Raise the one to {max_staleness} or lower the other to {max_age}"
+    )
+  if steps % s.admission.versions_per_step:
+    raise ConfigError(
+      f"train.steps={steps} is no multiple of admission.versions_per_step="
+      f"{s.admission.versions_per_step}, the updates made of one batch"
+    )
+  check_slots(s.slots, s.cross_policy, s.engine)
+  check_weights(s.slot_weights, s.cross_policy)
+  check_stored(
+    s.slots,
+    s.checkpoint,
+    num_steps=steps,
+    stride=s.admission.versions_per_step,
+  )
+
+
+def _check_waits(s: Settings) -> None:
+  """A server that is lost is found before its answer is given up."""
+  if s.rollouts.servers and s.waits.answer_timeout_s <= s.rollouts.answer_s:
+    raise ConfigError(
+      f"waits.answer_timeout_s={s.waits.answer_timeout_s:g} must be above "
+      f"rollouts.answer_s={s.rollouts.answer_s:g}, within which other servers "
+      "are tried"
+    )

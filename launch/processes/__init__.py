@@ -1,0 +1,1 @@
+"""Several learner processes as one."""

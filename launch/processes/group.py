@@ -1,0 +1,220 @@
+"""Several learner processes as one: who leads, and how they part.
+
+  AGENTRL_COORDINATOR=host:port AGENTRL_NUM_PROCESSES=4 AGENTRL_PROCESS_ID=0 \\
+    python -m launch.train --config=...
+
+Every process runs the same compiled programs, joined by `jax.distributed`.
+Process 0 leads: it alone plays, decides and writes files, and shares with the
+others what they need to keep step. With AGENTRL_NUM_PROCESSES=auto the machines
+tell (Cloud TPU, Slurm); with none of the variables there is one process.
+
+A process that is lost ends all of them, with a sentence: the programs of those
+that are left would wait for it for ever. Whatever started them starts them all
+again, and the run goes on from its checkpoint.
+"""
+
+import dataclasses
+import json
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from agentrl_jax.errors import AgentRLError, ConfigError, DeadlineExceeded
+from launch.processes.link import Link, LinkAddress, follow, lead
+
+COORDINATOR = "AGENTRL_COORDINATOR"
+NUM_PROCESSES = "AGENTRL_NUM_PROCESSES"
+PROCESS_ID = "AGENTRL_PROCESS_ID"
+_ADDRESS_BYTES = 512
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProcessLimits:
+  """The `processes` section of the config."""
+
+  join_s: float = 300.0  # that processes wait for each other to start or end
+  heartbeat_s: float = 100.0  # after which a silent machine counts as lost
+  wait_s: float = 14400.0  # that the others wait for a word of process 0
+
+  def __post_init__(self) -> None:
+    for name, value in dataclasses.asdict(self).items():
+      if value < 1:
+        raise ConfigError(f"processes.{name}={value} must be at least 1 second")
+
+
+class Processes:
+  """The learner's processes, seen from one of them."""
+
+  def __init__(
+    self, index: int = 0, count: int = 1, link: Link | None = None
+  ) -> None:
+    self.index, self.count = index, count
+    self._link = link
+
+  @property
+  def leads(self) -> bool:
+    """Whether this process plays, decides and writes files."""
+    return self.index == 0
+
+  def share(self, value: bytes = b"", *, what: str) -> bytes:
+    """Process 0's value, in every process. All call it, in the same order.
+
+    The others wait until process 0 calls it too, `processes.wait_s` at most.
+    Raises `SystemExit` in them if process 0 has left instead.
+    """
+    if self._link is None:
+      return value
+    return self._link.share(value, what)
+
+  def share_json(self, value: Any = None, *, what: str) -> Any:
+    """The same for JSON values."""
+    return json.loads(self.share(json.dumps(value).encode(), what=what))
+
+  def forward(self, signal_number: int) -> None:
+    """Tells process 0 that this one was asked to stop; it decides when."""
+    if self._link is not None and not self.leads:
+      self._link.forward(signal_number)
+
+  def leave(self, status: int) -> None:
+    """Parts from the others, who do the same or are told of it."""
+    if self._link is not None:
+      self._link.leave(status)
+      jax.distributed.shutdown()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def joined(limits: ProcessLimits) -> Iterator[Processes]:
+  """Joins the processes that the environment variables name.
+
+  Comes before anything is computed. A failure is told to the others and ends
+  this process at once: jax's own farewell would wait for those that are gone.
+  """
+  processes = _join(limits)
+  if processes.count == 1:
+    yield processes
+    return
+  try:
+    yield processes
+  except SystemExit as left:
+    if isinstance(left.code, str):
+      _fail(processes, left)
+    processes.leave(int(left.code or 0))
+    raise
+  except BaseException as error:  # noqa: BLE001 - it ends the process
+    _fail(processes, error)
+  else:
+    processes.leave(0)
+
+
+def _join(limits: ProcessLimits) -> Processes:
+  found = _read(os.environ)
+  if found is None:
+    return Processes()
+  # Its handler of SIGTERM would stand in the way of `interrupts`.
+  jax.config.update(  # type: ignore[no-untyped-call]
+    "jax_enable_preemption_service", False
+  )
+  try:
+    jax.distributed.initialize(
+      **found,
+      initialization_timeout=int(limits.join_s),
+      heartbeat_timeout_seconds=int(limits.heartbeat_s),
+      shutdown_timeout_seconds=int(limits.join_s),
+    )
+  except (RuntimeError, ValueError) as error:
+    raise DeadlineExceeded(
+      f"this process could not join the others within processes.join_s="
+      f"{limits.join_s:g}: {error}. Look at: whether all of them run, and "
+      f"{COORDINATOR}={os.environ.get(COORDINATOR, '')!r}, {NUM_PROCESSES}="
+      f"{os.environ.get(NUM_PROCESSES)!r}, {PROCESS_ID}="
+      f"{os.environ.get(PROCESS_ID, '')!r} in each"
+    ) from error
+  index, count = jax.process_index(), jax.process_count()
+  if count == 1:
+    return Processes()
+  return Processes(index, count, _connect(index, count, limits))
+
+
+def _read(environment: Mapping[str, str]) -> dict[str, Any] | None:
+  """Arguments of `jax.distributed.initialize`; None for a single process."""
+  number = environment.get(NUM_PROCESSES, "")
+  if not number:
+    return None
+  if number == "auto":
+    return {}
+  names = (COORDINATOR, PROCESS_ID)
+  missing = [name for name in names if not environment.get(name)]
+  if missing:
+    raise ConfigError(
+      f"{NUM_PROCESSES}={number} is set and {' and '.join(missing)} "
+      f"{'is' if len(missing) == 1 else 'are'} not: set all three, or "
+      f"{NUM_PROCESSES}=auto where the machines tell"
+    )
+  try:
+    count, index = int(number), int(environment[PROCESS_ID])
+  except ValueError as error:
+    raise ConfigError(
+      f"{NUM_PROCESSES}={number!r} and {PROCESS_ID}="
+      f"{environment[PROCESS_ID]!r} must be whole numbers"
+    ) from error
+  if not 0 <= index < count:
+    raise ConfigError(
+      f"{PROCESS_ID}={index} must be from 0 to {count - 1}, since "
+      f"{NUM_PROCESSES}={count}"
+    )
+  if count == 1:
+    return None
+  return {
+    "coordinator_address": environment[COORDINATOR],
+    "num_processes": count,
+    "process_id": index,
+    "cluster_detection_method": "deactivate",
+  }
+
+
+def _connect(index: int, count: int, limits: ProcessLimits) -> Link:
+  """The wires between process 0 and the others."""
+  if index == 0:
+    link = lead(count, _own_host(), limits.join_s, limits.wait_s)
+    _broadcast(link.address.to_bytes())
+    link.accept()
+    return link
+  address = LinkAddress.from_bytes(_broadcast(b""))
+  return follow(address, index, limits.join_s, limits.wait_s)
+
+
+def _broadcast(value: bytes) -> bytes:
+  """Process 0's few bytes, by way of the devices."""
+  row = np.zeros(_ADDRESS_BYTES, np.uint8)
+  row[: len(value)] = np.frombuffer(value, np.uint8)
+  return np.asarray(multihost_utils.broadcast_one_to_all(row)).tobytes()
+
+
+def _own_host() -> str:
+  """How the others reach this machine."""
+  named = os.environ.get(COORDINATOR, "").rpartition(":")[0]
+  return named or socket.gethostbyname(socket.gethostname())
+
+
+def _fail(processes: Processes, error: BaseException) -> None:
+  """Says what went wrong, here and to the others, and ends the process."""
+  told = isinstance(error, AgentRLError)
+  if isinstance(error, SystemExit):
+    text = str(error.code)
+  else:
+    text = f"{type(error).__name__}: {error}"
+  assert processes._link is not None
+  processes._link.wait_for_loss()  # of a peer: then that was the cause
+  if not told and not isinstance(error, SystemExit):
+    traceback.print_exception(error)
+  else:
+    sys.stderr.write(text + "\n")
+  processes._link.fail(text.partition("\n")[0])

@@ -1,0 +1,108 @@
+"""SIGINT and SIGTERM as a question that loops ask, instead of a blow.
+
+A preempted machine gets a notice first. A stage asks between two updates,
+writes its checkpoint, and leaves by `Interrupted`. Whichever learner process
+got the signal, process 0 decides after which update all of them stop, so that
+they write one checkpoint together. Where there is nothing to write, a signal
+acts at once.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from launch.processes.group import Processes
+
+
+class Interrupted(SystemExit):  # noqa: N818 - it is how the process ends
+  """The run was asked to stop, and has saved what it had.
+
+  `kept` names what was saved for it; nothing, where there was nothing to save.
+  """
+
+  def __init__(self, number: int, kept: str = "") -> None:
+    super().__init__(128 + number)
+    self.signal, self.kept = signal.Signals(number), kept
+
+
+class Interrupts:
+  """Whether the run was asked to stop."""
+
+  def __init__(self, processes: Processes, grace_s: float) -> None:
+    self.received: signal.Signals | None = None
+    self._processes, self._grace_s = processes, grace_s
+    self._at_once = False
+    self._timer = threading.Timer(grace_s, self._give_up)
+    self._timer.daemon = True
+
+  def check(self, save: Callable[[], str]) -> None:
+    """Calls `save` and raises `Interrupted` if a signal has come.
+
+    `save` returns what it has kept, for people.
+    All processes call it at the same points, and do the same.
+    """
+    number = self._processes.share_json(
+      int(self.received or 0), what="whether to stop"
+    )
+    if number:
+      raise Interrupted(number, save())
+
+  @contextmanager
+  def at_once(self) -> Iterator[None]:
+    """Within, a signal raises `Interrupted` where it finds the main thread."""
+    self._at_once = True
+    try:
+      if self.received is not None:
+        raise Interrupted(self.received)
+      yield
+    finally:
+      self._at_once = False
+
+  def note(self, number: signal.Signals) -> None:
+    """A signal has come; from now on the grace period runs."""
+    if self.received is not None:
+      return
+    self.received = number
+    self._timer.start()
+    self._processes.forward(number)
+    if self._at_once and self._processes.leads:
+      raise Interrupted(number)
+
+  def close(self) -> None:
+    """The grace period is over: everything was saved in time."""
+    self._timer.cancel()
+
+  def _give_up(self) -> None:
+    sys.stderr.write(
+      f"{self.received!r} came {self._grace_s:g} s ago and the checkpoint is "
+      "not complete: this process ends now, and the run will go on from the "
+      "checkpoint before. A longer update or a slow disk needs a longer "
+      "--config.checkpoint.grace_s, if the machine is given as much\n"
+    )
+    sys.stderr.flush()
+    os._exit(1)
+
+
+@contextmanager
+def listen(processes: Processes, grace_s: float) -> Iterator[Interrupts]:
+  """Catches SIGINT and SIGTERM; a second SIGINT is not caught."""
+  interrupts = Interrupts(processes, grace_s)
+  before: dict[int, Any] = {}
+
+  def note(number: int, frame: object) -> None:
+    del frame
+    signal.signal(signal.SIGINT, before[signal.SIGINT])
+    interrupts.note(signal.Signals(number))
+
+  for caught in (signal.SIGINT, signal.SIGTERM):
+    before[caught] = signal.signal(caught, note)
+  try:
+    yield interrupts
+  finally:
+    interrupts.close()
+    for number, handler in before.items():
+      signal.signal(number, handler)

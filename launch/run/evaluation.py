@@ -1,0 +1,201 @@
+"""A stage that scores a policy on held-out tasks, and files what it found."""
+
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from agentrl_jax.controller.episode import Sampling
+from agentrl_jax.controller.evaluation import (
+  TaskScore,
+  draw_tasks,
+  evaluate,
+  metrics_of,
+)
+from agentrl_jax.controller.player import (
+  Player,
+  PolicyPlayer,
+  ScriptPlayer,
+)
+from agentrl_jax.controller.policies import succeeded
+from agentrl_jax.controller.thread import ControllerThread
+from agentrl_jax.data.record_file import read_groups, write_groups
+from agentrl_jax.data.trajectory import Group, Task, Trajectory
+from agentrl_jax.env.interface import Environment
+from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.metrics import MetricsWriter
+from launch.config.settings import Settings
+from launch.report.progress import StageProgress
+from launch.report.summary import Evaluation
+from launch.serving.service import Service
+from launch.storage.run_directory import RunDirectory
+
+SPLIT = "test"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+  """The `evaluation` section of the config."""
+
+  num_tasks: int  # per environment
+  num_untrained: int  # tasks for the policy that has learned nothing
+  concurrency: int
+  temperature: float
+  timeout_s: float
+
+
+class Evaluator:
+  """Scores policies on one and the same set of held-out tasks."""
+
+  def __init__(
+    self,
+    settings: Settings,
+    plan: EvaluationPlan,
+    environments: Mapping[str, Environment],
+    run: RunDirectory,
+    metrics: MetricsWriter,
+  ):
+    self._settings, self._plan = settings, plan
+    self._environments, self._run = environments, run
+    self._metrics = metrics
+
+  def policy(self, stage: str, mode: str, service: Service) -> Evaluation:
+    """Scores what slot 0 serves, greedy or sampled."""
+    sampling = Sampling(
+      temperature=0.0 if mode == "greedy" else self._plan.temperature,
+      calls=self._settings.sampling.calls,
+    )
+    player = PolicyPlayer(
+      environments=self._environments,
+      generator=service.generator,
+      codec=service.codec,
+      limits=self._settings.episode,
+      sampling=sampling,
+      waits=self._settings.waits,
+    )
+    if not self._run.evaluation(stage, mode).exists():
+      service.settle()
+    return self._filed(stage, mode, player)
+
+  def expert(self) -> Evaluation:
+    """Scores the error-free expert."""
+    player = ScriptPlayer(
+      environments=self._environments,
+      max_turns=self._settings.episode.max_turns,
+      mistakes={},
+      waits=self._settings.waits,
+    )
+    return self._filed("expert", "greedy", player)
+
+  def _filed(self, stage: str, mode: str, player: Player) -> Evaluation:
+    """The evaluation of an earlier start if there is one, else a new one."""
+    path = self._run.evaluation(stage, mode)
+    if not path.exists():
+      with self._run.stage(f"evaluate_{stage}_{mode}"):
+        self._play(stage, mode, player)
+    return Evaluation.from_json(json.loads(path.read_text()))
+
+  def _play(self, stage: str, mode: str, player: Player) -> None:
+    untrained = stage == "untrained"
+    num_tasks = self._plan.num_untrained if untrained else self._plan.num_tasks
+    tasks = draw_tasks(
+      self._environments,
+      split=SPLIT,
+      num_tasks=num_tasks,
+      seed=self._settings.seed,
+    )
+    played: list[Trajectory] = []
+    name = f"evaluation of {stage.replace('_', ' ')}, {mode}"
+    with StageProgress(name, len(tasks)) as show, ControllerThread() as loop:
+      scores = loop.run(
+        evaluate(
+          player,
+          tasks,
+          concurrency=self._plan.concurrency,
+          seed=self._settings.seed,
+          retries=self._settings.retry,
+          progress=functools.partial(_show, show, played),
+        ),
+        self._plan.timeout_s,
+      )
+    unscored = [name for name, s in scores.items() if not s.num_tasks]
+    if unscored:
+      raise EnvironmentFault(
+        f"{name}: no task of {', '.join(unscored)} could be scored; its faults "
+        f"were {[dict(scores[n].faults) for n in unscored]}. Mend what broke "
+        "and start the run again: it goes on from here"
+      )
+    write_groups(
+      self._run.trajectories_of(stage, mode), _as_groups(tasks, played)
+    )
+    self._metrics.write(0, metrics_of(scores), f"evaluation_{stage}_{mode}")
+    _file(self._run.evaluation(stage, mode), stage, mode, scores)
+
+
+def read_episodes(
+  run: RunDirectory, stage: str, mode: str
+) -> dict[Task, Trajectory]:
+  """What a policy did in its evaluation, by task."""
+  groups = read_groups(run.trajectories_of(stage, mode))
+  return {group.task: group.trajectories[0] for group in groups}
+
+
+def _show(
+  show: StageProgress,
+  played: list[Trajectory],
+  num_done: int,
+  num_tasks: int,
+  trajectory: Trajectory | None,
+) -> None:
+  del num_tasks
+  if trajectory is not None:
+    played.append(trajectory)
+  show.update(num_done, success_by_task(played))
+
+
+def success_by_task(played: Sequence[Trajectory]) -> dict[str, float]:
+  """The share of successes as `success/<task>`."""
+  by_task: dict[str, list[bool]] = {}
+  for trajectory in played:
+    by_task.setdefault(trajectory.task.name, []).append(succeeded(trajectory))
+  return {
+    f"success/{name}": sum(wins) / len(wins) for name, wins in by_task.items()
+  }
+
+
+def _as_groups(
+  tasks: Sequence[Task], played: Sequence[Trajectory]
+) -> list[Group]:
+  """Groups of one, in the order of the tasks."""
+  order = {task: n for n, task in enumerate(tasks)}
+  return [
+    Group(t.group_id, t.task, (t,))
+    for t in sorted(played, key=lambda t: order[t.task])
+  ]
+
+
+def scores_to_json(scores: Mapping[str, TaskScore]) -> dict[str, object]:
+  """The scores by task, as `launch.report.summary` reads them."""
+  return {
+    name: {
+      "n": score.num_tasks,
+      "success": score.success_rate,
+      "low": score.interval[0],
+      "high": score.interval[1],
+      "reward": score.mean_reward,
+      "lost": score.num_lost,
+      "statuses": dict(score.statuses),
+      "faults": dict(score.faults),
+    }
+    for name, score in scores.items()
+  }
+
+
+def _file(
+  path: pathlib.Path, stage: str, mode: str, scores: Mapping[str, TaskScore]
+) -> None:
+  body = {"stage": stage, "mode": mode, "tasks": scores_to_json(scores)}
+  partial = path.with_suffix(".partial")
+  partial.write_text(json.dumps(body, indent=2))
+  partial.replace(path)

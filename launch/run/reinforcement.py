@@ -1,0 +1,218 @@
+"""Reinforcement learning, from the learner's side: the same in every process.
+
+Groups are taken, trained on, published and checkpointed, over and over; who
+plays them, and the run's account of it, is `playing`. A checkpoint holds the
+learner's state and the controller's position, as they were between two updates,
+and keeps the versions that older slots serve.
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_collections
+
+from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.trajectory import Group
+from agentrl_jax.model import sharding
+from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.objective import Lesson, policy_objective
+from agentrl_jax.train.optimizer import make_optimizer
+from agentrl_jax.train.preparation import Preparation
+from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.reference import Reference
+from agentrl_jax.train.step import Learner, TrainState
+from launch.config.settings import Settings
+from launch.processes.interrupts import Interrupts
+from launch.run.group_source import STAGE, Groups
+from launch.serving.slot_refresh import SlotServing
+from launch.storage.load_params import split_params
+from launch.storage.run_directory import RunDirectory
+
+
+class Reinforcement:
+  """One run's reinforcement learning."""
+
+  def __init__(
+    self,
+    config: ml_collections.ConfigDict,
+    settings: Settings,
+    policy: Policy,
+    groups: Groups,
+    publisher: Publisher,
+    run: RunDirectory,
+    codec: ChatCodec,
+  ):
+    self._config, self._settings = config, settings
+    self._policy, self._groups, self._run = policy, groups, run
+    self._publisher, self._codec = publisher, codec
+    self._learner = Learner(
+      policy,
+      policy_objective(
+        policy,
+        settings.loss,
+        temperature=settings.sampling.temperature,
+        num_slots=settings.engine.num_slots,
+        tasks=settings.task_ids,
+      ),
+      make_optimizer(settings.optimizer, config.train.steps),
+      policy.mesh or sharding.make_mesh(settings.mesh),
+    )
+    self._frozen: Params | None = None  # what adapters belong to
+    self._num_queued = 0  # groups of the queue, in the last checkpoint
+    self._older = SlotServing(
+      settings.slots,
+      publisher,
+      self._learner.abstract_state(),
+      self._whole,
+      stride=settings.admission.versions_per_step,
+    )
+
+  def train(self, warm: Params, interrupts: Interrupts) -> None:
+    """Trains up to `train.steps`, from wherever an earlier start got.
+
+    The last checkpoint in the run's folder and slot 0 hold the result.
+    """
+    checkpoints = Checkpoints(
+      self._run.checkpoints(STAGE),
+      keep=self._settings.checkpoint.keep,
+      keep_every=self._settings.checkpoint.keep_every,
+    )
+    preparation = self._preparation(warm)
+    trained, self._frozen = split_params(self._settings, self._policy, warm)
+    state, position = self._begin(trained, checkpoints)
+    del trained
+    preparation.restore(position.get("tasks", {}))
+    version = int(state.version)
+    if version < self._config.train.steps:
+      self._publish(state)
+      self._older.follow(checkpoints, state)
+      with self._groups.begun(version, position.get("controller", {})):
+        state = self._loop(state, checkpoints, preparation, interrupts)
+    checkpoints.close()
+    self._publish(state)
+
+  def _preparation(self, warm: Params) -> Preparation:
+    s = self._settings
+    return Preparation(
+      self._policy,
+      loss=s.loss,
+      advantage=s.advantage,
+      batch=s.batch,
+      task_ids=s.task_ids,
+      temperature=s.sampling.temperature,
+      reference=Reference(
+        self._policy, self._policy.plain(warm), place=s.reference.place
+      )
+      if s.loss.kl_coefficient
+      else None,
+      make_grammars=functools.cache(
+        lambda: self._codec.grammars(s.model.vocab_size)
+      ),
+    )
+
+  def _begin(
+    self, trained: Params, checkpoints: Checkpoints
+  ) -> tuple[TrainState, Mapping[str, Any]]:
+    if not checkpoints.steps():
+      state = self._learner.init(trained)
+      checkpoints.save(state, {})
+      checkpoints.wait()
+      return state, {}
+    chosen = self._config.checkpoint.resume_step
+    step = None if chosen < 0 else chosen
+    state, position = checkpoints.restore(self._learner.abstract_state(), step)
+    checkpoints.forget_after(int(state.version))
+    self._num_queued = _num_queued(position)
+    return state, position
+
+  def _loop(
+    self,
+    state: TrainState,
+    checkpoints: Checkpoints,
+    preparation: Preparation,
+    interrupts: Interrupts,
+  ) -> TrainState:
+    first, steps = int(state.version), self._config.train.steps
+    stride = self._settings.admission.versions_per_step
+
+    def save() -> None:
+      version = int(state.version)
+      if version not in checkpoints.steps():
+        checkpoints.pin(self._older.needed(version))
+        position = {
+          "controller": self._groups.position(),
+          "tasks": preparation.snapshot(),
+        }
+        checkpoints.save(state, position)
+        self._num_queued = _num_queued(position)
+
+    def save_at_last() -> str:
+      save()
+      checkpoints.wait()
+      return (
+        f"checkpoint of {STAGE} step {int(state.version)}, with "
+        f"{self._num_queued} finished groups of the queue"
+      )
+
+    for version in range(first, steps, stride):
+      groups = self._groups.take(version)
+      if groups is None:
+        interrupts.check(save_at_last)
+        raise AssertionError("process 0 stopped without having been asked to")
+      state, report = self._step(state, groups, preparation)
+      self._publish(state)
+      after = version + stride
+      self._older.follow(checkpoints, state)
+      self._groups.account(version, after, report)
+      if self._is_due(after):
+        save()
+      self._groups.advance(after)
+    save_at_last()
+    return state
+
+  def _step(
+    self,
+    state: TrainState,
+    groups: Sequence[Group],
+    preparation: Preparation,
+  ) -> tuple[TrainState, dict[str, float]]:
+    """The updates that are made of one batch."""
+    lessons, report = preparation.lessons(groups, self._whole(state.params))
+    number = self._settings.admission.versions_per_step
+    state, metrics = self._updates(state, lessons, number)
+    return state, report | metrics
+
+  def _updates(
+    self, state: TrainState, lessons: Sequence[Lesson], num_updates: int
+  ) -> tuple[TrainState, dict[str, float]]:
+    """That many updates, each of its share of the lessons; mean metrics."""
+    found = collections.defaultdict(list)
+    for part in range(num_updates):
+      # Every so-manieth, since the first lessons hold the longest attempts.
+      share = lessons[part::num_updates]
+      if not share:  # no attempt did better than its siblings
+        state = dataclasses.replace(state, version=state.version + 1)
+        continue
+      state, metrics = self._learner.update(state, share, self._frozen)
+      for name, value in metrics.items():
+        found[name].append(value)
+    return state, {name: sum(x) / len(x) for name, x in found.items()}
+
+  def _publish(self, state: TrainState) -> None:
+    self._publisher.publish(self._whole(state.params), int(state.version))
+
+  def _whole(self, trained: Params) -> Params:
+    return self._policy.whole(trained, self._frozen)
+
+  def _is_due(self, version: int) -> bool:
+    """Whether a checkpoint of this version is on the schedule."""
+    stride = self._settings.admission.versions_per_step
+    return version % self._settings.checkpoint.every < stride
+
+
+def _num_queued(position: Mapping[str, Any]) -> int:
+  return len(position.get("controller", {}).get("queued", ()))

@@ -1,0 +1,148 @@
+"""The end of a run: summary, curves and report, from what the run has filed.
+
+Nothing is measured here. What is printed is read back from `summary.json`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import ml_collections
+from rich.console import Console
+
+from agentrl_jax.controller.policies import succeeded
+from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.trajectory import Task, Trajectory
+from agentrl_jax.metrics import FILE, read_metrics
+from configs import base
+from launch.config.settings import Settings
+from launch.report.episodes import Episode
+from launch.report.facts import run_facts
+from launch.report.html import write_report
+from launch.report.plots import plot_curves
+from launch.report.summary import (
+  Evaluation,
+  Summary,
+  read_summary,
+  write_summary,
+)
+from launch.report.tables import print_summary
+from launch.run.evaluation import read_episodes
+from launch.storage.run_directory import RunDirectory
+
+SHOWN = (("warm_start", "after the warm start"), ("rl", "after RL"))
+
+
+def show(
+  config: ml_collections.ConfigDict,
+  settings: Settings,
+  run: RunDirectory,
+  codec: ChatCodec,
+  console: Console,
+) -> None:
+  """Files summary.json, curves.png and report.html, and prints the summary."""
+  print_summary(keep(config, settings, run, codec, is_finished=True), console)
+  console.print(f"report: {run.report}")
+
+
+def keep(
+  config: ml_collections.ConfigDict,
+  settings: Settings,
+  run: RunDirectory,
+  codec: ChatCodec | None,
+  *,
+  is_finished: bool,
+) -> Summary:
+  """Files summary.json, curves.png and report.html of what there is so far.
+
+  Without a codec no episode is shown.
+  """
+  evaluations = [
+    Evaluation.from_json(json.loads(path.read_text()))
+    for path in sorted((run.root / "evaluations").glob("*.json"))
+  ]
+  devices = [f"{d.platform} {d.device_kind}" for d in jax.devices()]
+  write_summary(
+    Summary(
+      name=config.name,
+      evaluations=evaluations,
+      wall_s=run.seconds(),
+      facts=run_facts(seed=settings.seed, devices=devices),
+      config_changes=changes(config),
+      is_finished=is_finished,
+    ),
+    run.summary,
+  )
+  summary = read_summary(run.summary)
+  metrics = read_metrics(run.root / FILE)
+  plot_curves(metrics, summary.evaluations, run.curves)
+  episodes = _episodes(run, codec, config.report.num_episodes) if codec else []
+  write_report(summary, metrics, episodes, run.report)
+  return summary
+
+
+def changes(
+  config: ml_collections.ConfigDict,
+) -> dict[str, tuple[Any, Any]]:
+  """What the config changes of `configs/base.py`: key to (base's, its own)."""
+  return dict(_changed(base.get_config().to_dict(), config.to_dict()))
+
+
+def _changed(
+  old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, tuple[Any, Any]]]:
+  for key in sorted({*old, *new}):
+    before, after = old.get(key), new.get(key)
+    name = f"{prefix}{key}"
+    if isinstance(before, dict) and isinstance(after, dict):
+      yield from _changed(before, after, f"{name}.")
+    elif before != after:
+      yield name, (before, after)
+
+
+def _episodes(
+  run: RunDirectory, codec: ChatCodec, number: int
+) -> list[Episode]:
+  """The same held-out tasks before and after, most telling ones first."""
+  played = {
+    stage: read_episodes(run, stage, "greedy")
+    if run.trajectories_of(stage, "greedy").exists()
+    else {}
+    for stage, _ in SHOWN
+  }
+  tasks = _telling(played["warm_start"], played["rl"])[: max(number // 2, 1)]
+  return [
+    Episode(
+      trajectory=played[stage][task],
+      title=f"{task.name}, {title}, greedy",
+      token_text=_token_texts(played[stage][task], codec),
+    )
+    for task in tasks
+    for stage, title in SHOWN
+  ]
+
+
+def _telling(
+  before: Mapping[Task, Trajectory], after: Mapping[Task, Trajectory]
+) -> list[Task]:
+  """Tasks learned first, then those not learned; environments take turns."""
+  both = [task for task in after if task in before]
+  seen: dict[tuple[str, bool], int] = {}
+
+  def rank(task: Task) -> tuple[bool, int]:
+    learned = succeeded(after[task]) and not succeeded(before[task])
+    kind = (task.name, learned)
+    seen[kind] = seen.get(kind, 0) + 1
+    return (not learned, seen[kind])
+
+  return sorted(both, key=rank)
+
+
+def _token_texts(
+  trajectory: Trajectory, codec: ChatCodec
+) -> Sequence[Sequence[str]]:
+  return [
+    [codec.decode([token]) for token in turn.sampled]
+    for turn in trajectory.turns
+  ]

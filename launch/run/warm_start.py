@@ -1,0 +1,123 @@
+"""The warm start: supervised training on experts' play, resumable anywhere.
+
+The order of rows is a function of the seed and the step, so a checkpoint needs
+the state alone.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from agentrl_jax.data.batch import Batch
+from agentrl_jax.data.packing import Rows
+from agentrl_jax.metrics import MetricsWriter
+from agentrl_jax.model import sharding
+from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.objective import Lesson, supervised_objective
+from agentrl_jax.train.optimizer import make_optimizer
+from agentrl_jax.train.step import Learner, TrainState
+from launch.config.settings import Settings
+from launch.processes.interrupts import Interrupts
+from launch.report.progress import StageProgress
+from launch.run.demonstrations import shuffled
+from launch.storage.load_params import first_params, split_params
+from launch.storage.run_directory import RunDirectory
+
+STAGE = "warm_start"
+REPORT_EVERY = 10  # updates
+SAVE_EVERY = 200  # updates
+
+
+def warm_start(
+  settings: Settings,
+  policy: Policy,
+  rows: Rows,
+  run: RunDirectory,
+  metrics: MetricsWriter | None,
+  interrupts: Interrupts,
+) -> Params:
+  """Trains to the end of the last epoch, from wherever an earlier start got.
+
+  The last checkpoint in the run's folder holds the params that are returned.
+  Every learner process calls it with the same rows; process 0 has `metrics`.
+  """
+  order = np.concatenate(
+    list(shuffled(rows, seed=settings.seed, epochs=settings.warm_start_epochs))
+  )
+  size = settings.batch.micro_batch
+  num_steps = max(len(order) // size, 1)
+  learner = Learner(
+    policy,
+    supervised_objective(policy, settings.loss),
+    make_optimizer(settings.warm_start_optimizer, num_steps),
+    policy.mesh or sharding.make_mesh(settings.mesh),
+  )
+  checkpoints = Checkpoints(run.checkpoints(STAGE), keep=2)
+  state, frozen = _begin(learner, policy, checkpoints, settings)
+  first = int(state.version)
+  with _account(metrics, first, num_steps) as account:
+    for step in range(first, num_steps):
+      state, report = learner.update(
+        state,
+        [_lesson(rows, order[step * size : (step + 1) * size])],
+        frozen,
+      )
+      if (step + 1) % REPORT_EVERY == 0 or step + 1 == num_steps:
+        account(step + 1, report)
+      if (step + 1) % SAVE_EVERY == 0 or step + 1 == num_steps:
+        checkpoints.save(state, {})
+      interrupts.check(functools.partial(_save, checkpoints, state))
+  checkpoints.close()
+  return policy.whole(state.params, frozen)
+
+
+@contextlib.contextmanager
+def _account(
+  metrics: MetricsWriter | None, first: int, num_steps: int
+) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
+  """Takes reports; what files tell of steps after `first` is struck out."""
+  if metrics is None:
+    yield lambda step, report: None
+    return
+  metrics.truncate_after(STAGE, first)
+  with StageProgress(STAGE, num_steps, initial_step=first) as show:
+
+    def account(step: int, report: Mapping[str, float]) -> None:
+      metrics.write(step, report, STAGE)
+      show.update(step, report)
+
+    yield account
+
+
+def _begin(
+  learner: Learner, policy: Policy, checkpoints: Checkpoints, settings: Settings
+) -> tuple[TrainState, Params | None]:
+  """Where an earlier start got to, and what training leaves as it is."""
+  if checkpoints.steps() and not settings.lora:
+    return checkpoints.restore(learner.abstract_state())[0], None
+  first = first_params(settings, policy)
+  trained, frozen = split_params(settings, policy, first)
+  if checkpoints.steps():
+    return checkpoints.restore(learner.abstract_state())[0], frozen
+  return learner.init(trained), frozen
+
+
+def _save(checkpoints: Checkpoints, state: TrainState) -> str:
+  if int(state.version) not in checkpoints.steps():
+    checkpoints.save(state, {})
+  checkpoints.close()
+  return f"checkpoint of {STAGE} step {int(state.version)}"
+
+
+def _lesson(rows: Rows, chosen: np.ndarray) -> Lesson:
+  """Packed rows in which every demonstrated token weighs the same."""
+  fields = {
+    f.name: getattr(rows, f.name)[chosen] for f in dataclasses.fields(Rows)
+  }
+  batch = Batch(**fields)
+  weight_BT = batch.mask.astype(np.float32)
+  return Lesson(batch, weight_BT)

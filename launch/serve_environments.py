@@ -1,0 +1,145 @@
+"""Plays a config's environments on this machine, for a controller elsewhere.
+
+  python -m launch.serve_environments --config=configs/quickstart.py \\
+    --environments=dbbench,webshop --controller=grpc://10.0.0.2:5021
+
+Starts workers (agentrl_jax.env.worker), each in a process of its own, with the
+options that the config gives the environment, and starts those again that end.
+They dial the controller, so this machine needs no open port. SIGTERM and Ctrl-C
+end them all.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from absl import flags, logging
+
+from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.train.config_checks import require_one_of
+from launch import command_line
+from launch.config.settings import EnvironmentSettings, read_settings
+from launch.shared_flags import CONFIG
+
+_ENVIRONMENTS = flags.DEFINE_list(
+  "environments", [], "Which of the config's tasks.names are played here."
+)
+_CONTROLLER = flags.DEFINE_string(
+  "controller", "", "Whom the workers dial, as grpc://host:5021."
+)
+_PROCESSES = flags.DEFINE_integer(
+  "processes", 0, "Workers per environment; 0: as many as there are cores."
+)
+flags.mark_flag_as_required("config")
+
+LOOK_S = 0.5  # between looks at the workers
+PAUSE_S = 1.0  # before one that ended is started again
+END_S = 30.0  # that workers get to free their sessions
+
+
+class Workers:
+  """The processes, by what they were started with."""
+
+  def __init__(self, commands: Sequence[Sequence[str]]):
+    self._commands = [list(command) for command in commands]
+    self._running = [subprocess.Popen(command) for command in self._commands]
+    self._again_at: dict[int, float] = {}
+
+  def tend(self) -> None:
+    """Starts again what ended, after a pause."""
+    now = time.monotonic()
+    for i, process in enumerate(self._running):
+      if process.poll() is None:
+        continue
+      if i not in self._again_at:
+        logging.error(
+          "a worker ended with status %s, and starts again in %g s: %s",
+          process.returncode,
+          PAUSE_S,
+          " ".join(self._commands[i]),
+        )
+        self._again_at[i] = now + PAUSE_S
+      elif now >= self._again_at[i]:
+        del self._again_at[i]
+        self._running[i] = subprocess.Popen(self._commands[i])
+
+  def end(self) -> None:
+    """SIGTERM to all, and SIGKILL to those that do not heed it."""
+    for process in self._running:
+      process.terminate()
+    deadline = time.monotonic() + END_S
+    for process in self._running:
+      try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+      except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def commands(
+  environments: dict[str, EnvironmentSettings],
+  names: Sequence[str],
+  controller: str,
+  processes: int,
+) -> Iterator[list[str]]:
+  """The command line of every worker."""
+  if not names:
+    raise ConfigError(
+      f"--environments must name some of {', '.join(environments)}"
+    )
+  for name in names:
+    require_one_of("--environments", name, environments)
+  each = processes or max(1, (os.cpu_count() or 1) // len(names))
+  for name in names:
+    settings = environments[name]
+    options = [f"{key}={value!r}" for key, value in settings.options.items()]
+    there = [f"--option={pair}" for pair in settings.place.options]
+    for _ in range(each):
+      yield [
+        *(sys.executable, "-m", "agentrl_jax.env.worker"),
+        f"--environment={settings.target}",
+        f"--name={name}",
+        *(f"--default={option}" for option in options),
+        *there,
+        *("--split=train", "--port=0", f"--controller={controller}"),
+      ]
+
+
+def main(arguments: Sequence[str]) -> None:
+  """The command line."""
+  del arguments
+  logging.set_verbosity(logging.INFO)
+  try:
+    if not _CONTROLLER.value.startswith("grpc://"):
+      raise ConfigError(
+        f"--controller={_CONTROLLER.value} must be grpc://host:port, where the "
+        "controller's --grpc-port listens"
+      )
+    settings = read_settings(CONFIG.value)
+    wanted = list(
+      commands(
+        dict(settings.environments),
+        _ENVIRONMENTS.value,
+        _CONTROLLER.value,
+        _PROCESSES.value,
+      )
+    )
+  except AgentRLError as error:
+    sys.exit(str(error))
+  stopped: list[int] = []
+  for sign in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(sign, lambda number, _: stopped.append(number))
+  workers = Workers(wanted)
+  try:
+    while not stopped:
+      workers.tend()
+      time.sleep(LOOK_S)
+  finally:
+    workers.end()
+
+
+if __name__ == "__main__":
+  command_line.run(main)

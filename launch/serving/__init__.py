@@ -1,0 +1,1 @@
+"""The rollout side of a run: engines and servers that answer it."""

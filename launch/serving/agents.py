@@ -1,0 +1,100 @@
+"""Agents of any library play, by OpenAI's API, in the learner's own process.
+
+They take an episode, make their calls under its id, and tell what it was worth:
+see docs/serving.md. What they are given is what our own players would play, so
+groups, queue and learner are the same.
+"""
+
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable
+
+from rich.console import Console
+
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.rollout.drivers.base import Driver
+from agentrl_jax.rollout.openai.attempt import SlotDraw
+from agentrl_jax.rollout.openai.episode import EpisodeRules
+from agentrl_jax.rollout.openai.episodes import Episodes
+from agentrl_jax.rollout.openai.models import ModelNames
+from agentrl_jax.rollout.openai.requests import ServingLimits
+from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
+from agentrl_jax.rollout.server.app import RolloutApi, listening
+from agentrl_jax.rollout.server.auth import read_token
+from agentrl_jax.rollout.server.state import Answering
+from launch.config.settings import Settings
+from launch.serving.service import Service
+
+CONSOLE = Console(soft_wrap=True, highlight=False)
+
+
+class AgentServer:
+  """The server, for the event loop that plays; `episodes` is its player."""
+
+  def __init__(
+    self,
+    settings: Settings,
+    service: Service,
+    name: str,
+    draw_for: Callable[[Task], SlotDraw],
+  ):
+    self._settings, self._service = settings, service
+    self._names = ModelNames(name, lambda: service.status().slots)
+    self._limits = ServingLimits(context=settings.engine.context)
+    episode = settings.episode
+    self.episodes = Episodes(
+      EpisodeRules(
+        max_turns=episode.max_turns,
+        max_tokens=episode.max_tokens,
+        max_answer_tokens=episode.max_answer_tokens,
+        temperature=settings.sampling.temperature,
+        idle_s=settings.agents.idle_s,
+      ),
+      self._limits,
+      draw_for,
+    )
+
+  @contextlib.asynccontextmanager
+  async def serving(self) -> AsyncIterator[None]:
+    """Answers until it is left. Raises `ConfigError` for a port in use."""
+    driver, agents = self._service.driver, self._settings.agents
+    api = RolloutApi(
+      self._service.generator,
+      self._service.status,
+      context=self._limits.context,
+      openai=self._openai,
+      http=self._settings.http,
+      token=read_token(agents.token_file),
+      lanes=None if driver is None else functools.partial(_lanes, driver),
+      is_final=driver is not None,
+    )
+    async with listening(api, agents.host, agents.port) as port:
+      CONSOLE.print(
+        f"agents play {self._names.name} at http://{agents.host}:{port}/v1"
+      )
+      try:
+        yield
+      finally:
+        await self.episodes.close()
+
+  def report(self) -> dict[str, float]:
+    """What became of the episodes so far, and how many there are now."""
+    counts = self.episodes.counts
+    return {
+      "agents/offered": self.episodes.num_offered,
+      "agents/playing": self.episodes.num_played,
+      "agents/finished": counts["finished"],
+      "agents/abandoned": counts["abandoned"],
+    }
+
+  def _openai(self, answering: Answering) -> OpenAIApi:
+    return OpenAIApi(
+      self._service.generator,
+      answering,
+      [OpenAIModel(self._names, self._limits, lambda: self._service.codec)],
+      self.episodes,
+    )
+
+
+def _lanes(driver: Driver) -> tuple[int, ...]:
+  return driver.engine.stats().num_active

@@ -1,0 +1,219 @@
+"""The rollout side in other processes: weights out, answers in.
+
+Weights go through a folder of snapshots, which every learner process helps to
+write; answers come over HTTP, to the one process that plays.
+"""
+
+import asyncio
+import contextlib
+import functools
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import aiohttp
+import ml_collections
+import numpy as np
+
+from agentrl_jax.controller.thread import CALL_S, ControllerThread
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
+from agentrl_jax.rollout.external.probe import Needs
+from agentrl_jax.rollout.remote import wire
+from agentrl_jax.rollout.remote.client import BinaryClient, ServerClient
+from agentrl_jax.rollout.remote.generator import HttpGenerator, connected
+from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.snapshots import SnapshotSink
+from launch.config.settings import Settings
+
+
+def snapshots_of(config: ml_collections.ConfigDict) -> str:
+  """The folder, or bucket's path, where the run's weights are published."""
+  run = pathlib.Path(config.workdir) / config.name
+  return str(config.rollouts.snapshots or run / "snapshots")
+
+
+@contextmanager
+def snapshots(
+  config: ml_collections.ConfigDict, settings: Settings
+) -> Iterator[SnapshotSink]:
+  """Where weights go; every learner process opens it at the same time."""
+  sink = SnapshotSink(
+    snapshots_of(config),
+    max_lag=settings.rollouts.max_lag,
+    deadline_s=settings.rollouts.settle_s,
+  )
+  try:
+    yield sink
+  finally:
+    sink.close()
+
+
+def publisher(
+  settings: Settings, policy: Policy, sink: SnapshotSink
+) -> Publisher:
+  """Hands the policy to the sink, in the precision that it is sampled in."""
+  return Publisher(
+    policy, sink, dtype=settings.compute.dtype, layers_apart=False
+  )
+
+
+@contextmanager
+def followed(
+  config: ml_collections.ConfigDict, settings: Settings, policy: Policy
+) -> Iterator[Publisher]:
+  """For a learner process that does not play: it helps to publish."""
+  if not settings.rollouts.addresses:
+    yield Publisher(policy, None, gathered=True)
+    return
+  with snapshots(config, settings) as sink:
+    yield publisher(settings, policy, sink)
+
+
+class RemoteRollouts:
+  """The servers, for a process whose event loops come and go."""
+
+  def __init__(
+    self,
+    generator: HttpGenerator,
+    sink: SnapshotSink,
+    thread: ControllerThread,
+    settle_s: float,
+  ):
+    self._remote, self._sink = generator, sink
+    self._thread, self._settle_s = thread, settle_s
+    self.generator = _AcrossLoops(generator, thread.loop)
+
+  def settle(self) -> None:
+    """Waits until every server serves what slot 0 was published last.
+
+    Raises `DeadlineExceeded` after `rollouts.settle_s`, with how each server
+    is.
+    """
+    self._sink.flush()
+    fresh = {0: self._sink.editions()[0]}
+    self._thread.run(
+      self._remote.serving(fresh, self._settle_s), self._settle_s + CALL_S
+    )
+
+  def status(self) -> wire.ServerStatus:
+    """What the servers that can be reached serve at the newest, together."""
+    reachable = [s for s in self._remote.pool.servers if s.status is not None]
+    slots = zip(*(s.status.slots for s in reachable if s.status), strict=True)
+    return wire.ServerStatus(
+      slots=tuple(
+        max(filter(None, served), key=lambda s: s.edition, default=None)
+        for served in slots
+      )
+      or (None,) * self._remote.num_slots,
+      num_inside=sum(server.num_asked for server in reachable),
+      num_waiting=0,
+      trouble="" if reachable else self._remote.describe(),
+    )
+
+  def report(self) -> dict[str, float]:
+    """How many servers answer, what was lost, and how old their weights are.
+
+    `rollouts/lag` is in versions, of the server that is furthest behind.
+    """
+    pool = self._remote.pool
+    reachable = [s for s in pool.servers if s.is_reachable]
+    steps = [
+      server.status.slots[0].step
+      for server in reachable
+      if server.status is not None and server.status.slots[0] is not None
+    ]
+    published = self._sink.step
+    return self._sink.report() | {
+      "rollouts/servers": len(reachable),
+      "rollouts/lost": sum(s.num_lost for s in pool.servers),
+      "rollouts/repeated": self._remote.num_repeated,
+      "rollouts/lag": published - min(steps, default=published),
+      "rollouts/damaged": sum(bool(s.trouble_there) for s in reachable),
+    }
+
+
+def speaking(
+  settings: Settings, *temperatures: float
+) -> Callable[[aiohttp.ClientSession], ServerClient]:
+  """What speaks with the servers, by `rollouts.protocol`.
+
+  `temperatures` are those that the run samples at beside training's.
+  """
+  rollouts, sampling = settings.rollouts, settings.sampling
+  if rollouts.protocol == "agentrl":
+    return BinaryClient
+  if sampling.calls != "free":
+    raise ConfigError(
+      f"sampling.calls={sampling.calls} needs engines that sample under our "
+      f"grammars, and those that speak rollouts.protocol={rollouts.protocol} "
+      "do not: set --config.sampling.calls=free, or serve with "
+      "launch.serve_rollouts and --config.rollouts.protocol=agentrl"
+    )
+  needs = Needs(
+    vocab_size=settings.model.vocab_size,
+    num_slots=settings.engine.num_slots,
+    specs=(
+      sampling.spec(),
+      *(SamplingSpec(temperature=t) for t in temperatures),
+    ),
+    seeds=rollouts.need_seeds,
+  )
+  return functools.partial(
+    EngineClient,
+    dialect=DIALECTS[rollouts.protocol],
+    needs=needs,
+    model=rollouts.model,
+    probe_s=rollouts.answer_s,
+  )
+
+
+@contextmanager
+def servers(
+  settings: Settings, sink: SnapshotSink, *temperatures: float
+) -> Iterator[RemoteRollouts]:
+  """Looks after the servers, in an event loop of its own.
+
+  They are sampled from at training's temperature, and at `temperatures`.
+  """
+  connecting = contextlib.AsyncExitStack()
+  with ControllerThread() as thread:
+    generator = thread.run(
+      connecting.enter_async_context(
+        connected(
+          settings.rollouts,
+          num_slots=settings.engine.num_slots,
+          acceptable=sink.acceptable,
+          speaking=speaking(settings, *temperatures),
+        )
+      ),
+      CALL_S,
+    )
+    try:
+      yield RemoteRollouts(generator, sink, thread, settings.rollouts.settle_s)
+    finally:
+      thread.run(connecting.aclose(), CALL_S)
+
+
+class _AcrossLoops:
+  """A generator of one event loop, for callers in any other."""
+
+  def __init__(self, generator: HttpGenerator, loop: asyncio.AbstractEventLoop):
+    self._generator, self._loop = generator, loop
+
+  @property
+  def num_slots(self) -> int:
+    """How many versions are served side by side."""
+    return self._generator.num_slots
+
+  async def generate(
+    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+  ) -> Answer:
+    """As `HttpGenerator.generate`; cancelling it cancels it there."""
+    return await asyncio.wrap_future(
+      asyncio.run_coroutine_threadsafe(
+        self._generator.generate(prompt, spec), self._loop
+      )
+    )

@@ -1,0 +1,287 @@
+"""The models that `launch.serve` was told to serve: found, checked and loaded.
+
+A source is a run's folder, of which one or more checkpoints are served side by
+side by one engine, or a Hugging Face folder. Finding a source reads no weights,
+so whatever is wrong with any of them is said before the first is loaded.
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+import re
+from collections.abc import Callable, Sequence
+
+import jax
+from jax.sharding import Mesh
+from tokenizers import Tokenizer
+
+from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.pretrained_chat import (
+  TEMPLATE,
+  TOKENIZER,
+  TOKENIZER_CONFIG,
+  ChatConfig,
+  load_chat,
+)
+from agentrl_jax.data.template import CompactTemplate
+from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.model import sharding
+from agentrl_jax.model.compute import ComputeConfig
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face import CONFIG_FILE, read_model
+from agentrl_jax.model.lora import LoraConfig
+from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.model.pretrained import read_params
+from agentrl_jax.train.checkpoint import Checkpoints
+from launch.config.chat import codec_of
+from launch.config.settings import Settings, read_settings
+from launch.storage.load_params import stored_params
+from launch.storage.run_config import filed_config
+from launch.storage.run_directory import RunDirectory
+
+NEWEST, WARM_START, ALL = "newest", "warm_start", "all"
+_MAX_CONTEXT = 8192  # tokens, of a folder that allows more
+_NAME = re.compile(r"[^\s@=]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Version:
+  """One set of weights of a model."""
+
+  names: tuple[str, ...]  # that requests call it by
+  step: int  # optimizer updates of reinforcement learning behind it
+  source: str  # for people
+  load: Callable[[Policy], Params]  # stacked, as a learner has them
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServedModel:
+  """One architecture with one tokenizer, in one or more versions."""
+
+  name: str
+  model: ModelConfig
+  compute: ComputeConfig
+  adaptation: LoraConfig
+  codec: ChatCodec
+  context: int  # tokens of prompt and answer together
+  versions: tuple[Version, ...]
+  programs: tuple[pathlib.Path, str]  # the arguments of `keep_programs`
+
+  def policy(self) -> Policy:
+    """The policy that weights are loaded for, on the devices they share."""
+    return Policy(self.model, self.compute, self.mesh(), self.adaptation)
+
+  def mesh(self) -> Mesh:
+    """As many of this process's devices as can share heads and channels."""
+    devices, model = jax.local_devices(), self.model
+    number = math.gcd(
+      model.num_kv_heads, model.mlp_width, model.vocab_size, len(devices)
+    )
+    return sharding.make_mesh({"tensor": number}, devices[:number])
+
+
+def find_models(
+  runs: Sequence[str],
+  folders: Sequence[str],
+  *,
+  context: int | None,
+  dtype: str | None,
+) -> list[ServedModel]:
+  """The models of `--run` and `--model`; no weights are read yet.
+
+  Raises `ConfigError` or `CheckpointError` for what cannot be served.
+  """
+  found = [_of_run(text, context, dtype) for text in runs]
+  found += [_of_folder(text, context, dtype) for text in folders]
+  if not found:
+    raise ConfigError(
+      "there is nothing to serve: give --run=runs/quickstart, the folder of a "
+      "run, or --model=FOLDER, a Hugging Face folder"
+    )
+  names = [n for model in found for v in model.versions for n in v.names]
+  twice = sorted({name for name in names if names.count(name) > 1})
+  if twice:
+    raise ConfigError(
+      f"two models would be called {', '.join(twice)}: give names, as in "
+      "--model=NAME=FOLDER, and all versions of one run in one "
+      "--run=FOLDER@120,warm_start"
+    )
+  return found
+
+
+def _split(flag: str, text: str) -> tuple[str, pathlib.Path]:
+  """NAME=FOLDER, or a folder that is called as its last part."""
+  name, equals, folder = text.partition("=")
+  if not equals or "/" in name:
+    name, folder = pathlib.Path(text).resolve().name, text
+  if not folder or not _NAME.fullmatch(name):
+    raise ConfigError(
+      f"--{flag}={text}: {name!r} cannot name a model; name one without "
+      f"spaces, '@' or '=', as in --{flag}=NAME=FOLDER"
+    )
+  return name, pathlib.Path(folder)
+
+
+def _context(flag: str, asked: int | None, known: int) -> int:
+  if asked is None:
+    return known
+  if asked < 2:
+    raise ConfigError(
+      f"--context={asked} must be 2 tokens or more; {flag} allows {known}"
+    )
+  return asked
+
+
+def _compute(known: ComputeConfig, dtype: str | None) -> ComputeConfig:
+  return dataclasses.replace(known, dtype=dtype) if dtype else known
+
+
+def _of_run(text: str, context: int | None, dtype: str | None) -> ServedModel:
+  before, at, wanted = text.rpartition("@")
+  if not at or "/" in wanted:
+    before, wanted = text, NEWEST
+  name, root = _split("run", before)
+  settings = read_settings(filed_config(root))
+  run = RunDirectory(root)
+  checkpoints = _Checkpoints(name, root, settings, run)
+  return ServedModel(
+    name=name,
+    model=settings.model,
+    compute=_compute(settings.compute, dtype),
+    adaptation=settings.lora,
+    codec=codec_of(root, settings.chat),
+    context=_context(f"--run={root}", context, settings.engine.context),
+    versions=checkpoints.chosen(wanted.split(",")),
+    programs=(root, filed_config(root).compile_cache),
+  )
+
+
+class _Checkpoints:
+  """What a run left behind, by the words that versions are asked for with."""
+
+  def __init__(
+    self, name: str, root: pathlib.Path, settings: Settings, run: RunDirectory
+  ):
+    self._name, self._root = name, root
+    self._settings, self._run = settings, run
+    self._steps = _steps(run, "rl")
+    # A warm start of no epochs is what the run began with.
+    self._has_warm_start = bool(
+      not settings.warm_start_epochs or _steps(run, WARM_START)
+    )
+    if not self._steps and not self._has_warm_start:
+      raise CheckpointError(
+        f"--run={root} has no checkpoint yet, neither of reinforcement "
+        "learning nor of the warm start: let the run go on until it has one"
+      )
+
+  def chosen(self, words: Sequence[str]) -> tuple[Version, ...]:
+    """The versions asked for; the first answers to the bare name, too."""
+    steps = [step for word in words for step in self._read(word)]
+    return tuple(
+      self._version(step, is_first=not number)
+      for number, step in enumerate(dict.fromkeys(steps))
+    )
+
+  def _read(self, word: str) -> list[int | None]:
+    """Steps that a word asks for; None stands for the warm start."""
+    warm: list[int | None] = [None] if self._has_warm_start else []
+    every = [*reversed(self._steps), *warm]
+    if word == ALL:
+      return every
+    if word == NEWEST:
+      return every[:1]
+    if word == WARM_START and warm:
+      return warm
+    if word.isdecimal() and int(word) in self._steps:
+      return [int(word)]
+    there = [*map(str, self._steps), *([WARM_START] if warm else [])]
+    raise CheckpointError(
+      f"--run={self._root}@{word}: this run has no such checkpoint; there are "
+      f"{', '.join(there)}. {NEWEST} and {ALL} are words for these, too"
+    )
+
+  def _version(self, step: int | None, *, is_first: bool) -> Version:
+    stage = WARM_START if step is None else "rl"
+    own = f"{self._name}@{WARM_START if step is None else step}"
+    return Version(
+      names=(self._name, own) if is_first else (own,),
+      step=step or 0,
+      source=f"{self._root}, stage {stage}"
+      + ("" if step is None else f", step {step}"),
+      load=lambda policy: stored_params(
+        self._settings, policy, self._run, stage, step
+      ),
+    )
+
+
+def _steps(run: RunDirectory, stage: str) -> list[int]:
+  """The checkpoints of a stage; looking for them makes no folder."""
+  if not run.checkpoints(stage).exists():
+    return []
+  checkpoints = Checkpoints(run.checkpoints(stage), keep=2)
+  try:
+    return checkpoints.steps()
+  finally:
+    checkpoints.close()
+
+
+def _of_folder(
+  text: str, context: int | None, dtype: str | None
+) -> ServedModel:
+  name, folder = _split("model", text)
+  if not (folder / CONFIG_FILE).is_file():
+    raise ConfigError(
+      f"--model={folder} has no {CONFIG_FILE}: name a local Hugging Face "
+      f"folder, with {CONFIG_FILE}, *.safetensors and {TOKENIZER}; a run's own "
+      "folder is served by --run"
+    )
+  model, _ = read_model(folder)
+  described = json.loads((folder / CONFIG_FILE).read_text())
+  allowed = described.get("max_position_embeddings") or _MAX_CONTEXT
+  asked = _context(f"--model={folder}", context, min(allowed, _MAX_CONTEXT))
+  if asked > allowed:
+    raise ConfigError(
+      f"--context={asked} is beyond the {allowed} tokens that {folder} is "
+      "made for (max_position_embeddings): give --context less"
+    )
+  on_cpu = jax.default_backend() == "cpu"
+  compute = ComputeConfig(dtype="float32" if on_cpu else "bfloat16")
+  compute = _compute(compute, dtype)
+  return ServedModel(
+    name=name,
+    model=model,
+    compute=compute,
+    adaptation=LoraConfig(),
+    codec=_codec_in(folder),
+    context=asked,
+    versions=(
+      Version(
+        names=(name,),
+        step=0,
+        source=str(folder),
+        load=lambda policy: read_params(
+          folder, policy, _mesh_of(policy), dtype=compute.dtype
+        ),
+      ),
+    ),
+    programs=(folder, ""),
+  )
+
+
+def _mesh_of(policy: Policy) -> Mesh:
+  assert policy.mesh is not None, "weights are loaded for no mesh"
+  return policy.mesh
+
+
+def _codec_in(folder: pathlib.Path) -> ChatCodec:
+  """A model's own chat; a run's tokenizer without a template has the run's."""
+  path = folder / TOKENIZER
+  if path.is_file() and not any(
+    (folder / name).exists() for name in (TEMPLATE, TOKENIZER_CONFIG)
+  ):
+    tokenizer = Tokenizer.from_file(str(path))
+    if all(tokenizer.token_to_id(m) for m in CompactTemplate.markers):
+      return ChatCodec(tokenizer)
+  return load_chat(folder, ChatConfig())

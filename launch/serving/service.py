@@ -1,0 +1,171 @@
+"""The rollout side in this process: engine, driver, and who may ask them."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import jax
+import ml_collections
+
+from agentrl_jax.controller.thread import CALL_S, ControllerThread
+from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.grammar import Grammars
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.api import Generator
+from agentrl_jax.rollout.drivers.base import Driver
+from agentrl_jax.rollout.drivers.engine_metrics import EngineMetrics
+from agentrl_jax.rollout.drivers.generator import EngineGenerator
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.placement import Place, layout_of, places_apart
+from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.remote import wire
+from agentrl_jax.train.publish import Publisher
+from launch.config.settings import Settings
+from launch.serving import remote as remote_serving
+
+
+@dataclasses.dataclass(frozen=True)
+class Service:
+  """A policy in several versions, ready to answer, here or elsewhere."""
+
+  codec: ChatCodec
+  publisher: Publisher
+  generator: Generator
+  # Waits until what was published last is what every answer comes from.
+  settle: Callable[[], None]
+  report: Callable[[], Mapping[str, float]]  # for the metrics
+  status: Callable[[], wire.ServerStatus]  # what the slots serve
+  driver: Driver | None = None  # of the engine in this process
+
+
+@contextmanager
+def serve_run(
+  config: ml_collections.ConfigDict,
+  settings: Settings,
+  policy: Policy,
+  codec: ChatCodec,
+) -> Iterator[Service]:
+  """By the servers that `rollouts.servers` names, or else in this process."""
+  if not settings.rollouts.addresses:
+    driver = config.engine.driver
+    with serve(settings, policy, codec, driver=driver) as service:
+      yield service
+    return
+  with (
+    remote_serving.snapshots(config, settings) as sink,
+    remote_serving.servers(
+      settings, sink, config.evaluation.temperature
+    ) as remote,
+  ):
+    yield Service(
+      codec,
+      remote_serving.publisher(settings, policy, sink),
+      remote.generator,
+      remote.settle,
+      remote.report,
+      remote.status,
+    )
+
+
+@contextmanager
+def serve(
+  settings: Settings, policy: Policy, codec: ChatCodec, *, driver: str
+) -> Iterator[Service]:
+  """Starts the engine's threads and ends them, whatever happens between."""
+  versions = VersionStore(settings.engine.num_slots)
+  places = _places(settings)
+  engine = RolloutEngine(
+    policy,
+    settings.engine,
+    versions,
+    places=places,
+    grammars=grammars_by(lambda: codec, policy),
+  )
+  with DRIVERS[driver](engine) as running:
+    yield Service(
+      codec,
+      Publisher(
+        policy,
+        versions,
+        gathered=jax.process_count() > 1,
+        to=places and [layout_of(place) for place in places],
+      ),
+      EngineGenerator(running, compile_s=settings.http.compile_s),
+      settle=lambda: None,  # publishing here is serving
+      report=EngineMetrics(running).report,
+      status=functools.partial(status_of, running),
+      driver=running,
+    )
+
+
+def grammars_by(
+  codec: Callable[[], ChatCodec | None], policy: Policy
+) -> Callable[[], Grammars | None]:
+  """What reads grammars, made when it is first asked for; None: no codec."""
+  found: list[Grammars] = []
+
+  def grammars() -> Grammars | None:
+    if not found and (known := codec()) is not None:
+      found.append(known.grammars(policy.config.vocab_size))
+    return found[0] if found else None
+
+  return grammars
+
+
+def _places(settings: Settings) -> tuple[Place, ...] | None:
+  """Slices of this process's devices, if slots are to be apart."""
+  s = settings
+  if not s.engine.slices:
+    return None
+  return places_apart(s.model, s.compute, s.engine.slices)
+
+
+def status_of(driver: Driver) -> wire.ServerStatus:
+  """What an engine in this process serves, and how much it has to do."""
+  versions = driver.engine.versions
+  slots = [
+    None if step is None else versions.get(slot)
+    for slot, step in enumerate(versions.steps())
+  ]
+  return wire.ServerStatus(
+    slots=tuple(
+      None if served is None else wire.ServedSlot(served.step, served.edition)
+      for served in slots
+    ),
+    num_inside=sum(driver.num_inside),
+    num_waiting=sum(driver.num_waiting),
+  )
+
+
+@contextmanager
+def _jetstream(engine: RolloutEngine) -> Iterator[Driver]:
+  # Where another driver is chosen, google-jetstream need not be installed.
+  try:
+    from agentrl_jax.rollout.drivers.jetstream import JetStreamDriver
+  except ImportError as error:
+    raise ConfigError(f"engine.driver=jetstream: {error}") from error
+  driver = JetStreamDriver(engine)
+  try:
+    yield driver
+  finally:
+    driver.close()
+
+
+@contextmanager
+def _local(engine: RolloutEngine) -> Iterator[Driver]:
+  driver = LocalDriver(engine)
+  serving = contextlib.AsyncExitStack()
+  with ControllerThread() as thread:
+    thread.run(serving.enter_async_context(driver.serving()), CALL_S)
+    try:
+      yield driver
+    finally:
+      driver.close()
+      thread.run(serving.aclose(), CALL_S)
+
+
+DRIVERS = {"jetstream": _jetstream, "local": _local}

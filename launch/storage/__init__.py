@@ -1,0 +1,1 @@
+"""The folder of a run: its config, params, checkpoints and accounts."""

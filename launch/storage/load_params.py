@@ -1,0 +1,101 @@
+"""The params that a stage of a run left behind, or that a run begins with."""
+
+import jax
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model import sharding
+from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.model.pretrained import read_params
+from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.objective import supervised_objective
+from agentrl_jax.train.optimizer import make_optimizer
+from agentrl_jax.train.step import Learner
+from launch.config.settings import Settings
+from launch.storage.run_directory import RunDirectory
+
+
+def fresh_params(policy: Policy, seed: int) -> Params:
+  """Untrained params, laid out on the policy's mesh; the same on every mesh."""
+  if policy.mesh is None:
+    return policy.init(jax.random.key(seed))
+  shardings = sharding.param_shardings(policy.abstract_params(), policy.mesh)
+  made: Params = jax.jit(
+    lambda: policy.init(jax.random.key(seed)), out_shardings=shardings
+  )()
+  return made
+
+
+def first_params(settings: Settings, policy: Policy) -> Params:
+  """What a run begins with: a pretrained model's params, or untrained ones.
+
+  Raises `ConfigError` or `CheckpointError` if the pretrained files are not of
+  the policy's model, or incomplete.
+  """
+  if not settings.pretrained:
+    return fresh_params(policy, settings.seed)
+  mesh = policy.mesh or sharding.make_mesh(settings.mesh)
+  # What stays as it is need be no more exact than what is computed with it.
+  dtype = settings.compute.dtype if settings.lora else "float32"
+  return read_params(settings.pretrained, policy, mesh, dtype=dtype)
+
+
+def split_params(
+  settings: Settings, policy: Policy, params: Params
+) -> tuple[Params, Params | None]:
+  """What a run trains of params, and what it leaves; see `Policy.split`."""
+  return policy.split(params, jax.random.key(settings.seed))
+
+
+def stored_step(
+  settings: Settings, run: RunDirectory, stage: str, step: int | None = None
+) -> int | None:
+  """The step that `stored_params` takes; None: what the run begins with.
+
+  Raises `CheckpointError` if the stage has no checkpoint, or none of `step`,
+  and `ConfigError` for a step of a stage that wrote none.
+  """
+  if stage == "warm_start" and not settings.warm_start_epochs:
+    if step is not None:
+      raise ConfigError(
+        f"--step={step} of --stage=warm_start is not there: warm_start.epochs="
+        "0, so this run began with the pretrained params; leave --step out to "
+        "take those"
+      )
+    return None
+  checkpoints = Checkpoints(run.checkpoints(stage), keep=2)
+  try:
+    return checkpoints.chosen(step)
+  finally:
+    checkpoints.close()
+
+
+def stored_params(
+  settings: Settings,
+  policy: Policy,
+  run: RunDirectory,
+  stage: str,
+  step: int | None = None,
+) -> Params:
+  """The params of a stage's checkpoint, the last one if no step is named.
+
+  A warm start of no epochs has none, and leaves what the run begins with.
+  Raises `CheckpointError` if there is none, or one of another model.
+  """
+  if stage == "warm_start" and not settings.warm_start_epochs:
+    return first_params(settings, policy)
+  learner = Learner(
+    policy,
+    supervised_objective(policy, settings.loss),
+    # Every stage's optimizer has the same state, whatever its schedule.
+    make_optimizer(settings.optimizer, 1),
+    policy.mesh or sharding.make_mesh(settings.mesh),
+  )
+  checkpoints = Checkpoints(run.checkpoints(stage), keep=2)
+  try:
+    params = checkpoints.restore_params(learner.abstract_state(), step)
+  finally:
+    checkpoints.close()
+  if not settings.lora:
+    return params
+  base = first_params(settings, policy)
+  return policy.whole(params, split_params(settings, policy, base)[1])

@@ -1,0 +1,142 @@
+"""Gives an engine of another project the weights that the learner writes.
+
+  python -m launch.sync_weights --config=configs/pod.py \\
+    --config.rollouts.protocol=openai --engine=127.0.0.1:8000 \\
+    --folder=/dev/shm/weights
+
+Runs beside each vLLM or SGLang, on its host, with the learner's config. It
+follows the run's snapshots, writes each as a Hugging Face folder below
+`--folder`, has the engine load it, and labels what is served with the version;
+the learner samples from nothing else. It needs no accelerator: start it with
+JAX_PLATFORMS=cpu. See docs/engines.md.
+"""
+
+import asyncio
+import pathlib
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ml_collections
+from absl import flags, logging
+from rich.console import Console
+
+from agentrl_jax.data.snapshot_manifest import Snapshot
+from agentrl_jax.errors import AgentRLError, CheckpointError, ConfigError
+from agentrl_jax.model.export import write_params
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.external.client import DIALECTS
+from agentrl_jax.rollout.external.weight_loader import EngineLoader
+from agentrl_jax.rollout.remote.wire import ServedSlot
+from agentrl_jax.rollout.server.snapshots import SnapshotFollower
+from launch import command_line
+from launch.config.settings import Settings, read_settings
+from launch.serving.remote import snapshots_of
+from launch.shared_flags import CONFIG
+
+_ENGINE = flags.DEFINE_string("engine", None, "host:port.", required=True)
+_FOLDER = flags.DEFINE_string(
+  "folder", None, "Where folders are written for it.", required=True
+)
+
+CONSOLE = Console(soft_wrap=True, highlight=False)
+
+
+class EngineWeights(SnapshotFollower):
+  """Keeps one engine at what slot 0 of the learner's folder says."""
+
+  def __init__(
+    self,
+    snapshots: str,
+    settings: Settings,
+    engine: EngineLoader,
+    place: pathlib.Path,
+  ):
+    policy = Policy(settings.model, settings.compute)
+    super().__init__(snapshots, policy, VersionStore(1))
+    self._settings, self._engine = settings, engine
+    self._place = place.resolve()
+
+  def look(self) -> bool:
+    """Has the engine serve what is new, or what it lost by a new start."""
+    served = self.slots[0]
+    try:
+      if served is not None and not asyncio.run(self._engine.serves(served)):
+        self.slots = (None,)
+    except CheckpointError as error:
+      self.trouble = str(error)
+      return False
+    return super().look()
+
+  def hand_over(self, slot: int, params: Any, snapshot: Snapshot) -> None:
+    """Writes a folder, has it loaded, and removes it."""
+    served = ServedSlot(snapshot.step, snapshot.edition)
+    folder = self._place / f"step_{served.step}_{served.edition}"
+    shutil.rmtree(folder, ignore_errors=True)
+    pretrained = self._settings.pretrained
+    write_params(
+      folder,
+      params,
+      self._settings.model,
+      context=self._settings.engine.context,
+      dtype=self._settings.compute.dtype,
+      beside=pathlib.Path(pretrained) if pretrained else None,
+    )
+    try:
+      asyncio.run(self._engine.load(str(folder), served))
+    finally:
+      shutil.rmtree(folder)
+
+
+def follow(config: ml_collections.ConfigDict, engine: str, place: str) -> None:
+  """Follows the run that the config describes until it is ended.
+
+  Raises `ConfigError` if the snapshots are of another model.
+  """
+  settings = read_settings(config)
+  rollouts = settings.rollouts
+  if rollouts.protocol not in DIALECTS:
+    raise ConfigError(
+      f"rollouts.protocol={rollouts.protocol!r} needs no weights from here; "
+      f"it should be one of {', '.join(DIALECTS)}"
+    )
+  weights = EngineWeights(
+    snapshots_of(config),
+    settings,
+    EngineLoader(
+      engine,
+      DIALECTS[rollouts.protocol],
+      token=rollouts.read_token(),
+      load_s=rollouts.settle_s,
+    ),
+    pathlib.Path(place),
+  )
+  told = ""
+  while True:
+    if weights.look():
+      CONSOLE.print(f"{engine} serves {weights.slots[0]}")
+    if weights.trouble != told:
+      told = weights.trouble
+      CONSOLE.print(told or "the trouble is over")
+    time.sleep(rollouts.poll_s)
+
+
+def main(argv: Sequence[str]) -> None:
+  """Follows as the flags say; an error is one clear sentence."""
+  del argv
+  logging.set_verbosity(logging.WARNING)
+  assert _ENGINE.value and _FOLDER.value, "app.run requires them"
+  try:
+    follow(CONFIG.value, _ENGINE.value, _FOLDER.value)
+  except AgentRLError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+  except KeyboardInterrupt:
+    CONSOLE.print("told to stop; the engine goes on with what it has")
+
+
+if __name__ == "__main__":
+  flags.mark_flag_as_required("config")
+  command_line.run(main)

@@ -1,0 +1,279 @@
+"""Gymnasium's own environments keep the contract once they are wrapped."""
+
+import json
+import unittest
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from agentrl_jax.data.messages import Message, ToolCall
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.adapters.gym import GymEnvironment, as_json
+from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.env.loading import load_environment
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+
+
+def a_call(**arguments):
+  call = ToolCall("act", json.dumps(arguments), "c1")
+  return Message("assistant", tool_calls=(call,))
+
+
+class Switchboard(gymnasium.Env):
+  """Takes an action of every kind, and breaks where it is told to."""
+
+  observation_space = spaces.Dict({"seen": spaces.Text(100)})
+  action_space = spaces.Dict(
+    {
+      "grid": spaces.MultiDiscrete([[2, 5], [3, 3]]),
+      "flags": spaces.MultiBinary(2),
+      "level": spaces.Box(-1, 1, shape=()),
+      "push": spaces.Box(-np.inf, np.inf, shape=(1,)),
+      "pixels": spaces.Box(0, 255, shape=(2,), dtype=np.uint8),
+      "word": spaces.Text(5, min_length=1, charset="abc"),
+      "pair": spaces.Tuple([spaces.Discrete(2, start=3), spaces.Text(3)]),
+      "path": spaces.Sequence(spaces.Discrete(4)),
+    }
+  )
+
+  def reset(self, *, seed=None, options=None):
+    super().reset(seed=seed)
+    return {"seen": str(self.np_random.integers(10**9))}, {}
+
+  def step(self, action):
+    if action["word"] == "cab":
+      raise ValueError("out of order")
+    return {"seen": repr(action)[:90]}, 1.0, action["word"] == "abc", False, {}
+
+
+ACTION = {
+  "grid": [[1, 4], [2, 2]],
+  "flags": [0, 1],
+  "level": 0.5,
+  "push": [-3],
+  "pixels": [0, 255],
+  "word": "abc",
+  "pair": {"part_0": 4, "part_1": "xyz"},
+  "path": [3, 0],
+}
+
+
+class SpacesTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  def setUp(self):
+    gymnasium.register("Switchboard-v0", entry_point=Switchboard)
+    self.addCleanup(gymnasium.registry.pop, "Switchboard-v0")
+
+  def make_environment(self):
+    return GymEnvironment("Switchboard-v0", max_rounds=40)
+
+  def test_schema(self):
+    (tool,) = self.make_environment().tools
+    whole = {"type": "integer"}
+    parts = tool.parameters["properties"]
+    self.assertEqual(set(tool.parameters["required"]), set(ACTION))
+    self.assertEqual(
+      parts["grid"],
+      {
+        "type": "array",
+        "minItems": 2,
+        "maxItems": 2,
+        "items": {
+          "type": "array",
+          "minItems": 2,
+          "maxItems": 2,
+          "items": {**whole, "minimum": 0, "maximum": 4},
+        },
+      },
+    )
+    self.assertEqual(
+      parts["level"], {"type": "number", "minimum": -1.0, "maximum": 1.0}
+    )
+    self.assertEqual(parts["push"]["items"], {"type": "number"})
+    self.assertEqual(
+      parts["pixels"]["items"], {**whole, "minimum": 0, "maximum": 255}
+    )
+    self.assertEqual(
+      parts["pair"]["properties"]["part_0"],
+      {**whole, "minimum": 3, "maximum": 4},
+    )
+
+  async def _change(self, **changes):
+    environment = self.make_environment()
+    async with environment.open(Task("x", "train", 0), seed=0) as session:
+      await session.reset()
+      return await session.step(a_call(**{**ACTION, **changes}))
+
+  async def test_every_kind_of_action_is_played(self):
+    step = await self._change()
+    self.assertEqual((step.reward, step.status), (1.0, Status.COMPLETED))
+
+  async def test_what_is_not_in_the_space_is_answered(self):
+    for name, value in {
+      "grid": [[4, 4], [2, 2]],  # as high as some entry may be, not this one
+      "flags": [0, 2],
+      "level": 1.5,
+      "push": [1e300],
+      "pixels": [256, 0],
+      "word": "xyz",
+      "pair": {"part_0": 4, "part_1": "longer"},
+      "path": [4],
+    }.items():
+      step = await self._change(**{name: value})
+      with self.subTest(name=name):
+        self.assertIs(step.status, Status.RUNNING)
+        self.assertTrue(step.messages[0].content.startswith("Error: "))
+        self.assertEqual(step.reward, 0.0)
+
+  async def test_what_breaks_on_a_member_of_the_space_is_a_fault(self):
+    with self.assertRaisesRegex(EnvironmentFault, "ValueError: out of order"):
+      await self._change(word="cab")
+
+  def test_a_space_without_a_schema(self):
+    class Graphs(Switchboard):
+      action_space = spaces.Graph(spaces.Discrete(2), None)
+
+    gymnasium.register("Graphs-v0", entry_point=Graphs)
+    self.addCleanup(gymnasium.registry.pop, "Graphs-v0")
+    with self.assertRaisesRegex(ConfigError, "override `tools` and `action`"):
+      GymEnvironment("Graphs-v0")
+
+
+class ObservationTest(unittest.TestCase):
+  def test_numpy_becomes_json(self):
+    observation = {
+      "at": np.array([1.23456, -2.0], np.float32),
+      "n": np.int64(3),
+      "pair": (np.bool_(True), "text"),
+    }
+    self.assertEqual(
+      json.dumps(as_json(observation)),
+      '{"at": [1.2346, -2.0], "n": 3, "pair": [true, "text"]}',
+    )
+
+
+TAXI = max(id for id in gymnasium.registry if id.startswith("Taxi-v"))
+MOVES = ("left", "down", "right", "up")
+
+
+class TaxiTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  def make_environment(self):
+    return GymEnvironment(TAXI, max_rounds=20, reward_range=(-200, 20))
+
+
+class BlackjackTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  def make_environment(self):
+    return GymEnvironment(
+      "Blackjack-v1", actions=("stick", "hit"), reward_range=(-1, 1)
+    )
+
+
+class CartPoleTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  def make_environment(self):
+    return GymEnvironment(
+      "CartPole-v1",
+      options={"max_episode_steps": 30},
+      reward_range=(0, 31),
+      truncated_is_completed=True,
+    )
+
+
+class MountainCarTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  """Actions are arrays, and it runs in a thread of its own."""
+
+  def make_environment(self):
+    return GymEnvironment(
+      "MountainCarContinuous-v0",
+      max_rounds=30,
+      reward_range=(-100, 100),
+      blocking=True,
+    )
+
+
+class FrozenLakeTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  split_by = "seed"  # it always begins at the same place
+
+  def make_environment(self):
+    return GymEnvironment(
+      "FrozenLake-v1", actions=MOVES, split_by="seed", max_rounds=30
+    )
+
+
+class PlayTest(unittest.IsolatedAsyncioTestCase):
+  async def test_a_lake_is_crossed(self):
+    environment = GymEnvironment(
+      "FrozenLake-v1",
+      options={"is_slippery": False},
+      actions=MOVES,
+      instructions="Reach 15 on a lake four wide.",
+      split_by="seed",
+    )
+    task = Task("FrozenLake-v1", "train", 0)
+    async with environment.open(task, seed=0) as session:
+      first = await session.reset()
+      self.assertEqual(
+        first.messages,
+        (Message("user", "Reach 15 on a lake four wide.\n\n0"),),
+      )
+      path = ["down", "down", "right", "right", "down", "right"]
+      steps = [await session.step(a_call(action=move)) for move in path]
+    self.assertEqual(
+      [step.messages[0].content for step in steps],
+      ["4", "8", "9", "10", "14", "15"],
+    )
+    self.assertEqual([step.reward for step in steps], [0, 0, 0, 0, 0, 1])
+    self.assertIs(steps[-2].status, Status.RUNNING)
+    self.assertIs(steps[-1].status, Status.COMPLETED)
+    self.assertEqual(steps[-1].metrics, {"num_actions": 6.0, "return": 1.0})
+
+  async def test_truncation_is_the_limit_or_the_end(self):
+    for truncated_is_completed, status in (
+      (False, Status.TASK_LIMIT_REACHED),
+      (True, Status.COMPLETED),
+    ):
+      environment = GymEnvironment(
+        "CartPole-v1",
+        options={"max_episode_steps": 2},
+        truncated_is_completed=truncated_is_completed,
+      )
+      task = Task("CartPole-v1", "train", 0)
+      async with environment.open(task, seed=0) as session:
+        await session.reset()
+        await session.step(a_call(action=0))
+        step = await session.step(a_call(action=1))
+      self.assertEqual((step.status, step.reward), (status, 2.0))
+
+  async def test_one_first_observation_makes_no_two_splits(self):
+    environment = GymEnvironment("FrozenLake-v1")
+    with self.assertRaisesRegex(ConfigError, "split_by='seed'"):
+      for split in ("train", "test"):
+        async with environment.open(Task("x", split, 0), seed=0):
+          pass
+
+  async def test_the_configs_way(self):
+    environment = load_environment(
+      "agentrl_jax.env.adapters.gym:GymEnvironment",
+      {"id": TAXI, "max_rounds": 1},
+    )
+    async with environment.open(Task("x", "train", 0), seed=0) as session:
+      await session.reset()
+      step = await session.step(a_call(action=0))
+    self.assertIs(step.status, Status.TASK_LIMIT_REACHED)
+    self.assertEqual(step.reward, -1.0)
+
+
+class RefusedTest(unittest.TestCase):
+  def test_what_cannot_be_made(self):
+    for id, options in {
+      "NoSuchGame-v0": {},
+      "FrozenLake-v1": {"actions": ("left", "right")},
+      "CartPole-v1": {"options": {"no_such_option": 1}},
+      TAXI: {"no_such_rule": 1},
+      "Blackjack-v1": {"reward_range": (1, -1)},
+    }.items():
+      with self.subTest(id=id), self.assertRaises(ConfigError):
+        GymEnvironment(id, **options)
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,265 @@
+"""Workers in real containers: they play, they die, and nothing is left."""
+
+import asyncio
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import pytest
+
+from agentrl_jax.data.messages import Message
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.env.docker import containers
+from agentrl_jax.env.docker.containers import (
+  PORT,
+  ContainerSpec,
+  container_worker,
+)
+from agentrl_jax.env.docker.orphans import (
+  OWNER_LABEL,
+  current_owner,
+  remove_orphans,
+)
+from agentrl_jax.env.loading import parse_options
+from agentrl_jax.env.protocol.client import ClientDeadlines
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+from environments.arithmetic.environment import Arithmetic
+from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+
+TASK = Task("arithmetic", "train", 0)
+
+
+class _ContainerTest(unittest.IsolatedAsyncioTestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.docker = connect_or_skip(cls)
+    cls.image = build_or_skip(cls.docker, "arithmetic")
+
+  def setUp(self):
+    self.addCleanup(self.require_nothing_left)  # first in, so last out
+
+  def require_nothing_left(self):
+    self.assertEqual(self.ours(), [], "a container is left behind")
+
+  def ours(self):
+    return self.docker.containers.list(
+      all=True,
+      filters={"label": f"{OWNER_LABEL}={current_owner()}"},
+    )
+
+  def worker(self, *, deadlines=None, image=None, **spec):
+    return container_worker(
+      self.docker,
+      ContainerSpec(image=image or self.image, **spec),
+      deadlines=deadlines or ClientDeadlines(),
+    )
+
+
+@pytest.mark.docker
+class ContainerContractTest(SessionContract, _ContainerTest):
+  """The whole contract, through a container."""
+
+  async def asyncSetUp(self):
+    self.environment = await self.enterAsyncContext(self.worker())
+    self.environment.expert = Arithmetic().expert
+
+  def make_environment(self):
+    return self.environment
+
+
+@pytest.mark.docker
+class ContainerWorkerTest(_ContainerTest):
+  async def test_plays_an_episode_within_its_limits(self):
+    local = Arithmetic(num_tasks=3)
+    async with self.worker(
+      options={"num_tasks": 3}, memory_mb=256, cpus=0.5, pids=64
+    ) as environment:
+      self.assertEqual(environment.indices("train"), range(3))
+      expert = local.expert(TASK, seed=0, mistakes={})
+      async with environment.open(TASK, seed=0) as session:
+        step = await session.reset()
+        while step.status is Status.RUNNING:
+          step = await session.step(expert.answer(step.messages))
+      (container,) = self.ours()
+      limits = container.attrs["HostConfig"]
+      _, user = container.exec_run("id -u")
+    self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
+    self.assertEqual(user.strip(), b"65534")
+    self.assertEqual(limits["Memory"], 256 << 20)
+    self.assertEqual(limits["NanoCpus"], 5 * 10**8)
+    self.assertEqual(limits["PidsLimit"], 64)
+    self.assertEqual(limits["CapDrop"], ["ALL"])
+
+  async def test_writes_nowhere_but_in_its_scratch(self):
+    async with self.worker(scratch_mb=16):
+      words = await self.inside(
+        "for path in ('/app/x', '/x', '/tmp/x'):\n"
+        "  try: print(path, open(path, 'wb').write(b'.' * (1 << 20)))\n"
+        "  except OSError as error: print(path, error.strerror)\n"
+        "try: open('/tmp/y', 'wb').write(b'.' * (17 << 20))\n"
+        "except OSError as error: print(error.strerror)\n"
+      )
+    self.assertEqual(
+      words,
+      [
+        "/app/x Read-only file system",
+        "/x Read-only file system",
+        "/tmp/x 1048576",
+        "No space left on device",
+      ],
+    )
+
+  async def test_reaches_no_network_unless_asked(self):
+    async with self.worker(network="bridge") as environment:
+      (outside,) = self.ours()
+      address = outside.attrs["NetworkSettings"]["IPAddress"]
+      program = (
+        "from socket import create_connection as connect\n"
+        "try:\n"
+        f"  connect(({address!r}, {PORT}), timeout=2).close()\n"
+        "  print('through')\n"
+        "except OSError as error: print(error)\n"
+      )
+      async with self.worker():
+        (inside,) = {*self.ours()} - {outside}
+        words = await self.run_in(inside, program)
+        self.assertEqual(words, ["timed out"])
+      async with self.worker(network="bridge"):
+        (inside,) = {*self.ours()} - {outside}
+        self.assertEqual(await self.run_in(inside, program), ["through"])
+      async with environment.open(TASK, seed=0) as session:
+        await session.reset()
+
+  async def test_a_mount_can_be_read_and_not_written(self):
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    os.chmod(folder, 0o777)
+    (pathlib.Path(folder) / "tasks").write_text("seen")
+    async with self.worker(mounts=(folder,)):
+      words = await self.inside(
+        f"print(open({folder + '/tasks'!r}).read())\n"
+        f"try: open({folder + '/new'!r}, 'w')\n"
+        "except OSError as error: print(error.strerror)\n"
+      )
+    self.assertEqual(words, ["seen", "Read-only file system"])
+
+  async def inside(self, program):
+    """The lines that a program prints in the one container that we have."""
+    (container,) = self.ours()
+    return await self.run_in(container, program)
+
+  async def run_in(self, container, program):
+    _, words = await asyncio.to_thread(
+      container.exec_run, ["python3", "-c", program]
+    )
+    return words.decode().splitlines()
+
+  async def test_a_container_killed_in_mid_episode_is_a_fault(self):
+    async with self.worker() as environment:
+      with (
+        self.assertLogs("agentrl_jax.env.remote.environment", "WARNING"),
+        self.assertRaisesRegex(EnvironmentFault, "cannot be asked"),
+      ):
+        async with environment.open(TASK, seed=0) as session:
+          await session.reset()
+          (container,) = self.ours()
+          await asyncio.to_thread(container.kill)
+          await session.step(Message("assistant", "hm"))
+
+  async def test_a_container_that_hangs_meets_the_deadline(self):
+    deadlines = ClientDeadlines(step_s=0.5, ask_s=3)
+    async with self.worker(deadlines=deadlines) as environment:
+      with (
+        self.assertLogs("agentrl_jax.env.remote.environment", "WARNING"),
+        self.assertRaisesRegex(EnvironmentFault, "interact within 0.5 s"),
+      ):
+        async with environment.open(TASK, seed=0) as session:
+          await session.reset()
+          (container,) = self.ours()
+          await asyncio.to_thread(container.pause)
+          await session.step(Message("assistant", "hm"))
+
+  async def test_being_cancelled_while_it_starts_leaves_nothing(self):
+    with self.assertRaises(TimeoutError):
+      async with asyncio.timeout(0.05):
+        async with self.worker():
+          self.fail("started")
+
+  async def test_an_error_inside_leaves_nothing(self):
+    with self.assertRaises(ZeroDivisionError):
+      async with self.worker():
+        raise ZeroDivisionError
+
+  async def test_a_worker_that_does_not_start_leaves_its_last_words(self):
+    with self.assertRaisesRegex(EnvironmentFault, "(?s)exit.*it takes"):
+      async with self.worker(options={"num_taks": 3}):
+        self.fail("started")
+
+  async def test_a_worker_that_does_not_answer_meets_the_deadline(self):
+    with self.assertRaisesRegex(EnvironmentFault, "within 0.3 s"):
+      async with self.worker(start_s=0.3, cpus=0.05):
+        self.fail("started")
+
+  async def test_a_container_removed_by_another_is_a_fault(self):
+    starting = asyncio.create_task(self.start(cpus=0.05))
+    async with asyncio.timeout(60):
+      while not (found := await asyncio.to_thread(self.ours)):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    await asyncio.to_thread(found[0].remove, force=True)
+    with self.assertRaisesRegex(EnvironmentFault, "has lost|cannot start|inst"):
+      await starting
+
+  async def start(self, **spec):
+    async with self.worker(**spec):
+      self.fail("started")
+
+  async def test_a_missing_image_is_said(self):
+    with self.assertRaisesRegex(ConfigError, "no image 'agentrl_jax/nowhere'"):
+      async with self.worker(image="agentrl_jax/nowhere"):
+        self.fail("started")
+
+  def test_orphans_are_removed_and_nothing_else(self):
+    program = (
+      "import os\n"
+      "from agentrl_jax.env.docker import containers, engine\n"
+      "with engine.connect() as docker:\n"
+      f"  spec = containers.ContainerSpec(image={self.image!r})\n"
+      "  containers._start(docker, f'agentrl-orphan-{os.getpid()}', spec)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    mine = containers._start(
+      self.docker, "agentrl-not-an-orphan", ContainerSpec(image=self.image)
+    )
+    try:
+      removed = remove_orphans(self.docker)
+      self.assertTrue(any("agentrl-orphan" in name for name in removed))
+      self.assertEqual([c.name for c in self.ours()], [mine.name])
+      self.assertEqual(remove_orphans(self.docker), [])
+    finally:
+      mine.remove(force=True)
+
+
+class ContainerSpecTest(unittest.TestCase):
+  def test_limits_are_checked(self):
+    with self.assertRaisesRegex(ConfigError, "memory_mb=0"):
+      ContainerSpec(image="i", memory_mb=0)
+
+  def test_networks_and_mounts_are_checked(self):
+    with self.assertRaisesRegex(ConfigError, "'host' is not one of internal"):
+      ContainerSpec(image="i", network="host")
+    with self.assertRaisesRegex(ConfigError, "'data' must be an absolute"):
+      ContainerSpec(image="i", mounts=("data",))
+
+  def test_options_arrive_as_they_were(self):
+    options = {"a": (4, 8), "b": "10", "c": None, "d": "x y", "e": True}
+    spec = ContainerSpec(image="i", options=options)
+    pairs = [w.removeprefix("--option=") for w in spec.command()[1:]]
+    self.assertEqual(parse_options(pairs), options)
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,31 @@
+"""The Docker engine of the tests: a real one, or a skip that says so."""
+
+import os
+import unittest
+
+from agentrl_jax.env.docker import engine, images
+from agentrl_jax.errors import ConfigError
+
+
+def connect_or_skip(test: type[unittest.TestCase]):
+  """An engine for a whole class of tests, closed with it."""
+  try:
+    return test.enterClassContext(engine.connect())
+  except ConfigError as error:
+    raise unittest.SkipTest(f"{error}, or run .ci/run") from error
+
+
+def base_or_skip(docker) -> str:
+  """The base image that AGENTRL_BASE_IMAGE names."""
+  base = os.environ.get("AGENTRL_BASE_IMAGE", "python:3.11-slim")
+  if not docker.images.list(base):
+    raise unittest.SkipTest(
+      f"no base image {base}: `docker pull` it, or name another one in "
+      "AGENTRL_BASE_IMAGE (.ci/make_base makes one without a registry)"
+    )
+  return base
+
+
+def build_or_skip(docker, name: str) -> str:
+  """The environment's image, on the base that AGENTRL_BASE_IMAGE names."""
+  return images.build_image(docker, name, base=base_or_skip(docker))

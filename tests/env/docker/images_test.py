@@ -1,0 +1,50 @@
+"""Every environment's image builds, and holds what it needs and no more."""
+
+import pathlib
+import tempfile
+import unittest
+
+import pytest
+
+from agentrl_jax.env.docker.images import ROOT, build_image
+from agentrl_jax.errors import ConfigError
+from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+
+
+@pytest.mark.docker
+class BuildImageTest(unittest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.docker = connect_or_skip(cls)
+
+  def test_the_worker_starts_in_it(self):
+    tag = build_or_skip(self.docker, "arithmetic")
+    words = self.docker.containers.run(tag, ["--help"], remove=True)
+    self.assertIn(b"Serves an environment", words)
+
+  def test_a_failing_build_shows_the_end_of_its_log(self):
+    with tempfile.TemporaryDirectory() as folder:
+      root = pathlib.Path(folder)
+      dockerfile = root / "environments" / "broken" / "Dockerfile"
+      dockerfile.parent.mkdir(parents=True)
+      dockerfile.write_text("FROM scratch\nCOPY nothing /\n")
+      with self.assertRaisesRegex(ConfigError, "broken/Dockerfile does not b"):
+        build_image(self.docker, "broken", root=root)
+
+  def test_an_unknown_environment_is_said(self):
+    with self.assertRaisesRegex(ConfigError, "with one: .*arithmetic"):
+      build_image(self.docker, "nowhere")
+
+
+class DockerignoreTest(unittest.TestCase):
+  def test_the_context_is_code_alone(self):
+    rules = (ROOT / ".dockerignore").read_text().splitlines()
+    self.assertEqual(
+      [rule for rule in rules if not rule.startswith("#")],
+      ["*", "!agentrl_jax", "!environments", "**/__pycache__"],
+    )
+
+
+if __name__ == "__main__":
+  unittest.main()

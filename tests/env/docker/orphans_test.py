@@ -1,0 +1,101 @@
+"""A process that is killed leaves no container behind."""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import pytest
+
+from agentrl_jax.env.docker.orphans import OWNER_LABEL, current_owner, is_gone
+from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+
+PROGRAM = """
+import asyncio, pathlib, sys
+from agentrl_jax.env.docker import containers, engine
+from agentrl_jax.env.docker.orphans import current_owner
+
+async def main(image, path):
+  spec = containers.ContainerSpec(image=image)
+  with engine.connect() as docker:
+    async with containers.container_worker(docker, spec):
+      pathlib.Path(path).write_text(current_owner())
+      await asyncio.sleep(600)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+GONE_S = 60.0
+
+
+@pytest.mark.docker
+class ReaperTest(unittest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.docker = connect_or_skip(cls)
+    cls.image = build_or_skip(cls.docker, "arithmetic")
+
+  def test_a_killed_process_leaves_nothing(self):
+    owner = self.owner_of_a_container()
+    self.assertEqual(len(self.containers(owner)), 1)
+    os.kill(self.process.pid, signal.SIGKILL)
+    self.process.wait()
+    given_up_at = time.monotonic() + GONE_S
+    while self.containers(owner):
+      self.assertLess(time.monotonic(), given_up_at, "it is still there")
+      time.sleep(0.2)
+
+  def owner_of_a_container(self):
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    path = pathlib.Path(folder) / "owner"
+    self.process = subprocess.Popen(
+      [sys.executable, "-c", PROGRAM, self.image, str(path)]
+    )
+    self.addCleanup(self.process.kill)
+    given_up_at = time.monotonic() + GONE_S
+    while not path.exists():
+      self.assertLess(time.monotonic(), given_up_at, "no container came")
+      self.assertIsNone(self.process.poll())
+      time.sleep(0.1)
+    return path.read_text()
+
+  def containers(self, owner):
+    label = f"{OWNER_LABEL}={owner}"
+    return self.docker.containers.list(
+      all=True, filters={"label": label}, ignore_removed=True
+    )
+
+
+class OwnerTest(unittest.TestCase):
+  def test_this_process_is_there(self):
+    self.assertFalse(is_gone(current_owner()))
+
+  def test_an_ended_process_is_gone(self):
+    program = (
+      "from agentrl_jax.env.docker.orphans import current_owner\n"
+      "print(current_owner())"
+    )
+    ended = subprocess.run(
+      [sys.executable, "-c", program],
+      capture_output=True,
+      text=True,
+      check=True,
+    )
+    self.assertTrue(is_gone(ended.stdout.strip()))
+
+  def test_a_later_process_of_the_same_number_is_another(self):
+    host, pid, _ = current_owner().split("/", 2)
+    self.assertTrue(is_gone(f"{host}/{pid}/earlier"))
+
+  def test_other_hosts_are_not_judged(self):
+    self.assertNotEqual(socket.gethostname(), "another")
+    self.assertFalse(is_gone("another/1/earlier"))
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,210 @@
+"""A container per session, on a real engine: bounded, spoken to, removed."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import unittest
+
+import docker.errors
+import pytest
+
+from agentrl_jax.env.docker.orphans import (
+  OWNER_LABEL,
+  current_owner,
+  remove_orphans,
+)
+from agentrl_jax.env.docker.session_container import (
+  SessionContainer,
+  SessionContainerSpec,
+  keeps_quotas,
+)
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+from tests.env.docker.engine_for_tests import connect_or_skip
+
+PROGRAM = """
+import asyncio, sys
+from agentrl_jax.env.docker import engine
+from agentrl_jax.env.docker.session_container import *
+
+async def main():
+  with engine.connect() as docker:
+    spec = SessionContainerSpec(image=sys.argv[1], workdir="/")
+    container = await SessionContainer.start(docker, spec)
+    print(container.name, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.docker
+class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.docker = connect_or_skip(cls)
+    cls.image = os.environ.get("AGENTRL_BASE_IMAGE", "python:3.11-slim")
+    if not cls.docker.images.list(cls.image):
+      raise unittest.SkipTest(f"no image {cls.image}; see AGENTRL_BASE_IMAGE")
+
+  async def start(self, **settings):
+    spec = SessionContainerSpec(image=self.image, workdir="/", **settings)
+    container = await SessionContainer.start(self.docker, spec)
+    self.addAsyncCleanup(container.remove)
+    return container
+
+  async def test_commands_end_with_a_code_and_both_streams(self):
+    container = await self.start()
+    done = await container.run(
+      ["sh", "-c", "echo out; echo err >&2; exit 3"], limit_s=20.0
+    )
+    self.assertEqual(
+      (done.code, done.stdout, done.stderr), (3, b"out\n", b"err\n")
+    )
+
+  async def test_a_bash_that_waits_becomes_the_first_script(self):
+    container = await self.start()
+    await container.get_ready()
+    script = "cat; echo $#; ps=$(ls /proc | grep -c '^[0-9]'); exit 4\n"
+    argv = ["bash", "-c", f"{script}"]
+    first = await container.run(argv, limit_s=20.0)
+    second = await container.run(argv, limit_s=20.0)
+    self.assertEqual((first.code, first.stdout), (4, b"0\n"))
+    self.assertEqual(second, first)
+
+  async def test_sealing_ends_the_bash_that_waits(self):
+    container = await self.start()
+    await container.get_ready()
+    await container.seal()
+    await container.seal()
+    done = await container.run(
+      ["sh", "-c", "sleep 1; grep -l '^bash' /proc/[0-9]*/cmdline"],
+      limit_s=20.0,
+    )
+    self.assertEqual(done.stdout, b"")
+
+  async def test_output_is_read_and_not_kept(self):
+    container = await self.start()
+    done = await container.run(
+      ["sh", "-c", "yes | head -c 5000000"], limit_s=20.0, max_bytes=1000
+    )
+    self.assertEqual((done.code, len(done.stdout)), (0, 1000))
+
+  async def test_a_command_without_end_is_left_and_restart_ends_it(self):
+    container = await self.start()
+    done = await container.run(
+      ["sh", "-c", "touch /seen; sleep 600"], limit_s=1.0
+    )
+    self.assertIsNone(done.code)
+    await container.restart()
+    done = await container.run(
+      ["sh", "-c", "ls /seen; grep -l '^sleep.600' /proc/*/cmdline"],
+      limit_s=20.0,
+    )
+    self.assertEqual(done.stdout, b"/seen\n")
+
+  async def test_terminal(self):
+    container = await self.start()
+    terminal = await container.terminal(["sh", "-c", "read x; echo got $x"])
+    terminal.write(b"this\n")
+    said = b""
+    async with asyncio.timeout(20):
+      while data := await terminal.read():
+        said += data
+    await terminal.close()
+    self.assertIn(b"got this\r\n", said)
+
+  async def test_limits_are_the_engines(self):
+    container = await self.start(
+      memory_mb=100, cpus=0.5, pids=17, capabilities=("CHOWN",)
+    )
+    host = self.docker.api.inspect_container(container.name)["HostConfig"]
+    self.assertEqual(host["Memory"], 100 << 20)
+    self.assertEqual(host["MemorySwap"], 100 << 20)
+    self.assertEqual(host["NanoCpus"], 500_000_000)
+    self.assertEqual(host["PidsLimit"], 17)
+    self.assertEqual(host["CapDrop"], ["ALL"])
+    self.assertEqual(host["NetworkMode"], "none")
+    self.assertFalse(host["Privileged"])
+    self.assertFalse(host["Binds"])
+    done = await container.run(["cat", "/proc/self/status"], limit_s=20.0)
+    self.assertIn(b"CapBnd:\t0000000000000001\n", done.stdout)
+    self.assertIn(b"NoNewPrivs:\t1\n", done.stdout)
+
+  async def test_its_first_process_cannot_be_killed_and_buries_orphans(self):
+    container = await self.start(capabilities=("KILL",))
+    await container.run(
+      ["sh", "-c", "kill -9 1 -1; kill -TERM 1; kill -CHLD 1"], limit_s=20.0
+    )
+    await container.run(["sh", "-c", "(sleep 0.1 &) &"], limit_s=20.0)
+    done = await container.run(
+      ["sh", "-c", "sleep 0.5; grep -l 'State:.Z' /proc/[0-9]*/status"],
+      limit_s=20.0,
+    )
+    self.assertEqual(done.stdout, b"")
+    self.assertTrue(await container.is_running())
+
+  async def test_removing_is_for_good_and_twice_is_once(self):
+    container = await self.start()
+    await container.remove()
+    await container.remove()
+    with self.assertRaises(docker.errors.NotFound):
+      self.docker.containers.get(container.name)
+    with self.assertRaises(EnvironmentFault):
+      await container.run(["true"], limit_s=20.0)
+
+  async def test_cancelled_start_leaves_nothing(self):
+    labels = {"label": f"{OWNER_LABEL}={current_owner()}"}
+    before = self.docker.containers.list(
+      all=True, filters=labels, ignore_removed=True
+    )
+    spec = SessionContainerSpec(image=self.image, workdir="/")
+    starting = asyncio.create_task(SessionContainer.start(self.docker, spec))
+    await asyncio.sleep(0.01)
+    starting.cancel()
+    with self.assertRaises(asyncio.CancelledError):
+      await starting
+    after = self.docker.containers.list(
+      all=True, filters=labels, ignore_removed=True
+    )
+    self.assertEqual(len(after), len(before))
+
+  async def test_a_missing_image_is_named(self):
+    spec = SessionContainerSpec(image="no/such_image_anywhere")
+    with self.assertRaisesRegex(ConfigError, "launch.build_images"):
+      await SessionContainer.start(self.docker, spec)
+
+  async def test_quotas_are_tried_and_leave_nothing(self):
+    labels = {"label": f"{OWNER_LABEL}={current_owner()}"}
+    self.assertIn(keeps_quotas(self.docker, self.image), (True, False))
+    left = self.docker.containers.list(
+      all=True, filters=labels, ignore_removed=True
+    )
+    self.assertEqual(left, [])
+
+  async def test_what_a_killed_process_left_is_removed(self):
+    process = await asyncio.create_subprocess_exec(
+      sys.executable, "-c", PROGRAM, self.image, stdout=subprocess.PIPE
+    )
+    async with asyncio.timeout(60):
+      name = (await process.stdout.readline()).decode().strip()
+      self.docker.containers.get(name)
+      process.send_signal(signal.SIGKILL)
+      await process.communicate()
+      # Its own reaper does the same, at a time of its own.
+      await asyncio.to_thread(remove_orphans, self.docker)
+    with self.assertRaises(docker.errors.NotFound):
+      self.docker.containers.get(name)
+
+
+class SpecTest(unittest.TestCase):
+  def test_limits_are_positive(self):
+    for name in ("memory_mb", "cpus", "pids", "disk_mb"):
+      with self.subTest(name=name), self.assertRaises(ConfigError):
+        SessionContainerSpec(image="x", **{name: 0})
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,120 @@
+"""An environment in another loop cannot be told from one in this."""
+
+import asyncio
+import contextlib
+import unittest
+
+from agentrl_jax.controller.thread import ControllerThread
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.env.interface import Environment, Session, Step
+from agentrl_jax.env.remote.other_loop import OtherLoopEnvironment
+from agentrl_jax.errors import EnvironmentFault
+from environments.arithmetic.environment import Arithmetic
+
+TASK = Task("arithmetic", "train", 0)
+
+
+class OtherLoopContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  def setUp(self):
+    self.thread = self.enterContext(ControllerThread())
+
+  def make_environment(self):
+    return OtherLoopEnvironment(Arithmetic(), Arithmetic(), self.thread.loop)
+
+
+class _Watched(Environment):
+  """Notes how its sessions are left; a step lasts for ever, or fails."""
+
+  name = "watched"
+
+  def __init__(self):
+    self.left = []
+    self.fails = False
+    self.loop = None
+
+  def indices(self, split):
+    return range(1)
+
+  @contextlib.asynccontextmanager
+  async def open(self, task, *, seed):
+    self.loop = asyncio.get_running_loop()
+    try:
+      yield _WatchedSession(self)
+    except BaseException as error:
+      await asyncio.sleep(0.01)  # freeing takes its time
+      self.left.append(type(error).__name__)
+      raise
+    else:
+      self.left.append("in order")
+
+
+class _WatchedSession(Session):
+  tools = ()
+
+  def __init__(self, environment):
+    self._environment = environment
+
+  async def reset(self):
+    return Step(())
+
+  async def step(self, answer):
+    if self._environment.fails:
+      raise EnvironmentFault("broken")
+    await asyncio.sleep(600)
+
+
+class OtherLoopTest(unittest.IsolatedAsyncioTestCase):
+  def setUp(self):
+    self.thread = self.enterContext(ControllerThread())
+    self.there = _Watched()
+    self.environment = OtherLoopEnvironment(
+      Arithmetic(), self.there, self.thread.loop
+    )
+
+  async def play(self):
+    async with self.environment.open(TASK, seed=0) as session:
+      await session.reset()
+      await session.step(None)
+
+  async def test_plays_in_the_other_loop(self):
+    async with self.environment.open(TASK, seed=0):
+      self.assertIs(self.there.loop, self.thread.loop)
+      self.assertIsNot(self.there.loop, asyncio.get_running_loop())
+    self.assertEqual(self.there.left, ["in order"])
+
+  async def test_a_fault_is_seen_on_both_sides(self):
+    self.there.fails = True
+    with self.assertRaisesRegex(EnvironmentFault, "broken"):
+      await self.play()
+    self.assertEqual(self.there.left, ["EnvironmentFault"])
+
+  async def test_an_error_being_handled_outside_is_not_the_sessions(self):
+    try:
+      raise ZeroDivisionError
+    except ZeroDivisionError:
+      async with self.environment.open(TASK, seed=0):
+        pass
+    self.assertEqual(self.there.left, ["in order"])
+
+  async def test_cancelling_a_step_frees_the_session(self):
+    with self.assertRaises(TimeoutError):
+      async with asyncio.timeout(0.1):
+        await self.play()
+    self.assertEqual(self.there.left, ["CancelledError"])
+
+  async def test_cancelling_twice_does_not_stop_the_freeing(self):
+    playing = asyncio.create_task(self.play())
+    await asyncio.sleep(0.1)
+    playing.cancel()
+    await asyncio.sleep(0)
+    playing.cancel()
+    with self.assertRaises(asyncio.CancelledError):
+      await playing
+    async with asyncio.timeout(10):
+      while not self.there.left:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,155 @@
+"""Sessions live between requests, fail alone, and are always freed."""
+
+import asyncio
+import unittest
+
+from agentrl_jax.data.messages import Message
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.worker.hosting import (
+  Host,
+  HostFull,
+  HostLimits,
+  SessionRefused,
+)
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+from tests.env.moody import SAY, Moody
+
+
+def a_task(index=0):
+  return Task("moody", "test", index)
+
+
+def say(words):
+  return Message("assistant", words)
+
+
+class HostTest(unittest.IsolatedAsyncioTestCase):
+  def setUp(self):
+    self.environment = Moody()
+
+  def a_host(self, **limits):
+    return Host(self.environment, HostLimits(**limits))
+
+  async def until_empty(self, host):
+    async with asyncio.timeout(5):
+      while host.num_open:  # noqa: ASYNC110 - nothing announces it
+        await asyncio.sleep(0)
+    self.assertEqual(self.environment.num_open, 0)
+
+  async def test_plays_an_attempt_to_its_end(self):
+    host = self.a_host()
+    session, first = await host.start(1, a_task(), seed=3)
+    self.assertEqual(first.messages, (Message("user", "Well?"),))
+    self.assertEqual(session.tools, (SAY,))
+    self.assertEqual(host.tasks(), {1: a_task()})
+    second = await host.step(1, say("hm"))
+    self.assertEqual(second.messages[0].content, "You say hm.")
+    last = await host.step(1, say("end"))
+    self.assertEqual((last.status, last.reward), (Status.COMPLETED, 1.0))
+    self.assertEqual(host.tasks(), {})
+    await self.until_empty(host)
+    self.assertEqual(self.environment.seeds, [3])
+
+  async def test_an_attempt_may_be_over_as_it_begins(self):
+    host = self.a_host()
+    _, first = await host.start(1, a_task(3), seed=0)
+    self.assertIs(first.status, Status.TASK_LIMIT_REACHED)
+    await self.until_empty(host)
+
+  async def test_failing_to_open_is_a_fault_with_its_cause(self):
+    host = self.a_host()
+    with (
+      self.assertLogs("agentrl_jax.env.worker.hosting", "ERROR"),
+      self.assertRaisesRegex(
+        EnvironmentFault, "RuntimeError: the disk"
+      ) as ours,
+    ):
+      await host.start(1, a_task(1), seed=0)
+    self.assertIsInstance(ours.exception.__cause__, RuntimeError)
+    await self.until_empty(host)
+
+  async def test_a_session_that_breaks_leaves_the_others_alone(self):
+    host = self.a_host()
+    for id in (1, 2, 3):
+      await host.start(id, a_task(), seed=0)
+    for id, words in ((1, "break"), (2, "fault")):
+      with (
+        self.assertLogs("agentrl_jax.env.worker.hosting", "ERROR"),
+        self.assertRaises(EnvironmentFault),
+      ):
+        await host.step(id, say(words))
+    self.assertEqual(list(host.tasks()), [3])
+    self.assertEqual((await host.step(3, say("end"))).reward, 1.0)
+    await self.until_empty(host)
+
+  async def test_failing_to_close_spoils_nothing_but_is_logged(self):
+    host = self.a_host()
+    await host.start(1, a_task(2), seed=0)
+    with self.assertLogs("agentrl_jax.env.worker.hosting", "ERROR"):
+      self.assertEqual((await host.step(1, say("end"))).reward, 1.0)
+      await self.until_empty(host)
+
+  async def test_deadlines_free_what_hangs(self):
+    host = self.a_host(start_s=0.02, step_s=0.02)
+    with self.assertRaisesRegex(EnvironmentFault, "within 0.02 s"):
+      await host.start(1, a_task(4), seed=0)
+    await host.start(2, a_task(), seed=0)
+    with self.assertRaisesRegex(EnvironmentFault, "within 0.02 s"):
+      await host.step(2, say("hang"))
+    await self.until_empty(host)
+
+  async def test_idle_sessions_expire(self):
+    host = self.a_host(idle_s=0.01)
+    with self.assertLogs("agentrl_jax.env.worker.hosting", "WARNING"):
+      await host.start(1, a_task(), seed=0)
+      await self.until_empty(host)
+    with self.assertRaises(SessionRefused):
+      await host.step(1, say("hm"))
+
+  async def test_places_are_limited_and_given_back(self):
+    host = self.a_host(concurrency=2)
+    await host.start(1, a_task(), seed=0)
+    await host.start(2, a_task(), seed=0)
+    with self.assertRaises(HostFull):
+      await host.start(3, a_task(), seed=0)
+    await host.cancel(1)
+    self.assertEqual(self.environment.num_open, 1)
+    await host.start(3, a_task(), seed=0)
+    await host.cancel_all()
+    await self.until_empty(host)
+
+  async def test_what_cannot_be_asked_is_refused(self):
+    host = self.a_host()
+    with self.assertRaises(SessionRefused):
+      await host.step(1, say("hm"))
+    await host.start(1, a_task(), seed=0)
+    with self.assertRaisesRegex(SessionRefused, "already"):
+      await host.start(1, a_task(), seed=0)
+    async with asyncio.TaskGroup() as group:
+      hanging = group.create_task(self.expect_cancelled(host))
+      await asyncio.sleep(0)
+      with self.assertRaisesRegex(SessionRefused, "busy"):
+        await host.step(1, say("hm"))
+      await host.cancel(1)
+    self.assertIsNone(hanging.result())
+    await self.until_empty(host)
+
+  async def expect_cancelled(self, host):
+    with self.assertRaisesRegex(EnvironmentFault, "was cancelled"):
+      await host.step(1, say("hang"))
+
+  async def test_cancelling_a_request_frees_its_session(self):
+    host = self.a_host()
+    await host.start(1, a_task(), seed=0)
+    with self.assertRaises(TimeoutError):
+      async with asyncio.timeout(0.01):
+        await host.step(1, say("hang"))
+    await self.until_empty(host)
+
+  def test_limits_are_checked(self):
+    with self.assertRaisesRegex(ConfigError, "idle_s=0"):
+      HostLimits(idle_s=0)
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,110 @@
+"""A worker listens, frees what it holds, and stops when told to."""
+
+import asyncio
+import os
+import pathlib
+import signal
+import sys
+import unittest
+
+import aiohttp
+
+from agentrl_jax.env.worker.main import WorkerConfig, serve
+from agentrl_jax.errors import ConfigError
+from tests.env.moody import Moody
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+class ServeTest(unittest.IsolatedAsyncioTestCase):
+  async def test_leaving_frees_every_session(self):
+    environment = Moody()
+    http = await self.enterAsyncContext(aiohttp.ClientSession())
+    async with serve(environment, WorkerConfig(port=0)) as url:
+      for id in (1, 2):
+        body = {"session_id": id, "index": 0}
+        async with http.post(f"{url}/start_sample", json=body) as response:
+          self.assertEqual(response.status, 200)
+      self.assertEqual(environment.num_open, 2)
+    self.assertEqual(environment.num_open, 0)
+    with self.assertRaises(aiohttp.ClientConnectionError):
+      await http.get(f"{url}/worker_status")
+
+  async def test_a_taken_port_is_said(self):
+    async with serve(Moody(), WorkerConfig(port=0)) as url:
+      port = int(url.split(":")[2].split("/")[0])
+      with self.assertRaisesRegex(ConfigError, "choose another --port"):
+        async with serve(Moody(), WorkerConfig(port=port)):
+          self.fail("listening")
+
+  def test_settings_are_checked(self):
+    for setting in ({"port": -1}, {"port": 1 << 16}, {"num_indices": 0}):
+      with self.subTest(setting=setting), self.assertRaises(ConfigError):
+        WorkerConfig(**setting)
+
+
+class CommandLineTest(unittest.IsolatedAsyncioTestCase):
+  def start(self, *arguments):
+    return asyncio.create_subprocess_exec(
+      sys.executable,
+      "-m",
+      "agentrl_jax.env.worker",
+      *arguments,
+      cwd=ROOT,
+      env=os.environ | {"PYTHONPATH": str(ROOT)},
+      stderr=asyncio.subprocess.PIPE,
+    )
+
+  async def test_serves_until_it_is_told_to_stop(self):
+    process = await self.start(
+      "--environment=environments.arithmetic.environment:Arithmetic",
+      "--default=num_tasks=7",
+      "--default=max_turns=3",
+      "--option=num_tasks=2",
+      "--port=0",
+    )
+    self.addCleanup(lambda: process.returncode is None and process.kill())
+    async with asyncio.timeout(60):
+      line = (await process.stderr.readline()).decode()
+      self.assertIn("serving arithmetic", line)
+      url = line.split()[-1]
+      async with aiohttp.ClientSession() as http:
+        body = {"session_id": 1, "index": 0}
+        async with http.post(f"{url}/start_sample", json=body) as response:
+          self.assertEqual(response.status, 200)
+        async with http.get(f"{url}/get_indices") as response:
+          self.assertEqual(await response.json(), [0, 1])
+      process.send_signal(signal.SIGTERM)
+      _, rest = await process.communicate()
+    self.assertEqual(process.returncode, 0, rest)
+    self.assertIn(b"every open session is freed", rest)
+
+  async def test_says_what_dialling_needs(self):
+    program = (
+      "import sys; sys.modules['grpc'] = None\n"
+      "from agentrl_jax.env import worker\n"
+      "worker.main(['--environment=environments.arithmetic.environment"
+      ":Arithmetic', '--port=0', '--controller=grpc://127.0.0.1:1'])"
+    )
+    process = await asyncio.create_subprocess_exec(
+      sys.executable,
+      "-c",
+      program,
+      cwd=ROOT,
+      stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+      _, errors = await process.communicate()
+    self.assertEqual(process.returncode, 2)
+    self.assertIn(b"pip install 'agentrl_jax[grpc]'", errors)
+
+  async def test_says_what_is_wrong_and_ends(self):
+    process = await self.start("--environment=environments.nowhere:Nowhere")
+    async with asyncio.timeout(60):
+      _, errors = await process.communicate()
+    self.assertEqual(process.returncode, 2)
+    self.assertIn(b"no module 'environments.nowhere'", errors)
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,66 @@
+"""One command builds the images, and says what it did."""
+
+import pathlib
+import subprocess
+import sys
+import unittest
+
+import pytest
+
+from agentrl_jax.env.docker.images import ROOT, environments_with_images
+from tests.env.docker.engine_for_tests import base_or_skip, connect_or_skip
+
+REGISTRY = "agentrl_jax-test"
+DEADLINE_S = 300
+
+
+def launch_images(*words):
+  return subprocess.run(
+    [sys.executable, "-m", "launch.build_images", *words],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=DEADLINE_S,
+    check=False,
+  )
+
+
+@pytest.mark.docker
+class ImagesTest(unittest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.docker = connect_or_skip(cls)
+    cls.base = base_or_skip(cls.docker)
+
+  def test_builds_those_named_and_lists_all(self):
+    tag = f"{REGISTRY}/arithmetic:latest"
+    self.addCleanup(self.docker.images.remove, tag, force=True)
+    done = launch_images(
+      "arithmetic", f"--base={self.base}", f"--registry={REGISTRY}"
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertRegex(done.stdout, rf"{tag}\s+\d+ MB, \d+ s")
+    self.assertTrue(self.docker.images.list(tag))
+    listed = launch_images("--list", f"--registry={REGISTRY}").stdout
+    for name in environments_with_images():
+      self.assertIn(name, listed)
+
+  def test_what_fails_is_said_and_fails_the_command(self):
+    done = launch_images(
+      "arithmetic", "--base=scratch", f"--registry={REGISTRY}"
+    )
+    self.assertNotEqual(done.returncode, 0)
+    self.assertIn("not built: arithmetic", done.stderr)
+
+
+class EnvironmentsWithImagesTest(unittest.TestCase):
+  def test_every_environment_has_one(self):
+    folders = pathlib.Path(ROOT / "environments").glob("*/README.md")
+    self.assertEqual(
+      environments_with_images(), sorted(p.parent.name for p in folders)
+    )
+
+
+if __name__ == "__main__":
+  unittest.main()

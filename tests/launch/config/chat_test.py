@@ -1,0 +1,160 @@
+"""A run talks as its model does, and goes on doing so."""
+
+import asyncio
+import pathlib
+import tempfile
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.controller.episode import EpisodeLimits
+from agentrl_jax.controller.player import ExpertPlayer
+from agentrl_jax.controller.recorder import Attempt
+from agentrl_jax.data.messages import Message, message_from_json
+from agentrl_jax.data.pretrained_chat import ChatConfig
+from agentrl_jax.data.tokenizer import train_tokenizer
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.errors import ConfigError
+from configs import base
+from environments.arithmetic.environment import ADD, Arithmetic
+from launch.config import chat
+from launch.processes.group import Processes
+from launch.run.chat_transfer import share_chat
+from tests.data import families
+
+VOCAB = 400
+
+
+class Wire:
+  """Between two processes of a test: what the first says, the other hears."""
+
+  said = b""
+
+  def share(self, value: bytes, what: str) -> bytes:
+    self.said = value or self.said
+    return self.said
+
+
+class ChatOfARunTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.run_root = pathlib.Path(folder.name) / "run"
+    self.model = pathlib.Path(folder.name) / "model"
+    self.model.mkdir()
+
+  def write(self, name: str):
+    source = (families.HERE / f"{name}.jinja").read_text()
+    families.write_folder(self.model, families.SMALL[name], source)
+
+  def keep(self, config: ChatConfig | None = None, vocab_size: int = VOCAB):
+    chat.keep_chat(
+      self.run_root,
+      str(self.model),
+      config or ChatConfig(),
+      vocab_size=vocab_size,
+    )
+
+  @parameterized.parameters(*families.SMALL)
+  def test_experts_play_in_the_models_own_words(self, name):
+    self.write(name)
+    self.keep()
+    environment = Arithmetic()
+    player = ExpertPlayer(
+      environments={environment.name: environment},
+      codec=chat.codec_of(self.run_root, ChatConfig()),
+      limits=EpisodeLimits(max_turns=8, max_tokens=6000, max_answer_tokens=500),
+      mistakes={},
+    )
+    task = Task(environment.name, "train", 3)
+    played = asyncio.run(
+      player.play(Attempt(task=task, group_id="g", number=0, seed=1))
+    )
+    self.assertEqual(played.status, Status.COMPLETED)
+    self.assertEqual(played.reward, 1.0)
+    calls = [
+      call.name
+      for body in played.transcript
+      for call in message_from_json(body).tool_calls
+    ]
+    self.assertNotEmpty(calls)
+    self.assertNotIn("", calls)
+
+  def test_a_run_keeps_its_chat(self):
+    self.write("qwen25")
+    self.keep()
+    before = chat.codec_of(self.run_root, ChatConfig())
+    self.write("glm4")
+    self.keep()
+    after = chat.codec_of(self.run_root, ChatConfig())
+    self.assertEqual(before.stop_tokens, after.stop_tokens)
+    self.assertEqual(after.decode(after.stop_tokens[:1]), "<|im_end|>")
+
+  def test_a_tokenizer_of_another_model(self):
+    self.write("qwen25")
+    with self.assertRaisesRegex(ConfigError, "knows 200"):
+      self.keep(vocab_size=200)
+
+  def test_nothing_to_talk_with(self):
+    with self.assertRaisesRegex(ConfigError, "no tokenizer.json in"):
+      self.keep()
+    with self.assertRaisesRegex(ConfigError, "no tokenizer at"):
+      chat.codec_of(self.run_root, ChatConfig())
+
+  def test_no_template(self):
+    self.write("qwen25")
+    (self.model / "tokenizer_config.json").unlink()
+    with self.assertRaisesRegex(ConfigError, "neither chat_template.jinja"):
+      self.keep()
+
+  def test_a_template_file_goes_before_the_configs(self):
+    self.write("qwen3")
+    source = (families.HERE / "qwen25.jinja").read_text()
+    (self.model / "chat_template.jinja").write_text(source)
+    self.keep()
+    codec = chat.codec_of(self.run_root, ChatConfig())
+    self.assertEqual(
+      codec.decode(codec.extend((), ended_by=codec.stop_tokens[0])),
+      "\n<|im_start|>assistant\n",
+    )
+
+  @parameterized.parameters("", *families.SMALL)
+  def test_other_processes_have_the_same_chat_and_no_files(self, name):
+    """The run's own tokenizer, or a model's chat."""
+    if name:
+      self.write(name)
+      self.keep()
+    else:
+      self.run_root.mkdir()
+      tokenizer = train_tokenizer(families.TEXTS, vocab_size=300)
+      tokenizer.save(str(self.run_root / "tokenizer.json"))
+    wire, config = Wire(), ChatConfig(thinking=False)
+    leading, other = (
+      share_chat(Processes(index, 2, wire), root, config)
+      for index, root in enumerate((self.run_root, self.run_root / "no_files"))
+    )
+    said = [Message("user", "What is 2 + 3?")]
+    np.testing.assert_array_equal(
+      leading.start(said, (ADD,)), other.start(said, (ADD,))
+    )
+    self.assertEqual(leading.call_grammar((ADD,)), other.call_grammar((ADD,)))
+
+
+class ReadChatTest(absltest.TestCase):
+  def test_what_nothing_reads_is_refused(self):
+    config = base.get_config()
+    self.assertEqual(chat.read_chat(config), ChatConfig())
+    config.chat.thinking = False
+    with self.assertRaisesRegex(ConfigError, "chat.thinking=False means"):
+      chat.read_chat(config)
+    config.pretrained.path = "somewhere"
+    self.assertFalse(chat.read_chat(config).thinking)
+
+  def test_a_date(self):
+    with self.assertRaisesRegex(ConfigError, "'today' is no date"):
+      ChatConfig(date="today")
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,251 @@
+"""A config that cannot work is refused at once, in words that help."""
+
+import asyncio
+import dataclasses
+
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.env.loading import load_environment
+from agentrl_jax.errors import ConfigError
+from configs import base, environments, quickstart
+from configs.ablations import objectives
+from launch.config.settings import read_settings
+from launch.run.results import changes
+from launch.serving.remote import speaking
+
+
+def sums(**changes):
+  """A config whose one environment is added, as the docs show; and changed."""
+  config = base.get_config()
+  section = environments.entry(
+    "environments.arithmetic.environment:Arithmetic",
+    mistakes={"wrong_sum": 0.5},
+  ).to_dict()
+  for key, value in changes.items():
+    if value is None:
+      del section[key]
+    else:
+      section[key] = value
+  with config.unlocked():
+    config.environments.sums = section
+    config.tasks.weights.sums = 1.0
+  config.tasks.names = ("sums",)
+  return config
+
+
+class AddedEnvironmentTest(parameterized.TestCase):
+  def test_has_every_key_that_ours_have(self):
+    ours = base.get_config().environments.dbbench
+    self.assertEqual(set(sums().environments.sums), set(ours))
+    config = sums()
+    config.environments.sums.place.worker = "http://h:1/api"
+    place = read_settings(config).environments["sums"].place
+    self.assertEqual(place.worker, "http://h:1/api")
+
+  def test_plays_in_the_process_without_a_place(self):
+    place = read_settings(sums(place=None)).environments["sums"].place
+    self.assertFalse(place.is_elsewhere)
+
+  @parameterized.parameters("target", "options", "mistakes")
+  def test_a_missing_key_is_named(self, key):
+    with self.assertRaisesRegex(ConfigError, rf"environments\.sums\.{key} is"):
+      read_settings(sums(**{key: None}))
+
+  def test_keys_that_nobody_reads_are_refused(self):
+    with self.assertRaisesRegex(ConfigError, r"sums has no key plaice"):
+      read_settings(sums(plaice={}))
+    with self.assertRaisesRegex(ConfigError, r"sums\.place has no key port"):
+      read_settings(sums(place={"port": 3}))
+
+  def test_a_weight_is_needed(self):
+    config = sums()
+    with config.unlocked():
+      del config.tasks.weights["sums"]
+    with self.assertRaisesRegex(ConfigError, r"tasks\.weights\.sums is miss"):
+      read_settings(config)
+
+  @parameterized.parameters(-0.1, 1.01, float("nan"), True, "0.5", None)
+  def test_a_mistake_has_a_probability(self, rate):
+    with self.assertRaisesRegex(ConfigError, r"sums\.mistakes: wrong_sum=.* 1"):
+      read_settings(sums(mistakes={"wrong_sum": rate}))
+
+
+class SettingsTest(parameterized.TestCase):
+  def test_shipped_configs_are_sound(self):
+    for config in (base.get_config(), quickstart.get_config()):
+      settings = read_settings(config)
+      self.assertEqual(settings.task_ids, {"dbbench": 0, "webshop": 1})
+
+  @parameterized.named_parameters((name, name) for name in environments.NAMES)
+  def test_an_environment_takes_what_its_config_offers(self, name):
+    config = environments.get_config()[name]
+    environment = load_environment(config.target, config.options.to_dict())
+    self.assertEqual(environment.name, name)
+    mistakes = dict.fromkeys(config.mistakes.to_dict(), 0.5)
+    task = Task(name, "train", 0)
+    environment.expert(task, seed=0, mistakes=mistakes)
+    asyncio.run(environment.close())
+
+  def test_every_section_is_read(self):
+    settings = read_settings(quickstart.get_config())
+    config = quickstart.get_config()
+    self.assertEqual(settings.loss.token_chunk, config.loss.token_chunk)
+    self.assertEqual(settings.engine.lanes, config.engine.lanes)
+    self.assertEqual(dataclasses.asdict(settings.group), config.group.to_dict())
+
+  @parameterized.named_parameters(
+    ("no_task", {"tasks.names": ()}, "tasks.names is empty"),
+    ("unknown_task", {"tasks.names": ("chess",)}, "'chess' is not one of"),
+    ("weight", {"tasks.weights.webshop": 0.0}, "webshop=0.0 must be positive"),
+    ("driver", {"engine.driver": "tpu"}, "engine.driver='tpu' is not one of"),
+    ("truncation", {"sampling.top_k": 5}, "top_k=0"),
+    ("greedy", {"sampling.temperature": 0.0}, "temperature=0.0 must be pos"),
+    (
+      "calls",
+      {"sampling.calls": "strict"},
+      "sampling.calls='strict' is not on",
+    ),
+    (
+      "calls_of_agents",
+      {"sampling.calls": "required", "agents.port": 0},
+      "sampling.calls=required means nothing for agents that play in place",
+    ),
+    ("context", {"engine.context": 256}, "engine.context=256 is below"),
+    ("row", {"train.row_length": 256}, "train.row_length=256 is below"),
+    ("agents", {"agents.port": 1 << 16}, "agents.port=65536 must be a port"),
+    ("no_agents", {"agents.idle_s": 5.0}, "agents.idle_s=5.0 is read by noth"),
+    ("queue", {"queue.max_groups": 8}, "queue.max_groups=8 is below"),
+    ("slots", {"engine.lanes": (64,)}, "one entry per version slot"),
+    (
+      "nothing_drawn",
+      {"slot_weights.rule": "adaptive", "cross_policy.draw_per": "never"},
+      "adapts nothing with cross_policy.draw_per='never'",
+    ),
+    (
+      "nothing_to_weigh",
+      {"slot_weights.rule": "adaptive", "cross_policy.weights": (1.0, 0.0)},
+      "slot 0 and another need a weight above 0",
+    ),
+    (
+      "floor",
+      {"slot_weights.rule": "adaptive", "slot_weights.floor": 0.3},
+      "floor=0.3 is above what a slot begins with.*share of 0.25",
+    ),
+    (
+      "fixed_weights",
+      {"slot_weights.floor": 0.1},
+      "slot_weights.floor=0.1 is not read with slot_weights.rule='fixed'",
+    ),
+    (
+      "not_stored",
+      {"cross_policy.slots": ("fresh", "every 7")},
+      r"slots\[1\]='every 7' .*checkpoint.every=5 does not keep them",
+    ),
+    (
+      "step_not_stored",
+      {"cross_policy.slots": ("fresh", "steps 0,7")},
+      "no checkpoint is written of update 7",
+    ),
+    (
+      "step_too_late",
+      {"cross_policy.slots": ("fresh", "steps 0,40")},
+      "update 40 is not before the end, train.steps=40",
+    ),
+    ("micro", {"mesh.data": 4}, "micro_batch=7 rows cannot be split over"),
+    ("steps", {"train.steps": 0}, "train.steps=0 must be at least 1"),
+    ("keep", {"checkpoint.keep": 1}, "keep=1 at least 2"),
+    ("draw", {"cross_policy.draw_per": "token"}, "'token'; choose one of"),
+    ("heads", {"model.num_heads": 3}, "num_heads=3 must be a multiple"),
+    ("headless", {"loss.value_coefficient": 0.5}, "a critic needs"),
+    ("idle_head", {"model.value_head": True}, "do not go together"),
+    (
+      "criticless",
+      {"advantage.estimator": "gae", "advantage.keep": "all"},
+      "a head .--config.model.value_head=True",
+    ),
+    (
+      "gspo",
+      {
+        "loss.surrogate": "gspo",
+        "loss.dual_clip": 0.0,
+        "advantage.estimator": "gigpo",
+      },
+      "surrogate=gspo_token",
+    ),
+    (
+      "team",
+      {"advantage.estimator": "pass_at_k", "advantage.k": 9},
+      "k=9 attempts cannot be drawn from group.size=8",
+    ),
+    ("tensor", {"mesh.tensor": 3}, "num_kv_heads=.* over mesh.tensor=3 dev"),
+    ("cut_row", {"mesh.sequence": 11}, "row_length=.* mesh.sequence=11 dev"),
+    ("no_fsdp", {"mesh.fsdp": 0}, "mesh.fsdp=0 must be at least 1"),
+    (
+      "splash",
+      {"compute.attention": "splash", "train.row_length": 1000},
+      "row_length=1000 must be a multiple of 128.*row_length=1024",
+    ),
+    (
+      "no_reference",
+      {"reference.place": "dropped", "loss.kl_coefficient": 1e-3},
+      "reference.place='dropped' keeps none",
+    ),
+    (
+      "idle_reference",
+      {"reference.place": "offloaded", "loss.kl_coefficient": 0.0},
+      "means nothing with loss.kl_coefficient=0",
+    ),
+    ("stride", {"admission.versions_per_step": 3}, "40 is no multiple"),
+    (
+      "age_below_staleness",
+      {"queue.max_age": 0, "admission.max_staleness": 2},
+      "queue.max_age=0 is below admission.max_staleness=2",
+    ),
+    ("no_wait", {"waits.reply_timeout_s": 0.0}, "waits.reply_timeout_s=0.0"),
+    (
+      "short_wait",
+      {"rollouts.servers": "a:1", "waits.answer_timeout_s": 540.0},
+      "waits.answer_timeout_s=540 must be above rollouts.answer_s=540",
+    ),
+    ("alone", {"group.size": 1}, "leaves nothing to compare"),
+  )
+  def test_refuses(self, flat, message):
+    config = quickstart.get_config()
+    config.update_from_flattened_dict(flat)
+    with self.assertRaisesRegex(ConfigError, message):
+      read_settings(config)
+
+  @parameterized.parameters(*objectives.ARMS)
+  def test_every_objective_is_sound(self, arm):
+    config = objectives.get_config(arm)
+    settings = read_settings(config)
+    self.assertEqual(config.name, f"quickstart-{arm}")
+    self.assertEqual(settings.model.value_head, settings.advantage.uses_critic)
+
+  def test_misspelt_key_and_wrong_type(self):
+    config = base.get_config()
+    with self.assertRaisesRegex(KeyError, 'Did you mean "clip_high"'):
+      config.update_from_flattened_dict({"loss.clip_hihg": 0.3})
+    with self.assertRaises(TypeError):
+      config.train.steps = "many"
+
+  def test_changes_name_what_a_config_changes(self):
+    config = base.get_config()
+    config.loss.clip_high = 0.28
+    self.assertEqual(changes(config), {"loss.clip_high": (0.2, 0.28)})
+
+  def test_engines_of_others_know_no_grammars(self):
+    config = quickstart.get_config()
+    config.sampling.calls = "well_formed"
+    config.rollouts.update(servers="host:1", protocol="openai")
+    with self.assertRaisesRegex(
+      ConfigError, "sampling.calls=well_formed.*rollouts.protocol=openai do no"
+    ):
+      speaking(read_settings(config), 1.0)
+    config.rollouts.protocol = "agentrl"
+    speaking(read_settings(config), 1.0)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,214 @@
+"""How learner processes find each other, share, and part."""
+
+import contextlib
+import multiprocessing
+import os
+import pathlib
+import signal
+import tempfile
+import time
+
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import ConfigError, DeadlineExceeded
+from launch.processes import group
+from launch.processes import link as process_link
+
+_FORK = multiprocessing.get_context("forkserver")
+_FORK.set_forkserver_preload(["tests.launch.processes.group_test"])
+WAIT_S = 60.0
+
+
+def _lead(port_to, count, log, act):
+  _speak_to(log, 0)
+  link = process_link.lead(count, "127.0.0.1", WAIT_S, WAIT_S)
+  for _ in range(1, count):
+    port_to.put(link.address)
+  link.accept()
+  act(link)
+
+
+def _follow(port_from, index, log, act, wait_s):
+  _speak_to(log, index)
+  link = process_link.follow(port_from.get(), index, WAIT_S, wait_s)
+  act(link)
+
+
+def _speak_to(log, index):
+  file = os.open(f"{log}/{index}", os.O_WRONLY | os.O_CREAT)
+  os.dup2(file, 2)
+
+
+def _part(link, status=0):
+  link.leave(status)
+  time.sleep(1)  # as jax's farewell waits for all
+
+
+def _share_two(link):
+  for number in range(2):
+    value = bytes([number]) * 3_000_000
+    if link.share(value, "numbers") != value:
+      raise AssertionError(f"number {number} arrived as another")
+  _part(link)
+
+
+def _wait(link):
+  link.share(b"", "the first word")
+  time.sleep(WAIT_S)
+
+
+def _fall(link):
+  link.share(b"", "the first word")
+  os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fail(link):
+  link.share(b"", "the first word")
+  link.fail("ConfigError: it is wrong")
+
+
+def _leave_early(link):
+  _part(link, 143)
+
+
+def _share_one(link):
+  try:
+    link.share(b"", "the first word")
+  except SystemExit as left:
+    link.leave(left.code)
+    raise
+
+
+def _forward(link):
+  link.share(b"", "that process 0 listens")
+  link.forward(signal.SIGTERM)
+  link.share(b"", "the end")
+  _part(link)
+
+
+def _hear_a_signal(link):
+  heard = []
+  signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+  link.share(b"", "that process 0 listens")
+  until = time.monotonic() + WAIT_S
+  while not heard and time.monotonic() < until:
+    time.sleep(0.01)
+  link.share(b"", "the end")
+  _part(link)
+  if heard != [signal.SIGTERM]:
+    raise AssertionError(f"heard {heard}")
+
+
+class LinkTest(absltest.TestCase):
+  def _run(self, *acts, wait_s=WAIT_S):
+    """Exit statuses, and what each process said to its standard error."""
+    with tempfile.TemporaryDirectory() as folder:
+      ports = _FORK.Queue()
+      count = len(acts)
+      running = [
+        _FORK.Process(target=_lead, args=(ports, count, folder, acts[0]))
+      ]
+      running += [
+        _FORK.Process(target=_follow, args=(ports, n, folder, act, wait_s))
+        for n, act in enumerate(acts[1:], start=1)
+      ]
+      for process in running:
+        process.start()
+      for process in running:
+        process.join(WAIT_S)
+        self.assertIsNotNone(process.exitcode, "it hangs")
+      said = [
+        pathlib.Path(folder, str(n)).read_text() for n in range(len(acts))
+      ]
+    return [process.exitcode for process in running], said
+
+  def test_all_are_told_the_same_in_order(self):
+    statuses, said = self._run(_share_two, _share_two, _share_two)
+    self.assertEqual(statuses, [0, 0, 0], said)
+
+  def test_one_that_is_lost_ends_all_with_its_name(self):
+    for place in range(3):
+      acts = [_wait] * 3
+      acts[place] = _fall
+      statuses, said = self._run(*acts)
+      expected = [process_link.LOST] * 3
+      expected[place] = -signal.SIGKILL
+      self.assertEqual(statuses, expected, said)
+      for other in {0, 1, 2} - {place}:
+        self.assertIn(f"learner process {place} was lost", said[other])
+
+  def test_one_that_fails_says_why_in_all(self):
+    for place in range(2):
+      acts = [_wait] * 3
+      acts[place] = _fail
+      statuses, said = self._run(*acts)
+      expected = [process_link.LOST] * 3
+      expected[place] = 1
+      self.assertEqual(statuses, expected, said)
+      for other in {0, 1, 2} - {place}:
+        self.assertIn("failed: ConfigError: it is wrong", said[other])
+
+  def test_when_process_0_leaves_the_others_do(self):
+    statuses, said = self._run(_leave_early, _share_one, _share_one)
+    self.assertEqual(statuses, [0, 143, 143], said)
+
+  def test_a_signal_reaches_process_0(self):
+    statuses, said = self._run(_hear_a_signal, _forward)
+    self.assertEqual(statuses, [0, 0], said)
+
+  def test_a_word_that_does_not_come_is_named(self):
+    statuses, said = self._run(_sleep, _share_one, wait_s=0.2)
+    self.assertEqual(statuses[1], 1)
+    self.assertIn("waited processes.wait_s=0.2 s for process 0", said[1])
+
+
+def _sleep(link):
+  del link
+  with contextlib.suppress(SystemExit):
+    time.sleep(3)
+
+
+class ProcessesTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ({}, None),
+    ({"NUM_PROCESSES": "1", "PROCESS_ID": "0", "COORDINATOR": "h:1"}, None),
+    ({"NUM_PROCESSES": "auto"}, {}),
+  )
+  def test_reads_the_environment(self, found, expected):
+    found = {f"AGENTRL_{name}": value for name, value in found.items()}
+    self.assertEqual(group._read(found), expected)
+
+  @parameterized.parameters(
+    ({"NUM_PROCESSES": "2"}, "AGENTRL_COORDINATOR and AGENTRL_PROCESS_ID are"),
+    (
+      {"NUM_PROCESSES": "2", "PROCESS_ID": "2", "COORDINATOR": "h:1"},
+      "AGENTRL_PROCESS_ID=2 must be from 0 to 1",
+    ),
+    (
+      {"NUM_PROCESSES": "two", "PROCESS_ID": "0", "COORDINATOR": "h:1"},
+      "AGENTRL_NUM_PROCESSES='two'",
+    ),
+  )
+  def test_refuses_what_is_half_said(self, found, sentence):
+    found = {f"AGENTRL_{name}": value for name, value in found.items()}
+    with self.assertRaisesRegex(ConfigError, sentence):
+      group._read(found)
+
+  def test_one_process_shares_with_itself(self):
+    alone = group.Processes()
+    self.assertTrue(alone.leads)
+    self.assertEqual(alone.share(b"x", what="x"), b"x")
+    self.assertEqual(alone.share_json([1], what="x"), [1])
+
+  def test_limits(self):
+    with self.assertRaisesRegex(ConfigError, "processes.join_s=0 must be"):
+      group.ProcessLimits(join_s=0)
+
+  def test_nobody_calls(self):
+    link = process_link.lead(2, "127.0.0.1", 0.05, WAIT_S)
+    with self.assertRaisesRegex(DeadlineExceeded, r"processes \[1\] to call"):
+      link.accept()
+
+
+if __name__ == "__main__":
+  absltest.main()

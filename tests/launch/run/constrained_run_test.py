@@ -1,0 +1,79 @@
+"""A run whose policy cannot but call: it samples and learns under a grammar."""
+
+import pathlib
+import tempfile
+
+import pytest
+from absl.testing import absltest
+
+from agentrl_jax.data.record_file import read_groups
+from agentrl_jax.env.tools import ToolMistake, read_arguments
+from agentrl_jax.metrics import read_metrics
+from environments.arithmetic.environment import ADD, ANSWER
+from launch.config.chat import codec_of
+from launch.config.settings import read_settings
+from launch.storage.run_directory import RunDirectory
+from launch.train import train
+from tests.launch import tiny
+
+STEPS = 1
+
+
+@pytest.mark.full
+class ConstrainedRunTest(absltest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    config = tiny.get_config()
+    config.workdir = folder.name
+    config.compile_cache = ""  # which would outlive its folder here
+    config.train.steps = STEPS
+    config.sampling.calls = "required"
+    config.episode.max_answer_tokens = 80
+    config.warm_start.num_demonstrations = 300
+    config.loss.kl_coefficient = 0.1
+    # With a critic even an attempt that fails as all others do teaches.
+    config.model.value_head = True
+    config.advantage.estimator = "gae"
+    config.loss.value_coefficient = 0.5
+    train(config)
+    cls.run_root = pathlib.Path(folder.name) / config.name
+    cls.settings = read_settings(config)
+
+  def groups(self):
+    run = RunDirectory(self.run_root)
+    paths = [run.trajectories(version) for version in range(STEPS)]
+    paths.append(run.trajectories_of("rl", "greedy"))
+    return [group for path in paths for group in read_groups(path)]
+
+  def test_every_answer_that_came_to_its_end_is_a_call_that_can_be_played(self):
+    codec = codec_of(self.run_root, self.settings.chat)
+    turns = [
+      turn
+      for group in self.groups()
+      for trajectory in group.trajectories
+      for turn in trajectory.turns
+    ]
+    ended = [t for t in turns if t.sampled[-1] in codec.stop_tokens]
+    self.assertGreater(len(ended), len(turns) // 3)
+    for turn in turns:
+      self.assertIn("%json", turn.grammar)
+    for turn in ended:
+      calls = codec.read(turn.sampled).tool_calls
+      self.assertNotEmpty(calls)
+      for call in calls:
+        self.assertNotIsInstance(
+          read_arguments(call, (ADD, ANSWER)), ToolMistake
+        )
+
+  def test_the_learner_s_distribution_is_the_sampler_s(self):
+    rows = read_metrics(self.run_root / "metrics.jsonl")
+    first = next(row.values for row in rows if row.stage == "rl")
+    self.assertLess(first["policy/engine_drift"], 1e-5)
+    self.assertLess(first["policy/kl_to_reference"], 1e-6)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,146 @@
+"""Demonstrations are a function of the config, however they are made."""
+
+import asyncio
+import contextlib
+import dataclasses
+import pathlib
+import tempfile
+from typing import ClassVar
+
+import numpy as np
+from absl.testing import absltest
+
+from agentrl_jax.data.trajectory import Task
+from agentrl_jax.errors import CheckpointError, ConfigError
+from configs import base, quickstart
+from environments.arithmetic.environment import Arithmetic
+from launch.config.settings import EnvironmentSettings, read_settings
+from launch.run import demonstrations
+
+
+class Bound(Arithmetic):
+  """Notes in which loops it is used."""
+
+  needs_one_loop = True
+  loops: ClassVar[list[asyncio.AbstractEventLoop]] = []
+
+  @contextlib.asynccontextmanager
+  async def open(self, task, *, seed):
+    self.loops.append(asyncio.get_running_loop())
+    async with super().open(task, seed=seed) as session:
+      yield session
+
+  async def close(self):
+    self.loops.append(asyncio.get_running_loop())
+
+
+class LoadedEnvironmentsTest(absltest.TestCase):
+  def test_what_needs_one_loop_has_one(self):
+    settings = {
+      "bound": EnvironmentSettings(
+        target=f"{__name__}:Bound", options={}, mistakes={}, weight=1.0
+      )
+    }
+    Bound.loops.clear()
+    with demonstrations.loaded_environments(settings) as environments:
+      for _ in range(2):
+        asyncio.run(self.play(environments["bound"]))
+    self.assertLen(Bound.loops, 3)
+    self.assertLen(set(Bound.loops), 1)
+
+  async def play(self, environment):
+    async with environment.open(Task("bound", "train", 0), seed=0) as session:
+      await session.reset()
+
+
+class MistakesTest(absltest.TestCase):
+  def test_unknown_ones_are_refused_before_anything_is_played(self):
+    for name, mistakes in (
+      ("sums", {"wrong_sun": 0.5}),
+      ("add", {"no_cast": 0.0}),
+    ):
+      settings = {
+        name: EnvironmentSettings(
+          target="environments.arithmetic.environment:Arithmetic",
+          options={},
+          mistakes=mistakes,
+          weight=1.0,
+        )
+      }
+      with (
+        self.assertRaisesRegex(
+          ConfigError, rf"environments\.{name}\.mistakes: .*wrong_sum"
+        ),
+        demonstrations.loaded_environments(settings),
+      ):
+        self.fail("it was loaded")
+
+
+class EveryEnvironmentTest(absltest.TestCase):
+  def test_experts_play_in_the_process(self):
+    """All that need nothing but the process; os_interaction needs a kernel."""
+    config = base.get_config()
+    config.tasks.names = ("alfworld", "dbbench", "knowledgegraph", "webshop")
+    settings = read_settings(config)
+    options = {"whole_tokens": (), "whole_lines": 0}
+    tokenizer = demonstrations.make_tokenizer(
+      settings, num_texts=16, vocab_size=700, **options
+    )
+    with tempfile.TemporaryDirectory() as folder:
+      path = pathlib.Path(folder) / "tokenizer.json"
+      tokenizer.save(str(path))
+      rows = demonstrations._pack_chunk(settings, path.parent, 0, 12)
+    self.assertGreater(
+      rows.mask.sum(), 12 * 10, "hardly a word is learned from"
+    )
+
+
+class DemonstrationsTest(absltest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    config = quickstart.get_config()
+    cls.settings = read_settings(config)
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    cls.folder = pathlib.Path(folder.name)
+    options = config.tokenizer.to_dict() | {"num_texts": 200}
+    demonstrations.make_tokenizer(cls.settings, **options).save(
+      str(cls.folder / "tokenizer.json")
+    )
+
+  def test_processes_share_the_work_and_change_nothing(self):
+    seen = []
+    number = demonstrations.CHUNK + 20
+    rows = demonstrations.demonstrate(
+      self.settings, self.folder, number, seen.append
+    )
+    alone = [
+      demonstrations._pack_chunk(self.settings, self.folder, start, size)
+      for start, size in ((0, demonstrations.CHUNK), (demonstrations.CHUNK, 20))
+    ]
+    for field in dataclasses.fields(rows):
+      np.testing.assert_array_equal(
+        getattr(rows, field.name),
+        np.concatenate([getattr(part, field.name) for part in alone]),
+      )
+    self.assertEqual(seen, [demonstrations.CHUNK, number])
+    path = self.folder / "rows.npz"
+    demonstrations.save_rows(path, rows)
+    found = demonstrations.load_rows(path)
+    np.testing.assert_array_equal(found.token, rows.token)
+    path.write_bytes(path.read_bytes()[:5000])
+    with self.assertRaisesRegex(CheckpointError, "Remove it"):
+      demonstrations.load_rows(path)
+
+  def test_every_row_once_per_epoch(self):
+    rows = demonstrations._pack_chunk(self.settings, self.folder, 0, 8)
+    epochs = list(demonstrations.shuffled(rows, seed=3, epochs=2))
+    for order in epochs:
+      np.testing.assert_array_equal(np.sort(order), np.arange(len(rows.token)))
+    again = list(demonstrations.shuffled(rows, seed=3, epochs=2))
+    np.testing.assert_array_equal(epochs, again)
+
+
+if __name__ == "__main__":
+  absltest.main()

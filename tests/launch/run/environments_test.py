@@ -1,0 +1,129 @@
+"""The same tasks are played here, in containers and at a worker."""
+
+import asyncio
+import contextlib
+import re
+import subprocess
+import sys
+import unittest
+
+import pytest
+
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.docker.images import ROOT
+from agentrl_jax.env.docker.orphans import OWNER_LABEL, current_owner
+from agentrl_jax.env.remote.other_loop import OtherLoopEnvironment
+from agentrl_jax.errors import ConfigError
+from configs import quickstart
+from launch.config.settings import PlaceSettings, read_settings
+from launch.run.environments import placed_environments
+from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+
+TASK = Task("webshop", "test", 0)
+
+
+def settings(**place):
+  config = quickstart.get_config()
+  config.tasks.names = ("webshop",)
+  config.environments.webshop.place.update(place)
+  return read_settings(config)
+
+
+def play(environment):
+  """The expert's attempt, in an event loop of its own."""
+
+  async def played():
+    expert = environment.expert(TASK, seed=0, mistakes={})
+    async with environment.open(TASK, seed=0) as session:
+      steps = [await session.reset()]
+      while steps[-1].status is Status.RUNNING:
+        steps.append(await session.step(expert.answer(steps[-1].messages)))
+    return steps
+
+  return asyncio.run(played())
+
+
+class PlacesTest(unittest.TestCase):
+  def play_at(self, **place):
+    """Two attempts, each in a loop of its own, as a run makes them."""
+    with placed_environments(settings(**place)) as environments:
+      environment = environments["webshop"]
+      self.assertIsInstance(environment, OtherLoopEnvironment)
+      return play(environment), play(environment)
+
+  def require_as_here(self, attempts):
+    with placed_environments(settings()) as environments:
+      here = play(environments["webshop"])
+    self.assertIs(here[-1].status, Status.COMPLETED)
+    self.assertEqual(attempts, (here, here))
+
+  def test_at_a_worker(self):
+    with worker() as url:
+      self.require_as_here(self.play_at(worker=url))
+
+  @pytest.mark.docker
+  def test_in_containers(self):
+    docker = connect_or_skip(type(self))
+    image = build_or_skip(docker, "webshop")
+    self.require_as_here(self.play_at(containers=2, image=image))
+    label = f"{OWNER_LABEL}={current_owner()}"
+    left = docker.containers.list(
+      all=True, filters={"label": label}, ignore_removed=True
+    )
+    self.assertEqual(left, [], "a container is left behind")
+
+  def test_an_image_is_found_by_the_environments_folder(self):
+    found = settings(containers=1, options=("num_test=7",)).containers
+    self.assertEqual(found["webshop"].image, "agentrl_jax/webshop")
+    self.assertEqual(found["webshop"].options["num_test"], 7)
+    self.assertEqual(found["webshop"].options["catalogue_size"], 45)
+
+  def test_at_the_workers_of_a_controller(self):
+    with controller() as url, worker(f"--controller={url}"):
+      self.require_as_here(self.play_at(controller=url))
+
+  def test_two_places_are_refused(self):
+    with self.assertRaisesRegex(ConfigError, "containers=1 and place.worker="):
+      PlaceSettings(containers=1, worker="http://localhost:5021/api")
+
+
+def worker(*flags):
+  """A worker of the quickstart's shop, in a process of its own; its URL."""
+  options = quickstart.get_config().environments.webshop.options.to_dict()
+  return serving(
+    "agentrl_jax.env.worker",
+    "--environment=environments.webshop:WebShop",
+    "--port=0",
+    *[f"--option={key}={value!r}" for key, value in options.items()],
+    *flags,
+  )
+
+
+def controller():
+  """A controller, in a process of its own; its URL."""
+  return serving("agentrl_jax.controller.service", "--port=0", "--grpc-port=0")
+
+
+@contextlib.contextmanager
+def serving(module, *flags):
+  """Runs a server until the context is left; the address that it logs."""
+  process = subprocess.Popen(
+    [sys.executable, "-m", module, *flags],
+    cwd=ROOT,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  try:
+    for line in process.stderr:
+      if found := re.search(r"http://\S+/api", line):
+        yield found.group()
+        break
+    else:
+      raise AssertionError(f"{module} has ended")
+  finally:
+    process.terminate()
+    process.communicate(timeout=60)
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,103 @@
+"""configs/finetune.py: a run that knows nothing but a Hugging Face folder."""
+
+import json
+import pathlib
+import shlex
+import tempfile
+
+import pytest
+from absl.testing import absltest
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.metrics import read_metrics
+from configs import finetune, quickstart
+from launch.config.settings import read_settings
+from launch.train import train
+from tests.launch.export_test import MODEL, write_model
+
+STEPS = 3
+# Smaller and shorter in every respect, and nothing about the model.
+SMALL = {
+  "compile_cache": "",
+  "environments.dbbench.options.system_prompt": "short",
+  "environments.webshop.options.system_prompt": "short",
+  "episode.max_turns": 2,
+  "episode.max_answer_tokens": 8,
+  "train.steps": STEPS,
+  "group.size": 2,
+  "admission.groups_per_step": 2,
+  "admission.max_concurrent_groups": 2,
+  "queue.max_groups": 2,
+  "engine.lanes": (4, 2),
+  "engine.num_lane_sizes": 1,
+  "engine.lengths": (),
+  "engine.prefill_chunks": (64,),
+  "engine.prefill_lanes": 4,
+  "evaluation.num_tasks": 1,
+  # Random weights earn nothing that tells attempts apart: the KL trains them.
+  "loss.kl_coefficient": 1.0,
+  "advantage.keep": "all",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+class FinetuneTest(absltest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    cls.root = pathlib.Path(folder.name)
+    cls.model = cls.root / "tiny-qwen"
+    write_model(cls.model)
+
+  def test_a_folder_is_all_it_takes(self):
+    settings = read_settings(finetune.get_config(str(self.model)))
+    self.assertEqual(settings.model, MODEL)
+    self.assertEqual(settings.warm_start_epochs, 0)
+
+  @pytest.mark.full
+  def test_it_trains(self):
+    config = finetune.get_config(str(self.model))
+    config.update_from_flattened_dict(
+      SMALL | {"workdir": str(self.root / "runs")}
+    )
+    train(config)
+    run = next(p.parent for p in self.root.glob("runs/*/config.yaml"))
+    rows = read_metrics(run / "metrics.jsonl")
+    steps = [row.step for row in rows if row.stage == "rl"]
+    self.assertEqual(steps, list(range(1, STEPS + 1)))
+    summary = json.loads((run / "summary.json").read_text())
+    stages = {e["stage"] for e in summary["evaluations"]}
+    self.assertEqual(stages, {"warm_start", "rl", "expert"})
+
+  def test_all_keys_that_a_folder_replaces_are_named_at_once(self):
+    config = quickstart.get_config()
+    config.pretrained.path = str(self.model)
+    with self.assertRaises(ConfigError) as caught:
+      read_settings(config)
+    said = str(caught.exception)
+    for key in (
+      "model.embedding_scale=7.0",
+      "tokenizer.vocab_size=2048",
+      "tokenizer.num_texts=1000",
+      "tokenizer.whole_lines=16",
+      "tokenizer.whole_tokens=",
+      "configs/finetune.py",
+    ):
+      self.assertIn(key, said)
+    # What it says to set is all there is to set.
+    flags = shlex.split(said.partition("; set ")[2].rpartition(", or")[0])
+    for flag in flags:
+      key, _, value = flag.removeprefix("--config.").partition("=")
+      config.update_from_flattened_dict({key: _value(value)})
+    read_settings(config)
+
+
+def _value(text: str):
+  return () if text == "()" else json.loads(text)
+
+
+if __name__ == "__main__":
+  absltest.main()

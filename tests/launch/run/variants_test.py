@@ -1,0 +1,111 @@
+"""Two variants of one environment, side by side in one run.
+
+They share a class, and so the class's own name. All that a run keeps by task is
+kept by the name that each has in the config.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import pytest
+from absl.testing import absltest
+
+from agentrl_jax.data.record_file import read_groups
+from agentrl_jax.metrics import read_metrics
+from launch.config.settings import read_settings
+from launch.serve_environments import commands
+from tests.launch.run import variants
+
+ROOT = pathlib.Path(__file__).parents[3]
+NAMES = {"easy", "hard"}
+DEADLINE_S = 600
+
+
+def run(module, *flags):
+  return subprocess.run(
+    [
+      *(sys.executable, "-m", module),
+      *("--config=tests/launch/run/variants.py", *flags),
+    ],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=DEADLINE_S,
+    check=False,
+  )
+
+
+class WorkersTest(absltest.TestCase):
+  def test_variants_are_two_tasks_at_a_controller(self):
+    settings = read_settings(variants.get_config())
+    made = commands(dict(settings.environments), sorted(NAMES), "grpc://c:1", 1)
+    for name, command in zip(sorted(NAMES), made, strict=True):
+      self.assertIn(f"--name={name}", command)
+
+
+class EvaluateTest(absltest.TestCase):
+  def test_each_expert_makes_its_own_mistakes(self):
+    with tempfile.TemporaryDirectory() as folder:
+      output = pathlib.Path(folder) / "scores.json"
+      done = run(
+        "launch.evaluate",
+        *("--policy=imperfect", "--tasks=easy/test,hard/train"),
+        *("--config.evaluation.num_tasks=40", f"--output={output}"),
+      )
+      self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+      scores = json.loads(output.read_text())["tasks"]
+    self.assertEqual(scores["easy"]["success"], 1.0)
+    self.assertLess(scores["hard"]["success"], 0.8)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+class TrainTest(absltest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    cls.done = run("launch.train", f"--config.workdir={folder.name}")
+    cls.root = pathlib.Path(folder.name) / "variants"
+
+  def test_ends_well(self):
+    self.assertEqual(self.done.returncode, 0, self.done.stderr[-3000:])
+
+  def test_metrics_are_of_each(self):
+    rows = read_metrics(self.root / "metrics.jsonl")
+    values = [row.values for row in rows if row.stage == "rl"]
+    self.assertLen(values, 2)
+    for name in NAMES:
+      for prefix in ("success", "rollout/finished"):
+        key = f"{prefix}/{name}"
+        self.assertTrue(any(key in v for v in values), key)
+    self.assertFalse([k for v in values for k in v if k.endswith("/dbbench")])
+
+  def test_groups_are_of_each(self):
+    played = [
+      group.task.name
+      for version in range(2)
+      for group in read_groups(
+        self.root / "trajectories" / f"{version:06d}.jsonl.gz"
+      )
+    ]
+    self.assertEqual(set(played), NAMES)
+
+  def test_evaluations_and_report_have_a_row_for_each(self):
+    summary = json.loads((self.root / "summary.json").read_text())
+    for evaluation in summary["evaluations"]:
+      self.assertEqual(set(evaluation["tasks"]), NAMES)
+      if evaluation["stage"] == "expert":
+        for score in evaluation["tasks"].values():
+          self.assertEqual(score["success"], 1.0)
+    report = (self.root / "report.html").read_text()
+    for name in NAMES:
+      self.assertIn(f">{name}<", report)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,230 @@
+"""Agents that know nothing of us but a `base_url` are trained."""
+
+import asyncio
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+import unittest
+
+import aiohttp
+import numpy as np
+import optax
+import pytest
+
+from agentrl_jax.controller.attempt import RetryLimits
+from agentrl_jax.controller.group import GroupLimits, run_group
+from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.recorder import Attempt, tokens_of
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.model import sharding
+from agentrl_jax.rollout.openai.episode_routes import HEADER
+from agentrl_jax.train.batches import BatchConfig
+from agentrl_jax.train.objective import policy_objective
+from agentrl_jax.train.preparation import Preparation
+from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.step import Learner
+from launch.train import train
+from tests.controller.processes import free_port
+from tests.launch.serving import agents
+from tests.rollout import talking
+from tests.train import small
+
+TEMPERATURE = 0.9
+GROUPS, SIZE = 2, 8
+
+
+async def agent(client):
+  """A loop of somebody's own, which is paid for answers that begin small."""
+  messages, letters = [], 0
+  for word in ("One?", "Two?"):
+    messages.append({"role": "user", "content": word})
+    said = await client.chat.completions.create(model="tiny", messages=messages)
+    messages.append(said.choices[0].message)
+    letters += messages[-1].content[:1].islower()
+  return letters / 2
+
+
+class Trained:
+  """A server on an engine, a learner, and agents between the two."""
+
+  def __init__(self, served, agent=agent):
+    self._served, self._policy = served, talking.policy()
+    self._agent = agent
+    self._learner = Learner(
+      self._policy,
+      policy_objective(
+        self._policy, small.loss_config(), temperature=TEMPERATURE
+      ),
+      optax.adam(3e-2),
+      sharding.make_mesh({}),
+    )
+    self._preparation = Preparation(
+      self._policy,
+      loss=small.loss_config(),
+      advantage=small.advantage_config(),
+      batch=BatchConfig(row_length=talking.CONTEXT, micro_batch=4),
+      task_ids={"words": 0},
+      temperature=TEMPERATURE,
+      make_grammars=talking.grammars,
+    )
+    self.state = self._learner.init(talking.params(talking.STEPS[0]))
+    versions = served.driver.engine.versions
+    self._publisher = Publisher(self._policy, versions, layers_apart=False)
+    self.publish()
+
+  def publish(self):
+    self._publisher.publish(self.state.params, int(self.state.version))
+
+  async def groups(self):
+    """What agents play: each is given its episode, and no more."""
+    playing = [
+      asyncio.create_task(
+        run_group(
+          Task("words", "train", number),
+          self._served.episodes,
+          GroupLimits(size=SIZE, deadline_s=60.0),
+          RetryLimits(max_retries=0),
+          Monitor(),
+          group_id=f"{int(self.state.version)}-{number}",
+          seed=1000 * int(self.state.version) + number,
+        )
+      )
+      for number in range(GROUPS)
+    ]
+    async with aiohttp.ClientSession(f"{self._served.url}/v1/") as http:
+      await asyncio.gather(*(self._play(http) for _ in range(GROUPS * SIZE)))
+    return await asyncio.gather(*playing)
+
+  async def _play(self, http):
+    async with http.post("episodes", json={"wait_s": 30}) as response:
+      id = (await response.json())["id"]
+    async with self._served.client(default_headers={HEADER: id}) as client:
+      reward = await self._agent(client)
+    async with http.post(f"episodes/{id}", json={"reward": reward}) as response:
+      assert response.status == 200, await response.text()
+
+  def update(self, groups):
+    lessons, report = self._preparation.lessons(groups, self.state.params)
+    metrics = {}
+    if lessons:  # none where no attempt did better than its siblings
+      self.state, metrics = self._learner.update(self.state, lessons)
+      self.publish()
+    return lessons, report | metrics
+
+
+class AgentsTest(unittest.IsolatedAsyncioTestCase):
+  async def asyncSetUp(self):
+    rules = dict(temperature=TEMPERATURE, max_answer_tokens=4)
+    self.served = await self.enterAsyncContext(
+      talking.Talking(rules=rules, lanes=(GROUPS * SIZE, 1))
+    )
+    self.trained = Trained(self.served)
+
+  async def test_an_update_is_trained_on_what_was_recorded(self):
+    for version in range(2):
+      groups = await self.trained.groups()
+      played = [t for group in groups for t in group.trajectories]
+      self.assertEqual(len(played), GROUPS * SIZE)
+      stamped = {
+        int(v) for t in played for turn in t.turns for v in turn.version
+      }
+      self.assertEqual(stamped, {version})
+      before = np.array(self.trained.state.params["embedding"])
+      lessons, metrics = self.trained.update(groups)
+      self.check_tokens(lessons, played)
+      self.assertLess(metrics["policy/engine_drift"], 1e-5)
+      self.assertEqual(metrics["policy/on_policy_share"], 1)
+      after = np.array(self.trained.state.params["embedding"])
+      self.assertGreater(np.abs(after - before).max(), 1e-3)
+
+  async def test_the_documented_program_plays(self):
+    playing = [
+      asyncio.create_task(
+        self.served.episodes.play(
+          Attempt(
+            task=Task("words", "train", 3), group_id="g", number=n, seed=n
+          )
+        )
+      )
+      for n in range(3)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+      program = await asyncio.create_subprocess_exec(
+        sys.executable,
+        agents.documented_program(pathlib.Path(folder)),
+        f"{self.served.url}/v1",
+        "tiny",
+        stderr=asyncio.subprocess.PIPE,
+      )
+      played = await asyncio.gather(*playing)
+      await self.served.episodes.close()
+      _, said = await program.communicate()
+    self.assertEqual((program.returncode, said), (0, b""))
+    for trajectory in played:
+      self.assertEqual(trajectory.status, Status.TASK_LIMIT_REACHED)
+      self.assertEqual(len(trajectory.turns), 3)
+      first = trajectory.transcript[0]["content"]
+      self.assertRegex(first, r"What is \d \+ \d\?")
+
+  def check_tokens(self, lessons, played):
+    """Every token that was sampled is trained on, and no other."""
+    sampled = np.concatenate([turn.sampled for t in played for turn in t.turns])
+    trained = np.concatenate(
+      [np.asarray(x.batch.token)[np.asarray(x.batch.mask)] for x in lessons]
+    )
+    self.assertEqual(sorted(trained), sorted(sampled))
+    rows = {
+      tuple(token[segment == number])
+      for lesson in lessons
+      for token, segment in zip(
+        np.asarray(lesson.batch.token).reshape(-1, talking.CONTEXT),
+        np.asarray(lesson.batch.segment).reshape(-1, talking.CONTEXT),
+        strict=True,
+      )
+      for number in range(1, segment.max() + 1)
+    }
+    self.assertEqual(rows, {tuple(tokens_of(t)) for t in played})
+
+  @pytest.mark.full
+  async def test_success_rises(self):
+    rewards = []
+    for _ in range(25):
+      groups = await self.trained.groups()
+      found = [t.reward for group in groups for t in group.trajectories]
+      rewards.append(statistics.mean(found))
+      self.trained.update(groups)
+    first, last = statistics.mean(rewards[:3]), statistics.mean(rewards[-5:])
+    self.assertLess(first, 0.6)
+    self.assertGreater(last, 0.9, rewards)
+
+
+class RunTest(unittest.TestCase):
+  @pytest.mark.full
+  @pytest.mark.timeout(1200)
+  def test_a_run_learns_to_add_from_the_documented_program(self):
+    port = free_port()
+    config = agents.get_config(port)
+    with tempfile.TemporaryDirectory() as folder:
+      config.workdir = folder
+      program = agents.Agents(port, config.name, pathlib.Path(folder))
+      with program:
+        train(config)
+      lines = pathlib.Path(folder, config.name, "metrics.jsonl").read_text()
+    self.assertEqual((program.status, program.output), (0, ""))
+    found = [
+      line
+      for line in map(json.loads, lines.splitlines())
+      if line["stage"] == "rl"
+    ]
+    rewards = [line["reward/mean"] for line in found]
+    self.assertEqual(len(rewards), config.train.steps)
+    self.assertGreater(
+      statistics.mean(rewards[-10:]), statistics.mean(rewards[:3]) + 0.15
+    )
+    self.assertEqual(found[-1]["agents/abandoned"], 0)
+
+
+if __name__ == "__main__":
+  unittest.main()

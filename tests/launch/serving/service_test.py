@@ -1,0 +1,52 @@
+"""The rollout side of a process, as far as other suites do not run it."""
+
+import subprocess
+import sys
+import unittest
+
+# google-jetstream is not there, whatever is installed.
+_WITHOUT_JETSTREAM = """
+import sys
+
+class Missing:
+  def find_spec(self, name, path=None, target=None):
+    if name.partition(".")[0] == "jetstream":
+      raise ModuleNotFoundError(f"No module named {name!r}")
+
+sys.meta_path.insert(0, Missing())
+import launch.train
+from agentrl_jax.errors import ConfigError
+from launch.serving.service import DRIVERS
+from tests.rollout import small
+
+engine = small.engine_of((10,))
+with DRIVERS["local"](engine) as driver:
+  from agentrl_jax.rollout.api import SamplingSpec
+
+  answer = driver.submit([1, 2, 3], SamplingSpec(max_tokens=2))
+  assert len(answer.result(60).sampled) == 2
+try:
+  with DRIVERS["jetstream"](engine):
+    raise AssertionError("no JetStream, and yet it drives")
+except ConfigError as error:
+  print(error)
+"""
+
+
+class WithoutJetStreamTest(unittest.TestCase):
+  def test_the_local_driver_needs_none_of_it(self):
+    done = subprocess.run(
+      [sys.executable, "-c", _WITHOUT_JETSTREAM],
+      capture_output=True,
+      text=True,
+      timeout=300,
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertIn(
+      "engine.driver=jetstream: google-jetstream cannot be", done.stdout
+    )
+    self.assertIn("set engine.driver=local", done.stdout)
+
+
+if __name__ == "__main__":
+  unittest.main()

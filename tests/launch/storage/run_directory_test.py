@@ -1,0 +1,168 @@
+"""A run's folder knows what is done, and refuses another run's settings."""
+
+import os
+import pathlib
+import signal
+import tempfile
+import time
+from unittest import mock
+
+from absl.testing import absltest
+
+from agentrl_jax.errors import ConfigError
+from configs import base
+from launch.processes.group import Processes
+from launch.processes.interrupts import Interrupted, listen
+from launch.storage.run_directory import RunDirectory
+from launch.storage.trained_groups import Ledger
+
+
+class RunDirectoryTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    self.root = pathlib.Path(folder) / "run"
+    self.run_directory = RunDirectory(self.root)
+
+  def test_a_stage_is_done_when_it_ended_well(self):
+    run = self.run_directory
+    with self.assertRaises(ZeroDivisionError), run.stage("rl"):
+      raise ZeroDivisionError
+    self.assertFalse(run.is_done("rl"))
+    with run.stage("rl"):
+      pass
+    self.assertTrue(run.is_done("rl"))
+    self.assertGreater(run.seconds()["rl"], 0)
+
+  def test_time_is_counted_over_starts_and_written_in_one_move(self):
+    run = self.run_directory
+    for _ in range(2):
+      with self.assertRaises(ZeroDivisionError), run.stage("rl"):
+        raise ZeroDivisionError
+    # As a kill in the midst of writing leaves it.
+    (run.root / "done" / "rl.written").write_text("")
+    with run.stage("rl"):
+      pass
+    left = sorted(p.name for p in (run.root / "done").iterdir())
+    self.assertEqual(left, ["rl.json"])
+
+  def test_other_settings_are_refused_by_key(self):
+    config = base.get_config()
+    self.run_directory.keep_config(config)
+    self.run_directory.keep_config(base.get_config())
+    config.loss.clip_high = 0.3
+    config.checkpoint.resume_step = 5  # may change
+    with self.assertRaisesRegex(ConfigError, "loss.clip_high differ"):
+      RunDirectory(self.root).keep_config(config)
+
+  def test_two_processes_do_not_share_a_folder(self):
+    with (
+      self.run_directory.held(),
+      self.assertRaisesRegex(ConfigError, "another process is at work"),
+      RunDirectory(self.root).held(),
+    ):
+      self.fail("it was let in")
+    with RunDirectory(self.root).held():
+      pass
+
+
+class LedgerTest(absltest.TestCase):
+  def test_strikes_out_what_is_not_in_the_policy(self):
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    path = pathlib.Path(folder) / "ledger.jsonl"
+    ledger = Ledger(path)
+    for version in range(4):
+      ledger.add(version, [f"g{version}"])
+    with path.open("a") as file:
+      file.write('{"version": 4, "gro')  # killed while writing
+    ledger.truncate(2)
+    ledger.add(2, ["again"])
+    lines = path.read_text().splitlines()
+    self.assertEqual(
+      [line for line in lines if '"g2"' in line or '"g3"' in line], []
+    )
+    self.assertLen(lines, 3)
+
+
+class CheckpointsElsewhereTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    self.root = pathlib.Path(folder) / "one"
+
+  def test_by_the_runs_name_in_a_bucket(self):
+    run = RunDirectory(self.root, "gs://bucket/runs")
+    self.assertEqual(
+      run.checkpoints("rl").as_posix(), "gs://bucket/runs/one/rl"
+    )
+
+  def test_whoever_reads_a_run_finds_them(self):
+    config = base.get_config()
+    config.checkpoint.directory = "gs://bucket/runs"
+    RunDirectory(self.root, "gs://bucket/runs").keep_config(config)
+    found = RunDirectory(self.root).checkpoints("warm_start")
+    self.assertEqual(found.as_posix(), "gs://bucket/runs/one/warm_start")
+
+  def test_in_the_runs_folder_by_default(self):
+    found = RunDirectory(self.root).checkpoints("rl")
+    self.assertEqual(pathlib.Path(found), self.root / "rl")
+
+
+def _listen(grace_s=300.0):
+  return listen(Processes(), grace_s)
+
+
+class InterruptsTest(absltest.TestCase):
+  def test_a_signal_is_a_question(self):
+    saved = []
+    with _listen() as interrupts:
+      interrupts.check(lambda: saved.append("early"))
+      signal.raise_signal(signal.SIGTERM)
+      with self.assertRaises(Interrupted) as caught:
+        interrupts.check(lambda: saved.append("late"))
+    self.assertEqual(saved, ["late"])
+    self.assertEqual(caught.exception.code, 128 + signal.SIGTERM)
+
+  def test_a_second_one_from_the_keyboard_acts(self):
+    with _listen(), self.assertRaises(KeyboardInterrupt):
+      signal.raise_signal(signal.SIGINT)
+      signal.raise_signal(signal.SIGINT)
+
+  def test_a_notice_that_is_repeated_changes_nothing(self):
+    with _listen() as interrupts:
+      signal.raise_signal(signal.SIGTERM)
+      signal.raise_signal(signal.SIGTERM)
+      self.assertEqual(interrupts.received, signal.SIGTERM)
+
+  def test_acts_at_once_where_there_is_nothing_to_save(self):
+    with _listen() as interrupts:
+      with self.assertRaises(Interrupted), interrupts.at_once():
+        signal.raise_signal(signal.SIGTERM)
+        self.fail("the signal did not act")
+      with self.assertRaises(Interrupted), interrupts.at_once():
+        self.fail("the signal was forgotten")
+
+  def test_a_process_ends_when_its_grace_period_does(self):
+    with mock.patch.object(os, "_exit") as ended, _listen(grace_s=0.05):
+      signal.raise_signal(signal.SIGTERM)
+      deadline = time.monotonic() + 60
+      while not ended.called and time.monotonic() < deadline:
+        time.sleep(0.01)
+    ended.assert_called_once_with(1)
+
+  def test_who_has_saved_in_time_may_live(self):
+    with mock.patch.object(os, "_exit") as ended:
+      with _listen(grace_s=0.05):
+        signal.raise_signal(signal.SIGTERM)
+      time.sleep(0.2)
+    ended.assert_not_called()
+
+  def test_handlers_are_put_back(self):
+    before = signal.getsignal(signal.SIGTERM)
+    with _listen():
+      self.assertNotEqual(signal.getsignal(signal.SIGTERM), before)
+    self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,185 @@
+"""The JobSet that launch/gke/render.sh prints."""
+
+import pathlib
+import re
+import shlex
+import subprocess
+
+import yaml
+from absl.testing import absltest
+
+from tests.launch.tpu.commands_test import CONFIG, dry_run
+
+ROOT = pathlib.Path(__file__).parents[3]
+POD = (
+  *("--name=qwen", "--learner=2xv5p-64", "--rollout=3xv6e-8", "--spot"),
+  "--environments=2xn2-standard-32:dbbench,webshop",
+  "--workdir=gs://bucket/runs",
+)
+AWKWARD = '--config.x=it\'s "a  b" @RUN@ & $HOME'
+ROLES = ["learner", "rollout", "controller", "environments"]
+
+
+def render(*options: str) -> str:
+  done = subprocess.run(
+    [ROOT / "launch" / "gke" / "render.sh", *options],
+    capture_output=True,
+    text=True,
+    check=False,
+    timeout=60,
+  )
+  if done.returncode:
+    raise AssertionError(done.stderr)
+  return done.stdout
+
+
+class GkeTest(absltest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    text = render("--image=reg/trainer:1", *POD, *CONFIG, AWKWARD)
+    cls.document = yaml.safe_load(text)
+    cls.jobs = {
+      job["name"]: job for job in cls.document["spec"]["replicatedJobs"]
+    }
+
+  def pod(self, role):
+    return self.jobs[role]["template"]["spec"]["template"]["spec"]
+
+  def container(self, role):
+    (container,) = self.pod(role)["containers"]
+    return container
+
+  def test_is_a_jobset_that_ends_and_restarts_with_its_learner(self):
+    self.assertEqual(self.document["apiVersion"], "jobset.x-k8s.io/v1alpha2")
+    self.assertEqual(self.document["kind"], "JobSet")
+    spec = self.document["spec"]
+    self.assertEqual(
+      spec["successPolicy"],
+      {"operator": "All", "targetReplicatedJobs": ["learner"]},
+    )
+    (taken_away,) = spec["failurePolicy"]["rules"]
+    self.assertEqual(taken_away["action"], "RestartJobSetAndIgnoreMaxRestarts")
+    self.assertEqual(list(self.jobs), ROLES)
+    for role, job in self.jobs.items():
+      template = job["template"]["spec"]
+      self.assertEqual(template["parallelism"], template["completions"])
+      self.assertEqual(template["backoffLimit"] == 0, role == "learner")
+      (rule,) = template["podFailurePolicy"]["rules"]
+      self.assertEqual(
+        rule["action"], "FailJob" if role == "learner" else "Ignore"
+      )
+      # What a podFailurePolicy asks for.
+      self.assertEqual(self.pod(role)["restartPolicy"], "Never")
+      self.assertEqual(self.pod(role)["terminationGracePeriodSeconds"], 300)
+
+  def test_slices_are_asked_for_whole(self):
+    learner, rollout = self.jobs["learner"], self.jobs["rollout"]
+    self.assertEqual((learner["replicas"], rollout["replicas"]), (2, 3))
+    self.assertEqual(learner["template"]["spec"]["parallelism"], 8)
+    self.assertEqual(rollout["template"]["spec"]["parallelism"], 1)
+    selector = self.pod("learner")["nodeSelector"]
+    self.assertEqual(
+      selector,
+      {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice",
+        "cloud.google.com/gke-tpu-topology": "2x4x4",
+        "cloud.google.com/gke-spot": "true",
+      },
+    )
+    for role, chips in (("learner", 4), ("rollout", 8)):
+      limits = self.container(role)["resources"]["limits"]
+      self.assertEqual(limits, {"google.com/tpu": chips})
+    self.assertIn(
+      "alpha.jobset.sigs.k8s.io/exclusive-topology",
+      learner["template"]["metadata"]["annotations"],
+    )
+    self.assertEqual(
+      self.pod("environments")["nodeSelector"][
+        "node.kubernetes.io/instance-type"
+      ],
+      "n2-standard-32",
+    )
+
+  def test_every_pod_mounts_the_bucket(self):
+    for role in ROLES:
+      (volume,) = self.pod(role)["volumes"]
+      self.assertEqual(volume["csi"]["driver"], "gcsfuse.csi.storage.gke.io")
+      self.assertEqual(
+        volume["csi"]["volumeAttributes"]["bucketName"], "bucket"
+      )
+      (mount,) = self.container(role)["volumeMounts"]
+      self.assertEqual(mount["mountPath"], "/mnt/agentrl/bucket")
+
+  def test_commands_are_those_of_tpu_run(self):
+    ssh = [
+      shlex.split(line)
+      for line in dry_run(
+        *POD, "--zone=z", "--project=p", "--dry-run", *CONFIG, AWKWARD
+      )
+      if " ssh " in line
+    ]
+    there = {}
+    for words in ssh:
+      (command,) = (w for w in words if w.startswith("--command="))
+      line = shlex.split(command.removeprefix("--command="))
+      if "start" in line:
+        place = line[line.index("start") + 1].rpartition("-")[0] or "learner"
+        if "agentrl_jax.controller.service" in line:
+          place = "controller"
+        there[place] = line[line.index("--") + 1 :]
+        restart = line[line.index("--") - 1]
+        with self.subTest(place):
+          here = self.container(place)["command"]
+          self.assertEqual(
+            here[:6],
+            [
+              *("bash", "launch/tpu/bootstrap.sh", "run"),
+              *(place, restart, "--"),
+            ],
+          )
+    self.assertCountEqual(there, ROLES)
+    for role, words in there.items():
+      with self.subTest(role):
+        self.assertEqual(
+          [_without_addresses(w) for w in self.container(role)["command"][6:]],
+          [_without_addresses(w) for w in words],
+        )
+
+  def test_addresses_are_the_names_of_pods(self):
+    learner = self.container("learner")["command"]
+    self.assertIn(
+      "--config.rollouts.servers=("
+      + "".join(f'"qwen-rollout-{i}-0.qwen:9000",' for i in range(3))
+      + ")",
+      learner,
+    )
+    self.assertIn(
+      "--config.environments.webshop.place.controller="
+      "http://qwen-controller-0-0.qwen:5020/api",
+      learner,
+    )
+    self.assertIn(AWKWARD, learner)
+    self.assertEqual(
+      self.container("learner")["env"],
+      [{"name": "AGENTRL_NUM_PROCESSES", "value": "auto"}],
+    )
+
+  def test_what_is_missing_is_named(self):
+    with self.assertRaisesRegex(AssertionError, "--image must name"):
+      render(*POD, *CONFIG)
+    with self.assertRaisesRegex(AssertionError, "must be a bucket"):
+      render(
+        *("--image=i", "--name=q", "--learner=v5p-8", "--workdir=/mnt/x"),
+        *CONFIG,
+      )
+
+
+def _without_addresses(word: str) -> str:
+  return re.sub(
+    r"ADDRESS-OF-[-\w]+|qwen-[-\w]+\.qwen|127\.0\.0\.1", "HOST", word
+  )
+
+
+if __name__ == "__main__":
+  absltest.main()

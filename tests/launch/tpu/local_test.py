@@ -1,0 +1,149 @@
+"""launch/tpu_run.sh --local: the bootstrap of every host, on this one."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import pytest
+from absl.testing import absltest
+
+ROOT = pathlib.Path(__file__).parents[3]
+STAND_IN = pathlib.Path(__file__).parent / "cloud" / "python.sh"
+DEADLINE_S = 600.0
+
+
+class TpuLocalTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    self.told = self.folder / "told"
+    self.out = self.folder / "out"
+
+  def start(self, *options: str, python: str) -> subprocess.Popen:
+    with self.out.open("w") as out, self.told.open("w") as told:
+      process = subprocess.Popen(
+        [
+          *(ROOT / "launch" / "tpu_run.sh", "--name=local", "--local=2"),
+          *(f"--local-folder={self.folder}/hosts", "--poll=0", "--peers=60"),
+          *(f"--python={python}", *options),
+        ],
+        stdout=out,
+        stderr=told,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "AGENTRL_TICK_S": "0.3", "AGENTRL_PAUSE_S": "0"},
+      )
+    self.addCleanup(self.end, process)
+    return process
+
+  def end(self, process: subprocess.Popen) -> None:
+    if process.poll() is None:
+      process.terminate()
+      process.wait(DEADLINE_S)
+
+  def until(self, what: str, condition) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+      if time.monotonic() > end:
+        self.fail(f"waited for {what}:{self.said()}")
+      time.sleep(0.1)
+
+  def said(self) -> str:
+    return f"\n{self.out.read_text()[-4000:]}\n{self.told.read_text()}"
+
+  def learner(self, index: int) -> int:
+    """The process id of a learner process, 0 if it does not run."""
+    found = list(
+      (self.folder / "hosts" / "local-learner" / str(index)).glob(
+        "agentrl/places/learner/child"
+      )
+    )
+    return int(found[0].read_text().split()[0]) if found else 0
+
+  def stand_in(self) -> str:
+    saved = self.folder / "saved"
+    saved.mkdir()
+    python = self.folder / "python"
+    python.symlink_to(STAND_IN)
+    return str(python)
+
+  def test_all_start_again_when_one_is_killed(self):
+    python = self.stand_in()
+    saved = self.folder / "saved"
+    process = self.start(
+      *(f"--env=SAVED={saved}", "--env=STEPS=100000", "--peers=0", "--grace=5"),
+      *("--", "--config=tests/launch/tiny.py"),
+      python=python,
+    )
+    self.until("steps", (saved / "launch.train-1.step").exists)
+    first = self.learner(0)
+    os.kill(self.learner(1), signal.SIGKILL)
+    self.until("the restart", lambda: self.learner(0) not in (0, first))
+    (saved / "enough").touch()
+    self.assertEqual(process.wait(DEADLINE_S), 0, self.said())
+    told = self.told.read_text()
+    self.assertIn("learner/1 ended with status 137", told)
+    self.assertIn("(restart 1 of at most 5)", told)
+    around = (saved / "environment-1").read_text()
+    self.assertIn("AGENTRL_PROCESS_ID=1", around)
+    self.assertIn("AGENTRL_NUM_PROCESSES=2", around)
+    self.assertRegex(around, r"AGENTRL_COORDINATOR=127\.0\.0\.1:\d+")
+
+  def test_ctrl_c_lets_all_save_and_leaves_nothing(self):
+    python = self.stand_in()
+    saved = self.folder / "saved"
+    process = self.start(
+      *(f"--env=SAVED={saved}", "--env=STEPS=100000"),
+      *("--", "--config=tests/launch/tiny.py"),
+      python=python,
+    )
+    self.until("steps", (saved / "launch.train-1.step").exists)
+    self.until("steps", (saved / "launch.train-0.step").exists)
+    process.send_signal(signal.SIGINT)
+    self.assertEqual(process.wait(DEADLINE_S), 130, self.said())
+    self.assertIn("goes on where this one stopped", self.told.read_text())
+    for index in (0, 1):
+      self.assertEqual(self.learner(index), 0)
+      (log,) = (self.folder / "hosts" / "local-learner" / str(index)).glob(
+        "agentrl/places/learner/log"
+      )
+      self.assertRegex(log.read_text(), r"saved \d+\n$")
+
+  @pytest.mark.full
+  @pytest.mark.timeout(2 * DEADLINE_S)
+  def test_trains_through_the_death_of_either_process(self):
+    process = self.start(
+      "--env=JAX_PLATFORMS=cpu",
+      "--env=XLA_FLAGS=--xla_force_host_platform_device_count=2",
+      *("--", "--config=tests/launch/tiny.py", "--config.mesh.data=2"),
+      *("--config.mesh.fsdp=2", "--config.train.micro_batch=4"),
+      python=sys.executable,
+    )
+    run = self.folder / "hosts" / "runs" / "local"
+    for victim, checkpoint in ((1, 2), (0, 4)):
+      # A folder that orbax has committed.
+      self.until(
+        f"checkpoint {checkpoint}",
+        lambda number=checkpoint: any(
+          p.name.isdigit() and int(p.name) >= number
+          for p in (run / "rl").glob("*")
+        ),
+      )
+      before = self.learner(victim)
+      if not before:
+        continue  # it was done faster than we looked
+      os.kill(before, signal.SIGKILL)
+      self.until(
+        "the restart",
+        lambda old=before, who=victim: self.learner(who) not in (0, old),
+      )
+    self.assertEqual(process.wait(DEADLINE_S), 0, self.said())
+    self.assertIn("(restart 1 of at most 5)", self.told.read_text())
+    self.assertTrue((run / "summary.json").exists(), self.said())
+
+
+if __name__ == "__main__":
+  absltest.main()
