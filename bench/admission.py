@@ -22,7 +22,7 @@ import random
 import statistics
 
 from agentrl_jax.controller.admission import Admission, AdmissionLimits
-from agentrl_jax.controller.taking import choose_in_time
+from agentrl_jax.controller.taking import select_groups
 
 STEP_S = 10.0  # of training
 NO_ADMISSION = 1 << 30
@@ -84,7 +84,7 @@ class Pipeline:
       first = sorted(self._born)[:number]
       return first if all(g in self._finished for g in first) else None
     if self._rule == "in time":
-      return choose_in_time(
+      return select_groups(
         self._finished,
         self._born,
         num_groups=number,

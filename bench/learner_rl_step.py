@@ -20,11 +20,11 @@ from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.advantage_config import AdvantageConfig
 from agentrl_jax.train.batches import BatchConfig
-from agentrl_jax.train.preparation import Preparation
+from agentrl_jax.train.preparation import BatchBuilder
 from agentrl_jax.train.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import LinePeer, Pythons
@@ -87,7 +87,7 @@ class _Steps:
     self.prompt = rng.integers(0, tiny.MODEL.vocab_size, PROMPT).astype(
       np.int32
     )
-    store = VersionStore(1)
+    store = ServedWeights(1)
     config = EngineConfig(
       lanes=(ATTEMPTS,),
       context=PROMPT + ANSWER,
@@ -96,7 +96,7 @@ class _Steps:
     )
     self._driver = LocalDriver(RolloutEngine(policy, config, store))
     self._publisher = Publisher(policy, store)
-    self._preparation = Preparation(
+    self._preparation = BatchBuilder(
       policy,
       loss=tiny.loss_config(),
       advantage=AdvantageConfig(

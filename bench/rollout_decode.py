@@ -21,7 +21,7 @@ import numpy as np
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.publish import Publisher
 from bench import timing, tiny
@@ -83,7 +83,7 @@ class _Answers:
   """All prompts asked at once, until all are answered."""
 
   def __init__(self, policy, params, prompts):
-    store = VersionStore(1)
+    store = ServedWeights(1)
     config = EngineConfig(
       lanes=(len(prompts),),
       context=PROMPT + ANSWER,

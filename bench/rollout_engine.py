@@ -23,7 +23,7 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 
 POLICIES = {
@@ -93,7 +93,7 @@ def measure_driver(policy, params, args) -> dict[str, float]:
     steps_per_sync=args.steps_per_sync,
     store_tokens=args.store_tokens,
   )
-  store = VersionStore(1)
+  store = ServedWeights(1)
   store.publish(0, params, 0)
   engine = RolloutEngine(policy, config, store)
   driver = _driver(args.driver, engine)

@@ -30,7 +30,7 @@ from agentrl_jax.rollout.drivers.base import Driver
 from agentrl_jax.rollout.drivers.jetstream import JetStreamDriver
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.publish import Publisher
 from bench import timing, tiny
@@ -114,7 +114,7 @@ def _codec() -> ChatCodec:
 def _engine(
   policy: Policy, params: Params, codec: ChatCodec, steps_per_sync: int
 ) -> RolloutEngine:
-  store = VersionStore(1)
+  store = ServedWeights(1)
   Publisher(policy, store).publish(params, 0)
   grammars = codec.grammars(tiny.MODEL.vocab_size)
   config = EngineConfig(

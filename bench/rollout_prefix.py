@@ -29,7 +29,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 from bench import timing, tiny
 from bench.line_peer import Pythons
@@ -153,7 +153,7 @@ class _Conversations:
       prefill_chunks=(16, 64, 128),
       **kept,
     )
-    versions = VersionStore(1)
+    versions = ServedWeights(1)
     versions.publish(0, params, 0)
     self._driver = LocalDriver(RolloutEngine(policy, config, versions))
     self._shape, self._number, self._attempts = shape, number, attempts

@@ -10,7 +10,7 @@ from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.publish import Publisher
 from bench import timing
@@ -20,7 +20,7 @@ def make_driver(
   policy: Policy, versions: Sequence[Params], **config
 ) -> LocalDriver:
   """A driver whose slots serve these params."""
-  store = VersionStore(len(versions))
+  store = ServedWeights(len(versions))
   publisher = Publisher(policy, store)
   for slot, params in enumerate(versions):
     publisher.publish(params, slot, slot=slot)

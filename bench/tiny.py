@@ -20,7 +20,7 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.export import write_params
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.loss_config import LossConfig
-from agentrl_jax.train.objective import Lesson, policy_objective
+from agentrl_jax.train.objective import TrainBatch, policy_objective
 from agentrl_jax.train.step import Learner
 from configs import base
 
@@ -66,7 +66,7 @@ def make_learner(
   return policy, Learner(policy, objective, optimizer, mesh)
 
 
-def make_lesson(rows: int, tokens: int, seed: int = 0) -> Lesson:
+def make_lesson(rows: int, tokens: int, seed: int = 0) -> TrainBatch:
   """Random full rows, one trajectory each; all but the first tokens count."""
   rng = np.random.default_rng(seed)
   shape = (rows, tokens)
@@ -84,7 +84,7 @@ def make_lesson(rows: int, tokens: int, seed: int = 0) -> Lesson:
     turn=np.zeros(shape, np.int32),
     slot=np.zeros(shape, np.int32),
   )
-  return Lesson(batch, rng.standard_normal(shape).astype(np.float32))
+  return TrainBatch(batch, rng.standard_normal(shape).astype(np.float32))
 
 
 def write_model(folder: pathlib.Path, params, model=MODEL) -> pathlib.Path:
@@ -93,7 +93,7 @@ def write_model(folder: pathlib.Path, params, model=MODEL) -> pathlib.Path:
   return folder
 
 
-def arithmetic(lesson: Lesson, num_params: int, model=MODEL) -> float:
+def arithmetic(lesson: TrainBatch, num_params: int, model=MODEL) -> float:
   """Operations of an update: those of products, attention's lower half only.
 
     tokens * (6 params + 6 layers * heads * channels * mean segment)
@@ -107,7 +107,7 @@ def arithmetic(lesson: Lesson, num_params: int, model=MODEL) -> float:
   return 6 * position_BT.size * (num_params + attended)
 
 
-def arrays(lesson: Lesson) -> dict[str, np.ndarray]:
+def arrays(lesson: TrainBatch) -> dict[str, np.ndarray]:
   """What a peer needs of a lesson."""
   fields = {
     name: getattr(lesson.batch, name)

@@ -35,7 +35,7 @@ def build_all(
   """Builds one after the other and says what each took; names that failed."""
   failed = []
   for name in names:
-    begun = time.monotonic()
+    running = time.monotonic()
     try:
       with CONSOLE.status(f"building {name}"):
         tag = build_image(
@@ -46,7 +46,7 @@ def build_all(
       CONSOLE.print(f"{name} failed: {error}", markup=False, soft_wrap=True)
       continue
     megabytes = engine.images.get(tag).attrs["Size"] / 1e6
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - running
     CONSOLE.print(
       f"{tag}  {megabytes:,.0f} MB, {seconds:.0f} s", soft_wrap=True
     )

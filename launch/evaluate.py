@@ -49,7 +49,7 @@ from launch.run.environments import placed_environments
 from launch.run.evaluation import scores_to_json
 from launch.serving.service import serve
 from launch.shared_flags import CONFIG, RUN
-from launch.storage.load_params import stored_params
+from launch.storage.load_params import load_params
 from launch.storage.run_directory import RunDirectory
 
 EXPERTS = ("expert", "imperfect")
@@ -261,7 +261,7 @@ def _score_stored(
   run = RunDirectory(pathlib.Path(RUN.value))
   codec = codec_of(run.root, settings.chat)
   policy = Policy(settings.model, settings.compute, adaptation=settings.lora)
-  params = stored_params(settings, policy, run, _POLICY.value)
+  params = load_params(settings, policy, run, _POLICY.value)
   with serve(settings, policy, codec, driver=config.engine.driver) as service:
     service.publisher.publish(params, 0)
     player = PolicyPlayer(

@@ -31,8 +31,8 @@ from launch import command_line
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
 from launch.shared_flags import RUN
-from launch.storage.load_params import split_params, stored_params, stored_step
-from launch.storage.run_config import filed_config
+from launch.storage.load_params import load_params, load_step, split_params
+from launch.storage.run_config import run_config
 from launch.storage.run_directory import RunDirectory
 
 STAGES = ("rl", "warm_start")
@@ -75,14 +75,14 @@ def export(
 
   Raises `ConfigError` or `CheckpointError` saying what is wrong.
   """
-  settings = read_settings(filed_config(root))
+  settings = read_settings(run_config(root))
   run = RunDirectory(root)
-  step = stored_step(settings, run, stage, step)
+  step = load_step(settings, run, stage, step)
   dtype = dtype or settings.compute.dtype
   policy = Policy(
     settings.model, settings.compute, _mesh(settings), settings.lora
   )
-  params = policy.plain(stored_params(settings, policy, run, stage, step))
+  params = policy.plain(load_params(settings, policy, run, stage, step))
   codec = codec_of(root, settings.chat)
   pretrained = (
     pathlib.Path(settings.pretrained) if settings.pretrained else None
@@ -112,15 +112,15 @@ def export_adapters(
 
   Raises `ConfigError` or `CheckpointError` saying what is wrong.
   """
-  settings = read_settings(filed_config(root))
+  settings = read_settings(run_config(root))
   if not settings.lora:
     raise ConfigError(
       f"--run={root} trained no adapters (lora.rank=0): leave --adapters out"
     )
   mesh, run = _mesh(settings), RunDirectory(root)
-  step = stored_step(settings, run, stage, step)
+  step = load_step(settings, run, stage, step)
   policy = Policy(settings.model, settings.compute, mesh, settings.lora)
-  whole = stored_params(settings, policy, run, stage, step)
+  whole = load_params(settings, policy, run, stage, step)
   adapters = {"layers": split_params(settings, policy, whole)[0]["layers"]}
   base = settings.pretrained or "what the run began with"
   write_adapters(to, adapters, settings.model, settings.lora, base=base)

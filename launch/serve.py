@@ -37,7 +37,7 @@ from agentrl_jax.rollout.drivers.base import Driver
 from agentrl_jax.rollout.drivers.generator import EngineGenerator
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import Place, layout_of, places_apart
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.openai.models import FixedNames
 from agentrl_jax.rollout.openai.requests import ServingLimits
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
@@ -49,13 +49,13 @@ from agentrl_jax.rollout.server.app import (
   spare_collections,
 )
 from agentrl_jax.rollout.server.auth import read_token
-from agentrl_jax.rollout.server.state import Answering
+from agentrl_jax.rollout.server.state import ServerState
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.publish import Publisher
 from launch import command_line
 from launch.serving.served_models import ServedModel, find_models
 from launch.serving.service import DRIVERS, grammars_by, status_of
-from launch.storage.compile_cache import keep_programs
+from launch.storage.compile_cache import enable_compile_cache
 
 _RUN = flags.DEFINE_multi_string(
   "run", [], "[NAME=]FOLDER[@VERSIONS] of a run; may be given several times."
@@ -161,7 +161,7 @@ class ModelServer:
       lambda: model.codec,
     )
 
-  def _openai(self, answering: Answering) -> OpenAIApi:
+  def _openai(self, answering: ServerState) -> OpenAIApi:
     return OpenAIApi(self._generator, answering, self._models)
 
   def _status(self) -> wire.ServerStatus:
@@ -211,7 +211,7 @@ def engine_of(
     )[0]
   )
   number = len(model.versions)
-  versions = VersionStore(number)
+  versions = ServedWeights(number)
   publisher = Publisher(
     loader,
     versions,
@@ -273,7 +273,7 @@ def _refuse_taken_port(host: str, port: int) -> None:
 
 def serve() -> None:
   """Serves what the flags name until a signal comes."""
-  begun = time.monotonic()
+  running = time.monotonic()
   if _SLOTS.value < 1:
     raise ConfigError(f"--slots={_SLOTS.value} must be at least 1")
   token = read_token(_TOKEN_FILE.value)
@@ -282,15 +282,15 @@ def serve() -> None:
     _RUN.value, _MODEL.value, context=_CONTEXT.value, dtype=_DTYPE.value
   )
   if _COMPILE_CACHE.value:
-    keep_programs(pathlib.Path(), _COMPILE_CACHE.value)
+    enable_compile_cache(pathlib.Path(), _COMPILE_CACHE.value)
   else:
-    keep_programs(*models[0].programs)
+    enable_compile_cache(*models[0].programs)
   with contextlib.ExitStack() as engines:
     make = functools.partial(
       engine_of, slots=_SLOTS.value, driver=_DRIVER.value
     )
     drivers = [engines.enter_context(make(model)) for model in models]
-    CONSOLE.print(f"ready after {time.monotonic() - begun:.0f} s")
+    CONSOLE.print(f"ready after {time.monotonic() - running:.0f} s")
     server = ModelServer(models, drivers, answer_s=_ANSWER_S.value, token=token)
     asyncio.run(
       server.run(

@@ -34,7 +34,7 @@ from agentrl_jax.rollout.engine.placement import (
   places_apart,
   places_together,
 )
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.openai.models import ModelNames
 from agentrl_jax.rollout.openai.requests import ServingLimits
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
@@ -45,7 +45,7 @@ from agentrl_jax.rollout.server.app import (
   spare_collections,
 )
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
-from agentrl_jax.rollout.server.state import Answering
+from agentrl_jax.rollout.server.state import ServerState
 from agentrl_jax.rollout.settings import RolloutsConfig
 from launch import command_line
 from launch.config.chat import codec_of
@@ -53,7 +53,7 @@ from launch.config.settings import Settings, read_settings
 from launch.serving.remote import snapshots_of
 from launch.serving.service import DRIVERS, grammars_by
 from launch.shared_flags import CONFIG
-from launch.storage.compile_cache import keep_programs
+from launch.storage.compile_cache import enable_compile_cache
 
 _PORT = flags.DEFINE_integer("port", 7100, "Where to listen; 0: anywhere free.")
 _HOST = flags.DEFINE_string(
@@ -120,7 +120,7 @@ class RolloutServer:
       await self._api.drain(self._config.grace_s)
 
   async def _follow(self, address: str) -> None:
-    begun = asyncio.get_running_loop().time()
+    running = asyncio.get_running_loop().time()
     was_serving, told = False, ""
     while True:
       await asyncio.to_thread(self._follower.look)
@@ -131,7 +131,7 @@ class RolloutServer:
         was_serving = True
         CONSOLE.print(f"rollout server on http://{address} {self._says()}")
       if not was_serving:
-        self._refuse_to_wait(asyncio.get_running_loop().time() - begun)
+        self._refuse_to_wait(asyncio.get_running_loop().time() - running)
       await asyncio.sleep(self._config.poll_s)
 
   def _refuse_to_wait(self, waited_s: float) -> None:
@@ -151,7 +151,7 @@ class RolloutServer:
       f"{devices[0].platform} device{'s' * (len(devices) > 1)}"
     )
 
-  def _openai(self, answering: Answering) -> OpenAIApi:
+  def _openai(self, answering: ServerState) -> OpenAIApi:
     model = OpenAIModel(self._names, self._limits, self._codec)
     return OpenAIApi(self._generator, answering, [model])
 
@@ -167,12 +167,12 @@ class RolloutServer:
 def serve(config: ml_collections.ConfigDict, host: str, port: int) -> None:
   """Serves the run that the config describes, until a signal comes."""
   settings = read_settings(config)
-  keep_programs(
+  enable_compile_cache(
     pathlib.Path(config.workdir) / config.name, config.compile_cache
   )
   places = _places(settings)
   policy = places[0].policy
-  versions = VersionStore(settings.engine.num_slots)
+  versions = ServedWeights(settings.engine.num_slots)
   follower = SnapshotFollower(
     snapshots_of(config),
     policy,

@@ -27,7 +27,7 @@ from agentrl_jax.data.snapshot_manifest import Snapshot
 from agentrl_jax.errors import AgentRLError, CheckpointError, ConfigError
 from agentrl_jax.model.export import write_params
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.external.client import DIALECTS
 from agentrl_jax.rollout.external.weight_loader import EngineLoader
 from agentrl_jax.rollout.remote.wire import ServedSlot
@@ -56,7 +56,7 @@ class EngineWeights(SnapshotFollower):
     place: pathlib.Path,
   ):
     policy = Policy(settings.model, settings.compute)
-    super().__init__(snapshots, policy, VersionStore(1))
+    super().__init__(snapshots, policy, ServedWeights(1))
     self._settings, self._engine = settings, engine
     self._place = place.resolve()
 
@@ -73,8 +73,8 @@ class EngineWeights(SnapshotFollower):
 
   def hand_over(self, slot: int, params: Any, snapshot: Snapshot) -> None:
     """Writes a folder, has it loaded, and removes it."""
-    served = ServedSlot(snapshot.step, snapshot.edition)
-    folder = self._place / f"step_{served.step}_{served.edition}"
+    served = ServedSlot(snapshot.step, snapshot.publication)
+    folder = self._place / f"step_{served.step}_{served.publication}"
     shutil.rmtree(folder, ignore_errors=True)
     pretrained = self._settings.pretrained
     write_params(

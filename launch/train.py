@@ -27,9 +27,9 @@ from agentrl_jax.model.policy import Params, Policy, num_params
 from agentrl_jax.train.custom_trial import try_advantage, try_loss
 from agentrl_jax.train.publish import Publisher
 from launch import command_line
-from launch.config.chat import codec_of, keep_chat
-from launch.config.settings import Settings, read_settings
+from launch.config.chat import codec_of, save_chat
 from launch.config.checks import refuse_absent
+from launch.config.settings import Settings, read_settings
 from launch.processes.group import Processes, joined
 from launch.processes.interrupts import Interrupted, Interrupts, listen
 from launch.report.progress import StageProgress
@@ -38,16 +38,16 @@ from launch.run.chat_transfer import share_chat
 from launch.run.environments import placed_environments
 from launch.run.evaluation import EvaluationPlan, Evaluator
 from launch.run.group_source import STAGE as RL
-from launch.run.group_source import Followed, Groups
-from launch.run.playing import Played
+from launch.run.group_source import FollowerGroupSource, GroupSource
+from launch.run.playing import LeaderGroupSource
 from launch.run.reinforcement import Reinforcement
 from launch.run.warm_start import STAGE as WARM_START
 from launch.run.warm_start import warm_start
 from launch.serving import remote
 from launch.serving.service import serve_run
 from launch.shared_flags import CONFIG
-from launch.storage.compile_cache import keep_programs
-from launch.storage.load_params import first_params, fresh_params, stored_params
+from launch.storage.compile_cache import enable_compile_cache
+from launch.storage.load_params import first_params, fresh_params, load_params
 from launch.storage.run_directory import RunDirectory
 
 flags.mark_flag_as_required("config")
@@ -67,7 +67,7 @@ def train(config: ml_collections.ConfigDict) -> None:
     )
     try_loss(settings.loss)
     try_advantage(settings.advantage)
-    keep_programs(run.root, config.compile_cache)
+    enable_compile_cache(run.root, config.compile_cache)
     policy = Policy(
       settings.model,
       settings.compute,
@@ -75,7 +75,7 @@ def train(config: ml_collections.ConfigDict) -> None:
       settings.lora,
     )
     with listen(processes, settings.checkpoint.grace_s) as interrupts:
-      start = Start(config, settings, policy, run, processes, interrupts)
+      start = RunContext(config, settings, policy, run, processes, interrupts)
       if processes.leads:
         with run.held():
           _lead(start, plan)
@@ -93,7 +93,7 @@ def _refuse_nothing_learned(settings: Settings) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
+class RunContext:
   """What every process of this start of a run has."""
 
   config: ml_collections.ConfigDict
@@ -104,7 +104,7 @@ class Start:
   interrupts: Interrupts
 
 
-def _lead(start: Start, plan: EvaluationPlan) -> None:
+def _lead(start: RunContext, plan: EvaluationPlan) -> None:
   """Process 0: plays, trains, scores and shows."""
   try:
     codec = _stages(start, plan)
@@ -115,7 +115,7 @@ def _lead(start: Start, plan: EvaluationPlan) -> None:
   results.show(start.config, start.settings, start.run, codec, CONSOLE)
 
 
-def _tell_stopped(start: Start, stopped: Interrupted) -> None:
+def _tell_stopped(start: RunContext, stopped: Interrupted) -> None:
   """A report of the run so far, and one line on how it goes on."""
   run, codec = start.run, None
   with contextlib.suppress(ConfigError):  # it was stopped before there is one
@@ -140,7 +140,7 @@ def _command() -> str:
   return shlex.join([sys.executable, "-m", "launch.train", *sys.argv[1:]])
 
 
-def _stages(start: Start, plan: EvaluationPlan) -> ChatCodec:
+def _stages(start: RunContext, plan: EvaluationPlan) -> ChatCodec:
   """Every stage; the chat that the run speaks."""
   config, settings, run = start.config, start.settings, start.run
   with (
@@ -165,7 +165,7 @@ def _stages(start: Start, plan: EvaluationPlan) -> ChatCodec:
 
       with start.interrupts.at_once():
         evaluator.expert()
-      groups = Played(
+      groups = LeaderGroupSource(
         config,
         settings,
         environments,
@@ -179,11 +179,11 @@ def _stages(start: Start, plan: EvaluationPlan) -> ChatCodec:
   return codec
 
 
-def _follow(start: Start) -> None:
+def _follow(start: RunContext) -> None:
   """Any other process: computes what process 0 computes."""
   codec = share_chat(start.processes, start.run.root, start.settings.chat)
   warm = _warm(start, None)
-  groups = Followed(start.processes)
+  groups = FollowerGroupSource(start.processes)
   with remote.followed(start.config, start.settings, start.policy) as publisher:
     _reinforce(
       start, warm, groups, publisher, codec, lambda stage, *modes: None
@@ -191,9 +191,9 @@ def _follow(start: Start) -> None:
 
 
 def _reinforce(
-  start: Start,
+  start: RunContext,
   warm: Params,
-  groups: Groups,
+  groups: GroupSource,
   publisher: Publisher,
   codec: ChatCodec,
   score: Callable[..., None],
@@ -217,7 +217,7 @@ def _reinforce(
 
 
 def _staged(
-  start: Start, stage: str
+  start: RunContext, stage: str
 ) -> contextlib.AbstractContextManager[None]:
   """Process 0 times a stage that is not done."""
   if start.processes.leads and not start.run.is_done(stage):
@@ -230,7 +230,7 @@ def _demonstrate(
 ) -> None:
   """The tokenizer and the demonstrations, as files of the run."""
   if config.pretrained.path:
-    keep_chat(
+    save_chat(
       run.root,
       config.pretrained.path,
       settings.chat,
@@ -256,7 +256,7 @@ def _demonstrate(
       demonstrations.save_rows(run.demonstrations, rows)
 
 
-def _warm(start: Start, metrics: MetricsWriter | None) -> Params:
+def _warm(start: RunContext, metrics: MetricsWriter | None) -> Params:
   """The warm start's params, on the policy's mesh."""
   run, processes = start.run, start.processes
   is_done = processes.share_json(
@@ -265,7 +265,7 @@ def _warm(start: Start, metrics: MetricsWriter | None) -> Params:
   if not start.settings.warm_start_epochs:
     return first_params(start.settings, start.policy)
   if is_done:
-    return stored_params(start.settings, start.policy, run, WARM_START)
+    return load_params(start.settings, start.policy, run, WARM_START)
   rows = processes.share(
     run.demonstrations.read_bytes() if processes.leads else b"",
     what="the demonstrations",

@@ -41,7 +41,7 @@ class RetryLimits:
       )
 
 
-async def make_attempt(
+async def play_with_retries(
   attempt: Attempt, player: Player, retries: RetryLimits, monitor: Monitor
 ) -> Trajectory | None:
   """Plays, again after a fault of ours; None once the retries are spent.

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Changes:
+class Condition:
   """Belongs to one event loop; neither method may be called from elsewhere."""
 
   def __init__(self) -> None:

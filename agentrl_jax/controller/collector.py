@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from agentrl_jax.controller import seeds
 from agentrl_jax.controller.admission import Admission
-from agentrl_jax.controller.changes import Changes
+from agentrl_jax.controller.changes import Condition
 from agentrl_jax.controller.group_queue import GroupQueue
 from agentrl_jax.controller.learner_watch import LearnerWatch
 from agentrl_jax.data.trajectory import Group, Task
@@ -79,7 +79,7 @@ class Collector:
     self._num_lost_in_row = 0
     self._again: list[tuple[int, Task]] = []
     self._in_flight: dict[int, Task] = {}
-    self._changes = Changes()
+    self._changes = Condition()
     self._paused = False
 
   async def run(self) -> None:

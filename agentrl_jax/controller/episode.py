@@ -173,7 +173,7 @@ async def _play(
   async with open_session(environment, attempt, waits) as session:
     record = Recorder(attempt, codec, session.tools)
     step = await reply(session.reset(), attempt, waits)
-    record.hear(step)
+    record.add_observation(step)
     status = step.status
     while status is Status.RUNNING:
       # Tools may come on the way, and are called from then on.
@@ -181,7 +181,7 @@ async def _play(
       message, status = await _answer(record, codec, ask, limits)
       if message is not None:
         step = await reply(session.step(message), attempt, waits)
-        record.hear(step)
+        record.add_observation(step)
         status = step.status
   return record.trajectory(status)
 
@@ -225,7 +225,7 @@ async def _answer(
     if record.num_turns == 0:
       raise
     return None, Status.AGENT_CONTEXT_LIMIT
-  message = record.say(prompt, answer)
+  message = record.add_action(prompt, answer)
   ended = answer.sampled[-1] in codec.stop_tokens
   if len(answer.sampled) >= room and not ended:
     return None, Status.AGENT_CONTEXT_LIMIT

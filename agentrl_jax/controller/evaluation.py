@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from agentrl_jax.controller import policies, seeds
-from agentrl_jax.controller.attempt import RetryLimits, make_attempt
+from agentrl_jax.controller.attempt import RetryLimits, play_with_retries
 from agentrl_jax.controller.episode import GREEDY, Sampling
 from agentrl_jax.controller.monitor import Monitor
 from agentrl_jax.controller.player import Player, PolicyPlayer
@@ -110,7 +110,7 @@ async def evaluate(
         number=0,
         seed=seeds.seed_of(seed, task.name, task.split, task.index),
       )
-      trajectory = await make_attempt(attempt, player, retries, monitor)
+      trajectory = await play_with_retries(attempt, player, retries, monitor)
       played.append((task, trajectory))
       progress(len(played), len(tasks), trajectory)
 

@@ -38,7 +38,7 @@ _MISSING = "does not exist"  # and that nobody serves a task yet
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0  # between two tries
 
 
-class Fleet(Environment):
+class ControllerEnvironment(Environment):
   """All workers of a task, through their controller."""
 
   def __init__(
@@ -128,7 +128,7 @@ class Fleet(Environment):
 
   async def _start(
     self, link: HttpLink, task: Task, seed: int
-  ) -> "_FleetSession":
+  ) -> "_ControllerSession":
     """Starts a session; AgentRL's controller has no queue, so ask it again."""
     given_up_at = time.monotonic() + self._place_s
     pause_s = _FIRST_PAUSE_S
@@ -149,7 +149,7 @@ class Fleet(Environment):
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
       else:
-        return _FleetSession(link, headers, body, step_s=self._step_s)
+        return _ControllerSession(link, headers, body, step_s=self._step_s)
 
   def _where(self, split: str) -> dict[str, str]:
     """What tells the controller which tasks are meant."""
@@ -197,7 +197,7 @@ class Fleet(Environment):
       pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-class _FleetSession(Session):
+class _ControllerSession(Session):
   """One session; its id travels in a header."""
 
   def __init__(

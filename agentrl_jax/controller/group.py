@@ -8,7 +8,7 @@ import asyncio
 import dataclasses
 
 from agentrl_jax.controller import seeds
-from agentrl_jax.controller.attempt import RetryLimits, make_attempt
+from agentrl_jax.controller.attempt import RetryLimits, play_with_retries
 from agentrl_jax.controller.monitor import Monitor
 from agentrl_jax.controller.player import Player, attempts_of
 from agentrl_jax.controller.recorder import Attempt
@@ -60,7 +60,7 @@ async def run_group(
   ended: dict[int, Trajectory | None] = {}
 
   async def make(attempt: Attempt) -> None:
-    ended[attempt.number] = await make_attempt(
+    ended[attempt.number] = await play_with_retries(
       attempt, player, retries, monitor
     )
 

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 
 from agentrl_jax.controller import taking
-from agentrl_jax.controller.changes import Changes
+from agentrl_jax.controller.changes import Condition
 from agentrl_jax.controller.learner_watch import LearnerWatch
 from agentrl_jax.controller.monitor import Monitor
 from agentrl_jax.data.trajectory import Group
@@ -75,7 +75,7 @@ class GroupQueue:
     self._begun: dict[str, int] = {}  # not yet taken; since which version
     self._groups: dict[str, Group] = {}  # in order of finishing
     self._over: dict[str, None] = {}  # in the queue, but beyond the limit
-    self._changes = Changes()
+    self._changes = Condition()
     self._closed = False
 
   def __len__(self) -> int:
@@ -168,7 +168,7 @@ class GroupQueue:
       return first if all(id in self._groups for id in first) else None
     if self._limits.max_age is None:
       return list(itertools.islice(self._groups, num_groups))
-    return taking.choose_in_time(
+    return taking.select_groups(
       self._groups,
       self._begun,
       num_groups=num_groups,

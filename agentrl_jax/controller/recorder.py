@@ -97,7 +97,7 @@ class Recorder:
     """What the environment has just said."""
     return self._verdict.messages
 
-  def hear(self, step: Step) -> None:
+  def add_observation(self, step: Step) -> None:
     """Notes what the environment says, and what it pays for the last answer."""
     if self._turns:
       paid = step.reward - self._verdict.reward
@@ -107,7 +107,7 @@ class Recorder:
     self._transcript += map(message_to_json, step.messages)
     self._verdict = step
 
-  def say(self, prompt: np.ndarray, answer: Answer) -> Message:
+  def add_action(self, prompt: np.ndarray, answer: Answer) -> Message:
     """Notes the answer that the engine gave to `prompt`; returns it as text."""
     _check(answer)
     if not np.array_equal(prompt[: len(self._stream)], self._stream):

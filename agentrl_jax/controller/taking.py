@@ -13,7 +13,7 @@ from typing import TypeVar
 Name = TypeVar("Name")  # of a group
 
 
-def choose_in_time(
+def select_groups(
   finished: Collection[Name],
   born: Mapping[Name, int],
   *,

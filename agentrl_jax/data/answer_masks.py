@@ -47,7 +47,7 @@ def answer_masks(
       "the answers were sampled in, `ChatCodec.grammars(vocab_size)`"
     )
   grammars = make_grammars()
-  everything = np.full(grammars.num_words, _EVERYTHING)
+  everything = np.full(grammars.num_mask_words, _EVERYTHING)
   row_of = {everything.tobytes(): 0}
   allowed_RT = np.zeros(rows.mask.shape, np.int32)
   for where_A, n, number in _answers(rows):
@@ -56,7 +56,7 @@ def answer_masks(
       allowed_RT.flat[where_A] = [
         row_of.setdefault(mask_X.tobytes(), len(row_of)) for mask_X in mask_AX
       ]
-  return AnswerMasks(allowed_RT, _table(list(row_of), grammars.num_words))
+  return AnswerMasks(allowed_RT, _table(list(row_of), grammars.num_mask_words))
 
 
 def _answers(rows: Rows) -> Iterator[tuple[np.ndarray, int, int]]:
@@ -86,11 +86,11 @@ def _masks_of(
     ) from fault
 
 
-def _table(masks: Sequence[bytes], num_words: int) -> np.ndarray:
+def _table(masks: Sequence[bytes], num_mask_words: int) -> np.ndarray:
   """The masks one after the other, up to a power of two: few shapes compile."""
   size = 1 << (len(masks) - 1).bit_length()
-  mask_MX = np.zeros((size, num_words), np.uint32)
+  mask_MX = np.zeros((size, num_mask_words), np.uint32)
   mask_MX[: len(masks)] = np.frombuffer(b"".join(masks), np.uint32).reshape(
-    -1, num_words
+    -1, num_mask_words
   )
   return mask_MX

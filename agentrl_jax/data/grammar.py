@@ -61,7 +61,7 @@ class Grammars:
     self._lock = threading.Lock()
 
   @property
-  def num_words(self) -> int:
+  def num_mask_words(self) -> int:
     """W, of a mask."""
     return -(-self.vocab_size // BITS)
 
@@ -84,9 +84,11 @@ class Grammars:
     """Raises `ConfigError`, with llguidance's reason, if it cannot be used."""
     self._compiled(grammar)
 
-  def begin(self, grammar: str) -> "Course":
+  def begin(self, grammar: str) -> "GrammarState":
     """The grammar before an answer's first token."""
-    return Course(self._compiled(grammar).deep_copy(), self.num_words)
+    return GrammarState(
+      self._compiled(grammar).deep_copy(), self.num_mask_words
+    )
 
   def masks(
     self, grammar: str, sampled: Sequence[int] | np.ndarray
@@ -96,7 +98,7 @@ class Grammars:
     Raises `GrammarFault` if one of the tokens was not.
     """
     course = self.begin(grammar)
-    mask_AW = np.zeros((len(sampled), self.num_words), np.uint32)
+    mask_AW = np.zeros((len(sampled), self.num_mask_words), np.uint32)
     for n, token in enumerate(map(int, sampled)):
       mask_AW[n] = course.allowed()
       course.take(token)
@@ -132,11 +134,11 @@ class Grammars:
     return matcher
 
 
-class Course:
+class GrammarState:
   """How far an answer has got in its grammar."""
 
-  def __init__(self, matcher: llguidance.LLMatcher, num_words: int):
-    self._matcher, self._num_words = matcher, num_words
+  def __init__(self, matcher: llguidance.LLMatcher, num_mask_words: int):
+    self._matcher, self._num_mask_words = matcher, num_mask_words
 
   def allowed(self) -> np.ndarray:
     """The mask of the next token, uint32 [W]; at least one token is in it."""
@@ -145,7 +147,7 @@ class Course:
       raise GrammarFault(
         f"the grammar has come to where no token goes on: {self._reason()}"
       )
-    return mask_W[: self._num_words]
+    return mask_W[: self._num_mask_words]
 
   def take(self, token: int) -> None:
     """Goes on by a token. Raises `GrammarFault` if it was not allowed."""

@@ -29,7 +29,7 @@ _LEAF = re.compile(rf"({'|'.join(_DTYPES)})\[(\d{{1,18}}(, \d{{1,18}})*)?\]")
 class Snapshot:
   """One publication of weights."""
 
-  edition: int  # grows with every publication, and over restarts
+  publication: int  # grows with every publication, and over restarts
   step: int  # optimizer updates behind the weights
   folder: str  # its name beside the manifest
   leaves: Mapping[str, str]  # by name, as in "float32[2, 64]"
@@ -49,8 +49,8 @@ class Manifest:
 
   @property
   def newest(self) -> int:
-    """The largest edition; 0 if there is none."""
-    return max((s.edition for s in self.slots.values()), default=0)
+    """The largest publication; 0 if there is none."""
+    return max((s.publication for s in self.slots.values()), default=0)
 
 
 def open_folder(path: str) -> epath.Path:
@@ -107,7 +107,7 @@ def write_manifest(folder: epath.Path, manifest: Manifest) -> None:
 
 def _snapshot(body: Mapping[str, Any]) -> Snapshot:
   snapshot = Snapshot(**body)
-  for name in ("edition", "step"):
+  for name in ("publication", "step"):
     if not _is_count(found := getattr(snapshot, name), _MAX_COUNT):
       raise ValueError(f"{name}={found!r:.80} is no number of updates")
   folder = snapshot.folder

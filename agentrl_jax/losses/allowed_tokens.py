@@ -54,19 +54,19 @@ def allowed_words(
   """The bits first, first + 1, ... of each token's mask, bool [B, T, size]."""
   if isinstance(first, int) and not first:
     # A plain slice, which compilers split over devices without sending.
-    num_words, skipped = -(-size // BITS), None
-    mask_MX = mask_MX[:, :num_words]
+    num_mask_words, skipped = -(-size // BITS), None
+    mask_MX = mask_MX[:, :num_mask_words]
   else:
-    num_words, skipped = -(-(size + BITS - 1) // BITS), first % BITS
+    num_mask_words, skipped = -(-(size + BITS - 1) // BITS), first % BITS
     # Bits that nobody asks for, lest the slice begin early at the end.
     padded_MX = jnp.pad(mask_MX, ((0, 0), (0, 2)))
     mask_MX = jax.lax.dynamic_slice_in_dim(
-      padded_MX, first // BITS, num_words, axis=1
+      padded_MX, first // BITS, num_mask_words, axis=1
     )
   bits_BTX = jnp.asarray(mask_MX)[row_BT]
   shift_111L = jnp.arange(BITS, dtype=jnp.uint32)[None, None, None, :]
   bit_BTXL = (bits_BTX[:, :, :, None] >> shift_111L) & 1
-  bit_BTV = bit_BTXL.reshape(*row_BT.shape, num_words * BITS).astype(bool)
+  bit_BTV = bit_BTXL.reshape(*row_BT.shape, num_mask_words * BITS).astype(bool)
   if skipped is None:
     return bit_BTV[:, :, :size]
   return jax.lax.dynamic_slice_in_dim(bit_BTV, skipped, size, axis=2)

@@ -92,16 +92,16 @@ def fused_token_logprob(
   chex.assert_rank(temperature, 0)
   if not token_BT.size:
     return (jnp.zeros(token_BT.shape, temperature.dtype),) * 2
-  num_words = output_DV.shape[1]
+  num_entries = output_DV.shape[1]
   tiles = tile_slices.Tiles(
     num_tokens=min(chunk_size, token_BT.shape[1]),
-    num_words=min(vocab_chunk_size or num_words, num_words),
+    num_entries=min(vocab_chunk_size or num_entries, num_entries),
     skip=mask_BT is not None,
     entropy_gradient=entropy_gradient,
   )
   first = None
   if vocab_axis is not None:
-    first = jax.lax.axis_index(vocab_axis) * num_words
+    first = jax.lax.axis_index(vocab_axis) * num_entries
     token_BT = token_BT - first
   tokens, back_BT = _order_of_work(token_BT, mask_BT, allowed, tiles.num_tokens)
   masks = allowed and logprob_tiles.Masks(jnp.asarray(allowed.mask_MX), first)

@@ -240,12 +240,12 @@ def _tile(tiles: Tiles, j: jax.Array, chunk: _Chunk):
 def _allowed(tiles: Tiles, j: jax.Array, chunk: _Chunk) -> jax.Array:
   """Which words of a tile each token could have been, bool [B, C, W]."""
   first: int | jax.Array = 0
-  if tiles.num_words < chunk.output_DV.shape[1]:
+  if tiles.num_entries < chunk.output_DV.shape[1]:
     first = tile_slices.first_word(tiles, j, chunk.output_DV)
   if chunk.masks.first is not None:
     first += chunk.masks.first
   return allowed_words(
-    chunk.row_BC, chunk.masks.mask_MX, first, tiles.num_words
+    chunk.row_BC, chunk.masks.mask_MX, first, tiles.num_entries
   )
 
 

@@ -18,7 +18,7 @@ class Tiles:
   """How the work is cut: all that is known before it starts."""
 
   num_tokens: int  # C
-  num_words: int  # W
+  num_entries: int  # W
   skip: bool  # whether to end at the last chunk with a token on the mask
   entropy_gradient: bool
 
@@ -74,12 +74,14 @@ def write(tiles: Tiles, i: jax.Array, x_BN: _Tree, new_BC: _Tree) -> _Tree:
 
 def num_tiles(tiles: Tiles, output_DV: jax.Array) -> int:
   """Tiles that all words take."""
-  return -(-output_DV.shape[1] // tiles.num_words)
+  return -(-output_DV.shape[1] // tiles.num_entries)
 
 
 def first_word(tiles: Tiles, j: jax.Array, output_DV: jax.Array) -> jax.Array:
   """The last tile starts early if it would stick out, and repeats words."""
-  return jnp.minimum(j * tiles.num_words, output_DV.shape[1] - tiles.num_words)
+  return jnp.minimum(
+    j * tiles.num_entries, output_DV.shape[1] - tiles.num_entries
+  )
 
 
 def words(
@@ -88,23 +90,23 @@ def words(
   """A tile's columns of the output matrix, their ids, which are no repeats."""
   # Taking all of them by a slice would move them between devices.
   first = first_word(tiles, j, output_DV)
-  word_W = first + jnp.arange(tiles.num_words)
-  if tiles.num_words == output_DV.shape[1]:
+  word_W = first + jnp.arange(tiles.num_entries)
+  if tiles.num_entries == output_DV.shape[1]:
     return output_DV, word_W, word_W >= 0
   words_DW = jax.lax.dynamic_slice_in_dim(
-    output_DV, first, tiles.num_words, axis=1
+    output_DV, first, tiles.num_entries, axis=1
   )
-  return words_DW, word_W, word_W >= j * tiles.num_words
+  return words_DW, word_W, word_W >= j * tiles.num_entries
 
 
 def add_words(
   tiles: Tiles, j: jax.Array, x_DV: jax.Array, new_DW: jax.Array
 ) -> jax.Array:
   """The array with a tile's columns added to."""
-  if tiles.num_words == x_DV.shape[1]:
+  if tiles.num_entries == x_DV.shape[1]:
     return x_DV + new_DW
   first = first_word(tiles, j, x_DV)
-  old_DW = jax.lax.dynamic_slice_in_dim(x_DV, first, tiles.num_words, axis=1)
+  old_DW = jax.lax.dynamic_slice_in_dim(x_DV, first, tiles.num_entries, axis=1)
   return jax.lax.dynamic_update_slice_in_dim(
     x_DV, old_DW + new_DW, first, axis=1
   )

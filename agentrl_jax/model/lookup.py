@@ -31,9 +31,9 @@ def embed(
 def _embed(here_VD: jax.Array, token_BT: jax.Array, *, dtype: str) -> jax.Array:
   # Rows of the whole group, few bytes, by the channels of this device.
   token_BT = jax.lax.all_gather(token_BT, "fsdp", axis=0, tiled=True)
-  num_words = here_VD.shape[0]
-  word_BT = token_BT - jax.lax.axis_index("tensor") * num_words
-  is_here_BT = (word_BT >= 0) & (word_BT < num_words)
+  num_entries = here_VD.shape[0]
+  word_BT = token_BT - jax.lax.axis_index("tensor") * num_entries
+  is_here_BT = (word_BT >= 0) & (word_BT < num_entries)
   x_BTD = jnp.take(here_VD, jnp.where(is_here_BT, word_BT, 0), axis=0)
   x_BTD = jnp.where(is_here_BT[..., None], x_BTD, 0).astype(dtype)
   x_BTD = jax.lax.psum(x_BTD, "tensor")

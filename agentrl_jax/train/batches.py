@@ -13,7 +13,7 @@ from agentrl_jax.data.answer_masks import AnswerMasks
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.packing import Rows
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.train.objective import Lesson
+from agentrl_jax.train.objective import TrainBatch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ def cut(
   advantage_RT: np.ndarray,
   micro_batch: int,
   masks: AnswerMasks | None = None,
-) -> list[Lesson]:
+) -> list[TrainBatch]:
   """Lessons of `micro_batch` rows each; the rows are a multiple of it.
 
   All have the table of `masks` whole, so that they are equal in shape.
@@ -47,13 +47,13 @@ def cut(
     }
     if masks is not None:
       fields |= {"allowed": masks.allowed_RT[part], "mask_MX": masks.mask_MX}
-    lessons.append(Lesson(Batch(**fields), advantage_RT[part]))
+    lessons.append(TrainBatch(Batch(**fields), advantage_RT[part]))
   return lessons
 
 
 def add_fields(
-  lessons: Sequence[Lesson], fields: Mapping[str, np.ndarray]
-) -> list[Lesson]:
+  lessons: Sequence[TrainBatch], fields: Mapping[str, np.ndarray]
+) -> list[TrainBatch]:
   """The lessons with arrays [R, T] of the whole batch, cut to their rows."""
   size = len(lessons[0].advantage)
   return [

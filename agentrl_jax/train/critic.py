@@ -39,7 +39,7 @@ def pad_rows(x_RT: np.ndarray) -> np.ndarray:
   return np.pad(x_RT, ((0, missing), (0, 0)))
 
 
-def judge(
+def critic_advantages(
   rows: Rows,
   reward_RT: np.ndarray,
   value_RT: np.ndarray,
@@ -49,7 +49,7 @@ def judge(
   config: AdvantageConfig,
   running: TaskMoments | None = None,
 ) -> tuple[dict[str, np.ndarray], TaskMoments | None]:
-  """What a batch's `Lesson`s need of the critic; running statistics after it.
+  """Advantages and value targets of a batch; the statistics after it.
 
   The fields are advantage, old_value, value_target and value_mask, [R, T].
   """
@@ -79,7 +79,7 @@ def judge(
   return cut | {"old_value": value_RT}, running
 
 
-def judge_custom(
+def custom_critic_advantages(
   function: CustomFunction, inputs: Mapping[str, Any]
 ) -> tuple[jax.Array, jax.Array]:
   """Advantage and target of a custom estimator, [R, T], 0 off the mask.
@@ -118,7 +118,7 @@ def _judge(
   }
   function = config.custom_function("estimator")
   if function is not None:
-    advantage_RT, target_RT = judge_custom(function, inputs)
+    advantage_RT, target_RT = custom_critic_advantages(function, inputs)
   else:
     advantage_RT, target_RT = _estimate(inputs, config)
   fitted_RT = mask_RT

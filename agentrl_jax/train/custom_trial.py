@@ -14,7 +14,7 @@ import numpy as np
 
 from agentrl_jax.train import advantages
 from agentrl_jax.train.advantage_config import AdvantageConfig
-from agentrl_jax.train.critic import judge_custom
+from agentrl_jax.train.critic import custom_critic_advantages
 from agentrl_jax.train.custom import CustomFunction
 from agentrl_jax.train.loss_config import LossConfig
 
@@ -51,7 +51,7 @@ def try_advantage(config: AdvantageConfig) -> None:
   if estimator is None:
     return
   if config.uses_critic:
-    result = judge_custom(estimator, _inputs())
+    result = custom_critic_advantages(estimator, _inputs())
   else:
     result = advantages.custom_advantages(
       estimator,

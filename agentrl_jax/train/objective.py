@@ -32,7 +32,7 @@ Metrics = dict[str, Mean | RatioMoments | ExplainedVariance | EngineDrift]
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Lesson:
+class TrainBatch:
   """A packed batch and what its tokens are worth.
 
   Arrays are float32 [..., B, T]; what the config has no use for is None.
@@ -56,7 +56,7 @@ class Lesson:
 
 # Maps (params, micro-batch, the params' version) to the mean to minimise and
 # what to report.
-Objective = Callable[[Params, Lesson, jax.Array], tuple[Mean, Metrics]]
+Objective = Callable[[Params, TrainBatch, jax.Array], tuple[Mean, Metrics]]
 
 
 def policy_objective(
@@ -67,7 +67,7 @@ def policy_objective(
   num_slots: int = 1,
   tasks: Mapping[str, int] | None = None,
 ) -> Objective:
-  """The reinforcement objective of `config`: `lesson_loss` of a policy.
+  """The reinforcement objective of `config`: `batch_loss` of a policy.
 
   Log-probabilities are taken at `temperature`, the sampler's. `num_slots`
   counts the version slots that are reported on one by one, and `tasks` numbers
@@ -76,7 +76,7 @@ def policy_objective(
   try_loss(config)
 
   def objective(
-    params: Params, lesson: Lesson, version: jax.Array | None = None
+    params: Params, lesson: TrainBatch, version: jax.Array | None = None
   ) -> tuple[Mean, Metrics]:
     batch, value_BT = lesson.batch, None
     hidden_BTD = hidden_states(policy, params, batch)
@@ -91,7 +91,7 @@ def policy_objective(
     )
     if config.has_critic:
       value_BT = token_values(policy, params, batch, hidden_BTD)
-    return lesson_loss(
+    return batch_loss(
       config,
       lesson,
       logprob_BT,
@@ -105,9 +105,9 @@ def policy_objective(
   return objective
 
 
-def lesson_loss(
+def batch_loss(
   config: LossConfig,
-  lesson: Lesson,
+  lesson: TrainBatch,
   logprob_BT: jax.Array,
   entropy_BT: jax.Array,
   value_BT: jax.Array | None = None,
@@ -164,7 +164,7 @@ def supervised_objective(policy: Policy, config: LossConfig) -> Objective:
   """Negative log-likelihood of the demonstrated answers, by token."""
 
   def objective(
-    params: Params, lesson: Lesson, version: jax.Array | None = None
+    params: Params, lesson: TrainBatch, version: jax.Array | None = None
   ) -> tuple[Mean, Metrics]:
     del version  # no engine demonstrates
     batch = lesson.batch
@@ -188,7 +188,7 @@ REDUCTIONS: Mapping[str, Callable[..., Mean]] = {
 
 
 def _reduce(
-  loss_BT: jax.Array, lesson: Lesson, terms: Terms, config: LossConfig
+  loss_BT: jax.Array, lesson: TrainBatch, terms: Terms, config: LossConfig
 ) -> Mean:
   """The mean over all sequences that count, packed or not."""
   packed = _reduce_packed(loss_BT, lesson, terms, config)
@@ -198,7 +198,7 @@ def _reduce(
 
 
 def _reduce_packed(
-  loss_BT: jax.Array, lesson: Lesson, terms: Terms, config: LossConfig
+  loss_BT: jax.Array, lesson: TrainBatch, terms: Terms, config: LossConfig
 ) -> Mean:
   mask_BT = lesson.batch.mask
   function = config.custom_function("reduction")
@@ -224,7 +224,7 @@ def _reduce_packed(
 
 
 def _weigh_tokens(
-  loss_BT: jax.Array, lesson: Lesson, config: LossConfig, metrics: Metrics
+  loss_BT: jax.Array, lesson: TrainBatch, config: LossConfig, metrics: Metrics
 ) -> jax.Array:
   """The surrogate times `loss.token_weight`; what is custom is reported.
 
@@ -248,7 +248,7 @@ def _ratio(logprob_BT: jax.Array, other_BT: Array, batch: Batch) -> jax.Array:
 
 
 def _importance(
-  lesson: Lesson, terms: Terms, config: LossConfig, metrics: Metrics
+  lesson: TrainBatch, terms: Terms, config: LossConfig, metrics: Metrics
 ) -> jax.Array:
   """Weights for what the ratio leaves out: proximal policy to sampler."""
   batch = lesson.batch
@@ -297,7 +297,7 @@ def _of_use(
 def _kl(
   logprob_BT: jax.Array,
   behavior_BT: jax.Array,
-  lesson: Lesson,
+  lesson: TrainBatch,
   config: LossConfig,
   metrics: Metrics,
 ) -> jax.Array:
@@ -341,7 +341,7 @@ def reward_kl_estimator(
 
 
 def _value_loss(
-  value_BT: jax.Array, lesson: Lesson, config: LossConfig, metrics: Metrics
+  value_BT: jax.Array, lesson: TrainBatch, config: LossConfig, metrics: Metrics
 ) -> jax.Array:
   loss_BT = losses.clipped_value_loss(
     value_BT,
@@ -362,7 +362,7 @@ def _value_loss(
 def _report(
   log_ratio_BT: jax.Array,
   entropy_BT: jax.Array,
-  lesson: Lesson,
+  lesson: TrainBatch,
   config: LossConfig,
 ) -> Metrics:
   """How far the policy is from who sampled; constants for the gradient."""

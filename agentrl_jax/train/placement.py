@@ -12,10 +12,10 @@ from jax.sharding import Mesh, NamedSharding
 
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.model import sharding
-from agentrl_jax.train.objective import Lesson
+from agentrl_jax.train.objective import TrainBatch
 
 
-def lesson_shardings(mesh: Mesh) -> Lesson:
+def batch_shardings(mesh: Mesh) -> TrainBatch:
   """Of each field: rows split as `sharding.BATCH_SPEC` says, the rest whole.
 
   A prefix of the tree that a lesson is, whichever of its fields it has.
@@ -24,18 +24,18 @@ def lesson_shardings(mesh: Mesh) -> Lesson:
   of_batch = {field.name: rows for field in dataclasses.fields(Batch)}
   whole = sharding.replicated(mesh)
   of_batch["mask_MX"] = whole
-  fields = {field.name: rows for field in dataclasses.fields(Lesson)}
-  return Lesson(**fields | {"batch": Batch(**of_batch), "left_out": whole})
+  fields = {field.name: rows for field in dataclasses.fields(TrainBatch)}
+  return TrainBatch(**fields | {"batch": Batch(**of_batch), "left_out": whole})
 
 
-def on_mesh(lesson: Lesson, mesh: Mesh | None) -> Lesson:
-  """Its arrays on the devices, as `lesson_shardings` says.
+def on_mesh(lesson: TrainBatch, mesh: Mesh | None) -> TrainBatch:
+  """Its arrays on the devices, as `batch_shardings` says.
 
   What is on devices already stays as it is; without a mesh everything does.
   """
   if mesh is None:
     return lesson
-  where = jax.tree.broadcast(lesson_shardings(mesh), lesson)
+  where = jax.tree.broadcast(batch_shardings(mesh), lesson)
   return jax.tree.map(_place, lesson, where)
 
 

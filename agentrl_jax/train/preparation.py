@@ -31,11 +31,11 @@ from agentrl_jax.train.advantages import (
   require_finite,
 )
 from agentrl_jax.train.batches import BatchConfig, add_fields, cut
-from agentrl_jax.train.critic import judge, pad_rows, place_rewards
+from agentrl_jax.train.critic import critic_advantages, pad_rows, place_rewards
 from agentrl_jax.train.custom_trial import try_advantage
 from agentrl_jax.train.engine_drift import answer_versions
 from agentrl_jax.train.loss_config import LossConfig
-from agentrl_jax.train.objective import Lesson, reward_kl_estimator
+from agentrl_jax.train.objective import TrainBatch, reward_kl_estimator
 from agentrl_jax.train.placement import on_mesh, whole_on_mesh
 from agentrl_jax.train.reference import Reference
 from agentrl_jax.train.token_logprobs import (
@@ -68,7 +68,7 @@ class _Idle:
     )
 
 
-class Preparation:
+class BatchBuilder:
   """Makes lessons of groups, and remembers tasks' running statistics."""
 
   def __init__(
@@ -101,7 +101,7 @@ class Preparation:
       losses.unseen_tasks(len(task_ids)) if advantage.task_decay else None
     )
 
-    def logprobs(params: Params, lesson: Lesson) -> jax.Array:
+    def logprobs(params: Params, lesson: TrainBatch) -> jax.Array:
       return token_logprobs(
         policy,
         params,
@@ -110,7 +110,7 @@ class Preparation:
         **loss.tiles,
       )[0]
 
-    def costs(params: Params, lesson: Lesson) -> jax.Array:
+    def costs(params: Params, lesson: TrainBatch) -> jax.Array:
       batch = lesson.batch
       log_ratio_BT = losses.log_ratio(
         batch.behavior_logprob, logprobs(params, lesson), batch.mask
@@ -123,7 +123,7 @@ class Preparation:
         estimator=reward_kl_estimator(loss, batch.mask),
       )
 
-    def values(params: Params, lesson: Lesson) -> jax.Array:
+    def values(params: Params, lesson: TrainBatch) -> jax.Array:
       hidden_BTD = hidden_states(policy, params, lesson.batch)
       return token_values(policy, params, lesson.batch, hidden_BTD)
 
@@ -136,7 +136,7 @@ class Preparation:
 
   def lessons(
     self, groups: Sequence[Group], params: Params
-  ) -> tuple[list[Lesson], Report]:
+  ) -> tuple[list[TrainBatch], Report]:
     """The micro-batches of one update and what the packing came to.
 
     The loss is a mean over the attempts that `advantage.keep` keeps, and over
@@ -177,7 +177,7 @@ class Preparation:
 
   def _by_siblings(
     self, trajectories: Sequence[Trajectory], attempts: Attempts
-  ) -> tuple[list[Lesson], Report]:
+  ) -> tuple[list[TrainBatch], Report]:
     value_NU, self._running = advantages(
       attempts,
       num_tasks=len(self._task_ids),
@@ -228,7 +228,7 @@ class Preparation:
     trajectories: Sequence[Trajectory],
     attempts: Attempts,
     params: Params,
-  ) -> tuple[list[Lesson], Report]:
+  ) -> tuple[list[TrainBatch], Report]:
     report: Report = {"batch/left_out_tokens": 0.0}
     rows = self._pack(trajectories, report)
     task_RT = attempts.task_N[rows.trajectory]
@@ -238,7 +238,7 @@ class Preparation:
     value_RT = np.concatenate(
       [self._values(params, on_mesh(x, self._mesh)) for x in lessons]
     )
-    judgement, self._running = judge(
+    judgement, self._running = critic_advantages(
       rows,
       place_rewards(rows, attempts.turn_reward_NU),
       value_RT,
@@ -266,7 +266,7 @@ class Preparation:
     task_RT: np.ndarray,
     packed: Sequence[Trajectory],
     idle: _Idle | None = None,
-  ) -> list[Lesson]:
+  ) -> list[TrainBatch]:
     advantage_RT = np.where(rows.mask, value_RT, 0).astype(np.float32)
     lessons = cut(
       rows, advantage_RT, self._batch.micro_batch, self._masks(rows, packed)
@@ -337,8 +337,8 @@ class Preparation:
     return cost_NU
 
   def _complete(
-    self, lessons: Sequence[Lesson], params: Params
-  ) -> list[Lesson]:
+    self, lessons: Sequence[TrainBatch], params: Params
+  ) -> list[TrainBatch]:
     """The lessons with the log-probabilities that the objective reads."""
     lessons = self._token_weights.add(lessons, params)
     of_policies = {}
@@ -347,7 +347,7 @@ class Preparation:
     if self._loss.proximal == "recomputed":
       of_policies["proximal_logprob"] = params
 
-    def complete(lesson: Lesson) -> Lesson:
+    def complete(lesson: TrainBatch) -> TrainBatch:
       lesson = on_mesh(lesson, self._mesh)
       fields = {
         name: self._logprobs(of, lesson) for name, of in of_policies.items()

@@ -36,7 +36,7 @@ class _Job:
 
   slot: int
   step: int
-  edition: int
+  publication: int
   tree: dict[str, jax.Array]  # empty once it was copied off the devices
   checksums: dict[str, jax.Array]
   leaves: dict[str, str]
@@ -45,9 +45,9 @@ class _Job:
   def snapshot(self) -> Snapshot:
     """As the manifest names it. Waits for the checksums."""
     return Snapshot(
-      edition=self.edition,
+      publication=self.publication,
       step=self.step,
-      folder=f"edition_{self.edition}",
+      folder=f"edition_{self.publication}",
       leaves=self.leaves,
       checksums={name: int(value) for name, value in self.checksums.items()},
     )
@@ -77,8 +77,8 @@ class SnapshotSink:
     self._changed = threading.Condition()
     self._published: dict[int, _Job] = {}
     self._first_step = 0  # that slot 0 was published
-    self._oldest: dict[int, int] = {}  # edition to sample from, by slot
-    self._recent: list[tuple[int, int]] = []  # edition and step, of slot 0
+    self._oldest: dict[int, int] = {}  # publication to sample from, by slot
+    self._recent: list[tuple[int, int]] = []  # publication and step, of slot 0
     self._waiting: dict[int, _Job] = {}
     self._writing: _Job | None = None
     self._failure: BaseException | None = None
@@ -110,13 +110,13 @@ class SnapshotSink:
     self._wait(lambda: self._lag() <= self._max_lag)
     self._stall_s += time.monotonic() - begun
 
-  def editions(self) -> dict[int, int]:
+  def publications(self) -> dict[int, int]:
     """What was published last, by slot."""
     with self._changed:
-      return {slot: job.edition for slot, job in self._published.items()}
+      return {slot: job.publication for slot, job in self._published.items()}
 
   def acceptable(self) -> dict[int, int]:
-    """The oldest edition that may still be sampled from, by slot.
+    """The oldest publication that may still be sampled from, by slot.
 
     Slot 0 may be `max_lag` updates behind. What an earlier start of the run
     published is from a past that is not this one's.
@@ -163,27 +163,27 @@ class SnapshotSink:
 
   def _first_edition(self) -> int:
     """Beyond every earlier one, also if the folder was emptied meanwhile."""
-    edition = max(self._manifest.newest + 1, int(time.time() * 1000))
+    publication = max(self._manifest.newest + 1, int(time.time() * 1000))
     if not self._is_shared:
-      return edition
-    halves = np.array(divmod(edition, 2**31), np.int32)
+      return publication
+    halves = np.array(divmod(publication, 2**31), np.int32)
     high, low = multihost_utils.broadcast_one_to_all(halves)
     return int(high) * 2**31 + int(low)
 
   def _job(self, slot: int, params: Params, step: int) -> _Job:
     tree = dict(zip(leaf_names(params), jax.tree.leaves(params), strict=True))
-    edition, self._edition = self._edition, self._edition + 1
+    publication, self._edition = self._edition, self._edition + 1
     leaves = {name: describe_leaf(leaf) for name, leaf in tree.items()}
-    return _Job(slot, step, edition, tree, checksums(tree), leaves)
+    return _Job(slot, step, publication, tree, checksums(tree), leaves)
 
   def _remember(self, job: _Job) -> None:
-    self._oldest.setdefault(job.slot, job.edition)
+    self._oldest.setdefault(job.slot, job.publication)
     if job.slot == 0:
       if not self._recent:
         self._first_step = job.step
       self._recent = [
-        (edition, step)
-        for edition, step in [*self._recent, (job.edition, job.step)]
+        (publication, step)
+        for publication, step in [*self._recent, (job.publication, job.step)]
         if abs(job.step - step) <= self._max_lag
       ]
       self._oldest[0] = self._recent[0][0]
@@ -191,7 +191,7 @@ class SnapshotSink:
   def _lag(self) -> int:
     """Updates between what slot 0 was published and what is named for it."""
     newest, named = self._published.get(0), self._manifest.slots.get(0)
-    if newest is None or (named and named.edition == newest.edition):
+    if newest is None or (named and named.publication == newest.publication):
       return 0
     return abs(newest.step - (named.step if named else self._first_step))
 
@@ -238,7 +238,7 @@ class SnapshotSink:
       self._changed.wait_for(lambda: self._waiting or self._is_closed)
       if not self._waiting:
         return None
-      job = min(self._waiting.values(), key=lambda job: job.edition)
+      job = min(self._waiting.values(), key=lambda job: job.publication)
       self._writing = self._waiting.pop(job.slot)
       return job
 

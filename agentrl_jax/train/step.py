@@ -21,8 +21,8 @@ from agentrl_jax.losses import Mean, RatioMoments
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.engine_drift import EngineDrift, drift_numbers
-from agentrl_jax.train.objective import Lesson, Metrics, Objective
-from agentrl_jax.train.placement import lesson_shardings, on_mesh
+from agentrl_jax.train.objective import Metrics, Objective, TrainBatch
+from agentrl_jax.train.placement import batch_shardings, on_mesh
 from agentrl_jax.train.slot_metrics import slot_numbers
 
 
@@ -64,7 +64,7 @@ class Learner:
         of_params,
         of_frozen,
         of_sums,
-        lesson_shardings(mesh),
+        batch_shardings(mesh),
         whole,
       ),
       out_shardings=of_sums,
@@ -84,7 +84,7 @@ class Learner:
     shapes = jax.eval_shape(self._fresh, self._policy.abstract_split()[0])
     return _with_shardings(shapes, self.state_sharding)
 
-  def traced(self, lesson: Lesson) -> dict[str, jax.stages.Traced]:
+  def traced(self, lesson: TrainBatch) -> dict[str, jax.stages.Traced]:
     """The programs of an update, for micro-batches of such shapes.
 
     "gradient" runs once per micro-batch, "apply" once. The lesson may be of
@@ -106,7 +106,7 @@ class Learner:
   def update(
     self,
     state: TrainState,
-    lessons: Iterable[Lesson],
+    lessons: Iterable[TrainBatch],
     frozen: Params | None = None,
   ) -> tuple[TrainState, dict[str, float]]:
     """One optimizer update on all micro-batches; `state` is used up.
@@ -161,7 +161,7 @@ class Learner:
     self,
     params: Params,
     frozen: Params | None,
-    lesson: Lesson,
+    lesson: TrainBatch,
     version: jax.Array,
   ) -> tuple[jax.Array, Metrics]:
     whole = self._policy.whole(params, frozen)
@@ -172,7 +172,7 @@ class Learner:
     self,
     params: Params,
     frozen: Params | None,
-    lesson: Lesson,
+    lesson: TrainBatch,
     version: jax.Array,
   ) -> Any:
     (_, metrics), grads = jax.eval_shape(
@@ -189,7 +189,7 @@ class Learner:
     params: Params,
     frozen: Params | None,
     sums: Any,
-    lesson: Lesson,
+    lesson: TrainBatch,
     version: jax.Array,
   ) -> Any:
     (_, metrics), grads = jax.value_and_grad(self._total, has_aux=True)(

@@ -20,7 +20,7 @@ from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.batches import add_fields
 from agentrl_jax.train.critic import pad_rows
 from agentrl_jax.train.loss_config import LossConfig
-from agentrl_jax.train.objective import Lesson
+from agentrl_jax.train.objective import TrainBatch
 from agentrl_jax.train.placement import on_mesh
 from agentrl_jax.train.surrogates import sequences_of, token_inputs
 from agentrl_jax.train.token_logprobs import token_logprobs
@@ -37,7 +37,9 @@ class TokenWeights:
     if function is None:
       return
 
-    def measure(params: Params, lesson: Lesson) -> tuple[jax.Array, jax.Array]:
+    def measure(
+      params: Params, lesson: TrainBatch
+    ) -> tuple[jax.Array, jax.Array]:
       return token_logprobs(
         policy, params, lesson.batch, temperature=temperature, **loss.tiles
       )
@@ -52,8 +54,10 @@ class TokenWeights:
     self._measure = jax.jit(measure, out_shardings=whole)
     self._weigh = jax.jit(weigh, static_argnames="num_segments")
 
-  def add(self, lessons: Sequence[Lesson], params: Params) -> Sequence[Lesson]:
-    """The lessons, which are on the host, with `Lesson.token_weight`.
+  def add(
+    self, lessons: Sequence[TrainBatch], params: Params
+  ) -> Sequence[TrainBatch]:
+    """The lessons, which are on the host, with `TrainBatch.token_weight`.
 
     Raises `NotFinite` if a trained token's weight is no number.
     """
@@ -80,7 +84,7 @@ class TokenWeights:
       )
     return add_fields(lessons, {"token_weight": weight_RT})
 
-  def _inputs(self, lesson: Lesson, params: Params) -> dict[str, Any]:
+  def _inputs(self, lesson: TrainBatch, params: Params) -> dict[str, Any]:
     assert self._function is not None
     found = {"advantage_BT": lesson.advantage}
     found |= token_inputs(lesson.batch, lesson.task, lesson.version)

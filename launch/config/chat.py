@@ -32,7 +32,7 @@ def read_chat(config: ml_collections.ConfigDict) -> ChatConfig:
   return ChatConfig(**config.chat.to_dict())
 
 
-def keep_chat(
+def save_chat(
   run: pathlib.Path, pretrained: str, config: ChatConfig, *, vocab_size: int
 ) -> None:
   """Copies a pretrained model's chat into the run, once, if it is of use.

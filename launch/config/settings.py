@@ -43,10 +43,14 @@ from agentrl_jax.train.reference import ReferenceConfig
 from agentrl_jax.train.slot_schedule import SlotSchedule, read_schedules
 from launch.config.architecture import read_adaptation, read_architecture
 from launch.config.chat import read_chat
-from launch.config.checks import check_learning
-from launch.config.checks import check_mesh
-from launch.config.checks import check_sampling
-from launch.config.checks import check_slots, check_stored, check_weights
+from launch.config.checks import (
+  check_learning,
+  check_mesh,
+  check_sampling,
+  check_slots,
+  check_stored,
+  check_weights,
+)
 from launch.processes.group import ProcessLimits
 
 DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}

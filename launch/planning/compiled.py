@@ -57,7 +57,7 @@ def compile_program(
 
   Raises `UnreadableProgram` if the compiler cannot print what it made.
   """
-  begun = time.monotonic()
+  running = time.monotonic()
   try:
     made = traced.lower(lowering_platforms=("tpu",)).compile()
   except jax.errors.JaxRuntimeError as error:
@@ -65,9 +65,9 @@ def compile_program(
     if wanted is None:
       raise
     return Compiled(
-      memory=None, wanted=wanted, seconds=time.monotonic() - begun
+      memory=None, wanted=wanted, seconds=time.monotonic() - running
     )
-  seconds = time.monotonic() - begun
+  seconds = time.monotonic() - running
   memory = _memory(made)
   module = Module(_text(made))
   return Compiled(

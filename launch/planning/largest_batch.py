@@ -28,19 +28,23 @@ def most_rows(planner: Planner, settings: Settings) -> Largest:
   """Of train.micro_batch, in steps of the shares that rows are split into."""
   step = settings.mesh["data"] * settings.mesh["fsdp"]
 
-  def judge(rows: int) -> Judgement:
+  def critic_advantages(rows: int) -> Judgement:
     return _judge(planner, variants.with_rows(settings, rows), "gradient")
 
-  return largest("train.micro_batch", judge, settings.batch.micro_batch, step)
+  return largest(
+    "train.micro_batch", critic_advantages, settings.batch.micro_batch, step
+  )
 
 
 def most_lanes(planner: Planner, settings: Settings) -> Largest:
   """Of the first version slot of engine.lanes; the others in proportion."""
 
-  def judge(lanes: int) -> Judgement:
+  def critic_advantages(lanes: int) -> Judgement:
     return _judge(planner, variants.with_lanes(settings, lanes), "decode")
 
-  return largest("engine.lanes[0]", judge, settings.engine.lanes[0], 8)
+  return largest(
+    "engine.lanes[0]", critic_advantages, settings.engine.lanes[0], 8
+  )
 
 
 def _judge(planner: Planner, settings: Settings, name: str) -> Judgement:
@@ -48,23 +52,26 @@ def _judge(planner: Planner, settings: Settings, name: str) -> Judgement:
   program = next(
     p for p in planner.programs(settings, (role,)) if p.name == name
   )
-  return planner.judge(settings, program)
+  return planner.critic_advantages(settings, program)
 
 
 def largest(
-  setting: str, judge: Callable[[int], Judgement], start: int, step: int
+  setting: str,
+  critic_advantages: Callable[[int], Judgement],
+  start: int,
+  step: int,
 ) -> Largest:
-  """The largest multiple of `step` that `judge` finds to fit.
+  """The largest multiple of `step` that `critic_advantages` finds to fit.
 
   Follows the line through two sizes to where it meets the limit.
   """
   start = max(start // step, 1) * step
-  tried = {size: judge(size) for size in (start, 2 * start)}
+  tried = {size: critic_advantages(size) for size in (start, 2 * start)}
   for _ in range(_TRIES):
     size = _crossing(tried, step)
     if size in tried or size < step:
       break
-    tried[size] = judge(size)
+    tried[size] = critic_advantages(size)
   fitting = [size for size, judged in tried.items() if judged.fits]
   if not fitting:
     return Largest(setting, 0, tried[min(tried)])

@@ -19,7 +19,7 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.packed_attention import choose
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine import programs as engine
-from agentrl_jax.train.objective import Lesson, policy_objective
+from agentrl_jax.train.objective import TrainBatch, policy_objective
 from agentrl_jax.train.optimizer import make_optimizer
 from agentrl_jax.train.step import Learner
 from launch.config.settings import Settings
@@ -105,7 +105,7 @@ def make_learner(settings: Settings, policy: Policy, mesh: Mesh) -> Learner:
   )
 
 
-def abstract_lesson(settings: Settings, mesh: Mesh) -> Lesson:
+def abstract_lesson(settings: Settings, mesh: Mesh) -> TrainBatch:
   """A micro-batch of the config's shape, with the fields its loss reads."""
   sizes = (settings.batch.micro_batch, settings.batch.row_length)
   where, loss = sharding.batch_sharding(mesh), settings.loss
@@ -120,7 +120,7 @@ def abstract_lesson(settings: Settings, mesh: Mesh) -> Lesson:
   everywhere = sharding.replicated(mesh)
   table: Any = shape((MASKS, words), jnp.uint32, everywhere)
   number: Any = shape((), jnp.float32, everywhere)
-  return Lesson(
+  return TrainBatch(
     Batch(
       token=whole,
       position=whole,

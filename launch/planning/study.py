@@ -128,10 +128,12 @@ class Planner:
     found = []
     for program in self.programs(settings, roles):
       tell(program.name)
-      found.append(self.judge(settings, program))
+      found.append(self.critic_advantages(settings, program))
     return found
 
-  def judge(self, settings: Settings, program: Program) -> Judgement:
+  def critic_advantages(
+    self, settings: Settings, program: Program
+  ) -> Judgement:
     """Compiles one program and puts it beside what else is on its chips."""
     is_rollout = program.name in ("prefill", "decode")
     slice_ = self.deployment.learner

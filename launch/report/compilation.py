@@ -44,8 +44,8 @@ class CompilationWatch:
     Programs that have taken less than `least_s` seconds are left out.
     """
     with self._lock:
-      begun = [programs[0] for programs in self._running.values()]
-    name, since = min(begun, key=lambda x: x[1], default=("", self._clock()))
+      running = [programs[0] for programs in self._running.values()]
+    name, since = min(running, key=lambda x: x[1], default=("", self._clock()))
     if not name or self._clock() - since < least_s:
       return None
     return name, since

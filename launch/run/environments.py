@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from agentrl_jax.controller.fleet import Fleet
+from agentrl_jax.controller.fleet import ControllerEnvironment
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.env import remote
@@ -62,7 +62,9 @@ def _opening(
   if place.controller:
     # By the config's name, which `launch.serve_environments` announces:
     # variants of one environment are different tasks at the controller.
-    return contextlib.nullcontext(Fleet(controller=place.controller, name=name))
+    return contextlib.nullcontext(
+      ControllerEnvironment(controller=place.controller, name=name)
+    )
   splits = _splits(here)
   if place.worker:
     return remote.connect(place.worker, splits=splits)

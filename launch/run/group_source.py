@@ -15,10 +15,10 @@ from launch.processes.group_transfer import decode_groups
 STAGE = "rl"
 
 
-class Groups(Protocol):
+class GroupSource(Protocol):
   """The learner's other side, in any process."""
 
-  def begun(
+  def running(
     self, version: int, position: Mapping[str, Any]
   ) -> contextlib.AbstractContextManager[None]:
     """Goes on from a position, and ends whatever happens within."""
@@ -29,7 +29,7 @@ class Groups(Protocol):
     ...
 
   def position(self) -> dict[str, Any]:
-    """What `begun` goes on from, as JSON values."""
+    """What `running` goes on from, as JSON values."""
     ...
 
   def account(
@@ -43,14 +43,16 @@ class Groups(Protocol):
     ...
 
 
-class Followed:
+class FollowerGroupSource:
   """The groups that process 0 plays, in any other process."""
 
   def __init__(self, processes: Processes) -> None:
     self._processes = processes
 
   @contextlib.contextmanager
-  def begun(self, version: int, position: Mapping[str, Any]) -> Iterator[None]:
+  def running(
+    self, version: int, position: Mapping[str, Any]
+  ) -> Iterator[None]:
     """Keeps nothing."""
     del version, position
     yield

@@ -25,7 +25,7 @@ from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import DeadlineExceeded
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.rollout.drivers.local import LocalDriver
-from agentrl_jax.rollout.drivers.lockstep import WaveGenerator
+from agentrl_jax.rollout.drivers.lockstep import LockstepGenerator
 from launch.config.settings import Settings
 from launch.processes.group import Processes
 from launch.processes.group_transfer import (
@@ -41,12 +41,12 @@ from launch.run.group_source import STAGE, words_for
 from launch.serving.agents import AgentServer
 from launch.serving.service import Service
 from launch.storage.run_directory import RunDirectory
-from launch.storage.trained_groups import Ledger
+from launch.storage.trained_groups import TrainedGroups
 
 _LOOK_S = 1.0  # between looks whether the run was asked to stop
 
 
-class Played:
+class LeaderGroupSource:
   """Groups that this process plays, and shares with the others."""
 
   def __init__(
@@ -65,7 +65,7 @@ class Played:
     self._run, self._metrics = run, metrics
     self._processes, self._interrupts = processes, interrupts
     self._monitor = Monitor()
-    self._ledger = Ledger(run.root / "trained_groups.jsonl")
+    self._ledger = TrainedGroups(run.root / "trained_groups.jsonl")
     self._chooser = _chooser(settings)
     # In a run that must repeat bit for bit: the engine's way to ask, and the
     # position between two updates, when nothing is in flight.
@@ -78,7 +78,9 @@ class Played:
     self._begun_at = 0.0
 
   @contextlib.contextmanager
-  def begun(self, version: int, position: Mapping[str, Any]) -> Iterator[None]:
+  def running(
+    self, version: int, position: Mapping[str, Any]
+  ) -> Iterator[None]:
     """Plays until the end of the context.
 
     What the run's files tell of versions from here on is struck out: they are
@@ -167,7 +169,7 @@ class Played:
   @property
   def _running(self) -> ControllerThread:
     if self._controller is None:
-      raise RuntimeError("groups are played within `begun` only")
+      raise RuntimeError("groups are played within `running` only")
     return self._controller
 
   def _position(self, collected: CollectorState) -> dict[str, Any]:
@@ -253,7 +255,7 @@ class _InWaves:
   """A player whose attempts are waited for."""
 
   player: Player
-  waves: WaveGenerator
+  waves: LockstepGenerator
 
   async def play(self, attempt: Attempt) -> Trajectory:
     """See `Player.play`."""
@@ -267,7 +269,7 @@ def _chooser(settings: Settings) -> SlotChooser:
   )
 
 
-def _waves(settings: Settings, service: Service) -> WaveGenerator | None:
+def _waves(settings: Settings, service: Service) -> LockstepGenerator | None:
   """For runs in which nothing is left to timing, by their config."""
   if settings.agents.play:  # they come when they come
     return None
@@ -275,7 +277,7 @@ def _waves(settings: Settings, service: Service) -> WaveGenerator | None:
     settings.queue.order == "started"
   )
   if exact and isinstance(service.driver, LocalDriver):
-    return WaveGenerator(service.driver)
+    return LockstepGenerator(service.driver)
   return None
 
 

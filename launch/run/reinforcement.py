@@ -19,16 +19,16 @@ from agentrl_jax.data.trajectory import Group
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.checkpoint import Checkpoints
-from agentrl_jax.train.objective import Lesson, policy_objective
+from agentrl_jax.train.objective import TrainBatch, policy_objective
 from agentrl_jax.train.optimizer import make_optimizer
-from agentrl_jax.train.preparation import Preparation
+from agentrl_jax.train.preparation import BatchBuilder
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.reference import Reference
 from agentrl_jax.train.step import Learner, TrainState
 from launch.config.settings import Settings
 from launch.processes.interrupts import Interrupts
-from launch.run.group_source import STAGE, Groups
-from launch.serving.slot_refresh import SlotServing
+from launch.run.group_source import STAGE, GroupSource
+from launch.serving.slot_refresh import SlotRefresher
 from launch.storage.load_params import split_params
 from launch.storage.run_directory import RunDirectory
 
@@ -41,7 +41,7 @@ class Reinforcement:
     config: ml_collections.ConfigDict,
     settings: Settings,
     policy: Policy,
-    groups: Groups,
+    groups: GroupSource,
     publisher: Publisher,
     run: RunDirectory,
     codec: ChatCodec,
@@ -63,7 +63,7 @@ class Reinforcement:
     )
     self._frozen: Params | None = None  # what adapters belong to
     self._num_queued = 0  # groups of the queue, in the last checkpoint
-    self._older = SlotServing(
+    self._older = SlotRefresher(
       settings.slots,
       publisher,
       self._learner.abstract_state(),
@@ -90,14 +90,14 @@ class Reinforcement:
     if version < self._config.train.steps:
       self._publish(state)
       self._older.follow(checkpoints, state)
-      with self._groups.begun(version, position.get("controller", {})):
+      with self._groups.running(version, position.get("controller", {})):
         state = self._loop(state, checkpoints, preparation, interrupts)
     checkpoints.close()
     self._publish(state)
 
-  def _preparation(self, warm: Params) -> Preparation:
+  def _preparation(self, warm: Params) -> BatchBuilder:
     s = self._settings
-    return Preparation(
+    return BatchBuilder(
       self._policy,
       loss=s.loss,
       advantage=s.advantage,
@@ -133,7 +133,7 @@ class Reinforcement:
     self,
     state: TrainState,
     checkpoints: Checkpoints,
-    preparation: Preparation,
+    preparation: BatchBuilder,
     interrupts: Interrupts,
   ) -> TrainState:
     first, steps = int(state.version), self._config.train.steps
@@ -178,7 +178,7 @@ class Reinforcement:
     self,
     state: TrainState,
     groups: Sequence[Group],
-    preparation: Preparation,
+    preparation: BatchBuilder,
   ) -> tuple[TrainState, dict[str, float]]:
     """The updates that are made of one batch."""
     lessons, report = preparation.lessons(groups, self._whole(state.params))
@@ -187,7 +187,7 @@ class Reinforcement:
     return state, report | metrics
 
   def _updates(
-    self, state: TrainState, lessons: Sequence[Lesson], num_updates: int
+    self, state: TrainState, lessons: Sequence[TrainBatch], num_updates: int
   ) -> tuple[TrainState, dict[str, float]]:
     """That many updates, each of its share of the lessons; mean metrics."""
     found = collections.defaultdict(list)

@@ -17,7 +17,7 @@ from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.checkpoint import Checkpoints
-from agentrl_jax.train.objective import Lesson, supervised_objective
+from agentrl_jax.train.objective import TrainBatch, supervised_objective
 from agentrl_jax.train.optimizer import make_optimizer
 from agentrl_jax.train.step import Learner, TrainState
 from launch.config.settings import Settings
@@ -113,11 +113,11 @@ def _save(checkpoints: Checkpoints, state: TrainState) -> str:
   return f"checkpoint of {STAGE} step {int(state.version)}"
 
 
-def _lesson(rows: Rows, chosen: np.ndarray) -> Lesson:
+def _lesson(rows: Rows, chosen: np.ndarray) -> TrainBatch:
   """Packed rows in which every demonstrated token weighs the same."""
   fields = {
     f.name: getattr(rows, f.name)[chosen] for f in dataclasses.fields(Rows)
   }
   batch = Batch(**fields)
   weight_BT = batch.mask.astype(np.float32)
-  return Lesson(batch, weight_BT)
+  return TrainBatch(batch, weight_BT)

@@ -21,7 +21,7 @@ from agentrl_jax.rollout.openai.requests import ServingLimits
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.server.app import RolloutApi, listening
 from agentrl_jax.rollout.server.auth import read_token
-from agentrl_jax.rollout.server.state import Answering
+from agentrl_jax.rollout.server.state import ServerState
 from launch.config.settings import Settings
 from launch.serving.service import Service
 
@@ -87,7 +87,7 @@ class AgentServer:
       "agents/abandoned": counts["abandoned"],
     }
 
-  def _openai(self, answering: Answering) -> OpenAIApi:
+  def _openai(self, answering: ServerState) -> OpenAIApi:
     return OpenAIApi(
       self._service.generator,
       answering,

@@ -93,7 +93,7 @@ class RemoteRollouts:
     is.
     """
     self._sink.flush()
-    fresh = {0: self._sink.editions()[0]}
+    fresh = {0: self._sink.publications()[0]}
     self._thread.run(
       self._remote.serving(fresh, self._settle_s), self._settle_s + CALL_S
     )
@@ -104,7 +104,7 @@ class RemoteRollouts:
     slots = zip(*(s.status.slots for s in reachable if s.status), strict=True)
     return wire.ServerStatus(
       slots=tuple(
-        max(filter(None, served), key=lambda s: s.edition, default=None)
+        max(filter(None, served), key=lambda s: s.publication, default=None)
         for served in slots
       )
       or (None,) * self._remote.num_slots,

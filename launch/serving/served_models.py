@@ -36,8 +36,8 @@ from agentrl_jax.model.pretrained import read_params
 from agentrl_jax.train.checkpoint import Checkpoints
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
-from launch.storage.load_params import stored_params
-from launch.storage.run_config import filed_config
+from launch.storage.load_params import load_params
+from launch.storage.run_config import run_config
 from launch.storage.run_directory import RunDirectory
 
 NEWEST, WARM_START, ALL = "newest", "warm_start", "all"
@@ -66,7 +66,7 @@ class ServedModel:
   codec: ChatCodec
   context: int  # tokens of prompt and answer together
   versions: tuple[Version, ...]
-  programs: tuple[pathlib.Path, str]  # the arguments of `keep_programs`
+  programs: tuple[pathlib.Path, str]  # the arguments of `enable_compile_cache`
 
   def policy(self) -> Policy:
     """The policy that weights are loaded for, on the devices they share."""
@@ -142,7 +142,7 @@ def _of_run(text: str, context: int | None, dtype: str | None) -> ServedModel:
   if not at or "/" in wanted:
     before, wanted = text, NEWEST
   name, root = _split("run", before)
-  settings = read_settings(filed_config(root))
+  settings = read_settings(run_config(root))
   run = RunDirectory(root)
   checkpoints = _Checkpoints(name, root, settings, run)
   return ServedModel(
@@ -153,7 +153,7 @@ def _of_run(text: str, context: int | None, dtype: str | None) -> ServedModel:
     codec=codec_of(root, settings.chat),
     context=_context(f"--run={root}", context, settings.engine.context),
     versions=checkpoints.chosen(wanted.split(",")),
-    programs=(root, filed_config(root).compile_cache),
+    programs=(root, run_config(root).compile_cache),
   )
 
 
@@ -210,7 +210,7 @@ class _Checkpoints:
       step=step or 0,
       source=f"{self._root}, stage {stage}"
       + ("" if step is None else f", step {step}"),
-      load=lambda policy: stored_params(
+      load=lambda policy: load_params(
         self._settings, policy, self._run, stage, step
       ),
     )

@@ -21,7 +21,7 @@ from agentrl_jax.rollout.drivers.generator import EngineGenerator
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import Place, layout_of, places_apart
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.train.publish import Publisher
 from launch.config.settings import Settings
@@ -76,7 +76,7 @@ def serve(
   settings: Settings, policy: Policy, codec: ChatCodec, *, driver: str
 ) -> Iterator[Service]:
   """Starts the engine's threads and ends them, whatever happens between."""
-  versions = VersionStore(settings.engine.num_slots)
+  versions = ServedWeights(settings.engine.num_slots)
   places = _places(settings)
   engine = RolloutEngine(
     policy,
@@ -133,7 +133,9 @@ def status_of(driver: Driver) -> wire.ServerStatus:
   ]
   return wire.ServerStatus(
     slots=tuple(
-      None if served is None else wire.ServedSlot(served.step, served.edition)
+      None
+      if served is None
+      else wire.ServedSlot(served.step, served.publication)
       for served in slots
     ),
     num_inside=sum(driver.num_inside),

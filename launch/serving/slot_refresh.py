@@ -12,7 +12,7 @@ from agentrl_jax.train.slot_schedule import SlotSchedule
 from agentrl_jax.train.step import TrainState
 
 
-class SlotServing:
+class SlotRefresher:
   """Publishes stored versions to the slots from 1 on; slot 0 is not its job.
 
   Every learner process has one, and calls it alike.

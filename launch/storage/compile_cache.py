@@ -9,7 +9,7 @@ import pathlib
 import jax
 
 
-def keep_programs(run: pathlib.Path, folder: str) -> None:
+def enable_compile_cache(run: pathlib.Path, folder: str) -> None:
   """Keeps programs in `folder`, within the run's unless it is absolute.
 
   "" keeps none.

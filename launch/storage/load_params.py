@@ -46,10 +46,10 @@ def split_params(
   return policy.split(params, jax.random.key(settings.seed))
 
 
-def stored_step(
+def load_step(
   settings: Settings, run: RunDirectory, stage: str, step: int | None = None
 ) -> int | None:
-  """The step that `stored_params` takes; None: what the run begins with.
+  """The step that `load_params` takes; None: what the run begins with.
 
   Raises `CheckpointError` if the stage has no checkpoint, or none of `step`,
   and `ConfigError` for a step of a stage that wrote none.
@@ -69,7 +69,7 @@ def stored_step(
     checkpoints.close()
 
 
-def stored_params(
+def load_params(
   settings: Settings,
   policy: Policy,
   run: RunDirectory,

@@ -14,7 +14,7 @@ from agentrl_jax.errors import ConfigError
 from configs import base
 
 
-def filed_config(root: pathlib.Path) -> ml_collections.ConfigDict:
+def run_config(root: pathlib.Path) -> ml_collections.ConfigDict:
   """Reads the run's config.yaml. Raises `ConfigError` if there is none."""
   path = root / "config.yaml"
   if not path.exists():

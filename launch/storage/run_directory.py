@@ -142,10 +142,10 @@ class RunDirectory:
     """Times a stage, over all the starts it takes, and marks it done."""
     spent = self.root / "done" / f"{stage}.partial"
     before = json.loads(spent.read_text())["seconds"] if spent.exists() else 0.0
-    begun = time.monotonic()
+    running = time.monotonic()
 
     def write(path: pathlib.Path) -> None:
-      seconds = before + time.monotonic() - begun
+      seconds = before + time.monotonic() - running
       # In one move: the process may be killed as it writes.
       written = spent.with_suffix(".written")
       written.write_text(json.dumps({"seconds": seconds}))

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Sequence
 
 
-class Ledger:
+class TrainedGroups:
   """Which groups each update was made of, one line an update."""
 
   def __init__(self, path: pathlib.Path):

@@ -12,7 +12,7 @@ from tests.controller.episode_test import play
 from tests.controller.stage import Brittle, ScriptedEngine, codec
 
 
-class Talk(Brittle):
+class CallContext(Brittle):
   """Has no tools, and takes any answer."""
 
   @contextlib.asynccontextmanager
@@ -58,11 +58,11 @@ class EpisodeCallsTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual({turn.grammar for turn in free.turns}, {""})
 
   async def test_a_task_without_tools_has_nothing_to_call(self):
-    talk = Talk()
-    played = await play(talk, sampling=Sampling(calls="well_formed"))
+    context = CallContext()
+    played = await play(context, sampling=Sampling(calls="well_formed"))
     self.assertEqual([turn.grammar for turn in played.turns], [""])
     with self.assertRaisesRegex(ConfigError, "arithmetic.* has no tools"):
-      await play(talk, sampling=Sampling(calls="required"))
+      await play(context, sampling=Sampling(calls="required"))
 
   async def test_tools_that_come_on_the_way_are_called_from_then_on(self):
     engine = ScriptedEngine()

@@ -10,7 +10,7 @@ import unittest
 
 from aiohttp import web
 
-from agentrl_jax.controller.fleet import Fleet
+from agentrl_jax.controller.fleet import ControllerEnvironment
 from agentrl_jax.data.messages import Message
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.errors import ConfigError, EnvironmentFault
@@ -78,7 +78,9 @@ class FleetElsewhereTest(unittest.IsolatedAsyncioTestCase):
     self.fleet = self.make(tasks={"test": "os-std"})
 
   def make(self, **options):
-    return Fleet(controller=self.url, name="os", ready_s=0, **options)
+    return ControllerEnvironment(
+      controller=self.url, name="os", ready_s=0, **options
+    )
 
   async def test_an_attempt(self):
     self.assertEqual(

@@ -6,8 +6,8 @@ import unittest
 
 import aiohttp
 
-from agentrl_jax.controller.attempt import RetryLimits, make_attempt
-from agentrl_jax.controller.fleet import Fleet
+from agentrl_jax.controller.attempt import RetryLimits, play_with_retries
+from agentrl_jax.controller.fleet import ControllerEnvironment
 from agentrl_jax.controller.monitor import Monitor
 from agentrl_jax.controller.player import ScriptPlayer
 from agentrl_jax.controller.recorder import Attempt
@@ -101,7 +101,7 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
     }
 
   def fleet(self, task, **options):
-    return Fleet(
+    return ControllerEnvironment(
       controller=self.service.url,
       name="calculator",
       tasks={"test": task},
@@ -246,7 +246,9 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
     self.service.wait_for_workers(1, OVER_HTTP)
 
   async def test_splits_are_asked_of_our_workers_only(self):
-    fleet = Fleet(controller=self.service.url, name=OVER_HTTP, ready_s=0)
+    fleet = ControllerEnvironment(
+      controller=self.service.url, name=OVER_HTTP, ready_s=0
+    )
     with self.assertRaisesRegex(ConfigError, "tasks={split: task}"):
       await asyncio.to_thread(fleet.indices, "test")
     with self.assertRaises(EnvironmentFault):
@@ -276,7 +278,9 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
     cls.addClassCleanup(cls.service.stop)
 
   def fleet(self, **options):
-    return Fleet(controller=self.service.url, name="arithmetic", **options)
+    return ControllerEnvironment(
+      controller=self.service.url, name="arithmetic", **options
+    )
 
   async def test_a_worker_that_is_killed_costs_its_attempt(self):
     for controller in (self.service.url, self.service.grpc):
@@ -313,7 +317,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
       self.workers = {"http": first, "grpc": second}
       self.num_kills = 0
       monitor = Monitor()
-      trajectory = await make_attempt(
+      trajectory = await play_with_retries(
         Attempt(
           task=Task("arithmetic", "test", 0), group_id="g", number=0, seed=1
         ),
@@ -344,7 +348,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_a_fleet_waits_for_a_controller_that_comes_up(self):
     late = ServiceProcess()
-    fleet = Fleet(controller=late.url, name="arithmetic")
+    fleet = ControllerEnvironment(controller=late.url, name="arithmetic")
     starting = threading.Thread(target=late.start)
     with running(*our_worker(late.url)):
       starting.start()
@@ -355,7 +359,9 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_nobody_there_is_said(self):
     nobody = ServiceProcess()
-    fleet = Fleet(controller=nobody.url, name="arithmetic", ready_s=0.2)
+    fleet = ControllerEnvironment(
+      controller=nobody.url, name="arithmetic", ready_s=0.2
+    )
     with self.assertRaisesRegex(ConfigError, "whether controller and workers"):
       await asyncio.to_thread(fleet.indices, "test")
     with self.assertRaises(EnvironmentFault):

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_jax.controller.admission import Admission, AdmissionLimits
-from agentrl_jax.controller.taking import choose_in_time
+from agentrl_jax.controller.taking import select_groups
 
 
 def choose(finished, born, num_groups=2, version=2, max_age=2):
-  chosen = choose_in_time(
+  chosen = select_groups(
     list(finished),
     dict(born),
     num_groups=num_groups,
@@ -34,7 +34,7 @@ class ChooseTest(unittest.TestCase):
     born = {"slow": 0, "b": 2, "c": 2}
     self.assertIsNone(choose("bc", born))
     self.assertEqual(
-      choose_in_time(
+      select_groups(
         ["b", "c", "slow"], born, num_groups=2, version=2, max_age=2
       ),
       ["b", "slow"],
@@ -53,10 +53,8 @@ class ChooseTest(unittest.TestCase):
     """At version 4 and every second one: age 3 is 5 by the next."""
     born = {"slow": 2, "b": 4, "c": 4}
     in_time = {"num_groups": 2, "version": 4, "max_age": 3}
-    self.assertEqual(choose_in_time("bc", born, **in_time), ["b", "c"])
-    self.assertIsNone(
-      choose_in_time("bc", born, **in_time, versions_per_step=2)
-    )
+    self.assertEqual(select_groups("bc", born, **in_time), ["b", "c"])
+    self.assertIsNone(select_groups("bc", born, **in_time, versions_per_step=2))
 
   def test_more_due_than_fit_are_taken_as_far_as_they_go(self):
     born = dict.fromkeys("abc", 0)
@@ -104,7 +102,7 @@ class ChooseTest(unittest.TestCase):
           finished.append(group)
         else:
           del born[group]
-      chosen = choose_in_time(
+      chosen = select_groups(
         finished,
         born,
         num_groups=per_step,

@@ -56,7 +56,7 @@ class AnswerMasksTest(absltest.TestCase):
     self.say(3, 2, "yes<|end|>", YES_OR_NO)
     rows, found = self.masks()
     self.assertGreater(len(rows.mask), 1)
-    everything = np.full(self.grammars.num_words, 2**32 - 1, np.uint32)
+    everything = np.full(self.grammars.num_mask_words, 2**32 - 1, np.uint32)
     for n, trajectory in enumerate(self.trajectories):
       for number, turn in enumerate(trajectory.turns):
         here = (rows.trajectory == n) & (rows.turn == number) & rows.mask

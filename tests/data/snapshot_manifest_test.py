@@ -16,11 +16,11 @@ from agentrl_jax.data.snapshot_manifest import (
 from agentrl_jax.errors import CheckpointError
 
 
-def snapshot(edition: int, **changes) -> Snapshot:
+def snapshot(publication: int, **changes) -> Snapshot:
   fields = dict(
-    edition=edition,
+    publication=publication,
     step=3,
-    folder=f"edition_{edition}",
+    folder=f"edition_{publication}",
     leaves={"a.b": "float32[2]"},
     checksums={"a.b": 7},
   )

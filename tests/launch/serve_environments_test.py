@@ -10,7 +10,7 @@ import time
 
 from absl.testing import absltest
 
-from agentrl_jax.controller.fleet import Fleet
+from agentrl_jax.controller.fleet import ControllerEnvironment
 from agentrl_jax.data.messages import Message
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.train.config_checks import ConfigError
@@ -80,7 +80,7 @@ class EnvironmentHostTest(absltest.TestCase):
       service = ServiceProcess()
       service.url = url
       service.wait_for_workers(1, "arithmetic")
-      fleet = Fleet(controller=url, name="arithmetic")
+      fleet = ControllerEnvironment(controller=url, name="arithmetic")
       asked = asyncio.run(play(fleet))
       (worker,) = children(host.pid)
       os.kill(worker, signal.SIGKILL)

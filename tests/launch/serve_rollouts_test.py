@@ -103,7 +103,7 @@ class RolloutServerTest(absltest.TestCase):
       # The next version, and only it, once it was waited for.
       self.publisher.publish(self.params(2), 2)
       await asyncio.to_thread(sink.flush)
-      await generator.serving({0: sink.editions()[0]}, DEADLINE_S)
+      await generator.serving({0: sink.publications()[0]}, DEADLINE_S)
       second = await ask(specs[0])
       self.assertEqual(set(second.version), {2})
       self.assertNotEqual(list(second.sampled), list(first.sampled))

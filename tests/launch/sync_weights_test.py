@@ -16,7 +16,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.external.client import DIALECTS
 from agentrl_jax.rollout.external.weight_loader import EngineLoader
 from agentrl_jax.rollout.remote.generator import connected
@@ -81,7 +81,7 @@ class EngineWeightsTest(unittest.IsolatedAsyncioTestCase):
     return self.policy.init(jax.random.key(step))
 
   def engine(self, step):
-    store = VersionStore(1)
+    store = ServedWeights(1)
     store.publish(0, self.policy.unstacked(self.params(step)), step)
     config = EngineConfig(
       lanes=(2,), context=64, num_lane_sizes=1, prefill_chunks=(16,)
@@ -96,7 +96,7 @@ class EngineWeightsTest(unittest.IsolatedAsyncioTestCase):
     return await asyncio.to_thread(self.weights.look)
 
   async def check_serves(self, step):
-    fresh = {0: self.sink.editions()[0]}
+    fresh = {0: self.sink.publications()[0]}
     await self.generator.serving(fresh, 60)
     answer = await self.generator.generate([1, 2, 3], SPEC)
     self.assertEqual(set(answer.version), {step})
@@ -134,7 +134,7 @@ class EngineWeightsTest(unittest.IsolatedAsyncioTestCase):
 
   async def waited(self):
     """Nothing is sampled from weights that are not those published."""
-    fresh = {0: self.sink.editions()[0]}
+    fresh = {0: self.sink.publications()[0]}
     try:
       await self.generator.serving(fresh, 0.3)
     except DeadlineExceeded:

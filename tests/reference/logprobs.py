@@ -29,8 +29,8 @@ def entropy(logits_BTV, temperature):
 
 
 def logits(hidden_BTD, output_DV):
-  num_words = output_DV.shape[1]
-  logits_BTV = np.zeros((*hidden_BTD.shape[:2], num_words))
+  vocab_size = output_DV.shape[1]
+  logits_BTV = np.zeros((*hidden_BTD.shape[:2], vocab_size))
   for b, t, v in np.ndindex(logits_BTV.shape):
     logits_BTV[b, t, v] = math.fsum(
       float(h) * float(w)

@@ -64,10 +64,10 @@ class Peer:
   async def __aexit__(self, *error):
     await self._stack.aclose()
 
-  def publish(self, step, edition):
+  def publish(self, step, publication):
     """Serves other weights from the next step on, under their label."""
     self.driver.engine.versions.publish(0, small.params(step), step)
-    self.label = label_of(ServedSlot(step, edition))
+    self.label = label_of(ServedSlot(step, publication))
 
   async def sample(self, prompt, spec):
     """Ids, log-probabilities, and whether a stop token ended them."""

@@ -15,7 +15,7 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import Place
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.publish import Publisher
@@ -65,7 +65,7 @@ def main(folder: str) -> None:
 def _serve(folder, mesh):
   """What a server on the mesh serves, and what it answers."""
   policy = Policy(CONFIG, mesh=mesh)
-  store = VersionStore(1)
+  store = ServedWeights(1)
   follower = SnapshotFollower(folder, policy, store, meshes=[mesh])
   if not follower.look():
     raise RuntimeError(follower.trouble)

@@ -48,7 +48,7 @@ def status_of(driver, trouble="") -> wire.ServerStatus:
   """What a server tells of its driver."""
   return wire.ServerStatus(
     slots=tuple(
-      None if step is None else wire.ServedSlot(step, edition=step)
+      None if step is None else wire.ServedSlot(step, publication=step)
       for step in driver.engine.versions.steps()
     ),
     num_inside=sum(driver.num_inside),

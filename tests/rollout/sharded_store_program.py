@@ -12,7 +12,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import layout_of, places_apart
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 from tests.rollout import small
 from tests.rollout.engine.reuse_test import play
@@ -59,7 +59,7 @@ def _engine(num_devices):
   (place,) = places_apart(CONFIG, ComputeConfig(), (num_devices,))
   plain = Policy(CONFIG)
   params = plain.unstacked(small.attentive(plain.init(jax.random.key(1))))
-  versions = VersionStore(1)
+  versions = ServedWeights(1)
   versions.publish(0, jax.device_put(params, layout_of(place)), 10)
   return RolloutEngine(place.policy, ENGINE, versions, places=[place])
 

@@ -16,7 +16,7 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import layout_of, places_apart
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.publish import Publisher
@@ -42,8 +42,8 @@ def main() -> None:
     jax.device_put(params, sharding.param_shardings(params, learner))
     for params in (policy.init(jax.random.key(seed)) for seed in range(2))
   ]
-  together = _publish(policy, versions, VersionStore(2), None)
-  apart = _publish(policy, versions, VersionStore(2), _places())
+  together = _publish(policy, versions, ServedWeights(2), None)
+  apart = _publish(policy, versions, ServedWeights(2), _places())
   followed = _follow(policy, versions)
   sys.stdout.write(
     json.dumps(
@@ -85,7 +85,7 @@ def _publish(policy, versions, store, places):
 
 def _follow(policy, versions):
   """As a rollout server does."""
-  store = VersionStore(2)
+  store = ServedWeights(2)
   with tempfile.TemporaryDirectory() as folder:
     sink = SnapshotSink(folder, max_lag=0, deadline_s=60)
     publisher = Publisher(policy, sink, layers_apart=False)

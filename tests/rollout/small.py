@@ -10,7 +10,7 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import Answer
 from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 
 VOCAB = 61
@@ -52,7 +52,7 @@ def _is_attended(path) -> bool:
 def engine_of(
   steps=(10, 20),
   *,
-  store: VersionStore | None = None,
+  store: ServedWeights | None = None,
   grammars=None,
   **changes,
 ) -> RolloutEngine:
@@ -67,7 +67,7 @@ def engine_of(
     steps_per_sync=3,
   )
   config = EngineConfig(**(settings | changes))
-  store = store or VersionStore(len(steps))
+  store = store or ServedWeights(len(steps))
   for slot, step in enumerate(steps):
     store.publish(slot, params(step), step)
   return RolloutEngine(policy(), config, store, grammars=lambda: grammars)

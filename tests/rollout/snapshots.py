@@ -11,7 +11,7 @@ from absl.testing import parameterized
 from etils import epath
 
 from agentrl_jax.data import snapshot_manifest
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.snapshots import SnapshotSink
@@ -43,11 +43,11 @@ class SnapshotsCase(parameterized.TestCase):
   def publish(self, sink, step, *, slot=0):
     self.publisher.publish(small.params(step), step, slot=slot)
     sink.flush()
-    return sink.editions()[slot]
+    return sink.publications()[slot]
 
   def follow(self, policy=None, num_slots=1):
     self.now = 0.0
-    self.store = VersionStore(num_slots)
+    self.store = ServedWeights(num_slots)
     return SnapshotFollower(
       self.path,
       policy or self.policy,

@@ -18,7 +18,7 @@ from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.drivers.generator import EngineGenerator
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.openai.episode import EpisodeRules
 from agentrl_jax.rollout.openai.episodes import Episodes
 from agentrl_jax.rollout.openai.models import ModelNames
@@ -80,7 +80,7 @@ def engine_of(**changes) -> RolloutEngine:
     prefill_lanes=4,
     steps_per_sync=3,
   )
-  store = VersionStore(len(STEPS))
+  store = ServedWeights(len(STEPS))
   for slot, step in enumerate(STEPS):
     store.publish(slot, params(step), step)
   return RolloutEngine(

@@ -11,7 +11,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.train.objective import policy_objective
-from agentrl_jax.train.preparation import Preparation
+from agentrl_jax.train.preparation import BatchBuilder
 from agentrl_jax.train.reference import Reference
 from tests.rollout import following
 from tests.rollout import small as engines
@@ -61,9 +61,9 @@ def play(driver, attempt: int) -> Trajectory:
   )
 
 
-def preparation(make_grammars, **changes) -> Preparation:
+def preparation(make_grammars, **changes) -> BatchBuilder:
   policy = engines.policy()
-  return Preparation(
+  return BatchBuilder(
     policy,
     loss=small.loss_config(**changes),
     advantage=small.advantage_config(),

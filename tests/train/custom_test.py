@@ -10,7 +10,7 @@ from agentrl_jax.errors import ConfigError, NotFinite
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train import advantages
 from agentrl_jax.train.custom_trial import try_advantage, try_loss
-from agentrl_jax.train.objective import lesson_loss, policy_objective
+from agentrl_jax.train.objective import batch_loss, policy_objective
 from configs import base
 from launch.config.settings import read_settings
 from tests.train import small
@@ -234,7 +234,7 @@ class LossTest(parameterized.TestCase):
     config = small.loss_config(kl_coefficient=0.1, **changes)
 
     def value(logprob, entropy):
-      return lesson_loss(config, self.lesson, logprob, entropy)[0].value()
+      return batch_loss(config, self.lesson, logprob, entropy)[0].value()
 
     return jax.value_and_grad(value, argnums=(0, 1))(self.logprob, self.entropy)
 
@@ -288,7 +288,7 @@ class LossTest(parameterized.TestCase):
 
   def test_what_is_not_a_number_is_named(self):
     config = small.loss_config(**surrogate("not_a_number"))
-    _, metrics = lesson_loss(config, self.lesson, self.logprob, self.entropy)
+    _, metrics = batch_loss(config, self.lesson, self.logprob, self.entropy)
     self.assertTrue(np.isnan(float(metrics["loss/not_a_number"].value())))
 
 

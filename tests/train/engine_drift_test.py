@@ -15,7 +15,7 @@ from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.engine_drift import (
   answer_versions,
@@ -23,7 +23,7 @@ from agentrl_jax.train.engine_drift import (
   measure_drift,
 )
 from agentrl_jax.train.objective import policy_objective
-from agentrl_jax.train.preparation import Preparation
+from agentrl_jax.train.preparation import BatchBuilder
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.step import Learner
 from tests.data.records import make_trajectory
@@ -93,14 +93,14 @@ class Played:
 
   def __init__(self, dtype):
     self._policy = policy = Policy(small.MODEL, ComputeConfig(dtype=dtype))
-    self._versions = VersionStore(1)
+    self._versions = ServedWeights(1)
     self._publisher = Publisher(
       policy, self._versions, dtype=dtype, layers_apart=False
     )
     config = EngineConfig(lanes=(4,), context=48, num_lane_sizes=1)
     self.temperature = TEMPERATURE
     self._engine = RolloutEngine(policy, config, self._versions)
-    self._preparation = Preparation(
+    self._preparation = BatchBuilder(
       policy,
       loss=small.loss_config(),
       advantage=small.advantage_config(),

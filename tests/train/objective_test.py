@@ -11,7 +11,7 @@ from agentrl_jax import losses
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.objective import (
-  lesson_loss,
+  batch_loss,
   policy_objective,
   supervised_objective,
 )
@@ -63,7 +63,7 @@ class LessonLossTest(parameterized.TestCase):
     self.other = logprobs()
 
   def _loss(self, changes, logprob):
-    return lesson_loss(
+    return batch_loss(
       small.loss_config(**changes), self.lesson, logprob, self.entropy
     )
 
@@ -210,7 +210,7 @@ class LessonLossTest(parameterized.TestCase):
     slot = np.where(self.lesson.batch.trajectory % 2, 1, 0)
     batch = dataclasses.replace(self.lesson.batch, slot=slot)
     lesson = dataclasses.replace(self.lesson, batch=batch)
-    _, metrics = lesson_loss(
+    _, metrics = batch_loss(
       small.loss_config(), lesson, self.logprob, self.entropy, num_slots=2
     )
     moments = metrics["policy/slot"]
@@ -243,7 +243,7 @@ class ObjectiveTest(absltest.TestCase):
     config = small.loss_config()
     objective = policy_objective(self.policy, config, temperature=0.9)
     loss, metrics = objective(self.params, self.lesson)
-    wanted, _ = lesson_loss(config, self.lesson, *self._logprobs(0.9))
+    wanted, _ = batch_loss(config, self.lesson, *self._logprobs(0.9))
     self.assertAlmostEqual(float(loss.value()), float(wanted.value()), places=6)
     self.assertGreater(float(metrics["policy/entropy"].value()), 1)
     tiled = policy_objective(

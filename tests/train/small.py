@@ -14,7 +14,7 @@ from agentrl_jax.train.advantage_config import AdvantageConfig
 from agentrl_jax.train.batches import BatchConfig
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.objective import policy_objective
-from agentrl_jax.train.preparation import Preparation
+from agentrl_jax.train.preparation import BatchBuilder
 from agentrl_jax.train.reference import Reference
 from agentrl_jax.train.step import Learner
 from configs import base
@@ -60,8 +60,8 @@ def make_preparation(
   task_ids=TASK_IDS,
   reference=None,
   make_grammars=None,
-) -> Preparation:
-  return Preparation(
+) -> BatchBuilder:
+  return BatchBuilder(
     Policy(model),
     loss=loss or loss_config(),
     advantage=advantage or advantage_config(),

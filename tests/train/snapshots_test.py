@@ -25,11 +25,11 @@ class KeepingTest(SnapshotsCase):
     self.assertLen(found, 3)
 
   def test_a_new_start_goes_on_counting_and_forgets_what_was_published(self):
-    edition = self.publish(self.open_sink(), 40)
+    publication = self.publish(self.open_sink(), 40)
     sink = self.open_sink()
     self.assertEmpty(sink.acceptable())
     later = self.publish(sink, 38)  # resumed from an older checkpoint
-    self.assertGreater(later, edition)
+    self.assertGreater(later, publication)
     self.assertEqual(sink.acceptable(), {0: later})
     follower = self.follow()
     follower.look()
@@ -37,10 +37,10 @@ class KeepingTest(SnapshotsCase):
 
   def test_what_may_be_sampled_from_is_at_most_max_lag_behind(self):
     sink = self.open_sink(max_lag=2)
-    editions = [self.publish(sink, step) for step in (10, 11, 12, 13)]
-    self.assertEqual(sink.acceptable(), {0: editions[1]})
+    publications = [self.publish(sink, step) for step in (10, 11, 12, 13)]
+    self.assertEqual(sink.acceptable(), {0: publications[1]})
     older = [self.publish(sink, step, slot=1) for step in (0, 10)]
-    self.assertEqual(sink.acceptable(), {0: editions[1], 1: older[0]})
+    self.assertEqual(sink.acceptable(), {0: publications[1], 1: older[0]})
 
 
 class WritingTest(SnapshotsCase):

@@ -9,7 +9,7 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 
-class Duties:
+class BackgroundTasks:
   """Tasks that nobody waits for; made by `performing`."""
 
   def __init__(self) -> None:
@@ -32,9 +32,9 @@ class Duties:
 
 
 @contextlib.asynccontextmanager
-async def performing() -> AsyncIterator[Duties]:
+async def performing() -> AsyncIterator[BackgroundTasks]:
   """Leaving cancels what is still being done, and waits until it has ended."""
-  duties = Duties()
+  duties = BackgroundTasks()
   try:
     yield duties
   finally:

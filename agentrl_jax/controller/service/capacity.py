@@ -19,11 +19,11 @@ from agentrl_jax.controller.service.session_table import (
 OpenIn = Callable[[Worker], SessionEntry]
 
 
-class NoPlace(Refused):
+class NoCapacity(Refused):
   """No worker of the task has had a free place in time."""
 
 
-class Places:
+class CapacityQueue:
   """The queues."""
 
   def __init__(self, registry: Registry, table: SessionTable):
@@ -40,7 +40,7 @@ class Places:
   ) -> SessionEntry:
     """A session in a place of its own; `first` goes ahead of who waits.
 
-    Raises `NoPlace` if there is none within `wait_s`. Being cancelled gives
+    Raises `NoCapacity` if there is none within `wait_s`. Being cancelled gives
     the place back.
     """
     queue = self._queues.setdefault(task, collections.deque())
@@ -54,7 +54,7 @@ class Places:
       self._leave(task, waiting)
       if not isinstance(error, TimeoutError):
         raise
-      raise NoPlace(
+      raise NoCapacity(
         f"no workers available for task {task}: within {wait_s:g} s none that "
         "is alive had a free place"
       ) from error

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from agentrl_jax.controller.service.background_tasks import performing
-from agentrl_jax.controller.service.capacity import Places
-from agentrl_jax.controller.service.reconciler import Custody, Spawn
+from agentrl_jax.controller.service.capacity import CapacityQueue
+from agentrl_jax.controller.service.reconciler import SessionReconciler, Spawn
 from agentrl_jax.controller.service.registry import (
   CUSTOM,
   Index,
@@ -54,8 +54,8 @@ class Dispatcher:
     self.timers = timers
     self.registry = Registry(timers, connect)
     self.table = SessionTable()
-    self.places = Places(self.registry, self.table)
-    self._custody = Custody(
+    self.places = CapacityQueue(self.registry, self.table)
+    self._custody = SessionReconciler(
       self.registry, self.table, self.places, spawn, ask_s=timers.ask_s
     )
     self._spawn = spawn

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from agentrl_jax.controller.service.capacity import Places
+from agentrl_jax.controller.service.capacity import CapacityQueue
 from agentrl_jax.controller.service.registry import (
   Health,
   Index,
@@ -30,14 +30,14 @@ _log = logging.getLogger(__name__)
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
-class Custody:
+class SessionReconciler:
   """Ends sessions, and finds out which have ended."""
 
   def __init__(
     self,
     registry: Registry,
     table: SessionTable,
-    places: Places,
+    places: CapacityQueue,
     spawn: Spawn,
     *,
     ask_s: float,

@@ -16,7 +16,7 @@ from agentrl_jax.errors import GeneratorFault, ListenerFault
 from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.request import Listener, Request
-from agentrl_jax.rollout.engine.request_limiter import Gate
+from agentrl_jax.rollout.engine.request_limiter import RequestLimiter
 
 # Requests let into the engine per lane. Those without a lane wait inside, where
 # a lane that gets free finds them at once.
@@ -30,7 +30,7 @@ class Driver(abc.ABC):
     self.engine = engine
     capacity = tuple(ADMITTED_PER_LANE * n for n in engine.config.lanes)
     self.max_inside = sum(capacity)
-    self._gate = Gate(capacity, max_waiting)
+    self._gate = RequestLimiter(capacity, max_waiting)
 
   def submit(
     self,

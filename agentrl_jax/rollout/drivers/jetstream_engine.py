@@ -1,7 +1,7 @@
 """`RolloutEngine` as JetStream knows an engine.
 
 A prefix is a `Request`, the decode state is kept inside the engine, and params
-are a `VersionStore`: JetStream reads params once, when a thread starts, so a
+are a `ServedWeights`: JetStream reads params once, when a thread starts, so a
 store is what lets weights be swapped. Prompts are prefilled many at a time by
 `generate`, not one by one by `prefill`, and each under the weights that its
 first token is sampled from.
@@ -21,7 +21,7 @@ from agentrl_jax.rollout.drivers.jetstream_compat import (
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.engine import RolloutEngine, StepResult
 from agentrl_jax.rollout.engine.request import Request
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 
 
 class StepTokens(engine_api.ResultTokens):
@@ -76,7 +76,7 @@ class JetStreamEngine(engine_api.Engine):
   def prefill(
     self,
     *,
-    params: VersionStore,
+    params: ServedWeights,
     padded_tokens: Request,
     true_length: int,
     existing_prefix: Any = None,
@@ -97,7 +97,7 @@ class JetStreamEngine(engine_api.Engine):
     self._engine.admit(prefix)
 
   def generate(
-    self, params: VersionStore, decode_state: None, **_: Any
+    self, params: ServedWeights, decode_state: None, **_: Any
   ) -> tuple[None, StepTokens]:
     """One step of every version that has work."""
     return None, StepTokens(self._engine.step())
@@ -113,7 +113,7 @@ class JetStreamEngine(engine_api.Engine):
     """Refuses, as `bulk_insert` does."""
     raise NotImplementedError("submit one request per attempt")
 
-  def load_params(self, *_: Any, **__: Any) -> VersionStore:
+  def load_params(self, *_: Any, **__: Any) -> ServedWeights:
     """What JetStream hands back to `prefill` and `generate`."""
     return self._engine.versions
 

@@ -36,7 +36,7 @@ class _Asked:
     return self.spec.slot, self.spec.seed, self.prompt.tobytes()
 
 
-class WaveGenerator:
+class LockstepGenerator:
   """A `rollout.api.Generator` for one event loop's attempts."""
 
   def __init__(self, driver: LocalDriver, *, deadline_s: float = 600.0):

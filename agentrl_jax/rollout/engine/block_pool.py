@@ -1,4 +1,4 @@
-"""The blocks that a `PrefixStore` keeps: on the device, and on the host.
+"""The blocks that a `PrefixCache` keeps: on the device, and on the host.
 
 On the device they are a cache whose lanes are one block long. Copies are
 launched in the order of `Moves` and wait for nothing: what leaves for the host

@@ -14,12 +14,12 @@ import numpy as np
 
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine import programs
-from agentrl_jax.rollout.engine.grammar_masks import LaneCourses
-from agentrl_jax.rollout.engine.kv_cache import LaneCache, padded
+from agentrl_jax.rollout.engine.grammar_masks import GrammarMasks
+from agentrl_jax.rollout.engine.kv_cache import KVCacheManager, padded
 from agentrl_jax.rollout.engine.request import Request
-from agentrl_jax.rollout.engine.slot_shaping import LaneShaping
-from agentrl_jax.rollout.engine.slot_table import NOBODY, LaneBook
-from agentrl_jax.rollout.engine.weight_versions import InFlight
+from agentrl_jax.rollout.engine.slot_shaping import SlotShaping
+from agentrl_jax.rollout.engine.slot_table import NOBODY, SlotTable
+from agentrl_jax.rollout.engine.weight_versions import WeightVersions
 from agentrl_jax.rollout.engine.weights import Published
 from agentrl_jax.rollout.settings import EngineConfig
 
@@ -35,7 +35,7 @@ class Part:
   is_bound: bool  # to grammars: its lanes cannot go on before it was read
 
 
-class LaneDecoder:
+class Decoder:
   """Owns the state, which is donated to each call of the decode program."""
 
   def __init__(
@@ -43,14 +43,14 @@ class LaneDecoder:
     slot: int,
     policy: Policy,
     config: EngineConfig,
-    cache: LaneCache,
+    cache: KVCacheManager,
     give_up: Callable[[Request], None],
   ):
     self._slot, self._policy, self._config = slot, policy, config
     self._cache = cache
     self._num_lanes = num_lanes = config.lanes[slot]
-    self._courses = LaneCourses(num_lanes, give_up)
-    self.shaping = LaneShaping(num_lanes, policy.config.vocab_size)
+    self._courses = GrammarMasks(num_lanes, give_up)
+    self.shaping = SlotShaping(num_lanes, policy.config.vocab_size)
     self._state = programs.empty_state(num_lanes)
     self._patch = np.zeros((num_lanes, len(programs.STATE)), np.int32)
     self._patched = np.zeros(num_lanes, bool)
@@ -80,22 +80,24 @@ class LaneDecoder:
     """Whether each lane follows a grammar."""
     return self._courses.bound
 
-  def check(self, book: LaneBook) -> None:
+  def check(self, book: SlotTable) -> None:
     """Raises `AssertionError` if anything of a request is left behind."""
     self._courses.check(book.decoding)
     self.shaping.check(book.decoding)
 
-  def decode(self, book: LaneBook, weights: InFlight) -> list[Part]:
+  def decode(self, book: SlotTable, weights: WeightVersions) -> list[Part]:
     """Tokens for every lane that can, each under its own weights."""
     lane = book.filled()
     ready, free = self._courses.ready[lane], ~self._courses.bound[lane]
-    at_hand = weights.editions
-    edition = np.where(
-      np.isin(book.edition[lane], at_hand), book.edition[lane], at_hand[-1]
+    at_hand = weights.publications
+    publication = np.where(
+      np.isin(book.publication[lane], at_hand),
+      book.publication[lane],
+      at_hand[-1],
     )
     parts = []
     for one in at_hand:
-      published, here = weights.of(one), edition == one
+      published, here = weights.of(one), publication == one
       if (here & ready).any():
         parts.append(self._bound(book, published, lane[here & ready]))
       if (here & free).any():
@@ -104,7 +106,7 @@ class LaneDecoder:
     return parts
 
   def _bound(
-    self, book: LaneBook, published: Published, lane: np.ndarray
+    self, book: SlotTable, published: Published, lane: np.ndarray
   ) -> Part:
     """One token for each of these lanes, as their grammars allow.
 
@@ -124,7 +126,7 @@ class LaneDecoder:
     return Part(self._slot, record, lane_P, serial, is_bound=True)
 
   def _free(
-    self, book: LaneBook, published: Published, lane: np.ndarray, alone: bool
+    self, book: SlotTable, published: Published, lane: np.ndarray, alone: bool
   ) -> Part:
     """A few tokens for each of these lanes; `alone`: no other is active."""
     num_steps = self._config.steps_per_sync

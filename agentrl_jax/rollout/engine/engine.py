@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from agentrl_jax.data.grammar import Course, Grammars
+from agentrl_jax.data.grammar import Grammars, GrammarState
 from agentrl_jax.errors import (
   ConfigError,
   PromptTooLong,
@@ -27,10 +27,10 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import MAX_BIASES, MAX_TOP, Answer, SamplingSpec
 from agentrl_jax.rollout.engine.placement import Place
 from agentrl_jax.rollout.engine.request import Request
-from agentrl_jax.rollout.engine.scheduler import LaneBlock, Part
+from agentrl_jax.rollout.engine.scheduler import Part, Scheduler
 from agentrl_jax.rollout.engine.stats import EngineStats
-from agentrl_jax.rollout.engine.step_pipeline import RunAhead
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.step_pipeline import StepPipeline
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 
 _COUNTED = (
@@ -75,7 +75,7 @@ class RolloutEngine:
     self,
     policy: Policy,
     config: EngineConfig,
-    versions: VersionStore,
+    versions: ServedWeights,
     *,
     places: Sequence[Place] | None = None,
     grammars: Callable[[], Grammars | None] = lambda: None,
@@ -95,14 +95,14 @@ class RolloutEngine:
     self.grammars, self._vocab_size = grammars, policy.config.vocab_size
     places = places or (Place(policy),) * config.num_slots
     self._blocks = [
-      LaneBlock(slot, place.policy, config, place.cache, give_up=self.cancel)
+      Scheduler(slot, place.policy, config, place.cache, give_up=self.cancel)
       for slot, place in zip(range(config.num_slots), places, strict=True)
     ]
     self._lock = threading.Lock()
     self._serials = itertools.count()
     self._inbox: collections.deque[Request] = collections.deque()
     self._cancelled: collections.deque[Request] = collections.deque()
-    self._ahead = RunAhead(max_unread, unread_deadline_s)
+    self._ahead = StepPipeline(max_unread, unread_deadline_s)
     self._seconds = {True: 0.0, False: 0.0}  # by whether prompts were fed
     self._num_steps = self._num_cancelled = 0
     self._last_read_at = 0.0
@@ -254,7 +254,7 @@ class RolloutEngine:
     return sum(block.counts[name] for block in self._blocks)
 
 
-def _course(spec: SamplingSpec, grammars: Grammars | None) -> Course:
+def _course(spec: SamplingSpec, grammars: Grammars | None) -> GrammarState:
   """An answer's way through its grammar. `ConfigError` if there is none."""
   if grammars is None:
     raise ConfigError(

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from agentrl_jax.data.grammar import Course
+from agentrl_jax.data.grammar import GrammarState
 from agentrl_jax.errors import GrammarFault
 from agentrl_jax.rollout.engine.request import Request
 
 
-class LaneCourses:
+class GrammarMasks:
   """The grammars of one version slot's lanes. Arrays are indexed by lane."""
 
   def __init__(self, num_lanes: int, give_up: Callable[[Request], None]):
@@ -63,7 +63,11 @@ class LaneCourses:
     assert not (self.ready & ~self.bound).any(), (self.ready, self.bound)
 
   def _look(
-    self, lane: int, request: Request, course: Course, token: int | None = None
+    self,
+    lane: int,
+    request: Request,
+    course: GrammarState,
+    token: int | None = None,
   ) -> None:
     try:
       if token is not None:

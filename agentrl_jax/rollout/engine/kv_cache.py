@@ -17,15 +17,15 @@ import numpy as np
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.block_pool import BlockPool
-from agentrl_jax.rollout.engine.prefix_cache import Match, PrefixStore
-from agentrl_jax.rollout.engine.slot_table import FROM_STORE, Seat
+from agentrl_jax.rollout.engine.prefix_cache import Match, PrefixCache
+from agentrl_jax.rollout.engine.slot_table import FROM_STORE, Allocation
 from agentrl_jax.rollout.settings import EngineConfig
 
 _STEPS_UNTIL_SHRINKING = 200
 _logger = logging.getLogger(__name__)
 
 
-class LaneCache:
+class KVCacheManager:
   """Owns the cache; `arrays` is donated to whichever program runs next."""
 
   def __init__(
@@ -42,9 +42,9 @@ class LaneCache:
     self.arrays = policy.empty_cache(num_lanes, self.length)
     if sharding is not None:
       self.arrays = jax.device_put(self.arrays, sharding)
-    self._copies: dict[int, Seat] = {}  # by target lane
+    self._copies: dict[int, Allocation] = {}  # by target lane
     self._filled: dict[int, int] = {}  # tokens from the store, by lane
-    self._store = PrefixStore(config.block_tokens, *config.store_blocks)
+    self._store = PrefixCache(config.block_tokens, *config.store_blocks)
     self._make_pool = functools.partial(
       BlockPool, policy, config.block_tokens, *config.store_blocks, sharding
     )
@@ -58,9 +58,9 @@ class LaneCache:
     if self.length != self._config.length(1):
       self._resize(self._config.length(1))
 
-  def turn_to(self, edition: int) -> None:
+  def set_weights(self, publication: int) -> None:
     """What was computed with other weights leaves the store."""
-    self._store.turn_to(edition)
+    self._store.set_weights(publication)
     if self._pool is not None and not self._try(self._pool.land):
       self._empty_store()
 
@@ -69,7 +69,7 @@ class LaneCache:
     return Match() if self._pool is None else self._store.find(token)
 
   def has_to_move_first(
-    self, seat: Seat, match: Match, overwritten: np.ndarray
+    self, seat: Allocation, match: Match, overwritten: np.ndarray
   ) -> bool:
     """Whether what is planned has to be moved before a seat can be planned."""
     if seat.source in self._copies or seat.source in self._filled:
@@ -82,7 +82,9 @@ class LaneCache:
       match, len(overwritten)
     )
 
-  def plan(self, seat: Seat, match: Match, overwritten: np.ndarray) -> int:
+  def plan(
+    self, seat: Allocation, match: Match, overwritten: np.ndarray
+  ) -> int:
     """Takes a seat up; how many tokens will be there once `move` has run.
 
     `overwritten` are the tokens of the lane that are of use to others.

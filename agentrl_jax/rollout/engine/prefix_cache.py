@@ -70,8 +70,8 @@ class Moves:
   fills: list[Fill] = dataclasses.field(default_factory=list)
 
 
-class PrefixStore:
-  """What is kept under one edition of the weights."""
+class PrefixCache:
+  """What is kept under one publication of the weights."""
 
   def __init__(self, block_tokens: int, num_device: int, num_host: int):
     """Sizes of the tiers are in blocks."""
@@ -82,10 +82,10 @@ class PrefixStore:
     self.num_evicted = 0  # blocks that left for want of room
     self._empty()
 
-  def turn_to(self, edition: int) -> None:
+  def set_weights(self, publication: int) -> None:
     """Drops everything if it was computed with other weights."""
-    if edition != self._edition:
-      self._edition = edition
+    if publication != self._edition:
+      self._edition = publication
       self._empty()
 
   def clear(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from agentrl_jax.data.grammar import Course
+from agentrl_jax.data.grammar import GrammarState
 from agentrl_jax.errors import GeneratorFault
 from agentrl_jax.rollout.api import Answer, SamplingSpec
 
@@ -34,7 +34,7 @@ class Request:
   num_reused: int = 0  # prompt tokens whose keys and values were at hand
   listener: Listener | None = None
   num_told: int = 0  # sampled tokens that the listener has heard of
-  course: Course | None = None  # through its grammar, where it has one
+  course: GrammarState | None = None  # through its grammar, where it has one
   # What its own listener or grammar raised. Whoever sets it cancels the
   # request, which then leaves the engine and fails with it.
   broke: GeneratorFault | None = None

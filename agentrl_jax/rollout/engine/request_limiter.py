@@ -12,7 +12,7 @@ from agentrl_jax.errors import ConfigError, GeneratorFault, ServerFull
 from agentrl_jax.rollout.engine.request import Request
 
 
-class Gate:
+class RequestLimiter:
   """Counts requests in and out of each version slot."""
 
   def __init__(self, capacity: tuple[int, ...], max_waiting: int):

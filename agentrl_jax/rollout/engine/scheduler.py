@@ -1,7 +1,7 @@
 """The lanes of one version slot: who sits where, and what runs next.
 
-A block owns the slot's `LaneCache` and `LaneDecoder` on the device, and its
-`LaneBook` on the host. One call of `step` drops what was cancelled, seats who
+A block owns the slot's `KVCacheManager` and `Decoder` on the device, and its
+`SlotTable` on the host. One call of `step` drops what was cancelled, seats who
 waits, feeds a bounded number of prompt tokens and launches a few decode steps;
 `read` takes in the tokens of an earlier `step`. Neither is thread-safe: the
 engine's lock is around both.
@@ -18,16 +18,16 @@ import numpy as np
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import Answer
 from agentrl_jax.rollout.engine import programs
-from agentrl_jax.rollout.engine.decoder import LaneDecoder, Part
-from agentrl_jax.rollout.engine.kv_cache import LaneCache, padded
+from agentrl_jax.rollout.engine.decoder import Decoder, Part
+from agentrl_jax.rollout.engine.kv_cache import KVCacheManager, padded
 from agentrl_jax.rollout.engine.request import Request
-from agentrl_jax.rollout.engine.slot_table import NOBODY, LaneBook
-from agentrl_jax.rollout.engine.weight_versions import InFlight
+from agentrl_jax.rollout.engine.slot_table import NOBODY, SlotTable
+from agentrl_jax.rollout.engine.weight_versions import WeightVersions
 from agentrl_jax.rollout.engine.weights import Published
 from agentrl_jax.rollout.settings import EngineConfig
 
 
-class LaneBlock:
+class Scheduler:
   """Lanes that share one version's weights."""
 
   def __init__(
@@ -47,9 +47,11 @@ class LaneBlock:
     )
     self.counts: collections.Counter[str] = collections.Counter()
     self.wait_s = 0.0  # of all requests, from being asked to their lanes
-    self._cache = LaneCache(policy, config, num_lanes, self.counts, sharding)
-    self._weights = InFlight(config.old_weights)
-    self._decoder = LaneDecoder(slot, policy, config, self._cache, give_up)
+    self._cache = KVCacheManager(
+      policy, config, num_lanes, self.counts, sharding
+    )
+    self._weights = WeightVersions(config.old_weights)
+    self._decoder = Decoder(slot, policy, config, self._cache, give_up)
     self._book = self._empty_book()
     self._answer = np.zeros((num_lanes, config.context, 3), np.int32)
     self._pending: collections.deque[Request] = collections.deque()
@@ -97,13 +99,13 @@ class LaneBlock:
 
   def step(self, published: Published) -> list[Part]:
     """Launches the next piece of work; its tokens, where there will be any."""
-    book, edition = self._book, published.edition
-    self._weights.turn_to(published, book.editions_decoding())
-    book.restart_stale(edition, self._weights.editions)
-    self._cache.turn_to(edition)
-    self._seat(edition)
+    book, publication = self._book, published.publication
+    self._weights.set_weights(published, book.editions_decoding())
+    book.restart_stale(publication, self._weights.publications)
+    self._cache.set_weights(publication)
+    self._seat(publication)
     self.counts["lane_steps"] += book.num_busy
-    self._cache.fit(self._num_slots_needed(edition))
+    self._cache.fit(self._num_slots_needed(publication))
     self._prefill(published)
     return self._decode()
 
@@ -187,40 +189,40 @@ class LaneBlock:
     self._book.leave(lane)
     self._decoder.leave(lane)
 
-  def _seat(self, edition: int) -> None:
+  def _seat(self, publication: int) -> None:
     """Gives lanes to those who wait, in order, as far as there are any."""
     waits: collections.deque[Request] = collections.deque()
     while self._pending and not self._book.is_full:
       request = self._pending.popleft()
-      if not self._find_seat(request, edition):
+      if not self._find_seat(request, publication):
         waits.append(request)
     self._pending.extendleft(reversed(waits))
-    self._move(edition)
+    self._move(publication)
 
-  def _find_seat(self, request: Request, edition: int) -> bool:
+  def _find_seat(self, request: Request, publication: int) -> bool:
     """Whether a request got a lane; what it reuses there is still to move."""
     book, cache = self._book, self._cache
     match = cache.find(request.prompt[: request.num_prefilled])
-    seat = book.find_seat(request, edition, self._config.worth, match.size)
+    seat = book.allocate(request, publication, self._config.worth, match.size)
     if seat is None:
       return False
-    overwritten = book.overwritten(seat, edition)
+    overwritten = book.overwritten(seat, publication)
     if cache.has_to_move_first(seat, match, overwritten):
-      self._move(edition)
-      return self._find_seat(request, edition)
+      self._move(publication)
+      return self._find_seat(request, publication)
     reused = cache.plan(seat, match, overwritten)
-    book.sit(request, dataclasses.replace(seat, reused=reused), edition)
+    book.assign(request, dataclasses.replace(seat, reused=reused), publication)
     self.counts["seated"] += 1
     self.wait_s += time.monotonic() - request.asked_at
     return True
 
-  def _move(self, edition: int) -> None:
+  def _move(self, publication: int) -> None:
     """Moves what seats found elsewhere; what is lost is fed again."""
-    for lane in self._cache.move(self._num_slots_needed(edition)):
+    for lane in self._cache.move(self._num_slots_needed(publication)):
       self._book.feed_again(lane)
 
-  def _num_slots_needed(self, edition: int) -> int:
-    return self._book.num_slots_needed(edition, self._config.steps_per_sync)
+  def _num_slots_needed(self, publication: int) -> int:
+    return self._book.num_slots_needed(publication, self._config.steps_per_sync)
 
   def _prefill(self, published: Published) -> None:
     """Feeds prompts in chunks, until they are fed or the step's share is."""
@@ -258,9 +260,9 @@ class LaneBlock:
       book.decoding[lane] = True
     return self._decoder.decode(book, self._weights)
 
-  def _empty_book(self) -> LaneBook:
+  def _empty_book(self) -> SlotTable:
     c = self._config
-    return LaneBook(self._num_lanes, c.context, reuse=c.reuse)
+    return SlotTable(self._num_lanes, c.context, reuse=c.reuse)
 
 
 def _padded_to(row: np.ndarray, size: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from agentrl_jax.rollout.engine.request import Request
 from agentrl_jax.rollout.engine.shaping import Shaping
 
 
-class LaneShaping:
+class SlotShaping:
   """The shaping of one version slot's lanes."""
 
   def __init__(self, num_lanes: int, vocab_size: int):

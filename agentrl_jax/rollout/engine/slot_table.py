@@ -16,11 +16,11 @@ from agentrl_jax.rollout.engine.request import Request
 
 FROM_STORE = -1  # source of a seat
 NOBODY = -1  # serial of a lane without an owner
-_NOTHING = -1  # edition of a lane whose keys and values are of no use
+_NOTHING = -1  # publication of a lane whose keys and values are of no use
 
 
 @dataclasses.dataclass(frozen=True)
-class Seat:
+class Allocation:
   """Where a request goes, and what is there for it."""
 
   lane: int
@@ -28,7 +28,7 @@ class Seat:
   source: int  # lane that holds them, the same if in place; or FROM_STORE
 
 
-class LaneBook:
+class SlotTable:
   """The lanes of one version slot. Arrays are indexed by lane."""
 
   def __init__(self, num_lanes: int, context: int, *, reuse: bool = True):
@@ -38,7 +38,7 @@ class LaneBook:
     self.target = np.zeros(num_lanes, np.int32)  # entries before decoding
     self.reach = np.zeros(num_lanes, np.int32)  # most that can be held now
     self.end = np.zeros(num_lanes, np.int32)  # most that will ever be
-    self.edition = np.full(num_lanes, _NOTHING, np.int64)
+    self.publication = np.full(num_lanes, _NOTHING, np.int64)
     self.serial = np.full(num_lanes, NOBODY, np.int64)  # of the request
     self.decoding = np.zeros(num_lanes, bool)
     self.owner: list[Request | None] = [None] * num_lanes
@@ -55,9 +55,9 @@ class LaneBook:
     """Whether every lane has an owner."""
     return bool((self.serial >= 0).all())
 
-  def find_seat(
-    self, request: Request, edition: int, worth: int, stored: int = 0
-  ) -> Seat | None:
+  def allocate(
+    self, request: Request, publication: int, worth: int, stored: int = 0
+  ) -> Allocation | None:
     """The best free lane for a request; None if it had better wait.
 
     It waits while no lane is free, and while a lane is being fed `worth` more
@@ -73,7 +73,7 @@ class LaneBook:
     free = self.serial < 0
     if not free.any():
       return None
-    shared = self._shared(request, edition)
+    shared = self._shared(request, publication)
     usable = np.minimum(shared, self.held)
     coming = np.where(free, 0, np.minimum(shared, self.target))
     most = usable.max()
@@ -83,38 +83,41 @@ class LaneBook:
     whole = free & (usable == self.held) & (usable == most)
     if most and whole.any() and not from_store:
       source = int(whole.argmax())
-      return Seat(source, int(most), source)
-    useless = free & ((self.edition != edition) | (self.held == 0))
+      return Allocation(source, int(most), source)
+    useless = free & ((self.publication != publication) | (self.held == 0))
     choices = useless if useless.any() else free
     lane = int(np.where(choices, self._used, np.iinfo(np.int64).max).argmin())
     if from_store:
-      return Seat(lane, stored, FROM_STORE)
+      return Allocation(lane, stored, FROM_STORE)
     source = int(usable.argmax()) if most >= worth else lane
-    return Seat(lane, int(usable[source]), source)
+    return Allocation(lane, int(usable[source]), source)
 
-  def sit(self, request: Request, seat: Seat, edition: int) -> None:
+  def assign(
+    self, request: Request, seat: Allocation, publication: int
+  ) -> None:
     """Gives a lane to a request. What is reused has to be copied by then."""
     lane, size = seat.lane, len(request.prompt)
     self.token[lane, :size] = request.prompt
     self.held[lane] = request.num_reused = seat.reused
     self.target[lane] = self.reach[lane] = request.num_prefilled
     self.end[lane] = request.end
-    self.edition[lane] = edition
+    self.publication[lane] = publication
     self.serial[lane] = request.serial
     self.decoding[lane] = False
     self.owner[lane] = request
 
-  def restart_stale(self, edition: int, kept: Sequence[int] = ()) -> None:
+  def restart_stale(self, publication: int, kept: Sequence[int] = ()) -> None:
     """After a swap: prefill begins anew, and what decodes is mixed.
 
-    Unless what decodes can be finished on its own edition, one that is `kept`.
+    Unless what decodes can be finished on its own publication, one that is
+    `kept`.
     """
-    stale = (self.serial >= 0) & (self.edition != edition)
+    stale = (self.serial >= 0) & (self.publication != publication)
     for lane in np.flatnonzero(stale & ~self.decoding):
       self.feed_again(lane)
-      self.edition[lane] = edition
-    mixed = stale & self.decoding & ~np.isin(self.edition, kept)
-    self.edition[mixed] = _NOTHING
+      self.publication[lane] = publication
+    mixed = stale & self.decoding & ~np.isin(self.publication, kept)
+    self.publication[mixed] = _NOTHING
 
   def feed_again(self, lane: int) -> None:
     """A lane that does not decode yet has lost what it held."""
@@ -123,17 +126,17 @@ class LaneBook:
     if owner is not None:
       owner.num_reused = 0
 
-  def overwritten(self, seat: Seat, edition: int) -> np.ndarray:
+  def overwritten(self, seat: Allocation, publication: int) -> np.ndarray:
     """Tokens that a free lane holds, and that a seat in it overwrites."""
     lane, size = seat.lane, int(self.held[seat.lane])
     stays = seat.source == lane and seat.reused == size
-    if stays or self.edition[lane] != edition:
+    if stays or self.publication[lane] != publication:
       size = 0
     return self.token[lane, :size]
 
   def editions_decoding(self) -> set[int]:
     """Editions of the weights that lanes which decode began on."""
-    return set(self.edition[self.decoding].tolist())
+    return set(self.publication[self.decoding].tolist())
 
   def check(self) -> None:
     """Raises `AssertionError` if a lane has an owner by halves."""
@@ -153,14 +156,14 @@ class LaneBook:
       (self.serial >= 0) & (self.decoding | (self.held >= self.target))
     )
 
-  def num_slots_needed(self, edition: int, num_steps: int) -> int:
+  def num_slots_needed(self, publication: int, num_steps: int) -> int:
     """The longest lane, once every busy one has decoded `num_steps` more.
 
     What a free lane holds counts while it is of use.
     """
     busy = self.serial >= 0
     soon = np.minimum(self.reach + num_steps, self.end)
-    kept = np.where(self.edition == edition, self.held, 0)
+    kept = np.where(self.publication == publication, self.held, 0)
     return max(int(np.where(busy, soon, kept).max()), 1)
 
   def go_on(self, lane: np.ndarray, num_steps: int) -> None:
@@ -176,11 +179,11 @@ class LaneBook:
     self.decoding[lane] = False
     self.owner[lane] = None
 
-  def _shared(self, request: Request, edition: int) -> np.ndarray:
+  def _shared(self, request: Request, publication: int) -> np.ndarray:
     """How many leading tokens each lane has in common with a prompt."""
     if not self._reuse:
       return np.zeros(len(self.held), np.int32)
     prompt = request.prompt[: request.num_prefilled]
     same = self.token[:, : len(prompt)] == prompt
     size = np.logical_and.accumulate(same, axis=1).sum(axis=1)
-    return np.where(self.edition == edition, size, 0)
+    return np.where(self.publication == publication, size, 0)

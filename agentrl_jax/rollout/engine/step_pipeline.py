@@ -5,7 +5,7 @@ import threading
 from agentrl_jax.errors import DeadlineExceeded, GeneratorFault
 
 
-class RunAhead:
+class StepPipeline:
   """Lets a step be taken once it is of use to take it.
 
   At most `max_unread` steps are launched and not read. Beside that, no step is

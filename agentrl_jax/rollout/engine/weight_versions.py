@@ -12,19 +12,20 @@ from collections.abc import Collection
 from agentrl_jax.rollout.engine.weights import Published
 
 
-class InFlight:
+class WeightVersions:
   """The newest weights of a slot, and up to `num_old` older ones."""
 
   def __init__(self, num_old: int):
     self._num_old = num_old
     self._served: list[Published] = []  # oldest first
 
-  def turn_to(self, newest: Published, needed: Collection[int]) -> None:
-    """Takes in what is served now; drops what no edition of `needed` is."""
+  def set_weights(self, newest: Published, needed: Collection[int]) -> None:
+    """Takes in what is served now; drops what no publication of `needed` is."""
     old = [
       served
       for served in self._served
-      if served.edition in needed and served.edition != newest.edition
+      if served.publication in needed
+      and served.publication != newest.publication
     ]
     self._served = [*old[max(len(old) - self._num_old, 0) :], newest]
 
@@ -33,13 +34,13 @@ class InFlight:
     self._served = []
 
   @property
-  def editions(self) -> list[int]:
+  def publications(self) -> list[int]:
     """Editions of weights that are at hand, oldest first."""
-    return [served.edition for served in self._served]
+    return [served.publication for served in self._served]
 
-  def of(self, edition: int) -> Published:
-    """The weights of an edition; the newest for any that is not at hand."""
+  def of(self, publication: int) -> Published:
+    """The weights of an publication; the newest for any that is not at hand."""
     for served in self._served:
-      if served.edition == edition:
+      if served.publication == publication:
         return served
     return self._served[-1]

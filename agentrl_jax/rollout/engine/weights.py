@@ -24,10 +24,10 @@ class Published:
 
   params: Params
   step: int  # optimizer updates behind the weights
-  edition: int  # no two publications share one, even at the same step
+  publication: int  # no two publications share one, even at the same step
 
 
-class VersionStore:
+class ServedWeights:
   """One published version per slot; slot 0 follows the learner."""
 
   def __init__(self, num_slots: int):

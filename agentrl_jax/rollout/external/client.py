@@ -34,7 +34,7 @@ from agentrl_jax.rollout.external.probe import Abilities, Needs
 from agentrl_jax.rollout.external.response import (
   Dialect,
   EngineLacks,
-  Said,
+  EngineOutput,
   answer_of,
   served_of,
 )
@@ -203,7 +203,7 @@ class EngineClient:
 
     async def ask(
       prompt: Sequence[int], spec: SamplingSpec, sends_seed: bool
-    ) -> Said:
+    ) -> EngineOutput:
       return await self._engine.said(
         address, model, prompt, spec, sends_seed=sends_seed, gives_prompt=True
       )
@@ -241,7 +241,7 @@ class EngineClient:
     self,
     address: str,
     known: _Known,
-    said: Said,
+    said: EngineOutput,
     before: wire.ServedSlot | None,
   ) -> int | list[int]:
     """Of all tokens, or of each. `AskAgain` where it cannot be known."""

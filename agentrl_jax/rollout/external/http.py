@@ -21,7 +21,7 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.external.response import (
   Dialect,
   EngineLacks,
-  Said,
+  EngineOutput,
   served_of,
 )
 from agentrl_jax.rollout.remote import wire
@@ -69,7 +69,7 @@ class EngineHttp:
     *,
     sends_seed: bool,
     gives_prompt: bool = False,
-  ) -> Said:
+  ) -> EngineOutput:
     """What it answers, unchecked. `EngineLacks` for another form."""
     body = self._dialect.request(model, prompt, spec, sends_seed, gives_prompt)
     content = await self.post(address, self._dialect.path, body)

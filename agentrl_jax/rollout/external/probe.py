@@ -16,7 +16,7 @@ from agentrl_jax.rollout.external.response import (
   ONE_FOR_BOTH,
   Dialect,
   EngineLacks,
-  Said,
+  EngineOutput,
   checked_ending,
   checked_logprobs,
   checked_prompt,
@@ -29,7 +29,7 @@ _SEEDS = (11, 11, 12)
 _TRIES = 3  # at a stop token that a wavering engine has to sample again
 
 # Answers (spec, whether to send its seed); raises what the engine refuses.
-Ask = Callable[[Sequence[int], SamplingSpec, bool], Awaitable[Said]]
+Ask = Callable[[Sequence[int], SamplingSpec, bool], Awaitable[EngineOutput]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ def probe_prompt(vocab_size: int) -> list[int]:
 
 
 def _check(
-  said: Said,
+  said: EngineOutput,
   prompt: Sequence[int],
   spec: SamplingSpec,
   dialect: Dialect,
@@ -116,7 +116,9 @@ def _check(
       )
 
 
-async def _repeats(ask: Ask, prompt: Sequence[int], first: Said) -> bool:
+async def _repeats(
+  ask: Ask, prompt: Sequence[int], first: EngineOutput
+) -> bool:
   """Whether seeds decide the answer: the same one repeats it."""
   assert first.sampled is not None, "it was checked before"
   spec = SamplingSpec(max_tokens=PROBE_TOKENS, seed=_SEEDS[1])
@@ -146,7 +148,7 @@ async def _check_stop(
   )
 
 
-def _kind_of_versions(said: Said) -> str:
+def _kind_of_versions(said: EngineOutput) -> str:
   if said.version is not None or said.spans:
     return "token"
   return "endpoint" if said.label is None else "answer"

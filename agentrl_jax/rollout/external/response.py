@@ -1,9 +1,10 @@
 """What an engine of another project says to a request, before it is believed.
 
 A dialect turns a prompt and a spec into the JSON that its engines take, and
-their JSON into a `Said`. What an engine does not say is None here: nothing is
-filled in. `checked` makes an `Answer` of what is complete, and refuses the rest
-by name. Plain functions; the waiting is in `rollout.external.client`.
+their JSON into a `EngineOutput`. What an engine does not say is None here:
+nothing is filled in. `checked` makes an `Answer` of what is complete, and
+refuses the rest by name. Plain functions; the waiting is in
+`rollout.external.client`.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ class EngineLacks(ConfigError):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Said:
+class EngineOutput:
   """An engine's own words; None where it has none."""
 
   sampled: Sequence[int] | None
@@ -74,12 +75,12 @@ class Dialect:
     [str, Sequence[int], SamplingSpec, bool, bool], dict[str, Any]
   ]
   # What is said by JSON; raises `KeyError`, `TypeError` for what is none.
-  read: Callable[[Mapping[str, Any]], Said]
+  read: Callable[[Mapping[str, Any]], EngineOutput]
 
 
 def label_of(served: ServedSlot) -> str:
   """What an engine is to call these weights; `served_of` reads it."""
-  return f"{served.step}@{served.edition}"
+  return f"{served.step}@{served.publication}"
 
 
 def served_of(label: object) -> ServedSlot | None:
@@ -89,7 +90,7 @@ def served_of(label: object) -> ServedSlot | None:
 
 
 def checked_tokens(
-  said: Said, spec: SamplingSpec, vocab_size: int, remedies: Remedies
+  said: EngineOutput, spec: SamplingSpec, vocab_size: int, remedies: Remedies
 ) -> np.ndarray:
   """The ids sampled, int32 [A]. Raises `EngineLacks` by name."""
   if said.sampled is None:
@@ -113,7 +114,10 @@ def checked_tokens(
 
 
 def checked_ending(
-  sampled: np.ndarray, said: Said, spec: SamplingSpec, remedies: Remedies
+  sampled: np.ndarray,
+  said: EngineOutput,
+  spec: SamplingSpec,
+  remedies: Remedies,
 ) -> None:
   """Refuses an answer that ended where this run's engine would not have."""
   if not said.is_whole:
@@ -160,7 +164,11 @@ def checked_logprobs(
 
 
 def checked_prompt(
-  said: Said, prompt: Sequence[int], remedies: Remedies, *, by_count: bool
+  said: EngineOutput,
+  prompt: Sequence[int],
+  remedies: Remedies,
+  *,
+  by_count: bool,
 ) -> None:
   """Refuses an engine that answers another prompt than it was asked.
 
@@ -180,7 +188,7 @@ def checked_prompt(
 
 
 def answer_of(
-  said: Said,
+  said: EngineOutput,
   prompt: Sequence[int],
   spec: SamplingSpec,
   version: int | Sequence[int],
@@ -216,7 +224,7 @@ def answer_of(
 
 
 def _both_logprobs(
-  said: Said, spec: SamplingSpec, number: int, remedies: Remedies
+  said: EngineOutput, spec: SamplingSpec, number: int, remedies: Remedies
 ) -> tuple[np.ndarray, np.ndarray]:
   """Of the distribution drawn from, and at temperature 1; float32 [A] each."""
   given = checked_logprobs(said.logprob, number, remedies)

@@ -10,7 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.external.response import Dialect, Remedies, Said
+from agentrl_jax.rollout.external.response import (
+  Dialect,
+  EngineOutput,
+  Remedies,
+)
 
 _REMEDIES = Remedies(
   token_ids="SGLang gives `output_ids`; ask /generate itself, and no gateway",
@@ -66,13 +70,13 @@ def _request(
   }
 
 
-def _read(content: Mapping[str, Any]) -> Said:
+def _read(content: Mapping[str, Any]) -> EngineOutput:
   about = content["meta_info"]
   tokens = about.get("output_token_logprobs")
   prompt = about.get("input_token_logprobs")
   spans = about.get("weight_versions")
   ending = about["finish_reason"]
-  return Said(
+  return EngineOutput(
     sampled=content.get("output_ids"),
     logprob=None if tokens is None else _logprobs(content, tokens),
     prompt=[entry[1] for entry in prompt] if prompt else None,

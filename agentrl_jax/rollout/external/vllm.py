@@ -10,7 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.external.response import Dialect, Remedies, Said
+from agentrl_jax.rollout.external.response import (
+  Dialect,
+  EngineOutput,
+  Remedies,
+)
 
 _REMEDIES = Remedies(
   token_ids="vLLM has `return_token_ids` from 0.10.2 on: serve with that",
@@ -60,7 +64,7 @@ def _request(
   return body
 
 
-def _read(content: Mapping[str, Any]) -> Said:
+def _read(content: Mapping[str, Any]) -> EngineOutput:
   choice = content["choices"][0]
   logprobs = choice.get("logprobs") or {}
   usage = content.get("usage") or {}
@@ -69,7 +73,7 @@ def _read(content: Mapping[str, Any]) -> Said:
   if prompt is None:
     prompt = content.get("prompt_token_ids")
   behavior = choice.get("behavior_logprobs")
-  return Said(
+  return EngineOutput(
     sampled=choice.get("token_ids"),
     logprob=behavior or logprobs.get("token_logprobs"),
     prompt=prompt,

@@ -10,18 +10,18 @@ import numpy as np
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.messages import Message
 from agentrl_jax.rollout.api import MAX_TOP
-from agentrl_jax.rollout.openai.choices import Delta, Draw
-from agentrl_jax.rollout.openai.conversation_cache import Talk
-from agentrl_jax.rollout.openai.detokenizer import GrowingText
+from agentrl_jax.rollout.openai.choices import Choice, Delta
+from agentrl_jax.rollout.openai.conversation_cache import CallContext
+from agentrl_jax.rollout.openai.detokenizer import Detokenizer
 from agentrl_jax.rollout.openai.fields import Fields
 from agentrl_jax.rollout.openai.messages import (
   read_messages,
   unknown_fields,
 )
 from agentrl_jax.rollout.openai.requests import (
-  Ask,
+  CompletionRequest,
   ServingLimits,
-  read_ask,
+  read_completion_request,
   refuse_long,
 )
 from agentrl_jax.rollout.openai.responses import (
@@ -30,7 +30,7 @@ from agentrl_jax.rollout.openai.responses import (
   message_json,
   token_fields,
 )
-from agentrl_jax.rollout.openai.structured_output import read_form
+from agentrl_jax.rollout.openai.structured_output import read_structured_output
 from agentrl_jax.rollout.server.errors import ApiError
 
 _ID_SIZE = 9  # letters and digits, as Mistral's templates want them
@@ -44,7 +44,7 @@ class ChatCall:
     fields: Fields,
     limits: ServingLimits,
     codec: ChatCodec | None,
-    talk: Talk,
+    context: CallContext,
   ):
     if codec is None:
       raise ApiError(
@@ -56,13 +56,15 @@ class ChatCall:
     messages = read_messages(found)
     self.ignored = unknown_fields(found)
     _refuse_long(messages, limits, codec)
-    self._form = read_form(fields, codec)
+    self._form = read_structured_output(fields, codec)
     self._wants_logprobs = fields.flag("logprobs")
     num_top = _num_top(fields, self._wants_logprobs)
     fields.rename("max_completion_tokens", "max_tokens")
-    self.ask: Ask = read_ask(fields, limits, max_tokens=None, num_top=num_top)
+    self.request: CompletionRequest = read_completion_request(
+      fields, limits, max_tokens=None, num_top=num_top
+    )
     fields.close()
-    if self._form.grammar and not self.ask.ends_at_stops:
+    if self._form.grammar and not self.request.ends_at_stops:
       raise ApiError(
         "ignore_eos=true and an answer that has to keep to a form are not "
         "supported together: its form says where it ends. Leave one out",
@@ -70,42 +72,42 @@ class ChatCall:
         code="unsupported_value",
       )
     self._messages, self._tools = messages, self._form.tools
-    self._codec, self._talk = codec, talk
+    self._codec, self._talk = codec, context
     self.prompts: Sequence[np.ndarray] = [
-      talk.prompt(messages, self._tools, codec)
+      context.prompt(messages, self._tools, codec)
     ]
-    talk.check(self.ask, self.prompts)
-    self.envelope = Envelope("chat.completion", "chatcmpl", self.ask.model)
+    context.check(self.request, self.prompts)
+    self.envelope = Envelope("chat.completion", "chatcmpl", self.request.model)
     self._begun: set[int] = set()  # choices whose role has been said
     self._told: dict[int, Message] = {}
 
-  def draws(self, slot: int) -> list[Draw]:
+  def draws(self, slot: int) -> list[Choice]:
     """The answers to be drawn."""
     (prompt,) = self.prompts
-    ask = self._talk.complete(self.ask)
-    size = self._talk.room(prompt, ask, "max_completion_tokens")
+    request = self._talk.complete(self.request)
+    size = self._talk.room(prompt, request, "max_completion_tokens")
     return [
-      Draw(
+      Choice(
         index,
         prompt,
-        ask.spec(
+        request.spec(
           slot=slot,
           max_tokens=size,
           template_stops=self._codec.stop_tokens,
           number=index,
           grammar=self._form.grammar,
         ),
-        GrowingText(self._codec.decode, ask.stops),
+        Detokenizer(self._codec.decode, request.stops),
       )
-      for index in range(ask.n)
+      for index in range(request.n)
     ]
 
-  def settled(self, draw: Draw) -> None:
+  def settled(self, draw: Choice) -> None:
     """Reads the answer, and has it remembered."""
     self._told[draw.index] = message = self._read(draw)
     self._talk.heard(draw, [*self._messages, message], self._tools)
 
-  def whole(self, draw: Draw) -> dict[str, Any]:
+  def whole(self, draw: Choice) -> dict[str, Any]:
     """One choice, complete."""
     piece = draw.answer
     return {
@@ -114,10 +116,10 @@ class ChatCall:
       "logprobs": self._logprobs(piece),
       "finish_reason": self._finish_reason(draw),
       "stop_reason": draw.stop_reason,
-      **token_fields(self.ask, piece),
+      **token_fields(self.request, piece),
     }
 
-  def chunks(self, draw: Draw, delta: Delta) -> Iterator[dict[str, Any]]:
+  def chunks(self, draw: Choice, delta: Delta) -> Iterator[dict[str, Any]]:
     """What a delta of one choice adds.
 
     Where calls are looked for, the text is read once it is whole: only then is
@@ -139,16 +141,16 @@ class ChatCall:
       "logprobs": self._logprobs(delta.piece),
       "finish_reason": self._finish_reason(draw) if told else None,
       "stop_reason": draw.stop_reason if told else None,
-      **token_fields(self.ask, delta.piece),
+      **token_fields(self.request, delta.piece),
     }
 
   def extra(self) -> dict[str, Any]:
     """What the answer says beside its choices."""
-    if not self.ask.return_token_ids:
+    if not self.request.return_token_ids:
       return {}
     return {"prompt_token_ids": self.prompts[0].tolist()}
 
-  def _chunk(self, draw: Draw, added: dict[str, Any]) -> dict[str, Any]:
+  def _chunk(self, draw: Choice, added: dict[str, Any]) -> dict[str, Any]:
     return {
       "index": draw.index,
       "delta": added,
@@ -159,14 +161,14 @@ class ChatCall:
   def _logprobs(self, piece: Any) -> dict[str, Any] | None:
     if not self._wants_logprobs:
       return None
-    return chat_logprobs(self.ask, piece, self._codec.decode)
+    return chat_logprobs(self.request, piece, self._codec.decode)
 
-  def _finish_reason(self, draw: Draw) -> str:
+  def _finish_reason(self, draw: Choice) -> str:
     return (
       "tool_calls" if self._told[draw.index].tool_calls else draw.finish_reason
     )
 
-  def _read(self, draw: Draw) -> Message:
+  def _read(self, draw: Choice) -> Message:
     """The answer as a message; calls that cannot be read stay text."""
     plain = Message("assistant", draw.text)
     if not self._form.reads_calls or draw.stop_reason is not None:

@@ -13,7 +13,7 @@ from agentrl_jax.rollout.api import (
   SamplingSpec,
   answer_pieces,
 )
-from agentrl_jax.rollout.openai.detokenizer import GrowingText
+from agentrl_jax.rollout.openai.detokenizer import Detokenizer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class Delta:
   is_last: bool = False
 
 
-class Draw:
+class Choice:
   """One choice of a call. `answer` and `finish_reason` are there at its end.
 
   Tokens after the one that completes a stop string are none of the answer's:
@@ -33,7 +33,7 @@ class Draw:
   """
 
   def __init__(
-    self, index: int, prompt: np.ndarray, spec: SamplingSpec, text: GrowingText
+    self, index: int, prompt: np.ndarray, spec: SamplingSpec, text: Detokenizer
   ):
     self.index, self.prompt, self.spec = index, prompt, spec
     self._text = text
@@ -119,12 +119,12 @@ class Draw:
 
 
 async def all_deltas(
-  draws: Sequence[Draw], generator: Generator, *, whole: bool
-) -> AsyncGenerator[tuple[Draw, Delta], None]:
+  draws: Sequence[Choice], generator: Generator, *, whole: bool
+) -> AsyncGenerator[tuple[Choice, Delta], None]:
   """The deltas of several answers, as they come; closing it gives all up."""
-  queue: asyncio.Queue[tuple[Draw, Delta] | None] = asyncio.Queue()
+  queue: asyncio.Queue[tuple[Choice, Delta] | None] = asyncio.Queue()
 
-  async def follow(draw: Draw) -> None:
+  async def follow(draw: Choice) -> None:
     try:
       stream = draw.deltas(generator, whole=whole)
       async with contextlib.aclosing(stream) as deltas:

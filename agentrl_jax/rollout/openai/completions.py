@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.data.chat import ChatCodec
-from agentrl_jax.rollout.openai.choices import Delta, Draw
-from agentrl_jax.rollout.openai.conversation_cache import Talk
-from agentrl_jax.rollout.openai.detokenizer import GrowingText
+from agentrl_jax.rollout.openai.choices import Choice, Delta
+from agentrl_jax.rollout.openai.conversation_cache import CallContext
+from agentrl_jax.rollout.openai.detokenizer import Detokenizer
 from agentrl_jax.rollout.openai.fields import Fields, wrong
 from agentrl_jax.rollout.openai.requests import (
-  Ask,
+  CompletionRequest,
   ServingLimits,
-  read_ask,
+  read_completion_request,
   refuse_long,
 )
 from agentrl_jax.rollout.openai.responses import (
@@ -38,50 +38,50 @@ class CompletionCall:
     fields: Fields,
     limits: ServingLimits,
     codec: ChatCodec | None,
-    talk: Talk,
+    context: CallContext,
   ):
     found = fields.required("prompt")
     top = fields.integer("logprobs", None, low=0, high=_MAX_LOGPROBS)
     self._wants_logprobs = top is not None
-    self.ask: Ask = read_ask(
+    self.request: CompletionRequest = read_completion_request(
       fields, limits, max_tokens=_MAX_TOKENS, num_top=top or 0
     )
     fields.close()
-    self._codec, self._limits, self._talk = codec, limits, talk
+    self._codec, self._limits, self._talk = codec, limits, context
     self.prompts: Sequence[np.ndarray] = _prompts(found, limits, codec)
-    talk.check(self.ask, self.prompts)
-    self.envelope = Envelope("text_completion", "cmpl", self.ask.model)
+    context.check(self.request, self.prompts)
+    self.envelope = Envelope("text_completion", "cmpl", self.request.model)
     self._offsets: dict[int, int] = {}  # of text, by choice
-    if codec is None and self.ask.stops:
+    if codec is None and self.request.stops:
       raise ApiError(_without("stop"), param="stop")
 
-  def draws(self, slot: int) -> list[Draw]:
+  def draws(self, slot: int) -> list[Choice]:
     """The answers to be drawn, `n` for each prompt."""
-    if len(self.prompts) * self.ask.n > self._limits.max_choices:
+    if len(self.prompts) * self.request.n > self._limits.max_choices:
       raise ApiError(
-        f"{len(self.prompts)} prompts and n={self.ask.n} make more than "
+        f"{len(self.prompts)} prompts and n={self.request.n} make more than "
         f"{self._limits.max_choices} answers: ask in several calls",
         param="n",
       )
     return [
       self._draw(index, prompt, slot)
       for index, prompt in enumerate(
-        prompt for prompt in self.prompts for _ in range(self.ask.n)
+        prompt for prompt in self.prompts for _ in range(self.request.n)
       )
     ]
 
-  def settled(self, draw: Draw) -> None:
+  def settled(self, draw: Choice) -> None:
     """Has it recorded, where that is asked for."""
     self._talk.heard(draw)
 
-  def whole(self, draw: Draw) -> dict[str, Any]:
+  def whole(self, draw: Choice) -> dict[str, Any]:
     """One choice, complete."""
     return {
       **self._choice(draw, Delta(draw.answer, draw.text, is_last=True), 0),
       **self._prompt_ids(draw),
     }
 
-  def chunks(self, draw: Draw, delta: Delta) -> Iterator[dict[str, Any]]:
+  def chunks(self, draw: Choice, delta: Delta) -> Iterator[dict[str, Any]]:
     """What a delta of one choice adds."""
     offset = self._offsets.get(draw.index)
     first = {} if offset is not None else self._prompt_ids(draw)
@@ -91,41 +91,45 @@ class CompletionCall:
 
   def extra(self) -> dict[str, Any]:
     """What the whole answer says beside its choices."""
-    if not self.ask.return_token_ids or len(self.prompts) > 1:
+    if not self.request.return_token_ids or len(self.prompts) > 1:
       return {}
     return {"prompt_token_ids": self.prompts[0].tolist()}
 
-  def _draw(self, index: int, prompt: np.ndarray, slot: int) -> Draw:
-    ask = self._talk.complete(self.ask)
-    size = self._talk.room(prompt, ask, "max_tokens")
+  def _draw(self, index: int, prompt: np.ndarray, slot: int) -> Choice:
+    request = self._talk.complete(self.request)
+    size = self._talk.room(prompt, request, "max_tokens")
     stops = self._codec.stop_tokens if self._codec else ()
-    spec = ask.spec(
+    spec = request.spec(
       slot=slot,
       max_tokens=size,
       template_stops=stops,
       number=index,
     )
-    return Draw(index, prompt, spec, GrowingText(self._text, self.ask.stops))
+    return Choice(
+      index, prompt, spec, Detokenizer(self._text, self.request.stops)
+    )
 
-  def _choice(self, draw: Draw, delta: Delta, offset: int) -> dict[str, Any]:
+  def _choice(self, draw: Choice, delta: Delta, offset: int) -> dict[str, Any]:
     last = delta.is_last
     return {
       "index": draw.index,
       "text": delta.text,
-      "logprobs": completion_logprobs(self.ask, delta.piece, self._text, offset)
+      "logprobs": completion_logprobs(
+        self.request, delta.piece, self._text, offset
+      )
       if self._wants_logprobs
       else None,
       "finish_reason": draw.finish_reason if last else None,
       "stop_reason": draw.stop_reason if last else None,
-      **token_fields(self.ask, delta.piece),
+      **token_fields(self.request, delta.piece),
     }
 
   def _size(self, delta: Delta) -> int:
     """Characters of the tokens, some of which may be let out later."""
     return sum(len(self._text([id])) for id in delta.piece.sampled.tolist())
 
-  def _prompt_ids(self, draw: Draw) -> dict[str, Any]:
-    if not self.ask.return_token_ids:
+  def _prompt_ids(self, draw: Choice) -> dict[str, Any]:
+    if not self.request.return_token_ids:
       return {}
     return {"prompt_token_ids": draw.prompt.tolist()}
 

@@ -19,46 +19,54 @@ import numpy as np
 
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.messages import Message, Tool, message_to_json
-from agentrl_jax.rollout.openai.choices import Draw
-from agentrl_jax.rollout.openai.requests import Ask, ServingLimits, room
+from agentrl_jax.rollout.openai.choices import Choice
+from agentrl_jax.rollout.openai.requests import (
+  CompletionRequest,
+  ServingLimits,
+  room,
+)
 from agentrl_jax.rollout.server.errors import ApiError
 
 REMEMBERED_TOKENS = 1 << 22  # 16 MiB of them
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Said:
+class TokenizedPrefix:
   """A conversation up to the end of an answer of ours, as tokens."""
 
   stream: np.ndarray  # int32 [T]
   ended_by: int | None  # the stop token that it ends with
 
   @classmethod
-  def by(cls, draw: Draw) -> "Said":
+  def by(cls, draw: Choice) -> "TokenizedPrefix":
     """What stands after an answer."""
     stream = np.concatenate([draw.prompt, draw.answer.sampled])
     return cls(stream.astype(np.int32), draw.ended_by)
 
 
-class Talk:
+class CallContext:
   """What a call belongs to; this one belongs to nothing, and leaves nothing."""
 
   def __init__(self, limits: ServingLimits):
     self.limits = limits
 
-  def room(self, prompt: np.ndarray, ask: Ask, name: str) -> int:
+  def room(
+    self, prompt: np.ndarray, request: CompletionRequest, name: str
+  ) -> int:
     """Tokens that the answer may have; `PromptTooLong` if there are none."""
-    return room(self.limits, prompt, ask.max_tokens, name=name)
+    return room(self.limits, prompt, request.max_tokens, name=name)
 
   def slot(self, named: int | None) -> int:
     """The version slot that answers; None: the call names none."""
     return named or 0
 
-  def complete(self, ask: Ask) -> Ask:
+  def complete(self, request: CompletionRequest) -> CompletionRequest:
     """The call, with what it leaves to whom it belongs to."""
-    return ask
+    return request
 
-  def check(self, ask: Ask, prompts: Sequence[np.ndarray]) -> None:
+  def check(
+    self, request: CompletionRequest, prompts: Sequence[np.ndarray]
+  ) -> None:
     """Raises `ApiError` for a call that does not belong here."""
 
   def prompt(
@@ -69,14 +77,14 @@ class Talk:
 
   def heard(
     self,
-    draw: Draw,
+    draw: Choice,
     messages: Sequence[Message] = (),
     tools: Sequence[Tool] = (),
   ) -> None:
     """An answer is whole; in a chat, `messages` ends with it."""
 
 
-class Memory(Talk):
+class ConversationCache(CallContext):
   """Remembers the conversations that were answered last."""
 
   def __init__(
@@ -85,7 +93,9 @@ class Memory(Talk):
     super().__init__(limits)
     self._max_tokens, self._num_tokens = max_tokens, 0
     self._lock = threading.Lock()  # calls are read in threads
-    self._said: collections.OrderedDict[bytes, Said] = collections.OrderedDict()
+    self._said: collections.OrderedDict[bytes, TokenizedPrefix] = (
+      collections.OrderedDict()
+    )
 
   def prompt(
     self, messages: Sequence[Message], tools: Sequence[Tool], codec: ChatCodec
@@ -99,7 +109,7 @@ class Memory(Talk):
           return extended(said, messages[end:], codec)
     return rendered(codec, messages, tools)
 
-  def _find(self, key: bytes) -> Said | None:
+  def _find(self, key: bytes) -> TokenizedPrefix | None:
     with self._lock:
       found = self._said.get(key)
       if found is not None:
@@ -108,13 +118,13 @@ class Memory(Talk):
 
   def heard(
     self,
-    draw: Draw,
+    draw: Choice,
     messages: Sequence[Message] = (),
     tools: Sequence[Tool] = (),
   ) -> None:
     """Keeps it, and forgets what was not asked for the longest."""
     key = conversation_keys(messages, tools)[-1]
-    said = Said.by(draw)
+    said = TokenizedPrefix.by(draw)
     with self._lock:
       if (known := self._said.pop(key, None)) is not None:
         self._num_tokens -= len(known.stream)
@@ -134,7 +144,7 @@ def rendered(
 
 
 def extended(
-  said: Said, messages: Sequence[Message], codec: ChatCodec
+  said: TokenizedPrefix, messages: Sequence[Message], codec: ChatCodec
 ) -> np.ndarray:
   """What was said, verbatim, and new messages by their template."""
   with _shown():
@@ -158,7 +168,7 @@ def _shown() -> Iterator[None]:
     ) from error
 
 
-def _stop(said: Said, codec: ChatCodec) -> int | None:
+def _stop(said: TokenizedPrefix, codec: ChatCodec) -> int | None:
   """A stop token of the caller's own does not end a message."""
   return said.ended_by if said.ended_by in codec.stop_tokens else None
 

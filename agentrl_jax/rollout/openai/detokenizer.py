@@ -11,7 +11,7 @@ _BROKEN = "\ufffd"  # stands for bytes that are no character yet
 _LONGEST = 4  # bytes of a character, and so tokens
 
 
-class GrowingText:
+class Detokenizer:
   """Text of tokens that come one at a time."""
 
   def __init__(

@@ -19,17 +19,17 @@ from agentrl_jax.data.trajectory import Status, Trajectory, Turn
 from agentrl_jax.errors import ConfigError, PromptTooLong
 from agentrl_jax.rollout.api import Answer
 from agentrl_jax.rollout.openai.attempt import Attempt, SlotDraw
-from agentrl_jax.rollout.openai.choices import Draw
+from agentrl_jax.rollout.openai.choices import Choice
 from agentrl_jax.rollout.openai.conversation_cache import (
-  Said,
-  Talk,
+  CallContext,
+  TokenizedPrefix,
   conversation_keys,
   extended,
   rendered,
   tools_key,
 )
 from agentrl_jax.rollout.openai.repeated import Repeated
-from agentrl_jax.rollout.openai.requests import Ask, ServingLimits
+from agentrl_jax.rollout.openai.requests import CompletionRequest, ServingLimits
 from agentrl_jax.rollout.server.errors import ApiError
 
 
@@ -58,7 +58,7 @@ class Verdict:
   metrics: Mapping[str, float]
 
 
-class Episode(Talk):
+class Episode(CallContext):
   """The growing record of one attempt."""
 
   def __init__(
@@ -79,7 +79,7 @@ class Episode(Talk):
     )
     self.verdict: Verdict | None = None
     self.turns: list[Turn] = []
-    self._said = Said(np.empty(0, np.int32), None)
+    self._said = TokenizedPrefix(np.empty(0, np.int32), None)
     self._spoken: Sequence[Message] = ()  # messages, the last answer included
     self._key = b""  # of them; empty after a call without messages
     self._tools = b""
@@ -122,7 +122,9 @@ class Episode(Talk):
     asked = self.num_tokens - len(self._answer.sampled)
     return Repeated(self, self._said.stream[:asked], self._answer)
 
-  def room(self, prompt: np.ndarray, ask: Ask, name: str) -> int:
+  def room(
+    self, prompt: np.ndarray, request: CompletionRequest, name: str
+  ) -> int:
     """What the episode leaves; asking for more gets as much as there is."""
     rules = self.rules
     left = min(rules.max_tokens, self.limits.context) - len(prompt)
@@ -132,7 +134,7 @@ class Episode(Talk):
         f"{min(rules.max_tokens, self.limits.context)}: end it, as "
         f"{Status.AGENT_CONTEXT_LIMIT.value!r}"
       )
-    asked = ask.max_tokens or rules.max_answer_tokens
+    asked = request.max_tokens or rules.max_answer_tokens
     return min(left, asked, rules.max_answer_tokens)
 
   def slot(self, named: int | None) -> int:
@@ -142,26 +144,28 @@ class Episode(Talk):
       return named
     return self._draw(self.attempt.seed, len(self.turns))
 
-  def complete(self, ask: Ask) -> Ask:
+  def complete(self, request: CompletionRequest) -> CompletionRequest:
     """At the run's temperature; the seed is by the attempt and the turn."""
     text = f"{self.attempt.seed} turn {len(self.turns)}"
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
     return dataclasses.replace(
-      ask,
+      request,
       temperature=self.rules.temperature,
-      seed=ask.seed if ask.has_seed else seed,
+      seed=request.seed if request.has_seed else seed,
     )
 
-  def check(self, ask: Ask, prompts: Sequence[np.ndarray]) -> None:
+  def check(
+    self, request: CompletionRequest, prompts: Sequence[np.ndarray]
+  ) -> None:
     """Refuses what has no place in a record of one line of talk."""
-    if ask.n > 1 or len(prompts) > 1:
+    if request.n > 1 or len(prompts) > 1:
       raise ApiError(
-        f"n={ask.n} and {len(prompts)} prompts: an episode has one answer per "
-        "call. Play several episodes at once instead",
+        f"n={request.n} and {len(prompts)} prompts: an episode has one answer "
+        "per call. Play several episodes at once instead",
         param="n",
         code="unsupported_value",
       )
-    self._refuse_other_draws(ask)
+    self._refuse_other_draws(request)
     if len(self.turns) >= self.rules.max_turns:
       raise conflict(
         f"episode {self.id} has had its {self.rules.max_turns} answers: end "
@@ -173,10 +177,10 @@ class Episode(Talk):
     if not np.array_equal(prompt[: len(stream)], stream):
       raise self._branched("prompt")
 
-  def _refuse_other_draws(self, ask: Ask) -> None:
+  def _refuse_other_draws(self, request: CompletionRequest) -> None:
     """The learner computes what the sampler drew from, for the whole run."""
     for name in ("frequency_penalty", "presence_penalty", "logit_bias"):
-      if found := getattr(ask, name):
+      if found := getattr(request, name):
         shown = dict(found) if name == "logit_bias" else found
         raise ApiError(
           f"{name}={shown}: what is trained on is drawn from the policy's own "
@@ -186,7 +190,7 @@ class Episode(Talk):
           param=name,
           code="unsupported_value",
         )
-    asked = (ask.temperature, ask.top_p, ask.top_k, ask.min_p)
+    asked = (request.temperature, request.top_p, request.top_k, request.min_p)
     run = self.rules.temperature
     if asked[1:] != (1.0, 0, 0.0) or asked[0] not in (None, run):
       raise ApiError(
@@ -216,7 +220,7 @@ class Episode(Talk):
 
   def heard(
     self,
-    draw: Draw,
+    draw: Choice,
     messages: Sequence[Message] = (),
     tools: Sequence[Tool] = (),
   ) -> None:
@@ -234,7 +238,7 @@ class Episode(Talk):
       )
     )
     self._all_drawn &= not self._is_named
-    self._said, self._body = Said.by(draw), self._asked
+    self._said, self._body = TokenizedPrefix.by(draw), self._asked
     self._spoken, self._tools = messages, tools_key(tools)
     keys = conversation_keys(messages, tools)
     self._key = keys[-1] if keys else b""

@@ -11,26 +11,28 @@ import numpy as np
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.messages import Message, Tool
 from agentrl_jax.rollout.api import Answer, SamplingSpec
-from agentrl_jax.rollout.openai.conversation_cache import Talk
-from agentrl_jax.rollout.openai.requests import Ask
+from agentrl_jax.rollout.openai.conversation_cache import CallContext
+from agentrl_jax.rollout.openai.requests import CompletionRequest
 
 
-class Repeated(Talk):
+class Repeated(CallContext):
   """The last call of an episode once more; also the generator that answers."""
 
   num_slots = 1
 
-  def __init__(self, episode: Talk, prompt: np.ndarray, answer: Answer):
+  def __init__(self, episode: CallContext, prompt: np.ndarray, answer: Answer):
     super().__init__(episode.limits)
     self._episode, self._prompt, self._answer = episode, prompt, answer
 
-  def room(self, prompt: np.ndarray, ask: Ask, name: str) -> int:
+  def room(
+    self, prompt: np.ndarray, request: CompletionRequest, name: str
+  ) -> int:
     """As it was."""
-    return self._episode.room(prompt, ask, name)
+    return self._episode.room(prompt, request, name)
 
-  def complete(self, ask: Ask) -> Ask:
+  def complete(self, request: CompletionRequest) -> CompletionRequest:
     """As it was."""
-    return self._episode.complete(ask)
+    return self._episode.complete(request)
 
   def prompt(
     self, messages: Sequence[Message], tools: Sequence[Tool], codec: ChatCodec

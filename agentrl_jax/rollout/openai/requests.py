@@ -39,7 +39,7 @@ class ServingLimits:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Ask:
+class CompletionRequest:
   """The fields that both endpoints have in common."""
 
   model: str
@@ -104,20 +104,20 @@ class Ask:
     )
 
 
-def read_ask(
+def read_completion_request(
   fields: Fields,
   limits: ServingLimits,
   *,
   max_tokens: int | None,
   num_top: int,
-) -> Ask:
+) -> CompletionRequest:
   """Reads what is common; `max_tokens` is for a call that gives none.
 
   `num_top` is named differently by each endpoint, which has read it.
   """
   stream = fields.flag("stream")
   seed = fields.integer("seed", None, low=-(2**63), high=2**64 - 1)
-  return Ask(
+  return CompletionRequest(
     model=_text("model", fields.required("model")),
     n=fields.integer("n", 1, low=1, high=limits.max_choices) or 1,
     temperature=fields.number(

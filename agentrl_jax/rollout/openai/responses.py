@@ -17,8 +17,8 @@ import numpy as np
 
 from agentrl_jax.data.messages import Message, message_to_json
 from agentrl_jax.rollout.api import Answer
-from agentrl_jax.rollout.openai.choices import Draw
-from agentrl_jax.rollout.openai.requests import Ask
+from agentrl_jax.rollout.openai.choices import Choice
+from agentrl_jax.rollout.openai.requests import CompletionRequest
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -46,7 +46,7 @@ class Envelope:
     }
 
 
-def usage_of(prompts: Sequence[np.ndarray], draws: Sequence[Draw]) -> Any:
+def usage_of(prompts: Sequence[np.ndarray], draws: Sequence[Choice]) -> Any:
   """Tokens in and out; a prompt counts once, however many answers it has."""
   num_prompt = sum(len(prompt) for prompt in prompts)
   num_sampled = sum(draw.num_sampled for draw in draws)
@@ -61,9 +61,9 @@ def usage_of(prompts: Sequence[np.ndarray], draws: Sequence[Draw]) -> Any:
   }
 
 
-def token_fields(ask: Ask, piece: Answer) -> dict[str, Any]:
+def token_fields(request: CompletionRequest, piece: Answer) -> dict[str, Any]:
   """The tokens themselves, for who asked to see them."""
-  if not ask.return_token_ids:
+  if not request.return_token_ids:
     return {}
   return {
     "token_ids": piece.sampled.tolist(),
@@ -74,30 +74,32 @@ def token_fields(ask: Ask, piece: Answer) -> dict[str, Any]:
   }
 
 
-def logprobs_of(ask: Ask, piece: Answer) -> list[float]:
+def logprobs_of(request: CompletionRequest, piece: Answer) -> list[float]:
   """Of the chosen tokens, in nats, of the kind that was asked for."""
-  found = piece.raw_logprob if ask.raw_logprobs else piece.behavior_logprob
+  found = piece.raw_logprob if request.raw_logprobs else piece.behavior_logprob
   return [float(x) for x in found]
 
 
 def completion_logprobs(
-  ask: Ask, piece: Answer, decode: Decode, offset: int
+  request: CompletionRequest, piece: Answer, decode: Decode, offset: int
 ) -> dict[str, Any]:
   """As `/v1/completions` has them; `offset` is of the first token's text."""
   texts = [decode([id]) for id in piece.sampled.tolist()]
   sizes = [0, *map(len, texts)][: len(texts)]
   return {
     "tokens": texts,
-    "token_logprobs": logprobs_of(ask, piece),
-    "top_logprobs": _completion_top(ask, piece, decode),
+    "token_logprobs": logprobs_of(request, piece),
+    "top_logprobs": _completion_top(request, piece, decode),
     "text_offset": (offset + np.cumsum(sizes)).tolist(),
   }
 
 
-def chat_logprobs(ask: Ask, piece: Answer, decode: Decode) -> dict[str, Any]:
+def chat_logprobs(
+  request: CompletionRequest, piece: Answer, decode: Decode
+) -> dict[str, Any]:
   """As `/v1/chat/completions` has them."""
   texts = [decode([id]) for id in piece.sampled.tolist()]
-  chosen = zip(texts, logprobs_of(ask, piece), top_of(piece), strict=True)
+  chosen = zip(texts, logprobs_of(request, piece), top_of(piece), strict=True)
   return {
     "content": [
       {
@@ -128,12 +130,12 @@ def top_of(piece: Answer) -> list[list[tuple[int, float]]]:
 
 
 def _completion_top(
-  ask: Ask, piece: Answer, decode: Decode
+  request: CompletionRequest, piece: Answer, decode: Decode
 ) -> list[dict[str, float]] | None:
   """By text, the chosen token's included; of texts alike the likeliest's."""
-  if not ask.num_top:
+  if not request.num_top:
     return None
-  chosen = zip(piece.sampled.tolist(), logprobs_of(ask, piece), strict=True)
+  chosen = zip(piece.sampled.tolist(), logprobs_of(request, piece), strict=True)
   found = []
   for one, top in zip(chosen, top_of(piece), strict=True):
     by_text: dict[str, float] = {}

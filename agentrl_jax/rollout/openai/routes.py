@@ -26,28 +26,31 @@ from agentrl_jax.errors import AgentRLError, DeadlineExceeded, ServerFull
 from agentrl_jax.rollout.api import Generator
 from agentrl_jax.rollout.engine.grammar_compiler import GrammarValidator
 from agentrl_jax.rollout.openai.chat import ChatCall
-from agentrl_jax.rollout.openai.choices import Delta, Draw, all_deltas
+from agentrl_jax.rollout.openai.choices import Choice, Delta, all_deltas
 from agentrl_jax.rollout.openai.completions import CompletionCall
-from agentrl_jax.rollout.openai.conversation_cache import Memory, Talk
+from agentrl_jax.rollout.openai.conversation_cache import (
+  CallContext,
+  ConversationCache,
+)
 from agentrl_jax.rollout.openai.episode_routes import EpisodeApi
 from agentrl_jax.rollout.openai.episodes import Episodes
 from agentrl_jax.rollout.openai.fields import Fields
 from agentrl_jax.rollout.openai.models import Names, unknown
-from agentrl_jax.rollout.openai.requests import Ask, ServingLimits
+from agentrl_jax.rollout.openai.requests import CompletionRequest, ServingLimits
 from agentrl_jax.rollout.openai.responses import Envelope, usage_of
-from agentrl_jax.rollout.openai.structured_output import has_form
+from agentrl_jax.rollout.openai.structured_output import has_structured_output
 from agentrl_jax.rollout.server.errors import (
   PREFIX,
   ApiError,
   error_body,
 )
-from agentrl_jax.rollout.server.state import Answering
+from agentrl_jax.rollout.server.state import ServerState
 
 
 class Call(Protocol):
   """One call of either endpoint, read and checked."""
 
-  ask: Ask
+  request: CompletionRequest
   envelope: Envelope
   ignored: Set[str]  # names of fields that nobody reads
 
@@ -56,19 +59,19 @@ class Call(Protocol):
     """What the answers follow upon, as tokens."""
     ...
 
-  def draws(self, slot: int) -> list[Draw]:
+  def draws(self, slot: int) -> list[Choice]:
     """The answers to be drawn from a version slot."""
     ...
 
-  def settled(self, draw: Draw) -> None:
+  def settled(self, draw: Choice) -> None:
     """An answer is whole."""
     ...
 
-  def whole(self, draw: Draw) -> dict[str, Any]:
+  def whole(self, draw: Choice) -> dict[str, Any]:
     """A choice of the whole answer."""
     ...
 
-  def chunks(self, draw: Draw, delta: Delta) -> Iterator[dict[str, Any]]:
+  def chunks(self, draw: Choice, delta: Delta) -> Iterator[dict[str, Any]]:
     """The choices of the chunks that a delta makes."""
     ...
 
@@ -77,7 +80,7 @@ class Call(Protocol):
     ...
 
 
-Kind = Callable[[Fields, ServingLimits, ChatCodec | None, Talk], Call]
+Kind = Callable[[Fields, ServingLimits, ChatCodec | None, CallContext], Call]
 
 
 class OpenAIModel:
@@ -93,7 +96,7 @@ class OpenAIModel:
     codec: Callable[[], ChatCodec | None],
   ):
     self.names, self.limits, self.codec = names, limits, codec
-    self.alone, self.memory = Talk(limits), Memory(limits)
+    self.alone, self.memory = CallContext(limits), ConversationCache(limits)
 
 
 class CallReader:
@@ -117,19 +120,19 @@ class CallReader:
     )
 
   async def read(
-    self, fields: Fields, kind: Kind, model: OpenAIModel, talk: Talk
+    self, fields: Fields, kind: Kind, model: OpenAIModel, context: CallContext
   ) -> Call:
     """The call that the fields are. Raises `AgentRLError`."""
-    threads = self._formed if has_form(fields) else self._plain
+    threads = self._formed if has_structured_output(fields) else self._plain
     return await asyncio.get_running_loop().run_in_executor(
-      threads, self._read, fields, kind, model, talk
+      threads, self._read, fields, kind, model, context
     )
 
   def _read(
-    self, fields: Fields, kind: Kind, model: OpenAIModel, talk: Talk
+    self, fields: Fields, kind: Kind, model: OpenAIModel, context: CallContext
   ) -> Call:
     with self._validator.validating():
-      return kind(fields, model.limits, model.codec(), talk)
+      return kind(fields, model.limits, model.codec(), context)
 
 
 class OpenAIApi:
@@ -138,7 +141,7 @@ class OpenAIApi:
   def __init__(
     self,
     generator: Generator,
-    answering: Answering,
+    answering: ServerState,
     models: Sequence[OpenAIModel],
     episodes: Episodes | None = None,
   ):
@@ -203,7 +206,7 @@ class OpenAIApi:
     self,
     request: web.Request,
     kind: Kind,
-    talk_of: Callable[[OpenAIModel], Talk],
+    talk_of: Callable[[OpenAIModel], CallContext],
   ) -> web.StreamResponse:
     episode = self._episodes.called_under(request)
     async with contextlib.AsyncExitStack() as stack:
@@ -213,13 +216,13 @@ class OpenAIApi:
         stack.enter_context(self._answering.one())
         fields = await self._reader.parse(body)
         model = self._called_by(fields.peek("model"))
-        talk = talk_of(model)
+        context = talk_of(model)
         if episode is not None:
           stack.enter_context(episode.calling())
           again = episode.repeated(body)
-          talk, generator = again or episode, again or generator
-        call = await self._reader.read(fields, kind, model, talk)
-      return await self._called(request, call, model, talk, generator)
+          context, generator = again or episode, again or generator
+        call = await self._reader.read(fields, kind, model, context)
+      return await self._called(request, call, model, context, generator)
 
   def _refuse_more(self) -> None:
     if self._answering.num_asked >= self._max_calls:
@@ -233,16 +236,16 @@ class OpenAIApi:
     request: web.Request,
     call: Call,
     model: OpenAIModel,
-    talk: Talk,
+    context: CallContext,
     generator: Generator,
   ) -> web.StreamResponse:
     self._answering.metrics.ignored.count(call.ignored)
-    slot = talk.slot(model.names.slot_of(call.ask.model))
+    slot = context.slot(model.names.slot_of(call.request.model))
     self._answering.refuse_unready(slot)
     draws = call.draws(slot)
-    deltas = all_deltas(draws, generator, whole=not call.ask.stream)
+    deltas = all_deltas(draws, generator, whole=not call.request.stream)
     async with contextlib.aclosing(deltas):
-      if call.ask.stream:
+      if call.request.stream:
         return await self._stream(
           request, call, draws, deltas, model.limits.write_s
         )
@@ -252,7 +255,7 @@ class OpenAIApi:
     usage = usage_of(call.prompts, draws)
     return web.json_response(body_json | call.extra() | {"usage": usage})
 
-  def _note(self, call: Call, draw: Draw, delta: Delta) -> None:
+  def _note(self, call: Call, draw: Choice, delta: Delta) -> None:
     if delta.is_last:
       call.settled(draw)
       self._answering.metrics.answered(
@@ -266,13 +269,13 @@ class OpenAIApi:
     self,
     request: web.Request,
     call: Call,
-    draws: list[Draw],
-    deltas: AsyncIterator[tuple[Draw, Delta]],
+    draws: list[Choice],
+    deltas: AsyncIterator[tuple[Choice, Delta]],
     write_s: float,
   ) -> web.StreamResponse:
     """Server-sent events; errors before the first token are plain ones."""
     events = Events(request, write_s)
-    usage = {"usage": None} if call.ask.include_usage else {}
+    usage = {"usage": None} if call.request.include_usage else {}
     beside = call.extra()
     try:
       async for draw, delta in deltas:
@@ -283,7 +286,7 @@ class OpenAIApi:
           body = call.envelope.around([choice], chunk=True)
           await events.send(body | beside | usage)
           beside = {}
-      if call.ask.include_usage:
+      if call.request.include_usage:
         body = call.envelope.around([], chunk=True)
         await events.send(body | {"usage": usage_of(call.prompts, draws)})
       await events.done()

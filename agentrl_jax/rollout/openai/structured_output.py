@@ -28,7 +28,7 @@ _FORMATS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class StructuredOutput:
   """How an answer is to be sampled, and how read."""
 
   tools: tuple[Tool, ...]  # that the policy is shown
@@ -37,7 +37,7 @@ class Form:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Choice:
+class _ToolChoice:
   """Whether tools may be called ("auto"), must be, or not ("none"), and which.
 
   `is_free` says that the policy has all the choice there is.
@@ -49,7 +49,7 @@ class _Choice:
   parallel: bool = True
 
 
-def has_form(fields: Fields) -> bool:
+def has_structured_output(fields: Fields) -> bool:
   """Whether a call may ask for a form; it need not be one that is valid."""
   named = ("response_format", "tool_choice", "parallel_tool_calls")
   if any(fields.peek(name) is not None for name in named):
@@ -63,7 +63,9 @@ def has_form(fields: Fields) -> bool:
   return any(isinstance(f, dict) and f.get("strict") for f in functions)
 
 
-def read_form(fields: Fields, codec: ChatCodec) -> Form:
+def read_structured_output(
+  fields: Fields, codec: ChatCodec
+) -> StructuredOutput:
   """Raises `ApiError` for what cannot be done, naming the field."""
   offered = fields.take("tools", [])
   tools = read_tools(offered)
@@ -72,21 +74,23 @@ def read_form(fields: Fields, codec: ChatCodec) -> Form:
   schema = _schema(fields.take("response_format", {"type": "text"}))
   calls = bool(tools) and choice.mode != "none"
   if schema is not None:
-    return Form(tools, False, _json_grammar(codec, schema, calls=calls))
+    return StructuredOutput(
+      tools, False, _json_grammar(codec, schema, calls=calls)
+    )
   if not calls or (choice.is_free and parallel and not any_strict(offered)):
-    return Form(tools, calls, "")
+    return StructuredOutput(tools, calls, "")
 
   def call_grammar() -> str:
     return codec.call_grammar(
       choice.tools, choice=choice.mode, parallel=parallel and choice.parallel
     )
 
-  return Form(tools, True, _made(call_grammar, "tools"))
+  return StructuredOutput(tools, True, _made(call_grammar, "tools"))
 
 
-def _choice(found: Any, tools: Sequence[Tool]) -> _Choice:
+def _choice(found: Any, tools: Sequence[Tool]) -> _ToolChoice:
   if found in ("auto", "none"):
-    return _Choice(found, tools)
+    return _ToolChoice(found, tools)
   if not tools:
     raise ApiError(
       f"tool_choice={found!r} is for calls with tools, and this one has none: "
@@ -94,17 +98,17 @@ def _choice(found: Any, tools: Sequence[Tool]) -> _Choice:
       param="tool_choice",
     )
   if found == "required":
-    return _Choice("required", tools, is_free=False)
+    return _ToolChoice("required", tools, is_free=False)
   kind = found.get("type") if isinstance(found, dict) else None
   if kind == "function":
     named = [_tool_named(found, tools)]
-    return _Choice("required", named, is_free=False, parallel=False)
+    return _ToolChoice("required", named, is_free=False, parallel=False)
   if kind == "allowed_tools" and isinstance(found.get("allowed_tools"), dict):
     return _allowed(found["allowed_tools"], tools)
   raise wrong("tool_choice", found, _CHOICES)
 
 
-def _allowed(found: Mapping[str, Any], tools: Sequence[Tool]) -> _Choice:
+def _allowed(found: Mapping[str, Any], tools: Sequence[Tool]) -> _ToolChoice:
   names = found.get("tools")
   mode = found.get("mode", "auto")
   if mode not in ("auto", "required") or not isinstance(names, list):
@@ -115,7 +119,7 @@ def _allowed(found: Mapping[str, Any], tools: Sequence[Tool]) -> _Choice:
       param="tool_choice",
     )
   allowed = {tool.name: tool for tool in (_tool_named(n, tools) for n in names)}
-  return _Choice(mode, [*allowed.values()], is_free=False)
+  return _ToolChoice(mode, [*allowed.values()], is_free=False)
 
 
 def _tool_named(found: Any, tools: Sequence[Tool]) -> Tool:

@@ -16,7 +16,7 @@ class Differs(GeneratorFault):
   """The rest of an answer was lost with its server."""
 
 
-class Pieces:
+class Chunks:
   """From whoever draws to whoever reads, in one event loop."""
 
   def __init__(self) -> None:

@@ -89,7 +89,7 @@ class BinaryClient:
   ) -> AsyncGenerator[Answer, None]:
     """See `ServerClient.stream`."""
     async with self._posted(server, wire_stream.STREAM, request) as response:
-      pieces = wire_stream.read_pieces(response.content, server.address)
+      pieces = wire_stream.read_chunks(response.content, server.address)
       async with contextlib.aclosing(pieces):
         async for piece in pieces:
           yield piece

@@ -30,7 +30,7 @@ from agentrl_jax.errors import (
 )
 from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.remote import wire
-from agentrl_jax.rollout.remote.chunks import Differs, Pieces
+from agentrl_jax.rollout.remote.chunks import Chunks, Differs
 from agentrl_jax.rollout.remote.client import (
   CONNECT_S,
   AskAgain,
@@ -96,7 +96,7 @@ class HttpGenerator:
     A server that is lost under way is replaced as in `generate` by one that
     goes on with the same tokens; if none does, that is a `GeneratorFault`.
     """
-    request, pieces = self._client.request(prompt, spec), Pieces()
+    request, pieces = self._client.request(prompt, spec), Chunks()
 
     async def follow(server: Server) -> None:
       pieces.begin()
@@ -129,14 +129,14 @@ class HttpGenerator:
       ) from error
 
   async def serving(
-    self, editions: Mapping[int, int], timeout_s: float
+    self, publications: Mapping[int, int], timeout_s: float
   ) -> None:
-    """Waits until every server that can be reached serves these editions.
+    """Waits until every server that can be reached serves these publications.
 
     From now on only servers that do are asked. One server is enough: those
     that come later load the newest weights before they answer.
     """
-    self.pool.need(editions)
+    self.pool.need(publications)
     try:
       async with asyncio.timeout(timeout_s) as timer:
         while self.pool.lagging() or not any(
@@ -274,7 +274,7 @@ async def connected(
 ) -> AsyncIterator[HttpGenerator]:
   """A generator that looks after its servers until it is left.
 
-  `acceptable` is asked for the oldest edition to sample from, by slot;
+  `acceptable` is asked for the oldest publication to sample from, by slot;
   `speaking` makes what speaks with the servers.
   """
   pool = ServerPool(

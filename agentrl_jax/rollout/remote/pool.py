@@ -44,10 +44,10 @@ class Server:
     """Requests that it has, of ours and of others."""
     return self.num_asked + self.num_others
 
-  def edition(self, slot: int) -> int:
+  def publication(self, slot: int) -> int:
     """Of what the slot serves; -1 if that is nothing."""
     served = self.status.slots[slot] if self.status else None
-    return -1 if served is None else served.edition
+    return -1 if served is None else served.publication
 
   def __str__(self) -> str:
     if self.trouble:
@@ -64,7 +64,7 @@ class Server:
 class ServerPool:
   """The servers of one generator.
 
-  `acceptable` tells the oldest edition that may be sampled from, by slot.
+  `acceptable` tells the oldest publication that may be sampled from, by slot.
   """
 
   def __init__(
@@ -78,7 +78,7 @@ class ServerPool:
     self.servers = [Server(address) for address in addresses]
     self.num_slots = num_slots
     self._clock, self._acceptable = clock, acceptable
-    self._needed: dict[int, int] = {}  # edition by slot
+    self._needed: dict[int, int] = {}  # publication by slot
     self._homes: collections.OrderedDict[int, Server] = (
       collections.OrderedDict()
     )
@@ -101,9 +101,9 @@ class ServerPool:
         self._homes.popitem(last=False)
     return home
 
-  def need(self, editions: Mapping[int, int]) -> None:
-    """Asks only those from now on whose slots serve these editions or later."""
-    self._needed |= editions
+  def need(self, publications: Mapping[int, int]) -> None:
+    """Chooses only servers whose slots serve these publications or later."""
+    self._needed |= publications
 
   def lagging(self) -> list[Server]:
     """Reachable servers that do not serve what is needed."""
@@ -135,10 +135,11 @@ class ServerPool:
       and server.status is not None
       and server.status.answers(slot)
       and self._clock() >= server.rests_until
-      and server.edition(slot) >= oldest
+      and server.publication(slot) >= oldest
     )
 
   def _serves(self, server: Server) -> bool:
     return all(
-      server.edition(slot) >= edition for slot, edition in self._needed.items()
+      server.publication(slot) >= publication
+      for slot, publication in self._needed.items()
     )

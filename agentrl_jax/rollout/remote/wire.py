@@ -233,7 +233,7 @@ class ServedSlot:
   """What a version slot serves."""
 
   step: int  # optimizer updates behind the weights
-  edition: int  # counts publications: no two share one
+  publication: int  # counts publications: no two share one
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

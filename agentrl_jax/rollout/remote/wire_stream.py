@@ -30,7 +30,7 @@ class Reader(Protocol):
     ...
 
 
-def encode_piece(piece: Answer) -> bytes:
+def encode_chunk(piece: Answer) -> bytes:
   """The frame of tokens that were sampled."""
   return _framed(_PIECE, wire.encode_answer(piece))
 
@@ -47,7 +47,7 @@ def encode_fault(error: AgentRLError) -> bytes:
   )
 
 
-async def read_pieces(reader: Reader, sender: str) -> AsyncGenerator[Answer]:
+async def read_chunks(reader: Reader, sender: str) -> AsyncGenerator[Answer]:
   """The pieces of one answer, as they come.
 
   Raises the error that `sender` ended it with, `EOFError` if it was cut, and

@@ -44,8 +44,8 @@ from agentrl_jax.rollout.server.errors import (
   explain_errors,
 )
 from agentrl_jax.rollout.server.metrics import METRICS
-from agentrl_jax.rollout.server.state import Answering
-from agentrl_jax.rollout.server.streaming_response import PieceResponse
+from agentrl_jax.rollout.server.state import ServerState
+from agentrl_jax.rollout.server.streaming_response import StreamingResponse
 
 READY = "/ready"
 # Connections that may come while the loop is busy: a learner's attempts begin
@@ -75,7 +75,7 @@ class RolloutApi:
     status: Callable[[], wire.ServerStatus],
     *,
     context: int,
-    openai: Callable[[Answering], Routes] | None = None,
+    openai: Callable[[ServerState], Routes] | None = None,
     http: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
     token: str | None = None,
     lanes: Callable[[], Sequence[int]] | None = None,
@@ -85,7 +85,7 @@ class RolloutApi:
     # Twice what fits, so that it is the engine that says how long is too long.
     self._max_bytes = 8 * context + 1024 + wire.MAX_GRAMMAR
     self.limits = http
-    self._answering = Answering(status, lanes, is_final=is_final, http=http)
+    self._answering = ServerState(status, lanes, is_final=is_final, http=http)
     self._openai = openai(self._answering) if openai else None
 
   @property
@@ -132,7 +132,7 @@ class RolloutApi:
     """Answers one request in pieces; who hangs up frees the lane."""
     prompt, spec = await self._read(request)
     self._answering.refuse_unready(spec.slot)
-    response = PieceResponse(request)
+    response = StreamingResponse(request)
     try:
       with self._answering.one():
         pieces = answer_pieces(self._generator, prompt, spec)
@@ -166,7 +166,7 @@ class RolloutApi:
     )
 
   async def drain(self, grace_s: float) -> None:
-    """See `Answering.drain`."""
+    """See `ServerState.drain`."""
     await self._answering.drain(grace_s)
 
   def _note(

@@ -1,6 +1,6 @@
 """Serves what the learner publishes in a folder, in a process of its own.
 
-Whoever calls `look` now and then has the slots of a `VersionStore` follow the
+Whoever calls `look` now and then has the slots of a `ServedWeights` follow the
 folder's manifest. A snapshot is restored into the server's own layout and
 precision, checked leaf by leaf, and published between two decode steps. What is
 damaged is told and not served: the weights before it go on.
@@ -27,7 +27,7 @@ from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.checksums import checksums, leaf_names
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.remote.wire import ServedSlot
 
 MAX_PAUSE_S = 30.0  # between two tries at a snapshot that is damaged
@@ -50,7 +50,7 @@ class SnapshotFollower:
     self,
     folder: str,
     policy: Policy,
-    versions: VersionStore,
+    versions: ServedWeights,
     *,
     meshes: Sequence[Mesh | None] | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -131,7 +131,8 @@ class SnapshotFollower:
     return {
       slot: snapshot
       for slot, snapshot in slots.items()
-      if (now := served[slot]) is None or now.edition != snapshot.edition
+      if (now := served[slot]) is None
+      or now.publication != snapshot.publication
     }
 
   def _refusal(self, sentence: str) -> ConfigError | CheckpointError:
@@ -158,7 +159,7 @@ class SnapshotFollower:
         f"on the devices: {str(error)[:500]}"
       ) from error
     slots = list(self.slots)
-    slots[slot] = ServedSlot(snapshot.step, snapshot.edition)
+    slots[slot] = ServedSlot(snapshot.step, snapshot.publication)
     self.slots = tuple(slots)
 
   def hand_over(self, slot: int, params: Params, snapshot: Snapshot) -> None:

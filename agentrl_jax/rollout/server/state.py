@@ -25,7 +25,7 @@ from agentrl_jax.rollout.server.metrics import ServerMetrics
 _OF_ONE_REQUEST = (PromptTooLong, ServerFull, GrammarFault, ListenerFault)
 
 
-class Answering:
+class ServerState:
   """Counts the calls that are being answered. Of one event loop.
 
   `is_final` says that an error of the generator is its last: an engine's is, a

@@ -11,7 +11,7 @@ from agentrl_jax.rollout.remote import wire, wire_stream
 WRITE_S = 60.0  # a client that takes nothing for so long is given up
 
 
-class PieceResponse:
+class StreamingResponse:
   """Of one call. Nothing is sent before the first piece is there.
 
   So what is refused, or breaks before, is told by a status like any other.
@@ -32,7 +32,7 @@ class PieceResponse:
     """Waits until the client can take more; `ConnectionError` if it is gone."""
     self.num_sampled += len(piece.sampled)
     self.num_reused = piece.num_reused
-    await self._write(wire_stream.encode_piece(piece))
+    await self._write(wire_stream.encode_chunk(piece))
 
   async def end(self) -> web.StreamResponse:
     """After the last piece."""

@@ -4,7 +4,7 @@ import asyncio
 import time
 import unittest
 
-from agentrl_jax.controller.service.capacity import NoPlace, Places
+from agentrl_jax.controller.service.capacity import CapacityQueue, NoCapacity
 from agentrl_jax.controller.service.registry import Health, Registry, Timers
 from agentrl_jax.controller.service.session_table import SessionTable
 
@@ -13,7 +13,7 @@ class PlacesTest(unittest.IsolatedAsyncioTestCase):
   def setUp(self):
     self.registry = Registry(Timers(), str)
     self.table = SessionTable()
-    self.places = Places(self.registry, self.table)
+    self.places = CapacityQueue(self.registry, self.table)
 
   def serve(self, task="sums", capacity=1):
     self.registry.heard(
@@ -84,7 +84,7 @@ class PlacesTest(unittest.IsolatedAsyncioTestCase):
     self.serve()
     session = await self.take(wait_s=0.0)
     for wait_s in (0.0, 0.02):
-      with self.assertRaisesRegex(NoPlace, "no workers available for task"):
+      with self.assertRaisesRegex(NoCapacity, "no workers available for task"):
         await self.take(wait_s=wait_s)
     self.end(session)
     await self.take(wait_s=0.0)

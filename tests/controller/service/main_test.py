@@ -6,7 +6,7 @@ from unittest import mock
 
 import aiohttp
 
-from agentrl_jax.controller.fleet import Fleet
+from agentrl_jax.controller.fleet import ControllerEnvironment
 from agentrl_jax.controller.service import dispatcher
 from agentrl_jax.controller.service import main as service
 from agentrl_jax.controller.service.main import ServiceConfig
@@ -164,7 +164,7 @@ class ControllerApiTest(ServiceTestCase):
       _, body = await self.post("interact", says(word), session=session)
       told.append([t["function"]["name"] for t in body.get("tools", ())])
     self.assertEqual(told, [[], ["say", "shout"], []])
-    fleet = Fleet(controller=self.addresses.http, name="moody")
+    fleet = ControllerEnvironment(controller=self.addresses.http, name="moody")
     async with fleet.open(Task("moody", "test", 0), seed=0) as session:
       await session.reset()
       await session.step(Message("assistant", "more"))

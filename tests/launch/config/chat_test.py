@@ -49,7 +49,7 @@ class ChatOfARunTest(parameterized.TestCase):
     families.write_folder(self.model, families.SMALL[name], source)
 
   def keep(self, config: ChatConfig | None = None, vocab_size: int = VOCAB):
-    chat.keep_chat(
+    chat.save_chat(
       self.run_root,
       str(self.model),
       config or ChatConfig(),

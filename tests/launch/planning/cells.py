@@ -54,7 +54,7 @@ class Cell:
     config.train.micro_batch = config.mesh.fsdp
     return read_settings(config)
 
-  def judge(self) -> list[Judgement]:
+  def critic_advantages(self) -> list[Judgement]:
     """The learner's programs, compiled."""
     slice_ = parse_slice(self.slice_name)
     deployment = Deployment(
@@ -98,7 +98,7 @@ TIGHT = {
 
 
 def _row(cell: Cell) -> str:
-  gradient, apply = cell.judge()
+  gradient, apply = cell.critic_advantages()
   bound = gradient.roofline
   received = sum(gradient.received.values()) / GIB
   speed = (

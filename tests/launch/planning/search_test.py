@@ -83,7 +83,7 @@ class _Compiler:
   def programs(self, settings, roles):
     return [settings.mesh]
 
-  def judge(self, settings, program):
+  def critic_advantages(self, settings, program):
     return _judged(1.0)
 
 

@@ -16,7 +16,7 @@ from configs import base
 from launch.config.architecture import read_adaptation
 from launch.config.settings import read_settings
 from launch.export import export, export_adapters
-from launch.storage.load_params import stored_params
+from launch.storage.load_params import load_params
 from launch.storage.run_directory import RunDirectory
 from launch.train import train
 from tests.launch import export_test
@@ -45,7 +45,7 @@ class AdaptersTest(absltest.TestCase):
     return read_params(folder, self.policy, mesh)
 
   def test_what_is_stored_is_the_base_and_what_it_learned(self):
-    params = stored_params(
+    params = load_params(
       self.settings, self.policy, RunDirectory(self.run_root), "rl"
     )
     trained, frozen = lora.split(params)

@@ -18,7 +18,7 @@ from agentrl_jax.metrics import read_metrics
 from agentrl_jax.model.policy import Policy
 from launch.config.settings import read_settings
 from launch.processes.link import LOST
-from launch.storage.load_params import stored_params
+from launch.storage.load_params import load_params
 from launch.storage.run_directory import RunDirectory
 from tests.launch import tiny
 from tests.launch.processes.learners import (
@@ -79,8 +79,8 @@ def assert_none_lost_none_twice(root, steps):
   trained = [int(g) for entry in ledger_of(root) for g in entry["groups"]]
   queued = [int(group["id"]) for group in position["queued"]]
   in_flight = [number for number, _ in position["in_flight"]]
-  begun = position["stream"]["position"]
-  assert sorted(trained + queued + in_flight) == list(range(begun))
+  running = position["stream"]["position"]
+  assert sorted(trained + queued + in_flight) == list(range(running))
   versions = [entry["version"] for entry in ledger_of(root)]
   assert versions == list(range(steps))
 
@@ -110,9 +110,9 @@ class TwoProcessesTest(absltest.TestCase):
     cls.root = cls.killed.root
     cls.killed.wait_for_update(1)
     cls.killed.send(signal.SIGKILL, [random.Random(0).randrange(2)])
-    begun = time.monotonic()
+    running = time.monotonic()
     cls.killed_ended = cls.killed.end()
-    cls.killed_s = time.monotonic() - begun
+    cls.killed_s = time.monotonic() - running
     cls.stopped = start()
     cls.stopped.wait_for_update(3)
     cls.stopped.send(signal.SIGTERM, [1])
@@ -169,7 +169,7 @@ class TwoProcessesTest(absltest.TestCase):
     settings = read_settings(config)
     policy = Policy(settings.model, settings.compute)
     # Refused if the checksum of a leaf were another on this mesh.
-    params = stored_params(settings, policy, RunDirectory(self.root), "rl")
+    params = load_params(settings, policy, RunDirectory(self.root), "rl")
     written = state_of(self.root, STEPS)
     np.testing.assert_array_equal(
       params["embedding"], written["params.embedding"]

@@ -22,7 +22,7 @@ from agentrl_jax.model import sharding
 from agentrl_jax.rollout.openai.episode_routes import HEADER
 from agentrl_jax.train.batches import BatchConfig
 from agentrl_jax.train.objective import policy_objective
-from agentrl_jax.train.preparation import Preparation
+from agentrl_jax.train.preparation import BatchBuilder
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.step import Learner
 from launch.train import train
@@ -60,7 +60,7 @@ class Trained:
       optax.adam(3e-2),
       sharding.make_mesh({}),
     )
-    self._preparation = Preparation(
+    self._preparation = BatchBuilder(
       self._policy,
       loss=small.loss_config(),
       advantage=small.advantage_config(),

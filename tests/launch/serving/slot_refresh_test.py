@@ -15,7 +15,7 @@ from agentrl_jax.train.checkpoint import Checkpoints
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.slot_schedule import read_schedules
 from launch.config.checks import refuse_absent, stored_steps
-from launch.serving.slot_refresh import SlotServing
+from launch.serving.slot_refresh import SlotRefresher
 from tests.train import small
 
 
@@ -58,7 +58,7 @@ class SlotServingTest(absltest.TestCase):
 
   def _serving(self, *lines):
     slots = _Slots()
-    serving = SlotServing(
+    serving = SlotRefresher(
       read_schedules(("fresh", *lines)),
       Publisher(Policy(small.MODEL), slots),
       self.learner.abstract_state(),
@@ -91,8 +91,8 @@ class SlotServingTest(absltest.TestCase):
       (9, {1: 8, 2: 2, 3: 8}),
       (14, {1: 12, 2: 8, 3: 8}),
     ):
-      begun = max(checkpoints.steps(), default=-1) + 1
-      self._run(checkpoints, serving, range(begun, version + 1))
+      running = max(checkpoints.steps(), default=-1) + 1
+      self._run(checkpoints, serving, range(running, version + 1))
       self._assert_serves(slots, steps)
 
   def test_goes_on_after_a_stop_with_what_it_served(self):

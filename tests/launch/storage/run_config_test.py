@@ -8,7 +8,7 @@ import yaml
 
 from agentrl_jax.errors import ConfigError
 from launch.config.settings import read_settings
-from launch.storage.run_config import filed_config
+from launch.storage.run_config import run_config
 from launch.storage.run_directory import RunDirectory
 from tests.launch import tiny
 
@@ -18,16 +18,16 @@ class FiledConfigTest(unittest.TestCase):
     with tempfile.TemporaryDirectory() as folder:
       root = pathlib.Path(folder)
       with self.assertRaisesRegex(ConfigError, "has no config.yaml"):
-        filed_config(root)
+        run_config(root)
       config = tiny.get_config()
       RunDirectory(root).keep_config(config)
-      whole = read_settings(filed_config(root))
+      whole = read_settings(run_config(root))
       self.assertEqual(whole, read_settings(config))
       path = root / "config.yaml"
       filed = yaml.safe_load(path.read_text())
       del filed["http"], filed["engine"]["store_tokens"]
       path.write_text(yaml.safe_dump(filed))
-      self.assertEqual(read_settings(filed_config(root)), whole)
+      self.assertEqual(read_settings(run_config(root)), whole)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from configs import base
 from launch.processes.group import Processes
 from launch.processes.interrupts import Interrupted, listen
 from launch.storage.run_directory import RunDirectory
-from launch.storage.trained_groups import Ledger
+from launch.storage.trained_groups import TrainedGroups
 
 
 class RunDirectoryTest(absltest.TestCase):
@@ -70,7 +70,7 @@ class LedgerTest(absltest.TestCase):
   def test_strikes_out_what_is_not_in_the_policy(self):
     folder = self.enter_context(tempfile.TemporaryDirectory())
     path = pathlib.Path(folder) / "ledger.jsonl"
-    ledger = Ledger(path)
+    ledger = TrainedGroups(path)
     for version in range(4):
       ledger.add(version, [f"g{version}"])
     with path.open("a") as file:

@@ -8,7 +8,7 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.errors import GeneratorFault
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from tests.rollout import small
 from tests.rollout.driver_contract import SHORT, WAIT_S
 from tests.rollout.drivers.soak_test import DRIVERS, driver_on
@@ -153,7 +153,7 @@ class DriverFaultsTest(SettlingCase):
 
   @parameterized.parameters(*DRIVERS)
   def test_a_slot_without_weights_fails_its_own_requests(self, kind):
-    store = VersionStore(2)
+    store = ServedWeights(2)
     engine = small.engine_of((10,), store=store, lanes=(2, 2))
     driver = driver_on(kind, engine)
     self.addCleanup(driver.close)

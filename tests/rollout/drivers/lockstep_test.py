@@ -9,7 +9,7 @@ import numpy as np
 from agentrl_jax.errors import DeadlineExceeded, PromptTooLong
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
-from agentrl_jax.rollout.drivers.lockstep import WaveGenerator
+from agentrl_jax.rollout.drivers.lockstep import LockstepGenerator
 from tests.rollout import small
 
 NUM_ATTEMPTS, NUM_TURNS = 6, 3
@@ -40,7 +40,7 @@ class WaveGeneratorTest(unittest.IsolatedAsyncioTestCase):
     """By attempt its answers; and the steps that the engine took."""
     driver = LocalDriver(small.engine_of())
     self.addCleanup(driver.close)
-    waves, draw = WaveGenerator(driver), random.Random(seed)
+    waves, draw = LockstepGenerator(driver), random.Random(seed)
     numbers = list(range(NUM_ATTEMPTS))
     draw.shuffle(numbers)
     async with driver.serving():
@@ -62,7 +62,7 @@ class WaveGeneratorTest(unittest.IsolatedAsyncioTestCase):
         np.testing.assert_array_equal(a.behavior_logprob, b.behavior_logprob)
 
   async def test_a_refusal_is_its_own(self):
-    waves = WaveGenerator(self.driver)
+    waves = LockstepGenerator(self.driver)
 
     async def attempt(spec):
       with waves.playing():
@@ -78,7 +78,7 @@ class WaveGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.assertIsInstance(refusal, PromptTooLong)
 
   async def test_nobody_is_answered_before_all_have_asked(self):
-    waves, late = WaveGenerator(self.driver), asyncio.Event()
+    waves, late = LockstepGenerator(self.driver), asyncio.Event()
 
     async def thinks():
       with waves.playing():
@@ -99,7 +99,7 @@ class WaveGeneratorTest(unittest.IsolatedAsyncioTestCase):
       await thinking
 
   async def test_one_that_is_cancelled_holds_up_nobody(self):
-    waves = WaveGenerator(self.driver)
+    waves = LockstepGenerator(self.driver)
 
     async def attempt(number):
       with waves.playing():
@@ -115,7 +115,7 @@ class WaveGeneratorTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual((await asking).version[0], 10)
 
   async def test_a_deadline_names_who_is_waited_for(self):
-    waves = WaveGenerator(self.driver, deadline_s=0.05)
+    waves = LockstepGenerator(self.driver, deadline_s=0.05)
     refused = self.assertRaisesRegex(DeadlineExceeded, "1 of 2 attempts")
     with waves.playing(), waves.playing(), refused:
       await waves.generate([1, 2, 3], _spec(1))

@@ -5,7 +5,7 @@ import unittest
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, GeneratorFault
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 from tests.rollout import small
 
@@ -23,7 +23,7 @@ class RolloutEngineTest(unittest.TestCase):
   def test_slots_of_store_and_config_have_to_agree(self):
     config = EngineConfig(lanes=(1, 1), context=8)
     with self.assertRaisesRegex(ConfigError, "2 version slots.*has 3"):
-      RolloutEngine(small.policy(), config, VersionStore(3))
+      RolloutEngine(small.policy(), config, ServedWeights(3))
 
   def test_counts_what_it_did(self):
     engine = small.engine_of()
@@ -57,7 +57,7 @@ class RolloutEngineTest(unittest.TestCase):
       self.assertEqual(stats.num_sampled[0], 3 + 3 * step)
 
   def test_results_that_nobody_reads_are_a_named_deadline(self):
-    store = VersionStore(1)
+    store = ServedWeights(1)
     store.publish(0, small.params(10), 10)
     engine = RolloutEngine(
       small.policy(),

@@ -4,7 +4,7 @@ import unittest
 
 import numpy as np
 
-from agentrl_jax.rollout.engine.prefix_cache import PrefixStore
+from agentrl_jax.rollout.engine.prefix_cache import PrefixCache
 
 BLOCK = 4
 
@@ -17,7 +17,7 @@ class Tiers:
   """
 
   def __init__(self, num_device, num_host, num_lanes):
-    self.store = PrefixStore(BLOCK, num_device, num_host)
+    self.store = PrefixCache(BLOCK, num_device, num_host)
     self.device = [[None] * BLOCK for _ in range(num_device)]
     self.host = [[None] * BLOCK for _ in range(num_host)]
     self.lanes = [[] for _ in range(num_lanes)]
@@ -145,12 +145,12 @@ class PrefixStoreTest(unittest.TestCase):
 
   def test_other_weights_find_nothing(self):
     tiers = Tiers(4, 0, 1)
-    tiers.store.turn_to(1)
+    tiers.store.set_weights(1)
     tiers.save(0, [1] * 8)
     tiers.run()
-    tiers.store.turn_to(1)
+    tiers.store.set_weights(1)
     self.assertEqual(tiers.store.find(row([1] * 8)).size, 8)
-    tiers.store.turn_to(2)
+    tiers.store.set_weights(2)
     self.assertEqual(tiers.store.find(row([1] * 8)).size, 0)
     self.assertEqual(tiers.store.num_held, (0, 0))
     tiers.store.check()

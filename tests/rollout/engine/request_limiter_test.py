@@ -5,7 +5,7 @@ import unittest
 from agentrl_jax.errors import ConfigError, GeneratorFault, ServerFull
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.engine.request import Request
-from agentrl_jax.rollout.engine.request_limiter import Gate
+from agentrl_jax.rollout.engine.request_limiter import RequestLimiter
 from tests.rollout import small
 
 
@@ -15,7 +15,7 @@ def request(serial: int, slot: int = 0) -> Request:
 
 class GateTest(unittest.TestCase):
   def setUp(self):
-    self.gate = Gate((2, 1), max_waiting=2)
+    self.gate = RequestLimiter((2, 1), max_waiting=2)
     self.first = [request(i) for i in range(4)]
     self.entered = [self.gate.enter(r) for r in self.first]
 
@@ -55,7 +55,7 @@ class GateTest(unittest.TestCase):
 
   def test_a_negative_queue_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "max_waiting=-1"):
-      Gate((1,), max_waiting=-1)
+      RequestLimiter((1,), max_waiting=-1)
 
 
 if __name__ == "__main__":

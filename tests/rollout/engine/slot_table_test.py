@@ -6,7 +6,7 @@ import numpy as np
 
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.engine.request import Request
-from agentrl_jax.rollout.engine.slot_table import LaneBook, Seat
+from agentrl_jax.rollout.engine.slot_table import Allocation, SlotTable
 from tests.rollout import small
 
 WORTH = 4
@@ -16,32 +16,32 @@ OTHER = (LONG + 1) % small.VOCAB
 
 class LaneBookTest(unittest.TestCase):
   def setUp(self):
-    self.book, self.serial = LaneBook(3, 64), 0
+    self.book, self.serial = SlotTable(3, 64), 0
 
   def request(self, prompt, max_tokens=10):
     self.serial += 1
     return Request(prompt, SamplingSpec(max_tokens=max_tokens), self.serial)
 
-  def sit(self, prompt, edition=1, fed=True):
+  def assign(self, prompt, publication=1, fed=True):
     request = self.request(prompt)
-    seat = self.book.find_seat(request, edition, WORTH)
-    self.book.sit(request, seat, edition)
+    seat = self.book.allocate(request, publication, WORTH)
+    self.book.assign(request, seat, publication)
     if fed:
       self.book.held[seat.lane] = request.num_prefilled
     return seat.lane
 
-  def find(self, prompt, edition=1):
-    return self.book.find_seat(self.request(prompt), edition, WORTH)
+  def find(self, prompt, publication=1):
+    return self.book.allocate(self.request(prompt), publication, WORTH)
 
   def test_a_conversation_finds_its_own_lane(self):
-    self.sit(OTHER)
-    lane = self.sit(LONG)
+    self.assign(OTHER)
+    lane = self.assign(LONG)
     self.book.leave(lane)
     longer = np.append(LONG, [5, 6])
-    self.assertEqual(self.find(longer), Seat(lane, 20, lane))
+    self.assertEqual(self.find(longer), Allocation(lane, 20, lane))
 
   def test_a_branch_is_copied_and_leaves_the_conversation_alone(self):
-    lane = self.sit(LONG)
+    lane = self.assign(LONG)
     self.book.leave(lane)
     branch = np.concatenate([LONG[:12], OTHER[:4]])
     seat = self.find(branch)
@@ -49,72 +49,72 @@ class LaneBookTest(unittest.TestCase):
     self.assertNotEqual(seat.lane, lane)
 
   def test_a_busy_lane_can_be_copied_from(self):
-    lane = self.sit(LONG)
+    lane = self.assign(LONG)
     seat = self.find(LONG)
     self.assertEqual((seat.source, seat.reused), (lane, 20))
     self.assertNotEqual(seat.lane, lane)
 
   def test_a_few_tokens_are_not_worth_a_copy(self):
-    self.sit(LONG)
+    self.assign(LONG)
     seat = self.find(np.concatenate([LONG[: WORTH - 1], OTHER]))
     self.assertEqual((seat.source, seat.reused), (seat.lane, 0))
 
   def test_waits_for_a_lane_that_is_being_fed_the_same_prompt(self):
-    lane = self.sit(LONG, fed=False)
+    lane = self.assign(LONG, fed=False)
     self.assertIsNone(self.find(LONG))
     self.book.held[lane] = 20 - WORTH + 1  # too little is still to come
     self.assertEqual(self.find(LONG).reused, 20 - WORTH + 1)
 
   def test_waits_while_no_lane_is_free(self):
-    lanes = [self.sit(prompt) for prompt in (LONG, OTHER, OTHER[::-1])]
+    lanes = [self.assign(prompt) for prompt in (LONG, OTHER, OTHER[::-1])]
     self.assertEqual(sorted(lanes), [0, 1, 2])
     self.assertTrue(self.book.is_full)
     self.assertIsNone(self.find(small.prompt_of(9, 5)))
 
   def test_what_was_used_longest_ago_is_overwritten_first(self):
-    lanes = [self.sit(prompt) for prompt in (LONG, OTHER, OTHER[::-1])]
+    lanes = [self.assign(prompt) for prompt in (LONG, OTHER, OTHER[::-1])]
     for i in (1, 2, 0):
       self.book.leave(lanes[i])
     self.assertEqual(self.find(small.prompt_of(9, 9)).lane, lanes[1])
 
   def test_useless_lanes_are_overwritten_before_useful_ones(self):
-    useful, stale = self.sit(LONG), self.sit(OTHER)
-    third = self.sit(OTHER[::-1])
+    useful, stale = self.assign(LONG), self.assign(OTHER)
+    third = self.assign(OTHER[::-1])
     for lane in (useful, stale, third):
       self.book.leave(lane)
-    self.book.edition[stale] = 0
+    self.book.publication[stale] = 0
     self.assertEqual(self.find(small.prompt_of(9, 9)).lane, stale)
 
   def test_another_publication_finds_nothing(self):
-    self.book.leave(self.sit(LONG, edition=1))
-    self.assertEqual(self.find(LONG, edition=2).reused, 0)
+    self.book.leave(self.assign(LONG, publication=1))
+    self.assertEqual(self.find(LONG, publication=2).reused, 0)
 
   def test_a_swap_restarts_prefill_and_spoils_what_decodes(self):
-    feeding = self.sit(LONG, fed=False)
+    feeding = self.assign(LONG, fed=False)
     self.book.held[feeding] = 7
-    decoding = self.sit(OTHER)
+    decoding = self.assign(OTHER)
     self.book.decoding[decoding] = True
     self.book.restart_stale(2)
     self.assertEqual(self.book.held[feeding], 0)
-    self.assertEqual(self.book.edition[feeding], 2)
+    self.assertEqual(self.book.publication[feeding], 2)
     self.book.leave(decoding)
-    for edition in (1, 2):
-      self.assertEqual(self.find(OTHER, edition=edition).reused, 0)
+    for publication in (1, 2):
+      self.assertEqual(self.find(OTHER, publication=publication).reused, 0)
 
   def test_a_prompt_of_one_token_needs_no_prefill(self):
-    lane = self.sit(np.array([3], np.int32), fed=False)
+    lane = self.assign(np.array([3], np.int32), fed=False)
     self.assertEqual(self.book.unfilled().tolist(), [])
     self.assertEqual(self.book.filled().tolist(), [lane])
 
   def test_prompts_are_fed_in_the_order_of_their_requests(self):
-    lanes = [self.sit(p, fed=False) for p in (LONG, OTHER, OTHER[::-1])]
+    lanes = [self.assign(p, fed=False) for p in (LONG, OTHER, OTHER[::-1])]
     self.book.leave(lanes[0])
-    lanes = [*lanes[1:], self.sit(LONG, fed=False)]
+    lanes = [*lanes[1:], self.assign(LONG, fed=False)]
     self.assertEqual(self.book.unfilled().tolist(), lanes)
 
   def test_room_is_for_what_is_held_and_what_comes_next(self):
     self.assertEqual(self.book.num_slots_needed(1, 4), 1)
-    lane = self.sit(LONG)  # 20 held, up to 31
+    lane = self.assign(LONG)  # 20 held, up to 31
     self.assertEqual(self.book.num_slots_needed(1, 4), 24)
     self.assertEqual(self.book.num_slots_needed(1, 40), 31)
     self.book.leave(lane)

@@ -5,7 +5,7 @@ import threading
 from absl.testing import absltest
 
 from agentrl_jax.errors import DeadlineExceeded, GeneratorFault
-from agentrl_jax.rollout.engine.step_pipeline import RunAhead
+from agentrl_jax.rollout.engine.step_pipeline import StepPipeline
 from tests.rollout import following, small
 from tests.rollout.drivers.soak_test import driver_on
 from tests.rollout.engine.grammar_test import spec_of
@@ -32,7 +32,7 @@ class RunAheadTest(absltest.TestCase):
     return taken, errors
 
   def test_so_many_steps_may_be_unread(self):
-    ahead = RunAhead(2, WAIT_S)
+    ahead = StepPipeline(2, WAIT_S)
     ahead.step()
     ahead.step()
     taken, _ = self.stepping(ahead)
@@ -41,7 +41,7 @@ class RunAheadTest(absltest.TestCase):
     self.assertTrue(taken.wait(WAIT_S))
 
   def test_calls_that_decide_what_follows_are_read_first(self):
-    ahead = RunAhead(2, WAIT_S)
+    ahead = StepPipeline(2, WAIT_S)
     ahead.step()
     ahead.launched(2)
     taken, _ = self.stepping(ahead)
@@ -51,13 +51,13 @@ class RunAheadTest(absltest.TestCase):
     self.assertTrue(taken.wait(WAIT_S))
 
   def test_a_reader_that_is_gone_is_told_of(self):
-    ahead = RunAhead(1, 0.02)
+    ahead = StepPipeline(1, 0.02)
     ahead.step()
     with self.assertRaisesRegex(DeadlineExceeded, "0.02 s.*has ended or hangs"):
       ahead.step()
 
   def test_closing_wakes_who_waits(self):
-    ahead = RunAhead(1, WAIT_S)
+    ahead = StepPipeline(1, WAIT_S)
     ahead.step()
     ahead.launched(1)
     taken, errors = self.stepping(ahead)

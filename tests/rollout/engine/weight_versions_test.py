@@ -8,7 +8,7 @@ import numpy as np
 
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
-from agentrl_jax.rollout.engine.weight_versions import InFlight
+from agentrl_jax.rollout.engine.weight_versions import WeightVersions
 from agentrl_jax.rollout.engine.weights import Published
 from tests.rollout import small
 
@@ -34,17 +34,19 @@ def finish(driver, futures):
 
 
 class InFlightTest(unittest.TestCase):
-  def published(self, edition):
-    return Published(params=None, step=10 * edition, edition=edition)
+  def published(self, publication):
+    return Published(
+      params=None, step=10 * publication, publication=publication
+    )
 
   def test_keeps_what_is_needed_and_no_more_than_it_may(self):
-    for num_old, editions in ((0, [4]), (1, [3, 4]), (9, [1, 3, 4])):
-      weights = InFlight(num_old)
-      for edition in (1, 2, 3, 4):
-        weights.turn_to(self.published(edition), {1, 3})
-      self.assertEqual(weights.editions, editions)
-      self.assertEqual(weights.of(2).edition, 4)
-      self.assertEqual(weights.of(editions[0]).edition, editions[0])
+    for num_old, publications in ((0, [4]), (1, [3, 4]), (9, [1, 3, 4])):
+      weights = WeightVersions(num_old)
+      for publication in (1, 2, 3, 4):
+        weights.set_weights(self.published(publication), {1, 3})
+      self.assertEqual(weights.publications, publications)
+      self.assertEqual(weights.of(2).publication, 4)
+      self.assertEqual(weights.of(publications[0]).publication, publications[0])
 
 
 class SwapTest(unittest.TestCase):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.errors import CheckpointError, ConfigError, GeneratorFault
-from agentrl_jax.rollout.engine.weights import VersionStore
+from agentrl_jax.rollout.engine.weights import ServedWeights
 
 
 def params(value=1.0, **more):
@@ -16,7 +16,7 @@ def params(value=1.0, **more):
 
 class VersionStoreTest(unittest.TestCase):
   def setUp(self):
-    self.store = VersionStore(2)
+    self.store = ServedWeights(2)
     self.store.publish(0, params(), 7)
 
   def test_serves_what_was_published_last(self):
@@ -28,11 +28,11 @@ class VersionStoreTest(unittest.TestCase):
     self.assertEqual(self.store.steps(), (8, None))
 
   def test_no_two_publications_share_an_edition(self):
-    editions = {self.store.get(0).edition}
+    publications = {self.store.get(0).publication}
     for slot, step in ((0, 7), (1, 7), (0, 7)):
       self.store.publish(slot, params(), step)
-      editions.add(self.store.get(slot).edition)
-    self.assertEqual(len(editions), 4)
+      publications.add(self.store.get(slot).publication)
+    self.assertEqual(len(publications), 4)
 
   def test_a_slot_that_serves_nothing_says_so(self):
     with self.assertRaisesRegex(GeneratorFault, r"publish\(1, params, step\)"):
@@ -66,7 +66,7 @@ class VersionStoreTest(unittest.TestCase):
       with self.assertRaisesRegex(ConfigError, "slots are 0 to 1"):
         self.store.publish(slot, params(), 8)
     with self.assertRaises(ConfigError):
-      VersionStore(0)
+      ServedWeights(0)
 
   def test_step_and_params_are_read_together(self):
     stop = threading.Event()

@@ -6,12 +6,12 @@ import numpy as np
 
 from agentrl_jax.data.messages import Message, Tool, ToolCall
 from agentrl_jax.rollout.api import Answer, SamplingSpec
-from agentrl_jax.rollout.openai.choices import Draw
+from agentrl_jax.rollout.openai.choices import Choice
 from agentrl_jax.rollout.openai.conversation_cache import (
-  Memory,
+  ConversationCache,
   conversation_keys,
 )
-from agentrl_jax.rollout.openai.detokenizer import GrowingText
+from agentrl_jax.rollout.openai.detokenizer import Detokenizer
 from agentrl_jax.rollout.openai.requests import ServingLimits
 from tests.rollout import talking
 
@@ -20,7 +20,7 @@ SAID = Message("assistant", "3")
 
 
 def drawn(prompt, ids):
-  draw = Draw(0, prompt, SamplingSpec(), GrowingText(lambda ids: ""))
+  draw = Choice(0, prompt, SamplingSpec(), Detokenizer(lambda ids: ""))
   zeros = np.zeros(len(ids), np.float32)
   version = np.zeros(len(ids), np.int32)
   draw._pieces.append(
@@ -40,7 +40,7 @@ class MemoryTest(unittest.TestCase):
     return [*prompt.tolist(), *ids]
 
   def test_goes_on_from_the_longest_that_it_knows(self):
-    memory = Memory(self.limits)
+    memory = ConversationCache(self.limits)
     first = self.heard(memory, [ASKED])
     second = self.heard(memory, [ASKED, SAID, ASKED], ids=(8, 8))
     self.assertEqual(second[: len(first)], first)
@@ -52,7 +52,7 @@ class MemoryTest(unittest.TestCase):
     self.assertNotEqual(branch[: len(second)].tolist(), second)
 
   def test_other_tools_are_another_conversation(self):
-    memory = Memory(self.limits)
+    memory = ConversationCache(self.limits)
     tool = Tool("add", "Adds.", {"type": "object", "properties": {}})
     self.heard(memory, [ASKED], tools=(tool,))
     rendered = self.codec.start([ASKED, SAID, ASKED], ())
@@ -61,7 +61,7 @@ class MemoryTest(unittest.TestCase):
 
   def test_what_was_not_asked_for_the_longest_is_forgotten(self):
     one, two = Message("user", "one"), Message("user", "two")
-    memory = Memory(self.limits, max_tokens=30)
+    memory = ConversationCache(self.limits, max_tokens=30)
     kept = self.heard(memory, [one])
     self.heard(memory, [two])
     memory.prompt([one, SAID, two], (), self.codec)  # asked for

@@ -3,7 +3,7 @@
 import random
 import unittest
 
-from agentrl_jax.rollout.openai.detokenizer import GrowingText
+from agentrl_jax.rollout.openai.detokenizer import Detokenizer
 from tests.rollout import talking
 
 TEXT = "Größe: 1 + 2 = 3 €, naïve 😀 end. Größe again, the end?"
@@ -22,7 +22,7 @@ def byte_tokens(text):
 
 def grown(ids, stops=(), sizes=None):
   """Text as it was let out, and what is known at the end."""
-  text = GrowingText(talking.codec().decode, stops)
+  text = Detokenizer(talking.codec().decode, stops)
   out, taken = [], 0
   while taken < len(ids) and text.stopped_by is None:
     piece = ids[taken : taken + (next(sizes) if sizes else 1)]
@@ -64,7 +64,7 @@ class GrowingTextTest(unittest.TestCase):
       return decode(ids)
 
     ids = byte_tokens("€")[:1] * 2000
-    text = GrowingText(counting, ["never"])
+    text = Detokenizer(counting, ["never"])
     out = ""
     for id in ids:
       text.add([id])
@@ -106,7 +106,7 @@ class GrowingTextTest(unittest.TestCase):
   def test_of_two_stop_texts_the_first_in_the_text_counts(self):
     words = ["x", "abcd"]  # a token that completes both
     for stops in (["d", "bc"], ["bc", "d"]):
-      text = GrowingText(lambda ids: "".join(words[n] for n in ids), stops)
+      text = Detokenizer(lambda ids: "".join(words[n] for n in ids), stops)
       self.assertEqual(text.add([0, 1, 0]), 2)
       self.assertEqual((text.whole, text.stopped_by), ("xa", "bc"))
 

@@ -178,7 +178,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
       await generator.generate([1], SHORT)
 
   async def test_what_is_too_old_is_not_sampled_from(self):
-    served = await self.serve()  # slot 0 serves edition 10
+    served = await self.serve()  # slot 0 serves publication 10
     oldest = {0: 11}
     generator = await self.connect(served.address, acceptable=lambda: oldest)
     stale = asyncio.create_task(generator.generate([1], SHORT))
@@ -236,7 +236,7 @@ class _Hanging:
   async def _health(self, request):
     if self.hangs:
       await self._forever.wait()
-    slot = wire.ServedSlot(step=10, edition=10)
+    slot = wire.ServedSlot(step=10, publication=10)
     status = wire.ServerStatus(slots=(slot,) * 2, num_inside=0, num_waiting=0)
     return web.json_response(status.to_json())
 

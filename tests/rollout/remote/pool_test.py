@@ -8,9 +8,9 @@ from agentrl_jax.rollout.remote import pool as server_pool
 from agentrl_jax.rollout.remote.wire import ServedSlot, ServerStatus
 
 
-def status(*editions, **changes) -> ServerStatus:
+def status(*publications, **changes) -> ServerStatus:
   fields = dict(
-    slots=tuple(e and ServedSlot(step=e, edition=e) for e in editions),
+    slots=tuple(e and ServedSlot(step=e, publication=e) for e in publications),
     num_inside=0,
     num_waiting=0,
   )
@@ -26,9 +26,9 @@ class ServerPoolTest(absltest.TestCase):
     )
     self.a, self.b = self.pool.servers
 
-  def hear_both(self, edition=1):
+  def hear_both(self, publication=1):
     for server in self.pool.servers:
-      self.pool.heard(server, status(edition))
+      self.pool.heard(server, status(publication))
 
   def choose(self, conversation=0):
     chosen = self.pool.choose(SamplingSpec(conversation=conversation))
@@ -99,7 +99,7 @@ class ServerPoolTest(absltest.TestCase):
     self.assertIn("nothing", str(self.b))
 
   def test_who_is_behind_what_is_needed_is_not_asked(self):
-    self.hear_both(edition=4)
+    self.hear_both(publication=4)
     self.pool.need({0: 5})
     self.assertIsNone(self.choose())
     self.assertEqual(self.pool.lagging(), [self.a, self.b])

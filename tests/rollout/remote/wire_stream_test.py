@@ -13,7 +13,7 @@ from agentrl_jax.errors import (
 )
 from agentrl_jax.rollout.api import Answer
 from agentrl_jax.rollout.remote import wire, wire_stream
-from agentrl_jax.rollout.remote.chunks import Differs, Pieces
+from agentrl_jax.rollout.remote.chunks import Chunks, Differs
 
 
 def piece_of(*tokens, version=3, reused=7):
@@ -32,13 +32,13 @@ async def read(*frames):
   reader = asyncio.StreamReader()
   reader.feed_data(b"".join(frames))
   reader.feed_eof()
-  return [x async for x in wire_stream.read_pieces(reader, "server:1")]
+  return [x async for x in wire_stream.read_chunks(reader, "server:1")]
 
 
 class FramesTest(unittest.IsolatedAsyncioTestCase):
   async def test_pieces_come_back_until_the_end(self):
     pieces = [piece_of(4, 5, 6), piece_of(7)]
-    frames = [wire_stream.encode_piece(piece) for piece in pieces]
+    frames = [wire_stream.encode_chunk(piece) for piece in pieces]
     found = await read(*frames, wire_stream.encode_end(), b"no more is read")
     self.assertEqual(len(found), 2)
     for a, b in zip(found, pieces, strict=True):
@@ -47,7 +47,7 @@ class FramesTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual((a.slot, a.num_reused), (1, 7))
 
   async def test_what_breaks_off_is_no_end(self):
-    frame = wire_stream.encode_piece(piece_of(4, 5))
+    frame = wire_stream.encode_chunk(piece_of(4, 5))
     for cut in (0, 3, len(frame) - 1, len(frame)):
       with self.assertRaises(EOFError):
         await read(frame[:cut])
@@ -59,7 +59,7 @@ class FramesTest(unittest.IsolatedAsyncioTestCase):
       GeneratorFault("the engine stopped"),
     ):
       frames = (
-        wire_stream.encode_piece(piece_of(1)),
+        wire_stream.encode_chunk(piece_of(1)),
         (wire_stream.encode_fault(error)),
       )
       with self.assertRaisesRegex(type(error), f"server:1: {error}") as found:
@@ -73,7 +73,7 @@ class FramesTest(unittest.IsolatedAsyncioTestCase):
         await read(frame)
     with self.assertRaisesRegex(wire.WireError, "in place of an error"):
       await read(struct.pack("<cI", b"F", 2) + b"ow")
-    altered = bytearray(wire_stream.encode_piece(piece_of(1, 2)))
+    altered = bytearray(wire_stream.encode_chunk(piece_of(1, 2)))
     altered[-1] ^= 1
     with self.assertRaisesRegex(wire.WireError, "altered"):
       await read(bytes(altered))
@@ -88,7 +88,7 @@ class PiecesTest(unittest.IsolatedAsyncioTestCase):
     return found
 
   async def test_another_server_goes_on_where_one_was_lost(self):
-    pieces = Pieces()
+    pieces = Chunks()
     for piece in (piece_of(1, 2), piece_of(3)):
       pieces.put(piece)
     pieces.begin()
@@ -97,7 +97,7 @@ class PiecesTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(await self.handed(pieces), [[1, 2], [3], [4], [5]])
 
   async def test_logprobs_are_cut_with_their_tokens(self):
-    pieces = Pieces()
+    pieces = Chunks()
     pieces.put(piece_of(1))
     pieces.begin()
     pieces.put(piece_of(1, 2, 3))
@@ -109,7 +109,7 @@ class PiecesTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_other_words_or_weights_are_no_continuation(self):
     for other in (piece_of(1, 9, 3), piece_of(1, 2, 3, version=4)):
-      pieces = Pieces()
+      pieces = Chunks()
       pieces.put(piece_of(1, 2))
       pieces.begin()
       with self.assertRaisesRegex(Differs, "2 tokens of an answer"):

@@ -95,7 +95,7 @@ class ManifestFuzzTest(SnapshotsCase):
       body = self.mutated(json.loads(whole), generator)
       with self.subTest(body=json.dumps(body)[:300]):
         path.write_text(json.dumps(body))
-        if follower.look():  # a step or an edition that could be true
+        if follower.look():  # a step or an publication that could be true
           self.assertIsInstance(self.store.get(0).step, int)
           self.assertGreaterEqual(self.store.get(0).step, 0)
         else:

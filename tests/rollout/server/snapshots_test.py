@@ -49,11 +49,11 @@ class FollowingTest(SnapshotsCase):
     sink, follower = self.open_sink(), self.follow()
     self.publish(sink, 1)
     follower.look()
-    edition = self.store.get(0).edition
+    publication = self.store.get(0).publication
     self.publisher.publish(small.params(4), 1)
     sink.flush()
     self.assertTrue(follower.look())
-    self.assertNotEqual(self.store.get(0).edition, edition)
+    self.assertNotEqual(self.store.get(0).publication, publication)
     assert_same(
       self.store.get(0).params, self.policy.to_decode(small.params(4))
     )

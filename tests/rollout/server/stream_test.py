@@ -144,7 +144,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
         f"http://{served.address}{wire_stream.STREAM}", data=body
       ) as response:
         self.assertEqual(response.status, 200)
-        pieces = wire_stream.read_pieces(response.content, "it")
+        pieces = wire_stream.read_chunks(response.content, "it")
         await anext(pieces)
         meter.break_it()
         with self.assertRaisesRegex(GeneratorFault, "it: .*on purpose"):
