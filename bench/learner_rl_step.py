@@ -89,7 +89,7 @@ class _Steps:
     )
     store = ServedWeights(1)
     config = EngineConfig(
-      lanes=(ATTEMPTS,),
+      slots=(ATTEMPTS,),
       context=PROMPT + ANSWER,
       prefill_chunks=(PROMPT,),
       steps_per_sync=16,

@@ -9,7 +9,7 @@
 - batching: answers of very different lengths, against list scheduling.
 - prefix: conversations that feed only what is new, against the formula.
 - versions: three versions at once, against reading each; a swap while decoding.
-- overhead: what the host does per step of 128 lanes.
+- overhead: what the host does per step of 128 slots.
 - grammar: answers that follow a grammar, against free ones; masks alone.
 - hostile: what others wait while one request is of the worst kind.
 - drift: the sampler's log-probabilities against the learner's.

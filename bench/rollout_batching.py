@@ -1,14 +1,14 @@
-"""Answers of very different lengths: lanes that are never left empty.
+"""Answers of very different lengths: slots that are never left empty.
 
-W-tiny, 64 requests of 8 tokens over 16 lanes; answers are geometric of mean 64,
+W-tiny, 64 requests of 8 tokens over 16 slots; answers are geometric of mean 64,
 256 at most, and greedy. Three ways to the same tokens:
 
 - continuous: as the engine does it; whoever ends makes room for the next.
 - static: 16 requests at a time, the next ones when all have ended.
 - bound: list scheduling in whole steps, each as long as the decode program
-  takes by itself with all lanes busy. Prompts and bookkeeping are free.
+  takes by itself with all slots busy. Prompts and bookkeeping are free.
 
-Use of lanes is counted until the last request has got one; what is lost then
+Use of slots is counted until the last request has got one; what is lost then
 are the tokens between an end and the next look at the host.
 """
 
@@ -23,7 +23,7 @@ from bench import timing, tiny
 from bench.line_peer import Pythons
 from bench.rollout_served import RawSteps, make_driver
 
-REQUESTS, LANES, PROMPT, MEAN, MOST = 64, 16, 8, 64, 256
+REQUESTS, SLOTS, PROMPT, MEAN, MOST = 64, 16, 8, 64, 256
 STEPS_PER_SYNC = 4
 
 
@@ -35,7 +35,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   driver = make_driver(
     policy,
     [policy.init(jax.random.key(0))],
-    lanes=(LANES,),
+    slots=(SLOTS,),
     context=PROMPT + MOST,
     steps_per_sync=STEPS_PER_SYNC,
   )
@@ -45,9 +45,9 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   requests = list(zip(prompts.astype(np.int32), lengths, strict=True))
   raw = RawSteps(policy, driver, length=PROMPT + MOST, at=PROMPT + MEAN)
   steps = {
-    "continuous": makespan(lengths, LANES),
+    "continuous": makespan(lengths, SLOTS),
     "static": sum(
-      int(lengths[n : n + LANES].max()) for n in range(0, REQUESTS, LANES)
+      int(lengths[n : n + SLOTS].max()) for n in range(0, REQUESTS, SLOTS)
     ),
   }
 
@@ -59,21 +59,21 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
     driver.engine.forget()
     return timing.times_of(
       lambda: [
-        _answer(driver, requests[n : n + LANES])
-        for n in range(0, REQUESTS, LANES)
+        _answer(driver, requests[n : n + SLOTS])
+        for n in range(0, REQUESTS, SLOTS)
       ]
     )
 
   turns = {"continuous": continuous, "static": static, "raw": raw}
   timing.in_turn(turns, 1)  # compiles
   times = timing.in_turn(turns, pairs)
-  use = _use_of_lanes(driver, requests)
+  use = _use_of_slots(driver, requests)
   factor = steps["continuous"] / raw.num_steps
   return {
     "work": {
       "model": tiny.work_of(tiny.MODEL),
       "requests": REQUESTS,
-      "lanes": LANES,
+      "slots": SLOTS,
       "prompt": PROMPT,
       "tokens": int(lengths.sum()),
       "steps_per_sync": STEPS_PER_SYNC,
@@ -84,15 +84,15 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
     "times_faster_than_static": timing.ratio(
       times["static"], times["continuous"]
     ),
-    "use_of_lanes": use,
+    "use_of_slots": use,
     "load_before": load_before,
     "contended": timing.contended(load_before, times),
   }
 
 
-def makespan(lengths, num_lanes: int) -> int:
-  """Steps until all have ended, each begun as soon as a lane is free."""
-  ends = [0] * num_lanes
+def makespan(lengths, num_slots: int) -> int:
+  """Steps until all have ended, each begun as soon as a slot is free."""
+  ends = [0] * num_slots
   for length in lengths:
     heapq.heapreplace(ends, ends[0] + int(length))
   return max(ends)
@@ -112,8 +112,8 @@ def _answer(driver, requests) -> None:
     raise RuntimeError("an answer of another length than was asked for")
 
 
-def _use_of_lanes(driver, requests) -> float:
-  """Tokens per lane and step, while there is somebody for every lane."""
+def _use_of_slots(driver, requests) -> float:
+  """Tokens per slot and step, while there is somebody for every slot."""
   driver.engine.forget()
   _ask(driver, requests)
   before, num_steps = driver.engine.stats().num_sampled[0], 0
@@ -122,4 +122,4 @@ def _use_of_lanes(driver, requests) -> float:
     num_steps += STEPS_PER_SYNC
   sampled = driver.engine.stats().num_sampled[0] - before
   driver.run_until_idle()
-  return sampled / (num_steps * LANES)
+  return sampled / (num_steps * SLOTS)

@@ -85,7 +85,7 @@ class _Answers:
   def __init__(self, policy, params, prompts):
     store = ServedWeights(1)
     config = EngineConfig(
-      lanes=(len(prompts),),
+      slots=(len(prompts),),
       context=PROMPT + ANSWER,
       prefill_chunks=(PROMPT,),
       prefill_tokens=4096,
@@ -136,7 +136,7 @@ def _row(times, equal, load_before) -> dict[str, object]:
 
 
 def _limits(params) -> dict[str, float]:
-  """Milliseconds of a step: all params read once, and products per lane."""
+  """Milliseconds of a step: all params read once, and products per slot."""
   leaves = jax.tree.leaves(params)
   size = sum(leaf.nbytes for leaf in leaves)
   read_s = _fastest(lambda p: sum(jnp.sum(x) for x in p), leaves)
@@ -147,7 +147,7 @@ def _limits(params) -> dict[str, float]:
     "bytes_of_params": size,
     "read_ms": 1e3 * read_s,
     "product_gflop_per_s": rate / 1e9,
-    "products_ms_per_lane": 1e3 * 2 * size / 4 / rate,
+    "products_ms_per_slot": 1e3 * 2 * size / 4 / rate,
   }
 
 

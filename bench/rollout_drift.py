@@ -1,7 +1,7 @@
 """How far the sampler's log-probabilities are from the learner's.
 
 W-tiny with random params, 80 answers of 128 tokens at temperature 1 (10,240
-tokens), more requests than lanes, so that lanes are reused and prompts come in
+tokens), more requests than slots, so that slots are reused and prompts come in
 chunks. The learner's are those of its own pass over the packed rows.
 """
 
@@ -16,7 +16,7 @@ from bench import tiny
 from bench.line_peer import Pythons
 from bench.rollout_served import make_driver
 
-REQUESTS, LANES, PROMPT, ANSWER = 80, 16, 32, 128
+REQUESTS, SLOTS, PROMPT, ANSWER = 80, 16, 32, 128
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
@@ -25,7 +25,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   policy, _ = tiny.make_learner()
   params = policy.init(jax.random.key(0))
   driver = make_driver(
-    policy, [params], lanes=(LANES,), context=PROMPT + ANSWER
+    policy, [params], slots=(SLOTS,), context=PROMPT + ANSWER
   )
   rng = np.random.default_rng(0)
   shape = (REQUESTS, PROMPT)
@@ -64,7 +64,7 @@ def _learned(policy, params, token_BT: np.ndarray) -> np.ndarray:
     behavior_logprob=zeros,
     trajectory=np.zeros_like(token_BT),
     turn=np.zeros_like(token_BT),
-    slot=np.zeros_like(token_BT),
+    policy_slot=np.zeros_like(token_BT),
   )
   compute = jax.jit(
     lambda params, batch: token_logprobs(

@@ -2,11 +2,11 @@
 
   python -m bench.rollout_engine [--driver=raw|local|jetstream] [--policy=...]
 
-Three measurements on the same policy and lanes. `raw` calls the compiled decode
+Three measurements on the same policy and slots. `raw` calls the compiled decode
 program in a loop and does nothing else: it is the limit that the host can only
 lose against. `local` and `jetstream` answer `--requests` multi-turn episodes
 whose lengths differ, through the whole driver. The ratio to raw says what
-bookkeeping, prefill and lanes that stand empty cost together; policy `nothing`
+bookkeeping, prefill and slots that stand empty cost together; policy `nothing`
 has next to no arithmetic, so what remains is the bookkeeping.
 """
 
@@ -49,8 +49,8 @@ POLICIES = {
 
 
 def measure_raw(policy, params, args) -> dict[str, float]:
-  """The decode program alone, all lanes busy, half the context full."""
-  cache = policy.empty_cache(args.lanes, args.context // 2)
+  """The decode program alone, all slots busy, half the context full."""
+  cache = policy.empty_cache(args.slots, args.context // 2)
   fields = dict(
     position=args.context // 2 - args.steps_per_sync,
     budget=10**6,
@@ -60,8 +60,8 @@ def measure_raw(policy, params, args) -> dict[str, float]:
     **dict.fromkeys(programs.STOPS, -1),
   )
   row = np.array([fields.get(name, 0) for name in programs.STATE], np.int32)
-  begin_BF = np.tile(row, (args.lanes, 1))
-  state, seconds = programs.empty_state(args.lanes), []
+  begin_BF = np.tile(row, (args.slots, 1))
+  state, seconds = programs.empty_state(args.slots), []
   for _ in range(args.rounds + 1):
     began = time.perf_counter()
     cache, state, record, _ = programs.decode(
@@ -70,7 +70,7 @@ def measure_raw(policy, params, args) -> dict[str, float]:
       cache,
       state,
       begin_BF,
-      np.ones(args.lanes, bool),
+      np.ones(args.slots, bool),
       None,
       np.int32(0),
       num_steps=args.steps_per_sync,
@@ -79,7 +79,7 @@ def measure_raw(policy, params, args) -> dict[str, float]:
     seconds.append(time.perf_counter() - began)
   sync_s = float(np.median(seconds[1:]))
   return {
-    "sampled_per_s": args.lanes * args.steps_per_sync / sync_s,
+    "sampled_per_s": args.slots * args.steps_per_sync / sync_s,
     "ms_per_step": 1e3 * sync_s / args.steps_per_sync,
   }
 
@@ -87,7 +87,7 @@ def measure_raw(policy, params, args) -> dict[str, float]:
 def measure_driver(policy, params, args) -> dict[str, float]:
   """Episodes of several turns through a driver, compiled beforehand."""
   config = EngineConfig(
-    lanes=(args.lanes,),
+    slots=(args.slots,),
     context=args.context,
     lengths=(args.context // 4, args.context // 2),
     steps_per_sync=args.steps_per_sync,
@@ -161,7 +161,7 @@ def make_parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--driver", choices=("raw", "local", "jetstream"))
   parser.add_argument("--policy", choices=tuple(POLICIES), default="1m")
-  parser.add_argument("--lanes", type=int, default=128)
+  parser.add_argument("--slots", type=int, default=128)
   parser.add_argument("--context", type=int, default=512)
   parser.add_argument("--steps_per_sync", type=int, default=4)
   parser.add_argument("--store_tokens", type=int, default=0)

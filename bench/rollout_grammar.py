@@ -1,16 +1,16 @@
 """Answers that follow a grammar, against answers that are free.
 
-W-tiny, 16 lanes. A lane with a grammar takes one token per look at the host,
-since what it may take next depends on the last; so its peer is a free lane that
+W-tiny, 16 slots. A slot with a grammar takes one token per look at the host,
+since what it may take next depends on the last; so its peer is a free slot that
 takes one per look, too, and its price the distance to one that takes four. The
 grammar is an array of objects that is never long enough, so that no answer ends
 before its budget; the tokenizer is learned from the files of this repository.
 
-`mask_microseconds` is what the host does per token and lane, by itself: the
+`mask_microseconds` is what the host does per token and slot, by itself: the
 token is taken through the grammar, and what may follow is found. `mixed` has a
-grammar in every fourth lane, under JetStream's threads: how many tokens of
+grammar in every fourth slot, under JetStream's threads: how many tokens of
 which kind come per second while both are there, and how many free ones if the
-other lanes stand empty.
+other slots stand empty.
 """
 
 import json
@@ -36,7 +36,7 @@ from agentrl_jax.train.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import Pythons
 
-LANES, PROMPT, ANSWER, WAIT_S = 16, 16, 80, 600.0
+SLOTS, PROMPT, ANSWER, WAIT_S = 16, 16, 80, 600.0
 ROOT = pathlib.Path(__file__).parents[1]
 SCHEMA = {
   "type": "array",
@@ -79,13 +79,13 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   return {
     "work": {
       "model": tiny.work_of(tiny.MODEL),
-      "lanes": LANES,
+      "slots": SLOTS,
       "prompt": PROMPT,
       "answer": ANSWER,
       "grammar": GRAMMAR,
     },
     "tokens_per_second": {
-      name: 1e3 * LANES * ANSWER / each for name, each in milliseconds.items()
+      name: 1e3 * SLOTS * ANSWER / each for name, each in milliseconds.items()
     },
     "times_as_long_as": {
       name: timing.ratio(times["grammar"], times[name])
@@ -118,7 +118,7 @@ def _engine(
   Publisher(policy, store).publish(params, 0)
   grammars = codec.grammars(tiny.MODEL.vocab_size)
   config = EngineConfig(
-    lanes=(LANES,),
+    slots=(SLOTS,),
     context=PROMPT + ANSWER,
     prefill_chunks=(PROMPT,),
     steps_per_sync=steps_per_sync,
@@ -127,9 +127,9 @@ def _engine(
 
 
 def _timed(driver: LocalDriver, spec: SamplingSpec) -> timing.Times:
-  """The time of a full answer in every lane."""
+  """The time of a full answer in every slot."""
   driver.engine.forget()
-  return timing.times_of(lambda: _asked(driver, [spec] * LANES) and None)
+  return timing.times_of(lambda: _asked(driver, [spec] * SLOTS) and None)
 
 
 def _asked(driver: LocalDriver, specs: list[SamplingSpec]) -> list[Answer]:
@@ -168,7 +168,7 @@ def _mixed(
   driver: Driver, bound: SamplingSpec, free: SamplingSpec, rounds: int
 ) -> dict[str, list[float]]:
   """Tokens per second of each kind, over several rounds."""
-  mixed = [bound if n % 4 == 0 else free for n in range(LANES)]
+  mixed = [bound if n % 4 == 0 else free for n in range(SLOTS)]
   others = [spec for spec in mixed if spec is free]
   found: dict[str, list[float]] = {"grammar": [], "free": [], "free alone": []}
   for warm in range(-1, rounds):

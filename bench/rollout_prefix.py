@@ -10,12 +10,12 @@ tokens of a conversation without reuse and with all that there can be; of the
 attempts at one task, one alone feeds the P. What is fed is compared with the
 formula, and the time with that without reuse. Answers are greedy, and have to
 be the same wherever keys and values are kept. Three loads: as many
-conversations as lanes; four times as many, all of which take their turn before
+conversations as slots; four times as many, all of which take their turn before
 any takes its next, as if they were out with their environments; and as many of
 these in groups of eight attempts.
 
-W-tiny with 2 of its layers, 8 lanes, float32. Keys and values are kept nowhere
-(`none`), in lanes alone (`lanes`), in a store on the device that has room for
+W-tiny with 2 of its layers, 8 slots, float32. Keys and values are kept nowhere
+(`none`), in slots alone (`slots`), in a store on the device that has room for
 all (`store`), and in one with room for a quarter, before the host (`host`).
 """
 
@@ -35,7 +35,7 @@ from bench import timing, tiny
 from bench.line_peer import Pythons
 
 MODEL = dataclasses.replace(tiny.MODEL, num_layers=2)
-LANES, ATTEMPTS, BLOCK = 8, 8, 32
+SLOTS, ATTEMPTS, BLOCK = 8, 8, 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +69,11 @@ SHAPES = {
   "long": Shape(turns=10, prompt=600, observation=250, answer=120),
 }
 LOADS = {  # conversations, attempts at each task, most rounds
-  ("short", "as many as lanes"): (LANES, 1, 99),
-  ("short", "four times the lanes"): (4 * LANES, 1, 99),
-  ("short", "groups, four times the lanes"): (4 * LANES, ATTEMPTS, 99),
-  ("long", "as many as lanes"): (LANES, 1, 2),
-  ("long", "four times the lanes"): (4 * LANES, 1, 1),
+  ("short", "as many as slots"): (SLOTS, 1, 99),
+  ("short", "four times the slots"): (4 * SLOTS, 1, 99),
+  ("short", "groups, four times the slots"): (4 * SLOTS, ATTEMPTS, 99),
+  ("long", "as many as slots"): (SLOTS, 1, 2),
+  ("long", "four times the slots"): (4 * SLOTS, 1, 1),
 }
 
 
@@ -90,7 +90,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
     for (name, load), (number, attempts, most) in LOADS.items()
   }
   return {
-    "work": {"model": tiny.work_of(MODEL), "lanes": LANES},
+    "work": {"model": tiny.work_of(MODEL), "slots": SLOTS},
     "loads": found,
     "load_before": load_before,
   }
@@ -134,7 +134,7 @@ def _kept(shape: Shape, number: int) -> dict[str, dict[str, object]]:
   everything = number * shape.end
   return {
     "none": {"reuse": False},
-    "lanes": {},
+    "slots": {},
     "store": {"store_tokens": everything},
     "host": {"store_tokens": everything // 4, "host_tokens": everything},
   }
@@ -146,10 +146,10 @@ class _Conversations:
   def __init__(self, policy, params, shape, number, attempts, kept):
     half = -(-shape.end // 2 // BLOCK) * BLOCK
     config = EngineConfig(
-      lanes=(LANES,),
+      slots=(SLOTS,),
       context=shape.end,
       lengths=(half,),
-      num_lane_sizes=2,
+      num_slot_sizes=2,
       prefill_chunks=(16, 64, 128),
       **kept,
     )

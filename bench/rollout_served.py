@@ -19,23 +19,25 @@ from bench import timing
 def make_driver(
   policy: Policy, versions: Sequence[Params], **config
 ) -> LocalDriver:
-  """A driver whose slots serve these params."""
+  """A driver whose policy slots serve these params."""
   store = ServedWeights(len(versions))
   publisher = Publisher(policy, store)
-  for slot, params in enumerate(versions):
-    publisher.publish(params, slot, slot=slot)
+  for policy_slot, params in enumerate(versions):
+    publisher.publish(params, policy_slot, policy_slot=policy_slot)
   return LocalDriver(RolloutEngine(policy, EngineConfig(**config), store))
 
 
 class RawSteps:
-  """The compiled decode program in a loop, all lanes busy, nothing else."""
+  """The compiled decode program in a loop, all slots busy, nothing else."""
 
   def __init__(
     self, policy: Policy, driver: LocalDriver, *, length: int, at: int
   ):
-    """Slot 0's, with a cache of `length` tokens a lane; `at` are held."""
+    """policy_slot 0's, with a cache of `length` tokens a slot; `at` are
+    held.
+    """
     engine = driver.engine
-    lanes = engine.config.lanes[0]
+    slots = engine.config.slots[0]
     fields = dict(
       position=at,
       budget=10**6,
@@ -50,14 +52,14 @@ class RawSteps:
       programs.decode,
       policy,
       engine.versions.get(0).params,
-      patch_BF=np.tile(row, (lanes, 1)),
-      patched_B=np.ones(lanes, bool),
-      lane_P=None,
+      patch_BF=np.tile(row, (slots, 1)),
+      patched_B=np.ones(slots, bool),
+      slot_P=None,
       weight_step=np.int32(0),
       num_steps=self.num_steps,
     )
-    self._cache = policy.empty_cache(lanes, length)
-    self._state = programs.empty_state(lanes)
+    self._cache = policy.empty_cache(slots, length)
+    self._state = programs.empty_state(slots)
 
   def __call__(self) -> timing.Times:
     """Times `num_steps` steps, up to their tokens on the host."""

@@ -1,6 +1,6 @@
 """Several versions at once, and a swap while they decode.
 
-W-tiny, sampled at temperature 1. Three versions of 8 lanes each decode at once;
+W-tiny, sampled at temperature 1. Three versions of 8 slots each decode at once;
 their bound is the decode program by itself once for each version, since each
 has weights of its own to read. One version alone in its engine is held against
 its program in the same way: what is lost is bookkeeping, prompts and copies to
@@ -26,7 +26,7 @@ from bench import timing, tiny
 from bench.line_peer import Pythons
 from bench.rollout_served import RawSteps, make_driver
 
-LANES, PROMPT, ANSWER, VERSIONS = 8, 8, 248, 3
+SLOTS, PROMPT, ANSWER, VERSIONS = 8, 8, 248, 3
 CONFIG = dict(
   context=PROMPT + ANSWER, steps_per_sync=8, prefill_chunks=(PROMPT,)
 )
@@ -39,8 +39,8 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   load_before = os.getloadavg()[0]
   policy, _ = tiny.make_learner()
   versions = [policy.init(jax.random.key(n)) for n in range(VERSIONS)]
-  several = make_driver(policy, versions, lanes=(LANES,) * VERSIONS, **CONFIG)
-  one = make_driver(policy, versions[:1], lanes=(LANES,), **CONFIG)
+  several = make_driver(policy, versions, slots=(SLOTS,) * VERSIONS, **CONFIG)
+  one = make_driver(policy, versions[:1], slots=(SLOTS,), **CONFIG)
   raw = RawSteps(policy, one, length=PROMPT + ANSWER, at=PROMPT + ANSWER // 2)
   turns = {
     "several": lambda: _answered(several),
@@ -53,7 +53,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   return {
     "work": {
       "model": tiny.work_of(tiny.MODEL),
-      "lanes": LANES,
+      "slots": SLOTS,
       "versions": VERSIONS,
       "prompt": PROMPT,
       "answer": ANSWER,
@@ -70,7 +70,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
 
 
 def _answered(driver) -> timing.Times:
-  """The time of a full answer in every lane."""
+  """The time of a full answer in every slot."""
   driver.engine.forget()
   return timing.times_of(lambda: _ask(driver) and driver.run_until_idle())
 
@@ -80,10 +80,10 @@ def _ask(driver) -> list:
   return [
     driver.submit(
       rng.integers(0, tiny.MODEL.vocab_size, PROMPT).astype(np.int32),
-      SamplingSpec(slot=slot, max_tokens=ANSWER, seed=n),
+      SamplingSpec(policy_slot=policy_slot, max_tokens=ANSWER, seed=n),
     )
-    for slot in range(driver.engine.config.num_slots)
-    for n in range(LANES)
+    for policy_slot in range(driver.engine.config.num_policy_slots)
+    for n in range(SLOTS)
   ]
 
 

@@ -82,7 +82,7 @@ def make_lesson(rows: int, tokens: int, seed: int = 0) -> TrainBatch:
     behavior_logprob=np.where(mask_BT, logprob_BT, 0).astype(np.float32),
     trajectory=np.tile(np.arange(rows, dtype=np.int32)[:, None], (1, tokens)),
     turn=np.zeros(shape, np.int32),
-    slot=np.zeros(shape, np.int32),
+    policy_slot=np.zeros(shape, np.int32),
   )
   return TrainBatch(batch, rng.standard_normal(shape).astype(np.float32))
 

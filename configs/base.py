@@ -236,20 +236,20 @@ def get_config() -> ml_collections.ConfigDict:
   )
   c.cross_policy = create(
     draw_per="turn",  # or "trajectory", "never"
-    # What each version slot serves: "fresh"; "every 25", the newest such
+    # What each policy slot serves: "fresh"; "every 25", the newest such
     # update; "every 25 lag 50", at least 50 old; "steps 0,100", the newest of
     # them; "steps 300 of FOLDER", of another run's checkpoints.
-    slots=("fresh", "every 25"),
-    weights=(0.75, 0.25),  # of the version slots
+    policy_slots=("fresh", "every 25"),
+    weights=(0.75, 0.25),  # of the policy slots
   )
-  c.slot_weights = create(  # the formula is in docs/cross_policy.md
+  c.policy_slot_weights = create(  # the formula is in docs/cross_policy.md
     # Or "adaptive": cross_policy.weights is where they begin, and what they
     # are drawn back to; what follows is read then only.
     rule="fixed",
     temperature=0.05,  # success per draw that multiplies a weight by e
     exploration=0.5,  # share of success that only a group's best counts for
     kl_cost=1.0,  # success per draw that a nat per token must bring
-    floor=0.02,  # least weight of a slot
+    floor=0.02,  # least weight of a policy slot
     min_sample_size=0.8,  # effective, a share of the tokens; 0 is no bound
     memory=0.9,  # of what was seen, per batch
     prior_draws=100.0,  # turns (or attempts) that knowing nothing counts as
@@ -258,24 +258,24 @@ def get_config() -> ml_collections.ConfigDict:
     # Or "local": one thread. With queue.order="started" and
     # admission.max_staleness=0 a run then repeats bit for bit.
     driver="jetstream",
-    lanes=(192, 64),  # answers decoded at once, per version slot
+    slots=(192, 64),  # answers decoded at once, per policy slot
     context=8192,  # tokens of prompt and answer together
     lengths=(),  # tokens; shorter caches to compile for
-    num_lane_sizes=3,  # sizes of the lanes in use to compile for
-    prefill_chunks=(16, 64),  # tokens per lane and call
-    prefill_lanes=16,  # lanes per call
+    num_slot_sizes=3,  # sizes of the slots in use to compile for
+    prefill_chunks=(16, 64),  # tokens per slot and call
+    prefill_slots=16,  # slots per call
     prefill_tokens=1024,  # per step, so that decoding does not stall
-    steps_per_sync=4,  # tokens per lane between looks at the host
+    steps_per_sync=4,  # tokens per slot between looks at the host
     reuse=True,  # of keys and values, between turns and between attempts
-    # Tokens per version slot whose keys and values outlive their lane: on the
+    # Tokens per policy slot whose keys and values outlive their slot: on the
     # device, then on the host; 0: none. See docs/engine.md.
     store_tokens=0,
     host_tokens=0,
     block_tokens=32,  # what of them is moved and shared at once
-    # Sets of older weights per slot that are kept for answers begun on them;
-    # 0: at a swap, answers go on with the new weights.
+    # Sets of older weights per policy slot that are kept for answers begun on
+    # them; 0: at a swap, answers go on with the new weights.
     old_weights=0,
-    slices=(),  # devices of each version slot; (): all slots on all of them
+    slices=(),  # devices of each policy slot; (): all on all of them
   )
   c.rollouts = create(  # servers in other processes: docs/rollout_servers.md
     servers="",  # host:port,host:port; "": the engine is in this process

@@ -29,8 +29,8 @@ def get_config(folder: str):
   c.group.size = 8
   c.admission.update(groups_per_step=16, max_concurrent_groups=16)
   c.queue.max_groups = 16
-  c.cross_policy.slots = ("fresh", "every 10 lag 10")
-  c.engine.update(lanes=(48, 16), context=4096, lengths=(1024, 2048))
+  c.cross_policy.policy_slots = ("fresh", "every 10 lag 10")
+  c.engine.update(slots=(48, 16), context=4096, lengths=(1024, 2048))
   c.checkpoint.update(every=10, keep=2)
   c.evaluation.update(num_tasks=64, concurrency=64)
   return c

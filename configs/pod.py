@@ -31,7 +31,7 @@ def get_config(name: str = "qwen2.5-14b"):
   c.train.update(steps=1000, row_length=8192, micro_batch=32)
   c.loss.token_chunk = 1024
   c.engine.update(
-    lanes=(48, 16),
+    slots=(48, 16),
     context=8192,
     lengths=(2048, 4096),
     prefill_chunks=(64, 512),

@@ -62,8 +62,8 @@ def get_config():
     groups_per_step=24, max_staleness=1, max_concurrent_groups=20
   )
   c.queue.max_groups = 24
-  c.cross_policy.slots = ("fresh", "every 5 lag 5")
-  c.engine.update(lanes=(96, 32), context=448, lengths=(256,))
+  c.cross_policy.policy_slots = ("fresh", "every 5 lag 5")
+  c.engine.update(slots=(96, 32), context=448, lengths=(256,))
   c.checkpoint.update(every=5, keep=3)
   c.evaluation.update(concurrency=128, timeout_s=300.0)
   return c

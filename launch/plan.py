@@ -25,7 +25,7 @@ from launch.config.settings import Settings, read_settings
 from launch.planning import report
 from launch.planning.advice import advice, refusal
 from launch.planning.chips import parse_slice
-from launch.planning.largest_batch import Largest, most_lanes, most_rows
+from launch.planning.largest_batch import Largest, most_rows, most_slots
 from launch.planning.search import Candidate, search
 from launch.planning.study import ROLES, Deployment, Planner
 from launch.shared_flags import CONFIG
@@ -88,8 +88,8 @@ def _largest(
     tell("larger micro-batches")
     found.append(most_rows(planner, settings))
   if "rollout" in _ROLES.value:
-    tell("more lanes")
-    found.append(most_lanes(planner, settings))
+    tell("more slots")
+    found.append(most_slots(planner, settings))
   return found
 
 

@@ -111,7 +111,9 @@ class ModelServer:
     )
     self._models = [
       self._of(model, first)
-      for model, first in zip(models, self._generator.first_slots, strict=True)
+      for model, first in zip(
+        models, self._generator.first_policy_slots, strict=True
+      )
     ]
     self._token = token
     self.names = [
@@ -135,7 +137,7 @@ class ModelServer:
       context=max(model.limits.context for model in self._models),
       openai=self._openai,
       token=self._token,
-      lanes=self._active,
+      slots=self._active,
     )
     spare_collections()
     async with listening(api, host, port) as found:
@@ -150,13 +152,13 @@ class ModelServer:
       await api.drain(grace_s)
 
   def _of(self, model: ServedModel, first: int) -> OpenAIModel:
-    slots = {
+    policy_slots = {
       name: first + number
       for number, version in enumerate(model.versions)
       for name in version.names
     }
     return OpenAIModel(
-      FixedNames(slots, lambda: self._status().slots),
+      FixedNames(policy_slots, lambda: self._status().policy_slots),
       ServingLimits(context=model.context),
       lambda: model.codec,
     )
@@ -167,7 +169,9 @@ class ModelServer:
   def _status(self) -> wire.ServerStatus:
     found = [status_of(driver) for driver in self._drivers]
     return wire.ServerStatus(
-      slots=tuple(slot for status in found for slot in status.slots),
+      policy_slots=tuple(
+        policy_slot for status in found for policy_slot in status.policy_slots
+      ),
       num_inside=sum(status.num_inside for status in found),
       num_waiting=sum(status.num_waiting for status in found),
     )
@@ -218,11 +222,13 @@ def engine_of(
     dtype=compute.dtype,
     to=None if mesh.size == 1 else [layout_of(place)] * number,
   )
-  for slot, version in enumerate(model.versions):
+  for policy_slot, version in enumerate(model.versions):
     CONSOLE.print(f"loading {version.names[-1]} from {version.source}")
-    publisher.publish(version.load(loader), version.step, slot=slot)
+    publisher.publish(
+      version.load(loader), version.step, policy_slot=policy_slot
+    )
   config = EngineConfig(
-    lanes=(slots,) * number,
+    slots=(slots,) * number,
     context=model.context,
     lengths=tuple(n for n in (512, 2048, 8192) if n < model.context),
   )
@@ -251,7 +257,7 @@ def _compile(driver: Driver, vocab_size: int) -> None:
   config = driver.engine.config
   size = max(min(config.prefill_chunks[0], config.context - 2), 1)
   spec = SamplingSpec(max_tokens=1, temperature=1.0)
-  for number in config.lane_sizes(config.lanes[0]):
+  for number in config.slot_sizes(config.slots[0]):
     prompts = (np.arange(size) + n for n in range(number))
     asked = [driver.submit(p % vocab_size, spec) for p in prompts]
     for answer in asked:
@@ -313,7 +319,8 @@ def main(argv: Sequence[str]) -> None:
   except jax.errors.JaxRuntimeError as error:
     sys.exit(
       f"the devices refused: {str(error).partition(chr(10))[0]}. If it is for "
-      "want of memory, lower --slots, --context or the number of versions, or "
+      "want of memory, lower --slots, --context or the number of "
+      "versions, or "
       "give --dtype=bfloat16"
     )
   except KeyboardInterrupt:

@@ -78,7 +78,7 @@ class RolloutServer:
   ):
     self._driver, self._follower, self._config = driver, follower, config
     self._codec = codec
-    self._names = ModelNames(name, lambda: follower.slots)
+    self._names = ModelNames(name, lambda: follower.policy_slots)
     self._limits = ServingLimits(context=driver.engine.config.context)
     self._generator = EngineGenerator(
       driver, deadline_s=config.answer_s, compile_s=http.compile_s
@@ -91,7 +91,7 @@ class RolloutServer:
       openai=self._openai,
       http=http,
       token=config.read_token() or None,
-      lanes=lambda: driver.engine.stats().num_active,
+      slots=lambda: driver.engine.stats().num_active,
     )
 
   async def run(self, host: str, port: int) -> None:
@@ -144,7 +144,11 @@ class RolloutServer:
       )
 
   def _says(self) -> str:
-    steps = [slot.step for slot in self._follower.slots if slot is not None]
+    steps = [
+      policy_slot.step
+      for policy_slot in self._follower.policy_slots
+      if policy_slot is not None
+    ]
     devices = jax.local_devices()
     return (
       f"serves versions {', '.join(map(str, steps))} on {len(devices)} "
@@ -157,7 +161,7 @@ class RolloutServer:
 
   def _status(self) -> wire.ServerStatus:
     return wire.ServerStatus(
-      slots=self._follower.slots,
+      policy_slots=self._follower.policy_slots,
       num_inside=sum(self._driver.num_inside),
       num_waiting=sum(self._driver.num_waiting),
       trouble=self._follower.trouble,
@@ -172,7 +176,7 @@ def serve(config: ml_collections.ConfigDict, host: str, port: int) -> None:
   )
   places = _places(settings)
   policy = places[0].policy
-  versions = ServedWeights(settings.engine.num_slots)
+  versions = ServedWeights(settings.engine.num_policy_slots)
   follower = SnapshotFollower(
     snapshots_of(config),
     policy,
@@ -221,11 +225,11 @@ def codec_provider(
 
 
 def _places(settings: Settings) -> tuple[Place, ...]:
-  """The devices of this process, for all slots together or for each."""
+  """The devices of this process, for all policy slots together or for each."""
   s = settings
   if s.engine.slices:
     return places_apart(s.model, s.compute, s.engine.slices)
-  return places_together(s.model, s.compute, s.engine.num_slots)
+  return places_together(s.model, s.compute, s.engine.num_policy_slots)
 
 
 def main(argv: Sequence[str]) -> None:

@@ -30,7 +30,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.external.client import DIALECTS
 from agentrl_jax.rollout.external.weight_loader import EngineLoader
-from agentrl_jax.rollout.remote.wire import ServedSlot
+from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from launch import command_line
 from launch.config.settings import Settings, read_settings
@@ -46,7 +46,7 @@ CONSOLE = Console(soft_wrap=True, highlight=False)
 
 
 class EngineWeights(SnapshotFollower):
-  """Keeps one engine at what slot 0 of the learner's folder says."""
+  """Keeps one engine at what policy slot 0 of the learner's folder says."""
 
   def __init__(
     self,
@@ -62,18 +62,20 @@ class EngineWeights(SnapshotFollower):
 
   def look(self) -> bool:
     """Has the engine serve what is new, or what it lost by a new start."""
-    served = self.slots[0]
+    served = self.policy_slots[0]
     try:
       if served is not None and not asyncio.run(self._engine.serves(served)):
-        self.slots = (None,)
+        self.policy_slots = (None,)
     except CheckpointError as error:
       self.trouble = str(error)
       return False
     return super().look()
 
-  def hand_over(self, slot: int, params: Any, snapshot: Snapshot) -> None:
+  def hand_over(
+    self, policy_slot: int, params: Any, snapshot: Snapshot
+  ) -> None:
     """Writes a folder, has it loaded, and removes it."""
-    served = ServedSlot(snapshot.step, snapshot.publication)
+    served = ServedPolicySlot(snapshot.step, snapshot.publication)
     folder = self._place / f"step_{served.step}_{served.publication}"
     shutil.rmtree(folder, ignore_errors=True)
     pretrained = self._settings.pretrained
@@ -117,7 +119,7 @@ def follow(config: ml_collections.ConfigDict, engine: str, place: str) -> None:
   told = ""
   while True:
     if weights.look():
-      CONSOLE.print(f"{engine} serves {weights.slots[0]}")
+      CONSOLE.print(f"{engine} serves {weights.policy_slots[0]}")
     if weights.trouble != told:
       told = weights.trouble
       CONSOLE.print(told or "the trouble is over")

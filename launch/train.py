@@ -59,7 +59,7 @@ def train(config: ml_collections.ConfigDict) -> None:
   """Every stage of a run, those that are done already left out."""
   settings = read_settings(config)
   _refuse_nothing_learned(settings)
-  refuse_absent(settings.slots)
+  refuse_absent(settings.policy_slots)
   plan = EvaluationPlan(**config.evaluation.to_dict())
   with joined(settings.processes) as processes:
     run = RunDirectory(

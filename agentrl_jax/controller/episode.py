@@ -95,7 +95,7 @@ async def run_episode(
   *,
   limits: EpisodeLimits,
   sampling: Sampling,
-  choose_slot: Callable[[int, int], int],
+  choose_policy_slot: Callable[[int, int], int],
   seed: int,
   group_id: str,
   attempt: int,
@@ -111,7 +111,7 @@ async def run_episode(
   async def ask(record: Recorder, prompt: np.ndarray, room: int) -> Answer:
     turn = record.num_turns
     spec = sampling.spec(
-      slot=choose_slot(seed, turn),
+      policy_slot=choose_policy_slot(seed, turn),
       max_tokens=min(limits.max_answer_tokens, room),
       stop_tokens=codec.stop_tokens,
       seed=seeds.seed_of(seed, "turn", turn),
@@ -122,7 +122,7 @@ async def run_episode(
     async with deadline(
       waits.answer_timeout_s,
       waiter=f"turn {turn} of attempt {attempt} in group {group_id}",
-      holder=f"the rollout engine (slot {spec.slot})",
+      holder=f"the rollout engine (policy slot {spec.policy_slot})",
       look_at="whether the engine decodes, and how many requests it holds",
     ):
       return await generator.generate(prompt, spec)
@@ -155,7 +155,7 @@ async def play_expert(
     sampled = codec.write(expert.answer(record.new_messages))[:room]
     zeros = np.zeros(len(sampled), np.float32)
     version = np.full(len(sampled), -1, np.int32)
-    return Answer(sampled, zeros, zeros, version, slot=0)
+    return Answer(sampled, zeros, zeros, version, policy_slot=0)
 
   played = Attempt(task=task, group_id=group_id, number=attempt, seed=seed)
   return await _play(played, environment, codec, ask, limits, waits)

@@ -74,7 +74,7 @@ def draw_tasks(
 def evaluated(
   player: PolicyPlayer, sampling: Sampling = GREEDY
 ) -> PolicyPlayer:
-  """The same player as evaluation wants it: slot 0 throughout.
+  """The same player as evaluation wants it: policy slot 0 throughout.
 
   Calls are held to what they were.
   """

@@ -45,7 +45,7 @@ class PolicyPlayer:
   codec: Codec
   limits: EpisodeLimits
   sampling: Sampling = Sampling()
-  # How an attempt at the task that begins now draws its version slots.
+  # How an attempt at the task that begins now draws its policy slots.
   draw_for: Callable[[Task], CrossPolicy] = lambda task: NEVER
   waits: EpisodeWaits = EpisodeWaits()
 
@@ -59,7 +59,7 @@ class PolicyPlayer:
       self.codec,
       limits=self.limits,
       sampling=self.sampling,
-      choose_slot=draw,
+      choose_policy_slot=draw,
       seed=attempt.seed,
       group_id=attempt.group_id,
       attempt=attempt.number,
@@ -67,7 +67,7 @@ class PolicyPlayer:
     )
     if not draw.is_drawn:
       return trajectory
-    return dataclasses.replace(trajectory, slot_weights=draw.weights)
+    return dataclasses.replace(trajectory, policy_slot_weights=draw.weights)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

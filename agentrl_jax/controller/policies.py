@@ -18,11 +18,12 @@ DRAWS = ("turn", "trajectory", "never")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CrossPolicy:
-  """Draws the version slot that answers (AgentRL, arXiv:2510.04206, §3.1).
+  """Draws the policy slot that answers (AgentRL, arXiv:2510.04206, §3.1).
 
   `draw_per` says how often: for every turn, once per trajectory, or never,
-  which is slot 0 throughout. `weights` has one entry per slot and need not sum
-  to 1. The draw is a function of (seed, turn), so a retry repeats it.
+  which is policy slot 0 throughout. `weights` has one entry per policy slot and
+  need not sum to 1. The draw is a function of (seed, turn), so a retry repeats
+  it.
   """
 
   draw_per: str = "never"
@@ -38,7 +39,7 @@ class CrossPolicy:
     if not usable or not sum(self.weights) > 0:
       raise ConfigError(
         f"cross_policy.weights is {self.weights}; give one finite weight >= 0"
-        " per slot, at least one of them above 0"
+        " per policy slot, at least one of them above 0"
       )
 
   @property
@@ -55,21 +56,27 @@ class CrossPolicy:
     return tuple(weight / total for weight in self.weights)
 
   def __call__(self, seed: int, turn: int) -> int:
-    """The slot that answers turn `turn` of the attempt with this seed."""
+    """The policy slot that answers turn `turn` of the attempt with this
+    seed.
+    """
     if self.draw_per == "never":
       return 0
     where = turn if self.draw_per == "turn" else 0
     point = seeds.uniform_of(seed, "slot", where) * sum(self.weights)
     ends = itertools.accumulate(self.weights)
-    owners = [slot for slot, end in enumerate(ends) if point < end]
+    owners = [
+      policy_slot for policy_slot, end in enumerate(ends) if point < end
+    ]
     return owners[0] if owners else self._last_drawable
 
   @property
   def _last_drawable(self) -> int:
-    return max(slot for slot, w in enumerate(self.weights) if w > 0)
+    return max(
+      policy_slot for policy_slot, w in enumerate(self.weights) if w > 0
+    )
 
 
-NEVER = CrossPolicy()  # slot 0, always
+NEVER = CrossPolicy()  # policy slot 0, always
 
 
 def succeeded(trajectory: Trajectory) -> bool:

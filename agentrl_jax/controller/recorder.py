@@ -121,7 +121,7 @@ class Recorder:
       behavior_logprob=_frozen(answer.behavior_logprob, np.float32),
       raw_logprob=_frozen(answer.raw_logprob, np.float32),
       version=_frozen(answer.version, np.int32),
-      slot=answer.slot,
+      policy_slot=answer.policy_slot,
       grammar=self.grammar,
     )
     self._turns.append(turn)
@@ -177,8 +177,8 @@ def _check(answer: Answer) -> None:
     if not np.isfinite(getattr(answer, name)).all():
       raise GeneratorFault(
         f"the engine answered with a {name} that is not finite; look for NaN"
-        " in the weights of slot"
-        f" {answer.slot}, version {int(answer.version[0])}"
+        " in the weights of policy slot"
+        f" {answer.policy_slot}, version {int(answer.version[0])}"
       )
 
 

@@ -25,7 +25,9 @@ class Batch:
   behavior_logprob: jax.Array  # float32, 0 off the mask
   trajectory: jax.Array  # int32, which trajectory of the batch; 0 on padding
   turn: jax.Array  # int32, which turn of the trajectory, observation included
-  slot: jax.Array  # int32, version slot that sampled the token; 0 off the mask
+  policy_slot: (
+    jax.Array
+  )  # int32, policy slot that sampled the token; 0 off the mask
   # int32, the token's row of `mask_MX`; row 0 allows everything.
   allowed: jax.Array | None = None
   mask_MX: jax.Array | None = None  # uint32, as in `data.grammar`

@@ -25,7 +25,7 @@ class Rows:
   behavior_logprob: np.ndarray
   trajectory: np.ndarray
   turn: np.ndarray
-  slot: np.ndarray
+  policy_slot: np.ndarray
 
   @property
   def fill(self) -> float:
@@ -87,7 +87,7 @@ def _empty_rows(num_rows: int, row_length: int) -> Rows:
     behavior_logprob=np.zeros(shape, np.float32),
     trajectory=np.zeros(shape, np.int32),
     turn=np.zeros(shape, np.int32),
-    slot=np.zeros(shape, np.int32),
+    policy_slot=np.zeros(shape, np.int32),
   )
 
 
@@ -103,7 +103,7 @@ def _place(
     rows.token[r, observed:end] = turn.sampled
     rows.mask[r, observed:end] = True
     rows.behavior_logprob[r, observed:end] = turn.behavior_logprob
-    rows.slot[r, observed:end] = turn.slot
+    rows.policy_slot[r, observed:end] = turn.policy_slot
     rows.turn[r, at:end] = number
     at = end
   rows.position[r, start:at] = np.arange(at - start)

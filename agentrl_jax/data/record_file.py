@@ -85,7 +85,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     "reward": trajectory.reward,
     "metrics": dict(trajectory.metrics),
     "transcript": [dict(m) for m in trajectory.transcript],
-    "slot_weights": list(trajectory.slot_weights),
+    "policy_slot_weights": list(trajectory.policy_slot_weights),
     "turns": [_turn_to_json(turn) for turn in trajectory.turns],
   }
 
@@ -102,7 +102,7 @@ def trajectory_from_json(body: Mapping[str, Any]) -> Trajectory:
     reward=body["reward"],
     metrics=body["metrics"],
     transcript=tuple(body["transcript"]),
-    slot_weights=tuple(body["slot_weights"]),
+    policy_slot_weights=tuple(body["policy_slot_weights"]),
   )
 
 
@@ -118,7 +118,7 @@ def _turn_to_json(turn: Turn) -> dict[str, Any]:
     for name, dtype in _TURN_ARRAYS.items()
   }
   return {
-    "slot": turn.slot,
+    "policy_slot": turn.policy_slot,
     "reward": turn.reward,
     "grammar": turn.grammar,
     **arrays,
@@ -131,7 +131,7 @@ def _turn_from_json(body: Mapping[str, Any]) -> Turn:
     for name, dtype in _TURN_ARRAYS.items()
   }
   return Turn(
-    slot=body["slot"],
+    policy_slot=body["policy_slot"],
     reward=body["reward"],
     grammar=body["grammar"],
     **arrays,

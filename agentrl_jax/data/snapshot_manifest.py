@@ -1,4 +1,4 @@
-"""Which weights the version slots are to serve: one small file, replaced whole.
+"""Which weights the policy slots are to serve: one small file, replaced whole.
 
 The learner writes a snapshot's arrays into a folder of their own and then names
 it here; rollout servers look here. Replacing the file is what publishes: who
@@ -38,19 +38,19 @@ class Snapshot:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-  """The snapshot that each version slot is to serve."""
+  """The snapshot that each policy slot is to serve."""
 
-  slots: Mapping[int, Snapshot]
+  policy_slots: Mapping[int, Snapshot]
 
   @property
   def folders(self) -> set[str]:
     """The folders that must stay."""
-    return {snapshot.folder for snapshot in self.slots.values()}
+    return {snapshot.folder for snapshot in self.policy_slots.values()}
 
   @property
   def newest(self) -> int:
     """The largest publication; 0 if there is none."""
-    return max((s.publication for s in self.slots.values()), default=0)
+    return max((s.publication for s in self.policy_slots.values()), default=0)
 
 
 def open_folder(path: str) -> epath.Path:
@@ -75,7 +75,10 @@ def read_manifest(folder: epath.Path) -> Manifest | None:
     if body["format"] != FORMAT:
       raise ValueError(f"format {body['format']}, and {FORMAT} is read here")
     return Manifest(
-      {_slot(slot): _snapshot(found) for slot, found in body["slots"].items()}
+      {
+        _policy_slot(policy_slot): _snapshot(found)
+        for policy_slot, found in body["policy_slots"].items()
+      }
     )
   except (
     ValueError,
@@ -95,9 +98,9 @@ def write_manifest(folder: epath.Path, manifest: Manifest) -> None:
   """Replaces the manifest in one rename."""
   body = {
     "format": FORMAT,
-    "slots": {
-      str(slot): dataclasses.asdict(snapshot)
-      for slot, snapshot in sorted(manifest.slots.items())
+    "policy_slots": {
+      str(policy_slot): dataclasses.asdict(snapshot)
+      for policy_slot, snapshot in sorted(manifest.policy_slots.items())
     },
   }
   partial = folder / f"{FILE}.partial"
@@ -137,9 +140,9 @@ def _check_sums(sums: Any, leaves: Mapping[str, str]) -> None:
       raise ValueError(f"leaf {name!r:.80} has the checksum {found!r:.80}")
 
 
-def _slot(text: str) -> int:
+def _policy_slot(text: str) -> int:
   if not re.fullmatch(r"0|[1-9][0-9]{0,3}", text):
-    raise ValueError(f"{text!r:.80} is no number of a version slot")
+    raise ValueError(f"{text!r:.80} is no number of a policy slot")
   return int(text)
 
 

@@ -72,7 +72,7 @@ class Turn:
   behavior_logprob: np.ndarray  # float32 [A]
   raw_logprob: np.ndarray  # float32 [A]
   version: np.ndarray  # int32 [A]
-  slot: int = 0  # version slot that answered; 0 follows the learner
+  policy_slot: int = 0  # policy slot that answered; 0 follows the learner
   reward: float = 0.0  # what the environment paid for this answer
   grammar: str = ""
 
@@ -98,8 +98,8 @@ class Trajectory:
   reward: float  # the environment's verdict, before any shaping
   metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
   transcript: tuple[Mapping[str, object], ...] = ()  # OpenAI messages
-  # Of the draws of its version slots; () if slots were not drawn.
-  slot_weights: tuple[float, ...] = ()
+  # Of the draws of its policy slots; () if policy slots were not drawn.
+  policy_slot_weights: tuple[float, ...] = ()
 
   @property
   def num_tokens(self) -> int:
@@ -113,14 +113,15 @@ class Trajectory:
 
   @property
   def fresh_versions(self) -> tuple[int, ...]:
-    """The oldest version of each turn that slot 0 answered.
+    """The oldest version of each turn that policy slot 0 answered.
 
-    Other slots are old on purpose: how stale an attempt is, slot 0 tells.
+    Other policy slots are old on purpose: how stale an attempt is, policy slot
+    0 tells.
     """
     return tuple(
       int(turn.version.min())
       for turn in self.turns
-      if turn.slot == 0 and len(turn.version)
+      if turn.policy_slot == 0 and len(turn.version)
     )
 
 
@@ -139,7 +140,9 @@ class Group:
 
   @property
   def oldest_version(self) -> int:
-    """The oldest version that answered from slot 0, or from any if none did."""
+    """The oldest version that answered from policy slot 0, or from any if
+    none did.
+    """
     members = self.trajectories
     fresh = [v for t in members for v in t.fresh_versions]
     every = [

@@ -1,8 +1,8 @@
 """Causal grouped-query attention: over packed rows, and over a cache.
 
-Axes: B rows or lanes, T or C tokens, S cache slots, K key/value heads, G query
-heads per key/value head, H channels of a head, R pairs of them
-that turn. Pure functions.
+Axes: B rows or slots, T or C tokens, S cache positions, K key/value heads, G
+query heads per key/value head, H channels of a head, R pairs of them that turn.
+Pure functions.
 """
 
 import jax
@@ -164,7 +164,7 @@ def attend_cache(
   v_BKSH: jax.Array,
   position_BC: jax.Array,
 ) -> jax.Array:
-  """Each token attends to the slots of its lane up to its own position.
+  """Each token attends to the positions of its slot up to its own position.
 
   Scores are products of the cache with queries, not of queries with the cache:
   a CPU turns round what comes second.

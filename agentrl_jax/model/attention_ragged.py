@@ -1,12 +1,13 @@
-"""Attention of a decode step that reads lanes as far as they are filled.
+"""Attention of a decode step that reads slots as far as they are filled.
 
-The plain form reads every slot of every lane, whatever is in it. Here a lane
-costs what it holds: blocks of slots past its last token are neither fetched nor
-computed. The softmax runs along over blocks (arXiv:2205.14135). A Pallas kernel
-for TPUs; elsewhere it runs in Pallas's interpreter: right, and slow.
+The plain form reads every position of every slot, whatever is in it. Here a
+slot costs what it holds: blocks of positions past its last token are neither
+fetched nor computed. The softmax runs along over blocks (arXiv:2205.14135). A
+Pallas kernel for TPUs; elsewhere it runs in Pallas's interpreter: right, and
+slow.
 
-Axes: B lanes, K key/value heads, G query heads per key/value head, S slots,
-N slots of a block, H channels of a head.
+Axes: B slots, K key/value heads, G query heads per key/value head, S positions,
+N positions of a block, H channels of a head.
 """
 
 import functools
@@ -21,12 +22,13 @@ _BLOCKS = (256, 128)
 _LOWEST = -1e30  # finite, so that differences of it are
 
 
-def obstacle(num_slots: int) -> str:
-  """Why the kernel cannot cut so many slots; empty if it can."""
-  if num_slots % _BLOCKS[-1] == 0:
+def obstacle(cache_length: int) -> str:
+  """Why the kernel cannot cut so many positions; empty if it can."""
+  if cache_length % _BLOCKS[-1] == 0:
     return ""
   return (
-    f"takes blocks of {_BLOCKS[-1]} slots, and lanes have {num_slots}: let "
+    f"takes blocks of {_BLOCKS[-1]} positions, and slots have {cache_length}: "
+    f"let "
     f"engine.context and engine.lengths be multiples of {_BLOCKS[-1]}"
   )
 
@@ -39,15 +41,15 @@ def attend(
   *,
   interpret: bool,
 ) -> jax.Array:
-  """Each lane's query attends to its first `length` slots, [B, K, G, H].
+  """Each slot's query attends to its first `length` positions, [B, K, G, H].
 
   Lengths are 1 or more.
   """
-  num_lanes, num_heads, num_queries, channels = q_BKGH.shape
-  num_slots = k_BKSH.shape[2]
-  block = next(size for size in _BLOCKS if num_slots % size == 0)
+  num_slots, num_heads, num_queries, channels = q_BKGH.shape
+  cache_length = k_BKSH.shape[2]
+  block = next(size for size in _BLOCKS if cache_length % size == 0)
 
-  def of_lane(b, n, length_B):
+  def of_slot(b, n, length_B):
     del n, length_B
     return b, 0, 0, 0
 
@@ -56,15 +58,15 @@ def attend(
     last = jax.lax.div(length_B[b] - 1, jnp.int32(block))
     return b, 0, jnp.minimum(n, last), 0
 
-  queries = pl.BlockSpec((1, num_heads, num_queries, channels), of_lane)
-  slots = pl.BlockSpec((1, num_heads, block, channels), of_block)
+  queries = pl.BlockSpec((1, num_heads, num_queries, channels), of_slot)
+  positions = pl.BlockSpec((1, num_heads, block, channels), of_block)
   running = pltpu.VMEM((num_heads, num_queries, 1), jnp.float32)
   return pl.pallas_call(
     functools.partial(_attend_block, block=block),
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=1,
-      grid=(num_lanes, num_slots // block),
-      in_specs=[queries, slots, slots],
+      grid=(num_slots, cache_length // block),
+      in_specs=[queries, positions, positions],
       out_specs=queries,
       scratch_shapes=[
         running,
@@ -93,9 +95,9 @@ def _attend_block(
   *,
   block,
 ):
-  """Takes one block of one lane's slots into the running softmax."""
-  lane, n = pl.program_id(0), pl.program_id(1)
-  begin, length = n * block, length_B[lane]
+  """Takes one block of one slot's positions into the running softmax."""
+  slot, n = pl.program_id(0), pl.program_id(1)
+  begin, length = n * block, length_B[slot]
 
   @pl.when(n == 0)
   def _():
@@ -108,8 +110,10 @@ def _attend_block(
     for k in range(k_1KNH.shape[1]):
       score_GN = _product(q_1KGH[0, k], k_1KNH[0, k], 1)
       score_GN *= q_1KGH.shape[-1] ** -0.5
-      slot_GN = begin + jax.lax.broadcasted_iota(jnp.int32, score_GN.shape, 1)
-      score_GN = jnp.where(slot_GN < length, score_GN, _LOWEST)
+      position_GN = begin + jax.lax.broadcasted_iota(
+        jnp.int32, score_GN.shape, 1
+      )
+      score_GN = jnp.where(position_GN < length, score_GN, _LOWEST)
       before_G1 = top_KG1[k]
       top_G1 = jnp.maximum(before_G1, jnp.max(score_GN, axis=1, keepdims=True))
       weight_GN = jnp.exp(score_GN - top_G1)

@@ -16,16 +16,16 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 
 from agentrl_jax.errors import ConfigError
 
-LANES = 128  # tokens that the kernel takes at least, and multiples of them
+SLOTS = 128  # tokens that the kernel takes at least, and multiples of them
 _BLOCK = 512  # tokens, where `compute.attention_block` does not say
 
 
 def check_length(length: int, shards: int) -> None:
   """Raises `ConfigError` for rows that the kernel cannot cut."""
-  if length % (LANES * shards):
-    allowed = LANES * shards
+  if length % (SLOTS * shards):
+    allowed = SLOTS * shards
     raise ConfigError(
-      f"train.row_length={length} must be a multiple of {LANES} tokens x "
+      f"train.row_length={length} must be a multiple of {SLOTS} tokens x "
       f"mesh.sequence={shards} for splash attention: set "
       f"--config.train.row_length={-(-length // allowed) * allowed} or "
       "--config.compute.attention=xla"
@@ -92,7 +92,7 @@ def attend(
 
 
 def _fitting(block: int, length: int) -> int:
-  """The largest multiple of LANES up to `block` that divides `length`."""
-  parts = length // LANES
-  most = max(1, min(block // LANES, parts))
-  return LANES * next(n for n in range(most, 0, -1) if parts % n == 0)
+  """The largest multiple of Slots up to `block` that divides `length`."""
+  parts = length // SLOTS
+  most = max(1, min(block // SLOTS, parts))
+  return SLOTS * next(n for n in range(most, 0, -1) if parts % n == 0)

@@ -18,13 +18,13 @@ _CACHE = sharding.spec(None, "kv_heads", None, None)
 
 
 def choose(
-  compute: ComputeConfig, platform: str, num_slots: int
+  compute: ComputeConfig, platform: str, cache_length: int
 ) -> tuple[str, str]:
-  """The kernel for a step of one token a lane, and why it is not the usual one.
+  """The kernel for a step of one token a slot, and why it is not the usual one.
 
   Raises `ConfigError` if `compute.cache_attention` names one that cannot do it.
   """
-  obstacle = attention_ragged.obstacle(num_slots)
+  obstacle = attention_ragged.obstacle(cache_length)
   if compute.cache_attention == "auto":
     if platform != "tpu":
       return "xla", ""
@@ -48,17 +48,17 @@ def attend(
   compute: ComputeConfig,
   mesh: Mesh | None,
 ) -> jax.Array:
-  """Each token attends to its lane's slots up to its own position.
+  """Each token attends to its slot's positions up to its own position.
 
   Returns [B, C, K, G, H]. Chunks of several tokens are computed by plain XLA:
-  prompts are fed a few lanes at a time.
+  prompts are fed a few slots at a time.
   """
   if q_BCKGH.shape[1] > 1:
     return attention.attend_cache(q_BCKGH, k_BKSH, v_BKSH, position_BC)
   platform = platform_of(mesh)
   chosen, reason = choose(compute, platform, k_BKSH.shape[2])
   if reason:
-    tell(f"decoding reads whole lanes, however little they hold: {reason}")
+    tell(f"decoding reads whole slots, however little they hold: {reason}")
   if chosen == "xla":
     return attention.attend_cache(q_BCKGH, k_BKSH, v_BKSH, position_BC)
   here = functools.partial(attention_ragged.attend, interpret=platform != "tpu")

@@ -35,8 +35,8 @@ class ComputeConfig:
   to no key after themselves, which skips the upper triangle; 0 does not cut,
   and lets splash take blocks of 512.
 
-  `cache_attention` is the kernel of a decode step: "ragged" reads each lane as
-  far as it is filled, "xla" whole lanes; "auto" takes the first on a TPU.
+  `cache_attention` is the kernel of a decode step: "ragged" reads each slot as
+  far as it is filled, "xla" whole slots; "auto" takes the first on a TPU.
 
   `remat` is what a layer keeps of its forward pass: "none" computes nothing
   again, "dots" all but products with params, "attention" all but attention,

@@ -178,7 +178,7 @@ class Layer(nnx.Module):
     )
 
   def extend(self, x_BCD, keys, values, position_BC, write_BC, attend):
-    """The layer over new tokens of each lane, and the lane's new cache.
+    """The layer over new tokens of each slot, and the slot's new cache.
 
     `attend` maps q, keys and values to what attention makes of them.
     """

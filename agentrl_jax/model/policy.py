@@ -39,7 +39,7 @@ _Follow = Callable[[jax.Array, Params], jax.Array]
 class Policy:
   """What can be computed with a policy's params; holds none of them.
 
-  Axes: B rows or lanes, T tokens of a row, C tokens of a chunk, D width,
+  Axes: B rows or slots, T tokens of a row, C tokens of a chunk, D width,
   V vocabulary, L layers.
   """
 
@@ -196,9 +196,11 @@ class Policy:
       return params["embedding"].T
     return params["head"]["kernel"]
 
-  def empty_cache(self, num_lanes: int, num_slots: int) -> kv.KVCache:
-    """A cache for `num_lanes` sequences of up to `num_slots` tokens."""
-    return kv.empty_cache(self.config, num_lanes, num_slots, self.compute.dtype)
+  def empty_cache(self, num_slots: int, cache_length: int) -> kv.KVCache:
+    """A cache for `num_slots` sequences of up to `cache_length` tokens."""
+    return kv.empty_cache(
+      self.config, num_slots, cache_length, self.compute.dtype
+    )
 
   def extend(
     self,
@@ -208,17 +210,17 @@ class Policy:
     start_B: jax.Array,
     length_B: jax.Array,
   ) -> tuple[jax.Array, kv.KVCache]:
-    """Feeds each lane its next tokens: hidden states [B, C, D] and the cache.
+    """Feeds each slot its next tokens: hidden states [B, C, D] and the cache.
 
-    Lane b's first `length_B[b]` tokens go to positions from `start_B[b]` on;
+    Slot b's first `length_B[b]` tokens go to positions from `start_B[b]` on;
     the rest of its row is padding: not written, and its hidden states mean
-    nothing. A lane of length 0 stays as it was.
+    nothing. A slot of length 0 stays as it was.
     """
     offset_C = jnp.arange(token_BC.shape[1])
     position_BC = start_B[:, None] + offset_C
-    num_slots = cache[0][0].shape[2]
+    cache_length = cache[0][0].shape[2]
     write_BC = jnp.where(
-      offset_C < length_B[:, None], position_BC, num_slots
+      offset_C < length_B[:, None], position_BC, cache_length
     )  # past the end is dropped
     stem, written = self._modules.stem(params), []
     x_BCD = self._embed(params, token_BC, None)

@@ -21,7 +21,7 @@ MAX_TOP = 20  # alternatives that are told of each token
 class SamplingSpec:
   """How one answer is to be sampled."""
 
-  slot: int = 0  # version slot; 0 follows the learner
+  policy_slot: int = 0  # policy slot; 0 follows the learner
   temperature: float = 1.0  # 0 is greedy
   top_k: int = 0  # 0 keeps all
   top_p: float = 1.0  # 1 keeps all
@@ -87,7 +87,7 @@ class Answer:
   behavior_logprob: np.ndarray  # float32 [A]
   raw_logprob: np.ndarray  # float32 [A]
   version: np.ndarray  # int32 [A]
-  slot: int
+  policy_slot: int
   num_reused: int = 0  # prompt tokens whose keys and values were at hand
   # The likeliest tokens at each place, the likeliest first, where the request
   # asked for them: int32 and float32 [A, K]; -inf is no probability at all.
@@ -116,17 +116,17 @@ class Answer:
 
 
 class Generator(Protocol):
-  """A policy that answers; slots hold its versions."""
+  """A policy that answers; policy slots hold its versions."""
 
   @property
-  def num_slots(self) -> int:
+  def num_policy_slots(self) -> int:
     """How many versions are served side by side."""
     ...
 
   async def generate(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> Answer:
-    """Waits for the answer. Cancelling frees the slot that decodes it.
+    """Waits for the answer. Cancelling frees the policy slot that decodes it.
 
     Raises `PromptTooLong` before anything is queued, and `GeneratorFault`,
     with its cause, if the engine fails.
@@ -141,7 +141,7 @@ class StreamingGenerator(Generator, Protocol):
   def stream(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> AsyncGenerator[Answer, None]:
-    """The answer in pieces, in order; closing it frees the lane.
+    """The answer in pieces, in order; closing it frees the slot.
 
     Raises what `generate` raises, before the first piece or after any.
     """
@@ -153,7 +153,7 @@ async def answer_pieces(
 ) -> AsyncGenerator[Answer, None]:
   """The answer in pieces; in one, if the generator has no others.
 
-  Closing it frees the lane.
+  Closing it frees the slot.
   """
   if not isinstance(generator, StreamingGenerator):
     yield await generator.generate(prompt, spec)

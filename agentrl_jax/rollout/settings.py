@@ -12,41 +12,41 @@ from agentrl_jax.rollout.token_file import checked, first_line
 class EngineConfig:
   """The `engine` section of the config.
 
-  Work is compiled for a few shapes only: lanes in use in `num_lane_sizes`
+  Work is compiled for a few shapes only: slots in use in `num_slot_sizes`
   sizes that differ by a factor of four, prompts in `prefill_chunks`, and the
   cache in `lengths`, of which it has the shortest that fits what it holds. More
   shapes waste less work and take longer to compile.
   """
 
-  lanes: tuple[int, ...]  # answers decoded at once, per version slot
+  slots: tuple[int, ...]  # answers decoded at once, per policy slot
   context: int  # tokens of prompt and answer together
   lengths: tuple[int, ...] = ()  # tokens; context is always one of them
-  num_lane_sizes: int = 3
-  prefill_chunks: tuple[int, ...] = (16, 64)  # tokens per lane and call
-  prefill_lanes: int = 16  # lanes per call
+  num_slot_sizes: int = 3
+  prefill_chunks: tuple[int, ...] = (16, 64)  # tokens per slot and call
+  prefill_slots: int = 16  # slots per call
   prefill_tokens: int = 1024  # per step, so that decoding does not stall
-  steps_per_sync: int = 4  # tokens per lane between looks at the host
+  steps_per_sync: int = 4  # tokens per slot between looks at the host
   reuse: bool = True  # keys and values of other turns and attempts
-  # Tokens per version slot whose keys and values outlive their lane, on the
+  # Tokens per policy slot whose keys and values outlive their slot, on the
   # device and then on the host, in blocks that conversations share; 0: none.
   store_tokens: int = 0
   host_tokens: int = 0
   block_tokens: int = 32
-  # Older weights per slot that are kept for answers begun on them; 0: answers
-  # go on with the newest.
+  # Older weights per policy slot that are kept for answers begun on them; 0:
+  # answers go on with the newest.
   old_weights: int = 0
-  # Devices of each version slot, one after the other; (): all on all.
+  # Devices of each policy slot, one after the other; (): all on all.
   slices: tuple[int, ...] = ()
 
   def __post_init__(self) -> None:
-    for name in ("lanes", "prefill_chunks"):
+    for name in ("slots", "prefill_chunks"):
       sizes = getattr(self, name)
       if not sizes or min(sizes) < 1:
         raise ConfigError(f"engine.{name}={sizes}: positive sizes are needed")
     for name in (
       "context",
-      "num_lane_sizes",
-      "prefill_lanes",
+      "num_slot_sizes",
+      "prefill_slots",
       "prefill_tokens",
       "steps_per_sync",
     ):
@@ -67,11 +67,12 @@ class EngineConfig:
         f"engine.context={self.context}"
       )
     if self.slices and (
-      len(self.slices) != len(self.lanes) or min(self.slices) < 1
+      len(self.slices) != len(self.slots) or min(self.slices) < 1
     ):
       raise ConfigError(
         f"engine.slices={self.slices} must have a number of devices for each "
-        f"of the slots of engine.lanes={self.lanes}, or be () for all slots on "
+        f"of the policy slots of engine.slots={self.slots}, or be () for all "
+        f"policy slots on "
         "all devices"
       )
     self._check_store()
@@ -114,7 +115,7 @@ class EngineConfig:
 
   @property
   def store_blocks(self) -> tuple[int, int]:
-    """Blocks of the store on the device and on the host, per version slot."""
+    """Blocks of the store on the device and on the host, per policy slot."""
     return (
       self.store_tokens // self.block_tokens,
       self.host_tokens // self.block_tokens,
@@ -126,24 +127,24 @@ class EngineConfig:
     return self.prefill_chunks[0]
 
   @property
-  def num_slots(self) -> int:
+  def num_policy_slots(self) -> int:
     """How many versions are served side by side."""
-    return len(self.lanes)
+    return len(self.slots)
 
-  def lane_sizes(self, num_lanes: int) -> tuple[int, ...]:
-    """Sizes that the lanes in use are padded to."""
-    sizes = {-(-num_lanes // 4**power) for power in range(self.num_lane_sizes)}
+  def slot_sizes(self, num_slots: int) -> tuple[int, ...]:
+    """Sizes that the slots in use are padded to."""
+    sizes = {-(-num_slots // 4**power) for power in range(self.num_slot_sizes)}
     return tuple(sorted(sizes))
 
-  def decode_size(self, num_lanes: int, num_busy: int, num_steps: int) -> int:
-    """How many lanes to decode if so many are busy; all, or fewer taken out.
+  def decode_size(self, num_slots: int, num_busy: int, num_steps: int) -> int:
+    """How many slots to decode if so many are busy; all, or fewer taken out.
 
-    Taking lanes out and putting them back costs about as much as decoding them
-    for six steps (measured on a CPU, from 0.9 M params and 256 tokens a lane).
+    Taking slots out and putting them back costs about as much as decoding them
+    for six steps (measured on a CPU, from 0.9 M params and 256 tokens a slot).
     """
-    sizes = [n for n in self.lane_sizes(num_lanes) if n >= num_busy]
+    sizes = [n for n in self.slot_sizes(num_slots) if n >= num_busy]
     return min(
-      sizes, key=lambda n: n * (num_steps + (0 if n == num_lanes else 6))
+      sizes, key=lambda n: n * (num_steps + (0 if n == num_slots else 6))
     )
 
   def length(self, num_tokens: int) -> int:

@@ -86,7 +86,7 @@ class Checkpoints:
   def pin(self, steps: Sequence[int]) -> None:
     """Steps that the next checkpoints need, and keep as long as they are kept.
 
-    They are what older version slots serve, and will serve after a resume.
+    They are what older policy slots serve, and will serve after a resume.
     """
     self._retention.needed = tuple(sorted(set(steps)))
 

@@ -37,7 +37,7 @@ _TOKENS = (
   "num_segments",
   "turn_BT",
   "task_BT",
-  "slot_BT",
+  "policy_slot_BT",
   "version_BT",
   "behavior_logprob_BT",
 )
@@ -64,7 +64,7 @@ TOKEN_WEIGHT = Role(
     "mask_BT",
     "turn_BT",
     "task_BT",
-    "slot_BT",
+    "policy_slot_BT",
     "version_BT",
     "behavior_logprob_BT",
   ),

@@ -196,7 +196,7 @@ def _inputs() -> dict[str, Any]:
     "segment_BT": segment_BT,
     "turn_BT": np.tile(np.arange(T) % 4 // 2, (B, 1)),
     "task_BT": np.tile(np.arange(B)[:, None] % 2, (1, T)),
-    "slot_BT": rng.integers(0, 2, (B, T)),
+    "policy_slot_BT": rng.integers(0, 2, (B, T)),
     "version_BT": rng.integers(0, 3, (B, T)),
   }
   return {

@@ -14,7 +14,7 @@ from agentrl_jax.train.custom_trial import try_loss
 from agentrl_jax.train.engine_drift import NAME as DRIFT
 from agentrl_jax.train.engine_drift import EngineDrift, measure_drift
 from agentrl_jax.train.loss_config import LossConfig
-from agentrl_jax.train.slot_metrics import measure_slots
+from agentrl_jax.train.policy_slot_metrics import measure_policy_slots
 from agentrl_jax.train.surrogates import (
   Array,
   Terms,
@@ -64,14 +64,15 @@ def policy_objective(
   config: LossConfig,
   *,
   temperature: float,
-  num_slots: int = 1,
+  num_policy_slots: int = 1,
   tasks: Mapping[str, int] | None = None,
 ) -> Objective:
   """The reinforcement objective of `config`: `batch_loss` of a policy.
 
-  Log-probabilities are taken at `temperature`, the sampler's. `num_slots`
-  counts the version slots that are reported on one by one, and `tasks` numbers
-  the tasks by their names, where slots are reported on by task, too.
+  Log-probabilities are taken at `temperature`, the sampler's.
+  `num_policy_slots` counts the policy slots that are reported on one by one,
+  and `tasks` numbers the tasks by their names, where policy slots are reported
+  on by task, too.
   """
   try_loss(config)
 
@@ -98,7 +99,7 @@ def policy_objective(
       entropy_BT,
       value_BT,
       version=version,
-      num_slots=num_slots,
+      num_policy_slots=num_policy_slots,
       tasks=tasks,
     )
 
@@ -113,7 +114,7 @@ def batch_loss(
   value_BT: jax.Array | None = None,
   *,
   version: jax.Array | None = None,
-  num_slots: int = 1,
+  num_policy_slots: int = 1,
   tasks: Mapping[str, int] | None = None,
 ) -> tuple[Mean, Metrics]:
   """What `config` makes of what policy and critic say about a lesson.
@@ -125,8 +126,12 @@ def batch_loss(
   batch = lesson.batch
   behavior_BT = _ratio(logprob_BT, batch.behavior_logprob, batch)
   metrics = _report(behavior_BT, entropy_BT, lesson, config)
-  metrics |= measure_slots(
-    behavior_BT, batch, lesson.task, num_slots=num_slots, tasks=tasks or {}
+  metrics |= measure_policy_slots(
+    behavior_BT,
+    batch,
+    lesson.task,
+    num_policy_slots=num_policy_slots,
+    tasks=tasks or {},
   )
   if version is not None and lesson.version is not None:
     metrics[DRIFT] = measure_drift(

@@ -16,9 +16,9 @@ from agentrl_jax.model.policy import Params, Policy
 
 
 class WeightSink(Protocol):
-  """Whoever serves the policy: takes weights for a version slot."""
+  """Whoever serves the policy: takes weights for a policy slot."""
 
-  def publish(self, slot: int, params: Params, step: int) -> None:
+  def publish(self, policy_slot: int, params: Params, step: int) -> None:
     """Checks the weights, then serves them from the next token on."""
     ...
 
@@ -36,7 +36,7 @@ class Publisher:
     layers_apart: bool = True,
     gathered: bool = False,
   ):
-    """`to` has the shardings of the params for each slot.
+    """`to` has the shardings of the params for each policy slot.
 
     `layers_apart` is the form to decode with; files keep layers stacked.
 
@@ -57,13 +57,15 @@ class Publisher:
       out_shardings=sharding.replicated(policy.mesh) if gathered else None,
     )
 
-  def publish(self, params: Params, version: int, *, slot: int = 0) -> None:
-    """Serves the params as `slot`, stamped with their version."""
+  def publish(
+    self, params: Params, version: int, *, policy_slot: int = 0
+  ) -> None:
+    """Serves the params as `policy_slot`, stamped with their version."""
     copied = self._copy(params)
     if self._sink is None:
       return
     if self._gathered:
       copied = jax.tree.map(lambda x: x.addressable_data(0), copied)
     if self._to is not None:
-      copied = jax.device_put(copied, self._to[slot])
-    self._sink.publish(slot, jax.block_until_ready(copied), version)
+      copied = jax.device_put(copied, self._to[policy_slot])
+    self._sink.publish(policy_slot, jax.block_until_ready(copied), version)

@@ -3,7 +3,7 @@
 A snapshot is written by Orbax beside the learner's work, sharded, by all of its
 processes together, in the form and precision in which it was published. Once it
 is complete the manifest names it. When the writer is behind, the newest version
-of a slot takes the place of those that wait; how far behind it may be is
+of a policy slot takes the place of those that wait; how far behind it may be is
 bounded, and told in the metrics.
 """
 
@@ -34,7 +34,7 @@ from agentrl_jax.model.policy import Params
 class _Job:
   """A publication on its way to the folder."""
 
-  slot: int
+  policy_slot: int
   step: int
   publication: int
   tree: dict[str, jax.Array]  # empty once it was copied off the devices
@@ -76,9 +76,13 @@ class SnapshotSink:
     self._checkpointer = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
     self._changed = threading.Condition()
     self._published: dict[int, _Job] = {}
-    self._first_step = 0  # that slot 0 was published
-    self._oldest: dict[int, int] = {}  # publication to sample from, by slot
-    self._recent: list[tuple[int, int]] = []  # publication and step, of slot 0
+    self._first_step = 0  # that policy slot 0 was published
+    self._oldest: dict[
+      int, int
+    ] = {}  # publication to sample from, by policy slot
+    self._recent: list[
+      tuple[int, int]
+    ] = []  # publication and step, of policy slot 0
     self._waiting: dict[int, _Job] = {}
     self._writing: _Job | None = None
     self._failure: BaseException | None = None
@@ -90,43 +94,46 @@ class SnapshotSink:
     )
     self._thread.start()
 
-  def publish(self, slot: int, params: Params, step: int) -> None:
+  def publish(self, policy_slot: int, params: Params, step: int) -> None:
     """Has the params written; waits only if the writer is too far behind.
 
     They are the sink's from now on. Raises `CheckpointError` if an earlier
     snapshot could not be written.
     """
     begun = time.monotonic()
-    job = self._job(slot, params, step)
+    job = self._job(policy_slot, params, step)
     if self._is_shared:
       self._wait(lambda: not (self._waiting or self._writing))
       self._begin(job)
     with self._changed:
       self._remember(job)
-      self._num_skipped += slot in self._waiting
-      self._waiting[slot] = job
-      self._published[slot] = job
+      self._num_skipped += policy_slot in self._waiting
+      self._waiting[policy_slot] = job
+      self._published[policy_slot] = job
       self._changed.notify_all()
     self._wait(lambda: self._lag() <= self._max_lag)
     self._stall_s += time.monotonic() - begun
 
   def publications(self) -> dict[int, int]:
-    """What was published last, by slot."""
+    """What was published last, by policy slot."""
     with self._changed:
-      return {slot: job.publication for slot, job in self._published.items()}
+      return {
+        policy_slot: job.publication
+        for policy_slot, job in self._published.items()
+      }
 
   def acceptable(self) -> dict[int, int]:
-    """The oldest publication that may still be sampled from, by slot.
+    """The oldest publication that may still be sampled from, by policy slot.
 
-    Slot 0 may be `max_lag` updates behind. What an earlier start of the run
-    published is from a past that is not this one's.
+    Policy slot 0 may be `max_lag` updates behind. What an earlier start of the
+    run published is from a past that is not this one's.
     """
     with self._changed:
       return dict(self._oldest)
 
   @property
   def step(self) -> int:
-    """Of what slot 0 was published last; 0 before anything was."""
+    """Of what policy slot 0 was published last; 0 before anything was."""
     with self._changed:
       return self._published[0].step if 0 in self._published else 0
 
@@ -170,15 +177,15 @@ class SnapshotSink:
     high, low = multihost_utils.broadcast_one_to_all(halves)
     return int(high) * 2**31 + int(low)
 
-  def _job(self, slot: int, params: Params, step: int) -> _Job:
+  def _job(self, policy_slot: int, params: Params, step: int) -> _Job:
     tree = dict(zip(leaf_names(params), jax.tree.leaves(params), strict=True))
     publication, self._edition = self._edition, self._edition + 1
     leaves = {name: describe_leaf(leaf) for name, leaf in tree.items()}
-    return _Job(slot, step, publication, tree, checksums(tree), leaves)
+    return _Job(policy_slot, step, publication, tree, checksums(tree), leaves)
 
   def _remember(self, job: _Job) -> None:
-    self._oldest.setdefault(job.slot, job.publication)
-    if job.slot == 0:
+    self._oldest.setdefault(job.policy_slot, job.publication)
+    if job.policy_slot == 0:
       if not self._recent:
         self._first_step = job.step
       self._recent = [
@@ -189,8 +196,10 @@ class SnapshotSink:
       self._oldest[0] = self._recent[0][0]
 
   def _lag(self) -> int:
-    """Updates between what slot 0 was published and what is named for it."""
-    newest, named = self._published.get(0), self._manifest.slots.get(0)
+    """Updates between what policy slot 0 was published and what is named
+    for it.
+    """
+    newest, named = self._published.get(0), self._manifest.policy_slots.get(0)
     if newest is None or (named and named.publication == newest.publication):
       return 0
     return abs(newest.step - (named.step if named else self._first_step))
@@ -239,7 +248,7 @@ class SnapshotSink:
       if not self._waiting:
         return None
       job = min(self._waiting.values(), key=lambda job: job.publication)
-      self._writing = self._waiting.pop(job.slot)
+      self._writing = self._waiting.pop(job.policy_slot)
       return job
 
   def _begin(self, job: _Job) -> None:
@@ -256,7 +265,9 @@ class SnapshotSink:
   def _finish(self, job: _Job) -> None:
     """Names the snapshot once it is complete, and removes what nobody needs."""
     self._checkpointer.wait_until_finished()
-    manifest = Manifest({**self._manifest.slots, job.slot: job.snapshot()})
+    manifest = Manifest(
+      {**self._manifest.policy_slots, job.policy_slot: job.snapshot()}
+    )
     if self._leads:
       write_manifest(self.folder, manifest)
       self._named.append(manifest.folders)

@@ -23,7 +23,7 @@ from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.engine_drift import EngineDrift, drift_numbers
 from agentrl_jax.train.objective import Metrics, Objective, TrainBatch
 from agentrl_jax.train.placement import batch_shardings, on_mesh
-from agentrl_jax.train.slot_metrics import slot_numbers
+from agentrl_jax.train.policy_slot_metrics import policy_slot_numbers
 
 
 @jax.tree_util.register_dataclass
@@ -250,7 +250,7 @@ def _numbers(metrics: Metrics) -> dict[str, float]:
   report: dict[str, float] = {}
   for name, summed in metrics.items():
     if isinstance(summed, RatioMoments):
-      report |= slot_numbers(name, summed)
+      report |= policy_slot_numbers(name, summed)
     elif isinstance(summed, EngineDrift):
       report |= drift_numbers(summed)
     else:

@@ -49,7 +49,7 @@ def token_inputs(batch: Batch, task: Array, version: Array) -> dict[str, Any]:
     **sequences_of(batch),
     "turn_BT": batch.turn,
     "task_BT": task,
-    "slot_BT": batch.slot,
+    "policy_slot_BT": batch.policy_slot,
     "version_BT": version,
     "behavior_logprob_BT": batch.behavior_logprob,
   }

@@ -3,8 +3,9 @@
   python -m launch.train --config=configs/ablations/cross_policy.py:adaptive
 
 AgentRL (arXiv:2510.04206, section 3.1) draws per turn, by fixed weights. Watch
-`success/<task>`, `slots/weight/slot1/<task>`, `slots/contribution/slot1/<task>`
-and `policy/effective_sample_size/slot1/<task>`; docs/cross_policy.md has the
+`success/<task>`, `policy_slots/weight/policy_slot1/<task>`,
+`policy_slots/contribution/policy_slot1/<task>` and
+`policy/effective_sample_size/policy_slot1/<task>`; docs/cross_policy.md has the
 formula, and what a small comparison showed.
 """
 
@@ -14,11 +15,11 @@ ARMS = {
   "turn": {},
   "trajectory": {"cross_policy.draw_per": "trajectory"},
   "never": {"cross_policy.draw_per": "never"},
-  "adaptive": {"slot_weights.rule": "adaptive"},
+  "adaptive": {"policy_slot_weights.rule": "adaptive"},
   # What no sibling achieved counts alone.
   "explorer": {
-    "slot_weights.rule": "adaptive",
-    "slot_weights.exploration": 1.0,
+    "policy_slot_weights.rule": "adaptive",
+    "policy_slot_weights.exploration": 1.0,
   },
 }
 

@@ -5,7 +5,7 @@
 Each arm is a published objective, in the keys that make it. They differ in what
 an attempt is worth (`advantage`), in what is minimised (`loss`), or in both;
 the defaults are AgentRL's. Watch `success/<task>`, `policy/entropy` and
-`policy/abs_log_ratio/slot0`. `docs/losses.md` says what each part does.
+`policy/abs_log_ratio/policy_slot0`. `docs/losses.md` says what each part does.
 """
 
 from configs import arms, quickstart

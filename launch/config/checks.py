@@ -7,7 +7,7 @@ from etils import epath
 from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.group import GroupLimits
 from agentrl_jax.controller.policies import CrossPolicy
-from agentrl_jax.controller.slot_weights import SlotWeightsConfig
+from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention_splash import check_length
 from agentrl_jax.model.compute import ComputeConfig
@@ -23,8 +23,8 @@ from agentrl_jax.train.batches import BatchConfig
 from agentrl_jax.train.checkpoint import CheckpointConfig
 from agentrl_jax.train.config_checks import require_read
 from agentrl_jax.train.loss_config import LossConfig
+from agentrl_jax.train.policy_slot_schedule import PolicySlotSchedule
 from agentrl_jax.train.reference import ReferenceConfig
-from agentrl_jax.train.slot_schedule import SlotSchedule
 
 # Filters that keep no group of one attempt.
 COMPARING = tuple(name for name in KEEPS if name != "all")
@@ -157,49 +157,57 @@ def check_sampling(sampling: Sampling, agents: AgentsConfig) -> None:
   )
 
 
-def check_slots(
-  schedules: Sequence[SlotSchedule],
+def check_policy_slots(
+  schedules: Sequence[PolicySlotSchedule],
   cross_policy: CrossPolicy,
   engine: EngineConfig,
 ) -> None:
-  """Raises `ConfigError` unless everything has as many slots."""
-  slots = tuple(schedule.text for schedule in schedules)
-  if len({len(slots), len(cross_policy.weights), engine.num_slots}) > 1:
+  """Raises `ConfigError` unless everything has as many policy slots."""
+  policy_slots = tuple(schedule.text for schedule in schedules)
+  if (
+    len({len(policy_slots), len(cross_policy.weights), engine.num_policy_slots})
+    > 1
+  ):
     raise ConfigError(
-      f"cross_policy.slots={slots}, cross_policy.weights="
-      f"{cross_policy.weights} and engine.lanes={engine.lanes} must have one "
-      "entry per version slot each"
+      f"cross_policy.policy_slots={policy_slots}, cross_policy.weights="
+      f"{cross_policy.weights} and engine.slots={engine.slots} must have one "
+      "entry per policy slot each"
     )
 
 
-def check_weights(config: SlotWeightsConfig, cross_policy: CrossPolicy) -> None:
+def check_weights(
+  config: PolicySlotWeightsConfig, cross_policy: CrossPolicy
+) -> None:
   """Raises `ConfigError` for adaptive weights that could not adapt."""
   if config.rule == "fixed":
     return
   if not cross_policy.is_drawn:
     raise ConfigError(
-      "slot_weights.rule='adaptive' adapts nothing with cross_policy.draw_per="
+      "policy_slot_weights.rule='adaptive' adapts nothing with "
+      "cross_policy.draw_per="
       "'never'; draw per turn or trajectory, or set "
-      "--config.slot_weights.rule=fixed"
+      "--config.policy_slot_weights.rule=fixed"
     )
   drawable = [weight for weight in cross_policy.weights if weight > 0]
   if len(drawable) < 2 or not cross_policy.weights[0] > 0:
     raise ConfigError(
       f"cross_policy.weights={cross_policy.weights} leaves "
-      "slot_weights.rule='adaptive' nothing to weigh: slot 0 and another need "
+      "policy_slot_weights.rule='adaptive' nothing to weigh: policy slot 0 and "
+      "another need "
       "a weight above 0"
     )
   least = min(drawable) / sum(drawable)
   if config.floor > least:
     raise ConfigError(
-      f"slot_weights.floor={config.floor} is above what a slot begins with: "
+      f"policy_slot_weights.floor={config.floor} is above what a policy slot "
+      f"begins with: "
       f"cross_policy.weights={cross_policy.weights} give one a share of "
       f"{least:.3g}; lower the floor or raise that weight"
     )
 
 
 def check_stored(
-  schedules: Sequence[SlotSchedule],
+  schedules: Sequence[PolicySlotSchedule],
   checkpoint: CheckpointConfig,
   *,
   num_steps: int,
@@ -209,8 +217,8 @@ def check_stored(
 
   `stride` counts the updates that the learner makes of a batch.
   """
-  for slot, schedule in enumerate(schedules):
-    found = f"cross_policy.slots[{slot}]={schedule.text!r}"
+  for policy_slot, schedule in enumerate(schedules):
+    found = f"cross_policy.policy_slots[{policy_slot}]={schedule.text!r}"
     if schedule.every % checkpoint.every:
       raise ConfigError(
         f"{found} needs the weights of every {schedule.every} updates, and "
@@ -229,20 +237,21 @@ def check_stored(
       if step >= num_steps:
         raise ConfigError(
           f"{found}: update {step} is not before the end, train.steps="
-          f"{num_steps}; the slot would never serve it"
+          f"{num_steps}; the policy slot would never serve it"
         )
 
 
-def refuse_absent(schedules: Sequence[SlotSchedule]) -> None:
+def refuse_absent(schedules: Sequence[PolicySlotSchedule]) -> None:
   """Raises `ConfigError` for a step that its folder does not hold."""
-  for slot, schedule in enumerate(schedules):
+  for policy_slot, schedule in enumerate(schedules):
     if not schedule.folder:
       continue
     held = stored_steps(schedule.folder)
     for step in schedule.steps:
       if step not in held:
         raise ConfigError(
-          f"cross_policy.slots[{slot}]={schedule.text!r}: {schedule.folder} "
+          f"cross_policy.policy_slots[{policy_slot}]={schedule.text!r}: "
+          f"{schedule.folder} "
           f"holds no checkpoint of step {step}; it holds {held or 'none'}"
         )
 

@@ -21,7 +21,7 @@ from agentrl_jax.controller.episode import (
 from agentrl_jax.controller.group import GroupLimits
 from agentrl_jax.controller.group_queue import QueueLimits
 from agentrl_jax.controller.policies import CrossPolicy
-from agentrl_jax.controller.slot_weights import SlotWeightsConfig
+from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
 from agentrl_jax.data.pretrained_chat import ChatConfig
 from agentrl_jax.env.docker.containers import ContainerSpec
 from agentrl_jax.env.loading import parse_options
@@ -39,15 +39,18 @@ from agentrl_jax.train.checkpoint import CheckpointConfig
 from agentrl_jax.train.config_checks import require_one_of
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.optimizer import OptimizerConfig
+from agentrl_jax.train.policy_slot_schedule import (
+  PolicySlotSchedule,
+  read_schedules,
+)
 from agentrl_jax.train.reference import ReferenceConfig
-from agentrl_jax.train.slot_schedule import SlotSchedule, read_schedules
 from launch.config.architecture import read_adaptation, read_architecture
 from launch.config.chat import read_chat
 from launch.config.checks import (
   check_learning,
   check_mesh,
+  check_policy_slots,
   check_sampling,
-  check_slots,
   check_stored,
   check_weights,
 )
@@ -114,9 +117,9 @@ class Settings:
   retry: RetryLimits
   admission: AdmissionLimits
   queue: QueueLimits
-  slots: tuple[SlotSchedule, ...]  # what each version slot serves
+  policy_slots: tuple[PolicySlotSchedule, ...]  # what each policy slot serves
   cross_policy: CrossPolicy
-  slot_weights: SlotWeightsConfig
+  policy_slot_weights: PolicySlotWeightsConfig
   engine: EngineConfig
   rollouts: RolloutsConfig
   agents: AgentsConfig
@@ -142,7 +145,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
   engine = config.engine.to_dict()
   require_one_of("engine.driver", engine.pop("driver"), DRIVERS)
   cross = config.cross_policy.to_dict()
-  slots = read_schedules(cross.pop("slots"))
+  policy_slots = read_schedules(cross.pop("policy_slots"))
   checkpoint = config.checkpoint.to_dict()
   for key in ("directory", "resume_step"):
     checkpoint.pop(key)
@@ -164,9 +167,11 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     retry=RetryLimits(**config.retry.to_dict()),
     admission=AdmissionLimits(**config.admission.to_dict()),
     queue=QueueLimits(**config.queue.to_dict()),
-    slots=slots,
+    policy_slots=policy_slots,
     cross_policy=CrossPolicy(**cross),
-    slot_weights=SlotWeightsConfig(**config.slot_weights.to_dict()),
+    policy_slot_weights=PolicySlotWeightsConfig(
+      **config.policy_slot_weights.to_dict()
+    ),
     engine=EngineConfig(**engine),
     rollouts=RolloutsConfig(**config.rollouts.to_dict()),
     agents=AgentsConfig(**config.agents.to_dict()),
@@ -334,10 +339,10 @@ def _check_together(s: Settings, steps: int) -> None:
       f"train.steps={steps} is no multiple of admission.versions_per_step="
       f"{s.admission.versions_per_step}, the updates made of one batch"
     )
-  check_slots(s.slots, s.cross_policy, s.engine)
-  check_weights(s.slot_weights, s.cross_policy)
+  check_policy_slots(s.policy_slots, s.cross_policy, s.engine)
+  check_weights(s.policy_slot_weights, s.cross_policy)
   check_stored(
-    s.slots,
+    s.policy_slots,
     s.checkpoint,
     num_steps=steps,
     stride=s.admission.versions_per_step,

@@ -100,19 +100,21 @@ def _of_learner(s: Settings, tight: Sequence[Judgement]) -> Iterator[Knob]:
 
 def _of_rollouts(s: Settings, tight: Sequence[Judgement]) -> Iterator[Knob]:
   beside = {name: size for j in tight for name, size in j.beside.items()}
-  half = tuple(max(1, n // 2) for n in s.engine.lanes)
-  lanes = ",".join(map(str, half))
-  yield Knob(f"engine.lanes=({lanes})", "halves the caches")
-  if s.engine.prefill_lanes > 1:
+  half = tuple(max(1, n // 2) for n in s.engine.slots)
+  slots = ",".join(map(str, half))
+  yield Knob(f"engine.slots=({slots})", "halves the caches")
+  if s.engine.prefill_slots > 1:
     yield Knob(
-      f"engine.prefill_lanes={max(1, s.engine.prefill_lanes // 4)}",
-      "takes fewer lanes out at a time",
+      f"engine.prefill_slots={max(1, s.engine.prefill_slots // 4)}",
+      "takes fewer slots out at a time",
     )
-  if s.engine.num_slots > 1:
-    kept = beside.get("weights of slot 1", 0) + beside.get("cache of slot 1", 0)
+  if s.engine.num_policy_slots > 1:
+    kept = beside.get("weights of policy slot 1", 0) + beside.get(
+      "cache of policy slot 1", 0
+    )
     yield Knob(
-      f"engine.lanes=({s.engine.lanes[0]},) cross_policy.weights=(1.0,) "
-      "cross_policy.slots=('fresh',)",
+      f"engine.slots=({s.engine.slots[0]},) cross_policy.weights=(1.0,) "
+      "cross_policy.policy_slots=('fresh',)",
       f"serves one version, {kept / GIB:.1f} GiB less",
     )
   yield Knob(

@@ -109,7 +109,9 @@ def keys_visited(
 def extend(
   c: ModelConfig, *, tokens: int, context: int, with_head: bool
 ) -> Flops:
-  """Tokens fed to lanes whose caches have `context` slots, all attended to."""
+  """Tokens fed to slots whose caches have `context` positions, all
+  attended to.
+  """
   weights = c.num_layers * layer_weights(c)
   if with_head:
     weights += head_weights(c)

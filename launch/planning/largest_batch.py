@@ -1,6 +1,6 @@
-"""The most rows of a micro-batch, and the most lanes, that a slice takes.
+"""The most rows of a micro-batch, and the most slots, that a slice takes.
 
-What a program wants grows by the same amount with every row or lane. Two
+What a program wants grows by the same amount with every row or slot. Two
 programs, compiled, give the line; where it meets what a chip has is tried, and
 only what was compiled is promised.
 """
@@ -28,23 +28,19 @@ def most_rows(planner: Planner, settings: Settings) -> Largest:
   """Of train.micro_batch, in steps of the shares that rows are split into."""
   step = settings.mesh["data"] * settings.mesh["fsdp"]
 
-  def critic_advantages(rows: int) -> Judgement:
+  def judge(rows: int) -> Judgement:
     return _judge(planner, variants.with_rows(settings, rows), "gradient")
 
-  return largest(
-    "train.micro_batch", critic_advantages, settings.batch.micro_batch, step
-  )
+  return largest("train.micro_batch", judge, settings.batch.micro_batch, step)
 
 
-def most_lanes(planner: Planner, settings: Settings) -> Largest:
-  """Of the first version slot of engine.lanes; the others in proportion."""
+def most_slots(planner: Planner, settings: Settings) -> Largest:
+  """Of the first policy slot of engine.slots; the others in proportion."""
 
-  def critic_advantages(lanes: int) -> Judgement:
-    return _judge(planner, variants.with_lanes(settings, lanes), "decode")
+  def judge(slots: int) -> Judgement:
+    return _judge(planner, variants.with_slots(settings, slots), "decode")
 
-  return largest(
-    "engine.lanes[0]", critic_advantages, settings.engine.lanes[0], 8
-  )
+  return largest("engine.slots[0]", judge, settings.engine.slots[0], 8)
 
 
 def _judge(planner: Planner, settings: Settings, name: str) -> Judgement:
@@ -52,26 +48,26 @@ def _judge(planner: Planner, settings: Settings, name: str) -> Judgement:
   program = next(
     p for p in planner.programs(settings, (role,)) if p.name == name
   )
-  return planner.critic_advantages(settings, program)
+  return planner.judge(settings, program)
 
 
 def largest(
   setting: str,
-  critic_advantages: Callable[[int], Judgement],
+  judge: Callable[[int], Judgement],
   start: int,
   step: int,
 ) -> Largest:
-  """The largest multiple of `step` that `critic_advantages` finds to fit.
+  """The largest multiple of `step` that `judge` finds to fit.
 
   Follows the line through two sizes to where it meets the limit.
   """
   start = max(start // step, 1) * step
-  tried = {size: critic_advantages(size) for size in (start, 2 * start)}
+  tried = {size: judge(size) for size in (start, 2 * start)}
   for _ in range(_TRIES):
     size = _crossing(tried, step)
     if size in tried or size < step:
       break
-    tried[size] = critic_advantages(size)
+    tried[size] = judge(size)
   fitting = [size for size, judged in tried.items() if judged.fits]
   if not fitting:
     return Largest(setting, 0, tried[min(tried)])

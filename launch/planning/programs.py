@@ -97,7 +97,7 @@ def make_learner(settings: Settings, policy: Policy, mesh: Mesh) -> Learner:
       policy,
       settings.loss,
       temperature=settings.sampling.temperature,
-      num_slots=settings.engine.num_slots,
+      num_policy_slots=settings.engine.num_policy_slots,
       tasks=settings.task_ids,
     ),
     make_optimizer(settings.optimizer, 1000),
@@ -129,7 +129,7 @@ def abstract_lesson(settings: Settings, mesh: Mesh) -> TrainBatch:
       behavior_logprob=real,
       trajectory=whole,
       turn=whole,
-      slot=whole,
+      policy_slot=whole,
       allowed=whole if constrained else None,
       mask_MX=table if constrained else None,
     ),
@@ -150,18 +150,21 @@ def abstract_lesson(settings: Settings, mesh: Mesh) -> TrainBatch:
 
 
 def rollout_programs(
-  settings: Settings, mesh: Mesh, *, dtype: str, slot: int = 0
+  settings: Settings, mesh: Mesh, *, dtype: str, policy_slot: int = 0
 ) -> list[Program]:
-  """Prefill and decode of a version slot, at their largest shapes."""
+  """Prefill and decode of a policy slot, at their largest shapes."""
   policy = Policy(settings.model, settings.compute, mesh)
   config, c = settings.engine, settings.model
-  lanes = config.lanes[slot]
+  slots = config.slots[policy_slot]
   params = abstract_weights(policy, mesh, dtype)
-  cache = abstract_cache(policy, mesh, lanes, config.context)
-  fed = max(config.lane_sizes(min(lanes, config.prefill_lanes)))
+  cache = abstract_cache(policy, mesh, slots, config.context)
+  fed = max(config.slot_sizes(min(slots, config.prefill_slots)))
   chunk, width = config.prefill_chunks[-1], len(engine.STATE)
   row = shape((fed,), np.int32)
-  holds = (f"weights of slot {slot}", f"cache of slot {slot}")
+  holds = (
+    f"weights of policy slot {policy_slot}",
+    f"cache of policy slot {policy_slot}",
+  )
   return [
     Program(
       name="prefill",
@@ -187,18 +190,18 @@ def rollout_programs(
         policy,
         params,
         cache,
-        shape((lanes, width), np.int32),
-        shape((lanes, width), np.int32),
-        shape((lanes,), np.bool_),
+        shape((slots, width), np.int32),
+        shape((slots, width), np.int32),
+        shape((slots,), np.bool_),
         None,
         shape((), np.int32),
         num_steps=config.steps_per_sync,
       ),
       mesh=mesh,
-      tokens=lanes * config.steps_per_sync,
+      tokens=slots * config.steps_per_sync,
       flops=flops.extend(
         c,
-        tokens=lanes * config.steps_per_sync,
+        tokens=slots * config.steps_per_sync,
         context=config.context,
         with_head=True,
       ),
@@ -217,11 +220,11 @@ def abstract_weights(policy: Policy, mesh: Mesh, dtype: str) -> Any:
   )
 
 
-def abstract_cache(policy: Policy, mesh: Mesh, lanes: int, context: int) -> Any:
-  """An engine's cache of keys and values: heads split, lanes not."""
+def abstract_cache(policy: Policy, mesh: Mesh, slots: int, context: int) -> Any:
+  """An engine's cache of keys and values: heads split, slots not."""
   heads = sharding.RULES["kv_heads"]
   where = NamedSharding(mesh, PartitionSpec(None, heads))  # type: ignore[no-untyped-call]
-  cache = jax.eval_shape(lambda: policy.empty_cache(lanes, context))
+  cache = jax.eval_shape(lambda: policy.empty_cache(slots, context))
   return jax.tree.map(
     lambda leaf: shape(leaf.shape, leaf.dtype, where),
     cache,

@@ -62,11 +62,11 @@ def rollout_residents(
   mesh: Mesh,
   *,
   dtype: str,
-  slots: Sequence[int] | None = None,
+  policy_slots: Sequence[int] | None = None,
 ) -> Residents:
-  """Weights, cache and store of version slots, and weights on their way.
+  """Weights, cache and store of policy slots, and weights on their way.
 
-  `slots` are those on the mesh; None is all of them.
+  `policy_slots` are those on the mesh; None is all of them.
 
   New weights arrive beside those that are being served, and beside older ones
   that answers are finished on.
@@ -74,13 +74,19 @@ def rollout_residents(
   policy = Policy(settings.model, settings.compute, mesh)
   weights = bytes_per_chip(abstract_weights(policy, mesh, dtype))
   found = {"weights on their way": weights}
-  for slot in range(settings.engine.num_slots) if slots is None else slots:
-    lanes = settings.engine.lanes[slot]
-    cache = abstract_cache(policy, mesh, lanes, settings.engine.context)
-    found[f"weights of slot {slot}"] = weights
-    found[f"cache of slot {slot}"] = bytes_per_chip(jax.tree.leaves(cache))
+  for policy_slot in (
+    range(settings.engine.num_policy_slots)
+    if policy_slots is None
+    else policy_slots
+  ):
+    slots = settings.engine.slots[policy_slot]
+    cache = abstract_cache(policy, mesh, slots, settings.engine.context)
+    found[f"weights of policy slot {policy_slot}"] = weights
+    found[f"cache of policy slot {policy_slot}"] = bytes_per_chip(
+      jax.tree.leaves(cache)
+    )
     if settings.engine.old_weights:
-      found[f"older weights of slot {slot}"] = (
+      found[f"older weights of policy slot {policy_slot}"] = (
         settings.engine.old_weights * weights
       )
     if settings.engine.store_tokens:
@@ -89,5 +95,7 @@ def rollout_residents(
         settings.engine.block_tokens,
       )
       store = abstract_cache(policy, mesh, blocks, size)
-      found[f"store of slot {slot}"] = bytes_per_chip(jax.tree.leaves(store))
+      found[f"store of policy slot {policy_slot}"] = bytes_per_chip(
+        jax.tree.leaves(store)
+      )
   return found

@@ -71,7 +71,7 @@ def search(
     tell(shape_name(candidate.mesh))
     changed = variants.with_mesh(settings, candidate.mesh)
     gradient = planner.programs(changed, ("learner",))[0]
-    judged = planner.critic_advantages(changed, gradient)
+    judged = planner.judge(changed, gradient)
     found.append(dataclasses.replace(candidate, judged=judged))
   return sorted(found, key=lambda c: (c.seconds_per_token, c.estimate_s))
 

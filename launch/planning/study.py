@@ -13,6 +13,11 @@ from launch.planning.chips import Slice
 from launch.planning.collectives import bytes_by_kind
 from launch.planning.compiled import Compiled, compile_program
 from launch.planning.flops import Flops
+from launch.planning.policy_slot_places import (
+  PolicySlotPlace,
+  tightest_apart,
+  together,
+)
 from launch.planning.programs import (
   Program,
   learner_programs,
@@ -20,11 +25,6 @@ from launch.planning.programs import (
 )
 from launch.planning.residents import Residents
 from launch.planning.roofline import Roofline, roofline
-from launch.planning.slot_places import (
-  SlotPlace,
-  tightest_apart,
-  together,
-)
 
 # Of a chip's memory, for what no compiler counts: fragments between arrays,
 # and the runtime's own buffers.
@@ -43,7 +43,7 @@ class Judgement:
   tokens: int
   flops: Flops
   roofline: Roofline | None  # None where there is no program to look at
-  num_chips: int = 0  # of a version slot with chips of its own; 0: all
+  num_chips: int = 0  # of a policy slot with chips of its own; 0: all
 
   @property
   def wanted(self) -> int:
@@ -113,7 +113,7 @@ class Planner:
         settings,
         place.mesh,
         dtype=self._dtype(settings),
-        slot=place.slots[0],
+        policy_slot=place.policy_slots[0],
       )
     return found
 
@@ -128,12 +128,10 @@ class Planner:
     found = []
     for program in self.programs(settings, roles):
       tell(program.name)
-      found.append(self.critic_advantages(settings, program))
+      found.append(self.judge(settings, program))
     return found
 
-  def critic_advantages(
-    self, settings: Settings, program: Program
-  ) -> Judgement:
+  def judge(self, settings: Settings, program: Program) -> Judgement:
     """Compiles one program and puts it beside what else is on its chips."""
     is_rollout = program.name in ("prefill", "decode")
     slice_ = self.deployment.learner
@@ -181,8 +179,8 @@ class Planner:
   def _mesh(self, settings: Settings) -> Mesh:
     return sharding.make_mesh(settings.mesh, self._learner)
 
-  def _answering(self, settings: Settings) -> SlotPlace:
-    """Where the slots are; of several such places, the tightest."""
+  def _answering(self, settings: Settings) -> PolicySlotPlace:
+    """Where the policy slots are; of several such places, the tightest."""
     if not settings.engine.slices:
       return together(settings, self._rollout_mesh(settings))
     devices = self._rollout or self._learner

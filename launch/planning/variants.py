@@ -1,6 +1,6 @@
 """The same config with something changed, as settings that are checked again.
 
-Rows of a micro-batch, lanes of an engine and shapes of a mesh are what a plan
+Rows of a micro-batch, slots of an engine and shapes of a mesh are what a plan
 tries out.
 """
 
@@ -19,12 +19,12 @@ def with_rows(settings: Settings, rows: int) -> Settings:
   return dataclasses.replace(settings, batch=batch)
 
 
-def with_lanes(settings: Settings, lanes: int) -> Settings:
-  """So many lanes in the first version slot, the others in proportion."""
-  first = settings.engine.lanes[0]
+def with_slots(settings: Settings, slots: int) -> Settings:
+  """So many slots in the first policy slot, the others in proportion."""
+  first = settings.engine.slots[0]
   engine = dataclasses.replace(
     settings.engine,
-    lanes=tuple(max(1, n * lanes // first) for n in settings.engine.lanes),
+    slots=tuple(max(1, n * slots // first) for n in settings.engine.slots),
   )
   return dataclasses.replace(settings, engine=engine)
 

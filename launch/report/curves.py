@@ -18,9 +18,9 @@ MEAN_REWARD = "reward/mean"  # of one batch
 QUEUE_FILL = "queue/fill"  # a share of what the queue holds
 STALENESS_MEAN = "staleness/mean"  # policy versions
 STALENESS_MAX = "staleness/max"
-# Of the fresh slot, nats per token. Over all slots, or as a KL, it would be
-# the doing of a few tokens of the oldest version.
-DISTANCE = "policy/abs_log_ratio/slot0"
+# Of the fresh policy slot, nats per token. Over all policy slots, or as a KL,
+# it would be the doing of a few tokens of the oldest version.
+DISTANCE = "policy/abs_log_ratio/policy_slot0"
 DRIFT = "policy/engine_drift"  # nats per token
 ENTROPY = "policy/entropy"  # nats per token
 GRADIENT_NORM = "gradient_norm"

@@ -75,7 +75,7 @@ class TurnView:
   """What is known of one answer beside its words."""
 
   number: int
-  slot: int
+  policy_slot: int
   version: str
   num_tokens: int
   mean_logprob: float | None
@@ -126,7 +126,7 @@ def turn_views(episode: Episode) -> list[TurnView]:
   return [
     TurnView(
       number=number + 1,
-      slot=turn.slot,
+      policy_slot=turn.policy_slot,
       version=_version(turn),
       num_tokens=len(turn.sampled),
       mean_logprob=_mean(turn.raw_logprob),

@@ -166,7 +166,7 @@ def draw_flow(figure: FigureBase, data: Data, theme: Theme) -> None:
 def draw_policy(figure: FigureBase, data: Data, theme: Theme) -> None:
   """How the policy changes and how firmly."""
   names = {
-    DISTANCE: "log-ratio to the sampler, slot 0 (nats/token)",
+    DISTANCE: "log-ratio to the sampler, policy slot 0 (nats/token)",
     DRIFT: "drift of the engine (nats/token)",
     ENTROPY: "entropy (nats/token)",
     GRADIENT_NORM: "gradient norm",

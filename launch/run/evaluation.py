@@ -61,7 +61,7 @@ class Evaluator:
     self._metrics = metrics
 
   def policy(self, stage: str, mode: str, service: Service) -> Evaluation:
-    """Scores what slot 0 serves, greedy or sampled."""
+    """Scores what policy slot 0 serves, greedy or sampled."""
     sampling = Sampling(
       temperature=0.0 if mode == "greedy" else self._plan.temperature,
       calls=self._settings.sampling.calls,

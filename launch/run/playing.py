@@ -16,8 +16,8 @@ from agentrl_jax.controller.group_queue import GroupQueue
 from agentrl_jax.controller.learner_watch import LearnerWatch
 from agentrl_jax.controller.monitor import Monitor
 from agentrl_jax.controller.player import Player, PolicyPlayer
+from agentrl_jax.controller.policy_slot_chooser import PolicySlotChooser
 from agentrl_jax.controller.recorder import Attempt
-from agentrl_jax.controller.slot_chooser import SlotChooser
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
 from agentrl_jax.data.record_file import write_groups
 from agentrl_jax.data.trajectory import Group, Task, Trajectory
@@ -90,7 +90,7 @@ class LeaderGroupSource:
     self._ledger.truncate(version)
     steps = self._config.train.steps
     if position:
-      self._chooser.restore(position["version_slots"])
+      self._chooser.restore(position["version_policy_slots"])
     collector = self._collector(
       version, position_from_json(position) if position else None
     )
@@ -175,7 +175,7 @@ class LeaderGroupSource:
   def _position(self, collected: CollectorState) -> dict[str, Any]:
     return {
       **position_to_json(collected),
-      "version_slots": self._chooser.snapshot(),
+      "version_policy_slots": self._chooser.snapshot(),
     }
 
   def _wait(self, version: int) -> list[Group] | None:
@@ -263,9 +263,9 @@ class _InWaves:
       return await self.player.play(attempt)
 
 
-def _chooser(settings: Settings) -> SlotChooser:
-  return SlotChooser(
-    settings.cross_policy, settings.slot_weights, settings.task_ids
+def _chooser(settings: Settings) -> PolicySlotChooser:
+  return PolicySlotChooser(
+    settings.cross_policy, settings.policy_slot_weights, settings.task_ids
   )
 
 
@@ -282,7 +282,7 @@ def _waves(settings: Settings, service: Service) -> LockstepGenerator | None:
 
 
 def _agents(
-  settings: Settings, service: Service, name: str, chooser: SlotChooser
+  settings: Settings, service: Service, name: str, chooser: PolicySlotChooser
 ) -> AgentServer | None:
   """Who plays in place of our own player, by the config."""
   if not settings.agents.play:
@@ -293,8 +293,10 @@ def _agents(
 def _of(groups: Sequence[Group]) -> dict[str, float]:
   """What the groups tell about the policy."""
   played = [t for group in groups for t in group.trajectories]
-  slots = [turn.slot for t in played for turn in t.turns]
+  policy_slots = [turn.policy_slot for t in played for turn in t.turns]
   report = success_by_task(played)
   report["reward/mean"] = sum(t.reward for t in played) / max(len(played), 1)
-  report["rollout/stale_turns"] = sum(s > 0 for s in slots) / max(len(slots), 1)
+  report["rollout/stale_turns"] = sum(s > 0 for s in policy_slots) / max(
+    len(policy_slots), 1
+  )
   return report

@@ -3,7 +3,7 @@
 Groups are taken, trained on, published and checkpointed, over and over; who
 plays them, and the run's account of it, is `playing`. A checkpoint holds the
 learner's state and the controller's position, as they were between two updates,
-and keeps the versions that older slots serve.
+and keeps the versions that older policy slots serve.
 """
 
 import collections
@@ -28,7 +28,7 @@ from agentrl_jax.train.step import Learner, TrainState
 from launch.config.settings import Settings
 from launch.processes.interrupts import Interrupts
 from launch.run.group_source import STAGE, GroupSource
-from launch.serving.slot_refresh import SlotRefresher
+from launch.serving.policy_slot_refresh import PolicySlotRefresher
 from launch.storage.load_params import split_params
 from launch.storage.run_directory import RunDirectory
 
@@ -55,7 +55,7 @@ class Reinforcement:
         policy,
         settings.loss,
         temperature=settings.sampling.temperature,
-        num_slots=settings.engine.num_slots,
+        num_policy_slots=settings.engine.num_policy_slots,
         tasks=settings.task_ids,
       ),
       make_optimizer(settings.optimizer, config.train.steps),
@@ -63,8 +63,8 @@ class Reinforcement:
     )
     self._frozen: Params | None = None  # what adapters belong to
     self._num_queued = 0  # groups of the queue, in the last checkpoint
-    self._older = SlotRefresher(
-      settings.slots,
+    self._older = PolicySlotRefresher(
+      settings.policy_slots,
       publisher,
       self._learner.abstract_state(),
       self._whole,
@@ -74,7 +74,7 @@ class Reinforcement:
   def train(self, warm: Params, interrupts: Interrupts) -> None:
     """Trains up to `train.steps`, from wherever an earlier start got.
 
-    The last checkpoint in the run's folder and slot 0 hold the result.
+    The last checkpoint in the run's folder and policy slot 0 hold the result.
     """
     checkpoints = Checkpoints(
       self._run.checkpoints(STAGE),

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.rollout.drivers.base import Driver
-from agentrl_jax.rollout.openai.attempt import SlotDraw
+from agentrl_jax.rollout.openai.attempt import PolicySlotDraw
 from agentrl_jax.rollout.openai.episode import EpisodeRules
 from agentrl_jax.rollout.openai.episodes import Episodes
 from agentrl_jax.rollout.openai.models import ModelNames
@@ -36,10 +36,10 @@ class AgentServer:
     settings: Settings,
     service: Service,
     name: str,
-    draw_for: Callable[[Task], SlotDraw],
+    draw_for: Callable[[Task], PolicySlotDraw],
   ):
     self._settings, self._service = settings, service
-    self._names = ModelNames(name, lambda: service.status().slots)
+    self._names = ModelNames(name, lambda: service.status().policy_slots)
     self._limits = ServingLimits(context=settings.engine.context)
     episode = settings.episode
     self.episodes = Episodes(
@@ -65,7 +65,7 @@ class AgentServer:
       openai=self._openai,
       http=self._settings.http,
       token=read_token(agents.token_file),
-      lanes=None if driver is None else functools.partial(_lanes, driver),
+      slots=None if driver is None else functools.partial(_slots, driver),
       is_final=driver is not None,
     )
     async with listening(api, agents.host, agents.port) as port:
@@ -96,5 +96,5 @@ class AgentServer:
     )
 
 
-def _lanes(driver: Driver) -> tuple[int, ...]:
+def _slots(driver: Driver) -> tuple[int, ...]:
   return driver.engine.stats().num_active

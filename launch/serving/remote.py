@@ -87,7 +87,7 @@ class RemoteRollouts:
     self.generator = _AcrossLoops(generator, thread.loop)
 
   def settle(self) -> None:
-    """Waits until every server serves what slot 0 was published last.
+    """Waits until every server serves what policy slot 0 was published last.
 
     Raises `DeadlineExceeded` after `rollouts.settle_s`, with how each server
     is.
@@ -101,13 +101,15 @@ class RemoteRollouts:
   def status(self) -> wire.ServerStatus:
     """What the servers that can be reached serve at the newest, together."""
     reachable = [s for s in self._remote.pool.servers if s.status is not None]
-    slots = zip(*(s.status.slots for s in reachable if s.status), strict=True)
+    policy_slots = zip(
+      *(s.status.policy_slots for s in reachable if s.status), strict=True
+    )
     return wire.ServerStatus(
-      slots=tuple(
+      policy_slots=tuple(
         max(filter(None, served), key=lambda s: s.publication, default=None)
-        for served in slots
+        for served in policy_slots
       )
-      or (None,) * self._remote.num_slots,
+      or (None,) * self._remote.num_policy_slots,
       num_inside=sum(server.num_asked for server in reachable),
       num_waiting=0,
       trouble="" if reachable else self._remote.describe(),
@@ -121,9 +123,9 @@ class RemoteRollouts:
     pool = self._remote.pool
     reachable = [s for s in pool.servers if s.is_reachable]
     steps = [
-      server.status.slots[0].step
+      server.status.policy_slots[0].step
       for server in reachable
-      if server.status is not None and server.status.slots[0] is not None
+      if server.status is not None and server.status.policy_slots[0] is not None
     ]
     published = self._sink.step
     return self._sink.report() | {
@@ -154,7 +156,7 @@ def speaking(
     )
   needs = Needs(
     vocab_size=settings.model.vocab_size,
-    num_slots=settings.engine.num_slots,
+    num_policy_slots=settings.engine.num_policy_slots,
     specs=(
       sampling.spec(),
       *(SamplingSpec(temperature=t) for t in temperatures),
@@ -184,7 +186,7 @@ def servers(
       connecting.enter_async_context(
         connected(
           settings.rollouts,
-          num_slots=settings.engine.num_slots,
+          num_policy_slots=settings.engine.num_policy_slots,
           acceptable=sink.acceptable,
           speaking=speaking(settings, *temperatures),
         )
@@ -204,9 +206,9 @@ class _AcrossLoops:
     self._generator, self._loop = generator, loop
 
   @property
-  def num_slots(self) -> int:
+  def num_policy_slots(self) -> int:
     """How many versions are served side by side."""
-    return self._generator.num_slots
+    return self._generator.num_policy_slots
 
   async def generate(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec

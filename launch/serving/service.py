@@ -38,7 +38,7 @@ class Service:
   # Waits until what was published last is what every answer comes from.
   settle: Callable[[], None]
   report: Callable[[], Mapping[str, float]]  # for the metrics
-  status: Callable[[], wire.ServerStatus]  # what the slots serve
+  status: Callable[[], wire.ServerStatus]  # what the policy slots serve
   driver: Driver | None = None  # of the engine in this process
 
 
@@ -76,7 +76,7 @@ def serve(
   settings: Settings, policy: Policy, codec: ChatCodec, *, driver: str
 ) -> Iterator[Service]:
   """Starts the engine's threads and ends them, whatever happens between."""
-  versions = ServedWeights(settings.engine.num_slots)
+  versions = ServedWeights(settings.engine.num_policy_slots)
   places = _places(settings)
   engine = RolloutEngine(
     policy,
@@ -117,7 +117,7 @@ def grammars_by(
 
 
 def _places(settings: Settings) -> tuple[Place, ...] | None:
-  """Slices of this process's devices, if slots are to be apart."""
+  """Slices of this process's devices, if policy slots are to be apart."""
   s = settings
   if not s.engine.slices:
     return None
@@ -127,16 +127,16 @@ def _places(settings: Settings) -> tuple[Place, ...] | None:
 def status_of(driver: Driver) -> wire.ServerStatus:
   """What an engine in this process serves, and how much it has to do."""
   versions = driver.engine.versions
-  slots = [
-    None if step is None else versions.get(slot)
-    for slot, step in enumerate(versions.steps())
+  policy_slots = [
+    None if step is None else versions.get(policy_slot)
+    for policy_slot, step in enumerate(versions.steps())
   ]
   return wire.ServerStatus(
-    slots=tuple(
+    policy_slots=tuple(
       None
       if served is None
-      else wire.ServedSlot(served.step, served.publication)
-      for served in slots
+      else wire.ServedPolicySlot(served.step, served.publication)
+      for served in policy_slots
     ),
     num_inside=sum(driver.num_inside),
     num_waiting=sum(driver.num_waiting),

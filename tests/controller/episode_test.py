@@ -41,7 +41,7 @@ async def play(environment=None, engine=None, **changes):
   settings = {
     "limits": LIMITS,
     "sampling": Sampling(),
-    "choose_slot": lambda seed, turn: 0,
+    "choose_policy_slot": lambda seed, turn: 0,
     "seed": 7,
     "group_id": "g",
     "attempt": 0,
@@ -202,12 +202,12 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
     trajectory = await play(
       engine=engine,
       sampling=Sampling(temperature=0.8, top_k=5, top_p=0.9),
-      choose_slot=choose,
+      choose_policy_slot=choose,
     )
     spec = engine.asked[0][1]
     self.assertEqual((spec.temperature, spec.top_k, spec.top_p), (0.8, 5, 0.9))
     self.assertEqual(spec.stop_tokens, codec().stop_tokens)
-    self.assertEqual([t.slot for t in trajectory.turns], [2, 2])
+    self.assertEqual([t.policy_slot for t in trajectory.turns], [2, 2])
 
   async def test_stuck_environment_is_named_and_left(self):
     environment = Stuck()

@@ -125,12 +125,12 @@ class EvaluateTest(unittest.IsolatedAsyncioTestCase):
     self.assertTrue(math.isnan(found.success_rate))
     self.assertEqual(found.interval, (0.0, 1.0))
 
-  async def test_slot_0_and_greedy_whatever_training_does(self):
+  async def test_policy_slot_0_and_greedy_whatever_training_does(self):
     engine = ScriptedEngine()
     stale = CrossPolicy(draw_per="turn", weights=(0, 1))
     training = a_player(engine=engine, draw_for=lambda task: stale)
     await score(evaluation.evaluated(training))
-    self.assertEqual({spec.slot for _, spec in engine.asked}, {0})
+    self.assertEqual({spec.policy_slot for _, spec in engine.asked}, {0})
     self.assertEqual({spec.temperature for _, spec in engine.asked}, {0.0})
 
   async def test_calls_are_held_to_what_they_are_in_training(self):

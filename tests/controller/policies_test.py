@@ -32,7 +32,7 @@ class CrossPolicyTest(unittest.TestCase):
       self.assertEqual(len({choose(seed, t) for t in range(10)}), 1)
     self.assertEqual({choose(seed, 0) for seed in range(30)}, {0, 1})
 
-  def test_never_is_slot_0_whatever_the_weights(self):
+  def test_never_is_policy_slot_0_whatever_the_weights(self):
     choose = CrossPolicy(draw_per="never", weights=(0.0, 1.0))
     self.assertEqual({choose(s, t) for s in range(9) for t in range(9)}, {0})
 

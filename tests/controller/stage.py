@@ -41,7 +41,7 @@ class ScriptedEngine:
   `gate`, if given, is awaited before every answer, and `asked` counts them.
   """
 
-  num_slots = 3
+  num_policy_slots = 3
 
   def __init__(self, *, skill: float = 1.0, version: int = 0, gate=None):
     self.skill = skill
@@ -57,7 +57,9 @@ class ScriptedEngine:
     right = random.Random(spec.seed).random() < self.skill
     message = self._play(codec().decode(prompt), right)
     sampled = codec().write(message)[: spec.max_tokens]
-    return answer_of(sampled, version=self.version, slot=spec.slot)
+    return answer_of(
+      sampled, version=self.version, policy_slot=spec.policy_slot
+    )
 
   def _play(self, said: str, right: bool) -> Message:
     if not right:
@@ -73,14 +75,14 @@ class ScriptedEngine:
     return Message("assistant", tool_calls=(ToolCall(name, arguments),))
 
 
-def answer_of(sampled, *, version=0, slot=0, logprob=-0.5) -> Answer:
+def answer_of(sampled, *, version=0, policy_slot=0, logprob=-0.5) -> Answer:
   n = len(sampled)
   return Answer(
     sampled=np.asarray(sampled, np.int32),
     behavior_logprob=np.full(n, logprob, np.float32),
     raw_logprob=np.full(n, logprob, np.float32),
     version=np.full(n, version, np.int32),
-    slot=slot,
+    policy_slot=policy_slot,
   )
 
 

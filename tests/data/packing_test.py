@@ -59,18 +59,18 @@ class PackTest(absltest.TestCase):
           np.concatenate([getattr(t, name) for t in trajectory.turns]),
         )
 
-  def test_each_token_knows_its_turn_and_slot(self):
+  def test_each_token_knows_its_turn_and_policy_slot(self):
     turns = self.trajectories[0].turns
     moved = dataclasses.replace(
       self.trajectories[0],
-      turns=(turns[0], dataclasses.replace(turns[1], slot=2)),
+      turns=(turns[0], dataclasses.replace(turns[1], policy_slot=2)),
     )
     rows = pack([moved], row_length=64)
     lengths = [len(t.observation) + len(t.sampled) for t in turns]
     here = rows.segment == 1
     np.testing.assert_array_equal(rows.turn[here], np.repeat([0, 1], lengths))
     np.testing.assert_array_equal(
-      rows.slot, np.where(rows.mask & (rows.turn == 1), 2, 0)
+      rows.policy_slot, np.where(rows.mask & (rows.turn == 1), 2, 0)
     )
 
   def test_the_rest_is_padding(self):

@@ -33,7 +33,7 @@ def make_trajectory(
     reward=float(rng.random()) if reward is None else reward,
     metrics={"success": 1.0},
     transcript=({"role": "user", "content": "hé"},),
-    slot_weights=(0.75, 0.25),
+    policy_slot_weights=(0.75, 0.25),
   )
 
 

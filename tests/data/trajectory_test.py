@@ -39,13 +39,14 @@ class TrajectoryTest(absltest.TestCase):
       sum(sampled) + sum(len(t.observation) for t in trajectory.turns),
     )
 
-  def test_staleness_is_that_of_slot_0(self):
+  def test_staleness_is_that_of_policy_slot_0(self):
     rng = np.random.default_rng(0)
     turns = [
       dataclasses.replace(
-        make_turn(rng, observed=1, sampled=2, version=version), slot=slot
+        make_turn(rng, observed=1, sampled=2, version=version),
+        policy_slot=policy_slot,
       )
-      for version, slot in ((9, 0), (2, 1), (7, 0))
+      for version, policy_slot in ((9, 0), (2, 1), (7, 0))
     ]
     task = Task("a", "train", 0)
 

@@ -56,8 +56,8 @@ def config_of(workdir: pathlib.Path, model: pathlib.Path):
   c.tokenizer = base.get_config().tokenizer
   c.warm_start.epochs = 0
   c.compile_cache = ""
-  c.engine.update(lanes=(4,), num_lane_sizes=1)
-  c.cross_policy.update(slots=("fresh",), weights=(1.0,))
+  c.engine.update(slots=(4,), num_slot_sizes=1)
+  c.cross_policy.update(policy_slots=("fresh",), weights=(1.0,))
   c.evaluation.num_tasks = 1
   c.train.update(steps=STEPS, row_length=1024)
   # Random weights earn nothing that tells attempts apart, and teach a critic.

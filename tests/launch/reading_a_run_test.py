@@ -1,7 +1,7 @@
 """What the docs say of a run's files is what a real run files.
 
 One run, with everything in its config that writes metrics in one process: a
-critic, a reference, importance weights, adaptive slots, a prefix store.
+critic, a reference, importance weights, adaptive policy slots, a prefix store.
 """
 
 import collections
@@ -23,7 +23,15 @@ STEPS = 3
 # of those runs read them.
 ELSEWHERE = ("rollouts/", "snapshots/", "agents/")
 PREFIXES = (
-  *("policy", "critic", "slots", "engine", "seconds", "queue", "staleness"),
+  *(
+    "policy",
+    "critic",
+    "policy_slots",
+    "engine",
+    "seconds",
+    "queue",
+    "staleness",
+  ),
   *("rollout", "groups", "batch", "success", "reward", "rollouts", "snapshots"),
   *("agents", "metrics"),
 )
@@ -46,7 +54,7 @@ def config_of(workdir: pathlib.Path):
     stale_failures=5.0,
   )
   c.advantage.estimator = "gae"
-  c.slot_weights.rule = "adaptive"
+  c.policy_slot_weights.rule = "adaptive"
   c.engine.update(store_tokens=320, block_tokens=32)
   return c
 
@@ -64,8 +72,10 @@ def documented() -> list[str]:
 
 
 def pattern_of(name: str) -> str:
-  """`slot<k>` and `<task>` stand for a slot's number and a task's name."""
-  pattern = re.escape(name).replace("slot<k>", r"slot\d+")
+  """`policy_slot<k>` and `<task>` stand for a policy slot's number and a
+  task's name.
+  """
+  pattern = re.escape(name).replace("policy_slot<k>", r"policy_slot\d+")
   return re.sub(r"<[a-z_]+>", r"[^/]+", pattern)
 
 
@@ -103,21 +113,25 @@ class ReadingARunTest(absltest.TestCase):
 
   def test_the_engine_says_what_it_did(self):
     for row in self.rows:
-      by_slot = {
+      by_policy_slot = {
         name: value
         for name, value in row.values.items()
         if name.startswith("engine/sampled_tokens/")
       }
-      self.assertLen(by_slot, 2)
-      self.assertGreater(by_slot["engine/sampled_tokens/slot0"], 0)
+      self.assertLen(by_policy_slot, 2)
+      self.assertGreater(
+        by_policy_slot["engine/sampled_tokens/policy_slot0"], 0
+      )
     # Between two updates it may have had nothing to do.
     busy = [
       row.values for row in self.rows if row.values["engine/tokens_per_s"]
     ]
     self.assertNotEmpty(busy)
     for values in busy:
-      self.assertBetween(values["engine/lane_occupancy/slot0"], 0, 1)
-    sampled = [r.values["engine/sampled_tokens/slot0"] for r in self.rows]
+      self.assertBetween(values["engine/slot_occupancy/policy_slot0"], 0, 1)
+    sampled = [
+      r.values["engine/sampled_tokens/policy_slot0"] for r in self.rows
+    ]
     self.assertEqual(sampled, sorted(sampled))
     total = sum(
       value
@@ -132,7 +146,7 @@ class ReadingARunTest(absltest.TestCase):
   def test_every_metric_that_the_docs_name_is_written(self):
     names = documented()
     self.assertIn("policy/kl_to_behavior", names)
-    self.assertIn("engine/lane_occupancy/slot<k>", names)
+    self.assertIn("engine/slot_occupancy/policy_slot<k>", names)
     for name in names:
       if name.startswith(ELSEWHERE) or name in RARE:
         continue

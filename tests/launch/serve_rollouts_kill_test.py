@@ -37,8 +37,10 @@ class KilledServerTest(unittest.IsolatedAsyncioTestCase):
     sink = self.enterContext(snapshots(config, settings))
     policy = Policy(settings.model, settings.compute)
     params = policy.init(jax.random.key(1))
-    for slot in (0, 1):
-      publisher(settings, policy, sink).publish(params, 1, slot=slot)
+    for policy_slot in (0, 1):
+      publisher(settings, policy, sink).publish(
+        params, 1, policy_slot=policy_slot
+      )
     self.servers = [Server(pathlib.Path(folder)) for _ in range(2)]
     for server in self.servers:
       self.addCleanup(server.kill)
@@ -48,7 +50,7 @@ class KilledServerTest(unittest.IsolatedAsyncioTestCase):
         dataclasses.replace(
           settings.rollouts, servers=addresses, answer_s=DEADLINE_S
         ),
-        num_slots=2,
+        num_policy_slots=2,
       )
     )
     self.http = await self.enterAsyncContext(aiohttp.ClientSession())

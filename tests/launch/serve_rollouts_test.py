@@ -62,8 +62,8 @@ class RolloutServerTest(absltest.TestCase):
   def test_from_the_first_snapshot_to_the_end(self):
     sink = self.open_sink()
     server = self.start()
-    for slot in (0, 1):
-      self.publisher.publish(self.params(1), 1, slot=slot)
+    for policy_slot in (0, 1):
+      self.publisher.publish(self.params(1), 1, policy_slot=policy_slot)
     server.wait_for("rollout server on")
     self._ask_as_openai_does(server)
     asyncio.run(self._play(sink, server))
@@ -76,7 +76,7 @@ class RolloutServerTest(absltest.TestCase):
     with openai.OpenAI(base_url=url, api_key="none") as client:
       self.assertIn("tiny@step1", {model.id for model in client.models.list()})
       said = client.completions.create(
-        model="tiny@slot1",
+        model="tiny@policy_slot1",
         prompt=[5, 6, 7],
         max_tokens=3,
         extra_body={"return_token_ids": True},
@@ -91,7 +91,7 @@ class RolloutServerTest(absltest.TestCase):
     prompt = np.arange(5, 25, dtype=np.int32)
     specs = [SamplingSpec(max_tokens=290, seed=seed) for seed in range(20)]
     async with connected(
-      rollouts, num_slots=2, acceptable=sink.acceptable
+      rollouts, num_policy_slots=2, acceptable=sink.acceptable
     ) as generator:
 
       async def ask(spec):
@@ -107,7 +107,7 @@ class RolloutServerTest(absltest.TestCase):
       second = await ask(specs[0])
       self.assertEqual(set(second.version), {2})
       self.assertNotEqual(list(second.sampled), list(first.sampled))
-      older = await ask(dataclasses.replace(specs[0], slot=1))
+      older = await ask(dataclasses.replace(specs[0], policy_slot=1))
       np.testing.assert_array_equal(older.sampled, first.sampled)
       # Killed with requests inside, and started again: nobody notices.
       asked = [asyncio.create_task(ask(spec)) for spec in specs]

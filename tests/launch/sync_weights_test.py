@@ -42,8 +42,8 @@ class EngineWeightsTest(unittest.IsolatedAsyncioTestCase):
     folder = self.stack.enter_context(tempfile.TemporaryDirectory())
     self.config = tiny.get_config()
     self.config.workdir = folder
-    self.config.engine.lanes = (2,)
-    self.config.cross_policy.update(weights=(1.0,), slots=("fresh",))
+    self.config.engine.slots = (2,)
+    self.config.cross_policy.update(weights=(1.0,), policy_slots=("fresh",))
     self.config.sampling.temperature = 1.0
     self.place = pathlib.Path(folder) / "loading"
 
@@ -70,7 +70,7 @@ class EngineWeightsTest(unittest.IsolatedAsyncioTestCase):
     self.generator = await self.enterAsyncContext(
       connected(
         read_settings(self.config).rollouts,
-        num_slots=1,
+        num_policy_slots=1,
         acceptable=self.sink.acceptable,
         speaking=speaking(self.settings, 1.0),
       )
@@ -84,7 +84,7 @@ class EngineWeightsTest(unittest.IsolatedAsyncioTestCase):
     store = ServedWeights(1)
     store.publish(0, self.policy.unstacked(self.params(step)), step)
     config = EngineConfig(
-      lanes=(2,), context=64, num_lane_sizes=1, prefill_chunks=(16,)
+      slots=(2,), context=64, num_slot_sizes=1, prefill_chunks=(16,)
     )
     return RolloutEngine(self.policy, config, store)
 

@@ -23,14 +23,14 @@ def get_config():
   c.group.size = 2
   c.admission.update(groups_per_step=2, max_concurrent_groups=4)
   c.queue.max_groups = 4
-  c.cross_policy.slots = ("fresh", "every 2 lag 2")
+  c.cross_policy.policy_slots = ("fresh", "every 2 lag 2")
   c.engine.update(
     driver="local",
-    lanes=(4, 2),
+    slots=(4, 2),
     context=320,
-    num_lane_sizes=1,
+    num_slot_sizes=1,
     prefill_chunks=(64,),
-    prefill_lanes=4,
+    prefill_slots=4,
   )
   c.rollouts.update(poll_s=0.05, health_s=0.1, settle_s=120.0)
   c.checkpoint.update(every=2, keep=2)

@@ -35,11 +35,11 @@ SMALL = {
   "admission.groups_per_step": 2,
   "admission.max_concurrent_groups": 2,
   "queue.max_groups": 2,
-  "cross_policy.slots": ("fresh", "every 2"),
+  "cross_policy.policy_slots": ("fresh", "every 2"),
   "checkpoint.every": 2,
   "evaluation.num_tasks": 3,
   "evaluation.num_untrained": 2,
-  "engine.num_lane_sizes": 1,
+  "engine.num_slot_sizes": 1,
   "episode.max_turns": 3,
   "episode.max_answer_tokens": 12,
 }
@@ -58,7 +58,7 @@ class _Run:
       "launch.train",
       "--config=configs/quickstart.py",
       f"--config.workdir={workdir}",
-      "--config.engine.lanes=(4, 2)",
+      "--config.engine.slots=(4, 2)",
       *flags,
     ]
     self.process = subprocess.Popen(

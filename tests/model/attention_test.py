@@ -114,18 +114,18 @@ class CacheTest(parameterized.TestCase):
     )
     self.position = jnp.array([[0], [7], [31]])
 
-  def test_each_token_sees_its_lane_up_to_itself(self):
+  def test_each_token_sees_its_slot_up_to_itself(self):
     operands = [np.float64(x) for x in (self.q, self.k, self.v)]
     found = attention.attend_cache(
       *(jnp.asarray(x, jnp.float32) for x in operands), self.position
     )
     q, k, v = operands
-    for lane, last in enumerate(self.position[:, 0]):
+    for slot, last in enumerate(self.position[:, 0]):
       seen = slice(0, int(last) + 1)
-      score = np.einsum("kgh,ksh->kgs", q[lane, 0], k[lane, :, seen]) / 4
+      score = np.einsum("kgh,ksh->kgs", q[slot, 0], k[slot, :, seen]) / 4
       weight = np.exp(score) / np.exp(score).sum(-1, keepdims=True)
-      wanted = np.einsum("kgs,ksh->kgh", weight, v[lane, :, seen])
-      np.testing.assert_allclose(found[lane, 0], wanted, atol=1e-6)
+      wanted = np.einsum("kgs,ksh->kgh", weight, v[slot, :, seen])
+      np.testing.assert_allclose(found[slot, 0], wanted, atol=1e-6)
 
   @parameterized.parameters("tpu", "cuda")
   def test_the_cache_is_read_as_it_is(self, platform):

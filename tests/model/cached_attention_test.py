@@ -1,4 +1,4 @@
-"""A decode step reads lanes as far as they are filled, and no further."""
+"""A decode step reads slots as far as they are filled, and no further."""
 
 import unittest
 from unittest import mock
@@ -26,12 +26,12 @@ from tests.model.policy_test import CONFIG
 RAGGED = ComputeConfig(cache_attention="ragged")
 
 
-def operands(lanes, heads, queries, slots, channels):
+def operands(slots, heads, queries, positions, channels):
   rng = np.random.default_rng(0)
   shapes = (
-    (lanes, 1, heads, queries, channels),
-    (lanes, heads, slots, channels),
-    (lanes, heads, slots, channels),
+    (slots, 1, heads, queries, channels),
+    (slots, heads, positions, channels),
+    (slots, heads, positions, channels),
   )
   return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
 
@@ -42,8 +42,8 @@ class RaggedTest(parameterized.TestCase):
   )
   def test_equals_the_plain_form(self, *shape):
     q, k, v = operands(*shape)
-    lanes, slots = shape[0], shape[3]
-    position = np.linspace(0, slots - 1, lanes).astype(np.int32)[:, None]
+    slots, positions = shape[0], shape[3]
+    position = np.linspace(0, positions - 1, slots).astype(np.int32)[:, None]
     found = cached_attention.attend(
       q, k, v, jnp.asarray(position), compute=RAGGED, mesh=None
     )
@@ -70,8 +70,8 @@ class RaggedTest(parameterized.TestCase):
     ((shape, asks_for),) = [cut for cut in cuts if cut[0][2] > 1]
     self.assertEqual(shape[2], 256)
     blocks = [
-      [int(asks_for(lane, step, length)[2]) for step in range(4)]
-      for lane in range(5)
+      [int(asks_for(slot, step, length)[2]) for step in range(4)]
+      for slot in range(5)
     ]
     self.assertEqual(
       blocks,
@@ -109,15 +109,15 @@ def decoded(policy, params):
 class ChoiceTest(parameterized.TestCase):
   @parameterized.parameters(
     ("auto", "tpu", 256, "ragged", ""),
-    ("auto", "tpu", 100, "xla", "blocks of 128 slots, and lanes have 100"),
+    ("auto", "tpu", 100, "xla", "blocks of 128 positions, and slots have 100"),
     ("auto", "cpu", 256, "xla", ""),
     ("auto", "gpu", 256, "xla", ""),
     ("xla", "tpu", 256, "xla", ""),
     ("ragged", "cpu", 256, "ragged", ""),
   )
-  def test_by_platform(self, asked, platform, slots, chosen, reason):
+  def test_by_platform(self, asked, platform, positions, chosen, reason):
     compute = ComputeConfig(cache_attention=asked)
-    found, why = cached_attention.choose(compute, platform, slots)
+    found, why = cached_attention.choose(compute, platform, positions)
     self.assertEqual(found, chosen)
     self.assertIn(reason, why)
     self.assertEqual(bool(why), bool(reason))

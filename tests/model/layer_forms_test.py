@@ -32,7 +32,7 @@ def varied(params):
 
 class LayerFormsTest(parameterized.TestCase):
   @parameterized.parameters((1, 1), (5, 1), (3, 7), (9, 11))
-  def test_turned_kernels_say_the_same(self, num_lanes, num_tokens):
+  def test_turned_kernels_say_the_same(self, num_slots, num_tokens):
     """Few rows and, with 99 of them, many."""
     policy = Policy(MODEL)
     params = varied(policy.init(jax.random.key(0)))
@@ -40,11 +40,11 @@ class LayerFormsTest(parameterized.TestCase):
     turned = policy.to_decode(params)
     self.assertTrue(layer_forms.is_turned(turned["layers"][0]))
     self.assertFalse(layer_forms.is_turned(apart["layers"][0]))
-    rng = np.random.default_rng(num_lanes)
-    token_BC = rng.integers(0, MODEL.vocab_size, (num_lanes, num_tokens))
-    start_B = jnp.zeros(num_lanes, jnp.int32)
-    length_B = jnp.full(num_lanes, num_tokens)
-    cache = policy.empty_cache(num_lanes, 16)
+    rng = np.random.default_rng(num_slots)
+    token_BC = rng.integers(0, MODEL.vocab_size, (num_slots, num_tokens))
+    start_B = jnp.zeros(num_slots, jnp.int32)
+    length_B = jnp.full(num_slots, num_tokens)
+    cache = policy.empty_cache(num_slots, 16)
     extend = jax.jit(policy.extend)
     plain, found = (
       extend(form, cache, token_BC, start_B, length_B)

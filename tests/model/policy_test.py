@@ -68,7 +68,7 @@ class PolicyTest(parameterized.TestCase):
     token, position, segment = rows([20], row_length=20)
     wanted = jax.jit(policy.logits)(params, token, position, segment)[0]
     cache = policy.empty_cache(3, 32)
-    # Lane 1 is fed 7 tokens (of a chunk of 9), then one at a time.
+    # Slot 1 is fed 7 tokens (of a chunk of 9), then one at a time.
     chunk = np.zeros((3, 9), np.int32)
     chunk[1, :7] = token[0, :7]
     extend = jax.jit(policy.extend)
@@ -85,7 +85,7 @@ class PolicyTest(parameterized.TestCase):
       found.append(policy.unembed(params, hidden[1]))
     np.testing.assert_allclose(jnp.concatenate(found), wanted, atol=2e-5)
 
-  def test_a_lane_of_length_0_stays_as_it_was(self):
+  def test_a_slot_of_length_0_stays_as_it_was(self):
     policy, params = make()
     cache = jax.tree.map(
       lambda x: x + jax.random.normal(jax.random.key(3), x.shape),
@@ -233,16 +233,16 @@ class CriticTest(absltest.TestCase):
 
 
 class CacheTest(absltest.TestCase):
-  def test_lanes_are_taken_put_and_copied(self):
+  def test_slots_are_taken_put_and_copied(self):
     policy, _ = make()
     cache = jax.tree.map(
       lambda x: jax.random.normal(jax.random.key(0), x.shape),
       policy.empty_cache(4, 6),
     )
-    lanes = kv.take_lanes(cache, jnp.array([2, 9]))
-    np.testing.assert_array_equal(lanes[0][0][0], cache[0][0][2])
-    np.testing.assert_array_equal(lanes[0][0][1], 0)
-    back = kv.put_lanes(cache, jnp.array([1, 9]), lanes)
+    slots = kv.take_slots(cache, jnp.array([2, 9]))
+    np.testing.assert_array_equal(slots[0][0][0], cache[0][0][2])
+    np.testing.assert_array_equal(slots[0][0][1], 0)
+    back = kv.put_slots(cache, jnp.array([1, 9]), slots)
     np.testing.assert_array_equal(back[1][1][1], cache[1][1][2])
     np.testing.assert_array_equal(back[1][1][3], cache[1][1][3])
 

@@ -153,7 +153,7 @@ def _contents(folder: pathlib.Path) -> dict[str, tuple[str, bytes]]:
 def _greedy(policy, params, token_BT):
   """The likeliest token after each prompt, fed back, [B, NEW].
 
-  A lane takes its prompt token by token, then what it answered.
+  A slot takes its prompt token by token, then what it answered.
   """
   length_B = np.array(PROMPTS)
   cache = policy.empty_cache(2, max(PROMPTS) + NEW)

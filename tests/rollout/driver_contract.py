@@ -18,7 +18,7 @@ from tests.rollout import small
 
 WAIT_S = 120.0
 SHORT = SamplingSpec(max_tokens=20)
-# Less than the lanes hold, so that blocks leave for the host and for good.
+# Less than the slots hold, so that blocks leave for the host and for good.
 STORE = dict(block_tokens=8, store_tokens=160, host_tokens=320)
 NO_STORE = dict(
   block_tokens=EngineConfig.block_tokens, store_tokens=0, host_tokens=0
@@ -26,11 +26,11 @@ NO_STORE = dict(
 
 
 def mixed_requests(number: int):
-  """Prompts and specs of every kind, over both version slots."""
+  """Prompts and specs of every kind, over both policy slots."""
   rng = np.random.default_rng(7)
   for i in range(number):
     spec = SamplingSpec(
-      slot=int(rng.integers(2)),
+      policy_slot=int(rng.integers(2)),
       temperature=float(rng.choice([0.0, 0.7, 1.0, 1.3])),
       top_k=int(rng.choice([0, 0, 5])),
       top_p=float(rng.choice([1.0, 1.0, 0.8])),
@@ -69,9 +69,9 @@ class DriverContract:
     requests = list(mixed_requests(40))
     answers = self.ask(self.open(), requests)
     for (prompt, spec), answer in zip(requests, answers, strict=True):
-      step = (10, 20)[spec.slot]
+      step = (10, 20)[spec.policy_slot]
       self.assertEqual(set(answer.version), {step})
-      self.assertEqual(answer.slot, spec.slot)
+      self.assertEqual(answer.policy_slot, spec.policy_slot)
       tokens = np.concatenate([prompt, answer.sampled])
       logits = small.teacher_logits(step, tokens)[len(prompt) - 1 : -1]
       self.check_answer(spec, logits, answer)
@@ -107,7 +107,7 @@ class DriverContract:
     requests = list(mixed_requests(30))
     together = self.ask(self.open(), requests)
     shuffled = self.ask(self.open(steps_per_sync=2), requests[::-1])[::-1]
-    shapes = self.open(num_lane_sizes=2, prefill_chunks=(8,))
+    shapes = self.open(num_slot_sizes=2, prefill_chunks=(8,))
     one_by_one = [self.ask(shapes, [request])[0] for request in requests]
     for first, second, third in zip(
       together, shuffled, one_by_one, strict=True
@@ -167,7 +167,7 @@ class DriverContract:
       )
       np.testing.assert_array_equal(answer.sampled, alone.sampled)
 
-  def test_more_conversations_than_lanes_are_answered_as_if_fed_anew(self):
+  def test_more_conversations_than_slots_are_answered_as_if_fed_anew(self):
     driver, plain = self.open(), self.open(reuse=False, **NO_STORE)
     prompts = [small.prompt_of(i % 4, 18 + i) for i in range(10)]
     for turn in range(5):
@@ -192,9 +192,9 @@ class DriverContract:
   def test_versions_never_share_what_they_computed(self):
     prompt = small.prompt_of(5, 40)
     driver = self.open()
-    for slot in (0, 1):
+    for policy_slot in (0, 1):
       (answer,) = self.ask(
-        driver, [(prompt, SamplingSpec(slot=slot, max_tokens=4))]
+        driver, [(prompt, SamplingSpec(policy_slot=policy_slot, max_tokens=4))]
       )
       self.assertEqual(answer.num_reused, 0)
     driver.engine.versions.publish(0, small.params(30), 30)
@@ -217,7 +217,7 @@ class DriverContract:
     driver = self.open()
     good = SamplingSpec()
     for changes, name in (
-      (dict(slot=2), "slot=2"),
+      (dict(policy_slot=2), "policy_slot=2"),
       (dict(temperature=-1.0), "temperature"),
       (dict(temperature=float("nan")), "temperature"),
       (dict(top_p=0.0), "top_p"),
@@ -236,13 +236,13 @@ class DriverContract:
         driver.submit(prompt, good)
 
   def test_more_than_may_wait_are_turned_away(self):
-    driver = self.open(lanes=(1, 1), driver_options=dict(max_waiting=2))
+    driver = self.open(slots=(1, 1), driver_options=dict(max_waiting=2))
     spec = SamplingSpec(max_tokens=90)
     futures = [driver.submit([1], spec) for _ in range(4)]
     with self.assertRaisesRegex(ServerFull, "max_waiting=2"):
       for _ in range(4):
         futures.append(driver.submit([1], spec))
-    other = driver.submit([1], SamplingSpec(slot=1, max_tokens=5))
+    other = driver.submit([1], SamplingSpec(policy_slot=1, max_tokens=5))
     self.settle(driver, [*futures, other])
     self.assert_empty(driver)
 

@@ -24,7 +24,7 @@ from agentrl_jax.rollout.external.response import label_of
 from agentrl_jax.rollout.openai.models import ModelNames
 from agentrl_jax.rollout.openai.requests import ServingLimits
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
-from agentrl_jax.rollout.remote.wire import ServedSlot
+from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 from agentrl_jax.rollout.server.app import RolloutApi
 from tests.rollout import small
 from tests.rollout.serving import Served
@@ -67,7 +67,7 @@ class Peer:
   def publish(self, step, publication):
     """Serves other weights from the next step on, under their label."""
     self.driver.engine.versions.publish(0, small.params(step), step)
-    self.label = label_of(ServedSlot(step, publication))
+    self.label = label_of(ServedPolicySlot(step, publication))
 
   async def sample(self, prompt, spec):
     """Ids, log-probabilities, and whether a stop token ended them."""
@@ -274,13 +274,15 @@ class SglangPeer(Peer):
 class OwnServer(Served):
   """A rollout server of this framework with OpenAI's endpoints."""
 
-  serving = True  # whether its slots have weights
+  serving = True  # whether its policy slots have weights
 
   def status(self):
     told = super().status()
     if self.serving:
       return told
-    return dataclasses.replace(told, slots=(None,) * len(told.slots))
+    return dataclasses.replace(
+      told, policy_slots=(None,) * len(told.policy_slots)
+    )
 
   def api_of(self, generator):
     return RolloutApi(
@@ -293,7 +295,7 @@ class OwnServer(Served):
       answering,
       [
         OpenAIModel(
-          ModelNames(MODEL, lambda: self.status().slots),
+          ModelNames(MODEL, lambda: self.status().policy_slots),
           ServingLimits(context=small.CONTEXT),
           lambda: None,
         )

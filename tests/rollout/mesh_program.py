@@ -24,7 +24,7 @@ from tests.rollout import following, small
 from tests.rollout.engine.grammar_test import spec_of
 
 ENGINE = EngineConfig(
-  lanes=(4,), context=small.CONTEXT, num_lane_sizes=1, prefill_chunks=(16,)
+  slots=(4,), context=small.CONTEXT, num_slot_sizes=1, prefill_chunks=(16,)
 )
 
 

@@ -11,7 +11,7 @@ from tests.rollout import small
 
 
 class Served:
-  """A server on an engine whose slot i serves what step i made."""
+  """A server on an engine whose policy slot i serves what step i made."""
 
   def __init__(self, port=0, **changes):
     self._port, self._changes = port, changes
@@ -47,8 +47,8 @@ class Served:
 def status_of(driver, trouble="") -> wire.ServerStatus:
   """What a server tells of its driver."""
   return wire.ServerStatus(
-    slots=tuple(
-      None if step is None else wire.ServedSlot(step, publication=step)
+    policy_slots=tuple(
+      None if step is None else wire.ServedPolicySlot(step, publication=step)
       for step in driver.engine.versions.steps()
     ),
     num_inside=sum(driver.num_inside),

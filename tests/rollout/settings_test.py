@@ -13,18 +13,18 @@ from agentrl_jax.rollout.settings import EngineConfig, RolloutsConfig
 
 class EngineConfigTest(unittest.TestCase):
   def test_wrong_sizes_are_refused_by_name(self):
-    good = dict(lanes=(4,), context=64)
+    good = dict(slots=(4,), context=64)
     for changes in (
-      dict(lanes=()),
-      dict(lanes=(4, 0)),
+      dict(slots=()),
+      dict(slots=(4, 0)),
       dict(context=0),
       dict(lengths=(32, 128)),
       dict(prefill_chunks=(64, 16)),
       dict(prefill_chunks=()),
-      dict(prefill_lanes=0),
+      dict(prefill_slots=0),
       dict(prefill_tokens=0),
       dict(steps_per_sync=0),
-      dict(num_lane_sizes=0),
+      dict(num_slot_sizes=0),
       dict(store_tokens=-1),
       dict(old_weights=-1),
       dict(host_tokens=64),
@@ -39,24 +39,24 @@ class EngineConfigTest(unittest.TestCase):
 
   def test_a_store_is_counted_in_whole_blocks(self):
     config = EngineConfig(
-      lanes=(4,), context=64, store_tokens=100, host_tokens=70
+      slots=(4,), context=64, store_tokens=100, host_tokens=70
     )
     self.assertEqual(config.store_blocks, (3, 2))
 
   def test_sizes_differ_by_four_and_end_at_one(self):
-    config = EngineConfig(lanes=(128, 2), context=64)
-    self.assertEqual(config.lane_sizes(128), (8, 32, 128))
-    self.assertEqual(config.lane_sizes(2), (1, 2))
+    config = EngineConfig(slots=(128, 2), context=64)
+    self.assertEqual(config.slot_sizes(128), (8, 32, 128))
+    self.assertEqual(config.slot_sizes(2), (1, 2))
 
-  def test_few_busy_lanes_are_taken_out_and_many_are_not(self):
-    config = EngineConfig(lanes=(128,), context=64)
+  def test_few_busy_slots_are_taken_out_and_many_are_not(self):
+    config = EngineConfig(slots=(128,), context=64)
     self.assertEqual(config.decode_size(128, 5, num_steps=4), 8)
     self.assertEqual(config.decode_size(128, 9, num_steps=4), 32)
     self.assertEqual(config.decode_size(128, 33, num_steps=4), 128)
     self.assertEqual(config.decode_size(128, 9, num_steps=1), 128)
 
   def test_the_shortest_shape_that_fits_is_taken(self):
-    config = EngineConfig(lanes=(8,), context=512, lengths=(128, 256))
+    config = EngineConfig(slots=(8,), context=512, lengths=(128, 256))
     lengths = [config.length(n) for n in (1, 128, 129, 257, 512)]
     self.assertEqual(lengths, [128, 128, 256, 512, 512])
     chunks = [config.prefill_chunk(n) for n in (1, 16, 17, 999)]

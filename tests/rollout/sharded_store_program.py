@@ -20,11 +20,11 @@ from tests.rollout.engine.reuse_test import play
 # A vocabulary that can be split.
 CONFIG = dataclasses.replace(small.policy().config, vocab_size=64)
 ENGINE = EngineConfig(
-  lanes=(3,),
+  slots=(3,),
   context=small.CONTEXT,
-  num_lane_sizes=1,
+  num_slot_sizes=1,
   prefill_chunks=(16,),
-  prefill_lanes=4,
+  prefill_slots=4,
   prefill_tokens=128,
   steps_per_sync=3,
   block_tokens=8,

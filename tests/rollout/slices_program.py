@@ -1,4 +1,6 @@
-"""Run by `placement_test` with eight devices: slots apart, the same tokens."""
+"""Run by `placement_test` with eight devices: policy slots apart, the same
+tokens.
+"""
 
 import dataclasses
 import functools
@@ -27,9 +29,9 @@ from tests.rollout import small
 CONFIG = dataclasses.replace(small.policy().config, vocab_size=64)
 SLICES = (2, 1)
 ENGINE = EngineConfig(
-  lanes=(2, 2),
+  slots=(2, 2),
   context=small.CONTEXT,
-  num_lane_sizes=1,
+  num_slot_sizes=1,
   prefill_chunks=(16,),
   slices=SLICES,
 )
@@ -78,8 +80,8 @@ def _publish(policy, versions, store, places):
     whole = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     to = [whole] * len(versions)
   publisher = Publisher(policy, store, to=to)
-  for slot, params in enumerate(versions):
-    publisher.publish(params, 10 * slot, slot=slot)
+  for policy_slot, params in enumerate(versions):
+    publisher.publish(params, 10 * policy_slot, policy_slot=policy_slot)
   return store
 
 
@@ -89,8 +91,8 @@ def _follow(policy, versions):
   with tempfile.TemporaryDirectory() as folder:
     sink = SnapshotSink(folder, max_lag=0, deadline_s=60)
     publisher = Publisher(policy, sink, layers_apart=False)
-    for slot, params in enumerate(versions):
-      publisher.publish(params, 10 * slot, slot=slot)
+    for policy_slot, params in enumerate(versions):
+      publisher.publish(params, 10 * policy_slot, policy_slot=policy_slot)
     sink.close()
     meshes = [place.mesh for place in _places()]
     follower = SnapshotFollower(folder, Policy(CONFIG), store, meshes=meshes)
@@ -100,14 +102,14 @@ def _follow(policy, versions):
 
 
 def _answers(engine):
-  """Two requests of every slot, decoded at once."""
+  """Two requests of every policy slot, decoded at once."""
   driver = LocalDriver(engine)
   futures = [
     driver.submit(
       small.prompt_of(3 + number, 20),
-      SamplingSpec(max_tokens=30, slot=slot, seed=number),
+      SamplingSpec(max_tokens=30, policy_slot=policy_slot, seed=number),
     )
-    for slot in range(2)
+    for policy_slot in range(2)
     for number in range(2)
   ]
   driver.run_until_idle()
@@ -123,7 +125,7 @@ def _caches(engine):
 
 
 def _devices(store):
-  return [_ids(store.get(slot).params) for slot in range(2)]
+  return [_ids(store.get(policy_slot).params) for policy_slot in range(2)]
 
 
 def _ids(arrays):

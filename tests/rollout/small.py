@@ -56,20 +56,22 @@ def engine_of(
   grammars=None,
   **changes,
 ) -> RolloutEngine:
-  """An engine whose slot i serves params(step), published as that step."""
+  """An engine whose policy slot i serves params(step), published as that
+  step.
+  """
   settings = dict(
-    lanes=(4,) * len(steps),
+    slots=(4,) * len(steps),
     context=CONTEXT,
-    num_lane_sizes=1,
+    num_slot_sizes=1,
     prefill_chunks=(16,),
-    prefill_lanes=4,
+    prefill_slots=4,
     prefill_tokens=128,
     steps_per_sync=3,
   )
   config = EngineConfig(**(settings | changes))
   store = store or ServedWeights(len(steps))
-  for slot, step in enumerate(steps):
-    store.publish(slot, params(step), step)
+  for policy_slot, step in enumerate(steps):
+    store.publish(policy_slot, params(step), step)
   return RolloutEngine(policy(), config, store, grammars=lambda: grammars)
 
 

@@ -40,14 +40,14 @@ class SnapshotsCase(parameterized.TestCase):
     )
     return sink
 
-  def publish(self, sink, step, *, slot=0):
-    self.publisher.publish(small.params(step), step, slot=slot)
+  def publish(self, sink, step, *, policy_slot=0):
+    self.publisher.publish(small.params(step), step, policy_slot=policy_slot)
     sink.flush()
-    return sink.publications()[slot]
+    return sink.publications()[policy_slot]
 
-  def follow(self, policy=None, num_slots=1):
+  def follow(self, policy=None, num_policy_slots=1):
     self.now = 0.0
-    self.store = ServedWeights(num_slots)
+    self.store = ServedWeights(num_policy_slots)
     return SnapshotFollower(
       self.path,
       policy or self.policy,
@@ -55,8 +55,8 @@ class SnapshotsCase(parameterized.TestCase):
       clock=lambda: self.now,
     )
 
-  def serves(self, step, *, slot=0):
-    served = self.store.get(slot)
+  def serves(self, step, *, policy_slot=0):
+    served = self.store.get(policy_slot)
     self.assertEqual(served.step, step)
     assert_same(served.params, self.policy.to_decode(small.params(step)))
 
@@ -64,9 +64,9 @@ class SnapshotsCase(parameterized.TestCase):
     return snapshot_manifest.read_manifest(epath.Path(self.folder))
 
   def rewrite(self, **changes):
-    """Replaces slot 0's entry in the manifest by another."""
-    slots = dict(self.manifest().slots)
-    slots[0] = dataclasses.replace(slots[0], **changes)
+    """Replaces policy slot 0's entry in the manifest by another."""
+    policy_slots = dict(self.manifest().policy_slots)
+    policy_slots[0] = dataclasses.replace(policy_slots[0], **changes)
     snapshot_manifest.write_manifest(
-      epath.Path(self.folder), snapshot_manifest.Manifest(slots)
+      epath.Path(self.folder), snapshot_manifest.Manifest(policy_slots)
     )

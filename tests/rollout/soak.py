@@ -96,7 +96,7 @@ class Soak:
     return Asked(
       prompt,
       SamplingSpec(
-        slot=rng.randrange(2),
+        policy_slot=rng.randrange(2),
         temperature=rng.choice((0.0, 0.7, 1.0, 1.0, 1.4)),
         top_k=rng.choice((1, 5, 20)) if truncates else 0,
         top_p=rng.choice((0.5, 0.9)) if truncates else 1.0,
@@ -165,7 +165,7 @@ class Soak:
     return False
 
   def _swap(self) -> bool:
-    """Other weights for a slot, every few dozen answers."""
+    """Other weights for a policy slot, every few dozen answers."""
     if len(self._ended) >= 30 * (self.counts["swapped"] + 1):
       self.counts["swapped"] += 1
       self._step += 1

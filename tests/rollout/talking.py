@@ -31,7 +31,7 @@ from tests.rollout.serving import status_of
 
 VOCAB = 280
 CONTEXT = 384
-STEPS = (10, 20)  # that the slots serve
+STEPS = (10, 20)  # that the policy slots serve
 NAME = "tiny"
 
 
@@ -73,16 +73,16 @@ def params(step: int):
 
 def engine_of(**changes) -> RolloutEngine:
   settings = dict(
-    lanes=(4,) * len(STEPS),
+    slots=(4,) * len(STEPS),
     context=CONTEXT,
-    num_lane_sizes=1,
+    num_slot_sizes=1,
     prefill_chunks=(16,),
-    prefill_lanes=4,
+    prefill_slots=4,
     steps_per_sync=3,
   )
   store = ServedWeights(len(STEPS))
-  for slot, step in enumerate(STEPS):
-    store.publish(slot, params(step), step)
+  for policy_slot, step in enumerate(STEPS):
+    store.publish(policy_slot, params(step), step)
   return RolloutEngine(
     policy(), EngineConfig(**(settings | changes)), store, grammars=grammars
   )
@@ -118,7 +118,7 @@ def logprobs_of(logits_TV, tokens) -> np.ndarray:
 class Scripted:
   """A generator that says what it is told to, as a policy might."""
 
-  num_slots = len(STEPS)
+  num_policy_slots = len(STEPS)
 
   def __init__(self):
     self.says: list[str] = []  # what ends with its stop token ends an answer
@@ -130,8 +130,8 @@ class Scripted:
     self.specs.append(spec)
     ids = codec().encode(self.says.pop(0))[: spec.max_tokens]
     logprob = -np.arange(1, len(ids) + 1, dtype=np.float32)
-    step = np.full(len(ids), STEPS[spec.slot], np.int32)
-    return Answer(ids, logprob, logprob, step, slot=spec.slot)
+    step = np.full(len(ids), STEPS[spec.policy_slot], np.int32)
+    return Answer(ids, logprob, logprob, step, policy_slot=spec.policy_slot)
 
 
 class Talking:
@@ -185,7 +185,7 @@ class Talking:
       openai=self._openai,
       http=self._http,
       token=self._token,
-      lanes=lambda: self.driver.engine.stats().num_active,
+      slots=lambda: self.driver.engine.stats().num_active,
     )
     port = await enter(listening(self.api, "127.0.0.1", 0))
     self.url = f"http://127.0.0.1:{port}"
@@ -193,7 +193,7 @@ class Talking:
     return self
 
   def _openai(self, answering):
-    names = ModelNames(NAME, lambda: self.status().slots)
+    names = ModelNames(NAME, lambda: self.status().policy_slots)
     return OpenAIApi(
       self.generator,
       answering,

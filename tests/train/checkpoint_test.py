@@ -216,13 +216,13 @@ class PublisherTest(absltest.TestCase):
     published = {}
 
     class Sink:
-      def publish(self, slot, params, step):
-        published[slot] = (params, step)
+      def publish(self, policy_slot, params, step):
+        published[policy_slot] = (params, step)
 
     policy, learner = small.make_learner()
     params = policy.init(jax.random.key(0))
     state = learner.init(params)
-    Publisher(policy, Sink()).publish(state.params, 0, slot=1)
+    Publisher(policy, Sink()).publish(state.params, 0, policy_slot=1)
     for leaf in jax.tree.leaves(state):
       leaf.delete()  # as donation does
     found, step = published[1]

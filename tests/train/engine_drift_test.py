@@ -97,7 +97,7 @@ class Played:
     self._publisher = Publisher(
       policy, self._versions, dtype=dtype, layers_apart=False
     )
-    config = EngineConfig(lanes=(4,), context=48, num_lane_sizes=1)
+    config = EngineConfig(slots=(4,), context=48, num_slot_sizes=1)
     self.temperature = TEMPERATURE
     self._engine = RolloutEngine(policy, config, self._versions)
     self._preparation = BatchBuilder(

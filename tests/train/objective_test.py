@@ -206,17 +206,21 @@ class LessonLossTest(parameterized.TestCase):
     self.lesson = dataclasses.replace(self.lesson, weight=weight)
     self.assertNotAlmostEqual(self._value()[0], plain, places=5)
 
-  def test_slots_are_told_apart(self):
-    slot = np.where(self.lesson.batch.trajectory % 2, 1, 0)
-    batch = dataclasses.replace(self.lesson.batch, slot=slot)
+  def test_policy_slots_are_told_apart(self):
+    policy_slot = np.where(self.lesson.batch.trajectory % 2, 1, 0)
+    batch = dataclasses.replace(self.lesson.batch, policy_slot=policy_slot)
     lesson = dataclasses.replace(self.lesson, batch=batch)
     _, metrics = batch_loss(
-      small.loss_config(), lesson, self.logprob, self.entropy, num_slots=2
+      small.loss_config(),
+      lesson,
+      self.logprob,
+      self.entropy,
+      num_policy_slots=2,
     )
-    moments = metrics["policy/slot"]
+    moments = metrics["policy/policy_slot"]
     np.testing.assert_allclose(
       moments.count_Z,
-      [(batch.mask & (slot == z)).sum() for z in (0, 1)],
+      [(batch.mask & (policy_slot == z)).sum() for z in (0, 1)],
     )
     self.assertLess(np.max(moments.effective_sample_size()), 1)
 

@@ -12,13 +12,15 @@ from tests.rollout.snapshots import SnapshotsCase
 
 
 class KeepingTest(SnapshotsCase):
-  def test_only_what_slots_refer_to_is_kept_and_what_they_did_before(self):
+  def test_only_what_policy_slots_refer_to_is_kept_and_what_they_did_before(
+    self,
+  ):
     sink = self.open_sink(max_lag=0)
     (self.folder / "edition_5.orbax-checkpoint-tmp").mkdir()
-    self.publish(sink, 1, slot=1)
+    self.publish(sink, 1, policy_slot=1)
     for step in range(2, 6):
       self.publish(sink, step)
-    kept = {s.folder for s in self.manifest().slots.values()}
+    kept = {s.folder for s in self.manifest().policy_slots.values()}
     found = {p.name for p in self.folder.iterdir() if p.is_dir()}
     self.assertLen(kept, 2)
     self.assertContainsSubset(kept, found)
@@ -39,7 +41,7 @@ class KeepingTest(SnapshotsCase):
     sink = self.open_sink(max_lag=2)
     publications = [self.publish(sink, step) for step in (10, 11, 12, 13)]
     self.assertEqual(sink.acceptable(), {0: publications[1]})
-    older = [self.publish(sink, step, slot=1) for step in (0, 10)]
+    older = [self.publish(sink, step, policy_slot=1) for step in (0, 10)]
     self.assertEqual(sink.acceptable(), {0: publications[1], 1: older[0]})
 
 
@@ -58,14 +60,14 @@ class WritingTest(SnapshotsCase):
     self.addCleanup(go_on.set)
     return begun, go_on
 
-  def test_behind_the_writer_the_newest_of_each_slot_waits(self):
+  def test_behind_the_writer_the_newest_of_each_policy_slot_waits(self):
     sink = self.open_sink(max_lag=10)
     begun, go_on = self.hold_writer(sink)
     self.publisher.publish(small.params(1), 1)
     self.assertTrue(begun.wait(60))
     for step in (2, 3, 4):
       self.publisher.publish(small.params(step), step)
-    self.publisher.publish(small.params(5), 0, slot=1)
+    self.publisher.publish(small.params(5), 0, policy_slot=1)
     report = sink.report()
     self.assertEqual(report["snapshots/skipped"], 2)
     self.assertEqual(report["snapshots/lag"], 3)
@@ -74,7 +76,7 @@ class WritingTest(SnapshotsCase):
     report = sink.report()
     self.assertEqual(report["snapshots/written"], 3)
     self.assertEqual(report["snapshots/lag"], 0)
-    follower = self.follow(num_slots=2)
+    follower = self.follow(num_policy_slots=2)
     follower.look()
     self.serves(4)
     self.assertEqual(self.store.get(1).step, 0)

@@ -18,9 +18,9 @@ from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.request import Listener, Request
 from agentrl_jax.rollout.engine.request_limiter import RequestLimiter
 
-# Requests let into the engine per lane. Those without a lane wait inside, where
-# a lane that gets free finds them at once.
-ADMITTED_PER_LANE = 2
+# Requests let into the engine per slot. Those without a slot wait inside, where
+# a slot that gets free finds them at once.
+ADMITTED_PER_SLOT = 2
 
 
 class Driver(abc.ABC):
@@ -28,7 +28,7 @@ class Driver(abc.ABC):
 
   def __init__(self, engine: RolloutEngine, *, max_waiting: int = 4096):
     self.engine = engine
-    capacity = tuple(ADMITTED_PER_LANE * n for n in engine.config.lanes)
+    capacity = tuple(ADMITTED_PER_SLOT * n for n in engine.config.slots)
     self.max_inside = sum(capacity)
     self._gate = RequestLimiter(capacity, max_waiting)
 
@@ -56,12 +56,12 @@ class Driver(abc.ABC):
 
   @property
   def num_waiting(self) -> tuple[int, ...]:
-    """Requests that queue outside the engine, per version slot."""
+    """Requests that queue outside the engine, per policy slot."""
     return self._gate.num_waiting
 
   @property
   def num_inside(self) -> tuple[int, ...]:
-    """Requests in the engine, per version slot."""
+    """Requests in the engine, per policy slot."""
     return self._gate.num_inside
 
   @abc.abstractmethod

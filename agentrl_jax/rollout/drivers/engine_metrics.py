@@ -2,8 +2,8 @@
 
 Counters rise from the start of this process, whoever asked: a run's episodes
 and its evaluations alike. Means, shares and rates are over the time since the
-last report. Names end in the version slot (`/slot0`) where there is one of each
-slot. Knows no more of the engine than its statistics.
+last report. Names end in the policy slot (`/policy_slot0`) where there is one
+of each policy slot. Knows no more of the engine than its statistics.
 """
 
 import time
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from agentrl_jax.rollout.drivers.base import Driver
 from agentrl_jax.rollout.engine.stats import EngineStats
 
-# Metric to the field of `EngineStats` that counts it, for each slot.
+# Metric to the field of `EngineStats` that counts it, for each policy slot.
 COUNTERS = {
   "engine/sampled_tokens": "num_sampled",
   "engine/constrained_tokens": "num_constrained",
@@ -43,13 +43,15 @@ class EngineMetrics:
     return {
       **_counters(stats),
       **self._now(stats),
-      **_since(last, stats, now_s - last_s, self._driver.engine.config.lanes),
+      **_since(last, stats, now_s - last_s, self._driver.engine.config.slots),
     }
 
   def _now(self, stats: EngineStats) -> dict[str, float]:
-    """Requests without a lane, in the engine and in front of it."""
+    """Requests without a slot, in the engine and in front of it."""
     waiting = zip(stats.num_pending, self._driver.num_waiting, strict=True)
-    return _by_slot("engine/waiting_requests", [sum(both) for both in waiting])
+    return _by_policy_slot(
+      "engine/waiting_requests", [sum(both) for both in waiting]
+    )
 
 
 def _counters(stats: EngineStats) -> dict[str, float]:
@@ -60,12 +62,12 @@ def _counters(stats: EngineStats) -> dict[str, float]:
     "engine/decode_s": stats.decode_s,
   }
   for name, field in COUNTERS.items():
-    found |= _by_slot(name, getattr(stats, field))
+    found |= _by_policy_slot(name, getattr(stats, field))
   return found
 
 
 def _since(
-  last: EngineStats, stats: EngineStats, seconds: float, lanes: Sequence[int]
+  last: EngineStats, stats: EngineStats, seconds: float, slots: Sequence[int]
 ) -> dict[str, float]:
   """Means, shares and rates between two looks; none of what did not occur."""
 
@@ -80,9 +82,9 @@ def _since(
     found["engine/tokens_per_s"] = sum(gained("num_sampled")) / seconds
   for name, above, below in (
     (
-      "engine/lane_occupancy",
-      gained("num_lane_steps"),
-      [num_steps * n for n in lanes],
+      "engine/slot_occupancy",
+      gained("num_slot_steps"),
+      [num_steps * n for n in slots],
     ),
     (
       "engine/reused_share",
@@ -91,11 +93,16 @@ def _since(
     ),
     ("engine/wait_s", gained("wait_s"), gained("num_seated")),
   ):
-    for slot, (value, total) in enumerate(zip(above, below, strict=True)):
+    for policy_slot, (value, total) in enumerate(
+      zip(above, below, strict=True)
+    ):
       if total:
-        found[f"{name}/slot{slot}"] = value / total
+        found[f"{name}/policy_slot{policy_slot}"] = value / total
   return found
 
 
-def _by_slot(name: str, values: Sequence[float]) -> dict[str, float]:
-  return {f"{name}/slot{slot}": v for slot, v in enumerate(values)}
+def _by_policy_slot(name: str, values: Sequence[float]) -> dict[str, float]:
+  return {
+    f"{name}/policy_slot{policy_slot}": v
+    for policy_slot, v in enumerate(values)
+  }

@@ -30,14 +30,14 @@ class EngineGenerator:
     self._compiler = GrammarCompiler(driver.engine.grammars, compile_s)
 
   @property
-  def num_slots(self) -> int:
+  def num_policy_slots(self) -> int:
     """How many versions are served side by side."""
-    return self._driver.engine.config.num_slots
+    return self._driver.engine.config.num_policy_slots
 
   async def generate(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> Answer:
-    """Waits for the answer; cancelling frees the lane that decodes it."""
+    """Waits for the answer; cancelling frees the slot that decodes it."""
     await self._prepare(spec)
     future = asyncio.wrap_future(self._driver.submit(prompt, spec))
     try:
@@ -51,7 +51,7 @@ class EngineGenerator:
   ) -> AsyncGenerator[Answer, None]:
     """The answer in pieces, as they are read from the engine.
 
-    Closing it frees the lane that decodes. A slow reader slows nobody: what it
+    Closing it frees the slot that decodes. A slow reader slows nobody: what it
     has not taken waits here, and `spec.max_tokens` bounds that.
     """
     loop = asyncio.get_running_loop()
@@ -85,7 +85,8 @@ class EngineGenerator:
 
   def _late(self, spec: SamplingSpec) -> DeadlineExceeded:
     return DeadlineExceeded(
-      f"no answer of {spec.max_tokens} tokens came from version slot "
-      f"{spec.slot} in {self._deadline_s} s; inside the engine per slot: "
+      f"no answer of {spec.max_tokens} tokens came from policy slot "
+      f"{spec.policy_slot} in {self._deadline_s} s; inside the engine per "
+      f"policy slot: "
       f"{self._driver.num_inside}, waiting: {self._driver.num_waiting}"
     )

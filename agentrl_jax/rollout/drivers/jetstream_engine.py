@@ -25,7 +25,7 @@ from agentrl_jax.rollout.engine.weights import ServedWeights
 
 
 class StepTokens(engine_api.ResultTokens):
-  """One step's tokens, several per lane, on their way to the host."""
+  """One step's tokens, several per slot, on their way to the host."""
 
   def __init__(self, step: StepResult):
     super().__init__(
@@ -46,9 +46,10 @@ class StepTokens(engine_api.ResultTokens):
     return self
 
   def get_result_at_slot(self, slot: int) -> Any:
-    """Refuses: JetStream's slots are not the lanes that records are of."""
+    """Refuses: JetStream's slots are not the slots that records are of."""
     raise NotImplementedError(
-      f"slot {slot} has no row of its own; RolloutEngine.read hands out answers"
+      f"policy_slot {slot} has no row of its own; RolloutEngine.read hands out "
+      f"answers"
     )
 
 
@@ -93,7 +94,7 @@ class JetStreamEngine(engine_api.Engine):
   def insert(
     self, prefix: Request, decode_state: None, slot: int, **_: Any
   ) -> None:
-    """Admits the request; it finds a lane when the next step begins."""
+    """Admits the request; it finds a slot when the next step begins."""
     self._engine.admit(prefix)
 
   def generate(
@@ -103,7 +104,7 @@ class JetStreamEngine(engine_api.Engine):
     return None, StepTokens(self._engine.step())
 
   def free_resource(self, slot: int) -> None:
-    """Nothing: the engine frees a lane when it reads its last token."""
+    """Nothing: the engine frees a slot when it reads its last token."""
 
   def bulk_insert(self, prefix: Request, decode_state: None, **_: Any) -> None:
     """Refuses: attempts that share a prompt share its cache by themselves."""
@@ -133,7 +134,7 @@ class JetStreamEngine(engine_api.Engine):
 
   @property
   def max_concurrent_decodes(self) -> int:
-    """Requests inside at once, those that still wait for a lane included."""
+    """Requests inside at once, those that still wait for a slot included."""
     return self._num_seats
 
   @property

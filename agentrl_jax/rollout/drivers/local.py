@@ -57,7 +57,7 @@ class LocalDriver(Driver):
         return num_steps
     raise DeadlineExceeded(
       f"the engine is not idle after max_steps={max_steps}; its stats() tell "
-      "which lanes stay active"
+      "which slots stay active"
     )
 
   @contextlib.asynccontextmanager

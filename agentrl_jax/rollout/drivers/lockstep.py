@@ -1,6 +1,6 @@
 """Answers in waves, so that who shares a step with whom follows from the play.
 
-A lane's numbers may differ in the last bits with the company that it is
+A slot's numbers may differ in the last bits with the company that it is
 computed in, and who arrives in time for a step is chance. Here nobody is
 answered before everyone who plays has asked, and all are answered before anyone
 goes on: every wave is the same set of requests in the same order, run after
@@ -33,7 +33,7 @@ class _Asked:
   @property
   def order(self) -> tuple[int, int, bytes]:
     """Same in every run, whoever asked first."""
-    return self.spec.slot, self.spec.seed, self.prompt.tobytes()
+    return self.spec.policy_slot, self.spec.seed, self.prompt.tobytes()
 
 
 class LockstepGenerator:
@@ -47,9 +47,9 @@ class LockstepGenerator:
     self._num_events = 0
 
   @property
-  def num_slots(self) -> int:
+  def num_policy_slots(self) -> int:
     """How many versions are served side by side."""
-    return self._driver.engine.config.num_slots
+    return self._driver.engine.config.num_policy_slots
 
   @contextlib.contextmanager
   def playing(self) -> Iterator[None]:

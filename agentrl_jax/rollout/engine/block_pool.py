@@ -1,6 +1,6 @@
 """The blocks that a `PrefixCache` keeps: on the device, and on the host.
 
-On the device they are a cache whose lanes are one block long. Copies are
+On the device they are a cache whose slots are one block long. Copies are
 launched in the order of `Moves` and wait for nothing: what leaves for the host
 arrives some steps later. Only what is wanted back before it has arrived is
 waited for.
@@ -20,7 +20,7 @@ from agentrl_jax.rollout.engine.prefix_cache import Carry, Fill, Moves, Save
 
 # Blocks per call that programs are compiled for.
 _SIZES = (8, 32, 128)
-_NOWHERE = 2**30  # a lane or block that does not exist: padding
+_NOWHERE = 2**30  # a slot or block that does not exist: padding
 
 
 class _Staged(NamedTuple):
@@ -52,7 +52,7 @@ class BlockPool:
   def move(self, moves: Moves, cache: KVCache) -> None:
     """Launches what a batch moves into the pool and out to the host.
 
-    `cache` is that of the lanes, from which blocks are saved.
+    `cache` is that of the slots, from which blocks are saved.
     """
     self.land(wait=bool(moves.uploads))
     rows = [(at, self._from_host(at[:, 0])) for at in _padded(moves.uploads, 2)]
@@ -67,7 +67,7 @@ class BlockPool:
       self._pool = programs.save(self._pool, cache, *at_N3.T)
 
   def fill(self, cache: KVCache, fills: Sequence[Fill]) -> KVCache:
-    """The cache with blocks of the pool in its lanes; takes the old one."""
+    """The cache with blocks of the pool in its slots; takes the old one."""
     for at_N3 in _padded(fills, 3):
       cache = programs.fill(cache, self._pool, *at_N3.T)
     return cache

@@ -44,9 +44,9 @@ _COUNTED = (
   "store_failures",
   "evicted",
   "seated",
-  "lane_steps",
+  "slot_steps",
 )
-_TOO_LARGE = 2**31  # for what lanes keep in int32
+_TOO_LARGE = 2**31  # for what slots keep in int32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class StepResult:
 
 
 class RolloutEngine:
-  """K version slots, each with lanes, cache and weights of its own.
+  """K policy slots, each with slots, cache and weights of its own.
 
   There is one compiled program per shape, called with one version's params or
   another's. A version that nobody asks costs memory and no time.
@@ -82,21 +82,27 @@ class RolloutEngine:
     max_unread: int = 2,
     unread_deadline_s: float = 300.0,
   ):
-    """`places` has one entry per slot; without, all are where params are.
+    """`places` has one entry per policy slot; without, all are where params
+    are.
 
     `grammars` is asked when a request has a grammar, each time.
     """
-    if versions.num_slots != config.num_slots:
+    if versions.num_policy_slots != config.num_policy_slots:
       raise ConfigError(
-        f"engine.lanes={config.lanes} names {config.num_slots} version slots, "
-        f"the version store has {versions.num_slots}: give both the same"
+        f"engine.slots={config.slots} names {config.num_policy_slots} policy "
+        f"slots, "
+        f"the version store has {versions.num_policy_slots}: give both the same"
       )
     self.config, self.versions = config, versions
     self.grammars, self._vocab_size = grammars, policy.config.vocab_size
-    places = places or (Place(policy),) * config.num_slots
+    places = places or (Place(policy),) * config.num_policy_slots
     self._blocks = [
-      Scheduler(slot, place.policy, config, place.cache, give_up=self.cancel)
-      for slot, place in zip(range(config.num_slots), places, strict=True)
+      Scheduler(
+        policy_slot, place.policy, config, place.cache, give_up=self.cancel
+      )
+      for policy_slot, place in zip(
+        range(config.num_policy_slots), places, strict=True
+      )
     ]
     self._lock = threading.Lock()
     self._serials = itertools.count()
@@ -112,10 +118,10 @@ class RolloutEngine:
   ) -> Request:
     """A request that the engine can answer, or an error that says why not."""
     tokens = np.asarray(prompt, np.int32)
-    _check_spec(spec, self.config.num_slots)
+    _check_spec(spec, self.config.num_policy_slots)
     if spec.is_shaped:
       _check_shaping(spec, self._vocab_size)
-    self.versions.refuse_unserved(spec.slot)
+    self.versions.refuse_unserved(spec.policy_slot)
     if tokens.ndim != 1 or not tokens.size:
       raise ConfigError(
         f"a prompt is a row of at least one token, found shape {tokens.shape}"
@@ -140,7 +146,7 @@ class RolloutEngine:
     self._inbox.append(request)
 
   def cancel(self, request: Request) -> None:
-    """Lets the next step free the request's lane."""
+    """Lets the next step free the request's slot."""
     self._cancelled.append(request)
 
   @property
@@ -153,7 +159,7 @@ class RolloutEngine:
     )
 
   def step(self) -> StepResult:
-    """Launches one piece of work per version slot that has any.
+    """Launches one piece of work per policy slot that has any.
 
     Waits while `max_unread` earlier results have not been read, and while
     tokens sampled under a grammar have not.
@@ -165,9 +171,9 @@ class RolloutEngine:
       fed = self._count("prefilled")
       parts = [
         part
-        for slot, block in enumerate(self._blocks)
+        for policy_slot, block in enumerate(self._blocks)
         if block.num_busy or block.num_pending
-        for part in block.step(self.versions.get(slot))
+        for part in block.step(self.versions.get(policy_slot))
       ]
       self._num_steps += 1
       fed_prompts = self._count("prefilled") > fed
@@ -199,7 +205,7 @@ class RolloutEngine:
         block.forget()
 
   def check_books(self) -> None:
-    """Raises `AssertionError` if a lane or a block of the store was lost."""
+    """Raises `AssertionError` if a slot or a block of the store was lost."""
     with self._lock:
       for block in self._blocks:
         block.check()
@@ -229,7 +235,7 @@ class RolloutEngine:
   def _read(self, part: Part) -> list[tuple[Request, Answer]]:
     part = dataclasses.replace(part, record=np.asarray(part.record))
     with self._lock:
-      answered = self._blocks[part.slot].read(part)
+      answered = self._blocks[part.policy_slot].read(part)
     if part.is_bound:
       self._ahead.read_call()
     return answered
@@ -242,10 +248,10 @@ class RolloutEngine:
       if request.future.cancelled():
         left.append(request)
       else:
-        self._blocks[request.spec.slot].admit(request)
+        self._blocks[request.spec.policy_slot].admit(request)
     while self._cancelled:
       request = self._cancelled.popleft()
-      if self._blocks[request.spec.slot].cancel(request):
+      if self._blocks[request.spec.policy_slot].cancel(request):
         left.append(request)
     self._num_cancelled += len(left)
     return left
@@ -294,9 +300,12 @@ def _check_shaping(spec: SamplingSpec, vocab_size: int) -> None:
       )
 
 
-def _check_spec(spec: SamplingSpec, num_slots: int) -> None:
+def _check_spec(spec: SamplingSpec, num_policy_slots: int) -> None:
   allowed = {
-    "slot": (0 <= spec.slot < num_slots, f"0 to {num_slots - 1}"),
+    "policy_slot": (
+      0 <= spec.policy_slot < num_policy_slots,
+      f"0 to {num_policy_slots - 1}",
+    ),
     "temperature": (0 <= spec.temperature < np.inf, "0 (greedy) or more"),
     "top_k": (0 <= spec.top_k < _TOO_LARGE, "0 (all) to 2^31 - 1"),
     # In float32 much less would be 0, and leave no token.

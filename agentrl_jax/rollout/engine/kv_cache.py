@@ -1,7 +1,7 @@
-"""The keys and values of a slot's lanes, and what moves them.
+"""The keys and values of a policy slot's slots, and what moves them.
 
 Seats are planned one by one and moved together: what is about to be overwritten
-goes to the store, if there is one, then lanes are copied over lanes, then the
+goes to the store, if there is one, then slots are copied over slots, then the
 store's blocks go to theirs. Moves are launched, not waited for.
 """
 
@@ -32,18 +32,18 @@ class KVCacheManager:
     self,
     policy: Policy,
     config: EngineConfig,
-    num_lanes: int,
+    num_slots: int,
     counts: collections.Counter[str],
     sharding: jax.sharding.Sharding | None = None,
   ):
-    self._config, self._num_lanes, self._counts = config, num_lanes, counts
+    self._config, self._num_slots, self._counts = config, num_slots, counts
     self.length = config.length(1)  # of the cache now, in tokens
     self._roomy = 0  # steps since a shorter cache would not have done
-    self.arrays = policy.empty_cache(num_lanes, self.length)
+    self.arrays = policy.empty_cache(num_slots, self.length)
     if sharding is not None:
       self.arrays = jax.device_put(self.arrays, sharding)
-    self._copies: dict[int, Allocation] = {}  # by target lane
-    self._filled: dict[int, int] = {}  # tokens from the store, by lane
+    self._copies: dict[int, Allocation] = {}  # by target slot
+    self._filled: dict[int, int] = {}  # tokens from the store, by slot
     self._store = PrefixCache(config.block_tokens, *config.store_blocks)
     self._make_pool = functools.partial(
       BlockPool, policy, config.block_tokens, *config.store_blocks, sharding
@@ -87,23 +87,23 @@ class KVCacheManager:
   ) -> int:
     """Takes a seat up; how many tokens will be there once `move` has run.
 
-    `overwritten` are the tokens of the lane that are of use to others.
+    `overwritten` are the tokens of the slot that are of use to others.
     """
     reused = seat.reused
     if seat.source == FROM_STORE:
-      reused = self._store.fetch(match, seat.lane)
-      self._filled[seat.lane] = reused
-    elif seat.reused and seat.source != seat.lane:
-      self._copies[seat.lane] = seat
+      reused = self._store.fetch(match, seat.slot)
+      self._filled[seat.slot] = reused
+    elif seat.reused and seat.source != seat.slot:
+      self._copies[seat.slot] = seat
       self._counts["copied"] += reused
     if self._pool is not None and len(overwritten) >= self._config.worth:
-      self._counts["stored"] += self._store.insert(overwritten, seat.lane)
+      self._counts["stored"] += self._store.insert(overwritten, seat.slot)
     return reused
 
   def move(self, num_tokens: int) -> list[int]:
-    """Moves what was planned, in a cache with room for `num_tokens` per lane.
+    """Moves what was planned, in a cache with room for `num_tokens` per slot.
 
-    Returns the lanes that do not get what the store was to fill them with: if
+    Returns the slots that do not get what the store was to fill them with: if
     a block cannot be moved, the store is emptied, and prompts are fed as if it
     had been.
     """
@@ -141,26 +141,26 @@ class KVCacheManager:
     assert not self._copies and not self._filled, "planned and never moved"
 
   def _copy(self) -> None:
-    """Copies what seats found in other lanes; all are read before any write."""
+    """Copies what seats found in other slots; all are read before any write."""
     if not self._copies:
       return
     seats = list(self._copies.values())
     self._copies.clear()
-    sizes = self._config.lane_sizes(self._num_lanes)
+    sizes = self._config.slot_sizes(self._num_slots)
     self.arrays = programs.copy(
       self.arrays,
-      padded([seat.source for seat in seats], sizes, self._num_lanes),
-      padded([seat.lane for seat in seats], sizes, self._num_lanes),
+      padded([seat.source for seat in seats], sizes, self._num_slots),
+      padded([seat.slot for seat in seats], sizes, self._num_slots),
     )
 
   def _resize(self, length: int) -> None:
-    self.arrays = programs.resize(self.arrays, num_slots=length)
+    self.arrays = programs.resize(self.arrays, cache_length=length)
     self.length, self._roomy = length, 0
 
   def _try(self, move: Callable[..., None], *args: Any) -> bool:
     """Whether the store could do it; what stopped it is logged and counted.
 
-    The lanes are untouched by what the store does, so nobody else has to fail.
+    The slots are untouched by what the store does, so nobody else has to fail.
     """
     try:
       move(*args)
@@ -182,10 +182,10 @@ class KVCacheManager:
 
 
 def padded(
-  lanes: Sequence[int] | np.ndarray, sizes: tuple[int, ...], nobody: int
+  slots: Sequence[int] | np.ndarray, sizes: tuple[int, ...], nobody: int
 ) -> np.ndarray:
-  """Lanes in a compiled size; `nobody` is a lane that does not exist."""
-  size = next(size for size in sizes if size >= len(lanes))
+  """Slots in a compiled size; `nobody` is a slot that does not exist."""
+  size = next(size for size in sizes if size >= len(slots))
   row = np.full(size, nobody, np.int32)
-  row[: len(lanes)] = lanes
+  row[: len(slots)] = slots
   return row

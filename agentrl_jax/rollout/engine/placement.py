@@ -1,8 +1,8 @@
-"""Where each version slot lives: all on the same devices, or apart on slices.
+"""Where each policy slot lives: all on the same devices, or apart on slices.
 
-Together, every slot uses every device in turn. Apart, a slot has devices of its
-own, splits its heads, channels and vocabulary over them, and decodes while the
-others do.
+Together, every policy slot uses every device in turn. Apart, a policy slot has
+devices of its own, splits its heads, channels and vocabulary over them, and
+decodes while the others do.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
 
-# Axes of an engine's cache: lanes, key/value heads, tokens, channels.
+# Axes of an engine's cache: slots, key/value heads, tokens, channels.
 _CACHE = (None, sharding.RULES["kv_heads"])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Place:
-  """The devices of a version slot, and what is laid out on them."""
+  """The devices of a policy slot, and what is laid out on them."""
 
   policy: Policy
   cache: Sharding | None = None  # of its keys and values; None: as it comes
@@ -37,7 +37,7 @@ class Place:
 
 
 def layout_of(place: Place) -> Any:
-  """Shardings of the params that the slot decodes with."""
+  """Shardings of the params that the policy slot decodes with."""
   policy = place.policy
   shapes = jax.eval_shape(policy.unstacked, policy.abstract_params())
   if place.mesh is None:
@@ -46,13 +46,13 @@ def layout_of(place: Place) -> Any:
 
 
 def places_together(
-  model: ModelConfig, compute: ComputeConfig, num_slots: int
+  model: ModelConfig, compute: ComputeConfig, num_policy_slots: int
 ) -> tuple[Place, ...]:
-  """Every slot on every device of this process."""
+  """Every policy slot on every device of this process."""
   devices = jax.local_devices()
   if len(devices) == 1:
-    return (Place(Policy(model, compute)),) * num_slots
-  return (_place(model, compute, devices),) * num_slots
+    return (Place(Policy(model, compute)),) * num_policy_slots
+  return (_place(model, compute, devices),) * num_policy_slots
 
 
 def places_apart(
@@ -61,7 +61,7 @@ def places_apart(
   sizes: Sequence[int],
   devices: Sequence[jax.Device] | None = None,
 ) -> tuple[Place, ...]:
-  """So many devices to each slot, one after the other.
+  """So many devices to each policy slot, one after the other.
 
   Raises `ConfigError` if there are not as many, or if they do not divide what
   is split over them.
@@ -71,7 +71,7 @@ def places_apart(
     raise ConfigError(
       f"engine.slices={tuple(sizes)} asks for {sum(sizes)} devices, and this "
       f"process has {len(devices)}; make the slices smaller, or set "
-      "engine.slices=() for all slots on all devices"
+      "engine.slices=() for all policy slots on all devices"
     )
   ends = list(itertools.accumulate(sizes))
   return tuple(
@@ -87,7 +87,7 @@ def _place(
     if (size := getattr(model, key)) % len(devices):
       raise ConfigError(
         f"model.{key}={size} cannot be split over the {len(devices)} devices "
-        "of a version slot: give it a divisor of that number (engine.slices, "
+        "of a policy slot: give it a divisor of that number (engine.slices, "
         "or the devices that the process sees)"
       )
   mesh = sharding.make_mesh({"tensor": len(devices)}, devices)

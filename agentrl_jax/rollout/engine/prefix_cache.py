@@ -37,18 +37,18 @@ class Match:
 
 
 class Save(NamedTuple):
-  """Block `index` of a lane goes to the store."""
+  """Block `index` of a slot goes to the store."""
 
-  lane: int
+  slot: int
   index: int
   block: int  # on the device
 
 
 class Fill(NamedTuple):
-  """A block of the store goes to a lane, as its block `index`."""
+  """A block of the store goes to a slot, as its block `index`."""
 
   block: int  # on the device
-  lane: int
+  slot: int
   index: int
 
 
@@ -114,7 +114,7 @@ class PrefixCache:
     return Match(tuple(nodes), size)
 
   def has_room(self, match: Match, num_tokens: int) -> bool:
-    """Whether a match, and so many tokens of a lane, fit beside the batch."""
+    """Whether a match, and so many tokens of a slot, fit beside the batch."""
     untouched = len(self._device)
     for node in reversed(self._device):
       if node.batch != self.batch:
@@ -133,20 +133,20 @@ class PrefixCache:
     moves = self._moves
     return bool(moves.spills or moves.uploads or moves.saves or moves.fills)
 
-  def fetch(self, match: Match, lane: int) -> int:
-    """Moves a match to a lane; how many of its tokens there is room to move."""
+  def fetch(self, match: Match, slot: int) -> int:
+    """Moves a match to a slot; how many of its tokens there is room to move."""
     self._touch(match.nodes)
     size = 0
     for index, node in enumerate(match.nodes):
       if node.on_host and not self._lift(node):
         break
-      self._moves.fills.append(Fill(node.place, lane, index))
+      self._moves.fills.append(Fill(node.place, slot, index))
       size += len(node.token)
     self._touch(match.nodes)
     return min(size, match.size)
 
-  def insert(self, token: np.ndarray, lane: int) -> int:
-    """Keeps a lane's tokens; how many of them have to be moved for it.
+  def insert(self, token: np.ndarray, slot: int) -> int:
+    """Keeps a slot's tokens; how many of them have to be moved for it.
 
     What is there is shared. Where no room can be made, the rest is not kept.
     """
@@ -157,7 +157,7 @@ class PrefixCache:
       if child.on_host or len(child.token) < len(chunk):
         if not self._hold(child, chunk):
           break
-        self._moves.saves[child.place] = Save(lane, index, child.place)
+        self._moves.saves[child.place] = Save(slot, index, child.place)
         moved += len(chunk)
       self._touch([child])
       nodes.append(child)
@@ -213,9 +213,9 @@ class PrefixCache:
     return Node(chunk[:0], node)
 
   def _hold(self, node: Node, chunk: np.ndarray) -> bool:
-    """Gives a node a block on the device that a lane is to fill."""
+    """Gives a node a block on the device that a slot is to fill."""
     if len(chunk) < len(node.token):
-      return False  # it is on the host, and the lane has less than it has
+      return False  # it is on the host, and the slot has less than it has
     if (node.on_host or node.place < 0) and not self._place_on_device(node):
       return False
     prefix_tree.relink(node, chunk)

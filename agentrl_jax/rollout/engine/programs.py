@@ -1,13 +1,13 @@
 """The programs that run on the device: prefill, decode, copy.
 
 Each is compiled once per shape and called with whichever version's params. A
-call may name the lanes it works on: their cache is taken out, worked on and put
-back. Decoding all lanes takes nothing out, and works on the cache where it is.
-Cache and lane state are donated: whoever calls owns them and goes on with what
+call may name the slots it works on: their cache is taken out, worked on and put
+back. Decoding all slots takes nothing out, and works on the cache where it is.
+Cache and slot state are donated: whoever calls owns them and goes on with what
 is returned.
 
-Axes: B lanes of the cache, P lanes taken out, C tokens of a chunk, F fields of
-a lane's state, W words of a grammar's mask.
+Axes: B slots of the cache, P slots taken out, C tokens of a chunk, F fields of
+a slot's state, W words of a grammar's mask.
 """
 
 import functools
@@ -20,9 +20,9 @@ import numpy as np
 from agentrl_jax.model.cache import (
   KVCache,
   put_blocks,
-  put_lanes,
+  put_slots,
   take_blocks,
-  take_lanes,
+  take_slots,
 )
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import MAX_STOPS, SamplingSpec
@@ -31,13 +31,13 @@ from agentrl_jax.rollout.engine import shaping as shape_of
 from agentrl_jax.rollout.engine.shaping import Shaping
 
 STOPS = tuple(f"stop_{n}" for n in range(MAX_STOPS))
-# Fields of a lane's state, one int32 row per lane. Floats travel as bits.
+# Fields of a slot's state, one int32 row per slot. Floats travel as bits.
 STATE = (
   "token",  # the one to feed next
   "position",  # where it goes
   "count",  # tokens sampled for this request
   "budget",  # tokens it may sample
-  "active",  # 0 also between the calls of a lane with a grammar
+  "active",  # 0 also between the calls of a slot with a grammar
   "temperature",
   "top_k",
   "top_p",
@@ -46,21 +46,21 @@ STATE = (
   "seed_high",
   "seed_low",
 )
-# Fields of a record, one int32 row per lane and decode step.
+# Fields of a record, one int32 row per slot and decode step.
 RECORD = ("token", "active", "count", "done", "behavior", "raw", "step")
-# After them, where lanes are shaped: ids of the likeliest tokens, then the bits
+# After them, where slots are shaped: ids of the likeliest tokens, then the bits
 # of their log-probabilities.
 TOKEN, ACTIVE, COUNT, DONE, BEHAVIOR, RAW, STEP = range(len(RECORD))
 _NO_STOP = -1  # no token has this id
 
 
-def empty_state(num_lanes: int) -> jax.Array:
-  """The state of lanes that nobody uses."""
-  return jnp.zeros((num_lanes, len(STATE)), jnp.int32)
+def empty_state(num_slots: int) -> jax.Array:
+  """The state of slots that nobody uses."""
+  return jnp.zeros((num_slots, len(STATE)), jnp.int32)
 
 
 def first_state(token: int, position: int, spec: SamplingSpec) -> np.ndarray:
-  """The state of a lane that feeds `token` next, and then samples."""
+  """The state of a slot that feeds `token` next, and then samples."""
   seed = spec.seed % 2**64
   return np.array(
     [
@@ -99,28 +99,28 @@ def decode(
   state_BF: jax.Array,
   patch_BF: jax.Array,
   patched_B: jax.Array,
-  lane_P: jax.Array | None,
+  slot_P: jax.Array | None,
   weight_step: jax.Array,
   allowed_PW: jax.Array | None = None,
   shaping: Shaping | None = None,
   *,
   num_steps: int,
 ) -> tuple[KVCache, jax.Array, jax.Array, Shaping | None]:
-  """Up to `num_steps` tokens for each lane; stops when all are done.
+  """Up to `num_steps` tokens for each slot; stops when all are done.
 
-  With `allowed_PW`, one token for each lane whose mask has a bit: the others,
+  With `allowed_PW`, one token for each slot whose mask has a bit: the others,
   active or not, stay as they are. `num_steps` is 1 then.
 
-  `lane_P` names the lanes that are worked on, None means all. `patch_BF`
-  replaces the state of lanes that begin or were cancelled. Returns cache,
-  state, the records [num_steps, P, len(RECORD)] and what shapes the lanes, if
+  `slot_P` names the slots that are worked on, None means all. `patch_BF`
+  replaces the state of slots that begin or were cancelled. Returns cache,
+  state, the records [num_steps, P, len(RECORD)] and what shapes the slots, if
   anything does; records have the likeliest tokens then, too.
   """
   state_BF = jnp.where(patched_B[:, None], patch_BF, state_BF)
-  lanes = cache if lane_P is None else take_lanes(cache, lane_P)
-  state_PF = _rows(state_BF, lane_P)
+  slots = cache if slot_P is None else take_slots(cache, slot_P)
+  state_PF = _rows(state_BF, slot_P)
   state = dict(zip(STATE, state_PF.T, strict=True))
-  shaped = None if shaping is None else shape_of.rows(shaping, lane_P)
+  shaped = None if shaping is None else shape_of.rows(shaping, slot_P)
   others_P = state["active"]  # what becomes of those that are not called
   if allowed_PW is not None:
     called_P = jnp.any(allowed_PW > 0, axis=-1)
@@ -132,48 +132,48 @@ def decode(
     return (i < num_steps) & jnp.any(state["active"] > 0)
 
   def step(carry):
-    i, lanes, state, shaped, record = carry
-    lanes, state, shaped, row_PR = _decode_step(
-      policy, params, lanes, state, weight_step, allowed_PW, shaped
+    i, slots, state, shaped, record = carry
+    slots, state, shaped, row_PR = _decode_step(
+      policy, params, slots, state, weight_step, allowed_PW, shaped
     )
-    return i + 1, lanes, state, shaped, record.at[i].set(row_PR)
+    return i + 1, slots, state, shaped, record.at[i].set(row_PR)
 
   num_fields = len(RECORD)
   if shaping is not None:
     num_fields += 2 * shape_of.num_alternatives(shaping.bias_BV.shape[1])
   shape = (num_steps, state_PF.shape[0], num_fields)
-  _, lanes, state, shaped, record = jax.lax.while_loop(
-    goes_on, step, (0, lanes, state, shaped, jnp.zeros(shape, jnp.int32))
+  _, slots, state, shaped, record = jax.lax.while_loop(
+    goes_on, step, (0, slots, state, shaped, jnp.zeros(shape, jnp.int32))
   )
   if shaping is not None:
-    shaping = shape_of.put_back(shaping, lane_P, shaped.count_BV)
+    shaping = shape_of.put_back(shaping, slot_P, shaped.count_BV)
   if allowed_PW is not None:
     state["active"] = jnp.where(called_P, 0, others_P)
   state_PF = jnp.stack([state[name] for name in STATE], axis=-1)
-  if lane_P is None:
-    return lanes, state_PF, record, shaping
+  if slot_P is None:
+    return slots, state_PF, record, shaping
   return (
-    put_lanes(cache, lane_P, lanes),
-    state_BF.at[lane_P].set(state_PF, mode="drop"),
+    put_slots(cache, slot_P, slots),
+    state_BF.at[slot_P].set(state_PF, mode="drop"),
     record,
     shaping,
   )
 
 
-def _rows(state_BF: jax.Array, lane_P: jax.Array | None) -> jax.Array:
-  if lane_P is None:
+def _rows(state_BF: jax.Array, slot_P: jax.Array | None) -> jax.Array:
+  if slot_P is None:
     return state_BF
-  return state_BF.at[lane_P].get(mode="fill", fill_value=0)
+  return state_BF.at[slot_P].get(mode="fill", fill_value=0)
 
 
 def _decode_step(
-  policy, params, lanes, state, weight_step, allowed_PW, shaping
+  policy, params, slots, state, weight_step, allowed_PW, shaping
 ):
-  """One token for each active lane; the others stay as they are."""
+  """One token for each active slot; the others stay as they are."""
   active_P = state["active"] > 0
-  hidden_P1D, lanes = policy.extend(
+  hidden_P1D, slots = policy.extend(
     params,
-    lanes,
+    slots,
     state["token"][:, None],
     state["position"],
     state["active"],
@@ -185,7 +185,7 @@ def _decode_step(
     top_k_B=state["top_k"],
     top_p_B=_floats(state["top_p"]),
     min_p_B=_floats(state["min_p"]),
-    key_B=sampling.lane_keys(state["seed_high"], state["seed_low"], position_P),
+    key_B=sampling.slot_keys(state["seed_high"], state["seed_low"], position_P),
     allowed_BW=allowed_PW,
     shaping=shaping,
   )
@@ -214,7 +214,7 @@ def _decode_step(
     shaping = shape_of.counted(shaping, drawn.token_B, record["active"])
     told = [drawn.top_token_BK, _bits(drawn.top_logprob_BK)]
     row_PR = jnp.concatenate([row_PR, *told], axis=-1)
-  return lanes, state, shaping, row_PR
+  return slots, state, shaping, row_PR
 
 
 @functools.partial(
@@ -229,31 +229,31 @@ def prefill(
   token_PC: jax.Array,
   start_P: jax.Array,
   length_P: jax.Array,
-  lane_P: jax.Array,
+  slot_P: jax.Array,
 ) -> KVCache:
-  """Writes the keys and values of the next tokens of the lanes named."""
-  lanes = take_lanes(cache, lane_P)
-  _, lanes = policy.extend(params, lanes, token_PC, start_P, length_P)
-  return put_lanes(cache, lane_P, lanes)
+  """Writes the keys and values of the next tokens of the slots named."""
+  slots = take_slots(cache, slot_P)
+  _, slots = policy.extend(params, slots, token_PC, start_P, length_P)
+  return put_slots(cache, slot_P, slots)
 
 
 @functools.partial(jax.jit, donate_argnames=("cache",))
 def copy(cache: KVCache, source_P: jax.Array, target_P: jax.Array) -> KVCache:
-  """Copies lanes over lanes; all are read before any is written."""
-  return put_lanes(cache, target_P, take_lanes(cache, source_P))
+  """Copies slots over slots; all are read before any is written."""
+  return put_slots(cache, target_P, take_slots(cache, source_P))
 
 
 @functools.partial(jax.jit, donate_argnames=("pool",))
 def save(
   pool: KVCache,
   cache: KVCache,
-  lane_N: jax.Array,
+  slot_N: jax.Array,
   index_N: jax.Array,
   block_N: jax.Array,
 ) -> KVCache:
-  """Copies blocks of lanes to a pool, whose lanes are one block long."""
-  blocks = take_blocks(cache, lane_N, index_N, pool[0][0].shape[2])
-  return put_lanes(pool, block_N, blocks)
+  """Copies blocks of slots to a pool, whose slots are one block long."""
+  blocks = take_blocks(cache, slot_N, index_N, pool[0][0].shape[2])
+  return put_slots(pool, block_N, blocks)
 
 
 @functools.partial(jax.jit, donate_argnames=("cache",))
@@ -261,33 +261,33 @@ def fill(
   cache: KVCache,
   pool: KVCache,
   block_N: jax.Array,
-  lane_N: jax.Array,
+  slot_N: jax.Array,
   index_N: jax.Array,
 ) -> KVCache:
-  """Copies blocks of a pool to lanes; blocks past a lane's end are dropped."""
-  return put_blocks(cache, lane_N, index_N, take_lanes(pool, block_N))
+  """Copies blocks of a pool to slots; blocks past a slot's end are dropped."""
+  return put_blocks(cache, slot_N, index_N, take_slots(pool, block_N))
 
 
 @jax.jit
 def read(pool: KVCache, block_N: jax.Array) -> KVCache:
   """Some blocks of a pool, in arrays of their own."""
-  return take_lanes(pool, block_N)
+  return take_slots(pool, block_N)
 
 
 @functools.partial(jax.jit, donate_argnames=("pool",))
 def upload(pool: KVCache, block_N: jax.Array, blocks: KVCache) -> KVCache:
   """The pool with these blocks in it."""
-  return put_lanes(pool, block_N, blocks)
+  return put_slots(pool, block_N, blocks)
 
 
-@functools.partial(jax.jit, static_argnames=("num_slots",))
-def resize(cache: KVCache, *, num_slots: int) -> KVCache:
-  """The cache with room for more tokens per lane, or for fewer."""
+@functools.partial(jax.jit, static_argnames=("cache_length",))
+def resize(cache: KVCache, *, cache_length: int) -> KVCache:
+  """The cache with room for more tokens per slot, or for fewer."""
 
   def resized(x_BKSH):
-    more = max(num_slots - x_BKSH.shape[2], 0)
+    more = max(cache_length - x_BKSH.shape[2], 0)
     grown = jnp.pad(x_BKSH, ((0, 0), (0, 0), (0, more), (0, 0)))
-    return grown[:, :, :num_slots]
+    return grown[:, :, :cache_length]
 
   return jax.tree.map(resized, cache)
 

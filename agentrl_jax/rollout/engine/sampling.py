@@ -1,8 +1,8 @@
 """The distribution that a token is drawn from, and the draw itself.
 
-Pure functions on one row of logits per lane. Every setting is an array with one
-entry per lane, so requests with different settings share a batch and nothing is
-recompiled. A draw depends on its lane's key alone, never on its neighbours.
+Pure functions on one row of logits per slot. Every setting is an array with one
+entry per slot, so requests with different settings share a batch and nothing is
+recompiled. A draw depends on its slot's key alone, never on its neighbours.
 
 Biases and penalties come first, where a request has any (`shaping`). A grammar
 comes next: what it does not allow has no weight, and temperature and
@@ -27,12 +27,12 @@ _BLOCK = 128  # tokens whose weights are added up first
 
 @chex.dataclass(frozen=True)
 class Drawn:
-  """One token per lane; log-probabilities in nats."""
+  """One token per slot; log-probabilities in nats."""
 
   token_B: jax.Array
   behavior_logprob_B: jax.Array  # under the distribution drawn from
   raw_logprob_B: jax.Array  # at temperature 1, of all tokens
-  # The likeliest tokens, where any lane is shaped; see `shaping`.
+  # The likeliest tokens, where any slot is shaped; see `shaping`.
   top_token_BK: jax.Array | None = None
   top_logprob_BK: jax.Array | None = None
 
@@ -48,18 +48,18 @@ def sample(
   allowed_BW: jax.Array | None = None,
   shaping: Shaping | None = None,
 ) -> Drawn:
-  """Draws one token per lane; temperature 0 takes the likeliest.
+  """Draws one token per slot; temperature 0 takes the likeliest.
 
   `allowed_BW` has the tokens that a grammar allows, as `data.grammar` writes
-  them, at least one per lane; without, all are allowed. `shaping` has
+  them, at least one per slot; without, all are allowed. `shaping` has
   penalties and biases, which come before all else; raw log-probabilities know
   nothing of them.
 
   What greedy decoding does has probability 1: its behavior log-probability
   is 0.
   """
-  of_lanes = [temperature_B, top_k_B, top_p_B, min_p_B]
-  chex.assert_rank([logits_BV, *of_lanes], [2, 1, 1, 1, 1])
+  of_slots = [temperature_B, top_k_B, top_p_B, min_p_B]
+  chex.assert_rank([logits_BV, *of_slots], [2, 1, 1, 1, 1])
   logits_BV = logits_BV.astype(jnp.float32)
   greedy_B = temperature_B <= 0
   raw_BV = logits_BV
@@ -152,10 +152,10 @@ def _least_kept(
   )
 
 
-def lane_keys(
+def slot_keys(
   seed_high_B: jax.Array, seed_low_B: jax.Array, position_B: jax.Array
 ) -> jax.Array:
-  """One key per lane, decided by its request's seed and the token's position.
+  """One key per slot, decided by its request's seed and the token's position.
 
   Both halves of a 64-bit seed count. Threefry is named, so that a change of
   jax's default generator changes no rollout.
@@ -168,16 +168,16 @@ def lane_keys(
 
 
 def _invert(scaled_BV: jax.Array, key_B: jax.Array) -> jax.Array:
-  """Inverts the cumulative distribution at one uniform number per lane.
+  """Inverts the cumulative distribution at one uniform number per slot.
 
-  One number per lane rather than one per token of the vocabulary. Weights are
+  One number per slot rather than one per token of the vocabulary. Weights are
   added up by blocks, and one by one only in the block that is met: a running
   sum over a vocabulary takes longer than all else that is done to logits.
   """
-  num_lanes, vocab_size = scaled_BV.shape
+  num_slots, vocab_size = scaled_BV.shape
   weight_BV = jnp.exp(scaled_BV - jnp.max(scaled_BV, axis=-1, keepdims=True))
   padding = ((0, 0), (0, -vocab_size % _BLOCK))
-  weight_BNS = jnp.pad(weight_BV, padding).reshape(num_lanes, -1, _BLOCK)
+  weight_BNS = jnp.pad(weight_BV, padding).reshape(num_slots, -1, _BLOCK)
   sum_BN = jnp.sum(weight_BNS, axis=-1)
   total_BN = jnp.cumsum(sum_BN, axis=-1)
   uniform_B = jax.vmap(jax.random.uniform)(key_B)

@@ -7,12 +7,12 @@ counted. It is OpenAI's definition; the bias belongs to it, not to a share of
 probability, so a bias for all tokens alike changes nothing. Everything else
 comes after: grammar, temperature, truncation.
 
-Arrays have a row per lane of the vocabulary, so they exist on a device only
+Arrays have a row per slot of the vocabulary, so they exist on a device only
 while a request needs them, and a program with them is another than the one
-without, which stays as it is. A lane's row is written anew when a request
+without, which stays as it is. A slot's row is written anew when a request
 begins in it.
 
-Axes: B lanes of the cache, V tokens of the vocabulary, N entries of a bias, K
+Axes: B slots of the cache, V tokens of the vocabulary, N entries of a bias, K
 alternatives.
 """
 
@@ -28,9 +28,9 @@ from agentrl_jax.rollout.api import MAX_BIASES, MAX_TOP, SamplingSpec
 
 @chex.dataclass(frozen=True)
 class Shaping:
-  """What shapes each lane's distribution; of lanes without, all is 0."""
+  """What shapes each slot's distribution; of slots without, all is 0."""
 
-  count_BV: jax.Array  # int32, tokens that the lane's request has sampled
+  count_BV: jax.Array  # int32, tokens that the slot's request has sampled
   bias_BV: jax.Array  # float32
   frequency_B: jax.Array
   presence_B: jax.Array
@@ -38,28 +38,28 @@ class Shaping:
   is_raw_B: jax.Array  # bool: of the policy itself, or of what is drawn from
 
 
-def empty(num_lanes: int, vocab_size: int) -> Shaping:
-  """The arrays of lanes that nothing shapes."""
-  shape = (num_lanes, vocab_size)
+def empty(num_slots: int, vocab_size: int) -> Shaping:
+  """The arrays of slots that nothing shapes."""
+  shape = (num_slots, vocab_size)
   return Shaping(
     count_BV=jnp.zeros(shape, jnp.int32),
     bias_BV=jnp.zeros(shape, jnp.float32),
-    frequency_B=jnp.zeros(num_lanes, jnp.float32),
-    presence_B=jnp.zeros(num_lanes, jnp.float32),
-    num_top_B=jnp.zeros(num_lanes, jnp.int32),
-    is_raw_B=jnp.zeros(num_lanes, bool),
+    frequency_B=jnp.zeros(num_slots, jnp.float32),
+    presence_B=jnp.zeros(num_slots, jnp.float32),
+    num_top_B=jnp.zeros(num_slots, jnp.int32),
+    is_raw_B=jnp.zeros(num_slots, bool),
   )
 
 
-def begun(shaping: Shaping, lane: int, spec: SamplingSpec) -> Shaping:
-  """The arrays once a request begins in a lane; `shaping` is donated."""
+def begun(shaping: Shaping, slot: int, spec: SamplingSpec) -> Shaping:
+  """The arrays once a request begins in a slot; `shaping` is donated."""
   id_N = np.full(MAX_BIASES, -1, np.int32)
   bias_N = np.zeros(MAX_BIASES, np.float32)
   for number, (token, bias) in enumerate(spec.logit_bias):
     id_N[number], bias_N[number] = token, bias
   return _begun(
     shaping,
-    np.int32(lane),
+    np.int32(slot),
     id_N,
     bias_N,
     np.float32(spec.frequency_penalty),
@@ -72,7 +72,7 @@ def begun(shaping: Shaping, lane: int, spec: SamplingSpec) -> Shaping:
 @functools.partial(jax.jit, donate_argnames=("shaping",))
 def _begun(
   shaping: Shaping,
-  lane: jax.Array,
+  slot: jax.Array,
   id_N: jax.Array,
   bias_N: jax.Array,
   frequency: jax.Array,
@@ -85,40 +85,40 @@ def _begun(
   place_N = jnp.where(id_N < 0, vocab_size, id_N)
   bias_V = jnp.zeros(vocab_size).at[place_N].set(bias_N, mode="drop")
   return Shaping(
-    count_BV=shaping.count_BV.at[lane].set(0),
-    bias_BV=shaping.bias_BV.at[lane].set(bias_V),
-    frequency_B=shaping.frequency_B.at[lane].set(frequency),
-    presence_B=shaping.presence_B.at[lane].set(presence),
-    num_top_B=shaping.num_top_B.at[lane].set(num_top),
-    is_raw_B=shaping.is_raw_B.at[lane].set(is_raw),
+    count_BV=shaping.count_BV.at[slot].set(0),
+    bias_BV=shaping.bias_BV.at[slot].set(bias_V),
+    frequency_B=shaping.frequency_B.at[slot].set(frequency),
+    presence_B=shaping.presence_B.at[slot].set(presence),
+    num_top_B=shaping.num_top_B.at[slot].set(num_top),
+    is_raw_B=shaping.is_raw_B.at[slot].set(is_raw),
   )
 
 
-def rows(shaping: Shaping, lane_P: jax.Array | None) -> Shaping:
-  """The lanes named, in this order; None: all. Of no lane, all is 0."""
-  if lane_P is None:
+def rows(shaping: Shaping, slot_P: jax.Array | None) -> Shaping:
+  """The slots named, in this order; None: all. Of no slot, all is 0."""
+  if slot_P is None:
     return shaping
   return jax.tree.map(
-    lambda x: x.at[lane_P].get(mode="fill", fill_value=0), shaping
+    lambda x: x.at[slot_P].get(mode="fill", fill_value=0), shaping
   )
 
 
 def put_back(
-  shaping: Shaping, lane_P: jax.Array | None, count_PV: jax.Array
+  shaping: Shaping, slot_P: jax.Array | None, count_PV: jax.Array
 ) -> Shaping:
-  """The arrays with the counts that lanes taken out have now."""
-  if lane_P is None:
+  """The arrays with the counts that slots taken out have now."""
+  if slot_P is None:
     return shaping.replace(count_BV=count_PV)
-  count_BV = shaping.count_BV.at[lane_P].set(count_PV, mode="drop")
+  count_BV = shaping.count_BV.at[slot_P].set(count_PV, mode="drop")
   return shaping.replace(count_BV=count_BV)
 
 
 def counted(
   shaping: Shaping, token_B: jax.Array, active_B: jax.Array
 ) -> Shaping:
-  """The arrays after each active lane has sampled a token."""
-  lane_B = jnp.arange(token_B.shape[0])
-  count_BV = shaping.count_BV.at[lane_B, token_B].add(active_B)
+  """The arrays after each active slot has sampled a token."""
+  slot_B = jnp.arange(token_B.shape[0])
+  count_BV = shaping.count_BV.at[slot_B, token_B].add(active_B)
   return shaping.replace(count_BV=count_BV)
 
 
@@ -141,7 +141,7 @@ def top_logprobs(
   token_B: jax.Array,
   shaping: Shaping,
 ) -> tuple[jax.Array, jax.Array]:
-  """The likeliest tokens of each lane and their log-probabilities [B, K].
+  """The likeliest tokens of each slot and their log-probabilities [B, K].
 
   Of `raw_BV` at temperature 1, or of the distribution that the token was drawn
   from: logits `drawn_BV`, or all weight on the token where decoding is greedy.

@@ -10,7 +10,7 @@ class StepPipeline:
 
   At most `max_unread` steps are launched and not read. Beside that, no step is
   taken between a call that decodes under grammars and the reading of its
-  tokens: its lanes could not go on. The device has the calls launched after it
+  tokens: its slots could not go on. The device has the calls launched after it
   to work on meanwhile.
   """
 

@@ -2,8 +2,8 @@
 
 With room for no older weights everyone goes on under the newest, from the next
 step on. With room for some, an answer that has begun is finished on the weights
-that it began with. They stay alive as long as a lane needs them; when another
-publication would make them too many, lanes on the oldest go over to the newest,
+that it began with. They stay alive as long as a slot needs them; when another
+publication would make them too many, slots on the oldest go over to the newest,
 so a swap waits for nobody and memory is bounded.
 """
 
@@ -13,7 +13,7 @@ from agentrl_jax.rollout.engine.weights import Published
 
 
 class WeightVersions:
-  """The newest weights of a slot, and up to `num_old` older ones."""
+  """The newest weights of a policy slot, and up to `num_old` older ones."""
 
   def __init__(self, num_old: int):
     self._num_old = num_old

@@ -1,4 +1,4 @@
-"""The weights that are being served, one version per slot.
+"""The weights that are being served, one version per policy slot.
 
 Publishing changes a pointer under a lock; whoever decodes reads the pointer
 before each step. So a running request goes on under the new weights, and every
@@ -20,7 +20,7 @@ Params = Any  # a pytree of arrays
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Published:
-  """What a slot serves from one publication to the next."""
+  """What a policy slot serves from one publication to the next."""
 
   params: Params
   step: int  # optimizer updates behind the weights
@@ -28,30 +28,39 @@ class Published:
 
 
 class ServedWeights:
-  """One published version per slot; slot 0 follows the learner."""
+  """One published version per policy slot; policy slot 0 follows the
+  learner.
+  """
 
-  def __init__(self, num_slots: int):
-    if num_slots < 1:
-      raise ConfigError(f"num_slots={num_slots}; one is the least there can be")
+  def __init__(self, num_policy_slots: int):
+    if num_policy_slots < 1:
+      raise ConfigError(
+        f"num_policy_slots={num_policy_slots}; one is the least there can be"
+      )
     self._lock = threading.Lock()
-    self._served: list[Published | None] = [None] * num_slots
+    self._served: list[Published | None] = [None] * num_policy_slots
     self._num_published = 0
 
   @property
-  def num_slots(self) -> int:
+  def num_policy_slots(self) -> int:
     """How many versions can be served side by side."""
     return len(self._served)
 
   def publish(
-    self, slot: int, params: Params, step: int, *, check_finite: bool = False
+    self,
+    policy_slot: int,
+    params: Params,
+    step: int,
+    *,
+    check_finite: bool = False,
   ) -> None:
-    """Makes `slot` serve `params` from its next decode step on.
+    """Makes `policy_slot` serve `params` from its next decode step on.
 
     Raises `CheckpointError`, and changes nothing, if the params differ in
-    structure, shape or dtype from what any slot serves, since the compiled
-    step fits only one of them. `check_finite` reads every number once.
+    structure, shape or dtype from what any policy slot serves, since the
+    compiled step fits only one of them. `check_finite` reads every number once.
     """
-    self._check_slot(slot)
+    self._check_policy_slot(policy_slot)
     served = next((p for p in self._served if p is not None), None)
     if served is not None:
       _check_like(params, served.params)
@@ -59,35 +68,38 @@ class ServedWeights:
       _check_finite(params)
     with self._lock:
       self._num_published += 1
-      self._served[slot] = Published(params, step, self._num_published)
+      self._served[policy_slot] = Published(params, step, self._num_published)
 
-  def get(self, slot: int) -> Published:
-    """What `slot` serves now."""
-    self._check_slot(slot)
+  def get(self, policy_slot: int) -> Published:
+    """What `policy_slot` serves now."""
+    self._check_policy_slot(policy_slot)
     with self._lock:
-      served = self._served[slot]
+      served = self._served[policy_slot]
     if served is None:
-      self.refuse_unserved(slot)
-      return self.get(slot)  # it was published in between
+      self.refuse_unserved(policy_slot)
+      return self.get(policy_slot)  # it was published in between
     return served
 
-  def refuse_unserved(self, slot: int) -> None:
-    """Raises `GeneratorFault` while nothing was published to a slot."""
-    if self._served[slot] is None:
+  def refuse_unserved(self, policy_slot: int) -> None:
+    """Raises `GeneratorFault` while nothing was published to a policy slot."""
+    if self._served[policy_slot] is None:
       raise GeneratorFault(
-        f"slot {slot} was asked for before anything was published to it; "
-        f"call publish({slot}, params, step) first"
+        f"policy_slot {policy_slot} was asked for before anything was "
+        f"published to it; "
+        f"call publish({policy_slot}, params, step) first"
       )
 
   def steps(self) -> tuple[int | None, ...]:
-    """The step behind each slot's weights; None where nothing is served."""
+    """The step behind each policy slot's weights; None where nothing is
+    served.
+    """
     with self._lock:
       return tuple(None if p is None else p.step for p in self._served)
 
-  def _check_slot(self, slot: int) -> None:
-    if not 0 <= slot < len(self._served):
+  def _check_policy_slot(self, policy_slot: int) -> None:
+    if not 0 <= policy_slot < len(self._served):
       raise ConfigError(
-        f"there is no version slot {slot}; slots are 0 to "
+        f"there is no policy slot {policy_slot}; policy slots are 0 to "
         f"{len(self._served) - 1}"
       )
 

@@ -9,8 +9,8 @@ one, so what stands before and after stood in between. An answer that saw two
 labels is asked for once more, and one under a label that this run never gave is
 never asked for.
 
-No two versions: such an engine has slot 0 alone. Rollout servers of this
-framework speak this protocol, too, with as many slots as they have.
+No two versions: such an engine has policy slot 0 alone. Rollout servers of this
+framework speak this protocol, too, with as many policy slots as they have.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class _Known:
   model: str
   context: int | None  # tokens of prompt and answer, where it tells
   abilities: Abilities
-  served: wire.ServedSlot | None = None  # by the label that was read last
+  served: wire.ServedPolicySlot | None = None  # by the label that was read last
 
 
 class EngineClient:
@@ -148,7 +148,7 @@ class EngineClient:
     before = known.served
     said = await self._engine.said(
       server.address,
-      _named(known, spec.slot),
+      _named(known, spec.policy_slot),
       request.prompt,
       spec,
       sends_seed=known.abilities.takes_seeds,
@@ -180,7 +180,7 @@ class EngineClient:
     served = await self._engine.label(address, within_s)
     self._known[address].served = served
     return wire.ServerStatus(
-      slots=(served,) + (None,) * (self._needs.num_slots - 1),
+      policy_slots=(served,) + (None,) * (self._needs.num_policy_slots - 1),
       num_inside=server.num_asked,
       num_waiting=0,
       trouble="" if served else "it serves weights that this run has not named",
@@ -192,12 +192,13 @@ class EngineClient:
 
   async def _tried(self, address: str, is_ours: bool) -> _Known:
     """Asks an engine for all that a run needs. Raises `EngineLacks`."""
-    if self._needs.num_slots > 1 and not is_ours:
+    if self._needs.num_policy_slots > 1 and not is_ours:
       raise EngineLacks(
-        f"{address} serves one version, and engine.lanes has "
-        f"{self._needs.num_slots} version slots: several versions at once "
-        "need rollout servers of this framework; set --config.engine.lanes and "
-        "--config.cross_policy to one slot"
+        f"{address} serves one version, and engine.slots has "
+        f"{self._needs.num_policy_slots} policy slots: several versions at "
+        f"once "
+        "need rollout servers of this framework; set --config.engine.slots and "
+        "--config.cross_policy to one policy slot"
       )
     model, context = await self._engine.described(address, self._model)
 
@@ -235,14 +236,14 @@ class EngineClient:
         return await self._engine.label(address, CONNECT_S)
       return None
     status = await self._engine.health(address, CONNECT_S)
-    return status and status.slots
+    return status and status.policy_slots
 
   async def _version(
     self,
     address: str,
     known: _Known,
     said: EngineOutput,
-    before: wire.ServedSlot | None,
+    before: wire.ServedPolicySlot | None,
   ) -> int | list[int]:
     """Of all tokens, or of each. `AskAgain` where it cannot be known."""
     if said.version is not None:
@@ -260,9 +261,11 @@ class EngineClient:
     return before.step
 
 
-def _named(known: _Known, slot: int) -> str:
-  """The name that a version slot goes by; a server of ours has several."""
-  return f"{known.model}@slot{slot}" if slot else known.model
+def _named(known: _Known, policy_slot: int) -> str:
+  """The name that a policy slot goes by; a server of ours has several."""
+  return (
+    f"{known.model}@policy_slot{policy_slot}" if policy_slot else known.model
+  )
 
 
 def _of_spans(spans: Sequence[tuple[str, int, int]]) -> list[int]:

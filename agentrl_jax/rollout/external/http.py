@@ -93,7 +93,7 @@ class EngineHttp:
 
   async def label(
     self, address: str, within_s: float
-  ) -> wire.ServedSlot | None:
+  ) -> wire.ServedPolicySlot | None:
     """What an engine calls its weights. `EngineLacks` if it cannot tell."""
     for path in self._dialect.version_paths:
       try:

@@ -37,7 +37,7 @@ class Needs:
   """What a run asks of its engines."""
 
   vocab_size: int
-  num_slots: int = 1
+  num_policy_slots: int = 1
   # How the run samples: `temperature`, `top_k`, `top_p`, `min_p` count.
   specs: tuple[SamplingSpec, ...] = (SamplingSpec(),)
   seeds: bool = True  # so that a repeated request has the same answer

@@ -16,7 +16,7 @@ import numpy as np
 
 from agentrl_jax.errors import ConfigError, GeneratorFault
 from agentrl_jax.rollout.api import Answer, SamplingSpec
-from agentrl_jax.rollout.remote.wire import ServedSlot
+from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 
 # Float32 sums of a whole vocabulary may end this much above log(1).
 _ROUNDING = 1e-3
@@ -78,15 +78,15 @@ class Dialect:
   read: Callable[[Mapping[str, Any]], EngineOutput]
 
 
-def label_of(served: ServedSlot) -> str:
+def label_of(served: ServedPolicySlot) -> str:
   """What an engine is to call these weights; `served_of` reads it."""
   return f"{served.step}@{served.publication}"
 
 
-def served_of(label: object) -> ServedSlot | None:
+def served_of(label: object) -> ServedPolicySlot | None:
   """The weights that a label names; None if no run of ours gave it."""
   found = re.fullmatch(r"(\d+)@(\d+)", str(label))
-  return found and ServedSlot(int(found[1]), int(found[2]))
+  return found and ServedPolicySlot(int(found[1]), int(found[2]))
 
 
 def checked_tokens(
@@ -218,7 +218,7 @@ def answer_of(
     behavior,
     raw,
     version_A.copy(),
-    slot=spec.slot,
+    policy_slot=spec.policy_slot,
     num_reused=said.num_reused,
   )
 

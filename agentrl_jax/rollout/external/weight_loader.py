@@ -16,7 +16,7 @@ from agentrl_jax.errors import AgentRLError, CheckpointError
 from agentrl_jax.rollout.external.http import EngineHttp
 from agentrl_jax.rollout.external.response import Dialect, label_of
 from agentrl_jax.rollout.remote.client import CONNECT_S, bearer
-from agentrl_jax.rollout.remote.wire import ServedSlot
+from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 
 LOADING = "loading"  # a label that names no weights
 
@@ -30,7 +30,7 @@ class EngineLoader:
     self._address, self._dialect = address, dialect
     self._token, self._load_s = token, load_s
 
-  async def load(self, folder: str, served: ServedSlot) -> None:
+  async def load(self, folder: str, served: ServedPolicySlot) -> None:
     """Waits until the engine serves a Hugging Face folder under its label.
 
     What is being answered is finished on the old weights first. Raises
@@ -46,7 +46,7 @@ class EngineLoader:
           f"{label_of(served)} and says that it serves {found}"
         )
 
-  async def serves(self, served: ServedSlot) -> bool:
+  async def serves(self, served: ServedPolicySlot) -> bool:
     """Whether the engine still has these weights; no if it was started anew."""
     async with self._asking() as engine:
       return await engine.label(self._address, CONNECT_S) == served

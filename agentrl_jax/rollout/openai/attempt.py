@@ -24,8 +24,8 @@ class Attempt(Protocol):
   def seed(self) -> int: ...
 
 
-class SlotDraw(Protocol):
-  """Draws version slots; `controller.policies.CrossPolicy` is one."""
+class PolicySlotDraw(Protocol):
+  """Draws policy slots; `controller.policies.CrossPolicy` is one."""
 
   @property
   def weights(self) -> tuple[float, ...]: ...
@@ -36,15 +36,17 @@ class SlotDraw(Protocol):
     ...
 
   def __call__(self, seed: int, turn: int) -> int:
-    """The slot that answers turn `turn` of the attempt with this seed."""
+    """The policy slot that answers turn `turn` of the attempt with this
+    seed.
+    """
     ...
 
 
-class FreshSlot:
-  """Slot 0, always."""
+class FreshPolicySlot:
+  """policy_slot 0, always."""
 
   weights, is_drawn = (1.0,), False
 
   def __call__(self, seed: int, turn: int) -> int:
-    """See `SlotDraw`."""
+    """See `PolicySlotDraw`."""
     return 0

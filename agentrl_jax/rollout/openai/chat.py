@@ -81,7 +81,7 @@ class ChatCall:
     self._begun: set[int] = set()  # choices whose role has been said
     self._told: dict[int, Message] = {}
 
-  def draws(self, slot: int) -> list[Choice]:
+  def draws(self, policy_slot: int) -> list[Choice]:
     """The answers to be drawn."""
     (prompt,) = self.prompts
     request = self._talk.complete(self.request)
@@ -91,7 +91,7 @@ class ChatCall:
         index,
         prompt,
         request.spec(
-          slot=slot,
+          policy_slot=policy_slot,
           max_tokens=size,
           template_stops=self._codec.stop_tokens,
           number=index,

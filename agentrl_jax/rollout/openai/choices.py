@@ -29,7 +29,7 @@ class Choice:
   """One choice of a call. `answer` and `finish_reason` are there at its end.
 
   Tokens after the one that completes a stop string are none of the answer's:
-  the lane is freed, and nobody hears of them.
+  the slot is freed, and nobody hears of them.
   """
 
   def __init__(

@@ -55,7 +55,7 @@ class CompletionCall:
     if codec is None and self.request.stops:
       raise ApiError(_without("stop"), param="stop")
 
-  def draws(self, slot: int) -> list[Choice]:
+  def draws(self, policy_slot: int) -> list[Choice]:
     """The answers to be drawn, `n` for each prompt."""
     if len(self.prompts) * self.request.n > self._limits.max_choices:
       raise ApiError(
@@ -64,7 +64,7 @@ class CompletionCall:
         param="n",
       )
     return [
-      self._draw(index, prompt, slot)
+      self._draw(index, prompt, policy_slot)
       for index, prompt in enumerate(
         prompt for prompt in self.prompts for _ in range(self.request.n)
       )
@@ -95,12 +95,12 @@ class CompletionCall:
       return {}
     return {"prompt_token_ids": self.prompts[0].tolist()}
 
-  def _draw(self, index: int, prompt: np.ndarray, slot: int) -> Choice:
+  def _draw(self, index: int, prompt: np.ndarray, policy_slot: int) -> Choice:
     request = self._talk.complete(self.request)
     size = self._talk.room(prompt, request, "max_tokens")
     stops = self._codec.stop_tokens if self._codec else ()
     spec = request.spec(
-      slot=slot,
+      policy_slot=policy_slot,
       max_tokens=size,
       template_stops=stops,
       number=index,

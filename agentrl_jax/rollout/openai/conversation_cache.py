@@ -56,8 +56,8 @@ class CallContext:
     """Tokens that the answer may have; `PromptTooLong` if there are none."""
     return room(self.limits, prompt, request.max_tokens, name=name)
 
-  def slot(self, named: int | None) -> int:
-    """The version slot that answers; None: the call names none."""
+  def policy_slot(self, named: int | None) -> int:
+    """The policy slot that answers; None: the call names none."""
     return named or 0
 
   def complete(self, request: CompletionRequest) -> CompletionRequest:

@@ -18,7 +18,7 @@ from agentrl_jax.data.messages import Message, Tool, message_to_json
 from agentrl_jax.data.trajectory import Status, Trajectory, Turn
 from agentrl_jax.errors import ConfigError, PromptTooLong
 from agentrl_jax.rollout.api import Answer
-from agentrl_jax.rollout.openai.attempt import Attempt, SlotDraw
+from agentrl_jax.rollout.openai.attempt import Attempt, PolicySlotDraw
 from agentrl_jax.rollout.openai.choices import Choice
 from agentrl_jax.rollout.openai.conversation_cache import (
   CallContext,
@@ -66,12 +66,12 @@ class Episode(CallContext):
     attempt: Attempt,
     rules: EpisodeRules,
     limits: ServingLimits,
-    draw: SlotDraw,
+    draw: PolicySlotDraw,
   ):
     super().__init__(limits)
     self._draw = draw
-    self._is_named = False  # the slot of this call, by the agent
-    self._all_drawn = draw.is_drawn  # the slots of the turns so far
+    self._is_named = False  # the policy slot of this call, by the agent
+    self._all_drawn = draw.is_drawn  # the policy slots of the turns so far
     self.id = uuid.uuid4().hex
     self.attempt, self.rules = attempt, rules
     self.outcome: asyncio.Future[Trajectory] = (
@@ -137,7 +137,7 @@ class Episode(CallContext):
     asked = request.max_tokens or rules.max_answer_tokens
     return min(left, asked, rules.max_answer_tokens)
 
-  def slot(self, named: int | None) -> int:
+  def policy_slot(self, named: int | None) -> int:
     """That which is named, or else the one that the run draws."""
     self._is_named = named is not None
     if named is not None:
@@ -233,7 +233,7 @@ class Episode(CallContext):
         behavior_logprob=_frozen(answer.behavior_logprob, np.float32),
         raw_logprob=_frozen(answer.raw_logprob, np.float32),
         version=_frozen(answer.version, np.int32),
-        slot=answer.slot,
+        policy_slot=answer.policy_slot,
         grammar=draw.spec.grammar,
       )
     )
@@ -264,7 +264,7 @@ class Episode(CallContext):
       reward=verdict.reward,
       metrics=verdict.metrics,
       transcript=tuple(map(message_to_json, self._spoken)),
-      slot_weights=self._draw.weights if self._all_drawn else (),
+      policy_slot_weights=self._draw.weights if self._all_drawn else (),
     )
 
   async def abandoned(self) -> None:

@@ -13,7 +13,11 @@ from collections.abc import Callable
 
 from agentrl_jax.data.trajectory import Status, Task, Trajectory
 from agentrl_jax.errors import EnvironmentFault
-from agentrl_jax.rollout.openai.attempt import Attempt, FreshSlot, SlotDraw
+from agentrl_jax.rollout.openai.attempt import (
+  Attempt,
+  FreshPolicySlot,
+  PolicySlotDraw,
+)
 from agentrl_jax.rollout.openai.episode import (
   Episode,
   EpisodeRules,
@@ -29,14 +33,15 @@ _KEPT_ENDS = 4096  # ended episodes that are still known by their id
 class Episodes:
   """Attempts on offer, and episodes that are being played. Of one loop.
 
-  `draw_for` tells how an attempt at a task draws its slots if it begins now.
+  `draw_for` tells how an attempt at a task draws its policy slots if it begins
+  now.
   """
 
   def __init__(
     self,
     rules: EpisodeRules,
     limits: ServingLimits,
-    draw_for: Callable[[Task], SlotDraw] = lambda task: FreshSlot(),
+    draw_for: Callable[[Task], PolicySlotDraw] = lambda task: FreshPolicySlot(),
   ):
     self._rules, self._limits = rules, limits
     self._draw_for = draw_for

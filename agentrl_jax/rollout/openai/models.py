@@ -1,8 +1,8 @@
 """Which version of the policy a call's `model` names.
 
-qwen            version slot 0, which follows the learner
-qwen@slot1      version slot 1, whatever it serves
-qwen@step120    the version that 120 updates made, while a slot serves it
+qwen               policy slot 0, which follows the learner
+qwen@policy_slot1  policy slot 1, whatever it serves
+qwen@step120       the version that 120 updates made, while a policy slot serves it
 """
 
 import re
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.remote.wire import ServedSlot
+from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 from agentrl_jax.rollout.server.errors import ApiError
 
-_CHOICE = re.compile(r"@(slot|step)(\d{1,18})\Z", re.ASCII)
+_CHOICE = re.compile(r"@(policy_slot|step)(\d{1,18})\Z", re.ASCII)
 
 
 class Names(Protocol):
@@ -23,15 +23,15 @@ class Names(Protocol):
     """Whether a call of this model is answered here."""
     ...
 
-  def slot_of(self, model: str) -> int | None:
-    """The version slot that a call names; None: the caller may choose.
+  def policy_slot_of(self, model: str) -> int | None:
+    """The policy slot that a call names; None: the caller may choose.
 
     Raises `ApiError` for what is not served.
     """
     ...
 
   def listed(self) -> list[dict[str, Any]]:
-    """As `/v1/models` lists them; `step` and `slot` are ours."""
+    """As `/v1/models` lists them; `step` and `policy_slot` are ours."""
     ...
 
 
@@ -40,29 +40,29 @@ class FixedNames:
 
   def __init__(
     self,
-    slots: Mapping[str, int],
-    served: Callable[[], tuple[ServedSlot | None, ...]],
+    policy_slots: Mapping[str, int],
+    served: Callable[[], tuple[ServedPolicySlot | None, ...]],
   ):
-    """`slots` has the version slot that each name stands for."""
-    self._slots, self._served = dict(slots), served
+    """`policy_slots` has the policy slot that each name stands for."""
+    self._policy_slots, self._served = dict(policy_slots), served
 
   def knows(self, model: str) -> bool:
     """See `Names`."""
-    return model in self._slots
+    return model in self._policy_slots
 
-  def slot_of(self, model: str) -> int | None:
+  def policy_slot_of(self, model: str) -> int | None:
     """See `Names`."""
-    if model not in self._slots:
-      raise unknown(model, list(self._slots))
-    return self._slots[model]
+    if model not in self._policy_slots:
+      raise unknown(model, list(self._policy_slots))
+    return self._policy_slots[model]
 
   def listed(self) -> list[dict[str, Any]]:
     """See `Names`."""
     served = self._served()
     return [
-      _entry(name, slot, found)
-      for name, slot in self._slots.items()
-      if (found := served[slot]) is not None
+      _entry(name, policy_slot, found)
+      for name, policy_slot in self._policy_slots.items()
+      if (found := served[policy_slot]) is not None
     ]
 
 
@@ -70,59 +70,69 @@ class ModelNames:
   """The names of what is served now."""
 
   def __init__(
-    self, name: str, slots: Callable[[], tuple[ServedSlot | None, ...]]
+    self,
+    name: str,
+    policy_slots: Callable[[], tuple[ServedPolicySlot | None, ...]],
   ):
     if not name or _CHOICE.search(name):
       raise ConfigError(
         f"a model served as {name!r} could not be told from its versions: "
-        "choose a name without @slot and @step"
+        "choose a name without @policy_slot and @step"
       )
-    self.name, self._slots = name, slots
+    self.name, self._policy_slots = name, policy_slots
 
   def knows(self, model: str) -> bool:
     """See `Names`."""
     return _CHOICE.sub("", model) == self.name
 
-  def slot_of(self, model: str) -> int | None:
-    """The version slot that a call names; None for the bare name.
+  def policy_slot_of(self, model: str) -> int | None:
+    """The policy slot that a call names; None for the bare name.
 
     Raises `ApiError` for what is not served.
     """
     base = _CHOICE.sub("", model)
     choice = _CHOICE.search(model)
-    slots = self._slots()
+    policy_slots = self._policy_slots()
     if base == self.name and choice is None:
       return None
     if base == self.name and choice is not None:
       number = int(choice[2])
-      if choice[1] == "slot" and number < len(slots):
+      if choice[1] == "policy_slot" and number < len(policy_slots):
         return number
-      steps = [None if slot is None else slot.step for slot in slots]
+      steps = [
+        None if policy_slot is None else policy_slot.step
+        for policy_slot in policy_slots
+      ]
       if choice[1] == "step" and number in steps:
         return steps.index(number)
     raise unknown(model, [entry["id"] for entry in self.listed()])
 
   def listed(self) -> list[dict[str, Any]]:
-    """As `/v1/models` lists them; `step` and `slot` are ours."""
+    """As `/v1/models` lists them; `step` and `policy_slot` are ours."""
     return [
-      _entry(name, slot, served)
-      for slot, served in enumerate(self._slots())
+      _entry(name, policy_slot, served)
+      for policy_slot, served in enumerate(self._policy_slots())
       if served is not None
-      for name in self._names(slot, served)
+      for name in self._names(policy_slot, served)
     ]
 
-  def _names(self, slot: int, served: ServedSlot) -> list[str]:
-    names = [f"{self.name}@slot{slot}", f"{self.name}@step{served.step}"]
-    return names if slot else [self.name, *names]
+  def _names(self, policy_slot: int, served: ServedPolicySlot) -> list[str]:
+    names = [
+      f"{self.name}@policy_slot{policy_slot}",
+      f"{self.name}@step{served.step}",
+    ]
+    return names if policy_slot else [self.name, *names]
 
 
-def _entry(name: str, slot: int, served: ServedSlot) -> dict[str, Any]:
+def _entry(
+  name: str, policy_slot: int, served: ServedPolicySlot
+) -> dict[str, Any]:
   return {
     "id": name,
     "object": "model",
     "created": 0,
     "owned_by": "agentrl_jax",
-    "slot": slot,
+    "policy_slot": policy_slot,
     "step": served.step,
   }
 

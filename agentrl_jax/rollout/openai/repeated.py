@@ -18,7 +18,7 @@ from agentrl_jax.rollout.openai.requests import CompletionRequest
 class Repeated(CallContext):
   """The last call of an episode once more; also the generator that answers."""
 
-  num_slots = 1
+  num_policy_slots = 1
 
   def __init__(self, episode: CallContext, prompt: np.ndarray, answer: Answer):
     super().__init__(episode.limits)

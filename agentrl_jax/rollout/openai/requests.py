@@ -66,7 +66,7 @@ class CompletionRequest:
   def spec(
     self,
     *,
-    slot: int,
+    policy_slot: int,
     max_tokens: int,
     template_stops: Sequence[int],
     number: int,
@@ -87,7 +87,7 @@ class CompletionRequest:
         param="stop_token_ids",
       )
     return SamplingSpec(
-      slot=slot,
+      policy_slot=policy_slot,
       temperature=1.0 if self.temperature is None else self.temperature,
       top_k=self.top_k,
       top_p=self.top_p,

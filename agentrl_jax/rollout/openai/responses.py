@@ -3,8 +3,8 @@
 With `return_token_ids` every choice has, in equally long lists, `token_ids`,
 `token_versions` (updates behind the weights that drew each token),
 `raw_logprobs` (at temperature 1) and `behavior_logprobs` (under the
-distribution that was drawn from), and the `slot` that answered. The stop token
-is one of them.
+distribution that was drawn from), and the `policy_slot` that answered. The stop
+token is one of them.
 """
 
 import math
@@ -70,7 +70,7 @@ def token_fields(request: CompletionRequest, piece: Answer) -> dict[str, Any]:
     "token_versions": piece.version.tolist(),
     "raw_logprobs": piece.raw_logprob.tolist(),
     "behavior_logprobs": piece.behavior_logprob.tolist(),
-    "slot": piece.slot,
+    "policy_slot": piece.policy_slot,
   }
 
 

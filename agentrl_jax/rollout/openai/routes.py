@@ -59,8 +59,8 @@ class Call(Protocol):
     """What the answers follow upon, as tokens."""
     ...
 
-  def draws(self, slot: int) -> list[Choice]:
-    """The answers to be drawn from a version slot."""
+  def draws(self, policy_slot: int) -> list[Choice]:
+    """The answers to be drawn from a policy slot."""
     ...
 
   def settled(self, draw: Choice) -> None:
@@ -171,7 +171,7 @@ class OpenAIApi:
     """One of them."""
     name = request.match_info["model"]
     names = self._called_by(name).names
-    names.slot_of(name)
+    names.policy_slot_of(name)
     found = [e for e in names.listed() if e["id"] == name]
     if not found:
       raise ApiError(f"{name} has no weights yet", status=404, param="model")
@@ -240,9 +240,11 @@ class OpenAIApi:
     generator: Generator,
   ) -> web.StreamResponse:
     self._answering.metrics.ignored.count(call.ignored)
-    slot = context.slot(model.names.slot_of(call.request.model))
-    self._answering.refuse_unready(slot)
-    draws = call.draws(slot)
+    policy_slot = context.policy_slot(
+      model.names.policy_slot_of(call.request.model)
+    )
+    self._answering.refuse_unready(policy_slot)
+    draws = call.draws(policy_slot)
     deltas = all_deltas(draws, generator, whole=not call.request.stream)
     async with contextlib.aclosing(deltas):
       if call.request.stream:

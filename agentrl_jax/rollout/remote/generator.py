@@ -71,14 +71,14 @@ class HttpGenerator:
     self.num_repeated = 0  # requests asked once more, of another server
 
   @property
-  def num_slots(self) -> int:
+  def num_policy_slots(self) -> int:
     """How many versions are served side by side."""
-    return self.pool.num_slots
+    return self.pool.num_policy_slots
 
   async def generate(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> Answer:
-    """Waits for the answer of some server; cancelling frees its lane.
+    """Waits for the answer of some server; cancelling frees its slot.
 
     Asks others while servers are lost or full, until `rollouts.answer_s` have
     passed.
@@ -91,7 +91,7 @@ class HttpGenerator:
   async def stream(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> AsyncGenerator[Answer, None]:
-    """The answer in pieces, as they come; closing it frees the lane.
+    """The answer in pieces, as they come; closing it frees the slot.
 
     A server that is lost under way is replaced as in `generate` by one that
     goes on with the same tokens; if none does, that is a `GeneratorFault`.
@@ -124,7 +124,7 @@ class HttpGenerator:
         raise
       raise DeadlineExceeded(
         f"no rollout server gave an answer of {spec.max_tokens} tokens from "
-        f"version slot {spec.slot} within rollouts.answer_s="
+        f"policy slot {spec.policy_slot} within rollouts.answer_s="
         f"{self._config.answer_s:g} s: {self.describe()}"
       ) from error
 
@@ -268,17 +268,17 @@ def _retrieved(task: asyncio.Task[Any]) -> None:
 async def connected(
   config: RolloutsConfig,
   *,
-  num_slots: int,
+  num_policy_slots: int,
   acceptable: Callable[[], Mapping[int, int]] = dict,
   speaking: Callable[[aiohttp.ClientSession], ServerClient] = BinaryClient,
 ) -> AsyncIterator[HttpGenerator]:
   """A generator that looks after its servers until it is left.
 
-  `acceptable` is asked for the oldest publication to sample from, by slot;
-  `speaking` makes what speaks with the servers.
+  `acceptable` is asked for the oldest publication to sample from, by policy
+  slot; `speaking` makes what speaks with the servers.
   """
   pool = ServerPool(
-    config.addresses, num_slots=num_slots, acceptable=acceptable
+    config.addresses, num_policy_slots=num_policy_slots, acceptable=acceptable
   )
   async with aiohttp.ClientSession(
     connector=aiohttp.TCPConnector(limit=0),

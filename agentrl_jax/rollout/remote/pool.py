@@ -44,9 +44,9 @@ class Server:
     """Requests that it has, of ours and of others."""
     return self.num_asked + self.num_others
 
-  def publication(self, slot: int) -> int:
-    """Of what the slot serves; -1 if that is nothing."""
-    served = self.status.slots[slot] if self.status else None
+  def publication(self, policy_slot: int) -> int:
+    """Of what the policy slot serves; -1 if that is nothing."""
+    served = self.status.policy_slots[policy_slot] if self.status else None
     return -1 if served is None else served.publication
 
   def __str__(self) -> str:
@@ -54,7 +54,8 @@ class Server:
       return f"{self.address} {self.trouble}"
     assert self.status is not None, f"{self.address} is reachable and unheard"
     said = " and ".join(
-      "nothing" if s is None else f"version {s.step}" for s in self.status.slots
+      "nothing" if s is None else f"version {s.step}"
+      for s in self.status.policy_slots
     )
     draining = ", draining" if self.status.is_draining else ""
     about = f" ({self.status.trouble})" if self.status.trouble else ""
@@ -64,21 +65,22 @@ class Server:
 class ServerPool:
   """The servers of one generator.
 
-  `acceptable` tells the oldest publication that may be sampled from, by slot.
+  `acceptable` tells the oldest publication that may be sampled from, by policy
+  slot.
   """
 
   def __init__(
     self,
     addresses: Sequence[str],
     *,
-    num_slots: int,
+    num_policy_slots: int,
     acceptable: Callable[[], Mapping[int, int]] = dict,
     clock: Callable[[], float] = time.monotonic,
   ):
     self.servers = [Server(address) for address in addresses]
-    self.num_slots = num_slots
+    self.num_policy_slots = num_policy_slots
     self._clock, self._acceptable = clock, acceptable
-    self._needed: dict[int, int] = {}  # publication by slot
+    self._needed: dict[int, int] = {}  # publication by policy slot
     self._homes: collections.OrderedDict[int, Server] = (
       collections.OrderedDict()
     )
@@ -86,9 +88,12 @@ class ServerPool:
   def choose(self, spec: SamplingSpec) -> Server | None:
     """Who is to be asked; None if nobody can be now."""
     oldest = max(
-      self._needed.get(spec.slot, -1), self._acceptable().get(spec.slot, -1)
+      self._needed.get(spec.policy_slot, -1),
+      self._acceptable().get(spec.policy_slot, -1),
     )
-    able = [s for s in self.servers if self._is_able(s, spec.slot, oldest)]
+    able = [
+      s for s in self.servers if self._is_able(s, spec.policy_slot, oldest)
+    ]
     if not able:
       return None
     home = self._homes.get(spec.conversation) if spec.conversation else None
@@ -102,7 +107,9 @@ class ServerPool:
     return home
 
   def need(self, publications: Mapping[int, int]) -> None:
-    """Chooses only servers whose slots serve these publications or later."""
+    """Chooses only servers whose policy slots serve these publications or
+    later.
+    """
     self._needed |= publications
 
   def lagging(self) -> list[Server]:
@@ -111,10 +118,12 @@ class ServerPool:
 
   def heard(self, server: Server, status: ServerStatus) -> None:
     """A server told how it is. Raises `ConfigError` if it is another's."""
-    if len(status.slots) != self.num_slots:
+    if len(status.policy_slots) != self.num_policy_slots:
       raise ConfigError(
-        f"rollout server {server.address} has {len(status.slots)} version "
-        f"slots and this run {self.num_slots}: start it with this run's config"
+        f"rollout server {server.address} has {len(status.policy_slots)} "
+        f"version "
+        f"policy_slots and this run {self.num_policy_slots}: start it with "
+        f"this run's config"
       )
     server.status, server.trouble = status, ""
     has = status.num_inside + status.num_waiting
@@ -129,17 +138,17 @@ class ServerPool:
     """A server is full; it is left in peace for a while."""
     server.rests_until = self._clock() + seconds
 
-  def _is_able(self, server: Server, slot: int, oldest: int) -> bool:
+  def _is_able(self, server: Server, policy_slot: int, oldest: int) -> bool:
     return (
       server.is_reachable
       and server.status is not None
-      and server.status.answers(slot)
+      and server.status.answers(policy_slot)
       and self._clock() >= server.rests_until
-      and server.publication(slot) >= oldest
+      and server.publication(policy_slot) >= oldest
     )
 
   def _serves(self, server: Server) -> bool:
     return all(
-      server.publication(slot) >= publication
-      for slot, publication in self._needed.items()
+      server.publication(policy_slot) >= publication
+      for policy_slot, publication in self._needed.items()
     )

@@ -35,13 +35,13 @@ ERROR_HEADER = "X-AgentRL-Error"  # the name of what was raised
 # Magic, version, CRC-32 of all that follows.
 _ENVELOPE = struct.Struct("<4sHxxI")
 _REQUEST, _ANSWER = b"ARLQ", b"ARLA"
-# Prompt tokens, entries of the bias and bytes of the grammar after them, slot,
-# max_tokens, top_k, alternatives, whether these are the policy's own,
+# Prompt tokens, entries of the bias and bytes of the grammar after them, policy
+# slot, max_tokens, top_k, alternatives, whether these are the policy's own,
 # temperature, top_p, min_p, two penalties, seed, conversation, stop tokens.
 _SPEC = struct.Struct(f"<IIIiiii?dddddQQ{MAX_STOPS}i")
 _NO_STOP = -1  # fills up the stop tokens
-# Sampled tokens, slot, prompt tokens reused, alternatives of each token; -1:
-# none were asked for.
+# Sampled tokens, policy slot, prompt tokens reused, alternatives of each token;
+# -1: none were asked for.
 _SAMPLED = struct.Struct("<Iiii")
 _TOKEN, _LOGPROB = np.dtype("<i4"), np.dtype("<f4")
 _BIAS = np.dtype("<f8")
@@ -56,7 +56,7 @@ class Draining(ServerFull):
 
 
 class NotServing(ServerFull):
-  """The version slot has no weights yet."""
+  """The policy slot has no weights yet."""
 
 
 # By the first that fits; what is no error of ours never gets here.
@@ -84,7 +84,7 @@ def encode_request(
       len(token_T),
       len(spec.logit_bias),
       len(grammar),
-      spec.slot,
+      spec.policy_slot,
       spec.max_tokens,
       spec.top_k,
       spec.num_top,
@@ -127,10 +127,12 @@ def decode_request(body: bytes) -> tuple[np.ndarray, SamplingSpec]:
     )
   (token_T,) = _arrays(content[_SPEC.size : begin], number, (_TOKEN,))
   biases = _arrays(content[begin:end], num_biases, (_TOKEN, _BIAS))
-  slot, max_tokens, top_k, num_top, top_is_raw, temperature, *fields = fields
+  policy_slot, max_tokens, top_k, num_top, top_is_raw, temperature, *fields = (
+    fields
+  )
   top_p, min_p, frequency, presence, seed, chat, *stops = fields
   return token_T.astype(np.int32), SamplingSpec(
-    slot=slot,
+    policy_slot=policy_slot,
     temperature=temperature,
     top_k=top_k,
     top_p=top_p,
@@ -152,7 +154,7 @@ def encode_answer(answer: Answer) -> bytes:
   """The bytes that `decode_answer` reads."""
   number = -1 if answer.top_token is None else answer.top_token.shape[1]
   head = _SAMPLED.pack(
-    len(answer.sampled), answer.slot, answer.num_reused, number
+    len(answer.sampled), answer.policy_slot, answer.num_reused, number
   )
   arrays = [
     (answer.sampled, _TOKEN),
@@ -170,7 +172,7 @@ def encode_answer(answer: Answer) -> bytes:
 def decode_answer(body: bytes) -> Answer:
   """What was sampled. Raises `WireError`."""
   content = _opened(_ANSWER, body, _SAMPLED.size)
-  number, slot, num_reused, num_top = _SAMPLED.unpack_from(content)
+  number, policy_slot, num_reused, num_top = _SAMPLED.unpack_from(content)
   dtypes = (_TOKEN, _LOGPROB, _LOGPROB, _TOKEN)
   end = _SAMPLED.size + number * sum(dtype.itemsize for dtype in dtypes)
   sampled, behavior, raw, version = _arrays(
@@ -181,7 +183,7 @@ def decode_answer(body: bytes) -> Answer:
     behavior.astype(np.float32),
     raw.astype(np.float32),
     version.astype(np.int32),
-    slot=slot,
+    policy_slot=policy_slot,
     num_reused=num_reused,
     **_alternatives(content[end:], number, num_top),
   )
@@ -229,8 +231,8 @@ def error_of(name: str | None, status: int, reason: str) -> AgentRLError:
 
 
 @dataclasses.dataclass(frozen=True)
-class ServedSlot:
-  """What a version slot serves."""
+class ServedPolicySlot:
+  """What a policy slot serves."""
 
   step: int  # optimizer updates behind the weights
   publication: int  # counts publications: no two share one
@@ -240,18 +242,18 @@ class ServedSlot:
 class ServerStatus:
   """What a server says of itself when it is asked for its health."""
 
-  slots: tuple[ServedSlot | None, ...]
+  policy_slots: tuple[ServedPolicySlot | None, ...]
   num_inside: int  # requests that are being answered
-  num_waiting: int  # for a lane
+  num_waiting: int  # for a slot
   is_draining: bool = False
   trouble: str = ""  # a sentence, while something is wrong
 
-  def answers(self, slot: int) -> bool:
-    """Whether it takes requests for a version slot."""
+  def answers(self, policy_slot: int) -> bool:
+    """Whether it takes requests for a policy slot."""
     return (
       not self.is_draining
-      and 0 <= slot < len(self.slots)
-      and self.slots[slot] is not None
+      and 0 <= policy_slot < len(self.policy_slots)
+      and self.policy_slots[policy_slot] is not None
     )
 
   def to_json(self) -> dict[str, Any]:
@@ -265,8 +267,10 @@ def status_from_json(content: bytes) -> ServerStatus:
     fields = json.loads(content)
     if (found := fields.pop("protocol")) != VERSION:
       raise ValueError(f"protocol {found}, not {VERSION}")
-    slots = tuple(s and ServedSlot(**s) for s in fields.pop("slots"))
-    return ServerStatus(slots=slots, **fields)
+    policy_slots = tuple(
+      s and ServedPolicySlot(**s) for s in fields.pop("policy_slots")
+    )
+    return ServerStatus(policy_slots=policy_slots, **fields)
   except (KeyError, TypeError, ValueError, AttributeError) as error:
     raise WireError(
       f"{content[:200]!r} is no rollout server's health: {error!r}"

@@ -3,7 +3,7 @@
 `POST /generate` takes a request in binary and gives an answer in binary, `POST
 /stream` the same while it is sampled; `GET /health` tells in JSON what is
 served and how much there is to do, `GET /ready` whether it is any use to ask,
-and `GET /metrics` what Prometheus wants to know. Who hangs up has the lane
+and `GET /metrics` what Prometheus wants to know. Who hangs up has the slot
 freed that decodes for them. Errors are HTTP statuses and a sentence;
 `rollout.remote.generator` makes them errors again.
 
@@ -78,14 +78,14 @@ class RolloutApi:
     openai: Callable[[ServerState], Routes] | None = None,
     http: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
     token: str | None = None,
-    lanes: Callable[[], Sequence[int]] | None = None,
+    slots: Callable[[], Sequence[int]] | None = None,
     is_final: bool = True,
   ):
     self._generator, self._token = generator, token
     # Twice what fits, so that it is the engine that says how long is too long.
     self._max_bytes = 8 * context + 1024 + wire.MAX_GRAMMAR
     self.limits = http
-    self._answering = ServerState(status, lanes, is_final=is_final, http=http)
+    self._answering = ServerState(status, slots, is_final=is_final, http=http)
     self._openai = openai(self._answering) if openai else None
 
   @property
@@ -120,7 +120,7 @@ class RolloutApi:
   async def generate(self, request: web.Request) -> web.Response:
     """Answers one request; cancelled when its client is gone."""
     prompt, spec = await self._read(request)
-    self._answering.refuse_unready(spec.slot)
+    self._answering.refuse_unready(spec.policy_slot)
     with self._answering.one():
       answer = await self._generator.generate(prompt, spec)
     self._note(prompt, spec, answer.num_reused, len(answer.sampled))
@@ -129,9 +129,9 @@ class RolloutApi:
     )
 
   async def stream(self, request: web.Request) -> web.StreamResponse:
-    """Answers one request in pieces; who hangs up frees the lane."""
+    """Answers one request in pieces; who hangs up frees the slot."""
     prompt, spec = await self._read(request)
-    self._answering.refuse_unready(spec.slot)
+    self._answering.refuse_unready(spec.policy_slot)
     response = StreamingResponse(request)
     try:
       with self._answering.one():
@@ -150,7 +150,7 @@ class RolloutApi:
     return ended
 
   async def health(self, request: web.Request) -> web.Response:
-    """What is served per version slot, how much there is to do, and trouble."""
+    """What is served per policy slot, how much there is to do, and trouble."""
     return web.json_response(self._answering.status().to_json())
 
   async def ready(self, request: web.Request) -> web.Response:
@@ -210,7 +210,7 @@ async def listening(
   """Serves until it is left; the port, which is a free one for port 0."""
   runner = web.AppRunner(
     api.application(),
-    handler_cancellation=True,  # who hangs up frees the lane
+    handler_cancellation=True,  # who hangs up frees the slot
     **api.limits.runner_options(),
   )
   await runner.setup()

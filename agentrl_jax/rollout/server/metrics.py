@@ -57,16 +57,16 @@ class IgnoredFields:
 class ServerMetrics:
   """Counts of one server, in a registry of its own.
 
-  `lanes` tells how many lanes are busy per version slot; it may wait for the
+  `slots` tells how many slots are busy per policy slot; it may wait for the
   engine, so it is asked only when somebody looks.
   """
 
   def __init__(
     self,
     status: Callable[[], wire.ServerStatus],
-    lanes: Callable[[], Sequence[int]] | None = None,
+    slots: Callable[[], Sequence[int]] | None = None,
   ):
-    self._status, self.lanes = status, lanes
+    self._status, self.slots = status, slots
     self.registry = registry = prometheus.CollectorRegistry()
     self._calls = prometheus.Counter(
       "agentrl_calls",
@@ -97,8 +97,8 @@ class ServerMetrics:
     )
     self._swaps = prometheus.Counter(
       "agentrl_swaps",
-      "Times that a version slot was seen to serve other weights.",
-      ("slot",),
+      "Times that a policy slot was seen to serve other weights.",
+      ("policy_slot",),
       registry=registry,
     )
     self._now = {
@@ -106,11 +106,15 @@ class ServerMetrics:
       for name, text, labels in (
         ("requests_inside", "Requests in the engine.", ()),
         ("requests_waiting", "Requests that wait to get in.", ()),
-        ("lanes_busy", "Lanes that decode or are fed.", ("slot",)),
-        ("version_step", "Updates behind a slot's weights.", ("slot",)),
+        ("slots_busy", "Slots that decode or are fed.", ("policy_slot",)),
+        (
+          "version_step",
+          "Updates behind a policy slot's weights.",
+          ("policy_slot",),
+        ),
       )
     }
-    self._served: dict[int, wire.ServedSlot] = {}
+    self._served: dict[int, wire.ServedPolicySlot] = {}
 
   def answered(
     self, *, prompt: int, reused: int, sampled: int, is_constrained: bool
@@ -150,16 +154,16 @@ class ServerMetrics:
     status = self._status()
     self._now["requests_inside"].set(status.num_inside)
     self._now["requests_waiting"].set(status.num_waiting)
-    for slot, served in enumerate(status.slots):
+    for policy_slot, served in enumerate(status.policy_slots):
       if served is not None:
-        before = self._served.get(slot)
-        self._swaps.labels(slot).inc(before not in (None, served))
-        self._served[slot] = served
-        self._now["version_step"].labels(slot).set(served.step)
+        before = self._served.get(policy_slot)
+        self._swaps.labels(policy_slot).inc(before not in (None, served))
+        self._served[policy_slot] = served
+        self._now["version_step"].labels(policy_slot).set(served.step)
 
   def page(self) -> bytes:
     """All of it, as Prometheus reads it. May wait for the engine."""
     self.look()
-    for slot, busy in enumerate(self.lanes() if self.lanes else ()):
-      self._now["lanes_busy"].labels(slot).set(busy)
+    for policy_slot, busy in enumerate(self.slots() if self.slots else ()):
+      self._now["slots_busy"].labels(policy_slot).set(busy)
     return bytes(prometheus.generate_latest(self.registry))

@@ -1,9 +1,9 @@
 """Serves what the learner publishes in a folder, in a process of its own.
 
-Whoever calls `look` now and then has the slots of a `ServedWeights` follow the
-folder's manifest. A snapshot is restored into the server's own layout and
-precision, checked leaf by leaf, and published between two decode steps. What is
-damaged is told and not served: the weights before it go on.
+Whoever calls `look` now and then has the policy slots of a `ServedWeights`
+follow the folder's manifest. A snapshot is restored into the server's own
+layout and precision, checked leaf by leaf, and published between two decode
+steps. What is damaged is told and not served: the weights before it go on.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.checksums import checksums, leaf_names
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.rollout.engine.weights import ServedWeights
-from agentrl_jax.rollout.remote.wire import ServedSlot
+from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 
 MAX_PAUSE_S = 30.0  # between two tries at a snapshot that is damaged
 
@@ -55,23 +55,27 @@ class SnapshotFollower:
     meshes: Sequence[Mesh | None] | None = None,
     clock: Callable[[], float] = time.monotonic,
   ):
-    """`meshes` has one entry per slot; without, all are on one device."""
+    """`meshes` has one entry per policy slot; without, all are on one
+    device.
+    """
     self.folder = open_folder(folder)
     self._versions, self._clock = versions, clock
     self._stacked = policy.abstract_params()
-    meshes = meshes or (None,) * versions.num_slots
+    meshes = meshes or (None,) * versions.num_policy_slots
     self._layouts = [_layout(self._stacked, mesh) for mesh in meshes]
     made = {mesh: _preparation(policy, mesh) for mesh in set(meshes)}
     self._prepare = [made[mesh] for mesh in meshes]
     self._checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
-    self.slots: tuple[ServedSlot | None, ...] = (None,) * versions.num_slots
+    self.policy_slots: tuple[ServedPolicySlot | None, ...] = (
+      None,
+    ) * versions.num_policy_slots
     self.trouble = ""  # a sentence, while a snapshot cannot be served
-    self._failures: dict[int, _Failure] = {}  # by slot
+    self._failures: dict[int, _Failure] = {}  # by policy slot
 
   @property
   def is_serving(self) -> bool:
-    """Whether slot 0 has weights."""
-    return self.slots[0] is not None
+    """Whether policy slot 0 has weights."""
+    return self.policy_slots[0] is not None
 
   def look(self) -> bool:
     """Serves what is new; whether anything was. Waits for reading it.
@@ -83,61 +87,63 @@ class SnapshotFollower:
     """
     try:
       manifest = read_manifest(self.folder)
-      new = {} if manifest is None else self._new(manifest.slots)
+      new = {} if manifest is None else self._new(manifest.policy_slots)
     except CheckpointError as error:
       self.trouble = str(error)
       return False
     self._failures = {
-      slot: failure
-      for slot, failure in self._failures.items()
-      if new.get(slot) == failure.snapshot
+      policy_slot: failure
+      for policy_slot, failure in self._failures.items()
+      if new.get(policy_slot) == failure.snapshot
     }
     served = False
-    for slot, snapshot in sorted(new.items()):
-      if not self._is_put_off(slot):
-        served |= self._try(slot, snapshot, manifest)
+    for policy_slot, snapshot in sorted(new.items()):
+      if not self._is_put_off(policy_slot):
+        served |= self._try(policy_slot, snapshot, manifest)
     self.trouble = "; ".join(f.trouble for f in self._failures.values())
     return served
 
-  def _is_put_off(self, slot: int) -> bool:
-    failure = self._failures.get(slot)
+  def _is_put_off(self, policy_slot: int) -> bool:
+    failure = self._failures.get(policy_slot)
     return failure is not None and self._clock() < failure.again_at
 
   def _try(
-    self, slot: int, snapshot: Snapshot, manifest: Manifest | None
+    self, policy_slot: int, snapshot: Snapshot, manifest: Manifest | None
   ) -> bool:
     """Whether the snapshot is served now; notes why it is not."""
     try:
-      self._serve(slot, snapshot)
+      self._serve(policy_slot, snapshot)
     except CheckpointError as error:
       if self._was_replaced(manifest):
         return False
-      before = self._failures.get(slot)
+      before = self._failures.get(policy_slot)
       tries = 1 if before is None else before.tries + 1
       again_at = self._clock() + min(2.0**tries, MAX_PAUSE_S)
       told = " ".join(str(error).split())
-      self._failures[slot] = _Failure(snapshot, told, tries, again_at)
+      self._failures[policy_slot] = _Failure(snapshot, told, tries, again_at)
       return False
-    self._failures.pop(slot, None)
+    self._failures.pop(policy_slot, None)
     return True
 
-  def _new(self, slots: Mapping[int, Snapshot]) -> dict[int, Snapshot]:
-    if slots and max(slots) >= len(self.slots):
+  def _new(self, policy_slots: Mapping[int, Snapshot]) -> dict[int, Snapshot]:
+    if policy_slots and max(policy_slots) >= len(self.policy_slots):
       raise self._refusal(
-        f"{self.folder} has weights for version slot {max(slots)} and this "
-        f"server {len(self.slots)} slots: start it with the learner's config"
+        f"{self.folder} has weights for policy slot {max(policy_slots)} and "
+        f"this "
+        f"server {len(self.policy_slots)} policy slots: start it with the "
+        f"learner's config"
       )
-    served = dict(enumerate(self.slots))
+    served = dict(enumerate(self.policy_slots))
     return {
-      slot: snapshot
-      for slot, snapshot in slots.items()
-      if (now := served[slot]) is None
+      policy_slot: snapshot
+      for policy_slot, snapshot in policy_slots.items()
+      if (now := served[policy_slot]) is None
       or now.publication != snapshot.publication
     }
 
   def _refusal(self, sentence: str) -> ConfigError | CheckpointError:
     """Ends a server that has nothing to serve, and no other."""
-    if any(slot is not None for slot in self.slots):
+    if any(policy_slot is not None for policy_slot in self.policy_slots):
       return CheckpointError(sentence)
     return ConfigError(sentence)
 
@@ -148,24 +154,28 @@ class SnapshotFollower:
     except CheckpointError:
       return False
 
-  def _serve(self, slot: int, snapshot: Snapshot) -> None:
+  def _serve(self, policy_slot: int, snapshot: Snapshot) -> None:
     self._refuse_other_model(snapshot)
     try:
-      params = self._restore(snapshot, self._layouts[slot])
-      self.hand_over(slot, params, snapshot)
+      params = self._restore(snapshot, self._layouts[policy_slot])
+      self.hand_over(policy_slot, params, snapshot)
     except jax.errors.JaxRuntimeError as error:
       raise CheckpointError(
         f"snapshot {snapshot.folder} of version {snapshot.step} cannot be put "
         f"on the devices: {str(error)[:500]}"
       ) from error
-    slots = list(self.slots)
-    slots[slot] = ServedSlot(snapshot.step, snapshot.publication)
-    self.slots = tuple(slots)
+    policy_slots = list(self.policy_slots)
+    policy_slots[policy_slot] = ServedPolicySlot(
+      snapshot.step, snapshot.publication
+    )
+    self.policy_slots = tuple(policy_slots)
 
-  def hand_over(self, slot: int, params: Params, snapshot: Snapshot) -> None:
+  def hand_over(
+    self, policy_slot: int, params: Params, snapshot: Snapshot
+  ) -> None:
     """Has stacked params, which were checked, served."""
-    prepared = self._prepare[slot](params)
-    self._versions.publish(slot, prepared, snapshot.step)
+    prepared = self._prepare[policy_slot](params)
+    self._versions.publish(policy_slot, prepared, snapshot.step)
 
   def _refuse_other_model(self, snapshot: Snapshot) -> None:
     names = leaf_names(self._stacked)
@@ -223,7 +233,9 @@ class SnapshotFollower:
 def _preparation(
   policy: Policy, mesh: Mesh | None
 ) -> Callable[[Params], Params]:
-  """From params as they were written to those that a slot decodes with."""
+  """From params as they were written to those that a policy slot decodes
+  with.
+  """
   dtype = policy.compute.dtype
   # Over a mesh, leaves are laid out by the axes that they are trained with.
   to_decode = policy.unstacked if mesh is not None else policy.to_decode

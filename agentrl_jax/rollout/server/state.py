@@ -35,14 +35,14 @@ class ServerState:
   def __init__(
     self,
     status: Callable[[], wire.ServerStatus],
-    lanes: Callable[[], Sequence[int]] | None = None,
+    slots: Callable[[], Sequence[int]] | None = None,
     *,
     is_final: bool = True,
     http: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
   ):
     self._status, self._is_final = status, is_final
     self.bodies = BodyReader(http)
-    self.metrics = ServerMetrics(self.status, lanes)
+    self.metrics = ServerMetrics(self.status, slots)
     self._is_draining = False
     self.num_asked = 0
     self._emptied = asyncio.Event()
@@ -53,18 +53,21 @@ class ServerState:
     )
 
   def status(self) -> wire.ServerStatus:
-    """What is served per version slot, how much there is to do, and trouble."""
+    """What is served per policy slot, how much there is to do, and trouble."""
     return dataclasses.replace(self._status(), is_draining=self._is_draining)
 
-  def refuse_unready(self, slot: int) -> None:
+  def refuse_unready(self, policy_slot: int) -> None:
     """Raises `Draining` or `NotServing` if that is how it is."""
     status = self.status()
     if self._is_draining:
       raise wire.Draining("this server was told to stop; ask another one")
-    if slot in range(len(status.slots)) and not status.answers(slot):
+    if policy_slot in range(len(status.policy_slots)) and not status.answers(
+      policy_slot
+    ):
       raise wire.NotServing(
-        f"this server waits for the first snapshot of version slot {slot}; it "
-        f"has {status.slots}. {status.trouble}"
+        f"this server waits for the first snapshot of policy slot "
+        f"{policy_slot}; it "
+        f"has {status.policy_slots}. {status.trouble}"
       )
 
   @contextlib.contextmanager

@@ -91,7 +91,7 @@ class SettingsTest(parameterized.TestCase):
     settings = read_settings(quickstart.get_config())
     config = quickstart.get_config()
     self.assertEqual(settings.loss.token_chunk, config.loss.token_chunk)
-    self.assertEqual(settings.engine.lanes, config.engine.lanes)
+    self.assertEqual(settings.engine.slots, config.engine.slots)
     self.assertEqual(dataclasses.asdict(settings.group), config.group.to_dict())
 
   @parameterized.named_parameters(
@@ -116,40 +116,50 @@ class SettingsTest(parameterized.TestCase):
     ("agents", {"agents.port": 1 << 16}, "agents.port=65536 must be a port"),
     ("no_agents", {"agents.idle_s": 5.0}, "agents.idle_s=5.0 is read by noth"),
     ("queue", {"queue.max_groups": 8}, "queue.max_groups=8 is below"),
-    ("slots", {"engine.lanes": (64,)}, "one entry per version slot"),
+    ("policy_slots", {"engine.slots": (64,)}, "one entry per policy slot"),
     (
       "nothing_drawn",
-      {"slot_weights.rule": "adaptive", "cross_policy.draw_per": "never"},
+      {
+        "policy_slot_weights.rule": "adaptive",
+        "cross_policy.draw_per": "never",
+      },
       "adapts nothing with cross_policy.draw_per='never'",
     ),
     (
       "nothing_to_weigh",
-      {"slot_weights.rule": "adaptive", "cross_policy.weights": (1.0, 0.0)},
-      "slot 0 and another need a weight above 0",
+      {
+        "policy_slot_weights.rule": "adaptive",
+        "cross_policy.weights": (1.0, 0.0),
+      },
+      "policy_slot 0 and another need a weight above 0",
     ),
     (
       "floor",
-      {"slot_weights.rule": "adaptive", "slot_weights.floor": 0.3},
-      "floor=0.3 is above what a slot begins with.*share of 0.25",
+      {
+        "policy_slot_weights.rule": "adaptive",
+        "policy_slot_weights.floor": 0.3,
+      },
+      "floor=0.3 is above what a policy slot begins with.*share of 0.25",
     ),
     (
       "fixed_weights",
-      {"slot_weights.floor": 0.1},
-      "slot_weights.floor=0.1 is not read with slot_weights.rule='fixed'",
+      {"policy_slot_weights.floor": 0.1},
+      "policy_slot_weights.floor=0.1 is not read with "
+      "policy_slot_weights.rule='fixed'",
     ),
     (
       "not_stored",
-      {"cross_policy.slots": ("fresh", "every 7")},
-      r"slots\[1\]='every 7' .*checkpoint.every=5 does not keep them",
+      {"cross_policy.policy_slots": ("fresh", "every 7")},
+      r"policy_slots\[1\]='every 7' .*checkpoint.every=5 does not keep them",
     ),
     (
       "step_not_stored",
-      {"cross_policy.slots": ("fresh", "steps 0,7")},
+      {"cross_policy.policy_slots": ("fresh", "steps 0,7")},
       "no checkpoint is written of update 7",
     ),
     (
       "step_too_late",
-      {"cross_policy.slots": ("fresh", "steps 0,40")},
+      {"cross_policy.policy_slots": ("fresh", "steps 0,40")},
       "update 40 is not before the end, train.steps=40",
     ),
     ("micro", {"mesh.data": 4}, "micro_batch=7 rows cannot be split over"),

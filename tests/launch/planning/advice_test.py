@@ -68,14 +68,16 @@ class AdviceTest(absltest.TestCase):
       self.assertFalse([k for k in knobs if k.startswith(turned)], turned)
 
   def test_rollouts_on_the_same_chips_are_sent_away(self):
-    judged = _judged("gradient", 60, weights_of_slot_0=20, cache_of_slot_0=40)
+    judged = _judged(
+      "gradient", 60, weights_of_policy_slot_0=20, cache_of_policy_slot_0=40
+    )
     effects = {k.setting: k.effect for k in advice(self.settings, [judged])}
     self.assertIn("60.0 GiB", effects["--rollout_topology"])
 
-  def test_a_full_engine_gets_fewer_lanes(self):
+  def test_a_full_engine_gets_fewer_slots(self):
     knobs = self._knobs(_judged("decode", 99))
-    half = ",".join(str(n // 2) for n in self.settings.engine.lanes)
-    self.assertEqual(knobs[0], f"engine.lanes=({half})")
+    half = ",".join(str(n // 2) for n in self.settings.engine.slots)
+    self.assertEqual(knobs[0], f"engine.slots=({half})")
 
   def test_of_what_fits_nothing_is_said(self):
     self.assertEqual(refusal([], []), "")

@@ -54,7 +54,7 @@ class Cell:
     config.train.micro_batch = config.mesh.fsdp
     return read_settings(config)
 
-  def critic_advantages(self) -> list[Judgement]:
+  def judge(self) -> list[Judgement]:
     """The learner's programs, compiled."""
     slice_ = parse_slice(self.slice_name)
     deployment = Deployment(
@@ -98,7 +98,7 @@ TIGHT = {
 
 
 def _row(cell: Cell) -> str:
-  gradient, apply = cell.critic_advantages()
+  gradient, apply = cell.judge()
   bound = gradient.roofline
   received = sum(gradient.received.values()) / GIB
   speed = (

@@ -22,21 +22,21 @@ class LargestTest(parameterized.TestCase):
   def test_it_is_the_last_that_fits(self, fixed, per_row, start, step):
     tried = []
 
-    def critic_advantages(rows: int) -> Judgement:
+    def judge(rows: int) -> Judgement:
       tried.append(rows)
       return _judged((fixed + per_row * rows) * GIB)
 
-    found = largest("train.micro_batch", critic_advantages, start, step)
+    found = largest("train.micro_batch", judge, start, step)
     most = int((ROOM / GIB - fixed) / per_row) // step * step
     self.assertEqual(found.size, most)
     self.assertIn(found.size, tried)
     self.assertLessEqual(len(tried), 5)
 
   def test_growth_that_is_no_line_still_gives_one_that_was_compiled(self):
-    def critic_advantages(rows: int) -> Judgement:
+    def judge(rows: int) -> Judgement:
       return _judged((1 + 0.01 * rows**2) * GIB)
 
-    found = largest("train.micro_batch", critic_advantages, 8, 8)
+    found = largest("train.micro_batch", judge, 8, 8)
     self.assertTrue(found.judged.fits)
     self.assertBetween(found.size, 32, 48)
 

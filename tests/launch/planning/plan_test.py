@@ -45,7 +45,7 @@ class CellTest(parameterized.TestCase):
   @pytest.mark.full
   @pytest.mark.timeout(1800)
   def test_the_matrix(self, cell):
-    judged = gradient, apply = cell.critic_advantages()
+    judged = gradient, apply = cell.judge()
     place, fits = (cell.model, cell.slice_name), all(j.fits for j in judged)
     self.assertEqual(bool(advice(cell.settings(), judged)), not fits)
     if place not in TIGHT:
@@ -88,8 +88,8 @@ class DecodeTest(absltest.TestCase):
     planner = Planner(Deployment(learner=slice_, rollout=slice_, segment=4096))
     program = planner.programs(settings, ("rollout",))[-1]
     self.assertEqual(program.name, "decode")
-    memory = planner.critic_advantages(settings, program).compiled.memory
-    cache = 0.99 * memory.aliased  # and the lanes' state
+    memory = planner.judge(settings, program).compiled.memory
+    cache = 0.99 * memory.aliased  # and the slots' state
     self.assertGreater(cache, GIB / 10)
     self.assertLess(memory.temporaries, cache)
 

@@ -56,7 +56,7 @@ RANKED = [
 ]
 LARGEST = [
   Largest("train.micro_batch", 96, FITS),
-  Largest("engine.lanes[0]", 0, REFUSED),
+  Largest("engine.slots[0]", 0, REFUSED),
 ]
 
 
@@ -99,7 +99,7 @@ class ReportTest(absltest.TestCase):
     self.assertAlmostEqual(gradient["tokens_per_chip_hour"], 1.8e6)
     self.assertIsNone(found["programs"]["decode"]["roofline_s"])
     self.assertEqual(
-      found["largest"], {"train.micro_batch": 96, "engine.lanes[0]": 0}
+      found["largest"], {"train.micro_batch": 96, "engine.slots[0]": 0}
     )
     self.assertEqual([one["mesh"] for one in found["meshes"]], [MESH, MESH])
 

@@ -58,13 +58,14 @@ class ResidentsTest(absltest.TestCase):
     c, engine = settings.model, settings.engine
     weights = 2 * flops.num_params(c)
     token = 2 * 2 * c.num_layers * c.num_kv_heads * c.head_dim
-    for slot, lanes in enumerate(engine.lanes):
+    for policy_slot, slots in enumerate(engine.slots):
       self.assertEqual(
-        found[f"cache of slot {slot}"], token * lanes * engine.context
+        found[f"cache of policy slot {policy_slot}"],
+        token * slots * engine.context,
       )
     for name in (
-      "weights of slot 0",
-      "weights of slot 1",
+      "weights of policy slot 0",
+      "weights of policy slot 1",
       "weights on their way",
     ):
       self.assertBetween(found[name] / weights, 1, 1.001, name)
@@ -81,9 +82,10 @@ class ResidentsTest(absltest.TestCase):
     )
     c = settings.model
     token = 2 * 2 * c.num_layers * c.num_kv_heads * c.head_dim
-    self.assertEqual(found["store of slot 0"], token * 3200)
+    self.assertEqual(found["store of policy slot 0"], token * 3200)
     self.assertEqual(
-      found["older weights of slot 1"], 2 * found["weights of slot 1"]
+      found["older weights of policy slot 1"],
+      2 * found["weights of policy slot 1"],
     )
 
 

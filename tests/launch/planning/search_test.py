@@ -56,11 +56,11 @@ class MeshesTest(parameterized.TestCase):
     changed = variants.with_mesh(few, _mesh(fsdp=32))
     self.assertEqual(changed.batch.micro_batch, 32)
 
-  def test_lanes_of_all_slots_grow_together(self):
+  def test_lanes_of_all_policy_slots_grow_together(self):
     settings = _settings()
-    first, second = settings.engine.lanes
-    changed = variants.with_lanes(settings, 2 * first)
-    self.assertEqual(changed.engine.lanes, (2 * first, 2 * second))
+    first, second = settings.engine.slots
+    changed = variants.with_slots(settings, 2 * first)
+    self.assertEqual(changed.engine.slots, (2 * first, 2 * second))
 
 
 def _judged(seconds: float) -> Judgement:
@@ -83,7 +83,7 @@ class _Compiler:
   def programs(self, settings, roles):
     return [settings.mesh]
 
-  def critic_advantages(self, settings, program):
+  def judge(self, settings, program):
     return _judged(1.0)
 
 

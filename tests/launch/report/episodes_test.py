@@ -19,7 +19,7 @@ class EpisodesTest(unittest.TestCase):
     views = message_views(an_episode())
     numbers = [view.turn.number if view.turn else None for view in views]
     self.assertEqual(numbers, [None, None, 1, None, 2, None, 3])
-    self.assertEqual([v.turn.slot for v in views if v.turn], [0, 1, 0])
+    self.assertEqual([v.turn.policy_slot for v in views if v.turn], [0, 1, 0])
     self.assertEqual(
       [v.turn.version for v in views if v.turn],
       ["step 12", "step 13", "step 13"],

@@ -190,7 +190,7 @@ class PageTest(unittest.TestCase):
     for shown in (
       "execute_sql",
       "commit_final_answer",
-      "version slot 1, step 13",
+      "policy slot 1, step 13",
       "mean logprob",
       "reward 1.00",
       "success, reward 1.00",

@@ -93,16 +93,17 @@ def write_metrics(directory: pathlib.Path, num_steps: int = 40) -> None:
         success += rng.normal(scale=0.05)
         values[f"success/{task}"] = float(np.clip(success, 0, 1))
         values[f"rollout/reward/{task}"] = success * 1.1 - 0.1
-        values |= _counts(task, 128 * step) | _of_slots(task, success)
+        values |= _counts(task, 128 * step) | _of_policy_slots(task, success)
       values |= {
-        f"policy/{what}/slot{slot}": value + rng.normal(scale=0.01)
-        for slot in (0, 1)
+        f"policy/{what}/policy_slot{policy_slot}": value
+        + rng.normal(scale=0.01)
+        for policy_slot in (0, 1)
         for what, value in (
-          ("share_of_tokens", 0.75 - 0.5 * slot),
-          ("abs_log_ratio", 0.05 + 0.05 * slot),
-          ("kl_to_behavior", 0.02 + 0.02 * slot),
-          ("truncated_sample_size", 0.99 - 0.02 * slot),
-          ("effective_sample_size", 0.98 - 0.1 * slot),
+          ("share_of_tokens", 0.75 - 0.5 * policy_slot),
+          ("abs_log_ratio", 0.05 + 0.05 * policy_slot),
+          ("kl_to_behavior", 0.02 + 0.02 * policy_slot),
+          ("truncated_sample_size", 0.99 - 0.02 * policy_slot),
+          ("effective_sample_size", 0.98 - 0.1 * policy_slot),
         )
       }
       writer.write(step, values, stage="rl")
@@ -127,16 +128,16 @@ def _counts(task: str, attempts: int) -> dict[str, float]:
   }
 
 
-def _of_slots(task: str, success: float) -> dict[str, float]:
-  """As the chooser of slots names them."""
+def _of_policy_slots(task: str, success: float) -> dict[str, float]:
+  """As the chooser of policy slots names them."""
   return {
-    f"slots/{what}/slot{slot}/{task}": value
-    for slot in (0, 1)
+    f"policy_slots/{what}/policy_slot{policy_slot}/{task}": value
+    for policy_slot in (0, 1)
     for what, value in (
-      ("weight", 0.75 - 0.5 * slot),
-      ("share", 0.75 - 0.5 * slot),
-      ("success", success - 0.1 * slot),
-      ("contribution", 0.01 - 0.04 * slot),
+      ("weight", 0.75 - 0.5 * policy_slot),
+      ("share", 0.75 - 0.5 * policy_slot),
+      ("success", success - 0.1 * policy_slot),
+      ("contribution", 0.01 - 0.04 * policy_slot),
     )
   }
 
@@ -183,7 +184,7 @@ def a_trajectory(
     seed=5,
     turns=(
       _a_turn(rng, 12),
-      _a_turn(rng, 13, slot=1),
+      _a_turn(rng, 13, policy_slot=1),
       _a_turn(rng, 13, reward=reward),
     ),
     status=status,

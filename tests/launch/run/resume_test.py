@@ -40,11 +40,11 @@ LEARNERS = {
   "loss.value_coefficient": 0.5,
   "optimizer.learning_rate": 1e-3,
 }
-# What slots are drawn by follows from what came of the drawing.
+# What policy slots are drawn by follows from what came of the drawing.
 ADAPTIVE = {
-  "slot_weights.rule": "adaptive",
-  "slot_weights.prior_draws": 2.0,
-  "slot_weights.memory": 0.5,
+  "policy_slot_weights.rule": "adaptive",
+  "policy_slot_weights.prior_draws": 2.0,
+  "policy_slot_weights.memory": 0.5,
 }
 # Every process finds out what the grammar allowed, and all find the same.
 CONSTRAINED = {"sampling.calls": "well_formed"}
@@ -137,7 +137,7 @@ class TwoProcessesTest(absltest.TestCase):
       assert_same_state(self.root, self.through.root, step)
     self.assertEqual(ledger_of(self.root), ledger_of(self.through.root))
 
-  def test_slots_are_drawn_by_the_same_weights(self):
+  def test_policy_slots_are_drawn_by_the_same_weights(self):
     found, expected = (
       [
         row.values
@@ -146,15 +146,17 @@ class TwoProcessesTest(absltest.TestCase):
       ]
       for root in (self.root, self.through.root)
     )
-    names = [name for name in expected[-1] if name.startswith("slots/")]
-    self.assertIn("slots/weight/slot1/arithmetic", names)
+    names = [name for name in expected[-1] if name.startswith("policy_slots/")]
+    self.assertIn("policy_slots/weight/policy_slot1/arithmetic", names)
     for before, after in zip(found, expected, strict=True):
       for name in names:
         self.assertEqual(before.get(name), after.get(name), name)
-    weights = [row["slots/weight/slot1/arithmetic"] for row in expected]
+    weights = [
+      row["policy_slots/weight/policy_slot1/arithmetic"] for row in expected
+    ]
     self.assertLen(set(weights), STEPS)
     for root in (self.root, self.through.root):
-      kept = position_of(root, STEPS)["controller"]["version_slots"]
+      kept = position_of(root, STEPS)["controller"]["version_policy_slots"]
       self.assertGreater(kept["drift"]["draws"][0][1], 0)
 
   def test_something_was_learned(self):

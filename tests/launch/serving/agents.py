@@ -39,7 +39,7 @@ def get_config(port: int):
   c.admission.update(groups_per_step=6, max_concurrent_groups=8)
   c.queue.max_groups = 8
   c.cross_policy.draw_per = "never"
-  c.engine.update(lanes=(16, 1), driver="jetstream", num_lane_sizes=2)
+  c.engine.update(slots=(16, 1), driver="jetstream", num_slot_sizes=2)
   c.evaluation.update(num_tasks=50)
   return c
 

@@ -118,7 +118,7 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
     rules = dict(temperature=TEMPERATURE, max_answer_tokens=4)
     self.served = await self.enterAsyncContext(
-      talking.Talking(rules=rules, lanes=(GROUPS * SIZE, 1))
+      talking.Talking(rules=rules, slots=(GROUPS * SIZE, 1))
     )
     self.trained = Trained(self.served)
 

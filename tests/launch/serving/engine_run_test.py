@@ -72,7 +72,9 @@ class EngineRunTest(absltest.TestCase):
         self.assertGreaterEqual(min(turn.version), 0)
         self.assertLessEqual(max(turn.version), version)
         self.assertLessEqual(max(turn.behavior_logprob), 0)
-      newest = max(newest, *(max(t.version) for t in turns if t.slot == 0))
+      newest = max(
+        newest, *(max(t.version) for t in turns if t.policy_slot == 0)
+      )
     self.assertGreater(newest, 0)
 
   def test_the_kill_is_told_and_costs_no_episode(self):

@@ -42,7 +42,7 @@ class ForcedAgentsTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
     rules = dict(temperature=TEMPERATURE, max_answer_tokens=300)
     self.served = await self.enterAsyncContext(
-      talking.Talking(rules=rules, lanes=(16, 1))
+      talking.Talking(rules=rules, slots=(16, 1))
     )
     self.trained = Trained(self.served, painter)
 

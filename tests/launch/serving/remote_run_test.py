@@ -83,7 +83,7 @@ class RemoteRunTest(absltest.TestCase):
         self.root / "trajectories" / f"{version:06d}.jsonl.gz"
       )
       turns = [t for g in groups for a in g.trajectories for t in a.turns]
-      fresh = [t for t in turns if t.slot == 0]
+      fresh = [t for t in turns if t.policy_slot == 0]
       for turn in fresh:  # a swap in the middle of an answer goes forward
         self.assertEqual(sorted(turn.version), list(turn.version))
       newest.append(max((max(t.version) for t in fresh), default=-1))

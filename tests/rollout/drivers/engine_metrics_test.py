@@ -37,19 +37,19 @@ class EngineMetricsTest(unittest.TestCase):
     clock.now_s = 2.0
     found = metrics.report()
     sampled = sum(len(answer.sampled) for answer in answers)
-    self.assertEqual(found["engine/sampled_tokens/slot0"], sampled)
-    self.assertEqual(found["engine/sampled_tokens/slot1"], 0)
+    self.assertEqual(found["engine/sampled_tokens/policy_slot0"], sampled)
+    self.assertEqual(found["engine/sampled_tokens/policy_slot1"], 0)
     self.assertEqual(found["engine/tokens_per_s"], sampled / 2)
-    self.assertEqual(found["engine/prefilled_tokens/slot0"], 59)
-    self.assertEqual(found["engine/reused_tokens/slot0"], 2 * 59)
-    self.assertAlmostEqual(found["engine/reused_share/slot0"], 2 / 3)
-    self.assertEqual(found["engine/copied_tokens/slot0"], 2 * 59)
-    self.assertGreater(found["engine/lane_occupancy/slot0"], 0)
-    self.assertLessEqual(found["engine/lane_occupancy/slot0"], 1)
-    self.assertGreaterEqual(found["engine/wait_s/slot0"], 0)
-    # Nobody asked the other slot: no mean of nothing.
-    self.assertNotIn("engine/wait_s/slot1", found)
-    self.assertEqual(found["engine/lane_occupancy/slot1"], 0)
+    self.assertEqual(found["engine/prefilled_tokens/policy_slot0"], 59)
+    self.assertEqual(found["engine/reused_tokens/policy_slot0"], 2 * 59)
+    self.assertAlmostEqual(found["engine/reused_share/policy_slot0"], 2 / 3)
+    self.assertEqual(found["engine/copied_tokens/policy_slot0"], 2 * 59)
+    self.assertGreater(found["engine/slot_occupancy/policy_slot0"], 0)
+    self.assertLessEqual(found["engine/slot_occupancy/policy_slot0"], 1)
+    self.assertGreaterEqual(found["engine/wait_s/policy_slot0"], 0)
+    # Nobody asked the other policy slot: no mean of nothing.
+    self.assertNotIn("engine/wait_s/policy_slot1", found)
+    self.assertEqual(found["engine/slot_occupancy/policy_slot1"], 0)
 
   def test_counters_go_on_and_means_begin_anew(self):
     driver, metrics, clock = self.open()
@@ -59,48 +59,48 @@ class EngineMetricsTest(unittest.TestCase):
     first = metrics.report()
     clock.now_s = 2.0
     idle = metrics.report()
-    name = "engine/sampled_tokens/slot0"
+    name = "engine/sampled_tokens/policy_slot0"
     self.assertEqual(idle[name], first[name])
     self.assertEqual(idle["engine/tokens_per_s"], 0)
-    for mean in ("wait_s", "reused_share", "lane_occupancy"):
-      self.assertNotIn(f"engine/{mean}/slot0", idle)
+    for mean in ("wait_s", "reused_share", "slot_occupancy"):
+      self.assertNotIn(f"engine/{mean}/policy_slot0", idle)
     self.ask(driver, [request])
     again = metrics.report()
     self.assertEqual(again[name], 2 * first[name])
-    self.assertEqual(again["engine/reused_share/slot0"], 1.0)
+    self.assertEqual(again["engine/reused_share/policy_slot0"], 1.0)
 
   def test_a_full_engine_shows_who_waits(self):
-    driver, metrics, clock = self.open(lanes=(1, 1))
+    driver, metrics, clock = self.open(slots=(1, 1))
     futures = [
       driver.submit([i], SamplingSpec(max_tokens=30)) for i in range(5)
     ]
     driver.step()
     clock.now_s = 1.0
     found = metrics.report()
-    self.assertEqual(found["engine/waiting_requests/slot0"], 4)
-    self.assertEqual(found["engine/lane_occupancy/slot0"], 1.0)
+    self.assertEqual(found["engine/waiting_requests/policy_slot0"], 4)
+    self.assertEqual(found["engine/slot_occupancy/policy_slot0"], 1.0)
     futures[4].cancel()
     driver.run_until_idle()
     found = metrics.report()
-    self.assertEqual(found["engine/waiting_requests/slot0"], 0)
-    waited = found["engine/wait_s/slot0"]
+    self.assertEqual(found["engine/waiting_requests/policy_slot0"], 0)
+    waited = found["engine/wait_s/policy_slot0"]
     # Three waited for those before them: longer than the first, who found the
-    # lane empty.
+    # slot empty.
     self.assertGreater(waited, 0)
 
   def test_a_store_that_is_too_small_evicts(self):
     driver, metrics, _ = self.open(
-      lanes=(1, 1), store_tokens=64, block_tokens=16
+      slots=(1, 1), store_tokens=64, block_tokens=16
     )
     for seed in range(6):
       self.ask(
         driver, [(small.prompt_of(seed, 50), SamplingSpec(max_tokens=4))]
       )
     found = metrics.report()
-    self.assertGreater(found["engine/stored_tokens/slot0"], 0)
-    self.assertGreater(found["engine/evicted_blocks/slot0"], 0)
-    self.assertEqual(found["engine/evicted_blocks/slot1"], 0)
-    self.assertEqual(found["engine/store_failures/slot0"], 0)
+    self.assertGreater(found["engine/stored_tokens/policy_slot0"], 0)
+    self.assertGreater(found["engine/evicted_blocks/policy_slot0"], 0)
+    self.assertEqual(found["engine/evicted_blocks/policy_slot1"], 0)
+    self.assertEqual(found["engine/store_failures/policy_slot0"], 0)
 
 
 if __name__ == "__main__":

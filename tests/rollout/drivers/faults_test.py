@@ -152,14 +152,16 @@ class DriverFaultsTest(SettlingCase):
     self.check_empty(driver)
 
   @parameterized.parameters(*DRIVERS)
-  def test_a_slot_without_weights_fails_its_own_requests(self, kind):
+  def test_a_policy_slot_without_weights_fails_its_own_requests(self, kind):
     store = ServedWeights(2)
-    engine = small.engine_of((10,), store=store, lanes=(2, 2))
+    engine = small.engine_of((10,), store=store, slots=(2, 2))
     driver = driver_on(kind, engine)
     self.addCleanup(driver.close)
     good = driver.submit([1], SHORT)
-    with self.assertRaisesRegex(GeneratorFault, "slot 1.*before anything"):
-      driver.submit([1], SamplingSpec(slot=1, max_tokens=4))
+    with self.assertRaisesRegex(
+      GeneratorFault, "policy_slot 1.*before anything"
+    ):
+      driver.submit([1], SamplingSpec(policy_slot=1, max_tokens=4))
     self.assertLen(self.settle(driver, [good]), 1)
     self.check_empty(driver)
 

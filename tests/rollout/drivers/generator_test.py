@@ -30,7 +30,7 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
       )
     for answer, future in zip(answers, futures, strict=True):
       np.testing.assert_array_equal(answer.sampled, future.result(0).sampled)
-    self.assertEqual(self.generator.num_slots, 2)
+    self.assertEqual(self.generator.num_policy_slots, 2)
 
   async def test_a_prompt_too_long_is_refused_at_once(self):
     with self.assertRaises(PromptTooLong):
@@ -48,9 +48,9 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(self.driver.engine.stats().num_active, (0, 0))
     self.assertEqual(self.driver.num_inside, (0, 0))
 
-  async def test_a_deadline_that_passes_is_named_and_frees_the_lane(self):
+  async def test_a_deadline_that_passes_is_named_and_frees_the_slot(self):
     impatient = EngineGenerator(self.driver, deadline_s=0.0)
-    with self.assertRaisesRegex(DeadlineExceeded, "20 tokens.*slot 0"):
+    with self.assertRaisesRegex(DeadlineExceeded, "20 tokens.*policy slot 0"):
       await impatient.generate([1], SHORT)
     self.driver.run_until_idle()
     self.assertEqual(self.driver.num_inside, (0, 0))
@@ -87,9 +87,9 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
       for name in ("sampled", "behavior_logprob", "raw_logprob", "version"):
         joined = np.concatenate([getattr(piece, name) for piece in pieces])
         np.testing.assert_allclose(joined, getattr(answer, name), atol=1e-5)
-      self.assertEqual({p.slot for p in pieces}, {answer.slot})
+      self.assertEqual({p.policy_slot for p in pieces}, {answer.policy_slot})
 
-  async def test_closing_a_stream_frees_the_lane(self):
+  async def test_closing_a_stream_frees_the_slot(self):
     pieces = self.generator.stream([1], SamplingSpec(max_tokens=80))
     async with self.driver.serving():
       await anext(pieces)

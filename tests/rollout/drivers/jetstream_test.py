@@ -55,8 +55,8 @@ class JetStreamDriverTest(DriverContract, unittest.TestCase):
     (again,) = self.ask(driver, [(following, SamplingSpec(max_tokens=1))])
     self.assertEqual(again.num_reused, 0)
 
-  def test_cancelling_frees_lane_and_seat(self):
-    driver = self.open(lanes=(1, 1))
+  def test_cancelling_frees_slot_and_seat(self):
+    driver = self.open(slots=(1, 1))
     spec = SamplingSpec(max_tokens=90)
     for _ in range(3):  # more often than there are seats
       futures = [driver.submit([1], spec) for _ in range(4)]
@@ -84,7 +84,7 @@ class JetStreamDriverTest(DriverContract, unittest.TestCase):
         future.result(WAIT_S)
     # Every seat is free again if as many requests as there are seats get one.
     self.ask(driver, [([1], SHORT)] * 8)
-    self.ask(driver, [([1], SamplingSpec(slot=1, max_tokens=2))] * 8)
+    self.ask(driver, [([1], SamplingSpec(policy_slot=1, max_tokens=2))] * 8)
     self.assert_empty(driver)
     driver.close()
     self.assertEqual(threading.active_count(), threads)

@@ -31,7 +31,7 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
 
   def test_a_swap_while_decoding_stamps_both_versions(self):
     prompt = small.prompt_of(8, 30)
-    driver = self.open(prefill_tokens=16, prefill_lanes=1)
+    driver = self.open(prefill_tokens=16, prefill_slots=1)
     future = driver.submit(prompt, SamplingSpec(max_tokens=12))
     for _ in range(4):  # two chunks of prompt, two syncs of three tokens
       driver.step()
@@ -45,7 +45,7 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
 
   def test_a_swap_while_feeding_the_prompt_feeds_it_again(self):
     prompt, spec = small.prompt_of(9, 60), SamplingSpec(max_tokens=5)
-    driver = self.open(prefill_tokens=16, prefill_lanes=1)
+    driver = self.open(prefill_tokens=16, prefill_slots=1)
     future = driver.submit(prompt, spec)
     driver.step()
     driver.engine.versions.publish(0, small.params(30), 30)
@@ -58,24 +58,24 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
     )
     self.assertEqual(driver.engine.stats().num_prefilled[0], 16 + 59)
 
-  def test_cancelling_frees_the_lane_and_the_place_in_the_queue(self):
-    driver = self.open(lanes=(1, 1))
+  def test_cancelling_frees_the_slot_and_the_place_in_the_queue(self):
+    driver = self.open(slots=(1, 1))
     spec = SamplingSpec(max_tokens=60)
     futures = [driver.submit([i], spec) for i in range(5)]
     driver.step()
-    for i in (0, 1, 4):  # decodes, is inside without a lane, waits outside
+    for i in (0, 1, 4):  # decodes, is inside without a slot, waits outside
       self.assertTrue(futures[i].cancel())
     self.assertEqual(len(self.settle(driver, futures[2:4])), 2)
     self.assertEqual(driver.engine.stats().num_cancelled, 2)
     self.assert_empty(driver)
 
-  def test_a_lane_freed_by_cancelling_decodes_no_further(self):
+  def test_a_slot_freed_by_cancelling_decodes_no_further(self):
     driver = self.open()
     doomed = driver.submit([5], SamplingSpec(max_tokens=80))
     requests = [([i], SamplingSpec(max_tokens=30, seed=i)) for i in range(3)]
     futures = [driver.submit(*request) for request in requests]
     driver.step()
-    doomed.cancel()  # the others hold the other lanes
+    doomed.cancel()  # the others hold the other slots
     requests.append(
       (small.prompt_of(10, 50), SamplingSpec(max_tokens=30, seed=2))
     )
@@ -89,7 +89,7 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
     driver, spec = self.open(), SamplingSpec(max_tokens=2)
     prompts = [small.prompt_of(i, 40) for i in range(4)]
     self.ask(driver, [(prompt, spec) for prompt in prompts])
-    # Both branch off the last lane; the second finds it copied to the first.
+    # Both branch off the last slot; the second finds it copied to the first.
     branches = [
       (np.append(prompts[3][:30], end), SamplingSpec(max_tokens=9, seed=end))
       for end in (1, 2)

@@ -31,7 +31,7 @@ class WaveGeneratorTest(unittest.IsolatedAsyncioTestCase):
       prompt, answers = small.prompt_of(number, 9 + number), []
       for turn in range(NUM_TURNS):
         await asyncio.sleep(waits.uniform(0, 0.01))
-        spec = _spec(10 * number + turn, slot=number % 2)
+        spec = _spec(10 * number + turn, policy_slot=number % 2)
         answers.append(await waves.generate(prompt, spec))
         prompt = small.conversation(prompt, answers[-1], [turn])
     return answers

@@ -14,7 +14,7 @@ from tests.rollout import following, small, soak
 DRIVERS = ("local", "jetstream")
 # How keys and values live on, and what a swap does to answers that have begun.
 ENGINES = {
-  "lanes": dict(old_weights=0),
+  "slots": dict(old_weights=0),
   "store": dict(
     store_tokens=96, host_tokens=96, block_tokens=16, old_weights=1
   ),
@@ -31,7 +31,7 @@ def driver_on(kind, engine, **options):
 
 
 class SoakTest(parameterized.TestCase):
-  @parameterized.parameters(("local", "store"), ("jetstream", "lanes"))
+  @parameterized.parameters(("local", "store"), ("jetstream", "slots"))
   def test_hundreds_of_requests(self, driver, engine):
     self.soak(driver, engine, number=120, checked=8, seed=1)
 
@@ -58,15 +58,17 @@ class SoakTest(parameterized.TestCase):
     self.check_answers(asked, checked)
 
   def driver_of(self, kind, engine):
-    # Slot i serves the weights of seed (10 + i) % SEEDS, as step 20 + i.
+    # Policy slot i serves the weights of seed (10 + i) % SEEDS, as step 20 + i.
     engine = small.engine_of(
       (20 % soak.SEEDS, 19 % soak.SEEDS),
-      lanes=(3, 2),
+      slots=(3, 2),
       grammars=following.grammars(),
       **ENGINES[engine],
     )
-    for slot, step in enumerate((20, 19)):
-      engine.versions.publish(slot, small.params(step % soak.SEEDS), step)
+    for policy_slot, step in enumerate((20, 19)):
+      engine.versions.publish(
+        policy_slot, small.params(step % soak.SEEDS), step
+      )
     return driver_on(kind, engine, max_waiting=soak.MAX_WAITING)
 
   def check_all_ended(self, running, asked, number):
@@ -92,9 +94,9 @@ class SoakTest(parameterized.TestCase):
       driver.run_until_idle()
     # As many requests as can be inside at once still find a place each.
     probes = [
-      driver.submit([1], SamplingSpec(slot=slot, max_tokens=2))
-      for slot, lanes in enumerate(driver.engine.config.lanes)
-      for _ in range(2 * lanes)
+      driver.submit([1], SamplingSpec(policy_slot=policy_slot, max_tokens=2))
+      for policy_slot, slots in enumerate(driver.engine.config.slots)
+      for _ in range(2 * slots)
     ]
     if kind == "local":
       driver.run_until_idle()
@@ -143,7 +145,7 @@ class SoakTest(parameterized.TestCase):
     answer, spec = one.future.result(0), one.spec
     if spec.grammar:
       following.grammars().masks(spec.grammar, answer.sampled)  # raises
-    self.assertEqual(answer.slot, spec.slot)
+    self.assertEqual(answer.policy_slot, spec.policy_slot)
     self.assertBetween(len(answer.sampled), 1, spec.max_tokens)
     stops = np.isin(answer.sampled, spec.stop_tokens)
     self.assertFalse(stops[:-1].any())

@@ -20,17 +20,17 @@ def finish(engine):
 
 
 class RolloutEngineTest(unittest.TestCase):
-  def test_slots_of_store_and_config_have_to_agree(self):
-    config = EngineConfig(lanes=(1, 1), context=8)
-    with self.assertRaisesRegex(ConfigError, "2 version slots.*has 3"):
+  def test_policy_slots_of_store_and_config_have_to_agree(self):
+    config = EngineConfig(slots=(1, 1), context=8)
+    with self.assertRaisesRegex(ConfigError, "2 policy slots.*has 3"):
       RolloutEngine(small.policy(), config, ServedWeights(3))
 
   def test_counts_what_it_did(self):
     engine = small.engine_of()
     self.assertTrue(engine.is_idle)
     prompt = small.prompt_of(1, 20)
-    for slot, size in ((0, 5), (0, 7), (1, 3)):
-      spec = SamplingSpec(slot=slot, max_tokens=size)
+    for policy_slot, size in ((0, 5), (0, 7), (1, 3)):
+      spec = SamplingSpec(policy_slot=policy_slot, max_tokens=size)
       engine.admit(engine.check(prompt, spec))
     self.assertFalse(engine.is_idle)
     self.assertEqual(engine.stats().num_steps, 0)
@@ -44,7 +44,7 @@ class RolloutEngineTest(unittest.TestCase):
     self.assertGreater(stats.prefill_s, 0)
 
   def test_prompts_do_not_stall_decoding_for_long(self):
-    engine = small.engine_of(prefill_tokens=16, prefill_lanes=1)
+    engine = small.engine_of(prefill_tokens=16, prefill_slots=1)
     engine.admit(engine.check([1], SamplingSpec(max_tokens=30)))
     engine.read(engine.step())
     engine.admit(
@@ -61,7 +61,7 @@ class RolloutEngineTest(unittest.TestCase):
     store.publish(0, small.params(10), 10)
     engine = RolloutEngine(
       small.policy(),
-      EngineConfig(lanes=(1,), context=8),
+      EngineConfig(slots=(1,), context=8),
       store,
       max_unread=1,
       unread_deadline_s=0.01,
@@ -78,7 +78,7 @@ class RolloutEngineTest(unittest.TestCase):
     with self.assertRaisesRegex(GeneratorFault, "closed"):
       engine.step()
 
-  def test_cache_grows_with_its_lanes_and_shrinks_after_a_while(self):
+  def test_cache_grows_with_its_slots_and_shrinks_after_a_while(self):
     engine = small.engine_of(lengths=(16, 48))
     (block,) = engine._blocks[:1]
     self.assertEqual(block.length, 16)
@@ -88,7 +88,7 @@ class RolloutEngineTest(unittest.TestCase):
       )
       finish(engine)
       self.assertEqual(block.length, length)
-    # Under new weights nobody needs what the lanes hold.
+    # Under new weights nobody needs what the slots hold.
     engine.versions.publish(0, small.params(11), 11)
     for _ in range(9):
       engine.admit(engine.check([1], SamplingSpec(max_tokens=75)))

@@ -28,7 +28,7 @@ def mixed_requests(number: int, *, seed: int = 3, share: float = 0.6):
   for i in range(number):
     name = rng.choice(list(following.GRAMMARS)) if rng.random() < share else ""
     spec = SamplingSpec(
-      slot=int(rng.integers(2)),
+      policy_slot=int(rng.integers(2)),
       temperature=float(rng.choice([0.0, 0.7, 1.0, 1.3])),
       top_k=int(rng.choice([0, 0, 2, 5])),
       top_p=float(rng.choice([1.0, 1.0, 0.8])),
@@ -83,7 +83,7 @@ class GrammarTest(SettlingCase):
   def check_logprobs(self, prompt, spec, answer):
     """Their distances from those of the policy that sees everything."""
     tokens = np.concatenate([prompt, answer.sampled])
-    step = (10, 20)[spec.slot]
+    step = (10, 20)[spec.policy_slot]
     logits = small.teacher_logits(step, tokens)[len(prompt) - 1 : -1]
     masked = logits
     if spec.grammar:
@@ -105,12 +105,12 @@ class GrammarTest(SettlingCase):
     requests = list(mixed_requests(30, seed=4))
     together = self.ask(self.open(), requests)
     sizes = dict(
-      num_lane_sizes=2, lanes=(5, 3), lengths=(16, 48), steps_per_sync=1
+      num_slot_sizes=2, slots=(5, 3), lengths=(16, 48), steps_per_sync=1
     )
     alone = self.open(**sizes)
     threads = self.open("jetstream", steps_per_sync=8)
     others = {
-      "other lanes": self.ask(self.open(**sizes), requests[::-1])[::-1],
+      "other slots": self.ask(self.open(**sizes), requests[::-1])[::-1],
       "alone": [self.ask(alone, [one])[0] for one in requests],
       "jetstream, more steps": self.ask(threads, requests),
     }
@@ -138,14 +138,14 @@ class GrammarTest(SettlingCase):
 
   def test_next_turn_reuses_what_was_sampled_under_a_grammar(self):
     driver = self.open(
-      lanes=(1, 1), store_tokens=96, block_tokens=8, steps_per_sync=4
+      slots=(1, 1), store_tokens=96, block_tokens=8, steps_per_sync=4
     )
     prompt, ask = small.prompt_of(6, 30), spec_of("digits", max_tokens=8)
     (answer,) = self.ask(driver, [(prompt, spec_of("json", seed=1))])
     held = len(prompt) + len(answer.sampled) - 1
     following_up = small.conversation(prompt, answer, [4, 5])
-    for place in ("lane", "store"):
-      if place == "store":  # somebody else takes the only lane
+    for place in ("slot", "store"):
+      if place == "store":  # somebody else takes the only slot
         self.ask(driver, [(small.prompt_of(7, 20), SHORT)])
       (again,) = self.ask(driver, [(following_up, ask)])
       self.assertGreaterEqual(again.num_reused, held // 8 * 8, place)
@@ -175,8 +175,8 @@ class GrammarTest(SettlingCase):
       np.testing.assert_array_equal(answers[0].sampled, fresh.sampled)
 
   @parameterized.parameters(*DRIVERS)
-  def test_cancelling_frees_the_lane(self, kind):
-    driver = self.open(kind, lanes=(1, 1))
+  def test_cancelling_frees_the_slot(self, kind):
+    driver = self.open(kind, slots=(1, 1))
     heard = []
     spec = dataclasses.replace(spec_of("json"), temperature=1.3)
 

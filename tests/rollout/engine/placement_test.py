@@ -1,4 +1,6 @@
-"""Slots on devices of their own answer as slots on one device do."""
+"""policy_slots on devices of their own answer as policy slots on one device
+do.
+"""
 
 import jax
 import pytest
@@ -46,8 +48,8 @@ class SlicesTest(parameterized.TestCase):
 
   @parameterized.parameters(((1,),), ((1, 0),))
   def test_refuses_other_numbers_of_slices(self, slices):
-    with self.assertRaisesRegex(ConfigError, "for each of the slots"):
-      EngineConfig(lanes=(2, 2), context=64, slices=slices)
+    with self.assertRaisesRegex(ConfigError, "for each of the policy slots"):
+      EngineConfig(slots=(2, 2), context=64, slices=slices)
 
 
 if __name__ == "__main__":

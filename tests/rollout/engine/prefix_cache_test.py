@@ -16,11 +16,11 @@ class Tiers:
   values depend on.
   """
 
-  def __init__(self, num_device, num_host, num_lanes):
+  def __init__(self, num_device, num_host, num_slots):
     self.store = PrefixCache(BLOCK, num_device, num_host)
     self.device = [[None] * BLOCK for _ in range(num_device)]
     self.host = [[None] * BLOCK for _ in range(num_host)]
-    self.lanes = [[] for _ in range(num_lanes)]
+    self.slots = [[] for _ in range(num_slots)]
 
   def run(self):
     moves = self.store.take_moves()
@@ -30,34 +30,34 @@ class Tiers:
     for (_, target), row in zip(moves.uploads, rows, strict=True):
       self.device[target] = row
     saved = {
-      save.block: self.block(save.lane, save.index)
+      save.block: self.block(save.slot, save.index)
       for save in moves.saves.values()
     }
     for block, row in saved.items():
       self.device[block] = row
     for fill in moves.fills:
       end = (fill.index + 1) * BLOCK
-      lane = self.lanes[fill.lane]
-      lane.extend([None] * (end - len(lane)))
-      lane[end - BLOCK : end] = self.device[fill.block]
+      slot = self.slots[fill.slot]
+      slot.extend([None] * (end - len(slot)))
+      slot[end - BLOCK : end] = self.device[fill.block]
 
-  def block(self, lane, index):
-    row = self.lanes[lane][index * BLOCK : (index + 1) * BLOCK]
+  def block(self, slot, index):
+    row = self.slots[slot][index * BLOCK : (index + 1) * BLOCK]
     return row + [None] * (BLOCK - len(row))
 
-  def feed(self, lane, token):
-    self.lanes[lane] = [tuple(token[: t + 1]) for t in range(len(token))]
+  def feed(self, slot, token):
+    self.slots[slot] = [tuple(token[: t + 1]) for t in range(len(token))]
 
-  def save(self, lane, token):
-    self.feed(lane, token)
-    return self.store.insert(row(token), lane)
+  def save(self, slot, token):
+    self.feed(slot, token)
+    return self.store.insert(row(token), slot)
 
-  def fetch(self, lane, token):
+  def fetch(self, slot, token):
     match = self.store.find(row(token))
     if match.is_moving(self.store.batch):
       self.run()
       match = self.store.find(row(token))
-    return self.store.fetch(match, lane), match.size
+    return self.store.fetch(match, slot), match.size
 
 
 def row(token):
@@ -108,7 +108,7 @@ class PrefixStoreTest(unittest.TestCase):
     tiers.run()
     self.assertEqual(tiers.fetch(0, [1, 2, 3, 4, 5, 6, 7]), (6, 6))
     tiers.run()
-    self.assertEqual(tiers.lanes[0][5], (1, 2, 3, 4, 5, 6))
+    self.assertEqual(tiers.slots[0][5], (1, 2, 3, 4, 5, 6))
 
   def test_who_was_used_longest_ago_goes_first_and_ends_go_before(self):
     tiers = Tiers(4, 0, 1)
@@ -130,7 +130,7 @@ class PrefixStoreTest(unittest.TestCase):
     self.assertEqual(tiers.store.num_held, (2, 4))
     self.assertEqual(tiers.fetch(0, [1] * 8), (8, 8))
     tiers.run()
-    self.assertEqual(tiers.lanes[0], [(1,) * (t + 1) for t in range(8)])
+    self.assertEqual(tiers.slots[0], [(1,) * (t + 1) for t in range(8)])
     tiers.store.check()
 
   def test_what_a_batch_touches_is_not_evicted_by_it(self):
@@ -140,7 +140,7 @@ class PrefixStoreTest(unittest.TestCase):
     self.assertEqual(tiers.fetch(1, [1] * 8), (8, 8))
     self.assertEqual(tiers.save(0, [2] * 8), 0)
     tiers.run()
-    self.assertEqual(tiers.lanes[1][7], (1,) * 8)
+    self.assertEqual(tiers.slots[1][7], (1,) * 8)
     self.assertEqual(tiers.save(0, [2] * 8), 8)
 
   def test_other_weights_find_nothing(self):
@@ -164,25 +164,25 @@ class PrefixStoreTest(unittest.TestCase):
     self.assertGreater(served, 4000)
 
   def random_batches(self, rng, tiers):
-    """Each batch evicts some lanes, and seats conversations in them."""
-    held, ever, served = [[] for _ in tiers.lanes], [[1]], 0
+    """Each batch evicts some slots, and seats conversations in them."""
+    held, ever, served = [[] for _ in tiers.slots], [[1]], 0
     for _ in range(200):
       expected = {}
-      for lane in rng.permutation(6)[: rng.integers(1, 7)]:
+      for slot in rng.permutation(6)[: rng.integers(1, 7)]:
         wanted = ever[rng.integers(len(ever))][: rng.integers(1, 40)]
         wanted = wanted + rng.integers(0, 3, rng.integers(1, 9)).tolist()
-        size, found = tiers.fetch(lane, wanted)
+        size, found = tiers.fetch(slot, wanted)
         self.assertLessEqual(size, found)
-        tiers.store.insert(row(held[lane]), lane)
-        expected[lane], held[lane] = wanted[:size], wanted
+        tiers.store.insert(row(held[slot]), slot)
+        expected[slot], held[slot] = wanted[:size], wanted
         ever = [*ever[-30:], wanted]
         served += size
       tiers.run()
       tiers.store.check()
-      for lane, token in expected.items():
+      for slot, token in expected.items():
         wanted = [tuple(token[: t + 1]) for t in range(len(token))]
-        self.assertEqual(tiers.lanes[lane][: len(token)], wanted)
-        tiers.feed(lane, held[lane])
+        self.assertEqual(tiers.slots[slot][: len(token)], wanted)
+        tiers.feed(slot, held[slot])
       if rng.random() < 0.02:
         tiers.store.clear()
         tiers.store.check()

@@ -9,8 +9,10 @@ from agentrl_jax.rollout.engine.request_limiter import RequestLimiter
 from tests.rollout import small
 
 
-def request(serial: int, slot: int = 0) -> Request:
-  return Request(small.prompt_of(0, 2), SamplingSpec(slot=slot), serial)
+def request(serial: int, policy_slot: int = 0) -> Request:
+  return Request(
+    small.prompt_of(0, 2), SamplingSpec(policy_slot=policy_slot), serial
+  )
 
 
 class GateTest(unittest.TestCase):
@@ -25,9 +27,9 @@ class GateTest(unittest.TestCase):
     self.assertEqual(self.gate.num_waiting, (2, 0))
 
   def test_a_full_queue_turns_away_and_says_why(self):
-    with self.assertRaisesRegex(ServerFull, "2 requests wait.*slot 0"):
+    with self.assertRaisesRegex(ServerFull, "2 requests wait.*policy slot 0"):
       self.gate.enter(request(9))
-    self.assertTrue(self.gate.enter(request(9, slot=1)))
+    self.assertTrue(self.gate.enter(request(9, policy_slot=1)))
 
   def test_leaving_lets_in_the_one_that_waits_longest(self):
     self.assertEqual(self.gate.leave(self.first[1]), (True, self.first[2]))

@@ -14,12 +14,12 @@ STORE = dict(block_tokens=8, store_tokens=768)
 TINY = dict(block_tokens=8, store_tokens=64)  # less than two conversations
 TIERS = TINY | dict(host_tokens=768)
 WIDE = dict(block_tokens=8, store_tokens=1600)
-# A conversation that leaves a lane and one that comes, and little more.
+# A conversation that leaves a slot and one that comes, and little more.
 TIGHT = dict(block_tokens=8, store_tokens=176, host_tokens=1600)
 
 
-def driver_of(*, lanes=2, **changes):
-  return LocalDriver(small.engine_of((10,), lanes=(lanes,), **changes))
+def driver_of(*, slots=2, **changes):
+  return LocalDriver(small.engine_of((10,), slots=(slots,), **changes))
 
 
 def ask(driver, *requests):
@@ -63,7 +63,7 @@ class ReuseTest(parameterized.TestCase):
       np.testing.assert_allclose(one.raw_logprob, other.raw_logprob, atol=1e-4)
 
   @parameterized.named_parameters(
-    ("in_lanes", {}),
+    ("in_slots", {}),
     ("in_the_store", STORE),
     ("in_a_tiny_store", TINY),
     ("on_the_host", TIERS),
@@ -80,7 +80,7 @@ class ReuseTest(parameterized.TestCase):
 
   def test_what_the_host_has_room_for_is_not_fed_again(self):
     drivers = [
-      driver_of(lanes=3, **kept) for kept in (TIGHT, WIDE, dict(reuse=False))
+      driver_of(slots=3, **kept) for kept in (TIGHT, WIDE, dict(reuse=False))
     ]
     tight, wide, plain = (play(driver, seed=2) for driver in drivers)
     self.assert_same(tight, plain)
@@ -117,7 +117,7 @@ class ReuseTest(parameterized.TestCase):
     prompt, others = small.prompt_of(1, 45), [2, 3, 4, 5]
     answers = {}
     for name, kept, between in (
-      ("lane", {}, 0),
+      ("slot", {}, 0),
       ("store", STORE, 4),
       ("host", TIERS, 4),
     ):
@@ -133,7 +133,7 @@ class ReuseTest(parameterized.TestCase):
     for name in ("store", "host"):
       for field in ("sampled", "behavior_logprob", "raw_logprob"):
         np.testing.assert_array_equal(
-          getattr(answers[name], field), getattr(answers["lane"], field)
+          getattr(answers[name], field), getattr(answers["slot"], field)
         )
 
   def test_attempts_at_one_task_are_stored_with_one_prompt(self):
@@ -141,10 +141,10 @@ class ReuseTest(parameterized.TestCase):
     ask(driver, *[(prompt, spec_of(seed, 8)) for seed in (1, 3)])
     others = [(small.prompt_of(n, 40), spec_of(n, 2)) for n in (2, 3)]
     ask(driver, *others)
-    # 55 held in each of two lanes, of which 6 blocks of 8 are the prompt.
+    # 55 held in each of two slots, of which 6 blocks of 8 are the prompt.
     self.assertEqual(driver.engine.stats().num_stored[0], 55 + 7)
 
-  def test_lanes_that_nobody_wants_are_not_stored(self):
+  def test_slots_that_nobody_wants_are_not_stored(self):
     driver = driver_of(**STORE)
     prompts = [small.prompt_of(n, 20) for n in (1, 2)]
     for turn in range(3):

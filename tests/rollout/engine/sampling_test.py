@@ -39,7 +39,7 @@ def settings(specs):
 
 def keys(seed, positions):
   high = jnp.zeros(len(positions), jnp.int32)
-  return sampling.lane_keys(high, high + seed, jnp.asarray(positions))
+  return sampling.slot_keys(high, high + seed, jnp.asarray(positions))
 
 
 def logits_of(seed, rows):
@@ -156,7 +156,7 @@ class SampleTest(unittest.TestCase):
       tuple(
         np.asarray(
           jax.random.key_data(
-            sampling.lane_keys(*(jnp.array([x]) for x in half))
+            sampling.slot_keys(*(jnp.array([x]) for x in half))
           )
         ).ravel()
       )

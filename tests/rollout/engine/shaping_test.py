@@ -30,7 +30,7 @@ SPECS = {
     presence_penalty=-1.5,
     num_top=5,
     seed=2,
-    slot=1,
+    policy_slot=1,
   ),
   "bias": SamplingSpec(
     max_tokens=24,
@@ -49,7 +49,7 @@ SPECS = {
     num_top=3,
     top_is_raw=False,
     seed=4,
-    slot=1,
+    policy_slot=1,
   ),
   "plain": SamplingSpec(max_tokens=24, temperature=0.9, seed=5),
   "told": SamplingSpec(max_tokens=24, temperature=0.9, num_top=1, seed=5),
@@ -92,7 +92,7 @@ class ShapingTest(unittest.TestCase):
     """With what the formula makes of the teacher's logits, everywhere."""
     prompt = small.prompt_of(1, 12) if prompt is None else prompt
     tokens = np.concatenate([prompt, answer.sampled])
-    logits_TV = small.teacher_logits(STEPS[spec.slot], tokens)
+    logits_TV = small.teacher_logits(STEPS[spec.policy_slot], tokens)
     for n, token in enumerate(answer.sampled.tolist()):
       raw = logits_TV[len(prompt) + n - 1]
       drawn = small.behavior(shaped(raw, spec, answer.sampled[:n]), spec)
@@ -126,12 +126,12 @@ class ShapingTest(unittest.TestCase):
       np.testing.assert_array_equal(alone.sampled, answer.sampled)
     np.testing.assert_array_equal(answers[-1].sampled, answers[-2].sampled)
 
-  def test_a_lane_keeps_nothing_for_the_next(self):
-    """One lane, so each request sits where the one before it sat."""
+  def test_a_slot_keeps_nothing_for_the_next(self):
+    """One slot, so each request sits where the one before it sat."""
     self.driver.close()
-    self.driver = LocalDriver(small.engine_of(STEPS, lanes=(1, 1)))
+    self.driver = LocalDriver(small.engine_of(STEPS, slots=(1, 1)))
     order = ["penalties", "plain", "bias", "told", "rewards", "penalties"]
-    # All at once: the arrays stay while any of those that wait has a lane.
+    # All at once: the arrays stay while any of those that wait has a slot.
     answers = self.ask(*(SPECS[name] for name in order))
     for name, answer in zip(order, answers, strict=True):
       with self.subTest(name):
@@ -202,7 +202,7 @@ class ShapingTest(unittest.TestCase):
     self.ask(SPECS["penalties"])
     compiled = programs.decode._cache_size()
     for name in ("bias", "told", "greedy", "rewards"):
-      self.ask(dataclasses.replace(SPECS[name], slot=0))
+      self.ask(dataclasses.replace(SPECS[name], policy_slot=0))
     self.assertEqual(programs.decode._cache_size(), compiled)
 
   def test_refusals(self):

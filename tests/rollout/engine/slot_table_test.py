@@ -1,4 +1,4 @@
-"""Which lane a request gets, and what it finds there."""
+"""Which slot a request gets, and what it finds there."""
 
 import unittest
 
@@ -14,7 +14,7 @@ LONG = small.prompt_of(1, 21)
 OTHER = (LONG + 1) % small.VOCAB
 
 
-class LaneBookTest(unittest.TestCase):
+class SlotBookTest(unittest.TestCase):
   def setUp(self):
     self.book, self.serial = SlotTable(3, 64), 0
 
@@ -27,63 +27,63 @@ class LaneBookTest(unittest.TestCase):
     seat = self.book.allocate(request, publication, WORTH)
     self.book.assign(request, seat, publication)
     if fed:
-      self.book.held[seat.lane] = request.num_prefilled
-    return seat.lane
+      self.book.held[seat.slot] = request.num_prefilled
+    return seat.slot
 
   def find(self, prompt, publication=1):
     return self.book.allocate(self.request(prompt), publication, WORTH)
 
-  def test_a_conversation_finds_its_own_lane(self):
+  def test_a_conversation_finds_its_own_slot(self):
     self.assign(OTHER)
-    lane = self.assign(LONG)
-    self.book.leave(lane)
+    slot = self.assign(LONG)
+    self.book.leave(slot)
     longer = np.append(LONG, [5, 6])
-    self.assertEqual(self.find(longer), Allocation(lane, 20, lane))
+    self.assertEqual(self.find(longer), Allocation(slot, 20, slot))
 
   def test_a_branch_is_copied_and_leaves_the_conversation_alone(self):
-    lane = self.assign(LONG)
-    self.book.leave(lane)
+    slot = self.assign(LONG)
+    self.book.leave(slot)
     branch = np.concatenate([LONG[:12], OTHER[:4]])
     seat = self.find(branch)
-    self.assertEqual((seat.source, seat.reused), (lane, 12))
-    self.assertNotEqual(seat.lane, lane)
+    self.assertEqual((seat.source, seat.reused), (slot, 12))
+    self.assertNotEqual(seat.slot, slot)
 
-  def test_a_busy_lane_can_be_copied_from(self):
-    lane = self.assign(LONG)
+  def test_a_busy_slot_can_be_copied_from(self):
+    slot = self.assign(LONG)
     seat = self.find(LONG)
-    self.assertEqual((seat.source, seat.reused), (lane, 20))
-    self.assertNotEqual(seat.lane, lane)
+    self.assertEqual((seat.source, seat.reused), (slot, 20))
+    self.assertNotEqual(seat.slot, slot)
 
   def test_a_few_tokens_are_not_worth_a_copy(self):
     self.assign(LONG)
     seat = self.find(np.concatenate([LONG[: WORTH - 1], OTHER]))
-    self.assertEqual((seat.source, seat.reused), (seat.lane, 0))
+    self.assertEqual((seat.source, seat.reused), (seat.slot, 0))
 
-  def test_waits_for_a_lane_that_is_being_fed_the_same_prompt(self):
-    lane = self.assign(LONG, fed=False)
+  def test_waits_for_a_slot_that_is_being_fed_the_same_prompt(self):
+    slot = self.assign(LONG, fed=False)
     self.assertIsNone(self.find(LONG))
-    self.book.held[lane] = 20 - WORTH + 1  # too little is still to come
+    self.book.held[slot] = 20 - WORTH + 1  # too little is still to come
     self.assertEqual(self.find(LONG).reused, 20 - WORTH + 1)
 
-  def test_waits_while_no_lane_is_free(self):
-    lanes = [self.assign(prompt) for prompt in (LONG, OTHER, OTHER[::-1])]
-    self.assertEqual(sorted(lanes), [0, 1, 2])
+  def test_waits_while_no_slot_is_free(self):
+    slots = [self.assign(prompt) for prompt in (LONG, OTHER, OTHER[::-1])]
+    self.assertEqual(sorted(slots), [0, 1, 2])
     self.assertTrue(self.book.is_full)
     self.assertIsNone(self.find(small.prompt_of(9, 5)))
 
   def test_what_was_used_longest_ago_is_overwritten_first(self):
-    lanes = [self.assign(prompt) for prompt in (LONG, OTHER, OTHER[::-1])]
+    slots = [self.assign(prompt) for prompt in (LONG, OTHER, OTHER[::-1])]
     for i in (1, 2, 0):
-      self.book.leave(lanes[i])
-    self.assertEqual(self.find(small.prompt_of(9, 9)).lane, lanes[1])
+      self.book.leave(slots[i])
+    self.assertEqual(self.find(small.prompt_of(9, 9)).slot, slots[1])
 
-  def test_useless_lanes_are_overwritten_before_useful_ones(self):
+  def test_useless_slots_are_overwritten_before_useful_ones(self):
     useful, stale = self.assign(LONG), self.assign(OTHER)
     third = self.assign(OTHER[::-1])
-    for lane in (useful, stale, third):
-      self.book.leave(lane)
+    for slot in (useful, stale, third):
+      self.book.leave(slot)
     self.book.publication[stale] = 0
-    self.assertEqual(self.find(small.prompt_of(9, 9)).lane, stale)
+    self.assertEqual(self.find(small.prompt_of(9, 9)).slot, stale)
 
   def test_another_publication_finds_nothing(self):
     self.book.leave(self.assign(LONG, publication=1))
@@ -102,24 +102,24 @@ class LaneBookTest(unittest.TestCase):
       self.assertEqual(self.find(OTHER, publication=publication).reused, 0)
 
   def test_a_prompt_of_one_token_needs_no_prefill(self):
-    lane = self.assign(np.array([3], np.int32), fed=False)
+    slot = self.assign(np.array([3], np.int32), fed=False)
     self.assertEqual(self.book.unfilled().tolist(), [])
-    self.assertEqual(self.book.filled().tolist(), [lane])
+    self.assertEqual(self.book.filled().tolist(), [slot])
 
   def test_prompts_are_fed_in_the_order_of_their_requests(self):
-    lanes = [self.assign(p, fed=False) for p in (LONG, OTHER, OTHER[::-1])]
-    self.book.leave(lanes[0])
-    lanes = [*lanes[1:], self.assign(LONG, fed=False)]
-    self.assertEqual(self.book.unfilled().tolist(), lanes)
+    slots = [self.assign(p, fed=False) for p in (LONG, OTHER, OTHER[::-1])]
+    self.book.leave(slots[0])
+    slots = [*slots[1:], self.assign(LONG, fed=False)]
+    self.assertEqual(self.book.unfilled().tolist(), slots)
 
   def test_room_is_for_what_is_held_and_what_comes_next(self):
-    self.assertEqual(self.book.num_slots_needed(1, 4), 1)
-    lane = self.assign(LONG)  # 20 held, up to 31
-    self.assertEqual(self.book.num_slots_needed(1, 4), 24)
-    self.assertEqual(self.book.num_slots_needed(1, 40), 31)
-    self.book.leave(lane)
-    self.assertEqual(self.book.num_slots_needed(1, 4), 20)
-    self.assertEqual(self.book.num_slots_needed(2, 4), 1)
+    self.assertEqual(self.book.cache_length_needed(1, 4), 1)
+    slot = self.assign(LONG)  # 20 held, up to 31
+    self.assertEqual(self.book.cache_length_needed(1, 4), 24)
+    self.assertEqual(self.book.cache_length_needed(1, 40), 31)
+    self.book.leave(slot)
+    self.assertEqual(self.book.cache_length_needed(1, 4), 20)
+    self.assertEqual(self.book.cache_length_needed(2, 4), 1)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def spec(seed, max_tokens=24):
 
 
 def driver_of(**changes):
-  return LocalDriver(small.engine_of((10,), lanes=(4,), **changes))
+  return LocalDriver(small.engine_of((10,), slots=(4,), **changes))
 
 
 def publish(driver, step):
@@ -89,7 +89,7 @@ class SwapTest(unittest.TestCase):
     answers = finish(driver, futures)
     versions = [answer.version.tolist() for answer in answers]
     self.assertEqual(versions, [[10] * 12 + [40] * 12, [30] * 24, [40] * 24])
-    # Of what is left in the lanes, only the last is the newest weights' own.
+    # Of what is left in the slots, only the last is the newest weights' own.
     following = small.conversation(PROMPT, answers[0], [1])
     newest = small.conversation(PROMPT, answers[2], [1])
     alike = int((following == newest).argmin())
@@ -97,7 +97,7 @@ class SwapTest(unittest.TestCase):
     self.assertEqual(again.num_reused, alike)
     self.assertLess(alike, 35)
 
-  def test_old_weights_live_as_long_as_a_lane_needs_them(self):
+  def test_old_weights_live_as_long_as_a_slot_needs_them(self):
     driver = driver_of(old_weights=2)
     params = jax.tree.map(lambda x: x.copy(), small.params(20))
     leaf = weakref.ref(jax.tree.leaves(params)[0])

@@ -1,4 +1,4 @@
-"""What a slot serves, and what may be published to it."""
+"""What a policy slot serves, and what may be published to it."""
 
 import threading
 import unittest
@@ -29,12 +29,12 @@ class VersionStoreTest(unittest.TestCase):
 
   def test_no_two_publications_share_an_edition(self):
     publications = {self.store.get(0).publication}
-    for slot, step in ((0, 7), (1, 7), (0, 7)):
-      self.store.publish(slot, params(), step)
-      publications.add(self.store.get(slot).publication)
+    for policy_slot, step in ((0, 7), (1, 7), (0, 7)):
+      self.store.publish(policy_slot, params(), step)
+      publications.add(self.store.get(policy_slot).publication)
     self.assertEqual(len(publications), 4)
 
-  def test_a_slot_that_serves_nothing_says_so(self):
+  def test_a_policy_slot_that_serves_nothing_says_so(self):
     with self.assertRaisesRegex(GeneratorFault, r"publish\(1, params, step\)"):
       self.store.get(1)
 
@@ -42,14 +42,14 @@ class VersionStoreTest(unittest.TestCase):
     before = self.store.get(0)
     other = {"layer": {"kernel": jnp.zeros((2, 4))}}
     narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params())
-    for slot, wrong, said in (
+    for policy_slot, wrong, said in (
       (0, other, r"layer.*kernel.*float32\[2, 4\].*\[2, 3\]"),
       (1, narrow, r"layer.*kernel.*bfloat16.*float32"),
       (0, params(extra=jnp.zeros(1)), "extra.*not part"),
       (0, {"layer": {}}, "kernel.*is missing"),
     ):
       with self.assertRaisesRegex(CheckpointError, said):
-        self.store.publish(slot, wrong, 8)
+        self.store.publish(policy_slot, wrong, 8)
     self.assertIs(self.store.get(0), before)
     self.assertEqual(self.store.steps(), (7, None))
 
@@ -59,12 +59,12 @@ class VersionStoreTest(unittest.TestCase):
         self.store.publish(0, params(value), 8, check_finite=True)
     self.store.publish(0, params(float("nan")), 8)
 
-  def test_slots_that_there_are_not_are_refused(self):
-    for slot in (-1, 2):
-      with self.assertRaisesRegex(ConfigError, "slots are 0 to 1"):
-        self.store.get(slot)
-      with self.assertRaisesRegex(ConfigError, "slots are 0 to 1"):
-        self.store.publish(slot, params(), 8)
+  def test_policy_slots_that_there_are_not_are_refused(self):
+    for policy_slot in (-1, 2):
+      with self.assertRaisesRegex(ConfigError, "policy_slots are 0 to 1"):
+        self.store.get(policy_slot)
+      with self.assertRaisesRegex(ConfigError, "policy_slots are 0 to 1"):
+        self.store.publish(policy_slot, params(), 8)
     with self.assertRaises(ConfigError):
       ServedWeights(0)
 

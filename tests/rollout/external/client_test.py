@@ -47,7 +47,7 @@ class EnginesCase(unittest.IsolatedAsyncioTestCase):
     return await self.enterAsyncContext(
       connected(
         config,
-        num_slots=needs.num_slots,
+        num_policy_slots=needs.num_policy_slots,
         acceptable=acceptable,
         speaking=speaking,
       )
@@ -103,8 +103,8 @@ class RefusalTest(EnginesCase):
       )
 
   async def test_several_versions_are_refused(self):
-    needs = dataclasses.replace(NEEDS, num_slots=2)
-    await self.refused("2 version slots", "openai", needs=needs)
+    needs = dataclasses.replace(NEEDS, num_policy_slots=2)
+    await self.refused("2 policy slots", "openai", needs=needs)
 
   async def test_another_model_is_named(self):
     await self.refused(

@@ -19,7 +19,9 @@ from tests.rollout.external.client_test import NEEDS, QUICK, EnginesCase
 from tests.rollout.serving import hold
 
 TRUNCATED = SamplingSpec(temperature=0.7, top_k=5, top_p=0.8)
-TWO_SLOTS = Needs(vocab_size=small.VOCAB, num_slots=2, specs=(TRUNCATED,))
+TWO_POLICY_SLOTS = Needs(
+  vocab_size=small.VOCAB, num_policy_slots=2, specs=(TRUNCATED,)
+)
 
 
 class OwnServerTest(EnginesCase):
@@ -32,13 +34,13 @@ class OwnServerTest(EnginesCase):
   async def test_answers_are_those_of_the_binary_endpoint(self):
     served = await self.serve()
     requests = list(mixed_requests(24))
-    other = await self.connect("openai", served.address, needs=TWO_SLOTS)
+    other = await self.connect("openai", served.address, needs=TWO_POLICY_SLOTS)
     found = await self.ask(other, requests)
     config = RolloutsConfig(servers=served.address, **QUICK)
-    async with connected(config, num_slots=2) as binary:
+    async with connected(config, num_policy_slots=2) as binary:
       wanted = await self.ask(binary, requests)
     for answer, expected in zip(found, wanted, strict=True):
-      self.assertEqual(answer.slot, expected.slot)
+      self.assertEqual(answer.policy_slot, expected.policy_slot)
       for name in ("sampled", "version"):
         np.testing.assert_array_equal(
           getattr(answer, name), getattr(expected, name)
@@ -50,7 +52,9 @@ class OwnServerTest(EnginesCase):
 
   async def test_every_token_has_its_own_version(self):
     served = await self.serve()
-    generator = await self.connect("openai", served.address, needs=TWO_SLOTS)
+    generator = await self.connect(
+      "openai", served.address, needs=TWO_POLICY_SLOTS
+    )
     await generator.generate([1], SHORT)
     engine = served.driver.engine
     before, step = engine.stats().num_sampled[0], engine.step
@@ -72,7 +76,7 @@ class OwnServerTest(EnginesCase):
     leaving = await stack.enter_async_context(OwnServer())
     released = hold(self, leaving)
     generator = await self.connect(
-      "openai", leaving.address, needs=TWO_SLOTS, health_s=1.0
+      "openai", leaving.address, needs=TWO_POLICY_SLOTS, health_s=1.0
     )
     released.set()
     specs = [SamplingSpec(max_tokens=40, seed=seed) for seed in range(4)]
@@ -91,7 +95,7 @@ class OwnServerTest(EnginesCase):
     answers = await asyncio.gather(*asked)
     self.assertGreaterEqual(generator.num_repeated, 4)
     expected = await self.ask(
-      await self.connect("openai", again.address, needs=TWO_SLOTS),
+      await self.connect("openai", again.address, needs=TWO_POLICY_SLOTS),
       [([1, 2], spec) for spec in specs],
     )
     for answer, wanted in zip(answers, expected, strict=True):
@@ -99,7 +103,9 @@ class OwnServerTest(EnginesCase):
 
   async def test_mistakes_are_raised_and_not_repeated(self):
     served = await self.serve()
-    generator = await self.connect("openai", served.address, needs=TWO_SLOTS)
+    generator = await self.connect(
+      "openai", served.address, needs=TWO_POLICY_SLOTS
+    )
     with self.assertRaises(PromptTooLong):
       await generator.generate([1] * 90, SHORT)
     with self.assertRaisesRegex(ConfigError, "knows 0 to 60"):
@@ -108,7 +114,7 @@ class OwnServerTest(EnginesCase):
 
   async def test_a_vocabulary_that_does_not_fit_is_refused(self):
     served = await self.serve()
-    needs = dataclasses.replace(TWO_SLOTS, vocab_size=small.VOCAB + 9)
+    needs = dataclasses.replace(TWO_POLICY_SLOTS, vocab_size=small.VOCAB + 9)
     generator = await self.connect("openai", served.address, needs=needs)
     with self.assertRaisesRegex(ConfigError, f"knows 0 to {small.VOCAB - 1}"):
       await generator.serving({}, 60)
@@ -125,7 +131,7 @@ class OwnServerTest(EnginesCase):
     self.assertEqual(len((await asked).sampled), SHORT.max_tokens)
 
 
-NEEDS_ONE = dataclasses.replace(NEEDS, num_slots=2)
+NEEDS_ONE = dataclasses.replace(NEEDS, num_policy_slots=2)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ class OpenAIChatTest(Asking):
     def request():
       with self.served.client(openai.OpenAI) as client:
         return client.chat.completions.create(
-          model="tiny@slot1", messages=[ASKED], max_tokens=5, n=2, seed=1
+          model="tiny@policy_slot1", messages=[ASKED], max_tokens=5, n=2, seed=1
         )
 
     said = await asyncio.to_thread(request)
@@ -92,15 +92,20 @@ class OpenAIChatTest(Asking):
       found,
       {
         "tiny": 10,
-        "tiny@slot0": 10,
+        "tiny@policy_slot0": 10,
         "tiny@step10": 10,
-        "tiny@slot1": 20,
+        "tiny@policy_slot1": 20,
         "tiny@step20": 20,
       },
     )
     one = await self.served.openai.models.retrieve("tiny@step20")
-    self.assertEqual(one.slot, 1)
-    for name in ("tiny@step30", "tiny@slot2", "gpt-4", "tiny@slot"):
+    self.assertEqual(one.policy_slot, 1)
+    for name in (
+      "tiny@step30",
+      "tiny@policy_slot2",
+      "gpt-4",
+      "tiny@policy_slot",
+    ):
       with self.assertRaisesRegex(openai.NotFoundError, "tiny@step10"):
         await self.request([ASKED], model=name)
 
@@ -206,7 +211,7 @@ class OpenAIChatTest(Asking):
 
   async def test_more_than_may_wait_get_429_and_are_told_when_to_come(self):
     served = await self.enterAsyncContext(
-      talking.Talking(lanes=(1, 1), driver_options=dict(max_waiting=0))
+      talking.Talking(slots=(1, 1), driver_options=dict(max_waiting=0))
     )
     refused: list[openai.RateLimitError] = []
 
@@ -243,7 +248,7 @@ class OpenAIChatTest(Asking):
     chunks = aiter(stream)
     await anext(chunks)
 
-    def fail(slot):
+    def fail(policy_slot):
       raise ZeroDivisionError("on purpose")
 
     self.served.driver.engine.versions.get = fail

@@ -42,15 +42,15 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     return chunks, whole
 
   async def test_token_ids_in_token_ids_out_as_the_engine_gives_them(self):
-    for model, slot, step in (
+    for model, policy_slot, step in (
       ("tiny", 0, 10),
-      ("tiny@slot1", 1, 20),
+      ("tiny@policy_slot1", 1, 20),
       ("tiny@step20", 1, 20),
     ):
       said = await self.request(model=model, temperature=0.7, logprobs=0)
       (choice,) = said.choices
       spec = SamplingSpec(
-        slot=slot,
+        policy_slot=policy_slot,
         temperature=0.7,
         max_tokens=20,
         seed=3,
@@ -59,7 +59,9 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
       wanted = await self.served.generator.generate(PROMPT, spec)
       self.assertEqual(choice.token_ids, wanted.sampled.tolist())
       self.assertEqual(choice.token_versions, [step] * len(wanted.sampled))
-      self.assertEqual((choice.slot, said.prompt_token_ids), (slot, PROMPT))
+      self.assertEqual(
+        (choice.policy_slot, said.prompt_token_ids), (policy_slot, PROMPT)
+      )
       self.assertEqual(choice.prompt_token_ids, PROMPT)
       np.testing.assert_array_equal(
         choice.behavior_logprobs, wanted.behavior_logprob.astype(float)
@@ -181,7 +183,7 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     wanted = talking.codec().encode("What is 1?").tolist()
     self.assertEqual(said.prompt_token_ids, wanted)
 
-  async def test_hanging_up_frees_the_lane(self):
+  async def test_hanging_up_frees_the_slot(self):
     stream = await self.request(
       max_tokens=300, stream=True, extra={"ignore_eos": True}
     )

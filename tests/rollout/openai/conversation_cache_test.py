@@ -24,7 +24,7 @@ def drawn(prompt, ids):
   zeros = np.zeros(len(ids), np.float32)
   version = np.zeros(len(ids), np.int32)
   draw._pieces.append(
-    Answer(np.asarray(ids, np.int32), zeros, zeros, version, slot=0)
+    Answer(np.asarray(ids, np.int32), zeros, zeros, version, policy_slot=0)
   )
   return draw
 

@@ -42,7 +42,7 @@ class EpisodesTest(Playing):
       (played.task, played.group_id, played.seed), (TASK, "g", 5)
     )
     self.assertEqual(len(played.transcript), 8)
-    self.assertEqual(played.slot_weights, ())
+    self.assertEqual(played.policy_slot_weights, ())
 
   async def test_weights_of_the_run_s_draws_are_on_record(self):
     draw = CrossPolicy(draw_per="turn", weights=(0.5, 0.5))
@@ -50,23 +50,23 @@ class EpisodesTest(Playing):
     playing = self.offer()
     await self.play(turns=4)
     played = await playing
-    self.assertEqual(played.slot_weights, (0.5, 0.5))
-    slots = [turn.slot for turn in played.turns]
-    self.assertEqual(slots, [draw(5, n) for n in range(4)])
-    self.assertEqual(set(slots), {0, 1})
+    self.assertEqual(played.policy_slot_weights, (0.5, 0.5))
+    policy_slots = [turn.policy_slot for turn in played.turns]
+    self.assertEqual(policy_slots, [draw(5, n) for n in range(4)])
+    self.assertEqual(set(policy_slots), {0, 1})
 
-  async def test_no_weights_where_the_agent_named_a_slot(self):
+  async def test_no_weights_where_the_agent_named_a_policy_slot(self):
     draw = CrossPolicy(draw_per="turn", weights=(0.5, 0.5))
     await self.serve(draws={"draw_for": lambda task: draw})
     playing, (id, client) = self.offer(), await self.taken()
     messages = [ASKED]
-    for model in ("tiny@slot1", "tiny"):
+    for model in ("tiny@policy_slot1", "tiny"):
       said = await client.chat.completions.create(
         model=model, messages=messages
       )
       messages += [said.choices[0].message, ASKED]
     await self.post(f"episodes/{id}", reward=1)
-    self.assertEqual((await playing).slot_weights, ())
+    self.assertEqual((await playing).policy_slot_weights, ())
 
   async def test_a_seed_makes_the_same_attempt_again(self):
     found = []
@@ -83,7 +83,7 @@ class EpisodesTest(Playing):
     prompt: list[int] = [5, 6, 7]
     for turn in range(2):
       stream = await client.completions.create(
-        model="tiny@slot1",
+        model="tiny@policy_slot1",
         prompt=prompt,
         max_tokens=4 + turn,
         stream=True,
@@ -95,7 +95,7 @@ class EpisodesTest(Playing):
     await self.post(f"episodes/{id}", reward=1, status="task limit reached")
     played = await playing
     self.assertEqual(tokens_of(played).tolist(), prompt[:-1])
-    self.assertEqual([t.slot for t in played.turns], [1, 1])
+    self.assertEqual([t.policy_slot for t in played.turns], [1, 1])
     self.assertEqual(played.status, Status.TASK_LIMIT_REACHED)
 
   async def test_a_group_is_played_at_once_and_goes_where_groups_go(self):

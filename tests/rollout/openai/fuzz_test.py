@@ -93,7 +93,7 @@ ROUTES = [
     for path in (
       "/v1/models",
       "/v1/models/%ff%00",
-      "/v1/models/tiny@slot" + "9" * 400,
+      "/v1/models/tiny@policy_slot" + "9" * 400,
       "/v1/models/tiny@step" + "9" * 5000,
       "/v1/%ff",
       "/health",

@@ -114,7 +114,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(found["call_seconds_count", path], 3)
     self.assertEqual(found["first_token_seconds_count",], 1)
     self.assertEqual(found["version_step", "1"], 20)
-    self.assertEqual(found["lanes_busy", "0"], 0)
+    self.assertEqual(found["slots_busy", "0"], 0)
     self.assertEqual(found["swaps_total", "0"], 0)
     self.served.driver.engine.versions.publish(0, talking.params(30), 30)
     found = await self.measured()
@@ -122,7 +122,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(found["version_step", "0"], 30)
     self.assertEqual(found["swaps_total", "1"], 0)
 
-  async def test_busy_lanes_are_seen(self):
+  async def test_busy_slots_are_seen(self):
     await self.serve()
     stream = await self.request(
       max_tokens=300, stream=True, extra_body={"ignore_eos": True}
@@ -130,7 +130,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
     chunks = aiter(stream)
     await anext(chunks)
     found = await self.measured()
-    self.assertEqual(found["lanes_busy", "0"], 1)
+    self.assertEqual(found["slots_busy", "0"], 1)
     self.assertEqual(found["requests_inside",], 1)
     await stream.close()
 

@@ -95,7 +95,7 @@ class OpenAIShapingTest(Playing):
 
   async def test_completions_have_theirs(self):
     said = await self.served.openai.completions.create(
-      model=f"{talking.NAME}@slot1",
+      model=f"{talking.NAME}@policy_slot1",
       prompt="the",
       max_tokens=6,
       logprobs=5,

@@ -30,10 +30,14 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
   async def serve(self, **changes) -> Served:
     return await self.enterAsyncContext(Served(**changes))
 
-  async def connect(self, *addresses, acceptable=dict, num_slots=2, **changes):
+  async def connect(
+    self, *addresses, acceptable=dict, num_policy_slots=2, **changes
+  ):
     config = RolloutsConfig(servers=",".join(addresses), **(QUICK | changes))
     return await self.enterAsyncContext(
-      connected(config, num_slots=num_slots, acceptable=acceptable)
+      connected(
+        config, num_policy_slots=num_policy_slots, acceptable=acceptable
+      )
     )
 
   async def until(self, holds):
@@ -53,7 +57,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     )
     for answer, future in zip(answers, futures, strict=True):
       np.testing.assert_array_equal(answer.sampled, future.result(0).sampled)
-      self.assertEqual(answer.slot, future.result(0).slot)
+      self.assertEqual(answer.policy_slot, future.result(0).policy_slot)
     for served in servers:
       self.assertGreater(sum(served.driver.engine.stats().num_sampled), 0)
 
@@ -139,7 +143,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.assertLen(answers, 14)
     self.assertEqual(generator.num_repeated, 0)
 
-  async def test_cancelling_frees_the_lane(self):
+  async def test_cancelling_frees_the_slot(self):
     served = await self.serve()
     held = hold(self, served)
     generator = await self.connect(served.address)
@@ -173,16 +177,16 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_a_server_of_another_config_ends_it(self):
     served = await self.serve()
-    generator = await self.connect(served.address, num_slots=3)
-    with self.assertRaisesRegex(ConfigError, "2 version slots and this run 3"):
+    generator = await self.connect(served.address, num_policy_slots=3)
+    with self.assertRaisesRegex(ConfigError, "2 policy slots and this run 3"):
       await generator.generate([1], SHORT)
 
   async def test_what_is_too_old_is_not_sampled_from(self):
-    served = await self.serve()  # slot 0 serves publication 10
+    served = await self.serve()  # policy slot 0 serves publication 10
     oldest = {0: 11}
     generator = await self.connect(served.address, acceptable=lambda: oldest)
     stale = asyncio.create_task(generator.generate([1], SHORT))
-    other = SamplingSpec(max_tokens=5, slot=1)
+    other = SamplingSpec(max_tokens=5, policy_slot=1)
     self.assertEqual(set((await generator.generate([1], other)).version), {20})
     self.assertFalse(stale.done())
     served.driver.engine.versions.publish(0, small.params(11), 11)
@@ -236,8 +240,10 @@ class _Hanging:
   async def _health(self, request):
     if self.hangs:
       await self._forever.wait()
-    slot = wire.ServedSlot(step=10, publication=10)
-    status = wire.ServerStatus(slots=(slot,) * 2, num_inside=0, num_waiting=0)
+    policy_slot = wire.ServedPolicySlot(step=10, publication=10)
+    status = wire.ServerStatus(
+      policy_slots=(policy_slot,) * 2, num_inside=0, num_waiting=0
+    )
     return web.json_response(status.to_json())
 
 

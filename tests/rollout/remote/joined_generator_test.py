@@ -1,4 +1,4 @@
-"""Two real engines behind one generator, by the slots of both."""
+"""Two real engines behind one generator, by the policy slots of both."""
 
 import asyncio
 import contextlib
@@ -26,27 +26,31 @@ class JoinedGeneratorTest(unittest.IsolatedAsyncioTestCase):
       generators.append(EngineGenerator(driver))
     self.joined = JoinedGenerator(generators)
 
-  async def test_each_slot_is_of_its_own_engine(self):
-    self.assertEqual(self.joined.num_slots, 3)
-    self.assertEqual(self.joined.first_slots, (0, 2))
+  async def test_each_policy_slot_is_of_its_own_engine(self):
+    self.assertEqual(self.joined.num_policy_slots, 3)
+    self.assertEqual(self.joined.first_policy_slots, (0, 2))
     prompt = small.prompt_of(0, 9)
-    specs = [SamplingSpec(slot=n, max_tokens=5) for n in range(3)]
+    specs = [SamplingSpec(policy_slot=n, max_tokens=5) for n in range(3)]
     answers = await asyncio.gather(
       *(self.joined.generate(prompt, spec) for spec in specs)
     )
     for spec, answer, step in zip(specs, answers, (10, 20, 30), strict=True):
-      self.assertEqual(answer.slot, spec.slot)
+      self.assertEqual(answer.policy_slot, spec.policy_slot)
       self.assertEqual(set(answer.version), {step})
       pieces = [piece async for piece in self.joined.stream(prompt, spec)]
-      self.assertEqual({piece.slot for piece in pieces}, {spec.slot})
+      self.assertEqual(
+        {piece.policy_slot for piece in pieces}, {spec.policy_slot}
+      )
       np.testing.assert_array_equal(
         np.concatenate([piece.sampled for piece in pieces]), answer.sampled
       )
 
-  async def test_there_is_no_other_slot(self):
-    for slot in (-1, 3):
-      with self.assertRaisesRegex(ConfigError, f"slot={slot} must be 0 to 2"):
-        await self.joined.generate([1], SamplingSpec(slot=slot))
+  async def test_there_is_no_other_policy_slot(self):
+    for policy_slot in (-1, 3):
+      with self.assertRaisesRegex(
+        ConfigError, f"policy_slot={policy_slot} must be 0 to 2"
+      ):
+        await self.joined.generate([1], SamplingSpec(policy_slot=policy_slot))
 
 
 if __name__ == "__main__":

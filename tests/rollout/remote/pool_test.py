@@ -5,12 +5,14 @@ from absl.testing import absltest
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.remote import pool as server_pool
-from agentrl_jax.rollout.remote.wire import ServedSlot, ServerStatus
+from agentrl_jax.rollout.remote.wire import ServedPolicySlot, ServerStatus
 
 
 def status(*publications, **changes) -> ServerStatus:
   fields = dict(
-    slots=tuple(e and ServedSlot(step=e, publication=e) for e in publications),
+    policy_slots=tuple(
+      e and ServedPolicySlot(step=e, publication=e) for e in publications
+    ),
     num_inside=0,
     num_waiting=0,
   )
@@ -22,7 +24,7 @@ class ServerPoolTest(absltest.TestCase):
     super().setUp()
     self.now = 0.0
     self.pool = server_pool.ServerPool(
-      ["a:1", "b:1"], num_slots=1, clock=lambda: self.now
+      ["a:1", "b:1"], num_policy_slots=1, clock=lambda: self.now
     )
     self.a, self.b = self.pool.servers
 
@@ -110,7 +112,7 @@ class ServerPoolTest(absltest.TestCase):
     self.assertEmpty(self.pool.lagging())
 
   def test_a_server_of_another_config_is_refused(self):
-    with self.assertRaisesRegex(ConfigError, "a:1 has 2 version slots"):
+    with self.assertRaisesRegex(ConfigError, "a:1 has 2 policy slots"):
       self.pool.heard(self.a, status(1, 1))
 
 

@@ -23,7 +23,7 @@ def piece_of(*tokens, version=3, reused=7):
     logprob,
     2 * logprob,
     np.full(len(tokens), version, np.int32),
-    slot=1,
+    policy_slot=1,
     num_reused=reused,
   )
 
@@ -44,7 +44,7 @@ class FramesTest(unittest.IsolatedAsyncioTestCase):
     for a, b in zip(found, pieces, strict=True):
       for name in ("sampled", "behavior_logprob", "raw_logprob", "version"):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
-      self.assertEqual((a.slot, a.num_reused), (1, 7))
+      self.assertEqual((a.policy_slot, a.num_reused), (1, 7))
 
   async def test_what_breaks_off_is_no_end(self):
     frame = wire_stream.encode_chunk(piece_of(4, 5))

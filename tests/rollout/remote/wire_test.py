@@ -16,7 +16,7 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 TOKENS = st.lists(INT32, min_size=1, max_size=40)
 SPECS = st.builds(
   SamplingSpec,
-  slot=INT32,
+  policy_slot=INT32,
   temperature=st.floats(allow_nan=False),
   top_k=INT32,
   top_p=st.floats(allow_nan=False),
@@ -41,7 +41,7 @@ ANSWER = wire.encode_answer(
     np.float32([-0.5, -1]),
     np.float32([-0.25, -2]),
     np.int32([8, 9]),
-    slot=1,
+    policy_slot=1,
     num_reused=2,
   )
 )
@@ -58,7 +58,7 @@ class RoundTripTest(parameterized.TestCase):
 
   @given(st.integers(0, 50), st.integers(0, 2**32 - 1), INT32, INT32)
   @settings(max_examples=60, deadline=None, derandomize=True)
-  def test_answer(self, size, seed, slot, num_reused):
+  def test_answer(self, size, seed, policy_slot, num_reused):
     # Any bits at all, so not-a-numbers and minus zero are among them.
     rows = np.random.default_rng(seed).integers(
       -(2**31), 2**31, (4, size), np.int32
@@ -68,11 +68,13 @@ class RoundTripTest(parameterized.TestCase):
       rows[1].view(np.float32),
       rows[2].view(np.float32),
       rows[3],
-      slot=slot,
+      policy_slot=policy_slot,
       num_reused=num_reused,
     )
     found = wire.decode_answer(wire.encode_answer(answer))
-    self.assertEqual((found.slot, found.num_reused), (slot, num_reused))
+    self.assertEqual(
+      (found.policy_slot, found.num_reused), (policy_slot, num_reused)
+    )
     for name in ("sampled", "behavior_logprob", "raw_logprob", "version"):
       sent, came = getattr(answer, name), getattr(found, name)
       self.assertEqual(came.dtype, sent.dtype, name)
@@ -88,7 +90,7 @@ class RoundTripTest(parameterized.TestCase):
     zeros = np.zeros(size, np.float32)
     row = np.arange(size, dtype=np.int32)
     answer = Answer(
-      row, zeros, zeros, row, slot=0, top_token=top, top_logprob=logprob
+      row, zeros, zeros, row, policy_slot=0, top_token=top, top_logprob=logprob
     )
     found = wire.decode_answer(wire.encode_answer(answer))
     np.testing.assert_array_equal(found.top_token, top)
@@ -194,7 +196,7 @@ class ErrorsTest(parameterized.TestCase):
 class StatusTest(absltest.TestCase):
   def test_round_trip(self):
     status = wire.ServerStatus(
-      slots=(wire.ServedSlot(3, 17), None),
+      policy_slots=(wire.ServedPolicySlot(3, 17), None),
       num_inside=2,
       num_waiting=1,
       trouble="x",
@@ -202,7 +204,7 @@ class StatusTest(absltest.TestCase):
     sent = json.dumps(status.to_json()).encode()
     self.assertEqual(wire.status_from_json(sent), status)
     self.assertEqual(
-      [status.answers(slot) for slot in (-1, 0, 1, 2)],
+      [status.answers(policy_slot) for policy_slot in (-1, 0, 1, 2)],
       [False, True, False, False],
     )
     draining = dataclasses.replace(status, is_draining=True)

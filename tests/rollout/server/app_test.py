@@ -51,7 +51,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
       found, wanted = wire.decode_answer(body), future.result(0)
       np.testing.assert_array_equal(found.sampled, wanted.sampled)
       np.testing.assert_array_equal(found.version, wanted.version)
-      self.assertEqual(found.slot, wanted.slot)
+      self.assertEqual(found.policy_slot, wanted.policy_slot)
 
   async def test_hundreds_may_come_before_the_first_is_looked_at(self):
     await self.serve()
@@ -88,7 +88,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
     self.assertIn(503, statuses)
     self.assertIn(200, statuses)
 
-  async def test_hanging_up_frees_the_lane(self):
+  async def test_hanging_up_frees_the_slot(self):
     await self.serve()
     engine = self.served.driver.engine
     step, begun = engine.step, asyncio.Event()
@@ -166,13 +166,15 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
     await asked
 
   async def test_nothing_is_answered_before_there_are_weights(self):
-    nothing = wire.ServerStatus(slots=(None,), num_inside=0, num_waiting=0)
+    nothing = wire.ServerStatus(
+      policy_slots=(None,), num_inside=0, num_waiting=0
+    )
     api = RolloutApi(None, lambda: nothing, context=small.CONTEXT)
     port = await self.enterAsyncContext(listening(api, "127.0.0.1", 0))
     self.url = f"http://127.0.0.1:{port}"
     status, headers, said = await self.ask([1], SHORT)
     self.assertEqual((status, headers[wire.ERROR_HEADER]), (503, "NotServing"))
-    self.assertIn(b"first snapshot of version slot 0", said)
+    self.assertIn(b"first snapshot of policy slot 0", said)
 
   async def test_a_port_that_is_taken_is_named(self):
     await self.serve()

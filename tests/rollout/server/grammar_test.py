@@ -24,7 +24,7 @@ class GrammarHttpTest(unittest.IsolatedAsyncioTestCase):
   async def serve(self, *, grammars):
     self.served = await self.enterAsyncContext(Served(grammars=grammars))
     config = RolloutsConfig(servers=self.served.address, answer_s=60.0)
-    return await self.enterAsyncContext(connected(config, num_slots=2))
+    return await self.enterAsyncContext(connected(config, num_policy_slots=2))
 
   async def test_answers_are_those_of_the_engine(self):
     generator = await self.serve(grammars=following.grammars())
@@ -80,7 +80,7 @@ class GrammarHttpTest(unittest.IsolatedAsyncioTestCase):
       await generator.generate([1], spec_of("json"))
 
   async def test_other_engines_cannot_be_told(self):
-    needs = Needs(num_slots=1, vocab_size=small.VOCAB)
+    needs = Needs(num_policy_slots=1, vocab_size=small.VOCAB)
     async with aiohttp.ClientSession() as http:
       for dialect in DIALECTS.values():
         client = EngineClient(http, dialect, needs)

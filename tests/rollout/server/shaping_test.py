@@ -26,7 +26,9 @@ class ShapingHttpTest(unittest.IsolatedAsyncioTestCase):
   async def test_a_server_gives_what_its_engine_gives(self):
     served = await self.enterAsyncContext(Served(steps=STEPS))
     config = RolloutsConfig(servers=served.address, answer_s=WAIT_S)
-    generator = await self.enterAsyncContext(connected(config, num_slots=2))
+    generator = await self.enterAsyncContext(
+      connected(config, num_policy_slots=2)
+    )
     with contextlib.closing(JetStreamDriver(small.engine_of(STEPS))) as driver:
       asked = [driver.submit(PROMPT, spec) for spec in SPECS.values()]
       wanted = [answer.result(WAIT_S) for answer in asked]
@@ -51,7 +53,7 @@ class ShapingHttpTest(unittest.IsolatedAsyncioTestCase):
       np.testing.assert_allclose(found, wanted, atol=1e-4)
 
   async def test_other_engines_cannot_be_told(self):
-    needs = Needs(num_slots=1, vocab_size=small.VOCAB)
+    needs = Needs(num_policy_slots=1, vocab_size=small.VOCAB)
     async with aiohttp.ClientSession() as http:
       for dialect in DIALECTS.values():
         client = EngineClient(http, dialect, needs)

@@ -129,8 +129,8 @@ class ManifestFuzzTest(SnapshotsCase):
     self.publish(sink, 1)
     self.assertTrue(follower.look())
     self.publish(sink, 2)
-    name = next(iter(self.manifest().slots[0].checksums))
-    sums = dict(self.manifest().slots[0].checksums)
+    name = next(iter(self.manifest().policy_slots[0].checksums))
+    sums = dict(self.manifest().policy_slots[0].checksums)
     self.rewrite(checksums=sums | {name: sums[name] ^ 1})
     restored = 0
     restore = follower._restore

@@ -16,7 +16,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.remote.wire import ServedSlot
+from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.publish import Publisher
 from tests import eight_devices
@@ -25,21 +25,22 @@ from tests.rollout.snapshots import SnapshotsCase, assert_same
 
 
 class FollowingTest(SnapshotsCase):
-  def test_each_slot_serves_what_it_was_published(self):
-    sink, follower = self.open_sink(), self.follow(num_slots=2)
+  def test_each_policy_slot_serves_what_it_was_published(self):
+    sink, follower = self.open_sink(), self.follow(num_policy_slots=2)
     self.assertFalse(follower.look())
     self.assertFalse(follower.is_serving)
     first = self.publish(sink, 1)
     self.assertTrue(follower.look())
     self.serves(1)
-    self.assertEqual(follower.slots, (ServedSlot(1, first), None))
-    other = self.publish(sink, 2, slot=1)
+    self.assertEqual(follower.policy_slots, (ServedPolicySlot(1, first), None))
+    other = self.publish(sink, 2, policy_slot=1)
     second = self.publish(sink, 3)
     self.assertTrue(follower.look())
     self.serves(3)
-    self.serves(2, slot=1)
+    self.serves(2, policy_slot=1)
     self.assertEqual(
-      follower.slots, (ServedSlot(3, second), ServedSlot(2, other))
+      follower.policy_slots,
+      (ServedPolicySlot(3, second), ServedPolicySlot(2, other)),
     )
     self.assertFalse(follower.look())  # nothing is read twice
     self.assertLess(first, other)
@@ -61,7 +62,7 @@ class FollowingTest(SnapshotsCase):
   def test_what_is_written_in_one_precision_is_served_in_another(self):
     sink = self.open_sink(dtype="bfloat16")
     self.publish(sink, 1)
-    leaves = self.manifest().slots[0].leaves
+    leaves = self.manifest().policy_slots[0].leaves
     self.assertEqual(
       {x.partition("[")[0] for x in leaves.values()}, {"bfloat16"}
     )
@@ -112,11 +113,11 @@ class TroubleTest(SnapshotsCase):
     self.serves(1)
 
   def newest(self):
-    return self.folder / self.manifest().slots[0].folder
+    return self.folder / self.manifest().policy_slots[0].folder
 
   def test_a_flipped_bit_is_told_and_the_old_weights_go_on(self):
     sink, follower = self.served()
-    sums = dict(self.manifest().slots[0].checksums)
+    sums = dict(self.manifest().policy_slots[0].checksums)
     name = sorted(sums)[0]
     self.rewrite(checksums=sums | {name: sums[name] ^ 1})
     self.assert_in_trouble(follower, f"version 2 is damaged: leaf {name}")
@@ -128,7 +129,7 @@ class TroubleTest(SnapshotsCase):
 
   def test_altered_arrays_are_not_served(self):
     _, follower = self.served()
-    name = sorted(self.manifest().slots[0].leaves)[0]
+    name = sorted(self.manifest().policy_slots[0].leaves)[0]
     changed = small.params(2)
     leaf = np.array(changed[name])
     leaf.flat[5] += 1e-6
@@ -232,23 +233,25 @@ class TroubleTest(SnapshotsCase):
     self.assertTrue(follower.look())
     self.serves(2)
 
-  def test_a_slot_in_trouble_keeps_no_other_from_its_weights(self):
-    sink, follower = self.open_sink(), self.follow(num_slots=2)
+  def test_a_policy_slot_in_trouble_keeps_no_other_from_its_weights(self):
+    sink, follower = self.open_sink(), self.follow(num_policy_slots=2)
     self.publish(sink, 1)
-    self.publish(sink, 1, slot=1)
+    self.publish(sink, 1, policy_slot=1)
     self.assertTrue(follower.look())
     self.publish(sink, 2)
-    self.publish(sink, 3, slot=1)
-    self.rewrite(checksums=dict.fromkeys(self.manifest().slots[0].leaves, 0))
+    self.publish(sink, 3, policy_slot=1)
+    self.rewrite(
+      checksums=dict.fromkeys(self.manifest().policy_slots[0].leaves, 0)
+    )
     self.assertTrue(follower.look())
     self.assertRegex(follower.trouble, "version 2 is damaged")
     self.serves(1)
-    self.serves(3, slot=1)
+    self.serves(3, policy_slot=1)
 
   def test_answers_go_on_while_a_snapshot_is_refused(self):
     sink, follower = self.served()
     engine = RolloutEngine(
-      self.policy, EngineConfig(lanes=(2,), context=small.CONTEXT), self.store
+      self.policy, EngineConfig(slots=(2,), context=small.CONTEXT), self.store
     )
     driver = LocalDriver(engine)
     future = driver.submit([1, 2], SamplingSpec(max_tokens=40))
@@ -262,20 +265,24 @@ class TroubleTest(SnapshotsCase):
     self.assertEqual(set(future.result(0).version), {1})
     driver.close()
 
-  def test_more_slots_than_the_server_has(self):
-    self.publish(self.open_sink(), 1, slot=1)
-    with self.assertRaisesRegex(ConfigError, "slot 1 and this server 1 slots"):
+  def test_more_policy_slots_than_the_server_has(self):
+    self.publish(self.open_sink(), 1, policy_slot=1)
+    with self.assertRaisesRegex(
+      ConfigError, "policy_slot 1 and this server 1 policy slots"
+    ):
       self.follow().look()
 
 
 class _Rewriting:
-  """Writes arrays into slot 0's newest folder, and leaves the manifest."""
+  """Writes arrays into policy slot 0's newest folder, and leaves the
+  manifest.
+  """
 
   def __init__(self, case):
     self._case = case
 
-  def publish(self, slot, params, step):
-    del slot, step
+  def publish(self, policy_slot, params, step):
+    del policy_slot, step
     tree = dict(zip(leaf_names(params), jax.tree.leaves(params), strict=True))
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as writer:
       writer.save(

@@ -58,7 +58,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
       servers=",".join(s.address for s in servers),
       **(dict(health_s=0.05, lost_s=30.0, answer_s=60.0) | changes),
     )
-    return await self.enterAsyncContext(connected(config, num_slots=2))
+    return await self.enterAsyncContext(connected(config, num_policy_slots=2))
 
   async def until(self, holds):
     async with asyncio.timeout(60):
@@ -75,7 +75,9 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     for name in _ARRAYS:
       joined = np.concatenate([getattr(piece, name) for piece in pieces])
       np.testing.assert_allclose(joined, getattr(answer, name), atol=1e-5)
-    self.assertEqual({piece.slot for piece in pieces}, {answer.slot})
+    self.assertEqual(
+      {piece.policy_slot for piece in pieces}, {answer.policy_slot}
+    )
 
   async def test_pieces_joined_are_the_answer(self):
     servers = [await self.serve() for _ in range(2)]
@@ -106,7 +108,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
       [first, *[piece async for piece in pieces]], self.expected([1], LONG)
     )
 
-  async def test_closing_frees_the_lane(self):
+  async def test_closing_frees_the_slot(self):
     served = await self.serve()
     generator, meter = await self.connect(served), Meter(self, served)
     pieces = generator.stream([1], LONG)
@@ -182,7 +184,9 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     """OpenAI's endpoint before a pool, as of a run with rollout servers."""
     behind = await self.enterAsyncContext(talking.Talking())
     config = RolloutsConfig(servers=behind.url.removeprefix("http://"))
-    generator = await self.enterAsyncContext(connected(config, num_slots=2))
+    generator = await self.enterAsyncContext(
+      connected(config, num_policy_slots=2)
+    )
     front = await self.enterAsyncContext(talking.Talking(generator=generator))
 
     async def streamed(served):

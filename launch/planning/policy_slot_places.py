@@ -1,4 +1,4 @@
-"""Which chips the version slots of an engine share, as a plan has them."""
+"""Which chips the policy slots of an engine share, as a plan has them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,26 +12,29 @@ from launch.planning.residents import Residents, rollout_residents
 
 
 @dataclasses.dataclass(frozen=True)
-class SlotPlace:
-  """Chips, and the slots that are all on each of them."""
+class PolicySlotPlace:
+  """Chips, and the policy slots that are all on each of them."""
 
   mesh: Mesh
-  slots: tuple[int, ...]
+  policy_slots: tuple[int, ...]
 
   def residents(self, settings: Settings, dtype: str) -> Residents:
-    """What the slots keep on one of the chips."""
-    return rollout_residents(settings, self.mesh, dtype=dtype, slots=self.slots)
+    """What the policy slots keep on one of the chips."""
+    return rollout_residents(
+      settings, self.mesh, dtype=dtype, policy_slots=self.policy_slots
+    )
 
 
-def together(settings: Settings, mesh: Mesh) -> SlotPlace:
-  """All slots on all chips of the mesh."""
-  return SlotPlace(mesh, tuple(range(settings.engine.num_slots)))
+def together(settings: Settings, mesh: Mesh) -> PolicySlotPlace:
+  """All policy slots on all chips of the mesh."""
+  return PolicySlotPlace(mesh, tuple(range(settings.engine.num_policy_slots)))
 
 
 def tightest_apart(
   settings: Settings, devices: Sequence[jax.Device], dtype: str
-) -> SlotPlace:
-  """Of slots with chips of their own (engine.slices), who keeps most on each.
+) -> PolicySlotPlace:
+  """Of policy slots with chips of their own (engine.slices), who keeps most on
+  each.
 
   `devices` are those of one process. Raises `ConfigError` if they do not
   suffice, or do not divide what is split over them.
@@ -40,8 +43,8 @@ def tightest_apart(
     settings.model, settings.compute, settings.engine.slices, devices
   )
   apart = [
-    SlotPlace(place.mesh, (slot,))
-    for slot, place in enumerate(places)
+    PolicySlotPlace(place.mesh, (policy_slot,))
+    for policy_slot, place in enumerate(places)
     if place.mesh is not None
   ]
   return max(

@@ -1,15 +1,18 @@
-"""How often each version slot answers: fixed, or from what it brings and costs.
+"""How often each policy slot answers: fixed, or from what it brings and costs.
 
 Which mix of versions to sample from is left open by AgentRL (arXiv:2510.04206,
-section 3.1), which fixes it. Here the draw of the slot is a policy of its own,
-with one probability per slot and task, and is improved like one. In what
-follows z is a slot, n a task, w0 the configured weights, k `prior_draws`.
+section 3.1), which fixes it. Here the draw of the policy slot is a policy of
+its own, with one probability per policy slot and task, and is improved like
+one. In what follows z is a policy slot, n a task, w0 the configured weights, k
+`prior_draws`.
 
   brings  c_nz = mean credit of the draws that fell on z, less the task's mean:
           how much success rises per draw that is moved to z
-          (`slot_evidence.credit_of` has the credit, and whose gradient it is)
-  costs   d_nz = KL(slot || policy), nats per token, as the learner measures it
-  wastes  v_nz = 1 / effective sample size, as a share of the slot's tokens
+          (`policy_slot_evidence.credit_of` has the credit, and whose gradient
+          it is)
+  costs   d_nz = KL(policy slot || policy), nats per token, as the learner
+  measures it wastes  v_nz = 1 / effective sample size, as a share of the policy
+  slot's tokens
 
 Each is a mean with k draws of a prior: what the other tasks say, and that with
 k draws of knowing nothing (c = 0, d = 0, v = 1). Then
@@ -17,9 +20,9 @@ k draws of knowing nothing (c = 0, d = 0, v = 1). Then
   w_nz  ~  w0_z exp((c_nz - kl_cost d_nz) / temperature)
 
 which maximises sum_z w_z (c_z - kl_cost d_z) - temperature KL(w || w0). Then
-the weights go back towards w0, just so far that no slot is below `floor`. Last,
-they go towards slot 0, just so far that the share of a batch's tokens that is
-of use,
+the weights go back towards w0, just so far that no policy slot is below
+`floor`. Last, they go towards policy slot 0, just so far that the share of a
+batch's tokens that is of use,
 
   ESS(w) = sum_z w_z l_z / sum_z w_z l_z v_z,    l the tokens of a draw,
 
@@ -27,22 +30,22 @@ is `min_sample_size`, if fresh tokens are that much; or else as much as they
 are. That bound is stronger than the floor. The arithmetic is numpy's in
 float64: equal evidence, equal weights.
 
-Axes: N tasks, Z version slots.
+Axes: N tasks, Z policy slots.
 """
 
 import dataclasses
 
 import numpy as np
 
-from agentrl_jax.controller.slot_evidence import Evidence
+from agentrl_jax.controller.policy_slot_evidence import Evidence
 from agentrl_jax.errors import ConfigError
 
 RULES = ("fixed", "adaptive")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SlotWeightsConfig:
-  """The `slot_weights` section of the config."""
+class PolicySlotWeightsConfig:
+  """The `policy_slot_weights` section of the config."""
 
   rule: str = "fixed"
   temperature: float = 0.05  # success per draw
@@ -56,7 +59,8 @@ class SlotWeightsConfig:
   def __post_init__(self) -> None:
     if self.rule not in RULES:
       raise ConfigError(
-        f"slot_weights.rule={self.rule!r} is not one of {', '.join(RULES)}"
+        f"policy_slot_weights.rule={self.rule!r} is not one of "
+        f"{', '.join(RULES)}"
       )
     self._refuse_numbers()
     if self.rule == "fixed":
@@ -66,16 +70,17 @@ class SlotWeightsConfig:
     for name in ("temperature", "prior_draws"):
       if not 0 < getattr(self, name) < np.inf:
         raise ConfigError(
-          f"slot_weights.{name}={getattr(self, name)} must be above 0"
+          f"policy_slot_weights.{name}={getattr(self, name)} must be above 0"
         )
     if not 0 <= self.kl_cost < np.inf:
       raise ConfigError(
-        f"slot_weights.kl_cost={self.kl_cost} must be 0 (free) or more"
+        f"policy_slot_weights.kl_cost={self.kl_cost} must be 0 (free) or more"
       )
     for name in ("exploration", "floor", "min_sample_size", "memory"):
       if not 0 <= getattr(self, name) <= 1:
         raise ConfigError(
-          f"slot_weights.{name}={getattr(self, name)} must be from 0 to 1"
+          f"policy_slot_weights.{name}={getattr(self, name)} must be from 0 to "
+          f"1"
         )
 
   def _refuse_unread(self) -> None:
@@ -83,19 +88,20 @@ class SlotWeightsConfig:
       value = getattr(self, field.name)
       if value != field.default:
         raise ConfigError(
-          f"slot_weights.{field.name}={value} is not read with "
-          f"slot_weights.rule='fixed': leave it at {field.default}, or set "
-          "--config.slot_weights.rule=adaptive"
+          f"policy_slot_weights.{field.name}={value} is not read with "
+          f"policy_slot_weights.rule='fixed': leave it at {field.default}, or "
+          f"set "
+          "--config.policy_slot_weights.rule=adaptive"
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Estimates:
-  """What is believed of each slot, prior included; float64 [N, Z]."""
+  """What is believed of each policy slot, prior included; float64 [N, Z]."""
 
   contribution: np.ndarray  # success per draw, against the task's mean
-  kl: np.ndarray  # nats per token, slot to policy
-  inverse: np.ndarray  # 1 over the effective share of the slot's tokens
+  kl: np.ndarray  # nats per token, policy slot to policy
+  inverse: np.ndarray  # 1 over the effective share of the policy slot's tokens
   tokens: np.ndarray  # of a draw
 
 
@@ -131,12 +137,12 @@ def estimate(evidence: Evidence, *, prior_draws: float) -> Estimates:
 
 
 def weigh(
-  believed: Estimates, prior_Z: np.ndarray, config: SlotWeightsConfig
+  believed: Estimates, prior_Z: np.ndarray, config: PolicySlotWeightsConfig
 ) -> np.ndarray:
   """weight_NZ: rows that sum to 1. See the formula above.
 
-  `prior_Z` need not sum to 1; a slot of weight 0 in it is never drawn, and the
-  others have a share of the floor at least.
+  `prior_Z` need not sum to 1; a policy slot of weight 0 in it is never drawn,
+  and the others have a share of the floor at least.
   """
   prior_Z = prior_Z / prior_Z.sum()
   score_NZ = (
@@ -155,7 +161,9 @@ def weigh(
 def _above(
   weight_NZ: np.ndarray, prior_Z: np.ndarray, floor_Z: np.ndarray
 ) -> np.ndarray:
-  """(1 - b) w + b w0 with the least b that leaves no slot below its floor."""
+  """(1 - b) w + b w0 with the least b that leaves no policy slot below its
+  floor.
+  """
   lacking_NZ = np.maximum(floor_Z - weight_NZ, 0)
   way_NZ = np.where(lacking_NZ > 0, prior_Z - weight_NZ, 0)
   back_N1 = np.minimum(_ratio(lacking_NZ, way_NZ).max(1, keepdims=True), 1)
@@ -177,9 +185,10 @@ def towards_fresh(
 ) -> np.ndarray:
   """(1 - a) w + a (1, 0, 0, ...) with the least a that leaves ESS >= m.
 
-  m is the bound, or what slot 0 alone comes to if that is less. ESS(w) >= m is
-  linear in w, sum_z w_z h_z <= 0 with h_z = l_z (v_z - 1 / m), and holds for
-  slot 0, so a = h(w) / (h(w) - h_0) where it does not hold for w.
+  m is the bound, or what policy slot 0 alone comes to if that is less. ESS(w)
+  >= m is linear in w, sum_z w_z h_z <= 0 with h_z = l_z (v_z - 1 / m), and
+  holds for policy slot 0, so a = h(w) / (h(w) - h_0) where it does not hold for
+  w.
   """
   if not min_sample_size:
     return weight_NZ

@@ -1,4 +1,6 @@
-"""Older slots serve what their schedule says, in a run that is stopped too."""
+"""Older policy slots serve what their schedule says, in a run that is
+stopped too.
+"""
 
 import dataclasses
 import pathlib
@@ -12,25 +14,25 @@ from absl.testing import absltest
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.policy_slot_schedule import read_schedules
 from agentrl_jax.train.publish import Publisher
-from agentrl_jax.train.slot_schedule import read_schedules
 from launch.config.checks import refuse_absent, stored_steps
-from launch.serving.slot_refresh import SlotRefresher
+from launch.serving.policy_slot_refresh import PolicySlotRefresher
 from tests.train import small
 
 
-class _Slots:
-  """A `WeightSink` that remembers what each slot serves."""
+class _PolicySlots:
+  """A `WeightSink` that remembers what each policy slot serves."""
 
   def __init__(self):
     self.steps, self.params, self.num_published = {}, {}, 0
 
-  def publish(self, slot, params, step):
-    self.steps[slot], self.params[slot] = step, params
+  def publish(self, policy_slot, params, step):
+    self.steps[policy_slot], self.params[policy_slot] = step, params
     self.num_published += 1
 
 
-class SlotServingTest(absltest.TestCase):
+class PolicySlotServingTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
@@ -57,15 +59,15 @@ class SlotServingTest(absltest.TestCase):
     return checkpoints
 
   def _serving(self, *lines):
-    slots = _Slots()
-    serving = SlotRefresher(
+    policy_slots = _PolicySlots()
+    serving = PolicySlotRefresher(
       read_schedules(("fresh", *lines)),
-      Publisher(Policy(small.MODEL), slots),
+      Publisher(Policy(small.MODEL), policy_slots),
       self.learner.abstract_state(),
       lambda params: params,
       stride=1,
     )
-    return serving, slots
+    return serving, policy_slots
 
   def _run(self, checkpoints, serving, versions, *, every=2):
     """Follows so many versions, as the learner does."""
@@ -77,14 +79,18 @@ class SlotServingTest(absltest.TestCase):
         checkpoints.save(state, {})
         checkpoints.wait()
 
-  def _assert_serves(self, slots, steps):
-    self.assertEqual(slots.steps, steps)
-    for slot, step in steps.items():
-      np.testing.assert_array_equal(slots.params[slot]["embedding"], step)
+  def _assert_serves(self, policy_slots, steps):
+    self.assertEqual(policy_slots.steps, steps)
+    for policy_slot, step in steps.items():
+      np.testing.assert_array_equal(
+        policy_slots.params[policy_slot]["embedding"], step
+      )
 
-  def test_each_slot_has_a_schedule_of_its_own(self):
+  def test_each_policy_slot_has_a_schedule_of_its_own(self):
     checkpoints = self._open()
-    serving, slots = self._serving("every 4", "every 2 lag 6", "steps 0,8")
+    serving, policy_slots = self._serving(
+      "every 4", "every 2 lag 6", "steps 0,8"
+    )
     for version, steps in (
       (0, {1: 0, 2: 0, 3: 0}),
       (5, {1: 4, 2: 0, 3: 0}),
@@ -93,7 +99,7 @@ class SlotServingTest(absltest.TestCase):
     ):
       running = max(checkpoints.steps(), default=-1) + 1
       self._run(checkpoints, serving, range(running, version + 1))
-      self._assert_serves(slots, steps)
+      self._assert_serves(policy_slots, steps)
 
   def test_goes_on_after_a_stop_with_what_it_served(self):
     lines = ("every 4", "every 2 lag 6")
@@ -102,16 +108,16 @@ class SlotServingTest(absltest.TestCase):
         checkpoints = self._open(f"stopped_at_{stopped}")
         serving, before = self._serving(*lines)
         self._run(checkpoints, serving, range(stopped + 1))
-        serving, slots = self._serving(*lines)
+        serving, policy_slots = self._serving(*lines)
         serving.follow(checkpoints, self._state(stopped))
-        self._assert_serves(slots, before.steps)
+        self._assert_serves(policy_slots, before.steps)
         self._run(checkpoints, serving, range(stopped, 15))
-        self._assert_serves(slots, {1: 12, 2: 8})
+        self._assert_serves(policy_slots, {1: 12, 2: 8})
 
   def test_what_does_not_change_is_not_published_again(self):
-    serving, slots = self._serving("every 4")
+    serving, policy_slots = self._serving("every 4")
     self._run(self._open(), serving, range(8))
-    self.assertEqual(slots.num_published, 2)
+    self.assertEqual(policy_slots.num_published, 2)
 
   def test_a_version_that_was_not_kept_is_refused_by_name(self):
     checkpoints = self._open()
@@ -119,7 +125,8 @@ class SlotServingTest(absltest.TestCase):
     self._run(checkpoints, serving, range(11))
     serving, _ = self._serving("every 4", "steps 2")
     with self.assertRaisesRegex(
-      ConfigError, r"slots\[2\]='steps 2' is to serve update 2.*\[8, 10\]"
+      ConfigError,
+      r"policy_slots\[2\]='steps 2' is to serve update 2.*\[8, 10\]",
     ):
       serving.follow(checkpoints, self._state(10))
 
@@ -130,12 +137,12 @@ class SlotServingTest(absltest.TestCase):
     self.assertEqual(stored_steps(str(folder)), [2, 4])
     line = f"steps 2,4 of {folder}"
     refuse_absent(read_schedules(("fresh", line)))
-    serving, slots = self._serving(line)
+    serving, policy_slots = self._serving(line)
     checkpoints = self._open()
     self._run(checkpoints, serving, range(4))
-    self._assert_serves(slots, {1: 2})
+    self._assert_serves(policy_slots, {1: 2})
     self._run(checkpoints, serving, range(4, 6))
-    self._assert_serves(slots, {1: 4})
+    self._assert_serves(policy_slots, {1: 4})
     self.assertEqual(serving.needed(5), [])
 
   def test_another_run_that_cannot_be_served(self):
@@ -149,7 +156,9 @@ class SlotServingTest(absltest.TestCase):
     metadata = next((self.folder / "other" / "2").rglob("_METADATA"))
     metadata.write_text("{}")
     serving, _ = self._serving(f"steps 2 of {self.folder / 'other'}")
-    with self.assertRaisesRegex(CheckpointError, r"slots\[1\].*cannot be serv"):
+    with self.assertRaisesRegex(
+      CheckpointError, r"policy_slots\[1\].*cannot be serv"
+    ):
       serving.follow(self._open(), self._state(0))
 
 

@@ -1,9 +1,9 @@
-"""What finished attempts and the learner tell about the version slots.
+"""What finished attempts and the learner tell about the policy slots.
 
-Sums over attempts by task and slot, in which older batches count less. Nothing
-here decides: `slot_weights` makes weights of it.
+Sums over attempts by task and policy slot, in which older batches count less.
+Nothing here decides: `policy_slot_weights` makes weights of it.
 
-Axes: N tasks, Z version slots, G attempts of a group.
+Axes: N tasks, Z policy slots, G attempts of a group.
 """
 
 import dataclasses
@@ -22,7 +22,8 @@ class Attempts:
   """Sums over attempts, float64 [N, Z]; they add up and fade.
 
   A draw is what cross-policy sampling decides by chance at once: a turn, or a
-  whole attempt. An attempt counts once for every draw that fell on the slot.
+  whole attempt. An attempt counts once for every draw that fell on the policy
+  slot.
   """
 
   draws: np.ndarray
@@ -36,8 +37,8 @@ class Drift:
   """Sums of what the learner measured, weighted by draws, float64 [N, Z]."""
 
   draws: np.ndarray
-  kl: np.ndarray  # nats per token, from the slot to the policy
-  inverse: np.ndarray  # 1 over the effective share of the slot's tokens
+  kl: np.ndarray  # nats per token, from the policy slot to the policy
+  inverse: np.ndarray  # 1 over the effective share of the policy slot's tokens
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,18 +55,20 @@ class Evidence:
     return found
 
 
-def no_evidence(num_tasks: int, num_slots: int) -> Evidence:
+def no_evidence(num_tasks: int, num_policy_slots: int) -> Evidence:
   """What a run begins with."""
-  zero = np.zeros((num_tasks, num_slots))
+  zero = np.zeros((num_tasks, num_policy_slots))
   return Evidence(
     attempts=Attempts(draws=zero, credit=zero, successes=zero, tokens=zero),
     drift=Drift(draws=zero, kl=zero, inverse=zero),
-    version=np.full(num_slots, -1),
+    version=np.full(num_policy_slots, -1),
   )
 
 
 def evidence_from_json(body: Mapping[str, Any], like: Evidence) -> Evidence:
-  """Raises `CheckpointError` if it is of other tasks or slots than `like`."""
+  """Raises `CheckpointError` if it is of other tasks or policy slots than
+  `like`.
+  """
   try:
     found = Evidence(
       attempts=Attempts(**_arrays(body["attempts"])),
@@ -74,13 +77,13 @@ def evidence_from_json(body: Mapping[str, Any], like: Evidence) -> Evidence:
     )
   except (KeyError, TypeError, ValueError) as error:
     raise CheckpointError(
-      f"the checkpoint's account of version slots cannot be read: {error!r}"
+      f"the checkpoint's account of policy slots cannot be read: {error!r}"
     ) from error
   shapes = [_map(x, lambda y: np.shape(y)) for x in (found, like)]
   if shapes[0] != shapes[1]:
     raise CheckpointError(
-      f"the checkpoint's account of version slots is of shape "
-      f"{found.attempts.draws.shape}, tasks by slots, and this run has "
+      f"the checkpoint's account of policy slots is of shape "
+      f"{found.attempts.draws.shape}, tasks by policy slots, and this run has "
       f"{like.attempts.draws.shape}"
     )
   return found
@@ -118,14 +121,14 @@ def credit_of(success_G: np.ndarray, exploration: float) -> np.ndarray:
 def count_attempts(
   groups: Sequence[Group],
   tasks: Mapping[str, int],
-  num_slots: int,
+  num_policy_slots: int,
   *,
   per_turn: bool,
   exploration: float,
 ) -> Attempts:
   """What a batch of groups tells; `tasks` numbers the tasks' names."""
   sums = {
-    field.name: np.zeros((len(tasks), num_slots))
+    field.name: np.zeros((len(tasks), num_policy_slots))
     for field in dataclasses.fields(Attempts)
   }
   for group in groups:
@@ -135,23 +138,29 @@ def count_attempts(
     for attempt, win, credit in zip(
       group.trajectories, wins_G, credits_G, strict=True
     ):
-      for slot, tokens in _draws(attempt, per_turn):
-        sums["draws"][n, slot] += 1
-        sums["credit"][n, slot] += credit
-        sums["successes"][n, slot] += win
-        sums["tokens"][n, slot] += tokens
+      for policy_slot, tokens in _draws(attempt, per_turn):
+        sums["draws"][n, policy_slot] += 1
+        sums["credit"][n, policy_slot] += credit
+        sums["successes"][n, policy_slot] += win
+        sums["tokens"][n, policy_slot] += tokens
   return Attempts(**sums)
 
 
-def versions_of(groups: Sequence[Group], num_slots: int) -> np.ndarray:
-  """The version that most of a slot's tokens are about: int64 [Z], -1: none."""
+def versions_of(groups: Sequence[Group], num_policy_slots: int) -> np.ndarray:
+  """The version that most of a policy slot's tokens are about: int64 [Z],
+  -1: none.
+  """
   turns = [turn for g in groups for t in g.trajectories for turn in t.turns]
-  found = np.full(num_slots, -1)
-  for slot in range(num_slots):
-    of_slot = [turn.version for turn in turns if turn.slot == slot]
-    version_A = np.sort(np.concatenate([np.empty(0, np.int32), *of_slot]))
+  found = np.full(num_policy_slots, -1)
+  for policy_slot in range(num_policy_slots):
+    of_policy_slot = [
+      turn.version for turn in turns if turn.policy_slot == policy_slot
+    ]
+    version_A = np.sort(
+      np.concatenate([np.empty(0, np.int32), *of_policy_slot])
+    )
     if len(version_A):
-      found[slot] = version_A[len(version_A) // 2]
+      found[policy_slot] = version_A[len(version_A) // 2]
   return found
 
 
@@ -160,13 +169,13 @@ def measure_drift(
 ) -> Drift:
   """What the learner's metrics of a batch tell, by the batch's draws.
 
-  Nothing is told of a slot that no trained token of the task came from.
+  Nothing is told of a policy slot that no trained token of the task came from.
   """
   kl_NZ, inverse_NZ = np.zeros_like(draws_NZ), np.zeros_like(draws_NZ)
   seen_NZ = np.zeros_like(draws_NZ)
   for name, n in tasks.items():
     for z in range(draws_NZ.shape[1]):
-      where = f"slot{z}/{name}"
+      where = f"policy_slot{z}/{name}"
       name_of_size = f"policy/effective_sample_size/{where}"
       if name_of_size not in metrics or not metrics[name_of_size] > 0:
         continue
@@ -187,8 +196,9 @@ def add_batch(
 ) -> Evidence:
   """The evidence after a batch: what was before counts `memory` times.
 
-  A slot that serves another version than before has drifted from anew: what was
-  measured of the old one is dropped. What it brings to success is kept.
+  A policy slot that serves another version than before has drifted from anew:
+  what was measured of the old one is dropped. What it brings to success is
+  kept.
   """
   changed = (version >= 0) & (version != old.version)
   return Evidence(
@@ -208,12 +218,12 @@ def _faded(old: Any, new: Any, memory: float | np.ndarray) -> Any:
 
 
 def _draws(attempt: Trajectory, per_turn: bool) -> Iterator[tuple[int, int]]:
-  """Slot and sampled tokens of each draw."""
+  """policy_slot and sampled tokens of each draw."""
   if per_turn:
     for turn in attempt.turns:
-      yield turn.slot, len(turn.sampled)
+      yield turn.policy_slot, len(turn.sampled)
   elif attempt.turns:
-    yield attempt.turns[0].slot, attempt.num_sampled
+    yield attempt.turns[0].policy_slot, attempt.num_sampled
 
 
 def _map(evidence: Evidence, change: Any) -> dict[str, Any]:

@@ -1,15 +1,15 @@
-"""Which version each version slot serves, as a function of the learner's.
+"""Which version each policy slot serves, as a function of the learner's.
 
-A schedule is a line of the config, one per slot:
+A schedule is a line of the config, one per policy slot:
 
-  fresh                    whatever the learner has just made; slot 0 is this
-  every 25                 the newest multiple of 25 updates
-  every 25 lag 50          the newest one that is at least 50 updates old
-  steps 0,100,400          the newest of these, as soon as there is one
-  steps 300,600 of FOLDER  likewise, from the checkpoints of another run
+  fresh                    whatever the learner has just made; policy slot 0 is
+  this every 25                 the newest multiple of 25 updates every 25 lag
+  50          the newest one that is at least 50 updates old steps 0,100,400
+  the newest of these, as soon as there is one steps 300,600 of FOLDER
+  likewise, from the checkpoints of another run
 
-What a slot serves follows from the learner's version alone, so a run that was
-stopped anywhere serves the same when it goes on. Needs no jax.
+What a policy slot serves follows from the learner's version alone, so a run
+that was stopped anywhere serves the same when it goes on. Needs no jax.
 """
 
 import dataclasses
@@ -23,22 +23,22 @@ _STEPS = re.compile(r"steps (\d+(?:, ?\d+)*)(?: of (\S+))?")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SlotSchedule:
-  """One slot's line, read. Steps count optimizer updates."""
+class PolicySlotSchedule:
+  """One policy slot's line, read. Steps count optimizer updates."""
 
   text: str
-  every: int = 0  # 0 for a slot that is fresh, or has steps of its own
+  every: int = 0  # 0 for a policy slot that is fresh, or has steps of its own
   lag: int = 0  # updates that a version must be old
   steps: tuple[int, ...] = ()
   folder: str = ""  # of another run's checkpoints; "" is this run's
 
   @property
   def is_fresh(self) -> bool:
-    """Whether the slot follows every update."""
+    """Whether the policy slot follows every update."""
     return not self.every and not self.steps
 
   def step(self, version: int, *, stride: int = 1) -> int:
-    """What the slot serves while the learner is at `version`.
+    """What the policy slot serves while the learner is at `version`.
 
     Before there is any such version it serves the first of its steps from
     another run, and of this run the warm start, which is step 0. `stride`
@@ -54,7 +54,9 @@ class SlotSchedule:
     return _version_at(newest // self.every * self.every, stride)
 
   def awaited(self, version: int, *, stride: int = 1) -> set[int]:
-    """Versions of this run up to `version` that the slot serves later only."""
+    """Versions of this run up to `version` that the policy slot serves
+    later only.
+    """
     if not self.every:
       return set()
     served = self.step(version, stride=stride)
@@ -68,35 +70,42 @@ def _version_at(update: int, stride: int) -> int:
   return -(-update // stride) * stride
 
 
-def read_schedules(lines: tuple[str, ...]) -> tuple[SlotSchedule, ...]:
-  """One schedule per slot. Raises `ConfigError` for what cannot be read."""
-  found = tuple(_read(slot, line) for slot, line in enumerate(lines))
+def read_schedules(lines: tuple[str, ...]) -> tuple[PolicySlotSchedule, ...]:
+  """One schedule per policy slot. Raises `ConfigError` for what cannot be
+  read.
+  """
+  found = tuple(
+    _read(policy_slot, line) for policy_slot, line in enumerate(lines)
+  )
   if not found or not found[0].is_fresh:
     raise ConfigError(
-      f"cross_policy.slots={lines!r}: slot 0 follows the learner; begin with "
+      f"cross_policy.policy_slots={lines!r}: policy slot 0 follows the "
+      f"learner; begin with "
       f"{FRESH!r}"
     )
-  for slot, schedule in enumerate(found[1:], start=1):
+  for policy_slot, schedule in enumerate(found[1:], start=1):
     if schedule.is_fresh:
       raise ConfigError(
-        f"cross_policy.slots[{slot}] is {FRESH!r}, as slot 0 is: two slots of "
-        "one version hold its weights twice; raise engine.lanes instead"
+        f"cross_policy.policy_slots[{policy_slot}] is {FRESH!r}, as policy "
+        f"slot 0 is: two policy slots of "
+        "one version hold its weights twice; raise engine.slots instead"
       )
   return found
 
 
-def _read(slot: int, line: str) -> SlotSchedule:
+def _read(policy_slot: int, line: str) -> PolicySlotSchedule:
   if line == FRESH:
-    return SlotSchedule(text=line)
+    return PolicySlotSchedule(text=line)
   if (match := _EVERY.fullmatch(line)) and int(match[1]):
     lag = int(match[2] or 0)
-    return SlotSchedule(text=line, every=int(match[1]), lag=lag)
+    return PolicySlotSchedule(text=line, every=int(match[1]), lag=lag)
   if match := _STEPS.fullmatch(line):
     steps = tuple(int(step) for step in match[1].split(","))
     if list(steps) == sorted(set(steps)):
-      return SlotSchedule(text=line, steps=steps, folder=match[2] or "")
+      return PolicySlotSchedule(text=line, steps=steps, folder=match[2] or "")
   raise ConfigError(
-    f"cross_policy.slots[{slot}]={line!r} is no schedule; write 'fresh', "
+    f"cross_policy.policy_slots[{policy_slot}]={line!r} is no schedule; write "
+    f"'fresh', "
     "'every 25', 'every 25 lag 50', 'steps 0,100,400' or 'steps 300,600 of "
     "runs/other/rl', with numbers of updates from 1 (steps from 0) that grow"
   )

@@ -1,4 +1,4 @@
-"""What attempts and metrics say about slots is counted, and fades."""
+"""What attempts and metrics say about policy slots is counted, and fades."""
 
 import dataclasses
 import itertools
@@ -7,22 +7,24 @@ import json
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.controller import slot_evidence
-from agentrl_jax.controller.slot_evidence import credit_of
+from agentrl_jax.controller import policy_slot_evidence
+from agentrl_jax.controller.policy_slot_evidence import credit_of
 from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.errors import CheckpointError
 
 TASKS = {"a": 0, "b": 1}
 
 
-def a_turn(slot, *, version=0, tokens=2):
+def a_turn(policy_slot, *, version=0, tokens=2):
   ids = np.zeros(tokens, np.int32)
   real = np.zeros(tokens, np.float32)
-  return Turn(ids, ids, real, real, ids + np.int32(version), slot=slot)
+  return Turn(
+    ids, ids, real, real, ids + np.int32(version), policy_slot=policy_slot
+  )
 
 
 def a_group(*members, task="a"):
-  """Of (reward, slots of its turns) each."""
+  """Of (reward, policy slots of its turns) each."""
   played = tuple(
     Trajectory(
       Task(task, "train", 0),
@@ -39,13 +41,13 @@ def a_group(*members, task="a"):
 
 
 def count(groups, *, per_turn=True, exploration=0.0):
-  return slot_evidence.count_attempts(
+  return policy_slot_evidence.count_attempts(
     groups, TASKS, 2, per_turn=per_turn, exploration=exploration
   )
 
 
-def metrics(slot=1, task="a", *, share=0.5, kl=0.1, sample_size=0.8):
-  where = f"slot{slot}/{task}"
+def metrics(policy_slot=1, task="a", *, share=0.5, kl=0.1, sample_size=0.8):
+  where = f"policy_slot{policy_slot}/{task}"
   return {
     f"policy/share_of_tokens/{where}": share,
     f"policy/kl_to_behavior/{where}": kl,
@@ -87,16 +89,16 @@ class CreditTest(parameterized.TestCase):
     w_Z = np.array([1 - weight, weight])
     score_Z = np.array([-1 / (1 - weight), 1 / weight])  # d log w_z / d weight
     expected = 0.0
-    for slots in itertools.product((0, 1), repeat=size):
+    for policy_slots in itertools.product((0, 1), repeat=size):
       for wins in itertools.product((0, 1), repeat=size):
         chance = np.prod(
           [
             w_Z[z] * (win_Z[z] if win else 1 - win_Z[z])
-            for z, win in zip(slots, wins, strict=True)
+            for z, win in zip(policy_slots, wins, strict=True)
           ]
         )
         credit_G = credit_of(np.array(wins), exploration)
-        expected += chance * (credit_G * score_Z[list(slots)]).mean()
+        expected += chance * (credit_G * score_Z[list(policy_slots)]).mean()
     self.assertAlmostEqual(expected, gradient, places=6)
 
 
@@ -123,7 +125,7 @@ class CountTest(absltest.TestCase):
 
   def test_the_version_of_most_tokens(self):
     old, new = a_turn(1, version=3, tokens=2), a_turn(1, version=5, tokens=4)
-    found = slot_evidence.versions_of([a_group((0, [old, new, old]))], 3)
+    found = policy_slot_evidence.versions_of([a_group((0, [old, new, old]))], 3)
     np.testing.assert_array_equal(found, [-1, 5, -1])
 
 
@@ -131,13 +133,13 @@ class DriftTest(absltest.TestCase):
   def test_weighs_by_draws_and_leaves_out_what_was_not_trained(self):
     draws = np.array([[3.0, 5.0], [1.0, 1.0]])
     told = metrics() | metrics(0, "b", share=0.0, kl=9.0, sample_size=0.0)
-    found = slot_evidence.measure_drift(told, TASKS, draws)
+    found = policy_slot_evidence.measure_drift(told, TASKS, draws)
     np.testing.assert_array_equal(found.draws, [[0, 5], [0, 0]])
     np.testing.assert_allclose(found.kl, [[0, 0.5], [0, 0]])
     np.testing.assert_allclose(found.inverse, [[0, 6.25], [0, 0]])
 
   def test_an_update_that_was_not_made_tells_nothing(self):
-    found = slot_evidence.measure_drift({}, TASKS, np.ones((2, 2)))
+    found = policy_slot_evidence.measure_drift({}, TASKS, np.ones((2, 2)))
     self.assertEqual(found.draws.sum(), 0)
 
 
@@ -145,47 +147,51 @@ class EvidenceTest(absltest.TestCase):
   def _added(self, evidence, *, version=0, memory=0.5):
     group = a_group((1, [1]), (0, [a_turn(1, version=version, tokens=9)]))
     found = count([group])
-    return slot_evidence.add_batch(
+    return policy_slot_evidence.add_batch(
       evidence,
       found,
-      slot_evidence.measure_drift(metrics(), TASKS, found.draws),
-      slot_evidence.versions_of([group], 2),
+      policy_slot_evidence.measure_drift(metrics(), TASKS, found.draws),
+      policy_slot_evidence.versions_of([group], 2),
       memory=memory,
     )
 
   def test_fades(self):
-    evidence = slot_evidence.no_evidence(2, 2)
+    evidence = policy_slot_evidence.no_evidence(2, 2)
     for draws in (2, 3, 3.5):
       evidence = self._added(evidence)
       self.assertEqual(evidence.attempts.draws[0, 1], draws)
       self.assertEqual(evidence.drift.draws[0, 1], draws)
 
   def test_another_version_drifts_from_anew(self):
-    evidence = self._added(slot_evidence.no_evidence(2, 2), version=1)
+    evidence = self._added(policy_slot_evidence.no_evidence(2, 2), version=1)
     evidence = self._added(evidence, version=4)
     self.assertEqual(evidence.drift.draws[0, 1], 2)
     self.assertEqual(evidence.attempts.draws[0, 1], 3)
     np.testing.assert_array_equal(evidence.version, [-1, 4])
 
   def test_comes_back_from_json_to_the_bit(self):
-    evidence = self._added(slot_evidence.no_evidence(2, 2), memory=0.3)
+    evidence = self._added(policy_slot_evidence.no_evidence(2, 2), memory=0.3)
     evidence = self._added(evidence, memory=1 / 3)
-    again = slot_evidence.evidence_from_json(
+    again = policy_slot_evidence.evidence_from_json(
       json.loads(json.dumps(evidence.to_json())),
-      slot_evidence.no_evidence(2, 2),
+      policy_slot_evidence.no_evidence(2, 2),
     )
     self.assertEqual(again.to_json(), evidence.to_json())
     np.testing.assert_array_equal(again.drift.inverse, evidence.drift.inverse)
 
   def test_refuses_what_is_of_another_run(self):
-    body = slot_evidence.no_evidence(2, 3).to_json()
+    body = policy_slot_evidence.no_evidence(2, 3).to_json()
     with self.assertRaisesRegex(CheckpointError, r"\(2, 3\).*\(2, 2\)"):
-      slot_evidence.evidence_from_json(body, slot_evidence.no_evidence(2, 2))
+      policy_slot_evidence.evidence_from_json(
+        body, policy_slot_evidence.no_evidence(2, 2)
+      )
     with self.assertRaisesRegex(CheckpointError, "cannot be read"):
-      slot_evidence.evidence_from_json({}, slot_evidence.no_evidence(2, 2))
+      policy_slot_evidence.evidence_from_json(
+        {}, policy_slot_evidence.no_evidence(2, 2)
+      )
 
   def test_every_field_of_a_batch_fades(self):
-    names = {f.name for f in dataclasses.fields(slot_evidence.Attempts)}
+    names = {f.name for f in dataclasses.fields(policy_slot_evidence.Attempts)}
     self.assertEqual(names, {"draws", "credit", "successes", "tokens"})
 
 

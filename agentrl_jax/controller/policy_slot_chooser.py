@@ -1,4 +1,4 @@
-"""Chooses the version slots of a run's attempts, and learns from what came.
+"""Chooses the policy slots of a run's attempts, and learns from what came.
 
 Belongs to the process that plays. The controller's loop asks how to draw while
 the learner's thread hands in what it found: what is asked for is one object
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.controller.policies import CrossPolicy
-from agentrl_jax.controller.slot_evidence import (
+from agentrl_jax.controller.policy_slot_evidence import (
   Attempts,
   add_batch,
   count_attempts,
@@ -20,9 +20,9 @@ from agentrl_jax.controller.slot_evidence import (
   no_evidence,
   versions_of,
 )
-from agentrl_jax.controller.slot_weights import (
+from agentrl_jax.controller.policy_slot_weights import (
   Estimates,
-  SlotWeightsConfig,
+  PolicySlotWeightsConfig,
   estimate,
   sample_size,
   weigh,
@@ -30,23 +30,23 @@ from agentrl_jax.controller.slot_weights import (
 from agentrl_jax.data.trajectory import Group, Task
 
 
-class SlotChooser:
+class PolicySlotChooser:
   """Cross-policy sampling of one run: fixed weights, or adaptive ones."""
 
   def __init__(
     self,
     cross_policy: CrossPolicy,
-    config: SlotWeightsConfig,
+    config: PolicySlotWeightsConfig,
     tasks: Mapping[str, int],
   ):
     """`tasks` numbers the names of tasks, from 0."""
     self._first, self._config, self._tasks = cross_policy, config, tasks
-    self._num_slots = len(cross_policy.weights)
-    self._evidence = no_evidence(len(tasks), self._num_slots)
+    self._num_policy_slots = len(cross_policy.weights)
+    self._evidence = no_evidence(len(tasks), self._num_policy_slots)
     self._draws = self._decide()
 
   def draw_for(self, task: Task) -> CrossPolicy:
-    """How an attempt at the task draws its slots if it begins now."""
+    """How an attempt at the task draws its policy slots if it begins now."""
     return self._draws[task.name]
 
   def learn(
@@ -57,7 +57,7 @@ class SlotChooser:
     found = count_attempts(
       groups,
       self._tasks,
-      self._num_slots,
+      self._num_policy_slots,
       per_turn=per_turn,
       exploration=self._config.exploration,
     )
@@ -65,7 +65,7 @@ class SlotChooser:
       self._evidence,
       found,
       measure_drift(metrics, self._tasks, found.draws),
-      versions_of(groups, self._num_slots),
+      versions_of(groups, self._num_policy_slots),
       memory=self._config.memory,
     )
     self._draws = self._decide()
@@ -78,7 +78,7 @@ class SlotChooser:
   def restore(self, snapshot: Mapping[str, Any]) -> None:
     """Draws as it did when the snapshot was taken.
 
-    Raises `CheckpointError` for one of other tasks or slots.
+    Raises `CheckpointError` for one of other tasks or policy slots.
     """
     self._evidence = evidence_from_json(snapshot, self._evidence)
     self._draws = self._decide()
@@ -100,24 +100,28 @@ class SlotChooser:
     return estimate(self._evidence, prior_draws=self._config.prior_draws)
 
   def _report(self, found: Attempts) -> dict[str, float]:
-    """By slot and task, of the batch: share, success, and what follows."""
+    """By policy slot and task, of the batch: share, success, and what
+    follows.
+    """
     believed = self._believed()
     report: dict[str, float] = {}
     weight_NZ = np.array([self._draws[name].shares for name in self._tasks])
     useful_N = sample_size(weight_NZ, believed)
     for name, n in self._tasks.items():
-      report[f"slots/predicted_sample_size/{name}"] = float(useful_N[n])
+      report[f"policy_slots/predicted_sample_size/{name}"] = float(useful_N[n])
       draws = found.draws[n].sum()
-      for z in range(self._num_slots):
-        where = f"slot{z}/{name}"
-        report[f"slots/weight/{where}"] = float(weight_NZ[n, z])
-        report[f"slots/contribution/{where}"] = float(
+      for z in range(self._num_policy_slots):
+        where = f"policy_slot{z}/{name}"
+        report[f"policy_slots/weight/{where}"] = float(weight_NZ[n, z])
+        report[f"policy_slots/contribution/{where}"] = float(
           believed.contribution[n, z]
         )
         if draws:
-          report[f"slots/share/{where}"] = float(found.draws[n, z] / draws)
+          report[f"policy_slots/share/{where}"] = float(
+            found.draws[n, z] / draws
+          )
         if found.draws[n, z]:
-          report[f"slots/success/{where}"] = float(
+          report[f"policy_slots/success/{where}"] = float(
             found.successes[n, z] / found.draws[n, z]
           )
     return report

@@ -1,6 +1,7 @@
-"""Panels about version slots: what they say, how far they are, what they bring.
+"""Panels about policy slots: what they say, how far they are, what they bring.
 
-Metrics are those of `train.slot_metrics` and `controller.slot_chooser`.
+Metrics are those of `train.policy_slot_metrics` and
+`controller.policy_slot_chooser`.
 """
 
 from collections.abc import Sequence
@@ -14,23 +15,25 @@ from launch.report.marks import axes_in, name_axes, say_missing, steps_axis
 from launch.report.panels import Data
 from launch.report.theme import Theme, label_lines
 
-OF_SLOTS = {
+OF_POLICY_SLOTS = {
   "policy/share_of_tokens": "share of tokens",
   "policy/abs_log_ratio": "log-ratio to the policy (nats/token)",
   "policy/kl_to_behavior": "KL to the policy (nats/token)",
   "policy/truncated_sample_size": "effective sample size, ratios held at 2",
 }
 BY_TASK = {
-  "slots/weight": "weight",
-  "slots/success": "success of its attempts",
-  "slots/contribution": "contribution to success",
+  "policy_slots/weight": "weight",
+  "policy_slots/success": "success of its attempts",
+  "policy_slots/contribution": "contribution to success",
 }
 
 
-def draw_slots(figure: FigureBase, data: Data, theme: Theme) -> None:
-  """Each slot over the steps, all tasks together."""
+def draw_policy_slots(figure: FigureBase, data: Data, theme: Theme) -> None:
+  """Each policy slot over the steps, all tasks together."""
   for axes, (prefix, title) in zip(
-    axes_in(figure, len(OF_SLOTS), theme), OF_SLOTS.items(), strict=True
+    axes_in(figure, len(OF_POLICY_SLOTS), theme),
+    OF_POLICY_SLOTS.items(),
+    strict=True,
   ):
     curves = curves_below(data.rows, RL, prefix)
     shown = [each for each in curves if "/" not in each.name]
@@ -40,14 +43,20 @@ def draw_slots(figure: FigureBase, data: Data, theme: Theme) -> None:
   steps_axis(axes, "RL step")
 
 
-def draw_slots_by_task(figure: FigureBase, data: Data, theme: Theme) -> None:
-  """Each older slot in each task; a task has one colour in all panels."""
+def draw_policy_slots_by_task(
+  figure: FigureBase, data: Data, theme: Theme
+) -> None:
+  """Each older policy slot in each task; a task has one colour in all
+  panels.
+  """
   tasks = data.tasks
   for axes, (prefix, title) in zip(
     axes_in(figure, len(BY_TASK), theme), BY_TASK.items(), strict=True
   ):
     curves = curves_below(data.rows, RL, prefix)
-    older = [each for each in curves if not each.name.startswith("slot0/")]
+    older = [
+      each for each in curves if not each.name.startswith("policy_slot0/")
+    ]
     hues = [
       theme.hue(tasks.index(task)) if task in tasks else theme.ink
       for task in (each.name.partition("/")[2] for each in older)

@@ -1,16 +1,18 @@
-"""What each slot serves at each version, and lines that nobody can read."""
+"""What each policy slot serves at each version, and lines that nobody can
+read.
+"""
 
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.train.slot_schedule import read_schedules
+from agentrl_jax.train.policy_slot_schedule import read_schedules
 
 
 def _schedule(line):
   return read_schedules(("fresh", line))[1]
 
 
-class SlotScheduleTest(parameterized.TestCase):
+class PolicySlotScheduleTest(parameterized.TestCase):
   @parameterized.parameters(
     ("every 3", [0, 0, 0, 3, 3, 3, 6, 6]),
     ("every 3 lag 3", [0, 0, 0, 0, 0, 0, 3, 3]),
@@ -58,16 +60,19 @@ class SlotScheduleTest(parameterized.TestCase):
         self.assertIn(step, kept, (version, earlier))
 
   @parameterized.parameters(
-    ((), "slot 0 follows the learner"),
-    (("every 5",), "slot 0 follows the learner"),
-    (("fresh", "fresh"), "raise engine.lanes"),
-    (("fresh", "every 0"), r"slots\[1\]='every 0' is no schedule"),
+    ((), "policy_slot 0 follows the learner"),
+    (("every 5",), "policy_slot 0 follows the learner"),
+    (("fresh", "fresh"), "raise engine.slots"),
+    (("fresh", "every 0"), r"policy_slots\[1\]='every 0' is no schedule"),
     (("fresh", "every -5"), "is no schedule"),
     (("fresh", "every 5 lag"), "is no schedule"),
     (("fresh", "steps"), "is no schedule"),
     (("fresh", "steps 5,2"), "that grow"),
     (("fresh", "steps 5,5"), "that grow"),
-    (("fresh", "every 5", "stale"), r"slots\[2\]='stale' is no schedule"),
+    (
+      ("fresh", "every 5", "stale"),
+      r"policy_slots\[2\]='stale' is no schedule",
+    ),
   )
   def test_refuses(self, lines, message):
     with self.assertRaisesRegex(ConfigError, message):

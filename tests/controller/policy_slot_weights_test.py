@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.controller import slot_evidence, slot_weights
-from agentrl_jax.controller.slot_weights import SlotWeightsConfig
+from agentrl_jax.controller import policy_slot_evidence, policy_slot_weights
+from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
 from agentrl_jax.errors import ConfigError
 
 PRIOR = np.array([0.6, 0.4])
@@ -14,21 +14,21 @@ PRIOR = np.array([0.6, 0.4])
 
 def a_config(**changes):
   free = {"min_sample_size": 0.0, "floor": 0.0}
-  return SlotWeightsConfig(rule="adaptive", **free | changes)
+  return PolicySlotWeightsConfig(rule="adaptive", **free | changes)
 
 
 def evidence(*, draws, credit=0.0, kl=0.0, inverse=1.0, tokens=5.0):
-  """Of means per slot; broadcast to the shape of `draws`."""
+  """Of means per policy slot; broadcast to the shape of `draws`."""
   draws = np.atleast_2d(np.asarray(draws, float))
 
   def total(mean):
     return np.broadcast_to(np.asarray(mean, float), draws.shape) * draws
 
-  return slot_evidence.Evidence(
-    attempts=slot_evidence.Attempts(
+  return policy_slot_evidence.Evidence(
+    attempts=policy_slot_evidence.Attempts(
       draws=draws, credit=total(credit), successes=draws, tokens=total(tokens)
     ),
-    drift=slot_evidence.Drift(
+    drift=policy_slot_evidence.Drift(
       draws=draws, kl=total(kl), inverse=total(inverse)
     ),
     version=np.zeros(draws.shape[1], int),
@@ -37,13 +37,13 @@ def evidence(*, draws, credit=0.0, kl=0.0, inverse=1.0, tokens=5.0):
 
 def weights(found, prior=PRIOR, **changes):
   config = a_config(**changes)
-  believed = slot_weights.estimate(found, prior_draws=config.prior_draws)
-  return slot_weights.weigh(believed, prior, config)
+  believed = policy_slot_weights.estimate(found, prior_draws=config.prior_draws)
+  return policy_slot_weights.weigh(believed, prior, config)
 
 
 class WeightsTest(parameterized.TestCase):
   def test_no_data_is_the_prior(self):
-    found = weights(slot_evidence.no_evidence(3, 2))
+    found = weights(policy_slot_evidence.no_evidence(3, 2))
     np.testing.assert_allclose(found, np.tile(PRIOR, (3, 1)), rtol=1e-15)
 
   def test_the_formula_itself(self):
@@ -61,12 +61,12 @@ class WeightsTest(parameterized.TestCase):
       expected / expected.sum(),
     )
 
-  def test_a_slot_that_helps_gains_and_one_that_harms_loses(self):
+  def test_a_policy_slot_that_helps_gains_and_one_that_harms_loses(self):
     for credit, sign in (([0, 0.1], 1), ([0, -0.1], -1)):
       gained = weights(evidence(draws=[500, 500], credit=credit))[0, 1] - 0.4
       self.assertGreater(sign * gained, 0.1)
 
-  def test_a_slot_far_from_the_policy_loses(self):
+  def test_a_policy_slot_far_from_the_policy_loses(self):
     near = weights(evidence(draws=[500, 500], kl=[0.001, 0.002]))[0, 1]
     far = weights(evidence(draws=[500, 500], kl=[0.001, 0.2]))[0, 1]
     self.assertLess(far, 0.05)
@@ -92,7 +92,7 @@ class WeightsTest(parameterized.TestCase):
     self.assertGreater(found[0, 1], 0.8)
     self.assertLess(found[1, 1], 0.1)
 
-  def test_one_slot_alone(self):
+  def test_one_policy_slot_alone(self):
     found = weights(
       evidence(draws=[50.0], credit=0.3, inverse=9.0),
       np.array([2.0]),
@@ -135,8 +135,8 @@ class WeightsTest(parameterized.TestCase):
   def test_bounds_hold_whatever_was_seen(self, seed):
     draw = np.random.default_rng(seed)
     for _ in range(100):
-      num_tasks, num_slots = draw.integers(1, 5, 2)
-      shape = (num_tasks, num_slots)
+      num_tasks, num_policy_slots = draw.integers(1, 5, 2)
+      shape = (num_tasks, num_policy_slots)
       found = evidence(
         draws=draw.exponential(300, shape) * (draw.random(shape) < 0.8),
         credit=draw.uniform(-1, 1, shape),
@@ -144,22 +144,22 @@ class WeightsTest(parameterized.TestCase):
         inverse=1 + draw.exponential(3, shape),
         tokens=draw.exponential(30, shape),
       )
-      prior_Z = draw.uniform(0.1, 1, num_slots)
+      prior_Z = draw.uniform(0.1, 1, num_policy_slots)
       config = a_config(
         floor=draw.uniform(0, prior_Z.min() / prior_Z.sum()),
         min_sample_size=draw.uniform(0, 1),
         temperature=draw.exponential(0.1) + 1e-4,
         kl_cost=draw.exponential(),
       )
-      believed = slot_weights.estimate(found, prior_draws=30.0)
-      weight_NZ = slot_weights.weigh(believed, prior_Z, config)
+      believed = policy_slot_weights.estimate(found, prior_draws=30.0)
+      weight_NZ = policy_slot_weights.weigh(believed, prior_Z, config)
       self.assertTrue((weight_NZ >= 0).all())
       np.testing.assert_allclose(weight_NZ.sum(1), 1)
       bound_N = np.minimum(config.min_sample_size, 1 / believed.inverse[:, 0])
-      useful_N = slot_weights.sample_size(weight_NZ, believed)
+      useful_N = policy_slot_weights.sample_size(weight_NZ, believed)
       self.assertTrue((useful_N >= bound_N * (1 - 1e-9)).all())
       unbound = dataclasses.replace(config, min_sample_size=0.0)
-      weight_NZ = slot_weights.weigh(believed, prior_Z, unbound)
+      weight_NZ = policy_slot_weights.weigh(believed, prior_Z, unbound)
       self.assertTrue((weight_NZ >= config.floor * (1 - 1e-9)).all())
 
 
@@ -174,14 +174,18 @@ class ConfigTest(parameterized.TestCase):
   )
   def test_refuses(self, changes, message):
     with self.assertRaisesRegex(ConfigError, message):
-      SlotWeightsConfig(**{"rule": "adaptive"} | changes)
+      PolicySlotWeightsConfig(**{"rule": "adaptive"} | changes)
 
   @parameterized.parameters(
-    *[f.name for f in dataclasses.fields(SlotWeightsConfig) if f.name != "rule"]
+    *[
+      f.name
+      for f in dataclasses.fields(PolicySlotWeightsConfig)
+      if f.name != "rule"
+    ]
   )
   def test_refuses_what_fixed_weights_do_not_read(self, name):
     with self.assertRaisesRegex(ConfigError, f"{name}=0.33 is not read"):
-      SlotWeightsConfig(**{name: 0.33})
+      PolicySlotWeightsConfig(**{name: 0.33})
 
 
 if __name__ == "__main__":

@@ -9,31 +9,31 @@ import numpy as np
 
 from agentrl_jax.controller.player import PolicyPlayer
 from agentrl_jax.controller.policies import CrossPolicy
+from agentrl_jax.controller.policy_slot_chooser import PolicySlotChooser
+from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
 from agentrl_jax.controller.recorder import Attempt
-from agentrl_jax.controller.slot_chooser import SlotChooser
-from agentrl_jax.controller.slot_weights import SlotWeightsConfig
 from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory
 from environments.arithmetic.environment import Arithmetic
-from tests.controller.slot_evidence_test import a_turn, metrics
+from tests.controller.policy_slot_evidence_test import a_turn, metrics
 from tests.controller.stage import LIMITS, ScriptedEngine, codec
 
 TASKS = {"a": 0, "b": 1}
-# Success of an attempt whose every turn falls on slot 0, and on slot 1: old
-# weights still solve what the policy has unlearnt in one task.
+# Success of an attempt whose every turn falls on policy slot 0, and on policy
+# slot 1: old weights still solve what the policy has unlearnt in one task.
 SKILL = {"a": (0.2, 0.8), "b": (0.9, 0.3)}
 
 
 def a_chooser(**changes):
   config = {"rule": "adaptive", "min_sample_size": 0.0, **changes}
-  return SlotChooser(
+  return PolicySlotChooser(
     CrossPolicy(draw_per="turn", weights=(3.0, 1.0)),
-    SlotWeightsConfig(**config),
+    PolicySlotWeightsConfig(**config),
     TASKS,
   )
 
 
 def play(chooser, batch, *, num_groups=20, size=4):
-  """Groups whose success follows the slots that the chooser drew."""
+  """Groups whose success follows the policy slots that the chooser drew."""
   groups = []
   for n in range(num_groups):
     name = "ab"[n % 2]
@@ -42,8 +42,10 @@ def play(chooser, batch, *, num_groups=20, size=4):
     members = []
     for attempt in range(size):
       seed = (batch * num_groups + n) * size + attempt
-      slots = [draw(seed, turn) for turn in range(3)]
-      chance = np.mean([SKILL[name][slot] for slot in slots])
+      policy_slots = [draw(seed, turn) for turn in range(3)]
+      chance = np.mean(
+        [SKILL[name][policy_slot] for policy_slot in policy_slots]
+      )
       won = np.random.default_rng(seed).random() < chance
       members.append(
         Trajectory(
@@ -51,7 +53,7 @@ def play(chooser, batch, *, num_groups=20, size=4):
           str(n),
           attempt,
           seed,
-          tuple(map(a_turn, slots)),
+          tuple(map(a_turn, policy_slots)),
           Status.COMPLETED,
           float(won),
         )
@@ -65,7 +67,7 @@ def weight(chooser, task):
   return weight_Z[1] / sum(weight_Z)
 
 
-class SlotChooserTest(unittest.TestCase):
+class PolicySlotChooserTest(unittest.TestCase):
   def test_finds_where_the_older_version_helps(self):
     chooser = a_chooser(exploration=0.0)
     self.assertEqual(weight(chooser, "a"), 0.25)
@@ -85,25 +87,27 @@ class SlotChooserTest(unittest.TestCase):
 
   def test_fixed_weights_stay_and_are_reported_on(self):
     fixed = CrossPolicy(draw_per="turn", weights=(3.0, 1.0))
-    chooser = SlotChooser(fixed, SlotWeightsConfig(), TASKS)
+    chooser = PolicySlotChooser(fixed, PolicySlotWeightsConfig(), TASKS)
     groups = play(chooser, 0)
     told = chooser.learn(groups, metrics(kl=0.4))
     self.assertIs(chooser.draw_for(groups[0].task), fixed)
-    self.assertEqual(told["slots/weight/slot1/a"], 0.25)
+    self.assertEqual(told["policy_slots/weight/policy_slot1/a"], 0.25)
     turns = [
-      (turn.slot, t.reward)
+      (turn.policy_slot, t.reward)
       for g in groups
       if g.task.name == "a"
       for t in g.trajectories
       for turn in t.turns
     ]
-    counts = collections.Counter(slot for slot, _ in turns)
-    self.assertAlmostEqual(told["slots/share/slot1/a"], counts[1] / len(turns))
+    counts = collections.Counter(policy_slot for policy_slot, _ in turns)
     self.assertAlmostEqual(
-      told["slots/success/slot1/a"],
-      np.mean([reward for slot, reward in turns if slot == 1]),
+      told["policy_slots/share/policy_slot1/a"], counts[1] / len(turns)
     )
-    self.assertLess(told["slots/predicted_sample_size/a"], 1.0)
+    self.assertAlmostEqual(
+      told["policy_slots/success/policy_slot1/a"],
+      np.mean([reward for policy_slot, reward in turns if policy_slot == 1]),
+    )
+    self.assertLess(told["policy_slots/predicted_sample_size/a"], 1.0)
 
   def test_restored_it_draws_as_it_would_have(self):
     through = a_chooser()
@@ -113,8 +117,8 @@ class SlotChooserTest(unittest.TestCase):
       if again is not None:
         for ours, theirs in zip(play(again, batch), groups, strict=True):
           self.assertEqual(
-            [[u.slot for u in t.turns] for t in ours.trajectories],
-            [[u.slot for u in t.turns] for t in theirs.trajectories],
+            [[u.policy_slot for u in t.turns] for t in ours.trajectories],
+            [[u.policy_slot for u in t.turns] for t in theirs.trajectories],
           )
         again.learn(groups, metrics())
       through.learn(groups, metrics())
@@ -150,16 +154,16 @@ class PlayerTest(unittest.IsolatedAsyncioTestCase):
   async def test_weights_are_on_record(self):
     draw = CrossPolicy(draw_per="turn", weights=(0.1, 0.2, 0.7))
     played = await self._play(draw)
-    self.assertEqual(played.slot_weights, (0.1, 0.2, 0.7))
+    self.assertEqual(played.policy_slot_weights, (0.1, 0.2, 0.7))
     self.assertEqual(
-      [turn.slot for turn in played.turns],
+      [turn.policy_slot for turn in played.turns],
       [draw(3, n) for n in range(len(played.turns))],
     )
 
   async def test_no_weights_where_nothing_is_drawn(self):
     draw = CrossPolicy(draw_per="never", weights=(0.1, 0.9))
     played = await self._play(draw)
-    self.assertEqual(played.slot_weights, ())
+    self.assertEqual(played.policy_slot_weights, ())
     self.assertTrue(dataclasses.is_dataclass(played))
 
 

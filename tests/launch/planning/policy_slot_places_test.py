@@ -1,4 +1,6 @@
-"""Slots with chips of their own are counted on these, and on no others."""
+"""policy_slots with chips of their own are counted on these, and on no
+others.
+"""
 
 import dataclasses
 import unittest
@@ -36,39 +38,47 @@ class SlicesTest(absltest.TestCase):
   def _kept(self, settings, planner=None):
     return (planner or self.planner)._residents(settings, is_rollout=True)
 
-  def test_the_slot_with_the_fewest_chips_is_the_tightest(self):
-    settings = _settings(slices=(4, 2), lanes=(8, 8))
+  def test_the_policy_slot_with_the_fewest_chips_is_the_tightest(self):
+    settings = _settings(slices=(4, 2), slots=(8, 8))
     kept = self._kept(settings)
     self.assertEqual(
       set(kept),
-      {"weights on their way", "weights of slot 1", "cache of slot 1"},
+      {
+        "weights on their way",
+        "weights of policy slot 1",
+        "cache of policy slot 1",
+      },
     )
-    whole = self._kept(_settings(lanes=(8, 8)))  # eight chips share all slots
+    whole = self._kept(
+      _settings(slots=(8, 8))
+    )  # eight chips share all policy slots
     for name in kept:
       self.assertAlmostEqual(kept[name] / whole[name], 4, delta=0.01)
     for program in self.planner.programs(settings, ("rollout",)):
       self.assertEqual(program.mesh.size, 2)
-      self.assertEqual(program.holds, ("weights of slot 1", "cache of slot 1"))
+      self.assertEqual(
+        program.holds, ("weights of policy slot 1", "cache of policy slot 1")
+      )
 
-  def test_the_slot_with_many_lanes_is_the_tightest(self):
-    settings = _settings(slices=(4, 4), lanes=(32, 8))
-    self.assertIn("cache of slot 0", self._kept(settings))
+  def test_the_policy_slot_with_many_lanes_is_the_tightest(self):
+    settings = _settings(slices=(4, 4), slots=(32, 8))
+    self.assertIn("cache of policy slot 0", self._kept(settings))
     programs = self.planner.programs(settings, ("rollout",))
     self.assertEqual([p.mesh.size for p in programs], [4, 4])
     decode = programs[1]
     self.assertEqual(decode.tokens, 32 * settings.engine.steps_per_sync)
 
   def test_in_the_learner_s_process_they_lie_beside_what_is_trained(self):
-    settings = _settings(slices=(4, 2), lanes=(8, 8))
+    settings = _settings(slices=(4, 2), slots=(8, 8))
     settings = dataclasses.replace(settings, mesh=settings.mesh | {"fsdp": 8})
     kept = self._kept(settings, self.alone)
-    self.assertContainsSubset(("optimizer", "weights of slot 1"), kept)
-    self.assertNotIn("weights of slot 0", kept)
+    self.assertContainsSubset(("optimizer", "weights of policy slot 1"), kept)
+    self.assertNotIn("weights of policy slot 0", kept)
 
   def test_what_no_server_would_take_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "asks for 9 devices.* has 8"):
-      self._kept(_settings(slices=(8, 1), lanes=(8, 8)))
-    settings = _settings(slices=(4, 2), lanes=(8, 8))
+      self._kept(_settings(slices=(8, 1), slots=(8, 8)))
+    settings = _settings(slices=(4, 2), slots=(8, 8))
     settings = dataclasses.replace(settings, mesh=settings.mesh | {"fsdp": 16})
     spread = Planner(
       Deployment(learner=parse_slice("v5e:4x4"), rollout=None, segment=512.0)
@@ -76,7 +86,7 @@ class SlicesTest(absltest.TestCase):
     with self.assertRaisesRegex(ConfigError, "asks for 6 devices.* has 4"):
       self._kept(settings, spread)
     with self.assertRaisesRegex(ConfigError, "split over the 3 devices"):
-      self._kept(_settings(slices=(4, 3), lanes=(8, 8)))
+      self._kept(_settings(slices=(4, 3), slots=(8, 8)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Keeps the older version slots at what their schedules say."""
+"""Keeps the older policy slots at what their schedules say."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,20 +7,21 @@ from etils import epath
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.policy import Params
 from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.policy_slot_schedule import PolicySlotSchedule
 from agentrl_jax.train.publish import Publisher
-from agentrl_jax.train.slot_schedule import SlotSchedule
 from agentrl_jax.train.step import TrainState
 
 
-class SlotRefresher:
-  """Publishes stored versions to the slots from 1 on; slot 0 is not its job.
+class PolicySlotRefresher:
+  """Publishes stored versions to the policy slots from 1 on; policy slot 0 is
+  not its job.
 
   Every learner process has one, and calls it alike.
   """
 
   def __init__(
     self,
-    schedules: Sequence[SlotSchedule],
+    schedules: Sequence[PolicySlotSchedule],
     publisher: Publisher,
     abstract: TrainState,
     whole: Callable[[Params], Params],
@@ -36,7 +37,7 @@ class SlotRefresher:
     del self._schedules[0]
     self._publisher, self._abstract = publisher, abstract
     self._whole, self._stride = whole, stride
-    self._served: dict[int, int] = {}  # step, by slot
+    self._served: dict[int, int] = {}  # step, by policy slot
 
   def follow(self, checkpoints: Checkpoints, state: TrainState) -> None:
     """Serves what is due at the state's version, where that is another.
@@ -44,35 +45,37 @@ class SlotRefresher:
     Raises `ConfigError` for a version of this run that is stored no more.
     """
     version = int(state.version)
-    for slot, schedule in self._schedules.items():
+    for policy_slot, schedule in self._schedules.items():
       step = schedule.step(version, stride=self._stride)
-      if self._served.get(slot) == step:
+      if self._served.get(policy_slot) == step:
         continue
       if step == version and not schedule.folder:
         params = state.params
       else:
-        params = self._restored(slot, schedule, checkpoints, step)
-      self._publisher.publish(self._whole(params), step, slot=slot)
-      self._served[slot] = step
+        params = self._restored(policy_slot, schedule, checkpoints, step)
+      self._publisher.publish(
+        self._whole(params), step, policy_slot=policy_slot
+      )
+      self._served[policy_slot] = step
 
   def needed(self, version: int) -> list[int]:
     """Checkpoints of this run that are served now or will be again."""
     own = [n for n, s in self._schedules.items() if not s.folder]
-    served = {self._served[slot] for slot in own}
+    served = {self._served[policy_slot] for policy_slot in own}
     awaited = [
-      self._schedules[slot].awaited(version, stride=self._stride)
-      for slot in own
+      self._schedules[policy_slot].awaited(version, stride=self._stride)
+      for policy_slot in own
     ]
     return sorted(served.union(*awaited))
 
   def _restored(
     self,
-    slot: int,
-    schedule: SlotSchedule,
+    policy_slot: int,
+    schedule: PolicySlotSchedule,
     checkpoints: Checkpoints,
     step: int,
   ) -> Params:
-    where = f"cross_policy.slots[{slot}]={schedule.text!r}"
+    where = f"cross_policy.policy_slots[{policy_slot}]={schedule.text!r}"
     if schedule.folder:
       return self._of_another_run(where, schedule.folder, step)
     if step not in checkpoints.steps():
