@@ -47,11 +47,13 @@ class RequestRefused(AgentRLError, ValueError):
 class HttpLimits:
   """What requests may take of a server, before anything is done for them."""
 
-  head_s: float = 30.0  # for a request's head; then an idle connection closes
-  body_s: float = 60.0  # for a request's body
+  head_timeout_s: float = (
+    30.0  # for a request's head; then an idle connection closes
+  )
+  body_timeout_s: float = 60.0  # for a request's body
   max_body: int = 8 * MIB  # bytes of a body, decompressed
   max_bodies: int = 256 * MIB  # bytes of all bodies that are being read
-  compile_s: float = 1.0  # CPU seconds to compile a request's grammar
+  compile_timeout_s: float = 1.0  # CPU seconds to compile a request's grammar
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
@@ -70,8 +72,8 @@ class HttpLimits:
     one whose head has not come; that is how heads have a deadline.
     """
     return {
-      "keepalive_timeout": self.head_s,
-      "lingering_time": min(5.0, self.head_s),
+      "keepalive_timeout": self.head_timeout_s,
+      "lingering_time": min(5.0, self.head_timeout_s),
       "logger": LOG,
       "access_log": None,
       "auto_decompress": False,  # it would be done on the loop, without an end
@@ -82,8 +84,8 @@ class HttpLimits:
 def add_limits(parser: argparse.ArgumentParser) -> None:
   """Adds the time limits to a command line, as --head-s and --body-s."""
   for name, text in (
-    ("head_s", "seconds for a request's head"),
-    ("body_s", "seconds for a request's body"),
+    ("head_timeout_s", "seconds for a request's head"),
+    ("body_timeout_s", "seconds for a request's body"),
   ):
     parser.add_argument(
       f"--{name.replace('_', '-')}",
@@ -96,7 +98,9 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 def read_limits(given: Mapping[str, Any], *, max_body: int) -> HttpLimits:
   """The limits that a command line gives."""
   return HttpLimits(
-    head_s=given["head_s"], body_s=given["body_s"], max_body=max_body
+    head_timeout_s=given["head_timeout_s"],
+    body_timeout_s=given["body_timeout_s"],
+    max_body=max_body,
   )
 
 
@@ -142,7 +146,7 @@ class BodyReader:
     self._serial += 1
     serial = self._serial
     try:
-      async with asyncio.timeout(self.limits.body_s) as deadline:
+      async with asyncio.timeout(self.limits.body_timeout_s) as deadline:
         arriving = self._arriving[serial] = _Arriving(deadline)
         content = await self._read(request, arriving, max_body)
         arriving.is_whole = True
@@ -200,8 +204,10 @@ class BodyReader:
       )
 
   def _late(self, arriving: _Arriving) -> RequestRefused:
-    limit_s = self.limits.body_s
-    why = f"its body did not come as a whole in http.body_s={limit_s:g} s"
+    limit_s = self.limits.body_timeout_s
+    why = (
+      f"its body did not come as a whole in http.body_timeout_s={limit_s:g} s"
+    )
     if arriving.gave_way:
       why = "its body was slow, and others needed the room (http.max_bodies)"
     return RequestRefused(

@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, SupportsFloat
 
+from agentrl_jax.renamed import new_name
+
 if TYPE_CHECKING:
   from agentrl_jax.tensorboard_events import EventFile
 
@@ -25,6 +27,14 @@ FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 NUM_NOT_FINITE = "metrics/num_not_finite"
 _RESERVED = ("stage", "step", "time_s")
+
+
+class Values(dict[str, float]):
+  """Metrics by name. A missing one that was renamed is told its new name."""
+
+  def __missing__(self, name: str) -> float:
+    now = new_name(name)
+    raise KeyError(name if now is None else f"{name} is now {now}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +182,7 @@ def _from_line(line: str, where: str) -> Row:
       stage=str(body.pop("stage")),
       step=int(body.pop("step")),
       time_s=float(body.pop("time_s")),
-      values={name: _from_json(value) for name, value in body.items()},
+      values=Values((name, _from_json(value)) for name, value in body.items()),
     )
   except (ValueError, KeyError, AttributeError, TypeError) as error:
     raise ValueError(

@@ -125,13 +125,13 @@ class Pipeline:
 def simulate(rule: str, args: argparse.Namespace) -> str:
   """One rule, from an empty pipeline to `args.steps` updates."""
   pipeline = Pipeline(rule, args)
-  now_s = idle_s = 0.0
+  now_s = idle_timeout_s = 0.0
   ages: list[int] = []
   lengths_s: list[float] = []
   pipeline.start_what_may(now_s)
   for _ in range(args.steps):
     while (taken := pipeline.batch()) is None:
-      idle_s += pipeline.next_end_s() - now_s
+      idle_timeout_s += pipeline.next_end_s() - now_s
       now_s = pipeline.next_end_s()
       pipeline.advance_to(now_s)
     ages += map(pipeline.age, taken)

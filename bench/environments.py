@@ -152,7 +152,7 @@ async def _environment(
       memory_mb=4096,
       pids=2048,
       cpus=2.0,
-      start_s=120,
+      start_timeout_s=120,
     )
     with engines.connect() as engine:
       async with container_worker(engine, spec) as environment:

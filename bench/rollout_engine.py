@@ -91,7 +91,7 @@ def measure_driver(policy, params, args) -> dict[str, float]:
     context=args.context,
     lengths=(args.context // 4, args.context // 2),
     steps_per_sync=args.steps_per_sync,
-    store_tokens=args.store_tokens,
+    prefix_cache_tokens=args.prefix_cache_tokens,
   )
   store = ServedWeights(1)
   store.publish(0, params, 0)
@@ -164,7 +164,7 @@ def make_parser() -> argparse.ArgumentParser:
   parser.add_argument("--slots", type=int, default=128)
   parser.add_argument("--context", type=int, default=512)
   parser.add_argument("--steps_per_sync", type=int, default=4)
-  parser.add_argument("--store_tokens", type=int, default=0)
+  parser.add_argument("--prefix_cache_tokens", type=int, default=0)
   parser.add_argument("--rounds", type=int, default=10)
   parser.add_argument("--requests", type=int, default=256)
   parser.add_argument("--turns", type=int, default=2)

@@ -135,8 +135,11 @@ def _kept(shape: Shape, number: int) -> dict[str, dict[str, object]]:
   return {
     "none": {"reuse": False},
     "slots": {},
-    "store": {"store_tokens": everything},
-    "host": {"store_tokens": everything // 4, "host_tokens": everything},
+    "store": {"prefix_cache_tokens": everything},
+    "host": {
+      "prefix_cache_tokens": everything // 4,
+      "prefix_cache_host_tokens": everything,
+    },
   }
 
 

@@ -33,7 +33,7 @@ class RawSteps:
   def __init__(
     self, policy: Policy, driver: LocalDriver, *, length: int, at: int
   ):
-    """policy_slot 0's, with a cache of `length` tokens a slot; `at` are
+    """Policy slot 0's, with a cache of `length` tokens a slot; `at` are
     held.
     """
     engine = driver.engine

@@ -40,7 +40,7 @@ def get_config() -> ml_collections.ConfigDict:
     scratch_mb=512,  # of /tmp, which counts as memory
     mounts=(),  # folders that they may read, at the same path
     network="internal",  # or "bridge": for engines that are not on this host
-    start_s=120.0,
+    start_timeout_s=120.0,
   )
 
   c.tokenizer = create(
@@ -73,7 +73,7 @@ def get_config() -> ml_collections.ConfigDict:
     rope_low_frequency=1.0,  # turns within the original context
     rope_high_frequency=4.0,
     rope_original_context=0,  # tokens
-    rotary_share=1.0,  # of a head's channels that turn
+    partial_rotary_factor=1.0,  # of a head's channels that turn
     norm_epsilon=1e-6,
     tied_embedding=True,
     embedding_scale=1.0,
@@ -102,7 +102,7 @@ def get_config() -> ml_collections.ConfigDict:
     optimizer=create(
       learning_rate=2e-3,
       warmup_steps=50,
-      final_share=0.1,  # of the learning rate, reached by cosine
+      final_lr_ratio=0.1,  # of the learning rate, reached by cosine
       b1=0.9,
       b2=0.95,
       weight_decay=0.01,
@@ -113,7 +113,7 @@ def get_config() -> ml_collections.ConfigDict:
     steps=1000,  # optimizer updates of reinforcement learning
     row_length=8192,  # tokens of a packed row
     micro_batch=2,  # rows per forward pass
-    take_s=3600.0,  # that the learner waits for a batch
+    batch_timeout_s=3600.0,  # that the learner waits for a batch
     # That the controller waits for one step of the learner: its updates,
     # compilation and checkpoint.
     step_timeout_s=86400.0,
@@ -121,7 +121,7 @@ def get_config() -> ml_collections.ConfigDict:
   c.optimizer = create(
     learning_rate=1e-6,
     warmup_steps=10,
-    final_share=1.0,
+    final_lr_ratio=1.0,
     b1=0.9,
     b2=0.999,
     weight_decay=0.0,
@@ -178,7 +178,7 @@ def get_config() -> ml_collections.ConfigDict:
     k=1,  # attempts that count as one, of pass_at_k and max_at_k
     discount=1.0,  # per turn, of turn_return, gigpo, turn_gae; else per token
     turn_discount=1.0,  # of bi_level_gae
-    trace=0.95,  # lambda of the gae family
+    gae_lambda=0.95,  # lambda of the gae family
     step_weight=1.0,  # of a turn's advantage in gigpo
     # Groups that the loss is a mean over; or signal, std, top_share,
     # top_signal, module:function.
@@ -219,7 +219,7 @@ def get_config() -> ml_collections.ConfigDict:
   )
   c.retry = create(  # of an attempt that broke by no fault of the policy
     max_retries=2,
-    pause_s=0.5,  # before the first; doubles with each
+    backoff_s=0.5,  # before the first; doubles with each
   )
   c.admission = create(
     groups_per_step=256,  # that the learner takes at a time
@@ -269,9 +269,9 @@ def get_config() -> ml_collections.ConfigDict:
     reuse=True,  # of keys and values, between turns and between attempts
     # Tokens per policy slot whose keys and values outlive their slot: on the
     # device, then on the host; 0: none. See docs/engine.md.
-    store_tokens=0,
-    host_tokens=0,
-    block_tokens=32,  # what of them is moved and shared at once
+    prefix_cache_tokens=0,
+    prefix_cache_host_tokens=0,
+    block_size=32,  # what of them is moved and shared at once
     # Sets of older weights per policy slot that are kept for answers begun on
     # them; 0: at a swap, answers go on with the new weights.
     old_weights=0,
@@ -288,27 +288,27 @@ def get_config() -> ml_collections.ConfigDict:
     need_seeds=True,  # of such engines: a seed repeats an answer
     snapshots="",  # folder or bucket of weights; "" is snapshots of the run
     max_lag=2,  # updates that weights may be behind the learner's
-    poll_s=0.5,  # between a server's looks at the snapshots
-    health_s=1.0,  # between the learner's looks at a server
-    lost_s=20.0,  # without a word from a server: it is lost
-    answer_s=540.0,  # for an answer, tries on other servers included
-    settle_s=600.0,  # for every server to serve what is evaluated
-    start_s=3600.0,  # that a server waits for its first weights
+    poll_interval_s=0.5,  # between a server's looks at the snapshots
+    health_interval_s=1.0,  # between the learner's looks at a server
+    server_timeout_s=20.0,  # without a word from a server: it is lost
+    answer_timeout_s=540.0,  # for an answer, tries on other servers included
+    sync_timeout_s=600.0,  # for every server to serve what is evaluated
+    start_timeout_s=3600.0,  # that a server waits for its first weights
     grace_s=30.0,  # that a server told to stop finishes answers
   )
   c.agents = create(  # that play in place of ours: docs/serving.md
     port=-1,  # that they call, in this process; 0: any; -1: ours play
     host="127.0.0.1",  # 0.0.0.0 lets other machines in
     token_file="",  # its first line is the token they must know; "": none
-    idle_s=600.0,  # without a word from an agent: it is taken for gone
+    idle_timeout_s=600.0,  # without a word from an agent: it is taken for gone
   )
   # What requests may take of a server: of agents' calls and of rollout servers.
   c.http = create(
-    head_s=30.0,  # for a request's head; then an idle connection is closed
-    body_s=60.0,  # for a request's body, from its head on
+    head_timeout_s=30.0,  # for a head; then an idle connection is closed
+    body_timeout_s=60.0,  # for a request's body, from its head on
     max_body=8 << 20,  # bytes of a body, decompressed
     max_bodies=256 << 20,  # bytes of all bodies that are on their way
-    compile_s=1.0,  # CPU seconds to compile the grammar of a request
+    compile_timeout_s=1.0,  # CPU seconds to compile the grammar of a request
   )
   c.checkpoint = create(
     every=25,  # updates
@@ -321,9 +321,9 @@ def get_config() -> ml_collections.ConfigDict:
     resume_step=-1,  # -1 is the newest
   )
   c.processes = create(  # of the learner, where there are several
-    join_s=300.0,  # that they wait for each other to start or end
-    heartbeat_s=100.0,  # after which a silent machine counts as lost
-    wait_s=14400.0,  # that the others wait for a word of process 0
+    join_timeout_s=300.0,  # that they wait for each other to start or end
+    heartbeat_timeout_s=100.0,  # after which a silent machine counts as lost
+    wait_timeout_s=14400.0,  # that the others wait for a word of process 0
   )
   c.evaluation = create(
     num_tasks=256,  # held-out tasks per environment

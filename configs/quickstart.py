@@ -52,7 +52,7 @@ def get_config():
   c.model.embedding_scale = 7.0
   c.compute.attention_block = 64
   c.warm_start.num_demonstrations = 24_000
-  c.train.update(steps=40, row_length=448, micro_batch=7, take_s=300.0)
+  c.train.update(steps=40, row_length=448, micro_batch=7, batch_timeout_s=300.0)
   c.optimizer.update(learning_rate=6e-4, warmup_steps=5, b2=0.95)
   c.loss.update(kl_coefficient=0.0, token_chunk=64)
   c.advantage.keep = "signal"

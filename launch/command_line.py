@@ -17,6 +17,7 @@ import ml_collections
 from absl import app, flags
 
 from agentrl_jax.errors import ConfigError, suggestion
+from agentrl_jax.renamed import new_name
 
 USAGE = 2  # the exit status of a wrong command line
 _CONFIG = re.compile(r"--?config=(.*)", re.DOTALL)
@@ -107,6 +108,8 @@ def _why(key: str, config: ml_collections.ConfigDict) -> str:
       # Part of a tuple, perhaps: parsing says what cannot be.
       return ""
     if word not in held:
+      if name := new_name(key):
+        return f"--config.{key} is now --config.{name}"
       place = ".".join(done)
       inside = f"config.{place} has" if place else "the config has"
       return (

@@ -82,7 +82,7 @@ _DTYPE = flags.DEFINE_enum(
 _DRIVER = flags.DEFINE_enum(
   "driver", "jetstream", tuple(DRIVERS), "local needs no google-jetstream."
 )
-_ANSWER_S = flags.DEFINE_float("answer_s", 600.0, "For one answer.")
+_ANSWER_S = flags.DEFINE_float("answer_timeout_s", 600.0, "For one answer.")
 _GRACE_S = flags.DEFINE_float(
   "grace_s", 30.0, "For what is being answered at SIGTERM."
 )
@@ -102,12 +102,15 @@ class ModelServer:
     models: Sequence[ServedModel],
     drivers: Sequence[Driver],
     *,
-    answer_s: float,
+    answer_timeout_s: float,
     token: str | None,
   ):
     self._drivers = tuple(drivers)
     self._generator = JoinedGenerator(
-      [EngineGenerator(driver, deadline_s=answer_s) for driver in drivers]
+      [
+        EngineGenerator(driver, deadline_s=answer_timeout_s)
+        for driver in drivers
+      ]
     )
     self._models = [
       self._of(model, first)
@@ -297,7 +300,9 @@ def serve() -> None:
     )
     drivers = [engines.enter_context(make(model)) for model in models]
     CONSOLE.print(f"ready after {time.monotonic() - running:.0f} s")
-    server = ModelServer(models, drivers, answer_s=_ANSWER_S.value, token=token)
+    server = ModelServer(
+      models, drivers, answer_timeout_s=_ANSWER_S.value, token=token
+    )
     asyncio.run(
       server.run(
         _HOST.value,

@@ -81,7 +81,9 @@ class RolloutServer:
     self._names = ModelNames(name, lambda: follower.policy_slots)
     self._limits = ServingLimits(context=driver.engine.config.context)
     self._generator = EngineGenerator(
-      driver, deadline_s=config.answer_s, compile_s=http.compile_s
+      driver,
+      deadline_s=config.answer_timeout_s,
+      compile_timeout_s=http.compile_timeout_s,
     )
     self._stopping = asyncio.Event()
     self._api = RolloutApi(
@@ -132,12 +134,13 @@ class RolloutServer:
         CONSOLE.print(f"rollout server on http://{address} {self._says()}")
       if not was_serving:
         self._refuse_to_wait(asyncio.get_running_loop().time() - running)
-      await asyncio.sleep(self._config.poll_s)
+      await asyncio.sleep(self._config.poll_interval_s)
 
   def _refuse_to_wait(self, waited_s: float) -> None:
-    if waited_s > self._config.start_s:
+    if waited_s > self._config.start_timeout_s:
       raise DeadlineExceeded(
-        f"the rollout server waited rollouts.start_s={waited_s:.0f} s for "
+        f"the rollout server waited rollouts.start_timeout_s={waited_s:.0f} s "
+        f"for "
         f"weights in {self._follower.folder}. {self._follower.trouble} Is the "
         "learner running, with rollouts.servers set and the same workdir and "
         "name?"

@@ -112,7 +112,7 @@ def follow(config: ml_collections.ConfigDict, engine: str, place: str) -> None:
       engine,
       DIALECTS[rollouts.protocol],
       token=rollouts.read_token(),
-      load_s=rollouts.settle_s,
+      load_s=rollouts.sync_timeout_s,
     ),
     pathlib.Path(place),
   )
@@ -123,7 +123,7 @@ def follow(config: ml_collections.ConfigDict, engine: str, place: str) -> None:
     if weights.trouble != told:
       told = weights.trouble
       CONSOLE.print(told or "the trouble is over")
-    time.sleep(rollouts.poll_s)
+    time.sleep(rollouts.poll_interval_s)
 
 
 def main(argv: Sequence[str]) -> None:

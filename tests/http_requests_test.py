@@ -62,14 +62,14 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
         await asyncio.sleep(0.01)
 
   async def test_a_head_that_does_not_come_ends_its_connection(self):
-    await self.serve(head_s=0.3)
+    await self.serve(head_timeout_s=0.3)
     for begun in (b"", b"POST", HEAD, HEAD + b"X: "):
       reader, _ = await self.open(begun)
       async with asyncio.timeout(20):
         self.assertEqual(await reader.read(), b"")
 
   async def test_a_head_by_the_letter_has_no_more_time(self):
-    await self.serve(head_s=0.3)
+    await self.serve(head_timeout_s=0.3)
     reader, writer = await self.open()
 
     async def trickle():
@@ -87,7 +87,7 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
     await asyncio.wait([trickling])
 
   async def test_a_body_that_does_not_come_is_given_up(self):
-    await self.serve(body_s=0.3)
+    await self.serve(body_timeout_s=0.3)
     reader, _ = await self.open(HEAD + b"Content-Length: 9\r\n\r\n{")
     self.assertEqual(await self.status(reader), 408)
     await self.until_held(0)
@@ -168,8 +168,8 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
   def test_limits_that_contradict_each_other(self):
     with self.assertRaisesRegex(ConfigError, "http.max_bodies"):
       HttpLimits(max_body=10, max_bodies=9)
-    with self.assertRaisesRegex(ConfigError, "http.head_s"):
-      HttpLimits(head_s=0)
+    with self.assertRaisesRegex(ConfigError, "http.head_timeout_s"):
+      HttpLimits(head_timeout_s=0)
 
 
 class ParseTest(unittest.TestCase):

@@ -129,6 +129,7 @@ EVERYONE_MAY = {
   "agentrl_jax.http_requests",
   "agentrl_jax.metrics",
   "agentrl_jax.named_objects",
+  "agentrl_jax.renamed",
 }
 OURS = ("agentrl_jax", "environments", "configs", "launch", "bench", "tests")
 
@@ -138,6 +139,7 @@ WITHOUT_JAX = (
   "agentrl_jax/http_requests.py",
   "agentrl_jax/metrics.py",
   "agentrl_jax/named_objects.py",
+  "agentrl_jax/renamed.py",
   "agentrl_jax/data/**/*.py",
   "agentrl_jax/env/**/*.py",
   "agentrl_jax/controller/**/*.py",

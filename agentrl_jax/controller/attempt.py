@@ -31,13 +31,13 @@ class RetryLimits:
   """The `retry` section of the config."""
 
   max_retries: int = 2
-  pause_s: float = 0.5  # before the first retry; doubles with each
+  backoff_s: float = 0.5  # before the first retry; doubles with each
 
   def __post_init__(self) -> None:
-    if self.max_retries < 0 or self.pause_s < 0:
+    if self.max_retries < 0 or self.backoff_s < 0:
       raise ConfigError(
-        f"retry.max_retries is {self.max_retries} and retry.pause_s"
-        f" {self.pause_s}; neither may be below 0"
+        f"retry.max_retries is {self.max_retries} and retry.backoff_s"
+        f" {self.backoff_s}; neither may be below 0"
       )
 
 
@@ -52,7 +52,7 @@ async def play_with_retries(
   for retry in range(retries.max_retries + 1):
     if retry:
       monitor.retried(attempt.task)
-      await asyncio.sleep(retries.pause_s * 2 ** (retry - 1))
+      await asyncio.sleep(retries.backoff_s * 2 ** (retry - 1))
     begun = time.monotonic()
     monitor.started(attempt.task)
     try:

@@ -173,8 +173,8 @@ class Collector:
     if group is None:
       self._num_lost_in_row += 1
       self._queue.give_up(group_id)
-      pause_s = self._lost_pause_s * self._num_lost_in_row
-      await asyncio.sleep(min(pause_s, LONGEST_PAUSE_S))
+      backoff_s = self._lost_pause_s * self._num_lost_in_row
+      await asyncio.sleep(min(backoff_s, LONGEST_PAUSE_S))
       self._admission.lose()
     else:
       self._num_lost_in_row = 0

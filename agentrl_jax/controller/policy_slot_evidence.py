@@ -218,7 +218,7 @@ def _faded(old: Any, new: Any, memory: float | np.ndarray) -> Any:
 
 
 def _draws(attempt: Trajectory, per_turn: bool) -> Iterator[tuple[int, int]]:
-  """policy_slot and sampled tokens of each draw."""
+  """Policy slot and sampled tokens of each draw."""
   if per_turn:
     for turn in attempt.turns:
       yield turn.policy_slot, len(turn.sampled)

@@ -75,7 +75,7 @@ class GrammarProcess:
     if found is None:
       raise GrammarTooLarge(
         f"the grammar of {len(grammar)} characters needs more than {cpu_s:g} s "
-        "of CPU (http.compile_s), or too much memory: give it fewer "
+        "of CPU (http.compile_timeout_s), or too much memory: give it fewer "
         "properties, a smaller multipleOf, or patterns that are shorter"
       )
     return str(found)

@@ -22,7 +22,7 @@ def gae(
   mask_BT: jax.Array,
   *,
   discount: float | jax.Array,
-  trace: float | jax.Array,
+  gae_lambda: float | jax.Array,
   segment_BT: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """How much better each token turned out than a critic had expected.
@@ -42,7 +42,7 @@ def gae(
     value_BT: V, the critic's expectation just before the token.
     mask_BT: bool, the trained tokens.
     discount: gamma, from 0 to 1, per trained token.
-    trace: lambda, from 0 to 1.
+    gae_lambda: lambda, from 0 to 1.
     segment_BT: integers that differ between neighbouring sequences of a packed
       row; any value off the mask. None where every row is one sequence.
 
@@ -51,10 +51,10 @@ def gae(
     fitted to.
 
   Raises:
-    ValueError: if `discount` or `trace` is a number outside [0, 1].
+    ValueError: if `discount` or `gae_lambda` is a number outside [0, 1].
   """
   require_fraction("discount", discount)
-  require_fraction("trace", trace)
+  require_fraction("gae_lambda", gae_lambda)
   chex.assert_rank([reward_BT, value_BT, mask_BT], 2)
   chex.assert_equal_shape([reward_BT, value_BT, mask_BT])
   chex.assert_type(mask_BT, bool)
@@ -66,7 +66,7 @@ def gae(
     mask_BT,
     segment_BT,
     discount,
-    discount * trace,
+    discount * gae_lambda,
   )
 
 
@@ -82,8 +82,8 @@ def discounted_returns(
     R_t = sum_{u >= t} gamma^(u - t) r_u = r_t + gamma R_t'
 
   over the trained tokens of the sequence, each a step of time: `gae` with
-  trace 1 and no critic. The returns of REINFORCE, and of REINFORCE++ before it
-  whitens them.
+  gae_lambda 1 and no critic. The returns of REINFORCE, and of REINFORCE++
+  before it whitens them.
 
   Args:
     reward_BT, mask_BT, discount, segment_BT: as in `gae`.
@@ -97,7 +97,7 @@ def discounted_returns(
     value_BT,
     mask_BT,
     discount=discount,
-    trace=1.0,
+    gae_lambda=1.0,
     segment_BT=segment_BT,
   )[1]
 

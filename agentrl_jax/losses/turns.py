@@ -26,7 +26,7 @@ def turn_gae(
   turn_BT: jax.Array,
   *,
   discount: float | jax.Array,
-  trace: float | jax.Array,
+  gae_lambda: float | jax.Array,
   segment_BT: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """How much better each turn went than a critic had expected at its start.
@@ -48,7 +48,7 @@ def turn_gae(
       turn share one, those of neighbouring turns do not. Any value off the
       mask.
     discount: gamma, from 0 to 1, per turn.
-    trace: lambda, from 0 to 1.
+    gae_lambda: lambda, from 0 to 1.
     segment_BT: as in `gae`; turns of two segments are two turns, whatever
       their ids.
 
@@ -57,7 +57,7 @@ def turn_gae(
     `first_of_turn` only, where it is read.
 
   Raises:
-    ValueError: if `discount` or `trace` is a number outside [0, 1].
+    ValueError: if `discount` or `gae_lambda` is a number outside [0, 1].
   """
   chex.assert_equal_shape([reward_BT, value_BT, mask_BT])
   turns = _find_turns(mask_BT, turn_BT, segment_BT)
@@ -66,7 +66,7 @@ def turn_gae(
     turns.total(value_BT, turns.first_BT),
     turns.exists_BU,
     discount=discount,
-    trace=trace,
+    gae_lambda=gae_lambda,
     segment_BT=turns.segment_BU,
   )
   return (
@@ -88,8 +88,8 @@ def turn_returns(
     R_u = sum_{v >= u} gamma^(v - u) r_v
 
   with r_v the sum of the rewards of turn v; every trained token of turn u gets
-  R_u. It is `turn_gae` with trace 1 and no critic. With one turn per sequence
-  it is the sequence's reward.
+  R_u. It is `turn_gae` with gae_lambda 1 and no critic. With one turn per
+  sequence it is the sequence's reward.
 
   Args:
     reward_BT, mask_BT, turn_BT, discount, segment_BT: as in `turn_gae`.
@@ -103,7 +103,7 @@ def turn_returns(
     mask_BT,
     turn_BT,
     discount=discount,
-    trace=1.0,
+    gae_lambda=1.0,
     segment_BT=segment_BT,
   )[1]
 
@@ -116,7 +116,7 @@ def bi_level_gae(
   *,
   discount: float | jax.Array,
   turn_discount: float | jax.Array,
-  trace: float | jax.Array,
+  gae_lambda: float | jax.Array,
   segment_BT: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """First which turn to credit, then which of its tokens.
@@ -138,13 +138,13 @@ def bi_level_gae(
       the value is read at every trained token.
     discount: gamma, from 0 to 1, per token of a turn.
     turn_discount: Gamma, from 0 to 1, per turn.
-    trace: lambda, from 0 to 1, of both levels.
+    gae_lambda: lambda, from 0 to 1, of both levels.
 
   Returns:
     (advantage_BT, return_BT), 0 off the mask; not whitened.
 
   Raises:
-    ValueError: if a discount or `trace` is a number outside [0, 1].
+    ValueError: if a discount or `gae_lambda` is a number outside [0, 1].
   """
   chex.assert_equal_shape([reward_BT, value_BT, mask_BT])
   turns = _find_turns(mask_BT, turn_BT, segment_BT)
@@ -153,7 +153,7 @@ def bi_level_gae(
     turns.total(value_BT, turns.last_BT),
     turns.exists_BU,
     discount=turn_discount,
-    trace=trace,
+    gae_lambda=gae_lambda,
     segment_BT=turns.segment_BU,
   )
   return gae(
@@ -161,7 +161,7 @@ def bi_level_gae(
     value_BT,
     mask_BT,
     discount=discount,
-    trace=trace,
+    gae_lambda=gae_lambda,
     segment_BT=turns.index_BT,
   )
 

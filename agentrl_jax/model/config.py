@@ -26,7 +26,9 @@ class ModelConfig:
   rope_low_frequency: float = 1.0  # turns within the original context
   rope_high_frequency: float = 4.0
   rope_original_context: int = 0  # tokens
-  rotary_share: float = 1.0  # of a head's channels that turn; GLM-4: 0.5
+  partial_rotary_factor: float = (
+    1.0  # of a head's channels that turn; GLM-4: 0.5
+  )
   norm_epsilon: float = 1e-6
   tied_embedding: bool = True
   embedding_scale: float = 1.0  # what embedded tokens are multiplied by
@@ -62,16 +64,19 @@ class ModelConfig:
   @property
   def rotary_channels(self) -> int:
     """How many channels of a head turn with the position, the first ones."""
-    return int(self.head_dim * self.rotary_share)
+    return int(self.head_dim * self.partial_rotary_factor)
 
   def _check_rotary(self) -> None:
-    if not 0 < self.rotary_share <= 1:
+    if not 0 < self.partial_rotary_factor <= 1:
       raise ConfigError(
-        f"model.rotary_share={self.rotary_share} must lie in (0, 1]"
+        f"model.partial_rotary_factor={self.partial_rotary_factor} must lie in "
+        f"(0, 1]"
       )
     if self.rotary_channels % 2:
-      share = f" x rotary_share={self.rotary_share}"
-      found = f"{self.head_dim}{share if self.rotary_share < 1 else ''}"
+      share = f" x partial_rotary_factor={self.partial_rotary_factor}"
+      found = (
+        f"{self.head_dim}{share if self.partial_rotary_factor < 1 else ''}"
+      )
       raise ConfigError(
         f"model.head_dim={found} must be even: rotary positions turn pairs of "
         "channels"

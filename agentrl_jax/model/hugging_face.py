@@ -145,7 +145,7 @@ def from_model_config(
     "pad_token_id": None,  # by default GLM-4's own, in any vocabulary
   }
   if name == "glm4":
-    described["partial_rotary_factor"] = config.rotary_share
+    described["partial_rotary_factor"] = config.partial_rotary_factor
   if name != "qwen2":
     described["attention_bias"] = config.qkv_bias
   if config.rope_factor != 1:
@@ -184,9 +184,10 @@ def family_of(config: ModelConfig) -> str:
       f"Hugging Face's; those known are {', '.join(FAMILIES)}"
     )
   name = names[traits]
-  if config.rotary_share != 1 and name != "glm4":
+  if config.partial_rotary_factor != 1 and name != "glm4":
     raise ConfigError(
-      f"model.rotary_share={config.rotary_share} is computed by glm4 alone, "
+      f"model.partial_rotary_factor={config.partial_rotary_factor} is computed "
+      f"by glm4 alone, "
       f"and this architecture is {name}'s"
     )
   return name
@@ -220,15 +221,16 @@ def _rotary(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
     "rope_theta": float(
       rope.pop("rope_theta", None) or described.get("rope_theta") or 1e4
     ),
-    "rotary_share": float(
+    "partial_rotary_factor": float(
       rope.pop("partial_rotary_factor", None)
       or described.get("partial_rotary_factor")
       or family.default_rotary_share
     ),
   }
-  if found["rotary_share"] != 1 and not family.interleaved_rotary:
+  if found["partial_rotary_factor"] != 1 and not family.interleaved_rotary:
     raise ConfigError(
-      f"partial_rotary_factor={found['rotary_share']} is computed here for "
+      f"partial_rotary_factor={found['partial_rotary_factor']} is computed "
+      f"here for "
       "glm4 alone"
     )
   kind = rope.pop("rope_type", None) or rope.pop("type", None) or "default"

@@ -114,7 +114,7 @@ def _glm4(
     head_dim=128,
     mlp_width=mlp_width,
     rope_theta=1e4,
-    rotary_share=0.5,
+    partial_rotary_factor=0.5,
     norm_epsilon=1e-5,
     tied_embedding=False,
     qkv_bias=bias,

@@ -29,9 +29,9 @@ class EngineConfig:
   reuse: bool = True  # keys and values of other turns and attempts
   # Tokens per policy slot whose keys and values outlive their slot, on the
   # device and then on the host, in blocks that conversations share; 0: none.
-  store_tokens: int = 0
-  host_tokens: int = 0
-  block_tokens: int = 32
+  prefix_cache_tokens: int = 0
+  prefix_cache_host_tokens: int = 0
+  block_size: int = 32
   # Older weights per policy slot that are kept for answers begun on them; 0:
   # answers go on with the newest.
   old_weights: int = 0
@@ -78,47 +78,55 @@ class EngineConfig:
     self._check_store()
 
   def _check_store(self) -> None:
-    for name in ("store_tokens", "host_tokens", "old_weights"):
+    for name in (
+      "prefix_cache_tokens",
+      "prefix_cache_host_tokens",
+      "old_weights",
+    ):
       if getattr(self, name) < 0:
         raise ConfigError(
           f"engine.{name}={getattr(self, name)} must be at least 0 (none)"
         )
-    if self.store_tokens:
+    if self.prefix_cache_tokens:
       self._check_blocks()
       return
-    idle = {"host_tokens": 0, "block_tokens": EngineConfig.block_tokens}
+    idle = {
+      "prefix_cache_host_tokens": 0,
+      "block_size": EngineConfig.block_size,
+    }
     for name, value in idle.items():
       if getattr(self, name) != value:
         raise ConfigError(
           f"engine.{name}={getattr(self, name)} means nothing without a "
-          f"store: set engine.store_tokens, or engine.{name}={value}"
+          f"store: set engine.prefix_cache_tokens, or engine.{name}={value}"
         )
 
   def _check_blocks(self) -> None:
     if not self.reuse:
       raise ConfigError(
-        f"engine.store_tokens={self.store_tokens} means nothing with "
+        f"engine.prefix_cache_tokens={self.prefix_cache_tokens} means nothing "
+        f"with "
         "engine.reuse=False; set it to 0"
       )
-    if not 1 <= self.block_tokens <= self.store_tokens:
+    if not 1 <= self.block_size <= self.prefix_cache_tokens:
       raise ConfigError(
-        f"engine.block_tokens={self.block_tokens} must lie between 1 and "
-        f"engine.store_tokens={self.store_tokens}"
+        f"engine.block_size={self.block_size} must lie between 1 and "
+        f"engine.prefix_cache_tokens={self.prefix_cache_tokens}"
       )
     for size in (self.context, *self.lengths):
-      if size % self.block_tokens:
+      if size % self.block_size:
         name = "context" if size == self.context else "lengths"
         raise ConfigError(
           f"engine.{name} has {size}, which must be a multiple of engine."
-          f"block_tokens={self.block_tokens} where there is a store"
+          f"block_size={self.block_size} where there is a store"
         )
 
   @property
   def store_blocks(self) -> tuple[int, int]:
     """Blocks of the store on the device and on the host, per policy slot."""
     return (
-      self.store_tokens // self.block_tokens,
-      self.host_tokens // self.block_tokens,
+      self.prefix_cache_tokens // self.block_size,
+      self.prefix_cache_host_tokens // self.block_size,
     )
 
   @property
@@ -184,12 +192,14 @@ class RolloutsConfig:
   need_seeds: bool = True  # of such engines: a seed repeats an answer
   snapshots: str = ""  # folder or bucket; "" is `snapshots` of the run
   max_lag: int = 2  # updates that weights may be behind the learner's
-  poll_s: float = 0.5  # between a server's looks at the folder
-  health_s: float = 1.0  # between looks at a server
-  lost_s: float = 20.0  # without a word from a server: it is lost
-  answer_s: float = 540.0  # for an answer, repeats on other servers included
-  settle_s: float = 600.0  # for every server to serve what is evaluated
-  start_s: float = 3600.0  # that a server waits for its first snapshot
+  poll_interval_s: float = 0.5  # between a server's looks at the folder
+  health_interval_s: float = 1.0  # between looks at a server
+  server_timeout_s: float = 20.0  # without a word from a server: it is lost
+  answer_timeout_s: float = (
+    540.0  # for an answer, repeats on other servers included
+  )
+  sync_timeout_s: float = 600.0  # for every server to serve what is evaluated
+  start_timeout_s: float = 3600.0  # that a server waits for its first snapshot
   grace_s: float = 30.0  # of a server that is told to stop
 
   def __post_init__(self) -> None:

@@ -41,7 +41,7 @@ READ_BY = {
   "ddof": (1, ("grpo", "turn_return")),
   "k": (1, ("pass_at_k", "max_at_k")),
   "discount": (1.0, (*OF_TURNS, *OF_CRITICS)),
-  "trace": (0.95, tuple(OF_CRITICS)),
+  "gae_lambda": (0.95, tuple(OF_CRITICS)),
   "turn_discount": (1.0, ("bi_level_gae",)),
   "step_weight": (1.0, ("gigpo",)),
 }
@@ -74,7 +74,7 @@ class AdvantageConfig(WithFunctions):
   ddof: int
   k: int
   discount: float
-  trace: float
+  gae_lambda: float
   turn_discount: float
   step_weight: float
   keep: str
@@ -156,7 +156,7 @@ class AdvantageConfig(WithFunctions):
         f"advantage.k={self.k} must be at least {least} for advantage."
         f"estimator={self.estimator!r}"
       )
-    for name in ("discount", "trace", "turn_discount"):
+    for name in ("discount", "gae_lambda", "turn_discount"):
       if not 0 <= getattr(self, name) <= 1:
         raise ConfigError(
           f"advantage.{name}={getattr(self, name)} must lie in [0, 1]"

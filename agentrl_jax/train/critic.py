@@ -149,4 +149,6 @@ def _estimate(
       losses.bi_level_gae, turn_BT=turn_RT, turn_discount=config.turn_discount
     ),
   }[config.estimator]
-  return estimate(**inputs, discount=config.discount, trace=config.trace)
+  return estimate(
+    **inputs, discount=config.discount, gae_lambda=config.gae_lambda
+  )

@@ -13,7 +13,9 @@ class OptimizerConfig:
 
   learning_rate: float
   warmup_steps: int
-  final_share: float  # of the learning rate, reached by cosine; 1 is constant
+  final_lr_ratio: (
+    float  # of the learning rate, reached by cosine; 1 is constant
+  )
   b1: float
   b2: float
   weight_decay: float
@@ -24,9 +26,10 @@ class OptimizerConfig:
       raise ConfigError(
         f"optimizer.learning_rate={self.learning_rate} must be positive"
       )
-    if not 0 <= self.final_share <= 1:
+    if not 0 <= self.final_lr_ratio <= 1:
       raise ConfigError(
-        f"optimizer.final_share={self.final_share} must lie in [0, 1]: 1 keeps "
+        f"optimizer.final_lr_ratio={self.final_lr_ratio} must lie in [0, 1]: 1 "
+        f"keeps "
         "the learning rate constant"
       )
     if not self.clip_norm > 0:
@@ -46,7 +49,7 @@ def make_optimizer(
     peak_value=config.learning_rate,
     warmup_steps=warmup,
     decay_steps=max(num_steps, warmup + 1),
-    end_value=config.learning_rate * config.final_share,
+    end_value=config.learning_rate * config.final_lr_ratio,
   )
   return optax.chain(
     optax.clip_by_global_norm(config.clip_norm),

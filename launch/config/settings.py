@@ -351,9 +351,13 @@ def _check_together(s: Settings, steps: int) -> None:
 
 def _check_waits(s: Settings) -> None:
   """A server that is lost is found before its answer is given up."""
-  if s.rollouts.servers and s.waits.answer_timeout_s <= s.rollouts.answer_s:
+  if (
+    s.rollouts.servers
+    and s.waits.answer_timeout_s <= s.rollouts.answer_timeout_s
+  ):
     raise ConfigError(
       f"waits.answer_timeout_s={s.waits.answer_timeout_s:g} must be above "
-      f"rollouts.answer_s={s.rollouts.answer_s:g}, within which other servers "
+      f"rollouts.answer_timeout_s={s.rollouts.answer_timeout_s:g}, within "
+      f"which other servers "
       "are tried"
     )

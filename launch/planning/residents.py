@@ -89,10 +89,10 @@ def rollout_residents(
       found[f"older weights of policy slot {policy_slot}"] = (
         settings.engine.old_weights * weights
       )
-    if settings.engine.store_tokens:
+    if settings.engine.prefix_cache_tokens:
       blocks, size = (
         settings.engine.store_blocks[0],
-        settings.engine.block_tokens,
+        settings.engine.block_size,
       )
       store = abstract_cache(policy, mesh, blocks, size)
       found[f"store of policy slot {policy_slot}"] = bytes_per_chip(

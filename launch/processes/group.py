@@ -40,9 +40,15 @@ _ADDRESS_BYTES = 512
 class ProcessLimits:
   """The `processes` section of the config."""
 
-  join_s: float = 300.0  # that processes wait for each other to start or end
-  heartbeat_s: float = 100.0  # after which a silent machine counts as lost
-  wait_s: float = 14400.0  # that the others wait for a word of process 0
+  join_timeout_s: float = (
+    300.0  # that processes wait for each other to start or end
+  )
+  heartbeat_timeout_s: float = (
+    100.0  # after which a silent machine counts as lost
+  )
+  wait_timeout_s: float = (
+    14400.0  # that the others wait for a word of process 0
+  )
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
@@ -67,8 +73,8 @@ class Processes:
   def share(self, value: bytes = b"", *, what: str) -> bytes:
     """Process 0's value, in every process. All call it, in the same order.
 
-    The others wait until process 0 calls it too, `processes.wait_s` at most.
-    Raises `SystemExit` in them if process 0 has left instead.
+    The others wait until process 0 calls it too, `processes.wait_timeout_s` at
+    most. Raises `SystemExit` in them if process 0 has left instead.
     """
     if self._link is None:
       return value
@@ -125,14 +131,15 @@ def _join(limits: ProcessLimits) -> Processes:
   try:
     jax.distributed.initialize(
       **found,
-      initialization_timeout=int(limits.join_s),
-      heartbeat_timeout_seconds=int(limits.heartbeat_s),
-      shutdown_timeout_seconds=int(limits.join_s),
+      initialization_timeout=int(limits.join_timeout_s),
+      heartbeat_timeout_seconds=int(limits.heartbeat_timeout_s),
+      shutdown_timeout_seconds=int(limits.join_timeout_s),
     )
   except (RuntimeError, ValueError) as error:
     raise DeadlineExceeded(
-      f"this process could not join the others within processes.join_s="
-      f"{limits.join_s:g}: {error}. Look at: whether all of them run, and "
+      f"this process could not join the others within processes.join_timeout_s="
+      f"{limits.join_timeout_s:g}: {error}. Look at: whether all of them run, "
+      f"and "
       f"{COORDINATOR}={os.environ.get(COORDINATOR, '')!r}, {NUM_PROCESSES}="
       f"{os.environ.get(NUM_PROCESSES)!r}, {PROCESS_ID}="
       f"{os.environ.get(PROCESS_ID, '')!r} in each"
@@ -183,12 +190,14 @@ def _read(environment: Mapping[str, str]) -> dict[str, Any] | None:
 def _connect(index: int, count: int, limits: ProcessLimits) -> Link:
   """The wires between process 0 and the others."""
   if index == 0:
-    link = lead(count, _own_host(), limits.join_s, limits.wait_s)
+    link = lead(
+      count, _own_host(), limits.join_timeout_s, limits.wait_timeout_s
+    )
     _broadcast(link.address.to_bytes())
     link.accept()
     return link
   address = LinkAddress.from_bytes(_broadcast(b""))
-  return follow(address, index, limits.join_s, limits.wait_s)
+  return follow(address, index, limits.join_timeout_s, limits.wait_timeout_s)
 
 
 def _broadcast(value: bytes) -> bytes:

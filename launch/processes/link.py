@@ -52,13 +52,15 @@ class LinkAddress:
 class _Wire:
   """One connection: whole messages, sent by any thread, read by one."""
 
-  def __init__(self, connection: socket.socket, peer: int, wait_s: float):
+  def __init__(
+    self, connection: socket.socket, peer: int, wait_timeout_s: float
+  ):
     self.peer, self.has_left = peer, False
     self._socket, self._lock = connection, threading.Lock()
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    deadline = struct.pack("ll", int(wait_s), 0)
+    deadline = struct.pack("ll", int(wait_timeout_s), 0)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, deadline)
 
   def send(self, kind: bytes, value: bytes = b"") -> None:
@@ -84,8 +86,8 @@ class _Wire:
 class Link:
   """This process's wires: to all others from process 0, else to process 0."""
 
-  def __init__(self, index: int, wait_s: float) -> None:
-    self._index, self._wait_s = index, wait_s
+  def __init__(self, index: int, wait_timeout_s: float) -> None:
+    self._index, self._wait_s = index, wait_timeout_s
     self._wires: list[_Wire] = []
     self._shared: queue.Queue[tuple[bytes, bytes]] = queue.Queue()
     self._lost = threading.Event()
@@ -99,14 +101,15 @@ class Link:
         except OSError as error:
           raise DeadlineExceeded(
             f"learner process {wire.peer} did not take {what} within "
-            f"processes.wait_s={self._wait_s:g} s: {error}; look at its log"
+            f"processes.wait_timeout_s={self._wait_s:g} s: {error}; look at "
+            f"its log"
           ) from error
       return value
     try:
       kind, found = self._shared.get(timeout=self._wait_s)
     except queue.Empty as error:
       raise DeadlineExceeded(
-        f"learner process {self._index} waited processes.wait_s="
+        f"learner process {self._index} waited processes.wait_timeout_s="
         f"{self._wait_s:g} s for process 0 to share {what}; look at: the log "
         "of process 0, which runs and does not go on"
       ) from error
@@ -193,9 +196,11 @@ _HANDLERS: dict[bytes, Callable[[Link, _Wire, bytes], None]] = {
 class LeadersLink(Link):
   """Process 0's side, which listens for the others."""
 
-  def __init__(self, count: int, host: str, join_s: float, wait_s: float):
-    super().__init__(0, wait_s)
-    self._count, self._join_s = count, join_s
+  def __init__(
+    self, count: int, host: str, join_timeout_s: float, wait_timeout_s: float
+  ):
+    super().__init__(0, wait_timeout_s)
+    self._count, self._join_s = count, join_timeout_s
     self._server = socket.create_server(
       ("", 0), family=socket.AF_INET, backlog=count
     )
@@ -203,7 +208,7 @@ class LeadersLink(Link):
     self.address = LinkAddress(host, port, secrets.token_hex(16))
 
   def accept(self) -> None:
-    """Waits until all others have called, `join_s` at most each."""
+    """Waits until all others have called, `join_timeout_s` at most each."""
     with self._server:
       self._server.settimeout(self._join_s)
       missing = set(range(1, self._count))
@@ -229,27 +234,32 @@ class LeadersLink(Link):
         self.add(_Wire(connection, int(index), self._wait_s))
 
 
-def lead(count: int, host: str, join_s: float, wait_s: float) -> LeadersLink:
+def lead(
+  count: int, host: str, join_timeout_s: float, wait_timeout_s: float
+) -> LeadersLink:
   """Process 0 begins to listen; `accept` waits for the others."""
-  return LeadersLink(count, host, join_s, wait_s)
+  return LeadersLink(count, host, join_timeout_s, wait_timeout_s)
 
 
 def follow(
-  address: LinkAddress, index: int, join_s: float, wait_s: float
+  address: LinkAddress, index: int, join_timeout_s: float, wait_timeout_s: float
 ) -> Link:
   """Calls process 0."""
-  link = Link(index, wait_s)
+  link = Link(index, wait_timeout_s)
   try:
-    connection = socket.create_connection((address.host, address.port), join_s)
+    connection = socket.create_connection(
+      (address.host, address.port), join_timeout_s
+    )
   except OSError as error:
     raise DeadlineExceeded(
       f"learner process {index} could not reach process 0 at {address.host}:"
-      f"{address.port} within {join_s:g} s: {error}. Look at: the log of "
+      f"{address.port} within {join_timeout_s:g} s: {error}. Look at: the log "
+      f"of "
       "process 0, and whether a firewall lets this machine through"
     ) from error
   hello = f"{address.secret} {index}".ljust(_HELLO_BYTES)
   connection.sendall(hello.encode())
-  link.add(_Wire(connection, 0, wait_s))
+  link.add(_Wire(connection, 0, wait_timeout_s))
   return link
 
 

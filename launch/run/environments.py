@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from agentrl_jax.controller.fleet import ControllerEnvironment
+from agentrl_jax.controller.controller_environment import ControllerEnvironment
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.env import remote
@@ -82,7 +82,8 @@ def _entered(
   opening: contextlib.AbstractAsyncContextManager[Environment],
 ) -> Iterator[Environment]:
   """An asynchronous context, held open in the thread's loop."""
-  # Bounded by their own deadlines, such as `start_s`; these are for the worst.
+  # Bounded by their own deadlines, such as `start_timeout_s`; these are for the
+  # worst.
   environment = thread.run(opening.__aenter__(), STOP_S)
   try:
     yield environment

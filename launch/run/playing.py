@@ -120,7 +120,7 @@ class LeaderGroupSource:
       controller.run(serving.aclose(), CALL_S)
 
   def take(self, version: int) -> list[Group] | None:
-    """Waits for the groups of a batch, at most `train.take_s`."""
+    """Waits for the groups of a batch, at most `train.batch_timeout_s`."""
     self._begun_at = time.monotonic()
     groups = self._wait(version)
     self._processes.share(
@@ -179,7 +179,7 @@ class LeaderGroupSource:
     }
 
   def _wait(self, version: int) -> list[Group] | None:
-    deadline = time.monotonic() + self._config.train.take_s
+    deadline = time.monotonic() + self._config.train.batch_timeout_s
     number = self._settings.admission.groups_per_step
     while self._interrupts.received is None:
       groups = self._running.take_within(number, version, _LOOK_S)
@@ -187,7 +187,8 @@ class LeaderGroupSource:
         return groups
       if time.monotonic() > deadline:
         raise DeadlineExceeded(
-          f"the learner waited train.take_s={self._config.train.take_s:g} s "
+          f"the learner waited "
+          f"train.batch_timeout_s={self._config.train.batch_timeout_s:g} s "
           f"for {number} groups to train version {version} on; look at: "
           "rollout/finished and rollout/faults of each task, and the rollout "
           "engine; an episode may be longer than this wait"

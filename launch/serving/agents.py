@@ -48,7 +48,7 @@ class AgentServer:
         max_tokens=episode.max_tokens,
         max_answer_tokens=episode.max_answer_tokens,
         temperature=settings.sampling.temperature,
-        idle_s=settings.agents.idle_s,
+        idle_timeout_s=settings.agents.idle_timeout_s,
       ),
       self._limits,
       draw_for,

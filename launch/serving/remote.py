@@ -43,7 +43,7 @@ def snapshots(
   sink = SnapshotSink(
     snapshots_of(config),
     max_lag=settings.rollouts.max_lag,
-    deadline_s=settings.rollouts.settle_s,
+    deadline_s=settings.rollouts.sync_timeout_s,
   )
   try:
     yield sink
@@ -80,17 +80,17 @@ class RemoteRollouts:
     generator: HttpGenerator,
     sink: SnapshotSink,
     thread: ControllerThread,
-    settle_s: float,
+    sync_timeout_s: float,
   ):
     self._remote, self._sink = generator, sink
-    self._thread, self._settle_s = thread, settle_s
+    self._thread, self._settle_s = thread, sync_timeout_s
     self.generator = _AcrossLoops(generator, thread.loop)
 
   def settle(self) -> None:
     """Waits until every server serves what policy slot 0 was published last.
 
-    Raises `DeadlineExceeded` after `rollouts.settle_s`, with how each server
-    is.
+    Raises `DeadlineExceeded` after `rollouts.sync_timeout_s`, with how each
+    server is.
     """
     self._sink.flush()
     fresh = {0: self._sink.publications()[0]}
@@ -168,7 +168,7 @@ def speaking(
     dialect=DIALECTS[rollouts.protocol],
     needs=needs,
     model=rollouts.model,
-    probe_s=rollouts.answer_s,
+    probe_s=rollouts.answer_timeout_s,
   )
 
 
@@ -194,7 +194,9 @@ def servers(
       CALL_S,
     )
     try:
-      yield RemoteRollouts(generator, sink, thread, settings.rollouts.settle_s)
+      yield RemoteRollouts(
+        generator, sink, thread, settings.rollouts.sync_timeout_s
+      )
     finally:
       thread.run(connecting.aclose(), CALL_S)
 

@@ -94,7 +94,9 @@ def serve(
         gathered=jax.process_count() > 1,
         to=places and [layout_of(place) for place in places],
       ),
-      EngineGenerator(running, compile_s=settings.http.compile_s),
+      EngineGenerator(
+        running, compile_timeout_s=settings.http.compile_timeout_s
+      ),
       settle=lambda: None,  # publishing here is serving
       report=EngineMetrics(running).report,
       status=functools.partial(status_of, running),

@@ -5,12 +5,14 @@ that `configs/base.py` gives it, so that such a run can be exported and served.
 """
 
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
 import yaml
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.renamed import renamed_keys, sentence
 from configs import base
 
 
@@ -23,7 +25,22 @@ def run_config(root: pathlib.Path) -> ml_collections.ConfigDict:
       "runs/quickstart"
     )
   filed = _frozen(yaml.safe_load(path.read_text()))
+  require_names_of_today(filed, path)
   return ml_collections.ConfigDict(_filled(filed, base.get_config().to_dict()))
+
+
+def require_names_of_today(
+  filed: Mapping[str, Any], path: pathlib.Path
+) -> None:
+  """Raises `ConfigError` for a run's config in which keys have old names."""
+  if old := renamed_keys(filed):
+    raise ConfigError(
+      f"{path} was written before config keys were renamed: {sentence(old)}. "
+      f"To "
+      "use the run, check out the commit in its summary.json, or rename the "
+      "keys "
+      "in this file and read docs/glossary.md on what else has changed"
+    )
 
 
 def _filled(filed: Any, known: Any) -> Any:

@@ -24,6 +24,7 @@ import yaml
 from etils import epath
 
 from agentrl_jax.errors import ConfigError
+from launch.storage.run_config import require_names_of_today
 
 # Keys, or whole sections, that may change between two starts of one run.
 MAY_CHANGE = (
@@ -102,9 +103,9 @@ class RunDirectory:
     path = self.root / "config.yaml"
     text = yaml.safe_dump(_plain(config.to_dict()), sort_keys=True)
     if path.exists():
-      changed = _differences(
-        yaml.safe_load(path.read_text()), yaml.safe_load(text)
-      )
+      filed = yaml.safe_load(path.read_text())
+      require_names_of_today(filed, path)
+      changed = _differences(filed, yaml.safe_load(text))
       changed = [
         key
         for key in changed

@@ -10,7 +10,7 @@ import unittest
 
 from aiohttp import web
 
-from agentrl_jax.controller.fleet import ControllerEnvironment
+from agentrl_jax.controller.controller_environment import ControllerEnvironment
 from agentrl_jax.data.messages import Message
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.errors import ConfigError, EnvironmentFault

@@ -27,7 +27,7 @@ from environments.arithmetic.environment import Arithmetic
 
 LIMITS = EpisodeLimits(max_turns=8, max_tokens=2048, max_answer_tokens=256)
 GROUP = GroupLimits(size=4, deadline_s=60)
-RETRIES = RetryLimits(max_retries=2, pause_s=0)
+RETRIES = RetryLimits(max_retries=2, backoff_s=0)
 
 
 @functools.cache

@@ -33,7 +33,7 @@ class GrammarProcessTest(unittest.TestCase):
 
   def test_an_endless_one_ends_and_the_next_is_checked(self):
     for _ in range(2):
-      with self.assertRaisesRegex(GrammarTooLarge, "http.compile_s"):
+      with self.assertRaisesRegex(GrammarTooLarge, "http.compile_timeout_s"):
         self.process.check(ENDLESS, cpu_s=0.1)
       self.assertEqual(self.process.check('start: "a"', cpu_s=5.0), "")
 

@@ -31,7 +31,7 @@ class ImagesTest(unittest.IsolatedAsyncioTestCase):
   async def plays_as_here(self, name, target, **options):
     image = build_or_skip(self.docker, name)
     here = load_environment(target)
-    spec = ContainerSpec(image=image, options=options, start_s=START_S)
+    spec = ContainerSpec(image=image, options=options, start_timeout_s=START_S)
     async with container_worker(self.docker, spec) as there:
       self.assertEqual(there.name, here.name)
       for split in ("train", "test"):

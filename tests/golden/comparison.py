@@ -64,7 +64,7 @@ def _group_advantages(x):
 
 
 def _token_advantages(x):
-  mask_BT, (gamma, trace, high) = x["mask_BT"], x["discount"]
+  mask_BT, (gamma, gae_lambda, high) = x["mask_BT"], x["discount"]
   yield (
     "reinforce_plus_plus",
     losses.reinforce_plus_plus_advantage(
@@ -76,7 +76,11 @@ def _token_advantages(x):
     losses.discounted_returns(x["reward_BT"], mask_BT, discount=gamma),
   )
   advantage_BT, return_BT = losses.gae(
-    x["reward_BT"], x["value_BT"], mask_BT, discount=gamma, trace=trace
+    x["reward_BT"],
+    x["value_BT"],
+    mask_BT,
+    discount=gamma,
+    gae_lambda=gae_lambda,
   )
   yield "gae_whitened", losses.whiten(advantage_BT, mask_BT)
   yield "gae_returns", return_BT
@@ -89,7 +93,7 @@ def _token_advantages(x):
     turn_BT,
     discount=gamma,
     turn_discount=high,
-    trace=trace,
+    gae_lambda=gae_lambda,
   )
   yield "bi_level_whitened", losses.whiten(advantage_BT, x["turn_mask_BT"])
   yield "bi_level_returns", return_BT

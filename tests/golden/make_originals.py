@@ -118,19 +118,19 @@ def _advantages(verl, ragen, x):
     first(baseline(outcome.clone(), mask, group)),
   )
   reward, value = torch.tensor(x["reward_BT"]), torch.tensor(x["value_BT"])
-  gamma, trace, high = (float(d) for d in x["discount"])
+  gamma, gae_lambda, high = (float(d) for d in x["discount"])
   config = originals.AlgoConfig(gamma=gamma)
   plus_plus = verl.compute_reinforce_plus_plus_outcome_advantage
   advantage, returns = plus_plus(reward, mask, config=config)
   yield "reinforce_plus_plus", advantage.numpy()
   yield "discounted_returns", returns.numpy()
   advantage, returns = verl.compute_gae_advantage_return(
-    reward, value, mask, gamma, trace
+    reward, value, mask, gamma, gae_lambda
   )
   yield "gae_whitened", advantage.numpy()
   yield "gae_returns", returns.numpy()
   advantage, returns = ragen.compute_bi_level_gae_advantage_return(
-    torch.tensor(x["turn_reward_BT"]), value, turns, gamma, trace, high
+    torch.tensor(x["turn_reward_BT"]), value, turns, gamma, gae_lambda, high
   )
   yield "bi_level_whitened", advantage.numpy()
   yield "bi_level_returns", returns.numpy()

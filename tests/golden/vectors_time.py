@@ -47,14 +47,14 @@ def _returns() -> list[Case]:
       "gae",
       "One sequence per row: observations take no time.",
       gae.gae,
-      {**TOKENS, "discount": 0.5, "trace": 0.75},
+      {**TOKENS, "discount": 0.5, "gae_lambda": 0.75},
       names=BOTH,
     ),
     case(
       "gae",
       "The same, but two sequences in the first row.",
       gae.gae,
-      {**TOKENS, **packed, "trace": 0.75},
+      {**TOKENS, **packed, "gae_lambda": 0.75},
       names=BOTH,
     ),
     case(
@@ -74,14 +74,14 @@ def _turns() -> list[Case]:
       "Three turns; the first has two tokens, and its value is read at the "
       "first of them.",
       turns.turn_gae,
-      {**TURNS, "discount": 0.5, "trace": 0.75},
+      {**TURNS, "discount": 0.5, "gae_lambda": 0.75},
       names=BOTH,
     ),
     case(
       "turn_gae",
       "The first turn is a sequence of its own.",
       turns.turn_gae,
-      {**TURNS, "discount": 0.5, "trace": 0.75, **packed},
+      {**TURNS, "discount": 0.5, "gae_lambda": 0.75, **packed},
       names=BOTH,
     ),
     case(
@@ -94,7 +94,7 @@ def _turns() -> list[Case]:
       "bi_level_gae",
       "Between turns by their last tokens' values, then within each turn.",
       turns.bi_level_gae,
-      {**TURNS, "discount": 0.75, "turn_discount": 0.5, "trace": 0.5},
+      {**TURNS, "discount": 0.75, "turn_discount": 0.5, "gae_lambda": 0.5},
       names=BOTH,
     ),
     case(

@@ -55,7 +55,7 @@ def config_of(workdir: pathlib.Path):
   )
   c.advantage.estimator = "gae"
   c.policy_slot_weights.rule = "adaptive"
-  c.engine.update(store_tokens=320, block_tokens=32)
+  c.engine.update(prefix_cache_tokens=320, block_size=32)
   return c
 
 

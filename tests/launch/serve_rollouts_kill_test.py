@@ -48,7 +48,7 @@ class KilledServerTest(unittest.IsolatedAsyncioTestCase):
     self.generator = await self.enterAsyncContext(
       connected(
         dataclasses.replace(
-          settings.rollouts, servers=addresses, answer_s=DEADLINE_S
+          settings.rollouts, servers=addresses, answer_timeout_s=DEADLINE_S
         ),
         num_policy_slots=2,
       )

@@ -86,7 +86,9 @@ class RolloutServerTest(absltest.TestCase):
   async def _play(self, sink, server):
     """Asks through a kill and a new start of the only server."""
     rollouts = dataclasses.replace(
-      self.settings.rollouts, servers=server.address, answer_s=DEADLINE_S
+      self.settings.rollouts,
+      servers=server.address,
+      answer_timeout_s=DEADLINE_S,
     )
     prompt = np.arange(5, 25, dtype=np.int32)
     specs = [SamplingSpec(max_tokens=290, seed=seed) for seed in range(20)]

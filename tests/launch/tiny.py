@@ -17,7 +17,7 @@ def get_config():
   c.model.update(width=16, num_layers=2, num_heads=2, head_dim=8, mlp_width=16)
   c.model.num_kv_heads = 2
   c.warm_start.num_demonstrations = 32
-  c.train.update(steps=6, row_length=320, micro_batch=2, take_s=120.0)
+  c.train.update(steps=6, row_length=320, micro_batch=2, batch_timeout_s=120.0)
   c.loss.update(kl_coefficient=0.0, token_chunk=64)
   c.episode.update(max_turns=2, max_tokens=320, max_answer_tokens=8)
   c.group.size = 2
@@ -32,7 +32,9 @@ def get_config():
     prefill_chunks=(64,),
     prefill_slots=4,
   )
-  c.rollouts.update(poll_s=0.05, health_s=0.1, settle_s=120.0)
+  c.rollouts.update(
+    poll_interval_s=0.05, health_interval_s=0.1, sync_timeout_s=120.0
+  )
   c.checkpoint.update(every=2, keep=2)
   c.evaluation.update(num_tasks=2, num_untrained=2, timeout_s=120.0)
   return c

@@ -19,13 +19,13 @@ few_examples = hypothesis.settings(
   deadline=None, database=None, max_examples=20
 )
 # For properties, of which many batches are tried: compiled once.
-compiled_gae = jax.jit(gae, static_argnames=("discount", "trace"))
+compiled_gae = jax.jit(gae, static_argnames=("discount", "gae_lambda"))
 compiled_returns = jax.jit(discounted_returns, static_argnames="discount")
 SETTINGS = (
-  {"discount": 0.9, "trace": 0.8},
-  {"discount": 1.0, "trace": 1.0},
-  {"discount": 0.5, "trace": 0.0},
-  {"discount": 0.0, "trace": 1.0},
+  {"discount": 0.9, "gae_lambda": 0.8},
+  {"discount": 1.0, "gae_lambda": 1.0},
+  {"discount": 0.5, "gae_lambda": 0.0},
+  {"discount": 0.0, "gae_lambda": 1.0},
 )
 
 
@@ -47,7 +47,11 @@ class GaeTest(chex.TestCase):
     batch = random_episodes(seed=2)
     reward_BT, value_BT = (x.astype(np.float64) / 3 for x in batch[:2])
     arguments = (reward_BT, value_BT, batch.mask_BT)
-    settings = {"segment_BT": batch.segment_BT, "discount": 0.9, "trace": 0.7}
+    settings = {
+      "segment_BT": batch.segment_BT,
+      "discount": 0.9,
+      "gae_lambda": 0.7,
+    }
     with jax.enable_x64(True):
       found = gae(*arguments, **settings)
     expected = reference.gae(*arguments, **settings)
@@ -57,7 +61,7 @@ class GaeTest(chex.TestCase):
   def test_a_reward_in_bfloat16_is_as_good_as_its_value(self):
     batch = random_episodes(seed=2)
     reward_BT = jnp.array(batch.reward_BT, jnp.bfloat16)
-    advantage_BT, _ = gae(reward_BT, *batch[1:3], discount=0.9, trace=0.7)
+    advantage_BT, _ = gae(reward_BT, *batch[1:3], discount=0.9, gae_lambda=0.7)
     self.assertEqual(advantage_BT.dtype, jnp.float32)
 
   @few_examples
@@ -70,7 +74,9 @@ class GaeTest(chex.TestCase):
   ):
     batch = random_episodes(seed)
     settings = {"discount": discount, "segment_BT": batch.segment_BT}
-    advantage_BT, return_BT = compiled_gae(*batch[:3], trace=1.0, **settings)
+    advantage_BT, return_BT = compiled_gae(
+      *batch[:3], gae_lambda=1.0, **settings
+    )
     plain_BT = compiled_returns(batch.reward_BT, batch.mask_BT, **settings)
     value_BT = np.where(batch.mask_BT, batch.value_BT, 0)
     np.testing.assert_allclose(return_BT, plain_BT, atol=1e-5)
@@ -83,13 +89,13 @@ class GaeTest(chex.TestCase):
     settings = {"discount": 0.9, "segment_BT": batch.segment_BT}
     return_BT = compiled_returns(batch.reward_BT, batch.mask_BT, **settings)
     advantage_BT, _ = compiled_gae(
-      batch.reward_BT, return_BT, batch.mask_BT, trace=0.5, **settings
+      batch.reward_BT, return_BT, batch.mask_BT, gae_lambda=0.5, **settings
     )
     np.testing.assert_allclose(advantage_BT, np.zeros((5, 12)), atol=1e-5)
 
   def test_observations_are_as_if_not_there(self):
     batch = random_episodes(seed=3)
-    settings = {"discount": 0.9, "trace": 0.7}
+    settings = {"discount": 0.9, "gae_lambda": 0.7}
     found = gae(*batch[:3], segment_BT=batch.segment_BT, **settings)
     for b in range(5):
       at = np.flatnonzero(batch.mask_BT[b])
@@ -106,7 +112,7 @@ class GaeTest(chex.TestCase):
       value_BT,
       np.ones((2, 6), bool),
       discount=0.9,
-      trace=0.7,
+      gae_lambda=0.7,
       segment_BT=np.array([[0, 0, 1, 1, 1, 2]] * 2),
     )
     broken_BT = np.zeros((2, 6), bool)
@@ -121,12 +127,12 @@ class GaeTest(chex.TestCase):
 
     def loss(value_BT):
       advantage_BT, return_BT = gae(
-        batch.reward_BT, value_BT, mask_BT, discount=0.9, trace=0.7
+        batch.reward_BT, value_BT, mask_BT, discount=0.9, gae_lambda=0.7
       )
       error_BT = jnp.where(mask_BT, value_BT, 0) - return_BT
       return jnp.sum(error_BT**2 + advantage_BT)
 
-    _, return_BT = reference.gae(*batch[:3], discount=0.9, trace=0.7)
+    _, return_BT = reference.gae(*batch[:3], discount=0.9, gae_lambda=0.7)
     expected_BT = finite_difference.gradient(
       lambda value_BT: np.sum((value_BT - return_BT) ** 2, where=mask_BT),
       np.where(mask_BT, batch.value_BT, 0),
@@ -138,17 +144,17 @@ class GaeTest(chex.TestCase):
   def test_nothing_trained_gives_nothing(self, *shape):
     nan_BT = jnp.full(shape, jnp.nan)
     for x_BT in gae(
-      nan_BT, nan_BT, jnp.zeros(shape, bool), discount=0.9, trace=0.7
+      nan_BT, nan_BT, jnp.zeros(shape, bool), discount=0.9, gae_lambda=0.7
     ):
       np.testing.assert_array_equal(x_BT, np.zeros(shape))
 
   def test_refuses_what_cannot_be_meant(self):
     zeros_BT, mask_BT = jnp.zeros((2, 3)), jnp.ones((2, 3), bool)
-    for name in ("discount", "trace"):
-      settings = {"discount": 1.0, "trace": 1.0, name: 95}
+    for name in ("discount", "gae_lambda"):
+      settings = {"discount": 1.0, "gae_lambda": 1.0, name: 95}
       with self.assertRaisesRegex(ValueError, f"{name}=95 must be from 0 to 1"):
         gae(zeros_BT, zeros_BT, mask_BT, **settings)
-    settings = {"discount": 1.0, "trace": 1.0}
+    settings = {"discount": 1.0, "gae_lambda": 1.0}
     for bad_BT in (jnp.ones((2, 3)), jnp.ones((2, 2), bool)):
       with self.assertRaises(AssertionError):
         gae(zeros_BT, zeros_BT, bad_BT, **settings)

@@ -133,7 +133,7 @@ def of_tokens(seed: int) -> Table:
     return jax.value_and_grad(value)
 
   segments = {"num_segments": NUM_SEGMENTS}
-  trace = {"discount": 0.95, "trace": 0.9}
+  gae_lambda = {"discount": 0.95, "gae_lambda": 0.9}
   rewards = (x["reward_BT"], x["mask_BT"])
   return {
     "whiten": (losses.whiten, values),
@@ -145,7 +145,7 @@ def of_tokens(seed: int) -> Table:
     "blend_moments": (_running, tasks),
     "normalise_by_moments": (_normalised, tasks),
     "gae": (
-      over_time(losses.gae, **trace),
+      over_time(losses.gae, **gae_lambda),
       (*episodes[:3], x["segment_BT"]),
     ),
     "discounted_returns": (
@@ -156,13 +156,13 @@ def of_tokens(seed: int) -> Table:
       over_time(losses.reinforce_plus_plus_advantage, discount=0.95),
       (*rewards, x["segment_BT"]),
     ),
-    "turn_gae": (over_time(losses.turn_gae, **trace), episodes),
+    "turn_gae": (over_time(losses.turn_gae, **gae_lambda), episodes),
     "turn_returns": (
       over_time(losses.turn_returns, discount=0.95),
       (*rewards, x["turn_BT"], x["segment_BT"]),
     ),
     "bi_level_gae": (
-      over_time(losses.bi_level_gae, turn_discount=0.9, **trace),
+      over_time(losses.bi_level_gae, turn_discount=0.9, **gae_lambda),
       episodes,
     ),
     "token_mean": (with_slope(losses.token_mean), values),

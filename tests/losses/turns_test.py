@@ -19,13 +19,13 @@ few_examples = hypothesis.settings(
   deadline=None, database=None, max_examples=20
 )
 # For properties, of which many batches are tried: compiled once.
-compiled_gae = jax.jit(gae, static_argnames=("discount", "trace"))
+compiled_gae = jax.jit(gae, static_argnames=("discount", "gae_lambda"))
 compiled_turn_gae = jax.jit(
-  turns.turn_gae, static_argnames=("discount", "trace")
+  turns.turn_gae, static_argnames=("discount", "gae_lambda")
 )
 compiled_returns = jax.jit(discounted_returns, static_argnames="discount")
 compiled_turn_returns = jax.jit(turns.turn_returns, static_argnames="discount")
-DISCOUNTS = {"discount": 0.9, "trace": 0.8}
+DISCOUNTS = {"discount": 0.9, "gae_lambda": 0.8}
 FUNCTIONS = parameterized.named_parameters(
   ("turn_gae", turns.turn_gae, reference.turn_gae, DISCOUNTS),
   (

@@ -160,7 +160,11 @@ class ConfigFileTest(parameterized.TestCase):
   @parameterized.parameters(
     ("qwen3-8b", {"embedding_scale": 2.0}, "embedding_scale=2.0 has no"),
     ("qwen3-8b", {"qkv_bias": True}, "are no family of"),
-    ("qwen3-8b", {"rotary_share": 0.5}, "rotary_share=0.5 is computed by glm4"),
+    (
+      "qwen3-8b",
+      {"partial_rotary_factor": 0.5},
+      "partial_rotary_factor=0.5 is computed by glm4",
+    ),
   )
   def test_no_family_computes_it(self, name, changes, message):
     config = type(preset(name))(**vars(preset(name)) | changes)

@@ -38,7 +38,7 @@ MODELS = {
   "qwen3": ModelConfig(**SIZES, qk_norm=True),
   "llama": ModelConfig(**SIZES, qk_norm=False),
   "glm4": ModelConfig(
-    **SIZES, qk_norm=False, sandwich_norm=True, rotary_share=0.5
+    **SIZES, qk_norm=False, sandwich_norm=True, partial_rotary_factor=0.5
   ),
 }
 

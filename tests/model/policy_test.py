@@ -28,7 +28,10 @@ VARIANTS = (
   ("qwen2.5", {"qk_norm": False, "qkv_bias": True}),
   ("untied", {"tied_embedding": False}),
   ("llama3", {"rope_factor": 8.0, "rope_original_context": 8}),
-  ("glm4", {"sandwich_norm": True, "rotary_share": 0.5, "qkv_bias": True}),
+  (
+    "glm4",
+    {"sandwich_norm": True, "partial_rotary_factor": 0.5, "qkv_bias": True},
+  ),
   ("scaled", {"embedding_scale": 3.0}),
 )
 
@@ -252,8 +255,16 @@ class ConfigTest(parameterized.TestCase):
     ("heads", {"num_heads": 3}, "num_heads=3 must be a multiple"),
     ("odd", {"head_dim": 7}, "head_dim=7 must be even"),
     ("width", {"width": 0}, "width=0 must be at least 1"),
-    ("share", {"rotary_share": 0.0}, "rotary_share=0.0 must lie"),
-    ("odd_share", {"rotary_share": 0.4}, "head_dim=8 x rotary_share=0.4"),
+    (
+      "share",
+      {"partial_rotary_factor": 0.0},
+      "partial_rotary_factor=0.0 must lie",
+    ),
+    (
+      "odd_share",
+      {"partial_rotary_factor": 0.4},
+      "head_dim=8 x partial_rotary_factor=0.4",
+    ),
     ("rope", {"rope_factor": 8.0}, "needs model.rope_original_context=0"),
   )
   def test_refuses(self, changes, message):

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 
-def gae(reward_BT, value_BT, mask_BT, *, discount, trace, segment_BT=None):
+def gae(reward_BT, value_BT, mask_BT, *, discount, gae_lambda, segment_BT=None):
   """A_t = sum_k (gamma lambda)^k delta_{t+k} over the trained tokens."""
   advantage_BT, return_BT = np.zeros(mask_BT.shape), np.zeros(mask_BT.shape)
   for places in sequences(mask_BT, segment_BT):
@@ -18,7 +18,8 @@ def gae(reward_BT, value_BT, mask_BT, *, discount, trace, segment_BT=None):
     ]
     for i, at in enumerate(places):
       advantage_BT[at] = math.fsum(
-        (discount * trace) ** k * delta for k, delta in enumerate(deltas[i:])
+        (discount * gae_lambda) ** k * delta
+        for k, delta in enumerate(deltas[i:])
       )
       return_BT[at] = advantage_BT[at] + values[i]
   return advantage_BT, return_BT

@@ -8,7 +8,14 @@ from tests.reference import gae as over_time
 
 
 def turn_gae(
-  reward_BT, value_BT, mask_BT, turn_BT, *, discount, trace, segment_BT=None
+  reward_BT,
+  value_BT,
+  mask_BT,
+  turn_BT,
+  *,
+  discount,
+  gae_lambda,
+  segment_BT=None,
 ):
   advantage_BT, return_BT = np.zeros(mask_BT.shape), np.zeros(mask_BT.shape)
   for turns in _sequences_of_turns(mask_BT, turn_BT, segment_BT):
@@ -16,7 +23,7 @@ def turn_gae(
       [sum(float(reward_BT[at]) for at in turn) for turn in turns],
       [float(value_BT[turn[0]]) for turn in turns],
       discount,
-      trace,
+      gae_lambda,
     )
     for turn, advantage in zip(turns, advantages, strict=True):
       for at in turn:
@@ -45,18 +52,18 @@ def bi_level_gae(
   *,
   discount,
   turn_discount,
-  trace,
+  gae_lambda,
   segment_BT=None,
 ):
   advantage_BT, return_BT = np.zeros(mask_BT.shape), np.zeros(mask_BT.shape)
   for turns in _sequences_of_turns(mask_BT, turn_BT, segment_BT):
     at_end = [float(value_BT[turn[-1]]) for turn in turns]
     rewards = [sum(float(reward_BT[at]) for at in turn) for turn in turns]
-    advantages = _advantages(rewards, at_end, turn_discount, trace)
+    advantages = _advantages(rewards, at_end, turn_discount, gae_lambda)
     for turn, value, advantage in zip(turns, at_end, advantages, strict=True):
       values = [float(value_BT[at]) for at in turn]
       paid = [0.0] * (len(turn) - 1) + [advantage + value]
-      of_tokens = _advantages(paid, values, discount, trace)
+      of_tokens = _advantages(paid, values, discount, gae_lambda)
       for at, v, a in zip(turn, values, of_tokens, strict=True):
         advantage_BT[at], return_BT[at] = a, a + v
   return advantage_BT, return_BT
@@ -70,10 +77,12 @@ def first_of_turn(mask_BT, turn_BT, *, segment_BT=None):
   return first_BT
 
 
-def _advantages(rewards, values, discount, trace):
+def _advantages(rewards, values, discount, gae_lambda):
   """`gae` of one sequence given as lists."""
   row = np.array([rewards]), np.array([values]), np.ones((1, len(rewards)))
-  advantage_BT, _ = over_time.gae(*row, discount=discount, trace=trace)
+  advantage_BT, _ = over_time.gae(
+    *row, discount=discount, gae_lambda=gae_lambda
+  )
   return advantage_BT[0]
 
 

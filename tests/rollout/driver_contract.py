@@ -19,9 +19,13 @@ from tests.rollout import small
 WAIT_S = 120.0
 SHORT = SamplingSpec(max_tokens=20)
 # Less than the slots hold, so that blocks leave for the host and for good.
-STORE = dict(block_tokens=8, store_tokens=160, host_tokens=320)
+STORE = dict(
+  block_size=8, prefix_cache_tokens=160, prefix_cache_host_tokens=320
+)
 NO_STORE = dict(
-  block_tokens=EngineConfig.block_tokens, store_tokens=0, host_tokens=0
+  block_size=EngineConfig.block_size,
+  prefix_cache_tokens=0,
+  prefix_cache_host_tokens=0,
 )
 
 

@@ -25,21 +25,24 @@ class EngineConfigTest(unittest.TestCase):
       dict(prefill_tokens=0),
       dict(steps_per_sync=0),
       dict(num_slot_sizes=0),
-      dict(store_tokens=-1),
+      dict(prefix_cache_tokens=-1),
       dict(old_weights=-1),
-      dict(host_tokens=64),
-      dict(block_tokens=16),
-      dict(store_tokens=64, reuse=False),
-      dict(block_tokens=128, store_tokens=64),
-      dict(context=60, store_tokens=64),
-      dict(lengths=(40,), store_tokens=64),
+      dict(prefix_cache_host_tokens=64),
+      dict(block_size=16),
+      dict(prefix_cache_tokens=64, reuse=False),
+      dict(block_size=128, prefix_cache_tokens=64),
+      dict(context=60, prefix_cache_tokens=64),
+      dict(lengths=(40,), prefix_cache_tokens=64),
     ):
       with self.assertRaisesRegex(ConfigError, next(iter(changes))):
         EngineConfig(**(good | changes))
 
   def test_a_store_is_counted_in_whole_blocks(self):
     config = EngineConfig(
-      slots=(4,), context=64, store_tokens=100, host_tokens=70
+      slots=(4,),
+      context=64,
+      prefix_cache_tokens=100,
+      prefix_cache_host_tokens=70,
     )
     self.assertEqual(config.store_blocks, (3, 2))
 
@@ -83,8 +86,11 @@ class RolloutsConfigTest(parameterized.TestCase):
     (dict(protocol="grpc"), "'grpc' is none of agentrl, openai, sglang"),
     (dict(model="qwen"), "read where rollouts.protocol is openai"),
     (dict(need_seeds=False), "read where rollouts.protocol is openai"),
-    (dict(poll_s=0.0), "rollouts.poll_s=0.0 must be more than 0"),
-    (dict(answer_s=-1.0), "rollouts.answer_s=-1.0"),
+    (
+      dict(poll_interval_s=0.0),
+      "rollouts.poll_interval_s=0.0 must be more than 0",
+    ),
+    (dict(answer_timeout_s=-1.0), "rollouts.answer_timeout_s=-1.0"),
   )
   def test_refuses(self, changes, sentence):
     with self.assertRaisesRegex(ConfigError, sentence):

@@ -27,9 +27,9 @@ ENGINE = EngineConfig(
   prefill_slots=4,
   prefill_tokens=128,
   steps_per_sync=3,
-  block_tokens=8,
-  store_tokens=176,
-  host_tokens=240,
+  block_size=8,
+  prefix_cache_tokens=176,
+  prefix_cache_host_tokens=240,
 )
 COUNTED = ("prefilled", "reused", "copied", "restored", "stored")
 

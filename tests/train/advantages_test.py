@@ -286,14 +286,14 @@ class ConfigTest(parameterized.TestCase):
     ("k", {"k": 4}, "k=4 means nothing for advantage.estimator='grpo'"),
     ("max_at_k", {"estimator": "max_at_k"}, "k=1 must be at least 2"),
     ("discount", {"discount": 0.9}, "discount=0.9 means nothing"),
-    ("trace_of_none", {"trace": 0.9}, "trace=0.9 means nothing"),
+    ("trace_of_none", {"gae_lambda": 0.9}, "gae_lambda=0.9 means nothing"),
     (
       "std_of_none",
       {"estimator": "rloo", "scale_by_std": False},
       "scale_by_std=False means nothing",
     ),
     ("step_weight", {"step_weight": 0.5}, "only for gigpo"),
-    ("trace", {"trace": 1.5}, r"trace=1.5 must lie in \[0, 1\]"),
+    ("gae_lambda", {"gae_lambda": 1.5}, r"gae_lambda=1.5 must lie in \[0, 1\]"),
     ("both", {"whiten": True}, "choose one"),
     (
       "yardstick",

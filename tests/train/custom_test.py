@@ -384,10 +384,10 @@ class AdvantageTest(parameterized.TestCase):
     params = Policy(model).init(jax.random.key(0))
     found = []
     for changes in (
-      {"estimator": "gae", "trace": 0.9, "discount": 0.8},
+      {"estimator": "gae", "gae_lambda": 0.9, "discount": 0.8},
       {
         "estimator": f"{OURS}:gae",
-        "estimator_settings": {"trace": 0.9, "discount": 0.8},
+        "estimator_settings": {"gae_lambda": 0.9, "discount": 0.8},
       },
     ):
       preparation = small.make_preparation(

@@ -142,7 +142,7 @@ class DenominatorTest(parameterized.TestCase):
       sharding.make_mesh({}, jax.devices()[:1]),
     )
     state, metrics = learner.update(learner.init(self.params), lessons)
-    return metrics["loss"], state.optimizer.trace, _num_packed(lessons)
+    return metrics["loss"], state.optimizer.gae_lambda, _num_packed(lessons)
 
   def _expected(self, params, loss, advantage):
     members = _counted(self.groups, advantage.keep)

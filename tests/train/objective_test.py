@@ -323,7 +323,7 @@ class OptimizerTest(parameterized.TestCase):
   BASE = {
     "learning_rate": 0.1,
     "warmup_steps": 3,
-    "final_share": 0.1,
+    "final_lr_ratio": 0.1,
     "b1": 0.9,
     "b2": 0.95,
     "weight_decay": 0.0,
@@ -344,7 +344,7 @@ class OptimizerTest(parameterized.TestCase):
 
   @parameterized.parameters(
     ({"learning_rate": 0.0}, "learning_rate=0.0"),
-    ({"final_share": 2.0}, "final_share=2.0"),
+    ({"final_lr_ratio": 2.0}, "final_lr_ratio=2.0"),
     ({"clip_norm": 0.0}, "clip_norm=0.0"),
   )
   def test_refuses(self, changes, message):

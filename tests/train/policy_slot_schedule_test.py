@@ -60,8 +60,8 @@ class PolicySlotScheduleTest(parameterized.TestCase):
         self.assertIn(step, kept, (version, earlier))
 
   @parameterized.parameters(
-    ((), "policy_slot 0 follows the learner"),
-    (("every 5",), "policy_slot 0 follows the learner"),
+    ((), "policy slot 0 follows the learner"),
+    (("every 5",), "policy slot 0 follows the learner"),
     (("fresh", "fresh"), "raise engine.slots"),
     (("fresh", "every 0"), r"policy_slots\[1\]='every 0' is no schedule"),
     (("fresh", "every -5"), "is no schedule"),

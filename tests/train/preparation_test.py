@@ -173,7 +173,7 @@ class CriticTest(parameterized.TestCase):
 
   @parameterized.parameters("gae", "turn_gae", "bi_level_gae")
   def test_return_is_advantage_and_value(self, estimator):
-    lessons, _ = self._lessons(estimator=estimator, trace=0.9)
+    lessons, _ = self._lessons(estimator=estimator, gae_lambda=0.9)
     for lesson in lessons:
       fitted = np.asarray(lesson.value_mask)
       self.assertTrue((lesson.batch.mask >= fitted).all())
@@ -189,7 +189,9 @@ class CriticTest(parameterized.TestCase):
         np.testing.assert_array_equal(fitted, lesson.batch.mask)
 
   def test_gae_is_that_of_the_rows(self):
-    lessons, report = self._lessons(estimator="gae", trace=0.9, discount=0.8)
+    lessons, report = self._lessons(
+      estimator="gae", gae_lambda=0.9, discount=0.8
+    )
     groups = small.make_groups()
     trajectories = [t for g in groups for t in g.trajectories]
     rows = pack(trajectories, row_length=48, rows_multiple=4)
@@ -202,7 +204,7 @@ class CriticTest(parameterized.TestCase):
       value,
       rows.mask,
       discount=0.8,
-      trace=0.9,
+      gae_lambda=0.9,
       segment_BT=rows.segment,
     )
     found = np.concatenate([x.advantage for x in lessons])
@@ -230,7 +232,7 @@ class CriticTest(parameterized.TestCase):
     preparation = small.make_preparation(
       model=WITH_CRITIC,
       loss=loss,
-      advantage=small.advantage_config(estimator="gae", trace=1.0),
+      advantage=small.advantage_config(estimator="gae", gae_lambda=1.0),
     )
     policy, learner = small.make_learner(model=WITH_CRITIC, loss=loss)
     state = learner.init(policy.init(jax.random.key(0)))

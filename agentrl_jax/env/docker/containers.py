@@ -67,7 +67,7 @@ class ContainerSpec:
   )
   mounts: Sequence[str] = ()  # the host's folders, read-only at the same path
   capabilities: Sequence[str] = ()  # kept of those that Docker gives
-  start_s: float = 60.0  # until the worker answers
+  start_timeout_s: float = 60.0  # until the worker answers
   network: str = "internal"
   address: str = "127.0.0.1"  # of the engine's host, for network="bridge"
 
@@ -78,7 +78,7 @@ class ContainerSpec:
       "cpus",
       "pids",
       "scratch_mb",
-      "start_s",
+      "start_timeout_s",
     ):
       if getattr(self, name) <= 0:
         raise ConfigError(f"{name}={getattr(self, name)} must be more than 0")
@@ -107,7 +107,8 @@ async def container_worker(
   """The environment that a container of its own serves.
 
   Raises `ConfigError` if there is no such image, and `EnvironmentFault` with
-  the container's last words if its worker does not answer within `start_s`.
+  the container's last words if its worker does not answer within
+  `start_timeout_s`.
   """
   name = f"agentrl-{uuid.uuid4().hex[:12]}"
   try:
@@ -172,7 +173,7 @@ def _network(
 async def _until_ready(container: Container, spec: ContainerSpec) -> str:
   """Polls until the worker answers; its URL."""
   deadlines = ClientDeadlines(ask_s=1.0)
-  given_up_at = time.monotonic() + spec.start_s
+  given_up_at = time.monotonic() + spec.start_timeout_s
   async with aiohttp.ClientSession() as http:
     while time.monotonic() < given_up_at:
       url = await engines.to_the_end(_url, container, spec)
@@ -184,7 +185,8 @@ async def _until_ready(container: Container, spec: ContainerSpec) -> str:
         return url
   words = await engines.to_the_end(_last_words, container)
   raise EnvironmentFault(
-    f"the worker in {spec.image} has not answered within {spec.start_s:g} s of "
+    f"the worker in {spec.image} has not answered within "
+    f"{spec.start_timeout_s:g} s of "
     "the container's start; if the engine runs on another host or in Docker "
     f"Desktop, set network='bridge'. Its last words:\n{words}"
   )

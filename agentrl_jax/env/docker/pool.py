@@ -124,21 +124,21 @@ class ContainerPool(Environment):
     return berth, berth.environment
 
   async def _keep_filled(self, berth: _Berth) -> None:
-    pause_s = _FIRST_PAUSE_S
+    backoff_s = _FIRST_PAUSE_S
     has_lived = False
     while True:
       try:
         async with self._container() as environment:
           await self._announce(berth, environment)
-          has_lived, pause_s = True, _FIRST_PAUSE_S
+          has_lived, backoff_s = True, _FIRST_PAUSE_S
           await _until_dead(berth, environment)
           _log.warning("a container of %s died", self._spec.image)
       except AgentRLError as error:
         if not has_lived:
           raise
-        _log.warning("no new container within %g s: %s", pause_s, error)
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        _log.warning("no new container within %g s: %s", backoff_s, error)
+        await asyncio.sleep(backoff_s)
+        backoff_s = min(2 * backoff_s, _LONGEST_PAUSE_S)
       finally:
         berth.environment = None
 
@@ -183,7 +183,8 @@ async def container_pool(
   running = asyncio.create_task(pool.run(), name=f"containers-{spec.image}")
   filling = asyncio.create_task(pool.wait_until_filled())
   try:
-    # Bounded by `start_s`: the pool fails if a first container takes longer.
+    # Bounded by `start_timeout_s`: the pool fails if a first container takes
+    # longer.
     await asyncio.wait({running, filling}, return_when="FIRST_COMPLETED")
     if not running.done():
       yield pool

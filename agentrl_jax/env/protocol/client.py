@@ -23,7 +23,9 @@ class ClientDeadlines:
   """How long each kind of request may take, the network included."""
 
   place_s: float = 600.0  # until the worker has room for a session
-  start_s: float = 150.0  # a little more than the worker's own deadlines,
+  start_timeout_s: float = (
+    150.0  # a little more than the worker's own deadlines,
+  )
   step_s: float = 270.0  #   so that it is the worker who says what hung
   ask_s: float = 20.0  # what needs no environment: status, indices, cancel
 
@@ -81,7 +83,9 @@ class WorkerClient:
     request: dict[str, Any] = {"session_id": session, "index": index}
     request |= {} if split is None else {"split": split}
     request |= {} if seed is None else {"seed": seed}
-    body = await self._post("start_sample", request, self._deadlines.start_s)
+    body = await self._post(
+      "start_sample", request, self._deadlines.start_timeout_s
+    )
     with self._reading("start_sample", body):
       return wire.step_from_json(body), wire.tools_from_json(body)
 

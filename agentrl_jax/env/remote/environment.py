@@ -108,7 +108,7 @@ class RemoteEnvironment(Environment):
   async def _start(self, id: int, task: Task, seed: int) -> "_RemoteSession":
     """Starts the session, waiting while others fill the worker."""
     given_up_at = time.monotonic() + self._deadlines.place_s
-    pause_s = 0.01
+    backoff_s = 0.01
     while True:
       try:
         first, tools = await self._client.start(
@@ -118,10 +118,10 @@ class RemoteEnvironment(Environment):
           seed=seed if self._is_ours else None,
         )
       except WorkerFull:
-        if time.monotonic() + pause_s > given_up_at:
+        if time.monotonic() + backoff_s > given_up_at:
           raise
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        await asyncio.sleep(backoff_s)
+        backoff_s = min(2 * backoff_s, _LONGEST_PAUSE_S)
       else:
         return _RemoteSession(self._client, id, first, tools)
 

@@ -24,9 +24,9 @@ class HostLimits:
   """How much a worker holds, and how long it waits for what."""
 
   concurrency: int = 32  # sessions at once
-  start_s: float = 120.0  # for the environment to open and reset
+  start_timeout_s: float = 120.0  # for the environment to open and reset
   step_s: float = 240.0  # for the environment to play an answer
-  idle_s: float = 600.0  # for the policy's next answer
+  idle_timeout_s: float = 600.0  # for the policy's next answer
   close_s: float = 30.0  # for the environment to free a session
 
   def __post_init__(self) -> None:
@@ -59,14 +59,14 @@ class HostedSession:
     return not self._reply.done()
 
   async def live(
-    self, environment: Environment, *, seed: int, idle_s: float
+    self, environment: Environment, *, seed: int, idle_timeout_s: float
   ) -> None:
     """Plays until the attempt ends, nobody asks, or it is cancelled."""
     async with environment.open(self.task, seed=seed) as session:
       self.tools = tuple(session.tools)
       self._say(await session.reset())
       while self.status is Status.RUNNING:
-        answer = await self._next_answer(idle_s)
+        answer = await self._next_answer(idle_timeout_s)
         if answer is None:
           self.status = Status.CANCELLED
         else:
@@ -97,12 +97,14 @@ class HostedSession:
     self.status = step.status
     self._reply.set_result(step)
 
-  async def _next_answer(self, idle_s: float) -> Message | None:
+  async def _next_answer(self, idle_timeout_s: float) -> Message | None:
     try:
-      async with asyncio.timeout(idle_s):
+      async with asyncio.timeout(idle_timeout_s):
         return await self._answers.get()
     except TimeoutError:
-      _log.warning("%s: no answer for %g s, session freed", self.task, idle_s)
+      _log.warning(
+        "%s: no answer for %g s, session freed", self.task, idle_timeout_s
+      )
       return None
 
 
@@ -147,12 +149,16 @@ class Host:
       )
     session = HostedSession(task)
     life = asyncio.create_task(
-      session.live(self.environment, seed=seed, idle_s=self.limits.idle_s),
+      session.live(
+        self.environment, seed=seed, idle_timeout_s=self.limits.idle_timeout_s
+      ),
       name=f"session-{id}",
     )
     self._sessions[id], self._lives[id] = session, life
     life.add_done_callback(lambda life: self._forget(id, life))
-    return session, await self._reply(id, deadline_s=self.limits.start_s)
+    return session, await self._reply(
+      id, deadline_s=self.limits.start_timeout_s
+    )
 
   async def step(self, id: int, answer: Message) -> Step:
     """Plays an answer and waits for what the environment says."""

@@ -23,11 +23,11 @@ class EngineGenerator:
     driver: Driver,
     *,
     deadline_s: float = 600.0,
-    compile_s: float = COMPILE_S,
+    compile_timeout_s: float = COMPILE_S,
   ):
-    """`compile_s` are CPU seconds that a request's grammar may take."""
+    """`compile_timeout_s` are CPU seconds that a request's grammar may take."""
     self._driver, self._deadline_s = driver, deadline_s
-    self._compiler = GrammarCompiler(driver.engine.grammars, compile_s)
+    self._compiler = GrammarCompiler(driver.engine.grammars, compile_timeout_s)
 
   @property
   def num_policy_slots(self) -> int:

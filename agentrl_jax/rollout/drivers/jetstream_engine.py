@@ -48,7 +48,7 @@ class StepTokens(engine_api.ResultTokens):
   def get_result_at_slot(self, slot: int) -> Any:
     """Refuses: JetStream's slots are not the slots that records are of."""
     raise NotImplementedError(
-      f"policy_slot {slot} has no row of its own; RolloutEngine.read hands out "
+      f"policy slot {slot} has no row of its own; RolloutEngine.read hands out "
       f"answers"
     )
 

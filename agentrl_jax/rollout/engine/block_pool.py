@@ -31,17 +31,17 @@ class _Staged(NamedTuple):
 
 
 class BlockPool:
-  """Arrays for `num_device` and `num_host` blocks of `block_tokens` tokens."""
+  """Arrays for `num_device` and `num_host` blocks of `block_size` tokens."""
 
   def __init__(
     self,
     policy: Policy,
-    block_tokens: int,
+    block_size: int,
     num_device: int,
     num_host: int,
     sharding: jax.sharding.Sharding | None = None,
   ):
-    self._pool = policy.empty_cache(num_device, block_tokens)
+    self._pool = policy.empty_cache(num_device, block_size)
     if sharding is not None:
       self._pool = jax.device_put(self._pool, sharding)
     self._host = jax.tree.map(

@@ -34,12 +34,12 @@ class _Tries:
   def __init__(
     self,
     processes: Callable[[], Sequence[GrammarProcess]],
-    compile_s: float,
+    compile_timeout_s: float,
     *,
     compiled: bool,
   ):
     self._processes, self._compiled = processes, compiled
-    self._budgets = (min(_SHORT_S, compile_s), compile_s)
+    self._budgets = (min(_SHORT_S, compile_timeout_s), compile_timeout_s)
     self._refused: collections.OrderedDict[bytes, str] = (
       collections.OrderedDict()
     )
@@ -68,8 +68,8 @@ class _Tries:
 class GrammarValidator:
   """Checks the grammars that calls ask for while they are written."""
 
-  def __init__(self, compile_s: float = COMPILE_S):
-    self._tries = _Tries(_validators, compile_s, compiled=False)
+  def __init__(self, compile_timeout_s: float = COMPILE_S):
+    self._tries = _Tries(_validators, compile_timeout_s, compiled=False)
 
   @contextlib.contextmanager
   def validating(self) -> Iterator[None]:
@@ -91,10 +91,10 @@ class GrammarCompiler:
   def __init__(
     self,
     grammars: Callable[[], Grammars | None],
-    compile_s: float = COMPILE_S,
+    compile_timeout_s: float = COMPILE_S,
   ):
     self._grammars = grammars
-    self._tries = _Tries(self._processes, compile_s, compiled=True)
+    self._tries = _Tries(self._processes, compile_timeout_s, compiled=True)
     self._made: list[GrammarProcess] = []
     self._num_waiting = 0
     # One thread for each try, and one that compiles for the engine.

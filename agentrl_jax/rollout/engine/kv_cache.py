@@ -44,11 +44,11 @@ class KVCacheManager:
       self.arrays = jax.device_put(self.arrays, sharding)
     self._copies: dict[int, Allocation] = {}  # by target slot
     self._filled: dict[int, int] = {}  # tokens from the store, by slot
-    self._store = PrefixCache(config.block_tokens, *config.store_blocks)
+    self._store = PrefixCache(config.block_size, *config.store_blocks)
     self._make_pool = functools.partial(
-      BlockPool, policy, config.block_tokens, *config.store_blocks, sharding
+      BlockPool, policy, config.block_size, *config.store_blocks, sharding
     )
-    self._pool = self._make_pool() if config.store_tokens else None
+    self._pool = self._make_pool() if config.prefix_cache_tokens else None
 
   def forget(self) -> None:
     """Back to the length of a cache that holds nothing; the store is empty."""
@@ -168,7 +168,7 @@ class KVCacheManager:
       _logger.exception(
         "the prefix store could not move its blocks; it was emptied, and "
         "prompts are fed again. If this is for want of memory, lower "
-        "engine.store_tokens or engine.host_tokens"
+        "engine.prefix_cache_tokens or engine.prefix_cache_host_tokens"
       )
       self._counts["store_failures"] += 1
       return False

@@ -1,6 +1,6 @@
 """Which blocks of keys and values are kept, for which tokens, and where.
 
-A tree: each node is one block of up to `block_tokens` tokens that follow those
+A tree: each node is one block of up to `block_size` tokens that follow those
 of its parent, so conversations that begin alike share their first blocks. Only
 a conversation's last block may be part full. Keys and values of a token depend
 on it and those before it, so any leading part of a block is of use.
@@ -73,9 +73,9 @@ class Moves:
 class PrefixCache:
   """What is kept under one publication of the weights."""
 
-  def __init__(self, block_tokens: int, num_device: int, num_host: int):
+  def __init__(self, block_size: int, num_device: int, num_host: int):
     """Sizes of the tiers are in blocks."""
-    self.block_tokens = block_tokens
+    self.block_size = block_size
     self._num_device, self._num_host = num_device, num_host
     self._edition = -1
     self.batch = 0
@@ -102,13 +102,13 @@ class PrefixCache:
     """The longest beginning of the tokens that is kept; changes nothing."""
     node, nodes, size = self._root, [], 0
     while size < len(token):
-      chunk = token[size : size + self.block_tokens]
+      chunk = token[size : size + self.block_size]
       child, shared = prefix_tree.closest(node, chunk)
       if child is None or not shared:
         break
       nodes.append(child)
       size += shared
-      if shared < self.block_tokens:
+      if shared < self.block_size:
         break
       node = child
     return Match(tuple(nodes), size)
@@ -124,7 +124,7 @@ class PrefixCache:
       not node.on_host and node.batch != self.batch for node in match.nodes
     )
     needed = sum(node.on_host for node in match.nodes)
-    needed += -(-num_tokens // self.block_tokens)
+    needed += -(-num_tokens // self.block_size)
     return needed <= len(self._free_device) + untouched - pinned
 
   @property
@@ -151,8 +151,8 @@ class PrefixCache:
     What is there is shared. Where no room can be made, the rest is not kept.
     """
     node, nodes, moved = self._root, [], 0
-    for index, start in enumerate(range(0, len(token), self.block_tokens)):
-      chunk = token[start : start + self.block_tokens]
+    for index, start in enumerate(range(0, len(token), self.block_size)):
+      chunk = token[start : start + self.block_size]
       child = self._child_for(node, chunk)
       if child.on_host or len(child.token) < len(chunk):
         if not self._hold(child, chunk):
@@ -183,7 +183,7 @@ class PrefixCache:
       )
       assert node.order == sorted(node.children), node.order
       assert node.on_host or not node.parent.on_host, "device below host"
-      assert not node.children or len(node.token) == self.block_tokens
+      assert not node.children or len(node.token) == self.block_size
 
   @property
   def num_held(self) -> tuple[int, int]:

@@ -84,7 +84,7 @@ class ServedWeights:
     """Raises `GeneratorFault` while nothing was published to a policy slot."""
     if self._served[policy_slot] is None:
       raise GeneratorFault(
-        f"policy_slot {policy_slot} was asked for before anything was "
+        f"policy slot {policy_slot} was asked for before anything was "
         f"published to it; "
         f"call publish({policy_slot}, params, step) first"
       )

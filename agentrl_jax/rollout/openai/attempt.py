@@ -43,7 +43,7 @@ class PolicySlotDraw(Protocol):
 
 
 class FreshPolicySlot:
-  """policy_slot 0, always."""
+  """Policy slot 0, always."""
 
   weights, is_drawn = (1.0,), False
 

@@ -41,7 +41,7 @@ class EpisodeRules:
   max_tokens: int  # prompt, observations and answers together
   max_answer_tokens: int  # of one answer
   temperature: float = 1.0  # of every draw
-  idle_s: float = 600.0  # without a call: the agent is taken for gone
+  idle_timeout_s: float = 600.0  # without a call: the agent is taken for gone
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
@@ -268,10 +268,13 @@ class Episode(CallContext):
     )
 
   async def abandoned(self) -> None:
-    """Waits until nothing was heard of the agent for `idle_s`."""
+    """Waits until nothing was heard of the agent for `idle_timeout_s`."""
     loop = asyncio.get_running_loop()
-    while self._is_busy or loop.time() < self._last_heard + self.rules.idle_s:
-      ends = self._last_heard + self.rules.idle_s - loop.time()
+    while (
+      self._is_busy
+      or loop.time() < self._last_heard + self.rules.idle_timeout_s
+    ):
+      ends = self._last_heard + self.rules.idle_timeout_s - loop.time()
       await asyncio.sleep(max(ends, 0.05))
 
   def touch(self) -> None:

@@ -149,7 +149,8 @@ class Episodes:
         EnvironmentFault(
           f"nothing was heard of the agent that plays episode {episode.id}, "
           f"attempt {attempt.number} in group {attempt.group_id}, for "
-          f"agents.idle_s={self._rules.idle_s:g} s; look at its log"
+          f"agents.idle_timeout_s={self._rules.idle_timeout_s:g} s; look at "
+          f"its log"
         )
       )
       self._end(episode)

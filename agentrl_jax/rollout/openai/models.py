@@ -2,7 +2,7 @@
 
 qwen               policy slot 0, which follows the learner
 qwen@policy_slot1  policy slot 1, whatever it serves
-qwen@step120       the version that 120 updates made, while a policy slot serves it
+qwen@step120       the version that 120 updates made, while it is served
 """
 
 import re

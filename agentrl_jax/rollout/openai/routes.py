@@ -150,7 +150,7 @@ class OpenAIApi:
     self._max_calls = max(model.limits.max_calls for model in models)
     self._reader = CallReader(
       max(model.limits.max_values for model in models),
-      GrammarValidator(answering.bodies.limits.compile_s),
+      GrammarValidator(answering.bodies.limits.compile_timeout_s),
     )
     self._episodes = EpisodeApi(episodes, answering.bodies)
 

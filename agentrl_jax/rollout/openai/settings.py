@@ -12,7 +12,9 @@ class AgentsConfig:
   port: int = -1  # of the learner's server; 0 is any; -1: there is none
   host: str = "127.0.0.1"
   token_file: str = ""  # has the token that agents must know; "": none
-  idle_s: float = 600.0  # without a word from an agent: it is taken for gone
+  idle_timeout_s: float = (
+    600.0  # without a word from an agent: it is taken for gone
+  )
 
   def __post_init__(self) -> None:
     if not -1 <= self.port < 2**16:
@@ -30,8 +32,10 @@ class AgentsConfig:
         f"{', '.join(unread)} is read by nothing with agents.port=-1: set the "
         "port that agents are to call, or leave it as it is"
       )
-    if self.idle_s <= 0:
-      raise ConfigError(f"agents.idle_s={self.idle_s} must be more than 0")
+    if self.idle_timeout_s <= 0:
+      raise ConfigError(
+        f"agents.idle_timeout_s={self.idle_timeout_s} must be more than 0"
+      )
 
   @property
   def play(self) -> bool:

@@ -80,8 +80,8 @@ class HttpGenerator:
   ) -> Answer:
     """Waits for the answer of some server; cancelling frees its slot.
 
-    Asks others while servers are lost or full, until `rollouts.answer_s` have
-    passed.
+    Asks others while servers are lost or full, until
+    `rollouts.answer_timeout_s` have passed.
     """
     request = self._client.request(prompt, spec)
     return await self._within_deadline(
@@ -117,15 +117,15 @@ class HttpGenerator:
 
   async def _within_deadline(self, spec: SamplingSpec, ask: Ask[T]) -> T:
     try:
-      async with asyncio.timeout(self._config.answer_s) as timer:
+      async with asyncio.timeout(self._config.answer_timeout_s) as timer:
         return await self._asked(spec, ask)
     except TimeoutError as error:
       if not timer.expired():
         raise
       raise DeadlineExceeded(
         f"no rollout server gave an answer of {spec.max_tokens} tokens from "
-        f"policy slot {spec.policy_slot} within rollouts.answer_s="
-        f"{self._config.answer_s:g} s: {self.describe()}"
+        f"policy slot {spec.policy_slot} within rollouts.answer_timeout_s="
+        f"{self._config.answer_timeout_s:g} s: {self.describe()}"
       ) from error
 
   async def serving(
@@ -148,7 +148,8 @@ class HttpGenerator:
       if not timer.expired():
         raise
       raise DeadlineExceeded(
-        f"the learner waited rollouts.settle_s={timeout_s:g} s for the rollout "
+        f"the learner waited rollouts.sync_timeout_s={timeout_s:g} s for the "
+        f"rollout "
         f"servers to serve what it published: {self.describe()}. Look at what "
         "they print, and whether they can read rollouts.snapshots"
       ) from error
@@ -160,7 +161,7 @@ class HttpGenerator:
   async def watch(self, server: Server) -> None:
     """Looks after a server until it is cancelled."""
     last_heard = asyncio.get_running_loop().time()
-    within_s = min(CONNECT_S, self._config.lost_s)
+    within_s = min(CONNECT_S, self._config.server_timeout_s)
     while self._refusal is None:
       now = asyncio.get_running_loop().time()
       try:
@@ -170,7 +171,7 @@ class HttpGenerator:
       except (aiohttp.ClientConnectorError, GeneratorFault) as error:
         self._lose(server, f"cannot be asked: {error}")
       except (aiohttp.ClientError, TimeoutError) as error:
-        if now - last_heard > self._config.lost_s:
+        if now - last_heard > self._config.server_timeout_s:
           self._lose(
             server,
             f"has not told its health for {now - last_heard:.0f} s: {error!r}",
@@ -178,7 +179,7 @@ class HttpGenerator:
       else:
         last_heard = now
         self._hear(server, status)
-      await asyncio.sleep(self._config.health_s)
+      await asyncio.sleep(self._config.health_interval_s)
 
   async def _asked(self, spec: SamplingSpec, ask: Ask[T]) -> T:
     """What the first server says to it that is able and not lost."""

@@ -60,7 +60,7 @@ class JoinedGenerator:
       raise ConfigError(
         f"policy_slot={spec.policy_slot} must be 0 to "
         f"{self._num_policy_slots - 1}, the policy "
-        "policy_slots of this server"
+        "policy slots of this server"
       )
     number = (
       sum(first <= spec.policy_slot for first in self.first_policy_slots) - 1

@@ -122,7 +122,7 @@ class ServerPool:
       raise ConfigError(
         f"rollout server {server.address} has {len(status.policy_slots)} "
         f"version "
-        f"policy_slots and this run {self.num_policy_slots}: start it with "
+        f"policy slots and this run {self.num_policy_slots}: start it with "
         f"this run's config"
       )
     server.status, server.trouble = status, ""

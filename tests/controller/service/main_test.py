@@ -6,7 +6,7 @@ from unittest import mock
 
 import aiohttp
 
-from agentrl_jax.controller.fleet import ControllerEnvironment
+from agentrl_jax.controller.controller_environment import ControllerEnvironment
 from agentrl_jax.controller.service import dispatcher
 from agentrl_jax.controller.service import main as service
 from agentrl_jax.controller.service.main import ServiceConfig

@@ -201,7 +201,7 @@ class ContainerWorkerTest(_ContainerTest):
 
   async def test_a_worker_that_does_not_answer_meets_the_deadline(self):
     with self.assertRaisesRegex(EnvironmentFault, "within 0.3 s"):
-      async with self.worker(start_s=0.3, cpus=0.05):
+      async with self.worker(start_timeout_s=0.3, cpus=0.05):
         self.fail("started")
 
   async def test_a_container_removed_by_another_is_a_fault(self):

@@ -90,7 +90,7 @@ class HostTest(unittest.IsolatedAsyncioTestCase):
       await self.until_empty(host)
 
   async def test_deadlines_free_what_hangs(self):
-    host = self.a_host(start_s=0.02, step_s=0.02)
+    host = self.a_host(start_timeout_s=0.02, step_s=0.02)
     with self.assertRaisesRegex(EnvironmentFault, "within 0.02 s"):
       await host.start(1, a_task(4), seed=0)
     await host.start(2, a_task(), seed=0)
@@ -99,7 +99,7 @@ class HostTest(unittest.IsolatedAsyncioTestCase):
     await self.until_empty(host)
 
   async def test_idle_sessions_expire(self):
-    host = self.a_host(idle_s=0.01)
+    host = self.a_host(idle_timeout_s=0.01)
     with self.assertLogs("agentrl_jax.env.worker.hosting", "WARNING"):
       await host.start(1, a_task(), seed=0)
       await self.until_empty(host)
@@ -147,8 +147,8 @@ class HostTest(unittest.IsolatedAsyncioTestCase):
     await self.until_empty(host)
 
   def test_limits_are_checked(self):
-    with self.assertRaisesRegex(ConfigError, "idle_s=0"):
-      HostLimits(idle_s=0)
+    with self.assertRaisesRegex(ConfigError, "idle_timeout_s=0"):
+      HostLimits(idle_timeout_s=0)
 
 
 if __name__ == "__main__":

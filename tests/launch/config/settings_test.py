@@ -114,7 +114,11 @@ class SettingsTest(parameterized.TestCase):
     ("context", {"engine.context": 256}, "engine.context=256 is below"),
     ("row", {"train.row_length": 256}, "train.row_length=256 is below"),
     ("agents", {"agents.port": 1 << 16}, "agents.port=65536 must be a port"),
-    ("no_agents", {"agents.idle_s": 5.0}, "agents.idle_s=5.0 is read by noth"),
+    (
+      "no_agents",
+      {"agents.idle_timeout_s": 5.0},
+      "agents.idle_timeout_s=5.0 is read by noth",
+    ),
     ("queue", {"queue.max_groups": 8}, "queue.max_groups=8 is below"),
     ("policy_slots", {"engine.slots": (64,)}, "one entry per policy slot"),
     (
@@ -131,7 +135,7 @@ class SettingsTest(parameterized.TestCase):
         "policy_slot_weights.rule": "adaptive",
         "cross_policy.weights": (1.0, 0.0),
       },
-      "policy_slot 0 and another need a weight above 0",
+      "policy slot 0 and another need a weight above 0",
     ),
     (
       "floor",
@@ -216,7 +220,7 @@ class SettingsTest(parameterized.TestCase):
     (
       "short_wait",
       {"rollouts.servers": "a:1", "waits.answer_timeout_s": 540.0},
-      "waits.answer_timeout_s=540 must be above rollouts.answer_s=540",
+      "waits.answer_timeout_s=540 must be above rollouts.answer_timeout_s=540",
     ),
     ("alone", {"group.size": 1}, "leaves nothing to compare"),
   )

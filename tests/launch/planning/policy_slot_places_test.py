@@ -1,4 +1,4 @@
-"""policy_slots with chips of their own are counted on these, and on no
+"""Policy slots with chips of their own are counted on these, and on no
 others.
 """
 

@@ -73,7 +73,7 @@ class ResidentsTest(absltest.TestCase):
   def test_a_store_and_older_weights_are_counted(self):
     settings = _settings()
     engine = dataclasses.replace(
-      settings.engine, store_tokens=3200, old_weights=2
+      settings.engine, prefix_cache_tokens=3200, old_weights=2
     )
     found = rollout_residents(
       dataclasses.replace(settings, engine=engine),

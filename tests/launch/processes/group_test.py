@@ -28,9 +28,9 @@ def _lead(port_to, count, log, act):
   act(link)
 
 
-def _follow(port_from, index, log, act, wait_s):
+def _follow(port_from, index, log, act, wait_timeout_s):
   _speak_to(log, index)
-  link = process_link.follow(port_from.get(), index, WAIT_S, wait_s)
+  link = process_link.follow(port_from.get(), index, WAIT_S, wait_timeout_s)
   act(link)
 
 
@@ -100,7 +100,7 @@ def _hear_a_signal(link):
 
 
 class LinkTest(absltest.TestCase):
-  def _run(self, *acts, wait_s=WAIT_S):
+  def _run(self, *acts, wait_timeout_s=WAIT_S):
     """Exit statuses, and what each process said to its standard error."""
     with tempfile.TemporaryDirectory() as folder:
       ports = _FORK.Queue()
@@ -109,7 +109,9 @@ class LinkTest(absltest.TestCase):
         _FORK.Process(target=_lead, args=(ports, count, folder, acts[0]))
       ]
       running += [
-        _FORK.Process(target=_follow, args=(ports, n, folder, act, wait_s))
+        _FORK.Process(
+          target=_follow, args=(ports, n, folder, act, wait_timeout_s)
+        )
         for n, act in enumerate(acts[1:], start=1)
       ]
       for process in running:
@@ -157,9 +159,11 @@ class LinkTest(absltest.TestCase):
     self.assertEqual(statuses, [0, 0], said)
 
   def test_a_word_that_does_not_come_is_named(self):
-    statuses, said = self._run(_sleep, _share_one, wait_s=0.2)
+    statuses, said = self._run(_sleep, _share_one, wait_timeout_s=0.2)
     self.assertEqual(statuses[1], 1)
-    self.assertIn("waited processes.wait_s=0.2 s for process 0", said[1])
+    self.assertIn(
+      "waited processes.wait_timeout_s=0.2 s for process 0", said[1]
+    )
 
 
 def _sleep(link):
@@ -201,8 +205,10 @@ class ProcessesTest(parameterized.TestCase):
     self.assertEqual(alone.share_json([1], what="x"), [1])
 
   def test_limits(self):
-    with self.assertRaisesRegex(ConfigError, "processes.join_s=0 must be"):
-      group.ProcessLimits(join_s=0)
+    with self.assertRaisesRegex(
+      ConfigError, "processes.join_timeout_s=0 must be"
+    ):
+      group.ProcessLimits(join_timeout_s=0)
 
   def test_nobody_calls(self):
     link = process_link.lead(2, "127.0.0.1", 0.05, WAIT_S)

@@ -33,7 +33,8 @@ LEARNERS = {
   "mesh.data": 2,
   "mesh.fsdp": 2,
   "train.micro_batch": 4,
-  "processes.join_s": 90.0,  # for one whose peer was killed before it joined
+  # For one whose peer was killed before it joined.
+  "processes.join_timeout_s": 90.0,
   # With a critic even an attempt that fails as all others do teaches something.
   "model.value_head": True,
   "advantage.estimator": "gae",

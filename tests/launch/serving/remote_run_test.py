@@ -28,7 +28,7 @@ CHANGES = {
   "mesh.fsdp": 2,
   "train.micro_batch": 4,
   "report.keep_groups": 100,
-  "rollouts.lost_s": 3.0,
+  "rollouts.server_timeout_s": 3.0,
 }
 
 

@@ -90,7 +90,7 @@ class EngineMetricsTest(unittest.TestCase):
 
   def test_a_store_that_is_too_small_evicts(self):
     driver, metrics, _ = self.open(
-      slots=(1, 1), store_tokens=64, block_tokens=16
+      slots=(1, 1), prefix_cache_tokens=64, block_size=16
     )
     for seed in range(6):
       self.ask(

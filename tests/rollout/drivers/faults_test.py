@@ -159,7 +159,7 @@ class DriverFaultsTest(SettlingCase):
     self.addCleanup(driver.close)
     good = driver.submit([1], SHORT)
     with self.assertRaisesRegex(
-      GeneratorFault, "policy_slot 1.*before anything"
+      GeneratorFault, "policy slot 1.*before anything"
     ):
       driver.submit([1], SamplingSpec(policy_slot=1, max_tokens=4))
     self.assertLen(self.settle(driver, [good]), 1)

@@ -16,7 +16,10 @@ DRIVERS = ("local", "jetstream")
 ENGINES = {
   "slots": dict(old_weights=0),
   "store": dict(
-    store_tokens=96, host_tokens=96, block_tokens=16, old_weights=1
+    prefix_cache_tokens=96,
+    prefix_cache_host_tokens=96,
+    block_size=16,
+    old_weights=1,
   ),
 }
 

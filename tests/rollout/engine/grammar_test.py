@@ -138,7 +138,7 @@ class GrammarTest(SettlingCase):
 
   def test_next_turn_reuses_what_was_sampled_under_a_grammar(self):
     driver = self.open(
-      slots=(1, 1), store_tokens=96, block_tokens=8, steps_per_sync=4
+      slots=(1, 1), prefix_cache_tokens=96, block_size=8, steps_per_sync=4
     )
     prompt, ask = small.prompt_of(6, 30), spec_of("digits", max_tokens=8)
     (answer,) = self.ask(driver, [(prompt, spec_of("json", seed=1))])

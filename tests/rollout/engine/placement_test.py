@@ -1,4 +1,4 @@
-"""policy_slots on devices of their own answer as policy slots on one device
+"""Policy slots on devices of their own answer as policy slots on one device
 do.
 """
 

@@ -10,12 +10,14 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import small
 
-STORE = dict(block_tokens=8, store_tokens=768)
-TINY = dict(block_tokens=8, store_tokens=64)  # less than two conversations
-TIERS = TINY | dict(host_tokens=768)
-WIDE = dict(block_tokens=8, store_tokens=1600)
+STORE = dict(block_size=8, prefix_cache_tokens=768)
+TINY = dict(block_size=8, prefix_cache_tokens=64)  # less than two conversations
+TIERS = TINY | dict(prefix_cache_host_tokens=768)
+WIDE = dict(block_size=8, prefix_cache_tokens=1600)
 # A conversation that leaves a slot and one that comes, and little more.
-TIGHT = dict(block_tokens=8, store_tokens=176, host_tokens=1600)
+TIGHT = dict(
+  block_size=8, prefix_cache_tokens=176, prefix_cache_host_tokens=1600
+)
 
 
 def driver_of(*, slots=2, **changes):
@@ -89,7 +91,9 @@ class ReuseTest(parameterized.TestCase):
     self.assertEqual(fed[0], fed[1])
 
   def test_what_leaves_for_the_host_is_wanted_back_in_the_same_step(self):
-    driver = driver_of(block_tokens=8, store_tokens=112, host_tokens=800)
+    driver = driver_of(
+      block_size=8, prefix_cache_tokens=112, prefix_cache_host_tokens=800
+    )
     x, y, z, v = ((small.prompt_of(n, 36), spec_of(n, 5)) for n in range(4))
     w = (small.prompt_of(4, 12), spec_of(4, 5))
     (first, _) = ask(driver, x, y)

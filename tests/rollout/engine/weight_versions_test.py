@@ -132,7 +132,7 @@ class SwapTest(unittest.TestCase):
 
   def test_random_swaps_and_cancels_mix_nothing(self):
     rng = np.random.default_rng(5)
-    driver = driver_of(old_weights=2, block_tokens=8, store_tokens=256)
+    driver = driver_of(old_weights=2, block_size=8, prefix_cache_tokens=256)
     futures, step = [], 10
     for i in range(60):
       prompt = small.prompt_of(i % 4, 10 + 5 * (i % 4))

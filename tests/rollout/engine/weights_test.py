@@ -61,9 +61,9 @@ class VersionStoreTest(unittest.TestCase):
 
   def test_policy_slots_that_there_are_not_are_refused(self):
     for policy_slot in (-1, 2):
-      with self.assertRaisesRegex(ConfigError, "policy_slots are 0 to 1"):
+      with self.assertRaisesRegex(ConfigError, "policy slots are 0 to 1"):
         self.store.get(policy_slot)
-      with self.assertRaisesRegex(ConfigError, "policy_slots are 0 to 1"):
+      with self.assertRaisesRegex(ConfigError, "policy slots are 0 to 1"):
         self.store.publish(policy_slot, params(), 8)
     with self.assertRaises(ConfigError):
       ServedWeights(0)

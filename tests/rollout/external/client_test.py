@@ -20,7 +20,9 @@ from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import small
 from tests.rollout.engines import SglangPeer, VllmPeer
 
-QUICK = dict(health_s=0.05, lost_s=30.0, answer_s=60.0)
+QUICK = dict(
+  health_interval_s=0.05, server_timeout_s=30.0, answer_timeout_s=60.0
+)
 NEEDS = Needs(vocab_size=small.VOCAB)
 SPEC = SamplingSpec(max_tokens=20, seed=5)
 PEERS = {"openai": VllmPeer, "sglang": SglangPeer}
@@ -259,7 +261,7 @@ class AnswersTest(EnginesCase):
       for peer in peers:
         peer.publish(10, 5)
       generator = await self.connect(
-        protocol, *(peer.address for peer in peers), health_s=60.0
+        protocol, *(peer.address for peer in peers), health_interval_s=60.0
       )
       await generator.serving({0: 5}, 60)
       servers = generator.pool.servers

@@ -76,7 +76,7 @@ class OwnServerTest(EnginesCase):
     leaving = await stack.enter_async_context(OwnServer())
     released = hold(self, leaving)
     generator = await self.connect(
-      "openai", leaving.address, needs=TWO_POLICY_SLOTS, health_s=1.0
+      "openai", leaving.address, needs=TWO_POLICY_SLOTS, health_interval_s=1.0
     )
     released.set()
     specs = [SamplingSpec(max_tokens=40, seed=seed) for seed in range(4)]

@@ -19,7 +19,7 @@ class OpenAIChatTest(Asking):
     self.served = await self.enterAsyncContext(talking.Talking())
 
   async def test_a_conversation_is_shown_by_its_template(self):
-    said = await self.request(
+    said = await self.ask(
       [{"role": "developer", "content": "Be short."}, ASKED],
       tools=[ADD],
       max_tokens=4,
@@ -43,7 +43,7 @@ class OpenAIChatTest(Asking):
     stream: list[int] = []
     differs = False
     for seed in range(5):
-      said = await self.request(messages, seed=seed, max_completion_tokens=9)
+      said = await self.ask(messages, seed=seed, max_completion_tokens=9)
       (choice,) = said.choices
       self.assertEqual(said.prompt_token_ids[: len(stream)], stream)
       self.assertIn(
@@ -61,9 +61,9 @@ class OpenAIChatTest(Asking):
   async def test_streaming_says_what_the_whole_answer_says(self):
     for seed in range(3):
       fields = dict(seed=seed, max_tokens=30, logprobs=True)
-      whole = (await self.request([ASKED], **fields)).choices[0]
+      whole = (await self.ask([ASKED], **fields)).choices[0]
       text, ids, logprobs = "", [], []
-      async for chunk in await self.request([ASKED], stream=True, **fields):
+      async for chunk in await self.ask([ASKED], stream=True, **fields):
         (choice,) = chunk.choices
         text += choice.delta.content or ""
         ids += getattr(choice, "token_ids", [])
@@ -107,7 +107,7 @@ class OpenAIChatTest(Asking):
       "tiny@policy_slot",
     ):
       with self.assertRaisesRegex(openai.NotFoundError, "tiny@step10"):
-        await self.request([ASKED], model=name)
+        await self.ask([ASKED], model=name)
 
   async def test_no_field_is_ignored_in_silence(self):
     for name, value in {
@@ -131,14 +131,14 @@ class OpenAIChatTest(Asking):
       "max_completion_tokens": 1000,
     }.items():
       with self.subTest(name), self.assertRaises(openai.BadRequestError) as e:
-        await self.request([ASKED], extra={name: value})
+        await self.ask([ASKED], extra={name: value})
       self.assertEqual(e.exception.type, "invalid_request_error")
       named = e.exception.param or str(e.exception)
       self.assertIn(name, named)
       self.assertTrue(e.exception.code)
 
   async def test_fields_that_change_nothing_are_let_pass(self):
-    await self.request(
+    await self.ask(
       [ASKED],
       max_tokens=2,
       user="me",
@@ -164,7 +164,7 @@ class OpenAIChatTest(Asking):
       ("messages[0].refusal", {"role": "assistant", "refusal": ["x"]}),
     ):
       with self.subTest(where), self.assertRaises(openai.BadRequestError) as e:
-        await self.request([message])
+        await self.ask([message])
       self.assertEqual(e.exception.param, where)
 
   async def test_what_is_no_text_or_no_schema_is_refused(self):
@@ -198,7 +198,7 @@ class OpenAIChatTest(Asking):
 
   async def test_a_number_beyond_all_versions_names_none(self):
     with self.assertRaises(openai.NotFoundError):
-      await self.request([ASKED], model="tiny@step" + "9" * 5000)
+      await self.ask([ASKED], model="tiny@step" + "9" * 5000)
 
   async def post(self, body):
     """What no client would let through."""
@@ -242,9 +242,7 @@ class OpenAIChatTest(Asking):
     go_on = threading.Event()
     self.addCleanup(go_on.set)
     get = self.served.driver.engine.versions.get
-    stream = await self.request(
-      [ASKED], stream=True, extra={"ignore_eos": True}
-    )
+    stream = await self.ask([ASKED], stream=True, extra={"ignore_eos": True})
     chunks = aiter(stream)
     await anext(chunks)
 

@@ -18,9 +18,7 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     self.served = await self.enterAsyncContext(talking.Talking())
     self.client = self.served.openai
 
-  async def request(
-    self, prompt=PROMPT, *, model=talking.NAME, extra=(), **fields
-  ):
+  async def ask(self, prompt=PROMPT, *, model=talking.NAME, extra=(), **fields):
     settings = dict(max_tokens=20, seed=3) | fields
     return await self.client.completions.create(
       model=model, prompt=prompt, extra_body=IDS | dict(extra), **settings
@@ -28,7 +26,7 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
 
   async def collect(self, **fields):
     """The chunks of a stream, and its first choice put together."""
-    stream = await self.request(stream=True, **fields)
+    stream = await self.ask(stream=True, **fields)
     chunks = [chunk async for chunk in stream]
     whole = {"text": "", "token_ids": [], "token_logprobs": [], "offsets": []}
     for chunk in chunks:
@@ -47,7 +45,7 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
       ("tiny@policy_slot1", 1, 20),
       ("tiny@step20", 1, 20),
     ):
-      said = await self.request(model=model, temperature=0.7, logprobs=0)
+      said = await self.ask(model=model, temperature=0.7, logprobs=0)
       (choice,) = said.choices
       spec = SamplingSpec(
         policy_slot=policy_slot,
@@ -73,18 +71,14 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_logprobs_of_the_distribution_drawn_from_on_demand(self):
     mode = {"logprobs_mode": "processed_logprobs"}
-    said = await self.request(
-      temperature=0.5, top_p=0.9, logprobs=0, extra=mode
-    )
+    said = await self.ask(temperature=0.5, top_p=0.9, logprobs=0, extra=mode)
     (choice,) = said.choices
     self.assertEqual(choice.logprobs.token_logprobs, choice.behavior_logprobs)
     self.assertNotEqual(choice.raw_logprobs, choice.behavior_logprobs)
 
   async def test_usage_counts_every_token(self):
     for prompt, cached in ([PROMPT * 5, 0], [PROMPT * 5, 24]):
-      said = await self.request(
-        prompt, max_tokens=4, extra={"ignore_eos": True}
-      )
+      said = await self.ask(prompt, max_tokens=4, extra={"ignore_eos": True})
       usage = said.usage
       self.assertEqual((usage.prompt_tokens, usage.completion_tokens), (25, 4))
       self.assertEqual(usage.total_tokens, 29)
@@ -93,7 +87,7 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
   async def test_streaming_says_what_the_whole_answer_says(self):
     for seed in range(4):
       fields = dict(seed=seed, max_tokens=30, logprobs=0)
-      whole = (await self.request(**fields)).choices[0]
+      whole = (await self.ask(**fields)).choices[0]
       chunks, found = await self.collect(**fields)
       self.assertGreater(len(chunks), 4)
       self.assertEqual(found["text"], whole.text)
@@ -114,36 +108,35 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(chunks[-1].usage.prompt_tokens, len(PROMPT))
 
   async def test_n_answers_and_several_prompts(self):
-    said = await self.request([PROMPT, [4, 5]], n=3, max_tokens=6)
+    said = await self.ask([PROMPT, [4, 5]], n=3, max_tokens=6)
     self.assertEqual([c.index for c in said.choices], list(range(6)))
     self.assertEqual(len({tuple(c.token_ids) for c in said.choices}), 6)
     self.assertEqual(said.choices[3].prompt_token_ids, [4, 5])
     self.assertEqual(said.usage.prompt_tokens, 7)
-    again = await self.request([PROMPT, [4, 5]], n=3, max_tokens=6)
+    again = await self.ask([PROMPT, [4, 5]], n=3, max_tokens=6)
     self.assertEqual(
       [c.token_ids for c in said.choices], [c.token_ids for c in again.choices]
     )
     streamed = {}
-    async for chunk in await self.request(n=3, max_tokens=6, stream=True):
+    async for chunk in await self.ask(n=3, max_tokens=6, stream=True):
       for choice in chunk.choices:
         streamed.setdefault(choice.index, []).extend(choice.token_ids)
     for choice in said.choices[:3]:
       self.assertEqual(streamed[choice.index], choice.token_ids)
 
   async def test_the_first_of_n_is_what_one_alone_is(self):
-    one, three = await asyncio.gather(self.request(n=1), self.request(n=3))
+    one, three = await asyncio.gather(self.ask(n=1), self.ask(n=3))
     self.assertEqual(one.choices[0].token_ids, three.choices[0].token_ids)
 
   async def test_without_a_seed_answers_differ(self):
     first, second = [
-      (await self.request(seed=openai.omit)).choices[0].token_ids
-      for _ in range(2)
+      (await self.ask(seed=openai.omit)).choices[0].token_ids for _ in range(2)
     ]
     self.assertNotEqual(first, second)
 
   async def test_a_stop_string_cuts_the_text_across_tokens(self):
     options = {"ignore_eos": True}
-    whole = (await self.request(max_tokens=40, extra=options)).choices[0]
+    whole = (await self.ask(max_tokens=40, extra=options)).choices[0]
     text = whole.text
     codec = talking.codec()
     stops = {text[begin : begin + 2] for begin in range(3, len(text) - 1)}
@@ -151,7 +144,7 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     self.assertGreater(len(stops), 2)
     for stop in stops:
       fields = dict(max_tokens=40, stop=["never said", stop], extra=options)
-      choice = (await self.request(**fields)).choices[0]
+      choice = (await self.ask(**fields)).choices[0]
       cut = text.index(stop)
       self.assertEqual(choice.text, text[:cut])
       self.assertEqual(
@@ -166,11 +159,11 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual(streamed["token_ids"], choice.token_ids)
 
   async def test_stop_tokens_end_an_answer_and_belong_to_it(self):
-    free = (await self.request(extra={"ignore_eos": True})).choices[0]
+    free = (await self.ask(extra={"ignore_eos": True})).choices[0]
     self.assertEqual(free.finish_reason, "length")
     stop = free.token_ids[7]
     extra = {"ignore_eos": True, "stop_token_ids": [stop]}
-    choice = (await self.request(extra=extra)).choices[0]
+    choice = (await self.ask(extra=extra)).choices[0]
     end = free.token_ids.index(stop) + 1
     self.assertEqual(choice.token_ids, free.token_ids[:end])
     self.assertEqual(choice.finish_reason, "stop")
@@ -179,12 +172,12 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     )
 
   async def test_text_is_tokenised_as_it_stands(self):
-    said = await self.request("What is 1?")
+    said = await self.ask("What is 1?")
     wanted = talking.codec().encode("What is 1?").tolist()
     self.assertEqual(said.prompt_token_ids, wanted)
 
   async def test_hanging_up_frees_the_slot(self):
-    stream = await self.request(
+    stream = await self.ask(
       max_tokens=300, stream=True, extra={"ignore_eos": True}
     )
     await anext(aiter(stream))
@@ -195,7 +188,7 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual((stats.num_cancelled, stats.num_active), (1, (0, 0)))
 
   async def test_draining_finishes_a_stream(self):
-    stream = await self.request(
+    stream = await self.ask(
       max_tokens=300, stream=True, extra={"ignore_eos": True}
     )
     chunks = aiter(stream)
@@ -203,7 +196,7 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     drained = asyncio.create_task(self.served.api.drain(60))
     await asyncio.sleep(0)
     with self.assertRaises(openai.InternalServerError) as caught:
-      await self.request()
+      await self.ask()
     self.assertEqual(caught.exception.code, "draining")
     last = [chunk async for chunk in chunks][-1]
     self.assertEqual(last.choices[0].finish_reason, "length")

@@ -81,11 +81,11 @@ class EpisodeEndsTest(Playing):
     )
 
   async def test_an_agent_that_is_gone_is_a_fault_of_its_environment(self):
-    await self.serve(rules=dict(idle_s=0.2))
+    await self.serve(rules=dict(idle_timeout_s=0.2))
     playing = self.offer()
     id, client = await self.taken()
     await self.say(client, [ASKED], max_tokens=3)
-    with self.assertRaisesRegex(EnvironmentFault, "agents.idle_s=0.2"):
+    with self.assertRaisesRegex(EnvironmentFault, "agents.idle_timeout_s=0.2"):
       await playing
     self.assertEqual(self.served.episodes.counts["abandoned"], 1)
     self.assertEqual(

@@ -95,7 +95,7 @@ class ServedTest(Asking):
     )
     policy.says = [CALLS, "It is 3.<|end|>"]
     asked = ASKED | {"name": "Ann"}
-    said = await self.request([asked], tools=[ADD])
+    said = await self.ask([asked], tools=[ADD])
     answer = said.choices[0].message.model_dump()
     answer |= {"name": "agent", "provider_specific_fields": {"refusal": None}}
     replies = [
@@ -103,7 +103,7 @@ class ServedTest(Asking):
       for call in said.choices[0].message.tool_calls
     ]
     with self.assertLogs("agentrl_jax.rollout.server.metrics"):
-      await self.request([asked, answer, *replies], tools=[ADD])
+      await self.ask([asked, answer, *replies], tools=[ADD])
     kept = said.prompt_token_ids + said.choices[0].token_ids
     self.assertEqual(policy.prompts[1][: len(kept)], kept)
     async with (

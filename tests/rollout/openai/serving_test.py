@@ -37,7 +37,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
       for s in family.samples
     }
 
-  def request(self, client=None, **fields):
+  def ask(self, client=None, **fields):
     settings = dict(model="tiny", prompt=[5, 6, 7], max_tokens=4, seed=1)
     return (client or self.served.openai).completions.create(
       **(settings | fields)
@@ -45,11 +45,11 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_only_who_knows_the_token_is_answered(self):
     await self.serve(token=TOKEN)
-    await self.request()
+    await self.ask()
     for key in ("0123456789abcdeF", "0", TOKEN + "0"):
       stranger = await self.enterAsyncContext(self.served.client(api_key=key))
       with self.assertRaises(openai.AuthenticationError) as caught:
-        await self.request(stranger)
+        await self.ask(stranger)
       self.assertEqual(caught.exception.code, "invalid_api_key")
       self.assertNotIn(TOKEN, str(caught.exception))
     body = wire.encode_request([1], SamplingSpec(max_tokens=1))
@@ -97,13 +97,13 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_metrics_count_what_was_done(self):
     await self.serve()
-    await self.request(prompt=[5] * 20, extra_body={"ignore_eos": True})
-    async for _ in await self.request(
+    await self.ask(prompt=[5] * 20, extra_body={"ignore_eos": True})
+    async for _ in await self.ask(
       prompt=[5] * 20, stream=True, extra_body={"ignore_eos": True}
     ):
       pass
     with self.assertRaises(openai.NotFoundError):
-      await self.request(model="other")
+      await self.ask(model="other")
     found = await self.measured()
     path = "/v1/completions"
     self.assertEqual(found["calls_total", path, "200"], 2)
@@ -124,7 +124,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_busy_slots_are_seen(self):
     await self.serve()
-    stream = await self.request(
+    stream = await self.ask(
       max_tokens=300, stream=True, extra_body={"ignore_eos": True}
     )
     chunks = aiter(stream)
@@ -137,27 +137,27 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
   async def test_more_calls_than_may_be_at_once_come_again_later(self):
     await self.serve(limits=dict(max_calls=1))
     with self.served.driver.held():
-      first = asyncio.create_task(self.request())
+      first = asyncio.create_task(self.ask())
       while not self.served.api.num_asked:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
       with self.assertRaisesRegex(openai.RateLimitError, "all that may"):
-        await self.request()
+        await self.ask()
     await first
 
   async def test_bodies_choices_and_prompts_have_limits(self):
     await self.serve(http=dict(max_body=4000), limits=dict(max_choices=4))
     with self.assertRaises(openai.APIStatusError) as caught:
-      await self.request(prompt="a" * 600_000)
+      await self.ask(prompt="a" * 600_000)
     self.assertEqual(caught.exception.status_code, 413)
     for fields in (dict(n=5), dict(n=2, prompt=[[5], [6], [7]])):
       with self.assertRaisesRegex(openai.BadRequestError, "4"):
-        await self.request(**fields)
+        await self.ask(**fields)
     with self.assertRaises(openai.BadRequestError) as caught:
-      await self.request(prompt=[5] * 400)
+      await self.ask(prompt=[5] * 400)
     self.assertEqual(caught.exception.code, "context_length_exceeded")
 
   async def test_a_call_that_does_not_come_as_a_whole_is_given_up(self):
-    await self.serve(http=dict(body_s=0.2), limits=dict(max_calls=1))
+    await self.serve(http=dict(body_timeout_s=0.2), limits=dict(max_calls=1))
 
     async def half():
       yield b'{"model": "tiny", '
@@ -167,7 +167,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual(response.status, 408)
       said = await response.json()
     self.assertEqual(said["error"]["code"], "request_timeout")
-    await self.request()
+    await self.ask()
 
   async def test_what_is_no_call_is_answered_in_the_same_shape(self):
     await self.serve()

@@ -19,7 +19,7 @@ def texts(ids):
 
 
 class OpenAIShapingTest(Playing):
-  async def request(self, *, extra=(), **fields):
+  async def ask(self, *, extra=(), **fields):
     settings = dict(seed=3, max_tokens=12, model=talking.NAME) | fields
     return await self.served.openai.chat.completions.create(
       messages=[ASKED], extra_body=IDS | dict(extra), **settings
@@ -51,7 +51,7 @@ class OpenAIShapingTest(Playing):
       temperature=0.8,
     )
     for mode, extra in enumerate(({}, PROCESSED)):
-      said = await self.request(
+      said = await self.ask(
         **settings, n=3, logprobs=True, top_logprobs=20, extra=extra
       )
       for n, choice in enumerate(said.choices):
@@ -80,8 +80,8 @@ class OpenAIShapingTest(Playing):
     settings = dict(
       presence_penalty=2, temperature=0.7, logprobs=True, top_logprobs=3
     )
-    whole = (await self.request(**settings)).choices[0].logprobs.content
-    stream = await self.request(**settings, stream=True)
+    whole = (await self.ask(**settings)).choices[0].logprobs.content
+    stream = await self.ask(**settings, stream=True)
     pieces = [
       token
       async for chunk in stream
@@ -116,7 +116,7 @@ class OpenAIShapingTest(Playing):
 
   async def test_what_has_no_probability_is_not_told(self):
     """Greedy decoding and JSON have no place for minus infinity."""
-    said = await self.request(
+    said = await self.ask(
       temperature=0, logprobs=True, top_logprobs=4, extra=PROCESSED
     )
     for token in said.choices[0].logprobs.content:
@@ -131,7 +131,7 @@ class OpenAIShapingTest(Playing):
         str(talking.tokenizer().token_to_id(letter)): x
         for letter, x in biases.items()
       }
-      said = await self.request(
+      said = await self.ask(
         tools=[PAINT],
         tool_choice={"type": "function", "function": {"name": "paint"}},
         max_tokens=120,
@@ -174,10 +174,10 @@ class OpenAIShapingTest(Playing):
         self.subTest(name, value=shown),
         self.assertRaises(openai.BadRequestError) as caught,
       ):
-        await self.request(logprobs=True, extra={name: value})
+        await self.ask(logprobs=True, extra={name: value})
       self.assertIn(name, str(caught.exception))
     with self.assertRaisesRegex(openai.BadRequestError, "logprobs=true with"):
-      await self.request(top_logprobs=2)
+      await self.ask(top_logprobs=2)
 
   async def test_an_episode_is_drawn_from_the_policy_alone(self):
     playing = self.offer()

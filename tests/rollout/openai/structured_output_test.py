@@ -81,7 +81,7 @@ class CallsTest(Asking):
     """Calls by name of every answer that ended; most have to."""
     settings = dict(tools=TOOLS, n=num, max_tokens=200) | fields
     found = []
-    for choice in (await self.request([ASKED], **settings)).choices:
+    for choice in (await self.ask([ASKED], **settings)).choices:
       if choice.finish_reason != "length":
         found.append(self.check(choice, settings["tools"]))
     self.assertGreater(len(found), num // 2)
@@ -147,7 +147,7 @@ class CallsTest(Asking):
 
   async def test_streamed_calls_are_those_of_the_whole_answer(self):
     fields = dict(tools=TOOLS, tool_choice="required", max_tokens=200, seed=4)
-    whole = (await self.request([ASKED], **fields)).choices[0]
+    whole = (await self.ask([ASKED], **fields)).choices[0]
     async with self.served.openai.chat.completions.stream(
       model="tiny", messages=[ASKED], **fields
     ) as stream:
@@ -159,7 +159,7 @@ class CallsTest(Asking):
     )
 
   async def test_logprobs_are_of_both_distributions(self):
-    said = await self.request(
+    said = await self.ask(
       [ASKED], tools=TOOLS, tool_choice=NAMED, max_tokens=200
     )
     (choice,) = said.choices
@@ -174,7 +174,7 @@ class CallsTest(Asking):
 
   async def test_an_answer_cut_short_is_text(self):
     (choice,) = (
-      await self.request([ASKED], tools=TOOLS, tool_choice=NAMED, max_tokens=5)
+      await self.ask([ASKED], tools=TOOLS, tool_choice=NAMED, max_tokens=5)
     ).choices
     self.assertEqual(choice.finish_reason, "length")
     self.assertIsNone(choice.message.tool_calls)
@@ -202,7 +202,7 @@ class CallsTest(Asking):
       ),
     ):
       with self.subTest(fields), self.assertRaises(openai.BadRequestError) as e:
-        await self.request([ASKED], **fields)
+        await self.ask([ASKED], **fields)
       self.assertEqual(e.exception.param, param)
       self.assertEqual(e.exception.type, "invalid_request_error")
 
@@ -220,7 +220,7 @@ class JsonTest(Asking):
     self.assertEqual({c.finish_reason for c in said.choices}, {"stop"})
 
   async def test_an_answer_is_an_object(self):
-    said = await self.request(
+    said = await self.ask(
       [ASKED],
       response_format={"type": "json_object"},
       tools=TOOLS,

@@ -19,7 +19,7 @@ class ToolCallsTest(Asking):
 
   async def test_calls_come_back_as_calls(self):
     self.policy.says = [CALLS, "It is 3.<|end|>"]
-    said = await self.request([ASKED], tools=[ADD])
+    said = await self.ask([ASKED], tools=[ADD])
     (choice,) = said.choices
     self.assertEqual(choice.finish_reason, "tool_calls")
     self.assertEqual(choice.message.content, "Let me see.")
@@ -31,7 +31,7 @@ class ToolCallsTest(Asking):
       {"role": "tool", "tool_call_id": call.id, "content": "3"}
       for call in (first, second)
     ]
-    await self.request([ASKED, choice.message, *replies], tools=[ADD])
+    await self.ask([ASKED, choice.message, *replies], tools=[ADD])
     kept = said.prompt_token_ids + choice.token_ids
     self.assertEqual(self.policy.prompts[1][: len(kept)], kept)
     codec = talking.codec()
@@ -42,21 +42,21 @@ class ToolCallsTest(Asking):
 
   async def test_arguments_may_be_written_anew_and_text_be_stripped(self):
     self.policy.says = [" hm " + CALLS, "3<|end|>"]
-    said = await self.request([ASKED], tools=[ADD])
+    said = await self.ask([ASKED], tools=[ADD])
     kept = said.prompt_token_ids + said.choices[0].token_ids
     answer = said.choices[0].message.model_dump(exclude_none=True)
     answer["content"] = answer["content"].strip()
     for call in answer["tool_calls"]:
       arguments = json.loads(call["function"]["arguments"])
       call["function"]["arguments"] = json.dumps(arguments, indent=1)
-    await self.request([ASKED, answer, ASKED], tools=[ADD])
+    await self.ask([ASKED, answer, ASKED], tools=[ADD])
     self.assertEqual(self.policy.prompts[1][: len(kept)], kept)
 
   async def test_an_answer_that_was_changed_is_shown_by_the_template(self):
     self.policy.says = ["It is 3.<|end|>", "Yes.<|end|>"]
-    await self.request([ASKED])
+    await self.ask([ASKED])
     changed = {"role": "assistant", "content": "It is 4."}
-    await self.request([ASKED, changed, ASKED])
+    await self.ask([ASKED, changed, ASKED])
     asked = Message("user", ASKED["content"])
     wanted = talking.codec().start(
       [asked, Message("assistant", "It is 4."), asked], []
@@ -65,7 +65,7 @@ class ToolCallsTest(Asking):
 
   async def test_streamed_calls_are_those_of_the_whole_answer(self):
     self.policy.says = [CALLS, CALLS]
-    whole = (await self.request([ASKED], tools=[ADD])).choices[0].message
+    whole = (await self.ask([ASKED], tools=[ADD])).choices[0].message
     async with self.served.openai.chat.completions.stream(
       model="tiny", messages=[ASKED], tools=[ADD]
     ) as stream:
@@ -86,14 +86,14 @@ class ToolCallsTest(Asking):
   async def test_without_tools_or_with_none_to_choose_all_is_text(self):
     for fields in (dict(), dict(tools=[ADD], tool_choice="none")):
       self.policy.says = [CALLS]
-      (choice,) = (await self.request([ASKED], **fields)).choices
+      (choice,) = (await self.ask([ASKED], **fields)).choices
       self.assertIsNone(choice.message.tool_calls)
       self.assertEqual(choice.message.content, CALLS.removesuffix("<|end|>"))
       self.assertEqual(choice.finish_reason, "stop")
 
   async def test_a_call_that_cannot_be_read_is_text(self):
     self.policy.says = ['<tool_call>{"name": add}</tool_call><|end|>']
-    (choice,) = (await self.request([ASKED], tools=[ADD])).choices
+    (choice,) = (await self.ask([ASKED], tools=[ADD])).choices
     self.assertIsNone(choice.message.tool_calls)
     self.assertIn('{"name": add}', choice.message.content)
 

@@ -23,7 +23,9 @@ from tests.rollout.driver_contract import SHORT, mixed_requests
 from tests.rollout.serving import Served, hold
 
 LONG = SamplingSpec(max_tokens=80)
-QUICK = dict(health_s=0.05, lost_s=30.0, answer_s=60.0)
+QUICK = dict(
+  health_interval_s=0.05, server_timeout_s=30.0, answer_timeout_s=60.0
+)
 
 
 class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
@@ -91,7 +93,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.addAsyncCleanup(stack.aclose)
     held = hold(self, leaving)
     # Not heard again before it is gone: it would say that it takes no more.
-    generator = await self.connect(leaving.address, health_s=3.0)
+    generator = await self.connect(leaving.address, health_interval_s=3.0)
     asked = [
       asyncio.create_task(
         generator.generate([1, 2], SamplingSpec(max_tokens=9, seed=seed))
@@ -119,7 +121,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     hanging = await self.enterAsyncContext(_Hanging())
     port = free_port()
     generator = await self.connect(
-      hanging.address, f"127.0.0.1:{port}", lost_s=0.2
+      hanging.address, f"127.0.0.1:{port}", server_timeout_s=0.2
     )
     asked = asyncio.create_task(generator.generate([1], SHORT))
     await self.until(lambda: hanging.num_asked)
@@ -171,7 +173,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.assertTrue(generator.pool.servers[0].is_reachable)
 
   async def test_nobody_there_is_a_deadline_that_says_so(self):
-    generator = await self.connect("127.0.0.1:1", answer_s=0.3)
+    generator = await self.connect("127.0.0.1:1", answer_timeout_s=0.3)
     with self.assertRaisesRegex(DeadlineExceeded, "127.0.0.1:1 cannot be ask"):
       await generator.generate([1], SHORT)
 
@@ -202,7 +204,9 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
       served.driver.engine.versions.publish(0, small.params(11), 11)
     await waiting
     servers[0].trouble = "the disk is gone"
-    with self.assertRaisesRegex(DeadlineExceeded, "settle_s=0.3.*disk is gone"):
+    with self.assertRaisesRegex(
+      DeadlineExceeded, "sync_timeout_s=0.3.*disk is gone"
+    ):
       await generator.serving({0: 12}, 0.3)
 
   def assertLen(self, found, number):

@@ -23,7 +23,7 @@ from tests.rollout.serving import Served
 class GrammarHttpTest(unittest.IsolatedAsyncioTestCase):
   async def serve(self, *, grammars):
     self.served = await self.enterAsyncContext(Served(grammars=grammars))
-    config = RolloutsConfig(servers=self.served.address, answer_s=60.0)
+    config = RolloutsConfig(servers=self.served.address, answer_timeout_s=60.0)
     return await self.enterAsyncContext(connected(config, num_policy_slots=2))
 
   async def test_answers_are_those_of_the_engine(self):

@@ -25,7 +25,7 @@ _ARRAYS = ("sampled", "behavior_logprob", "top_token", "top_logprob")
 class ShapingHttpTest(unittest.IsolatedAsyncioTestCase):
   async def test_a_server_gives_what_its_engine_gives(self):
     served = await self.enterAsyncContext(Served(steps=STEPS))
-    config = RolloutsConfig(servers=served.address, answer_s=WAIT_S)
+    config = RolloutsConfig(servers=served.address, answer_timeout_s=WAIT_S)
     generator = await self.enterAsyncContext(
       connected(config, num_policy_slots=2)
     )

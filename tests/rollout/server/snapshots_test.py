@@ -268,7 +268,7 @@ class TroubleTest(SnapshotsCase):
   def test_more_policy_slots_than_the_server_has(self):
     self.publish(self.open_sink(), 1, policy_slot=1)
     with self.assertRaisesRegex(
-      ConfigError, "policy_slot 1 and this server 1 policy slots"
+      ConfigError, "policy slot 1 and this server 1 policy slots"
     ):
       self.follow().look()
 

@@ -56,7 +56,12 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
   async def connect(self, *servers, **changes):
     config = RolloutsConfig(
       servers=",".join(s.address for s in servers),
-      **(dict(health_s=0.05, lost_s=30.0, answer_s=60.0) | changes),
+      **(
+        dict(
+          health_interval_s=0.05, server_timeout_s=30.0, answer_timeout_s=60.0
+        )
+        | changes
+      ),
     )
     return await self.enterAsyncContext(connected(config, num_policy_slots=2))
 
@@ -156,7 +161,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
   async def lose_the_first(self, steps):
     """A stream, its first piece, and how it goes on when its server breaks."""
     leaving = await self.serve()
-    generator = await self.connect(leaving, health_s=1.0)
+    generator = await self.connect(leaving, health_interval_s=1.0)
     meter = Meter(self, leaving)
     pieces = generator.stream([1, 2], LONG)
     meter.allow(2)
@@ -204,8 +209,10 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
   async def test_nobody_waits_for_ever(self):
     served = await self.serve()
     hold(self, served)
-    generator = await self.connect(served, answer_s=0.3)
-    with self.assertRaisesRegex(DeadlineExceeded, "rollouts.answer_s=0.3"):
+    generator = await self.connect(served, answer_timeout_s=0.3)
+    with self.assertRaisesRegex(
+      DeadlineExceeded, "rollouts.answer_timeout_s=0.3"
+    ):
       await anext(generator.stream([1], LONG))
 
 

@@ -2,10 +2,11 @@
 
   Fleet(controller="http://127.0.0.1:5020/api", name="dbbench")
 
-A config names it like any environment: `agentrl_jax.controller.fleet:Fleet`,
-with these arguments as its options. The controller is ours or AgentRL's, and
-the workers are whoever's: what is asked here is AgentRL's controller API.
-Sessions of a fleet that outnumber its places wait at the controller.
+A config names it like any environment:
+`agentrl_jax.controller.controller_environment:ControllerEnvironment`, with
+these arguments as its options. The controller is ours or AgentRL's, and the
+workers are whoever's: what is asked here is AgentRL's controller API. Sessions
+of a fleet that outnumber its places wait at the controller.
 
 Gold solutions do not travel. Where an expert is needed, it is that of an
 environment like the workers' own, made in this process for that alone.
@@ -70,7 +71,7 @@ class ControllerEnvironment(Environment):
 
     Raises `ConfigError` for a wait that is none.
     """
-    ClientDeadlines(place_s=place_s, start_s=step_s, step_s=step_s)
+    ClientDeadlines(place_s=place_s, start_timeout_s=step_s, step_s=step_s)
     if ready_s < 0:
       raise ConfigError(f"ready_s={ready_s} must not be below 0")
     self.name = name
@@ -131,7 +132,7 @@ class ControllerEnvironment(Environment):
   ) -> "_ControllerSession":
     """Starts a session; AgentRL's controller has no queue, so ask it again."""
     given_up_at = time.monotonic() + self._place_s
-    pause_s = _FIRST_PAUSE_S
+    backoff_s = _FIRST_PAUSE_S
     request = {**self._where(task.split), "index": task.index, "seed": seed}
     while True:
       wait_s = max(given_up_at - time.monotonic(), 0)
@@ -144,10 +145,10 @@ class ControllerEnvironment(Environment):
         )
       except WorkerRefusal as refusal:
         may_come = _FULL in str(refusal) or _MISSING in str(refusal)
-        if not may_come or time.monotonic() + pause_s > given_up_at:
+        if not may_come or time.monotonic() + backoff_s > given_up_at:
           raise
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        await asyncio.sleep(backoff_s)
+        backoff_s = min(2 * backoff_s, _LONGEST_PAUSE_S)
       else:
         return _ControllerSession(link, headers, body, step_s=self._step_s)
 
@@ -176,7 +177,7 @@ class ControllerEnvironment(Environment):
     """Asks before there is an event loop, until there is somebody to ask."""
     url = f"{self._url}/{endpoint}?{urllib.parse.urlencode(query)}"
     given_up_at = time.monotonic() + self._ready_s
-    pause_s = _FIRST_PAUSE_S
+    backoff_s = _FIRST_PAUSE_S
     while True:
       try:
         with urllib.request.urlopen(url, timeout=self._step_s) as response:
@@ -187,14 +188,14 @@ class ControllerEnvironment(Environment):
         may_come = error.code == 400 and _MISSING in reason
       except (OSError, ValueError) as error:
         reason, may_come = repr(error), True
-      if not may_come or time.monotonic() + pause_s > given_up_at:
+      if not may_come or time.monotonic() + backoff_s > given_up_at:
         raise ConfigError(
           f"controller {self._url} does not say what {dict(query)} has: "
           f"{reason}. See whether controller and workers run; workers that "
           "are not ours need tasks={split: task}"
         )
-      time.sleep(pause_s)
-      pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+      time.sleep(backoff_s)
+      backoff_s = min(2 * backoff_s, _LONGEST_PAUSE_S)
 
 
 class _ControllerSession(Session):

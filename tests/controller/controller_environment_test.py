@@ -7,7 +7,7 @@ import unittest
 import aiohttp
 
 from agentrl_jax.controller.attempt import RetryLimits, play_with_retries
-from agentrl_jax.controller.fleet import ControllerEnvironment
+from agentrl_jax.controller.controller_environment import ControllerEnvironment
 from agentrl_jax.controller.monitor import Monitor
 from agentrl_jax.controller.player import ScriptPlayer
 from agentrl_jax.controller.recorder import Attempt
@@ -60,7 +60,7 @@ class FleetContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
   def make_environment(self):
     return load_environment(
-      "agentrl_jax.controller.fleet:Fleet",
+      "agentrl_jax.controller.controller_environment:ControllerEnvironment",
       {
         "controller": self.service.url,
         "name": "arithmetic",
@@ -324,7 +324,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
         ScriptPlayer(
           environments={"arithmetic": fleet}, max_turns=20, mistakes={}
         ),
-        RetryLimits(pause_s=0.01),
+        RetryLimits(backoff_s=0.01),
         monitor,
       )
     self.assertEqual(self.num_kills, 1)
