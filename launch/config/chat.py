@@ -4,7 +4,10 @@ A pretrained model's files are copied into the run's folder when it starts, so
 that a run reads the same when it goes on, wherever the model has moved.
 """
 
+import io
 import pathlib
+import tempfile
+import zipfile
 
 import ml_collections
 
@@ -14,6 +17,7 @@ from agentrl_jax.data.tokenizer import load_tokenizer
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train.config_checks import require_read
 from configs import base
+from launch.processes.group import Processes
 
 _FOLDER, _OWN = "chat", "tokenizer.json"  # below the run's folder
 
@@ -61,3 +65,28 @@ def files_of(run: pathlib.Path) -> list[pathlib.Path]:
   """What `codec_of` reads, which lies below the run's folder."""
   folder = run / _FOLDER
   return sorted(folder.iterdir()) if folder.exists() else [run / _OWN]
+
+
+def share_chat(
+  processes: Processes, run: pathlib.Path, config: ChatConfig
+) -> ChatCodec:
+  """How the policy of the run in process 0's folder reads and writes.
+
+  All processes call it; the others wait for process 0.
+  """
+  lends = processes.leads and processes.count > 1
+  content = processes.share(_packed(run) if lends else b"", what="the chat")
+  if processes.leads:
+    return codec_of(run, config)
+  with tempfile.TemporaryDirectory() as folder:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+      archive.extractall(folder)
+    return codec_of(pathlib.Path(folder), config)
+
+
+def _packed(run: pathlib.Path) -> bytes:
+  content = io.BytesIO()
+  with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+    for path in files_of(run):
+      archive.write(path, path.relative_to(run))
+  return content.getvalue()

@@ -8,14 +8,13 @@ same however many there are.
 
 import asyncio
 import concurrent.futures
-import contextlib
 import dataclasses
 import io
 import multiprocessing
 import os
 import pathlib
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -23,80 +22,18 @@ from tokenizers import Tokenizer
 from agentrl_jax.controller import seeds
 from agentrl_jax.controller.player import ExpertPlayer, Player, ScriptPlayer
 from agentrl_jax.controller.recorder import Attempt
-from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data import template
 from agentrl_jax.data.messages import Message, Tool, message_from_json
 from agentrl_jax.data.packing import Rows, pack
-from agentrl_jax.data.task_source import TaskStream
 from agentrl_jax.data.tokenizer import train_tokenizer
 from agentrl_jax.data.trajectory import Task, Trajectory
 from agentrl_jax.env.interface import Environment
-from agentrl_jax.env.loading import load_environment
-from agentrl_jax.env.mistakes import require_known
-from agentrl_jax.env.remote.other_loop import OtherLoopEnvironment
 from agentrl_jax.errors import CheckpointError
 from launch.config.chat import codec_of
-from launch.config.settings import EnvironmentSettings, Settings
+from launch.config.settings import Settings
+from launch.run.environments import loaded_environments, task_stream
 
 CHUNK = 512  # demonstrations that are played and packed together
-
-
-@contextlib.contextmanager
-def loaded_environments(
-  settings: Mapping[str, EnvironmentSettings],
-) -> Iterator[dict[str, Environment]]:
-  """The environments of the config, by name; leaving closes them.
-
-  They can be played from any event loop: those that need one loop for all that
-  they do get one, in a thread of its own. Raises `ConfigError` for options and
-  mistakes that an environment does not know.
-  """
-  found = {name: _load(name, s) for name, s in settings.items()}
-  bound = {name: e for name, e in found.items() if e.needs_one_loop}
-  free = [e for name, e in found.items() if name not in bound]
-  with contextlib.ExitStack() as stack:
-    if bound:
-      thread = stack.enter_context(ControllerThread())
-      stack.callback(lambda: thread.run(_close(bound.values()), STOP_S))
-      for name, environment in bound.items():
-        found[name] = OtherLoopEnvironment(
-          environment, environment, thread.loop
-        )
-    stack.callback(lambda: asyncio.run(_close(free)))
-    yield found
-
-
-def _load(name: str, settings: EnvironmentSettings) -> Environment:
-  environment = load_environment(settings.target, settings.options)
-  require_known(
-    settings.mistakes,
-    environment.mistakes,
-    where=f"environments.{name}.mistakes",
-  )
-  return environment
-
-
-async def _close(environments: Iterable[Environment]) -> None:
-  for environment in environments:
-    await environment.close()
-
-
-def task_stream(
-  settings: Settings,
-  environments: Mapping[str, Environment],
-  *,
-  split: str,
-  purpose: str,
-  shuffle: bool = True,
-) -> TaskStream:
-  """A stream of tasks; each purpose has an order of its own."""
-  return TaskStream(
-    {name: env.indices(split) for name, env in environments.items()},
-    weights={name: s.weight for name, s in settings.environments.items()},
-    split=split,
-    seed=seeds.seed_of(settings.seed, "tasks", purpose) % 2**31,
-    shuffle=shuffle,
-  )
 
 
 def make_tokenizer(

@@ -4,21 +4,83 @@ What plays elsewhere does so in one event loop for the whole run, which starts
 the containers, replaces those that die, and removes them at the end.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from agentrl_jax.controller import seeds
 from agentrl_jax.controller.controller_environment import ControllerEnvironment
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
+from agentrl_jax.data.task_source import TaskStream
 from agentrl_jax.env import remote
 from agentrl_jax.env.docker import engine as engines
 from agentrl_jax.env.docker.pool import container_pool
 from agentrl_jax.env.interface import Environment
+from agentrl_jax.env.loading import load_environment
+from agentrl_jax.env.mistakes import require_known
 from agentrl_jax.env.remote.other_loop import OtherLoopEnvironment
 from agentrl_jax.errors import ConfigError
-from launch.config.settings import PlaceSettings, Settings
-from launch.run.demonstrations import loaded_environments
+from launch.config.settings import EnvironmentSettings, PlaceSettings, Settings
+
+
+@contextlib.contextmanager
+def loaded_environments(
+  settings: Mapping[str, EnvironmentSettings],
+) -> Iterator[dict[str, Environment]]:
+  """The environments of the config, by name; leaving closes them.
+
+  They can be played from any event loop: those that need one loop for all that
+  they do get one, in a thread of its own. Raises `ConfigError` for options and
+  mistakes that an environment does not know.
+  """
+  found = {name: _load(name, s) for name, s in settings.items()}
+  bound = {name: e for name, e in found.items() if e.needs_one_loop}
+  free = [e for name, e in found.items() if name not in bound]
+  with contextlib.ExitStack() as stack:
+    if bound:
+      thread = stack.enter_context(ControllerThread())
+      stack.callback(lambda: thread.run(_close(bound.values()), STOP_S))
+      for name, environment in bound.items():
+        found[name] = OtherLoopEnvironment(
+          environment, environment, thread.loop
+        )
+    stack.callback(lambda: asyncio.run(_close(free)))
+    yield found
+
+
+def _load(name: str, settings: EnvironmentSettings) -> Environment:
+  environment = load_environment(settings.target, settings.options)
+  require_known(
+    settings.mistakes,
+    environment.mistakes,
+    where=f"environments.{name}.mistakes",
+  )
+  return environment
+
+
+async def _close(environments: Iterable[Environment]) -> None:
+  for environment in environments:
+    await environment.close()
+
+
+def task_stream(
+  settings: Settings,
+  environments: Mapping[str, Environment],
+  *,
+  split: str,
+  purpose: str,
+  shuffle: bool = True,
+) -> TaskStream:
+  """A stream of tasks; each purpose has an order of its own."""
+  return TaskStream(
+    {name: env.indices(split) for name, env in environments.items()},
+    weights={name: s.weight for name, s in settings.environments.items()},
+    split=split,
+    seed=seeds.seed_of(settings.seed, "tasks", purpose) % 2**31,
+    shuffle=shuffle,
+  )
 
 
 @contextlib.contextmanager

@@ -25,9 +25,9 @@ from agentrl_jax.data.trajectory import Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.metrics import MetricsWriter
-from launch.config.settings import Settings
 from launch.report.progress import StageProgress
 from launch.report.summary import Evaluation
+from launch.run.context import RunContext
 from launch.serving.service import Service
 from launch.storage.run_directory import RunDirectory
 
@@ -50,14 +50,13 @@ class Evaluator:
 
   def __init__(
     self,
-    settings: Settings,
+    context: RunContext,
     plan: EvaluationPlan,
     environments: Mapping[str, Environment],
-    run: RunDirectory,
     metrics: MetricsWriter,
   ):
-    self._settings, self._plan = settings, plan
-    self._environments, self._run = environments, run
+    self._settings, self._plan = context.settings, plan
+    self._environments, self._run = environments, context.folder
     self._metrics = metrics
 
   def policy(self, stage: str, mode: str, service: Service) -> Evaluation:

@@ -5,12 +5,45 @@ groups of every batch, so that all of them compute the same.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import dataclasses
+import json
+import os
+import pathlib
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from agentrl_jax.data.trajectory import Group
+from agentrl_jax.controller import seeds
+from agentrl_jax.controller.admission import Admission
+from agentrl_jax.controller.collector import Collector, CollectorState
+from agentrl_jax.controller.group import run_group
+from agentrl_jax.controller.group_queue import GroupQueue
+from agentrl_jax.controller.learner_watch import LearnerWatch
+from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.player import Player, PolicyPlayer
+from agentrl_jax.controller.policy_slot_chooser import PolicySlotChooser
+from agentrl_jax.controller.recorder import Attempt
+from agentrl_jax.controller.thread import CALL_S, ControllerThread
+from agentrl_jax.data.record_file import (
+  group_from_json,
+  group_to_json,
+  write_groups,
+)
+from agentrl_jax.data.trajectory import Group, Task, Trajectory
+from agentrl_jax.env.interface import Environment
+from agentrl_jax.errors import DeadlineExceeded
+from agentrl_jax.metrics import MetricsWriter
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.lockstep import LockstepGenerator
+from launch.config.settings import Settings
 from launch.processes.group import Processes
-from launch.processes.group_transfer import decode_groups
+from launch.report.progress import StageProgress
+from launch.run.context import RunContext
+from launch.run.environments import task_stream
+from launch.run.evaluation import success_by_task
+from launch.serving.agents import AgentServer
+from launch.serving.service import Service
 
 STAGE = "rl"
 
@@ -78,3 +111,327 @@ class FollowerGroupSource:
 def words_for(version: int) -> str:
   """What one process waits for another to share."""
   return f"the groups to train version {version} on"
+
+
+_LOOK_S = 1.0  # between looks whether the run was asked to stop
+
+
+class LeaderGroupSource:
+  """Groups that this process plays, and shares with the others."""
+
+  def __init__(
+    self,
+    context: RunContext,
+    environments: Mapping[str, Environment],
+    service: Service,
+    metrics: MetricsWriter,
+  ) -> None:
+    self._config, self._settings = context.config, context.settings
+    self._environments, self._service = environments, service
+    self._run, self._metrics = context.folder, metrics
+    self._processes, self._interrupts = context.processes, context.interrupts
+    self._monitor = Monitor()
+    self._ledger = TrainedGroups(self._run.root / "trained_groups.jsonl")
+    self._chooser = _chooser(self._settings)
+    # In a run that must repeat bit for bit: the engine's way to ask, and the
+    # position between two updates, when nothing is in flight.
+    self._waves = _waves(self._settings, service)
+    self._agents = _agents(
+      self._settings, service, self._config.name, self._chooser
+    )
+    self._between: dict[str, Any] = {}
+    self._controller: ControllerThread | None = None
+    self._taken: list[Group] = []
+    self._seconds: dict[str, float] = {}
+    self._begun_at = 0.0
+
+  @contextlib.contextmanager
+  def running(
+    self, version: int, position: Mapping[str, Any]
+  ) -> Iterator[None]:
+    """Plays until the end of the context.
+
+    What the run's files tell of versions from here on is struck out: they are
+    not in the policy.
+    """
+    self._metrics.truncate_after(STAGE, version)
+    self._ledger.truncate(version)
+    steps = self._config.train.steps
+    if position:
+      self._chooser.restore(position["policy_slots"])
+    collector = self._collector(
+      version, position_from_json(position) if position else None
+    )
+    self._between = self._position(collector.snapshot())
+    self._forget()
+    self._service.report()  # the first step's means leave out what was before
+    with (
+      ControllerThread(collector) as controller,
+      StageProgress(STAGE, steps, initial_step=version) as self._show,
+    ):
+      self._controller = controller
+      with self._agents_served(controller):
+        yield
+
+  @contextlib.contextmanager
+  def _agents_served(self, controller: ControllerThread) -> Iterator[None]:
+    """Agents elsewhere are answered in the loop that plays."""
+    if self._agents is None:
+      yield
+      return
+    serving = contextlib.AsyncExitStack()
+    listening = serving.enter_async_context(self._agents.serving())
+    controller.run(listening, CALL_S)
+    try:
+      yield
+    finally:
+      controller.run(serving.aclose(), CALL_S)
+
+  def take(self, version: int) -> list[Group] | None:
+    """Waits for the groups of a batch, at most `train.batch_timeout_s`."""
+    self._begun_at = time.monotonic()
+    groups = self._wait(version)
+    self._processes.share(
+      encode_groups(groups) if groups and self._processes.count > 1 else b"",
+      what=words_for(version),
+    )
+    self._taken = groups or []
+    self._seconds["seconds/wait"] = time.monotonic() - self._begun_at
+    return groups
+
+  def position(self) -> dict[str, Any]:
+    """The controller's state, in one piece."""
+    if self._waves is not None:
+      return self._between
+    return self._position(self._running.snapshot())
+
+  def advance(self, version: int) -> None:
+    """Lets newer groups start."""
+    self._forget()
+    self._running.set_version(version)
+
+  def account(
+    self, version: int, after: int, report: Mapping[str, float]
+  ) -> None:
+    """Writes down what there was, before a checkpoint can hold it."""
+    self._ledger.add(version, [group.id for group in self._taken])
+    write_groups(
+      self._run.trajectories(version),
+      self._taken[: self._config.report.keep_groups],
+    )
+    spent = time.monotonic() - self._begun_at - self._seconds["seconds/wait"]
+    found = {
+      **report,
+      **self._seconds,
+      "seconds/train": spent,
+      **self._running.call(self._monitor.snapshot),
+      **self._service.report(),
+      **(self._running.call(self._agents.report) if self._agents else {}),
+      **_of(self._taken),
+      **self._chooser.learn(self._taken, report),
+    }
+    self._metrics.write(after, found, STAGE)
+    self._show.update(after, found)
+    self._between = self._position(self._running.snapshot())
+
+  @property
+  def _running(self) -> ControllerThread:
+    if self._controller is None:
+      raise RuntimeError("groups are played within `running` only")
+    return self._controller
+
+  def _position(self, collected: CollectorState) -> dict[str, Any]:
+    return {
+      **position_to_json(collected),
+      "policy_slots": self._chooser.snapshot(),
+    }
+
+  def _wait(self, version: int) -> list[Group] | None:
+    deadline = time.monotonic() + self._config.train.batch_timeout_s
+    number = self._settings.admission.groups_per_step
+    while self._interrupts.received is None:
+      groups = self._running.take_within(number, version, _LOOK_S)
+      if groups is not None:
+        return groups
+      if time.monotonic() > deadline:
+        raise DeadlineExceeded(
+          f"the learner waited "
+          f"train.batch_timeout_s={self._config.train.batch_timeout_s:g} s "
+          f"for {number} groups to train version {version} on; look at: "
+          "rollout/finished and rollout/faults of each task, and the rollout "
+          "engine; an episode may be longer than this wait"
+        )
+    return None
+
+  def _forget(self) -> None:
+    """What the engine remembers of earlier batches is lost to a later start."""
+    if self._waves is not None and self._service.driver is not None:
+      self._service.driver.engine.forget()
+
+  def _player(self) -> Player:
+    if self._agents is not None:
+      return self._agents.episodes
+    player = PolicyPlayer(
+      environments=self._environments,
+      generator=self._waves or self._service.generator,
+      codec=self._service.codec,
+      limits=self._settings.episode,
+      sampling=self._settings.sampling,
+      draw_for=self._chooser.draw_for,
+      waits=self._settings.waits,
+    )
+    return player if self._waves is None else _InWaves(player, self._waves)
+
+  def _collector(
+    self, version: int, position: CollectorState | None
+  ) -> Collector:
+    s = self._settings
+    player = self._player()
+
+    async def play(task: Task, group_id: str, seed: int) -> Group | None:
+      return await run_group(
+        task,
+        player,
+        s.group,
+        s.retry,
+        self._monitor,
+        group_id=group_id,
+        seed=seed,
+      )
+
+    num_pending = len(position.queued) if position else 0
+    watch = LearnerWatch(self._config.train.step_timeout_s)
+    collector = Collector(
+      task_stream(s, self._environments, split="train", purpose=STAGE),
+      play,
+      GroupQueue(
+        s.queue,
+        self._monitor,
+        versions_per_step=s.admission.versions_per_step,
+        watch=watch,
+      ),
+      Admission(s.admission, version=version, num_pending=num_pending),
+      seed=seeds.seed_of(s.seed, STAGE),
+      watch=watch,
+    )
+    if position is not None:
+      collector.restore(position)
+    return collector
+
+
+@dataclasses.dataclass(frozen=True)
+class _InWaves:
+  """A player whose attempts are waited for."""
+
+  player: Player
+  waves: LockstepGenerator
+
+  async def play(self, attempt: Attempt) -> Trajectory:
+    """See `Player.play`."""
+    with self.waves.playing():
+      return await self.player.play(attempt)
+
+
+def _chooser(settings: Settings) -> PolicySlotChooser:
+  return PolicySlotChooser(
+    settings.cross_policy, settings.policy_slot_weights, settings.task_ids
+  )
+
+
+def _waves(settings: Settings, service: Service) -> LockstepGenerator | None:
+  """For runs in which nothing is left to timing, by their config."""
+  if settings.agents.play:  # they come when they come
+    return None
+  exact = not settings.admission.max_staleness and (
+    settings.queue.order == "started"
+  )
+  if exact and isinstance(service.driver, LocalDriver):
+    return LockstepGenerator(service.driver)
+  return None
+
+
+def _agents(
+  settings: Settings, service: Service, name: str, chooser: PolicySlotChooser
+) -> AgentServer | None:
+  """Who plays in place of our own player, by the config."""
+  if not settings.agents.play:
+    return None
+  return AgentServer(settings, service, name, chooser.draw_for)
+
+
+def _of(groups: Sequence[Group]) -> dict[str, float]:
+  """What the groups tell about the policy."""
+  played = [t for group in groups for t in group.trajectories]
+  policy_slots = [turn.policy_slot for t in played for turn in t.turns]
+  report = success_by_task(played)
+  report["reward/mean"] = sum(t.reward for t in played) / max(len(played), 1)
+  report["rollout/stale_turns"] = sum(s > 0 for s in policy_slots) / max(
+    len(policy_slots), 1
+  )
+  return report
+
+
+def encode_groups(groups: Sequence[Group]) -> bytes:
+  """What the learner reads of the groups: no transcripts."""
+  bare = [
+    dataclasses.replace(
+      group,
+      trajectories=tuple(
+        dataclasses.replace(t, transcript=()) for t in group.trajectories
+      ),
+    )
+    for group in groups
+  ]
+  return zlib.compress(json.dumps([group_to_json(g) for g in bare]).encode(), 1)
+
+
+def decode_groups(value: bytes) -> list[Group]:
+  """The inverse of `encode_groups`, but for the transcripts."""
+  return [group_from_json(body) for body in json.loads(zlib.decompress(value))]
+
+
+def position_to_json(state: CollectorState) -> dict[str, Any]:
+  """What a checkpoint keeps of the controller."""
+  return {
+    "stream": dict(state.stream),
+    "in_flight": [[p, dataclasses.asdict(task)] for p, task in state.in_flight],
+    "queued": [group_to_json(group) for group in state.queued],
+  }
+
+
+def position_from_json(body: Mapping[str, Any]) -> CollectorState:
+  """The inverse of `position_to_json`."""
+  return CollectorState(
+    stream=body["stream"],
+    in_flight=tuple((int(p), Task(**task)) for p, task in body["in_flight"]),
+    queued=tuple(group_from_json(group) for group in body["queued"]),
+  )
+
+
+class TrainedGroups:
+  """Which groups each update was made of, one line an update."""
+
+  def __init__(self, path: pathlib.Path):
+    self._path = path
+
+  def add(self, version: int, groups: Sequence[str]) -> None:
+    """Notes the groups that took the policy from `version` to the next."""
+    with self._path.open("a") as file:
+      file.write(
+        json.dumps({"version": version, "groups": list(groups)}) + "\n"
+      )
+      file.flush()
+      os.fsync(file.fileno())  # before a checkpoint can hold the update
+
+  def truncate(self, version: int) -> None:
+    """Strikes out the updates from `version` on: they are not in the policy."""
+    if not self._path.exists():
+      return
+    kept = [
+      line
+      for line in self._path.read_text().splitlines(keepends=True)
+      if line.endswith("\n") and json.loads(line)["version"] < version
+    ]
+    partial = self._path.with_suffix(".partial")
+    partial.write_text("".join(kept))
+    partial.replace(self._path)

@@ -12,12 +12,10 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_collections
-
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.trajectory import Group
 from agentrl_jax.model import sharding
-from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.model.policy import Params
 from agentrl_jax.train.checkpoint import Checkpoints
 from agentrl_jax.train.objective import TrainBatch, policy_objective
 from agentrl_jax.train.optimizer import make_optimizer
@@ -25,12 +23,10 @@ from agentrl_jax.train.preparation import BatchBuilder
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.reference import Reference
 from agentrl_jax.train.step import Learner, TrainState
-from launch.config.settings import Settings
-from launch.processes.interrupts import Interrupts
+from launch.run.context import RunContext
 from launch.run.group_source import STAGE, GroupSource
 from launch.serving.policy_slot_refresh import PolicySlotRefresher
 from launch.storage.load_params import split_params
-from launch.storage.run_directory import RunDirectory
 
 
 class Reinforcement:
@@ -38,16 +34,15 @@ class Reinforcement:
 
   def __init__(
     self,
-    config: ml_collections.ConfigDict,
-    settings: Settings,
-    policy: Policy,
+    context: RunContext,
     groups: GroupSource,
     publisher: Publisher,
-    run: RunDirectory,
     codec: ChatCodec,
   ):
-    self._config, self._settings = config, settings
-    self._policy, self._groups, self._run = policy, groups, run
+    self._config, self._settings = context.config, context.settings
+    self._policy, self._groups = context.policy, groups
+    self._run, self._interrupts = context.folder, context.interrupts
+    config, settings, policy = self._config, self._settings, self._policy
     self._publisher, self._codec = publisher, codec
     self._learner = Learner(
       policy,
@@ -71,7 +66,7 @@ class Reinforcement:
       stride=settings.admission.versions_per_step,
     )
 
-  def train(self, warm: Params, interrupts: Interrupts) -> None:
+  def train(self, warm: Params) -> None:
     """Trains up to `train.steps`, from wherever an earlier start got.
 
     The last checkpoint in the run's folder and policy slot 0 hold the result.
@@ -91,7 +86,7 @@ class Reinforcement:
       self._publish(state)
       self._older.follow(checkpoints, state)
       with self._groups.running(version, position.get("controller", {})):
-        state = self._loop(state, checkpoints, preparation, interrupts)
+        state = self._loop(state, checkpoints, preparation)
     checkpoints.close()
     self._publish(state)
 
@@ -134,7 +129,6 @@ class Reinforcement:
     state: TrainState,
     checkpoints: Checkpoints,
     preparation: BatchBuilder,
-    interrupts: Interrupts,
   ) -> TrainState:
     first, steps = int(state.version), self._config.train.steps
     stride = self._settings.admission.versions_per_step
@@ -161,7 +155,7 @@ class Reinforcement:
     for version in range(first, steps, stride):
       groups = self._groups.take(version)
       if groups is None:
-        interrupts.check(save_at_last)
+        self._interrupts.check(save_at_last)
         raise AssertionError("process 0 stopped without having been asked to")
       state, report = self._step(state, groups, preparation)
       self._publish(state)

@@ -16,7 +16,6 @@ from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.trajectory import Task, Trajectory
 from agentrl_jax.metrics import FILE, read_metrics
 from configs import base
-from launch.config.settings import Settings
 from launch.report.episodes import Episode
 from launch.report.facts import run_facts
 from launch.report.html import write_report
@@ -28,36 +27,27 @@ from launch.report.summary import (
   write_summary,
 )
 from launch.report.tables import print_summary
+from launch.run.context import RunContext
 from launch.run.evaluation import read_episodes
 from launch.storage.run_directory import RunDirectory
 
 SHOWN = (("warm_start", "after the warm start"), ("rl", "after RL"))
 
 
-def show(
-  config: ml_collections.ConfigDict,
-  settings: Settings,
-  run: RunDirectory,
-  codec: ChatCodec,
-  console: Console,
-) -> None:
+def show(context: RunContext, codec: ChatCodec, console: Console) -> None:
   """Files summary.json, curves.png and report.html, and prints the summary."""
-  print_summary(keep(config, settings, run, codec, is_finished=True), console)
-  console.print(f"report: {run.report}")
+  print_summary(keep(context, codec, is_finished=True), console)
+  console.print(f"report: {context.folder.report}")
 
 
 def keep(
-  config: ml_collections.ConfigDict,
-  settings: Settings,
-  run: RunDirectory,
-  codec: ChatCodec | None,
-  *,
-  is_finished: bool,
+  context: RunContext, codec: ChatCodec | None, *, is_finished: bool
 ) -> Summary:
   """Files summary.json, curves.png and report.html of what there is so far.
 
   Without a codec no episode is shown.
   """
+  config, run = context.config, context.folder
   evaluations = [
     Evaluation.from_json(json.loads(path.read_text()))
     for path in sorted((run.root / "evaluations").glob("*.json"))
@@ -68,7 +58,7 @@ def keep(
       name=config.name,
       evaluations=evaluations,
       wall_s=run.seconds(),
-      facts=run_facts(seed=settings.seed, devices=devices),
+      facts=run_facts(seed=context.settings.seed, devices=devices),
       config_changes=changes(config),
       is_finished=is_finished,
     ),

@@ -21,11 +21,10 @@ from agentrl_jax.train.objective import TrainBatch, supervised_objective
 from agentrl_jax.train.optimizer import make_optimizer
 from agentrl_jax.train.step import Learner, TrainState
 from launch.config.settings import Settings
-from launch.processes.interrupts import Interrupts
 from launch.report.progress import StageProgress
+from launch.run.context import RunContext
 from launch.run.demonstrations import shuffled
 from launch.storage.load_params import first_params, split_params
-from launch.storage.run_directory import RunDirectory
 
 STAGE = "warm_start"
 REPORT_EVERY = 10  # updates
@@ -33,18 +32,14 @@ SAVE_EVERY = 200  # updates
 
 
 def warm_start(
-  settings: Settings,
-  policy: Policy,
-  rows: Rows,
-  run: RunDirectory,
-  metrics: MetricsWriter | None,
-  interrupts: Interrupts,
+  context: RunContext, rows: Rows, metrics: MetricsWriter | None
 ) -> Params:
   """Trains to the end of the last epoch, from wherever an earlier start got.
 
   The last checkpoint in the run's folder holds the params that are returned.
   Every learner process calls it with the same rows; process 0 has `metrics`.
   """
+  settings, policy = context.settings, context.policy
   order = np.concatenate(
     list(shuffled(rows, seed=settings.seed, epochs=settings.warm_start_epochs))
   )
@@ -56,7 +51,7 @@ def warm_start(
     make_optimizer(settings.warm_start_optimizer, num_steps),
     policy.mesh or sharding.make_mesh(settings.mesh),
   )
-  checkpoints = Checkpoints(run.checkpoints(STAGE), keep=2)
+  checkpoints = Checkpoints(context.folder.checkpoints(STAGE), keep=2)
   state, frozen = _begin(learner, policy, checkpoints, settings)
   first = int(state.version)
   with _account(metrics, first, num_steps) as account:
@@ -70,7 +65,7 @@ def warm_start(
         account(step + 1, report)
       if (step + 1) % SAVE_EVERY == 0 or step + 1 == num_steps:
         checkpoints.save(state, {})
-      interrupts.check(functools.partial(_save, checkpoints, state))
+      context.interrupts.check(functools.partial(_save, checkpoints, state))
   checkpoints.close()
   return policy.whole(state.params, frozen)
 

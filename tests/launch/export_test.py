@@ -19,7 +19,7 @@ from agentrl_jax.model.pretrained import read_params
 from configs import base, pod
 from launch.config.architecture import read_architecture
 from launch.export import export
-from launch.train import train
+from launch.run.training import train
 from tests.data import families as chat_families
 from tests.launch import tiny
 

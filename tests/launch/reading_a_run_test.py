@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from absl.testing import absltest
 
 from agentrl_jax.metrics import read_metrics
-from launch.train import train
+from launch.run.training import train
 from tests.launch import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]

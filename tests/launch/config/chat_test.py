@@ -18,8 +18,8 @@ from agentrl_jax.errors import ConfigError
 from configs import base
 from environments.arithmetic.environment import ADD, Arithmetic
 from launch.config import chat
+from launch.config.chat import share_chat
 from launch.processes.group import Processes
-from launch.run.chat_transfer import share_chat
 from tests.data import families
 
 VOCAB = 400

@@ -16,9 +16,9 @@ from configs import base
 from launch.config.architecture import read_adaptation
 from launch.config.settings import read_settings
 from launch.export import export, export_adapters
+from launch.run.training import train
 from launch.storage.load_params import load_params
 from launch.storage.run_directory import RunDirectory
-from launch.train import train
 from tests.launch import export_test
 
 RANK = 2

@@ -12,8 +12,8 @@ from agentrl_jax.metrics import read_metrics
 from environments.arithmetic.environment import ADD, ANSWER
 from launch.config.chat import codec_of
 from launch.config.settings import read_settings
+from launch.run.training import train
 from launch.storage.run_directory import RunDirectory
-from launch.train import train
 from tests.launch import tiny
 
 STEPS = 1

@@ -16,6 +16,7 @@ from configs import base, quickstart
 from environments.arithmetic.environment import Arithmetic
 from launch.config.settings import EnvironmentSettings, read_settings
 from launch.run import demonstrations
+from launch.run.environments import loaded_environments
 
 
 class Bound(Arithmetic):
@@ -42,7 +43,7 @@ class LoadedEnvironmentsTest(absltest.TestCase):
       )
     }
     Bound.loops.clear()
-    with demonstrations.loaded_environments(settings) as environments:
+    with loaded_environments(settings) as environments:
       for _ in range(2):
         asyncio.run(self.play(environments["bound"]))
     self.assertLen(Bound.loops, 3)
@@ -71,7 +72,7 @@ class MistakesTest(absltest.TestCase):
         self.assertRaisesRegex(
           ConfigError, rf"environments\.{name}\.mistakes: .*wrong_sum"
         ),
-        demonstrations.loaded_environments(settings),
+        loaded_environments(settings),
       ):
         self.fail("it was loaded")
 

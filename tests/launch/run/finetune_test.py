@@ -12,7 +12,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import read_metrics
 from configs import finetune, quickstart
 from launch.config.settings import read_settings
-from launch.train import train
+from launch.run.training import train
 from tests.launch.export_test import MODEL, write_model
 
 STEPS = 3

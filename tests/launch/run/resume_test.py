@@ -157,7 +157,7 @@ class TwoProcessesTest(absltest.TestCase):
     ]
     self.assertLen(set(weights), STEPS)
     for root in (self.root, self.through.root):
-      kept = position_of(root, STEPS)["controller"]["version_policy_slots"]
+      kept = position_of(root, STEPS)["controller"]["policy_slots"]
       self.assertGreater(kept["drift"]["draws"][0][1], 0)
 
   def test_something_was_learned(self):

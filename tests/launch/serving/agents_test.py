@@ -25,7 +25,7 @@ from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.preparation import BatchBuilder
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.step import Learner
-from launch.train import train
+from launch.run.training import train
 from tests.controller.processes import free_port
 from tests.launch.serving import agents
 from tests.rollout import talking

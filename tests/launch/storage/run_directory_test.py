@@ -13,8 +13,8 @@ from agentrl_jax.errors import ConfigError
 from configs import base
 from launch.processes.group import Processes
 from launch.processes.interrupts import Interrupted, listen
+from launch.run.group_source import TrainedGroups
 from launch.storage.run_directory import RunDirectory
-from launch.storage.trained_groups import TrainedGroups
 
 
 class RunDirectoryTest(absltest.TestCase):

@@ -1,0 +1,71 @@
+"""An open run: its config, its folder, and the processes that train it."""
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Iterator
+
+import ml_collections
+
+from agentrl_jax.model import sharding
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.train.custom_trial import try_advantage, try_loss
+from launch.config.checks import refuse_absent
+from launch.config.settings import Settings, read_settings
+from launch.processes.group import Processes, joined
+from launch.processes.interrupts import Interrupts, listen
+from launch.storage.compile_cache import enable_compile_cache
+from launch.storage.run_directory import RunDirectory
+
+
+@dataclasses.dataclass(frozen=True)
+class RunContext:
+  """What every stage of a run needs, in every learner process."""
+
+  config: ml_collections.ConfigDict
+  settings: Settings
+  policy: Policy
+  folder: RunDirectory
+  processes: Processes
+  interrupts: Interrupts
+
+  @contextlib.contextmanager
+  def timed(self, stage: str) -> Iterator[None]:
+    """Process 0 times a stage that is not done yet, and marks it done."""
+    if self.processes.leads and not self.folder.is_done(stage):
+      with self.folder.stage(stage):
+        yield
+    else:
+      yield
+
+
+@contextlib.contextmanager
+def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
+  """Checks a config and opens its run, new or begun, in this process.
+
+  Joins the other learner processes, locks the run's folder (process 0) and
+  defers SIGINT and SIGTERM, until the context is left. Raises `ConfigError`
+  before anything is compiled or started, if the config cannot work.
+  """
+  settings = read_settings(config)
+  refuse_absent(settings.policy_slots)
+  with joined(settings.processes) as processes:
+    folder = RunDirectory(
+      pathlib.Path(config.workdir) / config.name, config.checkpoint.directory
+    )
+    try_loss(settings.loss)
+    try_advantage(settings.advantage)
+    enable_compile_cache(folder.root, config.compile_cache)
+    policy = Policy(
+      settings.model,
+      settings.compute,
+      sharding.make_mesh(settings.mesh),
+      settings.lora,
+    )
+    with contextlib.ExitStack() as stack:
+      interrupts = stack.enter_context(
+        listen(processes, settings.checkpoint.grace_s)
+      )
+      if processes.leads:
+        stack.enter_context(folder.held())
+      yield RunContext(config, settings, policy, folder, processes, interrupts)

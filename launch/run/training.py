@@ -1,0 +1,232 @@
+"""Every stage of a training run, in order; those that are done are left out.
+
+Process 0 leads: it plays, trains, evaluates and writes files. Any other process
+follows: it computes the same updates from the same groups.
+"""
+
+import contextlib
+import pathlib
+import shlex
+import sys
+from collections.abc import Callable
+
+import jax
+import ml_collections
+from rich.console import Console
+
+from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.metrics import MetricsWriter
+from agentrl_jax.model.policy import Params, num_params
+from agentrl_jax.train.publish import Publisher
+from launch.config.chat import codec_of, save_chat, share_chat
+from launch.processes.interrupts import Interrupted
+from launch.report.progress import StageProgress
+from launch.run import demonstrations, results
+from launch.run.context import RunContext, open_run
+from launch.run.environments import placed_environments
+from launch.run.evaluation import EvaluationPlan, Evaluator
+from launch.run.group_source import STAGE as RL
+from launch.run.group_source import (
+  FollowerGroupSource,
+  GroupSource,
+  LeaderGroupSource,
+)
+from launch.run.reinforcement import Reinforcement
+from launch.run.warm_start import STAGE as WARM_START
+from launch.run.warm_start import warm_start
+from launch.serving import remote
+from launch.serving.service import serve_run
+from launch.storage.load_params import first_params, fresh_params, load_params
+
+CONSOLE = Console()
+
+
+def train(config: ml_collections.ConfigDict) -> None:
+  """Trains to the end of the config, from wherever an earlier start got."""
+  _require_learning(config)
+  plan = EvaluationPlan(**config.evaluation.to_dict())
+  with open_run(config) as context:
+    if context.processes.leads:
+      _lead(context, plan)
+    else:
+      _follow(context)
+
+
+def _require_learning(config: ml_collections.ConfigDict) -> None:
+  """Refuses what can be planned but would not learn."""
+  if not config.warm_start.epochs and not config.pretrained.path:
+    raise ConfigError(
+      "warm_start.epochs=0 leaves a policy that says nothing to learn from: "
+      "set pretrained.path to a Hugging Face folder, or warm_start.epochs=1"
+    )
+
+
+def _lead(context: RunContext, plan: EvaluationPlan) -> None:
+  """Runs every stage in process 0 and shows the results."""
+  try:
+    codec = _run_stages(context, plan)
+  except Interrupted as stopped:
+    context.interrupts.close()  # all is saved: what follows has time
+    _report_stop(context, stopped)
+    raise
+  results.show(context, codec, CONSOLE)
+
+
+def _report_stop(context: RunContext, stopped: Interrupted) -> None:
+  """Writes a report of the run so far, and prints how to continue it."""
+  folder, codec = context.folder, None
+  with contextlib.suppress(ConfigError):  # stopped before there is a tokenizer
+    codec = codec_of(folder.root, context.settings.chat)
+  results.keep(context, codec, is_finished=False)
+  done = ", ".join(name for name in folder.seconds() if folder.is_done(name))
+  kept = stopped.kept or f"stages that are done ({done or 'none yet'})"
+  everywhere = " in every process" if context.processes.count > 1 else ""
+  CONSOLE.print(
+    f"stopped by {stopped.signal.name}; kept in {folder.root}: {kept}; report: "
+    f"{folder.report}; to continue{everywhere}: {_command()}",
+    soft_wrap=True,
+    highlight=False,
+    markup=False,
+  )
+
+
+def _command() -> str:
+  """The command line that started this process."""
+  if pathlib.Path(sys.argv[0]).stem != "train":
+    return "start the same run again"
+  return shlex.join([sys.executable, "-m", "launch.train", *sys.argv[1:]])
+
+
+def _run_stages(context: RunContext, plan: EvaluationPlan) -> ChatCodec:
+  """Runs every stage; returns the chat codec of the run."""
+  settings, folder = context.settings, context.folder
+  with (
+    placed_environments(settings) as environments,
+    MetricsWriter(folder.root) as metrics,
+  ):
+    # Not before the environments have taken their options and mistakes: a
+    # config that is refused must not be the one that the run is held to.
+    folder.keep_config(context.config)
+    CONSOLE.print(
+      f"{folder.root}: {', '.join(settings.task_ids)} on {_devices()}"
+    )
+    with context.interrupts.at_once():
+      _demonstrate(context)
+    codec = share_chat(context.processes, folder.root, settings.chat)
+    params = _warm_start(context, metrics)
+    evaluator = Evaluator(context, plan, environments, metrics)
+    with serve_run(context.config, settings, context.policy, codec) as service:
+
+      def score(stage: str, *modes: str) -> None:
+        with context.interrupts.at_once():
+          for mode in modes:
+            evaluator.policy(stage, mode, service)
+
+      with context.interrupts.at_once():
+        evaluator.expert()
+      groups = LeaderGroupSource(context, environments, service, metrics)
+      _reinforce(context, params, groups, service.publisher, codec, score)
+  return codec
+
+
+def _follow(context: RunContext) -> None:
+  """Computes in any other process what process 0 computes."""
+  codec = share_chat(
+    context.processes, context.folder.root, context.settings.chat
+  )
+  params = _warm_start(context, None)
+  groups = FollowerGroupSource(context.processes)
+  with remote.followed(
+    context.config, context.settings, context.policy
+  ) as publisher:
+    _reinforce(
+      context, params, groups, publisher, codec, lambda stage, *modes: None
+    )
+
+
+def _reinforce(
+  context: RunContext,
+  params: Params,
+  groups: GroupSource,
+  publisher: Publisher,
+  codec: ChatCodec,
+  score: Callable[..., None],
+) -> None:
+  """Reinforcement learning, with the policy's scores before and after."""
+  share = context.processes.share
+  # The other processes wait here, and not in the middle of a program.
+  share(what="the expert's scores")
+  if not context.settings.pretrained:
+    publisher.publish(fresh_params(context.policy, context.settings.seed), 0)
+    score("untrained", "sampled")
+    share(what="the untrained policy's scores")
+  publisher.publish(params, 0)
+  score("warm_start", "greedy", "sampled")
+  share(what="the warm start's scores")
+  with context.timed(RL):
+    Reinforcement(context, groups, publisher, codec).train(params)
+  score("rl", "greedy", "sampled")
+
+
+def _demonstrate(context: RunContext) -> None:
+  """Makes the tokenizer and the demonstrations, as files of the run."""
+  config, settings, folder = context.config, context.settings, context.folder
+  if config.pretrained.path:
+    save_chat(
+      folder.root,
+      config.pretrained.path,
+      settings.chat,
+      vocab_size=settings.model.vocab_size,
+    )
+  elif not folder.tokenizer.exists():
+    with (
+      folder.stage("tokenizer"),
+      CONSOLE.status("training the tokenizer"),
+    ):
+      tokenizer = demonstrations.make_tokenizer(
+        settings, **config.tokenizer.to_dict()
+      )
+      partial = folder.tokenizer.with_suffix(".partial")
+      tokenizer.save(str(partial))
+      partial.replace(folder.tokenizer)
+  if settings.warm_start_epochs and not folder.demonstrations.exists():
+    number = config.warm_start.num_demonstrations
+    with (
+      folder.stage("demonstrations"),
+      StageProgress("demonstrations", number) as show,
+    ):
+      rows = demonstrations.demonstrate(
+        settings, folder.root, number, lambda done: show.update(done, {})
+      )
+      demonstrations.save_rows(folder.demonstrations, rows)
+
+
+def _warm_start(context: RunContext, metrics: MetricsWriter | None) -> Params:
+  """The warm start's params, on the policy's mesh."""
+  folder, processes = context.folder, context.processes
+  is_done = processes.share_json(
+    folder.is_done(WARM_START), what="how far the run is"
+  )
+  if not context.settings.warm_start_epochs:
+    return first_params(context.settings, context.policy)
+  if is_done:
+    return load_params(context.settings, context.policy, folder, WARM_START)
+  rows = processes.share(
+    folder.demonstrations.read_bytes() if processes.leads else b"",
+    what="the demonstrations",
+  )
+  with context.timed(WARM_START):
+    params = warm_start(
+      context, demonstrations.load_rows(folder.demonstrations, rows), metrics
+    )
+  if processes.leads:
+    CONSOLE.print(f"warm start of {num_params(params):,} parameters is done")
+  return params
+
+
+def _devices() -> str:
+  devices = jax.devices()
+  return (
+    f"{len(devices)} {devices[0].platform} device{'s' * (len(devices) > 1)}"
+  )
