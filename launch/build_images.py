@@ -4,9 +4,9 @@
   python -m launch.build_images dbbench webshop --base python:3.11-slim
   python -m launch.build_images --list
 
-Any base with Python 3.11 or newer will do, or with an apt that has it; each
-Dockerfile names the one it takes otherwise. An image that fails to build does
-not keep the others from being built, and fails the command at the end.
+The base must have Python 3.11 or newer, or an apt that installs it; each
+Dockerfile names its default base. If an image fails to build, the others are
+built all the same, and the command fails at the end.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def build_all(
   base: str | None,
   registry: str,
 ) -> list[str]:
-  """Builds one after the other and says what each took; names that failed."""
+  """Builds one image after the other, with times; returns those that failed."""
   failed = []
   for name in names:
     running = time.monotonic()
@@ -54,7 +54,7 @@ def build_all(
 
 
 def show(engine: docker.DockerClient, registry: str) -> None:
-  """Which environments have an image, and which of those are built."""
+  """Prints the environments that have an image, and whether it is built."""
   table = Table("environment", "image", "MB", "built")
   for name in environments_with_images():
     tag = f"{registry}/{name}:latest"
@@ -68,7 +68,7 @@ def show(engine: docker.DockerClient, registry: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-  """The command line."""
+  """Parses the command line and builds."""
   parser = argparse.ArgumentParser(
     prog="python -m launch.build_images", description=__doc__.partition("\n")[0]
   )

@@ -1,8 +1,8 @@
-"""How every command with flags starts, and ends when its command line is wrong.
+"""Parses the flags of every command, and refuses wrong ones in a sentence.
 
-A flag, a config file, an arm or a key that is not there is told in one
-sentence, with what resembles it and what is allowed, and the command ends with
-status 2. What fails later ends with another status.
+A flag, a config file, an arm or a key that does not exist is named in one
+sentence, with similar names and with what is allowed, and the command ends with
+status 2. Later failures end with another status.
 """
 
 import inspect
@@ -47,10 +47,10 @@ def parse(argv: Sequence[str]) -> list[str]:
 
 
 def check_config(arguments: Sequence[str]) -> None:
-  """Raises `ConfigError` for a config file, arm or keys that are not there.
+  """Raises `ConfigError` for a config file, arm or keys that do not exist.
 
-  All keys that are wrong are named at once. What else a config file raises is
-  raised as it is.
+  All wrong keys are named at once. Other exceptions of a config file pass
+  through.
   """
   named = [m[1] for m in map(_CONFIG.fullmatch, arguments) if m]
   named += [
@@ -70,7 +70,7 @@ def check_config(arguments: Sequence[str]) -> None:
 
 
 def _loaded(named: str) -> ml_collections.ConfigDict:
-  """The config of a file, or of `file:argument`."""
+  """Loads the config of a file, or of `file:argument`."""
   file, colon, argument = named.partition(":")
   path = pathlib.Path(file)
   if not path.is_file():
@@ -100,7 +100,7 @@ def _loaded(named: str) -> ml_collections.ConfigDict:
 
 
 def _why(key: str, config: ml_collections.ConfigDict) -> str:
-  """What is wrong with a key, or nothing."""
+  """Returns why a key is refused, or "" if it exists."""
   held: Any = config
   done: list[str] = []
   for word in key.split("."):
@@ -122,7 +122,7 @@ def _why(key: str, config: ml_collections.ConfigDict) -> str:
 
 
 def _near(key: str, word: str, config: ml_collections.ConfigDict) -> str:
-  """The keys nearest to one that is not there: spelt alike, or elsewhere."""
+  """Returns the keys most similar to one that does not exist."""
   keys = list(_keys(config))
   elsewhere = [k for k in keys if k.rpartition(".")[2] == word]
   if elsewhere:

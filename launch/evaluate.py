@@ -1,18 +1,18 @@
-"""Scores a policy on tasks of your choice, without training anything.
+r"""Evaluates a policy on chosen tasks, without training anything.
 
-  python -m launch.evaluate --config=configs/agentbench.py:DATA \\
+  python -m launch.evaluate --config=configs/agentbench.py:DATA \
     --policy=expert --tasks=dbbench/dev,webshop/test
-  python -m launch.evaluate --config=configs/quickstart.py \\
+  python -m launch.evaluate --config=configs/quickstart.py \
     --policy=rl --run=runs/quickstart
 
-Policies: `expert` is each environment's error-free expert, `imperfect` the one
-that the config's mistakes spoil, `warm_start` and `rl` the last checkpoint of
+Policies: `expert` is each environment's error-free expert, `imperfect` the
+expert with the config's mistakes, `warm_start` and `rl` the last checkpoint of
 that stage of `--run`. `scripted:NAME` is one of the environments' policies of a
-few lines, which see messages and tools and no solution; `scripted` plays them
-all and the expert, and warns where one wins more than 30 %. Prints a table and,
-with `--output`, files it as JSON.
+few lines, which see messages and tools but no solution; `scripted` plays all of
+them and the expert, and warns where one wins more than 30 %. Prints a table
+and, with `--output`, writes it as JSON.
 
-  python -m launch.evaluate --config=configs/every_environment.py \\
+  python -m launch.evaluate --config=configs/every_environment.py \
     --policy=scripted --tasks=webshop/test,arithmetic/test
 """
 
@@ -105,7 +105,7 @@ def choose_tasks(
   num_tasks: int,
   seed: int,
 ) -> list[Task]:
-  """The tasks that `name/split` words ask for, up to `num_tasks` of each."""
+  """Draws up to `num_tasks` tasks of each `name/split` word."""
   chosen: list[Task] = []
   for word in wanted or [f"{name}/test" for name in environments]:
     name, slash, split = word.partition("/")
@@ -127,7 +127,7 @@ def score_scripted(
   tasks: Sequence[Task],
   plan: ml_collections.ConfigDict,
 ) -> dict[str, TaskScore]:
-  """Scores of every scripted policy and the expert, as `environment policy`."""
+  """Scores every scripted policy and the expert, as `environment policy`."""
   scores: dict[str, TaskScore] = {}
   for name in dict.fromkeys(task.name for task in tasks):
     mine = [task for task in tasks if task.name == name]
@@ -138,7 +138,7 @@ def score_scripted(
 
 
 def warnings_of(scores: Mapping[str, TaskScore]) -> list[str]:
-  """A sentence for each scripted policy that wins too often."""
+  """Returns a sentence for each scripted policy that wins too often."""
   return [
     f"{name} wins {100 * s.success_rate:.1f} % of these tasks without "
     f"thinking: more than {100 * TRIVIAL_SUCCESS:.0f} %"
@@ -148,7 +148,7 @@ def warnings_of(scores: Mapping[str, TaskScore]) -> list[str]:
 
 
 def print_scripted(scores: Mapping[str, TaskScore], console: Console) -> None:
-  """The table that an environment's README has, and warnings below it."""
+  """Prints the table of an environment's README, and warnings below it."""
   table = Table("policy", "n", "success", "95 %", box=box.MARKDOWN)
   for name, s in scores.items():
     low, high = s.interval
@@ -164,7 +164,7 @@ def print_scripted(scores: Mapping[str, TaskScore], console: Console) -> None:
 
 
 def print_scores(scores: Mapping[str, TaskScore], console: Console) -> None:
-  """A table of success with its 95 % interval."""
+  """Prints a table of success with its 95 % interval."""
   table = Table("task", "n", "success", "95 %", "reward", "lost", "statuses")
   for name, s in scores.items():
     low, high = s.interval
@@ -181,7 +181,7 @@ def print_scores(scores: Mapping[str, TaskScore], console: Console) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-  """Scores what the flags name; an error is one clear sentence."""
+  """Evaluates as the flags say; an error is one clear sentence."""
   del argv
   logging.set_verbosity(logging.WARNING)
   try:

@@ -3,12 +3,12 @@
   python -m launch.export --run=runs/quickstart --to=quickstart-rl
   python -m launch.export --run=runs/adapted --to=adapters --adapters
 
-The last checkpoint of `--stage` is written, or that of `--step`, in the run's
-own `compute.dtype` or in `--dtype`. What serves or
-trains Hugging Face's models reads the folder: config.json, safetensors files
-and the tokenizer. A run that began with a pretrained model passes on the small
-files that model came with. Adapters are merged, and a critic is left out. With
-`--adapters` a run's adapters are written alone, in PEFT's format.
+Writes the last checkpoint of `--stage`, or that of `--step`, in the run's own
+`compute.dtype` or in `--dtype`: config.json, safetensors files and the
+tokenizer, for every program that reads Hugging Face models. A run that began
+with a pretrained model passes on the small files of that model. Adapters are
+merged, and a critic is left out. With `--adapters` the adapters are written
+alone, in PEFT's format.
 """
 
 import dataclasses
@@ -71,9 +71,9 @@ def export(
   step: int | None = None,
   dtype: str | None = None,
 ) -> Exported:
-  """Writes the policy of the run at `root`, in its own dtype if None.
+  """Writes the policy of the run at `root`; None takes the run's own dtype.
 
-  Raises `ConfigError` or `CheckpointError` saying what is wrong.
+  Raises `ConfigError` or `CheckpointError` with what is wrong.
   """
   settings = read_settings(run_config(root))
   run = RunDirectory(root)
@@ -110,7 +110,7 @@ def export_adapters(
 ) -> Exported:
   """Writes the adapters of the run at `root`, in float32.
 
-  Raises `ConfigError` or `CheckpointError` saying what is wrong.
+  Raises `ConfigError` or `CheckpointError` with what is wrong.
   """
   settings = read_settings(run_config(root))
   if not settings.lora:
@@ -130,7 +130,7 @@ def export_adapters(
 
 
 def _mesh(settings: Settings) -> Mesh:
-  """As many devices as can share the params, whatever the run had."""
+  """Makes a mesh of as many devices as can share the params."""
   devices = jax.devices()
   number = math.gcd(settings.model.width, len(devices))
   return sharding.make_mesh({"fsdp": number}, devices[:number])

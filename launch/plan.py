@@ -1,12 +1,12 @@
-"""Says before anyone pays whether a config fits a TPU slice, and how fast.
+r"""Predicts whether a config fits a TPU slice, and how fast it runs there.
 
-  python -m launch.plan --config=configs/pod.py:qwen2.5-14b \\
+  python -m launch.plan --config=configs/pod.py:qwen2.5-14b \
     --topology=v5p-64 --rollout_topology=v5p-8
-  python -m launch.plan --config=configs/pod.py:qwen3-8b --topology=v6e:8x8 \\
+  python -m launch.plan --config=configs/pod.py:qwen3-8b --topology=v6e:8x8 \
     --rollout_topology=v6e-8 --search=6 --config.mesh.fsdp=64
 
 Compiles the learner's update, prefill and decode of exactly that config for
-exactly those chips, on any machine, and reads off what the compiler made. Ends
+exactly those chips, on any machine, and analyses the compiled programs. Ends
 with status 1 and a sentence if something does not fit. See docs/plan.md.
 """
 
@@ -53,7 +53,7 @@ flags.mark_flags_as_required(["config", "topology"])
 
 
 def plan(settings: Settings, deployment: Deployment) -> str:
-  """Prints the plan; what does not fit, as a sentence, or nothing."""
+  """Prints the plan; returns a sentence about what does not fit, or ""."""
   tables = Console(stderr=_JSON.value, width=110)
   planner = Planner(deployment)
   with _telling() as tell:
@@ -95,7 +95,7 @@ def _largest(
 
 @contextlib.contextmanager
 def _telling() -> Iterator[Callable[[str], None]]:
-  """Something to call with what is compiled now."""
+  """Returns a function that prints what is being compiled."""
   console = Console(stderr=True)
   with console.status("compiling") as status:
 

@@ -4,12 +4,12 @@
   python -m launch.serve --run=runs/quickstart@newest,120,warm_start
   python -m launch.serve --model=qwen=models/Qwen3-0.6B --run=runs/quickstart
 
-Of a run the newest checkpoint is served, or those named after an `@`: numbers
+The newest checkpoint of a run is served, or those named after an `@`: numbers
 of updates, `newest`, `warm_start`, `all`. Requests choose by `model`:
 `quickstart` is the first of them, `quickstart@120` and `quickstart@warm_start`
-are those; `GET /v1/models` lists the names. Prints a line for each thing that
-it waits for, and then how to call it. SIGTERM and Ctrl-C finish what is being
-answered, for up to `--grace_s`. See docs/serving.md.
+name one each; `GET /v1/models` lists the names. Prints a line for each wait,
+and then how to call the server. SIGTERM and Ctrl-C finish the answers in
+flight, for up to `--grace_s`. See docs/serving.md.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ _COMPILE_S = 3600.0  # for the first answer, compilation included
 
 
 class ModelServer:
-  """Engines of one or more models behind one port, until it is told to stop."""
+  """Engines of one or more models behind one port, until a signal stops it."""
 
   def __init__(
     self,
@@ -126,7 +126,7 @@ class ModelServer:
   async def run(
     self, host: str, port: int, *, grace_s: float, hint: str
   ) -> None:
-    """Serves until a signal comes, then finishes what is being answered.
+    """Serves until a signal comes, then finishes the answers in flight.
 
     Raises `ConfigError` for a port that is taken, `GeneratorFault` if an engine
     breaks, and `DeadlineExceeded` if answers take longer than `grace_s` to end.
@@ -197,7 +197,7 @@ class ModelServer:
 
 
 def _reachable(host: str) -> str:
-  """A name that this machine can call the server by."""
+  """Returns a host name by which this machine can call the server."""
   if host in ("0.0.0.0", "::", ""):
     return "127.0.0.1"
   return f"[{host}]" if ":" in host else host
@@ -207,7 +207,7 @@ def _reachable(host: str) -> str:
 def engine_of(
   model: ServedModel, *, slots: int, driver: str
 ) -> Iterator[Driver]:
-  """Loads every version of a model and compiles; the engine that answers."""
+  """Loads every version of a model, compiles, and returns its engine."""
   loader, compute = model.policy(), model.compute
   mesh = model.mesh()
   place = (
@@ -256,7 +256,7 @@ def engine_of(
 
 
 def _compile(driver: Driver, vocab_size: int) -> None:
-  """Answers as many at once as programs are compiled for, once each."""
+  """Answers once per batch size that programs are compiled for."""
   config = driver.engine.config
   size = max(min(config.prefill_chunks[0], config.context - 2), 1)
   spec = SamplingSpec(max_tokens=1, temperature=1.0)
@@ -268,7 +268,7 @@ def _compile(driver: Driver, vocab_size: int) -> None:
 
 
 def _refuse_taken_port(host: str, port: int) -> None:
-  """Before minutes go into loading what nobody could reach."""
+  """Raises `ConfigError` before minutes go into loading."""
   try:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family):
@@ -281,7 +281,7 @@ def _refuse_taken_port(host: str, port: int) -> None:
 
 
 def serve() -> None:
-  """Serves what the flags name until a signal comes."""
+  """Serves the models that the flags name until a signal comes."""
   running = time.monotonic()
   if _SLOTS.value < 1:
     raise ConfigError(f"--slots={_SLOTS.value} must be at least 1")

@@ -1,12 +1,11 @@
-"""Plays a config's environments on this machine, for a controller elsewhere.
+r"""Serves a config's environments on this machine to a controller elsewhere.
 
-  python -m launch.serve_environments --config=configs/quickstart.py \\
+  python -m launch.serve_environments --config=configs/quickstart.py \
     --environments=dbbench,webshop --controller=grpc://10.0.0.2:5021
 
-Starts workers (agentrl_jax.env.worker), each in a process of its own, with the
-options that the config gives the environment, and starts those again that end.
-They dial the controller, so this machine needs no open port. SIGTERM and Ctrl-C
-end them all.
+Starts workers (agentrl_jax.env.worker), each in its own process, with the
+config's options for the environment, and restarts those that end. They dial the
+controller, so this machine needs no open port. SIGTERM and Ctrl-C end them all.
 """
 
 import os
@@ -41,7 +40,7 @@ END_S = 30.0  # that workers get to free their sessions
 
 
 class Workers:
-  """The processes, by what they were started with."""
+  """Worker processes, by the command that started them."""
 
   def __init__(self, commands: Sequence[Sequence[str]]):
     self._commands = [list(command) for command in commands]
@@ -49,7 +48,7 @@ class Workers:
     self._again_at: dict[int, float] = {}
 
   def tend(self) -> None:
-    """Starts again what ended, after a pause."""
+    """Restarts workers that have ended, after a pause."""
     now = time.monotonic()
     for i, process in enumerate(self._running):
       if process.poll() is None:
@@ -67,7 +66,7 @@ class Workers:
         self._running[i] = subprocess.Popen(self._commands[i])
 
   def end(self) -> None:
-    """SIGTERM to all, and SIGKILL to those that do not heed it."""
+    """Sends SIGTERM to all workers, and SIGKILL to those that stay."""
     for process in self._running:
       process.terminate()
     deadline = time.monotonic() + END_S
@@ -85,7 +84,7 @@ def commands(
   controller: str,
   processes: int,
 ) -> Iterator[list[str]]:
-  """The command line of every worker."""
+  """Returns the command line of every worker."""
   if not names:
     raise ConfigError(
       f"--environments must name some of {', '.join(environments)}"
@@ -109,7 +108,7 @@ def commands(
 
 
 def main(arguments: Sequence[str]) -> None:
-  """The command line."""
+  """Parses the command line and serves."""
   del arguments
   logging.set_verbosity(logging.INFO)
   try:

@@ -1,12 +1,12 @@
-"""Answers a learner in another process, from the snapshots that it writes.
+r"""Serves rollouts to a learner in another process, from its snapshots.
 
-  python -m launch.serve_rollouts --config=configs/pod.py --port=7100 \\
+  python -m launch.serve_rollouts --config=configs/pod.py --port=7100 \
     --host=0.0.0.0
 
 Takes the learner's config: the model, the engine, `workdir` and `name` must be
-its own. The devices of this process hold the policy, split along the tensor
-axis. Prints one line when it answers. SIGTERM and Ctrl-C finish what is being
-answered, for up to `rollouts.grace_s`; see docs/rollout_servers.md.
+the same. The devices of this process hold the policy, split along the tensor
+axis. Prints one line when it is ready. SIGTERM and Ctrl-C finish the answers in
+flight, for up to `rollouts.grace_s`; see docs/rollout_servers.md.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ CONSOLE = Console(soft_wrap=True, highlight=False)
 
 
 class RolloutServer:
-  """Follows the snapshots and answers, until it is told to stop."""
+  """Follows the snapshots and serves rollouts, until a signal stops it."""
 
   def __init__(
     self,
@@ -97,7 +97,7 @@ class RolloutServer:
     )
 
   async def run(self, host: str, port: int) -> None:
-    """Serves until a signal comes, then finishes what is being answered.
+    """Serves until a signal comes, then finishes the answers in flight.
 
     Raises `ConfigError` if the snapshots are of another model,
     `DeadlineExceeded` if none comes, and `GeneratorFault` if the engine breaks.
@@ -208,9 +208,9 @@ def serve(config: ml_collections.ConfigDict, host: str, port: int) -> None:
 def codec_provider(
   config: ml_collections.ConfigDict, settings: Settings
 ) -> Callable[[], ChatCodec | None]:
-  """Finds the run's chat as soon as the learner has written it down.
+  """Returns a function that finds the run's chat once it is written.
 
-  None until then, and for good where the two share no folder.
+  It returns None until then, and for good where the two share no folder.
   """
   run = pathlib.Path(config.workdir) / config.name
   found: list[ChatCodec] = []
@@ -228,7 +228,7 @@ def codec_provider(
 
 
 def _places(settings: Settings) -> tuple[Place, ...]:
-  """The devices of this process, for all policy slots together or for each."""
+  """Returns the devices of this process, for all policy slots or for each."""
   s = settings
   if s.engine.slices:
     return places_apart(s.model, s.compute, s.engine.slices)

@@ -1,4 +1,4 @@
-"""Flags that several commands have; defined once, whoever is imported."""
+"""Flags of several commands, defined once, whichever command is imported."""
 
 from absl import flags
 from ml_collections import config_flags

@@ -1,14 +1,14 @@
-"""Gives an engine of another project the weights that the learner writes.
+r"""Loads the learner's weights into an engine of another project.
 
-  python -m launch.sync_weights --config=configs/pod.py \\
-    --config.rollouts.protocol=openai --engine=127.0.0.1:8000 \\
+  python -m launch.sync_weights --config=configs/pod.py \
+    --config.rollouts.protocol=openai --engine=127.0.0.1:8000 \
     --folder=/dev/shm/weights
 
 Runs beside each vLLM or SGLang, on its host, with the learner's config. It
 follows the run's snapshots, writes each as a Hugging Face folder below
-`--folder`, has the engine load it, and labels what is served with the version;
-the learner samples from nothing else. It needs no accelerator: start it with
-JAX_PLATFORMS=cpu. See docs/engines.md.
+`--folder`, has the engine load it, and labels the served weights with their
+version; the learner samples from no others. It needs no accelerator: start it
+with JAX_PLATFORMS=cpu. See docs/engines.md.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ CONSOLE = Console(soft_wrap=True, highlight=False)
 
 
 class EngineWeights(SnapshotFollower):
-  """Keeps one engine at what policy slot 0 of the learner's folder says."""
+  """Keeps one engine at the weights of policy slot 0 in a snapshot folder."""
 
   def __init__(
     self,
@@ -61,7 +61,7 @@ class EngineWeights(SnapshotFollower):
     self._place = place.resolve()
 
   def look(self) -> bool:
-    """Has the engine serve what is new, or what it lost by a new start."""
+    """Loads new weights into the engine, or those that it lost by a restart."""
     served = self.policy_slots[0]
     try:
       if served is not None and not asyncio.run(self._engine.serves(served)):
@@ -74,7 +74,7 @@ class EngineWeights(SnapshotFollower):
   def hand_over(
     self, policy_slot: int, params: Any, snapshot: Snapshot
   ) -> None:
-    """Writes a folder, has it loaded, and removes it."""
+    """Writes a folder, has the engine load it, and removes it."""
     served = ServedPolicySlot(snapshot.step, snapshot.publication)
     folder = self._place / f"step_{served.step}_{served.publication}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -94,7 +94,7 @@ class EngineWeights(SnapshotFollower):
 
 
 def follow(config: ml_collections.ConfigDict, engine: str, place: str) -> None:
-  """Follows the run that the config describes until it is ended.
+  """Follows the run that the config describes until the process ends.
 
   Raises `ConfigError` if the snapshots are of another model.
   """
@@ -127,7 +127,7 @@ def follow(config: ml_collections.ConfigDict, engine: str, place: str) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-  """Follows as the flags say; an error is one clear sentence."""
+  """Follows the run as the flags say; an error is one clear sentence."""
   del argv
   logging.set_verbosity(logging.WARNING)
   assert _ENGINE.value and _FOLDER.value, "app.run requires them"

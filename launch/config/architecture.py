@@ -1,8 +1,8 @@
-"""Which model a config means: its own keys, a published name, or a folder.
+"""Reads the model of a config: its own keys, a published name, or a folder.
 
-With `pretrained.path` the folder's config.json says it, and `model.name` may
-stand beside it as what the folder must hold. Keys that are then not read have
-to keep the value that `configs/base.py` gives them.
+With `pretrained.path` the model is that of the folder's config.json, and
+`model.name` may state the model that the folder must hold. Keys that are then
+not read must keep the value that `configs/base.py` gives them.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ _SHAPES = (
 
 
 def read_architecture(config: ml_collections.ConfigDict) -> ModelConfig:
-  """The model of a config. Raises `ConfigError` where its sources disagree."""
+  """Reads the model. Raises `ConfigError` where its sources disagree."""
   keys = config.model.to_dict()
   name, path = keys.pop("name"), config.pretrained.path
   if not name and not path:
@@ -58,7 +58,7 @@ def read_architecture(config: ml_collections.ConfigDict) -> ModelConfig:
 
 
 def read_adaptation(config: ml_collections.ConfigDict) -> LoraConfig:
-  """The `lora` section. Raises `ConfigError` for what rank 0 would not read."""
+  """Reads `lora`. Raises `ConfigError` for keys that rank 0 ignores."""
   idle = base.get_config().lora.to_dict()
   for key, value in config.lora.to_dict().items():
     require_read(
@@ -74,7 +74,7 @@ def read_adaptation(config: ml_collections.ConfigDict) -> LoraConfig:
 def _refuse_idle(
   config: ml_collections.ConfigDict, source: str, *sections: str
 ) -> None:
-  """Raises `ConfigError` naming every key that is set and would not be read."""
+  """Raises `ConfigError` naming every key that is set and not read."""
   idle = base.get_config()
   changed = {
     f"{section}.{key}": (value, idle[section][key])

@@ -1,7 +1,7 @@
 """The chat of a run: a small tokenizer of its own, or a pretrained model's.
 
-A pretrained model's files are copied into the run's folder when it starts, so
-that a run reads the same when it goes on, wherever the model has moved.
+The chat files of a pretrained model are copied into the run's folder at the
+start, so that a resumed run reads the same text, wherever the model has moved.
 """
 
 import io
@@ -23,7 +23,7 @@ _FOLDER, _OWN = "chat", "tokenizer.json"  # below the run's folder
 
 
 def read_chat(config: ml_collections.ConfigDict) -> ChatConfig:
-  """The `chat` section. Raises `ConfigError` where nothing would read it."""
+  """Reads `chat`. Raises `ConfigError` for keys that nothing would read."""
   idle = base.get_config().chat.to_dict()
   for key, value in config.chat.to_dict().items():
     require_read(
@@ -39,7 +39,7 @@ def read_chat(config: ml_collections.ConfigDict) -> ChatConfig:
 def save_chat(
   run: pathlib.Path, pretrained: str, config: ChatConfig, *, vocab_size: int
 ) -> None:
-  """Copies a pretrained model's chat into the run, once, if it is of use.
+  """Copies a pretrained model's chat into the run, once.
 
   `vocab_size` is the model's. Raises `ConfigError` if the tokenizer has more.
   """
@@ -55,14 +55,14 @@ def save_chat(
 
 
 def codec_of(run: pathlib.Path, config: ChatConfig) -> ChatCodec:
-  """How a run's policy reads and writes; `ConfigError` if nothing says."""
+  """Returns the chat codec of a run; `ConfigError` if it has none yet."""
   if (run / _FOLDER).exists():
     return load_chat(run / _FOLDER, config)
   return ChatCodec(load_tokenizer(run / _OWN))
 
 
 def files_of(run: pathlib.Path) -> list[pathlib.Path]:
-  """What `codec_of` reads, which lies below the run's folder."""
+  """Returns the files that `codec_of` reads, below the run's folder."""
   folder = run / _FOLDER
   return sorted(folder.iterdir()) if folder.exists() else [run / _OWN]
 
@@ -70,9 +70,11 @@ def files_of(run: pathlib.Path) -> list[pathlib.Path]:
 def share_chat(
   processes: Processes, run: pathlib.Path, config: ChatConfig
 ) -> ChatCodec:
-  """How the policy of the run in process 0's folder reads and writes.
+  """Returns, in every process, the chat codec of the run.
 
-  All processes call it; the others wait for process 0.
+  A follower has no files of the run and writes none, but where a grammar
+  constrained answers it needs the tokenizer to know which tokens were allowed.
+  All processes call this; the others wait for process 0.
   """
   lends = processes.leads and processes.count > 1
   content = processes.share(_packed(run) if lends else b"", what="the chat")

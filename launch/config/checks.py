@@ -37,7 +37,7 @@ def check_learning(
   group: GroupLimits,
   reference: ReferenceConfig,
 ) -> None:
-  """Raises `ConfigError` for what no section can see alone."""
+  """Raises `ConfigError` if loss, advantage, model and group disagree."""
   _check_critic(loss, advantage, model)
   _check_reference(loss, reference)
   estimator = advantage.estimator
@@ -67,7 +67,7 @@ def check_learning(
 
 
 def _check_reference(loss: LossConfig, reference: ReferenceConfig) -> None:
-  """What is pulled towards must be somewhere."""
+  """Refuses a KL term without a reference, and an idle reference."""
   if loss.kl_coefficient and reference.place == "dropped":
     raise ConfigError(
       f"loss.kl_coefficient={loss.kl_coefficient} pulls towards a reference, "
@@ -86,7 +86,7 @@ def _check_reference(loss: LossConfig, reference: ReferenceConfig) -> None:
 def _check_critic(
   loss: LossConfig, advantage: AdvantageConfig, model: ModelConfig
 ) -> None:
-  """A critic is asked for in three places, or in none."""
+  """Refuses a critic that only some of loss, advantage and model name."""
   found = (
     f"advantage.estimator={advantage.estimator!r}, loss.value_coefficient="
     f"{loss.value_coefficient} and model.value_head={model.value_head}"
@@ -107,7 +107,7 @@ def check_mesh(
   compute: ComputeConfig,
   batch: BatchConfig,
 ) -> None:
-  """Raises `ConfigError` naming both sides and what to change."""
+  """Raises `ConfigError` naming both numbers and what to change."""
   for axis, size in mesh.items():
     if size < 1:
       raise ConfigError(f"mesh.{axis}={size} must be at least 1")
@@ -134,7 +134,7 @@ def check_mesh(
 
 
 def check_sampling(sampling: Sampling, agents: AgentsConfig) -> None:
-  """Raises `ConfigError` for what the learner has no log-probability of."""
+  """Refuses samples that the learner has no log-probability of."""
   if sampling.temperature <= 0:
     raise ConfigError(
       f"sampling.temperature={sampling.temperature} must be positive: "
@@ -162,7 +162,7 @@ def check_policy_slots(
   cross_policy: CrossPolicy,
   engine: EngineConfig,
 ) -> None:
-  """Raises `ConfigError` unless everything has as many policy slots."""
+  """Raises `ConfigError` unless all settings have as many policy slots."""
   policy_slots = tuple(schedule.text for schedule in schedules)
   if (
     len({len(policy_slots), len(cross_policy.weights), engine.num_policy_slots})
@@ -213,9 +213,9 @@ def check_stored(
   num_steps: int,
   stride: int,
 ) -> None:
-  """Raises `ConfigError` for a version that no checkpoint would be written of.
+  """Refuses versions that no checkpoint would be written of.
 
-  `stride` counts the updates that the learner makes of a batch.
+  `stride` is the number of updates that the learner makes of a batch.
   """
   for policy_slot, schedule in enumerate(schedules):
     found = f"cross_policy.policy_slots[{policy_slot}]={schedule.text!r}"
@@ -257,7 +257,7 @@ def refuse_absent(schedules: Sequence[PolicySlotSchedule]) -> None:
 
 
 def stored_steps(folder: str) -> list[int]:
-  """Steps of a folder of checkpoints; none if there is no such folder."""
+  """Returns the steps in a folder of checkpoints; none if it is absent."""
   path = epath.Path(folder)
   if not path.exists():
     return []

@@ -1,8 +1,8 @@
-"""From the config to what the floors take: checked whole, in under a second.
+"""Reads a config into typed, checked settings, in under a second.
 
-`ConfigDict` stops here. Every section becomes the frozen dataclass of the floor
-that uses it, which checks itself; what two sections must agree on is checked
-below, before anything is compiled or started.
+`ConfigDict` stops here. Every section becomes the frozen dataclass of the
+package that uses it, which checks itself; sections are checked against each
+other below, before anything is compiled or started.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlaceSettings:
-  """Where an environment's sessions are played; by default in this process."""
+  """The place of an environment's sessions; by default this process."""
 
   containers: int = 0  # of the environment's image
   image: str = ""  # "" is <containers.registry>/<folder of the environment>
@@ -88,7 +88,7 @@ class PlaceSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvironmentSettings:
-  """Where an environment's class is, and how it is made and demonstrated."""
+  """The class of an environment, its options and its expert's mistakes."""
 
   target: str
   options: Mapping[str, Any]
@@ -141,7 +141,7 @@ class Settings:
 
 
 def read_settings(config: ml_collections.ConfigDict) -> Settings:
-  """Every section, typed. Raises `ConfigError` for what cannot work."""
+  """Reads every section. Raises `ConfigError` for what cannot work."""
   engine = config.engine.to_dict()
   require_one_of("engine.driver", engine.pop("driver"), DRIVERS)
   cross = config.cross_policy.to_dict()
@@ -225,7 +225,7 @@ def _environments(
 def _environment(
   name: str, section: Mapping[str, Any], weight: float
 ) -> EnvironmentSettings:
-  """One environment's section; without `place` it plays in this process."""
+  """Reads one environment's section; `place` defaults to this process."""
   where = f"environments.{name}"
   _require_keys(
     where,
@@ -268,7 +268,7 @@ def _require_keys(
 def _containers(
   environments: Mapping[str, EnvironmentSettings], common: Mapping[str, Any]
 ) -> dict[str, ContainerSpec]:
-  """What each environment's containers are; those of one are all alike."""
+  """Returns each environment's container spec."""
   limits = dict(common)
   registry = limits.pop("registry")
   return {
@@ -283,7 +283,9 @@ def _containers(
 
 
 def _folder(target: str) -> str:
-  """`environments.dbbench:DBBench` has its Dockerfile in dbbench."""
+  """Returns the folder of a target: dbbench for
+  `environments.dbbench:DBBench`.
+  """
   words = target.partition(":")[0].split(".")
   return words[min(1, len(words) - 1)]
 
@@ -307,7 +309,7 @@ def _check_positive(config: ml_collections.ConfigDict) -> None:
 
 
 def _check_together(s: Settings, steps: int) -> None:
-  """What no section can see alone."""
+  """Checks the sections against each other."""
   check_learning(s.loss, s.advantage, s.model, s.group, s.reference)
   check_mesh(s.mesh, s.model, s.compute, s.batch)
   check_sampling(s.sampling, s.agents)
@@ -350,7 +352,7 @@ def _check_together(s: Settings, steps: int) -> None:
 
 
 def _check_waits(s: Settings) -> None:
-  """A server that is lost is found before its answer is given up."""
+  """Requires that a lost server is found before its answer is given up."""
   if (
     s.rollouts.servers
     and s.waits.answer_timeout_s <= s.rollouts.answer_timeout_s

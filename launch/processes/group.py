@@ -1,4 +1,4 @@
-"""Several learner processes as one: who leads, and how they part.
+"""Joins several learner processes into one run, and parts them again.
 
   AGENTRL_COORDINATOR=host:port AGENTRL_NUM_PROCESSES=4 AGENTRL_PROCESS_ID=0 \\
     python -m launch.train --config=...
@@ -6,11 +6,11 @@
 Every process runs the same compiled programs, joined by `jax.distributed`.
 Process 0 leads: it alone plays, decides and writes files, and shares with the
 others what they need to keep step. With AGENTRL_NUM_PROCESSES=auto the machines
-tell (Cloud TPU, Slurm); with none of the variables there is one process.
+are detected (Cloud TPU, Slurm); without the variables there is one process.
 
-A process that is lost ends all of them, with a sentence: the programs of those
-that are left would wait for it for ever. Whatever started them starts them all
-again, and the run goes on from its checkpoint.
+A lost process ends all of them, with a sentence: the programs of the others
+would wait for it for ever. The launcher restarts all of them, and the run
+resumes from its checkpoint.
 """
 
 import dataclasses
@@ -71,7 +71,8 @@ class Processes:
     return self.index == 0
 
   def share(self, value: bytes = b"", *, what: str) -> bytes:
-    """Process 0's value, in every process. All call it, in the same order.
+    """Returns process 0's value in every process; all call it in the same
+    order.
 
     The others wait until process 0 calls it too, `processes.wait_timeout_s` at
     most. Raises `SystemExit` in them if process 0 has left instead.
@@ -81,16 +82,16 @@ class Processes:
     return self._link.share(value, what)
 
   def share_json(self, value: Any = None, *, what: str) -> Any:
-    """The same for JSON values."""
+    """Does the same for JSON values."""
     return json.loads(self.share(json.dumps(value).encode(), what=what))
 
   def forward(self, signal_number: int) -> None:
-    """Tells process 0 that this one was asked to stop; it decides when."""
+    """Reports a signal to process 0, which decides when to stop."""
     if self._link is not None and not self.leads:
       self._link.forward(signal_number)
 
   def leave(self, status: int) -> None:
-    """Parts from the others, who do the same or are told of it."""
+    """Parts from the others, who leave too or are told of it."""
     if self._link is not None:
       self._link.leave(status)
       jax.distributed.shutdown()  # type: ignore[no-untyped-call]
@@ -100,8 +101,8 @@ class Processes:
 def joined(limits: ProcessLimits) -> Iterator[Processes]:
   """Joins the processes that the environment variables name.
 
-  Comes before anything is computed. A failure is told to the others and ends
-  this process at once: jax's own farewell would wait for those that are gone.
+  Comes before any computation. A failure is reported to the others and ends
+  this process at once: jax's own shutdown would wait for lost processes.
   """
   processes = _join(limits)
   if processes.count == 1:
@@ -151,7 +152,7 @@ def _join(limits: ProcessLimits) -> Processes:
 
 
 def _read(environment: Mapping[str, str]) -> dict[str, Any] | None:
-  """Arguments of `jax.distributed.initialize`; None for a single process."""
+  """Returns arguments of `jax.distributed.initialize`; None for one process."""
   number = environment.get(NUM_PROCESSES, "")
   if not number:
     return None
@@ -188,7 +189,7 @@ def _read(environment: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _connect(index: int, count: int, limits: ProcessLimits) -> Link:
-  """The wires between process 0 and the others."""
+  """Connects process 0 and the others."""
   if index == 0:
     link = lead(
       count, _own_host(), limits.join_timeout_s, limits.wait_timeout_s
@@ -201,20 +202,20 @@ def _connect(index: int, count: int, limits: ProcessLimits) -> Link:
 
 
 def _broadcast(value: bytes) -> bytes:
-  """Process 0's few bytes, by way of the devices."""
+  """Broadcasts process 0's few bytes by way of the devices."""
   row = np.zeros(_ADDRESS_BYTES, np.uint8)
   row[: len(value)] = np.frombuffer(value, np.uint8)
   return np.asarray(multihost_utils.broadcast_one_to_all(row)).tobytes()
 
 
 def _own_host() -> str:
-  """How the others reach this machine."""
+  """Returns the address at which the others reach this machine."""
   named = os.environ.get(COORDINATOR, "").rpartition(":")[0]
   return named or socket.gethostbyname(socket.gethostname())
 
 
 def _fail(processes: Processes, error: BaseException) -> None:
-  """Says what went wrong, here and to the others, and ends the process."""
+  """Reports an error here and to the others, and ends the process."""
   told = isinstance(error, AgentRLError)
   if isinstance(error, SystemExit):
     text = str(error.code)

@@ -1,7 +1,7 @@
-"""SIGINT and SIGTERM as a question that loops ask, instead of a blow.
+"""Defers SIGINT and SIGTERM until the training loop polls for them.
 
-A preempted machine gets a notice first. A stage asks between two updates,
-writes its checkpoint, and leaves by `Interrupted`. Whichever learner process
+A preempted machine gets a notice first. A stage polls between two updates,
+writes its checkpoint, and ends with `Interrupted`. Whichever learner process
 got the signal, process 0 decides after which update all of them stop, so that
 they write one checkpoint together. Where there is nothing to write, a signal
 acts at once.
@@ -19,9 +19,9 @@ from launch.processes.group import Processes
 
 
 class Interrupted(SystemExit):  # noqa: N818 - it is how the process ends
-  """The run was asked to stop, and has saved what it had.
+  """Ends a run that was asked to stop, after its state was saved.
 
-  `kept` names what was saved for it; nothing, where there was nothing to save.
+  `kept` describes what was saved; "" where there was nothing to save.
   """
 
   def __init__(self, number: int, kept: str = "") -> None:
@@ -30,7 +30,7 @@ class Interrupted(SystemExit):  # noqa: N818 - it is how the process ends
 
 
 class Interrupts:
-  """Whether the run was asked to stop."""
+  """Records whether the run was asked to stop."""
 
   def __init__(self, processes: Processes, grace_s: float) -> None:
     self.received: signal.Signals | None = None
@@ -42,8 +42,8 @@ class Interrupts:
   def check(self, save: Callable[[], str]) -> None:
     """Calls `save` and raises `Interrupted` if a signal has come.
 
-    `save` returns what it has kept, for people.
-    All processes call it at the same points, and do the same.
+    `save` returns a description of what it has saved, for people. All processes
+    call this at the same points, and do the same.
     """
     number = self._processes.share_json(
       int(self.received or 0), what="whether to stop"
@@ -53,7 +53,7 @@ class Interrupts:
 
   @contextmanager
   def at_once(self) -> Iterator[None]:
-    """Within, a signal raises `Interrupted` where it finds the main thread."""
+    """Within, a signal raises `Interrupted` in the main thread at once."""
     self._at_once = True
     try:
       if self.received is not None:
@@ -63,7 +63,7 @@ class Interrupts:
       self._at_once = False
 
   def note(self, number: signal.Signals) -> None:
-    """A signal has come; from now on the grace period runs."""
+    """Records a signal, and starts the grace period."""
     if self.received is not None:
       return
     self.received = number
@@ -73,7 +73,7 @@ class Interrupts:
       raise Interrupted(number)
 
   def close(self) -> None:
-    """The grace period is over: everything was saved in time."""
+    """Ends the grace period: everything was saved in time."""
     self._timer.cancel()
 
   def _give_up(self) -> None:

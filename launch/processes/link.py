@@ -1,10 +1,9 @@
-"""The wires between learner process 0 and the others.
+"""TCP connections between learner process 0 and the others.
 
-One TCP connection each. Process 0 sends what it shares, in order; the others
-send the signals that they got. A connection that breaks before its farewell
-means that a process is lost, which is known at once, whatever the main threads
-wait for. Then there is nothing to save and nothing to close in order: this
-process says what happened and ends.
+- Process 0 sends what it shares, in order; the others send their signals.
+- A connection that breaks before its farewell means that a process is lost.
+  This is noticed at once, whatever the main threads wait for. Then nothing can
+  be saved or closed in order: this process prints what happened and ends.
 """
 
 import contextlib
@@ -33,24 +32,24 @@ _SETTLE_S = 2.0  # until a loss elsewhere is known here
 
 @dataclasses.dataclass(frozen=True)
 class LinkAddress:
-  """Where process 0 listens, and what proves that a caller belongs to it."""
+  """The address of process 0, and the secret that admits a caller."""
 
   host: str
   port: int
   secret: str
 
   def to_bytes(self) -> bytes:
-    """A line of JSON."""
+    """Encodes the address as a line of JSON."""
     return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
 
   @classmethod
   def from_bytes(cls, value: bytes) -> Self:
-    """The inverse; what follows the line is padding."""
+    """Inverts `to_bytes`; bytes after the line are padding."""
     return cls(**json.loads(value.partition(b"\n")[0]))
 
 
 class _Wire:
-  """One connection: whole messages, sent by any thread, read by one."""
+  """One connection: complete messages, sent by any thread, read by one."""
 
   def __init__(
     self, connection: socket.socket, peer: int, wait_timeout_s: float
@@ -84,7 +83,9 @@ class _Wire:
 
 
 class Link:
-  """This process's wires: to all others from process 0, else to process 0."""
+  """Connections of this process: to all others from process 0, else to
+  process 0.
+  """
 
   def __init__(self, index: int, wait_timeout_s: float) -> None:
     self._index, self._wait_s = index, wait_timeout_s
@@ -118,18 +119,18 @@ class Link:
     return found
 
   def forward(self, number: int) -> None:
-    """Hands a signal on to process 0, if it is there."""
+    """Forwards a signal to process 0, if it is there."""
     with contextlib.suppress(OSError):
       self._wires[0].send(_SIGNAL, str(number).encode())
 
   def leave(self, status: int) -> None:
-    """Says farewell: that the connection ends now is no loss."""
+    """Says farewell, so that the end of the connection is no loss."""
     for wire in self._wires:
       with contextlib.suppress(OSError):
         wire.send(_LEAVE, str(status).encode())
 
   def wait_for_loss(self) -> None:
-    """Gives the loss of another process time to be noticed; then this ends."""
+    """Gives the loss of another process time to be noticed."""
     self._lost.wait(_SETTLE_S)
 
   def fail(self, sentence: str) -> NoReturn:
@@ -140,7 +141,7 @@ class Link:
     _end(1)
 
   def add(self, wire: _Wire) -> None:
-    """Reads the wire from now on, in a thread of its own."""
+    """Reads a wire from now on, in a thread of its own."""
     self._wires.append(wire)
     threading.Thread(
       target=self._listen, args=(wire,), name=f"link-{wire.peer}", daemon=True
@@ -208,7 +209,7 @@ class LeadersLink(Link):
     self.address = LinkAddress(host, port, secrets.token_hex(16))
 
   def accept(self) -> None:
-    """Waits until all others have called, `join_timeout_s` at most each."""
+    """Waits until all others have connected, `join_timeout_s` at most each."""
     with self._server:
       self._server.settimeout(self._join_s)
       missing = set(range(1, self._count))
@@ -237,14 +238,14 @@ class LeadersLink(Link):
 def lead(
   count: int, host: str, join_timeout_s: float, wait_timeout_s: float
 ) -> LeadersLink:
-  """Process 0 begins to listen; `accept` waits for the others."""
+  """Starts listening in process 0; `accept` waits for the others."""
   return LeadersLink(count, host, join_timeout_s, wait_timeout_s)
 
 
 def follow(
   address: LinkAddress, index: int, join_timeout_s: float, wait_timeout_s: float
 ) -> Link:
-  """Calls process 0."""
+  """Connects to process 0."""
   link = Link(index, wait_timeout_s)
   try:
     connection = socket.create_connection(

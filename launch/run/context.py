@@ -20,7 +20,7 @@ from launch.storage.run_directory import RunDirectory
 
 @dataclasses.dataclass(frozen=True)
 class RunContext:
-  """What every stage of a run needs, in every learner process."""
+  """State that every stage of a run shares, in every learner process."""
 
   config: ml_collections.ConfigDict
   settings: Settings
@@ -31,7 +31,7 @@ class RunContext:
 
   @contextlib.contextmanager
   def timed(self, stage: str) -> Iterator[None]:
-    """Process 0 times a stage that is not done yet, and marks it done."""
+    """Times a stage that is not done yet, in process 0, and marks it done."""
     if self.processes.leads and not self.folder.is_done(stage):
       with self.folder.stage(stage):
         yield
@@ -41,7 +41,7 @@ class RunContext:
 
 @contextlib.contextmanager
 def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
-  """Checks a config and opens its run, new or begun, in this process.
+  """Checks a config and opens its run, new or resumed, in this process.
 
   Joins the other learner processes, locks the run's folder (process 0) and
   defers SIGINT and SIGTERM, until the context is left. Raises `ConfigError`

@@ -1,9 +1,9 @@
-"""What the policy learns from before it learns by itself: experts at play.
+"""Plays experts, for the tokenizer and for supervised training.
 
-The experts err on purpose, as often as the config says. Their play trains the
-tokenizer, then becomes packed rows for the warm start. Every demonstration is a
-function of (seed, position), so processes share the work and the result is the
-same however many there are.
+The experts make mistakes on purpose, as often as the config says. Their
+episodes train the tokenizer, then become packed rows for the warm start. Every
+demonstration is a function of (seed, position), so processes share the work and
+the result is the same for any number of them.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def make_tokenizer(
   whole_tokens: Sequence[str],
   whole_lines: int,
 ) -> Tokenizer:
-  """A tokenizer of the environments' own words, learned from experts' play."""
+  """Trains a tokenizer on the texts of experts' episodes."""
   with loaded_environments(settings.environments) as environments:
     player = ScriptPlayer(
       environments=environments,
@@ -70,7 +70,7 @@ def demonstrate(
 ) -> Rows:
   """Plays and packs demonstrations on all cores, in the chat of the run.
 
-  `on_progress` is told how many there are so far.
+  `on_progress` is called with the number of demonstrations so far.
   """
   starts = range(0, num_demonstrations, CHUNK)
   parts: list[Rows] = []
@@ -96,14 +96,14 @@ def demonstrate(
 
 
 def save_rows(path: pathlib.Path, rows: Rows) -> None:
-  """Files packed rows, whole or not at all."""
+  """Writes packed rows, completely or not at all."""
   partial = path.with_suffix(".partial.npz")
   np.savez_compressed(partial, **dataclasses.asdict(rows))
   partial.replace(path)
 
 
 def load_rows(path: pathlib.Path, content: bytes | None = None) -> Rows:
-  """The rows that were filed, or whose file has this content."""
+  """Reads packed rows from a file, or from the content of one."""
   try:
     content = path.read_bytes() if content is None else content
     with np.load(io.BytesIO(content)) as found:
@@ -118,7 +118,7 @@ def load_rows(path: pathlib.Path, content: bytes | None = None) -> Rows:
 def _pack_chunk(
   settings: Settings, run: pathlib.Path, start: int, number: int
 ) -> Rows:
-  """One process's piece of work."""
+  """Plays and packs one process's share."""
   with loaded_environments(settings.environments) as environments:
     player = ExpertPlayer(
       environments=environments,
@@ -170,7 +170,7 @@ async def _tools(
 
 
 def _text(trajectory: Trajectory, tools: Sequence[Tool]) -> str:
-  """The conversation as the policy will read and write it."""
+  """Renders the conversation as the policy will read and write it."""
   messages = [message_from_json(m) for m in trajectory.transcript]
   first = _first_answer(messages)
   return template.render_start(messages[:first], tools) + (
@@ -197,7 +197,7 @@ def _join(parts: Sequence[Rows]) -> Rows:
 
 
 def shuffled(rows: Rows, *, seed: int, epochs: int) -> Iterator[np.ndarray]:
-  """Row numbers, all of them once per epoch, each epoch in another order."""
+  """Yields row numbers, all of them once per epoch, each in another order."""
   for epoch in range(epochs):
     rng = np.random.default_rng([seed, epoch])
     yield rng.permutation(len(rows.token))

@@ -1,7 +1,7 @@
-"""Where environments are played: in this process, in containers, at workers.
+"""Opens a config's environments: in this process, in containers, at workers.
 
-What plays elsewhere does so in one event loop for the whole run, which starts
-the containers, replaces those that die, and removes them at the end.
+Environments elsewhere share one event loop for the whole run, which starts the
+containers, replaces those that die, and removes them at the end.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from launch.config.settings import EnvironmentSettings, PlaceSettings, Settings
 def loaded_environments(
   settings: Mapping[str, EnvironmentSettings],
 ) -> Iterator[dict[str, Environment]]:
-  """The environments of the config, by name; leaving closes them.
+  """Loads the environments of the config, by name; leaving closes them.
 
-  They can be played from any event loop: those that need one loop for all that
-  they do get one, in a thread of its own. Raises `ConfigError` for options and
-  mistakes that an environment does not know.
+  They can be played from any event loop: those that need one loop for all
+  their work get one, in a thread of its own. Raises `ConfigError` for options
+  and mistakes that an environment does not know.
   """
   found = {name: _load(name, s) for name, s in settings.items()}
   bound = {name: e for name, e in found.items() if e.needs_one_loop}
@@ -73,7 +73,7 @@ def task_stream(
   purpose: str,
   shuffle: bool = True,
 ) -> TaskStream:
-  """A stream of tasks; each purpose has an order of its own."""
+  """Makes a stream of tasks; each purpose has its own order."""
   return TaskStream(
     {name: env.indices(split) for name, env in environments.items()},
     weights={name: s.weight for name, s in settings.environments.items()},
@@ -85,7 +85,7 @@ def task_stream(
 
 @contextlib.contextmanager
 def placed_environments(settings: Settings) -> Iterator[dict[str, Environment]]:
-  """The environments of the config, by name, each where it is to be played.
+  """Opens the environments of the config, by name, each in its place.
 
   Raises `ConfigError` where there is no image, or no engine to run it.
   """
@@ -143,7 +143,7 @@ def _entered(
   thread: ControllerThread,
   opening: contextlib.AbstractAsyncContextManager[Environment],
 ) -> Iterator[Environment]:
-  """An asynchronous context, held open in the thread's loop."""
+  """Holds an asynchronous context open in the thread's loop."""
   # Bounded by their own deadlines, such as `start_timeout_s`; these are for the
   # worst.
   environment = thread.run(opening.__aenter__(), STOP_S)
@@ -154,7 +154,7 @@ def _entered(
 
 
 def _splits(environment: Environment) -> tuple[str, ...]:
-  """Those that the environment has, of those that are played here."""
+  """Returns the splits that both this framework and the environment have."""
   return tuple(
     split for split in (*SPLITS, LOADED_SPLIT) if _has(environment, split)
   )

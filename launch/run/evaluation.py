@@ -1,4 +1,4 @@
-"""A stage that scores a policy on held-out tasks, and files what it found."""
+"""Evaluates a policy on held-out tasks and writes its scores."""
 
 import dataclasses
 import functools
@@ -46,7 +46,7 @@ class EvaluationPlan:
 
 
 class Evaluator:
-  """Scores policies on one and the same set of held-out tasks."""
+  """Scores policies on the same set of held-out tasks."""
 
   def __init__(
     self,
@@ -60,7 +60,7 @@ class Evaluator:
     self._metrics = metrics
 
   def policy(self, stage: str, mode: str, service: Service) -> Evaluation:
-    """Scores what policy slot 0 serves, greedy or sampled."""
+    """Scores the weights of policy slot 0, greedy or sampled."""
     sampling = Sampling(
       temperature=0.0 if mode == "greedy" else self._plan.temperature,
       calls=self._settings.sampling.calls,
@@ -88,7 +88,9 @@ class Evaluator:
     return self._filed("expert", "greedy", player)
 
   def _filed(self, stage: str, mode: str, player: Player) -> Evaluation:
-    """The evaluation of an earlier start if there is one, else a new one."""
+    """Returns the evaluation of an earlier start if there is one, else a
+    new one.
+    """
     path = self._run.evaluation(stage, mode)
     if not path.exists():
       with self._run.stage(f"evaluate_{stage}_{mode}"):
@@ -135,7 +137,7 @@ class Evaluator:
 def read_episodes(
   run: RunDirectory, stage: str, mode: str
 ) -> dict[Task, Trajectory]:
-  """What a policy did in its evaluation, by task."""
+  """Reads the episodes of an evaluation, by task."""
   groups = read_groups(run.trajectories_of(stage, mode))
   return {group.task: group.trajectories[0] for group in groups}
 
@@ -154,7 +156,7 @@ def _show(
 
 
 def success_by_task(played: Sequence[Trajectory]) -> dict[str, float]:
-  """The share of successes as `success/<task>`."""
+  """Returns the share of successes as `success/<task>`."""
   by_task: dict[str, list[bool]] = {}
   for trajectory in played:
     by_task.setdefault(trajectory.task.name, []).append(succeeded(trajectory))
@@ -166,7 +168,7 @@ def success_by_task(played: Sequence[Trajectory]) -> dict[str, float]:
 def _as_groups(
   tasks: Sequence[Task], played: Sequence[Trajectory]
 ) -> list[Group]:
-  """Groups of one, in the order of the tasks."""
+  """Returns groups of one trajectory, in the order of the tasks."""
   order = {task: n for n, task in enumerate(tasks)}
   return [
     Group(t.group_id, t.task, (t,))
@@ -175,7 +177,7 @@ def _as_groups(
 
 
 def scores_to_json(scores: Mapping[str, TaskScore]) -> dict[str, object]:
-  """The scores by task, as `launch.report.summary` reads them."""
+  """Returns the scores by task, as `launch.report.summary` reads them."""
   return {
     name: {
       "n": score.num_tasks,

@@ -1,7 +1,7 @@
-"""Where the learner's groups come from, and where its account of them goes.
+"""Sources of the learner's groups, and the record of the groups it used.
 
-Process 0 plays, which is `playing`. The other learner processes are sent the
-groups of every batch, so that all of them compute the same.
+Process 0 plays the groups; the other learner processes receive the groups of
+every batch, so that all of them compute the same update.
 """
 
 import contextlib
@@ -49,12 +49,12 @@ STAGE = "rl"
 
 
 class GroupSource(Protocol):
-  """The learner's other side, in any process."""
+  """Supplies groups to the learner, the same in any process."""
 
   def running(
     self, version: int, position: Mapping[str, Any]
   ) -> contextlib.AbstractContextManager[None]:
-    """Goes on from a position, and ends whatever happens within."""
+    """Resumes from a position; whatever happens within, it ends."""
     ...
 
   def take(self, version: int) -> list[Group] | None:
@@ -62,22 +62,22 @@ class GroupSource(Protocol):
     ...
 
   def position(self) -> dict[str, Any]:
-    """What `running` goes on from, as JSON values."""
+    """Returns the state that `running` resumes from, as JSON values."""
     ...
 
   def account(
     self, version: int, after: int, report: Mapping[str, float]
   ) -> None:
-    """What was taken for `version` has made `after` of the policy."""
+    """Records that the groups taken for `version` made version `after`."""
     ...
 
   def advance(self, version: int) -> None:
-    """The policy is published: newer groups may start."""
+    """Lets newer groups start, since the policy is published."""
     ...
 
 
 class FollowerGroupSource:
-  """The groups that process 0 plays, in any other process."""
+  """Receives the groups that process 0 plays, in any other process."""
 
   def __init__(self, processes: Processes) -> None:
     self._processes = processes
@@ -86,7 +86,7 @@ class FollowerGroupSource:
   def running(
     self, version: int, position: Mapping[str, Any]
   ) -> Iterator[None]:
-    """Keeps nothing."""
+    """Does nothing: process 0 keeps the state."""
     del version, position
     yield
 
@@ -96,20 +96,20 @@ class FollowerGroupSource:
     return decode_groups(found) if found else None
 
   def position(self) -> dict[str, Any]:
-    """Process 0 writes it."""
+    """Returns nothing: process 0 writes the state."""
     return {}
 
   def account(
     self, version: int, after: int, report: Mapping[str, float]
   ) -> None:
-    """Process 0 keeps it."""
+    """Does nothing: process 0 keeps the record."""
 
   def advance(self, version: int) -> None:
-    """Process 0 is told."""
+    """Does nothing: process 0 starts groups."""
 
 
 def words_for(version: int) -> str:
-  """What one process waits for another to share."""
+  """Returns what the other processes wait for, for messages."""
   return f"the groups to train version {version} on"
 
 
@@ -117,7 +117,7 @@ _LOOK_S = 1.0  # between looks whether the run was asked to stop
 
 
 class LeaderGroupSource:
-  """Groups that this process plays, and shares with the others."""
+  """Plays groups in process 0, and shares them with the others."""
 
   def __init__(
     self,
@@ -131,11 +131,13 @@ class LeaderGroupSource:
     self._run, self._metrics = context.folder, metrics
     self._processes, self._interrupts = context.processes, context.interrupts
     self._monitor = Monitor()
-    self._ledger = TrainedGroups(self._run.root / "trained_groups.jsonl")
+    self._trained_groups = TrainedGroups(
+      self._run.root / "trained_groups.jsonl"
+    )
     self._chooser = _chooser(self._settings)
     # In a run that must repeat bit for bit: the engine's way to ask, and the
     # position between two updates, when nothing is in flight.
-    self._waves = _waves(self._settings, service)
+    self._lockstep = _lockstep(self._settings, service)
     self._agents = _agents(
       self._settings, service, self._config.name, self._chooser
     )
@@ -151,11 +153,11 @@ class LeaderGroupSource:
   ) -> Iterator[None]:
     """Plays until the end of the context.
 
-    What the run's files tell of versions from here on is struck out: they are
-    not in the policy.
+    Records in the run's files of versions from `version` on are removed: they
+    are not in the policy.
     """
     self._metrics.truncate_after(STAGE, version)
-    self._ledger.truncate(version)
+    self._trained_groups.truncate(version)
     steps = self._config.train.steps
     if position:
       self._chooser.restore(position["policy_slots"])
@@ -175,7 +177,7 @@ class LeaderGroupSource:
 
   @contextlib.contextmanager
   def _agents_served(self, controller: ControllerThread) -> Iterator[None]:
-    """Agents elsewhere are answered in the loop that plays."""
+    """Answers agents elsewhere in the event loop that plays."""
     if self._agents is None:
       yield
       return
@@ -200,8 +202,8 @@ class LeaderGroupSource:
     return groups
 
   def position(self) -> dict[str, Any]:
-    """The controller's state, in one piece."""
-    if self._waves is not None:
+    """Returns the controller's state at one instant."""
+    if self._lockstep is not None:
       return self._between
     return self._position(self._running.snapshot())
 
@@ -213,8 +215,8 @@ class LeaderGroupSource:
   def account(
     self, version: int, after: int, report: Mapping[str, float]
   ) -> None:
-    """Writes down what there was, before a checkpoint can hold it."""
-    self._ledger.add(version, [group.id for group in self._taken])
+    """Writes metrics and groups, before a checkpoint can hold them."""
+    self._trained_groups.add(version, [group.id for group in self._taken])
     write_groups(
       self._run.trajectories(version),
       self._taken[: self._config.report.keep_groups],
@@ -264,8 +266,8 @@ class LeaderGroupSource:
     return None
 
   def _forget(self) -> None:
-    """What the engine remembers of earlier batches is lost to a later start."""
-    if self._waves is not None and self._service.driver is not None:
+    """Clears the engine's caches, which a later start would not have."""
+    if self._lockstep is not None and self._service.driver is not None:
       self._service.driver.engine.forget()
 
   def _player(self) -> Player:
@@ -273,14 +275,18 @@ class LeaderGroupSource:
       return self._agents.episodes
     player = PolicyPlayer(
       environments=self._environments,
-      generator=self._waves or self._service.generator,
+      generator=self._lockstep or self._service.generator,
       codec=self._service.codec,
       limits=self._settings.episode,
       sampling=self._settings.sampling,
       draw_for=self._chooser.draw_for,
       waits=self._settings.waits,
     )
-    return player if self._waves is None else _InWaves(player, self._waves)
+    return (
+      player
+      if self._lockstep is None
+      else _LockstepPlayer(player, self._lockstep)
+    )
 
   def _collector(
     self, version: int, position: CollectorState | None
@@ -320,15 +326,15 @@ class LeaderGroupSource:
 
 
 @dataclasses.dataclass(frozen=True)
-class _InWaves:
-  """A player whose attempts are waited for."""
+class _LockstepPlayer:
+  """Plays episodes in lockstep with the engine's steps."""
 
   player: Player
-  waves: LockstepGenerator
+  lockstep: LockstepGenerator
 
   async def play(self, attempt: Attempt) -> Trajectory:
     """See `Player.play`."""
-    with self.waves.playing():
+    with self.lockstep.playing():
       return await self.player.play(attempt)
 
 
@@ -338,8 +344,8 @@ def _chooser(settings: Settings) -> PolicySlotChooser:
   )
 
 
-def _waves(settings: Settings, service: Service) -> LockstepGenerator | None:
-  """For runs in which nothing is left to timing, by their config."""
+def _lockstep(settings: Settings, service: Service) -> LockstepGenerator | None:
+  """Returns the generator of a run in which nothing depends on timing."""
   if settings.agents.play:  # they come when they come
     return None
   exact = not settings.admission.max_staleness and (
@@ -353,14 +359,14 @@ def _waves(settings: Settings, service: Service) -> LockstepGenerator | None:
 def _agents(
   settings: Settings, service: Service, name: str, chooser: PolicySlotChooser
 ) -> AgentServer | None:
-  """Who plays in place of our own player, by the config."""
+  """Returns the server of agents that play in place of our player, if any."""
   if not settings.agents.play:
     return None
   return AgentServer(settings, service, name, chooser.draw_for)
 
 
 def _of(groups: Sequence[Group]) -> dict[str, float]:
-  """What the groups tell about the policy."""
+  """Returns metrics of the groups of a batch."""
   played = [t for group in groups for t in group.trajectories]
   policy_slots = [turn.policy_slot for t in played for turn in t.turns]
   report = success_by_task(played)
@@ -372,7 +378,7 @@ def _of(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def encode_groups(groups: Sequence[Group]) -> bytes:
-  """What the learner reads of the groups: no transcripts."""
+  """Encodes the parts of groups that the learner reads: no transcripts."""
   bare = [
     dataclasses.replace(
       group,
@@ -386,12 +392,12 @@ def encode_groups(groups: Sequence[Group]) -> bytes:
 
 
 def decode_groups(value: bytes) -> list[Group]:
-  """The inverse of `encode_groups`, but for the transcripts."""
+  """Inverts `encode_groups`, but for the transcripts."""
   return [group_from_json(body) for body in json.loads(zlib.decompress(value))]
 
 
 def position_to_json(state: CollectorState) -> dict[str, Any]:
-  """What a checkpoint keeps of the controller."""
+  """Encodes the controller's state for a checkpoint."""
   return {
     "stream": dict(state.stream),
     "in_flight": [[p, dataclasses.asdict(task)] for p, task in state.in_flight],
@@ -400,7 +406,7 @@ def position_to_json(state: CollectorState) -> dict[str, Any]:
 
 
 def position_from_json(body: Mapping[str, Any]) -> CollectorState:
-  """The inverse of `position_to_json`."""
+  """Inverts `position_to_json`."""
   return CollectorState(
     stream=body["stream"],
     in_flight=tuple((int(p), Task(**task)) for p, task in body["in_flight"]),
@@ -409,13 +415,13 @@ def position_from_json(body: Mapping[str, Any]) -> CollectorState:
 
 
 class TrainedGroups:
-  """Which groups each update was made of, one line an update."""
+  """Records the groups that each update was made of, one line an update."""
 
   def __init__(self, path: pathlib.Path):
     self._path = path
 
   def add(self, version: int, groups: Sequence[str]) -> None:
-    """Notes the groups that took the policy from `version` to the next."""
+    """Records the groups that took the policy from `version` to the next."""
     with self._path.open("a") as file:
       file.write(
         json.dumps({"version": version, "groups": list(groups)}) + "\n"
@@ -424,7 +430,7 @@ class TrainedGroups:
       os.fsync(file.fileno())  # before a checkpoint can hold the update
 
   def truncate(self, version: int) -> None:
-    """Strikes out the updates from `version` on: they are not in the policy."""
+    """Removes the updates from `version` on: they are not in the policy."""
     if not self._path.exists():
       return
     kept = [

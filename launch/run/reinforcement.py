@@ -1,9 +1,9 @@
-"""Reinforcement learning, from the learner's side: the same in every process.
+"""The training loop of reinforcement learning, the same in every process.
 
-Groups are taken, trained on, published and checkpointed, over and over; who
-plays them, and the run's account of it, is `playing`. A checkpoint holds the
-learner's state and the controller's position, as they were between two updates,
-and keeps the versions that older policy slots serve.
+Groups are taken, trained on, published and checkpointed, repeatedly; they come
+from a `GroupSource`. A checkpoint holds the learner's state and the
+controller's position between two updates, and keeps the versions that older
+policy slots serve.
 """
 
 import collections
@@ -30,7 +30,7 @@ from launch.storage.load_params import split_params
 
 
 class Reinforcement:
-  """One run's reinforcement learning."""
+  """Runs the reinforcement learning of one run."""
 
   def __init__(
     self,
@@ -174,7 +174,7 @@ class Reinforcement:
     groups: Sequence[Group],
     preparation: BatchBuilder,
   ) -> tuple[TrainState, dict[str, float]]:
-    """The updates that are made of one batch."""
+    """Makes the updates of one batch."""
     lessons, report = preparation.lessons(groups, self._whole(state.params))
     number = self._settings.admission.versions_per_step
     state, metrics = self._updates(state, lessons, number)
@@ -183,7 +183,7 @@ class Reinforcement:
   def _updates(
     self, state: TrainState, lessons: Sequence[TrainBatch], num_updates: int
   ) -> tuple[TrainState, dict[str, float]]:
-    """That many updates, each of its share of the lessons; mean metrics."""
+    """Makes `num_updates` updates, each of its share; returns mean metrics."""
     found = collections.defaultdict(list)
     for part in range(num_updates):
       # Every so-manieth, since the first lessons hold the longest attempts.
@@ -203,7 +203,7 @@ class Reinforcement:
     return self._policy.whole(trained, self._frozen)
 
   def _is_due(self, version: int) -> bool:
-    """Whether a checkpoint of this version is on the schedule."""
+    """Returns whether a checkpoint of this version is on the schedule."""
     stride = self._settings.admission.versions_per_step
     return version % self._settings.checkpoint.every < stride
 

@@ -1,6 +1,6 @@
-"""The end of a run: summary, curves and report, from what the run has filed.
+"""Writes a run's summary, curves and report, from the files of the run.
 
-Nothing is measured here. What is printed is read back from `summary.json`.
+Nothing is measured here. The printed table is read back from `summary.json`.
 """
 
 import json
@@ -35,7 +35,7 @@ SHOWN = (("warm_start", "after the warm start"), ("rl", "after RL"))
 
 
 def show(context: RunContext, codec: ChatCodec, console: Console) -> None:
-  """Files summary.json, curves.png and report.html, and prints the summary."""
+  """Writes summary.json, curves.png and report.html, and prints the summary."""
   print_summary(keep(context, codec, is_finished=True), console)
   console.print(f"report: {context.folder.report}")
 
@@ -43,7 +43,7 @@ def show(context: RunContext, codec: ChatCodec, console: Console) -> None:
 def keep(
   context: RunContext, codec: ChatCodec | None, *, is_finished: bool
 ) -> Summary:
-  """Files summary.json, curves.png and report.html of what there is so far.
+  """Writes summary.json, curves.png and report.html of the run so far.
 
   Without a codec no episode is shown.
   """
@@ -75,7 +75,9 @@ def keep(
 def changes(
   config: ml_collections.ConfigDict,
 ) -> dict[str, tuple[Any, Any]]:
-  """What the config changes of `configs/base.py`: key to (base's, its own)."""
+  """Returns the keys that differ from `configs/base.py`: (base's, the
+  run's).
+  """
   return dict(_changed(base.get_config().to_dict(), config.to_dict()))
 
 
@@ -94,7 +96,7 @@ def _changed(
 def _episodes(
   run: RunDirectory, codec: ChatCodec, number: int
 ) -> list[Episode]:
-  """The same held-out tasks before and after, most telling ones first."""
+  """Returns the same held-out tasks before and after, most telling first."""
   played = {
     stage: read_episodes(run, stage, "greedy")
     if run.trajectories_of(stage, "greedy").exists()
@@ -116,7 +118,7 @@ def _episodes(
 def _telling(
   before: Mapping[Task, Trajectory], after: Mapping[Task, Trajectory]
 ) -> list[Task]:
-  """Tasks learned first, then those not learned; environments take turns."""
+  """Orders tasks: learned ones first, environments in turn."""
   both = [task for task in after if task in before]
   seen: dict[tuple[str, bool], int] = {}
 

@@ -1,4 +1,4 @@
-"""Every stage of a training run, in order; those that are done are left out.
+"""Runs every stage of a training run, in order; finished stages are skipped.
 
 Process 0 leads: it plays, trains, evaluates and writes files. Any other process
 follows: it computes the same updates from the same groups.
@@ -92,7 +92,7 @@ def _report_stop(context: RunContext, stopped: Interrupted) -> None:
 
 
 def _command() -> str:
-  """The command line that started this process."""
+  """Returns the command line that started this process."""
   if pathlib.Path(sys.argv[0]).stem != "train":
     return "start the same run again"
   return shlex.join([sys.executable, "-m", "launch.train", *sys.argv[1:]])
@@ -153,7 +153,7 @@ def _reinforce(
   codec: ChatCodec,
   score: Callable[..., None],
 ) -> None:
-  """Reinforcement learning, with the policy's scores before and after."""
+  """Trains by reinforcement, and scores the policy before and after."""
   share = context.processes.share
   # The other processes wait here, and not in the middle of a program.
   share(what="the expert's scores")
@@ -203,7 +203,7 @@ def _demonstrate(context: RunContext) -> None:
 
 
 def _warm_start(context: RunContext, metrics: MetricsWriter | None) -> Params:
-  """The warm start's params, on the policy's mesh."""
+  """Returns the params after the warm start, on the policy's mesh."""
   folder, processes = context.folder, context.processes
   is_done = processes.share_json(
     folder.is_done(WARM_START), what="how far the run is"

@@ -1,7 +1,7 @@
-"""The warm start: supervised training on experts' play, resumable anywhere.
+"""Supervised training on experts' episodes, resumable at any step.
 
 The order of rows is a function of the seed and the step, so a checkpoint needs
-the state alone.
+only the learner's state.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ def warm_start(
     for step in range(first, num_steps):
       state, report = learner.update(
         state,
-        [_lesson(rows, order[step * size : (step + 1) * size])],
+        [_train_batch(rows, order[step * size : (step + 1) * size])],
         frozen,
       )
       if (step + 1) % REPORT_EVERY == 0 or step + 1 == num_steps:
@@ -74,7 +74,7 @@ def warm_start(
 def _account(
   metrics: MetricsWriter | None, first: int, num_steps: int
 ) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
-  """Takes reports; what files tell of steps after `first` is struck out."""
+  """Yields a writer of metrics; metrics after step `first` are removed."""
   if metrics is None:
     yield lambda step, report: None
     return
@@ -91,7 +91,7 @@ def _account(
 def _begin(
   learner: Learner, policy: Policy, checkpoints: Checkpoints, settings: Settings
 ) -> tuple[TrainState, Params | None]:
-  """Where an earlier start got to, and what training leaves as it is."""
+  """Returns the state of an earlier start, or the first; and frozen params."""
   if checkpoints.steps() and not settings.lora:
     return checkpoints.restore(learner.abstract_state())[0], None
   first = first_params(settings, policy)
@@ -108,8 +108,8 @@ def _save(checkpoints: Checkpoints, state: TrainState) -> str:
   return f"checkpoint of {STAGE} step {int(state.version)}"
 
 
-def _lesson(rows: Rows, chosen: np.ndarray) -> TrainBatch:
-  """Packed rows in which every demonstrated token weighs the same."""
+def _train_batch(rows: Rows, chosen: np.ndarray) -> TrainBatch:
+  """Returns packed rows in which every demonstrated token weighs the same."""
   fields = {
     f.name: getattr(rows, f.name)[chosen] for f in dataclasses.fields(Rows)
   }

@@ -1,8 +1,8 @@
-"""Agents of any library play, by OpenAI's API, in the learner's own process.
+"""Serves agents of any library by OpenAI's API, in the learner's process.
 
-They take an episode, make their calls under its id, and tell what it was worth:
-see docs/serving.md. What they are given is what our own players would play, so
-groups, queue and learner are the same.
+Agents take an episode, make their calls under its id, and report its reward:
+see docs/serving.md. They get the same tasks as our own players, so groups,
+queue and learner do not differ.
 """
 
 import contextlib
@@ -29,7 +29,9 @@ CONSOLE = Console(soft_wrap=True, highlight=False)
 
 
 class AgentServer:
-  """The server, for the event loop that plays; `episodes` is its player."""
+  """The agents' server, in the event loop that plays; `episodes` is its
+  player.
+  """
 
   def __init__(
     self,
@@ -56,7 +58,9 @@ class AgentServer:
 
   @contextlib.asynccontextmanager
   async def serving(self) -> AsyncIterator[None]:
-    """Answers until it is left. Raises `ConfigError` for a port in use."""
+    """Answers until the context is left. Raises `ConfigError` for a port in
+    use.
+    """
     driver, agents = self._service.driver, self._settings.agents
     api = RolloutApi(
       self._service.generator,
@@ -78,7 +82,7 @@ class AgentServer:
         await self.episodes.close()
 
   def report(self) -> dict[str, float]:
-    """What became of the episodes so far, and how many there are now."""
+    """Returns counts of the episodes so far, by how they ended."""
     counts = self.episodes.counts
     return {
       "agents/offered": self.episodes.num_offered,

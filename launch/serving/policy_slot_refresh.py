@@ -1,4 +1,4 @@
-"""Keeps the older policy slots at what their schedules say."""
+"""Keeps the older policy slots at the versions that their schedules name."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,10 +13,9 @@ from agentrl_jax.train.step import TrainState
 
 
 class PolicySlotRefresher:
-  """Publishes stored versions to the policy slots from 1 on; policy slot 0 is
-  not its job.
+  """Publishes stored versions to the policy slots from 1 on.
 
-  Every learner process has one, and calls it alike.
+  Every learner process has one, and calls it at the same points.
   """
 
   def __init__(
@@ -28,10 +27,10 @@ class PolicySlotRefresher:
     *,
     stride: int,
   ):
-    """`abstract` is what checkpoints are restored into.
+    """`abstract` is the state that checkpoints are restored into.
 
-    `whole` puts what is trained together with what is not. `stride` counts
-    updates between the learner's versions.
+    `whole` joins trained and frozen params. `stride` is the number of updates
+    between the learner's versions.
     """
     self._schedules = dict(enumerate(schedules))
     del self._schedules[0]
@@ -40,9 +39,9 @@ class PolicySlotRefresher:
     self._served: dict[int, int] = {}  # step, by policy slot
 
   def follow(self, checkpoints: Checkpoints, state: TrainState) -> None:
-    """Serves what is due at the state's version, where that is another.
+    """Publishes the version that is due, where it is not served yet.
 
-    Raises `ConfigError` for a version of this run that is stored no more.
+    Raises `ConfigError` for a version of this run whose checkpoint is gone.
     """
     version = int(state.version)
     for policy_slot, schedule in self._schedules.items():
@@ -59,7 +58,9 @@ class PolicySlotRefresher:
       self._served[policy_slot] = step
 
   def needed(self, version: int) -> list[int]:
-    """Checkpoints of this run that are served now or will be again."""
+    """Returns the checkpoints of this run that are served now or will be
+    again.
+    """
     own = [n for n, s in self._schedules.items() if not s.folder]
     served = {self._served[policy_slot] for policy_slot in own}
     awaited = [

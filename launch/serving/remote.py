@@ -1,7 +1,7 @@
-"""The rollout side in other processes: weights out, answers in.
+"""Rollout servers in other processes: weights out, answers in.
 
 Weights go through a folder of snapshots, which every learner process helps to
-write; answers come over HTTP, to the one process that plays.
+write; answers come over HTTP, to the process that plays.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from launch.config.settings import Settings
 
 
 def snapshots_of(config: ml_collections.ConfigDict) -> str:
-  """The folder, or bucket's path, where the run's weights are published."""
+  """Returns the folder, or bucket, where the run's weights are published."""
   run = pathlib.Path(config.workdir) / config.name
   return str(config.rollouts.snapshots or run / "snapshots")
 
@@ -39,7 +39,7 @@ def snapshots_of(config: ml_collections.ConfigDict) -> str:
 def snapshots(
   config: ml_collections.ConfigDict, settings: Settings
 ) -> Iterator[SnapshotSink]:
-  """Where weights go; every learner process opens it at the same time."""
+  """Opens the snapshot folder; every learner process does so together."""
   sink = SnapshotSink(
     snapshots_of(config),
     max_lag=settings.rollouts.max_lag,
@@ -54,7 +54,7 @@ def snapshots(
 def publisher(
   settings: Settings, policy: Policy, sink: SnapshotSink
 ) -> Publisher:
-  """Hands the policy to the sink, in the precision that it is sampled in."""
+  """Returns a publisher to the sink, in the precision of the rollouts."""
   return Publisher(
     policy, sink, dtype=settings.compute.dtype, layers_apart=False
   )
@@ -64,7 +64,7 @@ def publisher(
 def followed(
   config: ml_collections.ConfigDict, settings: Settings, policy: Policy
 ) -> Iterator[Publisher]:
-  """For a learner process that does not play: it helps to publish."""
+  """Returns the publisher of a learner process that does not play."""
   if not settings.rollouts.addresses:
     yield Publisher(policy, None, gathered=True)
     return
@@ -73,7 +73,7 @@ def followed(
 
 
 class RemoteRollouts:
-  """The servers, for a process whose event loops come and go."""
+  """Rollout servers, for a process whose event loops come and go."""
 
   def __init__(
     self,
@@ -87,10 +87,10 @@ class RemoteRollouts:
     self.generator = _AcrossLoops(generator, thread.loop)
 
   def settle(self) -> None:
-    """Waits until every server serves what policy slot 0 was published last.
+    """Waits until every server serves the last publication of policy slot 0.
 
-    Raises `DeadlineExceeded` after `rollouts.sync_timeout_s`, with how each
-    server is.
+    Raises `DeadlineExceeded` after `rollouts.sync_timeout_s`, with the state of
+    each server.
     """
     self._sink.flush()
     fresh = {0: self._sink.publications()[0]}
@@ -99,7 +99,7 @@ class RemoteRollouts:
     )
 
   def status(self) -> wire.ServerStatus:
-    """What the servers that can be reached serve at the newest, together."""
+    """Returns the newest versions that reachable servers serve, together."""
     reachable = [s for s in self._remote.pool.servers if s.status is not None]
     policy_slots = zip(
       *(s.status.policy_slots for s in reachable if s.status), strict=True
@@ -116,7 +116,7 @@ class RemoteRollouts:
     )
 
   def report(self) -> dict[str, float]:
-    """How many servers answer, what was lost, and how old their weights are.
+    """Returns counts of servers and losses, and the age of their weights.
 
     `rollouts/lag` is in versions, of the server that is furthest behind.
     """
@@ -140,7 +140,7 @@ class RemoteRollouts:
 def speaking(
   settings: Settings, *temperatures: float
 ) -> Callable[[aiohttp.ClientSession], ServerClient]:
-  """What speaks with the servers, by `rollouts.protocol`.
+  """Returns the client of the servers, by `rollouts.protocol`.
 
   `temperatures` are those that the run samples at beside training's.
   """
@@ -176,9 +176,9 @@ def speaking(
 def servers(
   settings: Settings, sink: SnapshotSink, *temperatures: float
 ) -> Iterator[RemoteRollouts]:
-  """Looks after the servers, in an event loop of its own.
+  """Connects to the servers, in an event loop of its own.
 
-  They are sampled from at training's temperature, and at `temperatures`.
+  Requests sample at training's temperature, and at `temperatures`.
   """
   connecting = contextlib.AsyncExitStack()
   with ControllerThread() as thread:
@@ -202,20 +202,20 @@ def servers(
 
 
 class _AcrossLoops:
-  """A generator of one event loop, for callers in any other."""
+  """Calls a generator of one event loop from any other."""
 
   def __init__(self, generator: HttpGenerator, loop: asyncio.AbstractEventLoop):
     self._generator, self._loop = generator, loop
 
   @property
   def num_policy_slots(self) -> int:
-    """How many versions are served side by side."""
+    """The number of versions that are served side by side."""
     return self._generator.num_policy_slots
 
   async def generate(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> Answer:
-    """As `HttpGenerator.generate`; cancelling it cancels it there."""
+    """Does as `HttpGenerator.generate`; cancelling it cancels it there."""
     return await asyncio.wrap_future(
       asyncio.run_coroutine_threadsafe(
         self._generator.generate(prompt, spec), self._loop

@@ -1,8 +1,8 @@
-"""The models that `launch.serve` was told to serve: found, checked and loaded.
+"""Finds, checks and loads the models that `launch.serve` serves.
 
 A source is a run's folder, of which one or more checkpoints are served side by
 side by one engine, or a Hugging Face folder. Finding a source reads no weights,
-so whatever is wrong with any of them is said before the first is loaded.
+so every error in any of them is reported before the first is loaded.
 """
 
 import dataclasses
@@ -88,7 +88,7 @@ def find_models(
   context: int | None,
   dtype: str | None,
 ) -> list[ServedModel]:
-  """The models of `--run` and `--model`; no weights are read yet.
+  """Returns the models of `--run` and `--model`; reads no weights yet.
 
   Raises `ConfigError` or `CheckpointError` for what cannot be served.
   """
@@ -111,7 +111,7 @@ def find_models(
 
 
 def _split(flag: str, text: str) -> tuple[str, pathlib.Path]:
-  """NAME=FOLDER, or a folder that is called as its last part."""
+  """Splits NAME=FOLDER; a bare folder is named by its last part."""
   name, equals, folder = text.partition("=")
   if not equals or "/" in name:
     name, folder = pathlib.Path(text).resolve().name, text
@@ -158,7 +158,7 @@ def _of_run(text: str, context: int | None, dtype: str | None) -> ServedModel:
 
 
 class _Checkpoints:
-  """What a run left behind, by the words that versions are asked for with."""
+  """The checkpoints of a run, by the words that select versions."""
 
   def __init__(
     self, name: str, root: pathlib.Path, settings: Settings, run: RunDirectory
@@ -177,7 +177,9 @@ class _Checkpoints:
       )
 
   def chosen(self, words: Sequence[str]) -> tuple[Version, ...]:
-    """The versions asked for; the first answers to the bare name, too."""
+    """Returns the selected versions; the first also answers to the bare
+    name.
+    """
     steps = [step for word in words for step in self._read(word)]
     return tuple(
       self._version(step, is_first=not number)
@@ -185,7 +187,7 @@ class _Checkpoints:
     )
 
   def _read(self, word: str) -> list[int | None]:
-    """Steps that a word asks for; None stands for the warm start."""
+    """Returns the steps that a word selects; None stands for the warm start."""
     warm: list[int | None] = [None] if self._has_warm_start else []
     every = [*reversed(self._steps), *warm]
     if word == ALL:
@@ -217,7 +219,7 @@ class _Checkpoints:
 
 
 def _steps(run: RunDirectory, stage: str) -> list[int]:
-  """The checkpoints of a stage; looking for them makes no folder."""
+  """Returns the steps of a stage's checkpoints; creates no folder."""
   if not run.checkpoints(stage).exists():
     return []
   checkpoints = Checkpoints(run.checkpoints(stage), keep=2)
@@ -276,7 +278,7 @@ def _mesh_of(policy: Policy) -> Mesh:
 
 
 def _codec_in(folder: pathlib.Path) -> ChatCodec:
-  """A model's own chat; a run's tokenizer without a template has the run's."""
+  """Returns a model's own chat, or the tokenizer of a run."""
   path = folder / TOKENIZER
   if path.is_file() and not any(
     (folder / name).exists() for name in (TEMPLATE, TOKENIZER_CONFIG)

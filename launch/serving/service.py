@@ -1,4 +1,4 @@
-"""The rollout side in this process: engine, driver, and who may ask them."""
+"""Starts the rollout side of a run: engine and driver, or remote servers."""
 
 import contextlib
 import dataclasses
@@ -49,7 +49,7 @@ def serve_run(
   policy: Policy,
   codec: ChatCodec,
 ) -> Iterator[Service]:
-  """By the servers that `rollouts.servers` names, or else in this process."""
+  """Serves by the servers in `rollouts.servers`, or else in this process."""
   if not settings.rollouts.addresses:
     driver = config.engine.driver
     with serve(settings, policy, codec, driver=driver) as service:
@@ -75,7 +75,7 @@ def serve_run(
 def serve(
   settings: Settings, policy: Policy, codec: ChatCodec, *, driver: str
 ) -> Iterator[Service]:
-  """Starts the engine's threads and ends them, whatever happens between."""
+  """Starts the engine's threads, and ends them whatever happens between."""
   versions = ServedWeights(settings.engine.num_policy_slots)
   places = _places(settings)
   engine = RolloutEngine(
@@ -107,7 +107,10 @@ def serve(
 def grammars_by(
   codec: Callable[[], ChatCodec | None], policy: Policy
 ) -> Callable[[], Grammars | None]:
-  """What reads grammars, made when it is first asked for; None: no codec."""
+  """Returns a function that makes the grammar reader on first use.
+
+  It returns None while there is no codec.
+  """
   found: list[Grammars] = []
 
   def grammars() -> Grammars | None:
@@ -119,7 +122,7 @@ def grammars_by(
 
 
 def _places(settings: Settings) -> tuple[Place, ...] | None:
-  """Slices of this process's devices, if policy slots are to be apart."""
+  """Returns slices of this process's devices, if policy slots are apart."""
   s = settings
   if not s.engine.slices:
     return None
@@ -127,7 +130,7 @@ def _places(settings: Settings) -> tuple[Place, ...] | None:
 
 
 def status_of(driver: Driver) -> wire.ServerStatus:
-  """What an engine in this process serves, and how much it has to do."""
+  """Returns the versions that an engine serves, and its load."""
   versions = driver.engine.versions
   policy_slots = [
     None if step is None else versions.get(policy_slot)

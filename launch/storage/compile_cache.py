@@ -1,7 +1,7 @@
-"""Compiled programs as files, from which the next start of a process has them.
+"""Keeps compiled programs as files, for the next start of a process.
 
 Learners and rollout servers of one run share a folder; each file is written
-whole or not at all.
+completely or not at all.
 """
 
 import pathlib
@@ -10,9 +10,9 @@ import jax
 
 
 def enable_compile_cache(run: pathlib.Path, folder: str) -> None:
-  """Keeps programs in `folder`, within the run's unless it is absolute.
+  """Keeps compiled programs in `folder`; "" keeps none.
 
-  "" keeps none.
+  A relative folder is within the run's.
   """
   if not folder:
     return

@@ -1,4 +1,4 @@
-"""The params that a stage of a run left behind, or that a run begins with."""
+"""Loads the params of a run's stage, or those that the run begins with."""
 
 import jax
 
@@ -15,7 +15,7 @@ from launch.storage.run_directory import RunDirectory
 
 
 def fresh_params(policy: Policy, seed: int) -> Params:
-  """Untrained params, laid out on the policy's mesh; the same on every mesh."""
+  """Returns untrained params on the policy's mesh; the same on every mesh."""
   if policy.mesh is None:
     return policy.init(jax.random.key(seed))
   shardings = sharding.param_shardings(policy.abstract_params(), policy.mesh)
@@ -26,7 +26,7 @@ def fresh_params(policy: Policy, seed: int) -> Params:
 
 
 def first_params(settings: Settings, policy: Policy) -> Params:
-  """What a run begins with: a pretrained model's params, or untrained ones.
+  """Returns the params that a run begins with: pretrained or untrained.
 
   Raises `ConfigError` or `CheckpointError` if the pretrained files are not of
   the policy's model, or incomplete.
@@ -42,14 +42,14 @@ def first_params(settings: Settings, policy: Policy) -> Params:
 def split_params(
   settings: Settings, policy: Policy, params: Params
 ) -> tuple[Params, Params | None]:
-  """What a run trains of params, and what it leaves; see `Policy.split`."""
+  """Splits params into those that are trained and those that stay frozen."""
   return policy.split(params, jax.random.key(settings.seed))
 
 
 def load_step(
   settings: Settings, run: RunDirectory, stage: str, step: int | None = None
 ) -> int | None:
-  """The step that `load_params` takes; None: what the run begins with.
+  """Returns the step that `load_params` takes, or None for the first params.
 
   Raises `CheckpointError` if the stage has no checkpoint, or none of `step`,
   and `ConfigError` for a step of a stage that wrote none.
@@ -76,9 +76,9 @@ def load_params(
   stage: str,
   step: int | None = None,
 ) -> Params:
-  """The params of a stage's checkpoint, the last one if no step is named.
+  """Loads a stage's checkpoint, the last one if no step is named.
 
-  A warm start of no epochs has none, and leaves what the run begins with.
+  A warm start of no epochs wrote none: then the first params are returned.
   Raises `CheckpointError` if there is none, or one of another model.
   """
   if stage == "warm_start" and not settings.warm_start_epochs:

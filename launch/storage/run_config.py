@@ -1,7 +1,7 @@
-"""The config that a run was started with, read back from its folder.
+"""Reads back the config that a run was started with.
 
-A run may be older than a key of the config. What its file lacks has the value
-that `configs/base.py` gives it, so that such a run can be exported and served.
+A run may be older than a key of the config. A key that its file lacks has the
+default of `configs/base.py`, so that such a run can be exported and served.
 """
 
 import pathlib
@@ -32,7 +32,7 @@ def run_config(root: pathlib.Path) -> ml_collections.ConfigDict:
 def require_names_of_today(
   filed: Mapping[str, Any], path: pathlib.Path
 ) -> None:
-  """Raises `ConfigError` for a run's config in which keys have old names."""
+  """Raises `ConfigError` for a run's config that has old key names."""
   if old := renamed_keys(filed):
     raise ConfigError(
       f"{path} was written before config keys were renamed: {sentence(old)}. "
@@ -44,7 +44,7 @@ def require_names_of_today(
 
 
 def _filled(filed: Any, known: Any) -> Any:
-  """What was filed, and beside it what is known and was not."""
+  """Adds defaults for the keys that a file lacks."""
   if not isinstance(filed, dict) or not isinstance(known, dict):
     return filed
   return known | {
@@ -53,7 +53,7 @@ def _filled(filed: Any, known: Any) -> Any:
 
 
 def _frozen(value: Any) -> Any:
-  """Lists as tuples, which is what they were before they were filed."""
+  """Turns lists into tuples, which they were before they were written."""
   if isinstance(value, dict):
     return {key: _frozen(v) for key, v in value.items()}
   if isinstance(value, list):

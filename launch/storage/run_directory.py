@@ -1,4 +1,4 @@
-"""The folder of a run: what stands where, and which stages are done.
+"""The folder of a run: its layout, its lock, and the stages that are done.
 
   runs/<name>/
     config.yaml       the resolved config
@@ -49,7 +49,7 @@ class RunDirectory:
   def __init__(self, root: pathlib.Path, checkpoints: str | None = None):
     """`checkpoints` is a folder or bucket for them; "" keeps them in `root`.
 
-    None takes what the run began with.
+    None takes the one that the run began with.
     """
     self.root = root
     if checkpoints is None:
@@ -67,10 +67,10 @@ class RunDirectory:
 
   @contextmanager
   def held(self) -> Iterator[None]:
-    """Keeps other processes out of the folder, however this one ends.
+    """Locks the folder against other processes, however this one ends.
 
-    Two at once, one of them perhaps still saving after it was told to stop,
-    would mix their checkpoints.
+    Two processes, one of them perhaps still saving after a signal, would mix
+    their checkpoints.
     """
     with (self.root / "lock").open("w") as file:
       try:
@@ -83,23 +83,23 @@ class RunDirectory:
       yield
 
   def checkpoints(self, stage: str) -> epath.Path:
-    """Where the stage keeps its checkpoints."""
+    """Returns the folder of a stage's checkpoints."""
     return self._checkpoints / stage
 
   def evaluation(self, policy: str, mode: str) -> pathlib.Path:
-    """Where the scores of a policy in a mode are."""
+    """Returns the file of a policy's scores in a mode."""
     return self.root / "evaluations" / f"{policy}_{mode}.json"
 
   def trajectories(self, version: int) -> pathlib.Path:
-    """Where groups are that the update after `version` was made from."""
+    """Returns the file of the groups that updated `version`."""
     return self.root / "trajectories" / f"{version:06d}.jsonl.gz"
 
   def trajectories_of(self, policy: str, mode: str) -> pathlib.Path:
-    """Where the episodes of an evaluation are."""
+    """Returns the file of an evaluation's episodes."""
     return self.root / "trajectories" / f"{policy}_{mode}.jsonl.gz"
 
   def keep_config(self, config: ml_collections.ConfigDict) -> None:
-    """Files the config; refuses to continue a run that had another."""
+    """Writes the config; refuses to continue a run that had another."""
     path = self.root / "config.yaml"
     text = yaml.safe_dump(_plain(config.to_dict()), sort_keys=True)
     if path.exists():
@@ -123,7 +123,9 @@ class RunDirectory:
     partial.replace(path)
 
   def seconds(self) -> dict[str, float]:
-    """How long each stage took so far, by when it finished or stopped."""
+    """Returns how long each stage took so far, by when it finished or
+    stopped.
+    """
     files = sorted(
       [
         path
@@ -162,7 +164,7 @@ class RunDirectory:
 
 
 def _filed_checkpoints(root: pathlib.Path) -> str:
-  """What the run's own config says."""
+  """Returns the checkpoint folder that the run's config names."""
   path = root / "config.yaml"
   if not path.exists():
     return ""
@@ -171,7 +173,7 @@ def _filed_checkpoints(root: pathlib.Path) -> str:
 
 
 def _plain(value: Any) -> Any:
-  """Tuples as lists, which is all that YAML's safe form knows."""
+  """Turns tuples into lists, since YAML's safe form has no tuples."""
   if isinstance(value, dict):
     return {key: _plain(v) for key, v in value.items()}
   if isinstance(value, tuple | list):
