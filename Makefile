@@ -12,7 +12,7 @@ TORCH ?= 2.13.0
 LOCK := launch/tpu/requirements.lock
 ARGS ?=
 
-.PHONY: setup originals clients train test conformance check format bench lock clean
+.PHONY: setup originals clients train smoke test conformance check format bench lock clean
 
 setup: $(VENV)/ready
 
@@ -51,12 +51,17 @@ $(VENV)-clients/ready: $(CLIENTS)
 train: setup
 	$(VENV)/bin/python -m launch.train --config=configs/quickstart.py $(ARGS)
 
+# Two minutes: imports, identities of the losses, one tiny run from end to end.
+smoke: setup
+	$(VENV)/bin/python -m pytest -m smoke $(ARGS)
+
 test: setup
 	$(VENV)/bin/python -m pytest $(ARGS)
 
-# Whole data sets, images and searches, where `test` takes a sample: an hour.
+# The slow tests, then complete data sets, images and searches, of which `test`
+# takes samples: more than an hour. ARGS="--within=600" starts none after that.
 conformance: setup clients
-	$(VENV)/bin/python -m pytest -m full $(ARGS)
+	$(VENV)/bin/python -m pytest -m "full or slow" $(ARGS)
 
 check: setup
 	$(VENV)/bin/ruff format --check .

@@ -1,35 +1,85 @@
-"""What tests compile runs for moments: it is compiled in a hurry.
+"""Settings of the test suite: quick compilation, tiers, and a limit of time.
 
-Most of the suite's time is XLA's. Without its optimisations it compiles in half
-the time what computes the same to the last digits that any test looks at. The
-processes that tests start inherit this. Whole suites (`make conformance`)
-compute for longer than they compile, and compile as users do, as does whoever
-sets XLA_FLAGS, also to nothing: `XLA_FLAGS= make test`.
+Most of the suite's time is XLA's. Without its optimisations XLA compiles in half
+the time programs that compute the same to the last digits that any test looks
+at. The processes that tests start inherit this. `make conformance` computes for
+longer than it compiles, and compiles as users do, as does a run in which
+XLA_FLAGS is set, also to nothing: `XLA_FLAGS= make test`.
+
+With `--within=SECONDS` no test starts later than that; those left out are
+skipped and counted. Tests marked `slow` come before those marked `full`, and the
+files of each in an order that the name of the commit decides, so that successive
+commits run different parts.
 """
 
+import functools
+import hashlib
 import os
+import pathlib
+import subprocess
+import time
 
 import jaxlib.version
 import pytest
 
-HURRY = [
+QUICK = [
   "--xla_backend_optimization_level=0",
   "--xla_cpu_parallel_codegen_split_count=1",
 ]
 # XLA refuses flags that it does not know, and later versions do not know this.
 if jaxlib.version.__version_info__ < (0, 11):
-  HURRY.append("--xla_cpu_use_fusion_emitters=false")
-# The losses are tested compiled; whole suites test them without jit, too.
+  QUICK.append("--xla_cpu_use_fusion_emitters=false")
+# The losses are tested compiled; `make conformance` tests them without jit, too.
 UNCOMPILED = "__without_jit"
+STARTED = "AGENTRL_TESTS_STARTED"  # seconds since the epoch, for all workers
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+  parser.addoption(
+    "--within", type=float, help="seconds after which no test starts"
+  )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-  if config.option.markexpr != "full":
-    os.environ.setdefault("XLA_FLAGS", " ".join(HURRY))
+  chosen = config.option.markexpr
+  if "full" not in chosen or "not full" in chosen:
+    os.environ.setdefault("XLA_FLAGS", " ".join(QUICK))
+  os.environ.setdefault(STARTED, str(time.time()))
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+  config: pytest.Config, items: list[pytest.Item]
+) -> None:
   for item in items:
     if item.name.endswith(UNCOMPILED):
       item.add_marker(pytest.mark.full)
+  if config.option.within is not None:
+    items.sort(key=_turn)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+  within = item.config.option.within
+  if within is None:
+    return
+  if time.time() - float(os.environ[STARTED]) > within:
+    pytest.skip(f"left out: --within={within:g} s are over")
+
+
+def _turn(item: pytest.Item) -> tuple[bool, str]:
+  """The place of a test's file in the order of a run with a limit."""
+  seed = f"{_commit()} {item.nodeid.partition('::')[0]}"
+  is_full = item.get_closest_marker("full") is not None
+  return is_full, hashlib.sha256(seed.encode()).hexdigest()
+
+
+@functools.cache
+def _commit() -> str:
+  finished = subprocess.run(
+    ["git", "rev-parse", "HEAD"],
+    cwd=pathlib.Path(__file__).parent,
+    capture_output=True,
+    text=True,
+    timeout=30,
+  )
+  return finished.stdout.strip()
