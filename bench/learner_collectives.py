@@ -36,7 +36,7 @@ from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.step import Learner
 from bench import tiny
 from bench.line_peer import Pythons
-from launch.planning import topology
+from launch.planning import chips
 from launch.planning.chips import parse_slice
 from launch.planning.collectives import bytes_by_kind, collectives
 from launch.planning.hlo import Module
@@ -87,7 +87,7 @@ def main() -> None:
         "tokens_per_row": TOKENS,
         "dtype": "bfloat16",
       },
-      "compiled_for": "TPU v5p" if topology.has_compiler() else "CPU",
+      "compiled_for": "TPU v5p" if chips.has_compiler() else "CPU",
       "meshes": [_row(mesh) for mesh in MESHES],
     },
     sys.stdout,
@@ -112,8 +112,8 @@ def _row(axes: dict[str, int]) -> dict[str, object]:
 
 
 def _devices(n: int):
-  if topology.has_compiler():
-    return topology.describe(parse_slice(SLICES[n]))
+  if chips.has_compiler():
+    return chips.describe(parse_slice(SLICES[n]))
   return jax.devices()[:n]
 
 
@@ -143,7 +143,7 @@ def _formula(axis: str, n: int, num_params: int) -> float:
     return sums * 2 * share * TOKENS * MODEL.width
   if axis == "data":
     return 2 * share * num_params
-  return (3 if topology.has_compiler() else 4) * share * num_params
+  return (3 if chips.has_compiler() else 4) * share * num_params
 
 
 if __name__ == "__main__":

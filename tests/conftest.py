@@ -1,15 +1,15 @@
 """Settings of the test suite: quick compilation, tiers, and a limit of time.
 
-Most of the suite's time is XLA's. Without its optimisations XLA compiles in half
-the time programs that compute the same to the last digits that any test looks
-at. The processes that tests start inherit this. `make conformance` computes for
-longer than it compiles, and compiles as users do, as does a run in which
-XLA_FLAGS is set, also to nothing: `XLA_FLAGS= make test`.
+Most of the suite's time is XLA's. Without its optimisations XLA compiles in
+half the time programs that compute the same to the last digits that any test
+looks at. The processes that tests start inherit this. `make conformance`
+computes for longer than it compiles, and compiles as users do, as does a run in
+which XLA_FLAGS is set, also to nothing: `XLA_FLAGS= make test`.
 
 With `--within=SECONDS` no test starts later than that; those left out are
-skipped and counted. Tests marked `slow` come before those marked `full`, and the
-files of each in an order that the name of the commit decides, so that successive
-commits run different parts.
+skipped and counted. Tests marked `slow` come before those marked `full`, and
+the files of each in an order that the name of the commit decides, so that
+successive commits run different parts.
 """
 
 import functools
@@ -29,7 +29,8 @@ QUICK = [
 # XLA refuses flags that it does not know, and later versions do not know this.
 if jaxlib.version.__version_info__ < (0, 11):
   QUICK.append("--xla_cpu_use_fusion_emitters=false")
-# The losses are tested compiled; `make conformance` tests them without jit, too.
+# The losses are tested compiled; `make conformance` tests them without jit,
+# too.
 UNCOMPILED = "__without_jit"
 STARTED = "AGENTRL_TESTS_STARTED"  # seconds since the epoch, for all workers
 

@@ -23,8 +23,8 @@ from agentrl_jax.train.objective import TrainBatch, policy_objective
 from agentrl_jax.train.optimizer import make_optimizer
 from agentrl_jax.train.step import Learner
 from launch.config.settings import Settings
-from launch.planning import flops
-from launch.planning.flops import Flops
+from launch.planning import roofline
+from launch.planning.roofline import Flops
 
 # Of an update, where calls follow grammars: how many there are is known from
 # the answers alone, and the table is a small part of the memory.
@@ -61,7 +61,7 @@ def learner_programs(
       trace=lambda: learner.traced(lesson)["gradient"],
       mesh=mesh,
       tokens=tokens,
-      flops=flops.gradient(
+      flops=roofline.gradient(
         settings.model,
         settings.compute,
         tokens=tokens,
@@ -179,7 +179,7 @@ def rollout_programs(
       ),
       mesh=mesh,
       tokens=fed * chunk,
-      flops=flops.extend(
+      flops=roofline.extend(
         c, tokens=fed * chunk, context=config.context, with_head=False
       ),
       holds=holds,
@@ -199,7 +199,7 @@ def rollout_programs(
       ),
       mesh=mesh,
       tokens=slots * config.steps_per_sync,
-      flops=flops.extend(
+      flops=roofline.extend(
         c,
         tokens=slots * config.steps_per_sync,
         context=config.context,

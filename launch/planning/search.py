@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 import jax.numpy as jnp
 
 from launch.config.settings import Settings
-from launch.planning import flops, variants
+from launch.planning import roofline
 from launch.planning.chips import Slice
+from launch.planning.largest_batch import meshes, with_mesh
 from launch.planning.study import Judgement, Planner
 
 
@@ -57,7 +58,7 @@ def search(
   slice_ = planner.deployment.learner
   candidates = [
     estimate(settings, mesh, slice_, planner.deployment.segment)
-    for mesh in variants.meshes(settings, slice_.num_chips)
+    for mesh in meshes(settings, slice_.num_chips)
   ]
   candidates.sort(key=lambda c: c.estimate_s)
   found = []
@@ -69,7 +70,7 @@ def search(
     candidates = [c for c in candidates if c.mesh != candidate.mesh]
   for candidate in candidates[:num_compiled]:
     tell(shape_name(candidate.mesh))
-    changed = variants.with_mesh(settings, candidate.mesh)
+    changed = with_mesh(settings, candidate.mesh)
     gradient = planner.programs(changed, ("learner",))[0]
     judged = planner.judge(changed, gradient)
     found.append(dataclasses.replace(candidate, judged=judged))
@@ -86,10 +87,10 @@ def estimate(
   settings: Settings, mesh: Mapping[str, int], slice_: Slice, segment: float
 ) -> Candidate:
   """Seconds per token by formula; infinite if the state alone does not fit."""
-  changed = variants.with_mesh(settings, mesh)
+  changed = with_mesh(settings, mesh)
   c, batch = changed.model, changed.batch
   tokens = batch.micro_batch * batch.row_length
-  work = flops.gradient(
+  work = roofline.gradient(
     c,
     changed.compute,
     tokens=tokens,
@@ -111,14 +112,14 @@ def state_bytes(settings: Settings) -> float:
   if settings.loss.kl_coefficient and settings.reference.place == "resident":
     each += _number_bytes(settings)
   shares = settings.mesh["fsdp"] * settings.mesh["tensor"]
-  return each * flops.num_params(settings.model) / shares
+  return each * roofline.num_params(settings.model) / shares
 
 
 def exchanged(settings: Settings) -> float:
   """Bytes that a chip receives for the gradient of one micro-batch."""
   c, mesh, batch = settings.model, settings.mesh, settings.batch
   number = _number_bytes(settings)
-  weights = flops.num_params(c) * number / mesh["tensor"]
+  weights = roofline.num_params(c) * number / mesh["tensor"]
   shares = mesh["data"] * mesh["fsdp"] * mesh["sequence"]
   here = batch.micro_batch * batch.row_length / shares  # tokens of a chip
   again = settings.compute.remat != "none"

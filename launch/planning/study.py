@@ -8,23 +8,22 @@ from jax.sharding import Mesh
 
 from agentrl_jax.model import sharding
 from launch.config.settings import Settings
-from launch.planning import residents, topology
+from launch.planning import chips, residents
 from launch.planning.chips import Slice
 from launch.planning.collectives import bytes_by_kind
 from launch.planning.compiled import Compiled, compile_program
-from launch.planning.flops import Flops
-from launch.planning.policy_slot_places import (
-  PolicySlotPlace,
-  tightest_apart,
-  together,
-)
 from launch.planning.programs import (
   Program,
   learner_programs,
   rollout_programs,
 )
-from launch.planning.residents import Residents
-from launch.planning.roofline import Roofline, roofline
+from launch.planning.residents import (
+  PolicySlotPlace,
+  Residents,
+  tightest_apart,
+  together,
+)
+from launch.planning.roofline import Flops, Roofline, roofline
 
 # Of a chip's memory, for what no compiler counts: fragments between arrays,
 # and the runtime's own buffers.
@@ -93,11 +92,9 @@ class Planner:
 
   def __init__(self, deployment: Deployment):
     self.deployment = deployment
-    self._learner = topology.describe(deployment.learner)
+    self._learner = chips.describe(deployment.learner)
     self._rollout = (
-      None
-      if deployment.rollout is None
-      else topology.describe(deployment.rollout)
+      None if deployment.rollout is None else chips.describe(deployment.rollout)
     )
 
   def programs(self, settings: Settings, roles: Sequence[str]) -> list[Program]:
@@ -139,7 +136,7 @@ class Planner:
       slice_ = self.deployment.rollout
     kept = self._residents(settings, is_rollout)
     compiled = _compiled(program, slice_, kept)
-    places = topology.coordinates(list(program.mesh.devices.flat))
+    places = chips.coordinates(list(program.mesh.devices.flat))
     bound = None
     if compiled.memory is not None:
       bound = roofline(

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure, FigureBase
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from agentrl_jax.metrics import Row
-from launch.report import panels, policy_slot_panels
+from launch.report import panels
 from launch.report.panels import Data
 from launch.report.summary import Evaluation
 from launch.report.theme import PAGE, PAPER, Theme, css_colours
@@ -93,14 +93,14 @@ PANELS = (
     "Policy slots",
     "of the trained tokens, by the policy slot that sampled them: policy slot "
     "0 is fresh",
-    policy_slot_panels.draw_policy_slots,
+    panels.draw_policy_slots,
     row=2,
     columns=(0, 3),
   ),
   Panel(
     "Older versions by task",
     "how often they answer, and how that goes",
-    policy_slot_panels.draw_policy_slots_by_task,
+    panels.draw_policy_slots_by_task,
     row=2,
     columns=(3, 6),
   ),

@@ -18,7 +18,7 @@ from agentrl_jax.model import (
 )
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
-from launch.planning import topology
+from launch.planning import chips
 from launch.planning.chips import parse_slice
 from tests import eight_devices
 from tests.model.policy_test import CONFIG
@@ -127,12 +127,12 @@ class ChoiceTest(parameterized.TestCase):
       cached_attention.choose(RAGGED, "tpu", 100)
 
 
-@unittest.skipUnless(topology.has_compiler(), "libtpu is not installed")
+@unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
 class CompiledTest(parameterized.TestCase):
   @parameterized.parameters("v5e:2x2", "v5p:2x2x1", "v6e:2x2")
   def test_for_a_tpu(self, name):
     """Compiled as it is; and nothing copies the cache to suit the kernel."""
-    device = topology.describe(parse_slice(name))[0]
+    device = chips.describe(parse_slice(name))[0]
 
     def operand(*shape, dtype=jnp.bfloat16):
       return jax.ShapeDtypeStruct(

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Policy
-from launch.planning import topology
+from launch.planning import chips
 from launch.planning.chips import parse_slice
 from tests.model.policy_test import CONFIG
 
@@ -54,14 +54,14 @@ class ShardingTest(absltest.TestCase):
       sharding.make_mesh({"model": 1}, jax.devices()[:1])
 
 
-@unittest.skipUnless(topology.has_compiler(), "libtpu is not installed")
+@unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
 class ArrangedTest(absltest.TestCase):
   def test_shares_of_a_layer_are_neighbours(self):
     """Chips that exchange most are linked: `tensor` within a row of the grid.
 
     In the order in which devices come, they would be two rows apart.
     """
-    devices = topology.describe(parse_slice("v5e:4x8"))
+    devices = chips.describe(parse_slice("v5e:4x8"))
     mesh = sharding.make_mesh({"fsdp": 8, "tensor": 4}, devices)
     for group in mesh.devices[0, :, :, 0]:
       first, *others = (device.coords for device in group)

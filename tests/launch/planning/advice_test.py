@@ -10,7 +10,7 @@ from launch.config.settings import read_settings
 from launch.planning.advice import advice, refusal
 from launch.planning.chips import GIB, parse_slice
 from launch.planning.compiled import Compiled
-from launch.planning.flops import Flops
+from launch.planning.roofline import Flops
 from launch.planning.study import Judgement
 
 V5P_64 = parse_slice("v5p-64")

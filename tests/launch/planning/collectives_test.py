@@ -7,8 +7,8 @@ from launch.planning.collectives import (
   bytes_by_kind,
   collectives,
 )
+from launch.planning.compiled import bytes_moved
 from launch.planning.hlo import Module
-from launch.planning.traffic import bytes_moved
 from tests.launch.planning import make_recorded
 from tests.launch.planning.make_recorded import LAYERS, ROWS, SHARES, WIDTH
 

@@ -15,7 +15,7 @@ from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.model.presets import PRESETS
-from launch.planning import flops
+from launch.planning import roofline
 
 MODEL = ModelConfig(
   vocab_size=512,
@@ -48,7 +48,7 @@ class FlopsTest(parameterized.TestCase):
     compute = ComputeConfig(remat=remat, attention="xla")
     counted = _counted(compute, 2) - _counted(compute, 1)
     by_formula = functools.partial(
-      flops.gradient,
+      roofline.gradient,
       compute=compute,
       tokens=ROWS * LENGTH,
       row_length=LENGTH,
@@ -68,13 +68,13 @@ class FlopsTest(parameterized.TestCase):
   )
   def test_params_are_as_many_as_published(self, name, published):
     self.assertBetween(
-      flops.num_params(PRESETS[name]) / published, 0.995, 1.005
+      roofline.num_params(PRESETS[name]) / published, 0.995, 1.005
     )
 
   def test_recomputing_costs_a_third_of_the_layers_less_one_product(self):
     c = PRESETS["qwen3-8b"]
     found = {
-      remat: flops.gradient(
+      remat: roofline.gradient(
         c,
         ComputeConfig(remat=remat),
         tokens=1,
@@ -84,14 +84,14 @@ class FlopsTest(parameterized.TestCase):
       ).executed
       for remat in ("none", "full")
     }
-    again = 2 * (flops.layer_weights(c) - c.width * c.mlp_width)
-    attended = flops.attention(c, (8192 + 512) / 2)
+    again = 2 * (roofline.layer_weights(c) - c.width * c.mlp_width)
+    attended = roofline.attention(c, (8192 + 512) / 2)
     self.assertAlmostEqual(
       found["full"] - found["none"], c.num_layers * (again + attended), -3
     )
 
   def test_kernels_skip_what_lies_above_the_diagonal(self):
-    visited = functools.partial(flops.keys_visited, row_length=8192)
+    visited = functools.partial(roofline.keys_visited, row_length=8192)
     self.assertEqual(visited(ComputeConfig(), kernel=False), 8192)
     self.assertEqual(
       visited(ComputeConfig(attention_block=1024), kernel=False), 4608

@@ -4,8 +4,8 @@ from absl.testing import absltest, parameterized
 
 from launch.planning.chips import GIB, parse_slice
 from launch.planning.compiled import Compiled, Memory
-from launch.planning.flops import Flops
 from launch.planning.largest_batch import largest
+from launch.planning.roofline import Flops
 from launch.planning.study import RESERVE, Judgement
 
 SLICE = parse_slice("v6e-8")

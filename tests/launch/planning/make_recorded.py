@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.model import sharding
-from launch.planning import topology
+from launch.planning import chips
 from launch.planning.chips import parse_slice
 
 FOLDER = pathlib.Path(__file__).parent / "recorded"
@@ -81,7 +81,7 @@ PROGRAMS: dict[str, Callable[[Mesh], jax.stages.Traced]] = {
 
 def compiled_text(name: str) -> str:
   """The schedule of a program for v5e:2x4."""
-  devices = topology.describe(parse_slice("v5e:2x4"))
+  devices = chips.describe(parse_slice("v5e:2x4"))
   mesh = sharding.make_mesh({"fsdp": SHARES}, devices)
   lowered = PROGRAMS[name](mesh).lower(lowering_platforms=("tpu",))
   text = lowered.compile().as_text()

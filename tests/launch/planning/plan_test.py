@@ -14,7 +14,7 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.model.presets import PRESETS
 from configs import pod
 from launch.config.settings import read_settings
-from launch.planning import flops, search, topology
+from launch.planning import chips, roofline, search
 from launch.planning.advice import advice
 from launch.planning.chips import GIB, parse_slice
 from launch.planning.study import Deployment, Planner
@@ -37,7 +37,7 @@ def _named(cells):
   return [(cell.name, cell) for cell in cells]
 
 
-@unittest.skipUnless(topology.has_compiler(), "libtpu is not installed")
+@unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
 class CellTest(parameterized.TestCase):
   # Two minutes of a processor each, whatever the model: CI has but the decode
   # program below.
@@ -57,7 +57,7 @@ class CellTest(parameterized.TestCase):
   def _check_gradient(self, cell: Cell, gradient) -> None:
     # The sums of gradients are added to where they are.
     settings, memory = cell.settings(), gradient.compiled.memory
-    params = 4 * flops.num_params(PRESETS[cell.model])
+    params = 4 * roofline.num_params(PRESETS[cell.model])
     share = params / settings.mesh["fsdp"]
     self.assertBetween(memory.aliased / share, 1.0, 1.02)
     self.assertGreater(gradient.roofline.compute_s, 0)
@@ -75,7 +75,7 @@ class CellTest(parameterized.TestCase):
     self.assertGreater(memory.aliased, 0.99 * memory.outputs)
 
 
-@unittest.skipUnless(topology.has_compiler(), "libtpu is not installed")
+@unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
 class DecodeTest(absltest.TestCase):
   @pytest.mark.slow
   def test_the_cache_stays_where_and_as_it_is(self):
@@ -94,7 +94,7 @@ class DecodeTest(absltest.TestCase):
     self.assertLess(memory.temporaries, cache)
 
 
-@unittest.skipUnless(topology.has_compiler(), "libtpu is not installed")
+@unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
 class CommandTest(absltest.TestCase):
   def test_what_cannot_fit_is_refused_before_anything_is_compiled(self):
     done = _plan(

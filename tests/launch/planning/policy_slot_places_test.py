@@ -10,7 +10,7 @@ from absl.testing import absltest
 from agentrl_jax.errors import ConfigError
 from configs import pod
 from launch.config.settings import Settings, read_settings
-from launch.planning import topology
+from launch.planning import chips
 from launch.planning.chips import parse_slice
 from launch.planning.study import Deployment, Planner
 
@@ -22,7 +22,7 @@ def _settings(**engine) -> Settings:
   )
 
 
-@unittest.skipUnless(topology.has_compiler(), "libtpu is not installed")
+@unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
 class SlicesTest(absltest.TestCase):
   """Nothing is compiled: what lies on a chip is counted from shapes."""
 

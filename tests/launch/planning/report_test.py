@@ -11,9 +11,8 @@ from launch.planning.advice import Knob
 from launch.planning.chips import GIB, parse_slice
 from launch.planning.collectives import Collective
 from launch.planning.compiled import Compiled, Memory
-from launch.planning.flops import Flops
 from launch.planning.largest_batch import Largest
-from launch.planning.roofline import Roofline
+from launch.planning.roofline import Flops, Roofline
 from launch.planning.search import Candidate
 from launch.planning.study import Judgement
 

@@ -9,7 +9,7 @@ from agentrl_jax.model import sharding
 from agentrl_jax.train.reference import ReferenceConfig
 from configs import pod
 from launch.config.settings import Settings, read_settings
-from launch.planning import flops
+from launch.planning import roofline
 from launch.planning.residents import learner_residents, rollout_residents
 
 
@@ -26,7 +26,7 @@ class ResidentsTest(absltest.TestCase):
   def test_training_keeps_four_copies_and_the_reference_at_half_precision(self):
     settings = _settings()
     found = learner_residents(settings, _one_device())
-    params = 4 * flops.num_params(settings.model)
+    params = 4 * roofline.num_params(settings.model)
     for name, share in (
       ("params", 1),
       ("gradients", 1),
@@ -48,7 +48,7 @@ class ResidentsTest(absltest.TestCase):
     config.lora.rank = 8
     settings = read_settings(config)
     found = learner_residents(settings, _one_device())
-    params = 4 * flops.num_params(settings.model)
+    params = 4 * roofline.num_params(settings.model)
     self.assertLess(found["params"], 0.02 * params)
     self.assertBetween(found["frozen params"] / params, 0.5, 0.51)
 
@@ -56,7 +56,7 @@ class ResidentsTest(absltest.TestCase):
     settings = _settings()
     found = rollout_residents(settings, _one_device(), dtype="bfloat16")
     c, engine = settings.model, settings.engine
-    weights = 2 * flops.num_params(c)
+    weights = 2 * roofline.num_params(c)
     token = 2 * 2 * c.num_layers * c.num_kv_heads * c.head_dim
     for policy_slot, slots in enumerate(engine.slots):
       self.assertEqual(

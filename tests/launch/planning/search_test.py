@@ -10,8 +10,7 @@ from launch.config.settings import Settings, read_settings
 from launch.planning import variants
 from launch.planning.chips import parse_slice
 from launch.planning.compiled import Compiled, Memory
-from launch.planning.flops import Flops
-from launch.planning.roofline import Roofline
+from launch.planning.roofline import Flops, Roofline
 from launch.planning.search import (
   estimate,
   exchanged,

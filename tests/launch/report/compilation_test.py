@@ -7,8 +7,7 @@ import unittest
 import jax
 from rich.console import Console
 
-from launch.report.compilation import CompilationWatch
-from launch.report.progress import Pace, StageProgress
+from launch.report.progress import CompilationWatch, Pace, StageProgress
 
 
 class Clock:
