@@ -18,33 +18,33 @@ from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.env.session_container_stream import Finished
 from agentrl_jax.env.warm_pool import WarmPool
 from agentrl_jax.errors import ConfigError, EnvironmentFault
-from environments.os_interaction.agentbench import load_problems
 from environments.os_interaction.expert import (
   MISTAKES,
   expert_for_generated,
   expert_for_loaded,
 )
-from environments.os_interaction.generator import (
-  DEFAULT_KINDS,
-  Generated,
-  Generator,
-)
-from environments.os_interaction.judging import (
+from environments.os_interaction.judging.judge import (
   Judge,
   require_scripts,
   set_up,
 )
-from environments.os_interaction.machine import (
+from environments.os_interaction.machines.machine import (
   Engine,
   Limits,
   Machine,
   MachineLost,
 )
-from environments.os_interaction.problem import Problem
+from environments.os_interaction.machines.shell import Ending, Shell
 from environments.os_interaction.prompts import SYSTEM_PROMPTS
 from environments.os_interaction.scripted import POLICIES
 from environments.os_interaction.session import OSSession, Rules
-from environments.os_interaction.shell import Ending, Shell
+from environments.os_interaction.tasks.agentbench import load_problems
+from environments.os_interaction.tasks.generator import (
+  DEFAULT_KINDS,
+  Generated,
+  Generator,
+)
+from environments.os_interaction.tasks.problem import Problem
 
 ENGINES = ("docker", "sandbox")
 GENERATED_CACHE = 4096  # tasks kept at hand; the attempts of a group share one
@@ -311,12 +311,14 @@ def _engine(
     if image or images:
       raise ConfigError("image and images need engine='docker'")
     # It runs on Linux alone.
-    from environments.os_interaction.sandbox_engine import SandboxEngine
+    from environments.os_interaction.machines.sandbox.engine import (
+      SandboxEngine,
+    )
 
     return SandboxEngine(limits, rootfs=rootfs)
   if rootfs:
     raise ConfigError(f"rootfs={rootfs!r} needs engine='sandbox'")
   # Its driver is needed for this engine alone.
-  from environments.os_interaction.docker_engine import DockerEngine
+  from environments.os_interaction.machines.docker_engine import DockerEngine
 
   return DockerEngine(limits, image=image, images=images)

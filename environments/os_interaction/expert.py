@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import require_known
-from environments.os_interaction.generator import Generated
-from environments.os_interaction.problem import Problem, Script
 from environments.os_interaction.prompts import (
   ANSWER_ACTION,
   BASH_ACTION,
   FINISH_ACTION,
   OUTPUT,
 )
+from environments.os_interaction.tasks.generator import Generated
+from environments.os_interaction.tasks.problem import Problem, Script
 
 MISTAKES: Mapping[str, str] = {
   "slip": "runs a script that is nearly right",

@@ -25,7 +25,7 @@ from docker.models.containers import Container
 
 from agentrl_jax.env import engine as engines
 from agentrl_jax.errors import AgentRLError, ConfigError
-from environments.os_interaction.sandbox_engine import ROOTFS
+from environments.os_interaction.machines.sandbox.engine import ROOTFS
 
 _log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from typing import Any
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.env.interface import Session, Step
-from environments.os_interaction.judging import Judge
-from environments.os_interaction.machine import MachineLost
-from environments.os_interaction.problem import Problem
+from environments.os_interaction.judging.judge import Judge
+from environments.os_interaction.machines.machine import MachineLost
+from environments.os_interaction.machines.shell import Ending, Shell
 from environments.os_interaction.prompts import (
   ANSWER_ACTION,
   BAD_CALL,
@@ -25,7 +25,7 @@ from environments.os_interaction.prompts import (
   opening,
   output,
 )
-from environments.os_interaction.shell import Ending, Shell
+from environments.os_interaction.tasks.problem import Problem
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

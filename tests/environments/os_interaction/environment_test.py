@@ -10,8 +10,8 @@ from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.interface import Step
 from agentrl_jax.errors import ConfigError
 from environments.os_interaction import OSInteraction
-from environments.os_interaction.generator import KINDS
-from tests.environments.os_interaction.machines import (
+from environments.os_interaction.tasks.generator import KINDS
+from tests.environments.os_interaction.engines import (
   InSandbox,
   OnDocker,
   WithMachines,

@@ -12,9 +12,9 @@ from environments.os_interaction.expert import (
   expert_for_generated,
   expert_for_loaded,
 )
-from environments.os_interaction.generator import Generator
-from environments.os_interaction.problem import Match, Problem, Script
 from environments.os_interaction.prompts import NO_CALL, OUTPUT
+from environments.os_interaction.tasks.generator import Generator
+from environments.os_interaction.tasks.problem import Match, Problem, Script
 
 QUESTION = Generator(kinds=("log",)).generate("train", 0)
 CHORE = Generator(kinds=("edit",)).generate("train", 0)

@@ -7,8 +7,8 @@ import pytest
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
-from environments.os_interaction.judging import Judge
-from environments.os_interaction.problem import Match, Problem, Script
+from environments.os_interaction.judging.judge import Judge
+from environments.os_interaction.machines.shell import Shell
 from environments.os_interaction.prompts import (
   BAD_CALL,
   CUT,
@@ -18,8 +18,8 @@ from environments.os_interaction.prompts import (
   OUTPUT,
 )
 from environments.os_interaction.session import OSSession, Rules
-from environments.os_interaction.shell import Shell
-from tests.environments.os_interaction.machines import (
+from environments.os_interaction.tasks.problem import Match, Problem, Script
+from tests.environments.os_interaction.engines import (
   InSandbox,
   WithMachines,
 )

@@ -14,7 +14,7 @@ import pytest
 
 from agentrl_jax.data.messages import message_from_json
 from agentrl_jax.data.trajectory import Status
-from environments.os_interaction.problem import Problem, Script
+from environments.os_interaction.machines.shell import Shell
 from environments.os_interaction.prompts import (
   CUT,
   KEPT_CHARS,
@@ -22,9 +22,9 @@ from environments.os_interaction.prompts import (
   OUTPUT,
 )
 from environments.os_interaction.session import OSSession, Rules
-from environments.os_interaction.shell import Shell
+from environments.os_interaction.tasks.problem import Problem, Script
 from tests.environments.os_interaction.data import transcripts
-from tests.environments.os_interaction.machines import InSandbox, WithMachines
+from tests.environments.os_interaction.engines import InSandbox, WithMachines
 
 _QUESTION = "My problem is:\n\n"
 _PREFIX = OUTPUT.format("")
