@@ -1,6 +1,6 @@
-"""What an OS session says to the policy, and the tools it offers.
+"""Prompts, replies and tools of OS sessions.
 
-AgentBench's words are kept to the letter: policies are compared on them. The
+The texts are AgentBench's to the letter, so that scores can be compared. The
 short system prompt is for policies too small to read the long one.
 """
 
@@ -63,11 +63,11 @@ NEEDS_ANSWER = (
 )
 OUTPUT = "The output of the OS:\n\n{}"
 NO_OUTPUT = "The output of the OS is empty."
-MAX_CHARS = 800  # of an output; a longer one is cut
+MAX_CHARS = 800  # of an output; a longer one is cut to `KEPT_CHARS`
 KEPT_CHARS = 780
 CUT = "\n[truncated because the output is too long]"
 
-# One line each, as the policy reads them.
+# Lines of the system prompt.
 _UPSTREAM = (
   "You are an assistant that will act like a person. I will play the role of a "
   "Linux (Ubuntu) operating system.",
@@ -100,7 +100,7 @@ _QUESTION = "Now, I will start a new problem in a new OS. My problem is:\n\n{}"
 
 
 def opening(description: str, system_prompt: str) -> tuple[Message, ...]:
-  """The messages that a session begins with."""
+  """Returns the messages that a session begins with."""
   return (
     Message("system", SYSTEM_PROMPTS[system_prompt]),
     Message("user", _QUESTION.format(description)),
@@ -108,7 +108,7 @@ def opening(description: str, system_prompt: str) -> tuple[Message, ...]:
 
 
 def output(text: str) -> str:
-  """The reply that shows what a script said."""
+  """Formats a script's output as a reply."""
   if len(text) > MAX_CHARS:
     text = text[:KEPT_CHARS] + CUT
   return OUTPUT.format(text) if text else NO_OUTPUT

@@ -1,22 +1,22 @@
-"""A machine of the judge's own, on which a task's check scripts run.
+"""Prepares the fresh machine on which check scripts and commands are run.
 
-It is a fresh one. Of the policy's machine it gets what was written there: data,
-settings, and programs that the image does not have. Programs and libraries are
-the image's; a policy that changed one of them has failed, as nobody can say any
-more what a check would find. What would be loaded into every program (settings
-of the linker, modules of Python, PAM and logins) stays as it was set up.
+The machine gets the policy's data, settings, and programs that the image does
+not have. Programs and libraries stay the image's; a policy that changed one of
+them has failed, because a check may depend on it. Files that are loaded into
+every program (settings of the linker, modules of Python, PAM and logins) stay
+as they were set up.
 """
 
 import dataclasses
 import hashlib
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from environments.os_interaction.machines.files import (
   FILE,
   FOLDER,
   LINK,
-  LOAD_S,
+  LOAD_TIMEOUT_S,
   Changes,
   File,
   Tree,
@@ -33,8 +33,8 @@ _LIBRARIES = (
 )
 _SYSTEM = ("/usr/bin", "/usr/sbin", "/usr/local", "/bin", "/sbin", *_LIBRARIES)
 MAX_SYSTEM_CHANGES = 200  # paths; each is compared with the image's
-# As it was set up, whatever the policy made of it.
-_KEPT = (
+# Stay as they were set up, whatever the policy wrote there.
+_FIXED = (
   "/etc/alternatives",
   "/etc/ld.so.cache",
   "/etc/ld.so.conf",
@@ -49,80 +49,71 @@ _KEPT = (
   "/root/.local/lib",
   "/usr/local/lib",
 )
-# Python would look for modules beside a script, and in homes.
-ENVIRONMENT = ("/usr/bin/env", "PYTHONNOUSERSITE=1", "PYTHONSAFEPATH=1")
+# Runs a check. Python would look for modules beside the script and in homes.
+CHECK_COMMAND = ("/usr/bin/env", "PYTHONNOUSERSITE=1", "PYTHONSAFEPATH=1")
 NOBODY = "65534"
 MAX_LINKS = 8
-COMMAND_PLACES = ("/usr/local", "/opt")  # a command may need what it has there
+COMMAND_FOLDERS = ("/usr/local", "/opt")  # copied, as a command may use them
 
 
 @dataclasses.dataclass(frozen=True)
 class Fingerprint:
-  """What a machine's own programs and settings were when it was set up."""
+  """Difference of a machine to its image when it was set up."""
 
-  files: Mapping[
-    str, str
-  ]  # digests by path, of all that differs from the image
-  settings: Changes  # of `_KEPT`
+  files: Mapping[str, str]  # digests by path
+  settings: Changes  # of `_FIXED`
 
   @classmethod
   def of(cls, changes: Changes) -> "Fingerprint":
-    """Takes it from what set-up has written."""
+    """Summarizes the changes of the set-up."""
     settings = Changes(
-      {p: f for p, f in changes.files.items() if _is_in(p, _KEPT)},
-      frozenset(p for p in changes.removed if _is_in(p, _KEPT)),
+      {p: f for p, f in changes.files.items() if _is_in(p, _FIXED)},
+      frozenset(p for p in changes.removed if _is_in(p, _FIXED)),
     )
     digests = {path: _digest(file) for path, file in changes.files.items()}
     return cls(digests, settings)
 
 
-async def load_for_check(
-  judge: Machine, before: Fingerprint, after: Changes
+async def load_changes(
+  fresh: Machine, before: Fingerprint, after: Changes
 ) -> bool:
-  """Gives the judge's machine what was written; False if a program was.
+  """Copies the policy's changes; False if the policy changed a program.
 
   Raises `Unreadable` for changes that fit no machine.
   """
-  image = await _programs_of(judge, before, after)
-  if _is_spoilt(before, after, image):
+  image = await _image_digests(fresh, before, after)
+  if _is_program_changed(before, after, image):
     return False
-  if await _hides_a_program(judge, before, after):
+  if await _is_program_hidden(fresh, before, after):
     return False
-  carried = {
+  copied = {
     path: file
     for path, file in after.files.items()
-    if file.kind in (FILE, FOLDER, LINK)
-    and not _is_in(path, _KEPT)
+    if _is_copied(path, file)
     and (path in image or path in before.files or not _is_in(path, _LIBRARIES))
   }
-  removed = {p for p in after.removed if not _is_in(p, (*_KEPT, *_LIBRARIES))}
+  removed = {p for p in after.removed if not _is_in(p, (*_FIXED, *_LIBRARIES))}
   settings = before.settings
-  await judge.load(
-    Changes(
-      {**carried, **settings.files}, frozenset(removed | settings.removed)
-    )
+  await fresh.apply_changes(
+    Changes({**copied, **settings.files}, frozenset(removed | settings.removed))
   )
   return True
 
 
-async def works(
-  command: CommandMade, policys: Machine, judge: Machine, *, limit_s: float
+async def command_works(
+  command: CommandMade, machine: Machine, fresh: Machine, *, limit_s: float
 ) -> bool:
-  """Runs a command as nobody on the judge's machine, once per case."""
+  """Copies a command to the fresh machine and runs its cases as nobody."""
   files: dict[str, File] = {}
-  for place in COMMAND_PLACES:
-    files.update(await policys.look(place))
-  files = {
-    path: file
-    for path, file in files.items()
-    if file.kind in (FILE, FOLDER, LINK) and not _is_in(path, _KEPT)
-  }
-  found = await _find(command.name, policys)
-  if not found:
+  for folder in COMMAND_FOLDERS:
+    files.update(await machine.read_tree(folder))
+  files = {path: file for path, file in files.items() if _is_copied(path, file)}
+  program = await _find_program(command.name, machine)
+  if not program:
     return False
-  await judge.load(Changes({**files, **found}))
+  await fresh.apply_changes(Changes({**files, **program}))
   for arguments, output in command.cases:
-    done = await judge.run(
+    done = await fresh.run(
       [
         *("/usr/bin/setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}"),
         *("--clear-groups", "/usr/bin/env", "-i", f"PATH={PATH}", "HOME=/"),
@@ -138,61 +129,60 @@ async def works(
   return True
 
 
-async def _find(name: str, policys: Machine) -> Tree:
-  """The file of a command and the links that lead to it; {} if none does."""
+async def _find_program(name: str, machine: Machine) -> Tree:
+  """Reads a command's file and the links that lead to it; {} if absent."""
   for folder in PROGRAM_FOLDERS:
-    path, found = f"{folder}/{name}", {}
+    path, program = f"{folder}/{name}", {}
     for _ in range(MAX_LINKS):
-      file = (await policys.look(path)).get(path)
+      file = (await machine.read_tree(path)).get(path)
       if file is None or file.kind not in (FILE, LINK):
         break
-      found[path] = file
+      program[path] = file
       if file.kind == FILE:
-        return found
+        return program
       target = posixpath.join(posixpath.dirname(path), file.target)
       path = posixpath.normpath(target)
   return {}
 
 
-async def _programs_of(
-  judge: Machine, before: Fingerprint, after: Changes
+async def _image_digests(
+  fresh: Machine, before: Fingerprint, after: Changes
 ) -> dict[str, str]:
-  """Digests of the image's programs and libraries that were written to."""
-  asked = [
+  """Digests the image's versions of the programs and libraries that changed.
+
+  A path has changed if it differs from the image either now or at set-up only.
+  """
+  now = {*after.files, *after.removed}
+  changed = [
     path
-    for path in sorted(_asked(before, after))
+    for path in sorted(now ^ before.files.keys())
     if _is_in(path, _SYSTEM) and not _is_plain_folder(path, after)
   ]
-  if len(asked) > MAX_SYSTEM_CHANGES:
+  if len(changed) > MAX_SYSTEM_CHANGES:
     raise Unreadable("too much was written among the system's programs")
   image: dict[str, str] = {}
-  for path in asked:
-    pristine = (await judge.look(path)).get(path)
-    if pristine is not None:
-      image[path] = _digest(pristine)
+  for path in changed:
+    original = (await fresh.read_tree(path)).get(path)
+    if original is not None:
+      image[path] = _digest(original)
   return image
 
 
-def _asked(before: Fingerprint, after: Changes) -> set[str]:
-  """What was written since set-up, or then and is the image's again."""
-  now = {*after.files, *after.removed}
-  return (now - before.files.keys()) | (before.files.keys() - now)
-
-
 def _is_plain_folder(path: str, after: Changes) -> bool:
-  """Tells folders that are only named for what changed in them.
+  """Tells whether a folder is listed only because its content changed.
 
-  /bin and its like are links in the image; a folder there is none of them.
+  /bin and the other `_ALIASES` are links in the image, so a folder there is a
+  change by itself.
   """
   file = after.files.get(path)
   is_folder = file is not None and file.kind == FOLDER
   return is_folder and path not in after.removed and path not in _ALIASES
 
 
-def _is_spoilt(
+def _is_program_changed(
   before: Fingerprint, after: Changes, image: Mapping[str, str]
 ) -> bool:
-  """Tells whether a program that was there is not what it was."""
+  """Tells whether a program from the set-up was changed or removed."""
   for path, digest in {**image, **before.files}.items():
     if not _is_in(path, _SYSTEM):
       continue
@@ -203,23 +193,30 @@ def _is_spoilt(
   return False
 
 
-async def _hides_a_program(
-  judge: Machine, before: Fingerprint, after: Changes
+async def _is_program_hidden(
+  fresh: Machine, before: Fingerprint, after: Changes
 ) -> bool:
-  """Tells whether something new bears the name of a program that was there."""
-  made = {p for p in after.files.keys() - before.files.keys() if _is_program(p)}
-  names = {posixpath.basename(path) for path in made}
-  if names & {posixpath.basename(p) for p in before.files if _is_program(p)}:
+  """Tells whether a new file has the name of a program from the set-up."""
+  names = _program_names(after.files.keys() - before.files.keys())
+  if names & _program_names(before.files):
     return True
   script = 'for name; do type -P -- "$name" && exit 1; done; exit 0'
-  done = await judge.run(
-    ["/bin/bash", "-c", script, "bash", *sorted(names)], limit_s=LOAD_S
+  done = await fresh.run(
+    ["/bin/bash", "-c", script, "bash", *sorted(names)], limit_s=LOAD_TIMEOUT_S
   )
   return done.code != 0
 
 
-def _is_program(path: str) -> bool:
-  return posixpath.dirname(path) in PROGRAM_FOLDERS
+def _program_names(paths: Iterable[str]) -> set[str]:
+  return {
+    posixpath.basename(path)
+    for path in paths
+    if posixpath.dirname(path) in PROGRAM_FOLDERS
+  }
+
+
+def _is_copied(path: str, file: File) -> bool:
+  return file.kind in (FILE, FOLDER, LINK) and not _is_in(path, _FIXED)
 
 
 def _is_in(path: str, folders: tuple[str, ...]) -> bool:
@@ -227,7 +224,7 @@ def _is_in(path: str, folders: tuple[str, ...]) -> bool:
 
 
 def _digest(file: File) -> str:
-  """What may not change: modes and owners may."""
+  """Summarizes content and link target; tasks may change modes and owners."""
   if file.kind == FILE:
     return hashlib.sha256(file.content).hexdigest()
   return f"{file.kind} {file.target}"

@@ -1,8 +1,7 @@
-"""The comparisons that AgentBench's tasks end with, known by name.
+"""Comparisons of an answer with the right one, by the names of their programs.
 
-AgentBench keeps each as a small program that gets the policy's answer and the
-right one, and runs it in the machine. Here they are run outside: faster, and
-out of the reach of whoever owns the machine.
+AgentBench keeps each as a small program and runs it in the machine. Here they
+run outside, which is faster, and the policy cannot tamper with them.
 """
 
 import pathlib
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 Comparison = Callable[[str, str], bool]
 
-# As in AgentBench the first of these that ends a size is its unit.
+# As in AgentBench, the first entry that is a suffix of a size is its unit.
 _UNITS = (
   ("B", 1),
   ("Byte", 1),
@@ -28,27 +27,27 @@ _UNITS = (
 
 
 def is_same_integer(answer: str, right: str) -> bool:
-  """Whether both are integers, and equal."""
+  """Compares two integers."""
   return int(answer) == int(right)
 
 
 def is_same_text(answer: str, right: str) -> bool:
-  """Whether both are the same text, but for white space around it."""
+  """Compares two texts without the white space around them."""
   return _plain(answer) == _plain(right)
 
 
 def is_same_size(answer: str, right: str) -> bool:
-  """Whether both are sizes, as in 4K, and equal."""
+  """Compares two sizes, such as 4K."""
   return _size(answer) == _size(right)
 
 
 def is_in(answer: str, right: str) -> bool:
-  """Whether the answer is part of the right text."""
+  """Tells whether the answer is part of the right text."""
   return _plain(answer) in _plain(right)
 
 
 def is_containing(answer: str, right: str) -> bool:
-  """Whether the right text is part of the answer."""
+  """Tells whether the right text is part of the answer."""
   return _plain(right) in _plain(answer)
 
 
@@ -62,17 +61,17 @@ COMPARISONS: Mapping[str, Comparison] = {
 
 
 def find(file: str) -> Comparison | None:
-  """The comparison that a script's file name stands for, if any."""
+  """Finds a comparison by the file name of AgentBench's program."""
   return COMPARISONS.get(pathlib.PurePosixPath(file).name)
 
 
 def passes(compare: Comparison, parameters: tuple[str, ...]) -> bool:
-  """Whether the program would end well; one that breaks does not."""
+  """Compares the first two parameters; a comparison that raises fails."""
   if len(parameters) < 2:
     return False
   try:
     return compare(parameters[0], parameters[1])
-  except ValueError:  # no number
+  except ValueError:  # not a number
     return False
 
 

@@ -1,8 +1,8 @@
-"""A machine's files as they are read from outside, and how much is read.
+"""A machine's files as the judge reads them from outside, within a budget.
 
 Nothing here follows a link, opens a pipe or a device, or runs a program of the
-machine. Trees without end, deep trees and large files are `Unreadable`: making
-them was the policy's doing.
+machine. Endless trees, deep trees and large files raise `Unreadable`: only the
+policy can have made them.
 """
 
 import dataclasses
@@ -13,15 +13,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
-READ_S = 120.0  # for the judge to read what it needs of one machine
-LOAD_S = 30.0  # for a fresh machine to take them
+READ_TIMEOUT_S = 120.0  # for all that the judge reads of one machine
+LOAD_TIMEOUT_S = 30.0  # for one command that writes files to a fresh machine
 UNPACK = "tar -xpf - --numeric-owner"
 MAX_ENTRIES = 20_000
 MAX_BYTES = 64 << 20
 MAX_DEPTH = 64  # of folders below the one that is read
 
-# Downloads and indexes of packages: large, and never what a task is about.
-UNREAD = (
+# Package downloads and indexes are large and never part of a task; the others
+# are the kernel's or the engine's.
+IGNORED_PATHS = (
   "/var/cache",
   "/var/lib/apt",
   "/dev",
@@ -34,14 +35,14 @@ FILE, FOLDER, LINK, OTHER = "file", "folder", "link", "other"
 
 
 class Unreadable(Exception):
-  """The judge cannot read the machine, by what the policy did; says how."""
+  """The policy left the machine in a state that the judge cannot read."""
 
 
 @dataclasses.dataclass(frozen=True)
 class File:
-  """What stands at one path: mode of 12 bits, a link's target, seconds.
+  """One path: permission bits, owner, content or link target.
 
-  Two are equal if all but their times are.
+  Modification times do not count when two files are compared.
   """
 
   kind: str
@@ -49,83 +50,82 @@ class File:
   uid: int
   gid: int
   content: bytes = b""
-  mtime: int = dataclasses.field(default=0, compare=False)
+  mtime: int = dataclasses.field(default=0, compare=False)  # Unix seconds
   target: str = ""
 
 
-Tree = Mapping[str, File]  # by absolute path; odd bytes as surrogate escapes
+# By absolute path; bytes that are not UTF-8 are surrogate escapes.
+Tree = Mapping[str, File]
 
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-  """How a machine's files differ from its image's.
+  """Difference between a machine's files and its image's.
 
-  What is in `removed` went before what is in `files` came.
+  Paths in `removed` were removed before those in `files` were written.
   """
 
   files: Tree
   removed: frozenset[str] = frozenset()
 
 
-class Budget:
-  """How much may still be read of one machine, and until when."""
+class ReadBudget:
+  """Remaining entries, bytes and time for reading one machine."""
 
   def __init__(
     self,
     *,
     max_entries: int = MAX_ENTRIES,
     max_bytes: int = MAX_BYTES,
-    limit_s: float = READ_S,
+    limit_s: float = READ_TIMEOUT_S,
   ):
     self._num_entries = max_entries
     self._num_bytes = max_bytes
     self._limit_s = limit_s
-    self._ends_at = time.monotonic() + limit_s
+    self._deadline = time.monotonic() + limit_s
 
-  def take_entry(self, depth: int = 0) -> None:
+  def count_entry(self, depth: int = 0) -> None:
     """Counts one file, folder or link."""
     self._num_entries -= 1
     if self._num_entries < 0:
       raise Unreadable("there are too many files where the judge reads")
     if depth > MAX_DEPTH:
-      raise Unreadable(f"folders are deeper than {MAX_DEPTH} where it reads")
-    self.require_time()
+      raise Unreadable(f"folders are nested deeper than {MAX_DEPTH} levels")
+    self._check_deadline()
 
-  def take_bytes(self, count: int) -> None:
-    """Counts bytes, before they are read where that is possible."""
+  def count_bytes(self, count: int) -> None:
+    """Counts bytes; callers that know the size do so before they read."""
     self._num_bytes -= count
     if self._num_bytes < 0:
       raise Unreadable("files are too large where the judge reads")
-    self.require_time()
+    self._check_deadline()
 
-  def require_time(self) -> None:
-    """Raises `Unreadable` once the time is over."""
-    if time.monotonic() > self._ends_at:
+  def _check_deadline(self) -> None:
+    if time.monotonic() > self._deadline:
       raise Unreadable(
-        f"the judge waited for the machine's files for {self._limit_s:g} s"
+        f"the machine's files were not read within {self._limit_s:g} s"
       )
 
 
-class Bounded(io.RawIOBase):
+class BoundedStream(io.RawIOBase):
   """A stream of which no more is read than the budget allows."""
 
-  def __init__(self, read: Callable[[int], bytes], budget: Budget):
+  def __init__(self, read: Callable[[int], bytes], budget: ReadBudget):
     self._read = read
     self._budget = budget
 
   def readable(self) -> bool:
     return True
 
-  def readinto(self, into: Any) -> int:
-    """Waits for some of it."""
-    piece = self._read(len(into))
-    self._budget.take_bytes(len(piece))
-    into[: len(piece)] = piece
-    return len(piece)
+  def readinto(self, buffer: Any) -> int:
+    data = self._read(len(buffer))
+    self._budget.count_bytes(len(data))
+    buffer[: len(data)] = data
+    return len(data)
 
 
 def kind_of(mode: int) -> str:
-  """The kind of file that `st_mode` stands for."""
+  """Maps `st_mode` to the kind of a `File`."""
   if stat.S_ISREG(mode):
     return FILE
   if stat.S_ISDIR(mode):
@@ -133,43 +133,39 @@ def kind_of(mode: int) -> str:
   return LINK if stat.S_ISLNK(mode) else OTHER
 
 
-def is_read(path: str) -> bool:
-  """Tells whether a changed path is among what `Machine.changes` reads."""
-  return not any(path == p or path.startswith(f"{p}/") for p in UNREAD)
+def is_compared(path: str) -> bool:
+  """Tells whether `Machine.read_changes` includes a changed path."""
+  return not any(path == p or path.startswith(f"{p}/") for p in IGNORED_PATHS)
 
 
-def depth_of(path: str, root: str) -> int:
-  """How many folders below `root` a path lies."""
-  return path.count("/") - root.rstrip("/").count("/")
+def read_archive(stream: BinaryIO, root: str, budget: ReadBudget) -> Tree:
+  """Reads the files of an uncompressed tar whose first member is `root`.
 
-
-def read_archive(stream: BinaryIO, root: str, budget: Budget) -> Tree:
-  """The files of an uncompressed tar whose first member is `root`.
-
-  Pipes and devices are named, never opened; of a hard link the content is its
-  first name's.
+  Pipes and devices become entries without content; a hard link has the content
+  of its first name.
   """
-  parent = root.rstrip("/").rpartition("/")[0]
+  root = root.rstrip("/")
+  parent = root.rpartition("/")[0]
   files: dict[str, File] = {}
   try:
     with tarfile.open(fileobj=stream, mode="r|") as archive:
       for member in archive:
         path = f"{parent}/{member.name.rstrip('/')}"
-        budget.take_entry(depth_of(path, root))
-        files[path] = _member(archive, member, files, parent, budget)
+        budget.count_entry(depth=path.count("/") - root.count("/"))
+        files[path] = _read_member(archive, member, files, parent, budget)
   except (tarfile.TarError, EOFError) as error:
-    raise Unreadable(f"{root} cannot be read: {error}") from error
+    raise Unreadable(f"{root or '/'} cannot be read: {error}") from error
   return files
 
 
-def _member(
+def _read_member(
   archive: tarfile.TarFile,
   member: tarfile.TarInfo,
   files: Tree,
   parent: str,
-  budget: Budget,
+  budget: ReadBudget,
 ) -> File:
-  plain = File(
+  other = File(
     OTHER,
     stat.S_IMODE(member.mode),
     member.uid,
@@ -177,23 +173,23 @@ def _member(
     mtime=int(member.mtime),
   )
   if member.isdir():
-    return dataclasses.replace(plain, kind=FOLDER)
+    return dataclasses.replace(other, kind=FOLDER)
   if member.issym():
-    return dataclasses.replace(plain, kind=LINK, target=member.linkname)
+    return dataclasses.replace(other, kind=LINK, target=member.linkname)
   if member.islnk():
-    return files.get(f"{parent}/{member.linkname}", plain)
+    return files.get(f"{parent}/{member.linkname}", other)
   if not member.isreg():
-    return plain
-  budget.take_bytes(member.size)
+    return other
+  budget.count_bytes(member.size)
   reader = archive.extractfile(member)
   content = reader.read() if reader else b""
-  return dataclasses.replace(plain, kind=FILE, content=content)
+  return dataclasses.replace(other, kind=FILE, content=content)
 
 
 def write_archive(files: Tree) -> bytes:
-  """An uncompressed tar of the files, to be unpacked at the root folder."""
-  written = io.BytesIO()
-  with tarfile.open(fileobj=written, mode="w") as archive:
+  """Packs files into an uncompressed tar, to be unpacked at the root folder."""
+  buffer = io.BytesIO()
+  with tarfile.open(fileobj=buffer, mode="w") as archive:
     for path in sorted(files):
       file = files[path]
       member = tarfile.TarInfo(path.lstrip("/"))
@@ -206,4 +202,4 @@ def write_archive(files: Tree) -> bytes:
       member.mtime = file.mtime
       member.size = len(file.content)
       archive.addfile(member, io.BytesIO(file.content))
-  return written.getvalue()
+  return buffer.getvalue()

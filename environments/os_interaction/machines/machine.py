@@ -1,8 +1,4 @@
-"""What an episode is played on: a machine of its own, and who makes them.
-
-What the policy does to its machine is the policy's doing: `MachineLost` says
-what that was. Only an engine that breaks by itself is an `EnvironmentFault`.
-"""
+"""Interface of machines, each a Linux for one episode, and of their engines."""
 
 import abc
 import dataclasses
@@ -12,9 +8,9 @@ from agentrl_jax.env.session_container_stream import Finished, Terminal
 from agentrl_jax.errors import ConfigError
 from environments.os_interaction.machines.files import Changes, Tree
 
-MAX_BYTES = 1 << 20  # of a script's output that are kept
-# Root of the machine needs to give files away, to read everybody's, to become
-# another user and to end others' processes; nothing else was ever asked for.
+MAX_OUTPUT_BYTES = 1 << 20  # kept of a script's output
+# Root of the machine changes owners, reads everybody's files, becomes another
+# user and ends others' processes; no task asks for more.
 CAPABILITIES = (
   "CHOWN",
   "DAC_OVERRIDE",
@@ -29,38 +25,40 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class MachineLost(Exception):
-  """The machine was stopped for what the policy did with it; says what."""
+  """The policy's own commands had the machine stopped; the policy reads why.
+
+  A machine or an engine that fails by itself raises `EnvironmentFault`.
+  """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-  """How much a machine may use. Memory and processors are AgentBench's."""
+  """Resources of one machine; memory and processors are AgentBench's."""
 
   memory_mb: int = 1024
   cpus: float = 2.0
   pids: int = 256
-  disk_mb: int = 512  # written, beyond what the image holds
-  script_s: float = 30.0  # for init, example and check scripts
+  disk_mb: int = 512  # written, beyond the image
   network: bool = False
 
   def __post_init__(self) -> None:
-    for name in ("memory_mb", "cpus", "pids", "disk_mb", "script_s"):
+    for name in ("memory_mb", "cpus", "pids", "disk_mb"):
       if getattr(self, name) <= 0:
         raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
 
 
 class Machine(abc.ABC):
-  """A running Linux whose root the policy is."""
+  """A running Linux on which the policy is root."""
 
   @abc.abstractmethod
   async def run(self, argv: Sequence[str], *, limit_s: float) -> Finished:
     """Runs a command as root in /root, without a terminal.
 
-    It may still run when its time is over; `restart` ends it.
+    A command beyond its time limit may go on running; `restart` ends it.
     """
 
-  async def seal(self) -> None:  # noqa: B027 - some have nothing to close
-    """Ends what was kept at hand for setting up; the policy's turn is next."""
+  async def seal(self) -> None:  # noqa: B027 - sandboxes have nothing to close
+    """Closes helpers of the set-up, before the policy's first command."""
 
   @abc.abstractmethod
   async def terminal(self, argv: Sequence[str]) -> Terminal:
@@ -71,49 +69,49 @@ class Machine(abc.ABC):
     """Ends every process; files stay."""
 
   @abc.abstractmethod
-  async def end(self) -> None:
-    """Ends every process for good; files can still be looked at."""
+  async def halt(self) -> None:
+    """Ends every process for good; files stay readable."""
 
   @abc.abstractmethod
-  async def look(self, path: str) -> Tree:
-    """Reads what is at a path and below it, from outside the machine.
+  async def read_tree(self, path: str) -> Tree:
+    """Reads a path and everything below it, from outside the machine.
 
-    Empty if there is nothing. Raises `Unreadable` beyond the bounds of `view`.
+    Empty if there is nothing. Raises `Unreadable` beyond the `ReadBudget`.
     """
 
   @abc.abstractmethod
-  async def changes(self) -> Changes:
-    """Reads how its files differ from the image's, from outside.
+  async def read_changes(self) -> Changes:
+    """Reads the difference to the image's files, from outside the machine.
 
-    What packages leave behind (`UNREAD`) is left out. Raises as `look`.
+    Leaves out `IGNORED_PATHS`. Raises `Unreadable` beyond the `ReadBudget`.
     """
 
   @abc.abstractmethod
-  async def processes(self) -> Mapping[str, str]:
-    """The names of living processes, from outside, by a number for life."""
+  async def read_processes(self) -> Mapping[str, str]:
+    """Reads the names of living processes, from outside, by a unique id."""
 
   @abc.abstractmethod
-  async def load(self, changes: Changes) -> None:
-    """Makes its files differ from the image's as another machine's do.
+  async def apply_changes(self, changes: Changes) -> None:
+    """Writes another machine's changes to this one.
 
     Raises `Unreadable` for changes that do not fit.
     """
 
   @abc.abstractmethod
   async def remove(self) -> None:
-    """Ends it, with all that is on it; waits until it is gone."""
+    """Ends the machine, deletes its files, and waits until it is gone."""
 
 
 class Engine(abc.ABC):
-  """A maker of machines."""
+  """Starts machines."""
 
   @abc.abstractmethod
   async def start(self, image: str) -> Machine:
-    """A fresh machine; if cancelled, there is none.
+    """Starts a fresh machine; cancellation leaves none behind.
 
-    `image` is AgentBench's word: default, packages or ubuntu.
+    `image` is AgentBench's name of it: default, packages or ubuntu.
     """
 
   @abc.abstractmethod
   async def close(self) -> None:
-    """Frees what the engine itself holds; it may not be used again."""
+    """Frees the engine's own resources; it must not be used afterwards."""

@@ -1,8 +1,8 @@
-"""The shell of an episode: what is typed into it, and what comes of that.
+"""The episode's shell: types scripts into one bash and reads their replies.
 
-One bash lives through the episode, as in AgentBench. A script has its deadline
-and may say so much; one that goes beyond is interrupted as by Ctrl-C, and if
-that does not help, with every process of the machine. Either is told.
+One bash lives through the episode, as in AgentBench. A script that exceeds its
+time or output limit is interrupted with Ctrl-C; if the shell does not come
+back, every process of the machine is ended. The reply says so.
 """
 
 import asyncio
@@ -13,42 +13,42 @@ import time
 from agentrl_jax.env.session_container_stream import Terminal
 from agentrl_jax.errors import EnvironmentFault
 from environments.os_interaction.machines.machine import Machine
-from environments.os_interaction.machines.terminal_output import Hearing
+from environments.os_interaction.machines.terminal_output import TerminalOutput
 
 LOGIN = ("/bin/bash", "--login")
-FIRST_PROMPT_S = 10.0
-INTERRUPT_S = 1.0  # for the shell to come back after Ctrl-C
-RESTART_S = 30.0
-QUIET_S = 0.3  # silence after a prompt: no typed line is left
-ASKING_S = 3.0  # silence after what looks like a question
-MAX_HEARD_BYTES = 16 << 20
+FIRST_PROMPT_TIMEOUT_S = 10.0
+INTERRUPT_TIMEOUT_S = 1.0  # for the prompt after Ctrl-C
+RESTART_TIMEOUT_S = 30.0
+PROMPT_SILENCE_S = 0.3  # after a prompt: no typed line is left
+QUESTION_SILENCE_S = 3.0  # after output that looks like a question
+MAX_SCRIPT_OUTPUT_BYTES = 16 << 20
 CTRL_C = b"\x03"
-# A tab that is typed is a tab, and no wish to have a word completed.
+# A typed tab is a tab, not a request to complete a word.
 _SETTINGS = " bind 'set disable-completion on'"
 
 
 class Ending(enum.Enum):
-  """How a script ended; the value is told to the policy, if there is one."""
+  """Outcome of a script; the policy reads the value after the output."""
 
-  BY_ITSELF = ""
-  TOO_LONG = "The command was stopped: it ran longer than {limit_s:g} seconds."
-  TOO_MUCH = "The command was stopped: its output was endless."
+  COMPLETED = ""
+  TIMED_OUT = "The command was stopped: it ran longer than {limit_s:g} seconds."
+  TOO_MUCH_OUTPUT = "The command was stopped: its output was endless."
   UNFINISHED = "The command was stopped: it is unfinished."
-  ASKING = "The command was stopped: it waited for input."
-  SHELL_GONE = "The shell has ended. There is a new one."
+  WAITS_FOR_INPUT = "The command was stopped: it waited for input."
+  SHELL_EXITED = "The shell has ended. There is a new one."
 
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-  """What a script said, and what had to be done about it."""
+  """Output of a script, and a note for the policy if the script was stopped."""
 
   text: str
-  note: str = ""
-  ending: Ending = Ending.BY_ITSELF
+  note: str
+  ending: Ending
 
 
 class Shell:
-  """A login shell on a machine. Made by `open`."""
+  """A login shell on a machine. Created by `open`."""
 
   def __init__(self, machine: Machine, terminal: Terminal, *, limit_s: float):
     self._machine = machine
@@ -59,107 +59,114 @@ class Shell:
   async def open(
     cls, machine: Machine, *, limit_s: float, completes: bool = False
   ) -> "Shell":
-    """Waits until the shell has asked for its first line."""
+    """Waits for the first prompt.
+
+    With `completes`, a typed tab completes words, as on AgentBench's terminal.
+    """
     shell = cls(machine, await machine.terminal(LOGIN), limit_s=limit_s)
     try:
-      await shell._begin(completes)
+      await shell._wait_for_first_prompt(completes)
     except BaseException:
       await shell.close()
       raise
     return shell
 
   async def execute(self, script: str) -> Reply:
-    """Types a script and waits for its end, its deadline or its excess."""
-    hearing, ending = await self._type(script.encode(), self._limit_s)
+    """Types a script and waits for its end or one of its limits."""
+    output, ending = await self._type(script.encode(), self._limit_s)
     note = ending.value.format(limit_s=self._limit_s)
-    if ending is Ending.SHELL_GONE:
-      await self._replace()
-    elif ending is not Ending.BY_ITSELF and not await self._interrupt():
+    if ending is Ending.SHELL_EXITED:
+      await self._replace_shell()
+    elif ending is not Ending.COMPLETED and not await self._interrupt():
       note += " So was every other process, and there is a new shell."
-      await self._restart()
-    return Reply(hearing.text(), note, ending)
+      await self._restart_machine()
+    return Reply(output.text(), note, ending)
 
   async def close(self) -> None:
-    """Hangs up."""
+    """Hangs up the terminal."""
     await self._terminal.close()
 
-  async def _begin(self, completes: bool) -> None:
-    hearing = Hearing(num_lines=0)
-    if await self._listen(hearing, FIRST_PROMPT_S) is not Ending.BY_ITSELF:
+  async def _wait_for_first_prompt(self, completes: bool) -> None:
+    output = TerminalOutput(num_lines=0)
+    ending = await self._read(output, FIRST_PROMPT_TIMEOUT_S)
+    if ending is not Ending.COMPLETED:
       raise EnvironmentFault(
-        f"no prompt of {' '.join(LOGIN)} within {FIRST_PROMPT_S:g} s of its "
-        f"start; it says {hearing.text()[:200]!r}"
+        f"{' '.join(LOGIN)} showed no prompt within {FIRST_PROMPT_TIMEOUT_S:g} "
+        f"s of its start; its output is {output.text()[:200]!r}"
       )
     if not completes:
-      await self._type(_SETTINGS.encode(), FIRST_PROMPT_S)
+      await self._type(_SETTINGS.encode(), FIRST_PROMPT_TIMEOUT_S)
 
   async def _type(
     self, script: bytes, limit_s: float
-  ) -> tuple[Hearing, Ending]:
+  ) -> tuple[TerminalOutput, Ending]:
     num_lines = script.count(b"\n") + script.count(b"\r") + 1
-    hearing = Hearing(num_lines)
+    output = TerminalOutput(num_lines)
     self._terminal.write(script + b"\n")
-    return hearing, await self._listen(hearing, limit_s)
+    return output, await self._read(output, limit_s)
 
-  async def _listen(self, hearing: Hearing, limit_s: float) -> Ending:
-    ends_at = time.monotonic() + limit_s
+  async def _read(self, output: TerminalOutput, limit_s: float) -> Ending:
+    """Reads until the output or a silence after it tells the ending."""
+    deadline = time.monotonic() + limit_s
     while True:
-      left_s = ends_at - time.monotonic()
-      silence = _meaning_of_silence(hearing)
+      left_s = deadline - time.monotonic()
+      silence = _meaning_of_silence(output)
       wait_s = left_s if silence is None else min(left_s, silence[1])
       try:
         async with asyncio.timeout(max(wait_s, 0)):
           data = await self._terminal.read()
       except TimeoutError:
         if silence is None or left_s < silence[1]:
-          return Ending.TOO_LONG
+          return Ending.TIMED_OUT
         return silence[0]
       if not data:
-        return Ending.SHELL_GONE
-      hearing.feed(data)
-      if hearing.is_done:
-        return Ending.BY_ITSELF
-      if hearing.num_bytes > MAX_HEARD_BYTES:
-        return Ending.TOO_MUCH
+        return Ending.SHELL_EXITED
+      output.feed(data)
+      if output.is_done:
+        return Ending.COMPLETED
+      if output.num_bytes > MAX_SCRIPT_OUTPUT_BYTES:
+        return Ending.TOO_MUCH_OUTPUT
 
   async def _interrupt(self) -> bool:
-    """Presses Ctrl-C; whether the shell came back."""
-    hearing = Hearing(num_lines=0)
+    """Presses Ctrl-C; True if the shell shows its prompt again."""
+    output = TerminalOutput(num_lines=0)
     self._terminal.write(CTRL_C)
-    return await self._listen(hearing, INTERRUPT_S) is Ending.BY_ITSELF
+    return await self._read(output, INTERRUPT_TIMEOUT_S) is Ending.COMPLETED
 
-  async def _restart(self) -> None:
+  async def _restart_machine(self) -> None:
     await self.close()
     try:
-      async with asyncio.timeout(RESTART_S):
+      async with asyncio.timeout(RESTART_TIMEOUT_S):
         await self._machine.restart()
     except TimeoutError as error:
       raise EnvironmentFault(
-        f"a machine's processes have not ended within {RESTART_S:g} s of "
-        "being killed; look at the host's load"
+        f"a machine's processes have not ended within {RESTART_TIMEOUT_S:g} s "
+        "of being killed; look at the host's load"
       ) from error
-    await self._replace()
+    await self._replace_shell()
 
-  async def _replace(self) -> None:
-    """A new shell, for which everything else ends if it must."""
+  async def _replace_shell(self) -> None:
+    """Opens a new shell; if none starts, ends every process and tries again."""
     try:
-      await self._reopen()
+      await self._open_again()
     except EnvironmentFault:
       await self._machine.restart()
-      await self._reopen()
+      await self._open_again()
 
-  async def _reopen(self) -> None:
+  async def _open_again(self) -> None:
     await self.close()
     self._terminal = await self._machine.terminal(LOGIN)
-    await self._begin(completes=False)
+    await self._wait_for_first_prompt(completes=False)
 
 
-def _meaning_of_silence(hearing: Hearing) -> tuple[Ending, float] | None:
-  """What it means if nothing is said for how many seconds; None: patience."""
-  if hearing.is_unfinished:
-    return Ending.UNFINISHED, QUIET_S
-  if hearing.may_be_done:
-    return Ending.BY_ITSELF, QUIET_S
-  if hearing.may_be_asking:
-    return Ending.ASKING, ASKING_S
+def _meaning_of_silence(
+  output: TerminalOutput,
+) -> tuple[Ending, float] | None:
+  """Returns the ending that a silence of so many seconds would mean."""
+  if output.is_unfinished:
+    return Ending.UNFINISHED, PROMPT_SILENCE_S
+  if output.may_be_done:
+    return Ending.COMPLETED, PROMPT_SILENCE_S
+  if output.may_wait_for_input:
+    return Ending.WAITS_FOR_INPUT, QUESTION_SILENCE_S
   return None

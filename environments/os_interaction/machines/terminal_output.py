@@ -1,28 +1,29 @@
-"""Following a shell on a terminal: when it is done, and what it has said.
+"""Parses the output of bash on a terminal: prompts, echoes, escape codes.
 
-Nothing here waits or runs anything. What a terminal carries is more than the
-output: bash's line editor repeats what is typed, folds it at 80 columns, asks
-for the rest of an unfinished command with "> ", and marks where editing begins
-and ends. AgentBench's replies hold some of that, so it is kept where they do.
+Nothing here waits or runs anything. A terminal carries more than a script's
+output: bash's line editor echoes the typed lines, folds them at 80 columns,
+asks for the rest of an unfinished command with "> ", and marks the begin and
+end of editing. AgentBench's replies contain some of that, so it is kept where
+they do.
 """
 
 import codecs
 import re
 
-EDITING_ENDS = b"\x1b[?2004l"  # as a line is taken by the line editor
+EDITING_ENDS = b"\x1b[?2004l"  # sent when the line editor accepts a line
 KEEP_BYTES = 1 << 16  # of the output; a reply shows less than a thousand
-TAIL_BYTES = 4096  # in which a prompt is looked for
+TAIL_BYTES = 4096  # searched for a prompt
 
 _PROMPT = re.compile(rb"\x1b\[\?2004h[^\n]*[#$] (?:\x1b\[K)?\Z")
-_UNFINISHED = re.compile(rb"\x1b\[\?2004h> \Z")
-_PROMPT_OF_ANOTHER = re.compile(rb"@[^\r\n]*[#$] \Z")
+_CONTINUATION_PROMPT = re.compile(rb"\x1b\[\?2004h> \Z")
+_OTHER_PROMPT = re.compile(rb"@[^\r\n]*[#$] \Z")
 _QUESTION = re.compile(rb"[#$>:?] \Z")
 
 _ECHO = re.compile(rb"\A.*?\x1b\[\?2004l\r", re.DOTALL)
 _ECHO_WITHOUT_MARKS = re.compile(rb"\A[^\n]*\n")
-# What AgentBench takes out of a reply, in this order. The first is its prompt,
-# with all that stands before it on the line since an escape.
-_TAKEN_OUT = (
+# AgentBench removes these from a reply, in this order. The first is its prompt
+# and everything before it on the line since an escape.
+_REMOVED = (
   re.compile(rb"\x1b.+@.+[#|$] "),
   re.compile(rb"\x1b\[[0-9;]*[a-zA-Z]"),
   re.compile(rb"\x1b][0-9]*;[^\x07]*\x07"),
@@ -33,8 +34,8 @@ _TAKEN_OUT = (
 UNREADABLE = "OS Environment output cannot be decoded as UTF-8"
 
 
-class Hearing:
-  """What a terminal has said since a script of `num_lines` was typed."""
+class TerminalOutput:
+  """Output of a terminal since a script of `num_lines` was typed."""
 
   def __init__(self, num_lines: int):
     self.num_bytes = 0
@@ -43,7 +44,7 @@ class Hearing:
     self._lines_left = num_lines
 
   def feed(self, data: bytes) -> None:
-    """Takes in what has just been read."""
+    """Appends newly read bytes."""
     self.num_bytes += len(data)
     self._head += data[: KEEP_BYTES - len(self._head)]
     seam = self._tail[1 - len(EDITING_ENDS) :] if self._tail else b""
@@ -52,42 +53,47 @@ class Hearing:
 
   @property
   def is_done(self) -> bool:
-    """Whether the shell has taken every line and asks for the next."""
+    """Whether the shell has accepted every line and shows its prompt."""
     return self._lines_left <= 0 and bool(_PROMPT.search(self._tail))
 
   @property
   def is_unfinished(self) -> bool:
-    """Whether the shell has taken every line and wants more of them."""
-    return self._lines_left <= 0 and bool(_UNFINISHED.search(self._tail))
-
-  @property
-  def may_be_done(self) -> bool:
-    """Whether it is done if nothing follows: a program may have read lines."""
-    return bool(
-      _PROMPT.search(self._tail) or _PROMPT_OF_ANOTHER.search(self._tail)
+    """Whether the shell has accepted every line and asks for more lines."""
+    return self._lines_left <= 0 and bool(
+      _CONTINUATION_PROMPT.search(self._tail)
     )
 
   @property
-  def may_be_asking(self) -> bool:
-    """Whether a program waits for an answer, if nothing follows."""
+  def may_be_done(self) -> bool:
+    """Whether a prompt stands at the end, though lines are not accounted for.
+
+    A program of the script may have read them. Only silence confirms it.
+    """
+    return bool(_PROMPT.search(self._tail) or _OTHER_PROMPT.search(self._tail))
+
+  @property
+  def may_wait_for_input(self) -> bool:
+    """Whether the end looks like a question. Only silence confirms it."""
     return bool(_QUESTION.search(self._tail))
 
   def text(self) -> str:
-    """What of it is shown, as AgentBench shows it."""
-    return readable(bytes(self._head), is_all=self.num_bytes <= KEEP_BYTES)
+    """Returns the reply that AgentBench shows for this output."""
+    return reply_text(
+      bytes(self._head), is_complete=self.num_bytes <= KEEP_BYTES
+    )
 
 
-def readable(heard: bytes, *, is_all: bool = True) -> str:
-  """The reply in what was heard: without the first line typed, and prompts.
+def reply_text(data: bytes, *, is_complete: bool = True) -> str:
+  """Removes the first echoed line, prompts and escape codes.
 
-  Unless it `is_all`, the last character may have been cut in two.
+  Unless `data` is complete, its last character may be cut in two.
   """
-  heard, num_found = _ECHO.subn(b"", heard, count=1)
-  if not num_found:
-    heard = _ECHO_WITHOUT_MARKS.sub(b"", heard, count=1)
-  for pattern in _TAKEN_OUT:
-    heard = pattern.sub(b"", heard)
+  data, num_echoes = _ECHO.subn(b"", data, count=1)
+  if not num_echoes:
+    data = _ECHO_WITHOUT_MARKS.sub(b"", data, count=1)
+  for pattern in _REMOVED:
+    data = pattern.sub(b"", data)
   try:
-    return codecs.getincrementaldecoder("utf-8")().decode(heard, is_all)
+    return codecs.getincrementaldecoder("utf-8")().decode(data, is_complete)
   except UnicodeDecodeError:
     return UNREADABLE

@@ -1,9 +1,8 @@
-"""Reads AgentBench's OS files: a list of tasks, each with scripts.
+"""Reads AgentBench's OS tasks, which are not part of this project.
 
-The files are not part of this project. A script is text (bash), or an object
-with `language` and either `code` or the `file` that holds it. Files are looked
-for where AgentBench keeps them, and below `scripts`; the programs that only
-compare are known by name (see `checks`) and need no file.
+A script is text (bash), or an object with `language` and either `code` or the
+name of a `file`. Files are searched in AgentBench's folders, or in `scripts`;
+the programs of `judging.comparisons` are known by name and need no file.
 """
 
 import json
@@ -23,7 +22,7 @@ from environments.os_interaction.tasks.problem import (
 def load_problems(
   source: str | pathlib.Path, scripts: str = ""
 ) -> tuple[Problem, ...]:
-  """The tasks of a `.json` file (a list, or one), or of a `.jsonl` file."""
+  """Reads a `.json` file (a list of tasks, or one task) or a `.jsonl` file."""
   path = pathlib.Path(source)
   if not path.is_file():
     raise ConfigError(
@@ -50,25 +49,25 @@ def load_problems(
 def _script_folders(
   path: pathlib.Path, scripts: str
 ) -> tuple[pathlib.Path, ...]:
-  """Where a file that a script names may be; AgentBench's layout last."""
+  """Lists the folders in which a script's file is searched, in order."""
   if scripts:
     folder = pathlib.Path(scripts)
     if not folder.is_dir():
       raise ConfigError(f"scripts={scripts!r} is not a folder")
     return (folder,)
   # data/dev.json has its scripts in scripts/dev, data/1/a.json in scripts/1.
-  here = path.resolve().parent
+  folder = path.resolve().parent
   return (
-    here,
-    here.parent / "scripts" / path.stem,
-    here.parent.parent / "scripts" / here.name,
+    folder,
+    folder.parent / "scripts" / path.stem,
+    folder.parent.parent / "scripts" / folder.name,
   )
 
 
 def _problem(
   entry: Mapping[str, Any], folders: Sequence[pathlib.Path]
 ) -> Problem:
-  # A few rows have a list here. AgentBench takes them for tasks without init.
+  # A few tasks have a list here; AgentBench plays them without init scripts.
   create = entry.get("create")
   create = create if isinstance(create, Mapping) else {}
   evaluation = entry["evaluation"]
@@ -81,21 +80,21 @@ def _problem(
   return Problem(
     description=str(entry["description"]),
     image=str(create.get("local", "default")),
-    init=tuple(map(read, _listed(create.get("init")))),
+    init=tuple(map(read, _as_list(create.get("init")))),
     start=read(entry["start"]) if entry.get("start") is not None else None,
     match=None if match is None else _match(match),
     check=()
     if match is not None
     else tuple(
       None if script is None else read(script)
-      for script in _listed(evaluation["check"])
+      for script in _as_list(evaluation["check"])
     ),
     example=None if example is None else read(example),
     labels=tuple(str(label) for label in entry.get("labels") or ()),
   )
 
 
-def _listed(value: Any) -> Sequence[Any]:
+def _as_list(value: Any) -> Sequence[Any]:
   if value is None:
     return ()
   return value if isinstance(value, list) else (value,)

@@ -1,27 +1,33 @@
-"""Generated chores: work after which the machine must be as was asked.
+"""Generated chores, judged by the state of the machine after the work.
 
-As in `questions`, each function draws one: what to do, how it is done, how it
-is nearly done, and what the machine must have become.
+As in `questions`, each function draws one chore of a level from 1 (easy) to 3,
+with a script that does it, a `slip` that nearly does, and the right outcome.
 """
 
 import random
+import shlex
+from collections.abc import Callable, Sequence
 
 from environments.os_interaction.tasks.draft import (
   Draft,
+  draw_below,
   draw_names,
   draw_root,
   draw_tree,
-  say_below,
   spread,
+  start_programs,
   write_files,
 )
 from environments.os_interaction.tasks.outcomes import (
   Becomes,
+  CommandMade,
   PackedInto,
   ProcessesEnded,
   UserMade,
 )
 from environments.os_interaction.tasks.words import (
+  CITIES,
+  EVENTS,
   EXTENSIONS,
   GROUPS,
   KEYS,
@@ -29,9 +35,13 @@ from environments.os_interaction.tasks.words import (
   PRODUCTS,
 )
 
+NUM_CASES = 3  # of a command that the judge tries; the policy does not see them
+# What a command does in words, its bash code, and (arguments, output) pairs.
+_Command = tuple[str, str, list[tuple[list[str], str]]]
+
 
 def set_permissions(rng: random.Random, level: int) -> Draft:
-  """Files of a kind get a mode, and no others."""
+  """Sets the mode of the files with one extension."""
   root = draw_root(rng)
   extensions = rng.sample(EXTENSIONS, 3)
   names = draw_names(rng, 4 + 3 * level, extensions=extensions)
@@ -39,8 +49,8 @@ def set_permissions(rng: random.Random, level: int) -> Draft:
   paths = spread(rng, draw_tree(rng, root, level), names)
   chosen, kept = extensions[0], "604"
   mode = rng.choice(("600", "640", "444", "750", "755", "664"))
-  below = say_below(rng, root)
-  ask = rng.choice(
+  below = draw_below(rng, root)
+  request = rng.choice(
     (
       f"Set the permissions of every file ending in .{chosen} {below} to "
       f"{mode}.",
@@ -48,7 +58,7 @@ def set_permissions(rng: random.Random, level: int) -> Draft:
     )
   )
   return Draft(
-    description=f"{ask} Change no other file.",
+    description=f"{request} Change no other file.",
     init=f"{write_files(dict.fromkeys(paths, 'x'))}\n"
     f"find {root} -type f -exec chmod {kept} {{}} +",
     example=f"find {root} -type f -name '*.{chosen}' -exec chmod {mode} {{}} +",
@@ -61,7 +71,7 @@ def set_permissions(rng: random.Random, level: int) -> Draft:
 
 
 def add_user(rng: random.Random, level: int) -> Draft:
-  """A user with a home, a shell and groups."""
+  """Creates a user with an id, a home, a shell and groups."""
   person = rng.choice(PEOPLE)
   groups = tuple(rng.sample(GROUPS, level))
   shell = rng.choice(("/bin/bash", "/bin/sh"))
@@ -86,7 +96,7 @@ def add_user(rng: random.Random, level: int) -> Draft:
 
 
 def rename_files(rng: random.Random, level: int) -> Draft:
-  """Files of one ending get another."""
+  """Changes the extension of files."""
   root = draw_root(rng)
   old, new, other = rng.sample(EXTENSIONS, 3)
   names = draw_names(rng, 3 + 3 * level, extensions=(old, other))
@@ -97,7 +107,7 @@ def rename_files(rng: random.Random, level: int) -> Draft:
     for path in paths
     if path.endswith(f".{old}")
   }
-  below = say_below(rng, root)
+  below = draw_below(rng, root)
   return Draft(
     description=rng.choice(
       (
@@ -118,7 +128,7 @@ def rename_files(rng: random.Random, level: int) -> Draft:
 
 
 def pack_folder(rng: random.Random, level: int) -> Draft:
-  """A folder becomes an archive."""
+  """Packs a folder into an archive."""
   root = draw_root(rng)
   names = draw_names(rng, 3 + 2 * level)
   paths = spread(rng, draw_tree(rng, root, level), names)
@@ -143,7 +153,7 @@ def pack_folder(rng: random.Random, level: int) -> Draft:
 
 
 def edit_setting(rng: random.Random, level: int) -> Draft:
-  """One setting changes in a file, and nothing else does."""
+  """Changes settings in a file."""
   path = f"/etc/{rng.choice(PRODUCTS)}.conf"
   keys = rng.sample(KEYS, 3 + 2 * level)
   before = {key: str(rng.randint(1, 99)) for key in keys}
@@ -154,9 +164,9 @@ def edit_setting(rng: random.Random, level: int) -> Draft:
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 
   edits = ";".join(f"s/^{key}=.*/{key}={values[key]}/" for key in changed)
-  asked = " and ".join(f"{key} to {values[key]}" for key in changed)
+  wanted = " and ".join(f"{key} to {values[key]}" for key in changed)
   return Draft(
-    description=f"In the file {path}, set {asked}. Leave all the rest as it "
+    description=f"In the file {path}, set {wanted}. Leave all the rest as it "
     "is.",
     init=write_files({path: text(before)}),
     example=f"sed -i '{edits}' {path}",
@@ -170,14 +180,10 @@ def edit_setting(rng: random.Random, level: int) -> Draft:
 
 
 def end_processes(rng: random.Random, level: int) -> Draft:
-  """One program's processes end, another's go on."""
+  """Ends the processes of one program and spares those of another."""
   name = f"{rng.choice(PRODUCTS)}{rng.randint(2, 99)}d"
   other = f"{name}-{rng.choice(('old', 'main', 'backup'))}"
   count, others = rng.randint(1, 1 + level), rng.randint(1, 1 + level)
-  start = (
-    "for i in $(seq {count}); do setsid /usr/local/bin/{name} 3600 "
-    "</dev/null >/dev/null 2>&1 & done"
-  )
   return Draft(
     description=rng.choice(
       (
@@ -187,31 +193,23 @@ def end_processes(rng: random.Random, level: int) -> Draft:
         f"of {other} go on.",
       )
     ),
-    init="\n".join(
-      [
-        f"cp /bin/sleep /usr/local/bin/{name}",
-        f"cp /bin/sleep /usr/local/bin/{other}",
-        start.format(count=count, name=name),
-        start.format(count=others, name=other),
-        f"until [ $(pgrep -c ^{name}) = {count + others} ]; do sleep 0.01; "
-        "done",
-      ]
-    ),
+    init=f"{start_programs({name: count, other: others})}\n"
+    f"until [ $(pgrep -c ^{name}) = {count + others} ]; do sleep 0.01; done",
     example=f"pkill -x {name}",
     slip=f"pkill {name}",
     outcome=ProcessesEnded(name, other),
   )
 
 
-def link_files(rng: random.Random, level: int) -> Draft:
-  """Links that lead nowhere are removed."""
+def remove_links(rng: random.Random, level: int) -> Draft:
+  """Removes links whose targets do not exist."""
   root = draw_root(rng)
   names = draw_names(rng, 4 + 2 * level)
-  gone = rng.sample(names, 1 + level)
+  removed = rng.sample(names, 1 + level)
   folder = f"{root}/{rng.choice(('links', 'current', 'latest', 'shared'))}"
   files = {f"{root}/{name}": "x" for name in names}
   links = [f"ln -s {root}/{n} {folder}/{n}.link" for n in names]
-  removals = [f"rm {root}/{n}" for n in gone]
+  removals = [f"rm {root}/{n}" for n in removed]
   return Draft(
     description=rng.choice(
       (
@@ -225,23 +223,23 @@ def link_files(rng: random.Random, level: int) -> Draft:
     example=f"find {folder} -xtype l -delete",
     slip=f"find {folder} -type l -delete",
     outcome=Becomes(
-      root=root, removed=tuple(f"{folder}/{n}.link" for n in gone)
+      root=root, removed=tuple(f"{folder}/{n}.link" for n in removed)
     ),
   )
 
 
-def give_files_away(rng: random.Random, level: int) -> Draft:
-  """What one user owns becomes another's."""
+def change_owner(rng: random.Random, level: int) -> Draft:
+  """Gives one user's files to another."""
   old, new, third = rng.sample(PEOPLE, 3)
   numbers = {old: 1501, new: 1502, third: 1503}
-  root = draw_root(rng, tops=("/srv", "/opt", "/data"))
+  root = draw_root(rng, parents=("/srv", "/opt", "/data"))
   names = draw_names(rng, 4 + 2 * level)
   paths = spread(rng, draw_tree(rng, root, level), names)
   owners = {path: rng.choice((old, third)) for path in paths} | {paths[0]: old}
-  kept = third in owners.values()
+  has_third = third in owners.values()
   return Draft(
     description=f"Make the user {new} the owner of every file "
-    f"{say_below(rng, root)} that belongs to the user {old} now. Change no "
+    f"{draw_below(rng, root)} that belongs to the user {old} now. Change no "
     "other file.",
     init="\n".join(
       [
@@ -251,9 +249,111 @@ def give_files_away(rng: random.Random, level: int) -> Draft:
       ]
     ),
     example=f"find {root} -user {old} -exec chown {new} {{}} +",
-    slip=f"chown -R {new} {root}" if kept else f"chown {new} {root}",
+    slip=f"chown -R {new} {root}" if has_third else f"chown {new} {root}",
     outcome=Becomes(
       root=root,
       owners={p: numbers[new] for p, owner in owners.items() if owner == old},
     ),
   )
+
+
+def make_command(rng: random.Random, level: int) -> Draft:
+  """Makes a command that any user can call from anywhere."""
+  name = f"{rng.choice(PRODUCTS)}-{rng.choice(PRODUCTS)}"
+  draw = rng.choice((_fixed, _labelled, _textual, _numeric)[: 1 + level])
+  purpose, body, cases = draw(rng)
+  path = f"/usr/local/bin/{name}"
+  write = f"printf '#!/bin/bash\\n%s\\n' {shlex.quote(body)} > {path}"
+  return Draft(
+    description=f"Make a command {name} that can be called from any directory, "
+    f"by every user, and {purpose}.",
+    init="mkdir -p /opt",
+    example=f"{write}; chmod 755 {path}",
+    slip=write,
+    outcome=CommandMade(
+      name, tuple((tuple(arguments), output) for arguments, output in cases)
+    ),
+  )
+
+
+def _fixed(rng: random.Random) -> _Command:
+  """Prints a fixed text."""
+  text = rng.choice(("Hello from", "Greetings from", "This is"))
+  text = f"{text} {rng.choice(CITIES)} and {rng.choice(CITIES)}"
+  return f"prints {text}", f"echo {text}", [([], text)]
+
+
+def _labelled(rng: random.Random) -> _Command:
+  """Prints a label and the first argument."""
+  city = rng.choice(CITIES)
+  cases = [([word], f"{city}: {word}") for word in _words(rng, NUM_CASES)]
+  purpose = f'prints "{city}: " and then its first argument'
+  return purpose, f'echo "{city}: $1"', cases
+
+
+def _textual(rng: random.Random) -> _Command:
+  """Prints a property of its arguments as words."""
+  arguments = [_words(rng, rng.randint(1, 4)) for _ in range(NUM_CASES)]
+  functions: tuple[tuple[str, str, Callable[[list[str]], str]], ...] = (
+    (
+      "prints the number of its arguments",
+      "echo $#",
+      lambda words: str(len(words)),
+    ),
+    (
+      "prints its first argument in capital letters",
+      'echo "${1^^}"',
+      lambda words: words[0].upper(),
+    ),
+    (
+      "prints the last of its arguments",
+      'echo "${@: -1}"',
+      lambda words: words[-1],
+    ),
+    (
+      "prints how many characters its first argument has",
+      'echo "${#1}"',
+      lambda words: str(len(words[0])),
+    ),
+  )
+  purpose, body, output = rng.choice(functions)
+  return purpose, body, [(words, output(words)) for words in arguments]
+
+
+def _numeric(rng: random.Random) -> _Command:
+  """Prints a function of its arguments as integers."""
+  pairs = [
+    (rng.randint(-99, 999), rng.randint(-99, 999)) for _ in range(NUM_CASES)
+  ]
+  factor = rng.randint(2, 9)
+  functions: tuple[tuple[str, str, Callable[[int, int], int]], ...] = (
+    (
+      "prints the sum of its two arguments, which are integers",
+      "echo $(($1 + $2))",
+      lambda a, b: a + b,
+    ),
+    (
+      "prints the product of its two arguments, which are integers",
+      "echo $(($1 * $2))",
+      lambda a, b: a * b,
+    ),
+    (
+      "prints the larger of its two arguments, which are integers",
+      "echo $(($1 > $2 ? $1 : $2))",
+      max,
+    ),
+    (
+      f"prints {factor} times the difference of its two arguments, the first "
+      "minus the second, which are integers",
+      f"echo $((($1 - $2) * {factor}))",
+      lambda a, b: (a - b) * factor,
+    ),
+  )
+  purpose, body, output = rng.choice(functions)
+  cases = [([str(a), str(b)], str(output(a, b))) for a, b in pairs]
+  return purpose, body, cases
+
+
+def _words(rng: random.Random, count: int) -> list[str]:
+  words: Sequence[str] = (*PEOPLE, *PRODUCTS, *EVENTS)
+  return [f"{rng.choice(words)}{rng.randint(0, 999)}" for _ in range(count)]

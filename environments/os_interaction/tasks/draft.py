@@ -1,4 +1,4 @@
-"""A generated task before it is settled, and how files are laid out for it."""
+"""Draft of a generated task, and the files and programs it is set up with."""
 
 import dataclasses
 import random
@@ -10,16 +10,16 @@ from environments.os_interaction.tasks.words import EXTENSIONS, FOLDERS, STEMS
 
 COMPARE_INTEGERS = "check/integer-match.py"
 COMPARE_TEXTS = "check/string-match.py"
-TOPS = ("/root", "/srv", "/opt", "/data")
-FILLER = "0123456789abcdef" * 64  # what files of some size hold
+ROOT_PARENTS = ("/root", "/srv", "/opt", "/data")
+FILLER = "0123456789abcdef" * 64  # content of files of a given size
 
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-  """A task: what is told, what is set up, and how it is solved and judged.
+  """A task as drawn, before it is known to belong to a split.
 
-  With `compare`, the answer is what `example` says; else `outcome` tells what
-  the machine must have become. `slip` is a likely way to get it wrong.
+  A question has `compare`, the comparison with the output of `example`; a chore
+  has an `outcome`. `slip` is a likely wrong solution.
   """
 
   description: str
@@ -30,31 +30,8 @@ class Draft:
   outcome: Outcome | None = None
 
 
-def say_number_only(rng: random.Random) -> str:
-  """Asks for an answer that is a number."""
-  return rng.choice(
-    (
-      "Answer with the number only.",
-      "Give nothing but the number as your answer.",
-      "The answer is a single number, without any words.",
-      "Reply with the bare number.",
-    )
-  )
-
-
-def say_name_only(rng: random.Random) -> str:
-  """Asks for an answer that is the name of a file."""
-  return rng.choice(
-    (
-      "Answer with the name only, without its directory.",
-      "Give the bare file name as your answer, no path.",
-      "The answer is the file's name, not the path that leads to it.",
-    )
-  )
-
-
-def say_below(rng: random.Random, root: str) -> str:
-  """Names a folder with all that is below it."""
+def draw_below(rng: random.Random, root: str) -> str:
+  """Draws a phrase for a folder with all of its subfolders."""
   return rng.choice(
     (
       f"in {root} and all of its subdirectories",
@@ -64,10 +41,12 @@ def say_below(rng: random.Random, root: str) -> str:
   )
 
 
-def draw_root(rng: random.Random, *, tops: Sequence[str] = TOPS) -> str:
-  """The path of a folder that no image has."""
+def draw_root(
+  rng: random.Random, *, parents: Sequence[str] = ROOT_PARENTS
+) -> str:
+  """Draws the path of a folder that no image has."""
   first, second = rng.sample(FOLDERS, 2)
-  return rng.choice(tops) + rng.choice(
+  return rng.choice(parents) + rng.choice(
     (
       f"/{first}",
       f"/{first}-{rng.randint(2, 99)}",
@@ -77,23 +56,6 @@ def draw_root(rng: random.Random, *, tops: Sequence[str] = TOPS) -> str:
   )
 
 
-def quote(text: str) -> str:
-  """The text as one word of bash."""
-  return shlex.quote(text)
-
-
-def write_files(files: Mapping[str, str]) -> str:
-  """A script that makes the files, and the folders that they are in."""
-  folders = sorted({name.rpartition("/")[0] for name in files} - {""})
-  lines = [f"mkdir -p {' '.join(folders)}"] if folders else []
-  for name, text in files.items():
-    if text:
-      lines.append(f"printf %s {quote(text)} > {name}")
-    else:
-      lines.append(f": > {name}")
-  return "\n".join(lines)
-
-
 def draw_names(
   rng: random.Random,
   count: int,
@@ -101,7 +63,7 @@ def draw_names(
   extensions: Sequence[str] = EXTENSIONS,
   hidden: float = 0.0,
 ) -> list[str]:
-  """File names, no two alike; some hidden, with the probability given."""
+  """Draws distinct file names; each is hidden with the given probability."""
   names: list[str] = []
   while len(names) < count:
     stem = f"{rng.choice(STEMS)}_{rng.randint(1, 99)}"
@@ -113,7 +75,7 @@ def draw_names(
 
 
 def draw_tree(rng: random.Random, root: str, level: int) -> list[str]:
-  """Folders of a tree, the root first; deeper at higher levels."""
+  """Draws folders below `root`, deeper at higher levels; `root` comes first."""
   folders = [root]
   for _ in range(rng.randint(level, 2 * level)):
     parent = rng.choice(
@@ -128,8 +90,31 @@ def draw_tree(rng: random.Random, root: str, level: int) -> list[str]:
 def spread(
   rng: random.Random, folders: Sequence[str], names: Sequence[str]
 ) -> list[str]:
-  """Each name in one of the folders; none of these stays empty at first."""
+  """Puts each name in a folder; the first names fill every folder once."""
   return [
     f"{folders[i] if i < len(folders) else rng.choice(folders)}/{name}"
     for i, name in enumerate(names)
   ]
+
+
+def write_files(files: Mapping[str, str]) -> str:
+  """Returns a script that writes the files and creates their folders."""
+  folders = sorted({name.rpartition("/")[0] for name in files} - {""})
+  lines = [f"mkdir -p {' '.join(folders)}"] if folders else []
+  for name, text in files.items():
+    if text:
+      lines.append(f"printf %s {shlex.quote(text)} > {name}")
+    else:
+      lines.append(f": > {name}")
+  return "\n".join(lines)
+
+
+def start_programs(counts: Mapping[str, int]) -> str:
+  """Returns a script that makes programs and starts so many processes each."""
+  lines = [f"cp /bin/sleep /usr/local/bin/{name}" for name in counts]
+  lines += [
+    f"for i in $(seq {count}); do setsid /usr/local/bin/{name} 3600 "
+    "</dev/null >/dev/null 2>&1 & done"
+    for name, count in counts.items()
+  ]
+  return "\n".join(lines)

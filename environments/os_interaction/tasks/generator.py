@@ -1,9 +1,9 @@
-"""Makes tasks out of nothing: content is a pure function of (split, index).
+"""Generates tasks as a pure function of (split, index).
 
-The line between the splits is drawn through texts, not seeds: a task is drawn
-again until its description belongs to its split, so train and test share none.
-What is right is found out by running the gold script on the task's machine,
-before the policy's first command.
+The splits are separated by descriptions, not by seeds: a task is drawn again
+until its description belongs to its split, so train and test share none. The
+right answer to a question is the output of its gold script on the task's
+machine, before the policy's first command.
 """
 
 import dataclasses
@@ -12,12 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from agentrl_jax.data.split import split_of
 from agentrl_jax.errors import ConfigError
-from environments.os_interaction.tasks import (
-  chores,
-  commands,
-  lookups,
-  questions,
-)
+from environments.os_interaction.tasks import chores, questions
 from environments.os_interaction.tasks.draft import Draft
 from environments.os_interaction.tasks.problem import Problem, Script
 
@@ -25,31 +20,31 @@ KINDS: Mapping[str, Callable[[random.Random, int], Draft]] = {
   "count_files": questions.count_files,
   "log": questions.query_log,
   "sum": questions.sum_column,
-  "largest": lookups.find_largest,
+  "largest": questions.find_largest,
   "users": questions.count_users,
   "words": questions.count_words,
   "processes": questions.count_processes,
   "archive": questions.look_into_archive,
-  "setting": lookups.read_setting,
-  "search": lookups.find_text,
+  "setting": questions.read_setting,
+  "search": questions.find_text,
   "permissions": chores.set_permissions,
   "add_user": chores.add_user,
   "rename": chores.rename_files,
   "pack": chores.pack_folder,
   "edit": chores.edit_setting,
-  "command": commands.make_command,
+  "command": chores.make_command,
   "end_processes": chores.end_processes,
-  "links": chores.link_files,
-  "owners": chores.give_files_away,
+  "links": chores.remove_links,
+  "owners": chores.change_owner,
 }
 DEFAULT_KINDS = tuple(KINDS)
 LEVELS = (1, 3)  # the easiest and the hardest
-_TRIES = 1000  # until a kind counts as having no task on one side
+MAX_DRAWS = 1000  # for a task of a kind and split
 
 
 @dataclasses.dataclass(frozen=True)
-class Generated:
-  """A problem, and how it came about."""
+class GeneratedTask:
+  """A problem with the kind that it was drawn from."""
 
   problem: Problem
   kind: str
@@ -58,7 +53,7 @@ class Generated:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generator:
-  """What is asked, and how hard it is (levels from 1 to 3, inclusive)."""
+  """Draws tasks of the given kinds, with levels within `difficulty`."""
 
   kinds: Sequence[str] = DEFAULT_KINDS
   difficulty: tuple[int, int] = LEVELS
@@ -77,18 +72,18 @@ class Generator:
         f"(low, high) with {LEVELS[0]} <= low <= high <= {LEVELS[1]}"
       )
 
-  def generate(self, split: str, index: int) -> Generated:
-    """The task that belongs to (split, index), and to no other split."""
+  def generate(self, split: str, index: int) -> GeneratedTask:
+    """Draws the task of (split, index)."""
     rng = random.Random(f"os_interaction/{split}/{index}")
     kind = rng.choice(self.kinds)
-    for _ in range(_TRIES):  # half of all descriptions are on either side
+    for _ in range(MAX_DRAWS):  # each split has half of all descriptions
       draft = KINDS[kind](rng, rng.randint(*self.difficulty))
       if split_of(draft.description) == split:
-        return _settled(kind, draft)
+        return _to_task(kind, draft)
     raise ConfigError(f"there is no task of kind {kind!r} in split {split!r}")
 
 
-def _settled(kind: str, draft: Draft) -> Generated:
+def _to_task(kind: str, draft: Draft) -> GeneratedTask:
   check: tuple[Script | None, ...] = ()
   if draft.compare:
     check = (None, Script("python", None, draft.compare))
@@ -101,4 +96,4 @@ def _settled(kind: str, draft: Draft) -> Generated:
     example_only_reads=bool(draft.compare),
     labels=(kind,),
   )
-  return Generated(problem, kind, draft.slip)
+  return GeneratedTask(problem, kind, draft.slip)

@@ -1,8 +1,4 @@
-"""What an OS task is made of: a machine to set up, a question, and its judge.
-
-Plain frozen data, whether it was read from AgentBench's files or generated.
-Nothing here runs a script, and nothing here judges an answer.
-"""
+"""Data of one task: the machine's set-up, the description, the evaluation."""
 
 import dataclasses
 
@@ -13,9 +9,9 @@ LANGUAGES = ("bash", "python", "c", "c++")
 
 @dataclasses.dataclass(frozen=True)
 class Script:
-  """A program that is run in the machine.
+  """A program to run on a machine.
 
-  `code` is None where the file that the task names was not at hand.
+  `code` is None if the file that the task names was not found.
   """
 
   language: str
@@ -25,7 +21,7 @@ class Script:
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-  """Judges an answer by itself: equal to `answer`, or with `regex` in it."""
+  """Rule for an answer: equal to `answer`, or containing a match of `regex`."""
 
   answer: str | None = None
   regex: str | None = None
@@ -34,20 +30,20 @@ class Match:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """One task. It is judged by `match`, by `outcome`, or else by `check`.
+  """One task, judged by `match`, by `outcome`, or else by `check`.
 
-  Each script of `check` gets the answer, and what those before it said. All
-  must end well; None stands for the example, which is run before the policy's
-  first command.
+  Each script of `check` gets the answer and the outputs of the scripts before
+  it as arguments; all must exit with 0. None stands for the example, which is
+  run before the policy's first command.
   """
 
   description: str
   image: str = "default"
   init: tuple[Script, ...] = ()
-  start: Script | None = None  # typed into the policy's own shell
+  start: Script | None = None  # typed into the policy's shell
   match: Match | None = None
   check: tuple[Script | None, ...] = ()
   outcome: Outcome | None = None
   example: Script | None = None
-  example_only_reads: bool = False  # it is known to change nothing
+  example_only_reads: bool = False  # known not to write files
   labels: tuple[str, ...] = ()

@@ -1,21 +1,24 @@
-"""Generated questions: what the files, logs, users and processes tell.
+"""Generated questions about files, logs, tables, users and processes.
 
-Each function draws one, harder at higher levels (1 to 3), with a script that
-finds the answer and one that nearly does.
+Each function draws one question of a level from 1 (easy) to 3, with a script
+that finds the answer and a `slip`, a script that nearly does. The order of the
+random draws decides which tasks an index stands for.
 """
 
 import random
+import shlex
 
 from environments.os_interaction.tasks.draft import (
   COMPARE_INTEGERS,
+  COMPARE_TEXTS,
   FILLER,
   Draft,
+  draw_below,
   draw_names,
   draw_root,
   draw_tree,
-  say_below,
-  say_number_only,
   spread,
+  start_programs,
   write_files,
 )
 from environments.os_interaction.tasks.words import (
@@ -24,6 +27,7 @@ from environments.os_interaction.tasks.words import (
   EXTENSIONS,
   FOLDERS,
   GROUPS,
+  KEYS,
   LEVELS,
   PEOPLE,
   PRODUCTS,
@@ -31,7 +35,7 @@ from environments.os_interaction.tasks.words import (
 
 
 def count_files(rng: random.Random, level: int) -> Draft:
-  """How many files are of some kind."""
+  """Counts files of a kind."""
   root = draw_root(rng)
   folders = draw_tree(rng, root, level)
   extensions = rng.sample(EXTENSIONS, 3)
@@ -42,7 +46,7 @@ def count_files(rng: random.Random, level: int) -> Draft:
     for path, size in zip(spread(rng, folders, names), sizes, strict=True)
   }
   extension, limit = extensions[0], 10 * rng.randint(2, 90)
-  what, test = rng.choice(
+  kind, test = rng.choice(
     (
       (f"regular files ending in .{extension}", f"-name '*.{extension}'"),
       ("hidden files (their names begin with a dot)", "-name '.*'"),
@@ -58,25 +62,25 @@ def count_files(rng: random.Random, level: int) -> Draft:
       ),
     )[: 3 + level]
   )
-  below = say_below(rng, root)
-  ask = rng.choice(
+  below = draw_below(rng, root)
+  question = rng.choice(
     (
-      f"How many {what} are there {below}?",
-      f"Count the {what} {below}.",
-      f"Find out how many {what} there are {below}.",
+      f"How many {kind} are there {below}?",
+      f"Count the {kind} {below}.",
+      f"Find out how many {kind} there are {below}.",
     )
   )
-  return Draft(
-    description=f"{ask} {say_number_only(rng)}",
+  return _number_question(
+    rng,
+    question,
     init=write_files(files),
     example=f"find {root} -type f {test} | wc -l",
     slip=f"find {root} | wc -l",
-    compare=COMPARE_INTEGERS,
   )
 
 
 def query_log(rng: random.Random, level: int) -> Draft:
-  """What a log says of one level, user or event."""
+  """Counts lines, users or days of a log."""
   path = f"/var/log/{rng.choice(FOLDERS)}.log"
   people = rng.sample(PEOPLE, 3 + level)
   lines = [
@@ -84,18 +88,18 @@ def query_log(rng: random.Random, level: int) -> Draft:
     f"[{rng.choice(LEVELS)}] user={rng.choice(people)} {rng.choice(EVENTS)}"
     for _ in range(20 * level)
   ]
-  kind, person = rng.choice(LEVELS), rng.choice(people)
+  log_level, person = rng.choice(LEVELS), rng.choice(people)
   event = rng.choice(EVENTS)
-  ask, example, slip = rng.choice(
+  question, example, slip = rng.choice(
     (
       (
-        f"How many lines have the level {kind}?",
-        f"grep '\\[{kind}\\]' {path} | wc -l",
+        f"How many lines have the level {log_level}?",
+        f"grep '\\[{log_level}\\]' {path} | wc -l",
         f"grep -c {person} {path}",
       ),
       (
-        f"How many {kind} lines are about the user {person}?",
-        f"grep '\\[{kind}\\]' {path} | grep 'user={person} ' | wc -l",
+        f"How many {log_level} lines are about the user {person}?",
+        f"grep '\\[{log_level}\\]' {path} | grep 'user={person} ' | wc -l",
         f"grep -c 'user={person} ' {path}",
       ),
       (
@@ -104,25 +108,24 @@ def query_log(rng: random.Random, level: int) -> Draft:
         f"grep -c '{event}' {path}",
       ),
       (
-        f"On how many different days is there a {kind} line?",
-        f"grep '\\[{kind}\\]' {path} | cut -d' ' -f1 | sort -u | wc -l",
-        f"grep '\\[{kind}\\]' {path} | wc -l",
+        f"On how many different days is there a {log_level} line?",
+        f"grep '\\[{log_level}\\]' {path} | cut -d' ' -f1 | sort -u | wc -l",
+        f"grep '\\[{log_level}\\]' {path} | wc -l",
       ),
     )[: 1 + level]
   )
-  return Draft(
-    description=f"The log {path} has lines such as "
-    f'"2024-01-31 [INFO] user={people[0]} {EVENTS[0]}". {ask} '
-    f"{say_number_only(rng)}",
+  return _number_question(
+    rng,
+    f"The log {path} has lines such as "
+    f'"2024-01-31 [INFO] user={people[0]} {EVENTS[0]}". {question}',
     init=write_files({path: "\n".join(lines) + "\n"}),
     example=example,
     slip=slip,
-    compare=COMPARE_INTEGERS,
   )
 
 
 def sum_column(rng: random.Random, level: int) -> Draft:
-  """Arithmetic over a table of sales."""
+  """Adds up or counts rows of a table of sales."""
   path = f"{draw_root(rng)}.csv"
   cities = rng.sample(CITIES, 2 + level)
   goods = rng.sample(PRODUCTS, 2 + level)
@@ -132,7 +135,7 @@ def sum_column(rng: random.Random, level: int) -> Draft:
     for _ in range(12 * level)
   ]
   city, thing = rng.choice(cities), rng.choice(goods)
-  ask, program = rng.choice(
+  question, program = rng.choice(
     (
       (f"What is the total amount sold in {city}?", f'$1=="{city}"{{s+=$3}}'),
       (f"What is the total amount of {thing} sold?", f'$2=="{thing}"{{s+=$3}}'),
@@ -146,18 +149,18 @@ def sum_column(rng: random.Random, level: int) -> Draft:
       ),
     )[: 1 + level]
   )
-  return Draft(
-    description=f"The file {path} has a line per sale: city, product, amount, "
-    f"price, separated by commas. {ask} {say_number_only(rng)}",
+  return _number_question(
+    rng,
+    f"The file {path} has a line per sale: city, product, amount, "
+    f"price, separated by commas. {question}",
     init=write_files({path: "city,product,amount,price\n" + "\n".join(rows)}),
     example=f"awk -F, '{program}END{{print s+0}}' {path}",
     slip=f"awk -F, '{{s+=$3}}END{{print s+1}}' {path}",
-    compare=COMPARE_INTEGERS,
   )
 
 
 def count_users(rng: random.Random, level: int) -> Draft:
-  """Who belongs to a group, or has a shell."""
+  """Counts users by group or login shell."""
   people = rng.sample(PEOPLE, 3 + 2 * level)
   groups = [f"{g}{rng.randint(2, 60)}" for g in rng.sample(GROUPS, 1 + level)]
   shells = [rng.choice(("/bin/bash", "/bin/sh")) for _ in people]
@@ -168,7 +171,7 @@ def count_users(rng: random.Random, level: int) -> Draft:
     lines.append(f"useradd -m -s {shell}{extra} {person}")
   group, shell = rng.choice(groups), rng.choice(("/bin/bash", "/bin/sh"))
   first, last = rng.choice("abcdefghijkl"), rng.choice("mnopqrstuvwxyz")
-  ask, example, slip = rng.choice(
+  question, example, slip = rng.choice(
     (
       (
         f"How many users of this system have the login shell {shell} and a "
@@ -190,24 +193,20 @@ def count_users(rng: random.Random, level: int) -> Draft:
       ),
     )[: 1 + level]
   )
-  return Draft(
-    description=f"{ask} {say_number_only(rng)}",
-    init="\n".join(lines),
-    example=example,
-    slip=slip,
-    compare=COMPARE_INTEGERS,
+  return _number_question(
+    rng, question, init="\n".join(lines), example=example, slip=slip
   )
 
 
 def count_words(rng: random.Random, level: int) -> Draft:
-  """Words of a text: how often, how many, which most often."""
+  """Counts words or lines of a text."""
   path = f"{draw_root(rng)}/{rng.choice(PEOPLE)}.txt"
   words = rng.sample(PRODUCTS, 4 + level)
   weights = rng.sample(range(1, 12), len(words))
   text = rng.choices(words, weights, k=40 * level)
   lines = [" ".join(text[i : i + 8]) for i in range(0, len(text), 8)]
   word = rng.choice(words)
-  ask, example, slip = rng.choice(
+  question, example, slip = rng.choice(
     (
       (
         f'How often does the word "{word}" occur?',
@@ -226,52 +225,40 @@ def count_words(rng: random.Random, level: int) -> Draft:
       ),
     )[:level]
   )
-  return Draft(
-    description=f"The file {path} holds words separated by spaces. {ask} "
-    f"{say_number_only(rng)}",
+  return _number_question(
+    rng,
+    f"The file {path} holds words separated by spaces. {question}",
     init=write_files({path: "\n".join(lines) + "\n"}),
     example=example,
     slip=slip,
-    compare=COMPARE_INTEGERS,
   )
 
 
 def count_processes(rng: random.Random, level: int) -> Draft:
-  """How many processes of a program are running."""
+  """Counts the running processes of a program."""
   name = f"{rng.choice(PRODUCTS)}{rng.randint(2, 99)}d"
   count, others = rng.randint(2, 3 + 4 * level), rng.randint(1, 2)
   other = f"{rng.choice(PRODUCTS)}ctl"
-  start = (
-    "for i in $(seq {count}); do setsid /usr/local/bin/{name} 3600 "
-    "</dev/null >/dev/null 2>&1 & done"
-  )
-  return Draft(
-    description=rng.choice(
-      (
-        f"How many processes of the program {name} are running?",
-        f"Count the running processes of {name}.",
-        f"The program {name} was started several times. How many of its "
-        "processes are there now?",
-      )
+  question = rng.choice(
+    (
+      f"How many processes of the program {name} are running?",
+      f"Count the running processes of {name}.",
+      f"The program {name} was started several times. How many of its "
+      "processes are there now?",
     )
-    + f" {say_number_only(rng)}",
-    init="\n".join(
-      [
-        f"cp /bin/sleep /usr/local/bin/{name}",
-        f"cp /bin/sleep /usr/local/bin/{other}",
-        start.format(count=count, name=name),
-        start.format(count=others, name=other),
-        f"until [ $(pgrep -xc {name}) = {count} ]; do sleep 0.01; done",
-      ]
-    ),
+  )
+  return _number_question(
+    rng,
+    question,
+    init=f"{start_programs({name: count, other: others})}\n"
+    f"until [ $(pgrep -xc {name}) = {count} ]; do sleep 0.01; done",
     example=f"pgrep -xc {name}",
     slip=f"ps aux | grep -c {name}",
-    compare=COMPARE_INTEGERS,
   )
 
 
 def look_into_archive(rng: random.Random, level: int) -> Draft:
-  """How many files in an archive are of some kind."""
+  """Counts files of a kind in an archive."""
   root = draw_root(rng)
   extensions = rng.sample(EXTENSIONS, 3)
   names = draw_names(rng, 6 * level + 3, extensions=extensions)
@@ -281,15 +268,16 @@ def look_into_archive(rng: random.Random, level: int) -> Draft:
   pack = "zip -qr" if archive.endswith("zip") else "tar -caf"
   unpack = "unzip -Z1" if archive.endswith("zip") else "tar -taf"
   extension = extensions[0]
-  return Draft(
-    description=rng.choice(
-      (
-        f"How many files ending in .{extension} are in the archive {archive}?",
-        f"Without its directories, {archive} holds files of several kinds. How "
-        f"many of them end in .{extension}?",
-      )
+  question = rng.choice(
+    (
+      f"How many files ending in .{extension} are in the archive {archive}?",
+      f"Without its directories, {archive} holds files of several kinds. How "
+      f"many of them end in .{extension}?",
     )
-    + f" {say_number_only(rng)}",
+  )
+  return _number_question(
+    rng,
+    question,
     init="\n".join(
       [
         f"mkdir -p {root.rpartition('/')[0]}",
@@ -300,5 +288,119 @@ def look_into_archive(rng: random.Random, level: int) -> Draft:
     ),
     example=f"{unpack} {archive} | grep '\\.{extension}$' | wc -l",
     slip=f"{unpack} {archive} | wc -l",
-    compare=COMPARE_INTEGERS,
   )
+
+
+def find_largest(rng: random.Random, level: int) -> Draft:
+  """Finds the largest, smallest or second file by size."""
+  root = draw_root(rng)
+  extensions = rng.sample(EXTENSIONS, 3)
+  names = draw_names(rng, 6 + 3 * level, extensions=extensions)
+  names += [f"{stem}.{extensions[0]}" for stem in ("main", "side", "a", "b")]
+  sizes = rng.sample(range(10, 900), len(names))
+  paths = spread(rng, draw_tree(rng, root, level), names)
+  files = {path: FILLER[:size] for path, size in zip(paths, sizes, strict=True)}
+  word, order, other = rng.choice(
+    (("largest", "-rn", "-n"), ("smallest", "-n", "-rn"))
+  )
+  rank, place = rng.choice((("", 1), ("second ", 2))[: min(level, 2)])
+  kind, test = rng.choice(
+    (
+      ("file", ""),
+      (f"file ending in .{extensions[0]}", f"-name '*.{extensions[0]}' "),
+    )
+  )
+  example = (
+    f"find {root} -type f {test}-printf '%s %f\\n' | sort {{}} | "
+    f"sed -n {place}p | cut -d' ' -f2"
+  )
+  file, below = f"{rank}{word} {kind}, in bytes,", draw_below(rng, root)
+  question = rng.choice(
+    (
+      f"What is the name of the {file} {below}?",
+      f"Find the {file} {below}. What is it called?",
+    )
+  )
+  return _name_question(
+    rng,
+    question,
+    init=write_files(files),
+    example=example.format(order),
+    slip=example.format(other),
+  )
+
+
+def read_setting(rng: random.Random, level: int) -> Draft:
+  """Finds the last of several settings of a key."""
+  person, thing, key = (rng.choice(w) for w in (PEOPLE, PRODUCTS, KEYS))
+  path = f"/etc/{thing}{rng.choice(('', '-', '/'))}{rng.choice(KEYS)}.conf"
+  values = rng.sample(range(10, 9999), 2 + level)
+  lines = [f"# settings of {thing}"]
+  for value in values:
+    lines += [f"{key}={value}", f"owner={rng.choice(PEOPLE)}"]
+    lines.append(f"#{key}={rng.randint(10, 9999)}")
+  question = rng.choice(
+    (
+      f"What is the value of the key {key} for it?",
+      f"Which value does it take for {key}?",
+      f"To what is {key} set when it has read all of the file?",
+    )
+  )
+  return _number_question(
+    rng,
+    f"The program {thing} reads {path} from top to bottom; lines "
+    "that begin with # are ignored, and of several lines that set the same key "
+    f"the last one counts. {question}",
+    init=f"useradd {person}\n{write_files({path: chr(10).join(lines)})}",
+    example=f"grep '^{key}=' {path} | tail -n 1 | cut -d= -f2",
+    slip=f"grep {key}= {path} | tail -n 1 | cut -d= -f2",
+  )
+
+
+def find_text(rng: random.Random, level: int) -> Draft:
+  """Finds the file that holds a text."""
+  root = draw_root(rng)
+  names = draw_names(rng, 4 + 4 * level)
+  paths = spread(rng, draw_tree(rng, root, level), names)
+  codes = [f"{rng.randrange(16**8):08x}" for _ in paths]
+  code = rng.choice(codes)
+  files = {
+    path: f"code: {its}\n" for path, its in zip(paths, codes, strict=True)
+  }
+  return _name_question(
+    rng,
+    f"There is a file {draw_below(rng, root)} that holds the text "
+    f"{shlex.quote(code)}. What is its name?",
+    init=write_files(files),
+    example=f"basename $(grep -rl {code} {root})",
+    slip=f"ls {root} | tail -n 1",
+  )
+
+
+def _number_question(
+  rng: random.Random, question: str, *, init: str, example: str, slip: str
+) -> Draft:
+  """Completes a question with a drawn request for the bare number."""
+  request = rng.choice(
+    (
+      "Answer with the number only.",
+      "Give nothing but the number as your answer.",
+      "The answer is a single number, without any words.",
+      "Reply with the bare number.",
+    )
+  )
+  return Draft(f"{question} {request}", init, example, slip, COMPARE_INTEGERS)
+
+
+def _name_question(
+  rng: random.Random, question: str, *, init: str, example: str, slip: str
+) -> Draft:
+  """Completes a question with a drawn request for a bare file name."""
+  request = rng.choice(
+    (
+      "Answer with the name only, without its directory.",
+      "Give the bare file name as your answer, no path.",
+      "The answer is the file's name, not the path that leads to it.",
+    )
+  )
+  return Draft(f"{question} {request}", init, example, slip, COMPARE_TEXTS)

@@ -1,4 +1,4 @@
-"""What generated tasks are about: names of files, people, hosts and things."""
+"""Word lists of generated tasks: files, people, products, cities, settings."""
 
 FOLDERS = (
   "archive",

@@ -1,7 +1,7 @@
-"""The engines of the tests: real ones, or a skip that says what is missing.
+"""Real engines for tests, or a skip that names what is missing.
 
-The sandbox's files are those of $AGENTRL_OS_ROOTFS, of the folder that the
-README's command makes, or else of the image, copied once per image.
+The sandbox's root folder is $AGENTRL_OS_ROOTFS, else the folder that the
+README's command creates, else a copy of the image.
 """
 
 import contextlib
@@ -18,7 +18,6 @@ from environments.os_interaction.machines.sandbox.engine import (
   ROOTFS,
   SandboxEngine,
 )
-from environments.os_interaction.machines.shell import Shell
 from environments.os_interaction.rootfs import from_image
 from tests.env.engine_for_tests import build_or_skip, connect_or_skip
 
@@ -26,7 +25,7 @@ NAME = "os_interaction"
 
 
 class OnDocker:
-  """Mix in before the `TestCase`: `make_engine` gives containers."""
+  """Mixin before the `TestCase`: `make_engine` starts containers."""
 
   @classmethod
   def setUpClass(cls):
@@ -40,7 +39,7 @@ class OnDocker:
 
 
 class InSandbox:
-  """Mix in before the `TestCase`: `make_engine` gives sandboxes."""
+  """Mixin before the `TestCase`: `make_engine` starts sandboxes."""
 
   @classmethod
   def setUpClass(cls):
@@ -54,7 +53,12 @@ class InSandbox:
 
 
 class WithMachines:
-  """What tests of either engine do with it; mix in before the engine."""
+  """Machines and environments of either engine; mixin before the engine's."""
+
+  def open_engine(self, **limits):
+    engine = self.make_engine(**limits)
+    self.addAsyncCleanup(engine.close)
+    return engine
 
   def make_environment(self, **options):
     environment = OSInteraction(**self.options, **options)
@@ -63,7 +67,7 @@ class WithMachines:
 
   @contextlib.asynccontextmanager
   async def machine(self, **limits):
-    """A machine of an engine of its own."""
+    """A machine with an engine of its own."""
     engine = self.make_engine(**limits)
     try:
       machine = await start_or_skip(engine)
@@ -74,19 +78,9 @@ class WithMachines:
     finally:
       await engine.close()
 
-  @contextlib.asynccontextmanager
-  async def shell(self, *, limit_s=30.0, **limits):
-    """A shell on a machine of its own."""
-    async with self.machine(**limits) as machine:
-      shell = await Shell.open(machine, limit_s=limit_s)
-      try:
-        yield shell
-      finally:
-        await shell.close()
-
 
 async def start_or_skip(engine):
-  """A machine, or a skip where the host lets nobody isolate anything."""
+  """A machine, or a skip where the host cannot isolate a sandbox."""
   try:
     return await engine.start("default")
   except ConfigError as error:
@@ -95,7 +89,7 @@ async def start_or_skip(engine):
 
 
 def rootfs_or_skip(test) -> str:
-  """A folder with the image's files."""
+  """The path of a folder with the image's files."""
   for path in (os.environ.get("AGENTRL_OS_ROOTFS"), ROOTFS):
     if path and pathlib.Path(path).expanduser().is_dir():
       return path
@@ -104,6 +98,6 @@ def rootfs_or_skip(test) -> str:
   number = docker.images.get(image).short_id.rpartition(":")[2]
   folder = pathlib.Path(tempfile.gettempdir()) / f"agentrl-os-rootfs-{number}"
   if not folder.is_dir():
-    with contextlib.suppress(OSError):  # another process was faster
+    with contextlib.suppress(OSError):  # another process copies it too
       from_image(docker, image, folder)
   return str(folder)

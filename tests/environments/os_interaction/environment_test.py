@@ -1,4 +1,4 @@
-"""OS interaction as a whole: the contract, the expert, the loaded files."""
+"""OS interaction keeps the contract, and the expert solves every kind."""
 
 import unittest
 
@@ -12,16 +12,15 @@ from agentrl_jax.errors import ConfigError
 from environments.os_interaction import OSInteraction
 from environments.os_interaction.tasks.generator import KINDS
 from tests.environments.os_interaction.engines import (
+  NAME,
   InSandbox,
   OnDocker,
   WithMachines,
 )
 
-NAME = "os_interaction"
-
 
 async def play(environment, task, *, seed=0, mistakes=None) -> Step:
-  """The last step of an attempt by the expert."""
+  """The last step of an episode of the expert."""
   expert = environment.expert(task, seed=seed, mistakes=mistakes or {})
   async with environment.open(task, seed=seed) as session:
     step = await session.reset()
@@ -31,12 +30,10 @@ async def play(environment, task, *, seed=0, mistakes=None) -> Step:
 
 
 class Contract(SessionContract):
-  """With tasks that leave no processes: nobody waits for their end."""
-
   num_tasks = 2
 
   async def test_splits_share_no_problem(self):
-    environment = OSInteraction()  # no machine is needed to tell
+    environment = OSInteraction()  # descriptions need no machine
     owner = {}
     for split in SPLITS:
       for index in environment.indices(split)[:300]:
@@ -83,8 +80,7 @@ class EveryKind(WithMachines):
           self.assertEqual((step.status, step.reward), (Status.COMPLETED, 0))
 
   async def environments(self):
-    engine = self.make_engine()
-    self.addAsyncCleanup(engine.close)
+    engine = self.open_engine()
     for kind in KINDS:
       for level in self.levels:
         environment = OSInteraction(
@@ -93,8 +89,8 @@ class EveryKind(WithMachines):
         yield environment, kind, level
 
   def wrong(self, kind):
-    """A number too high for questions, nothing done for chores."""
-    if KINDS[kind].__module__.endswith(("chores", "commands")):
+    """Mistakes: a wrong number for questions, no work for chores."""
+    if KINDS[kind].__module__.endswith("chores"):
       return {"no_look": 1.0}
     return {"off_by_one": 1.0, "sentence": 1.0}
 
@@ -153,7 +149,6 @@ class OptionsTest(unittest.TestCase):
       {"max_rounds": 0},
       {"command_limit_s": 0},
       {"memory_mb": 0},
-      {"disk_mb": -1},
       {"kinds": ("sorting",)},
       {"kinds": "log"},
       {"kinds": ()},

@@ -1,8 +1,8 @@
-"""Memory, processors and processes of a sandbox, bounded by control groups.
+"""Limits a sandbox's memory, processors and processes by control groups.
 
-Both versions are known: the first, with a tree per controller, and the second,
-with one tree. Where neither can be written to there is no bound on memory, so
-there is no sandbox.
+Supports version 1 (a tree per controller) and version 2 (one tree). Without a
+writable tree memory would be unlimited, so `NoGroups` refuses the sandbox.
+Imports the standard library alone, as it runs in the zygote.
 """
 
 import errno
@@ -10,18 +10,18 @@ import os
 import time
 
 _PERIOD_US = 100_000
-_REMOVE_S = 5.0
+_REMOVE_TIMEOUT_S = 5.0
 _POLL_S = 0.002
-NAME = "agentrl"  # what groups' names begin with
+NAME = "agentrl"  # folder of all sandboxes' groups
 CONTROLLERS = ("memory", "pids", "cpu")
 
 
 class NoGroups(Exception):
-  """There are no control groups to write to; says which, and why."""
+  """A control group is missing or cannot be written to."""
 
 
 def find_trees() -> dict[str, str]:
-  """The folder of each controller; all the same folder in version 2."""
+  """Finds the folder of each controller; in version 2 all share one."""
   trees: dict[str, str] = {}
   with open("/proc/self/mountinfo") as file:
     for line in file:
@@ -41,7 +41,7 @@ def find_trees() -> dict[str, str]:
 
 
 def make_parents(trees: dict[str, str]) -> dict[str, str]:
-  """A folder per controller for all sandboxes of the machine."""
+  """Creates a folder per controller for all sandboxes of the host."""
   parents = {}
   for controller, tree in trees.items():
     parent = f"{tree}/{NAME}"
@@ -57,8 +57,8 @@ def make_parents(trees: dict[str, str]) -> dict[str, str]:
   return parents
 
 
-def sweep(parents: dict[str, str]) -> None:
-  """Removes the groups that processes which are gone have left."""
+def remove_orphans(parents: dict[str, str]) -> None:
+  """Removes groups whose owner, a process that has ended, left them behind."""
   for parent in set(parents.values()):
     for entry in os.scandir(parent):
       owner = entry.name.partition("-")[0]
@@ -66,7 +66,7 @@ def sweep(parents: dict[str, str]) -> None:
         _remove_if_empty(entry.path)
 
 
-def make(
+def create(
   parents: dict[str, str],
   name: str,
   *,
@@ -74,7 +74,7 @@ def make(
   pids: int,
   cpus: float,
 ) -> list[str]:
-  """The groups of one sandbox; a name begins with its owner's number."""
+  """Creates the groups of one sandbox; `name` begins with the owner's pid."""
   folders = {c: f"{parent}/{name}" for c, parent in parents.items()}
   for folder in set(folders.values()):
     os.mkdir(folder)
@@ -82,11 +82,11 @@ def make(
   _write(f"{folders['pids']}/pids.max", str(pids))
   if _is_version_2(folders["memory"]):
     _write(f"{folders['memory']}/memory.max", str(memory))
-    _write_if_there(f"{folders['memory']}/memory.swap.max", "0")
+    _write_if_exists(f"{folders['memory']}/memory.swap.max", "0")
   else:
     _write(f"{folders['memory']}/memory.limit_in_bytes", str(memory))
     swap = f"{folders['memory']}/memory.memsw.limit_in_bytes"
-    _write_if_there(swap, str(memory))
+    _write_if_exists(swap, str(memory))
   if _is_version_2(folders["cpu"]):
     _write(f"{folders['cpu']}/cpu.max", f"{quota} {_PERIOD_US}")
   else:
@@ -96,17 +96,17 @@ def make(
 
 
 def join(folders: list[str]) -> None:
-  """Puts this process, and those it will fork, into the groups."""
+  """Moves this process, and those it will fork, into the groups."""
   for folder in folders:
     _write(f"{folder}/cgroup.procs", str(os.getpid()))
 
 
 def remove(folders: list[str]) -> None:
   """Removes the groups of a sandbox that has ended."""
-  given_up_at = time.monotonic() + _REMOVE_S
+  deadline = time.monotonic() + _REMOVE_TIMEOUT_S
   while not all([_remove_if_empty(folder) for folder in folders]):
-    if time.monotonic() > given_up_at:
-      return  # the next sweep finds them
+    if time.monotonic() > deadline:
+      return  # `remove_orphans` of the next zygote removes them
     time.sleep(_POLL_S)
 
 
@@ -136,6 +136,6 @@ def _write(path: str, text: str) -> None:
     file.write(text)
 
 
-def _write_if_there(path: str, text: str) -> None:
+def _write_if_exists(path: str, text: str) -> None:
   if os.path.exists(path):
     _write(path, text)

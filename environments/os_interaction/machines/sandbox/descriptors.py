@@ -1,4 +1,4 @@
-"""Open files of a sandbox, read and written without a thread per file."""
+"""Reads and writes a sandbox's pipes and terminals without threads."""
 
 import asyncio
 import os
@@ -7,85 +7,82 @@ from collections.abc import Sequence
 from agentrl_jax.env.session_container_stream import READ_BYTES, Terminal
 
 
-async def until_readable(file: int) -> None:
-  """Waits until there is something to read, or nobody left to write."""
+async def wait_until_readable(fd: int) -> None:
+  """Waits until there is data, or until the other side has closed."""
   loop = asyncio.get_running_loop()
   readable = loop.create_future()
 
-  def note() -> None:
+  def on_readable() -> None:
     if not readable.done():
       readable.set_result(None)
 
-  loop.add_reader(file, note)
+  loop.add_reader(fd, on_readable)
   try:
     await readable
   finally:
-    loop.remove_reader(file)
+    loop.remove_reader(fd)
 
 
 async def read_pipes(
-  pipes: Sequence[int], into: Sequence[bytearray], *, max_bytes: int
+  pipes: Sequence[int], buffers: Sequence[bytearray], *, max_bytes: int
 ) -> None:
-  """Reads all pipes to their ends; keeps the beginning of each."""
+  """Reads all pipes to their ends; keeps the first `max_bytes` of each."""
   async with asyncio.TaskGroup() as group:
-    for pipe, kept in zip(pipes, into, strict=True):
-      group.create_task(_read_pipe(pipe, kept, max_bytes))
+    for pipe, buffer in zip(pipes, buffers, strict=True):
+      group.create_task(_read_pipe(pipe, buffer, max_bytes))
 
 
-async def _read_pipe(pipe: int, kept: bytearray, max_bytes: int) -> None:
+async def _read_pipe(pipe: int, buffer: bytearray, max_bytes: int) -> None:
   while True:
     try:
       data = os.read(pipe, READ_BYTES)
     except BlockingIOError:
-      await until_readable(pipe)
+      await wait_until_readable(pipe)
       continue
     if not data:
       return
-    kept += data[: max_bytes - len(kept)]
-    await asyncio.sleep(0)  # others' turn, however fast this one is
+    buffer += data[: max_bytes - len(buffer)]
+    await asyncio.sleep(0)  # a fast writer must not starve other tasks
 
 
 class PtyTerminal(Terminal):
-  """The outer side of a pseudo-terminal, as an open file that it now owns."""
+  """The outer side of a pseudo-terminal; owns its file descriptor."""
 
-  def __init__(self, file: int):
-    self._file = file
+  def __init__(self, fd: int):
+    self._fd = fd
     self._unwritten = bytearray()
     self._is_open = True
-    os.set_blocking(file, False)
+    os.set_blocking(fd, False)
 
   async def read(self) -> bytes:
-    """Waits for output; empty once nobody holds the inner side."""
     while True:
       try:
-        return os.read(self._file, READ_BYTES)
+        return os.read(self._fd, READ_BYTES)
       except BlockingIOError:
-        await until_readable(self._file)
+        await wait_until_readable(self._fd)
       except OSError:
         return b""
 
   def write(self, data: bytes) -> None:
-    """Types `data` as fast as it is read."""
     if self._is_open:
       self._unwritten += data
-      self._write_on()
+      self._flush()
 
   async def close(self) -> None:
-    """Hangs up."""
     if self._is_open:
       self._is_open = False
-      asyncio.get_running_loop().remove_writer(self._file)
-      os.close(self._file)
+      asyncio.get_running_loop().remove_writer(self._fd)
+      os.close(self._fd)
 
-  def _write_on(self) -> None:
+  def _flush(self) -> None:
     loop = asyncio.get_running_loop()
     try:
-      del self._unwritten[: os.write(self._file, self._unwritten)]
+      del self._unwritten[: os.write(self._fd, self._unwritten)]
     except BlockingIOError:
       pass
     except OSError:
       self._unwritten.clear()
     if self._unwritten:
-      loop.add_writer(self._file, self._write_on)
+      loop.add_writer(self._fd, self._flush)
     else:
-      loop.remove_writer(self._file)
+      loop.remove_writer(self._fd)

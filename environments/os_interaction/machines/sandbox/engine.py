@@ -1,13 +1,12 @@
-"""Machines that are namespaces of this host, one set per episode; no Docker.
+"""Machines that are sets of Linux namespaces on this host, without Docker.
 
-A machine has its own users, processes, network, names and mounts. Its files are
-a folder's (`rootfs`) under a layer in memory, of bounded size, that goes with
-it. Its root holds the rights of `machine.CAPABILITIES` within its own
-namespaces and none in the host's. Control groups bound memory, processors and
-processes.
+A sandbox has its own users, processes, network, names and mounts. Its files are
+a folder (`rootfs`) under a writable layer in memory of bounded size. Its root
+holds `machine.CAPABILITIES` within its own namespaces and none on the host.
+Control groups bound memory, processors and processes.
 
-Where any of that cannot be had there is no sandbox: `ConfigError` says what is
-missing. It takes Linux 5.11 or newer, and root with CAP_SYS_ADMIN.
+Where any of that is not available, the engine refuses to start a sandbox with a
+`ConfigError` that names it. Linux 5.11 and root with CAP_SYS_ADMIN are needed.
 """
 
 import asyncio
@@ -26,10 +25,10 @@ from agentrl_jax.env.session_container import OPEN_FILES
 from agentrl_jax.env.session_container_stream import Finished, Terminal
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.os_interaction.machines.files import (
-  LOAD_S,
+  LOAD_TIMEOUT_S,
   UNPACK,
-  Budget,
   Changes,
+  ReadBudget,
   Tree,
   Unreadable,
   write_archive,
@@ -37,87 +36,95 @@ from environments.os_interaction.machines.files import (
 from environments.os_interaction.machines.machine import (
   CAPABILITIES,
   HOME,
-  MAX_BYTES,
+  MAX_OUTPUT_BYTES,
   PATH,
   Engine,
   Limits,
   Machine,
 )
+from environments.os_interaction.machines.sandbox import files
 from environments.os_interaction.machines.sandbox.descriptors import (
   PtyTerminal,
   read_pipes,
 )
-from environments.os_interaction.machines.sandbox.files import (
-  read_changes,
-  read_processes,
-  read_tree,
-)
 from environments.os_interaction.machines.sandbox.zygote_client import (
-  ADVICE,
-  END_S,
-  START_S,
-  Line,
-  Opened,
-  Zygote,
-  expect_ready,
+  END_TIMEOUT_S,
+  REQUIREMENTS,
+  START_TIMEOUT_S,
+  MessageSocket,
+  SandboxProcess,
+  ZygoteClient,
+  wait_until_ready,
 )
 
 ROOTFS = "~/.cache/agentrl_jax/os_interaction/rootfs"
-MAX_ARGUMENT_BYTES = 131_071  # Linux's, for one argument
+MAX_ARGUMENT_BYTES = 131_071  # Linux's limit for one argument
 TOO_LONG = Finished(126, b"", b"Argument list too long")
+
+Response = asyncio.Future[tuple[dict[str, Any], list[int]]]
 
 
 class SandboxEngine(Engine):
-  """Sandboxes, forked from one small process that is started at first use."""
+  """Forks sandboxes from one small process, which is started at first use."""
 
   def __init__(self, limits: Limits, *, rootfs: str = ""):
     self._limits = limits
     self._rootfs = _require_rootfs(rootfs)
     self._numbers = itertools.count()
     self._starting = asyncio.Lock()
-    self._zygote: Zygote | None = None
+    self._zygote: ZygoteClient | None = None
 
   async def start(self, image: str) -> Machine:
-    """A sandbox; all of AgentBench's images are the one folder."""
+    """Starts a sandbox; all of AgentBench's images share the one folder."""
     del image
     async with self._starting:
-      if self._zygote is None or self._zygote.is_gone:
+      if self._zygote is None or self._zygote.has_ended:
         await self.close()
-        self._zygote = await Zygote.start()
+        self._zygote = await ZygoteClient.start()
     return await SandboxMachine.start(
       self._zygote, next(self._numbers), self._limits, self._rootfs
     )
 
   async def close(self) -> None:
-    """Ends the process that they are forked from, and any that is left."""
+    """Ends the zygote, and with it every sandbox that is left."""
     if self._zygote is not None:
       await self._zygote.end()
       self._zygote = None
 
 
 class SandboxMachine(Machine):
-  """One sandbox, spoken to through its first process."""
+  """One sandbox, controlled by messages to its init process.
 
-  def __init__(self, zygote: Zygote, number: int, line: Line, hostname: str):
+  - A request is answered once, by its id, unless the init process has ended.
+  - `read_*` use folders that were opened before a policy ran inside; they work
+    after `halt`, until `remove`.
+  """
+
+  def __init__(
+    self,
+    zygote: ZygoteClient,
+    number: int,
+    messages: MessageSocket,
+    hostname: str,
+  ):
     self._zygote = zygote
     self._number = number
-    self._line = line
+    self._socket = messages
     self._hostname = hostname
-    self._folders: list[int] = []  # the machine's files, and their layer
-    self._opened: Opened | None = None
-    self._requests = itertools.count()
-    self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], list[int]]]]
-    self._waiting = {}
-    self._listening: asyncio.Task[None] | None = None
+    self._folders: list[int] = []  # the root, and the overlay's upper layer
+    self._process: SandboxProcess | None = None
+    self._request_ids = itertools.count()
+    self._pending: dict[int, Response] = {}
+    self._receiving: asyncio.Task[None] | None = None
 
   @classmethod
   async def start(
-    cls, zygote: Zygote, number: int, limits: Limits, rootfs: str
+    cls, zygote: ZygoteClient, number: int, limits: Limits, rootfs: str
   ) -> "SandboxMachine":
-    """Waits until its first process is ready."""
+    """Waits until the init process is ready."""
     hostname = secrets.token_hex(6)
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    machine = cls(zygote, number, Line(ours), hostname)
+    machine = cls(zygote, number, MessageSocket(ours), hostname)
     with its:
       body = {
         "rootfs": rootfs,
@@ -133,204 +140,199 @@ class SandboxMachine(Machine):
       try:
         await zygote.fork(number, body, its.fileno())
       except BaseException:
-        machine._line.close()
+        machine._socket.close()
         raise
     try:
-      await expect_ready(machine._line)
-      machine._hold(await zygote.wait_until_opened(number))
+      await wait_until_ready(machine._socket)
+      machine._open_folders(await zygote.wait_until_forked(number))
     except BaseException:
       await machine.remove()
       raise
-    machine._listening = asyncio.create_task(
-      machine._listen(), name=f"os_interaction-sandbox-{number}"
+    machine._receiving = asyncio.create_task(
+      machine._receive(), name=f"os_interaction-sandbox-{number}"
     )
     return machine
 
   async def run(
     self, argv: Sequence[str], *, limit_s: float, stdin: int | None = None
   ) -> Finished:
-    """Runs a command as root in /root; `stdin` is an open file."""
+    """Runs a command as root in /root; `stdin` is a file descriptor."""
     if any(len(os.fsencode(word)) > MAX_ARGUMENT_BYTES for word in argv):
       return TOO_LONG
-    with contextlib.ExitStack() as files:
-      asked = self._described(files, argv, terminal=False)
-      nothing = os.open(os.devnull, os.O_RDONLY)
-      files.callback(os.close, nothing)
+    with contextlib.ExitStack() as fds:
+      command = self._command_file(fds, argv, terminal=False)
+      null = os.open(os.devnull, os.O_RDONLY)
+      fds.callback(os.close, null)
       pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
-      for outer, _ in pipes:
-        files.callback(os.close, outer)
-        os.set_blocking(outer, False)
+      outer = [reader for reader, _ in pipes]
+      inner = [writer for _, writer in pipes]
+      for reader in outer:
+        fds.callback(os.close, reader)
+        os.set_blocking(reader, False)
       try:
-        request, ended = self._ask(
-          {"do": "run"},
-          [asked, stdin or nothing, *(inner for _, inner in pipes)],
+        response = self._request(
+          {"do": "run"}, [command, stdin or null, *inner]
         )
       finally:
-        for _, inner in pipes:
-          os.close(inner)
-      try:
-        return await _finished(
-          ended, [outer for outer, _ in pipes], limit_s=limit_s
-        )
-      finally:
-        self._waiting.pop(request, None)
+        for writer in inner:
+          os.close(writer)
+      return await _finished(response, outer, limit_s=limit_s)
 
   async def terminal(self, argv: Sequence[str]) -> Terminal:
-    """Runs a command on a terminal."""
-    with contextlib.ExitStack() as files:
-      asked = self._described(files, argv, terminal=True)
-      request, began = self._ask({"do": "terminal"}, [asked])
+    """Runs a command on a terminal of its own."""
+    with contextlib.ExitStack() as fds:
+      command = self._command_file(fds, argv, terminal=True)
+      response = self._request({"do": "terminal"}, [command])
       try:
-        async with asyncio.timeout(START_S):
-          body, given = await began
+        async with asyncio.timeout(START_TIMEOUT_S):
+          body, terminal_fds = await response
       except TimeoutError as error:
         raise EnvironmentFault(
-          f"a sandbox starts no terminal within {START_S:g} s"
+          f"a sandbox starts no terminal within {START_TIMEOUT_S:g} s"
         ) from error
-      finally:
-        self._waiting.pop(request, None)
-    if not given:
+    if not terminal_fds:
       raise EnvironmentFault(f"a sandbox starts no terminal: {body}")
-    return PtyTerminal(given[0])
+    return PtyTerminal(terminal_fds[0])
 
   async def restart(self) -> None:
-    """Ends every process but the first."""
-    request, ended = self._ask({"do": "restart"}, [])
-    try:
-      await ended
-    finally:
-      self._waiting.pop(request, None)
+    """Ends every process but the init process."""
+    await self._request({"do": "restart"}, [])
 
-  async def end(self) -> None:
-    """Ends every process but the first, which starts nothing by itself."""
+  async def halt(self) -> None:
+    """Ends every process but the init process, which starts none by itself."""
     try:
-      async with asyncio.timeout(END_S):
+      async with asyncio.timeout(END_TIMEOUT_S):
         await self.restart()
     except TimeoutError as error:
       raise EnvironmentFault(
-        f"a sandbox's processes have not ended within {END_S:g} s of being "
-        "killed; look at the host's load"
+        f"a sandbox's processes have not ended within {END_TIMEOUT_S:g} s of "
+        "being killed; look at the host's load"
       ) from error
 
-  async def look(self, path: str) -> Tree:
-    """Reads files through the folder that this process holds open."""
-    return await asyncio.to_thread(read_tree, self._folders[0], path, Budget())
-
-  async def changes(self) -> Changes:
-    """Reads the layer in memory."""
+  async def read_tree(self, path: str) -> Tree:
     return await asyncio.to_thread(
-      read_changes, self._folders[0], self._folders[1], Budget()
+      files.read_tree, self._folders[0], path, ReadBudget()
     )
 
-  async def processes(self) -> Mapping[str, str]:
-    """Those of its control group, as the host's kernel tells."""
-    assert self._opened is not None
-    return await asyncio.to_thread(read_processes, self._opened.group)
+  async def read_changes(self) -> Changes:
+    return await asyncio.to_thread(
+      files.read_changes, self._folders[0], self._folders[1], ReadBudget()
+    )
 
-  async def load(self, changes: Changes) -> None:
-    """Has its own tar write them."""
-    gone = [path.lstrip("/") for path in sorted(changes.removed)]
-    await self._write("xargs -0 -r rm -rf --", "\0".join(gone))
-    await self._write(UNPACK, write_archive(changes.files))
+  async def read_processes(self) -> Mapping[str, str]:
+    """Reads the processes of the control group from the host's kernel."""
+    assert self._process is not None
+    return await asyncio.to_thread(files.read_processes, self._process.cgroup)
 
-  async def _write(self, script: str, given: str | bytes) -> None:
-    given = given if isinstance(given, bytes) else os.fsencode(given)
-    if not given:
+  async def apply_changes(self, changes: Changes) -> None:
+    """Runs the sandbox's own rm and tar."""
+    removed = [path.lstrip("/") for path in sorted(changes.removed)]
+    await self._run_with_input(
+      "xargs -0 -r rm -rf --", os.fsencode("\0".join(removed))
+    )
+    await self._run_with_input(UNPACK, write_archive(changes.files))
+
+  async def _run_with_input(self, script: str, data: bytes) -> None:
+    if not data:
       return
-    with os.fdopen(os.memfd_create("given"), "wb") as file:
-      file.write(given)
+    with os.fdopen(os.memfd_create("input"), "wb") as file:
+      file.write(data)
       file.flush()
       file.seek(0)
       done = await self.run(
         ["bash", "-c", f"cd / && {script}"],
-        limit_s=LOAD_S,
+        limit_s=LOAD_TIMEOUT_S,
         stdin=file.fileno(),
       )
     if done.code != 0:
-      raise Unreadable(f"its files fit no machine: {done.stderr[-200:]!r}")
+      raise Unreadable(f"the changes fit no machine: {done.stderr[-200:]!r}")
 
-  def _hold(self, opened: Opened) -> None:
-    """Opens its files from outside, before a policy is inside."""
-    self._opened = opened
-    scratch = f"/proc/{opened.process}/root{self._zygote.scratch}"
+  async def remove(self) -> None:
+    """Closes the socket of the init process, which ends the sandbox."""
+    while self._folders:
+      os.close(self._folders.pop())
+    # The socket is closed last: its descriptor's number must not be reused
+    # while the task still waits on it.
+    if self._receiving is not None:
+      self._receiving.cancel()
+      await asyncio.wait([self._receiving])
+    self._socket.close()
+    await self._zygote.wait_until_closed(self._number)
+
+  def _open_folders(self, process: SandboxProcess) -> None:
+    """Opens the sandbox's folders from outside, before a policy runs inside."""
+    self._process = process
+    scratch = f"/proc/{process.pid}/root{self._zygote.scratch}"
     for name in ("root", "upper"):
       flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
       self._folders.append(os.open(f"{scratch}/{name}", flags))
 
-  async def remove(self) -> None:
-    """Hangs up on the first process, and all ends with it."""
-    while self._folders:
-      os.close(self._folders.pop())
-    # Hung up on last: until then nobody else gets a file of that number.
-    if self._listening is not None:
-      self._listening.cancel()
-      await asyncio.wait([self._listening])
-    self._line.close()
-    await self._zygote.wait_until_closed(self._number)
-
-  def _described(
-    self, files: contextlib.ExitStack, argv: Sequence[str], *, terminal: bool
+  def _command_file(
+    self, fds: contextlib.ExitStack, argv: Sequence[str], *, terminal: bool
   ) -> int:
-    """A file that says what to run: arguments may be too long for a message."""
+    """Writes a command to a file, as it may be too long for a message."""
     environment = {"PATH": PATH, "HOSTNAME": self._hostname, "HOME": HOME}
     if terminal:
       environment["TERM"] = "xterm"
     body = {"argv": list(argv), "env": environment, "cwd": HOME}
-    number = os.memfd_create("asked")
-    file = files.enter_context(os.fdopen(number, "wb"))
+    fd = os.memfd_create("command")
+    file = fds.enter_context(os.fdopen(fd, "wb"))
     file.write(json.dumps(body).encode())
     file.seek(0)
-    return number
+    return fd
 
-  def _ask(
-    self, body: dict[str, Any], files: Sequence[int]
-  ) -> tuple[int, asyncio.Future[tuple[dict[str, Any], list[int]]]]:
-    number = next(self._requests)
-    future = asyncio.get_running_loop().create_future()
-    self._waiting[number] = future
-    self._line.send({"id": number, **body}, files)
-    return number, future
+  def _request(self, body: dict[str, Any], fds: Sequence[int]) -> Response:
+    """Sends a request; the response stays pending until done or cancelled."""
+    number = next(self._request_ids)
+    response: Response = asyncio.get_running_loop().create_future()
+    self._pending[number] = response
+    response.add_done_callback(lambda _: self._pending.pop(number, None))
+    try:
+      self._socket.send({"id": number, **body}, fds)
+    except EnvironmentFault:
+      response.cancel()
+      raise
+    return response
 
-  async def _listen(self) -> None:
-    while (message := await self._line.receive()) is not None:
-      body, files = message
-      future = self._waiting.get(body["id"])
-      if future is not None and not future.done():
-        future.set_result((body, files))
+  async def _receive(self) -> None:
+    while (message := await self._socket.receive()) is not None:
+      body, fds = message
+      response = self._pending.get(body["id"])
+      if response is not None and not response.done():
+        response.set_result((body, fds))
       else:
-        for file in files:
-          os.close(file)
-    for future in self._waiting.values():
-      if not future.done():
-        future.set_exception(
-          EnvironmentFault("a sandbox's first process has ended")
+        for fd in fds:
+          os.close(fd)
+    for response in self._pending.values():
+      if not response.done():
+        response.set_exception(
+          EnvironmentFault("a sandbox's init process has ended")
         )
 
 
 async def _finished(
-  ended: asyncio.Future[tuple[dict[str, Any], list[int]]],
-  pipes: Sequence[int],
-  *,
-  limit_s: float,
+  response: Response, pipes: Sequence[int], *, limit_s: float
 ) -> Finished:
-  """What was said until the command and everything it started had ended."""
-  kept = [bytearray() for _ in pipes]
+  """Waits for the end of the command and of all that hold its pipes."""
+  stdout, stderr = bytearray(), bytearray()
   try:
     async with asyncio.timeout(limit_s):
-      await read_pipes(pipes, kept, max_bytes=MAX_BYTES)
-      body, _ = await ended
+      await read_pipes(pipes, (stdout, stderr), max_bytes=MAX_OUTPUT_BYTES)
+      body, _ = await response
   except TimeoutError:
-    return Finished(None, bytes(kept[0]), bytes(kept[1]))
+    return Finished(None, bytes(stdout), bytes(stderr))
+  finally:
+    response.cancel()
   if "failed" in body:
     return Finished(None, b"", str(body["failed"]).encode())
-  return Finished(int(body["code"]), bytes(kept[0]), bytes(kept[1]))
+  return Finished(int(body["code"]), bytes(stdout), bytes(stderr))
 
 
 def _require_rootfs(rootfs: str) -> str:
   path = pathlib.Path(rootfs or ROOTFS).expanduser().resolve()
   if sys.platform != "linux":
     raise ConfigError(
-      f"the sandbox needs Linux, and this is {sys.platform}. {ADVICE}"
+      f"the sandbox needs Linux, and this is {sys.platform}. {REQUIREMENTS}"
     )
   if not (path / "bin" / "bash").exists():
     raise ConfigError(

@@ -1,7 +1,7 @@
-"""The inside of a sandbox: namespaces, mounts, rights, and its first process.
+"""System calls that isolate a sandbox: namespaces, mounts, capabilities.
 
-Runs in processes that `sandbox_zygote` forks, never in the one that trains. It
-imports the standard library alone, and nothing once the host's files are gone.
+Runs in processes that `zygote` forks, never in the training process. Imports
+the standard library alone, and nothing after the host's files are unmounted.
 """
 
 import ctypes
@@ -42,8 +42,8 @@ _CAPABILITIES = {
   "SETUID": 7,
 }
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-# What Python and the first process ignore or handle, and a command does not.
-_SIGNALS = (
+# Python and the init process ignore or handle these; commands must not.
+_DEFAULT_SIGNALS = (
   signal.SIGPIPE,
   signal.SIGXFSZ,
   signal.SIGCHLD,
@@ -51,30 +51,30 @@ _SIGNALS = (
   signal.SIGINT,
   signal.SIGHUP,
 )
-# Of /proc: what may not be written, and what may not be read.
+# Paths below /proc.
 _READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs")
-# Of the first process: what its machine may not list. Empty, as an error there
-# would make `find /` end with 1.
-_FIRST_HIDDEN = ("fd", "fdinfo", "map_files", "ns")
 _HIDDEN = ("kcore", "keys", "timer_list", "sched_debug", "acpi", "scsi")
+# Folders of the init process, shown empty: an error there would make `find /`
+# end with 1.
+_INIT_HIDDEN = ("fd", "fdinfo", "map_files", "ns")
 
 
-def check(result: int, what: str) -> None:
-  """Raises OSError, with what was tried, if a system call failed."""
+def check(result: int, call: str) -> None:
+  """Raises OSError, with the name of the system call, if the call failed."""
   if result != 0:
     number = ctypes.get_errno()
-    raise OSError(number, f"{what}: {os.strerror(number)}")
+    raise OSError(number, f"{call}: {os.strerror(number)}")
 
 
-def unshare(flags: int, what: str) -> None:
-  """Leaves the namespaces that `flags` names for fresh ones."""
-  check(_libc.unshare(flags), f"unshare({what})")
+def unshare(flags: int, name: str) -> None:
+  """Moves this process into new namespaces of the kinds in `flags`."""
+  check(_libc.unshare(flags), f"unshare({name})")
 
 
 def mount(
   source: str, target: str, kind: str, flags: int = 0, data: str = ""
 ) -> None:
-  """mount(2)."""
+  """Calls mount(2)."""
   result = _libc.mount(
     source.encode(),
     target.encode(),
@@ -85,20 +85,21 @@ def mount(
   check(result, f"mount({kind or 'bind'} on {target})")
 
 
-def prctl(option: int, argument: int, what: str) -> None:
-  """prctl(2)."""
-  check(_libc.prctl(option, argument, 0, 0, 0), f"prctl({what})")
+def prctl(option: int, argument: int, name: str) -> None:
+  """Calls prctl(2)."""
+  check(_libc.prctl(option, argument, 0, 0, 0), f"prctl({name})")
 
 
 def die_with_parent() -> None:
-  """Has the kernel kill this process when the one that forked it ends."""
+  """Has the kernel kill this process when its parent ends."""
   prctl(PR_SET_PDEATHSIG, SIGKILL, "PDEATHSIG")
 
 
 def mount_files(rootfs: str, scratch: str, disk_mb: int) -> str:
-  """The image's files, under a layer in memory that is as large as allowed.
+  """Mounts the image's files under a writable layer of `disk_mb` in memory.
 
-  In a mount namespace of its own, so that nothing is left to unmount.
+  Uses a new mount namespace, so that nothing is left to unmount. Returns the
+  new root folder.
   """
   unshare(CLONE_NEWNS, "mounts")
   mount("none", "/", "", MS_REC | MS_PRIVATE)
@@ -112,10 +113,11 @@ def mount_files(rootfs: str, scratch: str, disk_mb: int) -> str:
   return root
 
 
-def enter(root: str, hostname: str, *, network: bool) -> None:
-  """Makes `root` all there is; called in the user namespace that will own it.
+def enter_root(root: str, hostname: str, *, network: bool) -> None:
+  """Makes `root` the root folder and unmounts all other files.
 
-  Before it, the process has forked into its process namespace.
+  The process must already be in its user namespace, which will own the mounts,
+  and must have been forked into its process namespace.
   """
   unshare(CLONE_NEWNS, "mounts")
   mount(root, root, "", MS_BIND | MS_REC)
@@ -126,7 +128,7 @@ def enter(root: str, hostname: str, *, network: bool) -> None:
   if not network:
     _raise_loopback()
   socket.sethostname(hostname)
-  _name_host(root, hostname)
+  _write_host_files(root, hostname)
   os.chdir(root)
   check(_libc.pivot_root(b".", b"."), "pivot_root")
   check(_libc.umount2(b".", MNT_DETACH), "umount of the host's files")
@@ -137,7 +139,7 @@ def _mount_proc(proc: str) -> None:
   os.makedirs(proc, exist_ok=True)
   mount("proc", proc, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
   with open(f"{proc}/sys/user/max_user_namespaces", "w") as file:
-    file.write("0")  # no namespace in which one would be root of more
+    file.write("0")  # in a new namespace root would hold all capabilities
   for name in _READ_ONLY:
     path = f"{proc}/{name}"
     if os.path.exists(path):
@@ -150,13 +152,13 @@ def _mount_proc(proc: str) -> None:
       mount("tmpfs", path, "tmpfs", MS_RDONLY, "size=0")
     elif os.path.exists(path):
       mount("/dev/null", path, "", MS_BIND)
-  _hide_first(proc)
+  _hide_init(proc)
 
 
-def _hide_first(proc: str) -> None:
+def _hide_init(proc: str) -> None:
   flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
   for process in (f"{proc}/1", f"{proc}/1/task/1"):
-    for name in _FIRST_HIDDEN:
+    for name in _INIT_HIDDEN:
       if os.path.isdir(f"{process}/{name}"):
         mount("tmpfs", f"{process}/{name}", "tmpfs", flags, "size=0,mode=555")
 
@@ -184,12 +186,12 @@ def _mount_dev(dev: str) -> None:
 
 
 def _raise_loopback() -> None:
-  with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+  with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
     request = struct.pack("16sH14x", b"lo", IFF_UP)
-    fcntl.ioctl(line, SIOCSIFFLAGS, request)
+    fcntl.ioctl(any_socket, SIOCSIFFLAGS, request)
 
 
-def _name_host(root: str, hostname: str) -> None:
+def _write_host_files(root: str, hostname: str) -> None:
   files = {
     "hostname": f"{hostname}\n",
     "hosts": f"127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n",
@@ -199,8 +201,8 @@ def _name_host(root: str, hostname: str) -> None:
       file.write(text)
 
 
-def bound_processes(open_files: list[int], *, disk_mb: int) -> None:
-  """Sets what a process may use; unset, it would be the host's own bounds."""
+def set_process_limits(open_files: list[int], *, disk_mb: int) -> None:
+  """Sets the limits of each process, which are the host's otherwise."""
   size = disk_mb << 20
   soft, hard = open_files
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -208,8 +210,8 @@ def bound_processes(open_files: list[int], *, disk_mb: int) -> None:
   resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def give_up_rights(keep: list[str]) -> None:
-  """Leaves root with `keep` alone, for good."""
+def drop_capabilities(keep: list[str]) -> None:
+  """Drops all of root's capabilities except `keep`, irrevocably."""
   kept = {_CAPABILITIES[name] for name in keep}
   with open("/proc/sys/kernel/cap_last_cap") as file:
     last = int(file.read())
@@ -226,19 +228,21 @@ def give_up_rights(keep: list[str]) -> None:
   sets = struct.pack("=6I", low, low, 0, high, high, 0)
   check(_libc.capset(header, sets), "capset")
   prctl(PR_SET_NO_NEW_PRIVS, 1, "NO_NEW_PRIVS")
-  prctl(PR_SET_DUMPABLE, 0, "DUMPABLE")  # nobody inside reads this process
+  # Other processes of the sandbox must not read this one's memory.
+  prctl(PR_SET_DUMPABLE, 0, "DUMPABLE")
 
 
 def start(
   argv: list[str], environment: dict[str, str], cwd: str, stdio: list[int]
 ) -> int:
-  """Forks a command whose input, output and errors are `stdio`; its number.
+  """Forks a command with the descriptors `stdio`; returns its pid.
 
-  With a single file, that is a terminal, and becomes the command's own.
+  A single descriptor is a terminal, which becomes the command's controlling
+  terminal.
   """
-  number = os.fork()
-  if number:
-    return number
+  pid = os.fork()
+  if pid:
+    return pid
   try:
     signal.set_wakeup_fd(-1)
     os.setsid()
@@ -248,10 +252,10 @@ def start(
     for target, file in enumerate(files):
       os.dup2(file, target)
     os.closerange(3, 1 << 20)
-    for changed in _SIGNALS:
-      signal.signal(changed, signal.SIG_DFL)
+    for number in _DEFAULT_SIGNALS:
+      signal.signal(number, signal.SIG_DFL)
     with open("/proc/self/oom_score_adj", "w") as adjustment:
-      adjustment.write("500")  # rather this than the first process
+      adjustment.write("500")  # without memory, kill this one and not init
     os.chdir(cwd)
     os.execvpe(argv[0], argv, environment)
   except OSError as error:
@@ -261,18 +265,18 @@ def start(
     os._exit(127)
 
 
-def take_name(name: str) -> None:
-  """Calls this process `name`, so that its command line tells nothing."""
+def set_process_title(title: str) -> None:
+  """Overwrites this process's command line, which shows the host's paths."""
   with open("/proc/self/stat") as file:
     fields = file.read().rpartition(")")[2].split()
   begin, end = int(fields[45]), int(fields[46])  # of the arguments
-  words = name.replace(" ", "\0").encode()[: end - begin - 1]
+  arguments = title.replace(" ", "\0").encode()[: end - begin - 1]
   ctypes.memset(begin, 0, end - begin)
-  ctypes.memmove(begin, words, len(words))
-  short = os.path.basename(name.split()[0])
-  _libc.prctl(PR_SET_NAME, short.encode(), 0, 0, 0)
+  ctypes.memmove(begin, arguments, len(arguments))
+  name = os.path.basename(title.split()[0])
+  _libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
-def last_words(error: BaseException) -> str:
-  """What is told outside of an error in here."""
+def describe(error: BaseException) -> str:
+  """Formats an error for the message that reports it to the host's side."""
   return f"{type(error).__name__}: {error} (Python {sys.version_info[:2]})"

@@ -1,6 +1,6 @@
-"""Check scripts run on a machine of the judge's, whatever became of the other.
+"""Check scripts run on a fresh machine, whatever the policy did to its own.
 
-The task is AgentBench's own: a command, and a check that calls it and Python.
+The task is like AgentBench's: a command, and a check that calls it and Python.
 """
 
 import unittest
@@ -30,8 +30,8 @@ PROBLEM = Problem(
 WORK = f"""{CALC}
 useradd bob; chmod 755 /usr/bin/find; rm /root/old; echo yes > /root/new"""
 TRUE = r"printf '#!/bin/dash\nexit 0\n' > /t; chmod 755 /t; "
-# What is not the work, or spoils it: nothing of it passes.
-SPOILT = {
+# Scripts after which the check must fail.
+WRONG = {
   "nothing": "true",
   "no calc": f"{WORK}; rm /usr/bin/calc",
   "not executable": f"{WORK}; chmod 644 /usr/bin/calc",
@@ -46,7 +46,7 @@ SPOILT = {
   "libc": f"{WORK}; for f in /lib/*/libc.so.6; do cp $f /l; echo x >> /l; "
   "mv /l $f; done",
 }
-# Done, with what would spoil a judge that ran there: it does not matter.
+# Scripts after the work that would fool a check on the policy's own machine.
 HARMLESS = {
   "the work": "true",
   "preload": "echo /no/such.so > /etc/ld.so.preload",
@@ -60,9 +60,34 @@ HARMLESS = {
 }
 
 
+HELLO = r"printf '#!/bin/bash\necho hello\n' > {0}; chmod 755 {0}"
+# Scripts that make the command c, and whether it counts.
+COMMANDS = {
+  "usr/bin": (HELLO.format("/usr/bin/c"), True),
+  "local": (HELLO.format("/usr/local/bin/c"), True),
+  "linked": (
+    f"mkdir /opt/x; {HELLO.format('/opt/x/c.sh')}; "
+    "ln -s ../../opt/x/c.sh /usr/bin/c",
+    True,
+  ),
+  "for root alone": (
+    f"{HELLO.format('/usr/bin/c')}; chmod 700 /usr/bin/c",
+    False,
+  ),
+  "in a home": (
+    f"{HELLO.format('/root/c')}; ln -s /root/c /usr/bin/c",
+    False,
+  ),
+  "a ring": ("ln -s /usr/bin/c /usr/bin/c", False),
+  "a pipe": ("mkfifo -m 777 /usr/bin/c", False),
+  "endless": ("ln -s /bin/yes /usr/bin/c", False),
+  "an alias": ("echo 'alias c=\"echo hello\"' >> /etc/bash.bashrc", False),
+}
+
+
 class Checks(WithMachines):
-  async def judged(self, engine, script, problem=PROBLEM):
-    """What the judge says after one script of root's."""
+  async def is_solved(self, engine, script, problem=PROBLEM):
+    """The judgement after one script of root's."""
     machine = await engine.start("default")
     try:
       for init in problem.init:
@@ -74,79 +99,44 @@ class Checks(WithMachines):
       await machine.remove()
 
   async def test_done_and_not_done(self):
-    engine = self.make_engine()
-    self.addAsyncCleanup(engine.close)
-    for name, script in self.some(HARMLESS):
+    engine = self.open_engine()
+    for name, script in self.sample(HARMLESS):
       with self.subTest(harmless=name):
-        self.assertTrue(await self.judged(engine, f"{WORK}\n{script}"))
-    for name, script in self.some(SPOILT):
-      with self.subTest(spoilt=name):
-        self.assertFalse(await self.judged(engine, script))
+        self.assertTrue(await self.is_solved(engine, f"{WORK}\n{script}"))
+    for name, script in self.sample(WRONG):
+      with self.subTest(wrong=name):
+        self.assertFalse(await self.is_solved(engine, script))
 
-  async def test_commands_wherever_they_are(self):
-    engine = self.make_engine()
-    self.addAsyncCleanup(engine.close)
+  async def test_commands_in_any_folder(self):
+    engine = self.open_engine()
     problem = Problem("Make c.", outcome=CommandMade("c", (((), "hello"),)))
-    say = r"printf '#!/bin/bash\necho hello\n' > {0}; chmod 755 {0}"
-    for name, script, expected in self.some_commands(say):
+    for name, (script, expected) in self.sample(COMMANDS):
       with self.subTest(name):
-        solved = await self.judged(engine, script, problem)
+        solved = await self.is_solved(engine, script, problem)
         self.assertIs(solved, expected)
 
-  def some_commands(self, say):
-    return [
-      ("usr/bin", say.format("/usr/bin/c"), True),
-      ("local", say.format("/usr/local/bin/c"), True),
-      (
-        "linked",
-        f"mkdir /opt/x; {say.format('/opt/x/c.sh')}; "
-        "ln -s ../../opt/x/c.sh /usr/bin/c",
-        True,
-      ),
-      (
-        "nobody may",
-        f"{say.format('/usr/bin/c')}; chmod 700 /usr/bin/c",
-        False,
-      ),
-      (
-        "in a home",
-        f"{say.format('/root/c')}; ln -s /root/c /usr/bin/c",
-        False,
-      ),
-      ("a ring", "ln -s /usr/bin/c /usr/bin/c", False),
-      ("a pipe", "mkfifo -m 777 /usr/bin/c", False),
-      ("endless", "ln -s /bin/yes /usr/bin/c", False),
-      (
-        "in an alias",
-        "echo 'alias c=\"echo hello\"' >> /etc/bash.bashrc",
-        False,
-      ),
-    ]
-
-
-@pytest.mark.docker
-@pytest.mark.slow
-class ChecksInSandboxTest(Checks, InSandbox, unittest.IsolatedAsyncioTestCase):
-  def some(self, scripts):
+  def sample(self, scripts):
     return list(scripts.items())
 
 
 @pytest.mark.docker
 @pytest.mark.slow
-class ChecksOnDockerTest(Checks, OnDocker, unittest.IsolatedAsyncioTestCase):
-  def some(self, scripts):
-    return list(scripts.items())[:1]
+class ChecksInSandboxTest(Checks, InSandbox, unittest.IsolatedAsyncioTestCase):
+  pass
 
-  def some_commands(self, say):
-    return super().some_commands(say)[:1]
+
+@pytest.mark.docker
+@pytest.mark.slow
+class ChecksOnDockerTest(Checks, OnDocker, unittest.IsolatedAsyncioTestCase):
+  def sample(self, scripts):
+    return super().sample(scripts)[:1]
 
 
 @pytest.mark.docker
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 class AllChecksOnDockerTest(Checks, OnDocker, unittest.IsolatedAsyncioTestCase):
-  def some(self, scripts):
-    return list(scripts.items())
+  pass
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The comparisons, as AgentBench's small programs make them."""
+"""Comparisons give the results of AgentBench's programs."""
 
 import unittest
 
@@ -28,29 +28,23 @@ CASES = (
 )
 
 
-class ChecksTest(unittest.TestCase):
+class ComparisonsTest(unittest.TestCase):
   def test_cases(self):
     for name, answer, right, expected in CASES:
       with self.subTest(name=name, answer=answer, right=right):
         self.assertIs(passes(COMPARISONS[name], (answer, right)), expected)
 
-  def test_the_name_decides_wherever_the_file_is(self):
+  def test_they_are_found_by_name_in_any_folder(self):
     self.assertIs(find("check/in.py"), COMPARISONS["in.py"])
     self.assertIs(find("in.py"), COMPARISONS["in.py"])
     self.assertIsNone(find("check/0.sh"))
     self.assertIsNone(find(""))
 
-  def test_nothing_to_compare_with_does_not_pass(self):
+  def test_a_missing_right_answer_does_not_pass(self):
     for compare in COMPARISONS.values():
       self.assertFalse(passes(compare, ("7",)))
 
-  def test_every_comparison_tells_right_from_wrong(self):
-    for name, compare in COMPARISONS.items():
-      with self.subTest(name=name):
-        self.assertTrue(passes(compare, ("12", "12")))
-        self.assertFalse(passes(compare, ("12", "9")))
-
-  def test_a_number_beyond_python_does_not_pass(self):
+  def test_a_number_too_long_for_python_does_not_pass(self):
     self.assertFalse(passes(COMPARISONS["integer-match.py"], ("9" * 9999, "9")))
 
 

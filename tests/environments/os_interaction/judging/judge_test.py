@@ -1,37 +1,33 @@
-"""Right answers are found out before the policy's first command."""
+"""Right answers are computed before the policy's first command."""
 
-import json
 import unittest
 
 import pytest
 
-from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Task
 from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.machines.machine import MachineLost
 from environments.os_interaction.tasks.problem import Problem, Script
 from tests.environments.os_interaction.engines import (
+  NAME,
   InSandbox,
   OnDocker,
   WithMachines,
 )
+from tests.environments.os_interaction.messages import answer, bash
 
-NAME = "os_interaction"
 COMPARE = Script("python", None, "check/integer-match.py")
 
 
-def asking(example, init="true"):
+def question(example):
   return Problem(
-    "How many?",
-    init=(Script("bash", init),),
-    check=(None, COMPARE),
-    example=Script("bash", example),
+    "How many?", check=(None, COMPARE), example=Script("bash", example)
   )
 
 
 class Answers(WithMachines):
   async def test_a_changed_machine_changes_no_answer(self):
-    problem = asking("cat /root/n | wc -l")
+    problem = question("cat /root/n | wc -l")
     async with self.machine() as machine:
       await machine.run(["bash", "-c", "seq 9 > /root/n"], limit_s=20.0)
       judge = await Judge.prepare(problem, machine, self.machine, limit_s=20.0)
@@ -53,32 +49,28 @@ class Answers(WithMachines):
     ):
       async with self.machine() as machine:
         judge = await Judge.prepare(
-          asking(example), machine, self.machine, limit_s=20.0
+          question(example), machine, self.machine, limit_s=20.0
         )
         with self.subTest(example=example):
-          self.assertIs(judge.is_marked, expected)
+          self.assertIs(judge.example_wrote, expected)
           self.assertEqual(judge.gold.code, 0)
 
-  async def test_a_written_machine_is_not_played_on(self):
+  async def test_a_policy_gets_a_machine_that_no_example_wrote_to(self):
     environment = self.make_environment()
-    problem = asking("touch /root/seen; ls /root | wc -l")
+    problem = question("touch /root/seen; ls /root | wc -l")
     environment._loaded = (problem,)
     async with environment.open(Task(NAME, "dev", 0), seed=0) as session:
-      step = await session.step(self.call("bash_action", "ls /root | wc -l"))
+      step = await session.step(bash("ls /root | wc -l"))
       self.assertIn("0\r\n", step.messages[0].content)
-      step = await session.step(self.call("answer_action", "1"))
+      step = await session.step(answer("1"))
       self.assertEqual(step.reward, 1.0)
-
-  def call(self, tool, value):
-    call = ToolCall(tool, json.dumps({"value": value}), id="call_0")
-    return Message("assistant", tool_calls=(call,))
 
 
 @pytest.mark.docker
 class AnswersInSandboxTest(
   Answers, InSandbox, unittest.IsolatedAsyncioTestCase
 ):
-  async def test_find_ends_well_everywhere(self):
+  async def test_find_has_no_errors(self):
     async with self.machine() as machine:
       done = await machine.run(["find", "/"], limit_s=30.0)
       self.assertEqual((done.code, done.stderr), (0, b""))
@@ -88,7 +80,7 @@ class AnswersInSandboxTest(
       self.assertIn(b"docker-init", done.stdout)
       self.assertNotEqual(done.code, 0)
 
-  async def test_open_files_are_bounded_by_the_machine(self):
+  async def test_open_files_are_limited(self):
     async with self.machine() as machine:
       done = await machine.run(
         ["bash", "-c", "ulimit -Sn; ulimit -Hn"], limit_s=30.0
@@ -101,7 +93,7 @@ class AnswersInSandboxTest(
 class UsersOnDockerTest(
   WithMachines, OnDocker, unittest.IsolatedAsyncioTestCase
 ):
-  async def test_a_pipe_for_users_costs_the_machine(self):
+  async def test_a_pipe_for_a_user_file_stops_the_machine(self):
     for script in (
       "rm /etc/passwd; mkfifo /etc/passwd",
       "mkfifo /p; ln -sf /p /etc/group",
@@ -118,9 +110,7 @@ class UsersOnDockerTest(
 @pytest.mark.docker
 @pytest.mark.full
 class AnswersOnDockerTest(Answers, OnDocker, unittest.IsolatedAsyncioTestCase):
-  test_open_files = (
-    AnswersInSandboxTest.test_open_files_are_bounded_by_the_machine
-  )
+  test_open_files = AnswersInSandboxTest.test_open_files_are_limited
 
 
 if __name__ == "__main__":

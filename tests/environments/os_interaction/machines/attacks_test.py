@@ -1,12 +1,10 @@
-"""Policies that attack their machine: each costs its own session alone.
+"""A policy that attacks its machine costs its own session alone.
 
-What is asked of every attack: the session ends or answers within its deadline,
-what happened is told to the policy and never counts as a fault of ours, and a
-neighbour's session on the same engine goes on as if nothing were.
+After every attack the session replies or ends within its deadline, without an
+`EnvironmentFault`, and another session on the same engine goes on unharmed.
 """
 
 import asyncio
-import json
 import os
 import pathlib
 import re
@@ -16,44 +14,37 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status, Task
 from environments.os_interaction import OSInteraction
-from environments.os_interaction.prompts import CUT, NO_OUTPUT, OUTPUT
+from environments.os_interaction.prompts import CUT, OUTPUT
 from tests.environments.os_interaction.engines import (
+  NAME,
   InSandbox,
   OnDocker,
   WithMachines,
 )
+from tests.environments.os_interaction.messages import answer, bash
 
-TASK = Task("os_interaction", "train", 0)
-LIMIT_S = 3.0  # of a command
-GRACE_S = 30.0  # to end what would not end, on a busy machine
-
-
-def bash(script: str) -> Message:
-  """An answer that runs a script."""
-  call = ToolCall("bash_action", json.dumps({"script": script}), id="call_0")
-  return Message("assistant", tool_calls=(call,))
+TASK = Task(NAME, "train", 0)
+COMMAND_TIMEOUT_S = 3.0
+GRACE_S = 30.0  # to stop a command on a busy machine
 
 
 class Attacks(WithMachines):
-  """One test per attack; those that no engine may go without."""
+  """Attacks that are tested on every engine."""
 
   def setUp(self):
-    self.engine = self.make_engine(
-      memory_mb=128, pids=64, disk_mb=64, script_s=LIMIT_S
-    )
-    self.addAsyncCleanup(self.engine.close)
     self.environment = OSInteraction(
-      engine=self.engine, command_limit_s=LIMIT_S, kinds=("search",)
+      engine=self.open_engine(memory_mb=128, pids=64, disk_mb=64),
+      command_limit_s=COMMAND_TIMEOUT_S,
+      kinds=("search",),
     )
     self.addAsyncCleanup(self.environment.close)
 
   async def attack(self, *scripts):
-    """The replies to the scripts, and to a last harmless one.
+    """Plays the scripts and a harmless one beside another session.
 
-    Meanwhile a neighbour plays.
+    Returns the replies and the last status.
     """
     replies, status = [], Status.RUNNING
     async with (
@@ -70,7 +61,7 @@ class Attacks(WithMachines):
           ours = both.create_task(session.step(bash(script)))
           theirs = both.create_task(neighbour.step(bash("echo $((1 + 1))")))
         step, status = ours.result(), ours.result().status
-        self.assertLess(time.monotonic() - began, LIMIT_S + GRACE_S)
+        self.assertLess(time.monotonic() - began, COMMAND_TIMEOUT_S + GRACE_S)
         self.assertEqual(
           theirs.result().messages[0].content, OUTPUT.format("2\r\n")
         )
@@ -79,7 +70,7 @@ class Attacks(WithMachines):
     return replies, status
 
   async def survives(self, *scripts):
-    """As `attack`; the harmless command must run in the end."""
+    """As `attack`; the harmless script must run."""
     replies, status = await self.attack(*scripts)
     self.assertIn(OUTPUT.format("42\r\n"), replies[-1], replies)
     self.assertIs(status, Status.RUNNING)
@@ -98,17 +89,17 @@ class Attacks(WithMachines):
       "2>/dev/null; done; sleep 1.5; ls / | grep -c big",
       "df / >/dev/null; dd if=/dev/zero of=/last bs=1M count=10",
     )
-    told = "".join(replies)
+    text = "".join(replies)
     if status is Status.RUNNING:
-      self.assertIn("No space left on device", told)
+      self.assertIn("No space left on device", text)
     else:
-      self.assertIn("more than 64 MB were written", told)
+      self.assertIn("more than 64 MB were written", text)
 
   async def test_kill_everything(self):
     replies = await self.survives("sleep 100 & kill -9 -1")
     self.assertNotIn("shell has ended", replies[-1])
 
-  async def test_sleeping_deaf_to_interrupts(self):
+  async def test_ignoring_interrupts(self):
     replies = await self.survives("trap '' INT QUIT TERM; sleep infinity")
     self.assertIn("So was every other process", replies[0])
 
@@ -143,9 +134,7 @@ class Attacks(WithMachines):
     self.assertIn("code 1\r\n", replies[1])
 
 
-class MoreAttacks(Attacks):
-  """The others as well."""
-
+class AllAttacks(Attacks):
   async def test_processes_are_counted(self):
     program = (
       "import os, time\\nn = 0\\ntry:\\n  while True:\\n    n += 1\\n"
@@ -164,7 +153,7 @@ class MoreAttacks(Attacks):
 
   async def test_ten_gigabytes_of_output(self):
     replies = await self.survives("head -c 10G /dev/zero | tr '\\0' 'x'")
-    # A busy machine may need its whole time for less than it is allowed.
+    # A busy machine may reach the time limit before the output limit.
     self.assertRegex(replies[0], "its output was endless|ran longer than")
     self.assertIn(CUT, replies[0])
     self.assertLess(len(replies[0]), 1000)
@@ -186,7 +175,7 @@ class MoreAttacks(Attacks):
       "stty raw -echo; printf '\\033[2J'; stty sane",
     )
 
-  async def test_docker_socket_is_not_there(self):
+  async def test_reaching_the_docker_socket(self):
     replies = await self.survives(
       "find / -xdev -type s 2>/dev/null; ls /var/run/docker.sock"
     )
@@ -199,46 +188,33 @@ class MoreAttacks(Attacks):
     )
     self.assertGreaterEqual(replies[0].count("Read-only file system"), 2)
 
-  async def test_neighbours_do_not_see_each_other(self):
+  async def test_sessions_do_not_see_each_other(self):
     async with (
-      self.environment.open(TASK, seed=0) as one,
+      self.environment.open(TASK, seed=0) as session,
       self.environment.open(TASK, seed=0) as other,
     ):
-      await one.reset()
+      await session.reset()
       await other.reset()
-      await one.step(bash("touch /seen; sleep 1000 &"))
+      await session.step(bash("touch /seen; sleep 1000 &"))
       step = await other.step(bash("ls /seen; pgrep -x sleep -a | grep 1000"))
     self.assertIn("No such file", step.messages[0].content)
     self.assertNotIn("sleep 1000", step.messages[0].content)
 
-  async def test_spoiling_the_judge(self):
-    async with self.environment.open(TASK, seed=0) as session:
-      await session.reset()
-      await session.step(bash("ulimit -u 1; ln -sf /bin/true /bin/grep"))
-      call = ToolCall("answer_action", '{"answer": "none"}', id="call_0")
-      step = await session.step(Message("assistant", tool_calls=(call,)))
-    self.assertEqual((step.status, step.reward), (Status.COMPLETED, 0.0))
-
-  async def test_bomb_and_answer_is_no_fault(self):
-    async with self.environment.open(TASK, seed=0) as session:
-      await session.reset()
-      step = await session.step(bash(":(){ :|:& };:"))
-      self.assertTrue(step.messages[0].content)
-      call = ToolCall("answer_action", '{"answer": "none"}', id="call_0")
-      step = await session.step(Message("assistant", tool_calls=(call,)))
-    self.assertEqual((step.status, step.reward), (Status.COMPLETED, 0.0))
-
-  async def test_no_output_is_no_output(self):
-    async with self.environment.open(TASK, seed=0) as session:
-      await session.reset()
-      step = await session.step(bash("true"))
-    self.assertEqual(step.messages[0].content, NO_OUTPUT)
+  async def test_an_attack_before_the_answer_is_judged(self):
+    for script in ("ulimit -u 1; ln -sf /bin/true /bin/grep", ":(){ :|:& };:"):
+      async with self.environment.open(TASK, seed=0) as session:
+        await session.reset()
+        step = await session.step(bash(script))
+        self.assertTrue(step.messages[0].content)
+        step = await session.step(answer("none"))
+      with self.subTest(script):
+        self.assertEqual((step.status, step.reward), (Status.COMPLETED, 0.0))
 
 
 @pytest.mark.docker
 @pytest.mark.slow
 class AttacksInSandboxTest(
-  MoreAttacks, InSandbox, unittest.IsolatedAsyncioTestCase
+  AllAttacks, InSandbox, unittest.IsolatedAsyncioTestCase
 ):
   pass
 
@@ -251,8 +227,8 @@ class AttacksOnDockerTest(Attacks, OnDocker, unittest.IsolatedAsyncioTestCase):
 
 @pytest.mark.docker
 @pytest.mark.full
-class MoreAttacksOnDockerTest(
-  MoreAttacks, OnDocker, unittest.IsolatedAsyncioTestCase
+class AllAttacksOnDockerTest(
+  AllAttacks, OnDocker, unittest.IsolatedAsyncioTestCase
 ):
   pass
 

@@ -1,104 +1,104 @@
-"""Terminals as they were recorded, and as they are cut at any byte."""
+"""Output of recorded terminals is parsed however it is cut."""
 
 import unittest
 
 from environments.os_interaction.machines.terminal_output import (
   KEEP_BYTES,
   UNREADABLE,
-  Hearing,
-  readable,
+  TerminalOutput,
+  reply_text,
 )
 
 PROMPT = b"\x1b[?2004h\x1b]0;root@46c3b9e6d592: ~\x07root@46c3b9e6d592:~# "
-TAKEN = b"\x1b[?2004l\r"
-ONE_LINE = b"echo hi\r\n" + TAKEN + b"hi\r\n" + PROMPT
-# What AgentBench's worker shows of the second is on record.
+ACCEPTED = b"\x1b[?2004l\r"
+ONE_LINE = b"echo hi\r\n" + ACCEPTED + b"hi\r\n" + PROMPT
+# AgentBench's reply to it is on record.
 SEVERAL = (
   b"echo -e 'Linux\r\n"
-  + TAKEN
+  + ACCEPTED
   + b"\x1b[?2004h> linux\r\n"
-  + TAKEN
+  + ACCEPTED
   + b"\x1b[?2004h> LINUX' > file1.txt\r\n"
-  + TAKEN
+  + ACCEPTED
   + PROMPT
 )
 
 
-def heard(data: bytes, *, num_lines: int, cuts=()) -> Hearing:
-  hearing = Hearing(num_lines)
+def output_of(data: bytes, *, num_lines: int, cuts=()) -> TerminalOutput:
+  output = TerminalOutput(num_lines)
   for begin, end in zip((0, *cuts), (*cuts, len(data)), strict=True):
-    hearing.feed(data[begin:end])
-  return hearing
+    output.feed(data[begin:end])
+  return output
 
 
-class HearingTest(unittest.TestCase):
+class TerminalOutputTest(unittest.TestCase):
   def test_one_line(self):
-    hearing = heard(ONE_LINE, num_lines=1)
-    self.assertTrue(hearing.is_done)
-    self.assertEqual(hearing.text(), "hi\r\n")
+    output = output_of(ONE_LINE, num_lines=1)
+    self.assertTrue(output.is_done)
+    self.assertEqual(output.text(), "hi\r\n")
 
-  def test_lines_that_were_asked_for_are_shown_as_in_agentbench(self):
-    hearing = heard(SEVERAL, num_lines=3)
-    self.assertTrue(hearing.is_done)
-    self.assertEqual(hearing.text(), "> linux\r\n\r> LINUX' > file1.txt\r\n")
+  def test_continuation_lines_are_shown_as_in_agentbench(self):
+    output = output_of(SEVERAL, num_lines=3)
+    self.assertTrue(output.is_done)
+    self.assertEqual(output.text(), "> linux\r\n\r> LINUX' > file1.txt\r\n")
 
   def test_cuts_change_nothing(self):
     for data, num_lines in ((ONE_LINE, 1), (SEVERAL, 3)):
-      whole = heard(data, num_lines=num_lines)
+      whole = output_of(data, num_lines=num_lines)
       for cut in range(1, len(data)):
-        hearing = heard(data, num_lines=num_lines, cuts=(cut,))
-        self.assertTrue(hearing.is_done, cut)
-        self.assertEqual(hearing.text(), whole.text())
+        output = output_of(data, num_lines=num_lines, cuts=(cut,))
+        self.assertTrue(output.is_done, cut)
+        self.assertEqual(output.text(), whole.text())
 
-  def test_it_is_not_done_before_the_last_line_was_taken(self):
-    self.assertFalse(heard(ONE_LINE, num_lines=2).is_done)
-    self.assertTrue(heard(ONE_LINE, num_lines=2).may_be_done)
+  def test_it_is_not_done_before_the_last_line_is_accepted(self):
+    self.assertFalse(output_of(ONE_LINE, num_lines=2).is_done)
+    self.assertTrue(output_of(ONE_LINE, num_lines=2).may_be_done)
     for end in range(len(ONE_LINE)):
-      self.assertFalse(heard(ONE_LINE[:end], num_lines=1).is_done, end)
+      self.assertFalse(output_of(ONE_LINE[:end], num_lines=1).is_done, end)
 
   def test_output_that_looks_like_a_prompt_is_no_prompt(self):
-    data = b"x\r\n" + TAKEN + b"root@host:~# \r\n"
-    self.assertFalse(heard(data, num_lines=1).is_done)
+    data = b"x\r\n" + ACCEPTED + b"root@host:~# \r\n"
+    self.assertFalse(output_of(data, num_lines=1).is_done)
 
-  def test_an_unfinished_command_is_told_apart(self):
-    data = b"echo 'x\r\n" + TAKEN + b"\x1b[?2004h> "
-    self.assertTrue(heard(data, num_lines=1).is_unfinished)
-    self.assertFalse(heard(data, num_lines=2).is_unfinished)
-    self.assertFalse(heard(data, num_lines=1).is_done)
+  def test_an_unfinished_command(self):
+    data = b"echo 'x\r\n" + ACCEPTED + b"\x1b[?2004h> "
+    self.assertTrue(output_of(data, num_lines=1).is_unfinished)
+    self.assertFalse(output_of(data, num_lines=2).is_unfinished)
+    self.assertFalse(output_of(data, num_lines=1).is_done)
 
-  def test_a_question_is_told_apart(self):
-    data = b"python3\r\n" + TAKEN + b">>> "
-    self.assertTrue(heard(data, num_lines=1).may_be_asking)
-    self.assertFalse(heard(ONE_LINE[:-20], num_lines=1).may_be_asking)
+  def test_a_question(self):
+    data = b"python3\r\n" + ACCEPTED + b">>> "
+    self.assertTrue(output_of(data, num_lines=1).may_wait_for_input)
+    self.assertFalse(output_of(ONE_LINE[:-20], num_lines=1).may_wait_for_input)
 
   def test_endless_output_is_not_kept(self):
-    hearing = Hearing(1)
+    output = TerminalOutput(1)
     for _ in range(100):
-      hearing.feed(b"x" * 10_000)
-    self.assertEqual(hearing.num_bytes, 1_000_000)
-    self.assertLess(len(hearing.text()), KEEP_BYTES + 1)
+      output.feed(b"x" * 10_000)
+    self.assertEqual(output.num_bytes, 1_000_000)
+    self.assertLess(len(output.text()), KEEP_BYTES + 1)
 
 
-class ReadableTest(unittest.TestCase):
-  def test_colours_titles_and_bells_are_taken_out(self):
-    data = TAKEN + b"\x1b[01;34mbin\x1b[0m \x1b]0;title\x07\x07dev\r\n"
-    self.assertEqual(readable(data), "bin dev\r\n")
+class ReplyTextTest(unittest.TestCase):
+  def test_colours_titles_and_bells_are_removed(self):
+    data = ACCEPTED + b"\x1b[01;34mbin\x1b[0m \x1b]0;title\x07\x07dev\r\n"
+    self.assertEqual(reply_text(data), "bin dev\r\n")
 
   def test_without_marks_the_first_line_is_the_echo(self):
-    self.assertEqual(readable(b"ls\r\nbin\r\n"), "bin\r\n")
+    self.assertEqual(reply_text(b"ls\r\nbin\r\n"), "bin\r\n")
 
-  def test_a_prompt_takes_its_line_along(self):
-    data = TAKEN + b"out\r\n" + PROMPT + b"cat x | wc -l\r\n7\r\n"
-    self.assertEqual(readable(data), "out\r\nwc -l\r\n7\r\n")
+  def test_a_prompt_is_removed_with_its_line(self):
+    data = ACCEPTED + b"out\r\n" + PROMPT + b"cat x | wc -l\r\n7\r\n"
+    self.assertEqual(reply_text(data), "out\r\nwc -l\r\n7\r\n")
 
-  def test_what_is_no_utf8_is_said_to_be_none(self):
-    self.assertEqual(readable(TAKEN + b"\xff"), UNREADABLE)
-    self.assertEqual(readable(TAKEN + "é".encode()), "é")
+  def test_bytes_that_are_not_utf8(self):
+    self.assertEqual(reply_text(ACCEPTED + b"\xff"), UNREADABLE)
+    self.assertEqual(reply_text(ACCEPTED + "é".encode()), "é")
 
-  def test_a_character_may_be_cut_only_at_the_end_of_a_part(self):
-    data = TAKEN + "aé".encode()[:-1]
-    self.assertEqual(readable(data, is_all=False), "a")
-    self.assertEqual(readable(data), UNREADABLE)
+  def test_a_character_may_be_cut_at_the_end_of_incomplete_output(self):
+    data = ACCEPTED + "aé".encode()[:-1]
+    self.assertEqual(reply_text(data, is_complete=False), "a")
+    self.assertEqual(reply_text(data), UNREADABLE)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""AgentBench's files in all the forms that they have."""
+"""AgentBench's files load in all their forms."""
 
 import json
 import pathlib
@@ -26,7 +26,7 @@ class LoadTest(unittest.TestCase):
       path.write_text(json.dumps(list(entries)))
     return load_problems(path, scripts)
 
-  def one(self, **entry):
+  def load_one(self, **entry):
     entry = {"description": "d", "evaluation": {"match": "1"}} | entry
     return self.load(entry)[0]
 
@@ -39,14 +39,16 @@ class LoadTest(unittest.TestCase):
       (None, ()),
     ):
       with self.subTest(init=init):
-        problem = self.one(create={"init": init, "local": "packages"})
+        problem = self.load_one(create={"init": init, "local": "packages"})
         self.assertEqual(problem.init, expected)
         self.assertEqual(problem.image, "packages")
 
   def test_a_list_for_create_is_a_default_machine(self):
-    problem = self.one(create=[None, {"language": "python", "file": "x.py"}])
+    problem = self.load_one(
+      create=[None, {"language": "python", "file": "x.py"}]
+    )
     self.assertEqual((problem.image, problem.init), ("default", ()))
-    self.assertEqual(self.one().image, "default")
+    self.assertEqual(self.load_one().image, "default")
 
   def test_match_is_text_or_a_rule(self):
     for rule, expected in (
@@ -56,15 +58,15 @@ class LoadTest(unittest.TestCase):
       ({"regex": "^7"}, Match(None, "^7")),
     ):
       with self.subTest(rule=rule):
-        problem = self.one(evaluation={"match": rule})
+        problem = self.load_one(evaluation={"match": rule})
         self.assertEqual((problem.match, problem.check), (expected, ()))
 
   def test_checks_stand_alone_or_in_a_list_where_null_is_the_example(self):
     evaluation = {"check": [None, "true"], "example": {"code": "true"}}
-    problem = self.one(evaluation=evaluation, start="true")
+    problem = self.load_one(evaluation=evaluation, start="true")
     self.assertEqual(problem.check, (None, BASH))
     self.assertEqual((problem.example, problem.start), (BASH, BASH))
-    self.assertEqual(self.one(evaluation={"check": "true"}).check, (BASH,))
+    self.assertEqual(self.load_one(evaluation={"check": "true"}).check, (BASH,))
 
   def test_files_are_found_as_agentbench_keeps_them(self):
     for number, (task, scripts) in enumerate(
@@ -78,7 +80,7 @@ class LoadTest(unittest.TestCase):
         name = f"init/{number}.sh"
         file = self.folder / scripts / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("echo there")
+        file.write_text("echo file")
         (problem,) = self.load(
           {
             "description": "d",
@@ -87,9 +89,9 @@ class LoadTest(unittest.TestCase):
           },
           name=task.removeprefix("data/"),
         )
-        self.assertEqual(problem.init, (Script("bash", "echo there", name),))
+        self.assertEqual(problem.init, (Script("bash", "echo file", name),))
 
-  def test_files_are_found_where_they_are_said_to_be(self):
+  def test_files_are_found_in_the_given_folder(self):
     (self.folder / "mine").mkdir()
     (self.folder / "mine" / "x.sh").write_text("echo mine")
     entry = {"description": "d", "evaluation": {"check": {"file": "x.sh"}}}
@@ -98,8 +100,8 @@ class LoadTest(unittest.TestCase):
     with self.assertRaisesRegex(ConfigError, "not a folder"):
       self.load(entry, scripts="/no/such/folder")
 
-  def test_a_file_that_is_missing_is_known_by_its_name(self):
-    problem = self.one(evaluation={"check": {"file": "check/in.py"}})
+  def test_a_missing_file_has_a_name_and_no_code(self):
+    problem = self.load_one(evaluation={"check": {"file": "check/in.py"}})
     self.assertEqual(problem.check, (Script("bash", None, "check/in.py"),))
 
   def test_lines_of_json_are_tasks(self):
@@ -107,7 +109,7 @@ class LoadTest(unittest.TestCase):
     problems = self.load(entry, entry, name="tasks.jsonl")
     self.assertEqual([p.description for p in problems], ["d\u2028e"] * 2)
 
-  def test_what_is_no_task_is_refused(self):
+  def test_entries_that_are_no_tasks_are_refused(self):
     for entry in (
       {"description": "d"},
       {"description": "d", "evaluation": {}},

@@ -1,4 +1,4 @@
-"""Generated tasks: a function of (split, index), apart, in all kinds."""
+"""Generated tasks are a function of (split, index), of every kind and level."""
 
 import collections
 import unittest
@@ -37,15 +37,15 @@ class GeneratorTest(unittest.TestCase):
         generator = Generator(kinds=(kind,), difficulty=(level, level))
         for split in SPLITS:
           with self.subTest(kind=kind, level=level, split=split):
-            made = [generator.generate(split, i) for i in range(30)]
-            distinct = {m.problem.description for m in made}
+            drawn = [generator.generate(split, i) for i in range(30)]
+            distinct = {task.problem.description for task in drawn}
             self.assertGreaterEqual(len(distinct), 2)
 
-  def test_harder_tasks_have_more_in_them(self):
+  def test_harder_tasks_have_longer_init_scripts(self):
     def size(level):
       generator = Generator(difficulty=(level, level))
-      made = [generator.generate("train", index) for index in range(200)]
-      return sum(len(m.problem.init[0].code) for m in made)
+      drawn = [generator.generate("train", index) for index in range(200)]
+      return sum(len(task.problem.init[0].code) for task in drawn)
 
     self.assertGreater(size(2), 1.2 * size(1))
     self.assertGreater(size(3), 1.2 * size(2))
@@ -53,8 +53,8 @@ class GeneratorTest(unittest.TestCase):
   def test_the_slip_is_not_the_example(self):
     generator = Generator()
     for index in range(200):
-      made = generator.generate("train", index)
-      self.assertNotEqual(made.slip, made.problem.example.code)
+      task = generator.generate("train", index)
+      self.assertNotEqual(task.slip, task.problem.example.code)
 
 
 if __name__ == "__main__":

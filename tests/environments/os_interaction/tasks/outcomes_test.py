@@ -1,4 +1,4 @@
-"""What counts as done, and the near misses that do not."""
+"""Outcomes accept the right state and refuse near misses."""
 
 import dataclasses
 import io
@@ -44,7 +44,7 @@ class BecomesTest(unittest.TestCase):
   def right(self, outcome, after, before=TREE):
     return outcome.is_right(State(before), State(after))
 
-  def test_nothing_else_may_change(self):
+  def test_only_the_given_files_may_change(self):
     outcome = Becomes(root="/d", modes={"/d/a.txt": 0o600})
     right = changed("/d/a.txt", mode=0o600)
     self.assertTrue(self.right(outcome, right))
@@ -63,7 +63,7 @@ class BecomesTest(unittest.TestCase):
       with self.subTest(wrong=wrong):
         self.assertFalse(self.right(outcome, wrong))
 
-  def test_a_renamed_file_keeps_what_is_in_it(self):
+  def test_a_renamed_file_keeps_its_content(self):
     outcome = Becomes(root="/d", renamed={"/d/a.txt": "/d/a.md"})
     rest = {p: f for p, f in TREE.items() if p != "/d/a.txt"}
     self.assertTrue(self.right(outcome, rest | {"/d/a.md": text("one\n")}))
@@ -118,14 +118,14 @@ class PackedTest(unittest.TestCase):
   def members(self, prefix):
     return {f"{prefix}{p[4:]}": file for p, file in self.tree.items()}
 
-  def test_the_ways_in_which_tar_is_called(self):
+  def test_member_names_of_common_tar_calls(self):
     for prefix in ("d", "./d", "r/d", "/r/d", "."):
       with self.subTest(prefix=prefix):
         self.assertTrue(self.right(packed(self.members(prefix))))
     files = {p: f for p, f in self.members("d").items() if f.kind != FOLDER}
     self.assertTrue(self.right(packed(files)))
 
-  def test_what_is_not_the_folder(self):
+  def test_other_archives_are_refused(self):
     good = self.members("d")
     flat = {p.rpartition("/")[2]: f for p, f in good.items()}
     for name, wrong in {

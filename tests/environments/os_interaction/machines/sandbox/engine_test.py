@@ -1,4 +1,4 @@
-"""Sandboxes: started, isolated or refused, and gone with their owner."""
+"""Sandboxes start isolated or not at all, and end with their owner."""
 
 import asyncio
 import glob
@@ -54,24 +54,23 @@ def groups(engine):
 
 
 def num_sleepers(seconds):
-  """The processes of this host that sleep so long, a number nobody else has."""
-  found = 0
+  """The number of this host's processes that sleep for `seconds`."""
+  count = 0
   for path in glob.glob("/proc/[0-9]*/cmdline"):
     try:
-      found += pathlib.Path(path).read_bytes() == f"sleep\0{seconds}\0".encode()
+      count += pathlib.Path(path).read_bytes() == f"sleep\0{seconds}\0".encode()
     except (FileNotFoundError, ProcessLookupError):
       continue
-  return found
+  return count
 
 
 def wait_for_sleepers(seconds, count):
-  """Bounded by the test's own deadline."""
+  """Waits for the number; the test's own timeout bounds the wait."""
   while num_sleepers(seconds) != count:
     time.sleep(0.05)
 
 
 def mounts():
-  """What is mounted where, as this process sees it."""
   return pathlib.Path("/proc/self/mounts").read_text()
 
 
@@ -89,7 +88,7 @@ class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
     )
     self.assertEqual((killed.code, missing.code), (137, 127))
 
-  async def test_a_command_without_end_is_left_and_restart_ends_it(self):
+  async def test_restart_ends_a_command_that_timed_out(self):
     async with self.machine() as machine:
       done = await machine.run(["sleep", "600"], limit_s=0.3)
       self.assertIsNone(done.code)
@@ -100,12 +99,12 @@ class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
       )
     self.assertEqual(done.stdout, b"/seen\n")
 
-  async def test_an_argument_too_long_is_refused_as_linux_does(self):
+  async def test_an_argument_too_long_fails_as_on_linux(self):
     async with self.machine() as machine:
       done = await machine.run(["true", "x" * 200_000], limit_s=20.0)
     self.assertEqual(done.code, 126)
 
-  async def test_root_holds_the_rights_it_needs_and_no_others(self):
+  async def test_root_holds_its_capabilities_and_no_others(self):
     async with self.machine() as machine:
       done = await machine.run(
         ["grep", "-hE", "^(Cap|NoNew)", "/proc/1/status", "/proc/self/status"],
@@ -122,7 +121,7 @@ class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
         }
         self.assertEqual(value, expected.get(name, held))
 
-  async def test_each_begins_with_the_same_files(self):
+  async def test_each_starts_with_the_same_files(self):
     async with self.machine() as machine:
       await machine.run(["rm", "-rf", "/etc", "/root"], limit_s=20.0)
     async with self.machine() as machine:
@@ -130,7 +129,7 @@ class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
     self.assertEqual(done.stdout, b"/etc/passwd\n")
 
   async def test_many_at_once_leave_nothing(self):
-    engine = self.make_engine()
+    engine = self.open_engine()
     machine = await start_or_skip(engine)
     before = groups(engine)
     others = await asyncio.gather(*(engine.start("default") for _ in range(12)))
@@ -142,7 +141,6 @@ class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
     await asyncio.gather(*(each.remove() for each in others))
     self.assertEqual(groups(engine), before)
     await machine.remove()
-    await engine.close()
 
   async def test_a_machine_whose_engine_is_closed_is_a_fault(self):
     engine = self.make_engine()
@@ -152,7 +150,7 @@ class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
       await machine.run(["true"], limit_s=20.0)
     await machine.remove()
 
-  async def test_all_ends_with_a_killed_owner(self):
+  async def test_processes_end_with_a_killed_owner(self):
     seconds = 10_000_000 + os.getpid()
     process = await asyncio.create_subprocess_exec(
       *(sys.executable, "-c", PROGRAM, self.options["rootfs"], str(seconds)),
@@ -169,7 +167,7 @@ class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
       await process.communicate()
     await asyncio.to_thread(wait_for_sleepers, seconds, 0)
 
-  async def test_without_the_right_to_it_there_is_no_sandbox(self):
+  async def test_without_cap_sys_admin_there_is_no_sandbox(self):
     if shutil.which("setpriv") is None:
       self.skipTest("needs setpriv (Debian: util-linux)")
     process = await asyncio.create_subprocess_exec(
@@ -177,9 +175,9 @@ class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
       *(sys.executable, "-c", PROGRAM, self.options["rootfs"], "1"),
       stdout=subprocess.PIPE,
     )
-    said, _ = await process.communicate()
-    self.assertIn(b"the sandbox cannot isolate on this machine", said)
-    self.assertIn(b"CAP_SYS_ADMIN", said)
+    error, _ = await process.communicate()
+    self.assertIn(b"the sandbox cannot isolate on this machine", error)
+    self.assertIn(b"CAP_SYS_ADMIN", error)
 
   async def test_nothing_is_mounted_on_the_host(self):
     async with self.machine() as machine:
@@ -189,7 +187,7 @@ class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
 
 
 class FilesTest(unittest.TestCase):
-  def test_a_folder_that_is_there_is_not_written_over(self):
+  def test_an_existing_folder_is_not_overwritten(self):
     if os.geteuid() != 0:
       self.skipTest("needs root")
     with self.assertRaisesRegex(ConfigError, "exists already"):
@@ -204,7 +202,7 @@ class FilesTest(unittest.TestCase):
         SandboxEngine(Limits(), rootfs=rootfs)
 
   def test_limits_are_positive(self):
-    for name in ("memory_mb", "cpus", "pids", "disk_mb", "script_s"):
+    for name in ("memory_mb", "cpus", "pids", "disk_mb"):
       with self.subTest(name=name), self.assertRaises(ConfigError):
         Limits(**{name: 0})
 

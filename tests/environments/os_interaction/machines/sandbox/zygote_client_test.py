@@ -1,4 +1,4 @@
-"""The line to the process that sandboxes are forked from."""
+"""Messages to the zygote wait while it is busy, and fail once it has ended."""
 
 import asyncio
 import os
@@ -6,29 +6,32 @@ import socket
 import unittest
 
 from agentrl_jax.errors import EnvironmentFault
-from environments.os_interaction.machines.sandbox.zygote_client import Line
+from environments.os_interaction.machines.sandbox.zygote_client import (
+  MessageSocket,
+)
 
 
-class LineTest(unittest.IsolatedAsyncioTestCase):
+class MessageSocketTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
     ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     self.addCleanup(self.theirs.close)
-    self.line = Line(ours)
-    self.addCleanup(self.line.close)
-    self.file = os.open(os.devnull, os.O_RDONLY)
-    self.addCleanup(os.close, self.file)
+    self.socket = MessageSocket(ours)
+    self.addCleanup(self.socket.close)
+    self.fd = os.open(os.devnull, os.O_RDONLY)
+    self.addCleanup(os.close, self.fd)
 
-  def fill(self):
-    """Sends what nobody reads, until no more is taken."""
+  def fill_buffer(self):
     while True:
       try:
-        self.line.send({"text": "x" * 1000})
+        self.socket.send({"text": "x" * 1000})
       except EnvironmentFault:
         return
 
-  async def test_many_at_once_wait_for_their_turn(self):
-    self.fill()
-    waiting = asyncio.create_task(self.line.send_in_turn({"n": 7}, [self.file]))
+  async def test_sending_waits_while_the_buffer_is_full(self):
+    self.fill_buffer()
+    waiting = asyncio.create_task(
+      self.socket.send_and_wait({"n": 7}, [self.fd])
+    )
     await asyncio.sleep(0)
     self.assertFalse(waiting.done())
     last = b""
@@ -36,18 +39,18 @@ class LineTest(unittest.IsolatedAsyncioTestCase):
       await asyncio.sleep(0)
       self.theirs.setblocking(False)
       try:
-        last, files, _, _ = socket.recv_fds(self.theirs, 1 << 16, 2)
+        last, fds, _, _ = socket.recv_fds(self.theirs, 1 << 16, 2)
       except BlockingIOError:
         await asyncio.sleep(0.01)
         continue
-      for file in files:
-        os.close(file)
+      for fd in fds:
+        os.close(fd)
     await waiting
 
-  async def test_nobody_there_is_a_fault(self):
+  async def test_sending_to_an_ended_process_is_a_fault(self):
     self.theirs.close()
     with self.assertRaisesRegex(EnvironmentFault, "no sandbox can be forked"):
-      await self.line.send_in_turn({"n": 7}, [self.file])
+      await self.socket.send_and_wait({"n": 7}, [self.fd])
 
 
 if __name__ == "__main__":

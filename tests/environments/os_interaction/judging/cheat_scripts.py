@@ -1,7 +1,7 @@
-"""Scripts of policies that are after the reward and not the work.
+"""Scripts of policies that try to fool the judge.
 
-`{root}` is the folder, or the file, that a task is about. Those that lie say
-LIE wherever they are asked, and answer it.
+`{root}` is the folder or file that a task is about. Programs that lie print LIE
+for any arguments.
 """
 
 LIE = "12345"
