@@ -6,53 +6,39 @@ short system prompt is for policies too small to read the long one.
 
 from agentrl_jax.data.messages import Message, Tool
 
-BASH_ACTION = Tool(
+
+def _tool(name: str, description: str, argument: str, meaning: str) -> Tool:
+  """Returns a tool with one argument, a string."""
+  return Tool(
+    name,
+    description,
+    {
+      "type": "object",
+      "properties": {argument: {"type": "string", "description": meaning}},
+      "required": [argument],
+      "additionalProperties": False,
+    },
+  )
+
+
+BASH_ACTION = _tool(
   "bash_action",
   "Execute bash code to perform an operation in the Linux environment.",
-  {
-    "type": "object",
-    "properties": {
-      "script": {
-        "type": "string",
-        "description": "The bash script to be executed.",
-      }
-    },
-    "required": ["script"],
-    "additionalProperties": False,
-  },
+  "script",
+  "The bash script to be executed.",
 )
-FINISH_ACTION = Tool(
+FINISH_ACTION = _tool(
   "finish_action",
   "Indicate that the task has been finished or need some additional "
   "information to be finished.",
-  {
-    "type": "object",
-    "properties": {
-      "thought": {
-        "type": "string",
-        "description": (
-          "The thought or reason indicating the task is finished."
-        ),
-      }
-    },
-    "required": ["thought"],
-    "additionalProperties": False,
-  },
+  "thought",
+  "The thought or reason indicating the task is finished.",
 )
-ANSWER_ACTION = Tool(
+ANSWER_ACTION = _tool(
   "answer_action",
   "Provide the answer to the question.",
-  {
-    "type": "object",
-    "properties": {
-      "answer": {
-        "type": "string",
-        "description": "The answer to the question.",
-      }
-    },
-    "required": ["answer"],
-    "additionalProperties": False,
-  },
+  "answer",
+  "The answer to the question.",
 )
 TOOLS = (BASH_ACTION, FINISH_ACTION, ANSWER_ACTION)
 

@@ -90,7 +90,6 @@ def _problem(
       for script in _as_list(evaluation["check"])
     ),
     example=None if example is None else read(example),
-    labels=tuple(str(label) for label in entry.get("labels") or ()),
   )
 
 

@@ -94,6 +94,5 @@ def _to_task(kind: str, draft: Draft) -> GeneratedTask:
     outcome=draft.outcome,
     example=Script("bash", draft.example),
     example_only_reads=bool(draft.compare),
-    labels=(kind,),
   )
   return GeneratedTask(problem, kind, draft.slip)

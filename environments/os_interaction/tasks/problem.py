@@ -46,4 +46,3 @@ class Problem:
   outcome: Outcome | None = None
   example: Script | None = None
   example_only_reads: bool = False  # known not to write files
-  labels: tuple[str, ...] = ()

@@ -21,7 +21,10 @@ from tests.environments.os_interaction.engines import (
   OnDocker,
   WithMachines,
 )
-from tests.environments.os_interaction.judging.cheat_scripts import CHEATS
+from tests.environments.os_interaction.judging.cheat_scripts import (
+  CHEATS,
+  answer_of,
+)
 from tests.environments.os_interaction.messages import answer, bash, finish
 
 COMMAND_TIMEOUT_S = 5.0
@@ -64,13 +67,13 @@ class GeneratedTasks(WithMachines):
       environment = OSInteraction(
         engine=engine, command_limit_s=COMMAND_TIMEOUT_S, kinds=(kind,)
       )
-      scripts, lie = CHEATS[name]
+      lie = answer_of(name)
       task = Task(NAME, "train", 0)
       is_question = environment._generated(task).problem.outcome is None
       last_answer = answer(lie) if is_question else finish()
       began = time.monotonic()
       step = await play_cheat(
-        environment, task, scripts, last_answer, skips=lie.encode()
+        environment, task, CHEATS[name], last_answer, skips=lie.encode()
       )
       with self.subTest(cheat=name, kind=kind):
         self.assertLess(time.monotonic() - began, EPISODE_TIMEOUT_S)
@@ -147,15 +150,15 @@ class AgentBenchTasks(WithMachines):
     free, played, won = asyncio.Semaphore(CONCURRENCY), [], []
 
     async def play(index, name):
-      scripts, lie = CHEATS[name]
+      last_answer = answer(answer_of(name))
       task = Task(NAME, "dev", index)
       async with free:
         try:
-          step = await play_cheat(environment, task, scripts, answer(lie))
+          step = await play_cheat(environment, task, CHEATS[name], last_answer)
           played.append((index, name))
           self.assertTrue(step.status.is_policys_doing, (index, name, step))
           if step.reward:
-            bare = await play_cheat(environment, task, (), answer(lie))
+            bare = await play_cheat(environment, task, (), last_answer)
             if not bare.reward:
               won.append((index, name))
         except ConfigError:  # a script that the file names is missing
