@@ -9,54 +9,23 @@ from collections.abc import Callable, Mapping
 
 Comparison = Callable[[str, str], bool]
 
-# As in AgentBench, the first entry that is a suffix of a size is its unit.
-_UNITS = (
-  ("B", 1),
-  ("Byte", 1),
-  ("K", 1 << 10),
-  ("KB", 1 << 10),
-  ("M", 1 << 20),
-  ("MB", 1 << 20),
-  ("G", 1 << 30),
-  ("GB", 1 << 30),
-  ("T", 1 << 40),
-  ("TB", 1 << 40),
-  ("P", 1 << 50),
-  ("PB", 1 << 50),
-)
-
-
-def is_same_integer(answer: str, right: str) -> bool:
-  """Compares two integers."""
-  return int(answer) == int(right)
-
-
-def is_same_text(answer: str, right: str) -> bool:
-  """Compares two texts without the white space around them."""
-  return _plain(answer) == _plain(right)
-
-
-def is_same_size(answer: str, right: str) -> bool:
-  """Compares two sizes, such as 4K."""
-  return _size(answer) == _size(right)
-
-
-def is_in(answer: str, right: str) -> bool:
-  """Tells whether the answer is part of the right text."""
-  return _plain(answer) in _plain(right)
-
-
-def is_containing(answer: str, right: str) -> bool:
-  """Tells whether the right text is part of the answer."""
-  return _plain(right) in _plain(answer)
-
-
 COMPARISONS: Mapping[str, Comparison] = {
-  "integer-match.py": is_same_integer,
-  "string-match.py": is_same_text,
-  "size-match.py": is_same_size,
-  "in.py": is_in,
-  "containing.py": is_containing,
+  "integer-match.py": lambda answer, right: int(answer) == int(right),
+  "string-match.py": lambda answer, right: _plain(answer) == _plain(right),
+  "size-match.py": lambda answer, right: _size(answer) == _size(right),
+  "in.py": lambda answer, right: _plain(answer) in _plain(right),
+  "containing.py": lambda answer, right: _plain(right) in _plain(answer),
+}
+# AgentBench's KB, MB and so on are never read: B, which it tries first, leaves
+# 4K of 4KB, which is no integer.
+_UNITS = {
+  "B": 1,
+  "Byte": 1,
+  "K": 1 << 10,
+  "M": 1 << 20,
+  "G": 1 << 30,
+  "T": 1 << 40,
+  "P": 1 << 50,
 }
 
 
@@ -81,7 +50,7 @@ def _plain(text: str) -> str:
 
 def _size(text: str) -> int:
   text = text.strip()
-  for unit, factor in _UNITS:
+  for unit, factor in _UNITS.items():
     if text.endswith(unit):
-      return int(text[: -len(unit)]) * factor
+      return int(text.removesuffix(unit)) * factor
   return int(text)

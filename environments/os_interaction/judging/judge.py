@@ -105,7 +105,7 @@ class Judge:
     self.gold: Finished | None = None  # of the example
     self.example_wrote = False  # to the policy's machine
     self._initial_state = State({})
-    self._set_up = Fingerprint.of(Changes({}))
+    self._fingerprint = Fingerprint.of(Changes({}))
 
   @classmethod
   async def prepare(
@@ -130,7 +130,7 @@ class Judge:
       if problem.outcome is not None:
         judge._initial_state = await judge._state(problem.outcome)
       if _has_scripts(problem):
-        judge._set_up = Fingerprint.of(await machine.read_changes())
+        judge._fingerprint = Fingerprint.of(await machine.read_changes())
     except Unreadable as error:
       raise EnvironmentFault(
         f"the judge of {problem.description[:80]!r} cannot be prepared: {error}"
@@ -198,24 +198,22 @@ class Judge:
     return State(files)
 
   async def _passes_checks(self, answer: str) -> bool:
-    """Runs the checks; comparisons alone need no machine."""
-    if not _has_scripts(self._problem):
-      return await self._passes_all(answer, None)
-    await self._machine.halt()
-    changes = await self._machine.read_changes()
-    async with self._fresh_machine() as fresh:
-      if not await load_changes(fresh, self._set_up, changes):
-        return False
-      return await self._passes_all(answer, fresh)
-
-  async def _passes_all(self, answer: str, fresh: Machine | None) -> bool:
-    parameters: tuple[str, ...] = (answer,)
-    for script in self._problem.check:
-      output = await self._output_of(script, parameters, fresh)
-      if output is None:
-        return False
-      parameters += (output,)
-    return True
+    """Runs the checks; comparisons alone need no fresh machine."""
+    async with contextlib.AsyncExitStack() as stack:
+      fresh = None
+      if _has_scripts(self._problem):
+        await self._machine.halt()
+        changes = await self._machine.read_changes()
+        fresh = await stack.enter_async_context(self._fresh_machine())
+        if not await load_changes(fresh, self._fingerprint, changes):
+          return False
+      parameters: tuple[str, ...] = (answer,)
+      for script in self._problem.check:
+        output = await self._output_of(script, parameters, fresh)
+        if output is None:
+          return False
+        parameters += (output,)
+      return True
 
   async def _output_of(
     self,

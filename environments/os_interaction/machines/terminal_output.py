@@ -53,27 +53,27 @@ class TerminalOutput:
 
   @property
   def is_done(self) -> bool:
-    """Whether the shell has accepted every line and shows its prompt."""
+    """True once the shell has accepted every line and shows its prompt."""
     return self._lines_left <= 0 and bool(_PROMPT.search(self._tail))
 
   @property
   def is_unfinished(self) -> bool:
-    """Whether the shell has accepted every line and asks for more lines."""
+    """True once the shell has accepted every line and asks for more lines."""
     return self._lines_left <= 0 and bool(
       _CONTINUATION_PROMPT.search(self._tail)
     )
 
   @property
   def may_be_done(self) -> bool:
-    """Whether a prompt stands at the end, though lines are not accounted for.
+    """True if a prompt is at the end, even if not all lines were accepted.
 
-    A program of the script may have read them. Only silence confirms it.
+    A program of the script may have read lines. Only silence confirms it.
     """
     return bool(_PROMPT.search(self._tail) or _OTHER_PROMPT.search(self._tail))
 
   @property
   def may_wait_for_input(self) -> bool:
-    """Whether the end looks like a question. Only silence confirms it."""
+    """True if the end looks like a question. Only silence confirms it."""
     return bool(_QUESTION.search(self._tail))
 
   def text(self) -> str:

@@ -36,7 +36,7 @@ from environments.os_interaction.tasks.words import (
 )
 
 NUM_CASES = 3  # of a command that the judge tries; the policy does not see them
-# What a command does in words, its bash code, and (arguments, output) pairs.
+# A command: its purpose in words, bash code, (arguments, output) pairs.
 _Command = tuple[str, str, list[tuple[list[str], str]]]
 
 

@@ -1,89 +1,36 @@
 """Word lists of generated tasks: files, people, products, cities, settings."""
 
-FOLDERS = (
-  "archive",
-  "backups",
-  "billing",
-  "catalog",
-  "data",
-  "drafts",
-  "exports",
-  "inbox",
-  "invoices",
-  "library",
-  "notes",
-  "orders",
-  "papers",
-  "photos",
-  "projects",
-  "records",
-  "reports",
-  "samples",
-  "scans",
-  "staging",
-  "surveys",
-  "workspace",
+
+def _split(words: str) -> tuple[str, ...]:
+  return tuple(words.split())
+
+
+FOLDERS = _split(
+  """
+  archive backups billing catalog data drafts exports inbox invoices library
+  notes orders papers photos projects records reports samples scans staging
+  surveys workspace
+  """
 )
-STEMS = (
-  "alpha",
-  "april",
-  "budget",
-  "cedar",
-  "client",
-  "delta",
-  "draft",
-  "forecast",
-  "harbor",
-  "index",
-  "july",
-  "ledger",
-  "maple",
-  "memo",
-  "minutes",
-  "north",
-  "outline",
-  "plan",
-  "river",
-  "sketch",
-  "summary",
-  "table",
-  "update",
-  "winter",
+STEMS = _split(
+  """
+  alpha april budget cedar client delta draft forecast harbor index july
+  ledger maple memo minutes north outline plan river sketch summary table
+  update winter
+  """
 )
 EXTENSIONS = ("txt", "log", "csv", "md", "dat", "conf", "json", "bak")
-PEOPLE = (
-  "agnes",
-  "boris",
-  "carla",
-  "dmitri",
-  "elena",
-  "felix",
-  "greta",
-  "hugo",
-  "irene",
-  "jonas",
-  "karin",
-  "lukas",
-  "mona",
-  "nadia",
-  "oscar",
-  "petra",
-  "rosa",
-  "stefan",
-  "tara",
-  "viktor",
+PEOPLE = _split(
+  """
+  agnes boris carla dmitri elena felix greta hugo irene jonas karin lukas mona
+  nadia oscar petra rosa stefan tara viktor
+  """
 )
-GROUPS = (
-  "analysts",
-  "artists",
-  "builders",
-  "editors",
-  "guests",
-  "keepers",
-  "pilots",
-  "planners",
-  "testers",
-  "writers",
+GROUPS = _split(
+  """
+  analysts artists builders editors guests keepers pilots planners testers
+  writers
+  """
 )
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 EVENTS = (
@@ -100,49 +47,20 @@ EVENTS = (
   "session expired",
   "token renewed",
 )
-PRODUCTS = (
-  "anchor",
-  "basket",
-  "candle",
-  "drum",
-  "easel",
-  "flute",
-  "globe",
-  "hammer",
-  "kettle",
-  "lantern",
-  "mirror",
-  "needle",
-  "pillow",
-  "ribbon",
-  "saddle",
-  "teapot",
+PRODUCTS = _split(
+  """
+  anchor basket candle drum easel flute globe hammer kettle lantern mirror
+  needle pillow ribbon saddle teapot
+  """
 )
-CITIES = (
-  "Bergen",
-  "Cork",
-  "Delft",
-  "Evora",
-  "Graz",
-  "Izmir",
-  "Lviv",
-  "Malmo",
-  "Nantes",
-  "Porto",
-  "Riga",
-  "Turin",
+CITIES = _split(
+  """
+  Bergen Cork Delft Evora Graz Izmir Lviv Malmo Nantes Porto Riga Turin
+  """
 )
-KEYS = (
-  "backlog",
-  "cache_size",
-  "color",
-  "host",
-  "interval",
-  "language",
-  "mode",
-  "port",
-  "region",
-  "retries",
-  "theme",
-  "timeout",
+KEYS = _split(
+  """
+  backlog cache_size color host interval language mode port region retries
+  theme timeout
+  """
 )
