@@ -126,7 +126,7 @@ class OSInteraction(Environment):
       max_rounds=max_rounds,
       system_prompt=system_prompt,
       upstream_quirks=upstream_quirks,
-      command_timeout_s=command_limit_s,
+      command_limit_s=command_limit_s,
     )
     generator = Generator(
       kinds=tuple(kinds) if not isinstance(kinds, str) else kinds,
@@ -224,7 +224,7 @@ class OSInteraction(Environment):
       problem,
       started.machine,
       functools.partial(self._fresh_machine, problem.image),
-      limit_s=self._rules.command_timeout_s,
+      limit_s=self._rules.command_limit_s,
       gold=gold,
     )
 
@@ -242,7 +242,7 @@ class OSInteraction(Environment):
     try:
       shell = await Shell.open(
         machine,
-        limit_s=self._rules.command_timeout_s,
+        limit_s=self._rules.command_limit_s,
         completes=self._rules.upstream_quirks,
       )
     except BaseException:

@@ -35,7 +35,7 @@ class Rules:
   max_rounds: int = 8  # answers of the policy
   system_prompt: str = "upstream"
   upstream_quirks: bool = False  # finish_action answers with its thought
-  command_timeout_s: float = 30.0  # of the policy's and the judge's scripts
+  command_limit_s: float = 30.0  # of the policy's and the judge's scripts
 
 
 class OSSession(Session):

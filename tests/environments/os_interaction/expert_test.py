@@ -18,6 +18,8 @@ from environments.os_interaction.tasks.problem import Match, Problem, Script
 
 QUESTION = Generator(kinds=("log",)).generate("train", 0)
 CHORE = Generator(kinds=("edit",)).generate("train", 0)
+ANSWER = ("answer_action", "41")
+FINISH = ("finish_action", "The work is done.")
 REPLY = (Message("tool", OUTPUT.format("41\r\n"), tool_call_id="call_1"),)
 
 
@@ -39,35 +41,19 @@ def play(task, *mistakes):
 
 class ExpertTest(unittest.TestCase):
   def test_without_mistakes(self):
-    gold = QUESTION.problem.example.code
-    self.assertEqual(
-      play(QUESTION), [("bash_action", gold), ("answer_action", "41")]
-    )
-    gold = CHORE.problem.example.code
-    self.assertEqual(
-      play(CHORE),
-      [("bash_action", gold), ("finish_action", "The work is done.")],
-    )
+    for task, end in ((QUESTION, ANSWER), (CHORE, FINISH)):
+      gold = "bash_action", task.problem.example.code
+      self.assertEqual(play(task), [gold, end])
 
   def test_each_mistake(self):
-    gold = QUESTION.problem.example.code
+    gold = "bash_action", QUESTION.problem.example.code
     for mistake, expected in {
-      "slip": [("bash_action", QUESTION.slip), ("answer_action", "41")],
-      "no_look": [("answer_action", "41")],
-      "sentence": [
-        ("bash_action", gold),
-        ("answer_action", "The answer is 41."),
-      ],
-      "off_by_one": [("bash_action", gold), ("answer_action", "42")],
-      "finish": [
-        ("bash_action", gold),
-        ("finish_action", "The work is done."),
-      ],
-      "no_call": [
-        ("", "First I look at the machine."),
-        ("bash_action", gold),
-        ("answer_action", "41"),
-      ],
+      "slip": [("bash_action", QUESTION.slip), ANSWER],
+      "no_look": [ANSWER],
+      "sentence": [gold, ("answer_action", "The answer is 41.")],
+      "off_by_one": [gold, ("answer_action", "42")],
+      "finish": [gold, FINISH],
+      "no_call": [("", "First I look at the machine."), gold, ANSWER],
     }.items():
       with self.subTest(mistake=mistake):
         self.assertEqual(play(QUESTION, mistake), expected)
