@@ -1,12 +1,13 @@
-"""OS interaction: work to be done, and questions to be answered, with bash.
+"""OS interaction: chores to do and questions to answer with bash.
 
-Tasks are generated (splits train and test), or read from AgentBench's own files
-(split dev). Each attempt has a Linux of its own: a container of a Docker
-engine, or a sandbox of namespaces.
+Tasks are generated (splits train and test) or read from AgentBench's files
+(split dev). Each episode has a Linux machine of its own: a Docker container, or
+a sandbox of namespaces.
 """
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any
@@ -18,47 +19,46 @@ from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.env.warm_pool import WarmPool
 from agentrl_jax.errors import ConfigError, EnvironmentFault
-from environments.os_interaction.agentbench import load_problems
 from environments.os_interaction.expert import (
   MISTAKES,
   expert_for_generated,
   expert_for_loaded,
 )
-from environments.os_interaction.generator import (
-  DEFAULT_KINDS,
-  Generated,
-  Generator,
-)
-from environments.os_interaction.judging import (
+from environments.os_interaction.judging.judge import (
   Judge,
   require_scripts,
   set_up,
 )
-from environments.os_interaction.machine import (
+from environments.os_interaction.machines.machine import (
   Engine,
   Limits,
   Machine,
   MachineLost,
 )
-from environments.os_interaction.problem import Problem
+from environments.os_interaction.machines.shell import Ending, Shell
 from environments.os_interaction.prompts import SYSTEM_PROMPTS
 from environments.os_interaction.scripted import POLICIES
 from environments.os_interaction.session import OSSession, Rules
-from environments.os_interaction.shell import Ending, Shell
+from environments.os_interaction.tasks.agentbench import load_problems
+from environments.os_interaction.tasks.generator import (
+  DEFAULT_KINDS,
+  GeneratedTask,
+  Generator,
+)
+from environments.os_interaction.tasks.problem import Problem
 
 ENGINES = ("docker", "sandbox")
-GENERATED_CACHE = 4096  # tasks kept at hand; the attempts of a group share one
+GENERATED_CACHE = 4096  # tasks; the episodes of a group share one
 
 
-class _Ready:
-  """A machine that has started, with its shell at the first prompt."""
+@dataclasses.dataclass(frozen=True)
+class _StartedMachine:
+  """A machine with a shell at its first prompt."""
 
-  def __init__(self, machine: Machine, shell: Shell):
-    self.machine = machine
-    self.shell = shell
+  machine: Machine
+  shell: Shell
 
   async def remove(self) -> None:
-    """Removes both; the machine also if it is gone already."""
     try:
       await self.shell.close()
     finally:
@@ -68,15 +68,15 @@ class _Ready:
 class OSInteraction(Environment):
   """Generated tasks; with `source`, also those of one of AgentBench's files.
 
-  Defaults are AgentBench's. `engine` is "docker", "sandbox" or one that you
-  made; `image` names the containers' image (`images` those of single tasks),
-  `rootfs` the sandbox's folder. `num_warm` machines are started ahead of the
-  sessions that will need them.
+  Defaults are AgentBench's. `engine` is "docker", "sandbox" or an `Engine`;
+  `image` names the containers' image (`images` those of single tasks), `rootfs`
+  the sandbox's folder. `num_warm` machines are started before the sessions that
+  will use them.
   """
 
   name = "os_interaction"
   mistakes = tuple(MISTAKES)
-  needs_one_loop = True  # machines wait for sessions
+  needs_one_loop = True  # warm machines belong to the loop that started them
 
   def __init__(
     self,
@@ -120,55 +120,53 @@ class OSInteraction(Environment):
       cpus=cpus,
       pids=pids,
       disk_mb=disk_mb,
-      script_s=command_limit_s,
       network=network,
     )
     self._rules = Rules(
       max_rounds=max_rounds,
       system_prompt=system_prompt,
       upstream_quirks=upstream_quirks,
-      script_s=command_limit_s,
+      command_limit_s=command_limit_s,
     )
-    self._generator = Generator(
+    generator = Generator(
       kinds=tuple(kinds) if not isinstance(kinds, str) else kinds,
       difficulty=difficulty,
     )
+    self._generate = functools.lru_cache(GENERATED_CACHE)(generator.generate)
     self._num_tasks = num_tasks
     self._loaded = load_problems(source, scripts) if source else ()
-    self._generate = functools.lru_cache(GENERATED_CACHE)(
-      self._generator.generate
-    )
     self._engine = (
       engine
       if isinstance(engine, Engine)
-      else _engine(engine, limits, image=image, images=images, rootfs=rootfs)
+      else _make_engine(
+        engine, limits, image=image, images=images, rootfs=rootfs
+      )
     )
     self._num_warm = num_warm
-    self._pools: dict[str, WarmPool[_Ready]] = {}
+    self._pools: dict[str, WarmPool[_StartedMachine]] = {}
 
   def indices(self, split: str) -> Sequence[int]:
-    """Train and test are as long as asked for; dev is the source's rows."""
+    """Train and test have `num_tasks` indices; dev has the source's tasks."""
     if split in SPLITS:
       return range(self._num_tasks)
     if split == LOADED_SPLIT and self._loaded:
       return range(len(self._loaded))
-    raise ConfigError(self._no_split(split))
+    raise ConfigError(self._unknown_split(split))
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
-    """A session on a machine of its own, set up; the seed changes nothing."""
+    """Sets up a machine for the session; the seed changes nothing."""
     del seed
     problem = self._problem(task)
     require_scripts(problem)
-    ready, judge = await self._prepared(problem)
+    started, judge = await self._set_up(problem)
     try:
-      yield OSSession(problem, judge, ready.shell, self._rules)
+      yield OSSession(problem, judge, started.shell, self._rules)
     finally:
-      # To the end, though whoever leaves may be cancelled meanwhile.
-      await _shielded(ready.remove())
+      await _shielded(started.remove())
 
   async def close(self) -> None:
-    """Removes the machines that wait, and lets go of the engine."""
+    """Removes the warm machines and closes the engine."""
     for pool in self._pools.values():
       await pool.close()
     self._pools.clear()
@@ -177,7 +175,7 @@ class OSInteraction(Environment):
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
-    """Plays the gold script, then answers with what it said."""
+    """Plays the gold script, then answers with its output."""
     if task.split == LOADED_SPLIT:
       return expert_for_loaded(
         self._problem(task), seed=seed, mistakes=mistakes
@@ -187,80 +185,76 @@ class OSInteraction(Environment):
     )
 
   def scripted_policies(self) -> ScriptedPolicies:
-    """Guesses and an attack; see `scripted`."""
     return POLICIES
 
-  async def _prepared(self, problem: Problem) -> tuple[_Ready, Judge]:
-    """A machine that is set up, and its judge.
-
-    Another machine where the task's own example has written to the first.
-    """
+  async def _set_up(self, problem: Problem) -> tuple[_StartedMachine, Judge]:
+    """Sets up a machine; a second one if the example wrote to the first."""
     gold = None
     while True:
-      ready = await self._pool(problem.image).take()
+      started = await self._pool(problem.image).take()
       try:
-        judge = await self._set_up(problem, ready, gold)
-        if not judge.is_marked:
-          return ready, judge
+        judge = await self._set_up_machine(problem, started, gold)
+        if not judge.example_wrote:
+          return started, judge
       except BaseException:
-        await _shielded(ready.remove())
+        await _shielded(started.remove())
         raise
       gold = judge.gold
-      await _shielded(ready.remove())
+      await _shielded(started.remove())
 
-  async def _set_up(
-    self, problem: Problem, ready: _Ready, gold: Finished | None
+  async def _set_up_machine(
+    self, problem: Problem, started: _StartedMachine, gold: Finished | None
   ) -> Judge:
     try:
-      await set_up(problem, ready.machine)
+      await set_up(problem, started.machine)
     except MachineLost as error:
       raise EnvironmentFault(
         f"the init scripts of {problem.description[:80]!r} lost the machine: "
         f"{error}"
       ) from error
-    await ready.machine.seal()
+    await started.machine.seal()
     if problem.start is not None and problem.start.code is not None:
-      reply = await ready.shell.execute(problem.start.code)
-      if reply.ending is not Ending.BY_ITSELF:
+      reply = await started.shell.execute(problem.start.code)
+      if reply.ending is not Ending.COMPLETED:
         raise EnvironmentFault(
           f"the start script of {problem.description[:80]!r} does not end: "
           f"{reply.note}"
         )
     return await Judge.prepare(
       problem,
-      ready.machine,
-      functools.partial(self._fresh, problem.image),
-      limit_s=self._rules.script_s,
+      started.machine,
+      functools.partial(self._fresh_machine, problem.image),
+      limit_s=self._rules.command_limit_s,
       gold=gold,
     )
 
   @contextlib.asynccontextmanager
-  async def _fresh(self, image: str) -> AsyncIterator[Machine]:
-    """A machine that no policy has seen."""
+  async def _fresh_machine(self, image: str) -> AsyncIterator[Machine]:
+    """Starts a machine for the judge."""
     machine = await self._engine.start(image)
     try:
       yield machine
     finally:
       await _shielded(machine.remove())
 
-  async def _make_ready(self, image: str) -> _Ready:
+  async def _start(self, image: str) -> _StartedMachine:
     machine = await self._engine.start(image)
     try:
       shell = await Shell.open(
         machine,
-        limit_s=self._rules.script_s,
+        limit_s=self._rules.command_limit_s,
         completes=self._rules.upstream_quirks,
       )
     except BaseException:
       await _shielded(machine.remove())
       raise
-    return _Ready(machine, shell)
+    return _StartedMachine(machine, shell)
 
-  def _pool(self, image: str) -> WarmPool[_Ready]:
+  def _pool(self, image: str) -> WarmPool[_StartedMachine]:
     if image not in self._pools:
       self._pools[image] = WarmPool(
-        functools.partial(self._make_ready, image),
-        _Ready.remove,
+        functools.partial(self._start, image),
+        _StartedMachine.remove,
         num_warm=self._num_warm if image == "default" else 0,
       )
     return self._pools[image]
@@ -274,12 +268,12 @@ class OSInteraction(Environment):
       )
     return self._loaded[task.index]
 
-  def _generated(self, task: Task) -> Generated:
+  def _generated(self, task: Task) -> GeneratedTask:
     if task.split not in SPLITS:
-      raise ConfigError(self._no_split(task.split))
+      raise ConfigError(self._unknown_split(task.split))
     return self._generate(task.split, task.index)
 
-  def _no_split(self, split: str) -> str:
+  def _unknown_split(self, split: str) -> str:
     known = [*SPLITS, *([LOADED_SPLIT] if self._loaded else [])]
     hint = "" if self._loaded else "; dev needs `source`, AgentBench's file"
     return (
@@ -288,7 +282,7 @@ class OSInteraction(Environment):
 
 
 async def _shielded(removal: Coroutine[Any, Any, None]) -> None:
-  """Waits for a removal to its end, also when cancelled meanwhile."""
+  """Completes a removal even if the caller is cancelled meanwhile."""
   removing = asyncio.ensure_future(removal)
   try:
     await asyncio.shield(removing)
@@ -297,7 +291,7 @@ async def _shielded(removal: Coroutine[Any, Any, None]) -> None:
     raise
 
 
-def _engine(
+def _make_engine(
   kind: str,
   limits: Limits,
   *,
@@ -310,13 +304,15 @@ def _engine(
   if kind == "sandbox":
     if image or images:
       raise ConfigError("image and images need engine='docker'")
-    # It runs on Linux alone.
-    from environments.os_interaction.sandbox_engine import SandboxEngine
+    # Imports on Linux alone.
+    from environments.os_interaction.machines.sandbox.engine import (
+      SandboxEngine,
+    )
 
     return SandboxEngine(limits, rootfs=rootfs)
   if rootfs:
     raise ConfigError(f"rootfs={rootfs!r} needs engine='sandbox'")
-  # Its driver is needed for this engine alone.
-  from environments.os_interaction.docker_engine import DockerEngine
+  # Only this engine needs the package `docker`.
+  from environments.os_interaction.machines.docker_engine import DockerEngine
 
   return DockerEngine(limits, image=image, images=images)

@@ -1,58 +1,44 @@
-"""What an OS session says to the policy, and the tools it offers.
+"""Prompts, replies and tools of OS sessions.
 
-AgentBench's words are kept to the letter: policies are compared on them. The
+The texts are AgentBench's to the letter, so that scores can be compared. The
 short system prompt is for policies too small to read the long one.
 """
 
 from agentrl_jax.data.messages import Message, Tool
 
-BASH_ACTION = Tool(
+
+def _tool(name: str, description: str, argument: str, meaning: str) -> Tool:
+  """Returns a tool with one argument, a string."""
+  return Tool(
+    name,
+    description,
+    {
+      "type": "object",
+      "properties": {argument: {"type": "string", "description": meaning}},
+      "required": [argument],
+      "additionalProperties": False,
+    },
+  )
+
+
+BASH_ACTION = _tool(
   "bash_action",
   "Execute bash code to perform an operation in the Linux environment.",
-  {
-    "type": "object",
-    "properties": {
-      "script": {
-        "type": "string",
-        "description": "The bash script to be executed.",
-      }
-    },
-    "required": ["script"],
-    "additionalProperties": False,
-  },
+  "script",
+  "The bash script to be executed.",
 )
-FINISH_ACTION = Tool(
+FINISH_ACTION = _tool(
   "finish_action",
   "Indicate that the task has been finished or need some additional "
   "information to be finished.",
-  {
-    "type": "object",
-    "properties": {
-      "thought": {
-        "type": "string",
-        "description": (
-          "The thought or reason indicating the task is finished."
-        ),
-      }
-    },
-    "required": ["thought"],
-    "additionalProperties": False,
-  },
+  "thought",
+  "The thought or reason indicating the task is finished.",
 )
-ANSWER_ACTION = Tool(
+ANSWER_ACTION = _tool(
   "answer_action",
   "Provide the answer to the question.",
-  {
-    "type": "object",
-    "properties": {
-      "answer": {
-        "type": "string",
-        "description": "The answer to the question.",
-      }
-    },
-    "required": ["answer"],
-    "additionalProperties": False,
-  },
+  "answer",
+  "The answer to the question.",
 )
 TOOLS = (BASH_ACTION, FINISH_ACTION, ANSWER_ACTION)
 
@@ -63,11 +49,11 @@ NEEDS_ANSWER = (
 )
 OUTPUT = "The output of the OS:\n\n{}"
 NO_OUTPUT = "The output of the OS is empty."
-MAX_CHARS = 800  # of an output; a longer one is cut
+MAX_CHARS = 800  # of an output; a longer one is cut to `KEPT_CHARS`
 KEPT_CHARS = 780
 CUT = "\n[truncated because the output is too long]"
 
-# One line each, as the policy reads them.
+# Lines of the system prompt.
 _UPSTREAM = (
   "You are an assistant that will act like a person. I will play the role of a "
   "Linux (Ubuntu) operating system.",
@@ -100,7 +86,7 @@ _QUESTION = "Now, I will start a new problem in a new OS. My problem is:\n\n{}"
 
 
 def opening(description: str, system_prompt: str) -> tuple[Message, ...]:
-  """The messages that a session begins with."""
+  """Returns the messages that a session begins with."""
   return (
     Message("system", SYSTEM_PROMPTS[system_prompt]),
     Message("user", _QUESTION.format(description)),
@@ -108,7 +94,7 @@ def opening(description: str, system_prompt: str) -> tuple[Message, ...]:
 
 
 def output(text: str) -> str:
-  """The reply that shows what a script said."""
+  """Formats a script's output as a reply."""
   if len(text) > MAX_CHARS:
     text = text[:KEPT_CHARS] + CUT
   return OUTPUT.format(text) if text else NO_OUTPUT

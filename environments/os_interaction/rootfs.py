@@ -1,12 +1,12 @@
-"""Makes the folder that sandboxes see as their files.
+"""Creates the root folder of sandboxes.
 
   python -m environments.os_interaction.rootfs                 # from the image
   python -m environments.os_interaction.rootfs --debootstrap   # without Docker
   python -m environments.os_interaction.rootfs --to /srv/os_rootfs
 
-The first copies what `python -m launch.build_images os_interaction` built;
-the second makes the same from Debian's packages, in two minutes. Either needs
-root, as files keep their owners. Sandboxes only ever read the folder.
+The first copies the image that `python -m launch.build_images os_interaction`
+built; the second installs Debian's packages, which takes two minutes. Both need
+root, as files keep their owners. Sandboxes only read the folder.
 """
 
 import argparse
@@ -25,13 +25,13 @@ from docker.models.containers import Container
 
 from agentrl_jax.env.docker import engine as engines
 from agentrl_jax.errors import AgentRLError, ConfigError
-from environments.os_interaction.sandbox_engine import ROOTFS
+from environments.os_interaction.machines.sandbox.engine import ROOTFS
 
 _log = logging.getLogger(__name__)
 
 HERE = pathlib.Path(__file__).parent
 SUITE = "bookworm"
-# As in the Dockerfile, with what Docker's base images have and minbase lacks.
+# The Dockerfile's packages.
 PACKAGES = (
   "ca-certificates",
   "curl",
@@ -47,7 +47,7 @@ PACKAGES = (
   "wget",
   "zip",
 )
-_OLD = "2024-04-22"  # of root's files, as of an image that was not just built
+_MODIFIED = "2024-04-22"  # of root's files, as in the Dockerfile
 
 
 def from_image(
@@ -68,14 +68,16 @@ def from_image(
 
 
 def from_packages(to: pathlib.Path, *, mirror: str = "") -> None:
-  """Makes the files with debootstrap in a folder that does not exist yet."""
+  """Installs Debian's packages into a folder that does not exist yet."""
   if shutil.which("debootstrap") is None:
-    raise ConfigError("there is no debootstrap; `apt-get install debootstrap`")
+    raise ConfigError(
+      "debootstrap is not installed; run `apt-get install debootstrap`"
+    )
   _fill(to, lambda folder: _bootstrap(folder, mirror))
 
 
 def _fill(to: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> None:
-  """Fills a folder beside `to`, which appears complete or not at all."""
+  """Fills a temporary folder and renames it to `to` when it is complete."""
   if os.geteuid() != 0:
     raise ConfigError("files keep their owners, so this must be run as root")
   if to.exists():
@@ -97,10 +99,10 @@ def _unpack(container: Container, folder: pathlib.Path) -> None:
     stdin=subprocess.PIPE,
   )
   assert tar.stdin is not None
-  pieces: Any = container.export()  # of bytes, whatever its types say
+  chunks: Any = container.export()  # yields bytes, unlike its type stub
   with tar.stdin:
-    for piece in pieces:
-      tar.stdin.write(piece)
+    for chunk in chunks:
+      tar.stdin.write(chunk)
   if tar.wait() != 0:
     raise ConfigError(f"tar failed with code {tar.returncode}; see above")
 
@@ -111,18 +113,18 @@ def _bootstrap(folder: pathlib.Path, mirror: str) -> None:
   done = subprocess.run([*command, *([mirror] if mirror else [])])
   if done.returncode != 0:
     raise ConfigError(
-      f"debootstrap failed with code {done.returncode}; see above. --mirror "
-      "names another source of packages"
+      f"debootstrap failed with code {done.returncode}; see above. Give "
+      "another source of packages with --mirror"
     )
   root = folder / "root"
   shutil.copy(HERE / "bashrc", root / ".bashrc")
   (root / ".profile").write_text('if [ -n "$BASH" ]; then . ~/.bashrc; fi\n')
-  old = [str(root / ".bashrc"), str(root / ".profile"), str(root)]
-  subprocess.run(["touch", "-d", _OLD, *old], check=True)
+  paths = [str(root / ".bashrc"), str(root / ".profile"), str(root)]
+  subprocess.run(["touch", "-d", _MODIFIED, *paths], check=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-  """The command line."""
+  """Runs the command line."""
   logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
   parser = argparse.ArgumentParser(
     prog="python -m environments.os_interaction.rootfs",
@@ -132,17 +134,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser.add_argument("--image", default="agentrl_jax/os_interaction")
   parser.add_argument("--debootstrap", action="store_true")
   parser.add_argument("--mirror", default="", help="for --debootstrap")
-  given = parser.parse_args(arguments)
-  to = pathlib.Path(given.to).expanduser().resolve()
+  options = parser.parse_args(arguments)
+  to = pathlib.Path(options.to).expanduser().resolve()
   try:
-    if given.debootstrap:
-      from_packages(to, mirror=given.mirror)
+    if options.debootstrap:
+      from_packages(to, mirror=options.mirror)
     else:
       with engines.connect() as engine:
-        from_image(engine, given.image, to)
+        from_image(engine, options.image, to)
   except AgentRLError as error:
     parser.error(str(error))
-  _log.info("made %s", to)
+  _log.info("created %s", to)
 
 
 if __name__ == "__main__":

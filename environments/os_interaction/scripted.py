@@ -1,8 +1,8 @@
-"""Scripted policies: what is solved without knowing what was asked.
+"""Scripted policies, whose success is the floor for a trained policy.
 
-They see the description and replies alone. The attacker is after the judge: it
-puts programs that say its answer before all others, empties what files hold,
-and answers; it should win as little as one that answers at once.
+They see the description and the replies alone. `attack` tries to fool the
+judge: it replaces programs by one that prints its answer, empties files, and
+answers. It should solve no more tasks than an immediate answer.
 """
 
 import functools
@@ -18,7 +18,7 @@ from environments.os_interaction.prompts import (
 )
 
 _PATH = re.compile(r"/[\w./-]*\w")
-_START = OUTPUT.partition("{")[0]
+_OUTPUT_PREFIX = OUTPUT.partition("{")[0]
 _ATTACK = (
   "cd /; printf '#!/bin/dash\\necho {answer}\\n' > /lie; chmod 755 /lie; "
   "for f in /bin/*; do cp /lie /usr/local/sbin/${{f##*/}}; done 2>/dev/null; "
@@ -28,11 +28,11 @@ _ATTACK = (
 
 
 class Guesser(ScriptedPolicy):
-  """Runs one script if there is one, and answers.
+  """Runs one script if it has one, and answers.
 
   Args:
-    script: what is run; `{path}` is the first path of the description.
-    answer: what is answered; None takes the last line of the reply.
+    script: bash, in which `{path}` is the first path of the description.
+    answer: None takes the last word of the reply.
   """
 
   def __init__(self, *, seed: int, script: str = "", answer: str | None = None):
@@ -43,16 +43,15 @@ class Guesser(ScriptedPolicy):
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """The script first; then the answer."""
-    said = messages[-1].content
+    content = messages[-1].content
     if self._script:
-      paths = _PATH.findall(said) or ["/root"]
+      paths = _PATH.findall(content) or ["/root"]
       script, self._script = self._script.replace("{path}", paths[0]), ""
       return self.call(BASH_ACTION.name, script=script)
     if self._answer is not None:
       return self.call(ANSWER_ACTION.name, answer=self._answer)
-    lines = said.removeprefix(_START).split()
-    return self.call(ANSWER_ACTION.name, answer=lines[-1] if lines else "")
+    words = content.removeprefix(_OUTPUT_PREFIX).split()
+    return self.call(ANSWER_ACTION.name, answer=words[-1] if words else "")
 
 
 POLICIES: ScriptedPolicies = {

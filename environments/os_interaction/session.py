@@ -1,7 +1,7 @@
-"""The rules of an OS attempt: bash until an answer, or the end of the work.
+"""Rules of an OS episode: bash commands until an answer or the end of the work.
 
-Replies, statuses and limits are AgentBench's. Of an answer the first call is
-played, as there.
+Replies, statuses and limits are AgentBench's; only the first call of an answer
+is played, as there.
 """
 
 import dataclasses
@@ -11,9 +11,9 @@ from typing import Any
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.env.interface import Session, Step
-from environments.os_interaction.judging import Judge
-from environments.os_interaction.machine import MachineLost
-from environments.os_interaction.problem import Problem
+from environments.os_interaction.judging.judge import Judge
+from environments.os_interaction.machines.machine import MachineLost
+from environments.os_interaction.machines.shell import Ending, Shell
 from environments.os_interaction.prompts import (
   ANSWER_ACTION,
   BAD_CALL,
@@ -25,21 +25,21 @@ from environments.os_interaction.prompts import (
   opening,
   output,
 )
-from environments.os_interaction.shell import Ending, Shell
+from environments.os_interaction.tasks.problem import Problem
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-  """What an attempt may use, and how it is judged."""
+  """Limits and variants of an episode."""
 
   max_rounds: int = 8  # answers of the policy
   system_prompt: str = "upstream"
   upstream_quirks: bool = False  # finish_action answers with its thought
-  script_s: float = 30.0  # for each script of the judge
+  command_limit_s: float = 30.0  # of the policy's and the judge's scripts
 
 
 class OSSession(Session):
-  """One attempt at one problem, on a machine of its own that is set up."""
+  """One episode of one problem, on a machine that is set up."""
 
   tools = TOOLS
 
@@ -55,14 +55,13 @@ class OSSession(Session):
     self._num_stopped = 0
 
   async def reset(self) -> Step:
-    """Tells the problem."""
     return Step(opening(self._problem.description, self._rules.system_prompt))
 
   async def step(self, answer: Message) -> Step:
     """Plays the first call of an answer; waits for its command."""
     self._num_rounds += 1
     if not answer.tool_calls:
-      return self._go_on(Message("user", NO_CALL))
+      return self._continue(Message("user", NO_CALL))
     call = answer.tool_calls[0]
     try:
       return await self._play(call, has_thought=bool(answer.content))
@@ -76,36 +75,36 @@ class OSSession(Session):
       return self._reply(call, arguments)
     first = arguments[0] if arguments else None
     if call.name == BASH_ACTION.name and arguments:
-      return self._reply(call, await self._executed(first))
+      return self._reply(call, await self._execute(first))
     if call.name == FINISH_ACTION.name:
       if self._problem.match is None or self._rules.upstream_quirks:
-        return await self._judged(first)
+        return await self._judge_answer(first)
       return self._reply(call, NEEDS_ANSWER)
     if call.name == ANSWER_ACTION.name and arguments:
-      return await self._judged(first)
+      return await self._judge_answer(first)
     return self._reply(call, BAD_CALL)
 
-  async def _executed(self, script: object) -> str:
+  async def _execute(self, script: object) -> str:
     if not isinstance(script, str):
       return output("")
     try:
       script.encode()
-    except UnicodeEncodeError:  # half a surrogate pair
+    except UnicodeEncodeError:  # a surrogate
       return BAD_CALL
     self._num_commands += 1
     reply = await self._shell.execute(script)
-    self._num_stopped += reply.ending is not Ending.BY_ITSELF
+    self._num_stopped += reply.ending is not Ending.COMPLETED
     note = f"\n[{reply.note}]" if reply.note else ""
     return output(reply.text) + note
 
-  async def _judged(self, answer: object) -> Step:
-    right = await self._judge.is_solved(answer)
-    return self._end((), float(right), Status.COMPLETED)
+  async def _judge_answer(self, answer: object) -> Step:
+    is_solved = await self._judge.is_solved(answer)
+    return self._end((), float(is_solved), Status.COMPLETED)
 
   def _reply(self, call: ToolCall, text: str) -> Step:
-    return self._go_on(Message("tool", text, tool_call_id=call.id))
+    return self._continue(Message("tool", text, tool_call_id=call.id))
 
-  def _go_on(self, reply: Message) -> Step:
+  def _continue(self, reply: Message) -> Step:
     if self._num_rounds < self._rules.max_rounds:
       return Step((reply,))
     return self._end((reply,), 0.0, Status.TASK_LIMIT_REACHED)
@@ -122,9 +121,9 @@ class OSSession(Session):
 
 
 def _arguments_of(call: ToolCall, *, has_thought: bool) -> list[Any] | str:
-  """The values of a call's arguments, or AgentBench's reply to a broken one.
+  """Returns the values of a call's arguments, or a reply to a broken call.
 
-  That reply is what Python says of it, word for word.
+  AgentBench replies with the message of Python's exception, word for word.
   """
   try:
     arguments = json.loads(call.arguments)

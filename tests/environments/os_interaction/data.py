@@ -1,4 +1,4 @@
-"""Where the tests find AgentBench's data, which is not part of the project."""
+"""Paths of AgentBench's data, which is not part of the project."""
 
 import os
 import pathlib
@@ -15,13 +15,13 @@ def tasks(name: str) -> str:
 
 
 def transcripts() -> pathlib.Path:
-  """Recorded attempts on AgentBench's own workers; skips likewise."""
-  return _find("transcripts/os-std-qwen-8b.jsonl.gz", "recorded OS attempts")
+  """Recorded episodes on AgentBench's own workers; skips likewise."""
+  return _find("transcripts/os-std-qwen-8b.jsonl.gz", "recorded OS episodes")
 
 
-def _find(path: str, what: str) -> pathlib.Path:
+def _find(path: str, name: str) -> pathlib.Path:
   default = ROOT.parent / "shared" / "data"
-  found = pathlib.Path(os.environ.get("AGENTRL_DATA", default)) / path
-  if not found.is_file():
-    raise unittest.SkipTest(f"needs {what} as $AGENTRL_DATA/{path}")
-  return found
+  file = pathlib.Path(os.environ.get("AGENTRL_DATA", default)) / path
+  if not file.is_file():
+    raise unittest.SkipTest(f"needs {name} as $AGENTRL_DATA/{path}")
+  return file

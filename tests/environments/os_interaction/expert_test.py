@@ -1,4 +1,4 @@
-"""The expert's words, and each of its mistakes."""
+"""The expert plays the gold script, and makes each of its mistakes."""
 
 import json
 import subprocess
@@ -12,65 +12,51 @@ from environments.os_interaction.expert import (
   expert_for_generated,
   expert_for_loaded,
 )
-from environments.os_interaction.generator import Generator
-from environments.os_interaction.problem import Match, Problem, Script
 from environments.os_interaction.prompts import NO_CALL, OUTPUT
+from environments.os_interaction.tasks.generator import Generator
+from environments.os_interaction.tasks.problem import Match, Problem, Script
 
 QUESTION = Generator(kinds=("log",)).generate("train", 0)
 CHORE = Generator(kinds=("edit",)).generate("train", 0)
+ANSWER = ("answer_action", "41")
+FINISH = ("finish_action", "The work is done.")
 REPLY = (Message("tool", OUTPUT.format("41\r\n"), tool_call_id="call_1"),)
 
 
-def played(generated, *mistakes):
+def play(task, *mistakes):
   """(tool, argument) of each of the expert's answers."""
   expert = expert_for_generated(
-    generated, seed=0, mistakes=dict.fromkeys(mistakes, 1.0)
+    task, seed=0, mistakes=dict.fromkeys(mistakes, 1.0)
   )
-  said = []
-  while not said or said[-1][0] in ("", "bash_action"):
-    answer = expert.answer(REPLY)
+  answers = []
+  while not answers or answers[-1][0] in ("", "bash_action"):
+    message = expert.answer(REPLY)
     calls = [
       (call.name, *json.loads(call.arguments).values())
-      for call in answer.tool_calls
+      for call in message.tool_calls
     ]
-    said += calls or [("", answer.content)]
-  return said
+    answers += calls or [("", message.content)]
+  return answers
 
 
 class ExpertTest(unittest.TestCase):
   def test_without_mistakes(self):
-    gold = QUESTION.problem.example.code
-    self.assertEqual(
-      played(QUESTION), [("bash_action", gold), ("answer_action", "41")]
-    )
-    gold = CHORE.problem.example.code
-    self.assertEqual(
-      [name for name, _ in played(CHORE)], ["bash_action", "finish_action"]
-    )
-    self.assertEqual(played(CHORE)[0][1], gold)
+    for task, end in ((QUESTION, ANSWER), (CHORE, FINISH)):
+      gold = "bash_action", task.problem.example.code
+      self.assertEqual(play(task), [gold, end])
 
   def test_each_mistake(self):
-    gold = QUESTION.problem.example.code
+    gold = "bash_action", QUESTION.problem.example.code
     for mistake, expected in {
-      "slip": [("bash_action", QUESTION.slip), ("answer_action", "41")],
-      "no_look": [("answer_action", "41")],
-      "sentence": [
-        ("bash_action", gold),
-        ("answer_action", "The answer is 41."),
-      ],
-      "off_by_one": [("bash_action", gold), ("answer_action", "42")],
-      "finish": [
-        ("bash_action", gold),
-        ("finish_action", "The work is done."),
-      ],
-      "no_call": [
-        ("", "First I look at the machine."),
-        ("bash_action", gold),
-        ("answer_action", "41"),
-      ],
+      "slip": [("bash_action", QUESTION.slip), ANSWER],
+      "no_look": [ANSWER],
+      "sentence": [gold, ("answer_action", "The answer is 41.")],
+      "off_by_one": [gold, ("answer_action", "42")],
+      "finish": [gold, FINISH],
+      "no_call": [("", "First I look at the machine."), gold, ANSWER],
     }.items():
       with self.subTest(mistake=mistake):
-        self.assertEqual(played(QUESTION, mistake), expected)
+        self.assertEqual(play(QUESTION, mistake), expected)
         self.assertIn(mistake, MISTAKES)
 
   def test_mistakes_are_drawn_by_the_seed(self):
@@ -87,7 +73,7 @@ class ExpertTest(unittest.TestCase):
     with self.assertRaisesRegex(ConfigError, "typo"):
       expert_for_generated(QUESTION, seed=0, mistakes={"typo": 1.0})
 
-  def test_a_match_is_answered_with_what_matches(self):
+  def test_a_match_is_answered_with_its_value(self):
     problem = Problem("What?", match=Match("log"))
     expert = expert_for_loaded(problem, seed=0, mistakes={})
     (call,) = expert.answer((Message("user", "What?"),)).tool_calls
@@ -96,7 +82,7 @@ class ExpertTest(unittest.TestCase):
       ("answer_action", {"answer": "log"}),
     )
 
-  def test_a_reply_that_is_no_output_is_not_answered_with(self):
+  def test_a_reply_without_output_is_answered_with_a_guess(self):
     expert = expert_for_generated(QUESTION, seed=0, mistakes={})
     expert.answer(REPLY)
     (call,) = expert.answer((Message("user", NO_CALL),)).tool_calls
@@ -104,11 +90,11 @@ class ExpertTest(unittest.TestCase):
 
 
 class OneLineTest(unittest.TestCase):
-  def test_plain_lines_stay_as_they_are(self):
+  def test_plain_lines_stay_unchanged(self):
     script = Script("bash", "ls | wc -l")
     self.assertEqual(as_one_line(script), "ls | wc -l")
 
-  def test_others_say_the_same_on_one_line(self):
+  def test_other_scripts_have_the_same_output_on_one_line(self):
     for script in (
       Script("bash", "a=1\nb='x\\n!'\n\techo \"$a $b\" 'é'"),
       Script("bash", "echo hi!"),
@@ -122,11 +108,11 @@ class OneLineTest(unittest.TestCase):
         expected = subprocess.run(
           [program, "-c", script.code], capture_output=True, check=True
         )
-        said = subprocess.run(
+        done = subprocess.run(
           ["bash", "-c", line], capture_output=True, check=True
         )
-        self.assertEqual(said.stdout, expected.stdout)
-        self.assertTrue(said.stdout)
+        self.assertEqual(done.stdout, expected.stdout)
+        self.assertTrue(done.stdout)
 
 
 if __name__ == "__main__":

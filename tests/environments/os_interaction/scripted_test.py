@@ -1,4 +1,4 @@
-"""Scripted policies: what they run, and that they see no solution."""
+"""Scripted policies run their script and answer with the reply."""
 
 import json
 import unittest
@@ -7,24 +7,24 @@ from agentrl_jax.data.messages import Message
 from environments.os_interaction.prompts import OUTPUT, TOOLS
 from environments.os_interaction.scripted import POLICIES
 
-ASKED = Message("user", "How many lines has the file /root/a-1/b.csv?")
+QUESTION = Message("user", "How many lines has the file /root/a-1/b.csv?")
 REPLY = Message("tool", OUTPUT.format("a\r\n7 b\r\n"), tool_call_id="call_1")
 
 
-def played(name):
+def play(name):
   """(tool, argument) of the two answers, or of the only one."""
-  policy, said = POLICIES[name](seed=0), []
-  for messages in ((ASKED,), (ASKED, REPLY)):
+  policy, answers = POLICIES[name](seed=0), []
+  for messages in ((QUESTION,), (QUESTION, REPLY)):
     (call,) = policy.answer(messages, TOOLS).tool_calls
-    said.append((call.name, *json.loads(call.arguments).values()))
+    answers.append((call.name, *json.loads(call.arguments).values()))
     if call.name == "answer_action":
       break
-  return said
+  return answers
 
 
 class ScriptedTest(unittest.TestCase):
   def test_guesses(self):
-    self.assertEqual(played("constant"), [("answer_action", "3")])
+    self.assertEqual(play("constant"), [("answer_action", "3")])
     for name, script in (
       ("list", "ls /root/a-1/b.csv"),
       ("count_files", "find /root/a-1/b.csv -type f | wc -l"),
@@ -32,11 +32,11 @@ class ScriptedTest(unittest.TestCase):
     ):
       with self.subTest(name):
         expected = [("bash_action", script), ("answer_action", "b")]
-        self.assertEqual(played(name), expected)
+        self.assertEqual(play(name), expected)
 
-  def test_the_attack_answers_what_its_programs_say(self):
-    (tool, script), answered = played("attack")
-    self.assertEqual((tool, answered), ("bash_action", ("answer_action", "0")))
+  def test_the_attack_answers_with_the_output_of_its_programs(self):
+    (tool, script), answer = play("attack")
+    self.assertEqual((tool, answer), ("bash_action", ("answer_action", "0")))
     self.assertIn("echo 0\\n", script)
     self.assertNotIn("{{", script)
 

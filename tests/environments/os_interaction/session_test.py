@@ -1,4 +1,4 @@
-"""AgentBench's rules, word for word, on a machine that is a real shell."""
+"""Sessions reply as AgentBench does, on a real machine."""
 
 import json
 import unittest
@@ -7,8 +7,8 @@ import pytest
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
-from environments.os_interaction.judging import Judge
-from environments.os_interaction.problem import Match, Problem, Script
+from environments.os_interaction.judging.judge import Judge
+from environments.os_interaction.machines.shell import Shell
 from environments.os_interaction.prompts import (
   BAD_CALL,
   CUT,
@@ -18,10 +18,13 @@ from environments.os_interaction.prompts import (
   OUTPUT,
 )
 from environments.os_interaction.session import OSSession, Rules
-from environments.os_interaction.shell import Shell
-from tests.environments.os_interaction.machines import (
-  InSandbox,
-  WithMachines,
+from environments.os_interaction.tasks.problem import Match, Problem, Script
+from tests.environments.os_interaction.engines import InSandbox, WithMachines
+from tests.environments.os_interaction.messages import (
+  answer,
+  bash,
+  call,
+  finish,
 )
 
 MATCH = Problem("What?", match=Match("succeed"))
@@ -32,34 +35,29 @@ CHECK = Problem(
 )
 
 
-def call(name, arguments, content="") -> Message:
-  if not isinstance(arguments, str):
-    arguments = json.dumps(arguments)
-  return Message(
-    "assistant", content, (ToolCall(name, arguments, id="call_0"),)
-  )
-
-
-def bash(script) -> Message:
-  return call("bash_action", {"script": script})
-
-
 @pytest.mark.docker
 class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
-    self.on = await self.enterAsyncContext(self.machine())
-    self.shell = await Shell.open(self.on, limit_s=10.0)
+    self.started = await self.enterAsyncContext(self.machine())
+    self.shell = await Shell.open(self.started, limit_s=10.0)
     self.addAsyncCleanup(self.shell.close)
 
   async def session(self, problem=MATCH, **rules):
-    judge = await Judge.prepare(problem, self.on, self.machine, limit_s=30.0)
+    judge = await Judge.prepare(
+      problem, self.started, self.machine, limit_s=30.0
+    )
     return OSSession(problem, judge, self.shell, Rules(**rules))
 
-  async def reply(self, answer, problem=MATCH):
-    step = await (await self.session(problem)).step(answer)
+  async def reply(self, message, problem=MATCH):
+    step = await (await self.session(problem)).step(message)
     self.assertIs(step.status, Status.RUNNING)
-    (message,) = step.messages
-    return message.role, message.content
+    (reply,) = step.messages
+    return reply.role, reply.content
+
+  async def reward(self, problem, message, **rules):
+    step = await (await self.session(problem, **rules)).step(message)
+    self.assertIs(step.status, Status.COMPLETED)
+    return step.reward
 
   async def test_opening(self):
     system, user = (await (await self.session()).reset()).messages
@@ -84,7 +82,7 @@ class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
         self.assertEqual(await self.reply(bash(script)), ("tool", expected))
 
   async def test_broken_calls(self):
-    for answer, role, expected in (
+    for message, role, expected in (
       (Message("assistant", "Hm."), "user", NO_CALL),
       (call("no_such_tool", {"x": 1}), "tool", BAD_CALL),
       (call("no_such_tool", {}), "tool", BAD_CALL),
@@ -113,8 +111,8 @@ class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
       ),
       (call("bash_action", '{"script": "\\ud800"}'), "tool", BAD_CALL),
     ):
-      with self.subTest(answer=repr(answer)):
-        self.assertEqual(await self.reply(answer), (role, expected))
+      with self.subTest(message=repr(message)):
+        self.assertEqual(await self.reply(message), (role, expected))
 
   async def test_the_first_call_alone_is_played(self):
     calls = tuple(
@@ -127,12 +125,12 @@ class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
 
   async def test_the_shell_lives_on(self):
     await self.reply(bash("cd /usr; x=7"))
-    _, said = await self.reply(bash("echo $x; pwd"))
-    self.assertEqual(said, OUTPUT.format("7\r\n/usr\r\n"))
+    _, text = await self.reply(bash("echo $x; pwd"))
+    self.assertEqual(text, OUTPUT.format("7\r\n/usr\r\n"))
 
   async def test_it_begins_as_root_at_home(self):
-    _, said = await self.reply(bash("whoami; pwd; echo $HOME $TERM"))
-    self.assertEqual(said, OUTPUT.format("root\r\n/root\r\n/root xterm\r\n"))
+    _, text = await self.reply(bash("whoami; pwd; echo $HOME $TERM"))
+    self.assertEqual(text, OUTPUT.format("root\r\n/root\r\n/root xterm\r\n"))
 
   async def test_rounds_end(self):
     session = await self.session(max_rounds=2)
@@ -143,7 +141,7 @@ class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
     )
 
   async def test_match(self):
-    for rule, answer, expected in (
+    for rule, text, expected in (
       (Match("succeed"), " succeed\n", 1.0),
       (Match("succeed", strip=False), " succeed\n", 0.0),
       (Match(regex="ee"), "succeed", 1.0),
@@ -151,20 +149,13 @@ class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
       (Match("7"), 7, 0.0),
       (Match("7"), "", 0.0),
     ):
-      with self.subTest(rule=rule, answer=answer):
-        step = await (await self.session(Problem("What?", match=rule))).step(
-          call("answer_action", {"answer": answer})
-        )
-        self.assertEqual(
-          (step.status, step.reward), (Status.COMPLETED, expected)
-        )
+      with self.subTest(rule=rule, text=text):
+        problem = Problem("What?", match=rule)
+        self.assertEqual(await self.reward(problem, answer(text)), expected)
 
-  async def test_checks_get_the_answer_and_what_was_said_before(self):
-    for answer, expected in (("right", 1.0), ("wrong", 0.0), ("", 0.0)):
-      step = await (await self.session(CHECK)).step(
-        call("answer_action", {"answer": answer})
-      )
-      self.assertEqual(step.reward, expected, answer)
+  async def test_checks_get_the_answer_and_earlier_outputs(self):
+    for text, expected in (("right", 1.0), ("wrong", 0.0), ("", 0.0)):
+      self.assertEqual(await self.reward(CHECK, answer(text)), expected, text)
 
   async def test_scripts_of_all_languages(self):
     sources = {
@@ -176,29 +167,22 @@ class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
     }
     for language, code in sources.items():
       problem = Problem("Do it.", check=(Script(language, code),))
-      for answer, expected in (("ok", 1.0), ("no", 0.0)):
-        with self.subTest(language=language, answer=answer):
-          step = await (await self.session(problem)).step(
-            call("answer_action", {"answer": answer})
-          )
-          self.assertEqual(step.reward, expected)
+      for text, expected in (("ok", 1.0), ("no", 0.0)):
+        with self.subTest(language=language, text=text):
+          self.assertEqual(await self.reward(problem, answer(text)), expected)
 
   async def test_answers_that_no_program_can_take_are_wrong(self):
     problem = Problem("Do it.", check=(Script("bash", "true"),))
-    for answer in ("\0", "x" * 200_000, "\ud800"):
-      step = await (await self.session(problem)).step(
-        call("answer_action", {"answer": answer})
-      )
-      self.assertEqual((step.status, step.reward), (Status.COMPLETED, 0.0))
+    for text in ("\0", "x" * 200_000, "\ud800"):
+      self.assertEqual(await self.reward(problem, answer(text)), 0.0)
 
-  async def test_finishing_answers_only_where_nothing_is_asked(self):
-    finish = call("finish_action", {"thought": "succeed"})
-    self.assertEqual(await self.reply(finish), ("tool", NEEDS_ANSWER))
-    quirky = await (await self.session(upstream_quirks=True)).step(finish)
-    self.assertEqual((quirky.status, quirky.reward), (Status.COMPLETED, 1.0))
-    right = call("finish_action", {"thought": "right"})
-    step = await (await self.session(CHECK)).step(right)
-    self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
+  async def test_finishing_does_not_answer_a_match(self):
+    thought = finish("succeed")
+    self.assertEqual(await self.reply(thought), ("tool", NEEDS_ANSWER))
+    self.assertEqual(
+      await self.reward(MATCH, thought, upstream_quirks=True), 1.0
+    )
+    self.assertEqual(await self.reward(CHECK, finish("right")), 1.0)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What AgentBench's own workers said, said again.
+"""Sessions repeat the recorded replies of AgentBench's own workers.
 
-The tasks of these attempts are not at hand, so the machine is empty. Scripts
-that make what they read must get the recorded reply to the byte; so must all
-that does not depend on files. The rest differs in its numbers alone.
+The tasks of these episodes are not available, so the machine is empty. Scripts
+that create the files they read must get the recorded reply to the byte, as must
+calls that do not depend on files.
 """
 
 import gzip
@@ -14,7 +14,7 @@ import pytest
 
 from agentrl_jax.data.messages import message_from_json
 from agentrl_jax.data.trajectory import Status
-from environments.os_interaction.problem import Problem, Script
+from environments.os_interaction.machines.shell import Shell
 from environments.os_interaction.prompts import (
   CUT,
   KEPT_CHARS,
@@ -22,20 +22,20 @@ from environments.os_interaction.prompts import (
   OUTPUT,
 )
 from environments.os_interaction.session import OSSession, Rules
-from environments.os_interaction.shell import Shell
+from environments.os_interaction.tasks.problem import Problem, Script
 from tests.environments.os_interaction.data import transcripts
-from tests.environments.os_interaction.machines import InSandbox, WithMachines
+from tests.environments.os_interaction.engines import InSandbox, WithMachines
 
 _QUESTION = "My problem is:\n\n"
 _PREFIX = OUTPUT.format("")
-# Makes its own files and asks nothing that changes from day to day.
+# Creates its own files, and prints nothing that changes from day to day.
 _SELF_CONTAINED = re.compile(
   r"mkdir -p (?!.*(RANDOM|date|find|2022))", re.DOTALL
 )
 
 
 def episodes():
-  """The messages of each recorded attempt, the first two being its opening."""
+  """The messages of each recorded episode; the first two are its opening."""
   with gzip.open(transcripts()) as file:
     for line in file:
       result = json.loads(line)["output"]["result"]
@@ -43,10 +43,10 @@ def episodes():
 
 
 def exchanges(messages):
-  """Each answer of the policy with what came back."""
-  for said, reply in zip(messages[2:], messages[3:], strict=False):
-    if said["role"] == "assistant" and reply["role"] in ("tool", "user"):
-      yield message_from_json(said), reply
+  """Each answer of the policy with its reply."""
+  for answer, reply in zip(messages[2:], messages[3:], strict=False):
+    if answer["role"] == "assistant" and reply["role"] in ("tool", "user"):
+      yield message_from_json(answer), reply
 
 
 def script_of(answer):
@@ -65,17 +65,17 @@ class FormatTest(unittest.TestCase):
           continue
         with self.subTest(reply=text[:100]):
           self.assertTrue(text.startswith(_PREFIX))
-          said = text.removeprefix(_PREFIX)
-          if said.endswith(CUT):
-            self.assertEqual(len(said), KEPT_CHARS + len(CUT))
+          output = text.removeprefix(_PREFIX)
+          if output.endswith(CUT):
+            self.assertEqual(len(output), KEPT_CHARS + len(CUT))
           else:
-            self.assertLessEqual(len(said), 800)
+            self.assertLessEqual(len(output), 800)
 
 
 @pytest.mark.docker
 class ReplayTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
   async def replay(self, messages):
-    """The opening's messages, and pairs of what was said then and now."""
+    """The opening's messages; each answer, its recorded and its new reply."""
     question = messages[1]["content"].split(_QUESTION, 1)[1]
     problem = Problem(question, check=(Script("bash", "false"),))
     machine = await self.engine.start("default")
@@ -85,7 +85,7 @@ class ReplayTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
         session = OSSession(problem, machine, shell, Rules())
         opening = (await session.reset()).messages
         return opening, [
-          (answer, reply, await self.said(session, answer))
+          (answer, reply, await self.reply(session, answer))
           for answer, reply in exchanges(messages)
         ]
       finally:
@@ -93,15 +93,14 @@ class ReplayTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
     finally:
       await machine.remove()
 
-  async def said(self, session, answer):
+  async def reply(self, session, answer):
     step = await session.step(answer)
     self.assertIn(step.status, (Status.RUNNING, Status.TASK_LIMIT_REACHED))
     (message,) = step.messages
     return message
 
   async def asyncSetUp(self):
-    self.engine = self.make_engine()
-    self.addAsyncCleanup(self.engine.close)
+    self.engine = self.open_engine()
 
   async def test_self_contained_scripts(self):
     num_compared = 0
@@ -109,8 +108,8 @@ class ReplayTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
       scripts = [script_of(answer) for answer, _ in exchanges(messages)]
       if not any(map(_SELF_CONTAINED.match, scripts)):
         continue
-      _, pairs = await self.replay(messages)
-      for answer, reply, message in pairs:
+      _, replies = await self.replay(messages)
+      for answer, reply, message in replies:
         if _SELF_CONTAINED.match(script_of(answer)):
           num_compared += 1
           with self.subTest(script=script_of(answer)[:200]):
@@ -120,15 +119,15 @@ class ReplayTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
   async def test_calls_that_cannot_be_played(self):
     num_compared = 0
     for messages in episodes():
-      said = [
+      broken = [
         (answer, reply)
         for answer, reply in exchanges(messages)
         if not reply["content"].startswith("The output of the OS")
       ]
-      if said:
-        _, pairs = await self.replay(messages)
-        for answer, reply, message in pairs:
-          if (answer, reply) in said:
+      if broken:
+        _, replies = await self.replay(messages)
+        for answer, reply, message in replies:
+          if (answer, reply) in broken:
             num_compared += 1
             self.assertEqual(message.role, reply["role"])
             self.assertEqual(message.content, reply["content"])
@@ -136,14 +135,14 @@ class ReplayTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
 
 
 @pytest.mark.full
-class WholeReplayTest(ReplayTest):
-  async def test_openings_and_what_depends_on_no_file(self):
+class AllReplaysTest(ReplayTest):
+  async def test_openings_and_replies_that_need_no_file(self):
     num_same = 0
     for messages in episodes():
-      opening, pairs = await self.replay(messages)
+      opening, replies = await self.replay(messages)
       for ours, theirs in zip(opening, messages[:2], strict=True):
         self.assertEqual(ours.content, theirs["content"])
-      num_same += sum(m.content == reply["content"] for _, reply, m in pairs)
+      num_same += sum(m.content == reply["content"] for _, reply, m in replies)
     self.assertGreaterEqual(num_same, 60)
 
 

@@ -1,0 +1,172 @@
+"""The episode's shell: types scripts into one bash and reads their replies.
+
+One bash lives through the episode, as in AgentBench. A script that exceeds its
+time or output limit is interrupted with Ctrl-C; if the shell does not come
+back, every process of the machine is ended. The reply says so.
+"""
+
+import asyncio
+import dataclasses
+import enum
+import time
+
+from agentrl_jax.env.docker.stream import Terminal
+from agentrl_jax.errors import EnvironmentFault
+from environments.os_interaction.machines.machine import Machine
+from environments.os_interaction.machines.terminal_output import TerminalOutput
+
+LOGIN = ("/bin/bash", "--login")
+FIRST_PROMPT_TIMEOUT_S = 10.0
+INTERRUPT_TIMEOUT_S = 1.0  # for the prompt after Ctrl-C
+RESTART_TIMEOUT_S = 30.0
+PROMPT_SILENCE_S = 0.3  # after a prompt: no typed line is left
+QUESTION_SILENCE_S = 3.0  # after output that looks like a question
+MAX_SCRIPT_OUTPUT_BYTES = 16 << 20
+CTRL_C = b"\x03"
+# A typed tab is a tab, not a request to complete a word.
+_SETTINGS = " bind 'set disable-completion on'"
+
+
+class Ending(enum.Enum):
+  """Outcome of a script; the policy reads the value after the output."""
+
+  COMPLETED = ""
+  TIMED_OUT = "The command was stopped: it ran longer than {limit_s:g} seconds."
+  TOO_MUCH_OUTPUT = "The command was stopped: its output was endless."
+  UNFINISHED = "The command was stopped: it is unfinished."
+  WAITS_FOR_INPUT = "The command was stopped: it waited for input."
+  SHELL_EXITED = "The shell has ended. There is a new one."
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+  """Output of a script, and a note for the policy if the script was stopped."""
+
+  text: str
+  note: str
+  ending: Ending
+
+
+class Shell:
+  """A login shell on a machine. Created by `open`."""
+
+  def __init__(self, machine: Machine, terminal: Terminal, *, limit_s: float):
+    self._machine = machine
+    self._terminal = terminal
+    self._limit_s = limit_s
+
+  @classmethod
+  async def open(
+    cls, machine: Machine, *, limit_s: float, completes: bool = False
+  ) -> "Shell":
+    """Waits for the first prompt.
+
+    With `completes`, a typed tab completes words, as on AgentBench's terminal.
+    """
+    shell = cls(machine, await machine.terminal(LOGIN), limit_s=limit_s)
+    try:
+      await shell._wait_for_first_prompt(completes)
+    except BaseException:
+      await shell.close()
+      raise
+    return shell
+
+  async def execute(self, script: str) -> Reply:
+    """Types a script and waits for its end or one of its limits."""
+    output, ending = await self._type(script.encode(), self._limit_s)
+    note = ending.value.format(limit_s=self._limit_s)
+    if ending is Ending.SHELL_EXITED:
+      await self._replace_shell()
+    elif ending is not Ending.COMPLETED and not await self._interrupt():
+      note += " So was every other process, and there is a new shell."
+      await self._restart_machine()
+    return Reply(output.text(), note, ending)
+
+  async def close(self) -> None:
+    """Hangs up the terminal."""
+    await self._terminal.close()
+
+  async def _wait_for_first_prompt(self, completes: bool) -> None:
+    output = TerminalOutput(num_lines=0)
+    ending = await self._read(output, FIRST_PROMPT_TIMEOUT_S)
+    if ending is not Ending.COMPLETED:
+      raise EnvironmentFault(
+        f"{' '.join(LOGIN)} showed no prompt within {FIRST_PROMPT_TIMEOUT_S:g} "
+        f"s of its start; its output is {output.text()[:200]!r}"
+      )
+    if not completes:
+      await self._type(_SETTINGS.encode(), FIRST_PROMPT_TIMEOUT_S)
+
+  async def _type(
+    self, script: bytes, limit_s: float
+  ) -> tuple[TerminalOutput, Ending]:
+    num_lines = script.count(b"\n") + script.count(b"\r") + 1
+    output = TerminalOutput(num_lines)
+    self._terminal.write(script + b"\n")
+    return output, await self._read(output, limit_s)
+
+  async def _read(self, output: TerminalOutput, limit_s: float) -> Ending:
+    """Reads until the output or a silence after it tells the ending."""
+    deadline = time.monotonic() + limit_s
+    while True:
+      left_s = deadline - time.monotonic()
+      silence = _meaning_of_silence(output)
+      wait_s = left_s if silence is None else min(left_s, silence[1])
+      try:
+        async with asyncio.timeout(max(wait_s, 0)):
+          data = await self._terminal.read()
+      except TimeoutError:
+        if silence is None or left_s < silence[1]:
+          return Ending.TIMED_OUT
+        return silence[0]
+      if not data:
+        return Ending.SHELL_EXITED
+      output.feed(data)
+      if output.is_done:
+        return Ending.COMPLETED
+      if output.num_bytes > MAX_SCRIPT_OUTPUT_BYTES:
+        return Ending.TOO_MUCH_OUTPUT
+
+  async def _interrupt(self) -> bool:
+    """Presses Ctrl-C; True if the shell shows its prompt again."""
+    output = TerminalOutput(num_lines=0)
+    self._terminal.write(CTRL_C)
+    return await self._read(output, INTERRUPT_TIMEOUT_S) is Ending.COMPLETED
+
+  async def _restart_machine(self) -> None:
+    await self.close()
+    try:
+      async with asyncio.timeout(RESTART_TIMEOUT_S):
+        await self._machine.restart()
+    except TimeoutError as error:
+      raise EnvironmentFault(
+        f"a machine's processes have not ended within {RESTART_TIMEOUT_S:g} s "
+        "of being killed; look at the host's load"
+      ) from error
+    await self._replace_shell()
+
+  async def _replace_shell(self) -> None:
+    """Opens a new shell; if none starts, ends every process and tries again."""
+    try:
+      await self._open_again()
+    except EnvironmentFault:
+      await self._machine.restart()
+      await self._open_again()
+
+  async def _open_again(self) -> None:
+    await self.close()
+    self._terminal = await self._machine.terminal(LOGIN)
+    await self._wait_for_first_prompt(completes=False)
+
+
+def _meaning_of_silence(
+  output: TerminalOutput,
+) -> tuple[Ending, float] | None:
+  """Returns the ending that a silence of so many seconds would mean."""
+  if output.is_unfinished:
+    return Ending.UNFINISHED, PROMPT_SILENCE_S
+  if output.may_be_done:
+    return Ending.COMPLETED, PROMPT_SILENCE_S
+  if output.may_wait_for_input:
+    return Ending.WAITS_FOR_INPUT, QUESTION_SILENCE_S
+  return None

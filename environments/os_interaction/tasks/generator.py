@@ -1,0 +1,98 @@
+"""Generates tasks as a pure function of (split, index).
+
+The splits are separated by descriptions, not by seeds: a task is drawn again
+until its description belongs to its split, so train and test share none. The
+right answer to a question is the output of its gold script on the task's
+machine, before the policy's first command.
+"""
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from agentrl_jax.data.split import split_of
+from agentrl_jax.errors import ConfigError
+from environments.os_interaction.tasks import chores, questions
+from environments.os_interaction.tasks.draft import Draft
+from environments.os_interaction.tasks.problem import Problem, Script
+
+KINDS: Mapping[str, Callable[[random.Random, int], Draft]] = {
+  "count_files": questions.count_files,
+  "log": questions.query_log,
+  "sum": questions.sum_column,
+  "largest": questions.find_largest,
+  "users": questions.count_users,
+  "words": questions.count_words,
+  "processes": questions.count_processes,
+  "archive": questions.look_into_archive,
+  "setting": questions.read_setting,
+  "search": questions.find_text,
+  "permissions": chores.set_permissions,
+  "add_user": chores.add_user,
+  "rename": chores.rename_files,
+  "pack": chores.pack_folder,
+  "edit": chores.edit_setting,
+  "command": chores.make_command,
+  "end_processes": chores.end_processes,
+  "links": chores.remove_links,
+  "owners": chores.change_owner,
+}
+DEFAULT_KINDS = tuple(KINDS)
+LEVELS = (1, 3)  # the easiest and the hardest
+MAX_DRAWS = 1000  # for a task of a kind and split
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratedTask:
+  """A problem with the kind that it was drawn from."""
+
+  problem: Problem
+  kind: str
+  slip: str  # a script that nearly solves it
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generator:
+  """Draws tasks of the given kinds, with levels within `difficulty`."""
+
+  kinds: Sequence[str] = DEFAULT_KINDS
+  difficulty: tuple[int, int] = LEVELS
+
+  def __post_init__(self) -> None:
+    unknown = sorted(set(self.kinds) - set(KINDS))
+    if unknown or not self.kinds or isinstance(self.kinds, str):
+      raise ConfigError(
+        f"OSInteraction's kinds are {self.kinds!r}; allowed is a list of one "
+        f"or more of {', '.join(KINDS)}"
+      )
+    low, high = self.difficulty
+    if not LEVELS[0] <= low <= high <= LEVELS[1]:
+      raise ConfigError(
+        f"OSInteraction's difficulty is {self.difficulty!r}; allowed is a pair "
+        f"(low, high) with {LEVELS[0]} <= low <= high <= {LEVELS[1]}"
+      )
+
+  def generate(self, split: str, index: int) -> GeneratedTask:
+    """Draws the task of (split, index)."""
+    rng = random.Random(f"os_interaction/{split}/{index}")
+    kind = rng.choice(self.kinds)
+    for _ in range(MAX_DRAWS):  # each split has half of all descriptions
+      draft = KINDS[kind](rng, rng.randint(*self.difficulty))
+      if split_of(draft.description) == split:
+        return _to_task(kind, draft)
+    raise ConfigError(f"there is no task of kind {kind!r} in split {split!r}")
+
+
+def _to_task(kind: str, draft: Draft) -> GeneratedTask:
+  check: tuple[Script | None, ...] = ()
+  if draft.compare:
+    check = (None, Script("python", None, draft.compare))
+  problem = Problem(
+    description=draft.description,
+    init=(Script("bash", draft.init),),
+    check=check,
+    outcome=draft.outcome,
+    example=Script("bash", draft.example),
+    example_only_reads=bool(draft.compare),
+  )
+  return GeneratedTask(problem, kind, draft.slip)

@@ -1,0 +1,103 @@
+"""Real engines for tests, or a skip that names what is missing.
+
+The sandbox's root folder is $AGENTRL_OS_ROOTFS, else the folder that the
+README's command creates, else a copy of the image.
+"""
+
+import contextlib
+import os
+import pathlib
+import tempfile
+import unittest
+
+from agentrl_jax.errors import ConfigError
+from environments.os_interaction import OSInteraction
+from environments.os_interaction.machines.docker_engine import DockerEngine
+from environments.os_interaction.machines.machine import Limits
+from environments.os_interaction.machines.sandbox.engine import (
+  ROOTFS,
+  SandboxEngine,
+)
+from environments.os_interaction.rootfs import from_image
+from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+
+NAME = "os_interaction"
+
+
+class OnDocker:
+  """Mixin before the `TestCase`: `make_engine` starts containers."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.docker = connect_or_skip(cls)
+    cls.options = {"engine": "docker"}
+    cls.options["image"] = build_or_skip(cls.docker, NAME)
+
+  def make_engine(self, **limits):
+    return DockerEngine(Limits(**limits), image=self.options["image"])
+
+
+class InSandbox:
+  """Mixin before the `TestCase`: `make_engine` starts sandboxes."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    if os.geteuid() != 0:
+      raise unittest.SkipTest("the sandbox needs root")
+    cls.options = {"engine": "sandbox", "rootfs": rootfs_or_skip(cls)}
+
+  def make_engine(self, **limits):
+    return SandboxEngine(Limits(**limits), rootfs=self.options["rootfs"])
+
+
+class WithMachines:
+  """Machines and environments of either engine; mixin before the engine's."""
+
+  def open_engine(self, **limits):
+    engine = self.make_engine(**limits)
+    self.addAsyncCleanup(engine.close)
+    return engine
+
+  def make_environment(self, **options):
+    environment = OSInteraction(**self.options, **options)
+    self.addAsyncCleanup(environment.close)
+    return environment
+
+  @contextlib.asynccontextmanager
+  async def machine(self, **limits):
+    """A machine with an engine of its own."""
+    engine = self.make_engine(**limits)
+    try:
+      machine = await start_or_skip(engine)
+      try:
+        yield machine
+      finally:
+        await machine.remove()
+    finally:
+      await engine.close()
+
+
+async def start_or_skip(engine):
+  """A machine, or a skip where the host cannot isolate a sandbox."""
+  try:
+    return await engine.start("default")
+  except ConfigError as error:
+    await engine.close()
+    raise unittest.SkipTest(str(error)) from error
+
+
+def rootfs_or_skip(test) -> str:
+  """The path of a folder with the image's files."""
+  for path in (os.environ.get("AGENTRL_OS_ROOTFS"), ROOTFS):
+    if path and pathlib.Path(path).expanduser().is_dir():
+      return path
+  docker = connect_or_skip(test)
+  image = build_or_skip(docker, NAME)
+  number = docker.images.get(image).short_id.rpartition(":")[2]
+  folder = pathlib.Path(tempfile.gettempdir()) / f"agentrl-os-rootfs-{number}"
+  if not folder.is_dir():
+    with contextlib.suppress(OSError):  # another process copies it too
+      from_image(docker, image, folder)
+  return str(folder)

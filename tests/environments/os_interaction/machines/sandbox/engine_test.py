@@ -1,0 +1,208 @@
+"""Sandboxes start isolated or not at all, and end with their owner."""
+
+import asyncio
+import glob
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import pytest
+
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+from environments.os_interaction.machines.machine import Limits
+from environments.os_interaction.machines.sandbox.engine import SandboxEngine
+from environments.os_interaction.rootfs import _fill
+from tests.environments.os_interaction.engines import (
+  InSandbox,
+  WithMachines,
+  start_or_skip,
+)
+
+PROGRAM = """
+import asyncio, sys
+from agentrl_jax.errors import ConfigError
+from environments.os_interaction.machines.machine import Limits
+from environments.os_interaction.machines.sandbox.engine import SandboxEngine
+
+async def main():
+  engine = SandboxEngine(Limits(), rootfs=sys.argv[1])
+  try:
+    machine = await engine.start("default")
+  except ConfigError as error:
+    print(error)
+    await engine.close()
+    return
+  await machine.run(
+    ["sh", "-c", f"setsid sleep {sys.argv[2]} >&- 2>&- &"], limit_s=9
+  )
+  print("started", flush=True)
+  await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def groups(engine):
+  """The control groups of an engine's sandboxes."""
+  owner = engine._zygote._process.pid
+  return set(glob.glob(f"/sys/fs/cgroup/**/agentrl/{owner}-*/", recursive=True))
+
+
+def num_sleepers(seconds):
+  """The number of this host's processes that sleep for `seconds`."""
+  count = 0
+  for path in glob.glob("/proc/[0-9]*/cmdline"):
+    try:
+      count += pathlib.Path(path).read_bytes() == f"sleep\0{seconds}\0".encode()
+    except (FileNotFoundError, ProcessLookupError):
+      continue
+  return count
+
+
+def wait_for_sleepers(seconds, count):
+  """Waits for the number; the test's own timeout bounds the wait."""
+  while num_sleepers(seconds) != count:
+    time.sleep(0.05)
+
+
+def mounts():
+  return pathlib.Path("/proc/self/mounts").read_text()
+
+
+@pytest.mark.docker
+class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
+  async def test_commands_end_with_a_code_and_both_streams(self):
+    async with self.machine() as machine:
+      done = await machine.run(
+        ["sh", "-c", "echo out; echo err >&2; exit 3"], limit_s=20.0
+      )
+      killed = await machine.run(["sh", "-c", "kill -9 $$"], limit_s=20.0)
+      missing = await machine.run(["/no/such/program"], limit_s=20.0)
+      too_long = await machine.run(["true", "x" * 200_000], limit_s=20.0)
+    self.assertEqual(
+      (done.code, done.stdout, done.stderr), (3, b"out\n", b"err\n")
+    )
+    codes = killed.code, missing.code, too_long.code
+    self.assertEqual(codes, (137, 127, 126))
+
+  async def test_restart_ends_a_command_that_timed_out(self):
+    async with self.machine() as machine:
+      done = await machine.run(["sleep", "600"], limit_s=0.3)
+      self.assertIsNone(done.code)
+      await machine.run(["touch", "/seen"], limit_s=20.0)
+      await machine.restart()
+      done = await machine.run(
+        ["sh", "-c", "ls /seen; pgrep -fx 'sleep 600'"], limit_s=20.0
+      )
+    self.assertEqual(done.stdout, b"/seen\n")
+
+  async def test_root_holds_its_capabilities_and_no_others(self):
+    async with self.machine() as machine:
+      done = await machine.run(
+        ["grep", "-hE", "^(Cap|NoNew)", "/proc/1/status", "/proc/self/status"],
+        limit_s=20.0,
+      )
+    held = f"{sum(1 << bit for bit in (0, 1, 3, 4, 5, 6, 7)):016x}"
+    for line in done.stdout.decode().splitlines():
+      name, value = line.split()
+      with self.subTest(name=name):
+        expected = {
+          "NoNewPrivs:": "1",
+          "CapInh:": "0" * 16,
+          "CapAmb:": "0" * 16,
+        }
+        self.assertEqual(value, expected.get(name, held))
+
+  async def test_each_starts_with_the_same_files(self):
+    async with self.machine() as machine:
+      await machine.run(["rm", "-rf", "/etc", "/root"], limit_s=20.0)
+    async with self.machine() as machine:
+      done = await machine.run(["ls", "-d", "/etc/passwd"], limit_s=20.0)
+    self.assertEqual(done.stdout, b"/etc/passwd\n")
+
+  async def test_many_at_once_leave_nothing(self):
+    engine = self.open_engine()
+    machine = await start_or_skip(engine)
+    before = groups(engine)
+    others = await asyncio.gather(*(engine.start("default") for _ in range(12)))
+    self.assertGreater(groups(engine), before)
+    names = {
+      (await each.run(["hostname"], limit_s=20.0)).stdout for each in others
+    }
+    self.assertEqual(len(names), 12)
+    await asyncio.gather(*(each.remove() for each in others))
+    self.assertEqual(groups(engine), before)
+    await machine.remove()
+
+  async def test_a_machine_whose_engine_is_closed_is_a_fault(self):
+    engine = self.make_engine()
+    machine = await start_or_skip(engine)
+    await engine.close()
+    with self.assertRaises(EnvironmentFault):
+      await machine.run(["true"], limit_s=20.0)
+    await machine.remove()
+
+  async def test_processes_end_with_a_killed_owner(self):
+    seconds = 10_000_000 + os.getpid()
+    process = await asyncio.create_subprocess_exec(
+      *(sys.executable, "-c", PROGRAM, self.options["rootfs"], str(seconds)),
+      stdout=subprocess.PIPE,
+    )
+    try:
+      async with asyncio.timeout(60):
+        line = await process.stdout.readline()
+        if line.strip() != b"started":
+          self.skipTest(line.decode())
+        await asyncio.to_thread(wait_for_sleepers, seconds, 1)
+    finally:
+      process.send_signal(signal.SIGKILL)
+      await process.communicate()
+    await asyncio.to_thread(wait_for_sleepers, seconds, 0)
+
+  async def test_without_cap_sys_admin_there_is_no_sandbox(self):
+    if shutil.which("setpriv") is None:
+      self.skipTest("needs setpriv (Debian: util-linux)")
+    process = await asyncio.create_subprocess_exec(
+      *("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-all"),
+      *(sys.executable, "-c", PROGRAM, self.options["rootfs"], "1"),
+      stdout=subprocess.PIPE,
+    )
+    error, _ = await process.communicate()
+    self.assertIn(b"the sandbox cannot isolate on this machine", error)
+    self.assertIn(b"CAP_SYS_ADMIN", error)
+
+  async def test_nothing_is_mounted_on_the_host(self):
+    async with self.machine() as machine:
+      self.assertNotIn(machine._zygote.scratch, mounts())
+      done = await machine.run(["cat", "/proc/mounts"], limit_s=20.0)
+    self.assertIn(machine._zygote.scratch, done.stdout.decode())
+
+
+class FilesTest(unittest.TestCase):
+  def test_an_existing_folder_is_not_overwritten(self):
+    if os.geteuid() != 0:
+      self.skipTest("needs root")
+    with self.assertRaisesRegex(ConfigError, "exists already"):
+      _fill(pathlib.Path("/tmp"), self.fail)
+
+  def test_a_folder_without_a_linux_is_refused(self):
+    for rootfs in ("/no/such/folder", "/tmp"):
+      with (
+        self.subTest(rootfs=rootfs),
+        self.assertRaisesRegex(ConfigError, "os_interaction.rootfs"),
+      ):
+        SandboxEngine(Limits(), rootfs=rootfs)
+
+  def test_limits_are_positive(self):
+    for name in ("memory_mb", "cpus", "pids", "disk_mb"):
+      with self.subTest(name=name), self.assertRaises(ConfigError):
+        Limits(**{name: 0})
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,61 @@
+"""Generated tasks are a function of (split, index), of every kind and level."""
+
+import collections
+import unittest
+
+from agentrl_jax.data.split import SPLITS, split_of
+from environments.os_interaction.tasks.generator import KINDS, LEVELS, Generator
+
+
+class GeneratorTest(unittest.TestCase):
+  def test_content_is_a_function_of_split_and_index(self):
+    first, second = Generator(), Generator()
+    for split in SPLITS:
+      for index in range(50):
+        self.assertEqual(
+          first.generate(split, index), second.generate(split, index)
+        )
+
+  def test_splits_share_no_description(self):
+    generator = Generator()
+    for split in SPLITS:
+      for index in range(300):
+        problem = generator.generate(split, index).problem
+        self.assertEqual(split_of(problem.description), split)
+
+  def test_every_kind_is_drawn(self):
+    generator = Generator()
+    drawn = collections.Counter(
+      generator.generate("train", index).kind for index in range(2000)
+    )
+    self.assertEqual(drawn.keys(), KINDS.keys())
+    self.assertGreater(min(drawn.values()), 50)
+
+  def test_kinds_have_tasks_in_both_splits_at_every_level(self):
+    for kind in KINDS:
+      for level in range(LEVELS[0], LEVELS[1] + 1):
+        generator = Generator(kinds=(kind,), difficulty=(level, level))
+        for split in SPLITS:
+          with self.subTest(kind=kind, level=level, split=split):
+            drawn = [generator.generate(split, i) for i in range(30)]
+            distinct = {task.problem.description for task in drawn}
+            self.assertGreaterEqual(len(distinct), 2)
+
+  def test_harder_tasks_have_longer_init_scripts(self):
+    def size(level):
+      generator = Generator(difficulty=(level, level))
+      drawn = [generator.generate("train", index) for index in range(200)]
+      return sum(len(task.problem.init[0].code) for task in drawn)
+
+    self.assertGreater(size(2), 1.2 * size(1))
+    self.assertGreater(size(3), 1.2 * size(2))
+
+  def test_the_slip_is_not_the_example(self):
+    generator = Generator()
+    for index in range(200):
+      task = generator.generate("train", index)
+      self.assertNotEqual(task.slip, task.problem.example.code)
+
+
+if __name__ == "__main__":
+  unittest.main()
