@@ -14,16 +14,16 @@ from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.engine import Engine, PythonEngine
+from environments.alfworld.engines.engine import Engine, PythonEngine
+from environments.alfworld.engines.textworld_engine import TextWorldEngine
 from environments.alfworld.expert import MISTAKES, expert_for
-from environments.alfworld.game import Game
-from environments.alfworld.gamefile import find_games, load_game
-from environments.alfworld.generator import Generator
+from environments.alfworld.games.game import Game
+from environments.alfworld.games.game_files import find_games, load_game
+from environments.alfworld.games.tasks import TASK_TYPES, read_goal
+from environments.alfworld.generation.generator import Generator
 from environments.alfworld.prompts import SYSTEM_PROMPTS
 from environments.alfworld.scripted import POLICIES
 from environments.alfworld.session import ALFSession, Rules
-from environments.alfworld.tasks import TASK_TYPES, read_goal
-from environments.alfworld.textworld_engine import TextWorldEngine
 
 ENGINES = ("python", "textworld")
 GENERATED_CACHE = 256  # tasks kept at hand; the attempts of a group share one

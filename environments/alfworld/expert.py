@@ -13,11 +13,11 @@ from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import require_known
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.game import Game
-from environments.alfworld.household import Household
+from environments.alfworld.action_matching import snap
+from environments.alfworld.engines.household import Household
+from environments.alfworld.games.game import Game
+from environments.alfworld.games.tasks import LOOK, Wanted
 from environments.alfworld.planner import IDLE, Planner
-from environments.alfworld.snapping import snap
-from environments.alfworld.tasks import LOOK, Wanted
 
 # Drawn once per attempt.
 SEARCH = "search"  # does not know where things are, and looks for them

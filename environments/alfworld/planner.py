@@ -6,9 +6,15 @@ whatever went before, mistakes included, is made good.
 
 from collections.abc import Iterable
 
-from environments.alfworld.game import Game
-from environments.alfworld.household import Household
-from environments.alfworld.tasks import ABLE_FOR, LOOK, TOOL_FOR, TWO, Wanted
+from environments.alfworld.engines.household import Household
+from environments.alfworld.games.game import Game
+from environments.alfworld.games.tasks import (
+  ABLE_FOR,
+  LOOK,
+  TOOL_FOR,
+  TWO,
+  Wanted,
+)
 
 IDLE = "look"  # when nothing helps
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.env.interface import Session, Step
-from environments.alfworld.engine import Play
-from environments.alfworld.narration import NOTHING_HAPPENS
+from environments.alfworld.action_matching import snap
+from environments.alfworld.engines.engine import Play
+from environments.alfworld.engines.narration import NOTHING_HAPPENS
 from environments.alfworld.prompts import (
   BAD_CALL,
   NO_CALL,
@@ -20,7 +21,6 @@ from environments.alfworld.prompts import (
   opening,
   reply,
 )
-from environments.alfworld.snapping import snap
 
 REPEATS = 3  # of one action in a row end the attempt, from the fourth on
 

@@ -14,7 +14,7 @@ from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.interface import Step
 from agentrl_jax.errors import ConfigError
 from environments.alfworld import ALFWorld
-from environments.alfworld.tasks import TASK_TYPES
+from environments.alfworld.games.tasks import TASK_TYPES
 from tests.environments.alfworld.data import game_list, games
 from tests.environments.alfworld.sample_game import known, write_game
 

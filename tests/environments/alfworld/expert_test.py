@@ -8,7 +8,7 @@ from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.errors import ConfigError
 from environments.alfworld import ALFWorld
 from environments.alfworld.expert import MISTAKES, expert_for
-from environments.alfworld.tasks import TASK_TYPES, read_goal
+from environments.alfworld.games.tasks import TASK_TYPES, read_goal
 from tests.environments.alfworld.environment_test import play
 from tests.environments.alfworld.small_games import kitchen, study
 

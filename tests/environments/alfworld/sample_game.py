@@ -8,8 +8,8 @@ import json
 import pathlib
 from unittest import mock
 
-from environments.alfworld import dialects
-from environments.alfworld.rendering import render_problem
+from environments.alfworld.engines.rendering import render_problem
+from environments.alfworld.games import dialects
 from tests.environments.alfworld.small_games import study
 
 DOMAIN = "(define (domain alfred) (:action look :parameters (?a - agent)))"

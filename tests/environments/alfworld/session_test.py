@@ -5,7 +5,7 @@ import unittest
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
-from environments.alfworld.engine import PythonEngine
+from environments.alfworld.engines.engine import PythonEngine
 from environments.alfworld.prompts import BAD_CALL, NO_CALL
 from environments.alfworld.session import ALFSession, Rules
 from tests.environments.alfworld.small_games import study

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from environments.alfworld.catalogue import FITS, TRAITS_OF
-from environments.alfworld.game import Game, Receptacle, Thing
-from environments.alfworld.tasks import Wanted, goal_of
+from environments.alfworld.games.game import Game, Receptacle, Thing
+from environments.alfworld.games.tasks import Wanted, goal_of
+from environments.alfworld.generation.catalogue import FITS, TRAITS_OF
 
 MUG = Wanted("pick_and_place_simple", "mug", "desk")
 

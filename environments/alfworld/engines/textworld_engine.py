@@ -17,9 +17,9 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from agentrl_jax.errors import ConfigError, EnvironmentFault
-from environments.alfworld.engine import Engine, Play, Scene
-from environments.alfworld.game import Game
-from environments.alfworld.rendering import render_game
+from environments.alfworld.engines.engine import Engine, Play, Scene
+from environments.alfworld.engines.rendering import render_game
+from environments.alfworld.games.game import Game
 
 WORKER = pathlib.Path(__file__).parent / "textworld_worker.py"
 START_LIMIT_S = 120.0  # the imports take seconds on a busy machine

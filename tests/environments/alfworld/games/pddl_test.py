@@ -3,9 +3,9 @@
 import unittest
 
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.game import AGENTBENCH
-from environments.alfworld.household import Household
-from environments.alfworld.pddl import display_names, parse, read_problem
+from environments.alfworld.engines.household import Household
+from environments.alfworld.games.game import AGENTBENCH
+from environments.alfworld.games.pddl import display_names, parse, read_problem
 
 # As in ALFWorld's files: ids with coordinates, types declared that nothing is
 # of, distances, facts in any order and twice.

@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Mapping
 
-from environments.alfworld.game import Formula
-from environments.alfworld.pddl import parse
+from environments.alfworld.games.game import Formula
+from environments.alfworld.games.pddl import parse
 
 # State that each type wants of the thing, "" for none.
 STATE_WANTED: Mapping[str, str] = {

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 
 from agentrl_jax.data.split import split_of
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.catalogue import FITS, ROOM_KINDS, TRAITS_OF
-from environments.alfworld.game import Game
-from environments.alfworld.room import Room, draw_room
-from environments.alfworld.tasks import (
+from environments.alfworld.games.game import Game
+from environments.alfworld.games.tasks import (
   ABLE_FOR,
   LOOK,
   TASK_TYPES,
@@ -23,6 +21,12 @@ from environments.alfworld.tasks import (
   Wanted,
   goal_of,
 )
+from environments.alfworld.generation.catalogue import (
+  FITS,
+  ROOM_KINDS,
+  TRAITS_OF,
+)
+from environments.alfworld.generation.room import Room, draw_room
 
 
 @dataclasses.dataclass(frozen=True)

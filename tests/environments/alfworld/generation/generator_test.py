@@ -5,10 +5,20 @@ import dataclasses
 import unittest
 
 from agentrl_jax.data.split import SPLITS, split_of
-from environments.alfworld.catalogue import FITS, FOUND, ROOM_KINDS, TRAITS_OF
-from environments.alfworld.generator import Generator
-from environments.alfworld.household import Household
-from environments.alfworld.tasks import TASK_TYPES, TOOL_FOR, TWO, read_goal
+from environments.alfworld.engines.household import Household
+from environments.alfworld.games.tasks import (
+  TASK_TYPES,
+  TOOL_FOR,
+  TWO,
+  read_goal,
+)
+from environments.alfworld.generation.catalogue import (
+  FITS,
+  FOUND,
+  ROOM_KINDS,
+  TRAITS_OF,
+)
+from environments.alfworld.generation.generator import Generator
 
 
 class GeneratorTest(unittest.TestCase):

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from environments.alfworld.game import Receptacle, Thing
+from environments.alfworld.games.game import Receptacle, Thing
 
 NOTHING_HAPPENS = "Nothing happens."
 HELP = """Available commands:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.game import (
+from environments.alfworld.games.game import (
   STATES,
   TRAITS,
   Dialect,

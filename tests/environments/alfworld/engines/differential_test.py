@@ -13,16 +13,16 @@ import unittest
 import pytest
 
 from agentrl_jax.data.split import SPLITS
-from environments.alfworld.engine import PythonEngine
-from environments.alfworld.game import AGENTBENCH, Dialect
-from environments.alfworld.gamefile import GAME_FILE, load_game
-from environments.alfworld.generator import Generator
-from environments.alfworld.household import Household
-from environments.alfworld.pddl import read_problem
-from environments.alfworld.rendering import render_problem
-from environments.alfworld.textworld_engine import TextWorldEngine
+from environments.alfworld.engines.engine import PythonEngine
+from environments.alfworld.engines.household import Household
+from environments.alfworld.engines.rendering import render_problem
+from environments.alfworld.engines.textworld_engine import TextWorldEngine
+from environments.alfworld.games.game import AGENTBENCH, Dialect
+from environments.alfworld.games.game_files import GAME_FILE, load_game
+from environments.alfworld.games.pddl import read_problem
+from environments.alfworld.generation.generator import Generator
 from tests.environments.alfworld import data
-from tests.environments.alfworld.walks import choose, draw_game
+from tests.environments.alfworld.engines.walks import choose, draw_game
 
 TRACES = pathlib.Path(__file__).with_name("traces.jsonl.gz")
 NUM_GAMES = 40

@@ -9,9 +9,9 @@ import dataclasses
 import json
 import re
 
-from environments.alfworld.catalogue import FITS, TRAITS_OF
-from environments.alfworld.game import AGENTBENCH, Game, Receptacle, Thing
-from environments.alfworld.tasks import WORDS, Wanted, goal_of
+from environments.alfworld.games.game import AGENTBENCH, Game, Receptacle, Thing
+from environments.alfworld.games.tasks import WORDS, Wanted, goal_of
+from environments.alfworld.generation.catalogue import FITS, TRAITS_OF
 
 OPENABLE = ("cabinet", "drawer", "fridge", "microwave", "safe")
 HEAVY = ("bathtub", "curtains", "floorlamp", "houseplant", "mirror", "sink")

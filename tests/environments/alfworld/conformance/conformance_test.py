@@ -10,9 +10,10 @@ import unittest
 
 import pytest
 
-from environments.alfworld.gamefile import load_game
-from tests.environments.alfworld import data, transcripts
-from tests.environments.alfworld.partial_rooms import read_rooms
+from environments.alfworld.games.game_files import load_game
+from tests.environments.alfworld import data
+from tests.environments.alfworld.conformance import transcripts
+from tests.environments.alfworld.conformance.partial_rooms import read_rooms
 
 SEPARATOR = " AVAILABLE ACTIONS: "
 

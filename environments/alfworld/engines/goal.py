@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.game import STATES, TRAITS, Formula, Game
+from environments.alfworld.games.game import STATES, TRAITS, Formula, Game
 
 
 class Facts(Protocol):

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from environments.alfworld.game import AGENTBENCH, Dialect, Formula
-from environments.alfworld.pddl import parse
+from environments.alfworld.games.game import AGENTBENCH, Dialect, Formula
+from environments.alfworld.games.pddl import parse
 
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 TASK = "Your task is to: "

@@ -12,7 +12,7 @@ import json
 
 from agentrl_jax.data.messages import message_from_json
 from agentrl_jax.data.trajectory import Status
-from environments.alfworld.engine import PythonEngine
+from environments.alfworld.engines.engine import PythonEngine
 from environments.alfworld.session import ALFSession, Rules
 
 MAX_ROUNDS = 20

@@ -5,10 +5,10 @@ import unittest
 
 from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 
-from environments.alfworld import snapping
-from environments.alfworld.household import Household
-from environments.alfworld.snapping import snap
-from tests.environments.alfworld.walks import draw_game
+from environments.alfworld import action_matching
+from environments.alfworld.action_matching import snap
+from environments.alfworld.engines.household import Household
+from tests.environments.alfworld.engines.walks import draw_game
 
 WORDS = ("go", "to", "take", "put", "mug", "desk", "1", "2", "from")
 COMMANDS = ("go to desk 1", "look", "put mug 1 in/on desk 1", "take mug 1")
@@ -49,9 +49,9 @@ class SnapTest(unittest.TestCase):
       words = rng.choices(WORDS, k=9)
       written = words[: rng.randint(0, 9)]
       command = " ".join(rng.choices(words, k=rng.randint(1, 6)))
-      ngrams = [snapping._count(written, n) for n in (1, 2, 3, 4)]
+      ngrams = [action_matching._count(written, n) for n in (1, 2, 3, 4)]
       self.assertEqual(
-        snapping._score(command, len(written), ngrams),
+        action_matching._score(command, len(written), ngrams),
         sentence_bleu([command.split()], written, smoothing_function=smooth),
       )
 

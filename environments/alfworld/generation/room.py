@@ -4,15 +4,15 @@ import dataclasses
 import random
 from collections.abc import Sequence
 
-from environments.alfworld.catalogue import (
+from environments.alfworld.games.game import Formula, Game, Receptacle, Thing
+from environments.alfworld.games.tasks import LOOK, TWO, Wanted
+from environments.alfworld.generation.catalogue import (
   FITS,
   FOUND,
   OPENABLE,
   ROOM_KINDS,
   TRAITS_OF,
 )
-from environments.alfworld.game import Formula, Game, Receptacle, Thing
-from environments.alfworld.tasks import LOOK, TWO, Wanted
 
 SHARED_PLACE = 0.1  # chance to be reached from where the one before is
 MORE_OF_A_KIND = (1, 1, 1, 2, 2, 3, 4)  # things of one type

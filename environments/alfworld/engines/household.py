@@ -8,9 +8,8 @@ import bisect
 from collections.abc import Iterable, Iterator
 
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.game import CHANGES, CLEANING, KNIVES, Game
-from environments.alfworld.goal import compile_goal
-from environments.alfworld.narration import (
+from environments.alfworld.engines.goal import compile_goal
+from environments.alfworld.engines.narration import (
   HELP,
   NOTHING_HAPPENS,
   describe,
@@ -19,6 +18,7 @@ from environments.alfworld.narration import (
   look_around,
   look_at,
 )
+from environments.alfworld.games.game import CHANGES, CLEANING, KNIVES, Game
 
 # (verb, positions of what it is about); see the methods `_do_...`.
 Action = tuple[str, tuple[int, ...]]

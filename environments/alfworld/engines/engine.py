@@ -5,8 +5,8 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
 
-from environments.alfworld.game import Game
-from environments.alfworld.household import Household
+from environments.alfworld.engines.household import Household
+from environments.alfworld.games.game import Game
 
 
 @dataclasses.dataclass(frozen=True)

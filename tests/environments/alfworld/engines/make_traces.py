@@ -1,6 +1,6 @@
 """Takes down what the real engine says, for machines that lack it.
 
-  python -m tests.environments.alfworld.make_traces
+  python -m tests.environments.alfworld.engines.make_traces
 
 Needs the packages of the extra `alfworld`. Games are drawn from fixed seeds and
 walked at random, in each of the dialects that game files have. Writes
@@ -16,11 +16,11 @@ import random
 import re
 from unittest import mock
 
-from environments.alfworld import rendering
-from environments.alfworld.game import AGENTBENCH, Dialect
-from environments.alfworld.textworld_engine import TextWorldEngine
-from tests.environments.alfworld.differential_test import TRACES
-from tests.environments.alfworld.walks import choose, draw_game
+from environments.alfworld.engines import rendering
+from environments.alfworld.engines.textworld_engine import TextWorldEngine
+from environments.alfworld.games.game import AGENTBENCH, Dialect
+from tests.environments.alfworld.engines.differential_test import TRACES
+from tests.environments.alfworld.engines.walks import choose, draw_game
 
 NUM_STEPS = 50
 OLDER = Dialect(shows_opened=False, opens_one=True, uses_what_is_near=True)

@@ -3,8 +3,8 @@
 import dataclasses
 import random
 
-from environments.alfworld.game import STATES, Game
-from environments.alfworld.generator import Generator
+from environments.alfworld.games.game import STATES, Game
+from environments.alfworld.generation.generator import Generator
 
 # How often a verb is tried, for each time that anything else is.
 WEIGHTS = {"go": 0.2, "take": 6, "put": 4, "move": 4, "slice": 6, "use": 4}

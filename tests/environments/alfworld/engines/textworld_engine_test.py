@@ -9,8 +9,8 @@ from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.alfworld import ALFWorld
-from environments.alfworld.engine import PythonEngine
-from environments.alfworld.textworld_engine import TextWorldEngine
+from environments.alfworld.engines.engine import PythonEngine
+from environments.alfworld.engines.textworld_engine import TextWorldEngine
 from tests.environments.alfworld.data import needs_textworld
 from tests.environments.alfworld.environment_test import play
 from tests.environments.alfworld.small_games import study
@@ -54,7 +54,7 @@ class TextWorldEngineTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_a_used_up_process_is_replaced(self):
     with mock.patch(
-      "environments.alfworld.textworld_engine.GAMES_PER_PROCESS", 1
+      "environments.alfworld.engines.textworld_engine.GAMES_PER_PROCESS", 1
     ):
       async with self.engine.open(study()) as first:
         await first.begin()

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.dialects import recognise
-from environments.alfworld.game import AGENTBENCH, Formula, Game
+from environments.alfworld.games.dialects import recognise
+from environments.alfworld.games.game import AGENTBENCH, Formula, Game
 
 _HELP_RULE = re.compile(r"\(:action help\b.*?\n\)\n", re.DOTALL)
 _HELP_WORDS = re.compile(r"^action help \{.*?^\}$", re.DOTALL | re.MULTILINE)

@@ -4,9 +4,9 @@ import dataclasses
 import unittest
 
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.game import Dialect
-from environments.alfworld.household import Household
-from environments.alfworld.tasks import Wanted
+from environments.alfworld.engines.household import Household
+from environments.alfworld.games.game import Dialect
+from environments.alfworld.games.tasks import Wanted
 from tests.environments.alfworld.small_games import kitchen, make_game, study
 
 

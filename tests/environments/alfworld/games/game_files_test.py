@@ -7,9 +7,9 @@ import unittest
 from unittest import mock
 
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.game import AGENTBENCH
-from environments.alfworld.gamefile import find_games, load_game
-from environments.alfworld.household import Household
+from environments.alfworld.engines.household import Household
+from environments.alfworld.games.game import AGENTBENCH
+from environments.alfworld.games.game_files import find_games, load_game
 from tests.environments.alfworld.sample_game import known, write_game
 from tests.environments.alfworld.small_games import study
 

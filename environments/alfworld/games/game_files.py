@@ -14,9 +14,9 @@ import re
 from typing import Any
 
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.dialects import recognise
-from environments.alfworld.game import AGENTBENCH, Game
-from environments.alfworld.pddl import read_problem
+from environments.alfworld.games.dialects import recognise
+from environments.alfworld.games.game import AGENTBENCH, Game
+from environments.alfworld.games.pddl import read_problem
 
 GAME_FILE = "game.tw-pddl"
 VARIABLE = "ALFWORLD_DATA"  # ALFWorld's own name for the folder of its data

@@ -3,10 +3,15 @@
 import unittest
 
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.goal import compile_goal
-from environments.alfworld.household import Household
-from environments.alfworld.pddl import parse
-from environments.alfworld.tasks import TASK_TYPES, Wanted, goal_of, read_goal
+from environments.alfworld.engines.goal import compile_goal
+from environments.alfworld.engines.household import Household
+from environments.alfworld.games.pddl import parse
+from environments.alfworld.games.tasks import (
+  TASK_TYPES,
+  Wanted,
+  goal_of,
+  read_goal,
+)
 from tests.environments.alfworld.small_games import make_game
 
 
