@@ -1,4 +1,4 @@
-"""What a session needs of an engine: a play of a game, and its replies."""
+"""Interface between a session and the engine that plays a game."""
 
 import abc
 import contextlib
@@ -10,11 +10,11 @@ from environments.alfworld.games.game import Game
 
 
 @dataclasses.dataclass(frozen=True)
-class Scene:
-  """How things stand, in the engine's own words."""
+class GameState:
+  """State of a game after a command, in the engine's own words."""
 
   feedback: str
-  commands: Sequence[str]  # sorted
+  commands: Sequence[str]  # admissible ones, sorted
   is_won: bool
 
 
@@ -22,31 +22,31 @@ class Play(abc.ABC):
   """One play of one game."""
 
   @abc.abstractmethod
-  async def begin(self) -> Scene:
-    """The scene before the first command. Called once, first."""
+  async def begin(self) -> GameState:
+    """Returns the state before the first command. Called once, first."""
 
   @abc.abstractmethod
-  async def act(self, command: str) -> Scene:
-    """The scene after a command; one that cannot be played changes nothing."""
+  async def act(self, command: str) -> GameState:
+    """Plays a command; one that is not admissible changes nothing."""
 
 
 class Engine(abc.ABC):
-  """Where games are played."""
+  """Opens plays of games."""
 
   @abc.abstractmethod
   def open(self, game: Game) -> contextlib.AbstractAsyncContextManager[Play]:
-    """A play of `game`; leaving the context frees it."""
+    """Opens a play of `game`; leaving the context frees its resources."""
 
   async def close(self) -> None:  # noqa: B027 - most have nothing to free
-    """Frees what outlives plays; called once, last."""
+    """Frees what the plays share; called once, last."""
 
 
 class PythonEngine(Engine):
-  """`household`: no packages, no processes, a tenth of a millisecond a step."""
+  """Plays in `Household`: no packages or processes, 0.1 ms per step."""
 
   @contextlib.asynccontextmanager
   async def open(self, game: Game) -> AsyncIterator[Play]:
-    """A household of its own."""
+    """Opens a new household."""
     yield _HouseholdPlay(game)
 
 
@@ -54,12 +54,12 @@ class _HouseholdPlay(Play):
   def __init__(self, game: Game):
     self._household = Household(game)
 
-  async def begin(self) -> Scene:
-    return self._scene(self._household.intro)
+  async def begin(self) -> GameState:
+    return self._state(self._household.intro)
 
-  async def act(self, command: str) -> Scene:
-    return self._scene(self._household.act(command))
+  async def act(self, command: str) -> GameState:
+    return self._state(self._household.act(command))
 
-  def _scene(self, feedback: str) -> Scene:
+  def _state(self, feedback: str) -> GameState:
     household = self._household
-    return Scene(feedback, household.commands, household.is_won)
+    return GameState(feedback, household.commands, household.is_won)

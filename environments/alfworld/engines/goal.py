@@ -1,11 +1,11 @@
-"""Decides a PDDL goal over the state of a household.
+"""Compiles a PDDL goal into a test of a household's state.
 
-A goal is compiled once per game. Facts that never change settle which things
-and receptacles can matter; the rest is looked up, each fact as soon as its
+Compilation evaluates the facts that never change, which leaves few candidates
+for each variable. The test evaluates the others, each fact as soon as its
 variables are bound.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from agentrl_jax.errors import ConfigError
@@ -13,7 +13,7 @@ from environments.alfworld.games.game import STATES, TRAITS, Formula, Game
 
 
 class Facts(Protocol):
-  """The facts that actions change; arguments are positions in the game."""
+  """The facts that actions change; arguments are indices in the game."""
 
   def is_inside(self, thing: int, receptacle: int) -> bool: ...
   def is_held(self, thing: int) -> bool: ...
@@ -23,12 +23,12 @@ class Facts(Protocol):
   def is_in_state(self, thing: int, state: str) -> bool: ...
 
 
-_Bound = dict[str, int]
-_Test = Callable[[Facts, _Bound], bool]
+_Bindings = dict[str, int]  # of variables to indices
+_Test = Callable[[Facts, _Bindings], bool]
 
 
 def compile_goal(game: Game) -> Callable[[Facts], bool]:
-  """A function that says whether the game's goal is reached.
+  """Compiles the game's goal into a function that tests if it is reached.
 
   Raises `ConfigError` for a predicate or a connective of another domain.
   """
@@ -47,7 +47,7 @@ class _Compiler:
     }
 
   def compile(self, formula: Formula) -> _Test:
-    """The test that a formula stands for."""
+    """Compiles one formula; its free variables are looked up in bindings."""
     head, parts = _split(formula)
     if head == "and":
       tests = [self.compile(part) for part in parts]
@@ -64,26 +64,27 @@ class _Compiler:
       variables, body = parts
       other = self._exists(variables, ("not", body))
       return lambda facts, bound: not other(facts, bound)
-    return self._atom(head, parts)
+    return self._atom(formula)
 
   def _exists(self, variables: Formula, body: Formula) -> _Test:
     domains = dict(self._declared(variables))
     head, parts = _split(_unwrap(body))
-    while head == "exists":  # as one search over all variables
+    while head == "exists":  # nested: one search over all variables
       domains.update(self._declared(parts[0]))
       body = parts[1]
       head, parts = _split(_unwrap(body))
     if head != "and":
       parts = [body]
-    waiting = [(_free(part), part) for part in parts]
+    waiting = [(_variables(part), part) for part in parts]
     bound: set[str] = set()
     levels: list[tuple[str, Sequence[int], list[_Test]]] = []
     for name, domain in domains.items():
-      fixed = [p for free, p in waiting if free == {name} and self._is_fixed(p)]
-      tests = [self.compile(part) for part in fixed]
-      domain = [x for x in domain if all(t(_NOTHING, {name: x}) for t in tests)]
+      for free, part in list(waiting):
+        fixed_test = self._fixed_test(part) if free == {name} else None
+        if fixed_test:
+          domain = list(filter(fixed_test, domain))
+          waiting.remove((free, part))
       bound.add(name)
-      waiting = [(free, part) for free, part in waiting if part not in fixed]
       ready = [part for free, part in waiting if free & domains.keys() <= bound]
       waiting = [(free, part) for free, part in waiting if part not in ready]
       levels.append((name, domain, [self.compile(part) for part in ready]))
@@ -92,7 +93,7 @@ class _Compiler:
   def _declared(
     self, variables: Formula
   ) -> Iterator[tuple[str, Sequence[int]]]:
-    """Reads (?o - object ?r - receptacle)."""
+    """Reads (?o - object ?r - receptacle) into names with their domains."""
     names: list[str] = []
     words = iter(variables)
     for word in words:
@@ -102,109 +103,70 @@ class _Compiler:
       kind = str(next(words))
       if kind not in self._domains:
         raise ConfigError(
-          f"the goal quantifies over {kind!r}; known are "
+          f"the goal quantifies over {kind!r}; allowed are "
           f"{', '.join(self._domains)}"
         )
       yield from ((name, self._domains[kind]) for name in names)
       names = []
 
-  def _is_fixed(self, part: Formula) -> bool:
-    head = _split(part)[0]
-    return head in TRAITS or head in ("objecttype", "receptacletype")
+  def _fixed_test(self, part: Formula) -> Callable[[int], bool] | None:
+    """Compiles a fact that never changes; None for all others."""
+    head, arguments = _split(part)
+    things, receptacles = self._game.things, self._game.receptacles
+    if head in TRAITS:
+      return lambda o: head in things[o].traits
+    if head not in ("objecttype", "receptacletype"):
+      return None
+    kind = str(arguments[1]).removesuffix("type")
+    if head == "objecttype":
+      return lambda o: things[o].type == kind
+    return lambda r: receptacles[r].type == kind
 
-  def _atom(self, head: str, parts: Sequence[Formula]) -> _Test:
-    names = [str(part) for part in parts]
+  def _atom(self, part: Formula) -> _Test:
+    head, arguments = _split(part)
+    names = [str(argument) for argument in arguments]
     if head == "=":
       return lambda facts, bound: bound[names[0]] == bound[names[1]]
-    if head in ("objecttype", "receptacletype"):
-      return self._type_test(head, *names)
-    if head in TRAITS:
-      things = self._game.things
-      return lambda facts, bound: head in things[bound[names[0]]].traits
+    fixed_test = self._fixed_test(part)
+    if fixed_test:
+      return lambda facts, bound: fixed_test(bound[names[0]])
     if head in STATES:
       return lambda facts, bound: facts.is_in_state(bound[names[0]], head)
-    relation = _RELATIONS.get(head)
-    if relation is None:
+    if head not in _RELATIONS:
       raise ConfigError(
         f"the goal asks for {head!r}, which the python engine does not know; "
         "play this game with engine='textworld'"
       )
-    return relation(self._game, names)
-
-  def _type_test(self, head: str, name: str, kind: str) -> _Test:
-    kind = kind.removesuffix("type")
-    if head == "objecttype":
-      things = self._game.things
-      return lambda facts, bound: things[bound[name]].type == kind
-    receptacles = self._game.receptacles
-    return lambda facts, bound: receptacles[bound[name]].type == kind
+    relation, game = _RELATIONS[head], self._game
+    if head in ("atlocation", "holds"):
+      names = names[1:]  # without the agent: there is one
+    return lambda facts, bound: relation(
+      game, facts, *[bound[name] for name in names]
+    )
 
 
-def _inside(game: Game, names: Sequence[str]) -> _Test:
-  o, r = names
-  return lambda facts, bound: facts.is_inside(bound[o], bound[r])
-
-
-def _inside_thing(game: Game, names: Sequence[str]) -> _Test:
-  inner, outer = names
-  return lambda facts, bound: bound[inner] in game.things[bound[outer]].contents
-
-
-def _held(game: Game, names: Sequence[str]) -> _Test:
-  o = names[-1]
-  return lambda facts, bound: facts.is_held(bound[o])
-
-
-def _agent_at(game: Game, names: Sequence[str]) -> _Test:
-  place = names[-1]
-  return lambda facts, bound: facts.is_at(bound[place])
-
-
-def _receptacle_at(game: Game, names: Sequence[str]) -> _Test:
-  r, place = names
-  return lambda facts, bound: (
-    game.receptacles[bound[r]].location == bound[place]
-  )
-
-
-def _thing_at(game: Game, names: Sequence[str]) -> _Test:
-  o, place = names
-  return lambda facts, bound: facts.is_thing_at(bound[o], bound[place])
-
-
-def _open(game: Game, names: Sequence[str]) -> _Test:
-  (r,) = names
-  return lambda facts, bound: facts.is_open(bound[r])
-
-
-_RELATIONS: dict[str, Callable[[Game, Sequence[str]], _Test]] = {
-  "inreceptacle": _inside,
-  "inreceptacleobject": _inside_thing,
-  "holds": _held,
-  "atlocation": _agent_at,
-  "receptacleatlocation": _receptacle_at,
-  "objectatlocation": _thing_at,
-  "opened": _open,
+_RELATIONS: Mapping[str, Callable[..., bool]] = {
+  "inreceptacle": lambda game, facts, o, r: facts.is_inside(o, r),
+  "inreceptacleobject": lambda game, facts, inner, outer: (
+    inner in game.things[outer].contents
+  ),
+  "holds": lambda game, facts, o: facts.is_held(o),
+  "atlocation": lambda game, facts, location: facts.is_at(location),
+  "receptacleatlocation": lambda game, facts, r, location: (
+    game.receptacles[r].location == location
+  ),
+  "objectatlocation": lambda game, facts, o, location: facts.is_thing_at(
+    o, location
+  ),
+  "opened": lambda game, facts, r: facts.is_open(r),
 }
-
-
-class _Nothing:
-  """Facts for the tests that need none."""
-
-  def _refuse(self, *arguments: object) -> bool:
-    raise AssertionError("a fixed fact was looked up in the state")
-
-  is_inside = is_held = is_at = is_open = is_thing_at = is_in_state = _refuse
-
-
-_NOTHING = _Nothing()
 
 
 def _search(
   levels: Sequence[tuple[str, Sequence[int], list[_Test]]],
   depth: int,
   facts: Facts,
-  bound: _Bound,
+  bound: _Bindings,
 ) -> bool:
   if depth == len(levels):
     return True
@@ -225,13 +187,15 @@ def _split(formula: Formula) -> tuple[str, Sequence[Formula]]:
 
 
 def _unwrap(formula: Formula) -> Formula:
-  """(and x) is x."""
+  """Removes an `and` around a single formula."""
   head, parts = _split(formula)
   return _unwrap(parts[0]) if head == "and" and len(parts) == 1 else formula
 
 
-def _free(formula: Formula) -> set[str]:
-  """Every variable that is mentioned."""
+def _variables(formula: Formula) -> set[str]:
+  """Lists the variables of a formula, bound ones included."""
   if isinstance(formula, str):
     return {formula} if formula.startswith("?") else set()
-  return set().union(*(_free(part) for part in formula)) if formula else set()
+  return (
+    set().union(*(_variables(part) for part in formula)) if formula else set()
+  )

@@ -1,12 +1,12 @@
-"""The real engine's process: one game at a time, JSON lines in and out.
+"""Process of the real engine: one game at a time, JSON lines in and out.
 
+Requests, one per line:
   {"game": {"pddl_domain": ..., "grammar": ..., "pddl_problem": ...}}
   {"command": "go to desk 1"}
 
-Each line is answered by {"feedback": ..., "commands": [...], "won": ...}, after
-a first {"ready": true}. Started by `textworld_engine`; it needs the packages
-`alfworld` and `textworld`, which leak memory: hence a process that can be
-thrown away.
+After a first {"ready": true} the worker answers each request with
+{"feedback": ..., "commands": [...], "won": ...}. `textworld_engine` starts it
+as a script, so it imports nothing of this project.
 """
 
 import ctypes
@@ -20,27 +20,28 @@ from typing import Any, TextIO
 
 def main() -> None:
   """Plays until its input ends."""
-  # alfworld makes the folder of its data when it is imported; it needs none.
+  # alfworld creates the folder of its data when imported; the worker has none.
   os.environ["ALFWORLD_DATA"] = tempfile.gettempdir()
-  # The planner prints; only answers may reach our reader.
-  with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+  # The planner prints to stdout, where the engine expects nothing but replies:
+  # replies keep a copy of it, and stdout becomes stderr.
+  with os.fdopen(os.dup(1), "w", encoding="utf-8") as replies:
     os.dup2(2, 1)
-    # Packages that need not be there for the rest, and ship no types.
+    # These packages are optional, and ship no types.
     from textworld.core import EnvInfos  # type: ignore
     from textworld.envs.pddl import PddlEnv  # type: ignore
 
     _load_planner_in_place()
     env = PddlEnv(EnvInfos())
-    _write(answers, {"ready": True})
+    _write(replies, {"ready": True})
     for line in sys.stdin:
-      order = json.loads(line)
-      if "game" in order:
-        _load(env, order["game"])
+      request = json.loads(line)
+      if "game" in request:
+        _load(env, request["game"])
         state = env.reset()
       else:
-        state, _, _ = env.step(order["command"])
+        state, _, _ = env.step(request["command"])
       _write(
-        answers,
+        replies,
         {
           "feedback": state.feedback,
           "commands": state["admissible_commands"],
@@ -62,8 +63,9 @@ def _load(env: Any, game: Mapping[str, str]) -> None:
 def _load_planner_in_place() -> None:
   """Keeps the planner's library from being copied to the scratch folder.
 
-  It is copied so that two games in one process do not share it. There is one
-  here, and nothing may be executed from a container's scratch folder.
+  fast_downward copies the library so that two games of one process do not share
+  it. A worker has one game, and a container forbids execution in its scratch
+  folder.
   """
   from fast_downward import interface  # type: ignore
 
@@ -75,9 +77,9 @@ def _load_planner_in_place() -> None:
   interface.cdll = InPlace
 
 
-def _write(answers: TextIO, answer: Mapping[str, object]) -> None:
-  answers.write(json.dumps(answer) + "\n")
-  answers.flush()
+def _write(replies: TextIO, reply: Mapping[str, object]) -> None:
+  replies.write(json.dumps(reply) + "\n")
+  replies.flush()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""What an ALFWorld game is made of: receptacles, things, a goal.
+"""Data of one ALFWorld game: receptacles, things and a goal.
 
-Plain frozen data, whether it was read from a game file or generated. Order is
-meaning: receptacles and things stand in the order of their ids in PDDL, which
-is the order in which the game lists them.
+Order has a meaning: receptacles and things are sorted by their PDDL ids, and
+the game lists them in this order.
 """
 
 import dataclasses
@@ -14,27 +13,27 @@ Formula = str | tuple["Formula", ...]
 
 @dataclasses.dataclass(frozen=True)
 class Receptacle:
-  """What holds things: "cabinet 2" is of type "cabinet"."""
+  """Furniture that holds things: "cabinet 2" is of type "cabinet"."""
 
   name: str
   type: str
-  location: int  # where to stand; several may share one
+  location: int  # where to stand; several receptacles may share one
   is_openable: bool = False
   is_open: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Thing:
-  """An object, and what can be done with it."""
+  """An object that can be moved or used; "object" in PDDL."""
 
   name: str
   type: str
-  traits: frozenset[str] = frozenset()  # of TRAITS
-  states: frozenset[str] = frozenset()  # of STATES, at the beginning
-  contents: tuple[int, ...] = ()  # what a bowl and its like hold
+  traits: frozenset[str] = frozenset()  # subset of TRAITS
+  states: frozenset[str] = frozenset()  # subset of STATES, at the beginning
+  contents: tuple[int, ...] = ()  # things inside a bowl, cup, pan, ...
 
 
-# PDDL's predicates about a thing: those that stay, and those that may change.
+# Predicates of the PDDL domain about a thing. Traits never change, states do.
 TRAITS = (
   "pickupable",
   "cleanable",
@@ -47,8 +46,8 @@ TRAITS = (
 STATES = ("isclean", "ishot", "iscool", "issliced", "istoggled")
 
 
-# What a held thing goes through at a receptacle of some type: the verb, the
-# trait that it needs, the state that it gains, the state that it loses.
+# Actions on a held thing, by type of receptacle: the verb, the trait that the
+# thing needs, the state that it gains, the state that it loses.
 CHANGES = {
   "microwave": ("heat", "heatable", "ishot", "iscool"),
   "fridge": ("cool", "coolable", "iscool", "ishot"),
@@ -59,27 +58,27 @@ KNIVES = ("knife", "butterknife")
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:
-  """Which version of ALFWorld's rules and words a game follows."""
+  """Version of ALFWorld's rules and texts that a game follows."""
 
   put: str = "put {o} in/on {r}"
   put_reply: str = "You put the {o} in/on the {r}."
   names_location: bool = True  # "You arrive at loc 7."; else the receptacle
   has_help: bool = False
   cleans_in: tuple[str, ...] = ("sinkbasin",)
-  shows_opened: bool = True  # what is inside is told as it is opened
+  shows_opened: bool = True  # the reply to "open" lists the contents
   opens_one: bool = False  # nothing opens while anything else is open
-  uses_what_is_near: bool = False  # by `Game.at`, not by what holds it
+  uses_what_is_near: bool = False  # by `Game.at`, not by `Game.inside`
 
 
-AGENTBENCH = Dialect()  # what AgentBench's logic and our own games follow
+AGENTBENCH = Dialect()  # AgentBench's logic; generated games follow it
 
 
 @dataclasses.dataclass(frozen=True)
 class Game:
   """One room and one goal.
 
-  `inside` and `at` are relations, as in the real data: a thing may be in two
-  receptacles at once, and be reached from a place where it is not.
+  `inside` and `at` are relations, as in ALFWorld's data: a thing may be in two
+  receptacles at once, and be reachable from a location where it is not.
   """
 
   receptacles: tuple[Receptacle, ...]
@@ -90,7 +89,7 @@ class Game:
   at: frozenset[tuple[int, int]]  # (thing, location)
   fits: frozenset[tuple[str, str]]  # (receptacle type, thing type)
   goal: Formula
-  task: str  # as the policy is told, without the full stop
+  task: str  # as the policy reads it, without the full stop
   dialect: Dialect = AGENTBENCH
-  file: pathlib.Path | None = None  # where it was read
-  obstacle: str = ""  # why the Python engine cannot play it, if it cannot
+  file: pathlib.Path | None = None  # of a loaded game
+  unsupported: str = ""  # reason that the Python engine cannot play the game

@@ -1,4 +1,4 @@
-"""ALFWorld's six types of task: what each wants, in PDDL and in words."""
+"""ALFWorld's six task types: their goals in PDDL and their texts."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from environments.alfworld.games.game import Formula
 from environments.alfworld.games.pddl import parse
 
-# State that each type wants of the thing, "" for none.
-STATE_WANTED: Mapping[str, str] = {
+# The state that each task type requires of the thing; "" for none.
+REQUIRED_STATE: Mapping[str, str] = {
   "pick_and_place_simple": "",
   "look_at_obj_in_light": "",
   "pick_clean_then_place_in_recep": "isclean",
@@ -15,14 +15,14 @@ STATE_WANTED: Mapping[str, str] = {
   "pick_cool_then_place_in_recep": "iscool",
   "pick_two_obj_and_place": "",
 }
-TASK_TYPES = tuple(STATE_WANTED)
+TASK_TYPES = tuple(REQUIRED_STATE)
 LOOK, TWO = "look_at_obj_in_light", "pick_two_obj_and_place"
 
-# What makes a state, and what a thing must be for it.
-ABLE_FOR = {"isclean": "cleanable", "ishot": "heatable", "iscool": "coolable"}
+# For each state: the trait that a thing needs, the receptacle that changes it.
+TRAIT_FOR = {"isclean": "cleanable", "ishot": "heatable", "iscool": "coolable"}
 TOOL_FOR = {"isclean": "sinkbasin", "ishot": "microwave", "iscool": "fridge"}
 
-WORDS: Mapping[str, tuple[str, str]] = {
+PHRASES: Mapping[str, tuple[str, str]] = {
   "pick_and_place_simple": ("put a {o} in {r}", "put some {o} on {r}"),
   "look_at_obj_in_light": (
     "look at {o} under the {r}",
@@ -48,8 +48,8 @@ WORDS: Mapping[str, tuple[str, str]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
-  """What a task asks for; `target` is a type of receptacle, or of lamp."""
+class TaskSpec:
+  """Parameters of a task; `target` is a type of receptacle, or of lamp."""
 
   type: str
   thing: str
@@ -58,13 +58,13 @@ class Wanted:
   @property
   def state(self) -> str:
     """The state that the thing must be in, "" for any."""
-    return STATE_WANTED[self.type]
+    return REQUIRED_STATE[self.type]
 
 
-def goal_of(wanted: Wanted) -> Formula:
-  """The goal as a PDDL formula."""
-  o, r = f"{wanted.thing}type", f"{wanted.target}type"
-  if wanted.type == LOOK:
+def goal_of(spec: TaskSpec) -> Formula:
+  """Writes the goal of a task as a PDDL formula."""
+  o, r = f"{spec.thing}type", f"{spec.target}type"
+  if spec.type == LOOK:
     return parse(
       f"""(and
       (exists (?ot - object ?r - receptacle ?a - agent ?l - location)
@@ -74,51 +74,51 @@ def goal_of(wanted: Wanted) -> Formula:
       (exists (?o - object ?a - agent)
         (and (objectType ?o {o}) (holds ?a ?o))))"""
     )
-  if wanted.type == TWO:
+  if spec.type == TWO:
     return parse(
       f"""(exists (?r - receptacle ?o1 - object ?o2 - object)
       (and (receptacleType ?r {r}) (objectType ?o1 {o}) (objectType ?o2 {o})
         (not (= ?o1 ?o2)) (inReceptacle ?o1 ?r) (inReceptacle ?o2 ?r)))"""
     )
-  state = wanted.state
-  also = f"({ABLE_FOR[state]} ?o) ({state} ?o)" if state else ""
+  state = spec.state
+  state_facts = f"({TRAIT_FOR[state]} ?o) ({state} ?o)" if state else ""
   return parse(
     f"""(exists (?r - receptacle ?o - object)
-    (and (objectType ?o {o}) (receptacleType ?r {r}) {also}
+    (and (objectType ?o {o}) (receptacleType ?r {r}) {state_facts}
       (inReceptacle ?o ?r)))"""
   )
 
 
-def read_goal(goal: Formula) -> Wanted | None:
-  """What a goal asks for, whoever wrote it; None if it is of no known type."""
+def read_goal(goal: Formula) -> TaskSpec | None:
+  """Recognises the task of a goal from any source; None if of no known type."""
   facts = list(_facts(goal))
-  heads = {str(fact[0]) for fact in facts}
+  predicates = {str(fact[0]) for fact in facts}
   types = [
     str(f[2]).removesuffix("type") for f in facts if f[0] == "objecttype"
   ]
   targets = {
     str(f[2]).removesuffix("type") for f in facts if f[0] == "receptacletype"
   }
-  if heads & {"issliced", "inreceptacleobject", "forall"}:
+  if predicates & {"issliced", "inreceptacleobject", "forall"}:
     return None
-  if "istoggled" in heads and len(types) == 2:
-    return Wanted(LOOK, types[1], types[0])
+  if "istoggled" in predicates and len(types) == 2:
+    return TaskSpec(LOOK, types[1], types[0])
   if len(targets) != 1 or not 1 <= len(types) <= 2 or len(set(types)) != 1:
     return None
   (target,) = targets
   if len(types) == 2:
-    return Wanted(TWO, types[0], target)
-  state = next((state for state in ABLE_FOR if state in heads), "")
+    return TaskSpec(TWO, types[0], target)
+  state = next((state for state in TRAIT_FOR if state in predicates), "")
   kind = next(
     kind
-    for kind, wanted in STATE_WANTED.items()
-    if wanted == state and kind not in (LOOK, TWO)
+    for kind, required in REQUIRED_STATE.items()
+    if required == state and kind not in (LOOK, TWO)
   )
-  return Wanted(kind, types[0], target)
+  return TaskSpec(kind, types[0], target)
 
 
 def _facts(formula: Formula) -> list[tuple[Formula, ...]]:
-  """Every fact in a formula, in order; of quantifiers, the name alone."""
+  """Lists the facts of a formula in order; of a quantifier, its name alone."""
   if isinstance(formula, str) or not formula:
     return []
   if formula[0] in ("and", "or", "not"):

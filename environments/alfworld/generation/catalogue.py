@@ -1,7 +1,7 @@
-"""What homes are furnished with, what lies about, and what goes where.
+"""Statistics and rules that generated rooms follow.
 
-The kinds of room, their furniture and what is found on it follow ALFWorld's
-120 rooms; what fits where and what can be done with it are ALFRED's rules.
+Kinds of room, their furniture and their things follow ALFWorld's 120 rooms.
+Which receptacles accept a thing, and its traits, are ALFRED's rules.
 """
 
 import dataclasses
@@ -10,33 +10,32 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class Furniture:
-  """How often a kind of room has a type of receptacle, and how many then."""
+  """Chance that a kind of room has a type of receptacle, and bounds if so."""
 
   chance: float
-  most: int
-  least: int = 1
+  min_count: int
+  max_count: int
 
 
 @dataclasses.dataclass(frozen=True)
 class RoomKind:
-  """One kind of room; `things` maps a type to the chance that there is any."""
+  """One kind of room; `things` maps a type to the chance of having any."""
 
   furniture: Mapping[str, Furniture]
   things: Mapping[str, float]
 
 
 def _furniture(**lines: str) -> Mapping[str, Furniture]:
-  """Reads "chance least-most"."""
-  read = {}
+  """Parses lines of the form "chance min-max"."""
+  furniture = {}
   for name, line in lines.items():
     chance, bounds = line.split()
-    least, most = bounds.split("-")
-    read[name] = Furniture(float(chance), int(most), int(least))
-  return read
+    furniture[name] = Furniture(float(chance), *map(int, bounds.split("-")))
+  return furniture
 
 
 def _things(**lines: str) -> Mapping[str, float]:
-  """Reads lists of types by the chance, in tenths: t3 stands for 0.3."""
+  """Parses lists of types by their chance in tenths: t3 means 0.3."""
   return {
     name: int(tenths[1:]) / 10
     for tenths, names in lines.items()
@@ -149,7 +148,8 @@ ROOM_KINDS: Mapping[str, RoomKind] = {
   ),
 }
 
-OPENABLE: Mapping[str, float] = {  # real cabinets and drawers are not always
+# Chance that a receptacle of a type has a door.
+OPENABLE: Mapping[str, float] = {
   "cabinet": 0.85,
   "drawer": 0.9,
   "fridge": 1.0,
@@ -160,7 +160,7 @@ _TABLES = "coffeetable countertop desk diningtable dresser shelf sidetable"
 _SURFACES = "coffeetable countertop diningtable sidetable"
 _SEATS = "armchair ottoman sofa"
 
-# Where each thing may be put.
+# Receptacles that accept each thing.
 _PLACES: Mapping[str, str] = {
   "alarmclock": f"{_TABLES}",
   "apple": f"{_SURFACES} fridge garbagecan microwave sinkbasin",
@@ -224,8 +224,8 @@ _PLACES: Mapping[str, str] = {
 }
 FITS = {name: tuple(places.split()) for name, places in _PLACES.items()}
 
-# What is found here and there, and can be put nowhere once it is taken.
-FOUND: Mapping[str, tuple[str, ...]] = {
+# Initial places of things that no receptacle accepts once they are taken.
+_INITIAL_PLACES: Mapping[str, tuple[str, ...]] = {
   "desklamp": ("desk", "dresser", "shelf", "sidetable"),
   "houseplant": (
     "coffeetable",
@@ -240,7 +240,7 @@ FOUND: Mapping[str, tuple[str, ...]] = {
   "television": ("tvstand", "dresser", "coffeetable"),
 }
 
-_ABLE = {
+_THINGS_WITH = {
   "cleanable": "apple bowl butterknife cloth cup dishsponge egg fork kettle "
   "knife ladle lettuce mug pan plate pot potato soapbar spatula spoon tomato",
   "heatable": "apple bread cup egg mug plate potato tomato",
@@ -250,11 +250,16 @@ _ABLE = {
   "toggleable": "desklamp",
   "isreceptacleobject": "bowl box cup mug pan plate pot",
 }
-_LOOSE = ("papertowelroll", "teddybear")
+_ONLY_TAKEN = ("papertowelroll", "teddybear")  # pickupable, yet not in FITS
 TRAITS_OF: Mapping[str, frozenset[str]] = {
   name: frozenset(
-    trait for trait, names in _ABLE.items() if name in names.split()
+    trait for trait, names in _THINGS_WITH.items() if name in names.split()
   )
-  | ({"pickupable"} if name in FITS or name in _LOOSE else set())
-  for name in (*FITS, *FOUND)
+  | ({"pickupable"} if name in FITS or name in _ONLY_TAKEN else set())
+  for name in (*FITS, *_INITIAL_PLACES)
 }
+
+
+def places_of(thing: str) -> tuple[str, ...]:
+  """Types of receptacles in which a thing may lie at the beginning."""
+  return _INITIAL_PLACES.get(thing) or FITS[thing]

@@ -1,8 +1,8 @@
-"""Makes games out of nothing: content is a pure function of (split, index).
+"""Generates games: the content is a pure function of (split, index).
 
-The line between the splits is drawn through rooms, not seeds: a game is drawn
-again until its room and its task belong to the split, so train and test share
-neither. Every game can be won, and none is won from the start.
+A hash of the room decides its split, and a game is drawn again until its room
+belongs to the split asked for: train and test share no room. Every game can be
+won, and none is won from the start.
 """
 
 import dataclasses
@@ -13,12 +13,13 @@ from agentrl_jax.data.split import split_of
 from agentrl_jax.errors import ConfigError
 from environments.alfworld.games.game import Game
 from environments.alfworld.games.tasks import (
-  ABLE_FOR,
   LOOK,
+  PHRASES,
+  REQUIRED_STATE,
   TASK_TYPES,
   TOOL_FOR,
-  WORDS,
-  Wanted,
+  TRAIT_FOR,
+  TaskSpec,
   goal_of,
 )
 from environments.alfworld.generation.catalogue import (
@@ -30,18 +31,18 @@ from environments.alfworld.generation.room import Room, draw_room
 
 
 @dataclasses.dataclass(frozen=True)
-class Generated:
-  """A game, and what it asks for."""
+class GeneratedGame:
+  """A game with the parameters that it was made from."""
 
   game: Game
-  wanted: Wanted
+  spec: TaskSpec
   room: Room
   room_kind: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generator:
-  """What is asked for, and how large the rooms are (bounds inclusive)."""
+  """Draws games with tasks of some types in rooms of some size (inclusive)."""
 
   task_types: Sequence[str] = TASK_TYPES
   num_receptacles: tuple[int, int] = (8, 32)
@@ -57,39 +58,32 @@ class Generator:
     _require_bounds("num_receptacles", self.num_receptacles, least=4, most=60)
     _require_bounds("num_things", self.num_things, least=4, most=100)
 
-  def generate(self, split: str, index: int) -> Generated:
-    """The game that belongs to (split, index), and to no other split."""
+  def generate(self, split: str, index: int) -> GeneratedGame:
+    """Draws the game of (split, index)."""
     rng = random.Random(f"alfworld/{split}/{index}")
     kind = rng.choice(self.task_types)
-    while True:  # a room falls on the right side with probability 1/2
+    while True:  # a room belongs to the split with probability 1/2
       room_kind = rng.choice(_rooms_for(kind))
-      room = self._draw_room(rng, room_kind)
-      wanted = _draw_wanted(rng, kind, room)
-      if wanted is None:
+      room = draw_room(
+        rng,
+        room_kind,
+        num_receptacles=self.num_receptacles,
+        num_things=self.num_things,
+      )
+      spec = _draw_spec(rng, kind, room)
+      if spec is None:
         continue
-      room = room.prepared(rng, wanted)
+      room = room.prepared(rng, spec)
       if split_of(room.canonical) != split:
         continue
-      task = rng.choice(WORDS[kind]).format(o=wanted.thing, r=wanted.target)
-      game = room.game(goal=goal_of(wanted), task=task)
-      return Generated(game, wanted, room, room_kind)
-
-  def _draw_room(self, rng: random.Random, kind: str) -> Room:
-    return draw_room(
-      rng,
-      kind,
-      num_receptacles=self.num_receptacles,
-      num_things=self.num_things,
-    )
+      task = rng.choice(PHRASES[kind]).format(o=spec.thing, r=spec.target)
+      game = room.game(goal=goal_of(spec), task=task)
+      return GeneratedGame(game, spec, room, room_kind)
 
 
 def _rooms_for(kind: str) -> list[str]:
-  """Kinds of room that have what a type of task needs."""
-  tool = {
-    "pick_clean_then_place_in_recep": "sinkbasin",
-    "pick_heat_then_place_in_recep": "microwave",
-    "pick_cool_then_place_in_recep": "fridge",
-  }.get(kind)
+  """Lists the kinds of room that have the furniture for a type of task."""
+  tool = TOOL_FOR.get(REQUIRED_STATE[kind])
   return [
     name
     for name, room in ROOM_KINDS.items()
@@ -98,28 +92,27 @@ def _rooms_for(kind: str) -> list[str]:
   ]
 
 
-def _draw_wanted(rng: random.Random, kind: str, room: Room) -> Wanted | None:
-  """Something that can be had here; None if there is nothing of the kind."""
+def _draw_spec(rng: random.Random, kind: str, room: Room) -> TaskSpec | None:
+  """Draws a task that this room allows; None if it allows none of the type."""
   things = sorted({name for name, _ in room.things if name in FITS})
   if kind == LOOK:
     if not any(name == "desklamp" for name, _ in room.things) or not things:
       return None
-    return Wanted(kind, rng.choice(things), "desklamp")
+    return TaskSpec(kind, rng.choice(things), "desklamp")
   furniture = {name for name, _ in room.receptacles}
-  choices = []
+  state = REQUIRED_STATE[kind]
+  tool = TOOL_FOR.get(state)
+  if tool is not None and tool not in furniture:
+    return None
+  specs = []
   for thing in things:
-    probe = Wanted(kind, thing, "")
-    if probe.state and ABLE_FOR[probe.state] not in TRAITS_OF[thing]:
+    if state and TRAIT_FOR[state] not in TRAITS_OF[thing]:
       continue
-    tool = TOOL_FOR.get(probe.state)
-    if tool is not None and tool not in furniture:
+    targets = sorted(set(FITS[thing]) & furniture)
+    if len(targets) < 2:  # the thing must start in another receptacle
       continue
-    fitting = sorted(set(FITS[thing]) & furniture)
-    # What is asked for must not lie in the only place that it fits.
-    if len(fitting) < 2:
-      continue
-    choices += [Wanted(kind, thing, r) for r in fitting if r != tool]
-  return rng.choice(choices) if choices else None
+    specs += [TaskSpec(kind, thing, r) for r in targets if r != tool]
+  return rng.choice(specs) if specs else None
 
 
 def _require_bounds(

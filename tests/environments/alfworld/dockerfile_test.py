@@ -1,4 +1,4 @@
-"""The image: the real engine inside, nobody's rights, the expert wins there."""
+"""Tests of the image: its real engine replies as the Python engine does."""
 
 import unittest
 
@@ -20,7 +20,7 @@ class ImageTest(unittest.IsolatedAsyncioTestCase):
     cls.docker = connect_or_skip(cls)
     cls.image = build_or_skip(cls.docker, "alfworld")
 
-  async def test_the_real_engine_plays_as_ours_does(self):
+  async def test_real_engine_replies_as_the_python_engine(self):
     local = ALFWorld()
     spec = ContainerSpec(image=self.image)
     async with container_worker(self.docker, spec) as environment:

@@ -1,4 +1,4 @@
-"""ALFWorld as a whole: the contract, the expert, loaded games."""
+"""Tests of the environment: contract, generated tasks, loaded games."""
 
 import os
 import pathlib
@@ -16,11 +16,11 @@ from agentrl_jax.errors import ConfigError
 from environments.alfworld import ALFWorld
 from environments.alfworld.games.tasks import TASK_TYPES
 from tests.environments.alfworld.data import game_list, games
-from tests.environments.alfworld.sample_game import known, write_game
+from tests.environments.alfworld.small_games import known_logic, write_game
 
 
 async def play(environment, task, *, seed=0, mistakes=None) -> tuple[Step, int]:
-  """The last step of an attempt by the expert, and how many it took."""
+  """Lets the expert play; returns the last step and the number of steps."""
   expert = environment.expert(task, seed=seed, mistakes=mistakes or {})
   num_steps = 0
   async with environment.open(task, seed=seed) as session:
@@ -37,7 +37,7 @@ class ALFWorldContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
 
 class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
-  async def test_faultless_expert_solves_every_task_in_time(self):
+  async def test_expert_solves_every_task_in_14_steps(self):
     environment = ALFWorld()
     types = set()
     for split in SPLITS:
@@ -71,7 +71,7 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
       system, _ = (await session.reset()).messages
     self.assertLess(len(system.content.split()), 20)
 
-  async def test_difficulty_is_kept_to(self):
+  async def test_options_of_rooms_and_tasks_are_respected(self):
     environment = ALFWorld(
       task_types=("pick_and_place_simple",),
       num_receptacles=(6, 6),
@@ -85,7 +85,7 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
       step, _ = await play(environment, task)
       self.assertIn("won/pick_and_place_simple", step.metrics)
 
-  async def test_few_rounds_end_the_attempt(self):
+  async def test_max_rounds_ends_the_episode(self):
     step, num_steps = await play(
       ALFWorld(max_rounds=2), Task("alfworld", "train", 0)
     )
@@ -94,9 +94,9 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
 
 class LoadedGamesTest(unittest.IsolatedAsyncioTestCase):
   def setUp(self):
-    self.enterContext(known())
+    self.enterContext(known_logic())
 
-  async def test_a_folder_of_games_is_the_dev_split(self):
+  async def test_folder_of_games_is_the_dev_split(self):
     folder = self.enterContext(tempfile.TemporaryDirectory())
     write_game(f"{folder}/a/game.tw-pddl")
     write_game(f"{folder}/b/c/game.tw-pddl")
@@ -106,7 +106,7 @@ class LoadedGamesTest(unittest.IsolatedAsyncioTestCase):
       step, _ = await play(environment, Task("alfworld", "dev", index))
       self.assertEqual(step.reward, 1.0)
 
-  async def test_a_list_chooses_games_in_its_order(self):
+  async def test_list_selects_games_in_its_order(self):
     folder = self.enterContext(tempfile.TemporaryDirectory())
     for name, task in {
       "a": "put a mug in desk",
@@ -128,7 +128,7 @@ class LoadedGamesTest(unittest.IsolatedAsyncioTestCase):
     self.assertIn("put some mug on desk.", texts[0])
     self.assertIn("put a mug in desk.", texts[1])
 
-  async def test_an_index_outside_is_refused(self):
+  async def test_index_out_of_range_is_refused(self):
     folder = self.enterContext(tempfile.TemporaryDirectory())
     write_game(f"{folder}/a/game.tw-pddl")
     environment = ALFWorld(games=folder)
@@ -166,7 +166,7 @@ class OptionsTest(unittest.TestCase):
       with self.subTest(**options), self.assertRaises(ConfigError):
         ALFWorld(**options)
 
-  def test_a_list_without_a_folder_is_refused(self):
+  def test_list_without_a_folder_is_refused(self):
     with (
       mock.patch.dict(os.environ),
       self.assertRaisesRegex(ConfigError, "ALFWORLD_DATA"),

@@ -1,7 +1,7 @@
-"""What AgentBench's own workers said, said again.
+"""Compares replies with those recorded on AgentBench's workers, byte for byte.
 
-Byte for byte, on rooms rebuilt from what transcripts show of them, and, where
-ALFWorld's games are at hand, on the games themselves.
+The rooms are rebuilt from transcripts; where ALFWorld's games are installed,
+the games themselves are played.
 """
 
 import dataclasses
@@ -21,23 +21,25 @@ SEPARATOR = " AVAILABLE ACTIONS: "
 @dataclasses.dataclass
 class Tally:
   num_replies: int = 0
-  observations: int = 0  # that are the same
+  num_episodes: int = 0
+  # Equal to the recorded ones:
+  observations: int = 0
   action_lists: int = 0
   openings: int = 0
   endings: int = 0
-  num_attempts: int = 0
 
   def add(self, recorded, outcome) -> None:
-    self.num_attempts += 1
+    self.num_episodes += 1
     self.openings += outcome.opening
     self.endings += (outcome.status, outcome.reward) == (
       recorded.status,
       recorded.reward,
     )
-    for wanted, said in outcome.replies:
+    for expected, reply in outcome.replies:
       self.num_replies += 1
-      if said is not None and said.role == wanted.role:
-        ours, theirs = (m.content.partition(SEPARATOR) for m in (said, wanted))
+      if reply is not None and reply.role == expected.role:
+        ours = reply.content.partition(SEPARATOR)
+        theirs = expected.content.partition(SEPARATOR)
         self.observations += ours[0] == theirs[0]
         self.action_lists += ours[1:] == theirs[1:]
 
@@ -51,7 +53,7 @@ async def tally(path, game_of) -> Tally:
 
 
 class TranscriptsTest(unittest.IsolatedAsyncioTestCase):
-  async def test_rooms_as_far_as_they_are_known(self):
+  async def test_rebuilt_rooms(self):
     rooms = read_rooms(data.partial_rooms())
     for path in data.transcripts():
       total = await tally(path, rooms.__getitem__)
@@ -59,11 +61,11 @@ class TranscriptsTest(unittest.IsolatedAsyncioTestCase):
         self.assertGreater(total.num_replies, 500)
         self.assertGreaterEqual(total.observations / total.num_replies, 0.97)
         self.assertGreaterEqual(total.action_lists / total.num_replies, 0.94)
-        self.assertEqual(total.openings, total.num_attempts)
-        self.assertGreaterEqual(total.endings / total.num_attempts, 0.95)
+        self.assertEqual(total.openings, total.num_episodes)
+        self.assertGreaterEqual(total.endings / total.num_episodes, 0.95)
 
   @pytest.mark.full
-  async def test_the_games_themselves(self):
+  async def test_alfworlds_own_games(self):
     folder = data.games()
     lists = json.loads(data.game_list("new_std").read_text(encoding="utf-8"))
     paths = [folder / path for paths in lists.values() for path in paths]
@@ -72,7 +74,7 @@ class TranscriptsTest(unittest.IsolatedAsyncioTestCase):
       with self.subTest(path.name, total=total):
         self.assertEqual(total.observations, total.num_replies)
         self.assertEqual(total.action_lists, total.num_replies)
-        self.assertEqual(total.endings, total.num_attempts)
+        self.assertEqual(total.endings, total.num_episodes)
 
 
 if __name__ == "__main__":

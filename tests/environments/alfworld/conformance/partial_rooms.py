@@ -1,8 +1,8 @@
-"""AgentBench's test rooms, rebuilt from what transcripts showed of them.
+"""Rebuilds AgentBench's test rooms from transcripts.
 
-Of each game the file gives the receptacles in their order, which of them were
-seen to open, what was seen in which, and which were reached from one place. The
-rest is left empty: what is there was seen by nobody.
+The file has for each game: the receptacles in order, those that were opened,
+the contents that were seen, and the receptacles that share a location. Contents
+that no transcript shows are left empty.
 """
 
 import dataclasses
@@ -10,14 +10,14 @@ import json
 import re
 
 from environments.alfworld.games.game import AGENTBENCH, Game, Receptacle, Thing
-from environments.alfworld.games.tasks import WORDS, Wanted, goal_of
+from environments.alfworld.games.tasks import PHRASES, TaskSpec, goal_of
 from environments.alfworld.generation.catalogue import FITS, TRAITS_OF
 
 OPENABLE = ("cabinet", "drawer", "fridge", "microwave", "safe")
 HEAVY = ("bathtub", "curtains", "floorlamp", "houseplant", "mirror", "sink")
 HEAVY += ("showerglass", "television", "window")
-SLICE = Wanted("pick_and_place_simple", "slice", "nowhere")  # never won
-# What the games about slices, and they alone, follow; see `dialects`.
+SLICE = TaskSpec("pick_and_place_simple", "slice", "nowhere")  # never won
+# The dialect of the games about slices, and of no others.
 OLDER = dataclasses.replace(
   AGENTBENCH, shows_opened=False, opens_one=True, uses_what_is_near=True
 )
@@ -53,14 +53,14 @@ def _game(room) -> Game:
     inside=frozenset(inside),
     at=frozenset((o, places[names[r]]) for o, r in inside),
     fits=frozenset((r, o) for o, kinds in FITS.items() for r in kinds),
-    goal=goal_of(_wanted(room["desc"])),
+    goal=goal_of(_spec(room["desc"])),
     task=room["desc"],
-    dialect=OLDER if _wanted(room["desc"]) is SLICE else AGENTBENCH,
+    dialect=OLDER if _spec(room["desc"]) is SLICE else AGENTBENCH,
   )
 
 
 def _openable(room) -> set[str]:
-  """Those seen to open, and of the unseen those whose type mostly does."""
+  """Receptacles that were opened, or never seen and of an openable type."""
   return set(room["openable"]) | {
     name
     for name in room["recs"]
@@ -68,13 +68,13 @@ def _openable(room) -> set[str]:
   }
 
 
-def _wanted(desc) -> Wanted:
-  for kind, phrases in WORDS.items():
+def _spec(desc) -> TaskSpec:
+  for kind, phrases in PHRASES.items():
     for phrase in phrases:
       pattern = re.escape(phrase).replace(r"\{o\}", r"([a-z]+)")
-      found = re.fullmatch(pattern.replace(r"\{r\}", r"([a-z]+)"), desc)
-      if found:
-        return Wanted(kind, found[1], found[2])
+      match = re.fullmatch(pattern.replace(r"\{r\}", r"([a-z]+)"), desc)
+      if match:
+        return TaskSpec(kind, match[1], match[2])
   return SLICE
 
 

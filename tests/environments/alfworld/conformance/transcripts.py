@@ -1,9 +1,8 @@
-"""Plays recorded attempts again, and compares what is said.
+"""Replays recorded episodes and pairs their replies with ours.
 
-The recorder kept each distinct message once: where an answer, or the reply to
-it, repeats an earlier one word for word, it is missing. A reply that was said
-before may therefore be absent, and where an answer is, the earlier ones are
-tried, the latest first.
+The recorder kept each distinct message once: an answer, or a reply, that is
+equal to an earlier message is missing. Where a reply does not follow from the
+last answer, the earlier answers are tried, the latest first.
 """
 
 import dataclasses
@@ -28,7 +27,7 @@ class Recorded:
 
 @dataclasses.dataclass
 class Outcome:
-  """What was recorded, beside what is said here; None for nothing."""
+  """Pairs of a recorded reply and ours, or None; equality of the opening."""
 
   opening: bool = False
   replies: list = dataclasses.field(default_factory=list)
@@ -39,7 +38,7 @@ class Outcome:
 def read(path) -> list[Recorded]:
   with gzip.open(path, "rt", encoding="utf-8") as lines:
     entries = [json.loads(line) for line in lines]
-  # An attempt that broke has no result.
+  # An episode that failed has no result.
   return [
     _recorded(e) for e in entries if e["output"] and e["output"]["result"]
   ]
@@ -56,29 +55,29 @@ def _recorded(entry) -> Recorded:
 
 
 async def replay(recorded: Recorded, game) -> Outcome:
-  """Every recorded reply with the one given here, and how it ends."""
+  """Plays the recorded answers and pairs every recorded reply with ours."""
   outcome = Outcome()
   step, played = await _play(game, ())
   outcome.opening = recorded.messages[:2] == step.messages
-  said = [*recorded.messages[:2]]
+  earlier = [*recorded.messages[:2]]
   for message in recorded.messages[2:]:
     if message.role == "assistant":
       step, played = await _play(game, (*played, message))
-      heard = step.messages
+      replies = step.messages
     else:
-      if (not heard or heard[0] in said) and heard[:1] != (message,):
-        step, played = await _again(game, played, message)
-        heard = step.messages
-      outcome.replies.append((message, heard[0] if heard else None))
-      heard = ()
-    said.append(message)
+      if (not replies or replies[0] in earlier) and replies[:1] != (message,):
+        step, played = await _repeat(game, played, message)
+        replies = step.messages
+      outcome.replies.append((message, replies[0] if replies else None))
+      replies = ()
+    earlier.append(message)
   step = await _end(game, played, recorded)
   outcome.status, outcome.reward = step.status.value, step.reward
   return outcome
 
 
 async def _end(game, played, recorded: Recorded):
-  """The last step; answers that are missing at the end are some earlier one."""
+  """Plays the missing answers at the end: repeats of one earlier answer."""
   for answer in reversed(dict.fromkeys(played)):
     rest = (answer,) * (MAX_ROUNDS - len(played))
     step, _ = await _play(game, (*played, *rest))
@@ -87,17 +86,17 @@ async def _end(game, played, recorded: Recorded):
   return step
 
 
-async def _again(game, played, reply):
-  """An earlier answer, given again, that explains a reply."""
+async def _repeat(game, played, reply):
+  """Repeats the earlier answer that leads to a reply."""
   for answer in reversed(dict.fromkeys(played)):
-    step, now = await _play(game, (*played, answer))
+    step, answers = await _play(game, (*played, answer))
     if step.messages == (reply,):
-      return step, now
+      return step, answers
   return await _play(game, (*played, played[-1]))
 
 
 async def _play(game, answers):
-  """The last step of an attempt, and the answers that were taken."""
+  """Plays answers; returns the last step and the answers before the end."""
   async with PythonEngine().open(game) as play:
     rules = Rules(max_rounds=MAX_ROUNDS, upstream_quirks=True)
     session = ALFSession(play, rules, kind="any")

@@ -1,4 +1,4 @@
-"""What can be done in a household and what it changes, said out loud."""
+"""Tests of the household: admissible commands, their effects, winning."""
 
 import dataclasses
 import unittest
@@ -6,7 +6,7 @@ import unittest
 from agentrl_jax.errors import ConfigError
 from environments.alfworld.engines.household import Household
 from environments.alfworld.games.game import Dialect
-from environments.alfworld.games.tasks import Wanted
+from environments.alfworld.games.tasks import TaskSpec
 from tests.environments.alfworld.small_games import kitchen, make_game, study
 
 
@@ -38,13 +38,13 @@ class CommandsTest(unittest.TestCase):
     )
     self.assertNotIn("take mug 1 from cabinet 1", household.commands)
 
-  def test_one_thing_is_held_at_a_time(self):
+  def test_hand_holds_one_thing(self):
     household = play(study(), "go to desk 1", "take pen 1 from desk 1")
     self.assertEqual(household.act("inventory"), "You are carrying: a pen 1.")
     self.assertFalse([c for c in household.commands if c.startswith("take")])
     self.assertIn("put pen 1 in/on desk 1", household.commands)
 
-  def test_only_what_is_held_can_be_examined(self):
+  def test_only_the_held_thing_can_be_examined(self):
     household = play(study(), "go to desk 1")
     self.assertNotIn("examine pen 1", household.commands)
     household.act("take pen 1 from desk 1")
@@ -60,7 +60,7 @@ class CommandsTest(unittest.TestCase):
     household.act("open fridge 1")
     self.assertFalse([c for c in household.commands if c.startswith("put")])
 
-  def test_receptacles_in_one_place_are_at_hand_together(self):
+  def test_receptacles_at_one_location_are_reached_together(self):
     household = play(kitchen(), "go to shelf 1")
     self.assertIn("take mug 1 from countertop 1", household.commands)
     self.assertNotIn("go to countertop 1", household.commands)
@@ -70,7 +70,7 @@ class CommandsTest(unittest.TestCase):
       "nothing.",
     )
 
-  def test_what_was_moved_within_a_place_lies_next_to_where_it_was(self):
+  def test_look_lists_a_thing_that_was_moved_within_a_location(self):
     household = play(
       kitchen(),
       "go to shelf 1",
@@ -78,12 +78,11 @@ class CommandsTest(unittest.TestCase):
       "put mug 2 in/on countertop 1",
     )
     self.assertTrue(household.act("look").endswith("you see a mug 2."))
-    play_back = ("take mug 2 from countertop 1", "put mug 2 in/on shelf 1")
-    for command in play_back:
-      household.act(command)
+    household.act("take mug 2 from countertop 1")
+    household.act("put mug 2 in/on shelf 1")
     self.assertTrue(household.act("look").endswith("you see a mug 2."))
 
-  def test_what_cannot_be_done_changes_nothing(self):
+  def test_inadmissible_commands_change_nothing(self):
     household = play(study(), "go to desk 1")
     before = household.commands
     for command in ("take mug 1 from cabinet 1", "go to desk 1", "", "dance"):
@@ -98,21 +97,21 @@ class CommandsTest(unittest.TestCase):
       "On the desk 2, you see a pen 1.",
     )
 
-  def test_help_is_there_where_the_rules_have_it(self):
+  def test_help_exists_where_the_dialect_has_it(self):
     game = dataclasses.replace(study(), dialect=Dialect(has_help=True))
     self.assertNotIn("help", Household(study()).commands)
     self.assertTrue(
       Household(game).act("help").startswith("Available commands:")
     )
 
-  def test_a_game_that_it_cannot_play_is_refused(self):
-    game = dataclasses.replace(study(), obstacle="is a riddle")
+  def test_unsupported_game_is_refused(self):
+    game = dataclasses.replace(study(), unsupported="is a riddle")
     with self.assertRaisesRegex(ConfigError, "is a riddle; play it with"):
       Household(game)
 
 
 class StatesTest(unittest.TestCase):
-  def test_heat_drives_out_cold_and_the_other_way_round(self):
+  def test_cooling_removes_heat(self):
     household = play(
       kitchen(),
       "go to countertop 1",
@@ -129,7 +128,7 @@ class StatesTest(unittest.TestCase):
     self.assertFalse(household.is_in_state(4, "ishot"))
     self.assertTrue(household.is_in_state(4, "iscool"))
 
-  def test_states_are_told_of_what_is_held(self):
+  def test_examining_describes_the_states(self):
     household = play(
       kitchen(),
       "go to fridge 1",
@@ -137,7 +136,7 @@ class StatesTest(unittest.TestCase):
       "take apple 1 from fridge 1",
     )
     self.assertIn("nothing special", household.act("examine apple 1"))
-    for room, command, told in (
+    for receptacle, command, description in (
       ("sinkbasin 1", "clean apple 1 with sinkbasin 1", "a clean apple 1."),
       (
         "microwave 1",
@@ -146,11 +145,13 @@ class StatesTest(unittest.TestCase):
       ),
       ("fridge 1", "cool apple 1 with fridge 1", "a cool and clean apple 1."),
     ):
-      household.act(f"go to {room}")
+      household.act(f"go to {receptacle}")
       household.act(command)
-      self.assertEqual(household.act("examine apple 1"), f"This is {told}")
+      self.assertEqual(
+        household.act("examine apple 1"), f"This is {description}"
+      )
 
-  def test_a_knife_slices_what_is_near(self):
+  def test_knife_slices_things_at_its_location(self):
     household = play(
       kitchen(), "go to countertop 1", "take knife 1 from countertop 1"
     )
@@ -160,14 +161,14 @@ class StatesTest(unittest.TestCase):
     )
     self.assertNotIn("slice apple 1 with knife 1", household.commands)
 
-  def test_a_lamp_turns_on_and_stays_on(self):
+  def test_lamp_stays_on(self):
     household = play(study(), "go to desk 1")
     for _ in range(2):
       self.assertEqual(
         household.act("use desklamp 1"), "You turn on the desklamp 1."
       )
 
-  def test_a_bowl_and_its_like_are_always_normal(self):
+  def test_container_things_are_always_normal(self):
     household = play(
       kitchen(), "go to countertop 1", "take mug 1 from countertop 1"
     )
@@ -176,7 +177,7 @@ class StatesTest(unittest.TestCase):
       "This is a normal mug 1. In it, you see nothing.",
     )
 
-  def test_what_is_inside_is_told_but_for_the_thing_itself(self):
+  def test_contents_of_a_thing_exclude_itself(self):
     game = kitchen()
     *others, mug = game.things
     mug = dataclasses.replace(mug, contents=(0, 1, 4))
@@ -192,7 +193,7 @@ class StatesTest(unittest.TestCase):
 
 
 class WinningTest(unittest.TestCase):
-  def test_the_goal_is_reached_when_it_is(self):
+  def test_goal_is_reached_by_the_last_action(self):
     household = play(
       study(), "go to cabinet 1", "open cabinet 1", "take mug 1 from cabinet 1"
     )
@@ -201,8 +202,8 @@ class WinningTest(unittest.TestCase):
     household.act("put mug 1 in/on desk 2")
     self.assertTrue(household.is_won)
 
-  def test_light_is_needed_where_the_lamp_is(self):
-    wanted = Wanted("look_at_obj_in_light", "pen", "desklamp")
+  def test_thing_must_be_held_where_the_lamp_is(self):
+    wanted = TaskSpec("look_at_obj_in_light", "pen", "desklamp")
     game = make_game(
       {"desk 2": {}, "desk 1": {}},
       {"desklamp 1": "desk 1", "pen 1": "desk 2"},
@@ -215,7 +216,7 @@ class WinningTest(unittest.TestCase):
     self.assertTrue(household.is_won)
 
   def test_two_things_must_share_one_receptacle(self):
-    wanted = Wanted("pick_two_obj_and_place", "pen", "drawer")
+    wanted = TaskSpec("pick_two_obj_and_place", "pen", "drawer")
     game = make_game(
       {"desk 1": {}, "drawer 2": {}, "drawer 1": {}},
       {"pen 2": "desk 1", "pen 1": "drawer 1"},

@@ -1,11 +1,11 @@
-"""Takes down what the real engine says, for machines that lack it.
+"""Records traces of the real engine, for machines that lack it.
 
   python -m tests.environments.alfworld.engines.make_traces
 
-Needs the packages of the extra `alfworld`. Games are drawn from fixed seeds and
-walked at random, in each of the dialects that game files have. Writes
-traces.jsonl.gz: per game the PDDL problem, and per step the command, the
-feedback, the commands that went and came, and whether the game is won.
+Needs the packages of the extra `alfworld`. Plays random walks through games
+with fixed seeds, in each dialect of the game files. Writes traces.jsonl.gz: for
+each game the PDDL problem, and for each step the command, the feedback, the
+removed commands, the added commands, and `won`.
 """
 
 import asyncio
@@ -16,9 +16,10 @@ import random
 import re
 from unittest import mock
 
-from environments.alfworld.engines import rendering
+from environments.alfworld.engines import textworld_engine
 from environments.alfworld.engines.textworld_engine import TextWorldEngine
 from environments.alfworld.games.game import AGENTBENCH, Dialect
+from environments.alfworld.games.pddl import render_problem
 from tests.environments.alfworld.engines.differential_test import TRACES
 from tests.environments.alfworld.engines.walks import choose, draw_game
 
@@ -30,7 +31,7 @@ NEWER = Dialect(
   names_location=False,
   has_help=True,
 )
-# The rules of the older dialect, written into those of the newer.
+# Edits that turn the rules of the newer dialect into those of the older.
 _OLDER_RULES = {
   r"\(not \(opened \?r\)\)(?=\s*\)\s*:effect \(and\s*\(opened)": (
     "(forall (?re - receptacle) (not (opened ?re)))"
@@ -41,7 +42,7 @@ _OLDER_RULES = {
     "(objectAtLocation ?o ?l)"
   ),
 }
-_OLDER_WORDS = {
+_OLDER_TEXTS = {
   r"(You open the \{r\.name\}\.) #examineReceptacle\.feedback#": r"\1"
 }
 
@@ -51,20 +52,20 @@ async def main() -> None:
   with gzip.GzipFile(TRACES, "wb", mtime=0) as file:
     for name, dialect, seeds in (
       ("agentbench", AGENTBENCH, range(18)),
-      # TextWorld does not load these rules with what is open from the start.
+      # TextWorld cannot load these rules with receptacles open at the start.
       ("older", OLDER, range(18, 36, 3)),
       ("newer", NEWER, range(18, 24)),
     ):
       logic = _logic(dialect)
       for seed in seeds:
         game = dataclasses.replace(draw_game(seed), dialect=dialect)
-        with mock.patch.object(rendering, "_logic", return_value=logic):
+        with mock.patch.object(textworld_engine, "_logic", return_value=logic):
           steps = await _walk(engine, game, seed)
         trace = {
           "name": f"{name} {seed}",
           "dialect": dataclasses.asdict(dialect),
           "task": game.task,
-          "problem": rendering.render_problem(game),
+          "problem": render_problem(game),
           "steps": steps,
         }
         file.write(json.dumps(trace).encode() + b"\n")
@@ -74,37 +75,36 @@ async def main() -> None:
 async def _walk(engine, game, seed):
   rng = random.Random(seed)
   async with engine.open(game) as play:
-    scene = await play.begin()
-    steps = [[None, scene.feedback, [], scene.commands, scene.is_won]]
+    state = await play.begin()
+    steps = [[None, state.feedback, [], state.commands, state.is_won]]
     for _ in range(NUM_STEPS):
-      command, before = choose(rng, scene.commands), set(scene.commands)
-      scene = await play.act(command)
-      after = set(scene.commands)
+      command, before = choose(rng, state.commands), set(state.commands)
+      state = await play.act(command)
+      after = set(state.commands)
       change = sorted(before - after), sorted(after - before)
-      steps.append([command, scene.feedback, *change, scene.is_won])
+      steps.append([command, state.feedback, *change, state.is_won])
   return steps
 
 
 def _logic(dialect):
   if dialect is NEWER:
-    with (
-      mock.patch.multiple(
-        rendering, _REWORDING={}, recognise=lambda *_: AGENTBENCH
-      ),
-      mock.patch.multiple(
-        rendering, _HELP_RULE=_Nowhere(), _HELP_WORDS=_Nowhere()
-      ),
+    with mock.patch.multiple(
+      textworld_engine,
+      _REPLACED_TEXTS={},
+      _HELP_RULE=_NoMatch(),
+      _HELP_TEXT=_NoMatch(),
+      recognise_dialect=lambda *_: AGENTBENCH,
     ):
-      return rendering._logic()
-  domain, grammar = rendering._logic()
+      return textworld_engine._logic()
+  domain, grammar = textworld_engine._logic()
   if dialect is OLDER:
     domain = _replaced(domain, _OLDER_RULES)
-    grammar = _replaced(grammar, _OLDER_WORDS)
+    grammar = _replaced(grammar, _OLDER_TEXTS)
   return domain, grammar
 
 
-class _Nowhere:
-  """A pattern that is found nowhere."""
+class _NoMatch:
+  """A pattern without a match."""
 
   def sub(self, _, text):
     return text

@@ -1,4 +1,4 @@
-"""The real engine, where it is installed."""
+"""Tests of the TextWorld engine, where it is installed."""
 
 import asyncio
 import importlib.util
@@ -36,7 +36,7 @@ class TextWorldEngineTest(unittest.IsolatedAsyncioTestCase):
     self.engine = TextWorldEngine(num_processes=1, reply_limit_s=60.0)
     self.addAsyncCleanup(self.engine.close)
 
-  async def test_the_expert_wins_as_it_does_in_python(self):
+  async def test_expert_wins(self):
     environment = ALFWorld(engine=self.engine, **SMALL)
     for index in range(3):
       task = Task("alfworld", "train", index)
@@ -44,7 +44,7 @@ class TextWorldEngineTest(unittest.IsolatedAsyncioTestCase):
         step, _ = await play(environment, task)
         self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
 
-  async def test_a_process_is_used_again(self):
+  async def test_process_is_reused(self):
     async with self.engine.open(study()) as first:
       await first.begin()
     async with self.engine.open(study()) as second:
@@ -52,7 +52,7 @@ class TextWorldEngineTest(unittest.IsolatedAsyncioTestCase):
       self.assertIs(second._process, first._process)
       self.assertEqual(second._process.num_games, 2)
 
-  async def test_a_used_up_process_is_replaced(self):
+  async def test_process_is_replaced_after_its_last_game(self):
     with mock.patch(
       "environments.alfworld.engines.textworld_engine.GAMES_PER_PROCESS", 1
     ):
@@ -60,7 +60,7 @@ class TextWorldEngineTest(unittest.IsolatedAsyncioTestCase):
         await first.begin()
     self.assertEqual(first._process._process.returncode, -9)
 
-  async def test_a_late_reply_is_a_fault_and_ends_the_process(self):
+  async def test_late_reply_is_a_fault_and_kills_the_process(self):
     async with self.engine.open(study()) as first:
       await first.begin()
     self.engine._reply_limit_s = 1e-6
@@ -69,17 +69,17 @@ class TextWorldEngineTest(unittest.IsolatedAsyncioTestCase):
         await second.begin()
     self.assertEqual(second._process._process.returncode, -9)
 
-  async def test_a_dead_process_costs_its_session_alone(self):
+  async def test_dead_process_breaks_only_its_session(self):
     with self.assertRaisesRegex(EnvironmentFault, "TextWorld"):
       async with self.engine.open(study()) as first:
         await first.begin()
         first._process._process.kill()
         await first.act("look")
     async with self.engine.open(study()) as second:
-      scene = await second.begin()
-    self.assertIn("You are in the middle of a room.", scene.feedback)
+      state = await second.begin()
+    self.assertIn("You are in the middle of a room.", state.feedback)
 
-  async def test_cancellation_while_it_waits_leaves_no_process(self):
+  async def test_cancellation_of_a_wait_leaves_no_process(self):
     async with self.engine.open(study()) as first:
       task = asyncio.create_task(first.begin())
       await asyncio.sleep(0)
@@ -88,7 +88,7 @@ class TextWorldEngineTest(unittest.IsolatedAsyncioTestCase):
         await task
     self.assertEqual(first._process._process.returncode, -9)
 
-  async def test_both_engines_begin_alike(self):
+  async def test_both_engines_begin_in_the_same_state(self):
     async with (
       self.engine.open(study()) as real,
       PythonEngine().open(study()) as ours,
@@ -97,7 +97,7 @@ class TextWorldEngineTest(unittest.IsolatedAsyncioTestCase):
 
 
 class MissingPackagesTest(unittest.TestCase):
-  def test_it_says_what_to_install(self):
+  def test_error_names_what_to_install(self):
     with (
       mock.patch.object(importlib.util, "find_spec", return_value=None),
       self.assertRaisesRegex(ConfigError, r"\.\[alfworld\]"),

@@ -1,4 +1,4 @@
-"""Games and walks on which two engines are compared, drawn from a seed."""
+"""Random games and walks for comparisons of two engines."""
 
 import dataclasses
 import random
@@ -6,21 +6,23 @@ import random
 from environments.alfworld.games.game import STATES, Game
 from environments.alfworld.generation.generator import Generator
 
-# How often a verb is tried, for each time that anything else is.
+# Relative frequencies of verbs; 1 for all others.
 WEIGHTS = {"go": 0.2, "take": 6, "put": 4, "move": 4, "slice": 6, "use": 4}
 WEIGHTS |= {"clean": 4, "heat": 4, "cool": 4, "open": 6, "look": 3}
 NONSENSE = ("", "dance", "look ", "go to", "go to attic 1", "take all", "help")
 
 
 def draw_game(seed: int) -> Game:
-  """A generated game; of three, two have what generated games never have."""
+  """Generates a game; two of three have features beyond the generator's."""
   generator = Generator(num_receptacles=(4, 12), num_things=(4, 16))
   game = generator.generate("train", seed).game
-  return game if seed % 3 == 0 else _strange(random.Random(seed), game)
+  return (
+    game if seed % 3 == 0 else _with_rare_features(random.Random(seed), game)
+  )
 
 
 def choose(rng: random.Random, commands) -> str:
-  """A command, mostly one that can be played."""
+  """Draws a command, mostly an admissible one."""
   if rng.random() < 0.08:
     return rng.choice(NONSENSE)
   if rng.random() < 0.04:
@@ -29,8 +31,8 @@ def choose(rng: random.Random, commands) -> str:
   return rng.choices(list(commands), weights)[0]
 
 
-def _strange(rng: random.Random, game: Game) -> Game:
-  """Things in two receptacles, out of place, inside others, changed before."""
+def _with_rare_features(rng: random.Random, game: Game) -> Game:
+  """Adds things in two receptacles, elsewhere, in others, with states."""
   receptacles, things = range(len(game.receptacles)), range(len(game.things))
   inside = set(game.inside) | {
     (o, rng.choice(receptacles)) for o in things if rng.random() < 0.2

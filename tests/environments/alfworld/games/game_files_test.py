@@ -1,4 +1,4 @@
-"""Game files: what is read, what is refused, which dialects are told apart."""
+"""Tests of game files: reading, refusals, dialects, lists."""
 
 import os
 import pathlib
@@ -10,17 +10,20 @@ from agentrl_jax.errors import ConfigError
 from environments.alfworld.engines.household import Household
 from environments.alfworld.games.game import AGENTBENCH
 from environments.alfworld.games.game_files import find_games, load_game
-from tests.environments.alfworld.sample_game import known, write_game
-from tests.environments.alfworld.small_games import study
+from tests.environments.alfworld.small_games import (
+  known_logic,
+  study,
+  write_game,
+)
 
 
 class LoadGameTest(unittest.TestCase):
   def setUp(self):
-    self.enterContext(known())
+    self.enterContext(known_logic())
     folder = self.enterContext(tempfile.TemporaryDirectory())
     self.path = pathlib.Path(folder) / "game.tw-pddl"
 
-  def test_a_file_holds_room_goal_and_task(self):
+  def test_room_goal_and_task_are_read(self):
     write_game(self.path, task='say \\"put\\" a mug')
     game = load_game(self.path)
     self.assertEqual(game.task, 'say "put" a mug')
@@ -28,7 +31,7 @@ class LoadGameTest(unittest.TestCase):
     self.assertEqual(game.receptacles, study().receptacles)
     self.assertIn('is to: say "put" a mug.', Household(game).intro)
 
-  def test_files_that_are_no_games_are_refused(self):
+  def test_files_without_a_game_are_refused(self):
     for changes in (
       {"pddl_problem": None},
       {"grammar": None},
@@ -42,10 +45,10 @@ class LoadGameTest(unittest.TestCase):
       with self.subTest(**changes), self.assertRaises(ConfigError):
         load_game(path)
 
-  def test_unknown_rules_or_words_are_for_the_real_engine(self):
-    words = '{"task": [{"rhs": "Your task is to: go."}], "x": [{"rhs": "Hm."}]}'
+  def test_unknown_logic_needs_the_real_engine(self):
+    texts = '{"task": [{"rhs": "Your task is to: go."}], "x": [{"rhs": "Hm."}]}'
     rules = "(define (domain alfred) (:action dance :parameters ()))"
-    for changes in ({"grammar": words}, {"pddl_domain": rules}):
+    for changes in ({"grammar": texts}, {"pddl_domain": rules}):
       path = self.path.with_name(str(*changes))
       write_game(path, **changes)
       with (
@@ -54,12 +57,12 @@ class LoadGameTest(unittest.TestCase):
       ):
         Household(load_game(path))
 
-  def test_comments_and_layout_do_not_matter(self):
+  def test_comments_and_layout_do_not_change_the_dialect(self):
     rules = (
       "; hi\n(DEFINE (domain alfred)\n(:action look\n:parameters (?a - agent)))"
     )
     write_game(self.path, pddl_domain=rules)
-    self.assertEqual(load_game(self.path).obstacle, "")
+    self.assertEqual(load_game(self.path).unsupported, "")
 
 
 class FindGamesTest(unittest.TestCase):
@@ -67,7 +70,7 @@ class FindGamesTest(unittest.TestCase):
     self.folder = self.enterContext(tempfile.TemporaryDirectory())
     self.list = pathlib.Path(self.folder) / "list.json"
 
-  def test_a_folder_is_searched_for_what_can_be_solved(self):
+  def test_folder_is_searched_for_solvable_games(self):
     for name, changes in {
       "b/x": {},
       "a": {},
@@ -76,15 +79,15 @@ class FindGamesTest(unittest.TestCase):
       "put-EggSliced": {},
     }.items():
       write_game(f"{self.folder}/{name}/game.tw-pddl", **changes)
-    found = find_games("", self.folder)
+    paths = find_games("", self.folder)
     self.assertEqual(
-      [str(path.relative_to(self.folder)) for path in found],
+      [str(path.relative_to(self.folder)) for path in paths],
       ["a/game.tw-pddl", "b/x/game.tw-pddl"],
     )
     with mock.patch.dict(os.environ, {"ALFWORLD_DATA": self.folder}):
-      self.assertEqual(find_games("", ""), found)
+      self.assertEqual(find_games("", ""), paths)
 
-  def test_games_that_are_missing_are_counted(self):
+  def test_missing_games_are_counted(self):
     write_game(f"{self.folder}/a/game.tw-pddl")
     self.list.write_text('{"put": ["a/game.tw-pddl", "b/game.tw-pddl"]}')
     with self.assertRaisesRegex(ConfigError, "1 of the 2 games"):

@@ -1,14 +1,22 @@
-"""Reading PDDL, and the names that ids stand for."""
+"""Tests of reading and writing PDDL, and of the names behind ids."""
 
 import unittest
 
+from agentrl_jax.data.split import SPLITS
 from agentrl_jax.errors import ConfigError
 from environments.alfworld.engines.household import Household
 from environments.alfworld.games.game import AGENTBENCH
-from environments.alfworld.games.pddl import display_names, parse, read_problem
+from environments.alfworld.games.pddl import (
+  display_names,
+  parse,
+  read_problem,
+  render_problem,
+)
+from environments.alfworld.generation.generator import Generator
+from tests.environments.alfworld.engines.walks import draw_game
 
-# As in ALFWorld's files: ids with coordinates, types declared that nothing is
-# of, distances, facts in any order and twice.
+# Like ALFWorld's files: ids with coordinates, declared types without objects,
+# distances, facts in any order and repeated.
 PROBLEM = """
 (define (problem plan_trial) (:domain alfred)
  (:objects agent1 - agent  Lamp - object  MugType - otype)
@@ -38,20 +46,20 @@ def read(text=PROBLEM):
 
 
 class ParseTest(unittest.TestCase):
-  def test_lists_words_comments_and_case(self):
+  def test_lists_words_comments_and_case_are_parsed(self):
     self.assertEqual(
       parse("; hello\n(And (x ?A)\n () b)"), ("and", ("x", "?a"), (), "b")
     )
 
-  def test_brackets_that_do_not_match(self):
-    self.assertEqual(parse("(a))"), ("a",))  # some game files end so
+  def test_unbalanced_brackets(self):
+    self.assertEqual(parse("(a))"), ("a",))  # as in some game files
     for text in ("((a)", "", "  ; nothing"):
       with self.subTest(text), self.assertRaises(ConfigError):
         parse(text)
 
 
 class NamesTest(unittest.TestCase):
-  def test_numbers_go_down_along_sorted_ids(self):
+  def test_numbers_decrease_along_sorted_ids(self):
     self.assertEqual(
       display_names(
         ["mug_bar_b", "mug_bar_a", "sink_bar_1_bar_sinkbasin", "x"]
@@ -65,7 +73,7 @@ class NamesTest(unittest.TestCase):
 
 
 class ReadProblemTest(unittest.TestCase):
-  def test_receptacles_and_things_stand_in_the_order_of_their_ids(self):
+  def test_receptacles_and_things_are_sorted_by_id(self):
     game = read()
     self.assertEqual(
       [(r.name, r.type, r.location) for r in game.receptacles],
@@ -86,7 +94,7 @@ class ReadProblemTest(unittest.TestCase):
     self.assertEqual(game.at, {(0, 2)})
     self.assertEqual(game.fits, {("sinkbasin", "mug")})
 
-  def test_places_that_no_fact_mentions_have_no_number(self):
+  def test_only_mentioned_locations_are_numbered(self):
     game = read()
     self.assertEqual((game.num_locations, game.start), (3, 2))
     self.assertTrue(
@@ -95,16 +103,16 @@ class ReadProblemTest(unittest.TestCase):
       .startswith("You arrive at loc 2. ")
     )
 
-  def test_what_the_python_engine_cannot_play_is_marked(self):
-    for more, why in (
+  def test_games_beyond_the_python_engine_are_marked(self):
+    for fact, reason in (
       ("(holds agent1 Mug_bar__plus_01_dot_20)", "in hand"),
       (
         "(receptacleAtLocation Cabinet_bar__plus_00_dot_13 loc_bar_2_bar_1)",
         "two",
       ),
     ):
-      game = read(PROBLEM.replace("(canContain", f"{more} (canContain"))
-      self.assertIn(why, game.obstacle)
+      game = read(PROBLEM.replace("(canContain", f"{fact} (canContain"))
+      self.assertIn(reason, game.unsupported)
 
   def test_other_domains_are_refused(self):
     for text in (
@@ -113,6 +121,20 @@ class ReadProblemTest(unittest.TestCase):
     ):
       with self.subTest(text[:40]), self.assertRaises(ConfigError):
         read(text)
+
+
+class RenderProblemTest(unittest.TestCase):
+  def test_written_games_are_read_back(self):
+    games = {f"drawn {seed}": draw_game(seed) for seed in range(30)}
+    for split in SPLITS:
+      for index in range(30):
+        games[f"{split} {index}"] = Generator().generate(split, index).game
+    for name, game in games.items():
+      text = render_problem(game)
+      with self.subTest(name):
+        self.assertEqual(
+          read_problem(text, task=game.task, dialect=AGENTBENCH), game
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
-"""Games out of nothing: solvable, apart, and shaped as asked for."""
+"""Tests of generated games: splits, bounds, placement of things."""
 
-import collections
 import dataclasses
 import unittest
 
@@ -13,74 +12,63 @@ from environments.alfworld.games.tasks import (
   read_goal,
 )
 from environments.alfworld.generation.catalogue import (
-  FITS,
-  FOUND,
   ROOM_KINDS,
   TRAITS_OF,
+  places_of,
 )
 from environments.alfworld.generation.generator import Generator
 
 
 class GeneratorTest(unittest.TestCase):
-  def test_content_is_a_function_of_split_and_index(self):
+  def test_game_is_a_function_of_split_and_index(self):
     for split in SPLITS:
       first, second = (Generator().generate(split, 5) for _ in range(2))
       self.assertEqual(first, second)
 
-  def test_every_room_is_on_its_splits_side_of_the_line(self):
+  def test_every_room_belongs_to_its_split(self):
     for split in SPLITS:
-      made = [Generator().generate(split, index) for index in range(100)]
-      self.assertEqual({split_of(m.room.canonical) for m in made}, {split})
-      self.assertEqual(len({m.room for m in made}), 100)
+      games = [Generator().generate(split, index) for index in range(100)]
+      self.assertEqual({split_of(g.room.canonical) for g in games}, {split})
+      self.assertEqual(len({g.room for g in games}), 100)
 
-  def test_equal_rooms_are_told_to_be_equal(self):
-    game = Generator().generate("train", 0)
-    room = game.room
-    self.assertEqual(room.game(goal=(), task="").inside, game.game.inside)
-    moved = dataclasses.replace(room, things=room.things[1:])
-    self.assertNotEqual(moved.canonical, room.canonical)
+  def test_canonical_text_tells_rooms_apart(self):
+    generated = Generator().generate("train", 0)
+    room = generated.room
+    self.assertEqual(room.game(goal=(), task="").inside, generated.game.inside)
+    emptier = dataclasses.replace(room, things=room.things[1:])
+    self.assertNotEqual(emptier.canonical, room.canonical)
 
-  def test_nothing_is_won_from_the_start(self):
-    for index in range(200):
-      self.assertFalse(
-        Household(Generator().generate("train", index).game).is_won
-      )
-
-  def test_everything_lies_where_it_fits(self):
+  def test_every_thing_lies_in_an_accepting_receptacle(self):
     for index in range(100):
       game = Generator().generate("test", index).game
       for o, r in game.inside:
         thing, receptacle = game.things[o].type, game.receptacles[r].type
-        self.assertIn(receptacle, FOUND.get(thing) or FITS[thing])
+        self.assertIn(receptacle, places_of(thing))
       self.assertEqual(len(game.inside), len(game.things))
 
-  def test_bounds_and_types_are_kept_to(self):
+  def test_options_are_respected(self):
     generator = Generator(
       task_types=(TWO,), num_receptacles=(7, 9), num_things=(6, 12)
     )
     for index in range(50):
-      made = generator.generate("train", index)
-      self.assertEqual(made.wanted.type, TWO)
-      self.assertIn(len(made.game.receptacles), range(7, 10))
-      # Two of a kind may take one more than were drawn.
-      self.assertIn(len(made.game.things), range(6, 14))
+      generated = generator.generate("train", index)
+      self.assertEqual(generated.spec.type, TWO)
+      self.assertIn(len(generated.game.receptacles), range(7, 10))
+      # A task with two things may add one.
+      self.assertIn(len(generated.game.things), range(6, 14))
 
-  def test_all_types_and_rooms_occur_and_the_goal_says_what_is_wanted(self):
-    made = [Generator().generate("train", i) for i in range(200)]
-    types = collections.Counter(m.wanted.type for m in made)
-    rooms = collections.Counter(m.room_kind for m in made)
-    self.assertEqual(types.keys(), set(TASK_TYPES))
-    self.assertEqual(rooms.keys(), ROOM_KINDS.keys())
-    for m in made:
-      self.assertEqual(read_goal(m.game.goal), m.wanted)
+  def test_tasks_are_of_all_types_and_begin_unsolved(self):
+    games = [Generator().generate("train", index) for index in range(200)]
+    self.assertEqual({g.spec.type for g in games}, set(TASK_TYPES))
+    self.assertEqual({g.room_kind for g in games}, ROOM_KINDS.keys())
+    for generated in games:
+      spec = generated.spec
+      self.assertEqual(read_goal(generated.game.goal), spec)
+      self.assertFalse(Household(generated.game).is_won)
+      if spec.state:  # the thing does not stay where it was changed
+        self.assertNotEqual(spec.target, TOOL_FOR[spec.state])
 
-  def test_nothing_is_to_stay_where_it_was_changed(self):
-    for index in range(200):
-      wanted = Generator().generate("train", index).wanted
-      if wanted.state:
-        self.assertNotEqual(wanted.target, TOOL_FOR[wanted.state])
-
-  def test_receptacles_are_listed_as_alfworld_numbers_them(self):
+  def test_receptacles_are_numbered_as_in_alfworld(self):
     game = Generator().generate("train", 3).game
     names = [r.name for r in game.receptacles]
     keys = [(n.split()[0], -int(n.split()[1])) for n in names]
@@ -89,11 +77,12 @@ class GeneratorTest(unittest.TestCase):
 
 
 class CatalogueTest(unittest.TestCase):
-  def test_every_thing_of_every_room_has_a_place_there(self):
+  def test_every_thing_of_a_room_has_a_place_in_it(self):
     for kind, room in ROOM_KINDS.items():
       for thing in room.things:
-        places = FOUND.get(thing) or FITS[thing]
-        self.assertTrue(set(places) & room.furniture.keys(), (kind, thing))
+        self.assertTrue(
+          set(places_of(thing)) & room.furniture.keys(), (kind, thing)
+        )
         self.assertIn(thing, TRAITS_OF)
 
 
