@@ -1,4 +1,4 @@
-"""The image: the suite inside, nobody's rights, the expert plays through it."""
+"""Tests of the image: it replies as the code here does."""
 
 import unittest
 
@@ -21,18 +21,18 @@ class ImageTest(unittest.IsolatedAsyncioTestCase):
     cls.docker = connect_or_skip(cls)
     cls.image = build_or_skip(cls.docker, "bfcl")
 
-  async def test_plays_as_here(self):
-    here = BFCL()
+  async def test_image_replies_as_the_local_environment(self):
+    local = BFCL()
     async with container_worker(
       self.docker, ContainerSpec(image=self.image)
-    ) as there:
-      # The last one asks for sums, which need a package of their own.
+    ) as remote:
+      # Task 9 needs sums, which need the package mpmath.
       for index in (*range(0, 200, 29), 9):
         task = Task("bfcl", "test", index)
-        expert = here.expert(task, seed=0, mistakes={})
-        _, steps, _ = await play(there, task, expert)
-        expert = here.expert(task, seed=0, mistakes={})
-        _, expected, _ = await play(here, task, expert)
+        expert = local.expert(task, seed=0, mistakes={})
+        _, steps, _ = await play(remote, task, expert)
+        expert = local.expert(task, seed=0, mistakes={})
+        _, expected, _ = await play(local, task, expert)
         with self.subTest(task=task):
           self.assertEqual(steps, expected)
           self.assertEqual(steps[-1].reward, 1.0)
