@@ -141,7 +141,8 @@ def _endless_sum(name: str, arguments: Mapping[str, Any]) -> str | None:
   integers = {key: x for key, x in arguments.items() if isinstance(x, int)}
   if name == "power" and len(integers) == 2:
     log_base = math.log10(max(abs(integers["base"]), 1))
-    if abs(integers["exponent"]) * log_base > MAX_DIGITS:
+    # A product would overflow: arguments may be too large for a float.
+    if log_base > 0 and abs(integers["exponent"]) > MAX_DIGITS / log_base:
       return f"the result has more than {MAX_DIGITS} digits"
   for key in ("precision", "decimal_places"):
     if abs(integers.get(key, 0)) > MAX_DIGITS:

@@ -23,6 +23,7 @@ class APIsTest(unittest.TestCase):
       ("power", {"base": HUGE, "exponent": HUGE}),
       ("power", {"exponent": HUGE, "base": -2}),
       ("power", {"base": 2, "exponent": -(10**9)}),
+      ("power", {"base": 2, "exponent": 10**400}),
       ("round_number", {"number": 5, "decimal_places": -HUGE}),
       ("square_root", {"number": 2, "precision": HUGE}),
       ("logarithm", {"value": 2, "base": 3, "precision": HUGE}),
@@ -34,6 +35,7 @@ class APIsTest(unittest.TestCase):
     for name, arguments, result in (
       ("power", {"base": 2, "exponent": 10}, "1024"),
       ("power", {"base": 0, "exponent": HUGE}, "0"),
+      ("power", {"base": 1, "exponent": 10**400}, "1"),
       ("power", {"base": 2.5, "exponent": 2}, "6.25"),
       ("round_number", {"number": 2.345, "decimal_places": 1}, "2.3"),
       ("add", {"a": HUGE, "b": 1}, "1000000000000000001"),
