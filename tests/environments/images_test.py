@@ -1,4 +1,4 @@
-"""The images of the environments play whole episodes, as their code does."""
+"""Tests that images play whole episodes as the local environments do."""
 
 import unittest
 
@@ -9,7 +9,7 @@ from agentrl_jax.env.containers import ContainerSpec, container_worker
 from agentrl_jax.env.loading import load_environment
 from tests.env.engine_for_tests import build_or_skip, connect_or_skip
 
-START_S = 120.0  # MariaDB sets up its files first
+START_S = 120.0  # MariaDB creates its files first
 
 
 @pytest.mark.docker
@@ -21,26 +21,28 @@ class ImagesTest(unittest.IsolatedAsyncioTestCase):
     cls.docker = connect_or_skip(cls)
 
   async def test_dbbench_on_mariadb(self):
-    await self.plays_as_here(
+    await self.assert_plays_as_local(
       "dbbench", "environments.dbbench:DBBench", engine="mariadb"
     )
 
   async def test_webshop(self):
-    await self.plays_as_here("webshop", "environments.webshop:WebShop")
+    await self.assert_plays_as_local("webshop", "environments.webshop:WebShop")
 
-  async def plays_as_here(self, name, target, **options):
+  async def assert_plays_as_local(self, name, target, **options):
     image = build_or_skip(self.docker, name)
-    here = load_environment(target)
+    local = load_environment(target)
     spec = ContainerSpec(image=image, options=options, start_s=START_S)
-    async with container_worker(self.docker, spec) as there:
-      self.assertEqual(there.name, here.name)
+    async with container_worker(self.docker, spec) as remote:
+      self.assertEqual(remote.name, local.name)
       for split in ("train", "test"):
-        self.assertEqual(there.indices(split), here.indices(split))
-        for index in here.indices(split)[:3]:
+        self.assertEqual(remote.indices(split), local.indices(split))
+        for index in local.indices(split)[:3]:
           task = Task(name, split, index)
           with self.subTest(task=task):
-            steps = await self.play(there, task, expert_of=here)
-            self.assertEqual(steps, await self.play(here, task, expert_of=here))
+            steps = await self.play(remote, task, expert_of=local)
+            self.assertEqual(
+              steps, await self.play(local, task, expert_of=local)
+            )
             self.assertIs(steps[-1].status, Status.COMPLETED)
             self.assertEqual(steps[-1].reward, 1.0)
 
