@@ -16,7 +16,7 @@ from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.alfworld.engines.engine import Engine, PythonEngine
 from environments.alfworld.engines.textworld_engine import TextWorldEngine
-from environments.alfworld.expert import MISTAKES, expert_for
+from environments.alfworld.expert import MISTAKES, HouseholdExpert
 from environments.alfworld.games.game import Game
 from environments.alfworld.games.game_files import find_games, load_game
 from environments.alfworld.games.tasks import TASK_TYPES, read_goal
@@ -118,8 +118,7 @@ class ALFWorld(Environment):
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
     """Makes an expert that knows the game; see `expert.MISTAKES`."""
-    game = self._game(task)
-    return expert_for(game, read_goal(game.goal), seed=seed, mistakes=mistakes)
+    return HouseholdExpert(self._game(task), seed=seed, mistakes=mistakes)
 
   def scripted_policies(self) -> ScriptedPolicies:
     """Lists baselines that do not plan; see `scripted`."""

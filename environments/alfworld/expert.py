@@ -22,6 +22,7 @@ from environments.alfworld.games.tasks import (
   TRAIT_FOR,
   TWO,
   TaskSpec,
+  read_goal,
 )
 
 # Drawn once per episode.
@@ -202,16 +203,19 @@ class Planner:
 
 
 class HouseholdExpert(Expert):
-  """Plays one game."""
+  """Plays one game.
 
-  def __init__(
-    self,
-    game: Game,
-    spec: TaskSpec,
-    *,
-    seed: int = 0,
-    mistakes: Mapping[str, float],
-  ):
+  Raises `ConfigError` for a goal that is not of ALFWorld's six task types.
+  """
+
+  def __init__(self, game: Game, *, seed: int, mistakes: Mapping[str, float]):
+    require_known(mistakes, MISTAKES, where="ALFWorld's expert")
+    spec = read_goal(game.goal)
+    if spec is None:
+      raise ConfigError(
+        f"ALFWorld's expert does not know how to {game.task!r}; it knows tasks "
+        "of the six types of ALFWorld alone"
+      )
     self._game = game
     self._spec = spec
     self._household = Household(game)
@@ -322,23 +326,6 @@ class HouseholdExpert(Expert):
       self._searched.add(r)
       return self._search()
     return ""
-
-
-def expert_for(
-  game: Game,
-  spec: TaskSpec | None,
-  *,
-  seed: int,
-  mistakes: Mapping[str, float],
-) -> HouseholdExpert:
-  """Makes the expert of a game; raises `ConfigError` for unknown tasks."""
-  require_known(mistakes, MISTAKES, where="ALFWorld's expert")
-  if spec is None:
-    raise ConfigError(
-      f"ALFWorld's expert does not know how to {game.task!r}; it knows tasks "
-      "of the six types of ALFWorld alone"
-    )
-  return HouseholdExpert(game, spec, seed=seed, mistakes=mistakes)
 
 
 def _reworded(command: str) -> str:

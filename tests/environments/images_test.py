@@ -8,27 +8,47 @@ from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.containers import ContainerSpec, container_worker
 from agentrl_jax.env.loading import load_environment
 from tests.env.engine_for_tests import build_or_skip, connect_or_skip
+from tests.environments.bfcl.packages import require_packages
 
 START_S = 120.0  # MariaDB creates its files first
 
 
 @pytest.mark.docker
-@pytest.mark.slow
 class ImagesTest(unittest.IsolatedAsyncioTestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
     cls.docker = connect_or_skip(cls)
 
+  @pytest.mark.slow
   async def test_dbbench_on_mariadb(self):
     await self.assert_plays_as_local(
       "dbbench", "environments.dbbench:DBBench", engine="mariadb"
     )
 
+  @pytest.mark.slow
   async def test_webshop(self):
     await self.assert_plays_as_local("webshop", "environments.webshop:WebShop")
 
-  async def assert_plays_as_local(self, name, target, **options):
+  @pytest.mark.full
+  @pytest.mark.timeout(1800)  # the build compiles the planner
+  async def test_alfworld_on_textworld(self):
+    await self.assert_plays_as_local(
+      "alfworld", "environments.alfworld:ALFWorld"
+    )
+
+  @pytest.mark.full
+  async def test_bfcl(self):
+    require_packages()
+    # Task 9 of test needs sums, which need the package mpmath.
+    indices = (*range(0, 200, 29), 9)
+    await self.assert_plays_as_local(
+      "bfcl", "environments.bfcl:BFCL", indices=indices
+    )
+
+  async def assert_plays_as_local(
+    self, name, target, *, indices=range(3), **options
+  ):
     image = build_or_skip(self.docker, name)
     local = load_environment(target)
     spec = ContainerSpec(image=image, options=options, start_s=START_S)
@@ -36,8 +56,8 @@ class ImagesTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual(remote.name, local.name)
       for split in ("train", "test"):
         self.assertEqual(remote.indices(split), local.indices(split))
-        for index in local.indices(split)[:3]:
-          task = Task(name, split, index)
+        for index in indices:
+          task = Task(name, split, local.indices(split)[index])
           with self.subTest(task=task):
             steps = await self.play(remote, task, expert_of=local)
             self.assertEqual(

@@ -16,12 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.games.game import (
-  AGENTBENCH,
-  Dialect,
-  Formula,
-  Game,
-)
+from environments.alfworld.games.game import AGENTBENCH, Dialect, Game
 from environments.alfworld.games.pddl import parse, read_problem
 
 GAME_FILE = "game.tw-pddl"
@@ -141,7 +136,7 @@ def recognise_dialect(domain: str, grammar: str) -> Dialect | None:
 
 def domain_checksum(domain: str) -> int:
   """Checksum of the actions in a PDDL domain; comments and layout are free."""
-  actions = [part for part in parse(domain) if _is_action(part)]
+  actions = [part for part in parse(domain) if part[:1] == (":action",)]
   return zlib.crc32(repr(sorted(actions, key=repr)).encode())
 
 
@@ -150,7 +145,3 @@ def grammar_checksum(grammar: str) -> int:
   strings = _STRING.findall(grammar)
   fixed = [text for text in strings if not text.startswith(_TASK_PREFIX)]
   return zlib.crc32("\n".join(fixed).encode())
-
-
-def _is_action(part: Formula) -> bool:
-  return isinstance(part, tuple) and part[:1] == (":action",)
