@@ -1,18 +1,17 @@
-"""How fast environments are played, in this process and in containers.
+"""Speed of environments, in this process and in containers.
 
   python -m bench.environments                     # all that are embedded
   python -m bench.environments dbbench --place embedded contained
   python -m bench.environments --flat 10000        # does memory grow?
 
-Error-free experts play tasks that were never seen before, so a session counts
-what a session costs: making its task, opening it, every step, and freeing it.
-Each row is a process of its own. `embedded` rows are per second of processor
-time, which is what one core gives; `contained` rows are per second of the
-clock, with everything on this machine: engine, worker and players. Memory is
-what so many open sessions add to the process, or to its containers, each. A
-`step alone` is one without what making tasks and experts takes.
-`bar` is what the project asks of an embedded engine, and the last column how
-far above it this is.
+Experts without mistakes play tasks that were not played before, so the time of
+a session includes all its costs: creation of the task, opening, every step,
+freeing. Each row has its own process. `embedded` rows are per second of
+processor time, which is the rate of one core; `contained` rows are per second
+of wall time, with engine, worker and experts on this machine. Memory is the
+increase per open session, of the process or of its containers. `step alone`
+excludes the creation of tasks and experts. `bar` is the rate that the project
+requires of an embedded engine; the last column is the ratio to it.
 """
 
 import argparse

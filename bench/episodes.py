@@ -1,4 +1,4 @@
-"""Experts at play, with a watch and a scale; for `bench.environments`."""
+"""Episodes of experts with their time and memory, for `bench.environments`."""
 
 import contextlib
 import gc

@@ -1,11 +1,12 @@
-"""Packed rows against one trajectory per row: the same trajectories, own code.
+"""Packed rows against one trajectory per row: the same trajectories and code.
 
-Lengths are lognormal with sigma 1. How full rows get is counted for a batch of
+Lengths are lognormal with sigma 1. The fill of rows is counted for a batch of
 256 trajectories of 1024 tokens in the mean and 8192 at most, in rows of 8192.
 Time is measured at an eighth of these lengths, on W-tiny with 2 of its layers:
-an update on packed rows, and one on rows that hold one trajectory each, in
-micro-batches of their order of arrival that are as wide as the longest of
-theirs, rounded up to a power of two so that few shapes are compiled.
+an update on packed rows, and an update on rows with one trajectory each. The
+latter come in micro-batches in order of arrival; a micro-batch is as wide as
+its longest trajectory, rounded up to a power of two so that few shapes are
+compiled.
 """
 
 import dataclasses

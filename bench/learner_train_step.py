@@ -1,12 +1,12 @@
 """One update of W-tiny on 8 rows of 256 tokens, against transformers.
 
-Ours is `Learner.update`: the clipped surrogate with all of its metrics, its
-gradient, clipping by global norm and AdamW, from a lesson on the host. The peer
-makes the same update from the same params; its own cross-entropy in place of
-the surrogate is timed too, and the faster of the two is what counts. Before
-anything is timed, loss, norm of the gradient, and loss after an update are
-found equal. The limit is the rate of a large float32 product of XLA's. Torch's
-is measured too: how far ahead ours can be is the processor's doing first.
+Our update is `Learner.update` on a batch on the host: the clipped surrogate
+with all of its metrics, its gradient, clipping by global norm and AdamW. The
+peer makes the same update from the same params. The peer's own cross-entropy in
+place of the surrogate is timed too, and the faster of the two counts. Before
+timing, the loss, the norm of the gradient, and the loss after an update are
+compared and must be equal. The limit is XLA's rate for a large float32 product.
+Torch's rate is measured too, because it explains part of our lead.
 """
 
 import functools

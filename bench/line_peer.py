@@ -1,9 +1,9 @@
-"""A peer in a process and an environment of its own, asked line by line.
+"""A peer in its own process and virtual environment, one request per line.
 
-Its script is called with a folder and a number of threads, reads what it needs
-from the folder, leaves what is compared there, and prints its version. From
-then on it answers every line by the seconds that the work took, by clock and by
-processor.
+The peer's script gets a folder and a number of threads. It reads its inputs
+from the folder, leaves its results there for comparison, and prints its
+version. It then answers every line with the seconds that the work took, by wall
+clock and by processor time.
 """
 
 import os

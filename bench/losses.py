@@ -1,18 +1,17 @@
-"""Token log-probabilities, forwards and backwards, against plain torch.
+"""Token log-probabilities, forward and backward, against plain torch.
 
   python -m bench.losses [--pairs=9] [--peer_python=.venv-peers/bin/python]
 
-Three pieces of work, each a mean negative log-likelihood and its gradient with
+Three measurements, each of a mean negative log-likelihood and its gradient with
 respect to hidden states and output matrix:
 
-- loss: N=2048 tokens of width D=512 over V=16384 words in float32 on the CPU.
-  torch takes turns with all forms in the same minutes, after loss and gradients
-  have been found equal; what counts is the median of the ratios. The limit is
-  the arithmetic of the three products that no form can do without, at the rate
-  of a large one measured in the same turns.
-- words: N=16384, D=1024, V=151936 on the CPU: what it takes in temporary
-  memory, by the compiler's own account, what there is, and how long the fused
-  form runs.
+- loss: N=2048 tokens of width D=512 over V=16384 vocabulary entries in float32
+  on the CPU. Torch takes turns with all of our forms, after loss and gradients
+  have been found equal; the result is the median of the ratios. The limit is
+  the arithmetic of the three matrix products that every form needs, at the rate
+  of a large product that is measured in the same turns.
+- words: N=16384, D=1024, V=151936 on the CPU: temporary memory by the
+  compiler's own account, available memory, and the time of the fused form.
 - gpu, if there is one: N=16384, D=1024, V=151936 with bfloat16 states.
 """
 

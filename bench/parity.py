@@ -1,9 +1,9 @@
-"""How far the losses are from verl's and RAGEN's own: the largest differences.
+"""Largest differences between our losses and those of verl and RAGEN.
 
   python -m bench.parity
 
-Over the random batches of `tests/golden/originals.npz`, values and gradients,
-in float64 and in float32; AGENTRL_JAX_ORIGINALS names a file of more.
+Compares values and gradients in float64 and in float32 over the random batches
+of `tests/golden/originals.npz`; AGENTRL_JAX_ORIGINALS names a file with more.
 """
 
 import json

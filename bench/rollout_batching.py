@@ -1,15 +1,15 @@
-"""Answers of very different lengths: lanes that are never left empty.
+"""Continuous batching of answers with very different lengths.
 
-W-tiny, 64 requests of 8 tokens over 16 lanes; answers are geometric of mean 64,
-256 at most, and greedy. Three ways to the same tokens:
+W-tiny, 64 requests of 8 tokens over 16 slots; answers are greedy, with
+geometric lengths of mean 64 and at most 256. Three ways to the same tokens:
 
-- continuous: as the engine does it; whoever ends makes room for the next.
+- continuous: the engine; a finished answer frees its slot for the next request.
 - static: 16 requests at a time, the next ones when all have ended.
 - bound: list scheduling in whole steps, each as long as the decode program
-  takes by itself with all lanes busy. Prompts and bookkeeping are free.
+  alone takes with all slots in use. Prompts and bookkeeping are free.
 
-Use of lanes is counted until the last request has got one; what is lost then
-are the tokens between an end and the next look at the host.
+The use of slots is counted until the last request is in a slot; the loss until
+then is the tokens between an answer's end and the host's next look.
 """
 
 import heapq

@@ -1,12 +1,12 @@
-"""Answers of equal length to 1, 8 and 32 prompts at once, all greedy.
+"""Greedy answers of equal length to 1, 8 and 32 prompts at once.
 
-W-tiny, 128 tokens of prompt and 128 of answer, none of which ends it. Ours goes
-through the whole engine, bookkeeping and copies to the host included. The peers
-start from the same params in a Hugging Face folder, and must find the same
-tokens before any time counts.
+W-tiny, 128 tokens of prompt and 128 of answer without an end token. Our time is
+that of the whole engine, including bookkeeping and copies to the host. The
+peers start from the same params in a Hugging Face folder, and must find the
+same tokens before anything is timed.
 
-The limit of a step is what its memory takes to read, or its products to be
-computed at the rate that XLA reaches for large ones, whichever is longer.
+The limit of a step is the time to read its memory, or the time of its products
+at the rate that XLA reaches for large ones, whichever is longer.
 """
 
 import functools

@@ -1,8 +1,9 @@
-"""How far the sampler's log-probabilities are from the learner's.
+"""Differences between the sampler's log-probabilities and the learner's.
 
 W-tiny with random params, 80 answers of 128 tokens at temperature 1 (10,240
-tokens), more requests than lanes, so that lanes are reused and prompts come in
-chunks. The learner's are those of its own pass over the packed rows.
+tokens). There are more requests than slots, so that slots are reused and
+prompts come in chunks. The learner's values are those of its own pass over
+packed rows.
 """
 
 import jax

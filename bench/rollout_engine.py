@@ -1,13 +1,13 @@
-"""How fast the rollout engine decodes, and what its drivers cost.
+"""Decode speed of the rollout engine, and the cost of its drivers.
 
   python -m bench.rollout_engine [--driver=raw|local|jetstream] [--policy=...]
 
-Three measurements on the same policy and lanes. `raw` calls the compiled decode
-program in a loop and does nothing else: it is the limit that the host can only
-lose against. `local` and `jetstream` answer `--requests` multi-turn episodes
-whose lengths differ, through the whole driver. The ratio to raw says what
-bookkeeping, prefill and lanes that stand empty cost together; policy `nothing`
-has next to no arithmetic, so what remains is the bookkeeping.
+Three measurements on the same policy and slots. `raw` calls the compiled decode
+program in a loop and nothing else: it is the upper limit. `local` and
+`jetstream` answer `--requests` multi-turn episodes of different lengths through
+the whole driver. Their ratio to raw is the combined cost of bookkeeping,
+prefill and empty slots. Policy `nothing` has next to no arithmetic, which
+leaves the bookkeeping.
 """
 
 import argparse

@@ -1,16 +1,16 @@
-"""Answers that follow a grammar, against answers that are free.
+"""Answers that follow a grammar, against free answers.
 
-W-tiny, 16 lanes. A lane with a grammar takes one token per look at the host,
-since what it may take next depends on the last; so its peer is a free lane that
-takes one per look, too, and its price the distance to one that takes four. The
-grammar is an array of objects that is never long enough, so that no answer ends
-before its budget; the tokenizer is learned from the files of this repository.
+W-tiny, 16 slots. A slot with a grammar takes one token per look of the host,
+since the allowed tokens depend on the last one. Its peer is therefore a free
+slot that takes one token per look, and its price is the difference to a slot
+that takes four. The grammar is an array of objects that is never long enough,
+so that no answer ends before its budget; the tokenizer is trained on the files
+of this repository.
 
-`mask_microseconds` is what the host does per token and lane, by itself: the
-token is taken through the grammar, and what may follow is found. `mixed` has a
-grammar in every fourth lane, under JetStream's threads: how many tokens of
-which kind come per second while both are there, and how many free ones if the
-other lanes stand empty.
+`mask_microseconds` is the host's time per token and slot: one step of the
+grammar and the mask of allowed tokens. `mixed` has a grammar in every fourth
+slot, under JetStream's threads: tokens per second of both kinds together, and
+of the free slots when the others are empty.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""How long a server answers nobody else while one request is of the worst kind.
+"""Time in which a server answers nobody during one request of the worst kind.
 
-A server in a process of its own, with a policy so small that its host's work is
-what is measured. One thread sends the hostile request; another asks `/ready` on
-a connection that stays open, time after time, until the hostile request is
+The server has its own process, with a policy so small that the host's work is
+measured. One thread sends the hostile request; another requests `/ready` on a
+connection that stays open, again and again, until the hostile request is
 answered. The limit is 100 ms for the slowest of those replies; `idle` is the
 same without a hostile request, on the same machine and in the same run.
 """

@@ -1,8 +1,8 @@
-"""What the host does per step and 128 lanes, beside the device.
+"""Host time per step of 128 slots, beside the device's.
 
 A policy with next to no arithmetic answers 256 episodes of 2 turns through each
-driver; its decode program alone is taken off. What is left are the drivers,
-bookkeeping, prompts, and lanes that stand empty at the end.
+driver; the time of its decode program alone is subtracted. The rest is the time
+of drivers, bookkeeping, prompts, and slots that are empty at the end.
 """
 
 import os

@@ -1,22 +1,22 @@
-"""Conversations of several turns, by where their keys and values are kept.
+"""Conversations of several turns, by the place of their keys and values.
 
-A turn's prompt is all that was said before. With P tokens of prompt, o of each
-observation and g of each answer, T turns feed
+The prompt of a turn is the whole conversation so far. With P tokens of prompt,
+o of each observation and g of each answer, T turns feed
 
     none    T P + (o + g) T (T - 1) / 2
     reused  P + (T - 1) o
 
-tokens of a conversation without reuse and with all that there can be; of the
-attempts at one task, one alone feeds the P. What is fed is compared with the
-formula, and the time with that without reuse. Answers are greedy, and have to
-be the same wherever keys and values are kept. Three loads: as many
-conversations as lanes; four times as many, all of which take their turn before
-any takes its next, as if they were out with their environments; and as many of
-these in groups of eight attempts.
+tokens of a conversation, without reuse and with full reuse; of the episodes of
+one task, only one feeds the P. The number of fed tokens is compared with the
+formula, and the time with that without reuse. Answers are greedy, and must be
+equal wherever keys and values are kept. Three loads: as many conversations as
+slots; four times as many, all of which take a turn before any takes its next,
+as if they waited for their environments; and as many of these in groups of
+eight episodes.
 
-W-tiny with 2 of its layers, 8 lanes, float32. Keys and values are kept nowhere
-(`none`), in lanes alone (`lanes`), in a store on the device that has room for
-all (`store`), and in one with room for a quarter, before the host (`host`).
+W-tiny with 2 of its layers, 8 slots, float32. Keys and values are kept nowhere
+(`none`), in slots alone (`lanes`), in a store on the device with room for all
+(`store`), and in a store with room for a quarter, backed by the host (`host`).
 """
 
 import dataclasses

@@ -1,15 +1,15 @@
-"""Several versions at once, and a swap while they decode.
+"""Several weight versions at once, and a swap during decoding.
 
-W-tiny, sampled at temperature 1. Three versions of 8 lanes each decode at once;
-their bound is the decode program by itself once for each version, since each
-has weights of its own to read. One version alone in its engine is held against
-its program in the same way: what is lost is bookkeeping, prompts and copies to
-the host.
+W-tiny, sampled at temperature 1. Three versions of 8 slots each decode at once;
+their bound is one run of the decode program for each version, since each has
+its own weights to read. One version alone in its engine is compared with its
+program in the same way: the loss is bookkeeping, prompts and copies to the
+host.
 
 A swap changes a pointer between two steps. `swap` is the longest of the steps
-in which one happened against the median of the others; `copied beside` has the
-weights copied by another thread meanwhile, as a learner in the same process
-does, and shares the processors with it.
+with a swap against the median of the others. In `copied beside`, another thread
+copies the weights meanwhile, as a learner in the same process does, and shares
+the processors.
 """
 
 import os

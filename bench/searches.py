@@ -1,14 +1,13 @@
-"""How fast WebShop's index answers, beside SQLite's own full-text index.
+"""Speed of WebShop's search index, against SQLite's full-text index.
 
   python -m bench.searches
   python -m bench.searches --products 1000 100000 --queries 2000
 
-Shops are generated; a small one is held in memory, a large one on disk, as the
-environment does it. Both indices hold the same texts and answer the same
-queries, the first words of titles. A search of ours gives up to 50 products,
-read and ready to be shown, one of SQLite's their row numbers. Start-up is that
-of a store already built. Rates are per second of processor time, milliseconds
-are of the clock.
+Shops are generated; a small one is in memory, a large one on disk, as in the
+environment. Both indices hold the same texts and answer the same queries, the
+first words of titles. Our search returns up to 50 products with their texts,
+SQLite's their row numbers. Start-up is that of an existing store. Rates are per
+second of processor time, milliseconds are wall time.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Times of several programs that take turns, and what may be said of them."""
+"""Times of several programs that take turns, and their ratios."""
 
 import dataclasses
 import os

@@ -1,7 +1,8 @@
-"""The model, batch and learner that the learner's benchmarks share.
+"""Model, batch and learner that the learner's benchmarks share.
 
-W-tiny: the shape of Qwen3 with 16384 words, width 512, MLP 1536, 8 layers, 8
-heads over 2 of keys, 64 channels each, tied: 32.5 M params, float32.
+W-tiny: the shape of Qwen3 with 16384 vocabulary entries, width 512, MLP 1536, 8
+layers, 8 query heads over 2 key/value heads, 64 channels each, tied embeddings:
+32.5 M params, float32.
 
 Axes: B rows, T tokens.
 """

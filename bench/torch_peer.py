@@ -1,4 +1,4 @@
-"""Plain torch as a peer, in a process and an environment of its own."""
+"""Plain torch as a peer, in its own process and virtual environment."""
 
 import pathlib
 
