@@ -69,7 +69,7 @@ class Pipeline:
       self.start_what_may(end_s)
 
   def batch(self) -> list[int] | None:
-    """What the learner takes now, if there is enough."""
+    """Selects the learner's next batch, if there are enough groups."""
     self._drop_stale()
     taken = self._choose()
     for group in taken or ():
@@ -124,7 +124,7 @@ class Pipeline:
 
 
 def simulate(rule: str, args: argparse.Namespace) -> str:
-  """One rule, from an empty pipeline to `args.steps` updates."""
+  """Simulates one rule, from an empty pipeline to `args.steps` updates."""
   pipeline = Pipeline(rule, args)
   now_s = idle_s = 0.0
   ages: list[int] = []

@@ -49,7 +49,7 @@ DEADLINE_S = 900  # of a row
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-  """An environment, its two engines, and what is asked of the embedded one."""
+  """An environment, its two engines, and the bar of the embedded one."""
 
   target: str
   embedded: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -84,7 +84,7 @@ SUBJECTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """What one process measured."""
+  """Measurements of one process."""
 
   name: str
   place: str
@@ -100,7 +100,7 @@ class Row:
 async def measure(
   name: str, place: str, concurrency: int, seconds: float
 ) -> Row:
-  """One row, after a warm-up of one session per player."""
+  """Measures one row, after a warm-up of one session per player."""
   subject = SUBJECTS[name]
   async with _environment(subject, name, place, concurrency) as environment:
     players = load_environment(subject.target, subject.embedded)
@@ -128,7 +128,7 @@ async def measure(
 
 
 async def measure_growth(name: str, num_sessions: int) -> str:
-  """Resident memory along so many embedded sessions, in tenths."""
+  """Measures resident memory after each tenth of so many sessions."""
   subject = SUBJECTS[name]
   environment = load_environment(subject.target, subject.embedded)
   meter = Meter(environment, environment)
@@ -227,7 +227,7 @@ def _bar(row: Row) -> tuple[str, str]:
 
 
 def main() -> None:
-  """The command line; `--row` is for this program alone."""
+  """Parses the command line; only this program passes `--row`."""
   parser = argparse.ArgumentParser(
     prog="python -m bench.environments", description=__doc__.partition("\n")[0]
   )

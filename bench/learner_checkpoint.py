@@ -22,7 +22,7 @@ MIB = 2**20
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   del pythons
   load_before = os.getloadavg()[0]
   policy, learner = tiny.make_learner()

@@ -65,7 +65,7 @@ DEADLINE_S = 600
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values; compiled in a process with the devices."""
+  """Measures the row in a process with the devices; returns JSON values."""
   del pairs, pythons
   flags = f"--xla_force_host_platform_device_count={max(SLICES)}"
   done = subprocess.run(

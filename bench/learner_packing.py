@@ -30,7 +30,7 @@ COMPUTE = ComputeConfig(attention_block=128)
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   del pythons
   load_before = os.getloadavg()[0]
   lengths = make_lengths(NUMBER, MEAN, CAP)
@@ -70,7 +70,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
 
 
 def make_lengths(number: int, mean: int, cap: int, seed: int = 0) -> list[int]:
-  """Lognormal with this mean before it is cut off, in tokens."""
+  """Draws lognormal lengths in tokens; the mean is before truncation."""
   drawn = np.random.default_rng(seed).lognormal(
     np.log(mean) - SIGMA**2 / 2, SIGMA, number
   )
@@ -78,7 +78,7 @@ def make_lengths(number: int, mean: int, cap: int, seed: int = 0) -> list[int]:
 
 
 def _fills(lengths: list[int]) -> dict[str, float]:
-  """Shares of real tokens; `longest` pads to the longest of 8 that arrive."""
+  """Shares of real tokens; `longest` pads to the longest of 8 arrivals."""
   total = sum(lengths)
   of_eight = np.reshape(lengths, (-1, PADDED_ROWS)).max(axis=1) * PADDED_ROWS
   return {

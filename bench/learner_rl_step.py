@@ -39,7 +39,7 @@ PEERS = {  # environment and script
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   load_before = os.getloadavg()[0]
   ours = _Steps()
   turns = {"ours": ours}
@@ -78,7 +78,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
 
 
 class _Steps:
-  """Steps of ours, one after the other."""
+  """Takes our steps one after another."""
 
   def __init__(self):
     policy, self._learner = tiny.make_learner()

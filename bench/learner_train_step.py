@@ -29,7 +29,7 @@ PEERS = ("clipped", "cross_entropy")
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   load_before = os.getloadavg()[0]
   policy, learner = tiny.make_learner()
   params = policy.init(jax.random.key(0))
@@ -60,7 +60,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
 
 
 class _Updates:
-  """Updates one after the other; each uses up the state of the last."""
+  """Makes updates in sequence; each consumes the state of the last."""
 
   def __init__(self, learner, params, lesson):
     self._learner, self._lesson = learner, lesson
@@ -76,7 +76,7 @@ class _Updates:
 
 
 def assert_equal(update: _Updates, results) -> None:
-  """Both start at the same loss, with the same gradient, and step alike."""
+  """Requires equal losses, gradient norms, and losses after an update."""
   for ours, wanted in (
     (update.first["loss"], results["loss"]),
     (update.second["loss"], results["loss_after"]),

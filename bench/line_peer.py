@@ -24,7 +24,7 @@ class PeerFailed(RuntimeError):
 
 
 class LinePeer:
-  """The process, from its first line to its last."""
+  """A running peer; `close` ends its process."""
 
   def __init__(self, python: pathlib.Path, script: str, folder: pathlib.Path):
     self._name = script
@@ -50,7 +50,7 @@ class LinePeer:
     self.version = self._answer()
 
   def ask(self, what: str) -> Times:
-    """Seconds of one go at the work of that name."""
+    """Requests the named work once; returns its seconds."""
     self._process.stdin.write(what + "\n")
     self._process.stdin.flush()
     wall, cpu = map(float, self._answer().split())

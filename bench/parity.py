@@ -16,7 +16,7 @@ from tests.golden import comparison
 
 
 def largest_differences(*, double: bool) -> dict[str, float]:
-  """By name, over all batches: |ours - theirs| / max(1, |theirs|)."""
+  """Maps names to the largest |ours - theirs| / max(1, |theirs|)."""
   largest: dict[str, float] = {}
   for x, expected in comparison.batches():
     batch = x if double else comparison.in_float32(x)

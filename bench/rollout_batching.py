@@ -28,7 +28,7 @@ STEPS_PER_SYNC = 4
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   del pythons  # no peer batches continuously on a CPU
   load_before = os.getloadavg()[0]
   policy, _ = tiny.make_learner()
@@ -91,7 +91,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
 
 
 def makespan(lengths, num_lanes: int) -> int:
-  """Steps until all have ended, each begun as soon as a lane is free."""
+  """Counts steps if every request begins as soon as a slot is free."""
   ends = [0] * num_lanes
   for length in lengths:
     heapq.heapreplace(ends, ends[0] + int(length))
@@ -113,7 +113,7 @@ def _answer(driver, requests) -> None:
 
 
 def _use_of_lanes(driver, requests) -> float:
-  """Tokens per lane and step, while there is somebody for every lane."""
+  """Tokens per slot and step, while there are requests for all slots."""
   driver.engine.forget()
   _ask(driver, requests)
   before, num_steps = driver.engine.stats().num_sampled[0], 0

@@ -36,7 +36,7 @@ EQUAL = 16  # first tokens of an answer that all must agree on
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   load_before = os.getloadavg()[0]
   policy, _ = tiny.make_learner()
   params = policy.init(jax.random.key(0))
@@ -80,7 +80,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
 
 
 class _Answers:
-  """All prompts asked at once, until all are answered."""
+  """Submits all prompts at once and waits for all answers."""
 
   def __init__(self, policy, params, prompts):
     store = VersionStore(1)
@@ -115,7 +115,7 @@ def _prompts() -> np.ndarray:
 
 
 def _equal(ours: np.ndarray, theirs: np.ndarray) -> float:
-  """The share of equal tokens; raises if answers do not begin alike."""
+  """Share of equal tokens; raises if answers begin differently."""
   if (ours[:, :EQUAL] != theirs[:, :EQUAL]).any():
     raise RuntimeError("a peer answers otherwise: its time says nothing")
   return float(np.mean(ours == theirs))
@@ -136,7 +136,7 @@ def _row(times, equal, load_before) -> dict[str, object]:
 
 
 def _limits(params) -> dict[str, float]:
-  """Milliseconds of a step: all params read once, and products per lane."""
+  """Milliseconds of a step: one read of all params, products per slot."""
   leaves = jax.tree.leaves(params)
   size = sum(leaf.nbytes for leaf in leaves)
   read_s = _fastest(lambda p: sum(jnp.sum(x) for x in p), leaves)

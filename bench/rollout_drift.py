@@ -21,7 +21,7 @@ REQUESTS, LANES, PROMPT, ANSWER = 80, 16, 32, 128
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   del pairs, pythons  # no times, no peers
   policy, _ = tiny.make_learner()
   params = policy.init(jax.random.key(0))

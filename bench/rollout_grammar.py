@@ -57,7 +57,7 @@ GRAMMAR = f"start: %json {json.dumps(SCHEMA)}"
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   del pythons  # no peer gives log-probabilities under a grammar
   load_before = os.getloadavg()[0]
   policy, _ = tiny.make_learner()
@@ -127,13 +127,13 @@ def _engine(
 
 
 def _timed(driver: LocalDriver, spec: SamplingSpec) -> timing.Times:
-  """The time of a full answer in every lane."""
+  """Times a full answer in every slot."""
   driver.engine.forget()
   return timing.times_of(lambda: _asked(driver, [spec] * LANES) and None)
 
 
 def _asked(driver: LocalDriver, specs: list[SamplingSpec]) -> list[Answer]:
-  """Answers to one random prompt each."""
+  """Generates answers to one random prompt each."""
   futures = [driver.submit(prompt, spec) for prompt, spec in _requests(specs)]
   driver.run_until_idle()
   answers = [future.result(0) for future in futures]
@@ -152,7 +152,7 @@ def _requests(specs: list[SamplingSpec]):
 def _mask_microseconds(
   codec: ChatCodec, answers: list[Answer]
 ) -> dict[str, float]:
-  """Per token: the median, and the slowest."""
+  """Times masks per token: the median, and the slowest."""
   grammars, found = codec.grammars(tiny.MODEL.vocab_size), []
   for answer in answers:
     course = grammars.begin(GRAMMAR)
@@ -167,7 +167,7 @@ def _mask_microseconds(
 def _mixed(
   driver: Driver, bound: SamplingSpec, free: SamplingSpec, rounds: int
 ) -> dict[str, list[float]]:
-  """Tokens per second of each kind, over several rounds."""
+  """Measures tokens per second of each kind over several rounds."""
   mixed = [bound if n % 4 == 0 else free for n in range(LANES)]
   others = [spec for spec in mixed if spec is free]
   found: dict[str, list[float]] = {"grammar": [], "free": [], "free alone": []}
@@ -182,7 +182,7 @@ def _mixed(
 
 
 def _rates(driver: Driver, specs: list[SamplingSpec]) -> dict[str, float]:
-  """Tokens per second by grammar, until the first answer is whole."""
+  """Measures tokens per second by grammar until the first answer ends."""
   heard, whole = dict.fromkeys({spec.grammar for spec in specs}, 0), []
   over = threading.Event()
 

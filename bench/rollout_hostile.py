@@ -28,7 +28,7 @@ DIVISORS = (720720, 100003, 999983, 524287, 720719, 831600, 942480, 982800)
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values; each request is sent `pairs` times."""
+  """Sends each request `pairs` times; returns the row as JSON values."""
   del pythons  # no peer has such a promise to compare with
   context = multiprocessing.get_context("spawn")
   ours, theirs = context.Pipe()
@@ -108,7 +108,7 @@ def _send(
 def _under(
   port: int, path: str, body: bytes, headers: dict[str, str]
 ) -> dict[str, float]:
-  """What others wait while the request is at work, and what became of it."""
+  """Measures the wait of others during a request, and its outcome."""
   status: list[int] = []
   ended = threading.Event()
 

@@ -19,7 +19,7 @@ from bench import timing
 def make_driver(
   policy: Policy, versions: Sequence[Params], **config
 ) -> LocalDriver:
-  """A driver whose slots serve these params."""
+  """Makes a driver that serves these params."""
   store = VersionStore(len(versions))
   publisher = Publisher(policy, store)
   for slot, params in enumerate(versions):
@@ -28,7 +28,7 @@ def make_driver(
 
 
 class RawSteps:
-  """The compiled decode program in a loop, all lanes busy, nothing else."""
+  """Runs the compiled decode program in a loop, with all slots in use."""
 
   def __init__(
     self, policy: Policy, driver: LocalDriver, *, length: int, at: int

@@ -34,7 +34,7 @@ SWAPS, STEPS_BETWEEN = 5, 8
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   del pythons  # no peer serves several versions
   load_before = os.getloadavg()[0]
   policy, _ = tiny.make_learner()
@@ -70,7 +70,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
 
 
 def _answered(driver) -> timing.Times:
-  """The time of a full answer in every lane."""
+  """Times a full answer in every slot."""
   driver.engine.forget()
   return timing.times_of(lambda: _ask(driver) and driver.run_until_idle())
 

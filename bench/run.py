@@ -24,7 +24,7 @@ DEADLINE_S = 1800
 
 
 def main() -> None:
-  """Runs those named, or all; fails if any does."""
+  """Runs the named benchmarks, or all; fails if any fails."""
   wanted = sys.argv[1:] or list(BENCHMARKS)
   unknown = set(wanted) - set(BENCHMARKS)
   if unknown:

@@ -45,7 +45,7 @@ CLIP_NORM = 1.0
 
 
 def loss_config(**changes) -> LossConfig:
-  """Clipped surrogate, mean over tokens, nothing else."""
+  """Computes the clipped surrogate as a mean over tokens."""
   settings = base.get_config().loss.to_dict() | TILES
   settings |= {"kl_coefficient": 0.0, "dual_clip": 0.0}
   settings |= {"reduction": "token_mean", "task_share": "tokens"}
@@ -57,7 +57,7 @@ def make_learner(
   compute: ComputeConfig = COMPUTE,
   loss: LossConfig | None = None,
 ) -> tuple[Policy, Learner]:
-  """A policy and its learner on the first device."""
+  """Makes a policy and its learner on the first device."""
   mesh = sharding.make_mesh({}, jax.devices()[:1])
   policy = Policy(model, compute, mesh)
   optimizer = optax.chain(
@@ -68,7 +68,7 @@ def make_learner(
 
 
 def make_lesson(rows: int, tokens: int, seed: int = 0) -> Lesson:
-  """Random full rows, one trajectory each; all but the first tokens count."""
+  """Draws full rows, one trajectory each; first tokens do not count."""
   rng = np.random.default_rng(seed)
   shape = (rows, tokens)
   token_BT = rng.integers(0, MODEL.vocab_size, shape).astype(np.int32)
@@ -89,7 +89,7 @@ def make_lesson(rows: int, tokens: int, seed: int = 0) -> Lesson:
 
 
 def write_model(folder: pathlib.Path, params, model=MODEL) -> pathlib.Path:
-  """The params as a folder that transformers reads."""
+  """Writes the params as a folder that transformers reads."""
   write_params(folder, params, model, context=CONTEXT, dtype="float32")
   return folder
 
@@ -109,7 +109,7 @@ def arithmetic(lesson: Lesson, num_params: int, model=MODEL) -> float:
 
 
 def arrays(lesson: Lesson) -> dict[str, np.ndarray]:
-  """What a peer needs of a lesson."""
+  """Returns the arrays of a batch that a peer needs."""
   fields = {
     name: getattr(lesson.batch, name)
     for name in ("token", "mask", "behavior_logprob")
@@ -118,7 +118,7 @@ def arrays(lesson: Lesson) -> dict[str, np.ndarray]:
 
 
 def work_of(model: ModelConfig) -> dict[str, object]:
-  """The model's numbers, to print beside a result."""
+  """Returns the model's sizes, to print beside a result."""
   names = (
     "vocab_size",
     "width",
