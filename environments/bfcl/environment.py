@@ -15,7 +15,7 @@ from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.bfcl.expert import MISTAKES, gold_expert
 from environments.bfcl.scripted import POLICIES
-from environments.bfcl.session import BFCLSession, Functions
+from environments.bfcl.session import BFCLSession
 from environments.bfcl.suite import (
   CATEGORIES,
   Problem,
@@ -67,7 +67,12 @@ class BFCL(Environment):
     """Opens a session with its own functions; ignores the seed."""
     del seed
     problem = self._problem(task)
-    yield BFCLSession(problem, self._functions(problem), self._max_steps)
+    docs = [
+      doc
+      for class_name in problem.classes
+      for doc in function_docs(self._folder, class_name)
+    ]
+    yield BFCLSession(problem, docs, self._max_steps)
 
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
@@ -93,23 +98,6 @@ class BFCL(Environment):
         f"BFCL has no split {split!r}, only {', '.join(self._splits)}"
       )
     return self._splits[split]
-
-  def _functions(self, problem: Problem) -> Functions:
-    """Reads the functions of the task's classes, withheld ones apart."""
-    docs = [
-      doc
-      for name in problem.classes
-      for doc in function_docs(self._folder, name)
-    ]
-    withheld = {n for names in problem.withheld.values() for n in names}
-    by_name = {doc["name"]: doc for doc in docs}
-    return Functions(
-      first=[doc for doc in docs if doc["name"] not in withheld],
-      added={
-        turn: [by_name[name] for name in names if name in by_name]
-        for turn, names in problem.withheld.items()
-      },
-    )
 
 
 def _halves(

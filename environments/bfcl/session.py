@@ -10,7 +10,6 @@ calls must only not spoil later turns.
 """
 
 import collections
-import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -72,21 +71,24 @@ class TurnChecker:
     return self._apis.call(call.name, call.positional, call.named)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Functions:
-  """Descriptions of a task's functions: from the start, and added by turn."""
-
-  first: Sequence[Mapping[str, Any]]
-  added: Mapping[int, Sequence[Mapping[str, Any]]]
-
-
 class BFCLSession(Session):
-  """One episode of one task, with its own instances of BFCL's classes."""
+  """One episode of one task, with its own instances of BFCL's classes.
 
-  def __init__(self, problem: Problem, functions: Functions, max_steps: int):
-    self.tools: tuple[Tool, ...] = tuple(map(tool_of, functions.first))
+  Args:
+    problem: the task.
+    docs: descriptions of all functions of its classes, withheld ones included.
+    max_steps: answers with calls within a turn.
+  """
+
+  def __init__(
+    self, problem: Problem, docs: Sequence[Mapping[str, Any]], max_steps: int
+  ):
+    withheld = set().union(*problem.withheld.values())
+    self.tools: tuple[Tool, ...] = tuple(
+      tool_of(doc) for doc in docs if doc["name"] not in withheld
+    )
     self._problem = problem
-    self._added = functions.added
+    self._docs = {doc["name"]: doc for doc in docs}
     self._max_steps = max_steps
     self._apis = _apis(problem)
     self._checker = TurnChecker(problem.gold, _apis(problem))
@@ -138,7 +140,8 @@ class BFCLSession(Session):
     return Step((*replies, *self._user_messages()))
 
   def _user_messages(self) -> tuple[Message, ...]:
-    added = list(self._added.get(self._turn, ()))
+    names = self._problem.withheld.get(self._turn, ())
+    added = [self._docs[name] for name in names if name in self._docs]
     if added:
       self.tools += tuple(tool_of(doc, hint="") for doc in added)
       # The policy has already read the prompt with the tools, so it reads the

@@ -40,7 +40,7 @@ def decoded(problem, answers):
       turns[-1].append([_source(call) for call in calls])
     else:
       turns.append([])
-  assert turns.pop() == [], "the attempt did not end with its last turn"
+  assert turns.pop() == [], "the episode did not end with its last turn"
   assert len(turns) == len(problem.questions)
   return turns
 

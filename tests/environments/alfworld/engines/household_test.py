@@ -9,6 +9,8 @@ from environments.alfworld.games.game import Dialect
 from environments.alfworld.games.tasks import TaskSpec
 from tests.environments.alfworld.small_games import kitchen, make_game, study
 
+TAKE_MUG = ("go to countertop 1", "take mug 1 from countertop 1")
+
 
 def play(game, *commands) -> Household:
   household = Household(game)
@@ -113,11 +115,7 @@ class CommandsTest(unittest.TestCase):
 class StatesTest(unittest.TestCase):
   def test_cooling_removes_heat(self):
     household = play(
-      kitchen(),
-      "go to countertop 1",
-      "take mug 1 from countertop 1",
-      "go to microwave 1",
-      "heat mug 1 with microwave 1",
+      kitchen(), *TAKE_MUG, "go to microwave 1", "heat mug 1 with microwave 1"
     )
     self.assertTrue(household.is_in_state(4, "ishot"))
     household.act("go to fridge 1")
@@ -168,68 +166,72 @@ class StatesTest(unittest.TestCase):
         household.act("use desklamp 1"), "You turn on the desklamp 1."
       )
 
-  def test_container_things_are_always_normal(self):
-    household = play(
-      kitchen(), "go to countertop 1", "take mug 1 from countertop 1"
-    )
-    self.assertEqual(
-      household.act("examine mug 1"),
-      "This is a normal mug 1. In it, you see nothing.",
-    )
-
-  def test_contents_of_a_thing_exclude_itself(self):
-    game = kitchen()
-    *others, mug = game.things
-    mug = dataclasses.replace(mug, contents=(0, 1, 4))
-    household = play(
-      dataclasses.replace(game, things=(*others, mug)),
-      "go to countertop 1",
-      "take mug 1 from countertop 1",
-    )
-    self.assertEqual(
-      household.act("examine mug 1"),
-      "This is a normal mug 1. In it, you see a apple 1, and a bread 1.",
-    )
+  def test_examining_a_container_lists_contents_but_not_itself(self):
+    *others, mug = kitchen().things
+    for contents, text in (
+      ((), "nothing"),
+      ((0, 1, 4), "a apple 1, and a bread 1"),  # 4 is the mug itself
+    ):
+      mug = dataclasses.replace(mug, contents=contents)
+      game = dataclasses.replace(kitchen(), things=(*others, mug))
+      self.assertEqual(
+        play(game, *TAKE_MUG).act("examine mug 1"),
+        f"This is a normal mug 1. In it, you see {text}.",
+      )
 
 
 class WinningTest(unittest.TestCase):
-  def test_goal_is_reached_by_the_last_action(self):
-    household = play(
-      study(), "go to cabinet 1", "open cabinet 1", "take mug 1 from cabinet 1"
-    )
-    household.act("go to desk 2")
+  def assert_last_command_wins(self, game, *commands):
+    household = play(game, *commands[:-1])
     self.assertFalse(household.is_won)
-    household.act("put mug 1 in/on desk 2")
+    household.act(commands[-1])
     self.assertTrue(household.is_won)
 
+  def test_goal_is_reached_by_the_last_action(self):
+    self.assert_last_command_wins(
+      study(),
+      "go to cabinet 1",
+      "open cabinet 1",
+      "take mug 1 from cabinet 1",
+      "go to desk 2",
+      "put mug 1 in/on desk 2",
+    )
+
   def test_thing_must_be_held_where_the_lamp_is(self):
-    wanted = TaskSpec("look_at_obj_in_light", "pen", "desklamp")
     game = make_game(
       {"desk 2": {}, "desk 1": {}},
       {"desklamp 1": "desk 1", "pen 1": "desk 2"},
-      wanted,
+      TaskSpec("look_at_obj_in_light", "pen", "desklamp"),
     )
-    household = play(game, "go to desk 1", "use desklamp 1", "go to desk 2")
-    household.act("take pen 1 from desk 2")
-    self.assertFalse(household.is_won)
-    household.act("go to desk 1")
-    self.assertTrue(household.is_won)
+    self.assert_last_command_wins(
+      game,
+      "go to desk 1",
+      "use desklamp 1",
+      "go to desk 2",
+      "take pen 1 from desk 2",
+      "go to desk 1",
+    )
 
   def test_two_things_must_share_one_receptacle(self):
-    wanted = TaskSpec("pick_two_obj_and_place", "pen", "drawer")
     game = make_game(
       {"desk 1": {}, "drawer 2": {}, "drawer 1": {}},
       {"pen 2": "desk 1", "pen 1": "drawer 1"},
-      wanted,
+      TaskSpec("pick_two_obj_and_place", "pen", "drawer"),
     )
-    household = play(game, "go to desk 1", "take pen 2 from desk 1")
-    household.act("go to drawer 2")
-    household.act("put pen 2 in/on drawer 2")
-    self.assertFalse(household.is_won)
-    household.act("take pen 2 from drawer 2")
-    household.act("go to drawer 1")
-    household.act("put pen 2 in/on drawer 1")
-    self.assertTrue(household.is_won)
+    commands = (
+      "go to desk 1",
+      "take pen 2 from desk 1",
+      "go to drawer 2",
+      "put pen 2 in/on drawer 2",
+    )
+    self.assertFalse(play(game, *commands).is_won)
+    self.assert_last_command_wins(
+      game,
+      *commands,
+      "take pen 2 from drawer 2",
+      "go to drawer 1",
+      "put pen 2 in/on drawer 1",
+    )
 
 
 if __name__ == "__main__":
