@@ -1,18 +1,19 @@
-"""What bounding staleness costs: by admission, or by throwing work away.
+"""Staleness bounds: their cost by admission, and by dropping stale groups.
 
   python -m bench.admission
 
 Simulates the pipeline in virtual time with the controller's own `Admission`:
-groups of log-normal length on a fixed number of places, a learner that takes a
-batch, trains for a while and makes a version. Peers, in the same run and on the
-same lengths: the orders of taking under admission (as they finish; the same,
-but in time for `max_age`; as they started), and dropping, which starts groups
-whenever there is a place and throws away what is older than `max_staleness`.
+groups of log-normal length in a fixed number of places, and a learner that
+takes a batch, trains for a while and publishes a version. Peers, in the same
+run and on the same lengths: other orders in which the learner takes groups
+under admission (as they finish; the same, but in time for `max_age`; as they
+started), and dropping, which starts a group whenever there is a place and drops
+groups older than `max_staleness`.
 
-The limit that they are held against is a learner that never waits: `busy` is
-the share of its time that it trains. `mean`, `p99` and `max` are staleness in
-versions. `length` is the mean length of what was trained on over that of what
-was played: below 1, the data is biased to short tasks.
+The reference is a learner that never waits: `busy` is the share of time in
+which the learner trains. `mean`, `p99` and `max` are staleness in versions.
+`length` is the mean length of trained groups over that of played groups: below
+1, the data is biased towards short tasks.
 """
 
 import argparse
@@ -68,7 +69,7 @@ class Pipeline:
       self.start_what_may(end_s)
 
   def batch(self) -> list[int] | None:
-    """What the learner takes now, if there is enough."""
+    """Selects the learner's next batch, if there are enough groups."""
     self._drop_stale()
     taken = self._choose()
     for group in taken or ():
@@ -123,7 +124,7 @@ class Pipeline:
 
 
 def simulate(rule: str, args: argparse.Namespace) -> str:
-  """One rule, from an empty pipeline to `args.steps` updates."""
+  """Simulates one rule, from an empty pipeline to `args.steps` updates."""
   pipeline = Pipeline(rule, args)
   now_s = idle_timeout_s = 0.0
   ages: list[int] = []

@@ -1,18 +1,17 @@
-"""How fast environments are played, in this process and in containers.
+"""Speed of environments, in this process and in containers.
 
   python -m bench.environments                     # all that are embedded
   python -m bench.environments dbbench --place embedded contained
   python -m bench.environments --flat 10000        # does memory grow?
 
-Error-free experts play tasks that were never seen before, so a session counts
-what a session costs: making its task, opening it, every step, and freeing it.
-Each row is a process of its own. `embedded` rows are per second of processor
-time, which is what one core gives; `contained` rows are per second of the
-clock, with everything on this machine: engine, worker and players. Memory is
-what so many open sessions add to the process, or to its containers, each. A
-`step alone` is one without what making tasks and experts takes.
-`bar` is what the project asks of an embedded engine, and the last column how
-far above it this is.
+Experts without mistakes play tasks that were not played before, so the time of
+a session includes all its costs: creation of the task, opening, every step,
+freeing. Each row has its own process. `embedded` rows are per second of
+processor time, which is the rate of one core; `contained` rows are per second
+of wall time, with engine, worker and experts on this machine. Memory is the
+increase per open session, of the process or of its containers. `step alone`
+excludes the creation of tasks and experts. `bar` is the rate that the project
+requires of an embedded engine; the last column is the ratio to it.
 """
 
 import argparse
@@ -47,7 +46,7 @@ DEADLINE_S = 900  # of a row
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-  """An environment, its two engines, and what is asked of the embedded one."""
+  """An environment, its two engines, and the bar of the embedded one."""
 
   target: str
   embedded: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -82,7 +81,7 @@ SUBJECTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """What one process measured."""
+  """Measurements of one process."""
 
   name: str
   place: str
@@ -98,7 +97,7 @@ class Row:
 async def measure(
   name: str, place: str, concurrency: int, seconds: float
 ) -> Row:
-  """One row, after a warm-up of one session per player."""
+  """Measures one row, after a warm-up of one session per player."""
   subject = SUBJECTS[name]
   async with _environment(subject, name, place, concurrency) as environment:
     players = load_environment(subject.target, subject.embedded)
@@ -126,7 +125,7 @@ async def measure(
 
 
 async def measure_growth(name: str, num_sessions: int) -> str:
-  """Resident memory along so many embedded sessions, in tenths."""
+  """Measures resident memory after each tenth of so many sessions."""
   subject = SUBJECTS[name]
   environment = load_environment(subject.target, subject.embedded)
   meter = Meter(environment, environment)
@@ -225,7 +224,7 @@ def _bar(row: Row) -> tuple[str, str]:
 
 
 def main() -> None:
-  """The command line; `--row` is for this program alone."""
+  """Parses the command line; only this program passes `--row`."""
   parser = argparse.ArgumentParser(
     prog="python -m bench.environments", description=__doc__.partition("\n")[0]
   )

@@ -1,4 +1,4 @@
-"""Experts at play, with a watch and a scale; for `bench.environments`."""
+"""Episodes of experts with their time and memory, for `bench.environments`."""
 
 import contextlib
 import gc
@@ -15,7 +15,7 @@ from agentrl_jax.env.interface import Environment
 
 
 class Meter:
-  """Plays sessions until the time is up, and notes how long things took."""
+  """Plays sessions until the time is up, and records their times."""
 
   def __init__(self, environment: Environment, players: Environment):
     self._environment, self._players = environment, players
@@ -25,14 +25,14 @@ class Meter:
     self.num_sessions = 0
 
   async def play_until(self, when: float) -> None:
-    """One session after the other, at least one."""
+    """Plays sessions one after another, at least one."""
     while True:
       await self.play()
       if time.monotonic() > when:
         return
 
   async def play(self) -> None:
-    """One session of a task that was not played before."""
+    """Plays a session of a task that was not played before."""
     tasks = self._players.indices("train")
     index = tasks[next(self._indices) % len(tasks)]
     task = Task(self._players.name, "train", index)
@@ -54,7 +54,7 @@ class Meter:
 async def memory_per_session(
   environment: Environment, players: Environment, place: str, num_sessions: int
 ) -> float:
-  """KiB that an open session adds; tasks are the last, not those played."""
+  """Measures KiB per open session; takes the last tasks, unplayed ones."""
   gc.collect()
   used_kib = resident_kib if place == "embedded" else _contained_kib
   before = used_kib()
@@ -68,7 +68,7 @@ async def memory_per_session(
 
 
 def _contained_kib() -> float:
-  """What this process's containers hold, the cache of files left out."""
+  """Memory of this process's containers, without the file cache."""
   total = 0
   label = f"{OWNER_LABEL}={current_owner()}"
   with engines.connect() as engine:
@@ -79,14 +79,14 @@ def _contained_kib() -> float:
 
 
 def resident_kib() -> float:
-  """What this process holds."""
+  """Resident memory of this process."""
   with open("/proc/self/statm") as file:
     pages = int(file.read().split()[1])
   return pages * resource.getpagesize() / 1024
 
 
 def quantiles_ms(seconds: Sequence[float]) -> tuple[float, float]:
-  """The median and the 99th percentile."""
+  """Returns the median and the 99th percentile."""
   ordered = sorted(seconds)
   p99 = ordered[min(len(ordered) * 99 // 100, len(ordered) - 1)]
   return 1e3 * statistics.median(ordered), 1e3 * p99

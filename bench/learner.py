@@ -1,4 +1,4 @@
-"""How fast the learner is, against its peers and its limits.
+"""Speed of the learner, against its peers and its limits.
 
   python -m bench.learner                       # all rows
   python -m bench.learner train_step packing    # some
@@ -8,19 +8,19 @@
 - train_step: an update of W-tiny, against transformers and XLA's product rate.
 - packing: useful tokens per second of packed rows, against padded ones.
 - collectives: bytes that devices exchange per update, against the formula.
-- checkpoint: what saving holds up, against copying the same bytes.
+- checkpoint: the time that saving blocks, against a copy of the same bytes.
 - rl_step: sampling and one update, against Tunix and TRL.
 
-Float32 on the CPU, on both sides. Peers take turns with ours; what counts is
-the median of the ratios, from a machine that nobody else uses: `contended` says
-whether somebody did. Prints one JSON object per row.
+Float32 on the CPU, on both sides. Peers take turns with our code; the result is
+the median of the ratios on an otherwise idle machine: `contended` says whether
+other processes ran. Prints one JSON object per row.
 
 An update takes gigabytes of fresh memory; with
 
   GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-in the environment, which peers inherit, it comes in pages of 2 MiB where the
-kernel offers them on request.
+in the environment, which peers inherit, the memory comes in pages of 2 MiB
+where the kernel offers them on request.
 """
 
 from bench import rows

@@ -1,10 +1,10 @@
-"""What a checkpoint costs the learner: W-tiny's state, params and two moments.
+"""Cost of a checkpoint of W-tiny: its state, params and two moments, 372 MiB.
 
-372 MiB. `stall` is how long `Checkpoints.save` keeps the learner, `durable` how
-long until the step is committed to the disk. The limit is copying the same
-bytes into memory that is there already; into fresh memory, for which the system
-has to find pages, is told beside it. `jitter` is an update that starts while
-the checkpoint is being written, against one that has the machine for itself.
+`stall` is the time that `Checkpoints.save` blocks the learner, `durable` the
+time until the step is committed to disk. The limit is a copy of the same bytes
+into allocated memory; a copy into fresh memory, for which the system must find
+pages, is reported beside it. `jitter` is an update that starts while the
+checkpoint is being written, against one without a checkpoint.
 """
 
 import os
@@ -22,7 +22,7 @@ MIB = 2**20
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   del pythons
   load_before = os.getloadavg()[0]
   policy, learner = tiny.make_learner()

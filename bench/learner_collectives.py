@@ -1,11 +1,12 @@
 """Bytes that devices exchange in the gradient of an update, by mesh.
 
-Read off the compiled program: of a TPU v5p slice where libtpu is installed, and
-else of as many pretended CPU devices, whose compiler writes an all-reduce where
-a TPU scatters, so that more bytes are due. Two layers as wide as Qwen3-8B's in
-bfloat16 (in narrower ones a share of a row is too thin for a TPU to scatter),
-one row per device or group that shares it, `full` remat where params are split.
-Formulas, with N params of 2 bytes, n devices, T tokens of width D:
+The bytes are read from the compiled program: for a TPU v5p slice where libtpu
+is installed, and else for as many virtual CPU devices. The CPU's compiler
+writes an all-reduce where a TPU's writes a reduce-scatter, so it needs more
+bytes. The model has two layers as wide as Qwen3-8B's in bfloat16 (with narrower
+layers a share of a row is too thin for a TPU to scatter), one row per device or
+group that shares it, and `full` remat where params are split. Formulas, with N
+params of 2 bytes, n devices, T tokens of width D:
 
   fsdp    3 * 2 N (n - 1) / n      gathered twice, gradients scattered once
           4 * 2 N (n - 1) / n      where they are all-reduced
@@ -13,9 +14,9 @@ Formulas, with N params of 2 bytes, n devices, T tokens of width D:
   tensor  (4 L + 2) 2 * 2 T D (n - 1) / n
           four sums per layer, one of the embedding, one of the logits' gradient
 
-A tied embedding is gathered once and never for the lookup, so that fsdp comes
-to less than its formula. Its two gradients are summed over `data` one by one,
-that of the lookup in float32, so that data comes to more.
+A tied embedding is gathered once and never for the lookup, so fsdp needs less
+than its formula. The two gradients of the embedding are summed over `data` one
+by one, the lookup's in float32, so data needs more.
 """
 
 import json
@@ -64,7 +65,7 @@ DEADLINE_S = 600
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values; compiled in a process with the devices."""
+  """Measures the row in a process with the devices; returns JSON values."""
   del pairs, pythons
   flags = f"--xla_force_host_platform_device_count={max(SLICES)}"
   done = subprocess.run(

@@ -1,11 +1,12 @@
-"""Packed rows against one trajectory per row: the same trajectories, own code.
+"""Packed rows against one trajectory per row: the same trajectories and code.
 
-Lengths are lognormal with sigma 1. How full rows get is counted for a batch of
+Lengths are lognormal with sigma 1. The fill of rows is counted for a batch of
 256 trajectories of 1024 tokens in the mean and 8192 at most, in rows of 8192.
 Time is measured at an eighth of these lengths, on W-tiny with 2 of its layers:
-an update on packed rows, and one on rows that hold one trajectory each, in
-micro-batches of their order of arrival that are as wide as the longest of
-theirs, rounded up to a power of two so that few shapes are compiled.
+an update on packed rows, and an update on rows with one trajectory each. The
+latter come in micro-batches in order of arrival; a micro-batch is as wide as
+its longest trajectory, rounded up to a power of two so that few shapes are
+compiled.
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ COMPUTE = ComputeConfig(attention_block=128)
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   del pythons
   load_before = os.getloadavg()[0]
   lengths = make_lengths(NUMBER, MEAN, CAP)
@@ -69,7 +70,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
 
 
 def make_lengths(number: int, mean: int, cap: int, seed: int = 0) -> list[int]:
-  """Lognormal with this mean before it is cut off, in tokens."""
+  """Draws lognormal lengths in tokens; the mean is before truncation."""
   drawn = np.random.default_rng(seed).lognormal(
     np.log(mean) - SIGMA**2 / 2, SIGMA, number
   )
@@ -77,7 +78,7 @@ def make_lengths(number: int, mean: int, cap: int, seed: int = 0) -> list[int]:
 
 
 def _fills(lengths: list[int]) -> dict[str, float]:
-  """Shares of real tokens; `longest` pads to the longest of 8 that arrive."""
+  """Shares of real tokens; `longest` pads to the longest of 8 arrivals."""
   total = sum(lengths)
   of_eight = np.reshape(lengths, (-1, PADDED_ROWS)).max(axis=1) * PADDED_ROWS
   return {

@@ -1,11 +1,11 @@
-"""A whole step of reinforcement: 8 answers to one prompt, and one update.
+"""A complete RL step: 8 answers to one prompt, and one update.
 
-W-tiny, 128 tokens of prompt and 128 of answer, none of which ends it, at
-temperature 1, no reference policy, rows of 256 tokens. Ours goes the way of a
-run: the engine answers 8 requests, rewards become advantages and lessons, the
+W-tiny, 128 tokens of prompt and 128 of answer without an end token, temperature
+1, no reference policy, rows of 256 tokens. Our step is that of a run: the
+engine answers 8 requests, rewards become advantages and training batches, the
 learner updates, and the new params are published to the engine. Tunix and TRL
-start from the same params in a Hugging Face folder; each does what its own
-trainer does in a step, and the reward is the same: the share of even tokens.
+start from the same params in a Hugging Face folder. Each does the step of its
+own trainer. The reward is the same: the share of even tokens.
 """
 
 import functools
@@ -39,7 +39,7 @@ PEERS = {  # environment and script
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   load_before = os.getloadavg()[0]
   ours = _Steps()
   turns = {"ours": ours}
@@ -78,7 +78,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
 
 
 class _Steps:
-  """Steps of ours, one after the other."""
+  """Takes our steps one after another."""
 
   def __init__(self):
     policy, self._learner = tiny.make_learner()

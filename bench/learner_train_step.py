@@ -1,12 +1,12 @@
 """One update of W-tiny on 8 rows of 256 tokens, against transformers.
 
-Ours is `Learner.update`: the clipped surrogate with all of its metrics, its
-gradient, clipping by global norm and AdamW, from a lesson on the host. The peer
-makes the same update from the same params; its own cross-entropy in place of
-the surrogate is timed too, and the faster of the two is what counts. Before
-anything is timed, loss, norm of the gradient, and loss after an update are
-found equal. The limit is the rate of a large float32 product of XLA's. Torch's
-is measured too: how far ahead ours can be is the processor's doing first.
+Our update is `Learner.update` on a batch on the host: the clipped surrogate
+with all of its metrics, its gradient, clipping by global norm and AdamW. The
+peer makes the same update from the same params. The peer's own cross-entropy in
+place of the surrogate is timed too, and the faster of the two counts. Before
+timing, the loss, the norm of the gradient, and the loss after an update are
+compared and must be equal. The limit is XLA's rate for a large float32 product.
+Torch's rate is measured too, because it explains part of our lead.
 """
 
 import functools
@@ -29,7 +29,7 @@ PEERS = ("clipped", "cross_entropy")
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   load_before = os.getloadavg()[0]
   policy, learner = tiny.make_learner()
   params = policy.init(jax.random.key(0))
@@ -60,7 +60,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
 
 
 class _Updates:
-  """Updates one after the other; each uses up the state of the last."""
+  """Makes updates in sequence; each consumes the state of the last."""
 
   def __init__(self, learner, params, lesson):
     self._learner, self._lesson = learner, lesson
@@ -76,7 +76,7 @@ class _Updates:
 
 
 def assert_equal(update: _Updates, results) -> None:
-  """Both start at the same loss, with the same gradient, and step alike."""
+  """Requires equal losses, gradient norms, and losses after an update."""
   for ours, wanted in (
     (update.first["loss"], results["loss"]),
     (update.second["loss"], results["loss_after"]),

@@ -1,9 +1,9 @@
-"""A peer in a process and an environment of its own, asked line by line.
+"""A peer in its own process and virtual environment, one request per line.
 
-Its script is called with a folder and a number of threads, reads what it needs
-from the folder, leaves what is compared there, and prints its version. From
-then on it answers every line by the seconds that the work took, by clock and by
-processor.
+The peer's script gets a folder and a number of threads. It reads its inputs
+from the folder, leaves its results there for comparison, and prints its
+version. It then answers every line with the seconds that the work took, by wall
+clock and by processor time.
 """
 
 import os
@@ -24,7 +24,7 @@ class PeerFailed(RuntimeError):
 
 
 class LinePeer:
-  """The process, from its first line to its last."""
+  """A running peer; `close` ends its process."""
 
   def __init__(self, python: pathlib.Path, script: str, folder: pathlib.Path):
     self._name = script
@@ -50,7 +50,7 @@ class LinePeer:
     self.version = self._answer()
 
   def ask(self, what: str) -> Times:
-    """Seconds of one go at the work of that name."""
+    """Requests the named work once; returns its seconds."""
     self._process.stdin.write(what + "\n")
     self._process.stdin.flush()
     wall, cpu = map(float, self._answer().split())

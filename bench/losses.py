@@ -1,18 +1,17 @@
-"""Token log-probabilities, forwards and backwards, against plain torch.
+"""Token log-probabilities, forward and backward, against plain torch.
 
   python -m bench.losses [--pairs=9] [--peer_python=.venv-peers/bin/python]
 
-Three pieces of work, each a mean negative log-likelihood and its gradient with
+Three measurements, each of a mean negative log-likelihood and its gradient with
 respect to hidden states and output matrix:
 
-- loss: N=2048 tokens of width D=512 over V=16384 words in float32 on the CPU.
-  torch takes turns with all forms in the same minutes, after loss and gradients
-  have been found equal; what counts is the median of the ratios. The limit is
-  the arithmetic of the three products that no form can do without, at the rate
-  of a large one measured in the same turns.
-- words: N=16384, D=1024, V=151936 on the CPU: what it takes in temporary
-  memory, by the compiler's own account, what there is, and how long the fused
-  form runs.
+- loss: N=2048 tokens of width D=512 over V=16384 vocabulary entries in float32
+  on the CPU. Torch takes turns with all of our forms, after loss and gradients
+  have been found equal; the result is the median of the ratios. The limit is
+  the arithmetic of the three matrix products that every form needs, at the rate
+  of a large product that is measured in the same turns.
+- words: N=16384, D=1024, V=151936 on the CPU: temporary memory by the
+  compiler's own account, available memory, and the time of the fused form.
 - gpu, if there is one: N=16384, D=1024, V=151936 with bfloat16 states.
 """
 
@@ -45,7 +44,7 @@ SQUARE = 8192  # width of the square product that sets the GPU's limit
 
 
 def make_inputs(size, seed=0):
-  """Hidden states, output matrix, tokens and which of them are trained."""
+  """Hidden states, output matrix, tokens and the mask of trained tokens."""
   rng = np.random.default_rng(seed)
   rows = size["B"], size["T"]
   shape = size["D"], size["V"]
@@ -59,32 +58,32 @@ def make_inputs(size, seed=0):
 
 
 def plain(hidden, output, token, mask):
-  """All logits at once."""
+  """Computes all logits at once."""
   del mask
   return -token_logprob(hidden @ output, token).mean()
 
 
 def fused(hidden, output, token, mask, **tiles):
-  """Logits of one tile at a time."""
+  """Computes the logits of one tile at a time."""
   del mask
   return -fused_token_logprob(hidden, output, token, **tiles)[0].mean()
 
 
 def trained(hidden, output, token, mask, **tiles):
-  """The same of the trained tokens alone."""
+  """Computes the tiles of trained tokens only."""
   logprob, _ = fused_token_logprob(hidden, output, token, mask, **tiles)
   return -logprob.sum() / mask.sum()
 
 
 def compiled(loss, *inputs, **options):
-  """The loss and its gradients as one program."""
+  """Compiles the loss and its gradients as one program."""
   loss = functools.partial(loss, **options)
   step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
   return step.lower(*inputs).compile()
 
 
 def temporary(program) -> int:
-  """Bytes that a program needs besides what goes in and comes out."""
+  """Temporary memory of a program in bytes, without inputs and outputs."""
   return program.memory_analysis().temp_size_in_bytes
 
 
@@ -108,7 +107,7 @@ def main() -> None:
 
 
 def loss_row(pairs: int, peer_python: pathlib.Path) -> dict[str, object]:
-  """Against torch, the plain form, and the limit."""
+  """Compares with torch, the plain form, and the limit."""
   load_before = os.getloadavg()[0]
   inputs = jax.device_put(make_inputs(LOSS))
   programs = {
@@ -145,7 +144,7 @@ def loss_row(pairs: int, peer_python: pathlib.Path) -> dict[str, object]:
 
 
 def assert_equal(programs, inputs, peer: TorchPeer) -> None:
-  """Every form of the whole work finds what torch found."""
+  """Requires that every form computes torch's loss and gradients."""
   for name in ("plain", "fused", "fused_wide"):
     loss, gradients = programs[name](*inputs)
     np.testing.assert_allclose(loss, peer.loss, rtol=TOLERANCE)
@@ -203,7 +202,7 @@ def _loss_result(times, programs) -> dict[str, object]:
 
 
 def words_row() -> dict[str, object]:
-  """As many words as language models have: who needs how much memory."""
+  """Measures memory with the vocabulary of a large language model."""
   inputs = jax.device_put(make_inputs(WORDS))
   some = (inputs[0][:, :64], inputs[1], inputs[2][:, :64], None)
   np.testing.assert_allclose(
@@ -224,7 +223,7 @@ def words_row() -> dict[str, object]:
 
 
 def gpu_row(pairs: int) -> dict[str, object]:
-  """The share of the rate of a large product that the three needed reach."""
+  """The rate of the three required products over that of a large one."""
   hidden, output, token, mask = jax.device_put(make_inputs(GPU))
   inputs = (hidden.astype(jnp.bfloat16), output, token, mask)
   square = jax.random.normal(jax.random.key(0), (SQUARE, SQUARE), jnp.bfloat16)

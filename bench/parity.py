@@ -1,9 +1,9 @@
-"""How far the losses are from verl's and RAGEN's own: the largest differences.
+"""Largest differences between our losses and those of verl and RAGEN.
 
   python -m bench.parity
 
-Over the random batches of `tests/golden/originals.npz`, values and gradients,
-in float64 and in float32; AGENTRL_JAX_ORIGINALS names a file of more.
+Compares values and gradients in float64 and in float32 over the random batches
+of `tests/golden/originals.npz`; AGENTRL_JAX_ORIGINALS names a file with more.
 """
 
 import json
@@ -16,7 +16,7 @@ from tests.golden import comparison
 
 
 def largest_differences(*, double: bool) -> dict[str, float]:
-  """By name, over all batches: |ours - theirs| / max(1, |theirs|)."""
+  """Maps names to the largest |ours - theirs| / max(1, |theirs|)."""
   largest: dict[str, float] = {}
   for x, expected in comparison.batches():
     batch = x if double else comparison.in_float32(x)

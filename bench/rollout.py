@@ -1,4 +1,4 @@
-"""How fast the rollout engine is, against its peers and its limits.
+"""Speed of the rollout engine, against its peers and its limits.
 
   python -m bench.rollout                       # all rows
   python -m bench.rollout decode batching       # some
@@ -7,16 +7,16 @@
 
 - decode: 1, 8 and 32 answers at once, against Tunix's sampler and transformers.
 - batching: answers of very different lengths, against list scheduling.
-- prefix: conversations that feed only what is new, against the formula.
+- prefix: conversations that feed only new tokens, against the formula.
 - versions: three versions at once, against reading each; a swap while decoding.
 - overhead: what the host does per step of 128 slots.
 - grammar: answers that follow a grammar, against free ones; masks alone.
-- hostile: what others wait while one request is of the worst kind.
+- hostile: the wait of other requests during one request of the worst kind.
 - drift: the sampler's log-probabilities against the learner's.
 
-Float32 on the CPU, on both sides. Peers take turns with ours; what counts is
-the median of the ratios, from a machine that nobody else uses: `contended` says
-whether somebody did. Prints one JSON object per row.
+Float32 on the CPU, on both sides. Peers take turns with our code; the result is
+the median of the ratios on an otherwise idle machine: `contended` says whether
+other processes ran. Prints one JSON object per row.
 """
 
 from bench import rows

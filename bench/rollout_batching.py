@@ -3,7 +3,7 @@
 W-tiny, 64 requests of 8 tokens over 16 slots; answers are geometric of mean 64,
 256 at most, and greedy. Three ways to the same tokens:
 
-- continuous: as the engine does it; whoever ends makes room for the next.
+- continuous: the engine; a finished answer frees its slot for the next request.
 - static: 16 requests at a time, the next ones when all have ended.
 - bound: list scheduling in whole steps, each as long as the decode program
   takes by itself with all slots busy. Prompts and bookkeeping are free.
@@ -28,7 +28,7 @@ STEPS_PER_SYNC = 4
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   del pythons  # no peer batches continuously on a CPU
   load_before = os.getloadavg()[0]
   policy, _ = tiny.make_learner()

@@ -1,12 +1,12 @@
-"""Answers of equal length to 1, 8 and 32 prompts at once, all greedy.
+"""Greedy answers of equal length to 1, 8 and 32 prompts at once.
 
-W-tiny, 128 tokens of prompt and 128 of answer, none of which ends it. Ours goes
-through the whole engine, bookkeeping and copies to the host included. The peers
-start from the same params in a Hugging Face folder, and must find the same
-tokens before any time counts.
+W-tiny, 128 tokens of prompt and 128 of answer without an end token. Our time is
+that of the whole engine, including bookkeeping and copies to the host. The
+peers start from the same params in a Hugging Face folder, and must find the
+same tokens before anything is timed.
 
-The limit of a step is what its memory takes to read, or its products to be
-computed at the rate that XLA reaches for large ones, whichever is longer.
+The limit of a step is the time to read its memory, or the time of its products
+at the rate that XLA reaches for large ones, whichever is longer.
 """
 
 import functools
@@ -36,7 +36,7 @@ EQUAL = 16  # first tokens of an answer that all must agree on
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   load_before = os.getloadavg()[0]
   policy, _ = tiny.make_learner()
   params = policy.init(jax.random.key(0))
@@ -80,7 +80,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
 
 
 class _Answers:
-  """All prompts asked at once, until all are answered."""
+  """Submits all prompts at once and waits for all answers."""
 
   def __init__(self, policy, params, prompts):
     store = ServedWeights(1)
@@ -115,7 +115,7 @@ def _prompts() -> np.ndarray:
 
 
 def _equal(ours: np.ndarray, theirs: np.ndarray) -> float:
-  """The share of equal tokens; raises if answers do not begin alike."""
+  """Share of equal tokens; raises if answers begin differently."""
   if (ours[:, :EQUAL] != theirs[:, :EQUAL]).any():
     raise RuntimeError("a peer answers otherwise: its time says nothing")
   return float(np.mean(ours == theirs))

@@ -1,4 +1,4 @@
-"""How far the sampler's log-probabilities are from the learner's.
+"""Differences between the sampler's log-probabilities and the learner's.
 
 W-tiny with random params, 80 answers of 128 tokens at temperature 1 (10,240
 tokens), more requests than slots, so that slots are reused and prompts come in
@@ -20,7 +20,7 @@ REQUESTS, SLOTS, PROMPT, ANSWER = 80, 16, 32, 128
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   del pairs, pythons  # no times, no peers
   policy, _ = tiny.make_learner()
   params = policy.init(jax.random.key(0))

@@ -1,4 +1,4 @@
-"""How fast the rollout engine decodes, and what its drivers cost.
+"""Decode speed of the rollout engine, and the cost of its drivers.
 
   python -m bench.rollout_engine [--driver=raw|local|jetstream] [--policy=...]
 
@@ -85,7 +85,7 @@ def measure_raw(policy, params, args) -> dict[str, float]:
 
 
 def measure_driver(policy, params, args) -> dict[str, float]:
-  """Episodes of several turns through a driver, compiled beforehand."""
+  """Times multi-turn episodes through a driver, compiled beforehand."""
   config = EngineConfig(
     slots=(args.slots,),
     context=args.context,
@@ -130,7 +130,7 @@ def _driver(name: str, engine: RolloutEngine):
 
 
 def _play(driver, vocab_size: int, seed: int, args) -> None:
-  """`--requests` episodes at once: each turn sees the ones before it."""
+  """Plays `--requests` episodes at once, with the earlier turns as prompt."""
   rng = np.random.default_rng(seed)
 
   def tokens(size):
@@ -157,7 +157,7 @@ def _play(driver, vocab_size: int, seed: int, args) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-  """What a measurement can be told, and what it is told otherwise."""
+  """Options of a measurement, with their defaults."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--driver", choices=("raw", "local", "jetstream"))
   parser.add_argument("--policy", choices=tuple(POLICIES), default="1m")

@@ -1,4 +1,4 @@
-"""Answers that follow a grammar, against answers that are free.
+"""Answers that follow a grammar, against free answers.
 
 W-tiny, 16 slots. A slot with a grammar takes one token per look at the host,
 since what it may take next depends on the last; so its peer is a free slot that
@@ -57,7 +57,7 @@ GRAMMAR = f"start: %json {json.dumps(SCHEMA)}"
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   del pythons  # no peer gives log-probabilities under a grammar
   load_before = os.getloadavg()[0]
   policy, _ = tiny.make_learner()
@@ -133,7 +133,7 @@ def _timed(driver: LocalDriver, spec: SamplingSpec) -> timing.Times:
 
 
 def _asked(driver: LocalDriver, specs: list[SamplingSpec]) -> list[Answer]:
-  """Answers to one random prompt each."""
+  """Generates answers to one random prompt each."""
   futures = [driver.submit(prompt, spec) for prompt, spec in _requests(specs)]
   driver.run_until_idle()
   answers = [future.result(0) for future in futures]
@@ -152,7 +152,7 @@ def _requests(specs: list[SamplingSpec]):
 def _mask_microseconds(
   codec: ChatCodec, answers: list[Answer]
 ) -> dict[str, float]:
-  """Per token: the median, and the slowest."""
+  """Times masks per token: the median, and the slowest."""
   grammars, found = codec.grammars(tiny.MODEL.vocab_size), []
   for answer in answers:
     course = grammars.begin(GRAMMAR)
@@ -182,7 +182,7 @@ def _mixed(
 
 
 def _rates(driver: Driver, specs: list[SamplingSpec]) -> dict[str, float]:
-  """Tokens per second by grammar, until the first answer is whole."""
+  """Measures tokens per second by grammar until the first answer ends."""
   heard, whole = dict.fromkeys({spec.grammar for spec in specs}, 0), []
   over = threading.Event()
 

@@ -1,8 +1,8 @@
-"""How long a server answers nobody else while one request is of the worst kind.
+"""Time in which a server answers nobody during one request of the worst kind.
 
-A server in a process of its own, with a policy so small that its host's work is
-what is measured. One thread sends the hostile request; another asks `/ready` on
-a connection that stays open, time after time, until the hostile request is
+The server has its own process, with a policy so small that the host's work is
+measured. One thread sends the hostile request; another requests `/ready` on a
+connection that stays open, again and again, until the hostile request is
 answered. The limit is 100 ms for the slowest of those replies; `idle` is the
 same without a hostile request, on the same machine and in the same run.
 """
@@ -28,7 +28,7 @@ DIVISORS = (720720, 100003, 999983, 524287, 720719, 831600, 942480, 982800)
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values; each request is sent `pairs` times."""
+  """Sends each request `pairs` times; returns the row as JSON values."""
   del pythons  # no peer has such a promise to compare with
   context = multiprocessing.get_context("spawn")
   ours, theirs = context.Pipe()
@@ -108,7 +108,7 @@ def _send(
 def _under(
   port: int, path: str, body: bytes, headers: dict[str, str]
 ) -> dict[str, float]:
-  """What others wait while the request is at work, and what became of it."""
+  """Measures the wait of others during a request, and its outcome."""
   status: list[int] = []
   ended = threading.Event()
 

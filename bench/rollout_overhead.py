@@ -16,7 +16,7 @@ from bench.line_peer import Pythons
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   del pythons  # the limit is no host work at all
   load_before = os.getloadavg()[0]
   policy = Policy(ModelConfig(**rollout_engine.POLICIES["nothing"]))

@@ -1,7 +1,7 @@
-"""Conversations of several turns, by where their keys and values are kept.
+"""Conversations of several turns, by the place of their keys and values.
 
-A turn's prompt is all that was said before. With P tokens of prompt, o of each
-observation and g of each answer, T turns feed
+The prompt of a turn is the whole conversation so far. With P tokens of prompt,
+o of each observation and g of each answer, T turns feed
 
     none    T P + (o + g) T (T - 1) / 2
     reused  P + (T - 1) o
@@ -40,7 +40,7 @@ SLOTS, ATTEMPTS, BLOCK = 8, 8, 32
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-  """Tokens of a conversation."""
+  """Numbers of tokens in a conversation."""
 
   turns: int
   prompt: int
@@ -49,12 +49,12 @@ class Shape:
 
   @property
   def end(self) -> int:
-    """The longest that it gets, in whole blocks."""
+    """Length of the whole conversation, rounded up to blocks."""
     said = self.observation + self.answer
     return -(-(self.prompt + self.turns * said) // BLOCK) * BLOCK
 
   def fed(self, number: int, attempts: int, *, reused: bool) -> int:
-    """Tokens that `number` conversations feed, by the formulas above."""
+    """Counts the tokens that conversations feed, by the formulas above."""
     later = self.turns - 1
     if reused:
       return (
@@ -78,7 +78,7 @@ LOADS = {  # conversations, attempts at each task, most rounds
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   del pythons
   load_before = os.getloadavg()[0]
   policy = Policy(MODEL)
@@ -130,7 +130,7 @@ def _measure_load(policy, params, shape, number, attempts, rounds):
 
 
 def _kept(shape: Shape, number: int) -> dict[str, dict[str, object]]:
-  """Settings of the engine, by where keys and values are kept."""
+  """Options of the engine, by the place of keys and values."""
   everything = number * shape.end
   return {
     "none": {"reuse": False},
@@ -144,7 +144,7 @@ def _kept(shape: Shape, number: int) -> dict[str, dict[str, object]]:
 
 
 class _Conversations:
-  """Plays all turns of all conversations; starts from nothing each time."""
+  """Plays all turns of all conversations, from empty caches."""
 
   def __init__(self, policy, params, shape, number, attempts, kept):
     half = -(-shape.end // 2 // BLOCK) * BLOCK
@@ -164,7 +164,7 @@ class _Conversations:
     self.sampled = np.zeros(0, np.int32)
 
   def __call__(self) -> timing.Times:
-    """One pass over all turns."""
+    """Plays all turns once."""
     engine = self._driver.engine
     engine.forget()
     before = engine.stats().num_prefilled[0]

@@ -1,4 +1,4 @@
-"""The engine as the benchmarks of rollouts use it, and its program alone."""
+"""The engine as the benchmarks of rollouts use it, and its decode program."""
 
 import functools
 from collections.abc import Sequence

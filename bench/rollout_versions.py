@@ -1,4 +1,4 @@
-"""Several versions at once, and a swap while they decode.
+"""Several weight versions at once, and a swap during decoding.
 
 W-tiny, sampled at temperature 1. Three versions of 8 slots each decode at once;
 their bound is the decode program by itself once for each version, since each
@@ -7,9 +7,9 @@ its program in the same way: what is lost is bookkeeping, prompts and copies to
 the host.
 
 A swap changes a pointer between two steps. `swap` is the longest of the steps
-in which one happened against the median of the others; `copied beside` has the
-weights copied by another thread meanwhile, as a learner in the same process
-does, and shares the processors with it.
+with a swap against the median of the others. In `copied beside`, another thread
+copies the weights meanwhile, as a learner in the same process does, and shares
+the processors.
 """
 
 import os
@@ -34,7 +34,7 @@ SWAPS, STEPS_BETWEEN = 5, 8
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
-  """The row, as JSON values."""
+  """Measures the row; returns JSON values."""
   del pythons  # no peer serves several versions
   load_before = os.getloadavg()[0]
   policy, _ = tiny.make_learner()

@@ -1,4 +1,4 @@
-"""The command line of a benchmark of several rows, each a module of its own."""
+"""Command line of a benchmark with several rows, each a module of its own."""
 
 import argparse
 import importlib

@@ -1,10 +1,10 @@
-"""Every benchmark in turn, each in a process of its own.
+"""Runs every benchmark in turn, each in its own process.
 
   python -m bench.run                      # all of them
   python -m bench.run losses environments  # some
 
-Each says which work it did. Quote the ratios: the
-peers ran in the same minutes, and absolute times are those of this machine.
+Each prints the work that it measured. Quote the ratios: peers run in the same
+minutes, while absolute times hold for this machine only.
 """
 
 import subprocess
@@ -24,7 +24,7 @@ DEADLINE_S = 1800
 
 
 def main() -> None:
-  """Runs those named, or all; fails if any does."""
+  """Runs the named benchmarks, or all; fails if any fails."""
   wanted = sys.argv[1:] or list(BENCHMARKS)
   unknown = set(wanted) - set(BENCHMARKS)
   if unknown:

@@ -1,14 +1,13 @@
-"""How fast WebShop's index answers, beside SQLite's own full-text index.
+"""Speed of WebShop's search index, against SQLite's full-text index.
 
   python -m bench.searches
   python -m bench.searches --products 1000 100000 --queries 2000
 
-Shops are generated; a small one is held in memory, a large one on disk, as the
-environment does it. Both indices hold the same texts and answer the same
-queries, the first words of titles. A search of ours gives up to 50 products,
-read and ready to be shown, one of SQLite's their row numbers. Start-up is that
-of a store already built. Rates are per second of processor time, milliseconds
-are of the clock.
+Shops are generated; a small one is in memory, a large one on disk, as in the
+environment. Both indices hold the same texts and answer the same queries, the
+first words of titles. Our search returns up to 50 products with their texts,
+SQLite's their row numbers. Start-up is that of an existing store. Rates are per
+second of processor time, milliseconds are wall time.
 """
 
 import argparse
@@ -33,7 +32,7 @@ BARS = {1_000: "1,000 searches/s", 100_000: "p99 of 50 ms"}
 
 
 def peer(catalogue: Catalogue) -> sqlite3.Connection:
-  """FTS5 with Porter's stemmer, in memory, over the same texts."""
+  """SQLite's FTS5 with Porter's stemmer, in memory, on the same texts."""
   connection = sqlite3.connect(":memory:")
   connection.execute("CREATE VIRTUAL TABLE t USING fts5(x, tokenize=porter)")
   connection.executemany(
@@ -46,7 +45,7 @@ def peer(catalogue: Catalogue) -> sqlite3.Connection:
 def timed(
   search: Callable[[str], object], queries: Sequence[str]
 ) -> tuple[float, tuple[float, float]]:
-  """Searches per second, and median and p99 in ms."""
+  """Measures searches per second, and median and p99 in ms."""
   seconds = []
   begun = time.process_time()
   for query in queries:
@@ -58,7 +57,7 @@ def timed(
 
 
 def _fts(connection: sqlite3.Connection, query: str) -> list[object]:
-  """The best of those that hold any of the words, as BM25 has it."""
+  """Finds the best texts with any of the words, by BM25."""
   words = " OR ".join(f'"{word}"' for word in query.split())
   return connection.execute(
     "SELECT rowid FROM t WHERE t MATCH ? ORDER BY rank LIMIT 50", (words,)
@@ -66,7 +65,7 @@ def _fts(connection: sqlite3.Connection, query: str) -> list[object]:
 
 
 def measure(num_products: int, num_queries: int, table: Table) -> None:
-  """One row: we and the peer, on the same products and queries."""
+  """Measures both indices on the same products and queries."""
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / "products.jsonl"
     generated_file.write(path, num_products=num_products)
@@ -97,7 +96,7 @@ def measure(num_products: int, num_queries: int, table: Table) -> None:
 
 
 def main() -> None:
-  """The command line."""
+  """Parses the command line and prints all rows."""
   parser = argparse.ArgumentParser(
     prog="python -m bench.searches", description=__doc__.partition("\n")[0]
   )

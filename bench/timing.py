@@ -1,4 +1,4 @@
-"""Times of several programs that take turns, and what may be said of them."""
+"""Times of several programs that take turns, and their ratios."""
 
 import dataclasses
 import os
@@ -15,14 +15,14 @@ MAX_IDLE_FACTOR = 1.3
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-  """Seconds of one call."""
+  """Times one call, in seconds."""
 
   wall: float
   cpu: float  # of the whole process, all threads together
 
 
 def times_of(function: Callable[..., object], *arguments) -> Times:
-  """One call of something compiled, until its result is there."""
+  """Times one call of a compiled function, until its result is ready."""
   wall, cpu = time.perf_counter(), time.process_time()
   jax.block_until_ready(function(*arguments))
   return Times(time.perf_counter() - wall, time.process_time() - cpu)
@@ -31,7 +31,7 @@ def times_of(function: Callable[..., object], *arguments) -> Times:
 def in_turn(
   programs: Mapping[str, Callable[[], Times]], rounds: int
 ) -> dict[str, list[Times]]:
-  """Every program once per round, so that a slow minute is slow for all."""
+  """Runs all programs once per round, so that a slow minute hits all."""
   found: dict[str, list[Times]] = {name: [] for name in programs}
   for _ in range(rounds):
     for name, program in programs.items():
@@ -40,7 +40,7 @@ def in_turn(
 
 
 def milliseconds(times: Sequence[Times]) -> dict[str, float]:
-  """Median wall and process time."""
+  """Returns median wall and process time."""
   return {
     "wall": 1e3 * statistics.median(each.wall for each in times),
     "cpu": 1e3 * statistics.median(each.cpu for each in times),
@@ -50,7 +50,7 @@ def milliseconds(times: Sequence[Times]) -> dict[str, float]:
 def ratio(
   slow: Sequence[Times], fast: Sequence[Times], factor: float = 1
 ) -> dict[str, float]:
-  """How many times faster: median and range over the rounds."""
+  """Returns the speedup: median and range over the rounds."""
   ratios = [factor * a.wall / b.wall for a, b in zip(slow, fast, strict=True)]
   return {
     "median": statistics.median(ratios),
@@ -60,7 +60,7 @@ def ratio(
 
 
 def contended(load_before: float, times: Mapping[str, list[Times]]) -> bool:
-  """Whether somebody else was using the processors, so that no time counts."""
+  """Tests if other processes used the processors; then no time counts."""
   threads = len(os.sched_getaffinity(0))
   idle_factor = max(
     statistics.median(threads * each.wall / each.cpu for each in found)

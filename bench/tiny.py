@@ -1,7 +1,8 @@
-"""The model, batch and learner that the learner's benchmarks share.
+"""Model, batch and learner that the learner's benchmarks share.
 
-W-tiny: the shape of Qwen3 with 16384 words, width 512, MLP 1536, 8 layers, 8
-heads over 2 of keys, 64 channels each, tied: 32.5 M params, float32.
+W-tiny: the shape of Qwen3 with 16384 vocabulary entries, width 512, MLP 1536, 8
+layers, 8 query heads over 2 key/value heads, 64 channels each, tied embeddings:
+32.5 M params, float32.
 
 Axes: B rows, T tokens.
 """
@@ -44,7 +45,7 @@ CLIP_NORM = 1.0
 
 
 def loss_config(**changes) -> LossConfig:
-  """Clipped surrogate, mean over tokens, nothing else."""
+  """Computes the clipped surrogate as a mean over tokens."""
   settings = base.get_config().loss.to_dict() | TILES
   settings |= {"kl_coefficient": 0.0, "dual_clip": 0.0}
   settings |= {"reduction": "token_mean", "task_share": "tokens"}
@@ -56,7 +57,7 @@ def make_learner(
   compute: ComputeConfig = COMPUTE,
   loss: LossConfig | None = None,
 ) -> tuple[Policy, Learner]:
-  """A policy and its learner on the first device."""
+  """Makes a policy and its learner on the first device."""
   mesh = sharding.make_mesh({}, jax.devices()[:1])
   policy = Policy(model, compute, mesh)
   optimizer = optax.chain(
@@ -88,7 +89,7 @@ def make_lesson(rows: int, tokens: int, seed: int = 0) -> TrainBatch:
 
 
 def write_model(folder: pathlib.Path, params, model=MODEL) -> pathlib.Path:
-  """The params as a folder that transformers reads."""
+  """Writes the params as a folder that transformers reads."""
   write_params(folder, params, model, context=CONTEXT, dtype="float32")
   return folder
 
@@ -117,7 +118,7 @@ def arrays(lesson: TrainBatch) -> dict[str, np.ndarray]:
 
 
 def work_of(model: ModelConfig) -> dict[str, object]:
-  """The model's numbers, to print beside a result."""
+  """Returns the model's sizes, to print beside a result."""
   names = (
     "vocab_size",
     "width",

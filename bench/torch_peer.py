@@ -1,4 +1,4 @@
-"""Plain torch as a peer, in a process and an environment of its own."""
+"""Plain torch as a peer, in its own process and virtual environment."""
 
 import pathlib
 
@@ -9,7 +9,7 @@ from bench.timing import Times
 
 
 class TorchPeer:
-  """Computes a loss and its gradients once, and again whenever asked."""
+  """Computes a loss and its gradients, once at start and per request."""
 
   def __init__(
     self,
@@ -25,11 +25,11 @@ class TorchPeer:
       self.gradients = results["hidden"], results["output"]
 
   def loss_times(self) -> Times:
-    """Of one forward and backward pass."""
+    """Times one forward and backward pass."""
     return self._peer.ask("loss")
 
   def product_times(self) -> Times:
-    """Of the product of hidden states and output matrix alone."""
+    """Times the product of hidden states and output matrix."""
     return self._peer.ask("product")
 
   def close(self) -> None:

@@ -1,9 +1,9 @@
-"""A peer of `bench.rollout_decode`: `generate` of transformers.
+"""Peer of `bench.rollout_decode`: `generate` of transformers.
 
 Reads a model and prompts.npy from a folder and prints its versions. Then every
-line names a number of prompts, which are answered greedily; their tokens are
-left in hugging_face_<number>.npy, and the line is answered by the seconds it
-took.
+line has a number of prompts, to which the peer generates greedily. It writes
+the tokens to hugging_face_<number>.npy and answers the line with the seconds
+taken.
 """
 
 import os

@@ -1,11 +1,11 @@
-"""The peer of `bench.learner_train_step`: transformers, and AdamW of torch.
+"""Peer of `bench.learner_train_step`: transformers, and AdamW of torch.
 
-Reads a model and lesson.npz from a folder, leaves results.npz there and prints
+Reads a model and lesson.npz from a folder, writes results.npz there and prints
 its versions. Then answers every line:
 
-- clipped: the update that our learner makes, by the same loss;
-- cross_entropy: the same update by the loss that comes with the model;
-- product: a 2048 x 2048 product alone, the rate that torch has here.
+- clipped: the update of our learner, with the same loss;
+- cross_entropy: the same update with the loss that comes with the model;
+- product: one 2048 x 2048 product, for torch's rate on this machine.
 """
 
 import os

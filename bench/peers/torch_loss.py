@@ -1,8 +1,9 @@
-"""The peer of `bench.losses`: token log-probabilities in plain torch.
+"""Peer of `bench.losses`: token log-probabilities in plain torch.
 
-Runs in an environment of its own: reads inputs.npz from a folder, leaves
-results.npz there and prints torch's version. Then, for every line it reads,
-does what that line names and prints the seconds by clock and by processor.
+Runs in its own virtual environment: reads inputs.npz from a folder, writes
+results.npz there and prints torch's version. Then every line names a
+measurement, which the peer answers with the seconds by wall clock and by
+processor time.
 """
 
 import pathlib

@@ -1,7 +1,7 @@
-"""A peer of `bench.learner_rl_step`: TRL's GRPOTrainer.
+"""Peer of `bench.learner_rl_step`: TRL's GRPOTrainer.
 
-Reads a model and prompt.npy from a folder and prints its versions. Then every
-line lets the trainer take one step, which is answered by its seconds.
+Reads a model and prompt.npy from a folder and prints its versions. Then takes
+one step of the trainer for every line and answers with the seconds taken.
 """
 
 import os

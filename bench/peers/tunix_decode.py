@@ -1,8 +1,8 @@
-"""A peer of `bench.rollout_decode`: Tunix's vanilla sampler.
+"""Peer of `bench.rollout_decode`: Tunix's vanilla sampler.
 
 Reads a model and prompts.npy from a folder and prints its versions. Then every
-line names a number of prompts, which are answered greedily; their tokens are
-left in tunix_<number>.npy, and the line is answered by the seconds it took.
+line has a number of prompts, to which the peer generates greedily. It writes
+the tokens to tunix_<number>.npy and answers the line with the seconds taken.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""A peer of `bench.learner_rl_step`: Tunix's GRPOLearner with its own sampler.
+"""Peer of `bench.learner_rl_step`: Tunix's GRPOLearner with its own sampler.
 
-Reads a model and prompt.npy from a folder and prints its versions. Then every
-line lets the learner take one step, which is answered by its seconds. Its loss
-has the entropy over all words in it, which cannot be turned off.
+Reads a model and prompt.npy from a folder and prints its versions. Then takes
+one step of the learner for every line and answers with the seconds taken. Its
+loss computes the entropy over the whole vocabulary, which cannot be turned off.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A tokenizer of numbered words, for peers that insist on text."""
+"""Tokenizer with numbered words, for peers that accept only text."""
 
 import tokenizers
 import transformers

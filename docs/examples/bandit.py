@@ -1,18 +1,18 @@
-"""GRPO on a bandit: four questions, five answers, no model and no framework."""
+"""GRPO on a bandit with four questions and five answers; only `losses`."""
 
 import jax
 import jax.numpy as jnp
 
 from agentrl_jax import losses
 
-QUESTIONS, ANSWERS, ATTEMPTS = 4, 5, 8
+QUESTIONS, ANSWERS, GROUP_SIZE = 4, 5, 8
 REWARDS = jax.random.uniform(jax.random.key(1), (QUESTIONS, ANSWERS))
-question_N = jnp.repeat(jnp.arange(QUESTIONS), ATTEMPTS)  # N = 32 attempts
+question_N = jnp.repeat(jnp.arange(QUESTIONS), GROUP_SIZE)  # N = 32 samples
 all_N = jnp.ones(question_N.shape, bool)
 
 
 def loss(table, answer_N, behavior_N1, advantage_N):
-  """PPO's surrogate; every attempt is a row of one token."""
+  """Computes PPO's surrogate; every sample is a row of one token."""
   logprob_N1 = losses.token_logprob(table[question_N, None], answer_N[:, None])
   log_ratio_N1 = losses.log_ratio(logprob_N1, behavior_N1, all_N[:, None])
   loss_N1 = losses.clipped_surrogate(
@@ -23,7 +23,7 @@ def loss(table, answer_N, behavior_N1, advantage_N):
 
 @jax.jit
 def step(table, key):
-  """Answers, compares the attempts at each question, and makes two updates."""
+  """Samples answers, computes advantages per question, updates twice."""
   answer_N = jax.random.categorical(key, table[question_N])
   reward_N = REWARDS[question_N, answer_N]
   advantage_N = losses.group_advantage(

@@ -1,8 +1,8 @@
-"""REINFORCE with credit per turn: a guessing game, and only `losses`.
+"""REINFORCE with returns per turn on a guessing game; only `losses`.
 
-A secret number from 0 to 6; after each of three guesses the player hears
-whether it is higher or lower. A right guess earns 1 and ends the game. The
-policy is a table of logits for every range that the secret can still be in.
+The secret is a number from 0 to 6. After each of three guesses the player hears
+if the secret is higher or lower. A right guess earns 1 and ends the game. The
+policy is a table of logits, one row for each range that can hold the secret.
 """
 
 import jax
@@ -14,7 +14,7 @@ NUMBERS, TURNS, GAMES = 7, 3, 256
 
 
 def play(table, key):
-  """GAMES games at once: ranges, guesses, hits, and turns played; [B, T]."""
+  """Plays GAMES games at once: ranges, guesses, hits, turns played; [B, T]."""
   keys = jax.random.split(key, TURNS + 1)
   secret_B = jax.random.randint(keys[0], GAMES, 0, NUMBERS)
   low_B, high_B = jnp.zeros(GAMES, int), jnp.full(GAMES, NUMBERS - 1)
@@ -31,7 +31,7 @@ def play(table, key):
 
 
 def loss(table, low_BT, high_BT, guess_BT, advantage_BT, mask_BT):
-  """-A log pi, by way of a ratio that is 1: the sampler is the policy."""
+  """Computes -A log pi; the ratio is 1, as the sampler is the policy."""
   logprob_BT = losses.token_logprob(table[low_BT, high_BT], guess_BT)
   log_ratio_BT = losses.log_ratio(logprob_BT, logprob_BT, mask_BT)
   loss_BT = losses.reinforce(log_ratio_BT, advantage_BT)
@@ -40,7 +40,7 @@ def loss(table, low_BT, high_BT, guess_BT, advantage_BT, mask_BT):
 
 @jax.jit
 def step(table, key):
-  """Plays, credits each turn with what came of it, and makes an update."""
+  """Plays, computes each turn's discounted return, and updates once."""
   low_BT, high_BT, guess_BT, hit_BT, mask_BT = play(table, key)
   turn_BT = jnp.broadcast_to(jnp.arange(TURNS), mask_BT.shape)  # 1 token each
   return_BT = losses.turn_returns(hit_BT, mask_BT, turn_BT, discount=0.8)

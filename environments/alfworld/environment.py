@@ -1,8 +1,8 @@
-"""ALFWorld: a household in text, one action at a time.
+"""ALFWorld: a household in text, one action per turn.
 
-Tasks are generated (splits train and test), or read from ALFWorld's own game
-files (split dev). They are played by a household in plain Python, or by
-TextWorld, the real engine, in processes of its own.
+Tasks are generated (splits train and test) or read from ALFWorld's own game
+files (split dev). The engine is plain Python, or TextWorld in processes of its
+own.
 """
 
 import contextlib
@@ -14,27 +14,27 @@ from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.engine import Engine, PythonEngine
-from environments.alfworld.expert import MISTAKES, expert_for
-from environments.alfworld.game import Game
-from environments.alfworld.gamefile import find_games, load_game
-from environments.alfworld.generator import Generator
+from environments.alfworld.engines.engine import Engine, PythonEngine
+from environments.alfworld.engines.textworld_engine import TextWorldEngine
+from environments.alfworld.expert import MISTAKES, HouseholdExpert
+from environments.alfworld.games.game import Game
+from environments.alfworld.games.game_files import find_games, load_game
+from environments.alfworld.games.tasks import TASK_TYPES, read_goal
+from environments.alfworld.generation.generator import Generator
 from environments.alfworld.prompts import SYSTEM_PROMPTS
 from environments.alfworld.scripted import POLICIES
 from environments.alfworld.session import ALFSession, Rules
-from environments.alfworld.tasks import TASK_TYPES, read_goal
-from environments.alfworld.textworld_engine import TextWorldEngine
 
 ENGINES = ("python", "textworld")
-GENERATED_CACHE = 256  # tasks kept at hand; the attempts of a group share one
+GENERATED_CACHE = 256  # games; the episodes of a group share one
 
 
 class ALFWorld(Environment):
-  """Generated tasks; with `games`, also those of ALFWorld's own files.
+  """Generated tasks and, with `games`, those of ALFWorld's own files.
 
-  Defaults are AgentBench's. `games` is the folder of the files (by default what
-  the variable ALFWORLD_DATA names), `source` one of AgentBench's lists of them.
-  `engine` is "python", "textworld" or one that you made.
+  Defaults are AgentBench's. `games` is the folder of the files (by default the
+  value of the variable ALFWORLD_DATA), `source` one of AgentBench's lists of
+  them. `engine` is "python", "textworld" or an `Engine`.
   """
 
   name = "alfworld"
@@ -94,7 +94,7 @@ class ALFWorld(Environment):
     )
 
   def indices(self, split: str) -> Sequence[int]:
-    """Train and test are as long as asked for; dev is the games found."""
+    """Returns `num_tasks` indices for train and test, one per file for dev."""
     if split in SPLITS:
       return range(self._num_tasks)
     if split == LOADED_SPLIT and self._files:
@@ -103,28 +103,25 @@ class ALFWorld(Environment):
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
-    """A session with a household of its own; the seed changes nothing."""
+    """Opens a session with its own household; ignores the seed."""
     del seed
     game = self._game(task)
-    wanted = read_goal(game.goal)
+    spec = read_goal(game.goal)
     async with self._engine.open(game) as play:
-      yield ALFSession(
-        play, self._rules, kind=wanted.type if wanted else "other"
-      )
+      yield ALFSession(play, self._rules, kind=spec.type if spec else "other")
 
   async def close(self) -> None:
-    """Stops the engine's processes, if it has any."""
+    """Stops the engine's idle processes, if it has any."""
     await self._engine.close()
 
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
-    """Plays generated and loaded games alike; see `expert.MISTAKES`."""
-    game = self._game(task)
-    return expert_for(game, read_goal(game.goal), seed=seed, mistakes=mistakes)
+    """Makes an expert that knows the game; see `expert.MISTAKES`."""
+    return HouseholdExpert(self._game(task), seed=seed, mistakes=mistakes)
 
   def scripted_policies(self) -> ScriptedPolicies:
-    """Inhabitants who do not plan; see `scripted`."""
+    """Lists baselines that do not plan; see `scripted`."""
     return POLICIES
 
   def _game(self, task: Task) -> Game:

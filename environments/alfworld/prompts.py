@@ -1,7 +1,7 @@
-"""What an ALFWorld session says to the policy, and the tool it offers.
+"""Texts that the policy reads, and its tool.
 
-AgentBench's words are kept to the letter: policies are compared on them. The
-short system prompt is for policies too small to read the long one.
+All are AgentBench's to the letter, so that scores can be compared, but for the
+short system prompt, which saves tokens of small models.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ SYSTEM_PROMPTS = {
 def opening(
   intro: str, commands: Sequence[str], system_prompt: str
 ) -> tuple[Message, ...]:
-  """The messages that a session begins with, without the engine's banner."""
+  """Writes the first messages of a session, without the engine's banner."""
   _, *paragraphs = intro.split("\n\n")
   text = "Here is your task. " + "\n".join(paragraphs)
   return (
@@ -71,12 +71,12 @@ def opening(
 
 
 def reply(feedback: str, commands: Sequence[str]) -> str:
-  """The answer to an action: what it did, and what can be done next."""
+  """Writes the reply to an action: its feedback and the next actions."""
   if feedback.startswith("You arrive at loc "):
     feedback = feedback[feedback.find(". ") + 2 :]
   return feedback + available(commands)
 
 
 def available(commands: Sequence[str]) -> str:
-  """The list of actions that ends every reply."""
+  """Writes the list of actions that ends every reply."""
   return " AVAILABLE ACTIONS: " + "\n".join(commands) + "\n"

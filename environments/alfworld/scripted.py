@@ -1,7 +1,4 @@
-"""Scripted inhabitants: what gets done without knowing the task.
-
-They choose among the actions that every reply lists.
-"""
+"""Scripted policies: baselines that choose among the listed actions."""
 
 import functools
 import re
@@ -14,12 +11,11 @@ _ACTIONS = " AVAILABLE ACTIONS: "
 _TASK = "Your task is to:"
 
 
-class Inhabitant(ScriptedPolicy):
-  """Takes one of the listed actions.
+class ListedAction(ScriptedPolicy):
+  """Takes a random action of the list, none twice while there are others.
 
   Args:
-    reads_task: take the one that shares most words with the task, of those
-      that were not taken yet.
+    reads_task: prefer the action that shares most words with the task.
   """
 
   def __init__(self, *, seed: int, reads_task: bool = False):
@@ -30,7 +26,7 @@ class Inhabitant(ScriptedPolicy):
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """An action of the last list."""
+    """Calls the tool with an action of the last list."""
     listed = next(
       m.content.partition(_ACTIONS)[2].strip().split("\n")
       for m in reversed(messages)
@@ -39,8 +35,8 @@ class Inhabitant(ScriptedPolicy):
     fresh = [a for a in listed if a not in self._taken] or listed
     self.rng.shuffle(fresh)
     if self._reads_task:
-      told = next(m.content for m in messages if _TASK in m.content)
-      task = _words(told.partition(_TASK)[2].partition(_ACTIONS)[0])
+      opening = next(m.content for m in messages if _TASK in m.content)
+      task = _words(opening.partition(_TASK)[2].partition(_ACTIONS)[0])
       fresh.sort(key=lambda action: -len(task & _words(action)))
     self._taken.add(fresh[0])
     return self.call("take_action", action=fresh[0])
@@ -52,6 +48,6 @@ def _words(text: str) -> set[str]:
 
 POLICIES: ScriptedPolicies = {
   "echo": Echo,
-  "random": Inhabitant,
-  "most_words_of_the_task": functools.partial(Inhabitant, reads_task=True),
+  "random": ListedAction,
+  "most_words_of_the_task": functools.partial(ListedAction, reads_task=True),
 }

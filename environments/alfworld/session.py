@@ -1,7 +1,7 @@
-"""The rules of an ALFWorld attempt: one action a turn, until the goal is met.
+"""Rules of an ALFWorld episode: one action per turn until the goal is reached.
 
 Replies, statuses and limits are AgentBench's. Only the first call of an answer
-counts, whatever the tool's and the argument's names.
+counts, under any tool name and any argument name.
 """
 
 import dataclasses
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.env.interface import Session, Step
-from environments.alfworld.engine import Play
-from environments.alfworld.narration import NOTHING_HAPPENS
+from environments.alfworld.action_matching import match_action
+from environments.alfworld.engines.engine import Play
+from environments.alfworld.engines.household import NOTHING_HAPPENS
 from environments.alfworld.prompts import (
   BAD_CALL,
   NO_CALL,
@@ -20,74 +21,73 @@ from environments.alfworld.prompts import (
   opening,
   reply,
 )
-from environments.alfworld.snapping import snap
 
-REPEATS = 3  # of one action in a row end the attempt, from the fourth on
+REPEATS = 3  # of one action in a row end the episode, from the fourth action on
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-  """What an attempt may use, and how it is judged."""
+  """Limits, prompt and statuses of an episode."""
 
   max_rounds: int = 20  # answers of the policy
   system_prompt: str = "upstream"
-  upstream_quirks: bool = False  # one bad answer spoils the status for good
+  upstream_quirks: bool = False  # one bad answer decides the final status
 
 
 class ALFSession(Session):
-  """One attempt at one game."""
+  """One episode of one game."""
 
   tools = TOOLS
 
   def __init__(self, play: Play, rules: Rules, *, kind: str):
     self._play = play
     self._rules = rules
-    self._kind = kind  # of task, for the metrics
+    self._kind = kind  # task type, for the metrics
     self._commands: Sequence[str] = ()
     self._num_rounds = 0
     self._written: list[str] = []  # actions, as the policy wrote them
     self._num_idle = 0  # actions that changed nothing
-    self._spoilt: Status | None = None  # by a bad answer
+    self._bad_status: Status | None = None  # of the last bad answer
 
   async def reset(self) -> Step:
-    """Tells the room and the task."""
-    scene = await self._play.begin()
-    self._commands = scene.commands
+    """Describes the room and the task."""
+    state = await self._play.begin()
+    self._commands = state.commands
     return Step(
-      opening(scene.feedback, scene.commands, self._rules.system_prompt)
+      opening(state.feedback, state.commands, self._rules.system_prompt)
     )
 
   async def step(self, answer: Message) -> Step:
     """Plays one action; waits for the engine."""
     self._num_rounds += 1
     if not answer.tool_calls:
-      return self._refused(NO_CALL, Status.AGENT_VALIDATION_FAILED)
+      return self._refuse(NO_CALL, Status.AGENT_VALIDATION_FAILED)
     call = answer.tool_calls[0]
     written = _argument_of(call)
     if written is None:
-      return self._refused(BAD_CALL, Status.AGENT_INVALID_ACTION)
-    return await self._played(call, written)
+      return self._refuse(BAD_CALL, Status.AGENT_INVALID_ACTION)
+    return await self._act(call, written)
 
-  async def _played(self, call: ToolCall, written: str) -> Step:
-    scene = await self._play.act(snap(written, self._commands))
-    self._commands = scene.commands
+  async def _act(self, call: ToolCall, written: str) -> Step:
+    state = await self._play.act(match_action(written, self._commands))
+    self._commands = state.commands
     self._written.append(written)
-    self._num_idle += NOTHING_HAPPENS in scene.feedback
-    text = reply(scene.feedback, scene.commands)
+    self._num_idle += NOTHING_HAPPENS in state.feedback
+    text = reply(state.feedback, state.commands)
     replies = (Message("tool", text, tool_call_id=call.id),)
-    repeats = len(self._written) > REPEATS and (
+    is_repeated = len(self._written) > REPEATS and (
       len(set(self._written[-REPEATS:])) == 1
     )
-    if repeats and (self._rules.upstream_quirks or not scene.is_won):
-      won = float(scene.is_won)
-      return self._end(replies, won, Status.AGENT_INVALID_ACTION)
-    if scene.is_won:
-      spoilt = self._spoilt if self._rules.upstream_quirks else None
-      return self._end(replies, 1.0, spoilt or Status.COMPLETED)
+    if is_repeated and (self._rules.upstream_quirks or not state.is_won):
+      reward = float(state.is_won)
+      return self._end(replies, reward, Status.AGENT_INVALID_ACTION)
+    if state.is_won:
+      bad_status = self._bad_status if self._rules.upstream_quirks else None
+      return self._end(replies, 1.0, bad_status or Status.COMPLETED)
     return self._go_on(replies)
 
-  def _refused(self, text: str, status: Status) -> Step:
-    self._spoilt = status
+  def _refuse(self, text: str, status: Status) -> Step:
+    self._bad_status = status
     return self._go_on((Message("user", text),))
 
   def _go_on(self, replies: tuple[Message, ...]) -> Step:
@@ -106,7 +106,7 @@ class ALFSession(Session):
 
 
 def _argument_of(call: ToolCall) -> str | None:
-  """The first argument, whatever its name; None if it cannot be played.
+  """Reads the first argument of any name; None if it cannot be played.
 
   Text that cannot be encoded (half a surrogate pair) counts as malformed.
   """

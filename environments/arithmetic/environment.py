@@ -1,7 +1,7 @@
-"""Adding two numbers by calling tools: the smallest environment there is.
+"""Arithmetic: sums of two numbers by tool calls, the smallest environment.
 
-It is what tests and tutorials run: a few dozen tokens a turn, no data and no
-packages. Read it as the pattern for your own.
+Tests and tutorials run it: a few dozen tokens per turn, no data, no packages.
+Use it as a pattern for a new environment.
 """
 
 import contextlib
@@ -51,12 +51,12 @@ class Sum:
 
   @property
   def question(self) -> str:
-    """What the policy is asked."""
+    """The text that the policy reads."""
     return f"What is {self.a} + {self.b}?"
 
 
 class Arithmetic(Environment):
-  """Task i of a split asks for a sum; calling `answer` ends the attempt."""
+  """Task i of a split asks for a sum; calling `answer` ends the episode."""
 
   name = "arithmetic"
   mistakes = MISTAKES
@@ -77,32 +77,32 @@ class Arithmetic(Environment):
     self._num_tasks = num_tasks
 
   def indices(self, split: str) -> Sequence[int]:
-    """As many as asked for; sums repeat once they have all been asked."""
+    """Returns `num_tasks` indices; sums repeat when there are fewer sums."""
     _require_split(split)
     return range(self._num_tasks)
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
-    """A session; the seed changes nothing, as the task says it all."""
+    """Opens a session; ignores the seed, as the task determines the sum."""
     del seed
     yield _SumSession(self._problem(task), self._max_turns)
 
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
-    """Adds, then answers; see `expert.MISTAKES` for what can go wrong."""
+    """Makes an expert that adds, then answers; see `expert.MISTAKES`."""
     problem = self._problem(task)
     return Adder(problem.a, problem.b, seed=seed, mistakes=mistakes)
 
   def scripted_policies(self) -> ScriptedPolicies:
-    """Answerers who do not add; see `scripted`."""
+    """Lists baselines that do not add; see `scripted`."""
     return POLICIES
 
   def _problem(self, task: Task) -> Sum:
-    """The sum that belongs to (split, index), and to no other split."""
+    """Draws a sum for (split, index) that the split owns."""
     _require_split(task.split)
     rng = random.Random(f"{task.split}/{task.index}")
-    while True:  # every draw falls on the right side with probability 1/2
+    while True:  # the split owns a drawn sum with probability 1/2
       problem = Sum(*(rng.randint(0, self._max_term) for _ in range(2)))
       if split_of(problem.question) == task.split:
         return problem
@@ -122,13 +122,13 @@ class _SumSession(Session):
     self._turns_left -= 1
     if not answer.tool_calls:
       return self._go_on(Message("user", NO_CALL))
-    call = answer.tool_calls[0]  # one at a time; the others are not played
+    call = answer.tool_calls[0]  # further calls are ignored
     arguments = read_arguments(call, self.tools)
     if isinstance(arguments, ToolMistake):
       reply = arguments.message
     elif call.name == "answer":
-      right = arguments["value"] == self._problem.a + self._problem.b
-      return Step((), reward=float(right), status=Status.COMPLETED)
+      is_right = arguments["value"] == self._problem.a + self._problem.b
+      return Step((), reward=float(is_right), status=Status.COMPLETED)
     else:
       reply = str(int(arguments["a"]) + int(arguments["b"]))
     return self._go_on(Message("tool", reply, tool_call_id=call.id))

@@ -1,4 +1,4 @@
-"""A scripted player of the arithmetic tasks, with or without mistakes."""
+"""Scripted expert of arithmetic, with or without mistakes."""
 
 import json
 import random
@@ -9,10 +9,10 @@ from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import require_known
 
 MISTAKES = (
-  "no_call",  # says the sum, but calls nothing
+  "no_call",  # writes the sum as text and calls no tool
   "broken_json",  # the closing brace of a call is missing
-  "skipped_add",  # answers from the head, without calling `add`
-  "wrong_sum",  # answers one too much
+  "skipped_add",  # answers without calling `add`
+  "wrong_sum",  # answers a sum that is one too large
 )
 
 
@@ -29,26 +29,26 @@ class Adder(Expert):
     self._num_calls = 0
 
   def answer(self, messages: Sequence[Message]) -> Message:
-    """The next call, given what the environment has just said."""
-    if self._errs("no_call"):
+    """Returns the next call for the environment's last messages."""
+    if self._draws("no_call"):
       return Message("assistant", str(self._a + self._b))
     last = messages[-1]
     if last.role == "tool" and last.content.lstrip("-").isdigit():
-      return self._give(int(last.content))
-    if self._errs("skipped_add"):
-      return self._give(self._a + self._b)
+      return self._answer_call(int(last.content))
+    if self._draws("skipped_add"):
+      return self._answer_call(self._a + self._b)
     return self._call("add", {"a": self._a, "b": self._b})
 
-  def _give(self, value: int) -> Message:
-    return self._call("answer", {"value": value + self._errs("wrong_sum")})
+  def _answer_call(self, value: int) -> Message:
+    return self._call("answer", {"value": value + self._draws("wrong_sum")})
 
   def _call(self, name: str, arguments: Mapping[str, int]) -> Message:
     text = json.dumps(arguments)
-    if self._errs("broken_json"):
+    if self._draws("broken_json"):
       text = text[:-1]
     self._num_calls += 1
     call = ToolCall(name, text, id=f"call_{self._num_calls}")
     return Message("assistant", tool_calls=(call,))
 
-  def _errs(self, mistake: str) -> bool:
+  def _draws(self, mistake: str) -> bool:
     return self._rng.random() < self._mistakes.get(mistake, 0.0)

@@ -1,4 +1,4 @@
-"""Scripted answerers: what is right without adding anything."""
+"""Scripted policies: baselines that do not add."""
 
 import functools
 import re
@@ -12,7 +12,7 @@ from agentrl_jax.env.scripted import (
   ScriptedPolicy,
 )
 
-MOST_FREQUENT = 99  # of the sums of two numbers from 0 to 99
+MOST_FREQUENT = 99  # sum of two numbers from 0 to 99
 
 
 class FirstTerm(ScriptedPolicy):
@@ -21,17 +21,17 @@ class FirstTerm(ScriptedPolicy):
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """One call, which ends the attempt."""
+    """Calls `answer`, which ends the episode."""
     return self.call("answer", value=_numbers_of(messages[0])[0])
 
 
 class CopyNumbers(ScriptedPolicy):
-  """Adds the two numbers of the question by the tool; answers what it says."""
+  """Copies the question's numbers into `add`, and its reply into `answer`."""
 
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """Two calls, whose numbers are copied."""
+    """Calls `add` after the question, `answer` after the tool's reply."""
     a, *others = _numbers_of(messages[-1])
     if others:
       return self.call("add", a=a, b=others[0])

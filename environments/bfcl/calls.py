@@ -1,8 +1,4 @@
-"""Calls as BFCL's gold has them, Python source, and as a policy makes them.
-
-Source is parsed, never evaluated: a call of a name with literal arguments is
-all that there may be.
-"""
+"""Calls of functions: parsed from BFCL's gold, read from a policy's answers."""
 
 import ast
 import dataclasses
@@ -16,7 +12,7 @@ from agentrl_jax.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-  """A function's name and what it is given."""
+  """A function's name and its arguments."""
 
   name: str
   positional: tuple[Any, ...]
@@ -24,7 +20,10 @@ class Call:
 
 
 def parse_source(source: str) -> Call:
-  """Reads `name(1, key="value")`."""
+  """Parses `name(1, key="value")`; arguments must be literals.
+
+  The source is never evaluated.
+  """
   try:
     node = ast.parse(source.strip(), mode="eval").body
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
@@ -41,10 +40,10 @@ def parse_source(source: str) -> Call:
 
 
 def read_call(call: ToolCall) -> Call | None:
-  """The policy's call, or None where its arguments are no JSON object."""
+  """Reads a policy's call; None if its arguments are no JSON object."""
   try:
     arguments = json.loads(call.arguments, parse_constant=_refuse)
-    # Half a surrogate pair would come back in a reply that cannot be sent.
+    # Half a surrogate pair would return in a reply, which cannot be encoded.
     json.dumps([call.name, arguments], ensure_ascii=False).encode()
   except (ValueError, RecursionError):
     return None

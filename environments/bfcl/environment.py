@@ -1,8 +1,8 @@
 """BFCL: the multi-turn tasks of the Berkeley Function-Calling Leaderboard.
 
-A user asks for one thing after another, and the policy serves them by calling
-the functions of a file system, a car, a stock broker and the like. Tasks, data
-and functions are those of the package `bfcl-eval`, which is not ours.
+A user makes one request after another, and the policy calls functions of a file
+system, a car, a stock broker and the like. Tasks, data and functions come from
+the package `bfcl-eval`.
 """
 
 import contextlib
@@ -13,9 +13,9 @@ from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
-from environments.bfcl.expert import MISTAKES, gold_player
+from environments.bfcl.expert import MISTAKES, gold_expert
 from environments.bfcl.scripted import POLICIES
-from environments.bfcl.session import BFCLSession, Functions
+from environments.bfcl.session import BFCLSession
 from environments.bfcl.suite import (
   CATEGORIES,
   Problem,
@@ -26,10 +26,10 @@ from environments.bfcl.suite import (
 
 
 class BFCL(Environment):
-  """Each category is a split; `train` and `test` are halves of them all.
+  """One split for each category; `train` and `test` are halves of all tasks.
 
-  What was made from one scenario is on one side, in whatever category. `source`
-  is a folder with BFCL's files, and the installed package's where it is empty.
+  All tasks of one scenario are in the same half, across categories. `source` is
+  a folder with BFCL's files; empty takes the installed package's.
   """
 
   name = "bfcl"
@@ -59,24 +59,29 @@ class BFCL(Environment):
     self._splits.update(_halves(self._splits))
 
   def indices(self, split: str) -> Sequence[int]:
-    """As many as there are: 200 to a category, 800 in train and test."""
+    """Returns 200 indices per category; train and test share all 800 tasks."""
     return range(len(self._problems(split)))
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
-    """A session with functions of its own; the seed changes nothing."""
+    """Opens a session with its own functions; ignores the seed."""
     del seed
     problem = self._problem(task)
-    yield BFCLSession(problem, self._functions(problem), self._max_steps)
+    docs = [
+      doc
+      for class_name in problem.classes
+      for doc in function_docs(self._folder, class_name)
+    ]
+    yield BFCLSession(problem, docs, self._max_steps)
 
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
-    """Plays the gold calls; see `expert.MISTAKES` for what can go wrong."""
-    return gold_player(self._problem(task), seed=seed, mistakes=mistakes)
+    """Makes an expert that plays the gold calls; see `expert.MISTAKES`."""
+    return gold_expert(self._problem(task), seed=seed, mistakes=mistakes)
 
   def scripted_policies(self) -> ScriptedPolicies:
-    """Answerers who do not read what is asked; see `scripted`."""
+    """Lists baselines that do not read the messages; see `scripted`."""
     return POLICIES
 
   def _problem(self, task: Task) -> Problem:
@@ -94,37 +99,20 @@ class BFCL(Environment):
       )
     return self._splits[split]
 
-  def _functions(self, problem: Problem) -> Functions:
-    """The functions of the task's classes, those withheld apart."""
-    docs = [
-      doc
-      for name in problem.classes
-      for doc in function_docs(self._folder, name)
-    ]
-    withheld = {n for names in problem.withheld.values() for n in names}
-    by_name = {doc["name"]: doc for doc in docs}
-    return Functions(
-      first=[doc for doc in docs if doc["name"] not in withheld],
-      added={
-        turn: [by_name[name] for name in names if name in by_name]
-        for turn, names in problem.withheld.items()
-      },
-    )
-
 
 def _halves(
   categories: Mapping[str, Sequence[Problem]],
 ) -> dict[str, tuple[Problem, ...]]:
-  """All tasks by the side of the line that their scenario falls on.
+  """Assigns all tasks to train or test, by scenario.
 
-  A scenario is known by what is said first in the first category that has it:
-  two that begin alike go together.
+  A hash of the scenario's first message, in the first category that has it,
+  decides. Two scenarios with equal first messages are in one half.
   """
-  sides: dict[str, str] = {}
+  splits: dict[str, str] = {}
   halves: dict[str, list[Problem]] = {split: [] for split in SPLITS}
   for problems in categories.values():
     for problem in problems:
       opening = "\n".join(problem.questions[0])
-      side = sides.setdefault(problem.number, split_of(opening))
-      halves[side].append(problem)
+      split = splits.setdefault(problem.scenario, split_of(opening))
+      halves[split].append(problem)
   return {split: tuple(problems) for split, problems in halves.items()}

@@ -1,7 +1,7 @@
-"""A scripted player of BFCL: the gold calls, or the gold calls with a flaw.
+"""Scripted expert of BFCL: the gold calls, with or without mistakes.
 
-It makes all calls of a turn in one answer, then says that it is done. A mistake
-is made in one turn of the attempt, which the seed draws.
+All calls of a turn are in one answer; the next answer ends the turn. A mistake
+affects one turn of the episode, which the seed draws.
 """
 
 import json
@@ -25,18 +25,18 @@ MISTAKES = (
 DONE = "Done."
 
 
-class GoldPlayer(Expert):
-  """Plays calls turn by turn; in a turn without any it says so."""
+class GoldExpert(Expert):
+  """Plays calls turn by turn; the first of `broken_turn` is malformed."""
 
-  def __init__(self, turns: Sequence[Sequence[Call]], *, breaks_turn: int = -1):
+  def __init__(self, turns: Sequence[Sequence[Call]], *, broken_turn: int = -1):
     self._turns = turns
-    self._breaks_turn = breaks_turn
+    self._broken_turn = broken_turn
     self._turn = 0
     self._has_called = False
     self._num_calls = 0
 
   def answer(self, messages: Sequence[Message]) -> Message:
-    """The calls of the user's turn; then a word that ends it."""
+    """Returns the calls of the user's turn, then an answer that ends it."""
     calls = self._turns[self._turn] if self._turn < len(self._turns) else ()
     if calls and not self._has_called:
       self._has_called = True
@@ -48,57 +48,56 @@ class GoldPlayer(Expert):
   def _write(self, call: Call) -> ToolCall:
     self._num_calls += 1
     text = json.dumps(call.named, ensure_ascii=False)
-    if self._turn == self._breaks_turn:
-      self._has_called = False  # the call ends the turn, as nobody can read it
+    if self._turn == self._broken_turn:
+      self._has_called = False  # a malformed call ends the turn
       self._turn += 1
-      self._breaks_turn = -1
+      self._broken_turn = -1
       text = text[:-1]
     return ToolCall(call.name, text, id=f"call_{self._num_calls}")
 
 
-def gold_player(
+def gold_expert(
   problem: Problem, *, seed: int, mistakes: Mapping[str, float]
-) -> GoldPlayer:
-  """Without mistakes it earns the top reward."""
+) -> GoldExpert:
+  """Makes an expert; without mistakes it earns reward 1."""
   require_known(mistakes, MISTAKES, where="BFCL's expert")
   turns = [list(turn) for turn in gold_calls(problem)]
   rng = random.Random(f"{problem.id}/{seed}")
-  made = {m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)}
-  busy = [n for n, turn in enumerate(turns) if turn]
-  turn = rng.choice(busy)
-  place = rng.randrange(len(turns[turn]))
-  if "wrong_argument" in made:
-    turns[turn][place] = _spoil(turns[turn][place])
-  if "dropped_call" in made:
-    del turns[turn][place]
-  if "skipped_turn" in made:
+  drawn = {m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)}
+  turn = rng.choice([n for n, calls in enumerate(turns) if calls])
+  index = rng.randrange(len(turns[turn]))
+  if "wrong_argument" in drawn:
+    turns[turn][index] = _with_wrong_argument(turns[turn][index])
+  if "dropped_call" in drawn:
+    del turns[turn][index]
+  if "skipped_turn" in drawn:
     turns[turn] = []
-  return GoldPlayer(turns, breaks_turn=turn if "broken_json" in made else -1)
+  return GoldExpert(turns, broken_turn=turn if "broken_json" in drawn else -1)
 
 
 def gold_calls(problem: Problem) -> tuple[tuple[Call, ...], ...]:
-  """The gold calls with every argument named, as a policy makes them."""
+  """Parses the gold calls of each turn and names all arguments."""
   apis = APIs(problem.classes, problem.config, is_long=problem.is_long)
-  return tuple(
-    tuple(_named(parse_source(source), apis) for source in turn)
-    for turn in problem.gold
-  )
+
+  def parse(source: str) -> Call:
+    call = parse_source(source)
+    named = apis.arguments_of(call.name, call.positional, call.named)
+    return Call(call.name, (), named)
+
+  return tuple(tuple(map(parse, turn)) for turn in problem.gold)
 
 
-def _named(call: Call, apis: APIs) -> Call:
-  named = apis.arguments_of(call.name, call.positional, call.named)
-  return Call(call.name, (), named)
-
-
-def _spoil(call: Call) -> Call:
-  """The call with another value for its last argument."""
+def _with_wrong_argument(call: Call) -> Call:
+  """Changes the value of the last argument."""
   if not call.named:
     return call
   name = list(call.named)[-1]
-  return Call(call.name, (), {**call.named, name: _other(call.named[name])})
+  return Call(
+    call.name, (), {**call.named, name: _other_value(call.named[name])}
+  )
 
 
-def _other(value: Any) -> Any:
+def _other_value(value: Any) -> Any:
   match value:
     case bool():
       return not value
@@ -109,5 +108,5 @@ def _other(value: Any) -> Any:
     case list():
       return [*value, *value[:1]]
     case dict():
-      return {key: _other(item) for key, item in value.items()}
+      return {key: _other_value(item) for key, item in value.items()}
   return "none"

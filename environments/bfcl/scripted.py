@@ -1,4 +1,4 @@
-"""Scripted answerers: what is right without reading what is asked."""
+"""Scripted policies: baselines that do not read the user's messages."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from agentrl_jax.env.scripted import (
 
 
 class Silent(ScriptedPolicy):
-  """Says that it is done, and calls nothing."""
+  """Ends each of the user's turns without a call."""
 
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
@@ -21,24 +21,20 @@ class Silent(ScriptedPolicy):
     return Message("assistant", "Done.")
 
 
-class OnceATurn(ScriptedPolicy):
+class OneCallPerTurn(RandomCall):
   """Makes one random call in each turn of the user, then ends the turn."""
-
-  def __init__(self, *, seed: int):
-    super().__init__(seed=seed)
-    self._random = RandomCall(seed=seed)
 
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """A random call to the user's message; a word to the tool's reply."""
+    """Calls after a message of the user, ends the turn after a reply."""
     if messages[-1].role == "tool":
       return Message("assistant", "Done.")
-    return self._random.answer(messages, tools)
+    return super().answer(messages, tools)
 
 
 POLICIES: ScriptedPolicies = {
   "silent": Silent,
   "echo": Echo,
-  "random": OnceATurn,
+  "random": OneCallPerTurn,
 }

@@ -1,8 +1,8 @@
-"""Reads BFCL's multi-turn files: one task per line of JSON.
+"""Reads BFCL's multi-turn tasks and function descriptions.
 
-They come with the package `bfcl-eval`, and are not part of this project. A task
-has its user's messages turn by turn, the classes whose functions may be called
-and the state they begin in; a file beside it has the gold calls of every turn.
+The files belong to the package `bfcl-eval`. A task is a line of JSON with the
+user's messages of each turn, the classes whose functions may be called and
+their initial state. A second file has the gold calls of each turn.
 """
 
 import dataclasses
@@ -10,15 +10,32 @@ import functools
 import importlib.util
 import json
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentrl_jax.data.messages import Tool
 from agentrl_jax.errors import ConfigError
 from environments.bfcl.apis import FUNCTION_DOCS
 
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
-
+TOOL_HINT = " Note that the provided function is in Python 3 syntax."
+_FLOAT_HINT = " This is a float type value."
 _INSTALL = "pip install --no-deps bfcl-eval==2026.3.23 mpmath==1.3.0"
+
+# JSON names of types, as in BFCL's own adapter for OpenAI's API.
+_TYPES: Mapping[str, str] = {
+  "integer": "integer",
+  "number": "number",
+  "float": "number",
+  "string": "string",
+  "boolean": "boolean",
+  "bool": "boolean",
+  "array": "array",
+  "list": "array",
+  "tuple": "array",
+  "dict": "object",
+  "object": "object",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,25 +44,27 @@ class Problem:
 
   id: str  # such as multi_turn_base_7
   category: str
-  questions: tuple[tuple[str, ...], ...]  # what the user says, by turn
+  questions: tuple[tuple[str, ...], ...]  # the user's messages, by turn
   gold: tuple[tuple[str, ...], ...]  # Python source of the calls, by turn
   classes: tuple[str, ...]
-  config: Mapping[str, Any]  # the state that each class begins in
-  withheld: Mapping[int, tuple[str, ...]]  # functions, by the turn they come in
+  config: Mapping[str, Any]  # the initial state of each class
+  withheld: Mapping[
+    int, tuple[str, ...]
+  ]  # functions, by the turn that adds them
 
   @property
-  def number(self) -> str:
-    """What the tasks made from one scenario share, in every category."""
+  def scenario(self) -> str:
+    """The number that a scenario's tasks share across categories."""
     return self.id.rsplit("_", 1)[1]
 
   @property
   def is_long(self) -> bool:
-    """Whether replies are padded."""
+    """Tests if replies are padded."""
     return self.category == "long_context"
 
 
 def data_folder(source: str) -> pathlib.Path:
-  """The folder `source`, or the installed package's own."""
+  """Returns the folder `source`, or the installed package's if empty."""
   if source:
     folder = pathlib.Path(source)
     if not folder.is_dir():
@@ -54,14 +73,14 @@ def data_folder(source: str) -> pathlib.Path:
         "data folder, or none to use the installed package's"
       )
     return folder
-  found = importlib.util.find_spec("bfcl_eval")
-  if found is None or found.origin is None:
+  spec = importlib.util.find_spec("bfcl_eval")
+  if spec is None or spec.origin is None:
     raise ConfigError(f"BFCL needs the package bfcl-eval: {_INSTALL}")
-  return pathlib.Path(found.origin).parent / "data"
+  return pathlib.Path(spec.origin).parent / "data"
 
 
 def load_problems(folder: pathlib.Path, category: str) -> tuple[Problem, ...]:
-  """The tasks of a category, in the order of its file."""
+  """Reads the tasks of a category, in the order of its file."""
   path = _file(folder, category)
   gold_path = path.parent / "possible_answer" / path.name
   gold = {row["id"]: row for row in _rows(gold_path)}
@@ -82,9 +101,42 @@ def load_problems(folder: pathlib.Path, category: str) -> tuple[Problem, ...]:
 def function_docs(
   folder: pathlib.Path, class_name: str
 ) -> tuple[Mapping[str, Any], ...]:
-  """How BFCL describes the functions of a class, in its order."""
+  """Reads BFCL's descriptions of the functions of a class."""
   path = folder / "multi_turn_func_doc" / FUNCTION_DOCS[class_name]
   return tuple(_rows(path))
+
+
+def tool_of(doc: Mapping[str, Any], *, hint: str = TOOL_HINT) -> Tool:
+  """Converts a description into a tool; `hint` ends the tool's description.
+
+  BFCL does not check arguments against the schema, and neither do sessions.
+  """
+  parameters = doc["parameters"]
+  return Tool(
+    str(doc["name"]),
+    str(doc["description"]) + hint,
+    {
+      "type": "object",
+      "properties": _properties(parameters["properties"]),
+      "required": list(parameters.get("required", ())),
+    },
+  )
+
+
+def _properties(properties: Mapping[str, Any]) -> dict[str, Any]:
+  return {name: _schema(rules) for name, rules in properties.items()}
+
+
+def _schema(rules: Mapping[str, Any]) -> dict[str, Any]:
+  schema = dict(rules)
+  schema["type"] = _TYPES.get(rules.get("type", "string"), "string")
+  if rules.get("type") == "float" and "description" in rules:
+    schema["description"] = rules["description"] + _FLOAT_HINT
+  if "properties" in rules:
+    schema["properties"] = _properties(rules["properties"])
+  if "items" in rules:
+    schema["items"] = _schema(rules["items"])
+  return schema
 
 
 def _problem(
@@ -119,7 +171,7 @@ def _problem(
 
 
 def _file(folder: pathlib.Path, category: str) -> pathlib.Path:
-  """The category's file, of BFCL v4 or, where there is none, of v3."""
+  """Finds the category's file of BFCL v4, else of v3."""
   for version in ("v4", "v3"):
     path = folder / f"BFCL_{version}_multi_turn_{category}.json"
     if path.is_file():
@@ -132,15 +184,10 @@ def _file(folder: pathlib.Path, category: str) -> pathlib.Path:
 
 def _rows(path: pathlib.Path) -> Sequence[Mapping[str, Any]]:
   try:
-    return list(_read(path))
+    # Texts hold U+2028 and the like, at which splitlines() would split.
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines if line.strip()]
   except (OSError, ValueError) as error:
     raise ConfigError(
       f"{str(path)!r} cannot be read as lines of JSON: {error}"
     ) from error
-
-
-def _read(path: pathlib.Path) -> Iterator[Mapping[str, Any]]:
-  # Not splitlines(): texts hold U+2028 and its like.
-  for line in path.read_text(encoding="utf-8").split("\n"):
-    if line.strip():
-      yield json.loads(line)

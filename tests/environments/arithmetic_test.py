@@ -1,4 +1,4 @@
-"""Adding two numbers keeps the contract, and its expert errs as asked."""
+"""Tests of the arithmetic environment and of its expert's mistakes."""
 
 import unittest
 
@@ -30,19 +30,19 @@ class ArithmeticContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
 
 class ArithmeticTest(unittest.IsolatedAsyncioTestCase):
-  async def test_plays_as_documented(self):
+  async def test_add_and_answer_earn_the_reward(self):
     environment = Arithmetic()
     async with environment.open(TASK, seed=0) as session:
       question = (await session.reset()).messages[0].content
       a, b = (int(n) for n in question[len("What is ") : -1].split(" + "))
-      added = await session.step(a_call("add", f'{{"a": {a}, "b": {b}}}'))
+      sum_step = await session.step(a_call("add", f'{{"a": {a}, "b": {b}}}'))
       self.assertEqual(
-        added.messages, (Message("tool", str(a + b), tool_call_id="c1"),)
+        sum_step.messages, (Message("tool", str(a + b), tool_call_id="c1"),)
       )
       step = await session.step(a_call("answer", f'{{"value": {a + b}}}'))
     self.assertEqual((step.reward, step.status), (1.0, Status.COMPLETED))
 
-  async def test_turns_run_out(self):
+  async def test_max_turns_ends_the_episode(self):
     async with Arithmetic(max_turns=2).open(TASK, seed=0) as session:
       await session.reset()
       first = await session.step(Message("assistant", "hm"))
@@ -50,7 +50,7 @@ class ArithmeticTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(first.messages[0].content, arithmetic.NO_CALL)
     self.assertIs(second.status, Status.TASK_LIMIT_REACHED)
 
-  async def test_each_mistake_shows(self):
+  async def test_each_mistake_has_its_outcome(self):
     environment = Arithmetic()
     outcomes = {
       "no_call": (Status.TASK_LIMIT_REACHED, 0.0, 5),
@@ -65,10 +65,10 @@ class ArithmeticTest(unittest.IsolatedAsyncioTestCase):
         last = steps[-1]
         self.assertEqual((last.status, last.reward, len(steps)), expected)
 
-  def test_bad_settings_are_refused(self):
-    for setting in ("max_term", "max_turns", "num_tasks"):
-      with self.subTest(setting=setting), self.assertRaises(ConfigError):
-        Arithmetic(**{setting: 0})
+  def test_wrong_options_are_refused(self):
+    for option in ("max_term", "max_turns", "num_tasks"):
+      with self.subTest(option=option), self.assertRaises(ConfigError):
+        Arithmetic(**{option: 0})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What experts answer is what the grammars of their tools' calls allow."""
+"""Tests that grammars of tool calls allow all answers of the experts."""
 
 import unittest
 
@@ -22,7 +22,7 @@ def codecs():
 
 
 async def answers_of(environment):
-  """Everything that its expert says, each with the tools that it has."""
+  """Yields every answer of the expert with the tools of that moment."""
   for index in environment.indices("train")[:NUM_TASKS]:
     task = Task(environment.name, "train", index)
     expert = environment.expert(task, seed=0, mistakes={})
@@ -35,7 +35,7 @@ async def answers_of(environment):
 
 
 class ExpertCallsTest(unittest.IsolatedAsyncioTestCase):
-  async def test_every_answer_is_allowed(self):
+  async def test_grammars_allow_every_answer(self):
     for environment in (
       Arithmetic(),
       ALFWorld(),
@@ -43,16 +43,16 @@ class ExpertCallsTest(unittest.IsolatedAsyncioTestCase):
       KnowledgeGraph(),
       WebShop(),
     ):
-      said = [pair async for pair in answers_of(environment)]
+      answers = [pair async for pair in answers_of(environment)]
       await environment.close()
-      self.assertTrue(any(answer.tool_calls for answer, _ in said))
+      self.assertTrue(any(answer.tool_calls for answer, _ in answers))
       for codec in codecs():
-        read = codec.grammars(codec.vocab_size)
-        for answer, tools in said:
+        grammars = codec.grammars(codec.vocab_size)
+        for answer, tools in answers:
           choice = "required" if answer.tool_calls else "auto"
           grammar = codec.call_grammar(tools, choice=choice)
           self.assertTrue(
-            call_grammars.allows(read, grammar, codec.write(answer)),
+            call_grammars.allows(grammars, grammar, codec.write(answer)),
             (environment.name, answer),
           )
 

@@ -1,4 +1,4 @@
-"""The images of the environments play whole episodes, as their code does."""
+"""Tests that images play whole episodes as the local environments do."""
 
 import unittest
 
@@ -8,39 +8,61 @@ from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from agentrl_jax.env.loading import load_environment
 from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+from tests.environments.bfcl.packages import require_packages
 
-START_S = 120.0  # MariaDB sets up its files first
+START_S = 120.0  # MariaDB creates its files first
 
 
 @pytest.mark.docker
-@pytest.mark.slow
 class ImagesTest(unittest.IsolatedAsyncioTestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
     cls.docker = connect_or_skip(cls)
 
+  @pytest.mark.slow
   async def test_dbbench_on_mariadb(self):
-    await self.plays_as_here(
+    await self.assert_plays_as_local(
       "dbbench", "environments.dbbench:DBBench", engine="mariadb"
     )
 
+  @pytest.mark.slow
   async def test_webshop(self):
-    await self.plays_as_here("webshop", "environments.webshop:WebShop")
+    await self.assert_plays_as_local("webshop", "environments.webshop:WebShop")
 
-  async def plays_as_here(self, name, target, **options):
+  @pytest.mark.full
+  @pytest.mark.timeout(1800)  # the build compiles the planner
+  async def test_alfworld_on_textworld(self):
+    await self.assert_plays_as_local(
+      "alfworld", "environments.alfworld:ALFWorld"
+    )
+
+  @pytest.mark.full
+  async def test_bfcl(self):
+    require_packages()
+    # Task 9 of test needs sums, which need the package mpmath.
+    indices = (*range(0, 200, 29), 9)
+    await self.assert_plays_as_local(
+      "bfcl", "environments.bfcl:BFCL", indices=indices
+    )
+
+  async def assert_plays_as_local(
+    self, name, target, *, indices=range(3), **options
+  ):
     image = build_or_skip(self.docker, name)
-    here = load_environment(target)
-    spec = ContainerSpec(image=image, options=options, start_timeout_s=START_S)
-    async with container_worker(self.docker, spec) as there:
-      self.assertEqual(there.name, here.name)
+    local = load_environment(target)
+    spec = ContainerSpec(image=image, options=options, start_s=START_S)
+    async with container_worker(self.docker, spec) as remote:
+      self.assertEqual(remote.name, local.name)
       for split in ("train", "test"):
-        self.assertEqual(there.indices(split), here.indices(split))
-        for index in here.indices(split)[:3]:
-          task = Task(name, split, index)
+        self.assertEqual(remote.indices(split), local.indices(split))
+        for index in indices:
+          task = Task(name, split, local.indices(split)[index])
           with self.subTest(task=task):
-            steps = await self.play(there, task, expert_of=here)
-            self.assertEqual(steps, await self.play(here, task, expert_of=here))
+            steps = await self.play(remote, task, expert_of=local)
+            self.assertEqual(
+              steps, await self.play(local, task, expert_of=local)
+            )
             self.assertIs(steps[-1].status, Status.COMPLETED)
             self.assertEqual(steps[-1].reward, 1.0)
 

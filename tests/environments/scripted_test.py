@@ -1,4 +1,4 @@
-"""What scripted policies win stays below what the READMEs say of them."""
+"""Tests that scripted policies win no more than the READMEs say."""
 
 import unittest
 
@@ -14,33 +14,33 @@ from tests.environments.bfcl import packages
 
 NUM_TASKS = 60  # of test, per policy
 MAX_TURNS = 200
-# Those that win more often than `TRIVIAL_SUCCESS`, as the READMEs warn.
+# Policies that win more often than `TRIVIAL_SUCCESS`; the READMEs warn of them.
 EASY_TASKS = {("arithmetic", "copy_numbers")}
 
 
 async def play(environment, task, policy):
-  """The last step of an attempt; the policy sees messages and tools alone."""
-  said = []
+  """Returns the last step; the policy sees nothing but messages and tools."""
+  messages = []
   async with environment.open(task, seed=0) as session:
     step = await session.reset()
-    said += step.messages
+    messages += step.messages
     for _ in range(MAX_TURNS):
       if step.status is not Status.RUNNING:
         break
-      said.append(policy.answer(tuple(said), session.tools))
-      step = await session.step(said[-1])
-      said += step.messages
+      messages.append(policy.answer(tuple(messages), session.tools))
+      step = await session.step(messages[-1])
+      messages += step.messages
   return step
 
 
 async def success(environment, make, *, num_tasks=NUM_TASKS):
-  """The share of tasks of the test split that a scripted policy wins."""
-  won = 0.0
+  """Returns the share of the test split's tasks that a policy wins."""
+  num_won = 0.0
   for index in environment.indices("test")[:num_tasks]:
     task = Task(environment.name, "test", index)
     step = await play(environment, task, make(seed=index))
-    won += step.metrics.get("success", float(step.reward == 1))
-  return won / num_tasks
+    num_won += step.metrics.get("success", float(step.reward == 1))
+  return num_won / num_tasks
 
 
 class ScriptedTest(unittest.IsolatedAsyncioTestCase):
@@ -54,7 +54,7 @@ class ScriptedTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(rate > TRIVIAL_SUCCESS, easy, rate)
     await environment.close()
 
-  async def test_nobody_wins_without_thinking(self):
+  async def test_baselines_rarely_win(self):
     for environment in (
       Arithmetic(),
       ALFWorld(),
@@ -64,12 +64,12 @@ class ScriptedTest(unittest.IsolatedAsyncioTestCase):
     ):
       await self.assert_hard(environment)
 
-  async def test_nobody_serves_without_reading(self):
+  async def test_baselines_rarely_win_bfcl(self):
     packages.require_packages()
     await self.assert_hard(BFCL())
 
-  async def test_easy_shops_reward_haste(self):
-    """As webshop's README warns; what is easy is played by its name alone."""
+  async def test_easy_shops_are_won_by_a_baseline(self):
+    """Easy shops are for small policies; webshop's README warns of them."""
     environment = WebShop(difficulty="easy")
     policies = environment.scripted_policies()
     self.assertGreater(

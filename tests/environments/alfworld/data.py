@@ -1,4 +1,4 @@
-"""Where the tests find what is not part of the project."""
+"""Locates data that is not part of the project; skips tests without it."""
 
 import importlib.util
 import os
@@ -9,15 +9,15 @@ ROOT = pathlib.Path(__file__).parents[3]
 
 
 def transcripts() -> tuple[pathlib.Path, ...]:
-  """Recorded attempts on AgentBench's own workers; skips where absent."""
+  """Lists files of episodes that were recorded on AgentBench's workers."""
   folder = _shared() / "transcripts"
-  found = tuple(sorted(folder.glob("alfworld-std-*.jsonl.gz")))
-  if not found:
+  paths = tuple(sorted(folder.glob("alfworld-std-*.jsonl.gz")))
+  if not paths:
     raise unittest.SkipTest(
-      "needs recorded ALFWorld attempts as "
+      "needs recorded ALFWorld episodes as "
       "$AGENTRL_DATA/transcripts/alfworld-std-*.jsonl.gz"
     )
-  return found
+  return paths
 
 
 def partial_rooms() -> pathlib.Path:
@@ -31,7 +31,7 @@ def game_list(name: str) -> pathlib.Path:
 
 
 def games() -> pathlib.Path:
-  """ALFWorld's own games; skips where ALFWORLD_DATA names no such folder."""
+  """The folder of ALFWorld's own games."""
   folder = pathlib.Path(os.environ.get("ALFWORLD_DATA", "no such folder"))
   if not (folder / "json_2.1.1").is_dir():
     raise unittest.SkipTest(
@@ -50,10 +50,10 @@ def needs_textworld() -> None:
 
 
 def _file(path: str) -> pathlib.Path:
-  found = _shared() / path
-  if not found.is_file():
+  file = _shared() / path
+  if not file.is_file():
     raise unittest.SkipTest(f"needs $AGENTRL_DATA/{path}")
-  return found
+  return file
 
 
 def _shared() -> pathlib.Path:

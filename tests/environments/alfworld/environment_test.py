@@ -1,4 +1,4 @@
-"""ALFWorld as a whole: the contract, the expert, loaded games."""
+"""Tests of the environment: contract, generated tasks, loaded games."""
 
 import os
 import pathlib
@@ -14,13 +14,13 @@ from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.interface import Step
 from agentrl_jax.errors import ConfigError
 from environments.alfworld import ALFWorld
-from environments.alfworld.tasks import TASK_TYPES
+from environments.alfworld.games.tasks import TASK_TYPES
 from tests.environments.alfworld.data import game_list, games
-from tests.environments.alfworld.sample_game import known, write_game
+from tests.environments.alfworld.small_games import known_logic, write_game
 
 
 async def play(environment, task, *, seed=0, mistakes=None) -> tuple[Step, int]:
-  """The last step of an attempt by the expert, and how many it took."""
+  """Lets the expert play; returns the last step and the number of steps."""
   expert = environment.expert(task, seed=seed, mistakes=mistakes or {})
   num_steps = 0
   async with environment.open(task, seed=seed) as session:
@@ -31,13 +31,20 @@ async def play(environment, task, *, seed=0, mistakes=None) -> tuple[Step, int]:
   return step, num_steps
 
 
+async def opening(environment, split, index):
+  """Returns the texts of the system prompt and of the first user message."""
+  task = Task("alfworld", split, index)
+  async with environment.open(task, seed=0) as session:
+    return [message.content for message in (await session.reset()).messages]
+
+
 class ALFWorldContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   def make_environment(self):
     return ALFWorld()
 
 
 class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
-  async def test_faultless_expert_solves_every_task_in_time(self):
+  async def test_expert_solves_every_task_in_14_steps(self):
     environment = ALFWorld()
     types = set()
     for split in SPLITS:
@@ -53,88 +60,64 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_opening_is_worded_as_in_agentbench(self):
     environment = ALFWorld(task_types=("pick_heat_then_place_in_recep",))
-    async with environment.open(Task("alfworld", "test", 3), seed=0) as session:
-      system, user = (await session.reset()).messages
-    self.assertTrue(system.content.startswith("Interact with a household to "))
-    self.assertEqual(system.content.count("\n"), 3)
+    system, user = await opening(environment, "test", 3)
+    self.assertTrue(system.startswith("Interact with a household to "))
+    self.assertEqual(system.count("\n"), 3)
     self.assertRegex(
-      user.content,
+      user,
       r"\AHere is your task\. You are in the middle of a room\. Looking "
       r"quickly around you, you see (a [a-z]+ \d+, )+and a [a-z]+ \d+\.\n"
       r"Your task is to: (put a hot|heat some) [a-z]+ .*\. AVAILABLE ACTIONS: "
       r"(go to [a-z]+ \d+\n)+inventory\nlook\n\Z",
     )
 
-  async def test_short_prompt_is_short(self):
-    environment = ALFWorld(system_prompt="short")
-    async with environment.open(Task("alfworld", "test", 3), seed=0) as session:
-      system, _ = (await session.reset()).messages
-    self.assertLess(len(system.content.split()), 20)
-
-  async def test_difficulty_is_kept_to(self):
+  async def test_options_are_respected(self):
     environment = ALFWorld(
+      system_prompt="short",
       task_types=("pick_and_place_simple",),
       num_receptacles=(6, 6),
       num_things=(5, 5),
+      max_rounds=2,
     )
     for index in range(20):
-      task = Task("alfworld", "train", index)
-      async with environment.open(task, seed=0) as session:
-        text = (await session.reset()).messages[-1].content
-      self.assertEqual(text.count("go to "), 6)
-      step, _ = await play(environment, task)
+      system, user = await opening(environment, "train", index)
+      self.assertLess(len(system.split()), 20)
+      self.assertEqual(user.count("go to "), 6)
+      step, num_steps = await play(
+        environment, Task("alfworld", "train", index)
+      )
       self.assertIn("won/pick_and_place_simple", step.metrics)
-
-  async def test_few_rounds_end_the_attempt(self):
-    step, num_steps = await play(
-      ALFWorld(max_rounds=2), Task("alfworld", "train", 0)
-    )
-    self.assertEqual((step.status, num_steps), (Status.TASK_LIMIT_REACHED, 2))
+      self.assertEqual((step.status, num_steps), (Status.TASK_LIMIT_REACHED, 2))
 
 
 class LoadedGamesTest(unittest.IsolatedAsyncioTestCase):
   def setUp(self):
-    self.enterContext(known())
+    self.enterContext(known_logic())
+    self.folder = self.enterContext(tempfile.TemporaryDirectory())
+    write_game(f"{self.folder}/a/game.tw-pddl", task="put a mug in desk")
+    write_game(f"{self.folder}/b/c/game.tw-pddl", task="put some mug on desk")
 
-  async def test_a_folder_of_games_is_the_dev_split(self):
-    folder = self.enterContext(tempfile.TemporaryDirectory())
-    write_game(f"{folder}/a/game.tw-pddl")
-    write_game(f"{folder}/b/c/game.tw-pddl")
-    environment = ALFWorld(games=folder)
+  async def test_folder_of_games_is_the_dev_split(self):
+    environment = ALFWorld(games=self.folder)
     self.assertEqual(list(environment.indices("dev")), [0, 1])
     for index in (0, 1):
       step, _ = await play(environment, Task("alfworld", "dev", index))
       self.assertEqual(step.reward, 1.0)
 
-  async def test_a_list_chooses_games_in_its_order(self):
-    folder = self.enterContext(tempfile.TemporaryDirectory())
-    for name, task in {
-      "a": "put a mug in desk",
-      "b": "put some mug on desk",
-    }.items():
-      write_game(f"{folder}/{name}/game.tw-pddl", task=task)
-    source = f"{folder}/list.json"
+  async def test_list_selects_games_in_its_order(self):
+    source = f"{self.folder}/list.json"
     pathlib.Path(source).write_text(  # noqa: ASYNC240 - a few bytes
-      '{"put": ["b/game.tw-pddl"], "more": ["a/game.tw-pddl"]}'
+      '{"put": ["b/c/game.tw-pddl"], "more": ["a/game.tw-pddl"]}'
     )
-    with mock.patch.dict(os.environ, {"ALFWORLD_DATA": folder}):
+    with mock.patch.dict(os.environ, {"ALFWORLD_DATA": self.folder}):
       environment = ALFWorld(source=source)
-    texts = []
-    for index in environment.indices("dev"):
-      async with environment.open(
-        Task("alfworld", "dev", index), seed=0
-      ) as session:
-        texts.append((await session.reset()).messages[-1].content)
+    texts = [(await opening(environment, "dev", i))[1] for i in (0, 1)]
     self.assertIn("put some mug on desk.", texts[0])
     self.assertIn("put a mug in desk.", texts[1])
 
-  async def test_an_index_outside_is_refused(self):
-    folder = self.enterContext(tempfile.TemporaryDirectory())
-    write_game(f"{folder}/a/game.tw-pddl")
-    environment = ALFWorld(games=folder)
-    with self.assertRaisesRegex(ConfigError, "1 games"):
-      async with environment.open(Task("alfworld", "dev", 1), seed=0):
-        pass
+  async def test_index_out_of_range_is_refused(self):
+    with self.assertRaisesRegex(ConfigError, "2 games"):
+      await opening(ALFWorld(games=self.folder), "dev", 2)
 
 
 class AlfworldsGamesTest(unittest.IsolatedAsyncioTestCase):
@@ -166,7 +149,7 @@ class OptionsTest(unittest.TestCase):
       with self.subTest(**options), self.assertRaises(ConfigError):
         ALFWorld(**options)
 
-  def test_a_list_without_a_folder_is_refused(self):
+  def test_list_without_a_folder_is_refused(self):
     with (
       mock.patch.dict(os.environ),
       self.assertRaisesRegex(ConfigError, "ALFWORLD_DATA"),

@@ -1,5 +1,6 @@
-"""The scripted player, and each of its mistakes."""
+"""Tests of the expert and each of its mistakes."""
 
+import dataclasses
 import json
 import unittest
 
@@ -7,19 +8,20 @@ from agentrl_jax.data.messages import Message
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.errors import ConfigError
 from environments.alfworld import ALFWorld
-from environments.alfworld.expert import MISTAKES, expert_for
-from environments.alfworld.tasks import TASK_TYPES, read_goal
+from environments.alfworld.expert import MISTAKES, HouseholdExpert
+from environments.alfworld.games.pddl import parse
+from environments.alfworld.games.tasks import TASK_TYPES
 from tests.environments.alfworld.environment_test import play
 from tests.environments.alfworld.small_games import kitchen, study
 
 
 def walk(game, *, num_turns=12, seed=0, **mistakes) -> list[str]:
-  """What the expert writes until it wins; its prose as it stands."""
-  expert = expert_for(game, read_goal(game.goal), seed=seed, mistakes=mistakes)
-  return walk_on(expert, num_turns)
+  """Lists the actions that the expert writes until it wins, prose included."""
+  expert = HouseholdExpert(game, seed=seed, mistakes=mistakes)
+  return continue_walk(expert, num_turns)
 
 
-def walk_on(expert, num_turns=12) -> list[str]:
+def continue_walk(expert, num_turns=12) -> list[str]:
   written = []
   while len(written) < num_turns and not expert._household.is_won:
     answer = expert.answer([Message("user", "?")])
@@ -30,7 +32,7 @@ def walk_on(expert, num_turns=12) -> list[str]:
   return written
 
 
-WAY = [
+SOLUTION = [
   "go to cabinet 1",
   "open cabinet 1",
   "take mug 1 from cabinet 1",
@@ -40,54 +42,50 @@ WAY = [
 
 
 class FaultlessTest(unittest.TestCase):
-  def test_it_goes_the_straight_way(self):
-    self.assertEqual(walk(study()), WAY)
+  def test_it_takes_the_shortest_solution(self):
+    self.assertEqual(walk(study()), SOLUTION)
 
-  def test_it_makes_good_what_went_before(self):
-    expert = expert_for(study(), read_goal(study().goal), seed=0, mistakes={})
+  def test_it_recovers_from_earlier_actions(self):
+    expert = HouseholdExpert(study(), seed=0, mistakes={})
     for command in ("go to desk 1", "take pen 1 from desk 1"):
       expert._household.act(command)
-    self.assertEqual(walk_on(expert), ["put pen 1 in/on desk 1", *WAY])
+    self.assertEqual(
+      continue_walk(expert), ["put pen 1 in/on desk 1", *SOLUTION]
+    )
 
 
 class MistakesTest(unittest.IsolatedAsyncioTestCase):
   def test_each_shows(self):
-    for mistake, seen in {
-      "wander": lambda w: w[0].startswith("go to") and w != WAY,
+    for mistake, shows in {
+      "wander": lambda w: w[0].startswith("go to") and w != SOLUTION,
       "repeat": lambda w: len(set(w)) < len(w),
       "prose": lambda w: w[0] == "I will go to cabinet 1.",
       "inexact": lambda w: w[0] == "please go to cabinet 1",
-      "search": lambda w: len(w) >= len(WAY),
+      "search": lambda w: len(w) >= len(SOLUTION),
       "wrong_place": lambda w: "put mug 1 in/on cabinet 1" in w,
     }.items():
       with self.subTest(mistake):
-        turns = walk(study(), **{mistake: 1.0})
-        self.assertTrue(seen(turns), turns)
+        actions = walk(study(), **{mistake: 1.0})
+        self.assertTrue(shows(actions), actions)
 
-  def test_the_wrong_thing_is_taken_where_there_is_one(self):
-    turns = walk(kitchen(), wrong_thing=1.0)
-    self.assertRegex(turns[1], "^take (bread|knife) 1 from countertop 1$")
-    self.assertTrue(turns[-1].startswith("put mug "))
+  def test_wrong_thing_is_taken_first(self):
+    actions = walk(kitchen(), wrong_thing=1.0)
+    self.assertRegex(actions[1], "^take (bread|knife) 1 from countertop 1$")
+    self.assertTrue(actions[-1].startswith("put mug "))
 
-  async def test_forgetting_loses_where_there_is_something_to_forget(self):
+  async def test_forgetting_loses_tasks_that_need_a_change(self):
     for kind in TASK_TYPES:
       environment = ALFWorld(task_types=(kind,))
-      rewards = [
-        (
-          await play(
-            environment, Task("alfworld", "train", i), mistakes={"forget": 1.0}
-          )
-        )[0].reward
-        for i in range(10)
-      ]
-      forgettable = kind not in (
-        "pick_and_place_simple",
-        "pick_two_obj_and_place",
-      )
+      num_won = 0.0
+      for index in range(10):
+        task = Task("alfworld", "train", index)
+        step, _ = await play(environment, task, mistakes={"forget": 1.0})
+        num_won += step.reward
+      is_simple = kind in ("pick_and_place_simple", "pick_two_obj_and_place")
       with self.subTest(kind):
-        self.assertEqual(sum(rewards), 0.0 if forgettable else 10.0)
+        self.assertEqual(num_won, 10.0 if is_simple else 0.0)
 
-  async def test_detours_delay_and_do_not_lose(self):
+  async def test_detours_do_not_lose(self):
     for mistake in ("wrong_thing", "wrong_place", "inexact"):
       for index in range(25):
         task = Task("alfworld", "test", index)
@@ -95,7 +93,7 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
         with self.subTest(mistake, index=index):
           self.assertEqual((step.reward, step.status), (1.0, Status.COMPLETED))
 
-  async def test_a_stranger_finds_what_it_looks_for_given_time(self):
+  async def test_search_wins_without_a_tight_limit(self):
     environment = ALFWorld(max_rounds=200)
     for index in range(40):
       task = Task("alfworld", "train", index)
@@ -103,7 +101,7 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
       with self.subTest(index=index):
         self.assertEqual(step.reward, 1.0)
 
-  async def test_mixtures_play_on_in_step_with_the_session(self):
+  async def test_mixed_mistakes_lose_some_episodes(self):
     mistakes = dict.fromkeys(MISTAKES, 0.2)
     rewards = []
     for index in range(60):
@@ -113,11 +111,11 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
       rewards.append(step.reward)
     self.assertTrue(0.05 < sum(rewards) / 60 < 0.8, sum(rewards))
 
-  def test_what_it_does_not_know_is_refused(self):
+  def test_unknown_mistakes_and_goals_are_refused(self):
     with self.assertRaisesRegex(ConfigError, "wander"):
       walk(study(), sleep=1.0)
     with self.assertRaisesRegex(ConfigError, "six types"):
-      expert_for(study(), None, seed=0, mistakes={})
+      walk(dataclasses.replace(study(), goal=parse("(and)")))
 
 
 if __name__ == "__main__":

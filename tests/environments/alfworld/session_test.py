@@ -1,16 +1,16 @@
-"""The rules of an attempt."""
+"""Tests of the rules of an episode."""
 
 import json
 import unittest
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
-from environments.alfworld.engine import PythonEngine
+from environments.alfworld.engines.engine import PythonEngine
 from environments.alfworld.prompts import BAD_CALL, NO_CALL
 from environments.alfworld.session import ALFSession, Rules
 from tests.environments.alfworld.small_games import study
 
-WAY = (
+SOLUTION = (
   "go to cabinet 1",
   "open cabinet 1",
   "take mug 1 from cabinet 1",
@@ -44,7 +44,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       )
     return step
 
-  async def test_a_reply_tells_what_happened_and_what_can_be_done(self):
+  async def test_reply_holds_feedback_and_next_actions(self):
     session = await self.begin()
     step = await self.play(session, "go to desk 1")
     self.assertIs(step.status, Status.RUNNING)
@@ -61,31 +61,33 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       ),
     )
 
-  async def test_the_goal_ends_it_with_one(self):
+  async def test_goal_ends_the_episode_with_reward_one(self):
     session = await self.begin()
-    step = await self.play(session, *WAY)
+    step = await self.play(session, *SOLUTION)
     self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
     self.assertEqual(step.metrics["won/place"], 1.0)
     self.assertTrue(step.messages[0].content.startswith("You put the mug 1 in"))
 
-  async def test_rounds_run_out(self):
+  async def test_max_rounds_ends_the_episode(self):
     session = await self.begin(max_rounds=3)
-    step = await self.play(session, *WAY[:3])
+    step = await self.play(session, *SOLUTION[:3])
     self.assertEqual(
       (step.status, step.reward), (Status.TASK_LIMIT_REACHED, 0.0)
     )
     self.assertEqual(len(step.messages), 1)
 
-  async def test_the_goal_in_the_last_round_counts(self):
-    step = await self.play(await self.begin(max_rounds=len(WAY)), *WAY)
+  async def test_goal_in_the_last_round_counts(self):
+    step = await self.play(
+      await self.begin(max_rounds=len(SOLUTION)), *SOLUTION
+    )
     self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
 
-  async def test_no_call_is_told(self):
+  async def test_answer_without_a_call_is_refused(self):
     step = await self.play(await self.begin(), PROSE)
     self.assertEqual(step.messages, (Message("user", NO_CALL),))
     self.assertIs(step.status, Status.RUNNING)
 
-  async def test_calls_that_cannot_be_read_are_told(self):
+  async def test_malformed_calls_are_refused(self):
     session = await self.begin(max_rounds=100)
     for answer in (
       raw('{"action": "look"'),
@@ -119,17 +121,17 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(reply.tool_call_id, "0")
     self.assertTrue(reply.content.startswith("On the desk 1, "))
 
-  async def test_an_action_is_taken_for_the_nearest(self):
+  async def test_nearest_action_is_played(self):
     step = await self.play(await self.begin(), "Walk to DESK 1")
     self.assertTrue(step.messages[0].content.startswith("On the desk 1, "))
 
-  async def test_nothing_happens_for_what_resembles_nothing(self):
+  async def test_action_without_a_match_is_idle(self):
     session = await self.begin(max_rounds=1)
     step = await self.play(session, "dance")
     self.assertTrue(step.messages[0].content.startswith("Nothing happens. "))
     self.assertEqual(step.metrics["num_idle_actions"], 1.0)
 
-  async def test_three_of_the_same_end_it_from_the_fourth_on(self):
+  async def test_three_equal_actions_end_the_episode_from_the_fourth_on(self):
     session = await self.begin()
     step = await self.play(session, "look", "look", "look")
     self.assertIs(step.status, Status.RUNNING)
@@ -138,26 +140,26 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       (step.status, step.reward), (Status.AGENT_INVALID_ACTION, 0.0)
     )
 
-  async def test_what_is_written_is_compared_not_what_is_played(self):
+  async def test_repeats_are_counted_in_the_written_text(self):
     session = await self.begin()
     step = await self.play(
       session, "inventory", "look", "look ", "Look", "look"
     )
     self.assertIs(step.status, Status.RUNNING)
 
-  async def test_answers_without_an_action_do_not_break_a_row(self):
+  async def test_refused_answers_do_not_interrupt_repeats(self):
     session = await self.begin()
     step = await self.play(
       session, "inventory", "look", "look", PROSE, raw("["), "look"
     )
     self.assertIs(step.status, Status.AGENT_INVALID_ACTION)
 
-  async def test_a_bad_answer_is_forgiven(self):
+  async def test_bad_answer_does_not_change_the_final_status(self):
     for bad in (PROSE, raw("[")):
-      step = await self.play(await self.begin(), bad, *WAY)
+      step = await self.play(await self.begin(), bad, *SOLUTION)
       self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
 
-  async def test_upstream_forgives_no_bad_answer(self):
+  async def test_upstream_keeps_the_status_of_a_bad_answer(self):
     for answers, status in (
       ((PROSE,), Status.AGENT_VALIDATION_FAILED),
       ((raw("["),), Status.AGENT_INVALID_ACTION),
@@ -165,19 +167,19 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       ((), Status.COMPLETED),
     ):
       session = await self.begin(upstream_quirks=True)
-      step = await self.play(session, *answers, *WAY)
+      step = await self.play(session, *answers, *SOLUTION)
       self.assertEqual((step.status, step.reward), (status, 1.0))
 
-  async def test_winning_by_the_third_of_the_same(self):
-    # Until it stands at a desk with the mug, "mug desk" means other things.
+  async def test_goal_by_the_third_equal_action(self):
     for quirks, status in (
       (False, Status.COMPLETED),
       (True, Status.AGENT_INVALID_ACTION),
     ):
       session = await self.begin(upstream_quirks=quirks)
-      await self.play(session, *WAY[:4])
+      await self.play(session, *SOLUTION[:4])
+      # Set by hand: earlier in the game this text matches other actions.
       session._written += ["put mug 1 in/on desk 2"] * 2
-      step = await self.play(session, WAY[4])
+      step = await self.play(session, SOLUTION[4])
       self.assertEqual((step.status, step.reward), (status, 1.0))
 
 

@@ -1,64 +1,75 @@
-"""Games small enough to be read, for tests that say what should happen."""
+"""Small games written by hand, as objects and as game files."""
 
 import dataclasses
+import json
+import pathlib
+from unittest import mock
 
-from environments.alfworld.catalogue import FITS, TRAITS_OF
-from environments.alfworld.game import Game, Receptacle, Thing
-from environments.alfworld.tasks import Wanted, goal_of
+from environments.alfworld.games import game_files
+from environments.alfworld.games.game import Game, Receptacle, Thing
+from environments.alfworld.games.pddl import render_problem
+from environments.alfworld.games.tasks import TaskSpec, goal_of
+from environments.alfworld.generation.catalogue import FITS, TRAITS_OF
 
-MUG = Wanted("pick_and_place_simple", "mug", "desk")
+MUG = TaskSpec("pick_and_place_simple", "mug", "desk")
+# ALFWorld's own logic is no part of the project. The Python engine reads none:
+# it only recognises the checksums.
+DOMAIN = "(define (domain alfred) (:action look :parameters (?a - agent)))"
+GRAMMAR = '{"task": [{"rhs": "Your task is to: %s."}]}'
 
 
-def make_game(receptacles, things, wanted=MUG, **changes) -> Game:
-  """A game of {"desk 1": {...}} and {"mug 1": "desk 1"}, in the order given.
+def make_game(receptacles, things, spec=MUG, **changes) -> Game:
+  """Makes a game of {"desk 1": {...}} and {"mug 1": "desk 1"}, in this order.
 
-  Every receptacle has a place of its own, unless `location` names another.
+  Every receptacle has its own location, unless `location` names the receptacle
+  that it stands with.
   """
-  places = {name: r for r, name in enumerate(receptacles)}
-  made = tuple(
+  names = list(receptacles)
+  locations = {name: r for r, name in enumerate(names)}
+  all_receptacles = tuple(
     Receptacle(
       name,
       name.split()[0],
-      places[more.get("location", name)],
-      is_openable=more.get("is_openable", False),
-      is_open=more.get("is_open", False),
+      locations[options.get("location", name)],
+      is_openable=options.get("is_openable", False),
+      is_open=options.get("is_open", False),
     )
-    for name, more in receptacles.items()
+    for name, options in receptacles.items()
   )
-  positions = {receptacle.name: r for r, receptacle in enumerate(made)}
-  inside = {(o, positions[where]) for o, where in enumerate(things.values())}
+  inside = {(o, names.index(r)) for o, r in enumerate(things.values())}
+  types = {name.split()[0] for name in things}
   game = Game(
-    receptacles=made,
+    receptacles=all_receptacles,
     things=tuple(
       Thing(name, name.split()[0], TRAITS_OF.get(name.split()[0], frozenset()))
       for name in things
     ),
-    num_locations=len(places) + 1,
-    start=len(places),
+    num_locations=len(names) + 1,
+    start=len(names),
     inside=frozenset(inside),
-    at=frozenset((o, made[r].location) for o, r in inside),
+    at=frozenset((o, all_receptacles[r].location) for o, r in inside),
     fits=frozenset(
-      (r.type, o.split()[0])
-      for r in made
-      for o in things
-      if r.type in FITS.get(o.split()[0], ())
+      (r.type, kind)
+      for r in all_receptacles
+      for kind in types
+      if r.type in FITS.get(kind, ())
     ),
-    goal=goal_of(wanted),
+    goal=goal_of(spec),
     task="put a mug in desk",
   )
   return dataclasses.replace(game, **changes)
 
 
 def study() -> Game:
-  """A mug in a closed cabinet, a lamp and a pen on one of two desks."""
+  """A mug in a closed cabinet; a lamp and a pen on one of two desks."""
   return make_game(
     {"cabinet 1": {"is_openable": True}, "desk 2": {}, "desk 1": {}},
     {"desklamp 1": "desk 1", "mug 1": "cabinet 1", "pen 1": "desk 1"},
   )
 
 
-def kitchen(wanted=MUG) -> Game:
-  """What it takes to clean, heat, cool and slice."""
+def kitchen(spec=MUG) -> Game:
+  """A room in which things can be cleaned, heated, cooled and sliced."""
   return make_game(
     {
       "countertop 1": {},
@@ -75,5 +86,27 @@ def kitchen(wanted=MUG) -> Game:
       "mug 2": "shelf 1",
       "mug 1": "countertop 1",
     },
-    wanted,
+    spec,
+  )
+
+
+def write_game(path, *, task="put a mug in desk", **changes) -> None:
+  """Writes the study as a game file; `changes` replace keys, None drops one."""
+  body = {
+    "pddl_domain": DOMAIN,
+    "grammar": GRAMMAR % task,
+    "pddl_problem": render_problem(study()),
+    "solvable": True,
+  } | changes
+  path = pathlib.Path(path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(json.dumps({k: v for k, v in body.items() if v is not None}))
+
+
+def known_logic():
+  """Registers the logic of `write_game` as AgentBench's while it is patched."""
+  domain = game_files.domain_checksum(DOMAIN)
+  grammar = game_files.grammar_checksum(GRAMMAR)
+  return mock.patch.multiple(
+    game_files, _DOMAINS={domain: {}}, _GRAMMARS={grammar: {}}
   )

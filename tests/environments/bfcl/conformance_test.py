@@ -1,4 +1,4 @@
-"""BFCL's gold runs all score 1, and its own checker agrees on every run."""
+"""Compares verdicts with BFCL's own checker, on gold runs and on wrong ones."""
 
 import collections
 import random
@@ -9,7 +9,7 @@ import pytest
 from agentrl_jax.data.trajectory import Status, Task
 from environments.bfcl import BFCL
 from environments.bfcl.calls import Call
-from environments.bfcl.expert import MISTAKES, GoldPlayer, gold_calls
+from environments.bfcl.expert import MISTAKES, GoldExpert, gold_calls
 from environments.bfcl.suite import CATEGORIES
 from tests.environments.bfcl import upstream
 from tests.environments.bfcl.packages import play, require_packages
@@ -33,7 +33,7 @@ class GoldTest(unittest.IsolatedAsyncioTestCase):
             (steps[-1].status, steps[-1].reward), (Status.COMPLETED, 1.0)
           )
 
-  async def test_a_call_at_a_time_scores_as_well(self):
+  async def test_one_call_per_answer_scores_one(self):
     for category in CATEGORIES:
       for index in range(0, 200, 10):
         task = Task("bfcl", category, index)
@@ -46,17 +46,17 @@ class GoldTest(unittest.IsolatedAsyncioTestCase):
 
 
 class MutatedTest(unittest.IsolatedAsyncioTestCase):
-  """Runs that are wrong somewhere, judged here and by BFCL's checker."""
+  """Runs with a mistake or a needless call."""
 
   def setUp(self):
     require_packages()
     self.environment = BFCL()
 
-  async def test_verdicts_are_upstreams(self):
+  async def test_verdicts_equal_upstreams(self):
     await self._compare(range(0, 200, 10), seeds=(0,))
 
   @pytest.mark.full
-  async def test_verdicts_are_upstreams_on_everything(self):
+  async def test_verdicts_equal_upstreams_on_all_tasks(self):
     await self._compare(range(200), seeds=range(5))
 
   async def _compare(self, indices, seeds):
@@ -65,19 +65,19 @@ class MutatedTest(unittest.IsolatedAsyncioTestCase):
       for index in indices:
         task = Task("bfcl", category, index)
         problem = self.environment._problem(task)
-        for mistake, seed in ((m, s) for m in _FLAWS for s in seeds):
-          expert = _flawed(self.environment, task, mistake, seed)
+        for mistake, seed in ((m, s) for m in _MISTAKES for s in seeds):
+          expert = _expert(self.environment, task, mistake, seed)
           session, steps, answers = await play(self.environment, task, expert)
           expected = upstream.verdict(problem, answers)
           with self.subTest(task=task, mistake=mistake, seed=seed):
-            found = session.failure and session.failure.value
-            self.assertEqual(found, expected)
+            verdict = session.failure and session.failure.value
+            self.assertEqual(verdict, expected)
             self.assertEqual(steps[-1].reward, float(expected is None))
           verdicts[mistake, expected] += 1
     self._check_spread(verdicts)
 
   def _check_spread(self, verdicts):
-    """The comparison saw every verdict, and mistakes that matter."""
+    """Checks that every verdict occurred, and that most runs were wrong."""
     self.assertEqual(
       {verdict for _, verdict in verdicts},
       {
@@ -87,16 +87,16 @@ class MutatedTest(unittest.IsolatedAsyncioTestCase):
         "execution_response_mismatch",
       },
     )
-    for mistake in _FLAWS:
+    for mistake in _MISTAKES:
       runs = {v: n for (m, v), n in verdicts.items() if m == mistake}
       wrong = sum(n for v, n in runs.items() if v is not None)
       with self.subTest(mistake=mistake):
         self.assertGreater(wrong / sum(runs.values()), 0.6, runs)
 
 
-_EXTRA = "extra_call"  # gold, and something that changes a state before it
-_FLAWS = (*MISTAKES, _EXTRA)
-_CHANGES = {  # of each class: a call that leaves something behind
+_EXTRA_CALL = "extra_call"  # gold and then calls that change the state
+_MISTAKES = (*MISTAKES, _EXTRA_CALL)
+_STATE_CHANGES = {  # one call for each class
   "GorillaFileSystem": ("touch", (), {"file_name": "unasked.txt"}),
   "MathAPI": ("add", (), {"a": 1, "b": 1}),  # it has no state
   "MessageAPI": ("add_contact", (), {"user_name": "Nobody"}),
@@ -112,30 +112,30 @@ _CHANGES = {  # of each class: a call that leaves something behind
 }
 
 
-def _flawed(environment, task, mistake, seed):
-  if mistake != _EXTRA:
+def _expert(environment, task, mistake, seed):
+  if mistake != _EXTRA_CALL:
     return environment.expert(task, seed=seed, mistakes={mistake: 1.0})
   problem = environment._problem(task)
   turns = [list(turn) for turn in gold_calls(problem)]
   turn = random.Random(f"{problem.id}/{seed}").randrange(len(turns))
-  turns[turn] += [Call(*_CHANGES[name]) for name in problem.classes]
-  return GoldPlayer(turns)
+  turns[turn] += [Call(*_STATE_CHANGES[name]) for name in problem.classes]
+  return GoldExpert(turns)
 
 
 class _OneByOne:
-  """The gold calls, each in an answer of its own."""
+  """Plays the gold calls, each in its own answer."""
 
   def __init__(self, turns):
     self._answers = iter(
       [
         calls
         for turn in turns
-        for calls in (*([call] for call in turn), ())  # and then none
+        for calls in (*([call] for call in turn), ())  # the last ends the turn
       ]
     )
 
   def answer(self, messages):
-    return GoldPlayer([next(self._answers)]).answer(messages)
+    return GoldExpert([next(self._answers)]).answer(messages)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Each mistake of the expert shows in what it plays."""
+"""Tests of the expert, of each of its mistakes, and of parsed calls."""
 
 import unittest
 
@@ -6,7 +6,7 @@ from agentrl_jax.data.trajectory import Task
 from environments.bfcl import BFCL
 from environments.bfcl.calls import parse_source, read_call
 from environments.bfcl.expert import MISTAKES, gold_calls
-from environments.bfcl.scoring import Failure
+from environments.bfcl.session import Failure
 from tests.environments.bfcl.packages import play, require_packages
 
 
@@ -24,43 +24,43 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
       read_call(call) for answer in answers for call in answer.tool_calls
     ]
 
-  async def test_without_mistakes_it_plays_gold(self):
+  async def test_expert_without_mistakes_plays_gold(self):
     session, calls = await self._calls({})
     gold = [call for turn in gold_calls(self.problem) for call in turn]
     self.assertEqual(calls, gold)
     self.assertIsNone(session.failure)
 
-  async def test_mistakes_show(self):
+  async def test_every_mistake_changes_the_calls(self):
     _, gold = await self._calls({})
-    seen = {mistake: set() for mistake in MISTAKES}
+    failures = {mistake: set() for mistake in MISTAKES}
     for mistake in MISTAKES:
       for seed in range(12):
         session, calls = await self._calls({mistake: 1.0}, seed)
         with self.subTest(mistake=mistake, seed=seed):
           self.assertNotEqual(calls, gold)
-        seen[mistake].add(session.failure)
-      self.assertTrue(seen[mistake] - {None}, mistake)
-    self.assertEqual(seen["skipped_turn"], {Failure.NO_CALL})
-    self.assertEqual(seen["broken_json"], {Failure.NO_CALL})
+        failures[mistake].add(session.failure)
+      self.assertTrue(failures[mistake] - {None}, mistake)
+    self.assertEqual(failures["skipped_turn"], {Failure.NO_CALL})
+    self.assertEqual(failures["broken_json"], {Failure.NO_CALL})
 
-  async def test_the_seed_decides(self):
+  async def test_seed_determines_the_mistakes(self):
     mistakes = dict.fromkeys(MISTAKES, 0.5)
     runs = [await self._calls(mistakes, seed) for seed in (0, 0, *range(8))]
     self.assertEqual(runs[0][1], runs[1][1])
     self.assertGreater(len({str(calls) for _, calls in runs}), 2)
 
-  def test_arguments_by_position_get_their_names(self):
+  def test_arguments_by_position_are_named(self):
     gold = gold_calls(self.environment._problems("miss_func")[0])
     self.assertEqual(gold[3][0].named, {"file_name": "final_report.pdf"})
 
 
-class SourceTest(unittest.TestCase):
-  def test_literals_are_read(self):
+class ParseSourceTest(unittest.TestCase):
+  def test_literals_are_parsed(self):
     call = parse_source("f(1, [2.5, 'x'], key={'a': None, 'b': -3})")
     self.assertEqual(call.positional, (1, [2.5, "x"]))
     self.assertEqual(call.named, {"key": {"a": None, "b": -3}})
 
-  def test_nothing_else_is(self):
+  def test_other_expressions_are_refused(self):
     for source in ("f", "a.f()", "f(g())", "f(x)", "f()()", "f(", "f(**{})"):
       with self.subTest(source=source), self.assertRaises(ValueError):
         parse_source(source)

@@ -1,4 +1,4 @@
-"""Skips what needs packages that are not there, and plays attempts."""
+"""Helpers of BFCL's tests: skips without packages, complete episodes."""
 
 import importlib.util
 import unittest
@@ -7,7 +7,7 @@ from agentrl_jax.data.trajectory import Status
 
 
 def require_packages() -> None:
-  """Skips the test where the suite, or what it imports, is not installed."""
+  """Skips the test where bfcl-eval, or what it imports, is not installed."""
   for name in ("bfcl_eval", "mpmath"):
     if importlib.util.find_spec(name) is None:
       raise unittest.SkipTest(
@@ -16,7 +16,7 @@ def require_packages() -> None:
 
 
 async def play(environment, task, expert):
-  """An attempt to its end: the session, the steps, and the answers."""
+  """Plays an episode; returns the session, the steps and the answers."""
   steps, answers = [], []
   async with environment.open(task, seed=0) as session:
     steps.append(await session.reset())

@@ -1,4 +1,4 @@
-"""A BFCL attempt, message by message: turns, added functions, limits."""
+"""Tests of BFCL episodes: turns, added functions, limits, verdicts."""
 
 import json
 import unittest
@@ -7,11 +7,17 @@ from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.tools import require_readable
 from environments.bfcl import BFCL
-from environments.bfcl.scoring import Failure
-from environments.bfcl.session import BAD_CALL, MORE_FUNCTIONS
+from environments.bfcl.apis import APIs
+from environments.bfcl.session import (
+  BAD_CALL,
+  MORE_FUNCTIONS,
+  Failure,
+  TurnChecker,
+)
 from tests.environments.bfcl.packages import require_packages
 
 DONE = Message("assistant", "Done.")
+FILES = ("GorillaFileSystem",)
 
 
 def a_call(name, arguments, id="c0"):
@@ -34,7 +40,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
     environment = environment or self.environment
     return environment.open(Task("bfcl", category, index), seed=0)
 
-  async def test_the_user_asks_again_once_nothing_is_called(self):
+  async def test_answer_without_a_call_ends_the_turn(self):
     async with self._open() as session:
       first = await session.reset()
       self.assertEqual(
@@ -47,7 +53,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
         following.messages, (Message("user", self.problem.questions[1][0]),)
       )
 
-  async def test_replies_are_the_functions_own(self):
+  async def test_replies_are_the_results_of_the_functions(self):
     async with self._open() as session:
       await session.reset()
       step = await session.step(
@@ -79,7 +85,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       ],
     )
 
-  async def test_a_malformed_call_ends_the_turn_unplayed(self):
+  async def test_malformed_call_ends_the_turn_without_any_call(self):
     async with self._open() as session:
       await session.reset()
       step = await session.step(
@@ -99,7 +105,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       step = await session.step(answer(a_call("pwd", {})))
       self.assertNotIn("document", step.messages[0].content)
 
-  async def test_the_step_beyond_the_limit_fails_the_attempt(self):
+  async def test_answer_beyond_the_limit_ends_the_episode(self):
     environment = BFCL(max_steps=3)
     async with self._open(environment=environment) as session:
       await session.reset()
@@ -111,7 +117,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(step.reward, 0.0)
     self.assertIs(session.failure, Failure.STEP_LIMIT)
 
-  async def test_the_limit_is_of_each_turn(self):
+  async def test_limit_is_counted_per_turn(self):
     environment = BFCL(max_steps=2)
     async with self._open(environment=environment) as session:
       step = await session.reset()
@@ -122,7 +128,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
         step = await session.step(DONE)
     self.assertIs(step.status, Status.COMPLETED)
 
-  async def test_functions_are_added_at_their_turn(self):
+  async def test_withheld_functions_are_added_at_their_turn(self):
     problem = self.environment._problems("miss_func")[0]
     self.assertEqual(problem.withheld, {3: ("sort",)})
     async with self._open("miss_func") as session:
@@ -138,7 +144,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
     self.assertTrue(message.content.startswith("[{'name': 'sort', 'desc"))
     self.assertTrue(message.content.endswith(f"}}]\n{MORE_FUNCTIONS}"))
 
-  async def test_replies_are_long_in_long_context_alone(self):
+  async def test_only_long_context_pads_replies(self):
     lengths = []
     for category in ("base", "long_context"):
       async with self._open(category) as session:
@@ -163,6 +169,52 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       step.metrics,
       {"num_calls": 2.0, "right_turns": 0.0, "right/base": 0.0},
     )
+
+
+class TurnCheckerTest(unittest.TestCase):
+  def setUp(self):
+    require_packages()
+
+  def _verdicts(self, gold, turns):
+    """Returns the verdict on each turn, given its calls."""
+    apis, gold_apis = (APIs(FILES, {}, is_long=False) for _ in range(2))
+    checker = TurnChecker(gold, gold_apis)
+    return [
+      checker.check(
+        turn,
+        [apis.call(name, (), arguments) for name, arguments in calls],
+        apis,
+      )
+      for turn, calls in enumerate(turns)
+    ]
+
+  def test_result_is_required_as_often_as_gold_has_it(self):
+    gold = [["pwd()", "pwd()"]]
+    self.assertEqual(self._verdicts(gold, [[("pwd", {})]]), [Failure.RESULTS])
+    self.assertEqual(self._verdicts(gold, [[("pwd", {})] * 2]), [None])
+
+  def test_results_of_earlier_turns_count(self):
+    gold = [["pwd()"], ["pwd()", "ls()"]]
+    turns = [[("pwd", {})] * 2, [("ls", {})]]
+    self.assertEqual(self._verdicts(gold, turns), [None, None])
+
+  def test_order_and_additional_calls_do_not_matter(self):
+    gold = [["ls()", "pwd()"]]
+    turns = [[("pwd", {}), ("ls", {"a": True}), ("ls", {}), ("cd", {})]]
+    self.assertEqual(self._verdicts(gold, turns), [None])
+
+  def test_state_is_compared_before_results(self):
+    gold = [["touch(file_name='a')", "pwd()"]]
+    turns = [[("touch", {"file_name": "b"})]]
+    self.assertEqual(self._verdicts(gold, turns), [Failure.STATE])
+
+  def test_call_is_required_even_without_a_change_of_state(self):
+    self.assertEqual(self._verdicts([["pwd()"]], [[]]), [Failure.NO_CALL])
+
+  def test_turn_without_gold_is_right_but_keeps_its_effects(self):
+    gold = [[], ["pwd()"]]
+    turns = [[("touch", {"file_name": "a"})], [("pwd", {})]]
+    self.assertEqual(self._verdicts(gold, turns), [None, Failure.STATE])
 
 
 if __name__ == "__main__":

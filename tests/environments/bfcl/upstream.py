@@ -1,4 +1,4 @@
-"""The verdict of BFCL's own checker on what was answered in an attempt."""
+"""Verdicts of BFCL's own checker on the answers of an episode."""
 
 import itertools
 
@@ -8,7 +8,7 @@ _serial = itertools.count()
 
 
 def verdict(problem, answers):
-  """None if right, else the end of BFCL's `error_type`."""
+  """Returns the end of BFCL's `error_type`, or None if all is right."""
   from bfcl_eval.eval_checker.multi_turn_eval import (
     multi_turn_checker,
     multi_turn_utils,
@@ -19,20 +19,20 @@ def verdict(problem, answers):
     "initial_config": problem.config,
     "involved_classes": list(problem.classes),
   }
-  found = multi_turn_checker.multi_turn_checker(
+  result = multi_turn_checker.multi_turn_checker(
     decoded(problem, answers),
     [list(turn) for turn in problem.gold],
     entry,
     problem.id.rsplit("_", 1)[0],
-    f"run_{next(_serial)}",  # BFCL keeps instances by the model's name
+    f"run_{next(_serial)}",  # BFCL keys its instances by model name
   )
   for name in [n for n in vars(multi_turn_utils) if n.endswith("_instance")]:
     delattr(multi_turn_utils, name)
-  return None if found["valid"] else found["error_type"].split(":")[1]
+  return None if result["valid"] else result["error_type"].split(":")[1]
 
 
 def decoded(problem, answers):
-  """The answers as BFCL's evaluation has them: turns of steps of calls."""
+  """Converts answers to BFCL's form: turns of steps of calls."""
   turns = [[]]
   for answer in answers:
     calls = [read_call(call) for call in answer.tool_calls]
@@ -40,7 +40,7 @@ def decoded(problem, answers):
       turns[-1].append([_source(call) for call in calls])
     else:
       turns.append([])
-  assert turns.pop() == [], "the attempt did not end with its last turn"
+  assert turns.pop() == [], "the episode did not end with its last turn"
   assert len(turns) == len(problem.questions)
   return turns
 

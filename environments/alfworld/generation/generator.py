@@ -1,0 +1,126 @@
+"""Generates games: the content is a pure function of (split, index).
+
+A hash of the room decides its split, and a game is drawn again until its room
+belongs to the split asked for: train and test share no room. Every game can be
+won, and none is won from the start.
+"""
+
+import dataclasses
+import random
+from collections.abc import Sequence
+
+from agentrl_jax.data.split import split_of
+from agentrl_jax.errors import ConfigError
+from environments.alfworld.games.game import Game
+from environments.alfworld.games.tasks import (
+  LOOK,
+  PHRASES,
+  REQUIRED_STATE,
+  TASK_TYPES,
+  TOOL_FOR,
+  TRAIT_FOR,
+  TaskSpec,
+  goal_of,
+)
+from environments.alfworld.generation.catalogue import (
+  FITS,
+  ROOM_KINDS,
+  TRAITS_OF,
+)
+from environments.alfworld.generation.room import Room, draw_room
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratedGame:
+  """A game with the parameters that it was made from."""
+
+  game: Game
+  spec: TaskSpec
+  room: Room
+  room_kind: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generator:
+  """Draws games with tasks of some types in rooms of some size (inclusive)."""
+
+  task_types: Sequence[str] = TASK_TYPES
+  num_receptacles: tuple[int, int] = (8, 32)
+  num_things: tuple[int, int] = (10, 48)
+
+  def __post_init__(self) -> None:
+    unknown = sorted(set(self.task_types) - set(TASK_TYPES))
+    if unknown or not self.task_types or isinstance(self.task_types, str):
+      raise ConfigError(
+        f"ALFWorld's task_types are {self.task_types!r}; allowed is a list of "
+        f"one or more of {', '.join(TASK_TYPES)}"
+      )
+    _require_bounds("num_receptacles", self.num_receptacles, least=4, most=60)
+    _require_bounds("num_things", self.num_things, least=4, most=100)
+
+  def generate(self, split: str, index: int) -> GeneratedGame:
+    """Draws the game of (split, index)."""
+    rng = random.Random(f"alfworld/{split}/{index}")
+    kind = rng.choice(self.task_types)
+    while True:  # a room belongs to the split with probability 1/2
+      room_kind = rng.choice(_rooms_for(kind))
+      room = draw_room(
+        rng,
+        room_kind,
+        num_receptacles=self.num_receptacles,
+        num_things=self.num_things,
+      )
+      spec = _draw_spec(rng, kind, room)
+      if spec is None:
+        continue
+      room = room.prepared(rng, spec)
+      if split_of(room.canonical) != split:
+        continue
+      task = rng.choice(PHRASES[kind]).format(o=spec.thing, r=spec.target)
+      game = room.game(goal=goal_of(spec), task=task)
+      return GeneratedGame(game, spec, room, room_kind)
+
+
+def _rooms_for(kind: str) -> list[str]:
+  """Lists the kinds of room that have the furniture for a type of task."""
+  tool = TOOL_FOR.get(REQUIRED_STATE[kind])
+  return [
+    name
+    for name, room in ROOM_KINDS.items()
+    if (tool is None or tool in room.furniture)
+    and (kind != LOOK or "desklamp" in room.things)
+  ]
+
+
+def _draw_spec(rng: random.Random, kind: str, room: Room) -> TaskSpec | None:
+  """Draws a task that this room allows; None if it allows none of the type."""
+  things = sorted({name for name, _ in room.things if name in FITS})
+  if kind == LOOK:
+    if not any(name == "desklamp" for name, _ in room.things) or not things:
+      return None
+    return TaskSpec(kind, rng.choice(things), "desklamp")
+  furniture = {name for name, _ in room.receptacles}
+  state = REQUIRED_STATE[kind]
+  tool = TOOL_FOR.get(state)
+  if tool is not None and tool not in furniture:
+    return None
+  specs = []
+  for thing in things:
+    if state and TRAIT_FOR[state] not in TRAITS_OF[thing]:
+      continue
+    targets = sorted(set(FITS[thing]) & furniture)
+    if len(targets) < 2:  # the thing must start in another receptacle
+      continue
+    specs += [TaskSpec(kind, thing, r) for r in targets if r != tool]
+  return rng.choice(specs) if specs else None
+
+
+def _require_bounds(
+  name: str, bounds: tuple[int, int], *, least: int, most: int
+) -> None:
+  low, high = bounds
+  if not least <= low <= high <= most:
+    raise ConfigError(
+      f"ALFWorld's {name} is {bounds!r}; allowed is a pair (low, high) with "
+      f"{least} <= low <= high <= {most}"
+    )

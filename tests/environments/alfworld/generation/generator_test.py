@@ -1,0 +1,90 @@
+"""Tests of generated games: splits, bounds, placement of things."""
+
+import dataclasses
+import unittest
+
+from agentrl_jax.data.split import SPLITS, split_of
+from environments.alfworld.engines.household import Household
+from environments.alfworld.games.tasks import (
+  TASK_TYPES,
+  TOOL_FOR,
+  TWO,
+  read_goal,
+)
+from environments.alfworld.generation.catalogue import (
+  ROOM_KINDS,
+  TRAITS_OF,
+  places_of,
+)
+from environments.alfworld.generation.generator import Generator
+
+
+class GeneratorTest(unittest.TestCase):
+  def test_game_is_a_function_of_split_and_index(self):
+    for split in SPLITS:
+      first, second = (Generator().generate(split, 5) for _ in range(2))
+      self.assertEqual(first, second)
+
+  def test_every_room_belongs_to_its_split(self):
+    for split in SPLITS:
+      games = [Generator().generate(split, index) for index in range(100)]
+      self.assertEqual({split_of(g.room.canonical) for g in games}, {split})
+      self.assertEqual(len({g.room for g in games}), 100)
+
+  def test_canonical_text_tells_rooms_apart(self):
+    generated = Generator().generate("train", 0)
+    room = generated.room
+    self.assertEqual(room.game(goal=(), task="").inside, generated.game.inside)
+    emptier = dataclasses.replace(room, things=room.things[1:])
+    self.assertNotEqual(emptier.canonical, room.canonical)
+
+  def test_every_thing_lies_in_an_accepting_receptacle(self):
+    for index in range(100):
+      game = Generator().generate("test", index).game
+      for o, r in game.inside:
+        thing, receptacle = game.things[o].type, game.receptacles[r].type
+        self.assertIn(receptacle, places_of(thing))
+      self.assertEqual(len(game.inside), len(game.things))
+
+  def test_options_are_respected(self):
+    generator = Generator(
+      task_types=(TWO,), num_receptacles=(7, 9), num_things=(6, 12)
+    )
+    for index in range(50):
+      generated = generator.generate("train", index)
+      self.assertEqual(generated.spec.type, TWO)
+      self.assertIn(len(generated.game.receptacles), range(7, 10))
+      # A task with two things may add one.
+      self.assertIn(len(generated.game.things), range(6, 14))
+
+  def test_tasks_are_of_all_types_and_begin_unsolved(self):
+    games = [Generator().generate("train", index) for index in range(200)]
+    self.assertEqual({g.spec.type for g in games}, set(TASK_TYPES))
+    self.assertEqual({g.room_kind for g in games}, ROOM_KINDS.keys())
+    for generated in games:
+      spec = generated.spec
+      self.assertEqual(read_goal(generated.game.goal), spec)
+      self.assertFalse(Household(generated.game).is_won)
+      if spec.state:  # the thing does not stay where it was changed
+        self.assertNotEqual(spec.target, TOOL_FOR[spec.state])
+
+  def test_receptacles_are_numbered_as_in_alfworld(self):
+    game = Generator().generate("train", 3).game
+    names = [r.name for r in game.receptacles]
+    keys = [(n.split()[0], -int(n.split()[1])) for n in names]
+    self.assertEqual(keys, sorted(keys))
+    self.assertEqual(len(set(names)), len(names))
+
+
+class CatalogueTest(unittest.TestCase):
+  def test_every_thing_of_a_room_has_a_place_in_it(self):
+    for kind, room in ROOM_KINDS.items():
+      for thing in room.things:
+        self.assertTrue(
+          set(places_of(thing)) & room.furniture.keys(), (kind, thing)
+        )
+        self.assertIn(thing, TRAITS_OF)
+
+
+if __name__ == "__main__":
+  unittest.main()
