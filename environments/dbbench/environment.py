@@ -14,18 +14,22 @@ from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.dbbench.agentbench import load_problems
-from environments.dbbench.engine import Engine
+from environments.dbbench.engines.base import Engine
+from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.expert import (
   MISTAKES,
   expert_for_generated,
   expert_for_loaded,
 )
-from environments.dbbench.generator import DEFAULT_KINDS, Generated, Generator
+from environments.dbbench.generation.generator import (
+  DEFAULT_KINDS,
+  Generated,
+  Generator,
+)
 from environments.dbbench.problem import Problem
 from environments.dbbench.prompts import SYSTEM_PROMPTS
 from environments.dbbench.scripted import POLICIES
 from environments.dbbench.session import DBSession, Rules
-from environments.dbbench.sqlite_engine import SQLiteEngine
 
 ENGINES = ("sqlite", "mariadb")
 GENERATED_CACHE = 4096  # tasks kept at hand; the attempts of a group share one
@@ -178,7 +182,7 @@ def _engine(
       max_result_chars=max_result_chars, statement_limit_s=statement_limit_s
     )
   # Its driver is needed for this engine alone.
-  from environments.dbbench.mariadb_engine import MariaDBEngine
+  from environments.dbbench.engines.mariadb import MariaDBEngine
 
   return MariaDBEngine(
     server,

@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import require_known
-from environments.dbbench.generator import Generated
-from environments.dbbench.problem import Problem
-from environments.dbbench.statement import (
+from environments.dbbench.generation.generator import Generated
+from environments.dbbench.generation.statement import (
   Insert,
   Select,
   Statement,
   Update,
 )
-from environments.dbbench.tables import Topic
+from environments.dbbench.generation.tables import Topic
+from environments.dbbench.problem import Problem
 
 # Spoils a statement; the same statement back where it does not apply.
 _Spoiler = Callable[[Statement, Topic, random.Random], Statement]

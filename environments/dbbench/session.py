@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.env.interface import Session, Step
-from environments.dbbench import connector
-from environments.dbbench.engine import Database
+from environments.dbbench.engines import connector
+from environments.dbbench.engines.base import Database
 from environments.dbbench.grading import is_right
 from environments.dbbench.problem import Problem
 from environments.dbbench.prompts import (

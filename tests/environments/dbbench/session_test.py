@@ -5,6 +5,7 @@ import unittest
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
+from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.grading import tables_hash
 from environments.dbbench.problem import Problem, Table
 from environments.dbbench.prompts import (
@@ -15,7 +16,6 @@ from environments.dbbench.prompts import (
   UNKNOWN_CALL,
 )
 from environments.dbbench.session import DBSession, Rules
-from environments.dbbench.sqlite_engine import SQLiteEngine
 
 TABLE = Table("t", ("a", "b"), (("x", "1"), ("y", "2")))
 QUESTION = Problem("counting", (TABLE,), "How many?", label=("2",))

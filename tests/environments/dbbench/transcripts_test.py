@@ -6,11 +6,11 @@ import pytest
 
 from agentrl_jax.data.messages import Message
 from agentrl_jax.data.trajectory import Status
+from environments.dbbench.engines.mariadb import MariaDBEngine
+from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.grading import tables_hash
-from environments.dbbench.mariadb_engine import MariaDBEngine
 from environments.dbbench.problem import Problem
 from environments.dbbench.session import DBSession, Rules
-from environments.dbbench.sqlite_engine import SQLiteEngine
 from tests.environments.dbbench import transcripts
 from tests.environments.dbbench.data import needs_mariadb
 

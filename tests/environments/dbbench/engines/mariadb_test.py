@@ -1,0 +1,221 @@
+"""Statements on a real MariaDB, and SQLite's answers beside its own."""
+
+import ast
+import asyncio
+import contextlib
+import os
+import random
+import re
+import unittest
+
+import pytest
+
+from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.errors import EnvironmentFault
+from environments.dbbench import DBBench
+from environments.dbbench.agentbench import load_problems
+from environments.dbbench.engines.base import TIMED_OUT
+from environments.dbbench.engines.mariadb import MariaDBEngine
+from environments.dbbench.engines.mariadb_server import Address, PrivateServer
+from environments.dbbench.engines.sqlite import SQLiteEngine
+from environments.dbbench.expert import SPOILERS
+from environments.dbbench.generation.generator import Generator
+from environments.dbbench.problem import Table
+from tests.environments.dbbench.data import dev_rows, needs_mariadb
+from tests.environments.dbbench.engines.statements import STATEMENTS
+
+TABLE = Table(
+  "t a",
+  ("name", "city", "age", "note"),
+  (
+    ("Anna Reed", "Oslo", "7", "x"),
+    ("Ben Hill", "oslo", "45", "3 km"),
+    ("Cara", "Rome", "128", "1,200"),
+    ("Dan", "Paris", "9.5", ""),
+    ("Élan", "rome", "128", "-3"),
+  ),
+)
+_addresses: list[Address] = []
+
+
+def setUpModule():
+  needs_mariadb()
+  server = PrivateServer()
+  unittest.addModuleCleanup(server.stop)
+  _addresses.append(server.start())
+  unittest.addModuleCleanup(_addresses.clear)
+
+
+def make_engine(*, statement_limit_s: float = 1.0) -> MariaDBEngine:
+  return MariaDBEngine(_addresses[0], statement_limit_s=statement_limit_s)
+
+
+def comparable(reply: str) -> str:
+  """A reply without what names the server or the database."""
+  return re.sub("dbbench_[0-9a-f]+", "dbbench", reply).replace(
+    "MariaDB", "MySQL"
+  )
+
+
+@pytest.mark.mariadb
+class MariaDBEngineTest(unittest.IsolatedAsyncioTestCase):
+  async def asyncSetUp(self):
+    self.engine = make_engine()
+    self.database = await self.enterAsyncContext(self.engine.open([TABLE]))
+
+  async def test_dev_hashes_are_reproduced(self):
+    for problem in load_problems(dev_rows()):
+      if not problem.is_mutation:
+        continue
+      with self.subTest(sql=problem.gold_sql):
+        async with self.engine.open(problem.tables) as database:
+          self.assertEqual(await database.execute(problem.gold_sql), "[]")
+          after = await database.hash_of(problem.tables)
+        self.assertEqual(after, problem.table_hash)
+
+  async def test_every_dev_table_can_be_set_up(self):
+    for problem in load_problems(dev_rows()):
+      async with self.engine.open(problem.tables) as database:
+        for table in problem.tables:
+          self.assertEqual(await database.rows(table), list(table.rows))
+
+  async def test_hash_is_the_servers_own(self):
+    columns = ", ".join(f"`{column}`" for column in TABLE.columns)
+    reply = await self.database.execute(
+      "SELECT MD5(GROUP_CONCAT(h ORDER BY h)) FROM (SELECT SUBSTRING("
+      f"MD5(CONCAT_WS(',', {columns})), 1, 5) AS h FROM `t a`) AS hashes"
+    )
+    self.assertEqual(reply, f"[('{await self.database.hash_of([TABLE])}',)]")
+
+  async def test_a_slow_statement_is_the_policys_doing(self):
+    for sql in (
+      "SELECT SLEEP(60)",
+      "SELECT COUNT(*) FROM seq_1_to_999999 a, seq_1_to_999999 b",
+    ):
+      self.assertEqual(await self.database.execute(sql), TIMED_OUT)
+    self.assertEqual(await self.database.execute("SELECT 1"), "[(1,)]")
+
+  async def test_the_limit_cannot_be_lifted(self):
+    await self.database.execute("SET max_statement_time = 0")
+    self.assertEqual(await self.database.execute("SELECT SLEEP(60)"), TIMED_OUT)
+
+  async def test_unseen_rows_are_not_read(self):
+    reply = await self.database.execute("SELECT seq FROM seq_1_to_99999999999")
+    self.assertTrue(reply.startswith("[(1,), (2,), "))
+    self.assertEqual(len(reply), 800 + len("[TRUNCATED]"))
+    self.assertEqual(await self.database.execute("SELECT 2"), "[(2,)]")
+
+  async def test_statements_are_committed_at_once(self):
+    for sql in ("BEGIN", "DELETE FROM `t a`", "ROLLBACK"):
+      self.assertEqual(await self.database.execute(sql), "[]")
+    self.assertEqual(await self.database.rows(TABLE), [])
+
+  async def test_walls(self):
+    for sql, code in {
+      "SHUTDOWN": 1227,
+      "USE mysql": 1044,
+      "SELECT * FROM mysql.user": 1142,
+      "CREATE DATABASE other": 1044,
+      "SELECT 1 INTO OUTFILE '/tmp/x'": 1227,
+      "SELECT 1; SELECT 2": 1064,
+    }.items():
+      with self.subTest(sql=sql):
+        reply = await self.database.execute(sql)
+        self.assertTrue(reply.startswith(f"{code} (42000): "), reply)
+    async with self.engine.open([TABLE]) as other:
+      reply = await other.execute("SHOW DATABASES")
+    self.assertEqual(reply.count("dbbench_"), 1)
+
+  async def test_leaving_drops_database_and_user(self):
+    async with self.engine.open([TABLE]) as database:
+      (row,) = ast.literal_eval(await database.execute("SELECT DATABASE()"))
+      name = row[0]
+      self.assertTrue(name.startswith("dbbench_"))
+    connection = _addresses[0].connect()
+    with connection, connection.cursor() as cursor:
+      cursor.execute("SHOW DATABASES LIKE %s", (name,))
+      self.assertEqual(cursor.fetchall(), ())
+      cursor.execute("SELECT 1 FROM mysql.user WHERE user = %s", (name,))
+      self.assertEqual(cursor.fetchall(), ())
+
+  async def test_leaving_stops_what_runs(self):
+    engine = make_engine(statement_limit_s=600)
+    async with asyncio.timeout(60):
+      async with engine.open([TABLE]) as database:
+        slow = asyncio.ensure_future(database.execute("SELECT SLEEP(600)"))
+        await asyncio.sleep(0.1)
+        self.assertFalse(slow.done())
+        slow.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+      await slow
+    self.assertTrue(slow.cancelled())
+
+  async def test_bad_tables_are_a_fault(self):
+    with self.assertRaisesRegex(EnvironmentFault, "'t a'"):
+      async with self.engine.open([TABLE, TABLE]):
+        pass
+
+
+@pytest.mark.mariadb
+class EnginesAgreeTest(unittest.IsolatedAsyncioTestCase):
+  """SQLite's replies and tables are MariaDB's."""
+
+  async def _both(self, tables, sql):
+    outcomes = []
+    for engine in (make_engine(), SQLiteEngine()):
+      async with engine.open(tables) as database:
+        reply = comparable(await database.execute(sql))
+        near = "near '"  # the rest of a syntax error is the parser's taste
+        outcomes.append((reply.split(near)[0], await database.hash_of(tables)))
+    return outcomes
+
+  async def test_on_statements_of_many_forms(self):
+    for sql in STATEMENTS:
+      with self.subTest(sql=sql):
+        mariadb, sqlite = await self._both([TABLE], sql)
+        self.assertEqual(sqlite, mariadb)
+
+  async def test_on_generated_statements_spoilt_or_not(self):
+    generator = Generator(num_tables=(1, 3))
+    for index in range(10):
+      made = generator.generate("train", index)
+      rng = random.Random(index)
+      spoilt = {
+        s(made.statement, made.topic, rng).sql() for s in SPOILERS.values()
+      }
+      for sql in sorted(spoilt | {made.problem.gold_sql}):
+        with self.subTest(sql=sql):
+          mariadb, sqlite = await self._both(made.problem.tables, sql)
+          if " JOIN " in sql:  # whose rows come in any order
+            mariadb, sqlite = map(_in_order, (mariadb, sqlite))
+          self.assertEqual(sqlite, mariadb)
+
+
+def _in_order(outcome):
+  reply, after = outcome
+  rows = re.findall(r"\(.*?\)", reply)
+  return sorted(rows) if reply.startswith("[(") else reply, after
+
+
+@pytest.mark.mariadb
+class DBBenchOnMariaDBTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  num_tasks = 2
+
+  def make_environment(self):
+    return DBBench(engine=make_engine())
+
+
+@pytest.mark.mariadb
+class OwnServerTest(unittest.IsolatedAsyncioTestCase):
+  async def test_it_starts_at_first_use_and_goes_when_closed(self):
+    engine = MariaDBEngine()
+    async with engine.open([TABLE]) as database:
+      reply = await database.execute("SELECT @@datadir")
+    ((folder,),) = ast.literal_eval(reply)
+    self.assertTrue(os.access(folder, os.R_OK))
+    await engine.close()
+    self.assertFalse(os.access(folder, os.F_OK))
+
+
+if __name__ == "__main__":
+  unittest.main()
