@@ -15,11 +15,6 @@ from environments.dbbench.problem import Table
 
 DATABASE = "dbbench"  # its name, where no server gives it another
 TIMED_OUT = "Error: SQL execution timed out."
-SYNTAX_ERROR = (
-  "1064 (42000): You have an error in your SQL syntax; check the manual that "
-  "corresponds to your MySQL server version for the right syntax to use "
-  "near '{near}' at line {line}"
-)
 MIN_ROW_CHARS = 6  # "(1,), ": no row is written in fewer
 
 

@@ -10,12 +10,10 @@ import asyncio
 import time
 
 from environments.dbbench.engines.base import Database
-from environments.dbbench.mysql.grammar import EMPTY
-from environments.dbbench.mysql.lexer import lexemes
+from environments.dbbench.mysql.syntax import BLANK, EMPTY, split
 
 NO_ROWS = "[]"
 NOT_TEXT = "'{}' object has no attribute 'encode'"
-_BLANK = "; \t\r\n\v\f"
 LIMIT_S = 60.0  # for all statements together: then no other is begun
 
 
@@ -27,26 +25,9 @@ async def execute(database: Database, argument: object) -> str:
     return NOT_TEXT.format(type(argument).__name__)
   parts = split(argument)
   if not parts:
-    is_empty = not argument.strip(_BLANK)
+    is_empty = not argument.strip(BLANK)
     return EMPTY if is_empty else NO_ROWS  # nothing but a comment is no error
   return await _execute_all(database, argument, parts)
-
-
-def split(sql: str) -> list[tuple[int, int]]:
-  """Where each statement begins and ends; those without a word are left out.
-
-  What stands before the first one is its own, so that lines are counted right.
-  """
-  found: list[tuple[int, int]] = []
-  start: int | None = None
-  for lexeme in lexemes(sql):
-    if lexeme.word not in (";", ""):
-      if start is None:
-        start = lexeme.start if found else 0
-    elif start is not None:
-      found.append((start, lexeme.start))
-      start = None
-  return found
 
 
 async def _execute_all(
@@ -56,7 +37,7 @@ async def _execute_all(
   stop_at = time.monotonic() + LIMIT_S
   for start, end in parts:
     reply = await database.execute(sql[start:end])
-    if reply.startswith("1064 ") and sql[end:].strip(_BLANK):
+    if reply.startswith("1064 ") and sql[end:].strip(BLANK):
       # It is refused again, but quotes all that follows.
       reply = await database.execute(sql[start:])
     replies.append(reply)

@@ -31,9 +31,9 @@ from environments.dbbench.engines.mariadb_server import (
   read_address,
 )
 from environments.dbbench.grading import Row
-from environments.dbbench.mysql import foreign, groups, names
-from environments.dbbench.mysql.dialect import Refused, parsed
-from environments.dbbench.mysql.grammar import refusal_of
+from environments.dbbench.mysql import groups, names
+from environments.dbbench.mysql.dialect import parsed
+from environments.dbbench.mysql.syntax import NotMySQL, Refused
 from environments.dbbench.problem import Table
 
 GRACE_S = 5.0  # past the limit, before the server is taken to ignore it
@@ -167,9 +167,6 @@ class MariaDBDatabase(Database):
 
   def run(self, sql: str) -> str:
     """Runs one statement and says what came of it."""
-    refusal = refusal_of(sql) or foreign.refusal_of(sql)
-    if refusal is not None:
-      return refusal.replace(f"{DATABASE}.", f"{self._name}.")
     began = time.monotonic()
     with self._busy:
       try:
@@ -207,8 +204,10 @@ class MariaDBDatabase(Database):
     """What MySQL 8 says to statements that MariaDB takes, or says otherwise."""
     try:
       tree = parsed(sql)
-    except Refused:
-      return None  # the server knows better what is wrong
+    except NotMySQL:
+      return None  # the server has the better error
+    except Refused as error:
+      return str(error).replace(f"{DATABASE}.", f"{self._name}.")
     refusal = names.refusal_of_form(tree)
     if refusal is not None or not groups.needs_check(tree):
       return refusal

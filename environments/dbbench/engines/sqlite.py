@@ -32,8 +32,9 @@ from environments.dbbench.mysql import (
   names,
   schema,
 )
-from environments.dbbench.mysql.dialect import Refused, Statement
-from environments.dbbench.mysql.errors import in_mysqls_words
+from environments.dbbench.mysql.dialect import Statement
+from environments.dbbench.mysql.errors import mysql_error
+from environments.dbbench.mysql.syntax import Refused
 from environments.dbbench.mysql.types import TEXT
 from environments.dbbench.problem import Table
 
@@ -114,12 +115,12 @@ class SQLiteDatabase(Database):
     except Refused as error:
       return self._cut(str(error))
     except sqlite3.Error as error:
-      return self._cut(in_mysqls_words(error, sql))
+      return self._cut(mysql_error(error, sql))
     try:
       return self._cut(str(self.run(statement, stop_at=float("-inf"))))
     except sqlite3.Error as error:
       if not _was_stopped(error):
-        return self._cut(in_mysqls_words(error, sql))
+        return self._cut(mysql_error(error, sql))
     return await self._execute_slowly(statement, sql)
 
   async def rows(self, table: Table) -> list[Row]:
@@ -201,7 +202,7 @@ class SQLiteDatabase(Database):
     except sqlite3.Error as error:
       if _was_stopped(error):
         return TIMED_OUT
-      return self._cut(in_mysqls_words(error, sql))
+      return self._cut(mysql_error(error, sql))
 
   def _create(self, table: Table) -> None:
     collation = _collation(table)

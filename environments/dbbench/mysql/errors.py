@@ -1,13 +1,12 @@
-"""What SQLite complains of, in the words of MySQL's connector."""
+"""Translates SQLite's errors into those that MySQL's connector prints."""
 
 import re
 import sqlite3
 
 from sqlglot import exp
 
-from environments.dbbench.engines.base import SYNTAX_ERROR
-from environments.dbbench.mysql.dialect import Refused, parsed
-from environments.dbbench.mysql.grammar import MAX_NEAR_BYTES
+from environments.dbbench.mysql.dialect import parsed
+from environments.dbbench.mysql.syntax import Refused, syntax_error
 
 _ERRORS = (
   (
@@ -64,7 +63,8 @@ _ERRORS = (
     "columns",
   ),
 )
-# The clauses in which MySQL looks for columns, in its order.
+_SYNTAX = ("syntax error", "incomplete input", "unrecognized token")
+# The clauses in MySQL's order of looking for columns.
 _CLAUSES: tuple[tuple[type[exp.Expr], str], ...] = (
   (exp.Where, "where clause"),
   (exp.Join, "on clause"),
@@ -76,49 +76,48 @@ _FIRST = "field list"
 _ORDER = (_FIRST, *(name for _, name in _CLAUSES))
 
 
-def in_mysqls_words(error: sqlite3.Error, sql: str) -> str:
-  """The error as MySQL's connector would print it."""
-  said = str(error)
-  dropped = re.fullmatch(r"no such table: (.*)", said, re.DOTALL)
-  if dropped and re.match(r"\s*DROP\b", sql, re.IGNORECASE):
-    return f"1051 (42S02): Unknown table 'dbbench.{dropped[1]}'"
-  missing = re.fullmatch(r"no such column: ([^\"].*)", said, re.DOTALL)
-  if missing:
-    column = missing[1]
-    return (
-      f"1054 (42S22): Unknown column '{column}' in '{_clause_of(column, sql)}'"
-    )
-  if "ORDER BY term out of range" in said or "GROUP BY term out of" in said:
+def mysql_error(error: sqlite3.Error, sql: str) -> str:
+  """Returns MySQL's error for what SQLite raised when it ran `sql`."""
+  message = str(error)
+  table = re.fullmatch(r"no such table: (.*)", message, re.DOTALL)
+  if table and re.match(r"\s*DROP\b", sql, re.IGNORECASE):
+    return f"1051 (42S02): Unknown table 'dbbench.{table[1]}'"
+  column = re.fullmatch(r"no such column: ([^\"].*)", message, re.DOTALL)
+  if column:
+    return _unknown_column(column[1], _clause_of(column[1], sql))
+  if "ORDER BY term out of range" in message or "GROUP BY term out" in message:
     number = re.search(r"\bBY\s+(\d+)", sql, re.IGNORECASE)
-    clause = "order clause" if "ORDER" in said else "group statement"
-    column = number[1] if number else ""
-    return f"1054 (42S22): Unknown column '{column}' in '{clause}'"
+    clause = "order clause" if "ORDER" in message else "group statement"
+    return _unknown_column(number[1] if number else "", clause)
   for pattern, words in _ERRORS:
-    match = re.fullmatch(pattern, said, re.DOTALL)
+    match = re.fullmatch(pattern, message, re.DOTALL)
     if match:
       return words.format(*match.groups())
-  if "syntax error" in said or "incomplete input" in said:
-    return SYNTAX_ERROR.format(near=sql[:MAX_NEAR_BYTES], line=1)
-  return f"1105 (HY000): {said}"
+  if any(text in message for text in _SYNTAX):
+    return syntax_error(sql, 0)
+  return f"1105 (HY000): {message}"
+
+
+def _unknown_column(column: str, clause: str) -> str:
+  return f"1054 (42S22): Unknown column '{column}' in '{clause}'"
 
 
 def _clause_of(column: str, sql: str) -> str:
-  """The first clause that names the column, as MySQL says where it looked."""
+  """Returns the clause that MySQL names: the first one with the column."""
   name = column.rpartition(".")[2].lower()
   try:
     tree = parsed(sql)
   except Refused:
     return _FIRST
-  places = {
-    _clause(node)
+  clauses = {
+    _innermost_clause(node)
     for node in tree.find_all(exp.Column)
     if node.name.lower() in (name, column.lower())
   }
-  return min(places, key=_ORDER.index, default=_FIRST)
+  return min(clauses, key=_ORDER.index, default=_FIRST)
 
 
-def _clause(node: exp.Expr) -> str:
-  """The innermost clause around a column."""
+def _innermost_clause(node: exp.Expr) -> str:
   parent = node.parent
   while parent is not None and not isinstance(parent, exp.Query):
     for kind, name in _CLAUSES:

@@ -1,8 +1,8 @@
-"""What a database tells of itself: information_schema and SHOW, on SQLite.
+"""Provides information_schema and SHOW on SQLite.
 
-The tables of information_schema are temporary views, made when a statement
+The tables of information_schema are temporary views, created when a statement
 first names one. Each has MySQL 8's columns, as far as tables without keys fill
-them; TABLE_ROWS is NULL, as MySQL's is an estimate.
+them; TABLE_ROWS is NULL, because MySQL's is only an estimate.
 """
 
 import re
@@ -10,6 +10,7 @@ import re
 from sqlglot import exp
 
 from environments.dbbench.engines.base import DATABASE
+from environments.dbbench.mysql.syntax import Refused
 
 _SCHEMA = "information_schema"
 _TEXT = "utf8mb4"
@@ -55,9 +56,9 @@ _SCHEMATA = f"""
 
 
 def _empty(columns: str) -> str:
-  """A view of no rows."""
-  listed = ", ".join(f"NULL AS {name}" for name in columns.split())
-  return f"SELECT {listed} WHERE 0"
+  """Returns a query with these columns and no rows."""
+  nulls = ", ".join(f"NULL AS {name}" for name in columns.split())
+  return f"SELECT {nulls} WHERE 0"
 
 
 VIEWS = {
@@ -95,28 +96,25 @@ _DESCRIBES = re.compile(
   r"\s*;?\s*\Z",
   re.IGNORECASE,
 )
-_NO_COLUMN = ("SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "TABLE")
-# Of these there is nothing to tell, unless a table is named that is not there.
-_NOTHING = ("INDEX", "WARNINGS", "ERRORS", "TRIGGERS", "VARIABLES", "EVENTS")
-
-
-class Unknown(Exception):
-  """A database, or a table of information_schema, that there is not."""
+# EXPLAIN takes these statements, and then describes no table.
+_EXPLAINED = ("SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "TABLE")
+# SHOW has no rows for these, or an error if it names an unknown table.
+_NO_ROWS = ("INDEX", "WARNINGS", "ERRORS", "TRIGGERS", "VARIABLES", "EVENTS")
 
 
 def read_names(tree: exp.Expr) -> bool:
-  """Has tables of information_schema read from its views, in place.
+  """Replaces tables of information_schema by views, in place.
 
-  Takes the database's own name off tables and columns; says whether any view
-  is named. Raises `Unknown`.
+  Removes the database's own name from tables and columns. Returns whether the
+  statement reads a view. Raises `Refused` for unknown tables and databases.
   """
-  found = False
+  reads_views = False
   for table in list(tree.find_all(exp.Table)):
     if table.db.lower() == _SCHEMA:
-      found = True
+      reads_views = True
       name = table.name.upper()
       if name not in VIEWS:
-        raise Unknown(
+        raise Refused(
           f"1109 (42S02): Unknown table '{table.name}' in {_SCHEMA}"
         )
       alias = table.alias or table.name
@@ -126,15 +124,15 @@ def read_names(tree: exp.Expr) -> bool:
     elif table.db == DATABASE:
       table.set("db", None)
     elif table.db:
-      raise Unknown(f"1049 (42000): Unknown database '{table.db}'")
+      raise Refused(f"1049 (42000): Unknown database '{table.db}'")
   for column in tree.find_all(exp.Column):
     if column.db.lower() == _SCHEMA or column.db == DATABASE:
       column.set("db", None)
-  return found
+  return reads_views
 
 
 def make_views() -> str:
-  """The statements that make the views."""
+  """Returns the statements that create the views."""
   return "".join(
     f'CREATE TEMP VIEW IF NOT EXISTS "{_SCHEMA}.{name}" AS {query};'
     for name, query in VIEWS.items()
@@ -142,30 +140,30 @@ def make_views() -> str:
 
 
 def described_column(sql: str) -> tuple[str, str] | None:
-  """The table and the pattern of columns of `DESCRIBE table column`."""
+  """Returns table and column pattern of `DESCRIBE table column`, else None."""
   match = _DESCRIBES.match(sql)
-  if match is None or match[1].upper() in _NO_COLUMN:
+  if match is None or match[1].upper() in _EXPLAINED:
     return None
   return match[1].strip("`"), match[2].strip("`'")
 
 
 def shown(tree: exp.Show) -> str | None:
-  """The SQL that answers SHOW; None for what is not known here."""
+  """Returns the query that answers SHOW; None if it is not supported."""
   like = tree.args.get("like")
   if tree.name == "TABLES":
     kind = ", table_type" if tree.args.get("full") else ""
     return _listing(f"table_name{kind}", "TABLES", "table_name", like)
   if tree.name == "DATABASES":
     return _listing("schema_name", "SCHEMATA", "schema_name", like)
-  if tree.name in _NOTHING:
+  if tree.name in _NO_ROWS:
     target = tree.args.get("target")
     table = f"`{target.name}`" if target is not None else "sqlite_master"
     return f"SELECT 1 FROM {table} WHERE 0"
   return None
 
 
-def _listing(what: str, view: str, name: str, like: exp.Expr | None) -> str:
-  query = f'SELECT {what} FROM "{_SCHEMA}.{view}"'
+def _listing(columns: str, view: str, name: str, like: exp.Expr | None) -> str:
+  query = f'SELECT {columns} FROM "{_SCHEMA}.{view}"'
   if like is not None:
     query += f" WHERE {name} LIKE {like.sql('sqlite')}"
   return f"{query} ORDER BY {name}"
