@@ -1,9 +1,9 @@
-"""What runs the SQL: an engine, and one private database per session.
+"""Defines engines, which run SQL in one private database per session.
 
-Engines answer in the words of MySQL's Python connector: a list of tuples as
-text, "[]" for a statement without rows, an error as text. A statement that is
-wrong, or too slow, is the policy's doing and gets an answer; only a server
-that cannot be reached raises `EnvironmentFault`.
+Replies are those of MySQL's Python connector: a list of tuples as text, "[]"
+for a statement without rows, an error as text. Wrong and slow statements are
+the policy's faults and get a reply; only a server that cannot be reached raises
+`EnvironmentFault`.
 """
 
 import abc
@@ -13,51 +13,51 @@ from collections.abc import Sequence
 from environments.dbbench.grading import Row, tables_hash
 from environments.dbbench.problem import Table
 
-DATABASE = "dbbench"  # its name, where no server gives it another
+DATABASE = "dbbench"  # as messages call it
 TIMED_OUT = "Error: SQL execution timed out."
-MIN_ROW_CHARS = 6  # "(1,), ": no row is written in fewer
+MIN_ROW_CHARS = 6  # of "(1,), ", the shortest row
 
 
 class Database(abc.ABC):
-  """The tables of one session, which nobody else sees."""
+  """The private tables of one session."""
 
   @abc.abstractmethod
   async def execute(self, sql: str) -> str:
-    """Runs one statement and says what came of it; waits for its end.
+    """Runs one statement, waits for its end and returns the reply.
 
-    Cancelling stops the statement.
+    Cancellation stops the statement.
     """
 
   @abc.abstractmethod
   async def rows(self, table: Table) -> list[Row]:
-    """All rows of `table` as it is now; none if it or a column is gone."""
+    """Returns the current rows of `table`; none if it or a column is gone."""
 
   async def hash_of(self, tables: Sequence[Table]) -> str:
-    """AgentBench's hash of the tables as they are now."""
+    """Returns AgentBench's hash of the current tables."""
     return tables_hash([await self.rows(table) for table in tables])
 
 
 class Engine(abc.ABC):
-  """A maker of databases."""
+  """Creates databases."""
 
   @abc.abstractmethod
   def open(
     self, tables: Sequence[Table]
   ) -> contextlib.AbstractAsyncContextManager[Database]:
-    """A fresh database with these tables; leaving the context drops it."""
+    """Opens a database with these tables; leaving the context drops it."""
 
   @abc.abstractmethod
   async def close(self) -> None:
-    """Frees what the engine itself holds; it may not be used again."""
+    """Frees the resources of the engine; it cannot be used again."""
 
 
 def cut(text: str, max_chars: int) -> str:
-  """The text, or its beginning and the mark that AgentBench leaves."""
+  """Cuts long text as AgentBench does, with a mark at the end."""
   if len(text) <= max_chars:
     return text
   return text[:max_chars] + "[TRUNCATED]"
 
 
 def max_rows_needed(max_chars: int) -> int:
-  """So many rows fill a reply of `max_chars`; more would not be seen."""
+  """Returns how many rows fill a reply of `max_chars` at most."""
   return max_chars // MIN_ROW_CHARS + 2

@@ -1,8 +1,8 @@
-"""Runs statements on a MariaDB server: the real thing, some 10 ms a session.
+"""Runs statements on a MariaDB server; a session costs some 10 ms.
 
-Each session has a database and a user of its own, who may do anything in that
-database and nothing outside; both are dropped at the end. What the policy runs
-into is answered; what the server runs into is an `EnvironmentFault`.
+Each session has a database and a user, who has all rights in that database and
+none outside; both are dropped at the end. Errors of a statement are replies;
+failures of the server raise `EnvironmentFault`.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ from environments.dbbench.mysql.dialect import parsed
 from environments.dbbench.mysql.syntax import NotMySQL, Refused
 from environments.dbbench.problem import Table
 
-GRACE_S = 5.0  # past the limit, before the server is taken to ignore it
+GRACE_S = 5.0  # for the server to enforce the limit itself
 STATEMENT_TIMEOUT = 1969  # MariaDB's error for max_statement_time
 UNKNOWN_COLUMN, AMBIGUOUS_COLUMN = 1054, 1052
-# Where a column was looked for, in MariaDB's words and in MySQL's.
+# MariaDB's names of clauses in errors, and MySQL's.
 _CLAUSES = {
   "SELECT": "field list",
   "SET": "field list",
@@ -51,14 +51,14 @@ _CLAUSES = {
   "HAVING": "having clause",
   "ORDER BY": "order clause",
 }
-# Not strict, as the reference hashes were made; accents do not count, as in
-# MySQL 8's default collation.
+# Not strict, because the reference hashes were computed that way. Accents do
+# not count, as in MySQL 8's default collation.
 SESSION_SETTINGS = "SET sql_mode = 'NO_ENGINE_SUBSTITUTION'"
 COLLATION = "utf8mb4_unicode_520_ci"
 
 
 class MariaDBEngine(Engine):
-  """Databases on a given server, or on one that it starts at first use."""
+  """Creates databases on a server, which it starts at first use if need be."""
 
   def __init__(
     self,
@@ -77,7 +77,7 @@ class MariaDBEngine(Engine):
 
   @contextlib.asynccontextmanager
   async def open(self, tables: Sequence[Table]) -> AsyncIterator[Database]:
-    """A fresh database with these tables; waits for the server if need be."""
+    """Opens a database with these tables; may wait for the server to start."""
     address = await asyncio.to_thread(self._running)
     database = MariaDBDatabase(
       address,
@@ -91,7 +91,7 @@ class MariaDBEngine(Engine):
       await asyncio.to_thread(database.drop)
 
   async def close(self) -> None:
-    """Stops the server, if it is ours."""
+    """Stops the server if the engine started it."""
     if self._own_server is not None:
       await asyncio.to_thread(self._own_server.stop)
       self._address = None
@@ -106,9 +106,10 @@ class MariaDBEngine(Engine):
 
 
 class MariaDBDatabase(Database):
-  """One database on a server, and the connection of its only user.
+  """One database on a server, and the connection of its user.
 
-  `create`, `run`, `read` and `drop` block; one runs at a time, in any thread.
+  `create`, `run`, `read` and `drop` block. They run one at a time, in any
+  thread.
   """
 
   def __init__(
@@ -127,7 +128,7 @@ class MariaDBDatabase(Database):
     self._busy = threading.Lock()
 
   def create(self, tables: Sequence[Table]) -> None:
-    """Makes database, user and tables."""
+    """Creates database, user and tables."""
     with self._busy:
       self._administer(
         f"CREATE DATABASE {self._name} CHARACTER SET utf8mb4 "
@@ -146,7 +147,7 @@ class MariaDBDatabase(Database):
         ) from error
 
   def drop(self) -> None:
-    """Stops what still runs and removes every trace."""
+    """Stops a running statement and drops database and user."""
     if self._connection is not None:
       self._kill(self._connection.thread_id())
     with self._busy:
@@ -158,31 +159,31 @@ class MariaDBDatabase(Database):
       )
 
   async def execute(self, sql: str) -> str:
-    """See `Database.execute`; the server enforces the time limit."""
+    """Runs one statement; the server enforces the time limit."""
     return cut(await asyncio.to_thread(self.run, sql), self._max_result_chars)
 
   async def rows(self, table: Table) -> list[Row]:
-    """See `Database.rows`; waits for the server."""
+    """Returns the rows of `table`; waits for the server."""
     return await asyncio.to_thread(self.read, table)
 
   def run(self, sql: str) -> str:
-    """Runs one statement and says what came of it."""
-    began = time.monotonic()
+    """Runs one statement and returns the reply."""
+    start = time.monotonic()
     with self._busy:
       try:
         refusal = self._refusal(sql)
         return refusal or str(self._fetched(sql))
       except pymysql.err.MySQLError as error:
         if not _lost(error):
-          return _in_words(error)
-        late = time.monotonic() - began >= self._limit_s
+          return _error_text(error)
+        late = time.monotonic() - start >= self._limit_s
         self._reconnect()
         if late:
           return TIMED_OUT
         raise EnvironmentFault(f"lost MariaDB's connection: {error}") from error
 
   def read(self, table: Table) -> list[Row]:
-    """All rows of a table; none if it or a column is gone."""
+    """Returns all rows of a table; none if it or a column is gone."""
     columns = ", ".join(map(_quoted, table.sql_columns))
     sql = f"SELECT {columns} FROM {_quoted(self._name)}.{_quoted(table.name)}"
     with (
@@ -201,7 +202,7 @@ class MariaDBDatabase(Database):
         return []
 
   def _refusal(self, sql: str) -> str | None:
-    """What MySQL 8 says to statements that MariaDB takes, or says otherwise."""
+    """Returns MySQL 8's error where MariaDB has none or another, else None."""
     try:
       tree = parsed(sql)
     except NotMySQL:
@@ -213,7 +214,7 @@ class MariaDBDatabase(Database):
       return refusal
     refusal = groups.refusal_of(tree, self._columns_of, self._name)
     if refusal is not None:
-      self._fetched(f"EXPLAIN {sql}")  # raises what is said before it
+      self._fetched(f"EXPLAIN {sql}")  # raises errors that come first
     return refusal
 
   def _columns_of(self, table: str) -> list[str]:
@@ -228,13 +229,14 @@ class MariaDBDatabase(Database):
 
   def _fetched(self, sql: str) -> list[Row]:
     most = max_rows_needed(self._max_result_chars)
-    with self._connection.cursor() as setter:  # the policy may have changed it
+    # Set each time, because the policy may have changed it.
+    with self._connection.cursor() as setter:
       setter.execute("SET max_statement_time = %s", (self._limit_s,))
     cursor = self._connection.cursor(pymysql.cursors.SSCursor)
     try:
       cursor.execute(sql)
       rows = list(cursor.fetchmany(most))
-      if len(rows) == most:  # the rest would not be seen
+      if len(rows) == most:  # the reply shows no more
         self._administer(f"KILL QUERY {self._connection.thread_id()}")
     finally:
       with contextlib.suppress(pymysql.err.OperationalError):  # it was killed
@@ -261,7 +263,8 @@ class MariaDBDatabase(Database):
     self._connection = self._connect()
 
   def _kill(self, thread_id: int) -> None:
-    with contextlib.suppress(pymysql.err.OperationalError):  # it has ended
+    # The statement or the connection may have ended already.
+    with contextlib.suppress(pymysql.err.OperationalError):
       self._administer(f"KILL {thread_id}")
 
   def _administer(self, *statements: str) -> None:
@@ -278,7 +281,7 @@ def _fill(cursor: Any, table: Table) -> None:
   if table.rows:
     row = f"({marks})"
     cursor.execute(
-      # The driver's own marks; a % in a name would be one.
+      # The driver formats with %, so a % in a name is doubled.
       f"INSERT INTO {_quoted(table.name).replace('%', '%%')} VALUES "
       + ", ".join([row] * len(table.rows)),
       [cell for cells in table.rows for cell in cells],
@@ -294,8 +297,8 @@ def _lost(error: pymysql.err.MySQLError) -> bool:
   return code in (0, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST)
 
 
-def _in_words(error: pymysql.err.MySQLError) -> str:
-  """The error as MySQL's connector prints it."""
+def _error_text(error: pymysql.err.MySQLError) -> str:
+  """Returns the error as MySQL's connector prints it."""
   code, *rest = error.args
   if code == STATEMENT_TIMEOUT:
     return TIMED_OUT
@@ -304,6 +307,6 @@ def _in_words(error: pymysql.err.MySQLError) -> str:
   if code == AMBIGUOUS_COLUMN:
     message = message.replace(" in SELECT is ", " in field list is ")
   if code == UNKNOWN_COLUMN:
-    said, in_, clause = message.rpartition(" in ")
-    message = f"{said}{in_}'{_CLAUSES.get(clause.strip(chr(39)), clause)}'"
+    start, in_, clause = message.rpartition(" in ")
+    message = f"{start}{in_}'{_CLAUSES.get(clause.strip(chr(39)), clause)}'"
   return f"{code} ({state}): {message.replace('MariaDB', 'MySQL')}"

@@ -1,8 +1,8 @@
-"""Where MariaDB listens, and a private server for those who have none.
+"""Connects to a MariaDB server, and starts a private one.
 
-A private server lives in a temporary folder, listens on a socket file there
-and nowhere else. It goes when it is stopped, or when Python ends in order; a
-killed Python leaves the folder, and perhaps the server, behind.
+A private server has a temporary folder and listens only on a socket file there.
+It ends when it is stopped or Python exits; a Python that is killed leaves the
+folder behind, and perhaps the server.
 """
 
 import atexit
@@ -30,16 +30,16 @@ LOG_CHARS = 600  # of the server's log, shown when it does not start
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Address:
-  """How an administrator connects."""
+  """The address of a server and the credentials of its administrator."""
 
   host: str = ""
   port: int = 3306
   user: str = "root"
   password: str = ""
-  socket: str = ""  # a file; wins over host and port
+  socket: str = ""  # a file, used instead of host and port
 
   def connect(self, **options: Any) -> Any:
-    """A connection; raises `EnvironmentFault` if the server does not answer."""
+    """Connects; raises `EnvironmentFault` if the server does not answer."""
     settings: dict[str, Any] = {
       "host": self.host,
       "port": self.port,
@@ -53,7 +53,7 @@ class Address:
     try:
       if not self.socket:
         return pymysql.connect(**settings)
-      # A file has no use for TLS, which takes 20 ms to set up.
+      # A socket file needs no TLS, which takes 20 ms to set up.
       connection = pymysql.connect(
         **settings, ssl_disabled=True, defer_connect=True
       )
@@ -67,18 +67,18 @@ class Address:
 
 
 def _connected(path: str) -> socket.socket:
-  """A socket to the file; the driver would leave it open if nobody answers."""
-  line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+  """Connects to the file; the driver would not close the socket on failure."""
+  connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
   try:
-    line.connect(path)
+    connection.connect(path)
   except OSError:
-    line.close()
+    connection.close()
     raise
-  return line
+  return connection
 
 
 def read_address(server: str) -> Address:
-  """Reads `host:port` or `user:password@host:port`."""
+  """Parses `host:port` or `user:password@host:port`."""
   parts = urllib.parse.urlsplit(f"//{server}")
   try:
     port = parts.port or 3306
@@ -95,7 +95,7 @@ def read_address(server: str) -> Address:
 
 
 class PrivateServer:
-  """A server process of our own. `start` and `stop` block."""
+  """A server process; `start` and `stop` block."""
 
   def __init__(self) -> None:
     for program in ("mariadbd", "mariadb-install-db"):
@@ -110,7 +110,7 @@ class PrivateServer:
 
   def start(self) -> Address:
     """Sets up an empty server and waits until it answers."""
-    # Short: the path of a socket may have 107 bytes.
+    # The path must be short: a socket's may have 107 bytes.
     self._folder = pathlib.Path(tempfile.mkdtemp(prefix="dbbench-"))
     atexit.register(self.stop)
     try:
@@ -122,7 +122,7 @@ class PrivateServer:
       raise
 
   def stop(self) -> None:
-    """Ends the process and removes its folder; again is harmless."""
+    """Ends the process and removes its folder; may be called twice."""
     atexit.unregister(self.stop)
     process, self._process = self._process, None
     if process is not None:
@@ -137,7 +137,7 @@ class PrivateServer:
       shutil.rmtree(folder, ignore_errors=True)
 
   def _install(self) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
       [
         "mariadb-install-db",
         "--no-defaults",
@@ -150,14 +150,14 @@ class PrivateServer:
       text=True,
       timeout=START_DEADLINE_S,
     )
-    if done.returncode:
+    if result.returncode:
       raise EnvironmentFault(
-        f"mariadb-install-db ended with status {done.returncode}: "
-        f"{(done.stdout + done.stderr)[-LOG_CHARS:]}"
+        f"mariadb-install-db ended with status {result.returncode}: "
+        f"{(result.stdout + result.stderr)[-LOG_CHARS:]}"
       )
 
   def _launch(self) -> subprocess.Popen[bytes]:
-    # Nothing here outlives the server, so nothing is flushed to disk.
+    # No data outlives the server, so it need not flush to disk.
     with open(self._path("log"), "wb") as log:
       return subprocess.Popen(
         [
@@ -208,7 +208,7 @@ class PrivateServer:
 
 
 def _as_user() -> list[str]:
-  """Root must be told that it may."""
+  """Returns the option without which the server refuses to run as root."""
   return ["--user=root"] if os.geteuid() == 0 else []
 
 

@@ -1,9 +1,8 @@
-"""Runs MySQL statements on SQLite, in memory: half a millisecond a session.
+"""Runs MySQL statements on SQLite in memory: half a millisecond per session.
 
-A statement first runs on the event loop, with a budget of a millisecond or so;
-what does not finish in it is rolled back and runs again in a thread, up to the
-time limit. Databases are walled in: no files, no attached databases, a few
-dozen megabytes at most.
+A statement first runs on the event loop for about a millisecond. If it does not
+finish, it is rolled back and runs again in a thread, up to the time limit.
+Databases cannot reach files or other databases, and hold 32 MiB at most.
 """
 
 import asyncio
@@ -38,15 +37,15 @@ from environments.dbbench.mysql.syntax import Refused
 from environments.dbbench.mysql.types import TEXT
 from environments.dbbench.problem import Table
 
-STEPS_PER_CHECK = 20_000  # of SQLite's machine; about a millisecond
+STEPS_PER_CHECK = 20_000  # of SQLite's virtual machine; about a millisecond
 MAX_VALUE_BYTES = 1_000_000
 MAX_PAGES = 8_192  # of 4 KiB
 CLOSE_DEADLINE_S = 5.0
-_PLAIN = re.compile("[0-9A-Za-z ]*").fullmatch  # ordered as MySQL has it
+_PLAIN = re.compile("[0-9A-Za-z ]*").fullmatch  # NOCASE orders it as MySQL
 
 
 class SQLiteEngine(Engine):
-  """In-memory databases, one per session; holds nothing itself."""
+  """Creates in-memory databases, one per session."""
 
   def __init__(
     self, *, max_result_chars: int = 800, statement_limit_s: float = 60.0
@@ -56,7 +55,7 @@ class SQLiteEngine(Engine):
 
   @contextlib.asynccontextmanager
   async def open(self, tables: Sequence[Table]) -> AsyncIterator[Database]:
-    """A fresh database with these tables."""
+    """Opens a database with these tables; see `Engine.open`."""
     database = SQLiteDatabase(
       tables,
       max_result_chars=self._max_result_chars,
@@ -68,7 +67,7 @@ class SQLiteEngine(Engine):
       database.close()
 
   async def close(self) -> None:
-    """Nothing to free."""
+    """Does nothing: the engine has no resources."""
 
 
 class SQLiteDatabase(Database):
@@ -86,17 +85,17 @@ class SQLiteDatabase(Database):
     self._stop_at = float("inf")  # on the monotonic clock
     self._closed = False
     self._busy = threading.Lock()
-    # Several threads, never at once: `_busy` sees to it.
+    # `_busy` keeps threads from using the connection at the same time.
     self._connection = sqlite3.connect(
       ":memory:", isolation_level=None, check_same_thread=False
     )
     functions.install(self._connection)
     for table in tables:
       self._create(table)
-    self._wall_in()
+    self._restrict()
 
   def close(self) -> None:
-    """Stops what still runs and frees the memory."""
+    """Stops a running statement and frees the memory."""
     self._closed = True
     self._connection.interrupt()
     if not self._busy.acquire(timeout=CLOSE_DEADLINE_S):
@@ -111,7 +110,7 @@ class SQLiteDatabase(Database):
     """Runs one MySQL statement; see `Database.execute`."""
     try:
       statement = dialect.translate(sql)
-      self._refuse(statement)
+      self._check(statement)
     except Refused as error:
       return self._cut(str(error))
     except sqlite3.Error as error:
@@ -124,11 +123,11 @@ class SQLiteDatabase(Database):
     return await self._execute_slowly(statement, sql)
 
   async def rows(self, table: Table) -> list[Row]:
-    """See `Database.rows`; never waits."""
+    """Returns the rows of `table` without waiting; see `Database.rows`."""
     return self.read(table)
 
   def read(self, table: Table) -> list[Row]:
-    """The same, for callers without an event loop."""
+    """Returns the rows of `table`, for callers without an event loop."""
     columns = ", ".join(map(_quoted, table.sql_columns))
     try:
       with self._busy:
@@ -140,10 +139,10 @@ class SQLiteDatabase(Database):
       return []  # the policy dropped or changed the table
 
   def run(self, statement: Statement, *, stop_at: float) -> list[Row]:
-    """Runs the statement, blocking, until `stop_at` on the monotonic clock.
+    """Runs the statement until `stop_at` on the monotonic clock; blocks.
 
-    Checks the clock every so many steps, so a quick statement ends whatever
-    the time. Raises what SQLite raises; a stopped statement leaves no trace.
+    The clock is read every `STEPS_PER_CHECK` steps, so a quick statement always
+    finishes. Raises SQLite's errors; a stopped statement changes nothing.
     """
     if statement.describes:
       return self._describe(statement)
@@ -152,13 +151,13 @@ class SQLiteDatabase(Database):
     with self._busy:
       self._stop_at = stop_at
       cursor = self._connection.execute(statement.sql)
-      # The reply is cut, so rows that would not be seen are never made.
+      # The reply is cut, so later rows are never computed.
       rows = cursor.fetchmany(max_rows_needed(self._max_result_chars))
       cursor.close()
     return _typed(rows, statement)
 
-  def _refuse(self, statement: Statement) -> None:
-    """Raises `Refused` as MySQL does that knows the tables."""
+  def _check(self, statement: Statement) -> None:
+    """Raises `Refused` if MySQL refuses the statement for these tables."""
     if statement.reads_schema:
       with self._busy:
         self._connection.executescript(schema.make_views())
@@ -173,7 +172,7 @@ class SQLiteDatabase(Database):
       return
     refusal = groups.refusal_of(statement.tree, self._columns_of, DATABASE)
     if refusal is not None:
-      with self._busy:  # what it names must be there to be complained of
+      with self._busy:  # raises the errors that MySQL would raise first
         self._stop_at = float("inf")
         self._connection.execute(f"EXPLAIN {statement.sql}").close()
       raise Refused(refusal)
@@ -181,8 +180,8 @@ class SQLiteDatabase(Database):
   def _table_names(self) -> list[str]:
     with self._busy:
       self._stop_at = float("inf")
-      found = self._connection.execute("SELECT name FROM sqlite_master")
-      return [name for (name,) in found]
+      rows = self._connection.execute("SELECT name FROM sqlite_master")
+      return [name for (name,) in rows]
 
   def _columns_of(self, table: str) -> list[str]:
     with self._busy:
@@ -224,7 +223,7 @@ class SQLiteDatabase(Database):
         f"SQLite refuses the table {table.name!r}: {error}"
       ) from error
 
-  def _wall_in(self) -> None:
+  def _restrict(self) -> None:
     self._connection.execute(f"PRAGMA max_page_count = {MAX_PAGES}")
     self._connection.execute("PRAGMA temp_store = MEMORY")
     self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
@@ -253,13 +252,13 @@ class SQLiteDatabase(Database):
 
 
 def _full_description(column: str) -> Row:
-  rights = "select,insert,update,references"
+  privileges = "select,insert,update,references"
   collation = "utf8mb4_0900_ai_ci"
-  return (column, "text", collation, "YES", "", None, "", rights, "")
+  return (column, "text", collation, "YES", "", None, "", privileges, "")
 
 
 def _collation(table: Table) -> str:
-  """SQLite's own where it will do: a collation in Python is slower."""
+  """Returns SQLite's collation if it suffices: one in Python is slower."""
   plain = all(_PLAIN(cell) for row in table.rows for cell in row)
   return "NOCASE" if plain else collation.NAME
 
@@ -269,7 +268,7 @@ def _quoted(name: str) -> str:
 
 
 def _typed(rows: list[Row], statement: Statement) -> list[Row]:
-  """The rows with MySQL's types, where they are known."""
+  """Converts cells whose MySQL type is known."""
   types = statement.types
   if all(known in (None, TEXT) for known in types):
     return rows
@@ -283,5 +282,5 @@ def _typed(rows: list[Row], statement: Statement) -> list[Row]:
 
 
 def _was_stopped(error: sqlite3.Error) -> bool:
-  # Errors of Python's own module, not of SQLite, have no code.
+  # Errors that Python's module raises by itself have no code.
   return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT

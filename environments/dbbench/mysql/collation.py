@@ -1,4 +1,4 @@
-"""How MySQL compares and matches text: utf8mb4_0900_ai_ci, as far as it goes.
+"""Compares and matches text as MySQL's utf8mb4_0900_ai_ci, approximately.
 
 Case and accents do not count; blanks come before punctuation, punctuation
 before digits and digits before letters, in the order of Unicode's collation.
@@ -13,29 +13,29 @@ _PUNCTUATION = (
   "()[]{}@*/\\&#%\u2030\u2020\u2021\u2022`\u00b4^\u00af\u00a8\u00b0\u00a9\u00ae"
   "+\u00b1\u00f7\u00d7<=>|~\u00a2$\u00a3\u00a4\u00a5\u20ac"
 )
-# Where a letter is another with a stroke, or two in one.
+# Letters that Unicode's decomposition leaves as they are.
 _LETTERS = {
   "\u00f8": "o", "\u0142": "l", "\u0111": "d", "\u00e6": "ae", "\u0153": "oe",
   "\u0127": "h", "\u0167": "t",
 }  # fmt: skip
-_FIRST = 0xE000  # of a private range of characters
-# Blanks, punctuation, digits and all else are moved there, in this order.
+# Blanks, punctuation, digits and letters map to code points in this order.
+_FIRST = 0xE000  # of Unicode's private use area
 _RANKS = {ord(c): _FIRST + i for i, c in enumerate(" " + _PUNCTUATION)} | {
   ord(c): _FIRST + 0x100 + i for i, c in enumerate("0123456789")
 }
 _LETTERS_FROM = 0xE200
-_MANY, _ONE = "%", "_"
+_ANY, _ONE = "%", "_"
 
 
 def compare(a: str, b: str) -> int:
-  """Below 0, 0 or above 0, as `a` comes before, with or after `b`."""
+  """Returns -1, 0 or 1 if `a` sorts before, with or after `b`."""
   left, right = weights(a), weights(b)
   return (left > right) - (left < right)
 
 
 @functools.lru_cache(maxsize=4096)
 def weights(text: str) -> str:
-  """A text that compares, character by character, as MySQL compares this."""
+  """Returns a sort key: keys compare by code point as MySQL compares texts."""
   return "".join(map(_weight, text))
 
 
@@ -54,7 +54,7 @@ def _weight(character: str) -> str:
 
 
 def like(pattern: object, text: object, escape: str = "\\") -> bool | None:
-  """Whether `text` matches: % is anything, _ any one character."""
+  """Implements LIKE: % matches any text, _ any character."""
   if pattern is None or text is None:
     return None
   return _matches(_tokens(str(pattern), escape), [*map(_weight, str(text))])
@@ -62,13 +62,13 @@ def like(pattern: object, text: object, escape: str = "\\") -> bool | None:
 
 @functools.lru_cache(maxsize=1024)
 def _tokens(pattern: str, escape: str) -> tuple[str, ...]:
-  """Weights, and the two marks, which are no weights."""
+  """Returns the pattern's weights and wildcards; no weight is a wildcard."""
   tokens: list[str] = []
   characters = iter(pattern)
   for character in characters:
     if character == escape:
       tokens.append(_weight(next(characters, escape)))
-    elif character in (_MANY, _ONE):
+    elif character in (_ANY, _ONE):
       tokens.append(character)
     else:
       tokens.append(_weight(character))
@@ -76,19 +76,19 @@ def _tokens(pattern: str, escape: str) -> tuple[str, ...]:
 
 
 def _matches(tokens: tuple[str, ...], text: list[str]) -> bool:
-  """Goes back to the last %, and never further: no pattern runs for ever."""
-  at = token = 0
-  many = kept = -1
-  while at < len(text):
-    if token < len(tokens) and tokens[token] == _MANY:
-      many, kept = token, at
+  """Matches with backtracking to the last % only, so in quadratic time."""
+  position = token = 0
+  last_any = restart = -1
+  while position < len(text):
+    if token < len(tokens) and tokens[token] == _ANY:
+      last_any, restart = token, position
       token += 1
-    elif token < len(tokens) and tokens[token] in (_ONE, text[at]):
+    elif token < len(tokens) and tokens[token] in (_ONE, text[position]):
       token += 1
-      at += 1
-    elif many >= 0:
-      kept += 1
-      token, at = many + 1, kept
+      position += 1
+    elif last_any >= 0:
+      restart += 1
+      token, position = last_any + 1, restart
     else:
       return False
-  return all(left == _MANY for left in tokens[token:])
+  return all(rest == _ANY for rest in tokens[token:])

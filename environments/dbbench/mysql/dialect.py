@@ -97,7 +97,7 @@ def _translated(tree: exp.Expr, sql: str) -> Statement:
   refusal = names.refusal_of_form(tree)
   if refusal is not None:
     raise Refused(refusal)
-  reads_schema = schema.read_names(tree)
+  reads_schema = schema.resolve_names(tree)
   original = tree.copy()
   try:
     types = _result_types(tree)
@@ -190,7 +190,7 @@ def _show(tree: exp.Show) -> Statement:
       like=like.name if like is not None else "%",
       is_full=bool(tree.args.get("full")),
     )
-  query = schema.shown(tree)
+  query = schema.show_query(tree)
   if query is None:
     raise NotMySQL(tree.sql("mysql"))
   return Statement(query, reads_schema=True)

@@ -1,13 +1,11 @@
-"""Which statements MySQL 8's ONLY_FULL_GROUP_BY refuses, and in what words.
+"""Implements MySQL 8's ONLY_FULL_GROUP_BY, which is on by default.
 
-A grouped query may show what is one value per group: a grouped expression, what
-follows from the grouped columns, an aggregate. The mode is on by default, and
-neither SQLite nor MariaDB has MySQL's rule or words. See MySQL 8.0 Reference
-Manual, section 14.19.3 and 14.19.4 (functional dependence).
+A grouped query may select grouped expressions, aggregates, and columns that
+depend functionally on grouped columns. Neither SQLite nor MariaDB has this rule
+or its errors. See MySQL 8.0 Reference Manual, sections 14.19.3 and 14.19.4.
 
-What follows is told from equalities in WHERE and ON, as no table has a key.
-Where a table or a column is not known, nothing is refused: another error names
-it.
+Dependences come from equalities in WHERE and ON, since no table has a key.
+Statements with unknown tables or columns pass: another error names those.
 """
 
 import dataclasses
@@ -33,11 +31,11 @@ _DISTINCT = (
 )
 
 Schema = Callable[[str], Sequence[str]]  # the columns of a table; () if none
-_Place = tuple[str, str]  # a column: the name of its source, and its own
+_Place = tuple[str, str]  # source and column, in lower case
 
 
 def needs_check(tree: exp.Expr) -> bool:
-  """Whether any query in the statement is of the kinds that may be refused."""
+  """Checks whether the statement has a query that the rule is about."""
   return any(
     select.args.get("group")
     or (select.args.get("distinct") and select.args.get("order"))
@@ -47,7 +45,7 @@ def needs_check(tree: exp.Expr) -> bool:
 
 
 def refusal_of(tree: exp.Expr, schema: Schema, database: str) -> str | None:
-  """What MySQL says to the first query that it refuses, inner ones first."""
+  """Returns the error for the first bad query, inner ones first, else None."""
   for select in reversed(list(tree.find_all(exp.Select))):
     sources = sources_of(select, schema)
     if sources is None:
@@ -60,7 +58,7 @@ def refusal_of(tree: exp.Expr, schema: Schema, database: str) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """A table, or a query in its place, as FROM names it."""
+  """A table or a derived table of FROM."""
 
   name: str
   columns: Sequence[str]
@@ -68,7 +66,7 @@ class Source:
 
 
 class Query:
-  """One SELECT, its FROM known."""
+  """One SELECT whose sources are all known."""
 
   def __init__(
     self, select: exp.Select, sources: Sequence[Source], database: str
@@ -77,77 +75,78 @@ class Query:
     self._database = database
     self._sources = {source.name.lower(): source for source in sources}
     self.aliases: dict[str, exp.Expr] = {
-      shown.alias.lower(): shown.this
-      for shown in select.expressions
-      if isinstance(shown, exp.Alias)
+      expression.alias.lower(): expression.this
+      for expression in select.expressions
+      if isinstance(expression, exp.Alias)
     }
     group = select.args.get("group")
     self._groups = [self._group(e) for e in group.expressions] if group else []
 
   def refusal(self) -> str | None:
+    """Returns the error if MySQL refuses the query, else None."""
     select = self._select
     if select.args.get("group"):
-      return self._first_loose(_GROUPED, with_order=True)
-    if aggregates(select):  # one row, whose order is no question
-      return self._first_loose(_NO_GROUPS, with_order=False)
+      return self._first_nonaggregated(_GROUPED, with_order=True)
+    if aggregates(select):  # one row needs no order
+      return self._first_nonaggregated(_NO_GROUPS, with_order=False)
     if select.args.get("distinct") and select.args.get("order"):
-      return self._first_unshown()
+      return self._first_unselected()
     return None
 
-  def _first_loose(self, words: str, *, with_order: bool) -> str | None:
-    """The first column that is not one value per group."""
+  def _first_nonaggregated(
+    self, message: str, *, with_order: bool
+  ) -> str | None:
+    """Returns the error for the first column with several values per group."""
     keys = {self._key(group) for group in self._groups}
-    settled = self._settled()
-    shown = list(self._shown())
-    clauses = [("SELECT list", shown)]
+    dependent = self._dependent()
+    clauses = [("SELECT list", list(self._selected()))]
     order = self._select.args.get("order")
     if order is not None and with_order:
-      ordered = [o.this for o in order.expressions]
-      clauses.append(("ORDER BY clause", [o for o in ordered if self._own(o)]))
+      terms = [o.this for o in order.expressions if self._has_columns(o.this)]
+      clauses.append(("ORDER BY clause", terms))
     for clause, expressions in clauses:
       for n, expression in enumerate(expressions, 1):
-        for place in self._loose(expression, keys):
-          if place not in settled:
-            return self._said(words, n, clause, place)
+        for place in self._free_columns(expression, keys):
+          if place not in dependent:
+            return self._error(message, n, clause, place)
     return None
 
-  def _first_unshown(self) -> str | None:
-    """The first column that DISTINCT hides, but the order asks for."""
-    shown = list(self._shown())
-    keys = {self._key(e) for e in shown}
+  def _first_unselected(self) -> str | None:
+    """Returns the error for ORDER BY a column that DISTINCT drops."""
+    keys = {self._key(e) for e in self._selected()}
     order = self._select.args["order"]
     for n, ordered in enumerate(order.expressions, 1):
-      if not self._own(ordered.this):
+      if not self._has_columns(ordered.this):
         continue
-      for place in self._loose(ordered.this, keys):
-        return self._said(_DISTINCT, n, "ORDER BY clause", place)
+      for place in self._free_columns(ordered.this, keys):
+        return self._error(_DISTINCT, n, "ORDER BY clause", place)
     return None
 
   def is_known_to_having(self, column: exp.Column) -> bool:
-    """Whether HAVING may name it outside of an aggregate.
+    """Checks whether HAVING may name the column outside of an aggregate.
 
-    It may where the column is shown, grouped by or of a query around this one.
+    It may if the column is selected, grouped or of an outer query.
     """
     if not column.table and column.name.lower() in self.aliases:
       return True
     place = self.place_of(column)
     if place is None:
       return bool(self._select.parent)
-    listed = [*self._shown(), *self._groups]
-    return place in map(self.place_of, listed)
+    known = [*self._selected(), *self._groups]
+    return place in map(self.place_of, known)
 
-  def _own(self, ordered: exp.Expr) -> bool:
-    """Whether it is ordered by columns, and not by a position or an alias."""
-    if isinstance(ordered, exp.Literal):
+  def _has_columns(self, term: exp.Expr) -> bool:
+    """Checks that a term of ORDER BY is neither a position nor an alias."""
+    if isinstance(term, exp.Literal):
       return False
     return not (
-      isinstance(ordered, exp.Column)
-      and not ordered.table
-      and ordered.name.lower() in self.aliases
+      isinstance(term, exp.Column)
+      and not term.table
+      and term.name.lower() in self.aliases
     )
 
-  def _shown(self) -> Iterator[exp.Expr]:
-    """The expressions of the SELECT list, each star spelt out."""
+  def _selected(self) -> Iterator[exp.Expr]:
+    """Yields the expressions of the SELECT list, with stars expanded."""
     for expression in self._select.expressions:
       if not expression.is_star:
         yield expression.unalias()
@@ -159,18 +158,18 @@ class Query:
             yield exp.column(column, table=source.name)
 
   def _group(self, expression: exp.Expr) -> exp.Expr:
-    """What a term of GROUP BY stands for: itself, a position or an alias."""
+    """Resolves a term of GROUP BY, which may be a position or an alias."""
     if isinstance(expression, exp.Literal) and not expression.is_string:
       number = int(expression.name) if expression.name.isdigit() else 0
-      shown = list(self._shown())
-      return shown[number - 1] if 0 < number <= len(shown) else expression
+      selected = list(self._selected())
+      return selected[number - 1] if 0 < number <= len(selected) else expression
     if isinstance(expression, exp.Column) and self.place_of(expression) is None:
       alias = self.aliases.get(expression.name.lower())
       return expression if alias is None else alias
     return expression
 
-  def _loose(self, node: exp.Expr, keys: set[str]) -> Iterator[_Place]:
-    """The columns outside of aggregates and grouped expressions."""
+  def _free_columns(self, node: exp.Expr, keys: set[str]) -> Iterator[_Place]:
+    """Yields the columns outside of aggregates and of expressions in `keys`."""
     if isinstance(node, exp.Query | exp.Subquery | exp.AnyValue):
       return
     if isinstance(node, exp.AggFunc) and not isinstance(
@@ -185,11 +184,11 @@ class Query:
         yield place
       return
     for child in node.iter_expressions():
-      yield from self._loose(child, keys)
+      yield from self._free_columns(child, keys)
 
-  def _settled(self) -> set[_Place]:
-    """The columns that are one value per group, by functional dependence."""
-    settled = {
+  def _dependent(self) -> set[_Place]:
+    """Returns the columns that depend functionally on grouped columns."""
+    dependent = {
       place
       for group in self._groups
       if isinstance(group, exp.Column) and (place := self.place_of(group))
@@ -200,26 +199,27 @@ class Query:
       if a and b:
         pairs += [(a, b), (b, a)]
       elif a and _is_text(right):
-        settled.add(a)
+        dependent.add(a)
       elif b and _is_text(left):
-        settled.add(b)
-    while more := self._follow(settled, pairs) - settled:
-      settled |= more
-    return settled
+        dependent.add(b)
+    while more := self._follow(dependent, pairs) - dependent:
+      dependent |= more
+    return dependent
 
   def _follow(
-    self, settled: set[_Place], pairs: Sequence[tuple[_Place, _Place]]
+    self, dependent: set[_Place], pairs: Sequence[tuple[_Place, _Place]]
   ) -> set[_Place]:
-    found = {b for a, b in pairs if a in settled}
+    """Returns the columns that depend on `dependent` in one step."""
+    followed = {b for a, b in pairs if a in dependent}
     for name, source in self._sources.items():
       if source.keys is not None and all(
-        (name, key) in settled for key in source.keys
+        (name, key) in dependent for key in source.keys
       ):
-        found |= {(name, column.lower()) for column in source.columns}
-    return found
+        followed |= {(name, column.lower()) for column in source.columns}
+    return followed
 
   def _equalities(self) -> Iterator[tuple[exp.Expr, exp.Expr]]:
-    """The two sides of each equality that holds of every row."""
+    """Yields the sides of each equality that holds in every row."""
     where = self._select.args.get("where")
     conditions = [where.this] if where else []
     for join in self._select.args.get("joins") or ():
@@ -233,7 +233,7 @@ class Query:
         yield condition.left.unnest(), condition.right.unnest()
 
   def place_of(self, node: exp.Expr) -> _Place | None:
-    """The source and the name of a column; None if it is of no source here."""
+    """Returns the place of a column; None if no source of the query has it."""
     if not isinstance(node, exp.Column):
       return None
     name, table = node.name.lower(), node.table.lower()
@@ -244,7 +244,7 @@ class Query:
     return None
 
   def _key(self, node: exp.Expr) -> str:
-    """The expression as text that is the same for the same value."""
+    """Returns a text that is the same for equal expressions."""
     node = node.copy().unnest()
     for column in list(node.find_all(exp.Column)):
       place = self.place_of(column)
@@ -255,26 +255,22 @@ class Query:
         column.replace(named)
     return node.sql("mysql").lower()
 
-  def _said(self, words: str, n: int, clause: str, place: _Place) -> str:
+  def _error(self, message: str, n: int, clause: str, place: _Place) -> str:
     source = self._sources[place[0]]
     column = next(c for c in source.columns if c.lower() == place[1])
-    return words.format(
+    return message.format(
       n=n, clause=clause, column=f"{self._database}.{source.name}.{column}"
     )
 
 
 def sources_of(select: exp.Select, schema: Schema) -> list[Source] | None:
-  """What FROM and its joins name; None if some of it is not known."""
+  """Returns the sources of FROM and its joins; None if one is not known."""
   from_ = select.args.get("from_")
   nodes = [from_.this] if from_ else []
   nodes += [join.this for join in select.args.get("joins") or ()]
-  found: list[Source] = []
-  for node in nodes:
-    source = _source_of(node, select, schema)
-    if source is None:
-      return None
-    found.append(source)
-  return found
+  sources = [_source_of(node, select, schema) for node in nodes]
+  known = [source for source in sources if source is not None]
+  return known if len(known) == len(sources) else None
 
 
 def _source_of(
@@ -293,7 +289,7 @@ def _source_of(
 
 
 def _withs(node: exp.Expr | None) -> Iterator[exp.Expr]:
-  """The WITH clauses that are in force at a query, inner ones first."""
+  """Yields the WITH clauses that a query can use, inner ones first."""
   while node is not None:
     if with_ := node.args.get("with_"):
       yield with_
@@ -301,7 +297,6 @@ def _withs(node: exp.Expr | None) -> Iterator[exp.Expr]:
 
 
 def _of_query(name: str, query: exp.Expr) -> Source | None:
-  """A query in the place of a table."""
   if not isinstance(query, exp.Select) or query.is_star:
     return None
   columns = [e.alias_or_name for e in query.expressions]
@@ -311,21 +306,21 @@ def _of_query(name: str, query: exp.Expr) -> Source | None:
 
 
 def _keys_of(query: exp.Select) -> frozenset[str] | None:
-  """The shown columns by which the query groups; None if it hides one."""
+  """Returns the grouped columns; None if the query does not select them all."""
   group = query.args.get("group")
   if not group:
     return None
-  shown = {
+  selected = {
     e.unalias().name.lower(): e.alias_or_name.lower()
     for e in query.expressions
     if isinstance(e.unalias(), exp.Column)
   }
-  keys = [shown.get(e.name.lower()) for e in group.expressions]
+  keys = [selected.get(e.name.lower()) for e in group.expressions]
   return frozenset(key for key in keys if key) if all(keys) else None
 
 
 def aggregates(select: exp.Select) -> bool:
-  """Whether the query itself, and no query within it, has an aggregate."""
+  """Checks whether the query has an aggregate outside of its subqueries."""
   nodes: list[exp.Expr] = [*select.expressions]
   nodes += [e for key in ("having", "order") if (e := select.args.get(key))]
   while nodes:
@@ -343,8 +338,8 @@ def aggregates(select: exp.Select) -> bool:
 
 
 def _is_text(node: exp.Expr) -> bool:
-  """Whether equality with it leaves a TEXT column one value.
+  """Checks for a text literal: equality with it leaves a column one value.
 
-  Not so a number: '7' and '7.0' both equal 7.
+  Equality with a number does not: '7' and '7.0' both equal 7.
   """
   return isinstance(node, exp.Literal) and node.is_string

@@ -1,8 +1,9 @@
-"""Names that MySQL does not know where SQLite would: refused in its words.
+"""Refuses names that SQLite resolves and MySQL does not, with MySQL's errors.
 
-Aliases of the SELECT list are no names in WHERE and ON; HAVING knows what is
-shown or grouped by, and nothing else; a query in FROM has a name of its own;
-names of tables have a case.
+- WHERE and ON do not know the aliases of the SELECT list.
+- HAVING knows selected and grouped columns only.
+- A derived table needs an alias.
+- Names of tables are case-sensitive.
 """
 
 from collections.abc import Collection, Iterator
@@ -19,7 +20,7 @@ _NO_TABLE = "1146 (42S02): Table '{}.{}' doesn't exist"
 def refusal_of(
   tree: exp.Expr, schema: Schema, tables: Collection[str], database: str
 ) -> str | None:
-  """What MySQL says to the first name that it does not know, if any."""
+  """Returns the error for the first unknown name, else None."""
   for table in tree.find_all(exp.Table):
     if _is_other_case(table, tables):
       return _NO_TABLE.format(database, table.name)
@@ -28,13 +29,14 @@ def refusal_of(
     if sources is None:
       continue
     query = Query(select, sources, database)
-    for clause, column in _misread(select, query):
-      return _UNKNOWN.format(_written(column), clause)
+    for clause, column in _unknown_columns(select, query):
+      name = f"{column.table}.{column.name}" if column.table else column.name
+      return _UNKNOWN.format(name, clause)
   return None
 
 
 def refusal_of_form(tree: exp.Expr) -> str | None:
-  """What MySQL says to names that are wrong whatever the tables are."""
+  """Returns the error for names that are wrong in any database, else None."""
   if isinstance(tree, exp.Insert) and isinstance(tree.this, exp.Schema):
     seen: set[str] = set()
     for column in tree.this.expressions:
@@ -42,22 +44,22 @@ def refusal_of_form(tree: exp.Expr) -> str | None:
         return f"1110 (42000): Column '{column.name}' specified twice"
       seen.add(column.name.lower())
   target = _target(tree)
-  if target and any(target == name for name in _read_beside(tree)):
+  if target and target in _read_tables(tree):
     return (
       f"1093 (HY000): You can't specify target table '{target}' for update in "
       "FROM clause"
     )
   for select in tree.find_all(exp.Select):
-    refusal = _of_sources(select)
+    refusal = _refusal_of_sources(select)
     if refusal is not None:
       return refusal
   return None
 
 
-def _of_sources(select: exp.Select) -> str | None:
-  """Of what FROM lists: queries without a name, and names that are two."""
+def _refusal_of_sources(select: exp.Select) -> str | None:
+  """Returns the error for FROM: no alias, or the same alias twice."""
   names: set[str] = set()
-  for node in _listed(select):
+  for node in _sources(select):
     is_query = isinstance(node, exp.Subquery) and isinstance(
       node.this, exp.Query
     )
@@ -70,14 +72,14 @@ def _of_sources(select: exp.Select) -> str | None:
   return None
 
 
-def _listed(select: exp.Select) -> list[exp.Expr]:
+def _sources(select: exp.Select) -> list[exp.Expr]:
   from_ = select.args.get("from_")
   nodes = [from_.this] if from_ else []
   return nodes + [join.this for join in select.args.get("joins") or ()]
 
 
 def _target(tree: exp.Expr) -> str:
-  """The table that a statement changes and so may not read beside it."""
+  """Returns the table that a statement changes and must not read."""
   if isinstance(tree, exp.Update | exp.Delete):
     return tree.this.name if isinstance(tree.this, exp.Table) else ""
   if isinstance(tree, exp.Insert) and isinstance(tree.expression, exp.Values):
@@ -85,29 +87,29 @@ def _target(tree: exp.Expr) -> str:
   return ""
 
 
-def _read_beside(tree: exp.Expr) -> Iterator[str]:
-  """The tables that subqueries read, but for queries in FROM: those are made
-  before anything is changed.
+def _read_tables(tree: exp.Expr) -> Iterator[str]:
+  """Yields the tables that subqueries read.
+
+  Derived tables do not count: MySQL materializes them before the change.
   """
   for select in tree.find_all(exp.Select):
-    inside = select.find_ancestor(exp.From, exp.Join)
-    if inside is None:
-      for node in _listed(select):
+    if select.find_ancestor(exp.From, exp.Join) is None:
+      for node in _sources(select):
         if isinstance(node, exp.Table):
           yield node.name
 
 
 def _is_other_case(table: exp.Table, tables: Collection[str]) -> bool:
-  """Whether there is such a table only if case does not count."""
+  """Checks whether only a table of the name in another case exists."""
   return table.name not in tables and table.name.lower() in {
     name.lower() for name in tables
   }
 
 
-def _misread(
+def _unknown_columns(
   select: exp.Select, query: Query
 ) -> Iterator[tuple[str, exp.Column]]:
-  """Columns that SQLite would find, and MySQL does not."""
+  """Yields clause and column where only SQLite finds the column."""
   conditions = [("where clause", select.args.get("where"))]
   conditions += [
     ("on clause", join.args.get("on"))
@@ -126,7 +128,7 @@ def _misread(
 def _columns(
   node: exp.Expr | None, *, in_aggregates: bool = True
 ) -> Iterator[exp.Column]:
-  """The columns of a clause, but for those within queries of its own."""
+  """Yields the columns of a clause, without those of its subqueries."""
   if node is None or isinstance(node, exp.Query | exp.Subquery):
     return
   if isinstance(node, exp.AggFunc) and not in_aggregates:
@@ -136,7 +138,3 @@ def _columns(
     return
   for child in node.iter_expressions():
     yield from _columns(child, in_aggregates=in_aggregates)
-
-
-def _written(column: exp.Column) -> str:
-  return f"{column.table}.{column.name}" if column.table else column.name

@@ -1,6 +1,6 @@
-"""Puts functions of ours where SQLite has none of MySQL's, or another.
+"""Replaces calls of MySQL functions by calls that SQLite can run.
 
-A replacement works on one node of the tree, in place.
+Each replacement changes one node of the tree in place.
 """
 
 import functools
@@ -21,14 +21,14 @@ from environments.dbbench.mysql.types import (
 
 
 def replace_function(node: exp.Expr) -> None:
-  """Replaces the call of a function, if it is one of those."""
+  """Replaces the node if it calls a function that SQLite lacks."""
   replace = _REPLACEMENTS.get(type(node))
   if replace is not None:
     replace(node)
 
 
 def plus_zero(operand: exp.Expr) -> exp.Add:
-  """The operand as a number."""
+  """Converts the operand to a number."""
   return exp.Add(this=operand.copy(), expression=exp.Literal.number(0))
 
 
@@ -95,10 +95,9 @@ def _collated(node: exp.Expr, name: str) -> exp.Expr:
 
 
 def _collate(node: exp.Expr) -> None:
-  """The collation of MySQL's that is nearest: by bytes, or by letters."""
-  by_bytes = node.expression.name.lower().endswith(("_bin", "binary"))
+  is_binary = node.expression.name.lower().endswith(("_bin", "binary"))
   node.expression.replace(
-    exp.Var(this="BINARY" if by_bytes else collation.NAME)
+    exp.Var(this="BINARY" if is_binary else collation.NAME)
   )
 
 
@@ -107,7 +106,7 @@ def _remainder(node: exp.Expr) -> None:
 
 
 def _round(node: exp.Expr) -> None:
-  """By the type of the number; SQLite rounds as if it were all decimals."""
+  """Rounds by the type of the number; SQLite rounds all as decimals."""
   known = type_of(node.this)
   if known is None or known == INT:
     return
@@ -123,9 +122,9 @@ def _hex(node: exp.Expr) -> None:
 
 def _substring(node: exp.Expr) -> None:
   size = node.args.get("length")
-  given = [node.this, node.args.get("start"), *([size] if size else [])]
-  if None not in given:
-    node.replace(exp.func(functions.SUBSTRING, *given))
+  arguments = [node.this, node.args.get("start"), *([size] if size else [])]
+  if None not in arguments:
+    node.replace(exp.func(functions.SUBSTRING, *arguments))
 
 
 def _part_of(name: str) -> Callable[[exp.Expr], None]:
@@ -146,8 +145,8 @@ def _extract(node: exp.Expr) -> None:
   node.replace(_part(node.this.name.upper(), node.expression))
 
 
-def _later(node: exp.Expr) -> None:
-  """DATE_ADD, DATE_SUB, and dates plus or minus an interval."""
+def _add_interval(node: exp.Expr) -> None:
+  """Replaces DATE_ADD, DATE_SUB, and dates plus or minus an interval."""
   count, unit = node.expression, node.args.get("unit")
   if isinstance(count, exp.Interval):
     count, unit = count.this, count.args.get("unit")
@@ -167,7 +166,10 @@ def _timestamp_difference(node: exp.Expr) -> None:
 
 
 def _count(node: exp.Expr) -> None:
-  """COUNT(DISTINCT a, b): rows in which neither is NULL, as one text each."""
+  """Replaces the columns of COUNT(DISTINCT a, b) by one text.
+
+  Rows with a NULL in any of them do not count.
+  """
   distinct = node.this
   if not isinstance(distinct, exp.Distinct) or len(distinct.expressions) < 2:
     return
@@ -185,14 +187,14 @@ def _count(node: exp.Expr) -> None:
 
 
 def _concat(node: exp.Expr) -> None:
-  """Its arguments may be more than SQLite's || binds together."""
+  """Adds parentheses, because SQLite's || binds more tightly."""
   for argument in list(node.expressions):
     if isinstance(argument, exp.Binary | exp.Unary | exp.Predicate):
       argument.replace(exp.paren(argument.copy()))
 
 
 def _choice(node: exp.Expr) -> None:
-  """What is chosen is text that still compares without case."""
+  """Keeps the collation: SQLite forgets that of the arguments."""
   if type_of(node) in (TEXT, None) and not isinstance(
     node.parent, exp.Collate | exp.Func | exp.Binary
   ):
@@ -206,7 +208,7 @@ def _date_difference(node: exp.Expr) -> None:
 
 
 def _of_number(node: exp.Expr) -> None:
-  """SQLite's answer for a text that is no number would be nothing."""
+  """Converts text to a number; SQLite would return NULL for other text."""
   if type_of(node.this) in (TEXT, None):
     node.this.replace(exp.Paren(this=plus_zero(node.this)))
 
@@ -238,7 +240,7 @@ _REPLACEMENTS: Mapping[type[exp.Expr], Callable[[exp.Expr], None]] = {
   exp.Concat: _concat,
   exp.Nullif: _choice,
   exp.Extract: _extract,
-  **dict.fromkeys((exp.DateAdd, exp.DateSub, exp.Add, exp.Sub), _later),
+  **dict.fromkeys((exp.DateAdd, exp.DateSub, exp.Add, exp.Sub), _add_interval),
   exp.TimestampDiff: _timestamp_difference,
   exp.CurrentSchema: lambda node: _replace_by(node, DATABASE),
   exp.CurrentVersion: lambda node: _replace_by(node, functions.SERVER_VERSION),

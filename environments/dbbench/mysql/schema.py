@@ -102,7 +102,7 @@ _EXPLAINED = ("SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "TABLE")
 _NO_ROWS = ("INDEX", "WARNINGS", "ERRORS", "TRIGGERS", "VARIABLES", "EVENTS")
 
 
-def read_names(tree: exp.Expr) -> bool:
+def resolve_names(tree: exp.Expr) -> bool:
   """Replaces tables of information_schema by views, in place.
 
   Removes the database's own name from tables and columns. Returns whether the
@@ -147,7 +147,7 @@ def described_column(sql: str) -> tuple[str, str] | None:
   return match[1].strip("`"), match[2].strip("`'")
 
 
-def shown(tree: exp.Show) -> str | None:
+def show_query(tree: exp.Show) -> str | None:
   """Returns the query that answers SHOW; None if it is not supported."""
   like = tree.args.get("like")
   if tree.name == "TABLES":

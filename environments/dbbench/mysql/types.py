@@ -1,8 +1,7 @@
-"""What type MySQL gives an expression over tables whose columns are all TEXT.
+"""Infers MySQL's types of expressions over tables whose columns are all TEXT.
 
-DBBench answers show types: SUM of text is a double, 12.0, where SQLite says
-12. Expressions that are not listed have no known type, and nothing is done to
-their values. Nothing here changes an expression.
+Replies show types: SUM of text is a double, 12.0 in MySQL and 12 in SQLite.
+Values of expressions that are not listed stay as SQLite returns them.
 """
 
 import dataclasses
@@ -21,17 +20,17 @@ DIVISION_DIGITS = 4  # MySQL's div_precision_increment
 
 @dataclasses.dataclass(frozen=True)
 class MySQLType:
-  """A type's family, and the digits behind a decimal's point."""
+  """A type of MySQL's."""
 
   family: str  # text, int, decimal, double, date or datetime
-  scale: int = 0
+  scale: int = 0  # digits behind the point of a decimal
 
   @property
   def is_number(self) -> bool:
     return self.family in ("int", "decimal", "double")
 
   def python_value(self, cell: object) -> object:
-    """The cell as MySQL's connector would hand it over."""
+    """Returns the value that MySQL's connector has for SQLite's cell."""
     if isinstance(cell, str) and self.family in ("date", "datetime"):
       moment = datetime.datetime.fromisoformat(cell)
       return moment if self.family == "datetime" else moment.date()
@@ -102,7 +101,7 @@ INTEGERS = frozenset(
 
 
 def type_of(node: exp.Expr | None) -> MySQLType | None:
-  """The type of a MySQL expression, where this module knows it."""
+  """Returns the type of a MySQL expression; None if it is not known."""
   if node is None:
     return None
   for kinds, rule in _RULES:
@@ -179,7 +178,7 @@ def _of_round(node: exp.Expr) -> MySQLType | None:
 
 
 def written_format(node: exp.Expr) -> exp.Expr:
-  """The format of a date as MySQL has it; sqlglot has translated it."""
+  """Returns the format of a date in MySQL's form; sqlglot translated it."""
   format_: exp.Expr = node.args["format"]
   if not isinstance(format_, exp.Literal):
     return format_
@@ -201,8 +200,7 @@ def _of_sign(node: exp.Expr) -> MySQLType | None:
   return DOUBLE if inner == TEXT else inner
 
 
-def _of_whole(node: exp.Expr) -> MySQLType | None:
-  """Of FLOOR and CEILING: an integer, but a double's stays a double."""
+def _of_floor(node: exp.Expr) -> MySQLType | None:
   inner = type_of(node.this)
   if inner is None or inner.family in ("text", "double"):
     return inner and DOUBLE
@@ -210,7 +208,6 @@ def _of_whole(node: exp.Expr) -> MySQLType | None:
 
 
 def _of_subquery(node: exp.Expr) -> MySQLType | None:
-  """Of a query that stands for its only value."""
   query = node.this
   if not isinstance(query, exp.Select) or len(query.expressions) != 1:
     return None
@@ -232,7 +229,7 @@ _RULES: tuple[tuple[type | tuple[type, ...], _Rule], ...] = (
   ((exp.CurrentDate, exp.LastDay), _always(DATE)),
   (exp.CurrentTimestamp, _always(DATETIME)),
   ((exp.Neg, exp.Abs), _of_sign),
-  ((exp.Floor, exp.Ceil), _of_whole),
+  ((exp.Floor, exp.Ceil), _of_floor),
   (exp.Subquery, _of_subquery),
   ((exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod), _of_arithmetic),
   (exp.Cast, _of_cast),
