@@ -1,8 +1,8 @@
-"""Makes tasks out of nothing: content is a pure function of (split, index).
+"""Generates tasks; each is a pure function of (split, index).
 
-The line between the splits is drawn through texts, not seeds: a table and a
-question are drawn again until both belong to the task's split, so train and
-test share neither. The key comes from running the gold statement.
+The text of a table and of a question determines its split. Both are drawn again
+until they belong to the task's split, so train and test share neither. The
+label comes from running the gold statement.
 """
 
 import dataclasses
@@ -25,15 +25,15 @@ from environments.dbbench.grading import tables_hash
 from environments.dbbench.mysql import dialect
 from environments.dbbench.problem import MUTATIONS, Problem, Table
 
-# Kinds by weight: one named twice is asked twice as often.
+# A kind that is listed twice is drawn twice as often.
 DEFAULT_KINDS = (*KINDS, *(kind for kind in KINDS if kind != "insert"))
-INSERT_COLUMNS = 3  # a row to copy is long enough with three
-QUESTIONS_PER_TABLE = 8  # tried before the table is drawn again
+INSERT_COLUMNS = 3  # keeps the row that a policy must copy short
+QUESTIONS_PER_TABLE = 8  # draws before the table is drawn again
 
 
 @dataclasses.dataclass(frozen=True)
 class Generated:
-  """A problem, and how it came about."""
+  """A problem with the statement and the table behind it."""
 
   problem: Problem
   statement: Statement
@@ -42,12 +42,12 @@ class Generated:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generator:
-  """What is asked about, and how large the tables are (bounds inclusive)."""
+  """Draws questions of `kinds` about tables; all bounds are inclusive."""
 
   kinds: Sequence[str] = DEFAULT_KINDS
   num_rows: tuple[int, int] = (4, 8)
   num_columns: tuple[int, int] = (3, 5)
-  num_tables: tuple[int, int] = (1, 1)  # of a question; changes are of one
+  num_tables: tuple[int, int] = (1, 1)  # of a question; changes have one
 
   def __post_init__(self) -> None:
     unknown = sorted(set(self.kinds) - set(KINDS))
@@ -61,14 +61,14 @@ class Generator:
     _require_bounds("num_tables", self.num_tables, least=1, most=MAX_TABLES)
 
   def generate(self, split: str, index: int) -> Generated:
-    """The task that belongs to (split, index), and to no other split."""
+    """Returns the task of (split, index)."""
     rng = random.Random(f"dbbench/{split}/{index}")
     kind = rng.choice(self.kinds)
     if self.num_tables != (1, 1) and kind.upper() not in MUTATIONS:
       num_tables = rng.randint(*self.num_tables)
       if num_tables > 1:
         return self._generate_joined(rng, split, kind, num_tables)
-    while True:  # a table falls on the right side with probability 1/2
+    while True:  # a table belongs to the split with probability 1/2
       topic = self._draw_topic(rng, kind)
       if split_of(topic.canonical) != split:
         continue
@@ -76,7 +76,7 @@ class Generator:
         question = draw_question(rng, kind, topic)
         if question is not None and split_of(question.text) == split:
           return Generated(
-            _settled(kind, (topic.table,), question),
+            _problem(kind, (topic.table,), question),
             question.statement,
             topic,
           )
@@ -84,7 +84,7 @@ class Generator:
   def _generate_joined(
     self, rng: random.Random, split: str, kind: str, num_tables: int
   ) -> Generated:
-    """A question that no table alone answers."""
+    """Returns a task whose question no table alone answers."""
     while True:
       join = draw_join(
         rng,
@@ -98,7 +98,7 @@ class Generator:
         question = _joined_question(rng, kind, join)
         if question is not None and split_of(question.text) == split:
           return Generated(
-            _settled(kind, join.tables, question),
+            _problem(kind, join.tables, question),
             question.statement,
             join.topic,
           )
@@ -117,20 +117,20 @@ def _joined_question(
     return None
   if not join.needs_all(question.statement):
     return None
-  if not join.is_plain(question.statement):
+  if not join.has_no_tie(question.statement):
     return None
   statement = dataclasses.replace(question.statement, joins=join.clauses)
   return dataclasses.replace(question, statement=statement)
 
 
-def _settled(
+def _problem(
   kind: str, tables: tuple[Table, ...], question: Question
 ) -> Problem:
-  """The problem with its key: what the gold statement does or finds."""
+  """Runs the gold statement for the label or for the hash of the tables."""
   sql = question.statement.sql()
   database = SQLiteDatabase(tables)
   try:
-    found = database.run(dialect.translate(sql), stop_at=math.inf)
+    rows = database.run(dialect.translate(sql), stop_at=math.inf)
     after = tables_hash([database.read(table) for table in tables])
   finally:
     database.close()
@@ -145,7 +145,7 @@ def _settled(
       for table in tables
     ),
     gold_sql=sql,
-    label=tuple(str(cell) for row in found for cell in row),
+    label=tuple(str(cell) for row in rows for cell in row),
     table_hash=after if verb in MUTATIONS else "",
   )
 

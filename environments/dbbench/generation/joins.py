@@ -1,8 +1,8 @@
-"""Draws several tables that hang together, as one topic to ask about.
+"""Draws several related tables, and their join as one topic for questions.
 
-A column of texts in one table is the key of the next: players have a city, and
-another table tells the country of each city. What is asked is asked of the join
-of all, so that no table alone has the answer.
+A text column of one table is the key of the next: players have a city, and
+another table has the country of each city. Questions are about the join of all
+tables, so that no table alone has the answer.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from environments.dbbench.generation.statement import Select, Statement
 from environments.dbbench.generation.tables import (
   Topic,
   draw_numbers,
+  draw_texts,
   draw_topic,
 )
 from environments.dbbench.problem import Table
@@ -24,32 +25,32 @@ MAX_TABLES = 4
 
 @dataclasses.dataclass(frozen=True)
 class Join:
-  """Tables, each of which shares a column with one before it."""
+  """Tables, each of which shares a column with an earlier one."""
 
   tables: tuple[Table, ...]
-  links: tuple[str, ...]  # the columns that tie the others to those before
-  topic: Topic  # of the join, as if it were one table
+  links: tuple[str, ...]  # shared columns of all tables but the first
+  topic: Topic  # of the join as one table
 
   @property
   def clauses(self) -> tuple[tuple[str, str], ...]:
-    """Table and shared column of each but the first."""
+    """Name and shared column of each table but the first."""
     names = (table.name for table in self.tables[1:])
     return tuple(zip(names, self.links, strict=True))
 
   def needs_all(self, statement: Statement) -> bool:
-    """Whether a statement reads the last table, and the first."""
+    """Checks whether a statement reads the first and the last table."""
     if not isinstance(statement, Select):
       return False
     last = set(self.tables[-1].columns) - {self.links[-1]}
     where = {statement.where.column} if statement.where else set()
     read = {statement.column, statement.order_by} | where
-    # Rows are counted in the first table, whatever is read.
+    # The number of rows depends on the first table in any case.
     return bool(read & last) and (
       bool(read - last - {""}) or statement.aggregate in ("COUNT", "SUM", "AVG")
     )
 
-  def is_plain(self, statement: Statement) -> bool:
-    """Whether the first in an order is not tied with others."""
+  def has_no_tie(self, statement: Statement) -> bool:
+    """Checks that the first row of an order has no tie."""
     if not isinstance(statement, Select) or not statement.order_by:
       return True
     cells = self.topic.where(statement.where, statement.order_by)
@@ -64,7 +65,7 @@ def draw_join(
   num_rows: tuple[int, int],
   num_columns: tuple[int, int],
 ) -> Join | None:
-  """A join, or None where the draw has no column left to go on with."""
+  """Draws a join; None if no column is left to link the next table."""
   first = draw_topic(rng, num_rows=num_rows, num_columns=num_columns)
   tables, links, topic = [first.table], [], first
   open_columns = list(first.texts)
@@ -85,7 +86,7 @@ def draw_join(
 def _draw_linked(
   rng: random.Random, topic: Topic, link: str, *, has_next: bool
 ) -> tuple[Table | None, list[str], list[str]]:
-  """A table that tells something of each value of the column `link`."""
+  """Draws a table with a row for each value of the column `link`."""
   free_texts = [c for c in words.TEXT_COLUMNS if c not in topic.table.columns]
   free_numbers = [c for c in words.NUMBER_COLUMNS if c not in topic.numbers]
   num_texts = 1 if has_next else rng.randint(0, 1)
@@ -97,18 +98,16 @@ def _draw_linked(
   others = [w for w in words.TEXT_COLUMNS[link] if w not in keys]
   keys += rng.sample(others, min(2, len(others)))
   rng.shuffle(keys)
-  cells = {c: _few(rng, words.TEXT_COLUMNS[c], len(keys)) for c in texts}
+  cells = {
+    c: draw_texts(rng, words.TEXT_COLUMNS[c], len(keys), num_different=3)
+    for c in texts
+  }
   cells |= {c: draw_numbers(rng, len(keys)) for c in numbers}
   columns = (link, *texts, *numbers)
   plural = PLURALS.get(link, f"{link}s")
   rows = zip(keys, *(cells[c] for c in columns[1:]), strict=True)
   name = f"{rng.choice(words.TABLE_MODIFIERS)}_{plural}"
   return Table(name, columns, tuple(rows)), texts, numbers
-
-
-def _few(rng: random.Random, choices: Sequence[str], count: int) -> list[str]:
-  few = rng.sample(choices, 3)
-  return [rng.choice(few) for _ in range(count)]
 
 
 def _joined(
@@ -118,10 +117,10 @@ def _joined(
   texts: Sequence[str],
   numbers: Sequence[str],
 ) -> Topic:
-  """The topic with the columns of one more table."""
-  told = {row[0]: row[1:] for row in table.rows}
+  """Adds the columns of one more table to the topic."""
+  linked_cells = {row[0]: row[1:] for row in table.rows}
   rows = (
-    row + told[cell]
+    row + linked_cells[cell]
     for row, cell in zip(topic.table.rows, topic.column(link), strict=True)
   )
   joined = Table(

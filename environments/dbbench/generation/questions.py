@@ -1,8 +1,7 @@
-"""Draws a question about a table, and the statement that answers it.
+"""Draws questions about a table, with the statements that answer them.
 
-One function per kind. Each returns nothing where the table at hand makes a poor
-question: nothing to find, an answer that is long, or one that is right without
-casting numbers.
+There is one function per kind. It returns None if the question would be poor:
+no row matches, the answer is long, or it is right without casting numbers.
 """
 
 import dataclasses
@@ -25,7 +24,7 @@ MAX_ANSWERS = 2  # of a question with several
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-  """The text, and the statement that settles it."""
+  """A question and the statement that answers it."""
 
   text: str
   statement: Statement
@@ -34,7 +33,7 @@ class Question:
 def draw_question(
   rng: random.Random, kind: str, topic: Topic
 ) -> Question | None:
-  """A question of the kind, or None if the draw does not make a good one."""
+  """Draws a question of the kind; None if it would be poor."""
   return KINDS[kind](rng, topic)
 
 
@@ -51,7 +50,7 @@ def _comparison(rng: random.Random, topic: Topic) -> Question | None:
   where = _number_condition(rng, topic)
   if where is None or len(topic.where(where, topic.key)) > MAX_ANSWERS:
     return None
-  text = f"Which {topic.plural} have {_said(where)}?"
+  text = f"Which {topic.plural} have {_phrase(where)}?"
   return Question(text, Select(topic.table.name, where, topic.key))
 
 
@@ -60,7 +59,7 @@ def _count(rng: random.Random, topic: Topic) -> Question | None:
   where = draw_condition(rng, topic)
   if where is None:
     return None
-  text = f"How many {topic.plural} have {_said(where)}?"
+  text = f"How many {topic.plural} have {_phrase(where)}?"
   return Question(
     text, Select(topic.table.name, where, topic.key, aggregate="COUNT")
   )
@@ -69,22 +68,22 @@ def _count(rng: random.Random, topic: Topic) -> Question | None:
 def _aggregate(
   function: str, adjective: str
 ) -> Callable[[random.Random, Topic], Question | None]:
-  """A maker of questions such as "What is the total price?"."""
+  """Returns a function that draws "What is the total price?" and the like."""
 
-  def ask(rng: random.Random, topic: Topic) -> Question | None:
+  def draw(rng: random.Random, topic: Topic) -> Question | None:
     column = rng.choice(topic.numbers)
     where = _text_condition(rng, topic) if rng.random() < 0.5 else None
     cells = topic.where(where, column)
     if len(cells) < 2 or not _is_fair(function, cells):
       return None
-    scope = f" of {topic.plural} with {_said(where)}" if where else ""
+    scope = f" of {topic.plural} with {_phrase(where)}" if where else ""
     text = rng.choice(("What is the {0} {1}{2}?", "Give the {0} {1}{2}."))
     return Question(
       text.format(adjective, column, scope or f" of all {topic.plural}"),
       Select(topic.table.name, where, column, aggregate=function),
     )
 
-  return ask
+  return draw
 
 
 def _ranking(rng: random.Random, topic: Topic) -> Question | None:
@@ -95,7 +94,7 @@ def _ranking(rng: random.Random, topic: Topic) -> Question | None:
   if len(cells) < 2 or not _is_fair("MAX" if descending else "MIN", cells):
     return None
   adjective = "highest" if descending else "lowest"
-  scope = f" with {_said(where)}" if where else ""
+  scope = f" with {_phrase(where)}" if where else ""
   return Question(
     f"Which of the {topic.plural}{scope} has the {adjective} {column}?",
     Select(
@@ -113,10 +112,10 @@ def _insert(rng: random.Random, topic: Topic) -> Question:
   values |= {c: rng.choice(words.TEXT_COLUMNS[c]) for c in topic.texts}
   values |= {c: draw_numbers(rng, 1)[0] for c in topic.numbers}
   rest = topic.table.columns[1:]
-  listed = " and ".join(f"{column} {values[column]}" for column in rest)
+  values_text = " and ".join(f"{column} {values[column]}" for column in rest)
   text = rng.choice(("Add the {0} {1} with {2}.", "Insert {0} {1}, {2}."))
   return Question(
-    text.format(topic.key, topic.new_name, listed),
+    text.format(topic.key, topic.new_name, values_text),
     Insert(
       topic.table.name,
       values=tuple(values[column] for column in topic.table.columns),
@@ -136,9 +135,8 @@ def _update(rng: random.Random, topic: Topic) -> Question | None:
     text = f"Set the {column} of {where.value} to {value}."
   else:
     where = _text_condition(rng, topic)
-    text = (
-      f"Set the {column} of all {topic.plural} with {_said(where)} to {value}."
-    )
+    rows = f"all {topic.plural} with {_phrase(where)}"
+    text = f"Set the {column} of {rows} to {value}."
   if where.column == column or value in topic.where(where, column):
     return None
   return Question(text, Update(topic.table.name, where, column, value))
@@ -154,7 +152,7 @@ def _delete(rng: random.Random, topic: Topic) -> Question | None:
   if where.column == topic.key:
     text = f"Delete the {topic.key} {where.value}."
   else:
-    text = f"Delete all {topic.plural} with {_said(where)}."
+    text = f"Delete all {topic.plural} with {_phrase(where)}."
   if len(topic.where(where, topic.key)) == len(topic.table.rows):
     return None
   return Question(text, Delete(topic.table.name, where))
@@ -185,27 +183,27 @@ def _text_condition(rng: random.Random, topic: Topic) -> Where:
 
 
 def _number_condition(rng: random.Random, topic: Topic) -> Where | None:
-  """A bound that some rows meet, and others would if compared as text."""
+  """Draws a bound that other rows would meet if compared as text."""
   column = rng.choice(topic.numbers)
   where = Where(
     column, rng.choice("><"), draw_numbers(rng, 1)[0], is_number=True
   )
   cells = topic.column(column)
-  met = topic.where(where, column)
+  matches = topic.where(where, column)
   compare = str.__gt__ if where.operator == ">" else str.__lt__
-  met_as_text = [cell for cell in cells if compare(cell, where.value)]
-  fair = 0 < len(met) < len(cells) and len(met) != len(met_as_text)
+  text_matches = [cell for cell in cells if compare(cell, where.value)]
+  fair = 0 < len(matches) < len(cells) and len(matches) != len(text_matches)
   return where if fair and where.value not in cells else None
 
 
-def _said(where: Where) -> str:
-  """The condition in words: "price above 20", "city Oslo"."""
-  words_for = {">": "above ", "<": "below ", "=": ""}
-  return f"{where.column} {words_for[where.operator]}{where.value}"
+def _phrase(where: Where) -> str:
+  """Returns the condition as text: "price above 20", "city Oslo"."""
+  phrases = {">": "above ", "<": "below ", "=": ""}
+  return f"{where.column} {phrases[where.operator]}{where.value}"
 
 
 def _is_fair(function: str, cells: list[str]) -> bool:
-  """Whether numbers must be cast for the answer, and the answer is short."""
+  """Checks that the answer needs a cast, and that an average is short."""
   numbers = [int(cell) for cell in cells]
   if function == "AVG":
     return 2 * sum(numbers) % len(numbers) == 0

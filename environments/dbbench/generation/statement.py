@@ -1,7 +1,7 @@
-"""The SQL that answers generated questions, as data that can be spoilt.
+"""Represents the SQL of generated questions as data.
 
-A statement is built, rendered and, for the expert's mistakes, changed before it
-is rendered. It covers what generated questions need, no more.
+The expert's mistakes change a statement before it is rendered as SQL. Only
+forms that generated questions need are covered.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Where:
-  """A condition on one column; `is_number` says that the cells are numbers."""
+  """A condition on one column; numbers compare by value if `is_number`."""
 
   column: str
   operator: str
@@ -17,7 +17,7 @@ class Where:
   is_number: bool = False
 
   def sql(self) -> str:
-    """The clause. Cells are TEXT, so numbers are cast before they compare."""
+    """Renders the clause. Cells are TEXT, so numbers are cast to compare."""
     if self.is_number:
       return f" WHERE {name(self.column)} + 0 {self.operator} {self.value}"
     return f" WHERE {name(self.column)} {self.operator} {text(self.value)}"
@@ -31,7 +31,7 @@ class Statement:
   where: Where | None = None
 
   def sql(self) -> str:
-    """The statement as MySQL reads it."""
+    """Renders the statement."""
     raise NotImplementedError
 
   def _where(self) -> str:
@@ -40,17 +40,14 @@ class Statement:
 
 @dataclasses.dataclass(frozen=True)
 class Select(Statement):
-  """One column, perhaps aggregated, perhaps of the first row in an order.
-
-  With `joins`, of several tables.
-  """
+  """Selects one column, aggregated or of the first row in an order."""
 
   column: str = ""
   aggregate: str = ""  # COUNT, SUM, AVG, MAX, MIN; always over numbers
   order_by: str = ""  # a column of numbers
   descending: bool = False
   cast: bool = True  # whether aggregated and ordering numbers are cast
-  joins: tuple[tuple[str, str], ...] = ()  # other tables, by a shared column
+  joins: tuple[tuple[str, str], ...] = ()  # other tables, with a shared column
 
   def sql(self) -> str:
     return (
@@ -83,7 +80,7 @@ class Select(Statement):
 
 @dataclasses.dataclass(frozen=True)
 class Insert(Statement):
-  """One row."""
+  """Inserts one row."""
 
   values: tuple[str, ...] = ()
 
@@ -94,7 +91,7 @@ class Insert(Statement):
 
 @dataclasses.dataclass(frozen=True)
 class Update(Statement):
-  """One column of the rows that meet the condition."""
+  """Sets one column of the rows that meet the condition."""
 
   column: str = ""
   value: str = ""
@@ -106,17 +103,17 @@ class Update(Statement):
 
 @dataclasses.dataclass(frozen=True)
 class Delete(Statement):
-  """The rows that meet the condition."""
+  """Deletes the rows that meet the condition."""
 
   def sql(self) -> str:
     return f"DELETE FROM {name(self.table)}{self._where()}"
 
 
 def name(word: str) -> str:
-  """A table or column; generated ones are plain words and need no quotes."""
+  """Renders the name of a table or column, in backticks if it needs them."""
   return word if word.isidentifier() else "`" + word.replace("`", "``") + "`"
 
 
 def text(value: str) -> str:
-  """A string literal."""
+  """Renders a string literal."""
   return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -1,8 +1,8 @@
-"""Draws random tables: what they are about, their columns, their cells.
+"""Draws random tables.
 
 Every cell is text, as in AgentBench. Numbers have one to three digits and
-differ within a column, so comparing them as text gives another order: whoever
-forgets to cast them is wrong.
+differ within a column, so they order differently as text: a policy that forgets
+to cast them is wrong.
 """
 
 import dataclasses
@@ -13,33 +13,33 @@ from environments.dbbench.generation import words
 from environments.dbbench.generation.statement import Where
 from environments.dbbench.problem import Table
 
-MAX_TEXT_CHOICES = 3  # different words in a column of text, so that they repeat
+MAX_TEXT_CHOICES = 3  # words per text column; few, so that they repeat
 
 
 @dataclasses.dataclass(frozen=True)
 class Topic:
-  """A table, and what its columns hold."""
+  """A table and the roles of its columns."""
 
   table: Table
-  plural: str  # what the rows are: "players"
+  plural: str  # the subject of the rows: "players"
   key: str  # the column that names a row
   texts: tuple[str, ...]
   numbers: tuple[str, ...]
-  new_name: str  # fits the key column, and is not in it
+  new_name: str  # a name for the key column that no row has
 
   @property
   def canonical(self) -> str:
-    """The table as one text, for the line between the splits."""
+    """The table as one text, which determines its split."""
     lines = (self.table.columns, *self.table.rows)
     return "\n".join([self.table.name, *("|".join(line) for line in lines)])
 
   def column(self, name: str) -> list[str]:
-    """The cells of one column."""
+    """Returns the cells of one column."""
     position = self.table.columns.index(name)
     return [row[position] for row in self.table.rows]
 
   def where(self, condition: Where | None, name: str) -> list[str]:
-    """The cells of one column in the rows that meet the condition."""
+    """Returns the cells of one column in rows that meet the condition."""
     cells = self.column(name)
     if condition is None:
       return cells
@@ -57,7 +57,7 @@ def draw_topic(
   num_rows: tuple[int, int],
   num_columns: tuple[int, int],
 ) -> Topic:
-  """A random table; both bounds are inclusive."""
+  """Draws a table; both bounds are inclusive."""
   plural = rng.choice(tuple(words.SUBJECTS))
   key, heads, tails = words.SUBJECTS[plural]
   height = rng.randint(*num_rows)
@@ -65,7 +65,9 @@ def draw_topic(
   names = _draw_names(rng, heads, tails, height + 1)
   cells = {key: names[1:]}
   for column in texts:
-    cells[column] = _draw_texts(rng, words.TEXT_COLUMNS[column], height)
+    num_different = rng.randint(2, MAX_TEXT_CHOICES)
+    choices = words.TEXT_COLUMNS[column]
+    cells[column] = draw_texts(rng, choices, height, num_different)
   for column in numbers:
     cells[column] = draw_numbers(rng, height)
   columns = [key, *rng.sample([*texts, *numbers], len(texts) + len(numbers))]
@@ -78,7 +80,7 @@ def draw_topic(
 
 
 def draw_numbers(rng: random.Random, count: int) -> list[str]:
-  """Different numbers of one to three digits, as many of each as chance has."""
+  """Draws different numbers of one to three digits."""
   drawn: dict[str, None] = {}
   while len(drawn) < count:
     digits = rng.randint(1, 3)
@@ -89,7 +91,7 @@ def draw_numbers(rng: random.Random, count: int) -> list[str]:
 def _draw_columns(
   rng: random.Random, count: int
 ) -> tuple[list[str], list[str]]:
-  """Columns of text and of numbers, at least one of each."""
+  """Draws columns of text and of numbers, at least one of each."""
   num_texts = rng.randint(1, count - 1)
   return (
     rng.sample(tuple(words.TEXT_COLUMNS), num_texts),
@@ -106,11 +108,12 @@ def _draw_names(
   return list(drawn)
 
 
-def _draw_texts(
-  rng: random.Random, choices: Sequence[str], count: int
+def draw_texts(
+  rng: random.Random, choices: Sequence[str], count: int, num_different: int
 ) -> list[str]:
-  few = rng.sample(choices, rng.randint(2, MAX_TEXT_CHOICES))
-  return [rng.choice(few) for _ in range(count)]
+  """Draws texts of which at most `num_different` differ."""
+  drawn = rng.sample(choices, num_different)
+  return [rng.choice(drawn) for _ in range(count)]
 
 
 def _meets(cell: str, condition: Where) -> bool:

@@ -1,8 +1,8 @@
-"""The words that generated tables are made of.
+"""Words of generated tables.
 
-Few and short on purpose: a tokenizer of a thousand words must cover them, and
-a small policy must learn to copy them. Names are composed, so that the number
-of different tables is not bounded by the lists.
+They are few and short on purpose: a tokenizer of a thousand entries must cover
+them, and a small policy must learn to copy them. Names are pairs of words, so
+that there are many different tables.
 """
 
 
@@ -42,13 +42,13 @@ RESULTS = _words("won lost draw")
 METHODS = _words("card cash check online")
 SURFACES = _words("clay grass sand snow")
 
-# Tables: a word of each makes the name.
+# The name of a table is a modifier and a subject.
 TABLE_MODIFIERS = _words(
   "annual city club final former global home junior local main monthly "
   "national new old open public school senior spring summer top winter world"
 )
 
-# What the rows may be about: the key column, and the words its names compose.
+# The subject of the rows: its key column, and the words of its names.
 SUBJECTS = {
   "players": ("player", FIRST_NAMES, LAST_NAMES),
   "drivers": ("driver", FIRST_NAMES, LAST_NAMES),

@@ -6,7 +6,7 @@ import tempfile
 import unittest
 
 from agentrl_jax.errors import ConfigError
-from environments.dbbench.agentbench import load_problems
+from environments.dbbench.problem import load_problems
 from tests.environments.dbbench.data import dev_rows
 
 HASH = "0123456789abcdef" * 2

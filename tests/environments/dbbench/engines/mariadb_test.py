@@ -13,14 +13,13 @@ import pytest
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import EnvironmentFault
 from environments.dbbench import DBBench
-from environments.dbbench.agentbench import load_problems
 from environments.dbbench.engines.base import TIMED_OUT
 from environments.dbbench.engines.mariadb import MariaDBEngine
 from environments.dbbench.engines.mariadb_server import Address, PrivateServer
 from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.expert import SPOILERS
 from environments.dbbench.generation.generator import Generator
-from environments.dbbench.problem import Table
+from environments.dbbench.problem import Table, load_problems
 from tests.environments.dbbench.data import dev_rows, needs_mariadb
 from tests.environments.dbbench.engines.statements import STATEMENTS
 

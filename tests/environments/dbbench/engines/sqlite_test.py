@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_jax.errors import EnvironmentFault
-from environments.dbbench.agentbench import load_problems
 from environments.dbbench.engines.base import TIMED_OUT
 from environments.dbbench.engines.sqlite import SQLiteDatabase, SQLiteEngine
-from environments.dbbench.problem import Table
+from environments.dbbench.problem import Table, load_problems
 from tests.environments.dbbench.data import dev_rows
 
 SHOPS = Table(
