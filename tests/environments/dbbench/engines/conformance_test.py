@@ -55,12 +55,12 @@ class ConformanceTest(unittest.IsolatedAsyncioTestCase):
     mariadb, sqlite = MariaDBEngine(self.address), SQLiteEngine()
     for kind, sql in (*READS, *WRITES)[:: self.every]:
       with self.subTest(kind=kind, sql=sql):
-        wanted = await self.outcome(mariadb, sql)
-        found = await self.outcome(sqlite, sql)
+        expected = await self.outcome(mariadb, sql)
+        outcome = await self.outcome(sqlite, sql)
         if sql in KNOWN:
-          self.assertNotEqual(found, wanted, "it is listed as different")
+          self.assertNotEqual(outcome, expected, "it is listed as different")
         else:
-          self.assertEqual(found, wanted)
+          self.assertEqual(outcome, expected)
 
 
 @pytest.mark.full
@@ -69,7 +69,7 @@ class FullConformanceTest(ConformanceTest):
 
 
 class ListTest(unittest.TestCase):
-  def test_differences_are_of_the_list(self):
+  def test_known_differences_are_listed_statements(self):
     listed = {sql for _, sql in (*READS, *WRITES)}
     self.assertEqual(KNOWN - listed, set())
     self.assertLess(len(KNOWN), 0.16 * len(listed))

@@ -1,4 +1,4 @@
-"""What AgentBench's connector makes of an argument, taken from the real one.
+"""Tests replies to arguments of `execute_sql` against recorded ones.
 
 The replies were recorded with AgentBench's `MySQLDatabase.execute` on
 mysql-connector-python 9.3.0 and 9.7.0 (the same on both) and MariaDB 10.11.
@@ -25,7 +25,7 @@ class ConnectorTest(unittest.IsolatedAsyncioTestCase):
           await connector.execute(self.database, argument), reply
         )
 
-  async def test_what_is_no_text(self):
+  async def test_arguments_that_are_no_text(self):
     await self.check(
       [
         (["SELECT 1"], "'list' object has no attribute 'encode'"),
@@ -38,14 +38,14 @@ class ConnectorTest(unittest.IsolatedAsyncioTestCase):
       ]
     )
 
-  async def test_what_holds_no_statement(self):
+  async def test_arguments_without_a_statement(self):
     empty = "1065 (42000): Query was empty"
     await self.check(
       [(" ", empty), (";", empty), (" ;\n; ", empty)]
       + [(comment, "[]") for comment in ("-- hi", "/* c */", "# c", "-- c\n;")]
     )
 
-  async def test_several_statements_run_and_the_first_replies(self):
+  async def test_several_statements_run_and_the_first_is_answered(self):
     await self.check(
       [
         ("SELECT 1;;", "[(1,)]"),
@@ -59,7 +59,7 @@ class ConnectorTest(unittest.IsolatedAsyncioTestCase):
       ]
     )
 
-  async def test_a_failure_ends_them(self):
+  async def test_statements_after_a_failure_do_not_run(self):
     for sql, near in (
       ("INSERT INTO t VALUES ('6','w'); bogus", "bogus"),
       ("bogus; DELETE FROM t", "bogus; DELETE FROM t"),
@@ -80,7 +80,7 @@ class ConnectorTest(unittest.IsolatedAsyncioTestCase):
       ]
     )
 
-  async def test_quotes_that_never_end_hold_all_that_follows(self):
+  async def test_an_unclosed_quote_contains_the_statements_that_follow(self):
     reply = await connector.execute(self.database, "SELECT 'a; DELETE FROM t")
     self.assertIn("near ''a; DELETE FROM t'", reply)
     await self.check([("SELECT COUNT(*) FROM t", "[(2,)]")])

@@ -1,4 +1,4 @@
-"""Statements on SQLite: MySQL's answers, limits, walls, cleaning up."""
+"""Tests MySQL statements on SQLite: replies, limits and restrictions."""
 
 import asyncio
 import contextlib
@@ -27,12 +27,12 @@ SHOPS = Table(
     ("Gold Star", "rome", "128"),
   ),
 )
-# Some billion steps if nobody stops it.
+# Never ends by itself.
 ENDLESS = (
   "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
   "SELECT COUNT(*) FROM n"
 )
-# More steps than the event loop gives, and far fewer than a second's.
+# More steps than the event loop allows, and less than a second.
 LONG = ENDLESS.replace("FROM n) ", "FROM n WHERE i < 200000) ")
 
 
@@ -105,13 +105,13 @@ class StatementsTest(unittest.IsolatedAsyncioTestCase):
         reply = await self.database.execute(sql)
         self.assertRegex(reply, r"\A(\[\(|1\d\d\d \()")
 
-  async def test_rows_of_what_is_gone_are_none(self):
+  async def test_missing_columns_and_tables_have_no_rows(self):
     await self.database.execute("ALTER TABLE `old shops` DROP COLUMN price")
     self.assertEqual(await self.database.rows(SHOPS), [])
     await self.database.execute("DROP TABLE `old shops`")
     self.assertEqual(await self.database.rows(SHOPS), [])
 
-  async def test_walls(self):
+  async def test_statements_cannot_leave_the_database(self):
     folder = self.enterContext(tempfile.TemporaryDirectory())
     for sql in (
       f"ATTACH DATABASE '{folder}/x' AS x",
@@ -125,7 +125,7 @@ class StatementsTest(unittest.IsolatedAsyncioTestCase):
         self.assertRegex(reply, r"\A1\d\d\d \(")
     self.assertEqual(os.listdir(folder), [])
 
-  async def test_a_database_has_a_size(self):
+  async def test_the_size_of_a_database_is_limited(self):
     reply = await self.database.execute(
       "INSERT INTO `old shops` "
       + ENDLESS.replace(
@@ -159,8 +159,8 @@ class LimitsTest(unittest.IsolatedAsyncioTestCase):
   async def test_long_replies_are_cut(self):
     async with SQLiteEngine(max_result_chars=30).open([SHOPS]) as database:
       reply = await database.execute("SELECT * FROM `old shops`")
-      whole = str(list(SHOPS.rows))
-      self.assertEqual(reply, whole[:30] + "[TRUNCATED]")
+      full_reply = str(list(SHOPS.rows))
+      self.assertEqual(reply, full_reply[:30] + "[TRUNCATED]")
       exact = await database.execute("SELECT 'aaaaaaaaaaaaaaaaaaaaaaa'")
       self.assertEqual(len(exact), 30)
 
@@ -174,12 +174,12 @@ class LimitsTest(unittest.IsolatedAsyncioTestCase):
     async with SQLiteEngine().open([SHOPS]) as database:
       self.assertEqual(await database.execute(LONG), "[(200000,)]")
 
-  async def test_an_endless_statement_is_the_policys_doing(self):
+  async def test_an_endless_statement_gets_a_reply(self):
     async with SQLiteEngine(statement_limit_s=0.05).open([SHOPS]) as database:
       self.assertEqual(await database.execute(ENDLESS), TIMED_OUT)
       self.assertEqual(await database.execute("SELECT 1"), "[(1,)]")
 
-  async def test_a_stopped_statement_leaves_no_trace(self):
+  async def test_a_stopped_statement_changes_nothing(self):
     insert = "INSERT INTO `old shops` " + ENDLESS.replace(
       "SELECT COUNT(*)", "SELECT i, i, i"
     )
@@ -187,11 +187,11 @@ class LimitsTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual(await database.execute(insert), TIMED_OUT)
       self.assertEqual(await database.rows(SHOPS), list(SHOPS.rows))
 
-  async def test_leaving_stops_what_runs(self):
+  async def test_leaving_stops_a_running_statement(self):
     async with asyncio.timeout(30):
       async with SQLiteEngine(statement_limit_s=600).open([SHOPS]) as database:
         endless = asyncio.ensure_future(database.execute(ENDLESS))
-        await asyncio.sleep(0.05)  # the loop runs on meanwhile
+        await asyncio.sleep(0.05)  # the event loop is not blocked
         self.assertFalse(endless.done())
         endless.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -203,7 +203,7 @@ class DatabaseTest(unittest.TestCase):
   def test_closing_stops_a_statement_that_is_about_to_start(self):
     database = SQLiteDatabase([SHOPS], statement_limit_s=600)
     connection = mock.Mock(wraps=database._connection)
-    connection.interrupt = lambda: None  # it came before there was a statement
+    connection.interrupt = lambda: None  # as if called before the statement
     database._connection = connection
     endless = threading.Thread(
       target=lambda: asyncio.run(database.execute(ENDLESS))

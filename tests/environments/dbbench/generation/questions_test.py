@@ -1,4 +1,4 @@
-"""Questions: every one is answerable, and fair to who casts numbers."""
+"""Tests that questions have an answer, which needs numbers to be cast."""
 
 import asyncio
 import dataclasses
@@ -12,7 +12,7 @@ from environments.dbbench.generation.tables import draw_topic
 
 
 def draw(kind: str, count: int):
-  """So many good questions of the kind, with their tables."""
+  """Yields `count` questions of the kind, with their tables."""
   rng = random.Random(kind)
   while count:
     topic = draw_topic(rng, num_rows=(4, 8), num_columns=(3, 5))
@@ -31,7 +31,7 @@ def answer(statement, table) -> str:
 
 
 class DrawQuestionTest(unittest.TestCase):
-  def test_questions_name_what_the_statement_needs(self):
+  def test_questions_have_the_words_of_the_statement(self):
     for kind in KINDS:
       for question, _ in draw(kind, 20):
         statement = question.statement

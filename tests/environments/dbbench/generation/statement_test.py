@@ -1,4 +1,4 @@
-"""Statements as MySQL reads them."""
+"""Tests the SQL of statements."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""Random tables."""
+"""Tests random tables."""
 
 import random
 import unittest
@@ -44,7 +44,7 @@ class DrawTopicTest(unittest.TestCase):
     )
     self.assertEqual(topic.where(None, number), topic.column(number))
 
-  def test_canonical_text_tells_tables_apart(self):
+  def test_different_tables_have_different_canonical_texts(self):
     topics = [
       draw_topic(random.Random(i), num_rows=(4, 4), num_columns=(3, 3))
       for i in range(50)
@@ -53,7 +53,7 @@ class DrawTopicTest(unittest.TestCase):
 
 
 class DrawNumbersTest(unittest.TestCase):
-  def test_one_to_three_digits_and_no_two_alike(self):
+  def test_numbers_have_one_to_three_digits_and_differ(self):
     drawn = draw_numbers(random.Random(0), 300)
     self.assertEqual(len(set(drawn)), 300)
     self.assertEqual({len(number) for number in drawn}, {1, 2, 3})

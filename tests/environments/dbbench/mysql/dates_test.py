@@ -1,4 +1,4 @@
-"""Dates are read and written by MySQL's formats."""
+"""Tests date functions."""
 
 import unittest
 
@@ -12,7 +12,7 @@ class DatesTest(unittest.TestCase):
       ("3 may 01", "%e %b %y", "2001-05-03"),
       ("31/12/1999", "%d/%m/%Y", "1999-12-31"),
       ("2001-05-03 10:00:00", "%Y-%m-%d", "2001-05-03"),
-      ("Thursday, Nov 29", "%W, %b %d", None),  # without a year it is none
+      ("Thursday, Nov 29", "%W, %b %d", None),  # a date needs a year
       ("1/2/03 4:05 PM", "%c/%e/%y %l:%i %p", "2003-01-02 16:05:00"),
       ("2020-02-30", "%Y-%m-%d", None),
       ("soon", "%Y", None),
@@ -30,8 +30,8 @@ class DatesTest(unittest.TestCase):
       ("%%x", "%x"),
     ):
       with self.subTest(format_=format_):
-        found = dates.date_format("2001-05-03 10:00:00", format_)
-        self.assertEqual(found, expected)
+        text = dates.date_format("2001-05-03 10:00:00", format_)
+        self.assertEqual(text, expected)
     self.assertIsNone(dates.date_format("May 3", "%Y"))
 
   def test_days_between(self):

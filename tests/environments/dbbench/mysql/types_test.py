@@ -1,4 +1,4 @@
-"""MySQL's types, by the Python values its connector returns."""
+"""Tests the types of expressions and their Python values."""
 
 import unittest
 from decimal import Decimal
@@ -58,7 +58,7 @@ class TypeTest(unittest.TestCase):
       with self.subTest(expression=expression):
         self.assertEqual(type_in(expression), MySQLType("decimal", scale))
 
-  def test_what_is_not_known_has_no_type(self):
+  def test_other_expressions_have_no_type(self):
     for expression in ("SLEEP(1)", "SUM(SLEEP(1))", "1 + SLEEP(1)", "NULL"):
       with self.subTest(expression=expression):
         self.assertIsNone(type_in(expression))
