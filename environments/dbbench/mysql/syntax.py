@@ -24,26 +24,27 @@ _SYNTAX_ERROR = (
 )
 _QUOTES = ("'", '"')
 END = "end of the statement"  # which no token is
-# Words that are names only in backticks, in MySQL 8.0.
+# Words that are names only in backticks, in MySQL 8.0. DEFAULT, DUAL and
+# CURRENT_DATE and its like are left out: sqlglot reads them as names.
 _RESERVED_WORDS = """
-  accessible add all alter analyze and as asc asensitive before between bigint
-  binary blob both by call cascade case change char character check collate
-  column condition constraint continue convert create cross cube cume_dist
-  current_date current_time current_timestamp current_user cursor database
-  databases day_hour day_microsecond day_minute day_second dec decimal declare
-  default delayed delete dense_rank desc describe deterministic distinct
-  distinctrow div double drop dual each else elseif empty enclosed escaped
-  except exists exit explain false fetch first_value float float4 float8 for
-  force foreign from fulltext function generated get grant group grouping groups
-  having high_priority hour_microsecond hour_minute hour_second if ignore in
-  index infile inner inout insensitive insert int int1 int2 int3 int4 int8
-  integer intersect interval into io_after_gtids io_before_gtids is iterate join
-  json_table key keys kill lag last_value lateral lead leading leave left like
-  limit linear lines load localtime localtimestamp lock long longblob longtext
-  loop low_priority master_bind master_ssl_verify_server_cert match maxvalue
-  mediumblob mediumint mediumtext middleint minute_microsecond minute_second mod
-  modifies natural no_write_to_binlog not nth_value ntile null numeric of on
-  optimize optimizer_costs option optionally or order out outer outfile over
+  accessible add all alter analyze and as asc asensitive before between
+  bigint binary blob both by call cascade case change char character check
+  collate column condition constraint continue convert create cross cube
+  cume_dist cursor database databases day_hour day_microsecond day_minute
+  day_second dec decimal declare delayed delete dense_rank desc describe
+  deterministic distinct distinctrow div double drop each else elseif empty
+  enclosed escaped except exists exit explain false fetch first_value float
+  float4 float8 for force foreign from fulltext function generated get grant
+  group grouping groups having high_priority hour_microsecond hour_minute
+  hour_second if ignore in index infile inner inout insensitive insert int
+  int1 int2 int3 int4 int8 integer intersect interval into io_after_gtids
+  io_before_gtids is iterate join json_table key keys kill lag last_value
+  lateral lead leading leave left like limit linear lines load lock long
+  longblob longtext loop low_priority master_bind
+  master_ssl_verify_server_cert match maxvalue mediumblob mediumint
+  mediumtext middleint minute_microsecond minute_second mod modifies natural
+  no_write_to_binlog not nth_value ntile null numeric of on optimize
+  optimizer_costs option optionally or order out outer outfile over
   partition percent_rank precision primary procedure purge range rank read
   read_write reads real recursive references regexp release rename repeat
   replace require resignal restrict return revoke right rlike row row_number
@@ -51,18 +52,17 @@ _RESERVED_WORDS = """
   signal smallint spatial specific sql sql_big_result sql_calc_found_rows
   sql_small_result sqlexception sqlstate sqlwarning ssl starting stored
   straight_join system table terminated then tinyblob tinyint tinytext to
-  trailing trigger true undo union unique unlock unsigned update usage use using
-  utc_date utc_time utc_timestamp values varbinary varchar varcharacter varying
-  virtual when where while window with write xor year_month zerofill
+  trailing trigger true undo union unique unlock unsigned update usage use
+  using values varbinary varchar varcharacter varying virtual when where
+  while window with write xor year_month zerofill
 """
-_RESERVED = frozenset(_RESERVED_WORDS.upper().split()) - {"DEFAULT", "DUAL"}
+_RESERVED = frozenset(_RESERVED_WORDS.upper().split())
 # Reserved words that may begin an expression: MySQL stops behind them.
 _BEGIN_WORDS = """
-  case char convert cume_dist current_date current_time current_timestamp
-  current_user database dense_rank exists false first_value grouping if insert
-  interval lag last_value lead left localtime localtimestamp match mod not
+  case char convert cume_dist database dense_rank exists false first_value
+  grouping if insert interval lag last_value lead left match mod not
   nth_value ntile null percent_rank rank repeat replace right row row_number
-  schema true utc_date utc_time utc_timestamp values
+  schema true values
 """
 _BEGINS_EXPRESSION = frozenset(_BEGIN_WORDS.upper().split())
 _FOREIGN_FUNCTION_NAMES = """
@@ -87,8 +87,7 @@ _NO_ITEM = frozenset(
 _MISPLACED_PAIRS = frozenset((("(", ","), (",", "*"), ("=", "=")))
 # Tokens that follow each other in other databases only.
 _FOREIGN_PAIRS = frozenset(
-  ((":", ":"), ("FULL", "OUTER"), ("FULL", "JOIN"))
-  + (("FETCH", "FIRST"), ("FETCH", "NEXT"))
+  ((":", ":"), ("FULL", "OUTER")) + (("FETCH", "FIRST"), ("FETCH", "NEXT"))
 )
 _TOKEN = re.compile(
   r"""(?P<blank>\s+|\#[^\n]*|--(?=[\s\x00-\x1f]|\Z)[^\n]*|/\*(?!!).*?\*/)
@@ -287,7 +286,14 @@ def _misread_limits(tree: exp.Expr, words: Sequence[Token]) -> Iterator[int]:
 
 
 def _misread_forms(tree: exp.Expr, words: Sequence[Token]) -> Iterator[int]:
-  """Yields positions in COUNT(), MAX(a, b) and DELETE without FROM."""
+  """Yields positions in COUNT(), MAX(a, b), FULL JOIN, DELETE without FROM."""
+  for before, _, full, join in zip(
+    words, words[1:], words[2:], words[3:], strict=False
+  ):
+    # Behind a table without an alias, FULL is its alias.
+    has_alias = before.word not in ("FROM", "JOIN", ",", ".", "(")
+    if has_alias and (full.word, join.word) == ("FULL", "JOIN"):
+      yield full.start
   if any(count.this is None for count in tree.find_all(exp.Count)):
     yield next(
       closing.start

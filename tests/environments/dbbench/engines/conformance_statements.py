@@ -1,8 +1,7 @@
-"""Statements of many kinds, about two tables, by what they try.
+"""Statements for the comparison of SQLite with MariaDB, by kind.
 
-`READS` change nothing, `WRITES` do; a write is judged by its reply and by the
-tables after it. Two tables: `people` has NULL in places, letters with accents,
-numbers as text, dates, quotes; `Paid Bills` has a name that needs quotes.
+`READS` do not change the tables, `WRITES` do. `people` has accents, numbers as
+text, dates, quotes and empty cells; `Paid Bills` has a name that needs quotes.
 """
 
 PEOPLE = (
@@ -571,7 +570,7 @@ def _listed(kinds: dict[str, str]) -> list[tuple[str, str]]:
 READS = _listed(_READS)
 WRITES = _listed(_WRITES)
 
-# Where the engines differ, and why; everything else must be equal.
+# The statements that differ, by reason; all others must be equal.
 DIFFERENCES = {
   """MySQL 8.0.19 takes an alias in DELETE of one table; MariaDB does not.""": """
 DELETE FROM people p WHERE p.id = 1
@@ -579,14 +578,14 @@ DELETE FROM people p WHERE p.id = 1
   """MySQL 8's utf8mb4_0900_ai_ci does not pad with blanks, and has ß as ss.""": """
 SELECT 'a' = 'A', 'a' = 'a ', 'é' = 'e', 'ß' = 'ss', 'a' < 'B', 'Z' > 'a'
 """,
-  """MariaDB's words, rights or collation, which are not MySQL 8's.""": """
+  """Messages, privileges and collation of MariaDB that MySQL 8 does not have.""": """
 SELECT id FROM other.people
 SHOW FULL COLUMNS FROM people
 USE nope
 DROP VIEW nope
 ALTER TABLE people DROP COLUMN nope
 """,
-  """A pattern could run for ever, and nothing in SQLite could stop it.""": """
+  """REGEXP is missing: nothing in SQLite could stop a slow pattern.""": """
 SELECT name FROM people WHERE name REGEXP '^a'
 SELECT name FROM people WHERE name RLIKE 'reed$'
 SELECT name FROM people WHERE name NOT REGEXP '[aeiou]'
@@ -597,7 +596,7 @@ SELECT REGEXP_REPLACE('a1b2', '[0-9]', ''), REGEXP_SUBSTR('ab12', '[0-9]+')
 SELECT GROUP_CONCAT(city ORDER BY city) FROM people
 SELECT GROUP_CONCAT(DISTINCT city ORDER BY city SEPARATOR '; ') FROM people
 """,
-  """Statements that are not translated: told as 1064, or as an unknown name.""": """
+  """Statements that are not translated: the reply is 1064 or an unknown name.""": """
 SELECT name FROM people WHERE age > ALL (SELECT amount FROM `Paid Bills`)
 SELECT name FROM people WHERE age > ANY (SELECT amount FROM `Paid Bills`)
 SELECT 5 & 3, 5 | 3, 5 ^ 3, ~0, 1 << 4, 256 >> 2
@@ -620,7 +619,7 @@ RENAME TABLE people TO p
 CREATE DATABASE other
 DROP DATABASE other
 """,
-  """Errors in the form of a call or of SHOW: told as another error, or run.""": """
+  """Errors in the form of a call: the reply is another error or rows.""": """
 SELECT QUOTE('it''s'), CONCAT(), TO_BASE64('abc')
 SELECT COUNT (*) FROM people
 SELECT SUM (id) FROM people
@@ -630,7 +629,7 @@ SELECT SUBSTRING('a')
 SELECT IF(1, 2)
 SELECT CAST(age AS VARCHAR) FROM people
 """,
-  """MySQL minds the case of aliases, SQLite does not.""": """
+  """Aliases are case-sensitive in MySQL and not in SQLite.""": """
 SELECT p.`name` FROM people p WHERE P.id = 1
 """,
   """SQLite takes a group's values from the row of its MAX.""": """
@@ -654,7 +653,7 @@ INSERT INTO people (id, age) VALUES (1 + 1, 7 / 2)
 INSERT INTO people (id, age) VALUES (1.0, 1e2), (007, -0), (TRUE, 'x' = 'X')
 UPDATE people SET age = 10 / 4, id = 10 / 5, note = 1.10 + 1
 """,
-  """Functions and variables that are not there.""": """
+  """Missing functions and variables.""": """
 SELECT BIT_AND(id), BIT_OR(id), BIT_XOR(id) FROM people
 SELECT LENGTH('é'), CHAR_LENGTH('é'), CHARACTER_LENGTH('abc'), OCTET_LENGTH('é'), BIT_LENGTH('a')
 SELECT ASCII('A'), ORD('A'), HEX('A'), UNHEX('41'), MD5('a'), SHA1('a'), CRC32('a')
