@@ -175,7 +175,7 @@ class DBBench(Environment):
 
 
 def _kinds(kinds: Sequence[str] | None) -> Sequence[str]:
-  """Returns the kinds as the generator takes them, which refuses a text."""
+  """Returns a tuple, or the text itself, which the generator refuses."""
   if kinds is None:
     return DEFAULT_KINDS
   return kinds if isinstance(kinds, str) else tuple(kinds)

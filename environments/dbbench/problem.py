@@ -69,7 +69,7 @@ class Problem:
 
   @property
   def is_mutation(self) -> bool:
-    """Whether the tables are graded, and not the answer."""
+    """True if the tables are graded, and not the answer."""
     return self.type in MUTATIONS
 
 

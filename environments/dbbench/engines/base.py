@@ -61,3 +61,8 @@ def cut(text: str, max_chars: int) -> str:
 def max_rows_needed(max_chars: int) -> int:
   """Returns how many rows fill a reply of `max_chars` at most."""
   return max_chars // MIN_ROW_CHARS + 2
+
+
+def quoted(name: str) -> str:
+  """Quotes the name of a table or column."""
+  return "`" + name.replace("`", "``") + "`"

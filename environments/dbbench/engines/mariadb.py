@@ -24,6 +24,7 @@ from environments.dbbench.engines.base import (
   Engine,
   cut,
   max_rows_needed,
+  quoted,
 )
 from environments.dbbench.engines.mariadb_server import (
   Address,
@@ -184,8 +185,8 @@ class MariaDBDatabase(Database):
 
   def read(self, table: Table) -> list[Row]:
     """Returns all rows of a table; none if it or a column is gone."""
-    columns = ", ".join(map(_quoted, table.sql_columns))
-    sql = f"SELECT {columns} FROM {_quoted(self._name)}.{_quoted(table.name)}"
+    columns = ", ".join(map(quoted, table.sql_columns))
+    sql = f"SELECT {columns} FROM {quoted(self._name)}.{quoted(table.name)}"
     with (
       self._busy,
       contextlib.closing(self._administrator.connect()) as reader,
@@ -220,7 +221,7 @@ class MariaDBDatabase(Database):
   def _columns_of(self, table: str) -> list[str]:
     with self._connection.cursor() as cursor:
       try:
-        cursor.execute(f"SHOW COLUMNS FROM {_quoted(table)}")
+        cursor.execute(f"SHOW COLUMNS FROM {quoted(table)}")
       except pymysql.err.MySQLError as error:
         if _lost(error):
           raise
@@ -275,21 +276,17 @@ class MariaDBDatabase(Database):
 
 
 def _fill(cursor: Any, table: Table) -> None:
-  columns = ", ".join(f"{_quoted(column)} TEXT" for column in table.sql_columns)
-  cursor.execute(f"CREATE TABLE {_quoted(table.name)} ({columns})")
+  columns = ", ".join(f"{quoted(column)} TEXT" for column in table.sql_columns)
+  cursor.execute(f"CREATE TABLE {quoted(table.name)} ({columns})")
   marks = ", ".join(["%s"] * len(table.columns))
   if table.rows:
     row = f"({marks})"
     cursor.execute(
       # The driver formats with %, so a % in a name is doubled.
-      f"INSERT INTO {_quoted(table.name).replace('%', '%%')} VALUES "
+      f"INSERT INTO {quoted(table.name).replace('%', '%%')} VALUES "
       + ", ".join([row] * len(table.rows)),
       [cell for cells in table.rows for cell in cells],
     )
-
-
-def _quoted(name: str) -> str:
-  return "`" + name.replace("`", "``") + "`"
 
 
 def _lost(error: pymysql.err.MySQLError) -> bool:

@@ -21,6 +21,7 @@ from environments.dbbench.engines.base import (
   Engine,
   cut,
   max_rows_needed,
+  quoted,
 )
 from environments.dbbench.grading import Row
 from environments.dbbench.mysql import (
@@ -41,7 +42,7 @@ STEPS_PER_CHECK = 20_000  # of SQLite's virtual machine; about a millisecond
 MAX_VALUE_BYTES = 1_000_000
 MAX_PAGES = 8_192  # of 4 KiB
 CLOSE_DEADLINE_S = 5.0
-_PLAIN = re.compile("[0-9A-Za-z ]*").fullmatch  # NOCASE orders it as MySQL
+_PLAIN = re.compile("[0-9A-Za-z ]*").fullmatch  # NOCASE sorts it as MySQL does
 
 
 class SQLiteEngine(Engine):
@@ -101,7 +102,7 @@ class SQLiteDatabase(Database):
     if not self._busy.acquire(timeout=CLOSE_DEADLINE_S):
       raise EnvironmentFault(
         "SQLite did not stop a statement within "
-        f"{CLOSE_DEADLINE_S} s of being told to; its thread still runs"
+        f"{CLOSE_DEADLINE_S} s of the interrupt; its thread still runs"
       )
     self._connection.close()
     self._busy.release()
@@ -128,12 +129,12 @@ class SQLiteDatabase(Database):
 
   def read(self, table: Table) -> list[Row]:
     """Returns the rows of `table`, for callers without an event loop."""
-    columns = ", ".join(map(_quoted, table.sql_columns))
+    columns = ", ".join(map(quoted, table.sql_columns))
     try:
       with self._busy:
         self._stop_at = float("inf")
         return self._connection.execute(
-          f"SELECT {columns} FROM {_quoted(table.name)}"
+          f"SELECT {columns} FROM {quoted(table.name)}"
         ).fetchall()
     except sqlite3.Error:
       return []  # the policy dropped or changed the table
@@ -189,7 +190,7 @@ class SQLiteDatabase(Database):
       return [
         name
         for _, name, *_ in self._connection.execute(
-          f"PRAGMA table_info({_quoted(table)})"
+          f"PRAGMA table_info({quoted(table)})"
         )
       ]
 
@@ -206,16 +207,16 @@ class SQLiteDatabase(Database):
   def _create(self, table: Table) -> None:
     collation = _collation(table)
     columns = ", ".join(
-      f"{_quoted(column)} TEXT COLLATE {collation}"
+      f"{quoted(column)} TEXT COLLATE {collation}"
       for column in table.sql_columns
     )
     marks = ", ".join("?" * len(table.columns))
     connection = self._connection
     try:
-      connection.execute(f"CREATE TABLE {_quoted(table.name)} ({columns})")
+      connection.execute(f"CREATE TABLE {quoted(table.name)} ({columns})")
       connection.execute("BEGIN")
       connection.executemany(
-        f"INSERT INTO {_quoted(table.name)} VALUES ({marks})", table.rows
+        f"INSERT INTO {quoted(table.name)} VALUES ({marks})", table.rows
       )
       connection.execute("COMMIT")
     except sqlite3.Error as error:
@@ -236,7 +237,7 @@ class SQLiteDatabase(Database):
   def _describe(self, statement: Statement) -> list[Row]:
     with self._busy:
       cursor = self._connection.execute(
-        f"SELECT * FROM {_quoted(statement.describes)} LIMIT 0"
+        f"SELECT * FROM {quoted(statement.describes)} LIMIT 0"
       )
       columns = [column for column, *_ in cursor.description]
     return [
@@ -261,10 +262,6 @@ def _collation(table: Table) -> str:
   """Returns SQLite's collation if it suffices: one in Python is slower."""
   plain = all(_PLAIN(cell) for row in table.rows for cell in row)
   return "NOCASE" if plain else collation.NAME
-
-
-def _quoted(name: str) -> str:
-  return "`" + name.replace("`", "``") + "`"
 
 
 def _typed(rows: list[Row], statement: Statement) -> list[Row]:

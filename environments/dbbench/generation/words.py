@@ -2,7 +2,7 @@
 
 They are few and short on purpose: a tokenizer of a thousand entries must cover
 them, and a small policy must learn to copy them. Names are pairs of words, so
-that there are many different tables.
+there are many different tables.
 """
 
 

@@ -1,4 +1,4 @@
-"""Translates one MySQL statement into what SQLite must run for MySQL's answer.
+"""Translates a MySQL statement into one with which SQLite gives MySQL's result.
 
 Only the listed kinds of statement pass, so nothing that reaches beyond the
 database (ATTACH, PRAGMA) ever does.

@@ -159,16 +159,16 @@ def _locate(text: object, part: object, start: object = 1) -> int | None:
   return position + start if position >= 0 else 0
 
 
-def _field(wanted: object, *listed: object) -> int:
+def _field(value: object, *listed: object) -> int:
   """Implements FIELD: the number of the equal argument, or 0."""
-  if wanted is None:
+  if value is None:
     return 0
-  known = collation.weights(str(wanted))
+  weights = collation.weights(str(value))
   return next(
     (
       number
       for number, other in enumerate(listed, 1)
-      if other is not None and collation.weights(str(other)) == known
+      if other is not None and collation.weights(str(other)) == weights
     ),
     0,
   )
@@ -207,10 +207,10 @@ def _elt(number: object, *listed: object) -> object:
   return listed[number - 1]
 
 
-def _find_in_set(wanted: object, listed: object) -> int | None:
-  if wanted is None or listed is None:
+def _find_in_set(value: object, listed: object) -> int | None:
+  if value is None or listed is None:
     return None
-  return _field(wanted, *str(listed).split(","))
+  return _field(value, *str(listed).split(","))
 
 
 def _strcmp(a: object, b: object) -> int | None:

@@ -80,10 +80,10 @@ def _cast(node: exp.Expr) -> None:
   elif target.this in INTEGERS:
     inner = type_of(node.this)
     if inner is not None and inner.family in ("decimal", "double"):
-      whole = exp.func(
+      integer = exp.func(
         functions.ROUND, node.this.copy(), "0", str(int(inner == DOUBLE))
       )
-      node.this.replace(whole)
+      node.this.replace(integer)
   elif target.is_type(exp.DataType.Type.CHAR) and target.expressions:
     size = target.expressions[0].this.copy()
     target.set("expressions", None)

@@ -49,7 +49,7 @@ class Episode:
 
   @property
   def is_complete(self) -> bool:
-    """Whether every statement was recorded with its reply."""
+    """True if every statement was recorded with its reply."""
     calls = sum(len(m.tool_calls) for m in self.messages)
     tools = sum(m.role == "tool" for m in self.messages)
     return self.status == "completed" and calls == tools + 1
