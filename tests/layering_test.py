@@ -323,7 +323,7 @@ class LayeringTest(parameterized.TestCase):
     ("agentrl_jax.controller", "from agentrl_jax.rollout import api"),
     ("agentrl_jax.model", "from agentrl_jax import errors, metrics"),
     ("agentrl_jax.losses", "import agentrl_jax.losses.kl"),
-    ("environments", "from environments.dbbench import words"),
+    ("environments", "from environments.dbbench.generation import words"),
     ("agentrl_jax.train", "import jax, flax"),
   )
   def test_the_inspector_lets_pass(self, floor, source):

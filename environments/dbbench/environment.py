@@ -1,7 +1,7 @@
 """DBBench: questions about a database, answered with SQL.
 
-Tasks are generated (splits train and test), or read from AgentBench's own file
-(split dev). They run on SQLite in memory, or on a real MariaDB server.
+Tasks are generated (splits train and test) or loaded from AgentBench's file
+(split dev). They run on SQLite in memory or on a MariaDB server.
 """
 
 import contextlib
@@ -13,30 +13,45 @@ from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
-from environments.dbbench.agentbench import load_problems
-from environments.dbbench.engine import Engine
+from environments.dbbench.engines.base import Engine
+from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.expert import (
   MISTAKES,
   expert_for_generated,
   expert_for_loaded,
 )
-from environments.dbbench.generator import DEFAULT_KINDS, Generated, Generator
-from environments.dbbench.problem import Problem
+from environments.dbbench.generation.generator import (
+  DEFAULT_KINDS,
+  Generated,
+  Generator,
+)
+from environments.dbbench.problem import Problem, load_problems
 from environments.dbbench.prompts import SYSTEM_PROMPTS
 from environments.dbbench.scripted import POLICIES
 from environments.dbbench.session import DBSession, Rules
-from environments.dbbench.sqlite_engine import SQLiteEngine
 
 ENGINES = ("sqlite", "mariadb")
-GENERATED_CACHE = 4096  # tasks kept at hand; the attempts of a group share one
+GENERATED_CACHE = 4096  # tasks; the episodes of a group share one
 
 
 class DBBench(Environment):
-  """Generated tasks; with `source`, also those of AgentBench's file.
+  """AgentBench's DBBench, with AgentBench's defaults.
 
-  Defaults are AgentBench's. `engine` is "sqlite", "mariadb" or one that you
-  made. `server` is MariaDB's, host:port or user:password@host:port; without it
-  the engine starts a server of its own, for the tasks of this object alone.
+  Args:
+    source: AgentBench's file, whose rows become the split dev.
+    engine: "sqlite", "mariadb" or an engine of the caller.
+    server: MariaDB's address, host:port or user:password@host:port; if empty,
+      the engine starts a server for this object alone.
+    max_rounds: answers of the policy per episode.
+    max_result_chars: length at which replies are cut.
+    statement_limit_s: time limit of one statement.
+    system_prompt: "upstream" or "short".
+    upstream_quirks: grade answers exactly as AgentBench does; see `grading`.
+    kinds: kinds of generated questions; None for the default mix.
+    num_rows: bounds of generated tables, inclusive.
+    num_columns: likewise.
+    num_tables: bounds of the number of tables that a question joins.
+    num_tasks: length of train and of test.
   """
 
   name = "dbbench"
@@ -100,7 +115,7 @@ class DBBench(Environment):
     )
 
   def indices(self, split: str) -> Sequence[int]:
-    """Train and test are as long as asked for; dev is the source's rows."""
+    """Returns `num_tasks` indices for train and test, all rows for dev."""
     if split in SPLITS:
       return range(self._num_tasks)
     if split == LOADED_SPLIT and self._loaded:
@@ -109,20 +124,20 @@ class DBBench(Environment):
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
-    """A session with a database of its own; the seed changes nothing."""
+    """Opens a session with a database of its own; the seed has no effect."""
     del seed
     problem = self._problem(task)
     async with self._engine.open(problem.tables) as database:
       yield DBSession(problem, database, self._rules, gold_hash=self._gold_hash)
 
   async def close(self) -> None:
-    """Stops the engine; only a server of its own has anything to stop."""
+    """Closes the engine, which stops the server that it started, if any."""
     await self._engine.close()
 
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
-    """Plays the gold SQL; `expert.MISTAKES` are for generated tasks only."""
+    """Returns an expert; it makes mistakes in generated tasks only."""
     if task.split == LOADED_SPLIT:
       return expert_for_loaded(self._problem(task), mistakes=mistakes)
     return expert_for_generated(
@@ -130,7 +145,7 @@ class DBBench(Environment):
     )
 
   def scripted_policies(self) -> ScriptedPolicies:
-    """Answerers who do not think about the question; see `scripted`."""
+    """Returns baselines that ignore the question; see `scripted`."""
     return POLICIES
 
   def _problem(self, task: Task) -> Problem:
@@ -148,7 +163,7 @@ class DBBench(Environment):
     return self._generate(task.split, task.index)
 
   async def _gold_hash(self, problem: Problem) -> str:
-    """The hash after the gold SQL has run on fresh tables."""
+    """Returns the hash of fresh tables after the gold SQL has run."""
     async with self._engine.open(problem.tables) as database:
       await database.execute(problem.gold_sql)
       return await database.hash_of(problem.tables)
@@ -160,10 +175,10 @@ class DBBench(Environment):
 
 
 def _kinds(kinds: Sequence[str] | None) -> Sequence[str]:
-  """Those to ask, where a config or a command line may have named them."""
+  """Returns a tuple, or the text itself, which the generator refuses."""
   if kinds is None:
     return DEFAULT_KINDS
-  return kinds if isinstance(kinds, str) else tuple(kinds)  # refused: a str
+  return kinds if isinstance(kinds, str) else tuple(kinds)
 
 
 def _engine(
@@ -177,8 +192,8 @@ def _engine(
     return SQLiteEngine(
       max_result_chars=max_result_chars, statement_limit_s=statement_limit_s
     )
-  # Its driver is needed for this engine alone.
-  from environments.dbbench.mariadb_engine import MariaDBEngine
+  # Imported here because only this engine needs the driver.
+  from environments.dbbench.engines.mariadb import MariaDBEngine
 
   return MariaDBEngine(
     server,

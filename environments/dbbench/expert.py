@@ -1,8 +1,8 @@
-"""A scripted player of DBBench, with or without mistakes.
+"""Solves DBBench tasks with the gold statement, with or without mistakes.
 
-It runs the gold statement, reads the reply and commits what it found there. A
-mistake spoils the statement, or what is made of the reply, in one named way, so
-that a policy warmed up on such play has something to unlearn.
+The expert runs the statement and commits the values of the reply. A mistake
+changes the statement or the committed answer in one named way, so that a policy
+that is fine-tuned on these episodes has something to unlearn.
 """
 
 import ast
@@ -14,24 +14,24 @@ from collections.abc import Callable, Mapping, Sequence
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import require_known
-from environments.dbbench.generator import Generated
-from environments.dbbench.problem import Problem
-from environments.dbbench.statement import (
+from environments.dbbench.generation.generator import Generated
+from environments.dbbench.generation.statement import (
   Insert,
   Select,
   Statement,
   Update,
 )
-from environments.dbbench.tables import Topic
+from environments.dbbench.generation.tables import Topic
+from environments.dbbench.problem import Problem
 
-# Spoils a statement; the same statement back where it does not apply.
+# Returns a wrong statement, or the same one if the mistake does not apply.
 _Spoiler = Callable[[Statement, Topic, random.Random], Statement]
 
 
 def _no_cast(
   statement: Statement, topic: Topic, rng: random.Random
 ) -> Statement:
-  """Numbers compare as text."""
+  """Compares numbers as text."""
   where = statement.where
   if where is not None and where.is_number:
     where = dataclasses.replace(where, is_number=False)
@@ -43,14 +43,14 @@ def _no_cast(
 def _no_where(
   statement: Statement, topic: Topic, rng: random.Random
 ) -> Statement:
-  """The condition is forgotten."""
+  """Forgets the condition."""
   return dataclasses.replace(statement, where=None)
 
 
 def _wrong_column(
   statement: Statement, topic: Topic, rng: random.Random
 ) -> Statement:
-  """Another column is read or written."""
+  """Reads or writes another column."""
   if not isinstance(statement, Select | Update):
     return statement
   others = [c for c in topic.table.columns if c != statement.column]
@@ -60,7 +60,7 @@ def _wrong_column(
 def _count_for_sum(
   statement: Statement, topic: Topic, rng: random.Random
 ) -> Statement:
-  """Rows are counted, where numbers should be added or averaged."""
+  """Counts rows instead of adding or averaging numbers."""
   if not isinstance(statement, Select):
     return statement
   if statement.aggregate not in ("SUM", "AVG"):
@@ -71,7 +71,7 @@ def _count_for_sum(
 def _wrong_order(
   statement: Statement, topic: Topic, rng: random.Random
 ) -> Statement:
-  """The lowest is taken for the highest, or the other way round."""
+  """Takes the lowest for the highest, or the reverse."""
   if not isinstance(statement, Select):
     return statement
   other = {"MAX": "MIN", "MIN": "MAX"}.get(statement.aggregate)
@@ -85,7 +85,7 @@ def _wrong_order(
 def _drop_last_value(
   statement: Statement, topic: Topic, rng: random.Random
 ) -> Statement:
-  """The last value of a new row is left empty."""
+  """Leaves the last value of a new row empty."""
   if not isinstance(statement, Insert):
     return statement
   return dataclasses.replace(statement, values=(*statement.values[:-1], ""))
@@ -94,7 +94,7 @@ def _drop_last_value(
 def _wrong_literal(
   statement: Statement, topic: Topic, rng: random.Random
 ) -> Statement:
-  """The condition names a value of another row."""
+  """Takes a value of another row for the condition."""
   where = statement.where
   if where is None:
     return statement
@@ -115,8 +115,8 @@ SPOILERS: Mapping[str, _Spoiler] = {
   "drop_last_value": _drop_last_value,
   "wrong_literal": _wrong_literal,
 }
-RAW_REPLY = "raw_reply"  # commits the reply as it stands, not what is in it
-NO_QUERY = "no_query"  # commits without having run anything
+RAW_REPLY = "raw_reply"  # commits the text of the reply, not its values
+NO_QUERY = "no_query"  # commits without running a statement
 MISTAKES = (*SPOILERS, RAW_REPLY, NO_QUERY)
 
 
@@ -132,27 +132,27 @@ class SQLExpert(Expert):
     commits_raw: bool = False,
   ):
     self._sql = sql  # empty: commit at once
-    self._label = label  # None: what the reply says
+    self._label = label  # None: commit the values of the reply
     self._reads_reply = reads_reply
     self._commits_raw = commits_raw
     self._num_calls = 0
 
   def answer(self, messages: Sequence[Message]) -> Message:
-    """The statement first; then the answer."""
+    """Runs the statement first, then commits the answer."""
     if self._num_calls == 0 and self._sql:
       return self._call("execute_sql", {"query": self._sql})
     answers = self._label
     if answers is None:
-      answers = self._found_in(messages[-1]) if self._reads_reply else ()
+      answers = self._values_in(messages[-1]) if self._reads_reply else ()
     return self._call("commit_final_answer", {"answers": list(answers)})
 
-  def _found_in(self, message: Message) -> Sequence[str]:
+  def _values_in(self, message: Message) -> Sequence[str]:
     if self._commits_raw or message.role != "tool":
       return (message.content,) if message.role == "tool" else ()
     try:
       rows = ast.literal_eval(message.content)
     except (ValueError, SyntaxError):
-      return (message.content,)  # an error, or a reply that was cut
+      return (message.content,)  # an error or a reply that was cut
     return tuple(str(cell) for row in rows for cell in row)
 
   def _call(self, name: str, arguments: Mapping[str, object]) -> Message:
@@ -168,25 +168,25 @@ class SQLExpert(Expert):
 def expert_for_generated(
   generated: Generated, *, seed: int, mistakes: Mapping[str, float]
 ) -> SQLExpert:
-  """Plays the gold statement, spoilt by the mistakes that the seed draws."""
+  """Returns an expert that makes the mistakes that the seed draws."""
   require_known(mistakes, MISTAKES, where="DBBench's expert")
   rng = random.Random(f"{generated.problem.question}/{seed}")
-  made = [m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)]
+  drawn = [m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)]
   statement = generated.statement
-  for mistake in made:
+  for mistake in drawn:
     if mistake in SPOILERS:
       statement = SPOILERS[mistake](statement, generated.topic, rng)
   return SQLExpert(
-    "" if NO_QUERY in made else statement.sql(),
+    "" if NO_QUERY in drawn else statement.sql(),
     reads_reply=isinstance(statement, Select),
-    commits_raw=RAW_REPLY in made,
+    commits_raw=RAW_REPLY in drawn,
   )
 
 
 def expert_for_loaded(
   problem: Problem, *, mistakes: Mapping[str, float]
 ) -> SQLExpert:
-  """Runs the file's SQL and commits its label, which alone is reliable."""
+  """Returns an expert that runs the file's SQL and commits its label."""
   require_known(mistakes, MISTAKES, where="DBBench's expert")
   return SQLExpert(
     problem.gold_sql, label=() if problem.is_mutation else problem.label

@@ -1,9 +1,8 @@
-"""Who was right: a hash of the tables, or a comparison of the answers.
+"""Grades by AgentBench's two rules: a hash of the tables, or the answer.
 
-AgentBench's two rules. The answer rule is repaired where AgentBench's takes
-nothing for something: an empty answer is never right, and a null-like word
-("none", "undefined") equals 0 only when the key itself is null-like.
-`upstream_quirks` gives AgentBench's own verdicts. Nothing is ever evaluated.
+The answer rule differs from AgentBench's: an empty answer is never right, and a
+null-like word ("none", "undefined") equals 0 only if the label is null-like.
+`upstream_quirks` restores AgentBench's rule. Answers are never evaluated.
 """
 
 import ast
@@ -11,71 +10,71 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 
-TOLERANCE = 1e-2  # numbers this near each other are equal
+TOLERANCE = 1e-2  # between equal numbers
 NULL_WORDS = frozenset(
   ("none", "null", "undefined", "nan")
   + ("inf", "infinity", "-inf", "-infinity")
 )
-MAX_LITERAL_CHARS = 4096  # an answer longer than this is taken as plain text
+MAX_LITERAL_CHARS = 4096  # longer answers are text, not lists
 
 Row = tuple[object, ...]
 
 
 def rows_hash(rows: Iterable[Row]) -> str:
-  """The hash of one table: MD5 of the sorted short MD5s of its rows.
+  """Returns the hash of one table: MD5 of the sorted short MD5s of its rows.
 
-  MySQL writes it as md5(group_concat(h order by h)) with
-  h = substring(md5(concat_ws(',', columns)), 1, 5): the order of rows does not
-  count, NULL cells are skipped, and no rows at all have no hash.
+  In MySQL: md5(group_concat(h order by h)) with
+  h = substring(md5(concat_ws(',', columns)), 1, 5). The order of rows does not
+  count, NULL cells are skipped, and a table without rows has the hash "None".
   """
   short = sorted(_md5(",".join(_cells(row)))[:5] for row in rows)
   return _md5(",".join(short)) if short else "None"
 
 
 def tables_hash(tables: Iterable[Iterable[Row]]) -> str:
-  """The hash of several tables, in whatever order they come."""
+  """Returns the hash of several tables; their order does not count."""
   return "_".join(sorted(rows_hash(rows) for rows in tables))
 
 
 def is_right(
   answer: object, label: Sequence[str], *, upstream_quirks: bool = False
 ) -> bool:
-  """Whether the committed answer says the same as the label.
+  """Checks whether the committed answer equals the label.
 
-  One value against one: equal as numbers within the tolerance, or as text.
-  Several: a one-to-one match if all are numbers, else equality as sets.
+  A single value must be equal as a number within the tolerance, or as text.
+  Several values must match one to one if all are numbers, else as sets.
   """
-  found = [_cleaned(item) for item in _items(answer)]
-  wanted = [_cleaned(item) for item in label]
-  if not upstream_quirks and not all(found):
+  items = [_cleaned(item) for item in _items(answer)]
+  labels = [_cleaned(item) for item in label]
+  if not upstream_quirks and not all(items):
     return False
-  if not upstream_quirks and not all(_is_null(item) for item in wanted):
-    return _same(found, wanted)
-  return _same(
-    [_null_to_zero(item) for item in found],
-    [_null_to_zero(item) for item in wanted],
+  if not upstream_quirks and not all(_is_null(item) for item in labels):
+    return _equal(items, labels)
+  return _equal(
+    [_null_to_zero(item) for item in items],
+    [_null_to_zero(item) for item in labels],
   )
 
 
-def _same(found: list[str], wanted: list[str]) -> bool:
-  if len(found) == 1 and len(wanted) == 1:
-    return found == wanted or _same_numbers(found, wanted)
-  if all(_number(item) is not None for item in (*found, *wanted)):
-    return _same_numbers(found, wanted)
-  return set(found) == set(wanted)
+def _equal(items: list[str], labels: list[str]) -> bool:
+  if len(items) == 1 and len(labels) == 1:
+    return items == labels or _equal_numbers(items, labels)
+  if all(_number(item) is not None for item in (*items, *labels)):
+    return _equal_numbers(items, labels)
+  return set(items) == set(labels)
 
 
-def _same_numbers(found: list[str], wanted: list[str]) -> bool:
-  """Whether both are numbers, and pair up in order of size."""
-  a = sorted(n for n in map(_number, found) if n is not None)
-  b = sorted(n for n in map(_number, wanted) if n is not None)
-  if not len(a) == len(found) == len(wanted) == len(b):
+def _equal_numbers(items: list[str], labels: list[str]) -> bool:
+  """Checks whether all are numbers, and equal in order of size."""
+  a = sorted(n for n in map(_number, items) if n is not None)
+  b = sorted(n for n in map(_number, labels) if n is not None)
+  if not len(a) == len(items) == len(labels) == len(b):
     return False
   return all(abs(x - y) <= TOLERANCE for x, y in zip(a, b, strict=True))
 
 
 def _items(answer: object) -> list[object]:
-  """The single answers in what was committed, a list or one text."""
+  """Splits a committed answer, a list or one text, into its values."""
   if isinstance(answer, list | tuple):
     return list(answer)
   if isinstance(answer, str) and answer.strip().startswith("["):
@@ -84,7 +83,7 @@ def _items(answer: object) -> list[object]:
 
 
 def _literal_list(text: str) -> list[object]:
-  """A list written as text, such as MySQL's "[(4,), (5,)]"; else nothing."""
+  """Parses a list that is text, such as MySQL's "[(4,), (5,)]"; else []."""
   if len(text) > MAX_LITERAL_CHARS:
     return []
   try:
@@ -95,7 +94,7 @@ def _literal_list(text: str) -> list[object]:
 
 
 def _cleaned(item: object) -> str:
-  """Quotes off, and a number's percent sign or thousands commas with them."""
+  """Removes quotes, a percent sign and commas between thousands."""
   if isinstance(item, tuple) and len(item) == 1:
     item = item[0]
   text = str(item).strip().strip("'\"").strip()

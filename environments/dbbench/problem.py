@@ -1,17 +1,26 @@
-"""What a DBBench task is made of: tables, a question, and the key to it.
+"""Defines a DBBench problem, and loads problems from AgentBench's files.
 
-Plain frozen data, whether it was read from AgentBench's files or generated.
-Nothing here runs SQL, and nothing here judges an answer.
+A line of the files holds a table or a list of tables, a question, and
+`answer_md5` (mutations) or `label` (the rest). The gold SQL of SELECT rows is
+often wrong, so it is never used for grading.
 """
 
 import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from agentrl_jax.errors import ConfigError
 
 MUTATIONS = frozenset({"INSERT", "UPDATE", "DELETE"})
+_HASH = re.compile(r"[0-9a-f]{32}(_[0-9a-f]{32})*")
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """One table; as in AgentBench every cell is text, whatever it looks like."""
+  """One table; every cell is text, as in AgentBench."""
 
   name: str
   columns: tuple[str, ...]
@@ -28,7 +37,7 @@ class Table:
 
   @property
   def sql_columns(self) -> tuple[str, ...]:
-    """Column names that a database takes: none empty, no two alike.
+    """Column names that a database accepts: not empty and all different.
 
     A few of AgentBench's tables have headers that MySQL refuses.
     """
@@ -43,16 +52,16 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """One question about some tables, with what settles it.
+  """One question about some tables, with the data that grades it.
 
-  A mutation is settled by `table_hash`, or, where that is empty, by the hash
-  after `gold_sql` has run on fresh tables; anything else by `label`.
+  A mutation is graded by `table_hash`; if that is empty, by the hash of fresh
+  tables after `gold_sql` has run. Any other answer is graded by `label`.
   """
 
-  type: str  # AgentBench's word: INSERT, UPDATE, DELETE, counting, other, ...
+  type: str  # AgentBench's: INSERT, UPDATE, DELETE, counting, other, ...
   tables: tuple[Table, ...]
   question: str
-  description: str = ""  # of the tables, as the policy is told
+  description: str = ""  # of the tables, as the policy reads it
   evidence: str = ""
   gold_sql: str = ""
   label: tuple[str, ...] = ()
@@ -60,5 +69,64 @@ class Problem:
 
   @property
   def is_mutation(self) -> bool:
-    """Whether the state of the tables is judged, rather than the answer."""
+    """True if the tables are graded, and not the answer."""
     return self.type in MUTATIONS
+
+
+def load_problems(path: str | pathlib.Path) -> tuple[Problem, ...]:
+  """Loads the problems of a `.jsonl` file, or of a `.json` file with a list."""
+  path = pathlib.Path(path)
+  if not path.is_file():
+    raise ConfigError(
+      f"DBBench's source is {str(path)!r}, which is not a file; give the path "
+      "of AgentBench's dev.jsonl or standard.jsonl, or none to generate tasks"
+    )
+  text = path.read_text(encoding="utf-8")
+  try:
+    if path.suffix == ".json":
+      entries = json.loads(text)
+    else:
+      # splitlines() would also split at U+2028, which cells contain.
+      entries = [json.loads(line) for line in text.split("\n") if line.strip()]
+    return tuple(_problem(entry) for entry in entries)
+  except (LookupError, TypeError, ValueError) as error:
+    raise ConfigError(
+      f"{str(path)!r} does not hold DBBench problems ({error!r}); each entry "
+      "needs type, description and table {table_name, table_info}"
+    ) from error
+
+
+def _problem(entry: Mapping[str, Any]) -> Problem:
+  tables = entry["table"]
+  kind = str(entry["type"][0])
+  sql = entry.get("sql") or {}
+  label = entry.get("label") or ()
+  if kind in MUTATIONS and not sql:
+    sql = {"query": label[0] if label else ""}
+  return Problem(
+    type=kind,
+    tables=tuple(
+      _table(t) for t in (tables if isinstance(tables, list) else [tables])
+    ),
+    question=str(entry["description"]),
+    description=str(entry.get("add_description", "")),
+    evidence=str(entry.get("evidence", "")),
+    gold_sql=str(sql.get("query", "")),
+    label=tuple(str(item) for item in label),
+    table_hash=_hash_in(str(entry.get("answer_md5") or "")),
+  )
+
+
+def _hash_in(text: str) -> str:
+  """Returns the hash in MySQL's reply, which is "[('0123...',)]"."""
+  match = _HASH.search(text)
+  return match.group() if match else ""
+
+
+def _table(body: Mapping[str, Any]) -> Table:
+  info = body["table_info"]
+  return Table(
+    name=str(body["table_name"]),
+    columns=tuple(str(column["name"]) for column in info["columns"]),
+    rows=tuple(tuple(str(cell) for cell in row) for row in info["rows"]),
+  )

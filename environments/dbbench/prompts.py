@@ -1,6 +1,6 @@
-"""What a DBBench session says to the policy, and the tools it offers.
+"""Defines the prompts, tools and replies that the policy reads.
 
-AgentBench's words are kept to the letter: policies are compared on them. The
+The texts are AgentBench's to the letter, so that results are comparable. The
 short system prompt is for policies too small to read the long one.
 """
 
@@ -42,12 +42,12 @@ TOOLS = (EXECUTE_SQL, COMMIT_FINAL_ANSWER)
 
 NO_CALL = "Internal error: No tool calls found despite finish reason."
 BAD_CALL = "Error: Failed to parse tool call. Tool call format is incorrect."
-# Where a statement's arguments are an object without any, or no object.
+# Replies of execute_sql if its arguments are an empty object, or no object.
 NO_ARGUMENT = "Error executing query: list index out of range"
 NO_VALUES = "Error executing query: '{}' object has no attribute 'values'"
 UNKNOWN_CALL = "Invalid function call. Please call a tool instead."
 
-# One line each, as the policy reads them.
+# Each text is one line of the prompt.
 _UPSTREAM = (
   "I will ask you a question, then you should help me operate a MySQL database "
   "with SQL to answer the question.",
@@ -82,7 +82,7 @@ SYSTEM_PROMPTS = {
 
 
 def opening(problem: Problem, system_prompt: str) -> tuple[Message, ...]:
-  """The messages that a session begins with."""
+  """Returns the first messages of a session."""
   lines = [
     f"Additional table information about the question: {problem.description}"
     if problem.description

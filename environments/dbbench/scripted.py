@@ -1,7 +1,6 @@
-"""Scripted answerers: what is right without thinking about the question.
+"""Scripted baselines, which ignore the question.
 
-They read the name of the table and its headers in the opening, as a policy
-does, and rows as they are shown.
+They read the name of the table in the opening, and the rows in replies.
 """
 
 import ast
@@ -21,11 +20,7 @@ _TABLE = re.compile(r"name of this table is (\S+?),")
 
 
 class WholeTable(ScriptedPolicy):
-  """Reads the table, and answers with one of its cells.
-
-  Args:
-    counts_rows: answer with the number of rows.
-  """
+  """Reads the table, and commits a random cell or the number of rows."""
 
   def __init__(self, *, seed: int, counts_rows: bool = False):
     super().__init__(seed=seed)
@@ -34,7 +29,7 @@ class WholeTable(ScriptedPolicy):
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """One statement, then an answer."""
+    """Reads the table first, then commits."""
     if messages[-1].role == "user":
       table = _TABLE.search(messages[-1].content)
       name = table[1] if table else "information"
@@ -44,8 +39,8 @@ class WholeTable(ScriptedPolicy):
       cells = [str(cell) for row in rows for cell in row]
     except (ValueError, SyntaxError, TypeError):
       rows, cells = [], re.findall(r"\w+", messages[-1].content)
-    told = str(len(rows)) if self._counts_rows else self.rng.choice(cells)
-    return self.call("commit_final_answer", answers=[told])
+    answer = str(len(rows)) if self._counts_rows else self.rng.choice(cells)
+    return self.call("commit_final_answer", answers=[answer])
 
 
 POLICIES: ScriptedPolicies = {

@@ -1,7 +1,7 @@
-"""The rules of a DBBench attempt: SQL until an answer is committed.
+"""Runs one DBBench episode: SQL statements until an answer is committed.
 
-Replies, statuses and limits are AgentBench's. Every call of an answer is
-played in order, up to the one that commits.
+Replies, statuses and limits are AgentBench's. The tool calls of one answer run
+in order, up to the one that commits.
 """
 
 import dataclasses
@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.env.interface import Session, Step
-from environments.dbbench import connector
-from environments.dbbench.engine import Database
+from environments.dbbench.engines import connector
+from environments.dbbench.engines.base import Database
 from environments.dbbench.grading import is_right
 from environments.dbbench.problem import Problem
 from environments.dbbench.prompts import (
@@ -30,7 +30,7 @@ from environments.dbbench.prompts import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-  """What an attempt may use, and how it is judged."""
+  """Limits and grading of an episode."""
 
   max_rounds: int = 15  # answers of the policy
   system_prompt: str = "upstream"
@@ -38,7 +38,7 @@ class Rules:
 
 
 class DBSession(Session):
-  """One attempt at one problem, on a database of its own."""
+  """One session on a database of its own."""
 
   tools = TOOLS
 
@@ -58,11 +58,11 @@ class DBSession(Session):
     self._num_statements = 0
 
   async def reset(self) -> Step:
-    """Tells the table and the question."""
+    """Returns the opening messages: the table and the question."""
     return Step(opening(self._problem, self._rules.system_prompt))
 
   async def step(self, answer: Message) -> Step:
-    """Plays the calls of one answer; waits for the statements in it."""
+    """Runs the tool calls of one answer; waits for their statements."""
     self._num_rounds += 1
     replies: list[Message] = []
     if not answer.tool_calls:
@@ -71,7 +71,7 @@ class DBSession(Session):
       argument = _argument_of(call)
       is_readable = not isinstance(argument, Unreadable)
       if call.name == COMMIT_FINAL_ANSWER.name and is_readable:
-        return await self._judged(argument, tuple(replies))
+        return await self._graded(argument, tuple(replies))
       reply = await self._reply_to(call.name, argument)
       replies.append(Message("tool", reply, tool_call_id=call.id))
     if self._num_rounds < self._rules.max_rounds:
@@ -90,11 +90,11 @@ class DBSession(Session):
     self._num_statements += 1
     return await connector.execute(self._database, argument)
 
-  async def _judged(self, answer: object, replies: tuple[Message, ...]) -> Step:
+  async def _graded(self, answer: object, replies: tuple[Message, ...]) -> Step:
     problem = self._problem
     if problem.is_mutation:
-      wanted = problem.table_hash or await self._gold_hash(problem)
-      right = await self._database.hash_of(problem.tables) == wanted
+      gold_hash = problem.table_hash or await self._gold_hash(problem)
+      right = await self._database.hash_of(problem.tables) == gold_hash
     else:
       right = is_right(
         answer,
@@ -115,15 +115,15 @@ class DBSession(Session):
 
 @dataclasses.dataclass(frozen=True)
 class Unreadable:
-  """Arguments without a first one, and what AgentBench says where it asks."""
+  """Arguments of a tool call that have no first value."""
 
-  while_executing: str = ""
+  while_executing: str = ""  # AgentBench's reply if the tool is execute_sql
 
 
 def _argument_of(call: ToolCall) -> object:
-  """The first argument, whatever its name, as in AgentBench.
+  """Returns the first argument, whatever its name, as AgentBench does.
 
-  Text that cannot be encoded (half a surrogate pair) counts as malformed.
+  Text that cannot be encoded (half a surrogate pair) is malformed.
   """
   try:
     arguments = json.loads(call.arguments)

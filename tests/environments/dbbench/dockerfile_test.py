@@ -1,4 +1,4 @@
-"""The image: MariaDB inside, nobody's rights, the expert plays through it."""
+"""Tests the image: the expert solves tasks on the MariaDB inside."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""DBBench as a whole: the contract, the expert, the loaded file."""
+"""Tests the environment: contract, expert, AgentBench's file, options."""
 
 import unittest
 
@@ -12,7 +12,7 @@ from tests.environments.dbbench.data import dev_rows
 
 
 async def play(environment, task, *, seed=0, mistakes=None) -> Step:
-  """The last step of an attempt by the expert."""
+  """Plays an episode with the expert and returns its last step."""
   expert = environment.expert(task, seed=seed, mistakes=mistakes or {})
   async with environment.open(task, seed=seed) as session:
     step = await session.reset()
@@ -27,7 +27,7 @@ class DBBenchContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
 
 class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
-  async def test_faultless_expert_solves_every_task(self):
+  async def test_expert_without_mistakes_solves_every_task(self):
     environment = DBBench()
     for split in SPLITS:
       for index in range(300):
@@ -35,14 +35,14 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
         with self.subTest(split=split, index=index):
           self.assertEqual(step.reward, 1.0)
 
-  async def test_attempts_do_not_see_each_other(self):
+  async def test_episodes_are_isolated(self):
     environment = DBBench(kinds=("delete",))
     task = Task("dbbench", "train", 0)
     first = await play(environment, task)
     second = await play(environment, task)
     self.assertEqual((first.reward, second.reward), (1.0, 1.0))
 
-  async def test_opening_is_worded_as_in_agentbench(self):
+  async def test_opening_has_the_text_of_agentbench(self):
     environment = DBBench(kinds=("lookup",))
     async with environment.open(Task("dbbench", "test", 3), seed=0) as session:
       system, user = (await session.reset()).messages
@@ -61,7 +61,7 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
       system, _ = (await session.reset()).messages
     self.assertLess(len(system.content.split()), 20)
 
-  async def test_kinds_are_kept_to(self):
+  async def test_only_given_kinds_are_played(self):
     environment = DBBench(kinds=("ranking", "insert"))
     for index in range(20):
       step = await play(environment, Task("dbbench", "train", index))
@@ -72,7 +72,7 @@ class LoadedTasksTest(unittest.IsolatedAsyncioTestCase):
   def setUp(self):
     self.environment = DBBench(source=str(dev_rows()))
 
-  async def test_dev_is_the_file(self):
+  async def test_dev_has_the_rows_of_the_file(self):
     self.assertEqual(list(self.environment.indices("dev")), list(range(60)))
 
   async def test_expert_solves_every_row(self):
@@ -87,7 +87,7 @@ class LoadedTasksTest(unittest.IsolatedAsyncioTestCase):
       expert = self.environment.expert(task, seed=0, mistakes={})
       async with self.environment.open(task, seed=0) as session:
         step = await session.reset()
-        expert.answer(step.messages)  # the statement, which is not run
+        expert.answer(step.messages)  # the statement is not run
         step = await session.step(expert.answer(step.messages))
       with self.subTest(index=index):
         self.assertIs(step.status, Status.COMPLETED)
@@ -106,9 +106,7 @@ class OptionsTest(unittest.TestCase):
       {"engine": "oracle"},
       {"server": "localhost:3306"},
       {"max_rounds": 0},
-      {"kinds": ("sorting",)},
       {"kinds": "lookup"},
-      {"kinds": ()},
       {"num_rows": (1, 2)},
       {"num_columns": (5, 3)},
       {"num_tables": (0, 1)},

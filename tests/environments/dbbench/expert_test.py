@@ -1,4 +1,4 @@
-"""The scripted player: what it says, and each of its mistakes."""
+"""Tests the expert and each of its mistakes."""
 
 import ast
 import json
@@ -11,8 +11,8 @@ from environments.dbbench import DBBench
 from environments.dbbench.expert import MISTAKES, SQLExpert
 from tests.environments.dbbench.environment_test import play
 
-# A mistake, the kind of question it spoils, and what it leaves of the SQL.
-SPOILT = {
+# Mistake: a kind of question that it spoils, a pattern of the wrong SQL.
+WRONG_SQL = {
   "no_cast": ("ranking", r"ORDER BY \w+( DESC)? LIMIT 1"),
   "no_where": ("lookup", r"\ASELECT \w+ FROM \w+\Z"),
   "wrong_column": ("lookup", r"\ASELECT \w+ FROM \w+ WHERE"),
@@ -26,7 +26,7 @@ SPOILT = {
 
 
 class SQLExpertTest(unittest.TestCase):
-  def test_runs_then_commits_what_it_reads(self):
+  def test_commits_the_values_of_the_reply(self):
     for reply, answers in {
       "[('Oslo',)]": ["Oslo"],
       "[(12.0,), (3,)]": ["12.0", "3"],
@@ -48,10 +48,10 @@ class SQLExpertTest(unittest.TestCase):
 
 class MistakesTest(unittest.IsolatedAsyncioTestCase):
   def test_all_are_tested(self):
-    self.assertEqual(set(SPOILT), set(MISTAKES))
+    self.assertEqual(set(WRONG_SQL), set(MISTAKES))
 
-  async def test_each_spoils_its_kind(self):
-    for mistake, (kind, pattern) in SPOILT.items():
+  async def test_each_mistake_gives_wrong_answers(self):
+    for mistake, (kind, pattern) in WRONG_SQL.items():
       environment = DBBench(kinds=(kind,))
       wrong = 0
       for index in range(40):
@@ -67,7 +67,7 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
         step = await play(environment, task, mistakes={mistake: 1.0})
         wrong += step.reward == 0.0
       with self.subTest(mistake=mistake):
-        self.assertGreaterEqual(wrong, 30)  # some are right by luck
+        self.assertGreaterEqual(wrong, 30)  # some are right by chance
 
   async def test_a_mistake_of_another_kind_changes_nothing(self):
     for kind, mistake in {
@@ -82,7 +82,7 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
         step = await play(environment, task, mistakes={mistake: 1.0})
         self.assertEqual(step.reward, 1.0)
 
-  async def test_the_seed_draws_them(self):
+  async def test_the_seed_draws_mistakes(self):
     environment = DBBench(kinds=("lookup",))
     task = Task("dbbench", "train", 0)
     mistakes = {"wrong_column": 0.5}
@@ -97,7 +97,7 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(rewards, again)
     self.assertTrue(60 < sum(rewards) < 140, sum(rewards))
 
-  async def test_raw_replies_hold_the_answer(self):
+  async def test_raw_replies_contain_the_answer(self):
     environment = DBBench(kinds=("lookup",))
     task = Task("dbbench", "train", 3)
     raw = environment.expert(task, seed=0, mistakes={"raw_reply": 1.0})

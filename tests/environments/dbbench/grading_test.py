@@ -1,4 +1,4 @@
-"""The two rules by which DBBench attempts are judged."""
+"""Tests the two rules of grading."""
 
 import hashlib
 import unittest
@@ -29,14 +29,15 @@ class HashTest(unittest.TestCase):
     shuffled = rng.sample(rows, len(rows))
     self.assertEqual(rows_hash(rows), rows_hash(shuffled))
 
-  def test_a_row_twice_is_not_a_row_once(self):
+  def test_repeated_rows_count(self):
     self.assertNotEqual(rows_hash([("a",)]), rows_hash([("a",), ("a",)]))
 
-  def test_tables_come_in_any_order(self):
-    one, two = [("a",)], [("b",)]
-    self.assertEqual(tables_hash([one, two]), tables_hash([two, one]))
+  def test_order_of_tables_does_not_count(self):
+    first, second = [("a",)], [("b",)]
+    self.assertEqual(tables_hash([first, second]), tables_hash([second, first]))
     self.assertEqual(
-      tables_hash([one, two]), "_".join(sorted(map(rows_hash, (one, two))))
+      tables_hash([first, second]),
+      "_".join(sorted(map(rows_hash, (first, second)))),
     )
 
 
@@ -86,7 +87,7 @@ class AnswerTest(unittest.TestCase):
         self.assertFalse(is_right(answer, label))
         self.assertFalse(is_right(answer, label, upstream_quirks=True))
 
-  def test_nothing_is_not_zero_but_for_upstream(self):
+  def test_null_words_equal_zero_only_for_upstream(self):
     for answer in (
       [""],
       "",

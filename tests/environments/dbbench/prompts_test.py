@@ -1,4 +1,4 @@
-"""The words are AgentBench's, as its real workers spoke them."""
+"""Compares prompts with those recorded from AgentBench's workers."""
 
 import gzip
 import json
@@ -11,7 +11,7 @@ from tests.environments.dbbench.data import transcripts
 
 
 class OpeningTest(unittest.TestCase):
-  def test_is_the_recorded_one(self):
+  def test_equals_the_recorded_opening(self):
     num_checked = 0
     with gzip.open(transcripts(), "rt") as lines:
       for line in lines:

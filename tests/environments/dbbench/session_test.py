@@ -1,10 +1,11 @@
-"""The rules of an attempt."""
+"""Tests the rules of an episode."""
 
 import json
 import unittest
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
+from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.grading import tables_hash
 from environments.dbbench.problem import Problem, Table
 from environments.dbbench.prompts import (
@@ -15,15 +16,14 @@ from environments.dbbench.prompts import (
   UNKNOWN_CALL,
 )
 from environments.dbbench.session import DBSession, Rules
-from environments.dbbench.sqlite_engine import SQLiteEngine
 
 TABLE = Table("t", ("a", "b"), (("x", "1"), ("y", "2")))
 QUESTION = Problem("counting", (TABLE,), "How many?", label=("2",))
-CHANGE = Problem("UPDATE", (TABLE,), "Set!", gold_sql="UPDATE t SET b = '7'")
+MUTATION = Problem("UPDATE", (TABLE,), "Set!", gold_sql="UPDATE t SET b = '7'")
 
 
 def say(*calls: tuple[str, str]) -> Message:
-  """An answer with these calls, numbered from 0."""
+  """Returns an answer with these calls, numbered from 0."""
   return Message(
     "assistant",
     tool_calls=tuple(
@@ -79,8 +79,8 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
     step = await session.step(say(commit("3")))
     self.assertEqual((step.status, step.reward), (Status.COMPLETED, 0.0))
 
-  async def test_calls_before_a_commit_are_played_and_after_it_not(self):
-    session = await self.begin(CHANGE)
+  async def test_calls_run_up_to_the_commit(self):
+    session = await self.begin(MUTATION)
     step = await session.step(
       say(run("UPDATE t SET b = 7"), commit(), run("DELETE FROM t"))
     )
@@ -88,31 +88,31 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual([m.content for m in step.messages], ["[]"])
     self.assertEqual(step.metrics["num_statements"], 1.0)
 
-  async def test_a_change_is_judged_by_the_tables(self):
+  async def test_a_mutation_is_graded_by_the_tables(self):
     for sql, reward in {
       "UPDATE t SET b = '7'": 1.0,
       "UPDATE t SET b = '7' WHERE a = 'x'": 0.0,
       "DROP TABLE t": 0.0,
       "SELECT 1": 0.0,
     }.items():
-      session = await self.begin(CHANGE)
+      session = await self.begin(MUTATION)
       await session.step(say(run(sql)))
       with self.subTest(sql=sql):
         self.assertEqual((await session.step(say(commit()))).reward, reward)
 
-  async def test_a_given_hash_settles_it_without_gold_sql(self):
-    wanted = tables_hash([[("x", "1")]])
-    problem = Problem("DELETE", (TABLE,), "Delete!", table_hash=wanted)
+  async def test_a_given_hash_needs_no_gold_sql(self):
+    table_hash = tables_hash([[("x", "1")]])
+    problem = Problem("DELETE", (TABLE,), "Delete!", table_hash=table_hash)
     session = await self.begin(problem)
     await session.step(say(run("DELETE FROM t WHERE b = 2")))
     self.assertEqual((await session.step(say(commit()))).reward, 1.0)
 
-  async def test_no_call_is_told(self):
+  async def test_an_answer_without_calls_gets_a_reply(self):
     session = await self.begin()
     step = await session.step(Message("assistant", "The answer is 2."))
     self.assertEqual(step.messages, (Message("user", NO_CALL),))
 
-  async def test_bad_calls_are_told(self):
+  async def test_bad_calls_get_a_reply(self):
     session = await self.begin(max_rounds=100)
     for call, reply in (
       (("execute_sql", '{"query": "SELECT 1"'), BAD_CALL),
@@ -143,7 +143,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
     step = await session.step(say(("commit_final_answer", '{"answer": "2"}')))
     self.assertEqual(step.reward, 1.0)
 
-  async def test_rounds_run_out(self):
+  async def test_the_number_of_rounds_is_limited(self):
     session = await self.begin(max_rounds=2)
     first = await session.step(say(run("SELECT 1")))
     last = await session.step(say(run("SELECT 1")))

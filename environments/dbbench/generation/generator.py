@@ -1,0 +1,161 @@
+"""Generates tasks; each is a pure function of (split, index).
+
+The text of a table and of a question determines its split. Both are drawn again
+until they belong to the task's split, so train and test share neither. The
+label comes from running the gold statement.
+"""
+
+import dataclasses
+import math
+import random
+from collections.abc import Sequence
+
+from agentrl_jax.data.split import split_of
+from agentrl_jax.errors import ConfigError
+from environments.dbbench.engines.sqlite import SQLiteDatabase
+from environments.dbbench.generation.joins import MAX_TABLES, Join, draw_join
+from environments.dbbench.generation.questions import (
+  KINDS,
+  Question,
+  draw_question,
+)
+from environments.dbbench.generation.statement import Select, Statement
+from environments.dbbench.generation.tables import Topic, draw_topic
+from environments.dbbench.grading import tables_hash
+from environments.dbbench.mysql import dialect
+from environments.dbbench.problem import MUTATIONS, Problem, Table
+
+# A kind that is listed twice is drawn twice as often.
+DEFAULT_KINDS = (*KINDS, *(kind for kind in KINDS if kind != "insert"))
+INSERT_COLUMNS = 3  # keeps the row that a policy must copy short
+QUESTIONS_PER_TABLE = 8  # draws before the table is drawn again
+
+
+@dataclasses.dataclass(frozen=True)
+class Generated:
+  """A problem with the statement and the table behind it."""
+
+  problem: Problem
+  statement: Statement
+  topic: Topic
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generator:
+  """Draws questions of `kinds` about tables; all bounds are inclusive."""
+
+  kinds: Sequence[str] = DEFAULT_KINDS
+  num_rows: tuple[int, int] = (4, 8)
+  num_columns: tuple[int, int] = (3, 5)
+  num_tables: tuple[int, int] = (1, 1)  # of a question; changes have one
+
+  def __post_init__(self) -> None:
+    unknown = sorted(set(self.kinds) - set(KINDS))
+    if unknown or not self.kinds or isinstance(self.kinds, str):
+      raise ConfigError(
+        f"DBBench's kinds are {self.kinds!r}; allowed is a list of one or more "
+        f"of {', '.join(KINDS)}"
+      )
+    _require_bounds("num_rows", self.num_rows, least=4, most=100)
+    _require_bounds("num_columns", self.num_columns, least=3, most=10)
+    _require_bounds("num_tables", self.num_tables, least=1, most=MAX_TABLES)
+
+  def generate(self, split: str, index: int) -> Generated:
+    """Returns the task of (split, index)."""
+    rng = random.Random(f"dbbench/{split}/{index}")
+    kind = rng.choice(self.kinds)
+    if self.num_tables != (1, 1) and kind.upper() not in MUTATIONS:
+      num_tables = rng.randint(*self.num_tables)
+      if num_tables > 1:
+        return self._generate_joined(rng, split, kind, num_tables)
+    while True:  # a table belongs to the split with probability 1/2
+      topic = self._draw_topic(rng, kind)
+      if split_of(topic.canonical) != split:
+        continue
+      for _ in range(QUESTIONS_PER_TABLE):
+        question = draw_question(rng, kind, topic)
+        if question is not None and split_of(question.text) == split:
+          return Generated(
+            _problem(kind, (topic.table,), question),
+            question.statement,
+            topic,
+          )
+
+  def _generate_joined(
+    self, rng: random.Random, split: str, kind: str, num_tables: int
+  ) -> Generated:
+    """Returns a task whose question no table alone answers."""
+    while True:
+      join = draw_join(
+        rng,
+        num_tables,
+        num_rows=self.num_rows,
+        num_columns=self.num_columns,
+      )
+      if join is None or split_of(join.topic.canonical) != split:
+        continue
+      for _ in range(QUESTIONS_PER_TABLE):
+        question = _joined_question(rng, kind, join)
+        if question is not None and split_of(question.text) == split:
+          return Generated(
+            _problem(kind, join.tables, question),
+            question.statement,
+            join.topic,
+          )
+
+  def _draw_topic(self, rng: random.Random, kind: str) -> Topic:
+    narrow = (INSERT_COLUMNS, INSERT_COLUMNS)
+    columns = narrow if kind == "insert" else self.num_columns
+    return draw_topic(rng, num_rows=self.num_rows, num_columns=columns)
+
+
+def _joined_question(
+  rng: random.Random, kind: str, join: Join
+) -> Question | None:
+  question = draw_question(rng, kind, join.topic)
+  if question is None or not isinstance(question.statement, Select):
+    return None
+  if not join.needs_all(question.statement):
+    return None
+  if not join.has_no_tie(question.statement):
+    return None
+  statement = dataclasses.replace(question.statement, joins=join.clauses)
+  return dataclasses.replace(question, statement=statement)
+
+
+def _problem(
+  kind: str, tables: tuple[Table, ...], question: Question
+) -> Problem:
+  """Runs the gold statement for the label or for the hash of the tables."""
+  sql = question.statement.sql()
+  database = SQLiteDatabase(tables)
+  try:
+    rows = database.run(dialect.translate(sql), stop_at=math.inf)
+    after = tables_hash([database.read(table) for table in tables])
+  finally:
+    database.close()
+  verb = type(question.statement).__name__.upper()
+  return Problem(
+    type=verb if verb in MUTATIONS else kind,
+    tables=tables,
+    question=question.text,
+    description=" ".join(
+      f"The name of this table is {table.name}, and the headers of this table "
+      f"are {','.join(table.columns)}."
+      for table in tables
+    ),
+    gold_sql=sql,
+    label=tuple(str(cell) for row in rows for cell in row),
+    table_hash=after if verb in MUTATIONS else "",
+  )
+
+
+def _require_bounds(
+  name: str, bounds: tuple[int, int], *, least: int, most: int
+) -> None:
+  low, high = bounds
+  if not least <= low <= high <= most:
+    raise ConfigError(
+      f"DBBench's {name} is {bounds!r}; allowed is a pair (low, high) with "
+      f"{least} <= low <= high <= {most}"
+    )

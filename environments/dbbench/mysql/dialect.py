@@ -1,0 +1,202 @@
+"""Translates a MySQL statement into one with which SQLite gives MySQL's result.
+
+Only the listed kinds of statement pass, so nothing that reaches beyond the
+database (ATTACH, PRAGMA) ever does.
+"""
+
+import dataclasses
+import functools
+import logging
+
+from sqlglot import exp
+from sqlglot.dialects.mysql import MySQL
+from sqlglot.dialects.sqlite import SQLite
+from sqlglot.errors import ErrorLevel, ParseError, TokenError
+
+from environments.dbbench.engines.base import DATABASE
+from environments.dbbench.mysql import names, rewrites, schema, syntax
+from environments.dbbench.mysql.syntax import NotMySQL, Refused
+from environments.dbbench.mysql.types import MySQLType, type_of
+
+MAX_SQL_CHARS = 20_000  # longer statements are refused before they are parsed
+CACHE_SIZE = 4096  # statements; the episodes of a group share many
+
+_RUNS = (
+  exp.Query,
+  exp.Insert,
+  exp.Update,
+  exp.Delete,
+  exp.Create,
+  exp.Drop,
+  exp.Alter,
+)
+_ANSWERED = (exp.Show, exp.Describe, exp.TruncateTable)
+# Without effect: every statement is committed as soon as it has run.
+_EMPTY = (exp.Transaction, exp.Commit, exp.Rollback, exp.Set, exp.Use)
+# Raised by sqlglot, besides its own errors, on some nonsense.
+_SQLGLOT_FAULTS = (
+  AttributeError,
+  LookupError,
+  RecursionError,
+  TypeError,
+  ValueError,
+)
+
+logging.getLogger("sqlglot").addFilter(
+  lambda record: record.levelno > logging.WARNING
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+  """A statement for SQLite; empty SQL means that there is nothing to run."""
+
+  sql: str = ""
+  # Of the result's columns, where known; empty if the columns are not known.
+  types: tuple[MySQLType | None, ...] = ()
+  describes: str = ""  # the table to describe
+  like: str = "%"  # the pattern of the columns to describe
+  is_full: bool = False  # whether the description shows every property
+  # As MySQL reads it, for checks that need to know the tables.
+  tree: exp.Expr | None = None
+  reads_schema: bool = False  # whether it reads views of `schema`
+
+
+class _Dialect(SQLite):
+  """SQLite with backticks: an unknown "name" would become a string."""
+
+  class Tokenizer(SQLite.Tokenizer):
+    IDENTIFIERS = ["`"]
+
+
+_MYSQL = MySQL()
+_SQLITE = _Dialect()
+
+
+@functools.lru_cache(maxsize=CACHE_SIZE)
+def translate(sql: str) -> Statement:
+  """Returns the statement for SQLite. Raises `Refused` as MySQL would."""
+  described = schema.described_column(sql)
+  if described is not None:
+    return Statement(describes=described[0], like=described[1])
+  tree = parsed(sql)
+  if isinstance(tree, exp.Show):
+    return _show(tree)
+  if isinstance(tree, exp.Describe):
+    return Statement(describes=tree.this.name)
+  if isinstance(tree, exp.Use) and tree.this.name != DATABASE:
+    raise Refused(f"1049 (42000): Unknown database '{tree.this.name}'")
+  if isinstance(tree, _EMPTY):
+    return Statement()
+  if isinstance(tree, exp.TruncateTable):
+    tree = exp.delete(tree.expressions[0])
+  return _translated(tree, sql)
+
+
+def _translated(tree: exp.Expr, sql: str) -> Statement:
+  refusal = names.refusal_of_form(tree)
+  if refusal is not None:
+    raise Refused(refusal)
+  reads_schema = schema.resolve_names(tree)
+  original = tree.copy()
+  try:
+    types = _result_types(tree)
+    tree = rewrites.rewritten(tree)
+    translated = _SQLITE.generate(
+      tree, copy=False, unsupported_level=ErrorLevel.IGNORE
+    )
+  except _SQLGLOT_FAULTS as error:
+    raise NotMySQL(sql) from error
+  return Statement(translated, types, tree=original, reads_schema=reads_schema)
+
+
+def parsed(sql: str) -> exp.Expr:
+  """Parses one statement.
+
+  Raises `NotMySQL` if sqlglot cannot parse it, and plain `Refused` if only
+  MySQL refuses it.
+  """
+  sql = sql.rstrip(syntax.BLANK)
+  if not sql:
+    raise Refused(syntax.EMPTY)
+  if len(sql) > MAX_SQL_CHARS:
+    raise NotMySQL(sql)
+  refusal = syntax.refusal_of_words(sql)
+  if refusal is not None:
+    raise Refused(refusal)
+  sql = rewrites.with_known_words(sql)
+  bounds = syntax.split(sql)
+  second = bounds[1][0] if len(bounds) > 1 else len(sql)
+  tree = _parse(sql, second)
+  refusal = syntax.refusal_of_grammar(tree, sql)
+  if refusal is not None:
+    raise Refused(refusal)
+  if second < len(sql):
+    raise NotMySQL(sql, second)
+  return tree
+
+
+def _parse(sql: str, second: int) -> exp.Expr:
+  """Parses the first statement of `sql`; the next one starts at `second`."""
+  try:
+    tree = _first_tree(sql)
+  except TokenError as error:
+    raise NotMySQL(sql, min(_stop_before_quote(sql), second)) from error
+  except ParseError as error:
+    raise NotMySQL(sql, min(_stop(error, sql), second)) from error
+  except _SQLGLOT_FAULTS as error:
+    raise NotMySQL(sql) from error
+  if not isinstance(tree, (*_RUNS, *_ANSWERED, *_EMPTY)):
+    raise NotMySQL(sql)
+  return tree
+
+
+def _first_tree(sql: str) -> exp.Expr | None:
+  # With the whole statement as context, its length gives the position.
+  parser = _MYSQL.parser(error_message_context=MAX_SQL_CHARS)
+  return parser.parse(_MYSQL.tokenize(sql), sql)[0]
+
+
+def _stop(error: ParseError, sql: str) -> int:
+  """Returns the position of the token that sqlglot could not use."""
+  if not error.errors:
+    return 0
+  details = {key: str(value) for key, value in error.errors[0].items()}
+  is_unexpected = details["description"].startswith("Invalid expression")
+  if not details["end_context"].strip() and not is_unexpected:
+    return len(sql)  # a token is missing at the end
+  return len(details["start_context"])
+
+
+def _stop_before_quote(sql: str) -> int:
+  """Returns the position of the error if a quote in `sql` is never closed."""
+  start = next(
+    (t.start for t in syntax.tokens(sql) if t.word in ("'", '"', "`")), 0
+  )
+  try:
+    _first_tree(sql[:start])
+  except ParseError as error:
+    return _stop(error, sql[:start])
+  except (TokenError, *_SQLGLOT_FAULTS):
+    pass
+  return start
+
+
+def _show(tree: exp.Show) -> Statement:
+  target, like = tree.args.get("target"), tree.args.get("like")
+  if tree.name == "COLUMNS" and target is not None:
+    return Statement(
+      describes=target.name,
+      like=like.name if like is not None else "%",
+      is_full=bool(tree.args.get("full")),
+    )
+  query = schema.show_query(tree)
+  if query is None:
+    raise NotMySQL(tree.sql("mysql"))
+  return Statement(query, reads_schema=True)
+
+
+def _result_types(tree: exp.Expr) -> tuple[MySQLType | None, ...]:
+  if not isinstance(tree, exp.Select) or tree.is_star:
+    return ()
+  return tuple(type_of(column) for column in tree.expressions)

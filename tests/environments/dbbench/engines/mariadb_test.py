@@ -1,0 +1,294 @@
+"""Tests MariaDB's engine, and that SQLite's replies equal MariaDB's."""
+
+import ast
+import asyncio
+import contextlib
+import os
+import random
+import re
+import unittest
+
+import pytest
+
+from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.errors import EnvironmentFault
+from environments.dbbench import DBBench
+from environments.dbbench.engines.base import TIMED_OUT
+from environments.dbbench.engines.mariadb import MariaDBEngine
+from environments.dbbench.engines.mariadb_server import Address, PrivateServer
+from environments.dbbench.engines.sqlite import SQLiteEngine
+from environments.dbbench.expert import SPOILERS
+from environments.dbbench.generation.generator import Generator
+from environments.dbbench.problem import Table, load_problems
+from tests.environments.dbbench.data import dev_rows, needs_mariadb
+
+TABLE = Table(
+  "t a",
+  ("name", "city", "age", "note"),
+  (
+    ("Anna Reed", "Oslo", "7", "x"),
+    ("Ben Hill", "oslo", "45", "3 km"),
+    ("Cara", "Rome", "128", "1,200"),
+    ("Dan", "Paris", "9.5", ""),
+    ("Élan", "rome", "128", "-3"),
+  ),
+)
+# Replies and changes must be equal on both engines.
+STATEMENTS = """
+SELECT * FROM `t a` WHERE city = 'OSLO'
+SELECT name FROM `t a` WHERE age IN (7, 45)
+SELECT SUM(age), AVG(age), MAX(age), MIN(age), COUNT(*) FROM `t a`
+SELECT SUM(age + 0), AVG(age * 2), MAX(age + 0) FROM `t a`
+SELECT SUM(CAST(age AS SIGNED)), SUM(CAST(age AS DECIMAL(10,2))) FROM `t a`
+SELECT age / 2, 7 / 2, age DIV 2 FROM `t a`
+SELECT name FROM `t a` ORDER BY age DESC
+SELECT name FROM `t a` ORDER BY age + 0 DESC, name
+SELECT name FROM `t a` ORDER BY CAST(age AS UNSIGNED) LIMIT 1
+SELECT city, COUNT(*) FROM `t a` GROUP BY city ORDER BY COUNT(*) DESC, city
+SELECT COUNT(DISTINCT city) FROM `t a`
+SELECT CONCAT(name, ' - ', city) FROM `t a` LIMIT 2
+SELECT IF(age > 10, 'old', 'young') FROM `t a`
+SELECT IFNULL(NULL, 'x'), COALESCE(NULL, 2)
+SELECT CASE WHEN age > 10 THEN 1 ELSE 0 END FROM `t a`
+SELECT REPLACE(note, ',', '') + 0 FROM `t a`
+SELECT UPPER(name), LOWER(city), TRIM('  a ') FROM `t a`
+SELECT LEFT(name, 3), RIGHT(name, 2), SUBSTRING(name, 2, 3) FROM `t a`
+SELECT SUBSTRING_INDEX(name, ' ', 1), CONCAT_WS('-', city, age) FROM `t a`
+SELECT ROUND(AVG(age), 2), ROUND(7.456, 1), ABS(-3), FLOOR(2.7) FROM `t a`
+SELECT "double", 'it''s', 'a\\'b'
+SELECT name FROM `t a` WHERE LOWER(city) = 'Rome'
+SELECT name FROM `t a` WHERE city <> 'rome'
+SELECT name FROM `t a` WHERE note IS NULL
+SELECT name FROM `t a` WHERE age + 0 > '9'
+SELECT name FROM `t a` WHERE age > (SELECT AVG(age) FROM `t a`)
+SELECT a.name, b.name FROM `t a` a JOIN `t a` b ON a.city = b.city ORDER BY 1, 2
+SELECT city, SUM(age) s FROM `t a` GROUP BY city HAVING s > 50 ORDER BY s
+SELECT name FROM `t a` UNION SELECT city FROM `t a` ORDER BY 1
+SELECT -age FROM `t a`
+SELECT COUNT(*) > 3, 1 = 1, NOT 1, 'a' = 'A' FROM `t a`
+SELECT name FROM `t a` WHERE NOT age > 9 OR city LIKE '%o%'
+SELECT name AS n FROM `t a` WHERE city != 'Oslo' ORDER BY n LIMIT 1 OFFSET 1
+SELECT name FROM `t a` LIMIT 1, 2
+SELECT MAX(age) - MIN(age), SUM(age) / COUNT(*) FROM `t a`
+SELECT COUNT(*) / 2, COUNT(age) * 1.5, AVG(7), SUM(2), SUM(1.5) FROM `t a`
+SELECT CAST(age AS CHAR), CAST('12.7' AS SIGNED) FROM `t a`
+SELECT YEAR('2020-05-01'), MONTH('2020-05-01'), MOD(7, 3), POWER(2, 3)
+SELECT name, FROM `t a`
+SELECT name FROM "t a"
+SELECT `name` FROM 't a'
+SELECT * FROM nope
+SELECT LENGTH(name), CHAR_LENGTH(name), UPPER(name) FROM `t a`
+SELECT LENGTH(LEFT(name, 1)), RIGHT(CONCAT(city, age), 4) FROM `t a`
+SELECT FLOOR(note), CEIL(age), ABS(note), POW(age, 2), SIGN(note) FROM `t a`
+SELECT LPAD(age, 5, '0'), RPAD(note, 3, '.'), REPEAT(city, 2) FROM `t a`
+SELECT FORMAT(age, 2), TRUNCATE(age / 3, 1), FORMAT(1234567.891, 1) FROM `t a`
+SELECT STR_TO_DATE('May 3, 2001', '%M %d, %Y'), DATE('2001-05-03 10:00:00')
+SELECT DATE_FORMAT('2001-05-03', '%b %e %Y'), DATEDIFF('2001-05-03', '2001-1-1')
+SELECT name FROM `t a` WHERE name LIKE '%e%' ORDER BY name
+SELECT note FROM `t a` ORDER BY note
+SELECT MAX(note), MIN(note) FROM `t a` WHERE note > ','
+SELECT name FROM `t a` WHERE note IN (3, 'x') OR note NOT IN ('x', 3, -3)
+SELECT name FROM `t a` ORDER BY 7
+SELECT FIELD(city, 'rome', 'oslo') FROM `t a`
+UPDATE `t a` SET age = CAST(age AS DECIMAL(10,2))
+UPDATE `t a` SET age = 'now', note = CONCAT(age, '!')
+UPDATE `t a` SET note = LENGTH(LEFT(name, 3)), city = LOCATE('a', name)
+INSERT INTO `t a` VALUES ('x')
+INSERT INTO `t a` (name, age) VALUES ('Z', 1.10), ('Y', 007)
+INSERT INTO `t a` SET name = 'Q', age = 3
+INSERT INTO `t a` SELECT * FROM `t a` WHERE age > 100
+UPDATE `t a` SET age = age + 0.5 WHERE age + 0 > 7
+UPDATE `t a` SET age = age * 1.1
+UPDATE `t a` SET age = age / 2
+UPDATE `t a` SET age = 12.50, note = -3, city = NULL WHERE name = 'anna reed'
+UPDATE `t a` SET note = CONCAT(name, '!') WHERE age > 9
+UPDATE `t a` SET age = 5 WHERE city = 'Rome' LIMIT 1
+DELETE FROM `t a` ORDER BY age + 0 LIMIT 1
+DELETE FROM `t a` WHERE name = 'elan'
+TRUNCATE TABLE `t a`
+""".strip().split("\n")
+_addresses: list[Address] = []
+
+
+def setUpModule():
+  needs_mariadb()
+  server = PrivateServer()
+  unittest.addModuleCleanup(server.stop)
+  _addresses.append(server.start())
+  unittest.addModuleCleanup(_addresses.clear)
+
+
+def make_engine(*, statement_limit_s: float = 1.0) -> MariaDBEngine:
+  return MariaDBEngine(_addresses[0], statement_limit_s=statement_limit_s)
+
+
+def comparable(reply: str) -> str:
+  """Removes the names of the server and of the database."""
+  return re.sub("dbbench_[0-9a-f]+", "dbbench", reply).replace(
+    "MariaDB", "MySQL"
+  )
+
+
+@pytest.mark.mariadb
+class MariaDBEngineTest(unittest.IsolatedAsyncioTestCase):
+  async def asyncSetUp(self):
+    self.engine = make_engine()
+    self.database = await self.enterAsyncContext(self.engine.open([TABLE]))
+
+  async def test_dev_hashes_are_reproduced(self):
+    for problem in load_problems(dev_rows()):
+      if not problem.is_mutation:
+        continue
+      with self.subTest(sql=problem.gold_sql):
+        async with self.engine.open(problem.tables) as database:
+          self.assertEqual(await database.execute(problem.gold_sql), "[]")
+          after = await database.hash_of(problem.tables)
+        self.assertEqual(after, problem.table_hash)
+
+  async def test_every_dev_table_can_be_set_up(self):
+    for problem in load_problems(dev_rows()):
+      async with self.engine.open(problem.tables) as database:
+        for table in problem.tables:
+          self.assertEqual(await database.rows(table), list(table.rows))
+
+  async def test_hash_is_the_servers_own(self):
+    columns = ", ".join(f"`{column}`" for column in TABLE.columns)
+    reply = await self.database.execute(
+      "SELECT MD5(GROUP_CONCAT(h ORDER BY h)) FROM (SELECT SUBSTRING("
+      f"MD5(CONCAT_WS(',', {columns})), 1, 5) AS h FROM `t a`) AS hashes"
+    )
+    self.assertEqual(reply, f"[('{await self.database.hash_of([TABLE])}',)]")
+
+  async def test_a_slow_statement_gets_a_reply(self):
+    for sql in (
+      "SELECT SLEEP(60)",
+      "SELECT COUNT(*) FROM seq_1_to_999999 a, seq_1_to_999999 b",
+    ):
+      self.assertEqual(await self.database.execute(sql), TIMED_OUT)
+    self.assertEqual(await self.database.execute("SELECT 1"), "[(1,)]")
+
+  async def test_the_limit_cannot_be_lifted(self):
+    await self.database.execute("SET max_statement_time = 0")
+    self.assertEqual(await self.database.execute("SELECT SLEEP(60)"), TIMED_OUT)
+
+  async def test_unseen_rows_are_not_read(self):
+    reply = await self.database.execute("SELECT seq FROM seq_1_to_99999999999")
+    self.assertTrue(reply.startswith("[(1,), (2,), "))
+    self.assertEqual(len(reply), 800 + len("[TRUNCATED]"))
+    self.assertEqual(await self.database.execute("SELECT 2"), "[(2,)]")
+
+  async def test_statements_are_committed_at_once(self):
+    for sql in ("BEGIN", "DELETE FROM `t a`", "ROLLBACK"):
+      self.assertEqual(await self.database.execute(sql), "[]")
+    self.assertEqual(await self.database.rows(TABLE), [])
+
+  async def test_statements_cannot_leave_the_database(self):
+    for sql, code in {
+      "SHUTDOWN": 1227,
+      "USE mysql": 1044,
+      "SELECT * FROM mysql.user": 1142,
+      "CREATE DATABASE other": 1044,
+      "SELECT 1 INTO OUTFILE '/tmp/x'": 1227,
+      "SELECT 1; SELECT 2": 1064,
+    }.items():
+      with self.subTest(sql=sql):
+        reply = await self.database.execute(sql)
+        self.assertTrue(reply.startswith(f"{code} (42000): "), reply)
+    async with self.engine.open([TABLE]) as other:
+      reply = await other.execute("SHOW DATABASES")
+    self.assertEqual(reply.count("dbbench_"), 1)
+
+  async def test_leaving_drops_database_and_user(self):
+    async with self.engine.open([TABLE]) as database:
+      (row,) = ast.literal_eval(await database.execute("SELECT DATABASE()"))
+      name = row[0]
+      self.assertTrue(name.startswith("dbbench_"))
+    connection = _addresses[0].connect()
+    with connection, connection.cursor() as cursor:
+      cursor.execute("SHOW DATABASES LIKE %s", (name,))
+      self.assertEqual(cursor.fetchall(), ())
+      cursor.execute("SELECT 1 FROM mysql.user WHERE user = %s", (name,))
+      self.assertEqual(cursor.fetchall(), ())
+
+  async def test_leaving_stops_a_running_statement(self):
+    engine = make_engine(statement_limit_s=600)
+    async with asyncio.timeout(60):
+      async with engine.open([TABLE]) as database:
+        slow = asyncio.ensure_future(database.execute("SELECT SLEEP(600)"))
+        await asyncio.sleep(0.1)
+        self.assertFalse(slow.done())
+        slow.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+      await slow
+    self.assertTrue(slow.cancelled())
+
+  async def test_bad_tables_are_a_fault(self):
+    with self.assertRaisesRegex(EnvironmentFault, "'t a'"):
+      async with self.engine.open([TABLE, TABLE]):
+        pass
+
+
+@pytest.mark.mariadb
+class EnginesAgreeTest(unittest.IsolatedAsyncioTestCase):
+  """Compares replies and tables of SQLite with those of MariaDB."""
+
+  async def _both(self, tables, sql):
+    outcomes = []
+    for engine in (make_engine(), SQLiteEngine()):
+      async with engine.open(tables) as database:
+        reply = comparable(await database.execute(sql))
+        # The quoted part of a syntax error depends on the parser.
+        reply = reply.split(" near '")[0]
+        outcomes.append((reply, await database.hash_of(tables)))
+    return outcomes
+
+  async def test_statements_of_many_forms(self):
+    for sql in STATEMENTS:
+      with self.subTest(sql=sql):
+        mariadb, sqlite = await self._both([TABLE], sql)
+        self.assertEqual(sqlite, mariadb)
+
+  async def test_generated_statements_with_and_without_mistakes(self):
+    generator = Generator(num_tables=(1, 3))
+    for index in range(10):
+      task = generator.generate("train", index)
+      rng = random.Random(index)
+      wrong = {
+        s(task.statement, task.topic, rng).sql() for s in SPOILERS.values()
+      }
+      for sql in sorted(wrong | {task.problem.gold_sql}):
+        with self.subTest(sql=sql):
+          mariadb, sqlite = await self._both(task.problem.tables, sql)
+          if " JOIN " in sql:  # the rows of a join have no order
+            mariadb, sqlite = map(_in_order, (mariadb, sqlite))
+          self.assertEqual(sqlite, mariadb)
+
+
+def _in_order(outcome):
+  reply, after = outcome
+  rows = re.findall(r"\(.*?\)", reply)
+  return sorted(rows) if reply.startswith("[(") else reply, after
+
+
+@pytest.mark.mariadb
+class DBBenchOnMariaDBTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  num_tasks = 2
+
+  def make_environment(self):
+    return DBBench(engine=make_engine())
+
+
+@pytest.mark.mariadb
+class OwnServerTest(unittest.IsolatedAsyncioTestCase):
+  async def test_the_server_starts_at_first_use_and_stops_on_close(self):
+    engine = MariaDBEngine()
+    async with engine.open([TABLE]) as database:
+      reply = await database.execute("SELECT @@datadir")
+    ((folder,),) = ast.literal_eval(reply)
+    self.assertTrue(os.access(folder, os.R_OK))
+    await engine.close()
+    self.assertFalse(os.access(folder, os.F_OK))
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,110 @@
+"""Tests questions that need several tables."""
+
+import dataclasses
+import random
+import unittest
+
+from agentrl_jax.data.split import SPLITS, split_of
+from agentrl_jax.env.contract import SessionContract
+from environments.dbbench import DBBench
+from environments.dbbench.engines.sqlite import SQLiteDatabase
+from environments.dbbench.generation.generator import Generator
+from environments.dbbench.generation.joins import MAX_TABLES, draw_join
+from environments.dbbench.mysql import dialect
+from environments.dbbench.problem import MUTATIONS
+
+
+class JoinTest(unittest.TestCase):
+  def draws(self, count=60):
+    rng = random.Random(0)
+    while count:
+      num_tables = rng.randint(2, MAX_TABLES)
+      join = draw_join(rng, num_tables, num_rows=(4, 8), num_columns=(3, 5))
+      if join is not None:
+        self.assertEqual(len(join.tables), num_tables)
+        count -= 1
+        yield join
+
+  def test_the_topic_equals_the_join_in_sql(self):
+    for join in self.draws():
+      columns = ", ".join(join.topic.table.columns)
+      tables = join.tables[0].name + "".join(
+        f" JOIN {table} USING ({link})" for table, link in join.clauses
+      )
+      database = SQLiteDatabase(join.tables)
+      self.addCleanup(database.close)
+      statement = dialect.translate(f"SELECT {columns} FROM {tables}")
+      rows = database.run(statement, stop_at=float("inf"))
+      self.assertCountEqual(rows, join.topic.table.rows)
+
+  def test_keys_and_columns_are_unique(self):
+    for join in self.draws():
+      names = join.topic.table.columns
+      self.assertEqual(len(set(names)), len(names))
+      for table in join.tables[1:]:
+        keys = [row[0] for row in table.rows]
+        self.assertEqual(len(set(keys)), len(keys))
+      self.assertEqual(
+        len({table.name for table in join.tables}), len(join.tables)
+      )
+
+
+class JoinedTasksTest(unittest.TestCase):
+  def setUp(self):
+    self.generator = Generator(num_tables=(2, 3))
+
+  def test_questions_have_the_tables_asked_for_and_changes_have_one(self):
+    for split in SPLITS:
+      for index in range(60):
+        generated = self.generator.generate(split, index)
+        problem = generated.problem
+        self.assertEqual(generated, self.generator.generate(split, index))
+        self.assertEqual(split_of(generated.topic.canonical), split)
+        self.assertEqual(split_of(problem.question), split)
+        if problem.type in MUTATIONS:
+          self.assertEqual(len(problem.tables), 1)
+        else:
+          self.assertIn(len(problem.tables), (2, 3))
+          self.assertEqual(
+            problem.gold_sql.count(" JOIN "), len(problem.tables) - 1
+          )
+          for table in problem.tables:
+            self.assertIn(f"table is {table.name},", problem.description)
+
+  def test_the_answer_needs_the_last_table(self):
+    """Rotates the cells of that table, which must change most answers."""
+    num_asked = num_changed = 0
+    for index in range(80):
+      problem = self.generator.generate("train", index).problem
+      if problem.type in MUTATIONS:
+        continue
+      last = problem.tables[-1]
+      cells = [row[1:] for row in last.rows]
+      rotated = [
+        (row[0], *other)
+        for row, other in zip(last.rows, cells[1:] + cells[:1], strict=True)
+      ]
+      table = dataclasses.replace(last, rows=tuple(rotated))
+      database = SQLiteDatabase((*problem.tables[:-1], table))
+      self.addCleanup(database.close)
+      statement = dialect.translate(problem.gold_sql)
+      rows = database.run(statement, stop_at=float("inf"))
+      num_asked += 1
+      num_changed += [str(c) for row in rows for c in row] != [*problem.label]
+    self.assertGreater(num_changed / num_asked, 0.7)
+
+  def test_more_tables_never_change_the_tasks_of_one(self):
+    one = Generator(num_tables=(1, 1))
+    for index in range(20):
+      self.assertEqual(
+        one.generate("test", index), Generator().generate("test", index)
+      )
+
+
+class DBBenchWithJoinsTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  def make_environment(self):
+    return DBBench(num_tables=(1, 4))
+
+
+if __name__ == "__main__":
+  unittest.main()
