@@ -9,8 +9,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
-from environments.knowledgegraph.ontology import Ontology
-from environments.knowledgegraph.program import (
+from environments.knowledgegraph.engines.program import (
   And,
   Count,
   Entity,
@@ -20,7 +19,8 @@ from environments.knowledgegraph.program import (
   superlatives,
   without_counts,
 )
-from environments.knowledgegraph.store import QueryRefused, Store
+from environments.knowledgegraph.engines.store import QueryRefused, Store
+from environments.knowledgegraph.ontology import Ontology
 
 NUMBER = "type.int"  # the type of a count
 # What AgentBench takes for an entity; it forgets the ids of the form g.121r.

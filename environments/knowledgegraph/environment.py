@@ -17,22 +17,22 @@ from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.agentbench import load_problems
 from environments.knowledgegraph.calls import KnowledgeBase
+from environments.knowledgegraph.engines.graph import Graph
+from environments.knowledgegraph.engines.store import Engine, MemoryEngine
 from environments.knowledgegraph.expert import MISTAKES, expert_for
-from environments.knowledgegraph.freebase import load_facts
-from environments.knowledgegraph.generator import (
+from environments.knowledgegraph.generation.freebase import load_facts
+from environments.knowledgegraph.generation.generator import (
   FactGenerator,
   Generator,
   WorldGenerator,
 )
-from environments.knowledgegraph.graph import Graph
+from environments.knowledgegraph.generation.schema import ontology_of
+from environments.knowledgegraph.generation.synthesis import synthesise
 from environments.knowledgegraph.ontology import Ontology, load_ontology
 from environments.knowledgegraph.problem import Scene
 from environments.knowledgegraph.prompts import SYSTEM_PROMPTS
-from environments.knowledgegraph.schema import ontology_of
 from environments.knowledgegraph.scripted import POLICIES
 from environments.knowledgegraph.session import KGSession, Rules
-from environments.knowledgegraph.store import Engine, MemoryEngine
-from environments.knowledgegraph.synthesis import synthesise
 
 ENGINES = ("memory", "oxigraph", "sparql")
 SYNTHESISED_CACHE = (
@@ -202,10 +202,10 @@ def _engine(kind: str, server: str, *, query_limit_s: float) -> Engine:
     return MemoryEngine()
   # Their packages are needed for these engines alone.
   if kind == "oxigraph":
-    from environments.knowledgegraph.oxigraph_engine import OxigraphEngine
+    from environments.knowledgegraph.engines.oxigraph import OxigraphEngine
 
     return OxigraphEngine(query_limit_s=query_limit_s)
-  from environments.knowledgegraph.endpoint_engine import EndpointEngine
+  from environments.knowledgegraph.engines.endpoint import EndpointEngine
 
   return EndpointEngine(server, query_limit_s=query_limit_s)
 

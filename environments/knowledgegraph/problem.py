@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from environments.knowledgegraph.graph import Graph
+from environments.knowledgegraph.engines.graph import Graph
 from environments.knowledgegraph.ontology import Ontology
 
 

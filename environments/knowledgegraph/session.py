@@ -17,6 +17,7 @@ from environments.knowledgegraph.calls import (
   KnowledgeBase,
   Variable,
 )
+from environments.knowledgegraph.engines.store import QueryRefused
 from environments.knowledgegraph.grading import f1
 from environments.knowledgegraph.problem import Problem
 from environments.knowledgegraph.prompts import (
@@ -27,7 +28,6 @@ from environments.knowledgegraph.prompts import (
   UNKNOWN_CALL,
   opening,
 )
-from environments.knowledgegraph.store import QueryRefused
 
 FINAL_ANSWER = re.compile(r"(?:Find|Final) Answer: #(\d+)")
 PARAMETERS = {tool.name: tool.parameters["required"] for tool in TOOLS}

@@ -14,16 +14,16 @@ from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
-from environments.webshop.catalogue import Catalogue
-from environments.webshop.difficulty import find_difficulty
 from environments.webshop.expert import MISTAKES, Shopper
-from environments.webshop.generator import Generator
-from environments.webshop.listings import Listings
-from environments.webshop.pages import SEPARATOR, PageStyle
-from environments.webshop.product import Goal
+from environments.webshop.generation.difficulty import find_difficulty
+from environments.webshop.generation.generator import Generator
+from environments.webshop.listings.loader import Listings
 from environments.webshop.prompts import SYSTEM_PROMPTS, make_tools
 from environments.webshop.scripted import POLICIES
 from environments.webshop.session import ShoppingSession
+from environments.webshop.shop.catalogue import Catalogue
+from environments.webshop.shop.pages import SEPARATOR, PageStyle
+from environments.webshop.shop.product import Goal
 
 # Options for short episodes: `WebShop(**COMPACT)`.
 COMPACT: Mapping[str, Any] = {

@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import require_known
-from environments.webshop import pages, prompts
-from environments.webshop.catalogue import Catalogue
-from environments.webshop.product import Goal, Product
-from environments.webshop.reward import judge
+from environments.webshop import prompts
+from environments.webshop.shop import pages
+from environments.webshop.shop.catalogue import Catalogue
+from environments.webshop.shop.product import Goal, Product
+from environments.webshop.shop.reward import judge
 
 MISTAKES = (
   "lazy_search",  # searches the kind alone and looks at one page of results

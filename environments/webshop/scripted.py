@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from agentrl_jax.data.messages import Message, Tool
 from agentrl_jax.env.scripted import ScriptedPolicies, ScriptedPolicy
-from environments.webshop import pages, prompts
+from environments.webshop import prompts
+from environments.webshop.shop import pages
 
 _ACTIONS = "\n\nAvailable Actions:"
 _RESULTS = "(Total results: "

@@ -13,11 +13,11 @@ from agentrl_jax.data.messages import Message, Tool, ToolCall
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.env.interface import Session, Step
 from environments.webshop import prompts
-from environments.webshop.browser import Browser
-from environments.webshop.catalogue import Catalogue
-from environments.webshop.pages import PageStyle
-from environments.webshop.product import Goal
-from environments.webshop.reward import judge
+from environments.webshop.shop.browser import Browser
+from environments.webshop.shop.catalogue import Catalogue
+from environments.webshop.shop.pages import PageStyle
+from environments.webshop.shop.product import Goal
+from environments.webshop.shop.reward import judge
 
 MAX_ECHO = 1_000  # characters of an action that a page repeats
 _VERBS = {prompts.SEARCH: "search", prompts.CLICK: "click"}

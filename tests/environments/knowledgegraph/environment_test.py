@@ -10,7 +10,7 @@ from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph import KnowledgeGraph
-from environments.knowledgegraph.store import MemoryEngine
+from environments.knowledgegraph.engines.store import MemoryEngine
 from tests.environments.knowledgegraph import data
 from tests.environments.knowledgegraph.playing import play
 

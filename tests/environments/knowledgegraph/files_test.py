@@ -9,11 +9,11 @@ import unittest
 
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.agentbench import load_problems
-from environments.knowledgegraph.freebase import load_facts
-from environments.knowledgegraph.graph import Graph, Literal
+from environments.knowledgegraph.engines.graph import Graph, Literal
+from environments.knowledgegraph.engines.rdf import n_triples
+from environments.knowledgegraph.generation.freebase import load_facts
 from environments.knowledgegraph.ontology import Ontology, load_ontology
 from environments.knowledgegraph.problem import GoldCall
-from environments.knowledgegraph.rdf import n_triples
 from tests.environments.knowledgegraph import data
 
 FILM = "film.director.film"

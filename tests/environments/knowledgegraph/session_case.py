@@ -5,11 +5,11 @@ import unittest
 
 from agentrl_jax.data.messages import Message, ToolCall
 from environments.knowledgegraph.calls import KnowledgeBase
-from environments.knowledgegraph.graph import Graph, Literal
+from environments.knowledgegraph.engines.graph import Graph, Literal
+from environments.knowledgegraph.engines.store import MemoryStore
 from environments.knowledgegraph.ontology import Ontology
 from environments.knowledgegraph.problem import Problem
 from environments.knowledgegraph.session import KGSession, Rules
-from environments.knowledgegraph.store import MemoryStore
 
 ONTOLOGY = Ontology(
   ranges={

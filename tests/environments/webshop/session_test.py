@@ -7,8 +7,8 @@ from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
 from environments.webshop import prompts
 from environments.webshop.environment import COMPACT
-from environments.webshop.pages import PageStyle
 from environments.webshop.session import ShoppingSession
+from environments.webshop.shop.pages import PageStyle
 from tests.environments.webshop import shelf, transcripts
 
 

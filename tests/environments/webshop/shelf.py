@@ -1,7 +1,7 @@
 """A small shop that tests can hold in the head."""
 
-from environments.webshop.catalogue import Catalogue
-from environments.webshop.product import Goal, Product
+from environments.webshop.shop.catalogue import Catalogue
+from environments.webshop.shop.product import Goal, Product
 
 
 def a_product(id, title, **changes):

@@ -13,9 +13,9 @@ import re
 from collections.abc import Mapping
 
 from agentrl_jax.data.messages import Message, message_from_json
-from environments.webshop.catalogue import Catalogue
-from environments.webshop.pages import SEPARATOR
-from environments.webshop.product import Goal, Product
+from environments.webshop.shop.catalogue import Catalogue
+from environments.webshop.shop.pages import SEPARATOR
+from environments.webshop.shop.product import Goal, Product
 from tests.environments.webshop import data
 
 _PAGE = re.compile(
