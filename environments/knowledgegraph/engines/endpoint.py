@@ -1,9 +1,9 @@
-"""Any SPARQL endpoint by its URL, such as a full Freebase in Virtuoso.
+"""The endpoint engine: any SPARQL server by its URL, such as Virtuoso.
 
-Long results are read in pages, for servers cut them without a word (Virtuoso at
-10,000 rows). An endpoint that cannot be reached, or answers with something else
-than results, is an `EnvironmentFault`; a query that it refuses, or does not
-finish in time, is the policy's.
+Long results are read in pages, because servers truncate them silently (Virtuoso
+at 10,000 rows). An endpoint that cannot be reached, or sends something other
+than results, is an `EnvironmentFault`. A query that it rejects, or does not
+finish in time, is an error of the policy.
 """
 
 import json
@@ -24,10 +24,10 @@ from environments.knowledgegraph.engines.store import (
 )
 
 CONNECT_LIMIT_S = 10.0
-PAGE_ROWS = 1000  # fewer than any server cuts results at
-MAX_ERROR_CHARS = 400  # of what an endpoint says when it refuses
+PAGE_ROWS = 1000  # below the limit of every server
+MAX_ERROR_CHARS = 400  # of an endpoint's error that are repeated
 RESULTS = "application/sparql-results+json"
-# What AgentBench's client makes of these; it ends the process on all others.
+# HTTP statuses and AgentBench's messages for them; it exits on all others.
 REFUSALS = {
   400: "QueryBadFormed: A bad request has been sent to the endpoint: probably "
   "the SPARQL query is badly formed",
@@ -38,7 +38,7 @@ REFUSALS = {
 
 
 class EndpointEngine(Engine):
-  """One endpoint for all sessions; connections are kept and shared."""
+  """One endpoint for all sessions, which share its connections."""
 
   def __init__(self, url: str, *, query_limit_s: float):
     self._url = url
@@ -46,7 +46,7 @@ class EndpointEngine(Engine):
     self._client: aiohttp.ClientSession | None = None
 
   async def store(self, graph: Graph) -> Store:
-    """The endpoint's own facts, whatever the graph; connects when asked."""
+    """Opens the endpoint's own facts, and ignores the graph."""
     del graph
     if self._client is None:
       self._client = aiohttp.ClientSession(
@@ -61,13 +61,12 @@ class EndpointEngine(Engine):
     )
 
   async def close(self) -> None:
-    """Closes the connections; waits for them."""
     if self._client is not None:
       await self._client.close()
 
 
 class EndpointStore(Store):
-  """The endpoint, over HTTP."""
+  """The facts of the endpoint, over HTTP."""
 
   def __init__(
     self, client: aiohttp.ClientSession, url: str, *, query_limit_s: float
@@ -77,16 +76,14 @@ class EndpointStore(Store):
     self._query_limit_s = query_limit_s
 
   async def predicates(self, program: Program) -> frozenset[str]:
-    """See `Store`; waits for the endpoint."""
     return await self._select(sparql.predicates_query(program), "?name")
 
   async def answers(self, program: Program) -> frozenset[str]:
-    """See `Store`; waits for the endpoint."""
     query = sparql.answers_query(program)
     return await self._select(query, sparql.RESULT)
 
   async def _select(self, query: str, variable: str) -> frozenset[str]:
-    """All rows; one query where they fit in a page, else sorted pages."""
+    """Reads all rows: in one query if they fit in a page, else sorted pages."""
     rows = await self._rows(f"{query} LIMIT {PAGE_ROWS}")
     if len(rows) < PAGE_ROWS:
       return frozenset(rows)
@@ -104,13 +101,13 @@ class EndpointStore(Store):
       async with self._client.post(self._url, data={"query": query}) as reply:
         body = await reply.read()
         if reply.status in REFUSALS:
-          said = body[:MAX_ERROR_CHARS]
           raise QueryRefused(
-            f"{REFUSALS[reply.status]}. \n\nResponse:\n{said!r}"
+            f"{REFUSALS[reply.status]}. \n\nResponse:\n"
+            f"{body[:MAX_ERROR_CHARS]!r}"
           )
         if reply.status != 200:
           raise self._fault(f"answered with HTTP status {reply.status}")
-        return _read(json.loads(body))
+        return _values(json.loads(body))
     except (aiohttp.ServerTimeoutError, aiohttp.ClientError) as error:
       raise self._fault(f"cannot be reached ({error!r})") from error
     except (ValueError, LookupError, TypeError) as error:
@@ -120,17 +117,17 @@ class EndpointStore(Store):
         TOO_SLOW.format(seconds=self._query_limit_s)
       ) from error
 
-  def _fault(self, what: str) -> EnvironmentFault:
+  def _fault(self, reason: str) -> EnvironmentFault:
     return EnvironmentFault(
-      f"the SPARQL endpoint {self._url} {what}; see that it is up, and that "
-      "`server` is its URL"
+      f"the SPARQL endpoint {self._url} {reason}; check that it is up, and "
+      "that `server` is its URL"
     )
 
 
-def _read(results: Any) -> list[str]:
-  """The values of the only variable, row by row."""
+def _values(results: Any) -> list[str]:
+  """Returns the value of the only variable in each row."""
   rows: list[str] = []
   for row in results["results"]["bindings"]:
     (binding,) = row.values()
-    rows.append(sparql.bare(str(binding["value"])))
+    rows.append(sparql.strip_namespace(str(binding["value"])))
   return rows

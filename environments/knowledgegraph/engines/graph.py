@@ -1,7 +1,7 @@
-"""Facts in memory: for each thing its relations, and where each one leads.
+"""Facts of a knowledge graph in memory, indexed by subject and relation.
 
-Things are ids (text, as in Freebase: "m.0d05w3"), values are `Literal`s. What
-can be said about relations themselves is in `ontology`.
+Entities are ids, as text in Freebase's form ("m.0d05w3"); values are
+`Literal`s.
 """
 
 import dataclasses
@@ -21,70 +21,56 @@ class Literal:
 
 
 Term = str | Literal
-Fact = tuple[str, str, Term]
+Fact = tuple[str, str, Term]  # subject, relation, object
 
 
 class Graph:
-  """Facts by subject and relation. Filled once, then only read."""
+  """A set of facts. It is filled first, and only read afterwards."""
 
   def __init__(self, facts: Iterable[Fact] = ()):
     self._objects: dict[str, dict[str, dict[Term, None]]] = {}
-    self._num_facts = 0
     for fact in facts:
       self.add(fact)
 
-  def __len__(self) -> int:
-    return self._num_facts
-
-  def __contains__(self, fact: Fact) -> bool:
-    subject, relation, thing = fact
-    return thing in self._objects.get(subject, {}).get(relation, ())
-
   def __iter__(self) -> Iterator[Fact]:
     for subject, relations in self._objects.items():
-      for relation, things in relations.items():
-        for thing in things:
-          yield subject, relation, thing
+      for relation, objects in relations.items():
+        for object_ in objects:
+          yield subject, relation, object_
 
   def add(self, fact: Fact) -> bool:
-    """Adds a fact; says whether it was not there before."""
-    subject, relation, thing = fact
-    things = self._objects.setdefault(subject, {}).setdefault(relation, {})
-    if thing in things:
+    """Adds a fact; returns False if the graph already had it."""
+    subject, relation, object_ = fact
+    objects = self._objects.setdefault(subject, {}).setdefault(relation, {})
+    if object_ in objects:
       return False
-    things[thing] = None
-    self._num_facts += 1
+    objects[object_] = None
     return True
 
   def remove(self, fact: Fact) -> None:
-    """Takes a fact out that is in, and what would be left empty."""
-    subject, relation, thing = fact
-    del self._objects[subject][relation][thing]
-    self._num_facts -= 1
+    """Removes a fact of the graph, and index entries that become empty."""
+    subject, relation, object_ = fact
+    del self._objects[subject][relation][object_]
     if not self._objects[subject][relation]:
       del self._objects[subject][relation]
     if not self._objects[subject]:
       del self._objects[subject]
 
-  def subjects(self) -> Iterable[str]:
-    """All things of which something is told, in the order of the facts."""
-    return self._objects.keys()
-
   def about(self, subject: Term) -> Mapping[str, Mapping[Term, None]]:
-    """The relations of a thing, each with what it leads to."""
+    """Returns the objects of a subject by relation."""
     if isinstance(subject, Literal):
       return {}
     return self._objects.get(subject, {})
 
   def objects(self, subject: Term, relation: str) -> Mapping[Term, None]:
-    """What a relation of one thing leads to."""
+    """Returns the objects of one subject and one relation."""
     return self.about(subject).get(relation, {})
 
 
-def order_of(term: Term) -> tuple[int, float, str]:
-  """Sorts as SPARQL's ORDER BY: things first, then numbers, then the rest.
+def sort_key(term: Term) -> tuple[int, float, str]:
+  """Orders terms as SPARQL's ORDER BY: entities, numbers, other literals.
 
-  Dates in Freebase are written so that their text sorts as they do.
+  Freebase writes dates so that they are in order when their texts are.
   """
   if isinstance(term, str):
     return (0, 0.0, term)
@@ -94,6 +80,6 @@ def order_of(term: Term) -> tuple[int, float, str]:
 
 
 def answer_text(term: Term) -> str:
-  """How AgentBench writes a result: bare ids, and no Pacific time zone."""
+  """Writes an answer as AgentBench does: without the Pacific time zone."""
   text = term if isinstance(term, str) else term.text
   return text.replace("-08:00", "")

@@ -1,10 +1,14 @@
-"""Runs programs on a graph in memory, with the meaning of AgentBench's SPARQL.
+"""The default engine: evaluates programs on a graph in memory.
 
-A program is one conjunctive query. So a superlative is the best with which the
-whole query has an answer, not merely the best of its own operand; and what the
-query starts from is no answer, except beside a superlative, where the exclusion
-stands only in the search for the best value. Queries that AgentBench cannot
-write down (several superlatives) take each one over its own operand.
+The meaning is that of AgentBench's SPARQL, where a program is one conjunctive
+query:
+
+- A superlative takes the best value with which the whole query has an answer,
+  and not merely the best value of its own operand.
+- An entity that the query starts from is no answer. Beside a superlative this
+  exclusion holds only in the search for the best value.
+- Queries that AgentBench cannot write (several superlatives) evaluate each
+  superlative on its own operand.
 """
 
 from collections.abc import Collection
@@ -14,7 +18,7 @@ from environments.knowledgegraph.engines.graph import (
   Literal,
   Term,
   answer_text,
-  order_of,
+  sort_key,
 )
 from environments.knowledgegraph.engines.program import (
   And,
@@ -27,26 +31,50 @@ from environments.knowledgegraph.engines.program import (
   superlatives,
   without_counts,
 )
+from environments.knowledgegraph.engines.store import Engine, Store
 
 Members = frozenset[Term]
 
 
+class MemoryEngine(Engine):
+  """Graphs in this process; never waits."""
+
+  async def store(self, graph: Graph) -> Store:
+    return MemoryStore(graph)
+
+  async def close(self) -> None:
+    pass
+
+
+class MemoryStore(Store):
+  """A graph, and the results of one session's programs."""
+
+  def __init__(self, graph: Graph):
+    self._evaluation = Evaluation(graph)
+
+  async def predicates(self, program: Program) -> frozenset[str]:
+    return self._evaluation.predicates(program)
+
+  async def answers(self, program: Program) -> frozenset[str]:
+    return self._evaluation.answers(program)
+
+
 class Evaluation:
-  """Answers programs on one graph, and remembers those of one session."""
+  """Evaluates programs on one graph, and caches the members of each."""
 
   def __init__(self, graph: Graph):
     self._graph = graph
-    self._known: dict[Program, Members] = {}
+    self._cache: dict[Program, Members] = {}
 
   def predicates(self, program: Program) -> frozenset[str]:
-    """The relations and attributes of what is no count."""
+    """Returns the relations and attributes of a program that is no count."""
     about = self._graph.about
     if isinstance(program, Entity):
       return frozenset(about(program.id))
     return frozenset(name for x in self._results(program) for name in about(x))
 
   def answers(self, program: Program) -> frozenset[str]:
-    """The texts of the answers; of a count, the one number."""
+    """Returns the texts of the answers; of a count, the number alone."""
     body, is_count = without_counts(program)
     results = self._results(body)
     if is_count:
@@ -61,11 +89,11 @@ class Evaluation:
     return members if extremes else _admissible(members, body)
 
   def _best_results(self, body: Program, extreme: Extreme) -> Members:
-    """The results with the best value with which there are any."""
+    """Returns the results of the best value that has any."""
     operand = self._members(extreme.base)
     objects = self._graph.objects
     values = {v for x in operand for v in objects(x, extreme.attribute)}
-    for value in sorted(values, key=order_of, reverse=extreme.is_max):
+    for value in sorted(values, key=sort_key, reverse=extreme.is_max):
       holders = frozenset(
         x for x in operand if value in objects(x, extreme.attribute)
       )
@@ -77,12 +105,12 @@ class Evaluation:
   def _members_given(
     self, program: Program, extreme: Extreme, holders: Members
   ) -> Members:
-    """The members, were the superlative's those given."""
+    """Returns the members, with `holders` as those of the superlative."""
     if program is extreme:
       return holders
     match program:
       case Join(relation, base):
-        return self._led_to(
+        return self._follow(
           relation, self._members_given(base, extreme, holders)
         )
       case And(left, right):
@@ -92,26 +120,26 @@ class Evaluation:
     return self._members(program)
 
   def _members(self, program: Program) -> Members:
-    """What the program stands for, each superlative over its own operand."""
-    known = self._known.get(program)
-    if known is None:
-      known = self._known[program] = self._find_members(program)
-    return known
+    """Returns the members, with each superlative on its own operand."""
+    members = self._cache.get(program)
+    if members is None:
+      members = self._cache[program] = self._evaluate(program)
+    return members
 
-  def _find_members(self, program: Program) -> Members:
+  def _evaluate(self, program: Program) -> Members:
     match program:
       case Entity(id):
         return frozenset({id})
       case Join(relation, base):
-        return self._led_to(relation, self._members(base))
+        return self._follow(relation, self._members(base))
       case And(left, right):
         return self._members(left) & self._members(right)
       case Extreme(base, _, _):
         return self._extreme_members(program, self._members(base))
       case Count():
-        raise ValueError(f"{program}: a count is not made of members")
+        raise ValueError(f"{program}: a count has no members")
 
-  def _led_to(self, relation: str, members: Members) -> Members:
+  def _follow(self, relation: str, members: Members) -> Members:
     objects = self._graph.objects
     return frozenset(y for x in members for y in objects(x, relation))
 
@@ -124,14 +152,14 @@ class Evaluation:
     ]
     if not values:
       return frozenset()
-    best = (max if extreme.is_max else min)(values, key=order_of)
+    best = (max if extreme.is_max else min)(values, key=sort_key)
     return frozenset(
       x for x in operand if best in objects(x, extreme.attribute)
     )
 
 
 def _admissible(members: Collection[Term], program: Program) -> Members:
-  """Those that the query does not start from, in English or no language."""
+  """Drops entities of the program, and literals in a foreign language."""
   excluded = entities(program)
   return frozenset(
     x

@@ -1,7 +1,7 @@
-"""What a variable stands for: a small program, run when its answers are wanted.
+"""Programs that variables stand for, in the terms of GrailQA's S-expressions.
 
-The terms are those of GrailQA's S-expressions. Programs are frozen, compare by
-what they say, and are turned into answers by an engine; nothing here does.
+Programs are immutable and compare by value. An engine evaluates them, and only
+when their answers are needed.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Entity:
-  """One thing of the graph, by its id."""
+  """One entity of the graph, by its id."""
 
   id: str
 
@@ -21,7 +21,7 @@ class Entity:
 
 @dataclasses.dataclass(frozen=True)
 class Join:
-  """What the relation leads to from what `base` stands for."""
+  """The objects of a relation whose subjects are the members of `base`."""
 
   relation: str
   base: "Program"
@@ -32,7 +32,7 @@ class Join:
 
 @dataclasses.dataclass(frozen=True)
 class And:
-  """What both stand for."""
+  """The intersection of two sets."""
 
   left: "Program"
   right: "Program"
@@ -43,7 +43,7 @@ class And:
 
 @dataclasses.dataclass(frozen=True)
 class Extreme:
-  """Those of `base` with the greatest, or the least, value of an attribute."""
+  """The members of `base` with the greatest or least value of an attribute."""
 
   base: "Program"
   attribute: str
@@ -56,7 +56,7 @@ class Extreme:
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-  """How many `base` stands for."""
+  """The number of members of `base`."""
 
   base: "Program"
 
@@ -68,14 +68,14 @@ Program = Entity | Join | And | Extreme | Count
 
 
 def parts(program: Program) -> Iterator[Program]:
-  """The program and all within it, what it is made of before itself."""
-  for inner in children(program):
-    yield from parts(inner)
+  """Yields the program and all programs inside it, inner ones first."""
+  for operand in operands(program):
+    yield from parts(operand)
   yield program
 
 
-def children(program: Program) -> tuple[Program, ...]:
-  """What the program is directly made of."""
+def operands(program: Program) -> tuple[Program, ...]:
+  """Returns the operands of the program's last step."""
   match program:
     case Entity():
       return ()
@@ -86,11 +86,11 @@ def children(program: Program) -> tuple[Program, ...]:
 
 
 def shorter(program: Program) -> frozenset[Program]:
-  """All programs that are left of it when one step or more is left out.
+  """Returns all programs that remain when one step or more is left out.
 
   A step is a relation that is followed, an operand of an intersection, a
-  superlative or a count: what somebody finds who overlooks a part of a
-  question.
+  superlative or a count. These programs are the results of a solver that
+  overlooks a part of a question.
   """
   return _with_shorter(program) - {program}
 
@@ -98,45 +98,46 @@ def shorter(program: Program) -> frozenset[Program]:
 def _with_shorter(program: Program) -> frozenset[Program]:
   if isinstance(program, Entity):
     return frozenset({program})
-  inner = [_with_shorter(child) for child in children(program)]
+  choices = [_with_shorter(operand) for operand in operands(program)]
   rebuilt = {
-    _rebuilt(program, operands) for operands in itertools.product(*inner)
+    _with_operands(program, chosen) for chosen in itertools.product(*choices)
   }
-  return frozenset(rebuilt).union(*inner)
+  return frozenset(rebuilt).union(*choices)
 
 
-def _rebuilt(program: Program, operands: Sequence[Program]) -> Program:
-  """The program's last step on other operands."""
+def _with_operands(program: Program, replaced: Sequence[Program]) -> Program:
+  """Applies the program's last step to other operands."""
   match program:
     case And():
-      return And(*operands)
+      return And(*replaced)
     case Entity():
       return program
     case Join() | Extreme() | Count():
-      return dataclasses.replace(program, base=operands[0])
+      return dataclasses.replace(program, base=replaced[0])
 
 
 def entities(program: Program) -> frozenset[str]:
-  """The ids of all entities that a program starts from."""
+  """Returns the ids of all entities in a program."""
   return frozenset(p.id for p in parts(program) if isinstance(p, Entity))
 
 
 def superlatives(program: Program) -> tuple[Extreme, ...]:
-  """All superlatives in a program, inner ones first, each as often as named."""
+  """Returns all superlatives of a program, inner ones first, with repeats."""
   return tuple(p for p in parts(program) if isinstance(p, Extreme))
 
 
 def without_counts(program: Program) -> tuple[Program, bool]:
-  """The program with its counts taken off, and whether there were any.
+  """Removes the counts of a program; the flag tells if it had any.
 
-  A query has one list of results, so what is counted are the answers of the
-  whole program. Nothing but counts and intersections is made of a count.
+  A query has one list of results, so a count is always that of the whole
+  program's answers. The operands of counts and intersections alone can be
+  counts.
   """
   match program:
     case Count(base):
       return without_counts(base)[0], True
     case And(left, right):
-      one, is_count = without_counts(left)
-      other, is_count_too = without_counts(right)
-      return And(one, other), is_count or is_count_too
+      left, left_is_count = without_counts(left)
+      right, right_is_count = without_counts(right)
+      return And(left, right), left_is_count or right_is_count
   return program, False

@@ -1,9 +1,9 @@
-"""Real facts: FB15k-237, a part of Freebase, with AgentBench's ontology.
+"""Reads real facts: FB15k-237, a part of Freebase, with AgentBench's ontology.
 
 The files are not part of this project: FB15k-237.tar.gz (three files of
 tab-separated triples) and entity2text.txt (names). Relations through nameless
-nodes ("/a/b/c./d/e/f") are left out, for the nodes themselves are not in the
-data; of the others each gets its reverse, as in Freebase.
+nodes ("/a/b/c./d/e/f") are left out, because the data does not have the nodes.
+Each other relation gets its reverse, as in Freebase.
 """
 
 import dataclasses
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.engines.graph import Graph
-from environments.knowledgegraph.generation.schema import Relation, Theme
+from environments.knowledgegraph.generation.themes import Relation, Theme
 from environments.knowledgegraph.generation.world import World
-from environments.knowledgegraph.ontology import Ontology
+from environments.knowledgegraph.problem import Ontology
 
 ARCHIVE = "FB15k-237.tar.gz"
 ENTITY_NAMES = "entity2text.txt"
@@ -23,44 +23,44 @@ ENTITY_NAMES = "entity2text.txt"
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-  """The facts, as a world that can be asked about."""
+  """The facts as a world, which questions can be drawn from."""
 
   world: World
   ontology: Ontology
 
 
 def load_facts(path: str, entity_names: str, ontology: Ontology) -> Facts:
-  """Reads FB15k-237; the names stand beside it where no path is given."""
+  """Reads FB15k-237; without a path, the names are those beside it."""
   archive = pathlib.Path(path)
   names_path = pathlib.Path(entity_names or archive.parent / ENTITY_NAMES)
   _require_file("graph", archive, ARCHIVE)
   _require_file("entity_names", names_path, ENTITY_NAMES)
   names = dict(_names(names_path))
   graph = Graph()
-  for subject, relation, thing in _triples(archive):
-    if relation in ontology.relations and {subject, thing} <= names.keys():
-      graph.add((subject, relation, thing))
+  for subject, relation, object_ in _triples(archive):
+    if relation in ontology.relations and {subject, object_} <= names.keys():
+      graph.add((subject, relation, object_))
       if relation in ontology.reverses:
-        graph.add((thing, ontology.reverses[relation], subject))
+        graph.add((object_, ontology.reverses[relation], subject))
   world = _world(graph, names, ontology)
   if not world.theme.relations:
     raise ConfigError(
-      f"{path!r} holds no fact of a relation that the ontology knows about "
-      f"things that {str(names_path)!r} names"
+      f"{path!r} holds no fact with a relation of the ontology between "
+      f"entities that {str(names_path)!r} names"
     )
   return Facts(world, ontology)
 
 
-def _require_file(option: str, path: pathlib.Path, wanted: str) -> None:
+def _require_file(option: str, path: pathlib.Path, name: str) -> None:
   if not path.is_file():
     raise ConfigError(
       f"KnowledgeGraph's {option} is {str(path)!r}, which is not a file; give "
-      f"the path of {wanted}"
+      f"the path of {name}"
     )
 
 
 def _world(graph: Graph, names: dict[str, str], ontology: Ontology) -> World:
-  """The facts by type, and what their relations are called in words."""
+  """Groups the entities by type, and words the relations' phrases."""
   used = sorted({relation for _, relation, _ in graph})
   relations = tuple(
     _relation(name, ontology)
@@ -70,14 +70,14 @@ def _world(graph: Graph, names: dict[str, str], ontology: Ontology) -> World:
   )
   ranges = {relation.name: relation.range for relation in relations}
   members: dict[str, dict[str, None]] = {}
-  for _, name, thing in graph:
-    if name in ranges and isinstance(thing, str):
-      members.setdefault(ranges[name], {})[thing] = None
+  for _, name, object_ in graph:
+    if name in ranges and isinstance(object_, str):
+      members.setdefault(ranges[name], {})[object_] = None
   return World(
     Theme(types=(), relations=relations, attributes=()),
     graph,
     names,
-    {type_: list(things) for type_, things in members.items()},
+    {type_: list(ids) for type_, ids in members.items()},
   )
 
 
@@ -88,7 +88,7 @@ def _relation(name: str, ontology: Ontology) -> Relation:
 
 
 def _words(name: str) -> str:
-  """The last part of a name of Freebase: "place of birth"."""
+  """Reads the last part of a Freebase name as words: "place of birth"."""
   return name.rpartition(".")[2].replace("_", " ").strip()
 
 
@@ -98,9 +98,9 @@ def _triples(archive: pathlib.Path) -> Iterator[tuple[str, str, str]]:
       for member in files:
         content = files.extractfile(member)
         for line in content or ():
-          subject, relation, thing = line.decode().rstrip("\r\n").split("\t")
+          subject, relation, object_ = line.decode().rstrip("\r\n").split("\t")
           if "./" not in relation:
-            yield _id(subject), _id(relation), _id(thing)
+            yield _id(subject), _id(relation), _id(object_)
   except (tarfile.TarError, ValueError) as error:
     raise ConfigError(
       f"{str(archive)!r} does not hold FB15k-237 ({error}): an archive of "
@@ -116,5 +116,5 @@ def _names(path: pathlib.Path) -> Iterator[tuple[str, str]]:
 
 
 def _id(text: str) -> str:
-  """ "/film/film/genre" as "film.film.genre"."""
+  """Writes "/film/film/genre" as "film.film.genre"."""
   return text.strip("/").replace("/", ".")

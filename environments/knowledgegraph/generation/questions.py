@@ -1,14 +1,15 @@
-"""Questions about a world: drawn from its facts, worded, and solved.
+"""Draws questions about a world, words them, and solves them.
 
-The shapes are GrailQA's: one or two hops, their intersection, and on top of
-either a count or a superlative. A question is kept only if every step counts:
-whatever steps are left out of its program, the answer is another, and what is
-counted or compared is more than one.
+The shapes are GrailQA's: paths of hops, the intersection of two paths, and a
+count or a superlative of either. A question is kept only if every step matters:
+whichever steps are left out of its program, the answer changes, and a count or
+a superlative is over two entities or more.
 """
 
 import dataclasses
+import functools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from agentrl_jax.data.split import split_of
 from environments.knowledgegraph.engines.memory import Evaluation
@@ -22,31 +23,49 @@ from environments.knowledgegraph.engines.program import (
   entities,
   shorter,
 )
-from environments.knowledgegraph.generation.schema import Attribute, Relation
+from environments.knowledgegraph.generation.themes import Attribute, Relation
 from environments.knowledgegraph.generation.world import World
 from environments.knowledgegraph.problem import GoldCall, Problem
 
 KINDS = ("hop", "and", "count", "argmax", "argmin")
-MAX_ANSWERS = 30  # more are no good question
+MAX_ANSWERS = 30  # of a good question
+# By number of paths and content, for the paths' phrases and the superlative.
+WORDINGS = {
+  (1, "set"): ("What are the {0}?", "Name the {0}."),
+  (1, "count"): ("How many {0} are there?", "What is the number of {0}?"),
+  (1, "superlative"): (
+    "Which of the {0} has the {1}?",
+    "Of all {0}, which has the {1}?",
+  ),
+  (2, "set"): ("Which are both {0}?", "Name those that are both {0}."),
+  (2, "count"): (
+    "How many are both {0}?",
+    "What is the number of those that are both {0}?",
+  ),
+  (2, "superlative"): (
+    "Of those that are both {0}, which has the {1}?",
+    "Which has the {1} of those that are both {0}?",
+  ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Path:
-  """A thing, and the relations that are followed from it."""
+  """An entity, and the relations that are followed from it."""
 
   start: str
   relations: tuple[Relation, ...]
 
   @property
   def program(self) -> Program:
-    """What is at its end."""
+    """The entities at the end of the path."""
     program: Program = Entity(self.start)
     for relation in self.relations:
       program = Join(relation.name, program)
     return program
 
   def phrase(self, names: Mapping[str, str]) -> str:
-    """What is at its end, in words."""
+    """Describes the entities at the end of the path in words."""
     text = names[self.start]
     for relation in self.relations:
       text = relation.phrase.format(text)
@@ -57,35 +76,24 @@ class Path:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-  """A problem, and what it asks for."""
+  """A problem, and the program that solves it."""
 
   problem: Problem
   program: Program
 
-  @property
-  def text(self) -> str:
-    """As the policy reads it."""
-    return self.problem.question
-
-  @property
-  def calls(self) -> tuple[GoldCall, ...]:
-    """The gold solution."""
-    return self.problem.gold_calls
-
 
 @dataclasses.dataclass(frozen=True)
 class _Draft:
-  """What a question asks, before it is worded."""
+  """The content of a question before it is worded."""
 
   kind: str
-  paths: tuple[Path, ...]  # two are intersected
+  paths: tuple[Path, ...]  # of two, the intersection
   attribute: Attribute | None = None
 
   @property
   def base(self) -> Program:
     """The set that is asked for, counted, or compared."""
-    first, *others = (path.program for path in self.paths)
-    return And(first, others[0]) if others else first
+    return functools.reduce(And, (path.program for path in self.paths))
 
   @property
   def program(self) -> Program:
@@ -105,10 +113,10 @@ def draw_question(
   num_hops: tuple[int, int],
   split: str,
 ) -> Question | None:
-  """One try at a question; None if what was drawn makes no good one.
+  """Draws one candidate; returns None if it is no good question.
 
-  Of two paths the intersection is asked for, counted or compared. Both what is
-  asked and its wording belong to the split.
+  With two paths, the question is about their intersection. Both the content and
+  the wording of a question belong to the split.
   """
   type_ = rng.choice(world.theme.relations).range
   target = rng.choice(world.members[type_])
@@ -118,16 +126,16 @@ def draw_question(
   )
   attribute = None
   if kind in ("argmax", "argmin"):
-    fitting = [a for a in world.theme.attributes if a.domain == type_]
-    if not fitting:
+    attributes = [a for a in world.theme.attributes if a.domain == type_]
+    if not attributes:
       return None
-    attribute = rng.choice(fitting)
+    attribute = rng.choice(attributes)
   draft = _Draft(kind, paths, attribute)
-  text = _worded(rng, draft, world.names)
-  if {split_of(text), split_of(_with_names(draft.program, world.names))} != {
+  text = _draw_wording(rng, draft, world.names)
+  if {split_of(text), split_of(canonical(draft.program, world.names))} != {
     split
   }:
-    return None  # before any answer is sought, which takes longer
+    return None  # the cheap check goes first: evaluation takes longer
   answers = _good_answers(draft, world)
   if answers is None:
     return None
@@ -141,20 +149,16 @@ def draw_question(
   return Question(problem, draft.program)
 
 
-def canonical(question: Question, names: Mapping[str, str]) -> str:
-  """What is asked, whatever the words and ids."""
-  return _with_names(question.program, names)
-
-
-def _with_names(program: Program, names: Mapping[str, str]) -> str:
+def canonical(program: Program, names: Mapping[str, str]) -> str:
+  """Writes the content of a question, independent of wording and ids."""
   text = str(program)
   for id_ in entities(program):
     text = text.replace(id_, names[id_])
   return text
 
 
-def every_step_counts(question: Question, world: World) -> bool:
-  """Whether the answer is another, whatever steps are left out."""
+def every_step_matters(question: Question, world: World) -> bool:
+  """Checks that the answer changes whichever steps are left out."""
   evaluation = Evaluation(world.graph)
   return not any(
     evaluation.answers(program) == question.problem.answers
@@ -165,35 +169,35 @@ def every_step_counts(question: Question, world: World) -> bool:
 def _draw_path(
   rng: random.Random, world: World, target: str, type_: str, num_hops: int
 ) -> Path:
-  """Walks back from the target, so that the path leads to it."""
+  """Draws a path backwards from the target, which it therefore reaches."""
   start, relations = target, list[Relation]()
   for _ in range(num_hops):
     about = world.graph.about(start)
-    fitting = [
+    candidates = [
       r
       for r in world.theme.relations
       if r.range == type_ and r.reverse in about
     ]
-    if not fitting:
+    if not candidates:
       break
-    relation = rng.choice(fitting)
-    before = [x for x in about[relation.reverse] if isinstance(x, str)]
-    start, type_ = rng.choice(before), relation.domain
+    relation = rng.choice(candidates)
+    subjects = [x for x in about[relation.reverse] if isinstance(x, str)]
+    start, type_ = rng.choice(subjects), relation.domain
     relations.insert(0, relation)
   return Path(start, tuple(relations))
 
 
 def _good_answers(draft: _Draft, world: World) -> frozenset[str] | None:
-  """The answers, if there are neither too few nor too many of them."""
+  """Returns the answers, or None if the draft is no good question."""
   starts = {world.names[path.start] for path in draft.paths}
   if len(starts) < len(draft.paths) or not all(
     p.relations for p in draft.paths
   ):
-    return None  # one entity, named twice, or a path that leads nowhere
+    return None  # an entity is named twice, or a path has no hop
   evaluation = Evaluation(world.graph)
   base = evaluation.answers(draft.base)
   answers = evaluation.answers(draft.program)
-  least = 1 if draft.kind in ("hop", "and") else 2  # no two values are alike
+  least = 1 if draft.kind in ("hop", "and") else 2
   if not least <= len(base) <= MAX_ANSWERS or not answers:
     return None
   if not all(_can_be_walked(path, evaluation) for path in draft.paths):
@@ -206,9 +210,10 @@ def _good_answers(draft: _Draft, world: World) -> frozenset[str] | None:
 
 
 def _can_be_walked(path: Path, evaluation: Evaluation) -> bool:
-  """Whether each relation is listed where it is followed.
+  """Checks that tools list each relation of the path where it is followed.
 
-  A thing that leads back to itself is no answer midway, and lists nothing.
+  An entity whose relation leads back to itself is no answer of a query, so no
+  relations would be listed.
   """
   program: Program = Entity(path.start)
   for relation in path.relations:
@@ -218,46 +223,18 @@ def _can_be_walked(path: Path, evaluation: Evaluation) -> bool:
   return True
 
 
-def _worded(rng: random.Random, draft: _Draft, names: Mapping[str, str]) -> str:
+def _draw_wording(
+  rng: random.Random, draft: _Draft, names: Mapping[str, str]
+) -> str:
   phrases = [path.phrase(names) for path in draft.paths]
-  worded: Callable[..., Sequence[str]] = (
-    _worded_pair if len(phrases) > 1 else _worded_single
+  content = "set" if draft.kind in ("hop", "and") else draft.kind
+  template = rng.choice(
+    WORDINGS[len(phrases), "superlative" if draft.attribute else content]
   )
-  return rng.choice(worded(draft.kind, _extreme_words(draft), *phrases))
+  return template.format(" and ".join(phrases), _superlative(draft))
 
 
-def _worded_single(kind: str, extreme: str, phrase: str) -> Sequence[str]:
-  if kind == "count":
-    return (
-      f"How many {phrase} are there?",
-      f"What is the number of {phrase}?",
-    )
-  if extreme:
-    return (
-      f"Which of the {phrase} has the {extreme}?",
-      f"Of all {phrase}, which has the {extreme}?",
-    )
-  return f"What are the {phrase}?", f"Name the {phrase}."
-
-
-def _worded_pair(
-  kind: str, extreme: str, one: str, other: str
-) -> Sequence[str]:
-  both = f"both {one} and {other}"
-  if kind == "count":
-    return (
-      f"How many are {both}?",
-      f"What is the number of those that are {both}?",
-    )
-  if extreme:
-    return (
-      f"Of those that are {both}, which has the {extreme}?",
-      f"Which has the {extreme} of those that are {both}?",
-    )
-  return f"Which are {both}?", f"Name those that are {both}."
-
-
-def _extreme_words(draft: _Draft) -> str:
+def _superlative(draft: _Draft) -> str:
   if draft.attribute is None:
     return ""
   is_date = draft.attribute.range == "type.datetime"
@@ -266,18 +243,18 @@ def _extreme_words(draft: _Draft) -> str:
 
 
 def _calls(draft: _Draft) -> list[GoldCall]:
-  """The gold calls, in AgentBench's order."""
+  """Returns the gold calls, in AgentBench's order."""
   calls: list[GoldCall] = []
   ends: list[str] = []
   num_variables = 0
   for path in draft.paths:
-    at = path.start
+    position = path.start
     for relation in path.relations:
-      calls.append(GoldCall("get_relations", (at,)))
-      calls.append(GoldCall("get_neighbors", (at, relation.name)))
-      at = f"#{num_variables}"
+      calls.append(GoldCall("get_relations", (position,)))
+      calls.append(GoldCall("get_neighbors", (position, relation.name)))
+      position = f"#{num_variables}"
       num_variables += 1
-    ends.append(at)
+    ends.append(position)
   if len(ends) > 1:
     calls.append(GoldCall("intersection", tuple(ends)))
     ends = [f"#{num_variables}"]

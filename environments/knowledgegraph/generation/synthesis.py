@@ -1,10 +1,11 @@
-"""A graph for a question whose own is not at hand: made up to fit its answer.
+"""Synthesises a graph for a question whose real facts are not available.
 
-The smallest set of facts on which the gold calls give the gold answer, then
-distractors: other relations of what occurs, members of one operand only, lower
-values beside the highest, reverse relations. Each is kept only if the answer
-stays. Ids other than the question's and the answer's are invented. Such a graph
-says nothing about the world; it makes the question playable, no more.
+The graph is the smallest set of facts on which the gold calls give the gold
+answer, and then distractors: other relations of its entities, members of one
+operand only, values that are not the best, and reverse relations. A distractor
+is kept only if the answer stays the same. Ids other than those of the question
+and the answer are invented. Such facts are not true; they only make the
+question playable.
 """
 
 import random
@@ -28,48 +29,47 @@ from environments.knowledgegraph.engines.program import (
   Program,
   parts,
 )
-from environments.knowledgegraph.ontology import Ontology
-from environments.knowledgegraph.problem import GoldCall, Problem
+from environments.knowledgegraph.problem import GoldCall, Ontology, Problem
 
-MAX_COUNTED = 20_000  # entities that are made up to be counted
-RELATIONS_PER_THING = 4  # distracting ones, where the type has as many
-MAX_DISTRACTED = 24  # things that get distracting relations
+MAX_COUNTED = 20_000  # entities that are invented to be counted
+RELATIONS_PER_ENTITY = 4  # distracting ones, if the type has as many
+MAX_DISTRACTED = 24  # entities that get distracting relations
 NUM_OUTSIDE = 2  # members of one operand only
 ID_DIGITS = "0123456789bcdfghjklmnpqrstvwxyz_"  # as in Freebase
 
 
 def gold_programs(calls: Iterable[GoldCall]) -> list[Program]:
-  """What each variable of the gold calls stands for; types are not checked.
+  """Returns the program of each variable of the gold calls, types unchecked.
 
-  Raises `ValueError` where a call cannot be followed.
+  Raises `LookupError` or `ValueError` if a call cannot be run.
   """
-  made: list[Program] = []
+  programs: list[Program] = []
 
   def operand(text: str) -> Program:
-    return made[int(text[1:])] if text.startswith("#") else Entity(text)
+    return programs[int(text[1:])] if text.startswith("#") else Entity(text)
 
   for call in calls:
     match call.name, call.arguments:
       case "get_neighbors", (start, relation):
-        made.append(Join(relation, operand(start)))
+        programs.append(Join(relation, operand(start)))
       case "intersection", (left, right):
-        made.append(And(operand(left), operand(right)))
+        programs.append(And(operand(left), operand(right)))
       case "argmax" | "argmin", (start, attribute):
         is_max = call.name == "argmax"
-        made.append(Extreme(operand(start), attribute, is_max))
+        programs.append(Extreme(operand(start), attribute, is_max))
       case "count", (start,):
-        made.append(Count(operand(start)))
+        programs.append(Count(operand(start)))
       case "get_relations" | "get_attributes", (_,):
         pass
       case _:
         raise ValueError(f"{call} is none of the seven calls")
-  return made
+  return programs
 
 
 def synthesise(problem: Problem, ontology: Ontology) -> Graph:
-  """The graph of one problem: a function of its text alone.
+  """Synthesises the graph of one problem, deterministically.
 
-  Without gold calls that can be followed it is empty: nobody can tell then
+  The graph is empty if the gold calls cannot be run, because it is unknown then
   which facts lead to the answer.
   """
   try:
@@ -80,7 +80,7 @@ def synthesise(problem: Problem, ontology: Ontology) -> Graph:
 
 
 class _Synthesis:
-  """The making of one graph."""
+  """Builds one graph."""
 
   def __init__(self, problem: Problem, program: Program, ontology: Ontology):
     self.graph = Graph()
@@ -93,32 +93,32 @@ class _Synthesis:
     if self._gives_answers():
       self._distract()
 
-  def _support(self, program: Program, wanted: Sequence[Term]) -> list[Fact]:
-    """Adds what makes `wanted` members; returns what was not there before."""
+  def _support(self, program: Program, members: Sequence[Term]) -> list[Fact]:
+    """Makes the terms members of the program; returns the facts it added."""
     match program:
       case Entity():
         return []
       case Join(relation, Entity(id)):
-        return self._add((id, relation, x) for x in wanted)
+        return self._add((id, relation, x) for x in members)
       case Join(relation, base):
         middle = self._invent()
-        added = self._add((middle, relation, x) for x in wanted)
+        added = self._add((middle, relation, x) for x in members)
         return added + self._support(base, [middle])
       case And(left, right):
-        return self._support(left, wanted) + self._support(right, wanted)
+        return self._support(left, members) + self._support(right, members)
       case Extreme(base, attribute, _):
         best = self._value(attribute, rank=0)
-        return self._support(base, wanted) + self._add(
-          (x, attribute, best) for x in wanted if isinstance(x, str)
+        return self._support(base, members) + self._add(
+          (x, attribute, best) for x in members if isinstance(x, str)
         )
       case Count(base):
-        return self._support_count(base, int(answer_text(wanted[0])))
+        return self._support_count(base, int(answer_text(members[0])))
 
   def _support_count(self, base: Program, number: int) -> list[Fact]:
     if number > 0:
       counted = [self._invent() for _ in range(min(number, MAX_COUNTED))]
       return self._support(base, counted)
-    if isinstance(base, And):  # each operand has members, but none in common
+    if isinstance(base, And):  # each operand gets members, but none in common
       return self._support(base.left, [self._invent()]) + self._support(
         base.right, [self._invent()]
       )
@@ -128,20 +128,20 @@ class _Synthesis:
     for part in list(parts(self._program)):
       match part:
         case And(left, right):
-          self._outside(left)
-          self._outside(right)
+          self._add_outsiders(left)
+          self._add_outsiders(right)
         case Extreme(base, attribute, is_max):
-          self._beaten(base, attribute, is_max)
-    self._other_relations()
-    self._reverse_relations()
+          self._add_beaten(base, attribute, is_max)
+    self._add_other_relations()
+    self._add_reverse_relations()
 
-  def _outside(self, operand: Program) -> None:
-    """Members of one operand of an intersection, not of the other."""
+  def _add_outsiders(self, operand: Program) -> None:
+    """Adds members of one operand of an intersection, not of the other."""
     for _ in range(self._rng.randint(1, NUM_OUTSIDE)):
       self._try(lambda: self._support(operand, [self._invent()]))
 
-  def _beaten(self, base: Program, attribute: str, is_max: bool) -> None:
-    """Members with values that are not the best."""
+  def _add_beaten(self, base: Program, attribute: str, is_max: bool) -> None:
+    """Adds members with values that are not the best."""
     for rank in range(1, self._rng.randint(2, 4)):
       value = self._value(attribute, rank=-rank if is_max else rank)
 
@@ -152,46 +152,44 @@ class _Synthesis:
 
       self._try(add)
 
-  def _other_relations(self) -> None:
-    """Relations and attributes that fit the type of what occurs."""
+  def _add_other_relations(self) -> None:
+    """Adds relations and attributes that the entities' types allow."""
     by_domain = self._ontology.by_domain
-    for thing, type_ in self._types()[:MAX_DISTRACTED]:
-      fitting = by_domain.get(type_, ())
-      chosen = self._rng.sample(fitting, min(len(fitting), RELATIONS_PER_THING))
-      for relation in chosen:
-        value = self._object_of(relation)
-        self._try_fact((thing, relation, value))
+    for entity, type_ in self._types()[:MAX_DISTRACTED]:
+      allowed = by_domain.get(type_, ())
+      num_chosen = min(len(allowed), RELATIONS_PER_ENTITY)
+      for relation in self._rng.sample(allowed, num_chosen):
+        self._try_fact((entity, relation, self._object_of(relation)))
 
-  def _reverse_relations(self) -> None:
+  def _add_reverse_relations(self) -> None:
     reverses = self._ontology.reverses
-    for subject, relation, thing in list(self.graph):
-      if relation in reverses and isinstance(thing, str):
-        self._try_fact((thing, reverses[relation], subject))
+    for subject, relation, object_ in list(self.graph):
+      if relation in reverses and isinstance(object_, str):
+        self._try_fact((object_, reverses[relation], subject))
 
   def _types(self) -> list[tuple[str, str]]:
-    """Things and the types that facts give them, each pair once."""
-    found: dict[tuple[str, str], None] = {}
+    """Returns entities with the types that facts imply, without repeats."""
+    pairs: dict[tuple[str, str], None] = {}
     domains, ranges = self._ontology.domains, self._ontology.ranges
-    for subject, relation, thing in self.graph:
+    for subject, relation, object_ in self.graph:
       if relation in domains:
-        found[subject, domains[relation]] = None
-      if relation in ranges and isinstance(thing, str):
-        found[thing, ranges[relation]] = None
-    return list(found)
+        pairs[subject, domains[relation]] = None
+      if relation in ranges and isinstance(object_, str):
+        pairs[object_, ranges[relation]] = None
+    return list(pairs)
 
   def _try_fact(self, fact: Fact) -> None:
     self._try(lambda: self._add([fact]))
 
   def _try(self, change: Callable[[], list[Fact]]) -> None:
-    """Makes a change, and unmakes it if the answer is another then."""
+    """Adds facts, and removes them again if they change the answer."""
     added = change()
     if added and not self._gives_answers():
       for fact in added:
         self.graph.remove(fact)
 
   def _gives_answers(self) -> bool:
-    found = Evaluation(self.graph).answers(self._program)
-    return found == self._answers
+    return Evaluation(self.graph).answers(self._program) == self._answers
 
   def _add(self, facts: Iterable[Fact]) -> list[Fact]:
     return [fact for fact in facts if self.graph.add(fact)]
@@ -202,7 +200,7 @@ class _Synthesis:
     return self._invent()
 
   def _value(self, attribute: str, *, rank: int) -> Literal:
-    """A value; a higher rank is a greater one."""
+    """Makes a value, which is greater for a higher rank."""
     match self._ontology.ranges.get(attribute):
       case "type.datetime":
         return Literal(f"{1950 + rank}-06-15", "date")
@@ -211,7 +209,7 @@ class _Synthesis:
     return Literal(str(50 + rank), "integer")
 
   def _invent(self) -> str:
-    """An id that nothing has."""
+    """Draws an unused id."""
     while True:
       id_ = "m.0" + "".join(self._rng.choices(ID_DIGITS, k=6))
       if id_ not in self._taken:
@@ -220,5 +218,5 @@ class _Synthesis:
 
 
 def _term(answer: str) -> Term:
-  """An answer as it stands in a graph: a thing, or a value."""
+  """Reads an answer as an entity or a literal."""
   return answer if ENTITY.fullmatch(answer) else Literal(answer)

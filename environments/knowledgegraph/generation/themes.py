@@ -1,300 +1,282 @@
-"""What made-up worlds are about: films, books, rockets, sports."""
+"""Themes of generated worlds: film, books, spaceflight and sports.
 
-from environments.knowledgegraph.generation.schema import (
-  Attribute,
-  Relation,
-  Theme,
-  Type,
-)
+Names have Freebase's form, domain.type.relation. Every relation has a reverse,
+as most relations of Freebase do.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from environments.knowledgegraph.problem import Ontology
 
 
-def _pair(
-  name: str, phrase: str, back: str, back_phrase: str, max_objects: int
-) -> tuple[Relation, Relation]:
-  """Both directions, told by "domain.type.relation" each."""
-  domain, range_ = name.rpartition(".")[0], back.rpartition(".")[0]
-  return (
-    Relation(name, domain, range_, phrase, back, max_objects),
-    Relation(back, range_, domain, back_phrase, name, 0),
+@dataclasses.dataclass(frozen=True)
+class Type:
+  """One type of entity."""
+
+  id: str
+  naming: str  # a key of `world.NAME_PATTERNS`
+
+
+@dataclasses.dataclass(frozen=True)
+class Relation:
+  """One direction of a relation; `reverse` is the name of the other one.
+
+  In `phrase`, which describes the relation's objects, "{}" stands for the
+  subject.
+  """
+
+  name: str
+  domain: str
+  range: str
+  phrase: str
+  reverse: str
+  max_objects: int  # of one subject; 0 where the reverse decides
+
+
+@dataclasses.dataclass(frozen=True)
+class Attribute:
+  """A number or a date that every entity of a type has."""
+
+  name: str
+  domain: str
+  phrase: str  # as in "with the highest ..."
+  range: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Theme:
+  """The schema of one world."""
+
+  types: tuple[Type, ...]
+  relations: tuple[Relation, ...]
+  attributes: tuple[Attribute, ...]
+
+
+def ontology_of(themes: tuple[Theme, ...]) -> Ontology:
+  """Returns the ontology that describes all of the themes."""
+  relations = [relation for theme in themes for relation in theme.relations]
+  attributes = [a for theme in themes for a in theme.attributes]
+  predicates: list[Relation | Attribute] = [*relations, *attributes]
+  return Ontology(
+    ranges={p.name: p.range for p in predicates},
+    domains={p.name: p.domain for p in predicates},
+    relations=frozenset(r.name for r in relations),
+    attributes=frozenset(a.name for a in attributes),
+    reverses={r.name: r.reverse for r in relations},
   )
 
 
-FILM = Theme(
-  types=(
-    Type("film.film", "films", "title"),
-    Type("film.director", "directors", "person"),
-    Type("film.actor", "actors", "person"),
-    Type("film.film_genre", "film genres", "kind"),
-    Type("film.film_location", "film locations", "place"),
-  ),
+def _theme(
+  domain: str,
+  *,
+  types: Mapping[str, str],
+  relations: Iterable[tuple[tuple[str, str, int], tuple[str, str]]],
+  attributes: Iterable[tuple[str, str, str]],
+) -> Theme:
+  """Makes a theme from names without their domain.
+
+  Args:
+    domain: such as "film".
+    types: name -> naming.
+    relations: name, phrase and maximum of objects of a relation; name and
+      phrase of its reverse.
+    attributes: name, phrase and range.
+  """
+  directions: list[Relation] = []
+  for (name, phrase, max_objects), (reverse, reverse_phrase) in relations:
+    name, reverse = f"{domain}.{name}", f"{domain}.{reverse}"
+    subject, object_ = (n.rpartition(".")[0] for n in (name, reverse))
+    directions += [
+      Relation(name, subject, object_, phrase, reverse, max_objects),
+      Relation(reverse, object_, subject, reverse_phrase, name, 0),
+    ]
+  return Theme(
+    tuple(Type(f"{domain}.{name}", naming) for name, naming in types.items()),
+    tuple(directions),
+    tuple(
+      Attribute(
+        f"{domain}.{n}", f"{domain}.{n.partition('.')[0]}", phrase, range_
+      )
+      for n, phrase, range_ in attributes
+    ),
+  )
+
+
+FILM = _theme(
+  "film",
+  types={
+    "film": "title",
+    "director": "person",
+    "actor": "person",
+    "film_genre": "kind",
+    "film_location": "place",
+  },
   relations=(
-    *_pair(
-      "film.film.directed_by",
-      "directors of {}",
-      "film.director.film",
-      "films directed by {}",
-      1,
+    (
+      ("film.directed_by", "directors of {}", 1),
+      ("director.film", "films directed by {}"),
     ),
-    *_pair(
-      "film.film.starring",
-      "actors in {}",
-      "film.actor.film",
-      "films starring {}",
-      4,
+    (
+      ("film.starring", "actors in {}", 4),
+      ("actor.film", "films starring {}"),
     ),
-    *_pair(
-      "film.film.genre",
-      "film genres of {}",
-      "film.film_genre.films_in_this_genre",
-      "films that belong to {}",
-      2,
+    (
+      ("film.genre", "film genres of {}", 2),
+      ("film_genre.films_in_this_genre", "films that belong to {}"),
     ),
-    *_pair(
-      "film.film.featured_film_locations",
-      "places where {} were filmed",
-      "film.film_location.featured_in_films",
-      "films made in {}",
-      2,
+    (
+      ("film.featured_film_locations", "places where {} were filmed", 2),
+      ("film_location.featured_in_films", "films made in {}"),
     ),
-    *_pair(
-      "film.director.favorite_genres",
-      "film genres loved by {}",
-      "film.film_genre.fans",
-      "directors who love {}",
-      2,
+    (
+      ("director.favorite_genres", "film genres loved by {}", 2),
+      ("film_genre.fans", "directors who love {}"),
     ),
-    *_pair(
-      "film.actor.places_lived",
-      "places where {} lived",
-      "film.film_location.residents",
-      "actors who lived in {}",
-      2,
+    (
+      ("actor.places_lived", "places where {} lived", 2),
+      ("film_location.residents", "actors who lived in {}"),
     ),
   ),
   attributes=(
-    Attribute("film.film.runtime", "film.film", "running time"),
-    Attribute("film.film.budget", "film.film", "budget"),
-    Attribute("film.actor.height", "film.actor", "height"),
-    Attribute(
-      "film.director.date_of_birth",
-      "film.director",
-      "date of birth",
-      "type.datetime",
-    ),
+    ("film.runtime", "running time", "type.int"),
+    ("film.budget", "budget", "type.int"),
+    ("actor.height", "height", "type.int"),
+    ("director.date_of_birth", "date of birth", "type.datetime"),
   ),
 )
-BOOK = Theme(
-  types=(
-    Type("book.book", "books", "title"),
-    Type("book.author", "authors", "person"),
-    Type("book.publishing_company", "publishers", "place"),
-    Type("book.book_subject", "book subjects", "kind"),
-    Type("book.translator", "translators", "person"),
-  ),
+BOOK = _theme(
+  "book",
+  types={
+    "book": "title",
+    "author": "person",
+    "publishing_company": "place",
+    "book_subject": "kind",
+    "translator": "person",
+  },
   relations=(
-    *_pair(
-      "book.book.written_by",
-      "authors of {}",
-      "book.author.works_written",
-      "books written by {}",
-      2,
+    (
+      ("book.written_by", "authors of {}", 2),
+      ("author.works_written", "books written by {}"),
     ),
-    *_pair(
-      "book.book.publisher",
-      "publishers of {}",
-      "book.publishing_company.books_published",
-      "books published by {}",
-      1,
+    (
+      ("book.publisher", "publishers of {}", 1),
+      ("publishing_company.books_published", "books published by {}"),
     ),
-    *_pair(
-      "book.book.subjects",
-      "book subjects of {}",
-      "book.book_subject.works",
-      "books about {}",
-      3,
+    (
+      ("book.subjects", "book subjects of {}", 3),
+      ("book_subject.works", "books about {}"),
     ),
-    *_pair(
-      "book.book.translated_by",
-      "translators of {}",
-      "book.translator.books_translated",
-      "books translated by {}",
-      2,
+    (
+      ("book.translated_by", "translators of {}", 2),
+      ("translator.books_translated", "books translated by {}"),
     ),
-    *_pair(
-      "book.author.influenced_by",
-      "authors who influenced {}",
-      "book.author.influenced",
-      "authors influenced by {}",
-      2,
+    (
+      ("author.influenced_by", "authors who influenced {}", 2),
+      ("author.influenced", "authors influenced by {}"),
     ),
-    *_pair(
-      "book.author.fields",
-      "book subjects studied by {}",
-      "book.book_subject.experts",
-      "authors who studied {}",
-      2,
+    (
+      ("author.fields", "book subjects studied by {}", 2),
+      ("book_subject.experts", "authors who studied {}"),
     ),
-    *_pair(
-      "book.translator.employers",
-      "publishers that employ {}",
-      "book.publishing_company.translators",
-      "translators employed by {}",
-      2,
+    (
+      ("translator.employers", "publishers that employ {}", 2),
+      ("publishing_company.translators", "translators employed by {}"),
     ),
   ),
   attributes=(
-    Attribute("book.book.number_of_pages", "book.book", "number of pages"),
-    Attribute("book.book.copies_sold", "book.book", "number of copies sold"),
-    Attribute(
-      "book.author.date_of_birth",
-      "book.author",
-      "date of birth",
-      "type.datetime",
-    ),
-    Attribute(
-      "book.publishing_company.employees",
-      "book.publishing_company",
-      "number of employees",
-    ),
+    ("book.number_of_pages", "number of pages", "type.int"),
+    ("book.copies_sold", "number of copies sold", "type.int"),
+    ("author.date_of_birth", "date of birth", "type.datetime"),
+    ("publishing_company.employees", "number of employees", "type.int"),
   ),
 )
-SPACE = Theme(
-  types=(
-    Type("spaceflight.rocket", "rockets", "title"),
-    Type("spaceflight.rocket_engine", "rocket engines", "kind"),
-    Type("spaceflight.rocket_manufacturer", "rocket makers", "place"),
-    Type("spaceflight.launch_site", "launch sites", "place"),
-    Type("spaceflight.astronaut", "astronauts", "person"),
-  ),
+SPACE = _theme(
+  "spaceflight",
+  types={
+    "rocket": "title",
+    "rocket_engine": "kind",
+    "rocket_manufacturer": "place",
+    "launch_site": "place",
+    "astronaut": "person",
+  },
   relations=(
-    *_pair(
-      "spaceflight.rocket.engines",
-      "rocket engines of {}",
-      "spaceflight.rocket_engine.used_by",
-      "rockets driven by {}",
-      2,
+    (
+      ("rocket.engines", "rocket engines of {}", 2),
+      ("rocket_engine.used_by", "rockets driven by {}"),
     ),
-    *_pair(
-      "spaceflight.rocket.manufacturer",
-      "rocket makers that built {}",
-      "spaceflight.rocket_manufacturer.rockets",
-      "rockets built by {}",
-      1,
+    (
+      ("rocket.manufacturer", "rocket makers that built {}", 1),
+      ("rocket_manufacturer.rockets", "rockets built by {}"),
     ),
-    *_pair(
-      "spaceflight.rocket_engine.designed_by",
-      "rocket makers that designed {}",
-      "spaceflight.rocket_manufacturer.engines_designed",
-      "rocket engines designed by {}",
-      1,
+    (
+      ("rocket_engine.designed_by", "rocket makers that designed {}", 1),
+      ("rocket_manufacturer.engines_designed", "rocket engines designed by {}"),
     ),
-    *_pair(
-      "spaceflight.rocket.launch_sites",
-      "launch sites of {}",
-      "spaceflight.launch_site.rockets_launched",
-      "rockets launched from {}",
-      3,
+    (
+      ("rocket.launch_sites", "launch sites of {}", 3),
+      ("launch_site.rockets_launched", "rockets launched from {}"),
     ),
-    *_pair(
-      "spaceflight.astronaut.flown_on",
-      "rockets flown by {}",
-      "spaceflight.rocket.crew",
-      "astronauts who flew on {}",
-      2,
+    (
+      ("astronaut.flown_on", "rockets flown by {}", 2),
+      ("rocket.crew", "astronauts who flew on {}"),
     ),
-    *_pair(
-      "spaceflight.astronaut.trained_at",
-      "launch sites where {} trained",
-      "spaceflight.launch_site.trainees",
-      "astronauts who trained at {}",
-      2,
+    (
+      ("astronaut.trained_at", "launch sites where {} trained", 2),
+      ("launch_site.trainees", "astronauts who trained at {}"),
     ),
   ),
   attributes=(
-    Attribute("spaceflight.rocket.height", "spaceflight.rocket", "height"),
-    Attribute("spaceflight.rocket.mass", "spaceflight.rocket", "mass"),
-    Attribute(
-      "spaceflight.rocket_engine.thrust", "spaceflight.rocket_engine", "thrust"
-    ),
-    Attribute(
-      "spaceflight.astronaut.date_of_birth",
-      "spaceflight.astronaut",
-      "date of birth",
-      "type.datetime",
-    ),
+    ("rocket.height", "height", "type.int"),
+    ("rocket.mass", "mass", "type.int"),
+    ("rocket_engine.thrust", "thrust", "type.int"),
+    ("astronaut.date_of_birth", "date of birth", "type.datetime"),
   ),
 )
-SPORTS = Theme(
-  types=(
-    Type("sports.sports_team", "teams", "place"),
-    Type("sports.pro_athlete", "players", "person"),
-    Type("sports.coach", "coaches", "person"),
-    Type("sports.sports_facility", "stadiums", "title"),
-    Type("sports.position", "positions", "kind"),
-  ),
+SPORTS = _theme(
+  "sports",
+  types={
+    "sports_team": "place",
+    "pro_athlete": "person",
+    "coach": "person",
+    "sports_facility": "title",
+    "position": "kind",
+  },
   relations=(
-    *_pair(
-      "sports.pro_athlete.teams",
-      "teams of {}",
-      "sports.sports_team.roster",
-      "players of {}",
-      2,
+    (
+      ("pro_athlete.teams", "teams of {}", 2),
+      ("sports_team.roster", "players of {}"),
     ),
-    *_pair(
-      "sports.pro_athlete.positions",
-      "positions of {}",
-      "sports.position.players",
-      "players who play as {}",
-      2,
+    (
+      ("pro_athlete.positions", "positions of {}", 2),
+      ("position.players", "players who play as {}"),
     ),
-    *_pair(
-      "sports.coach.teams_coached",
-      "teams coached by {}",
-      "sports.sports_team.coaches",
-      "coaches of {}",
-      2,
+    (
+      ("coach.teams_coached", "teams coached by {}", 2),
+      ("sports_team.coaches", "coaches of {}"),
     ),
-    *_pair(
-      "sports.sports_team.arena_stadium",
-      "stadiums of {}",
-      "sports.sports_facility.teams",
-      "teams that play at {}",
-      1,
+    (
+      ("sports_team.arena_stadium", "stadiums of {}", 1),
+      ("sports_facility.teams", "teams that play at {}"),
     ),
-    *_pair(
-      "sports.coach.athletes_mentored",
-      "players mentored by {}",
-      "sports.pro_athlete.mentors",
-      "coaches who mentored {}",
-      3,
+    (
+      ("coach.athletes_mentored", "players mentored by {}", 3),
+      ("pro_athlete.mentors", "coaches who mentored {}"),
     ),
-    *_pair(
-      "sports.coach.trains_at",
-      "stadiums where {} train",
-      "sports.sports_facility.coaches",
-      "coaches who train at {}",
-      1,
+    (
+      ("coach.trains_at", "stadiums where {} train", 1),
+      ("sports_facility.coaches", "coaches who train at {}"),
     ),
-    *_pair(
-      "sports.coach.former_positions",
-      "positions once played by {}",
-      "sports.position.coaches",
-      "coaches who once played as {}",
-      2,
+    (
+      ("coach.former_positions", "positions once played by {}", 2),
+      ("position.coaches", "coaches who once played as {}"),
     ),
   ),
   attributes=(
-    Attribute("sports.pro_athlete.height", "sports.pro_athlete", "height"),
-    Attribute("sports.pro_athlete.goals", "sports.pro_athlete", "goal count"),
-    Attribute(
-      "sports.sports_facility.capacity", "sports.sports_facility", "capacity"
-    ),
-    Attribute(
-      "sports.sports_team.founded",
-      "sports.sports_team",
-      "date of foundation",
-      "type.datetime",
-    ),
+    ("pro_athlete.height", "height", "type.int"),
+    ("pro_athlete.goals", "goal count", "type.int"),
+    ("sports_facility.capacity", "capacity", "type.int"),
+    ("sports_team.founded", "date of foundation", "type.datetime"),
   ),
 )
 THEMES = (FILM, BOOK, SPACE, SPORTS)

@@ -1,4 +1,4 @@
-"""The three engines agree, and SPARQL endpoints break as they may."""
+"""The three engines agree, and failures of SPARQL endpoints are handled."""
 
 import asyncio
 import gc
@@ -27,9 +27,7 @@ from environments.knowledgegraph.engines.store import QueryRefused
 from environments.knowledgegraph.expert import MISTAKES
 from environments.knowledgegraph.generation.generator import TASKS_PER_WORLD
 from tests.environments.knowledgegraph.data import questions
-from tests.environments.knowledgegraph.engines import (
-  programs_for_tests as random_,
-)
+from tests.environments.knowledgegraph.engines import random_programs
 from tests.environments.knowledgegraph.engines.sparql_server import (
   Endpoint,
   serving,
@@ -41,16 +39,19 @@ CHAIN = Join("a.b.from", Join("a.b.to", Entity("m.0a")))
 
 class AgreementTest(unittest.TestCase):
   @settings(max_examples=300, deadline=None, derandomize=True)
-  @given(graph=random_.graphs(), program=random_.programs())
+  @given(graph=random_programs.graphs(), program=random_programs.programs())
   def test_on_answers(self, graph, program):
-    found = self.ask_oxigraph(graph, lambda store: store.answers(program))
-    self.assertEqual(Evaluation(graph).answers(program), found)
+    answers = self.ask_oxigraph(graph, lambda store: store.answers(program))
+    self.assertEqual(Evaluation(graph).answers(program), answers)
 
   @settings(max_examples=200, deadline=None, derandomize=True)
-  @given(graph=random_.graphs(), program=random_.sets() | random_.entities())
+  @given(
+    graph=random_programs.graphs(),
+    program=random_programs.sets() | random_programs.entities(),
+  )
   def test_on_relations(self, graph, program):
-    found = self.ask_oxigraph(graph, lambda store: store.predicates(program))
-    self.assertEqual(Evaluation(graph).predicates(program), found)
+    names = self.ask_oxigraph(graph, lambda store: store.predicates(program))
+    self.assertEqual(Evaluation(graph).predicates(program), names)
 
   def ask_oxigraph(self, graph, question):
     async def ask():
@@ -61,12 +62,12 @@ class AgreementTest(unittest.TestCase):
 
 
 class SameSessionsTest(unittest.IsolatedAsyncioTestCase):
-  async def test_replies_and_verdicts_are_alike_in_made_up_worlds(self):
+  async def test_episodes_in_generated_worlds_are_equal(self):
     mistakes = dict.fromkeys(MISTAKES, 0.4)
     memory = KnowledgeGraph()
     oxigraph = KnowledgeGraph(engine="oxigraph")
     for index in range(0, 6 * TASKS_PER_WORLD, TASKS_PER_WORLD):
-      world = memory._scene(Task("kg", "train", index)).graph
+      world = memory._instance(Task("kg", "train", index)).graph
       async with serving(Endpoint(world)) as url:
         engine = EndpointEngine(url, query_limit_s=30.0)
         endpoint = KnowledgeGraph(engine=engine)
@@ -88,13 +89,13 @@ class OxigraphTest(unittest.IsolatedAsyncioTestCase):
       with self.subTest(index=index):
         self.assertEqual((last.status, last.reward), (Status.COMPLETED, 1.0))
 
-  async def test_a_slow_query_is_given_up(self):
+  async def test_a_slow_query_is_abandoned(self):
     engine = OxigraphEngine(query_limit_s=1e-6)
     store = await engine.store(Graph([("m.0a", "a.b.to", "m.0b")]))
     with self.assertRaisesRegex(QueryRefused, "within 1e-06 seconds"):
       await store.answers(CHAIN)
 
-  async def test_long_paths_do_not_multiply(self):
+  async def test_long_paths_do_not_multiply_rows(self):
     things = [f"m.{i}" for i in range(30)]
     graph = Graph((x, "a.b.to", y) for x in things for y in things)
     program = Entity("m.0")
@@ -105,7 +106,7 @@ class OxigraphTest(unittest.IsolatedAsyncioTestCase):
     store = await engine.store(graph)
     self.assertEqual(await store.answers(both), frozenset(things[1:]))
 
-  async def test_a_graph_is_loaded_once_and_let_go(self):
+  async def test_a_graph_is_loaded_once_and_freed(self):
     engine = OxigraphEngine(query_limit_s=1.0)
     graph = Graph([("m.0a", "a.b.to", "m.0b")])
     stores = await asyncio.gather(*(engine.store(graph) for _ in range(8)))
@@ -133,11 +134,11 @@ class EndpointTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_short_results_take_one_query(self):
     store = await self.store()
-    found = await store.answers(Extreme(self.many, "a.b.size", True))
-    self.assertEqual(found, {"m.00000", "m.00001"})
+    answers = await store.answers(Extreme(self.many, "a.b.size", True))
+    self.assertEqual(answers, {"m.00000", "m.00001"})
     self.assertEqual(self.endpoint.num_queries, 1)
 
-  async def test_results_that_the_server_cuts_are_read_in_pages(self):
+  async def test_results_that_the_server_truncates_are_read_in_pages(self):
     store = await self.store()
     self.assertEqual(len(await store.answers(self.many)), 2 * PAGE_ROWS + 7)
     self.assertEqual(self.endpoint.num_queries, 1 + 3)
@@ -149,9 +150,9 @@ class EndpointTest(unittest.IsolatedAsyncioTestCase):
     names = await store.predicates(self.many)
     self.assertEqual(names, {"a.b.from", "a.b.size"})
 
-  async def test_what_the_endpoint_refuses_is_the_policys(self):
+  async def test_a_rejected_query_is_the_policys_error(self):
     store = await self.store()
-    for status, words in {
+    for status, message in {
       400: "QueryBadFormed: A bad request has been sent to the endpoint: "
       "probably the SPARQL query is badly formed. \n\nResponse:\n"
       "b'no, thank you'",
@@ -162,9 +163,9 @@ class EndpointTest(unittest.IsolatedAsyncioTestCase):
       with self.subTest(status=status):
         with self.assertRaises(QueryRefused) as caught:
           await store.answers(self.many)
-        self.assertEqual(str(caught.exception), words)
+        self.assertEqual(str(caught.exception), message)
 
-  async def test_a_slow_query_is_the_policys(self):
+  async def test_a_slow_query_is_the_policys_error(self):
     self.endpoint.delay_s = 30.0
     store = await self.store(query_limit_s=0.1)
     with self.assertRaisesRegex(QueryRefused, "within 0.1 seconds"):
@@ -180,7 +181,7 @@ class EndpointTest(unittest.IsolatedAsyncioTestCase):
       ):
         await store.answers(self.many)
 
-  async def test_an_endpoint_that_is_not_there_is_a_fault(self):
+  async def test_an_unreachable_endpoint_is_a_fault(self):
     store = await self.store(url="http://127.0.0.1:9/sparql")
     with self.assertRaisesRegex(EnvironmentFault, "cannot be reached"):
       await store.answers(self.many)
@@ -189,19 +190,19 @@ class EndpointTest(unittest.IsolatedAsyncioTestCase):
 class EndpointSessionTest(unittest.IsolatedAsyncioTestCase):
   async def test_expert_solves_loaded_tasks_on_the_endpoints_facts(self):
     source = questions("dev")
-    here = KnowledgeGraph(source=source)
-    facts = {f for i in range(10) for f in here._synthesised(i).graph}
+    memory = KnowledgeGraph(source=source)
+    facts = {f for i in range(10) for f in memory._synthesised(i).graph}
     async with serving(Endpoint(Graph(facts))) as url:
-      there = KnowledgeGraph(source=source, engine="sparql", server=url)
+      endpoint = KnowledgeGraph(source=source, engine="sparql", server=url)
       rewards = []
       for index in range(10):
-        *_, last = await play(there, Task("kg", "dev", index))
+        *_, last = await play(endpoint, Task("kg", "dev", index))
         self.assertEqual(last.metrics["synthesised"], 0.0)
         rewards.append(last.reward)
-      await there.close()
+      await endpoint.close()
     self.assertGreaterEqual(sum(rewards), 8.0)
 
-  async def test_a_refused_query_is_told_and_fails_the_answer(self):
+  async def test_a_rejected_query_is_an_error_reply_and_fails_the_answer(self):
     endpoint = Endpoint(Graph())
     async with serving(endpoint) as url:
       environment = KnowledgeGraph(
@@ -216,7 +217,7 @@ class EndpointSessionTest(unittest.IsolatedAsyncioTestCase):
     )
     self.assertIs(last.status, Status.AGENT_VALIDATION_FAILED)
 
-  def test_made_up_worlds_are_in_no_endpoint(self):
+  def test_endpoints_do_not_have_generated_worlds(self):
     environment = KnowledgeGraph(engine="sparql", server="http://localhost")
     for split in ("train", "test", "dev"):
       with self.assertRaisesRegex(ConfigError, "engine='sparql'"):

@@ -1,9 +1,9 @@
-"""What programs mean, by examples: in memory, and as SPARQL on Oxigraph."""
+"""Examples of programs with their answers, in memory and on Oxigraph."""
 
 import asyncio
 import unittest
 
-from environments.knowledgegraph.engines.graph import Graph, Literal, order_of
+from environments.knowledgegraph.engines.graph import Graph, Literal, sort_key
 from environments.knowledgegraph.engines.memory import Evaluation
 from environments.knowledgegraph.engines.oxigraph import OxigraphEngine
 from environments.knowledgegraph.engines.program import (
@@ -47,28 +47,29 @@ GRAPH = Graph(
 
 
 class MeaningTest(unittest.TestCase):
-  def assertAnswers(self, program, *wanted, graph=GRAPH):
-    self.assertEqual(Evaluation(graph).answers(program), set(wanted))
-    self.assertEqual(asyncio.run(self.on_oxigraph(graph, program)), set(wanted))
+  def assertAnswers(self, program, *answers, graph=GRAPH):
+    self.assertEqual(Evaluation(graph).answers(program), set(answers))
+    on_oxigraph = asyncio.run(self.on_oxigraph(graph, program))
+    self.assertEqual(on_oxigraph, set(answers))
 
   async def on_oxigraph(self, graph, program):
     store = await OxigraphEngine(query_limit_s=30.0).store(graph)
     return await store.answers(program)
 
-  def test_what_a_query_starts_from_is_no_answer(self):
+  def test_entities_of_the_query_are_no_answers(self):
     self.assertAnswers(START, "m.0b", "m.0c", "m.0d")
     self.assertAnswers(Count(START), "3")
 
-  def test_midway_it_counts(self):
+  def test_entities_of_the_query_may_be_intermediate(self):
     self.assertAnswers(Join(TO, START), "m.0b", "m.0c", "m.0d")
 
   def test_numbers_compare_as_numbers(self):
     self.assertAnswers(SMALLEST, "m.0b")
 
-  def test_beside_a_superlative_the_start_may_tie(self):
+  def test_the_start_may_tie_with_the_best(self):
     self.assertAnswers(LARGEST, "m.0a", "m.0c", "m.0d")
 
-  def test_alone_the_start_is_not_the_best(self):
+  def test_the_start_alone_is_not_the_best(self):
     graph = Graph(
       [
         ("m.0g", TO, "m.0g"),
@@ -89,7 +90,7 @@ class MeaningTest(unittest.TestCase):
     self.assertAnswers(Join("a.b.of", LARGEST), "m.0j")
     self.assertAnswers(Join("a.b.of", SMALLEST), "m.0i")
 
-  def test_several_are_each_of_their_own_operand(self):
+  def test_several_superlatives_use_their_own_operands(self):
     self.assertAnswers(And(LARGEST, SMALLEST))
     self.assertAnswers(
       Extreme(LARGEST, SIZE, is_max=False), *["m.0a", "m.0c", "m.0d"]
@@ -99,7 +100,7 @@ class MeaningTest(unittest.TestCase):
     self.assertAnswers(Count(LARGEST), "3")
     self.assertAnswers(And(Count(START), Count(Join(TO, Entity("m.0f")))), "1")
 
-  def test_nothing_is_found_from_nothing(self):
+  def test_an_empty_operand_has_no_answers(self):
     nothing = Join(FROM, Entity("m.0z"))
     self.assertAnswers(nothing)
     self.assertAnswers(Count(nothing), "0")
@@ -118,10 +119,10 @@ class MeaningTest(unittest.TestCase):
 
 
 class OrderTest(unittest.TestCase):
-  def test_things_then_numbers_then_the_rest(self):
+  def test_entities_then_numbers_then_other_literals(self):
     terms = ["m.0b", number(9), Literal("9.5", "double"), number(10)]
     terms += [Literal("1999-01-02", "date"), Literal("2001-01-01", "date")]
-    self.assertEqual(sorted(reversed(terms), key=order_of), terms)
+    self.assertEqual(sorted(reversed(terms), key=sort_key), terms)
 
 
 if __name__ == "__main__":

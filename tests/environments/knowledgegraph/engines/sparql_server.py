@@ -1,4 +1,4 @@
-"""A real SPARQL endpoint over HTTP, for tests: Oxigraph behind aiohttp."""
+"""A SPARQL endpoint over HTTP for tests: Oxigraph behind aiohttp."""
 
 import asyncio
 import contextlib
@@ -7,25 +7,25 @@ import json
 import pyoxigraph
 from aiohttp import web
 
-from environments.knowledgegraph.engines import rdf
+from environments.knowledgegraph.engines import sparql
 
 RESULTS = pyoxigraph.QueryResultsFormat.JSON
 
 
 class Endpoint:
-  """Answers queries; counts them, and breaks as told."""
+  """Answers and counts queries, or fails as `status` and `body` say."""
 
   def __init__(self, graph, *, max_rows=10_000):
     self._store = pyoxigraph.Store()
-    self._store.load(rdf.n_triples(graph), pyoxigraph.RdfFormat.N_TRIPLES)
-    self._max_rows = max_rows  # cuts results without a word, as Virtuoso does
+    self._store.load(sparql.n_triples(graph), pyoxigraph.RdfFormat.N_TRIPLES)
+    self._max_rows = max_rows  # truncates silently, as Virtuoso does
     self.num_queries = 0
     self.status = 200
     self.body = None
     self.delay_s = 0.0
 
   async def answer(self, request):
-    """SPARQL 1.1 Protocol, query by POST with URL-encoded parameters."""
+    """Handles a query by POST with URL-encoded parameters."""
     self.num_queries += 1
     query = (await request.post())["query"]
     await asyncio.sleep(self.delay_s)
@@ -49,7 +49,7 @@ class Endpoint:
 
 @contextlib.asynccontextmanager
 async def serving(endpoint):
-  """The endpoint's URL, while it is served."""
+  """Serves the endpoint, and yields its URL."""
   app = web.Application()
   app.router.add_post("/sparql", endpoint.answer)
   runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)

@@ -1,4 +1,4 @@
-"""Generated questions: well made, of one split each, as hard as asked."""
+"""Generated questions are well formed, of one split, and as hard as asked."""
 
 import random
 import unittest
@@ -22,15 +22,15 @@ from environments.knowledgegraph.generation.questions import (
   KINDS,
   draw_question,
 )
-from environments.knowledgegraph.generation.schema import (
+from environments.knowledgegraph.generation.synthesis import gold_programs
+from environments.knowledgegraph.generation.themes import (
+  THEMES,
   Relation,
   Theme,
   ontology_of,
 )
-from environments.knowledgegraph.generation.synthesis import gold_programs
-from environments.knowledgegraph.generation.themes import THEMES
 from environments.knowledgegraph.generation.world import World
-from environments.knowledgegraph.ontology import load_ontology
+from environments.knowledgegraph.problem import load_ontology
 from tests.environments.knowledgegraph import data
 
 
@@ -47,114 +47,118 @@ def world_generator(**options):
 
 
 class WorldGeneratorTest(unittest.TestCase):
-  def scenes(self, num=120, split="train", **options):
+  def instances(self, num=120, split="train", **options):
     generator = world_generator(**options)
     return [generator.generate(split, index) for index in range(num)]
 
   def test_splits_share_no_question(self):
     asked = {
-      split: {s.problem.question for s in self.scenes(200, split)}
+      split: {s.problem.question for s in self.instances(200, split)}
       for split in SPLITS
     }
     self.assertFalse(asked["train"] & asked["test"])
     self.assertGreater(len(asked["train"]), 190)
 
-  def test_the_key_is_what_the_gold_calls_find(self):
-    for scene in self.scenes():
-      program = gold_programs(scene.problem.gold_calls)[-1]
-      found = Evaluation(scene.graph).answers(program)
-      self.assertEqual(found, scene.problem.answers)
+  def test_the_gold_calls_give_the_answer(self):
+    for instance in self.instances():
+      program = gold_programs(instance.problem.gold_calls)[-1]
+      answers = Evaluation(instance.graph).answers(program)
+      self.assertEqual(answers, instance.problem.answers)
 
-  def test_no_step_is_idle(self):
-    for scene in self.scenes():
-      evaluation = Evaluation(scene.graph)
-      programs = gold_programs(scene.problem.gold_calls)
+  def test_every_call_changes_the_answer(self):
+    for instance in self.instances():
+      evaluation = Evaluation(instance.graph)
+      programs = gold_programs(instance.problem.gold_calls)
       for before in programs[:-1]:
-        with self.subTest(question=scene.problem.question):
-          self.assertNotEqual(evaluation.answers(before), scene.problem.answers)
+        with self.subTest(question=instance.problem.question):
+          self.assertNotEqual(
+            evaluation.answers(before), instance.problem.answers
+          )
 
-  def assert_no_shorter_way(self, num_train, num_test):
-    """Overlooking any part of a question, of any kind, is never right."""
+  def assert_no_shorter_program(self, num_train, num_test):
+    """Checks questions of all kinds: no shorter program has the answer."""
     counted = dict.fromkeys(KINDS, 0)
-    scenes = self.scenes(num_train) + self.scenes(num_test, "test")
-    for scene in scenes:
-      (*_, program) = gold_programs(scene.problem.gold_calls)
-      evaluation = Evaluation(scene.graph)
-      counted[scene.problem.kind] += 1
+    instances = self.instances(num_train) + self.instances(num_test, "test")
+    for instance in instances:
+      (*_, program) = gold_programs(instance.problem.gold_calls)
+      evaluation = Evaluation(instance.graph)
+      counted[instance.problem.kind] += 1
       for part in shorter(program):
         self.assertNotEqual(
           evaluation.answers(part),
-          scene.problem.answers,
-          (scene.problem.question, str(part)),
+          instance.problem.answers,
+          (instance.problem.question, str(part)),
         )
-    self.assertGreater(min(counted.values()), len(scenes) / 8)
+    self.assertGreater(min(counted.values()), len(instances) / 8)
 
-  def test_no_shorter_way_finds_the_answer(self):
-    self.assert_no_shorter_way(80, 80)
+  def test_no_shorter_program_has_the_answer(self):
+    self.assert_no_shorter_program(80, 80)
 
   @pytest.mark.full
   @pytest.mark.timeout(600)
-  def test_no_shorter_way_in_thousands_of_questions(self):
-    self.assert_no_shorter_way(2000, 500)
+  def test_no_shorter_program_in_thousands_of_questions(self):
+    self.assert_no_shorter_program(2000, 500)
 
-  def test_superlatives_of_two_paths_are_still_asked(self):
-    """Half of all superlatives and counts, as many as are tried for."""
-    scenes = self.scenes(240, kinds=("count", "argmax", "argmin"))
-    calls = [[c.name for c in s.problem.gold_calls] for s in scenes]
+  def test_superlatives_of_two_paths_are_frequent(self):
+    """The generator tries to draw two paths for half of these kinds."""
+    instances = self.instances(240, kinds=("count", "argmax", "argmin"))
+    calls = [[c.name for c in s.problem.gold_calls] for s in instances]
     share = sum("intersection" in names for names in calls) / len(calls)
     self.assertGreater(share, 0.4)
 
-  def test_every_name_in_the_question_is_given(self):
-    for scene in self.scenes():
-      for name, id_ in scene.problem.entities.items():
-        self.assertIn(name, scene.problem.question)
+  def test_entities_are_named_in_the_question(self):
+    for instance in self.instances():
+      for name, id_ in instance.problem.entities.items():
+        self.assertIn(name, instance.problem.question)
         self.assertTrue(ENTITY.fullmatch(id_))
 
   def test_kinds_and_hops_are_kept_to(self):
     for kind in KINDS:
-      for scene in self.scenes(16, kinds=(kind,), num_hops=(2, 2)):
-        calls = [call.name for call in scene.problem.gold_calls]
-        self.assertEqual(scene.problem.kind, kind)
+      for instance in self.instances(16, kinds=(kind,), num_hops=(2, 2)):
+        calls = [call.name for call in instance.problem.gold_calls]
+        self.assertEqual(instance.problem.kind, kind)
         self.assertEqual(calls.count("get_neighbors") % 2, 0)
         last = {"hop": "get_neighbors", "and": "intersection"}.get(kind, kind)
         self.assertEqual(calls[-1], last)
 
   def test_gold_calls_fit_in_the_rounds(self):
-    for scene in self.scenes(32, num_hops=(1, 3), max_calls=8):
-      self.assertLessEqual(len(scene.problem.gold_calls), 8)
+    for instance in self.instances(32, num_hops=(1, 3), max_calls=8):
+      self.assertLessEqual(len(instance.problem.gold_calls), 8)
 
   def test_tasks_share_worlds(self):
-    scenes = self.scenes(2 * TASKS_PER_WORLD)
-    worlds = {id(scene.graph) for scene in scenes}
+    instances = self.instances(2 * TASKS_PER_WORLD)
+    worlds = {id(instance.graph) for instance in instances}
     self.assertEqual(len(worlds), 2)
 
   def test_more_entities_distract_more(self):
     small, large = (
-      sum(len(s.graph) for s in self.scenes(64, num_entities=bounds))
+      sum(len(list(s.graph)) for s in self.instances(64, num_entities=bounds))
       for bounds in ((5, 6), (30, 40))
     )
     self.assertGreater(large, 3 * small)
 
-  def test_what_cannot_be_asked_is_refused(self):
+  def test_impossible_options_are_refused(self):
     with self.assertRaisesRegex(ConfigError, "in 2 calls"):
-      self.scenes(1, kinds=("and",), max_calls=2)
+      self.instances(1, kinds=("and",), max_calls=2)
 
 
 class WalkingTest(unittest.TestCase):
-  def test_no_path_leads_through_its_own_start(self):
-    """A thing that leads back to itself is no answer, so it lists nothing."""
+  def test_no_path_returns_to_its_start(self):
+    """The start is no answer of a query, so tools would list no relations."""
     names = ("a.a.self", "a.a.self_of", "a.a.b", "a.b.a")
-    there, back, on, home = names
+    to_self, from_self, forth, back = names
     relations = (
-      Relation(there, "a.a", "a.a", "self of {}", back, 1),
-      Relation(back, "a.a", "a.a", "selves of {}", there, 0),
-      Relation(on, "a.a", "a.b", "bs of {}", home, 1),
-      Relation(home, "a.b", "a.a", "as of {}", on, 0),
+      Relation(to_self, "a.a", "a.a", "self of {}", from_self, 1),
+      Relation(from_self, "a.a", "a.a", "selves of {}", to_self, 0),
+      Relation(forth, "a.a", "a.b", "bs of {}", back, 1),
+      Relation(back, "a.b", "a.a", "as of {}", forth, 0),
     )
     graph = Graph()
     for x, y in (("m.01", "m.02"), ("m.03", "m.04")):
-      for fact in ((x, there, x), (x, back, x), (x, on, y), (y, home, x)):
-        graph.add(fact)
+      graph.add((x, to_self, x))
+      graph.add((x, from_self, x))
+      graph.add((x, forth, y))
+      graph.add((y, back, x))
     world = World(
       Theme(types=(), relations=relations, attributes=()),
       graph,
@@ -169,8 +173,10 @@ class WalkingTest(unittest.TestCase):
       for split in SPLITS
       for _ in range(300)
     ]
-    firsts = {q.calls[1].arguments[1] for q in drawn if q is not None}
-    self.assertEqual(firsts, {home})
+    firsts = {
+      q.problem.gold_calls[1].arguments[1] for q in drawn if q is not None
+    }
+    self.assertEqual(firsts, {back})
 
 
 class ThemesTest(unittest.TestCase):
@@ -208,7 +214,7 @@ class FactGeneratorTest(unittest.TestCase):
 
   def test_facts_are_freebases(self):
     graph = self.facts.world.graph
-    self.assertGreater(len(graph), 170_000)
+    self.assertGreater(len(list(graph)), 170_000)
     spielberg = "m.06pj8"
     self.assertEqual(self.facts.world.names[spielberg], "Steven Spielberg")
     films = graph.objects(spielberg, "film.director.film")
@@ -223,14 +229,15 @@ class FactGeneratorTest(unittest.TestCase):
     asked = {}
     for split in SPLITS:
       for index in range(40):
-        scene = generator.generate(split, index)
-        program = gold_programs(scene.problem.gold_calls)[-1]
-        found = Evaluation(scene.graph).answers(program)
-        self.assertEqual(found, scene.problem.answers)
+        instance = generator.generate(split, index)
+        program = gold_programs(instance.problem.gold_calls)[-1]
+        evaluation = Evaluation(instance.graph)
+        answers = instance.problem.answers
+        self.assertEqual(evaluation.answers(program), answers)
         for part in shorter(program):
-          self.assertNotEqual(Evaluation(scene.graph).answers(part), found)
-        self.assertIn(scene.problem.kind, FACT_KINDS)
-        owner = asked.setdefault(scene.problem.question, split)
+          self.assertNotEqual(evaluation.answers(part), answers)
+        self.assertIn(instance.problem.kind, FACT_KINDS)
+        owner = asked.setdefault(instance.problem.question, split)
         self.assertEqual(owner, split)
 
   def test_superlatives_need_numbers(self):

@@ -1,4 +1,4 @@
-"""Graphs made up to fit a question: small, right, and the same every time."""
+"""Synthesised graphs give the answer, distract, and are deterministic."""
 
 import unittest
 
@@ -10,8 +10,7 @@ from environments.knowledgegraph.generation.synthesis import (
   gold_programs,
   synthesise,
 )
-from environments.knowledgegraph.ontology import Ontology
-from environments.knowledgegraph.problem import GoldCall, Problem
+from environments.knowledgegraph.problem import GoldCall, Ontology, Problem
 
 ONTOLOGY = Ontology(
   ranges={"a.a.b": "a.b", "a.b.a": "a.a", "a.b.c": "a.c", "a.a.n": "type.int"},
@@ -23,31 +22,31 @@ ONTOLOGY = Ontology(
 HOP = GoldCall("get_neighbors", ("m.0x", "a.b.a"))
 
 
-def problem(calls, answers):
+def a_problem(calls, answers):
   return Problem("q", {"x": "m.0x", "y": "m.0y"}, frozenset(answers), calls)
 
 
-def answers_to(made):
-  evaluation = Evaluation(synthesise(made, ONTOLOGY))
-  return evaluation.answers(gold_programs(made.gold_calls)[-1])
+def answers_to(problem):
+  evaluation = Evaluation(synthesise(problem, ONTOLOGY))
+  return evaluation.answers(gold_programs(problem.gold_calls)[-1])
 
 
 class SynthesisTest(unittest.TestCase):
   def test_every_shape_gets_its_answer(self):
-    other = GoldCall("get_neighbors", ("m.0y", "a.b.a"))
+    hop = GoldCall("get_neighbors", ("m.0y", "a.b.a"))
     both = GoldCall("intersection", ("#0", "#1"))
     for calls, answers in (
       ((HOP,), {"m.01", "g.2"}),
       ((HOP, GoldCall("get_neighbors", ("#0", "a.a.b"))), {"m.01", "m.02"}),
-      ((HOP, other, both), {"m.01"}),
+      ((HOP, hop, both), {"m.01"}),
       ((HOP, GoldCall("argmax", ("#0", "a.a.n"))), {"m.01"}),
       ((HOP, GoldCall("argmin", ("#0", "a.a.n"))), {"m.01", "m.02"}),
       ((HOP, GoldCall("count", ("#0",))), {"602"}),
-      ((HOP, other, both, GoldCall("count", ("#2",))), {"0"}),
+      ((HOP, hop, both, GoldCall("count", ("#2",))), {"0"}),
       ((HOP,), {"a text"}),
     ):
       with self.subTest(calls=calls):
-        self.assertEqual(answers_to(problem(calls, answers)), answers)
+        self.assertEqual(answers_to(a_problem(calls, answers)), answers)
 
   def test_distractors_surround_the_answer(self):
     calls = (
@@ -56,35 +55,36 @@ class SynthesisTest(unittest.TestCase):
       GoldCall("intersection", ("#0", "#1")),
       GoldCall("argmax", ("#2", "a.a.n")),
     )
-    made = problem(calls, {"m.01"})
-    graph = synthesise(made, ONTOLOGY)
+    graph = synthesise(a_problem(calls, {"m.01"}), ONTOLOGY)
     evaluation = Evaluation(graph)
-    one, other, both, _ = gold_programs(calls)
+    left, right, both, _ = gold_programs(calls)
     common = evaluation.answers(both)
-    self.assertLess(common, evaluation.answers(one))
-    self.assertLess(common, evaluation.answers(other))
+    self.assertLess(common, evaluation.answers(left))
+    self.assertLess(common, evaluation.answers(right))
     self.assertLess({"m.01"}, common)
-    self.assertIn("a.b.c", graph.about("m.0x"))  # of its type, not needed
-    self.assertIn(("m.01", "a.a.b", "m.0x"), graph)  # the way back
+    self.assertIn("a.b.c", graph.about("m.0x"))  # its type has it
+    self.assertIn(("m.01", "a.a.b", "m.0x"), graph)  # the reverse
 
-  def test_the_same_every_time(self):
-    made = problem((HOP,), {"m.01", "m.02"})
-    first, second = (list(synthesise(made, ONTOLOGY)) for _ in range(2))
+  def test_synthesis_is_deterministic(self):
+    problem = a_problem((HOP,), {"m.01", "m.02"})
+    first, second = (list(synthesise(problem, ONTOLOGY)) for _ in range(2))
     self.assertEqual(first, second)
 
-  def test_invented_ids_can_be_told_from_none_of_the_questions(self):
-    for subject, _, thing in synthesise(problem((HOP,), {"m.01"}), ONTOLOGY):
+  def test_invented_ids_have_the_form_of_real_ones(self):
+    graph = synthesise(a_problem((HOP,), {"m.01"}), ONTOLOGY)
+    for subject, _, object_ in graph:
       self.assertTrue(ENTITY.fullmatch(subject))
-      self.assertTrue(isinstance(thing, Literal) or ENTITY.fullmatch(thing))
+      self.assertTrue(isinstance(object_, Literal) or ENTITY.fullmatch(object_))
 
-  def test_calls_that_cannot_be_followed_leave_nothing(self):
+  def test_calls_that_cannot_be_run_give_an_empty_graph(self):
     for calls in (
       (),
       (GoldCall("intersection", ("#0", "#1")),),
       (GoldCall("search", ("x",)),),
       (GoldCall("get_neighbors", ("m.0x",)),),
     ):
-      self.assertEqual(len(synthesise(problem(calls, {"m.01"}), ONTOLOGY)), 0)
+      graph = synthesise(a_problem(calls, {"m.01"}), ONTOLOGY)
+      self.assertEqual(list(graph), [])
 
   def test_programs_of_calls(self):
     calls = (

@@ -1,4 +1,4 @@
-"""Random small graphs and random programs on them, by hypothesis."""
+"""Hypothesis strategies: small random graphs, and programs on them."""
 
 import random
 
@@ -13,7 +13,7 @@ from environments.knowledgegraph.engines.program import (
   Join,
 )
 
-THINGS = tuple(f"m.0{letter}" for letter in "abcde")
+ENTITIES = tuple(f"m.0{letter}" for letter in "abcde")
 RELATIONS = ("a.b.to", "a.b.from")
 ATTRIBUTES = ("a.b.size", "a.b.born")
 NUMBERS = tuple(Literal(str(n), "integer") for n in (2, 3, 10))
@@ -22,7 +22,7 @@ TEXTS = (Literal("yes", language="en"), Literal("ja", language="de"))
 
 
 def graphs():
-  """Graphs of few things and many facts, so that most programs find some."""
+  """Dense graphs of few entities, so that most programs have answers."""
   return st.integers(0, 2**32).map(_draw_graph)
 
 
@@ -30,22 +30,22 @@ def _draw_graph(seed):
   rng = random.Random(seed)
   graph = Graph()
   for _ in range(rng.randint(8, 30)):
-    thing = rng.choice([*THINGS, *THINGS, *TEXTS])
-    graph.add((rng.choice(THINGS), rng.choice(RELATIONS), thing))
+    object_ = rng.choice([*ENTITIES, *ENTITIES, *TEXTS])
+    graph.add((rng.choice(ENTITIES), rng.choice(RELATIONS), object_))
   for _ in range(rng.randint(2, 10)):
-    subject = rng.choice(THINGS)
+    subject = rng.choice(ENTITIES)
     graph.add((subject, ATTRIBUTES[0], rng.choice(NUMBERS)))
     graph.add((subject, ATTRIBUTES[1], rng.choice(DATES)))
   return graph
 
 
 def entities():
-  """Programs that are one thing."""
-  return st.builds(Entity, st.sampled_from(THINGS))
+  """Programs that are one entity."""
+  return st.builds(Entity, st.sampled_from(ENTITIES))
 
 
 def sets():
-  """Programs that stand for a set of things."""
+  """Programs that are a set of entities."""
   start = st.builds(Join, st.sampled_from(RELATIONS), entities())
   return st.recursive(
     start,
@@ -59,7 +59,7 @@ def sets():
 
 
 def programs():
-  """The same, or their number, as the calls can make them."""
+  """All programs that the tools can make."""
   return st.one_of(
     sets(),
     st.builds(Count, sets()),
