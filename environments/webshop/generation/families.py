@@ -1,51 +1,124 @@
-"""A wanted product and the siblings that are made against it.
+"""Families of generated products: a wanted product and near misses.
 
-Every sibling misses the wish by exactly one thing, and shares with the wanted
-product all that a search reads: a missing option is named in the description
-("large sold out"), and what is too dear or lacks an attribute offers all wanted
-options. Siblings that miss by an option or an attribute may well be cheaper.
+Each sibling of the wanted product fails the goal in exactly one respect, and a
+search cannot tell them apart: a missing option is named in the description
+("large sold out"), and products that are too expensive or lack an attribute
+offer all wanted options. Siblings that lack an option or an attribute may be
+cheaper than the wanted product.
 """
 
 import dataclasses
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from agentrl_jax.data.split import split_of
+from agentrl_jax.errors import ConfigError
 from environments.webshop.generation import words
-from environments.webshop.generation.difficulty import Difficulty
-from environments.webshop.generation.drawing import draw
-from environments.webshop.generation.goals import make_goal, wish_of
+from environments.webshop.generation.goals import canonical_goal, make_goal
 from environments.webshop.generation.words import Kind
 from environments.webshop.shop.product import Goal, Product
 
 NUM_WITHOUT_OPTION = 3
 NUM_WITHOUT_ATTRIBUTE = 3
-NUM_TOO_DEAR = 3
-NUM_SHOWN = 2  # attributes that a title shows; one more is in the features
-NUM_STOCKED, NUM_OFFERED = 4, 3  # values of a group, by a kind, by a product
+NUM_TOO_EXPENSIVE = 3
+NUM_SHOWN = 2  # attributes in a title; one more is in the features
+NUM_STOCKED, NUM_OFFERED = 4, 3  # values of a group, per kind and per product
 MIN_PRICE = 2  # dollars
-SIBLING_DRAWS = 40  # for one; then another wish is drawn
-CHEAPER, DEARER = 20, 40  # dollars that a sibling may cost less, or too much
+SIBLING_DRAWS = 40  # of one sibling, before another goal is drawn
+MAX_CHEAPER, MAX_EXCESS = 20, 40  # dollars below the product, above the limit
+MAX_DRAWS = 10_000  # each text belongs to the split with probability 1/2
 
 Options = Mapping[str, tuple[str, ...]]
+T = TypeVar("T")
 
 
-def family_size(difficulty: Difficulty) -> int:
-  """Products of a family, the wanted one included."""
-  near = NUM_WITHOUT_OPTION + NUM_WITHOUT_ATTRIBUTE
-  return 1 + near * difficulty.siblings + NUM_TOO_DEAR * difficulty.prices
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difficulty:
+  """Obstacles in generated shops.
+
+  Attributes:
+    siblings: each wanted product has siblings with search texts like its own,
+      of which some lack a wanted option and some a wanted attribute.
+    prices: each wanted product has siblings that are above the price limit and
+      otherwise satisfy the goal.
+    paraphrases: instructions word attributes differently from all listings.
+  """
+
+  siblings: bool = False
+  prices: bool = False
+  paraphrases: bool = False
+
+  @property
+  def has_families(self) -> bool:
+    """Whether wanted products have siblings."""
+    return self.siblings or self.prices
+
+  @property
+  def family_size(self) -> int:
+    """The products of a family, including the wanted one."""
+    num_near = NUM_WITHOUT_OPTION + NUM_WITHOUT_ATTRIBUTE
+    return 1 + num_near * self.siblings + NUM_TOO_EXPENSIVE * self.prices
+
+
+DIFFICULTIES: Mapping[str, Difficulty] = {
+  "easy": Difficulty(),
+  "siblings": Difficulty(siblings=True),
+  "prices": Difficulty(prices=True),
+  "paraphrases": Difficulty(paraphrases=True),
+  "hard": Difficulty(siblings=True, prices=True, paraphrases=True),
+}
+
+
+def draw(make: Callable[[], T], accepts: Callable[[T], bool]) -> T:
+  """Draws until a result is accepted."""
+  for _ in range(MAX_DRAWS):
+    drawn = make()
+    if accepts(drawn):
+      return drawn
+  raise ConfigError(
+    f"WebShop drew nothing for its split in {MAX_DRAWS} draws; make the "
+    "catalogue larger or let fewer tasks share it (webshop catalogue_size, "
+    "tasks_per_catalogue)"
+  )
+
+
+def make_product(
+  kind: Kind,
+  brand: str,
+  attributes: Sequence[str],
+  options: Options,
+  price: float,
+  *,
+  sold_out: str = "",
+) -> Product:
+  """Makes a listing without id; its title has two of the three attributes."""
+  note = f", {sold_out} sold out" if sold_out else ""
+  return Product(
+    id="",
+    title=f"{brand} {attributes[0]} {attributes[1]} {kind.query}",
+    query=kind.query,
+    department=kind.category.partition(" › ")[0],
+    category=kind.category,
+    attributes=tuple(attributes),
+    options=options,
+    price=price,
+    price_tag=f"${price}",
+    description=f"a {kind.query} by {brand}{note}",
+    features=(f"{attributes[2]}, {attributes[0]}", attributes[1]),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-  """A wish; `members[0]` is its product, the others miss it by one thing."""
+  """A goal, its product `members[0]`, and the siblings."""
 
   goal: Goal
   members: tuple[Product, ...]
 
 
 class FamilyMaker:
-  """Draws families of one kind, whose texts belong to one split."""
+  """Draws families of one kind, with texts of one split."""
 
   def __init__(
     self,
@@ -57,52 +130,50 @@ class FamilyMaker:
   ):
     self._rng, self._kind, self._split = rng, kind, split
     self._difficulty = difficulty
-    # All of them: with few, families run out of pairs that tell them apart.
-    self._pool = kind.attributes
     self._stock = {
       g: rng.sample(words.OPTION_VALUES[g], NUM_STOCKED) for g in kind.groups
     }
 
   def make(self, others: Sequence[Family]) -> Family:
-    """A family beside others: each wish is met by its own product alone."""
+    """Draws a family such that each goal is satisfied by its product alone."""
     family = None
     while family is None:
       goal = self._draw_goal(others)
       family = self._try_family(goal, others)
     return family
 
-  def lone(self, others: Sequence[Family]) -> Product:
-    """A product that belongs to no family, and fulfils no wish."""
+  def make_single(self, others: Sequence[Family]) -> Product:
+    """Draws a product that has no family and satisfies no goal."""
     return draw(
-      lambda: self._product(self._attributes(), {}),
+      lambda: self._draw_product(self._draw_attributes(), {}, {}),
       lambda product: self._is_apart(product, others),
     )
 
   def _is_apart(self, product: Product, others: Sequence[Family]) -> bool:
-    """Whether it belongs to the split, and to no other wish's results."""
+    """Checks that it belongs to the split, and to no other goal."""
     return split_of(product.canonical_text) == self._split and not any(
-      fulfils(product, other.goal)
-      or _shown_of(product) == _shown_of(other.goal.product)
+      _satisfies(product, other.goal)
+      or _title_key(product) == _title_key(other.goal.product)
       for other in others
     )
 
   def _draw_goal(self, others: Sequence[Family]) -> Goal:
-    """A wish of the split, for attributes that no title shows yet."""
-    taken = {_shown_of(member) for other in others for member in other.members}
+    """Draws a goal of the split, for attributes that no title has yet."""
+    taken = {_title_key(member) for other in others for member in other.members}
     return draw(
       self._make_goal,
       lambda goal: (
-        _shown_of(goal.product) not in taken
-        and split_of(wish_of(goal)) == self._split
+        _title_key(goal.product) not in taken
+        and split_of(canonical_goal(goal)) == self._split
         and split_of(goal.instruction) == self._split
         and self._is_apart(goal.product, others)
-        and not any(fulfils(m, goal) for o in others for m in o.members)
+        and not any(_satisfies(m, goal) for o in others for m in o.members)
       ),
     )
 
   def _make_goal(self) -> Goal:
-    """A wish for all that a title shows: with less, too much would do."""
-    product = self._product(self._attributes(), {})
+    """Draws a goal for both attributes of a title, which few products have."""
+    product = self._draw_product(self._draw_attributes(), {}, {})
     return make_goal(
       self._rng,
       product,
@@ -112,134 +183,121 @@ class FamilyMaker:
     )
 
   def _try_family(self, goal: Goal, others: Sequence[Family]) -> Family | None:
-    """The family of a wish; None if its siblings would fulfil another."""
+    """Draws the family of a goal; None if siblings would satisfy another."""
     members = [goal.product]
     for make in self._makers(goal):
       drawn = (make() for _ in range(SIBLING_DRAWS))
-      fit = next((p for p in drawn if self._is_apart(p, others)), None)
-      if fit is None:
+      sibling = next((p for p in drawn if self._is_apart(p, others)), None)
+      if sibling is None:
         return None
-      members.append(fit)
+      members.append(sibling)
     return Family(goal, tuple(members))
 
   def _makers(self, goal: Goal) -> list[Callable[[], Product]]:
-    """What draws each of the siblings."""
+    """Returns a function for each sibling, which draws it."""
     makers: list[Callable[[], Product]] = []
     if self._difficulty.siblings:
       makers += [lambda: self._without_option(goal)] * NUM_WITHOUT_OPTION
       makers += [lambda: self._without_attribute(goal)] * NUM_WITHOUT_ATTRIBUTE
     if self._difficulty.prices:
-      makers += [lambda: self._too_dear(goal)] * NUM_TOO_DEAR
+      makers += [lambda: self._too_expensive(goal)] * NUM_TOO_EXPENSIVE
     return makers
 
   def _without_option(self, goal: Goal) -> Product:
-    """Lacks one wanted option and says so where only a search looks."""
-    wanted = _wanted_of(goal)
+    """Draws a product without one wanted option, named in its description."""
+    wanted = _wanted_options(goal)
     missing = self._rng.choice(list(wanted))
     offered = {group: v for group, v in wanted.items() if group != missing}
-    return self._product(
+    return self._draw_product(
       goal.product.attributes,
       offered,
-      lacks={missing: wanted[missing]},
-      price=self._low_price(goal),
+      {missing: wanted[missing]},
+      self._draw_low_price(goal),
     )
 
   def _without_attribute(self, goal: Goal) -> Product:
-    """Has another attribute in the place of a wanted one."""
+    """Draws a product with another attribute instead of a wanted one."""
     own = goal.product.attributes
-    lost = self._rng.choice(goal.attributes)
-    other = self._rng.choice([a for a in self._pool if a not in own])
-    attributes = tuple(other if a == lost else a for a in own)
-    return self._product(
-      attributes, _wanted_of(goal), price=self._low_price(goal)
+    replaced = self._rng.choice(goal.attributes)
+    other = self._rng.choice([a for a in self._kind.attributes if a not in own])
+    attributes = tuple(other if a == replaced else a for a in own)
+    return self._draw_product(
+      attributes, _wanted_options(goal), {}, self._draw_low_price(goal)
     )
 
-  def _too_dear(self, goal: Goal) -> Product:
-    price = int(goal.price_upper) + self._rng.randint(1, DEARER)
-    return self._product(
-      goal.product.attributes, _wanted_of(goal), price=float(price)
+  def _too_expensive(self, goal: Goal) -> Product:
+    price = int(goal.price_upper) + self._rng.randint(1, MAX_EXCESS)
+    return self._draw_product(
+      goal.product.attributes, _wanted_options(goal), {}, float(price)
     )
 
-  def _low_price(self, goal: Goal) -> float:
-    lowest = max(MIN_PRICE, int(goal.product.price) - CHEAPER)
+  def _draw_low_price(self, goal: Goal) -> float:
+    lowest = max(MIN_PRICE, int(goal.product.price) - MAX_CHEAPER)
     return float(self._rng.randint(lowest, int(goal.price_upper) - 1))
 
-  def _attributes(self) -> tuple[str, ...]:
-    return tuple(self._rng.sample(self._pool, NUM_SHOWN + 1))
+  def _draw_attributes(self) -> tuple[str, ...]:
+    # A smaller pool would have too few pairs for the families of a kind.
+    return tuple(self._rng.sample(self._kind.attributes, NUM_SHOWN + 1))
 
-  def _product(
+  def _draw_product(
     self,
     attributes: Sequence[str],
     offered: Mapping[str, str],
-    *,
-    lacks: Mapping[str, str] | None = None,
+    lacking: Mapping[str, str],
     price: float | None = None,
   ) -> Product:
-    """A listing with these options among others, and one that is sold out."""
-    kind, rng = self._kind, self._rng
+    """Draws a listing with options to offer and, at most, one to lack."""
     options = {
-      group: self._some(group, offered.get(group), (lacks or {}).get(group))
-      for group in kind.groups
+      group: self._draw_values(group, offered.get(group), lacking.get(group))
+      for group in self._kind.groups
     }
-    sold_out = next(iter((lacks or {}).values()), None) or self._sold_out(
-      options
-    )
+    sold_out = next(iter(lacking.values()), "") or self._draw_sold_out(options)
     if price is None:
-      price = float(rng.randint(*kind.prices))
-    brand = rng.choice(words.BRANDS)
-    return Product(
-      id="",
-      title=f"{brand} {attributes[0]} {attributes[1]} {kind.query}",
-      query=kind.query,
-      department=kind.category.partition(" › ")[0],
-      category=kind.category,
-      attributes=tuple(attributes),
-      options=options,
-      price=price,
-      price_tag=f"${price}",
-      description=f"a {kind.query} by {brand}, {sold_out} sold out",
-      features=(f"{attributes[2]}, {attributes[0]}", attributes[1]),
+      price = float(self._rng.randint(*self._kind.prices))
+    brand = self._rng.choice(words.BRANDS)
+    return make_product(
+      self._kind, brand, attributes, options, price, sold_out=sold_out
     )
 
-  def _some(
-    self, group: str, kept: str | None, lacked: str | None
+  def _draw_values(
+    self, group: str, offered: str | None, lacking: str | None
   ) -> tuple[str, ...]:
-    """Some of the group's values, in its order."""
-    values = [v for v in words.OPTION_VALUES[group] if v != lacked]
-    stock = [v for v in self._stock[group] if v not in (lacked, kept)]
-    chosen = set(self._rng.sample(stock, NUM_OFFERED - (kept is not None)))
-    return tuple(v for v in values if v in chosen or v == kept)
+    """Draws values of a group, in the group's order."""
+    values = [v for v in words.OPTION_VALUES[group] if v != lacking]
+    stock = [v for v in self._stock[group] if v not in (lacking, offered)]
+    chosen = set(self._rng.sample(stock, NUM_OFFERED - (offered is not None)))
+    return tuple(v for v in values if v in chosen or v == offered)
 
-  def _sold_out(self, options: Options) -> str:
-    """A value of the last group that is not offered."""
+  def _draw_sold_out(self, options: Options) -> str:
+    """Draws a value of the last group that is not offered."""
     group = list(options)[-1]
     return self._rng.choice(
       [v for v in words.OPTION_VALUES[group] if v not in options[group]]
     )
 
 
-def _shown_of(product: Product) -> tuple[str, frozenset[str]]:
-  """The kind and the attributes that a title shows."""
+def _title_key(product: Product) -> tuple[str, frozenset[str]]:
+  """Returns the kind and the attributes of a title."""
   return product.query, frozenset(product.attributes[:NUM_SHOWN])
 
 
-def fulfils(product: Product, goal: Goal) -> bool:
-  """Whether the product can be bought so that all of the wish is met.
+def _satisfies(product: Product, goal: Goal) -> bool:
+  """Checks whether a purchase of the product can satisfy the goal.
 
-  For generated listings, whose words match exactly or not at all; `reward` is
-  the judge of any.
+  This is exact for generated listings, whose words match fully or not at all;
+  `reward` compares any listing.
   """
   return (
     product.query == goal.product.query
     and set(goal.attributes) <= set(product.attributes)
     and all(
-      value in product.options[g] for g, value in _wanted_of(goal).items()
+      value in product.options[g] for g, value in _wanted_options(goal).items()
     )
     and product.price <= goal.price_upper
   )
 
 
-def _wanted_of(goal: Goal) -> dict[str, str]:
-  """The wanted value of each group of options."""
+def _wanted_options(goal: Goal) -> dict[str, str]:
+  """Returns the wanted value of each option group."""
   groups = [group for group, values in goal.product.options.items() if values]
   return dict(zip(groups, goal.options, strict=True))

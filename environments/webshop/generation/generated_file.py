@@ -3,9 +3,9 @@
   python -m environments.webshop.generation.generated_file \
     --num_products 100000 --path /tmp/products.jsonl
 
-For measuring, and for trying out how a shop of millions behaves. Descriptions
-are filled up with made-up words, so that the index is as large as one of real
-listings; a few words are common and most are rare, as in any language.
+The file is for measurements of shops with millions of products. Descriptions
+are filled with invented words, so that the index is as large as one of real
+listings. A few words are common and most are rare, as in any language.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from environments.webshop.generation.generator import make_products
 from environments.webshop.shop.product import Product
 
 PER_DRAW = 1000  # products drawn at a time, for one split
-NUM_RANKS = 1 << 18  # of made-up words
+NUM_RANKS = 1 << 18  # of invented words
 _CONSONANTS, _VOWELS = "bdfglmnprstv", "aeiou"
 FORMS = {"lines": ("", "\n", "\n"), "array": ("[\n", ",\n", "\n]\n")}
 
@@ -35,24 +35,24 @@ def write(
   seed: int = 0,
   form: str = "lines",
 ) -> None:
-  """Writes listings, a function of the arguments; packed if path ends in .gz.
+  """Writes listings deterministically, compressed if the path ends in .gz.
 
   Args:
-    num_words: of each description, besides those that say what it is.
+    num_words: invented words per description.
     form: "lines", an object per line, or "array", one array of them.
   """
-  begin, between, end = FORMS[form]
+  start, separator, end = FORMS[form]
   open_ = gzip.open if path.suffix == ".gz" else open
   with open_(path, "wt", encoding="utf-8") as file:
-    file.write(begin)
+    file.write(start)
     for number, product in enumerate(draw(num_products, num_words, seed)):
       text = json.dumps(row_of(product), ensure_ascii=False)
-      file.write(f"{between if number else ''}{text}")
+      file.write(f"{separator if number else ''}{text}")
     file.write(end)
 
 
 def draw(num_products: int, num_words: int, seed: int) -> Iterator[Product]:
-  """Products with ids that count up, half of them of each split."""
+  """Draws products with consecutive ids, half of them of each split."""
   rng = random.Random(f"generated file/{seed}")
   for number in range(0, num_products, PER_DRAW):
     split = SPLITS[number // PER_DRAW % len(SPLITS)]
@@ -61,12 +61,12 @@ def draw(num_products: int, num_words: int, seed: int) -> Iterator[Product]:
         yield dataclasses.replace(
           product,
           id=f"B{i:09d}",
-          description=f"{product.description} {_filling(rng, num_words)}",
+          description=f"{product.description} {_filler(rng, num_words)}",
         )
 
 
-def _filling(rng: random.Random, num_words: int) -> str:
-  """Words that mean nothing, the n-th commonest with a share of about 1/n."""
+def _filler(rng: random.Random, num_words: int) -> str:
+  """Draws invented words by Zipf's law: the n-th has a share of about 1/n."""
   ranks = (int(NUM_RANKS ** rng.random()) for _ in range(num_words))
   return " ".join(map(_word, ranks))
 
@@ -75,14 +75,14 @@ def _filling(rng: random.Random, num_words: int) -> str:
 def _word(rank: int) -> str:
   syllables = ""
   while rank:
-    rank, which = divmod(rank, len(_CONSONANTS) * len(_VOWELS))
-    consonant, vowel = divmod(which, len(_VOWELS))
+    rank, syllable = divmod(rank, len(_CONSONANTS) * len(_VOWELS))
+    consonant, vowel = divmod(syllable, len(_VOWELS))
     syllables += _CONSONANTS[consonant] + _VOWELS[vowel]
-  return f"{syllables}k"  # no ending that is cut off
+  return f"{syllables}k"  # an ending that the stemmer keeps
 
 
 def row_of(product: Product) -> dict[str, object]:
-  """The row that `listing` reads as this product."""
+  """Writes the row that `products` reads as this product."""
   return {
     "asin": product.id,
     "category": product.department,

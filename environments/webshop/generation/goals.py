@@ -1,15 +1,15 @@
-"""Wishes, worded as upstream's synthetic goals are.
+"""Goals with instructions in the form of upstream's synthetic ones.
 
 "i need slim fit shirt with color: red, and size: large, and price lower than
-40.00 dollars": the part before "with" is made up here, where upstream has a
-text per product; options and price are in upstream's words.
+40.00 dollars": the part before "with" is generated, where upstream has one text
+per product; options and price are in upstream's words.
 """
 
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from environments.webshop.generation.paraphrases import PARAPHRASES
+from environments.webshop.generation.words import PARAPHRASES
 from environments.webshop.shop.product import Goal, Product
 
 PRICE_STEPS = [10.0 * i for i in range(1, 100)]  # dollars
@@ -38,14 +38,14 @@ def make_goal(
   num_wanted: Sequence[int] = (1, 2, 2),
   paraphrase: bool = False,
 ) -> Goal:
-  """A wish that `product` fulfils, for some of `attributes`.
+  """Draws a goal that `product` satisfies, with some of `attributes`.
 
   Args:
-    num_wanted: how many attributes may be asked for, drawn from.
-    paraphrase: whether they are said in other words than listings have.
+    num_wanted: numbers of attributes to draw from.
+    paraphrase: whether attributes are worded differently from listings.
   """
-  wanted_count = min(rng.choice(num_wanted), len(attributes))
-  wanted = tuple(rng.sample(attributes, wanted_count))
+  num_attributes = min(rng.choice(num_wanted), len(attributes))
+  wanted = tuple(rng.sample(attributes, num_attributes))
   chosen = {name: rng.choice(vs) for name, vs in product.options.items() if vs}
   upper = draw_price_upper(rng, product.price)
   if paraphrase:
@@ -64,25 +64,28 @@ def make_goal(
 
 
 def draw_price_upper(rng: random.Random, price: float) -> float:
-  """The larger of two of the next four tens above `price`; inf if none."""
+  """Draws two of the next four tens above `price`, and returns the larger.
+
+  Returns infinity if there are fewer than two such tens.
+  """
   above = [step for step in PRICE_STEPS if step > price][:4]
   return max(rng.sample(above, 2)) if len(above) >= 2 else math.inf
 
 
 def option_text(chosen: Mapping[str, str]) -> str:
-  """The part of an instruction that names options."""
+  """Writes the part of an instruction that names options."""
   named = ", and ".join(f"{name}: {value}" for name, value in chosen.items())
   return f" with {named}" if named else ""
 
 
 def price_text(price_upper: float) -> str:
-  """The part of an instruction that names the limit, if there is one."""
+  """Writes the part of an instruction that names the limit, if any."""
   if math.isinf(price_upper):
     return ""
   return f", and price lower than {price_upper:.2f} dollars"
 
 
-def wish_of(goal: Goal) -> str:
-  """What is wanted, however it is put: kind, attributes, options; no price."""
+def canonical_goal(goal: Goal) -> str:
+  """Writes kind, attributes and options, independent of wording and price."""
   attributes = ", ".join(sorted(goal.attributes))
   return f"{goal.product.query}: {attributes}; {', '.join(goal.options)}"

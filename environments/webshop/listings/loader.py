@@ -1,9 +1,8 @@
-"""Shops made from files of real listings.
+"""Loads a shop from files of real listings.
 
-The files are not ours to ship: their texts are the sellers'. Small ones are
-read into memory, large ones into a store on disk. Every goal belongs to one
-split by its text, or, as upstream has it, by its place in the list of goals;
-the catalogue is the same for all splits, as it is upstream.
+Small files are read into memory, large ones into a store on disk. Each goal
+belongs to one split by its text or, as upstream has it, by its position in the
+list of goals. All splits share the catalogue, as upstream.
 """
 
 import pathlib
@@ -14,11 +13,15 @@ import numpy as np
 
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.errors import ConfigError
-from environments.webshop.listings.items import read_listings
-from environments.webshop.listings.products import Row, goals_of, read_product
+from environments.webshop.listings.products import (
+  Row,
+  goals_of,
+  read_listings,
+  read_product,
+)
 from environments.webshop.listings.rows import open_text
 from environments.webshop.listings.store import (
-  GoalList,
+  GoalTable,
   default_cache,
   open_store,
 )
@@ -26,42 +29,42 @@ from environments.webshop.shop.catalogue import Catalogue
 from environments.webshop.shop.product import Goal, Product
 
 SHUFFLE_SEED = 233  # upstream's
-# Which of the shuffled goals AgentBench plays, and which AgentRL trains on.
+# Positions of the shuffled goals that AgentRL trains on and AgentBench tests.
 UPSTREAM_SPLITS = {"train": range(1000, 12000), "test": range(200)}
-IN_MEMORY_BYTES = 16 << 20  # a larger file goes to disk
-GZIP_FACTOR = 8  # by which packed listings grow, more or less
+IN_MEMORY_BYTES = 16 << 20  # a larger file is stored on disk
+GZIP_FACTOR = 8  # approximate compression of listings
 
 
-class Goals(Sequence[Goal]):
-  """Some of the goals of a catalogue, made when they are asked for."""
+class LazyGoals(Sequence[Goal]):
+  """Goals of a catalogue, which are made on access."""
 
   def __init__(
     self,
     rows: Sequence[Row],
     products: Sequence[Product],
-    places: np.ndarray,
+    goal_ids: np.ndarray,
   ):
     self._rows = rows
     self._products = products
-    self._places = places  # [goals, 2]: position and number
+    self._goal_ids = goal_ids  # [goals, 2]: position of product, and number
 
   def __len__(self) -> int:
-    return len(self._places)
+    return len(self._goal_ids)
 
   def __getitem__(self, index: int) -> Goal:  # type: ignore[override]
-    position, number = map(int, self._places[index])
+    position, number = map(int, self._goal_ids[index])
     return goals_of(self._rows[position], self._products[position])[number]
 
 
 class Listings:
-  """One catalogue from files, and the goals for its products.
+  """A catalogue from files, and the goals of its products.
 
   Args:
-    products: listings, one object per line or an array; upstream's items too.
-    attributes, instructions: upstream's files beside its items, or nothing.
-    cache: where stores of large files are kept; nothing is the user's cache.
-    upstream_splits: goals as upstream counts them, those that people wrote
-      alone: 0 to 199 are `test`, 1,000 to 11,999 `train`.
+    products: path of listings or upstream's items, one per line or an array.
+    attributes, instructions: paths of upstream's files for its items, or "".
+    cache: folder of stores of large files; "" is the user's cache.
+    upstream_splits: split only the goals that people wrote, by upstream's
+      positions: 0 to 199 are `test`, 1,000 to 11,999 `train`.
   """
 
   def __init__(
@@ -91,13 +94,14 @@ class Listings:
       stored = open_store(folder, sources, listings)
       rows, items, goals = stored.rows, stored.products, stored.goals
       self.catalogue = stored
-    splits = _as_upstream(goals) if upstream_splits else _by_text(goals)
+    split_goals = _by_position if upstream_splits else _by_text
     self.goals: Mapping[str, Sequence[Goal]] = {
-      split: Goals(rows, items, places) for split, places in splits.items()
+      split: LazyGoals(rows, items, ids)
+      for split, ids in split_goals(goals).items()
     }
 
   def find(self, split: str, index: int) -> tuple[Catalogue, Goal]:
-    """The shop and the wish of one task."""
+    """Returns the catalogue and the goal of one task."""
     return self.catalogue, self.goals[split][index]
 
 
@@ -109,37 +113,38 @@ def _is_small(path: pathlib.Path) -> bool:
 def _read_all(
   listings: Iterable[tuple[str, Row]],
 ) -> tuple[Sequence[Row], Sequence[Product], np.ndarray]:
-  rows, products, goals = [], [], GoalList()
+  rows, products, goals = [], [], GoalTable()
   for position, (place, row) in enumerate(listings):
     rows.append(row)
     products.append(read_product(place, row))
     goals.add(position, row, products[-1])
-  return rows, products, goals.table()
+  return rows, products, goals.to_array()
 
 
 def _by_text(goals: np.ndarray) -> dict[str, np.ndarray]:
-  """All goals in upstream's order, each in the split that owns its text."""
-  places, side = _shuffled(goals)
-  return {split: places[side == i] for i, split in enumerate(SPLITS)}
+  """Splits all goals by their texts, each split in upstream's order."""
+  ids, split_index = _shuffle(goals)
+  return {split: ids[split_index == i] for i, split in enumerate(SPLITS)}
 
 
-def _as_upstream(goals: np.ndarray) -> dict[str, np.ndarray]:
-  """The goals that people wrote, by their place in upstream's order."""
-  places, _ = _shuffled(goals[:, goals[2] == 1])
+def _by_position(goals: np.ndarray) -> dict[str, np.ndarray]:
+  """Splits the written goals by their positions in upstream's order."""
+  ids, _ = _shuffle(goals[:, goals[2] == 1])
   first = UPSTREAM_SPLITS["train"][0]
-  if len(places) <= first:
+  if len(ids) <= first:
     raise ConfigError(
       f"webshop: upstream_splits trains on goals {first} and up, but people "
-      f"wrote {len(places)} for these products; give upstream's "
+      f"wrote {len(ids)} for these products; give upstream's "
       "items_human_ins.json as `instructions`, or leave upstream_splits off"
     )
   return {
-    split: places[places_of.start : places_of.stop]
-    for split, places_of in UPSTREAM_SPLITS.items()
+    split: ids[positions.start : positions.stop]
+    for split, positions in UPSTREAM_SPLITS.items()
   }
 
 
-def _shuffled(goals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _shuffle(goals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns ids and indices of splits, in upstream's order."""
   order = list(range(goals.shape[1]))
   random.Random(SHUFFLE_SEED).shuffle(order)
   shuffled = goals[:, np.asarray(order, dtype=np.int64)]

@@ -1,8 +1,7 @@
-"""Reads files of listings one at a time, however large the file.
+"""Reads files of JSON objects one by one, in bounded memory.
 
-Two forms, plain or gzipped: an object of JSON per line, and one array (or one
-object) of JSON, which is read through a window of a few megabytes. Nothing
-here knows what a listing is.
+A file, plain or gzipped, has one object per line, or is one array or one object
+of JSON, which is parsed through a window of a few megabytes.
 """
 
 import gzip
@@ -14,13 +13,13 @@ from typing import Any, TextIO
 from agentrl_jax.errors import ConfigError
 
 WINDOW = 1 << 20  # characters read at a time
-MAX_VALUE = 1 << 26  # characters of one listing, at the most
+MAX_VALUE = 1 << 26  # characters of one listing
 _BLANK = " \t\r\n"
 _DECODER = json.JSONDecoder()
 
 
 def read_rows(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
-  """Where each object stands in the file, and the object."""
+  """Yields the place of each object in the file, and the object."""
   with open_text(path) as file:
     first = _first_character(file)
     file.seek(0)
@@ -37,12 +36,12 @@ def read_rows(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
       )
     for place, value in values:
       if not isinstance(value, dict):
-        raise ConfigError(f"{place} is no JSON object, but {value!r:.40}")
+        raise ConfigError(f"{place} is not a JSON object: {value!r:.40}")
       yield place, value
 
 
 def read_members(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
-  """The names and values of the one object in the file."""
+  """Yields the names and values of the one object in the file."""
   with open_text(path) as file:
     window = _Window(path, file)
     if window.next_mark() != "{":
@@ -58,11 +57,11 @@ def read_members(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
 
 
 def open_text(path: pathlib.Path) -> TextIO:
-  """The text of a file, unpacked if its name ends in .gz."""
+  """Opens a file, and decompresses it if its name ends in .gz."""
   if not path.is_file():
     raise ConfigError(
-      f"webshop: {str(path)!r} is no file; give a file of listings (see "
-      "environments/webshop/README.md), or leave it out to have shops generated"
+      f"webshop: {str(path)!r} is not a file; give a file of listings (see "
+      "environments/webshop/README.md), or none to generate shops"
     )
   if path.suffix == ".gz":
     return gzip.open(path, "rt", encoding="utf-8", newline="\n")
@@ -83,7 +82,7 @@ def _line(path: pathlib.Path, number: int, line: str) -> Any:
 
 
 def _elements(path: pathlib.Path, file: TextIO) -> Iterator[Any]:
-  """The elements of the one array in the file."""
+  """Yields the elements of the one array in the file."""
   window = _Window(path, file)
   window.next_mark()
   while (mark := window.next_mark()) != "]":
@@ -93,52 +92,52 @@ def _elements(path: pathlib.Path, file: TextIO) -> Iterator[Any]:
 
 
 class _Window:
-  """The part of a text that is being read."""
+  """The part of a JSON text that is being parsed."""
 
   def __init__(self, path: pathlib.Path, file: TextIO):
     self._path = path
     self._file = file
     self._text = ""
-    self._at = 0
-    self._is_all = False
+    self._position = 0
+    self._is_last = False
 
   def next_mark(self) -> str:
-    """The next character that is not blank."""
+    """Consumes the next character that is not blank."""
     while True:
-      while self._at < len(self._text):
-        self._at += 1
-        if self._text[self._at - 1] not in _BLANK:
-          return self._text[self._at - 1]
-      if self._is_all:
+      while self._position < len(self._text):
+        self._position += 1
+        if self._text[self._position - 1] not in _BLANK:
+          return self._text[self._position - 1]
+      if self._is_last:
         raise ConfigError(f"{self._path} ends in the middle of its JSON")
       self._read_on()
 
   def step_back(self) -> None:
-    """Makes the last mark the next one again."""
-    self._at -= 1
+    """Undoes the last `next_mark`."""
+    self._position -= 1
 
   def next_value(self) -> Any:
-    """The value that begins at the next mark."""
+    """Parses the value that begins at the next mark."""
     self.next_mark()
     self.step_back()
     while True:
       try:
-        value, end = _DECODER.raw_decode(self._text, self._at)
-        # A number may go on beyond the window, and so may nothing else.
-        if self._is_all or end < len(self._text):
-          self._at = end
+        value, end = _DECODER.raw_decode(self._text, self._position)
+        # A number that ends with the window may continue beyond it.
+        if self._is_last or end < len(self._text):
+          self._position = end
           return value
       except ValueError as error:
-        if self._is_all or len(self._text) - self._at > MAX_VALUE:
-          where = self._text[self._at : self._at + 60]
+        if self._is_last or len(self._text) - self._position > MAX_VALUE:
+          context = self._text[self._position : self._position + 60]
           raise ConfigError(
-            f"{self._path} is not JSON near {where!r}: {error}"
+            f"{self._path} is not JSON near {context!r}: {error}"
           ) from error
       self._read_on()
 
   def _read_on(self) -> None:
-    # As much again as is there: a long value is not read over and over.
-    more = self._file.read(max(WINDOW, len(self._text) - self._at))
-    self._is_all = not more
-    self._text = self._text[self._at :] + more
-    self._at = 0
+    # Doubles the window, so that a long value is not parsed too often.
+    more = self._file.read(max(WINDOW, len(self._text) - self._position))
+    self._is_last = not more
+    self._text = self._text[self._position :] + more
+    self._position = 0

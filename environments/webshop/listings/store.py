@@ -1,8 +1,8 @@
-"""Listings on disk: a shop of any size in the memory of what is looked at.
+"""Store of listings on disk, for shops larger than memory.
 
-A store is a folder: the rows as JSON, the ids in order, the search index, and
-which goals there are. It is built once per file, beside others, and opened by
-as many processes as like; they share what the system keeps of it in memory.
+A store is a folder with the rows as JSON, the sorted ids, the search index and
+the table of goals. It is built once per file. All processes that open it share
+its mapped pages.
 """
 
 import array
@@ -24,72 +24,58 @@ from environments.webshop.listings.products import (
   goals_of,
   product_of,
   read_product,
-  written_in,
+  written_instructions,
 )
 from environments.webshop.search.disk_index import (
   IndexBuilder,
-  map_file,
+  MappedTexts,
   open_array,
   open_index,
 )
-from environments.webshop.search.index import SearchIndex
 from environments.webshop.shop.catalogue import Catalogue
 from environments.webshop.shop.product import Product
 
-VERSION = 1  # of the folder's layout, and of all that is in it
-KEPT_PRODUCTS = 2048  # read last, and kept as objects
-_SAMPLES = 64  # of a file, by which it is told from others
+VERSION = 1  # of the folder's layout and content
+KEPT_PRODUCTS = 2048  # in the cache of products
+_SAMPLES = 64  # of a file, for its key
 _SAMPLE_BYTES = 1 << 16
 
 
-class GoalList:
-  """Which goals there are: whose, which of its own, written or made, whose.
-
-  Upstream's order is that of the file. A goal belongs to one split by its text.
-  """
+class GoalTable:
+  """Builds the table of all goals, in the order of the file."""
 
   def __init__(self) -> None:
-    self.products = array.array("i")
-    self.numbers = array.array("h")  # which of the product's goals
-    self.written = array.array("b")
-    self.sides = array.array("b")  # position in SPLITS
+    self._goals = array.array("i")
 
   def add(self, position: int, row: Row, product: Product) -> None:
-    """The goals of the product at `position`."""
-    written = bool(written_in(row))
+    """Adds the goals of the product at `position`."""
+    is_written = bool(written_instructions(row))
     for number, goal in enumerate(goals_of(row, product)):
-      self.products.append(position)
-      self.numbers.append(number)
-      self.written.append(written)
-      self.sides.append(SPLITS.index(split_of(goal.instruction)))
+      split_index = SPLITS.index(split_of(goal.instruction))
+      self._goals.extend((position, number, is_written, split_index))
 
-  def table(self) -> np.ndarray:
-    """The goals as columns of one array."""
-    columns = (self.products, self.numbers, self.written, self.sides)
-    return np.stack([np.asarray(column, dtype=np.int32) for column in columns])
+  def to_array(self) -> np.ndarray:
+    """Returns [4, goals]: product, number, whether written, index of split."""
+    goals = np.asarray(self._goals, dtype=np.int32).reshape(-1, 4)
+    return np.ascontiguousarray(goals.T)
 
 
 class StoredRows(Sequence[Row]):
   """The rows of a store."""
 
   def __init__(self, folder: pathlib.Path):
-    self._begins = open_array(folder / "rows.npy")
-    self._bytes = map_file(folder / "rows.txt")
+    self._texts = MappedTexts(folder / "rows")
 
   def __len__(self) -> int:
-    return len(self._begins) - 1
+    return len(self._texts)
 
   def __getitem__(self, position: int) -> Row:  # type: ignore[override]
-    if not 0 <= position < len(self):
-      raise IndexError(position)
-    row: Row = json.loads(
-      self._bytes[self._begins[position] : self._begins[position + 1]]
-    )
+    row: Row = json.loads(self._texts[position])
     return row
 
 
 class StoredProducts(Sequence[Product]):
-  """The products of a store; the last ones read are kept."""
+  """The products of a store, with a cache of recent ones."""
 
   def __init__(self, rows: StoredRows):
     self._rows = rows
@@ -106,27 +92,23 @@ class StoredProducts(Sequence[Product]):
 
 
 class StoredCatalogue(Catalogue):
-  """The products of a store, found by id or by search."""
+  """The catalogue of a store."""
 
   def __init__(self, folder: pathlib.Path):
     self.rows = StoredRows(folder)
     self.products = StoredProducts(self.rows)
     self._ids = open_array(folder / "ids.npy")
     self._places = open_array(folder / "places.npy")
-    self._found = open_index(folder, num_texts=len(self.rows))
+    self._index = open_index(folder, num_texts=len(self.rows))
     self.goals = np.load(folder / "goals.npy")
 
   def find(self, product_id: str) -> Product | None:
-    """The product with this id, in whatever case."""
-    wanted = product_id.lower().encode()
-    at = int(np.searchsorted(self._ids, wanted))
-    if at == len(self._ids) or self._ids[at] != wanted:
+    """Returns the product with this id, ignoring case."""
+    id_ = product_id.lower().encode()
+    number = int(np.searchsorted(self._ids, id_))
+    if number == len(self._ids) or self._ids[number] != id_:
       return None
-    return self.products[int(self._places[at])]
-
-  @property
-  def _index(self) -> SearchIndex:
-    return self._found
+    return self.products[int(self._places[number])]
 
 
 def open_store(
@@ -134,7 +116,7 @@ def open_store(
   sources: Sequence[pathlib.Path],
   rows: Iterable[tuple[str, Row]],
 ) -> StoredCatalogue:
-  """The store of these files, built from their `rows` if it is not there."""
+  """Opens the store of these files, which is built from `rows` if missing."""
   folder = cache / _key(sources)
   if not folder.is_dir():
     try:
@@ -142,8 +124,8 @@ def open_store(
       draft = pathlib.Path(tempfile.mkdtemp(prefix="draft-", dir=cache))
     except OSError as error:
       raise ConfigError(
-        f"webshop keeps large files of listings below cache={str(cache)!r}, "
-        f"where it may not write ({error}); name another folder"
+        f"webshop stores large files of listings in cache={str(cache)!r}, "
+        f"which it cannot write ({error}); give another folder"
       ) from error
     try:
       _build(draft, rows)
@@ -155,13 +137,13 @@ def open_store(
 
 
 def default_cache() -> pathlib.Path:
-  """Where stores are kept if nobody says."""
+  """Returns the default folder of stores."""
   home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
   return pathlib.Path(home).expanduser() / "agentrl_jax" / "webshop"
 
 
 def _key(sources: Sequence[pathlib.Path]) -> str:
-  """A name for the content of the files, by their sizes and samples of them."""
+  """Returns a hash of the files' sizes and of samples of their contents."""
   digest = hashlib.blake2b(f"{VERSION}".encode(), digest_size=16)
   for path in sources:
     size = path.stat().st_size
@@ -174,7 +156,7 @@ def _key(sources: Sequence[pathlib.Path]) -> str:
 
 
 def _build(folder: pathlib.Path, rows: Iterable[tuple[str, Row]]) -> None:
-  index, goals = IndexBuilder(folder), GoalList()
+  index, goals = IndexBuilder(folder), GoalTable()
   begins, ids = array.array("q", [0]), []
   with (folder / "rows.txt").open("wb") as file:
     for position, (place, row) in enumerate(rows):
@@ -185,21 +167,21 @@ def _build(folder: pathlib.Path, rows: Iterable[tuple[str, Row]]) -> None:
       index.add(product.indexed_text)
       goals.add(position, row, product)
   np.save(folder / "rows.npy", np.asarray(begins))
-  np.save(folder / "goals.npy", goals.table())
+  np.save(folder / "goals.npy", goals.to_array())
   _write_ids(folder, ids)
   index.finish()
 
 
 def _write_ids(folder: pathlib.Path, ids: Sequence[bytes]) -> None:
-  known = np.asarray(ids, dtype=np.bytes_)
-  order = np.argsort(known, kind="stable")
-  known = known[order]
-  again = np.flatnonzero(known[1:] == known[:-1])
-  if len(again):
+  unsorted = np.asarray(ids, dtype=np.bytes_)
+  order = np.argsort(unsorted, kind="stable")
+  sorted_ids = unsorted[order]
+  repeats = np.flatnonzero(sorted_ids[1:] == sorted_ids[:-1])
+  if len(repeats):
     raise ConfigError(
-      f"webshop: {len(again)} listings have ids that others have, such as "
-      f"{known[again[0]].decode()!r}; every product needs an id of its own, "
-      "whatever its case"
+      f"webshop: {len(repeats)} listings repeat ids of others, such as "
+      f"{sorted_ids[repeats[0]].decode()!r}; every product needs an id of its "
+      "own, ignoring case"
     )
-  np.save(folder / "ids.npy", known)
+  np.save(folder / "ids.npy", sorted_ids)
   np.save(folder / "places.npy", order.astype(np.int32))

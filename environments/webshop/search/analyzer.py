@@ -1,8 +1,8 @@
-"""From text to the terms that are searched, as Lucene's EnglishAnalyzer does.
+"""Splits texts into search terms, as Lucene's EnglishAnalyzer does.
 
-Words by the rules of Unicode's annex 29 (its letters, digits and the marks
-between them), without possessive 's and stop words, reduced to Porter's stems.
-A pictograph is a word, and so is each Chinese or Hiragana character.
+Words follow Unicode's annex 29 (letters, digits and the marks between them).
+Possessive 's and stop words are removed, and words are reduced to Porter's
+stems. A pictograph is a word, and so is each Chinese or Hiragana character.
 """
 
 import functools
@@ -16,8 +16,8 @@ _STOP_WORDS = """
   the their then there these they this to was will with
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-MAX_WORD = 255  # characters; Lucene cuts longer ones in pieces
-_PLANES = 0x20000  # beyond them there are rare ideographs alone
+MAX_WORD = 255  # characters; Lucene splits longer words
+_PLANES = 0x20000  # higher code points are rare ideographs only
 
 _HAN = (
   "\u2e80-\u2e99\u2e9b-\u2ef3\u2f00-\u2fd5\u3005\u3007\u3021-\u3029"
@@ -46,8 +46,8 @@ _PICTURES = (
 )
 
 
-def _all_of(*categories: str) -> str:
-  """The characters of these categories, as the inside of a pattern's []."""
+def _ranges_of(*categories: str) -> str:
+  """Returns the characters of Unicode categories, as ranges of a pattern."""
   runs: list[list[int]] = []
   for code in range(_PLANES):
     if unicodedata.category(chr(code)) in categories:
@@ -58,15 +58,15 @@ def _all_of(*categories: str) -> str:
   return "".join(f"{chr(first)}-{chr(last)}" for first, last in runs)
 
 
-# What Python counts among the characters of words, and Unicode's rules do not:
-# superior figures, fractions, numbers in circles.
-_NO_WORDS = _all_of("No")
-# They belong to what they follow; a space without width does not.
-_MARKS = _all_of("Mn", "Mc", "Me", "Cf").replace(
+# Word characters of Python that are none of annex 29: superscript digits,
+# fractions, numbers in circles.
+_NO_WORDS = _ranges_of("No")
+# Marks belong to the character before them; a zero-width space does not.
+_MARKS = _ranges_of("Mn", "Mc", "Me", "Cf").replace(
   "\u200b-\u200f", "\u200c-\u200f"
 )
 _ALONE = _HAN + _HIRAGANA + _KATAKANA + _PICTURES + _NO_WORDS
-# A mark that stays inside a word: between two letters, or between two digits.
+# Marks that may stand inside a word: between two letters, or two digits.
 _QUOTES = "'.\u2018\u2019\u2024\ufe52\uff07\uff0e"
 _IN_LETTERS = _QUOTES + ":\u00b7\u0387\u05f4\u2027\ufe13\ufe55\uff1a\u02d7"
 _IN_DIGITS = (
@@ -93,15 +93,15 @@ _STEMMER = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
 
 
 def stems(text: str) -> list[str]:
-  """The terms of `text`, in order: lower case, no stop words, no endings."""
+  """Returns the terms of `text` in order."""
   text = text.lower()
   word = _WORD_OF_ASCII if text.isascii() else _WORD
-  return [stem for found in word.findall(text) for stem in _stems_of(found)]
+  return [stem for match in word.findall(text) for stem in _stems_of(match)]
 
 
 @functools.lru_cache(maxsize=1 << 18)
 def _stems_of(word: str) -> tuple[str, ...]:
-  """The stem of one word, or none; of an endless one, those of its pieces."""
+  """Returns the stem of one word, none, or one per piece of a long word."""
   if not word.strip("_"):
     return ()
   if len(word) > MAX_WORD:

@@ -1,8 +1,8 @@
-"""A search index on disk: built in bounded memory, searched where it lies.
+"""Search index on disk, built in bounded memory.
 
-Building keeps a few million postings in memory, sorts them and sets them aside
-as a chunk; at the end the chunks are merged into one array per field. Opening
-maps the arrays, so that a process takes the memory of what it searches.
+The builder collects a few million postings in memory and writes them as a
+chunk; at the end it merges the chunks into one array per field. Opening maps
+the arrays, so a process uses memory only for the terms that it searches.
 """
 
 import array
@@ -18,11 +18,11 @@ import numpy as np
 from environments.webshop.search.analyzer import stems
 from environments.webshop.search.index import SearchIndex, bm25
 
-CHUNK = 1 << 22  # postings held in memory while building
+CHUNK = 1 << 22  # postings in memory
 
 
 class IndexBuilder:
-  """Takes texts one by one, and leaves an index in `folder`."""
+  """Writes an index of texts into `folder`."""
 
   def __init__(self, folder: pathlib.Path):
     self._folder = folder
@@ -34,31 +34,31 @@ class IndexBuilder:
     self._new_chunk()
 
   def add(self, text: str) -> None:
-    """The next text."""
+    """Adds the next text."""
     counts = Counter(stems(text))
     position = len(self._lengths)
     self._lengths.append(counts.total())
-    for word, times in counts.items():
-      self._term.append(self._terms.setdefault(word, len(self._terms)))
+    for stem, count in counts.items():
+      self._term.append(self._terms.setdefault(stem, len(self._terms)))
       self._document.append(position)
-      self._count.append(times)
+      self._count.append(count)
     if len(self._term) >= CHUNK:
-      self._set_aside()
+      self._write_chunk()
 
   def finish(self) -> None:
-    """Writes the index. Nothing can be added afterwards."""
-    self._set_aside()
-    words = sorted(self._terms, key=str.encode)
-    rank = np.empty(len(words), dtype=np.int64)
-    rank[[self._terms[word] for word in words]] = np.arange(len(words))
+    """Writes the index; no text can be added afterwards."""
+    self._write_chunk()
+    terms = sorted(self._terms, key=str.encode)
+    rank = np.empty(len(terms), dtype=np.int64)
+    rank[[self._terms[term] for term in terms]] = np.arange(len(terms))
     self._terms.clear()
-    write_texts(self._folder / "terms", words)
+    _write_texts(self._folder / "terms", terms)
     frequency = sum(
       (
-        np.bincount(rank[term], minlength=len(words))
-        for term, _, _ in self._set_asides()
+        np.bincount(rank[term], minlength=len(terms))
+        for term, _, _ in self._read_chunks()
       ),
-      start=np.zeros(len(words), dtype=np.int64),
+      start=np.zeros(len(terms), dtype=np.int64),
     )
     starts = np.concatenate([[0], np.cumsum(frequency)])
     np.save(self._folder / "starts.npy", starts)
@@ -70,7 +70,7 @@ class IndexBuilder:
     self._document = array.array("i")
     self._count = array.array("i")
 
-  def _set_aside(self) -> None:
+  def _write_chunk(self) -> None:
     chunk = [
       np.frombuffer(field, dtype=np.int32)
       for field in (self._term, self._document, self._count)
@@ -80,7 +80,7 @@ class IndexBuilder:
       self._num_chunks += 1
     self._new_chunk()
 
-  def _set_asides(self) -> Iterator[np.ndarray]:
+  def _read_chunks(self) -> Iterator[np.ndarray]:
     for number in range(self._num_chunks):
       yield np.load(self._chunks / f"{number}.npy")
 
@@ -91,12 +91,12 @@ class IndexBuilder:
     mean_length = float(lengths.mean()) if len(lengths) else 1.0
     documents = self._make_array("documents", np.int32, starts[-1])
     weights = self._make_array("weights", np.float32, starts[-1])
-    filled = starts[:-1].copy()  # where the next posting of each term goes
-    for term, document, count in self._set_asides():
+    filled = starts[:-1].copy()  # next free posting of each term
+    for term, document, count in self._read_chunks():
       order = np.argsort(rank[term], kind="stable")
       ranked, document, count = rank[term][order], document[order], count[order]
-      own = np.bincount(ranked, minlength=len(rank))
-      first = np.concatenate([[0], np.cumsum(own)[:-1]])
+      num_postings = np.bincount(ranked, minlength=len(rank))
+      first = np.concatenate([[0], np.cumsum(num_postings)[:-1]])
       place = filled[ranked] + np.arange(len(ranked)) - first[ranked]
       documents[place] = document
       weights[place] = bm25(
@@ -106,7 +106,7 @@ class IndexBuilder:
         frequency=frequency[ranked],
         num_texts=len(lengths),
       )
-      filled += own
+      filled += num_postings
     documents.flush()
     weights.flush()
 
@@ -119,10 +119,9 @@ class IndexBuilder:
 
 
 def open_index(folder: pathlib.Path, *, num_texts: int) -> SearchIndex:
-  """The index that a builder left in `folder`."""
-  words = SortedTexts(folder / "terms")
+  """Opens the index that a builder wrote into `folder`."""
   return SearchIndex(
-    words,
+    _SortedTexts(folder / "terms"),
     open_array(folder / "starts.npy"),
     open_array(folder / "documents.npy"),
     open_array(folder / "weights.npy"),
@@ -131,13 +130,13 @@ def open_index(folder: pathlib.Path, *, num_texts: int) -> SearchIndex:
 
 
 def open_array(path: pathlib.Path) -> np.ndarray:
-  """The array in a file, mapped; an empty one cannot be."""
-  array_ = np.load(path, mmap_mode="r") if path.stat().st_size > 128 else None
-  return np.load(path) if array_ is None else np.asarray(array_)
+  """Maps the array in a file; an empty array cannot be mapped, and is read."""
+  is_empty = path.stat().st_size <= 128  # bytes of numpy's header
+  return np.asarray(np.load(path, mmap_mode=None if is_empty else "r"))
 
 
-def write_texts(stem: pathlib.Path, texts: Sequence[str]) -> None:
-  """Writes texts, and where each begins, for `Texts`."""
+def _write_texts(stem: pathlib.Path, texts: Sequence[str]) -> None:
+  """Writes texts and their offsets for `_SortedTexts`."""
   begins = np.zeros(len(texts) + 1, dtype=np.int64)
   with stem.with_suffix(".txt").open("wb") as file:
     for number, text in enumerate(texts, 1):
@@ -145,12 +144,12 @@ def write_texts(stem: pathlib.Path, texts: Sequence[str]) -> None:
   np.save(stem.with_suffix(".npy"), begins)
 
 
-class SortedTexts:
-  """Texts in a file, sorted by their bytes; says which number a text has."""
+class MappedTexts:
+  """Texts in a mapped file, `stem`.txt, with their offsets in `stem`.npy."""
 
   def __init__(self, stem: pathlib.Path):
     self._begins = open_array(stem.with_suffix(".npy"))
-    self._bytes = map_file(stem.with_suffix(".txt"))
+    self._bytes = _map_file(stem.with_suffix(".txt"))
 
   def __len__(self) -> int:
     return len(self._begins) - 1
@@ -160,16 +159,21 @@ class SortedTexts:
       raise IndexError(number)
     return self._bytes[self._begins[number] : self._begins[number + 1]]
 
+
+class _SortedTexts(MappedTexts):
+  """Texts that are sorted by their bytes, with the number of each."""
+
   def get(self, text: str) -> int | None:
-    """The number of `text`, if it is there."""
-    wanted = text.encode()
-    number = bisect.bisect_left(self, wanted)
-    found = number < len(self) and self[number] == wanted
-    return number if found else None
+    """Returns the number of `text`, or None."""
+    encoded = text.encode()
+    number = bisect.bisect_left(self, encoded)
+    if number == len(self) or self[number] != encoded:
+      return None
+    return number
 
 
-def map_file(path: pathlib.Path) -> bytes | mmap.mmap:
-  """The bytes of a file, mapped; an empty file cannot be."""
+def _map_file(path: pathlib.Path) -> bytes | mmap.mmap:
+  """Maps the bytes of a file; an empty file cannot be mapped."""
   with path.open("rb") as file:
     if not path.stat().st_size:
       return b""

@@ -1,8 +1,8 @@
-"""The shop's search engine: BM25 over stems, as Lucene computes it.
+"""Search index of a shop: BM25 over stems, as Lucene computes it.
 
-Upstream asks a Lucene index (k1 0.9, b 0.4). This is the same arithmetic on
-numpy arrays, lengths rounded to a byte and all, so that what ties there ties
-here. It ranks and does nothing else.
+Upstream queries a Lucene index (k1 0.9, b 0.4). This is the same arithmetic on
+numpy arrays, including lengths rounded to a byte, so that equal scores are
+equal in both.
 """
 
 import functools
@@ -14,23 +14,22 @@ import numpy as np
 
 from environments.webshop.search.analyzer import stems
 
-K1 = 0.9  # how soon a repeated term stops to count
-B = 0.4  # how much a long text is held against a document
+K1 = 0.9  # saturation of repeated terms
+B = 0.4  # penalty of long texts
 
 
 class Terms(Protocol):
-  """Which number each term has."""
+  """A mapping from terms to their numbers."""
 
   def get(self, term: str, /) -> int | None:
-    """The term's number, if it is there."""
+    """Returns the term's number, or None if no text has the term."""
 
 
 class SearchIndex:
   """An immutable index of texts.
 
-  Postings lie side by side, grouped by term: term t owns the entries
-  `starts[t]:starts[t + 1]` of `documents` and `weights`. The arrays may be
-  views of files.
+  Postings are grouped by term: the entries `starts[t]:starts[t + 1]` of
+  `documents` and `weights` belong to term t. The arrays may be mapped files.
   """
 
   def __init__(
@@ -49,31 +48,30 @@ class SearchIndex:
     self._num_texts = num_texts
 
   def search(self, query: str, *, limit: int) -> list[int]:
-    """Positions of the best texts, best first; ties keep the texts' order."""
+    """Returns positions of texts, best first; ties keep the texts' order."""
     total = np.zeros(self._num_texts)
-    for term, times in Counter(stems(query)).items():
+    for term, count in Counter(stems(query)).items():
       number = self._terms.get(term)
       if number is not None:
-        own = slice(self._starts[number], self._starts[number + 1])
-        weights = self._weights[own]
-        # A word said twice counts twice.
-        total[self._documents[own]] += (
-          weights if times == 1 else times * weights
+        postings = slice(self._starts[number], self._starts[number + 1])
+        weights = self._weights[postings]
+        total[self._documents[postings]] += (
+          weights if count == 1 else count * weights
         )
-    return _best(total.astype(np.float32), limit)
+    return _top(total.astype(np.float32), limit)
 
 
-def index_of(texts: Sequence[str]) -> SearchIndex:
-  """The index of texts that fit in memory."""
+def build_index(texts: Sequence[str]) -> SearchIndex:
+  """Builds an index in memory."""
   terms: dict[str, int] = {}
   term, document, count, length = [], [], [], []
   for position, text in enumerate(texts):
     counts = Counter(stems(text))
     length.append(counts.total())
-    for word, times in counts.items():
-      term.append(terms.setdefault(word, len(terms)))
+    for stem, occurrences in counts.items():
+      term.append(terms.setdefault(stem, len(terms)))
       document.append(position)
-      count.append(times)
+      count.append(occurrences)
   terms_P = np.asarray(term, dtype=np.int32)
   order = np.argsort(terms_P, kind="stable")
   frequency = np.bincount(terms_P, minlength=len(terms))
@@ -102,12 +100,11 @@ def bm25(
   frequency: np.ndarray | int,
   num_texts: int,
 ) -> np.ndarray:
-  """idf c / (c + k1 (1 - b + b l / mean l)), per pair of term and text.
+  """Computes idf c / (c + k1 (1 - b + b l / mean l)) of terms and texts.
 
-  With idf = ln(1 + (N - f + 0.5) / (f + 0.5)), which is never negative
-  (Robertson and Zaragoza 2009, in Lucene's variant, without a factor k1 + 1).
-  l is the length as Lucene stores it, in a byte. Lucene computes with floats,
-  and so does this.
+  idf = ln(1 + (N - f + 0.5) / (f + 0.5)) is never negative (Robertson and
+  Zaragoza 2009, in Lucene's variant, without the factor k1 + 1). The length l
+  is rounded to a byte and all values are float32, as in Lucene.
   """
   idf = np.log1p((num_texts - frequency + 0.5) / (frequency + 0.5))
   weight = idf.astype(np.float32)
@@ -124,17 +121,17 @@ def bm25(
 
 @functools.cache
 def _stored_lengths() -> np.ndarray:
-  """The lengths that Lucene's byte can say; others are rounded down to one.
+  """Returns the lengths that Lucene's byte can store; others round down.
 
-  Up to 40 all of them; from there on eight steps to each doubling.
+  The byte stores each length up to 40, and then eight lengths per doubling.
   """
-  first = 24  # told exactly, before the eights begin
+  num_exact = 24
   steps = [*range(8), *((8 + i) << e for e in range(28) for i in range(8))]
-  return np.asarray([*range(first), *(first + step for step in steps)])
+  return np.asarray([*range(num_exact), *(num_exact + step for step in steps)])
 
 
-def _best(score: np.ndarray, limit: int) -> list[int]:
-  """Positions of the highest scores above 0, best first, ties in order."""
+def _top(score: np.ndarray, limit: int) -> list[int]:
+  """Returns positions of the highest scores above 0, best first."""
   if len(score) > limit:
     least = np.partition(score, len(score) - limit)[len(score) - limit]
     candidates = np.flatnonzero(

@@ -1,7 +1,6 @@
-"""Where the shopper stands: the machine that turns actions into pages.
+"""State machine of one visit to a shop, from actions to pages.
 
-It knows neither messages nor rewards. An action that the page does not offer
-changes nothing, as upstream has it.
+An action that the page does not offer changes nothing, as upstream has it.
 """
 
 from environments.webshop.shop import pages
@@ -13,14 +12,14 @@ MAX_KEYWORDS = 1_000  # characters of a query that are read
 
 
 class Browser:
-  """One shopper's window on a catalogue."""
+  """The current page, item and chosen options of one visit."""
 
   def __init__(self, catalogue: Catalogue, instruction: str, style: PageStyle):
     self._catalogue = catalogue
     self._style = style
-    self._heading = instruction if style.repeat_instruction else None
+    self._instruction = instruction if style.repeat_instruction else None
     self._keywords = ""
-    self._number = 1  # of the page of results
+    self._page_number = 1  # of the page of results
     self._item: Product | None = None
     self._on_subpage = False
     self._page = pages.search_page(instruction)
@@ -29,19 +28,19 @@ class Browser:
 
   @property
   def page(self) -> Page:
-    """What the shopper sees."""
+    """The page as the style shows it."""
     if self._style.show_navigation:
       return self._page
     return pages.without_navigation(self._page)
 
   def search(self, keywords: str) -> None:
-    """Searches, from whatever page; upstream does not ask for a search bar."""
+    """Searches from any page; upstream requires no search bar."""
     if keywords:
       self._keywords = keywords.lower()[:MAX_KEYWORDS]
       self._show_results(1)
 
   def click(self, value: str) -> None:
-    """Clicks what the page offers, in whatever case; else does nothing."""
+    """Clicks a text of the page, ignoring case; other values do nothing."""
     value = value.lower()
     if self.bought is not None or value not in self._page.clickables:
       return
@@ -51,20 +50,20 @@ class Browser:
       self._click_on_item(self._item, value)
 
   def _click_outside(self, value: str) -> None:
-    """A click on the search page or among the results."""
+    """Handles a click on the search page or a page of results."""
     if value == pages.BACK.lower():
       self._leave_item()
-      self._page = pages.search_page(self._heading)
+      self._page = pages.search_page(self._instruction)
     elif value == pages.NEXT.lower():
-      self._show_results(self._number + 1)
+      self._show_results(self._page_number + 1)
     elif value == pages.PREVIOUS.lower():
-      self._show_results(self._number - 1)
+      self._show_results(self._page_number - 1)
     elif value != pages.SEARCH.lower():
       self._item = self._catalogue.find(value)
       self._show_item()
 
   def _click_on_item(self, item: Product, value: str) -> None:
-    """A click on a product's page or one of its sub-pages."""
+    """Handles a click on an item page or one of its sub-pages."""
     subpage = {name.lower(): name for name in pages.SUBPAGES}.get(value)
     if value == pages.BUY.lower():
       self.bought = item
@@ -73,15 +72,15 @@ class Browser:
     elif value == pages.PREVIOUS.lower() and self._on_subpage:
       self._show_item()
     elif value == pages.PREVIOUS.lower():
-      self._show_results(self._number)
+      self._show_results(self._page_number)
     elif subpage is not None:
       self._on_subpage = True
-      self._page = pages.subpage(self._heading, item, subpage)
+      self._page = pages.subpage(self._instruction, item, subpage)
     else:
       self._choose(item, value)
 
   def _choose(self, item: Product, value: str) -> None:
-    # Two groups may offer one value; upstream gives it to the later group.
+    # Two groups may have the same value; upstream takes the later group.
     group = [name for name, values in item.options.items() if value in values]
     self.chosen[group[-1]] = value
     self._show_item()
@@ -90,20 +89,20 @@ class Browser:
 
   def _show_results(self, number: int) -> None:
     self._leave_item()
-    self._number = number
-    found = self._catalogue.search(self._keywords)
+    self._page_number = number
+    products = self._catalogue.search(self._keywords)
     size = self._style.results_per_page
     self._page = pages.results_page(
-      self._heading,
-      found[(number - 1) * size : number * size],
+      self._instruction,
+      products[(number - 1) * size : number * size],
       number=number,
-      total=len(found),
+      total=len(products),
     )
 
   def _show_item(self) -> None:
     assert self._item is not None
     self._on_subpage = False
-    self._page = pages.item_page(self._heading, self._item, self._style)
+    self._page = pages.item_page(self._instruction, self._item, self._style)
 
   def _leave_item(self) -> None:
     self._item = None

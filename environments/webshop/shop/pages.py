@@ -1,8 +1,8 @@
-"""What a shopper sees: pages as texts and buttons, byte for byte upstream's.
+"""Pages of the shop as texts and buttons, equal to upstream's to the byte.
 
-Upstream renders HTML and strips it again; what is left are visible texts joined
-by " [SEP] " and the texts that can be clicked. These functions write that
-result. Where the shopper stands is for `browser` to know.
+Upstream renders HTML and strips the tags, which leaves visible texts, joined by
+" [SEP] ", and clickable texts. These functions write that result directly.
+`browser` keeps the state.
 """
 
 import dataclasses
@@ -21,21 +21,21 @@ SUBPAGES = ("Description", "Features", "Reviews", "Attributes")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PageStyle:
-  """How much a page says. The defaults are upstream's pages.
+  """Content of pages. The defaults are upstream's pages.
 
-  Smaller pages make shorter episodes for policies with little context. What can
-  be clicked stays the same, seen or not, but for the sub-pages.
+  Smaller pages make shorter episodes for policies with little context. Hidden
+  buttons can still be clicked, except those of sub-pages.
   """
 
   results_per_page: int = 10
   separator: str = SEPARATOR  # between the texts of a page
-  repeat_instruction: bool = True  # on every page, not on the first alone
-  repeat_item: bool = True  # after a chosen option, not only once
-  list_actions: bool = True  # ends with the list of what can be clicked
-  show_headings: bool = True  # what led here, and that an observation follows
+  repeat_instruction: bool = True  # on every page, or on the first one alone
+  repeat_item: bool = True  # show the item again after a chosen option
+  list_actions: bool = True  # end with the list of clickable texts
+  show_headings: bool = True  # the lines "Action: ..." and "Observation:"
   show_navigation: bool = True  # back, previous and next
   show_subpages: bool = True  # description, features, reviews and rating
-  show_attributes: bool = False  # the sub-page that gives the answer away
+  show_attributes: bool = False  # a sub-page that shows the answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Page:
 
   @property
   def actions(self) -> str:
-    """What upstream prints under "Available Actions"."""
+    """The text that upstream prints under "Available Actions"."""
     return str(
       {
         "has_search_bar": self.has_search_bar,
@@ -58,7 +58,7 @@ class Page:
 
 
 def search_page(instruction: str | None) -> Page:
-  """The first page: a search bar."""
+  """Writes the first page, with a search bar."""
   texts = ("WebShop", *_heading(instruction), SEARCH)
   return Page(texts, _clickables(SEARCH), has_search_bar=True)
 
@@ -70,7 +70,7 @@ def results_page(
   number: int,
   total: int,
 ) -> Page:
-  """Page `number` of the results. "Next >" is there even on the last one."""
+  """Writes page `number` of the results; even the last one has "Next >"."""
   turns = (PREVIOUS, NEXT) if number > 1 else (NEXT,)
   listing = (_visible((p.id, p.title, p.price_tag)) for p in products)
   texts = (
@@ -86,7 +86,7 @@ def results_page(
 def item_page(
   instruction: str | None, product: Product, style: PageStyle
 ) -> Page:
-  """One product, its options, and the button that ends it all."""
+  """Writes the page of one product, its options and the buy button."""
   options = [
     text for name, values in product.options.items() for text in (name, *values)
   ]
@@ -108,12 +108,12 @@ def item_page(
 
 
 def chosen_page(item: Page, group: str, value: str) -> Page:
-  """A short stand-in for `item`, the item page, after an option was chosen."""
+  """Writes a short confirmation of an option, with the item page's buttons."""
   return Page((f"{group}: {value}", BUY), item.clickables)
 
 
 def subpage(instruction: str | None, product: Product, name: str) -> Page:
-  """One of `SUBPAGES`. Nobody has ever written a review, upstream or here."""
+  """Writes one of `SUBPAGES`; no product has reviews, as upstream."""
   body = {
     "Description": _visible([product.description]),
     "Features": _visible([f" {feature}" for feature in product.features]),
@@ -136,7 +136,7 @@ def _subpages(style: PageStyle) -> tuple[str, ...]:
 
 
 def without_navigation(page: Page) -> Page:
-  """The page without the texts that lead elsewhere; they can be clicked yet."""
+  """Hides the navigation texts, which can still be clicked."""
   texts = tuple(t for t in page.texts if t not in (BACK, PREVIOUS, NEXT))
   return dataclasses.replace(page, texts=texts)
 
@@ -146,7 +146,7 @@ def _heading(instruction: str | None) -> tuple[str, ...]:
 
 
 def _visible(texts: Sequence[str]) -> tuple[str, ...]:
-  """What an HTML parser leaves of `texts`: nothing of empty ones."""
+  """Strips texts and drops empty ones, as an HTML parser does."""
   return tuple(text.strip() for text in texts if text)
 
 

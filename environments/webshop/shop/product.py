@@ -1,8 +1,4 @@
-"""What a shop sells and what a shopper wants: frozen records.
-
-Nothing here knows pages, search or reward; `generator` and `listings` make
-these records, everything else reads them.
-"""
+"""Records of products and goals."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,11 +8,11 @@ Options = Mapping[str, tuple[str, ...]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Product:
-  """One listing. `price` is what is paid, `price_tag` what the page says."""
+  """One listing; the price is paid, and the price tag is shown on pages."""
 
-  id: str  # as shown; clicks compare it without case
+  id: str  # as shown; clicks ignore its case
   title: str
-  query: str  # the kind of product, as one would search for it
+  query: str  # the kind of product
   department: str  # one of a few, such as "fashion"
   category: str  # a path such as "Clothing › Women › Shoes"
   attributes: tuple[str, ...]
@@ -29,7 +25,7 @@ class Product:
 
   @property
   def indexed_text(self) -> str:
-    """What the search engine reads; attributes are not part of it."""
+    """The text that is searched, without the attributes."""
     options = ", and ".join(
       f"{name}: {', '.join(values)}" for name, values in self.options.items()
     )
@@ -38,16 +34,16 @@ class Product:
 
   @property
   def canonical_text(self) -> str:
-    """All that tells this listing from another, but for its id."""
+    """The content of the listing, without its id."""
     return f"{self.indexed_text}|{self.category}|{self.price_tag}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Goal:
-  """What to buy: `product` satisfies it fully, and others may do so too."""
+  """A goal, which `product` and possibly other products satisfy."""
 
   instruction: str
   product: Product
   attributes: tuple[str, ...]
-  options: tuple[str, ...]  # values to be chosen, one per wanted group
+  options: tuple[str, ...]  # values to choose, one per wanted group
   price_upper: float  # dollars

@@ -1,11 +1,11 @@
-"""A small shop that tests can hold in the head."""
+"""A small shop with three products, for the tests of several files."""
 
 from environments.webshop.shop.catalogue import Catalogue
 from environments.webshop.shop.product import Goal, Product
 
 
 def a_product(id, title, **changes):
-  """A shirt, if nothing else is said."""
+  """Makes a product, by default a shirt."""
   fields = {
     "query": "shirt",
     "department": "fashion",
@@ -43,7 +43,7 @@ GOAL = Goal(
 
 
 def a_shop_with_brackets():
-  """A cable whose lengths stand in brackets, and who wants the longer one."""
+  """Makes a cable with options in brackets, and a goal for one of them."""
   cable = a_product(
     "b4",
     "bratex usb cable",

@@ -1,4 +1,4 @@
-"""Files of generated listings: a function of their arguments, and readable."""
+"""Files of generated listings are deterministic and readable."""
 
 import pathlib
 import tempfile
@@ -17,18 +17,17 @@ class GeneratedFileTest(unittest.TestCase):
     return path
 
   def test_forms_hold_the_same_products(self):
-    wanted = list(generated_file.draw(1200, 3, 0))
-    self.assertEqual(len({product.id for product in wanted}), 1200)
+    drawn = list(generated_file.draw(1200, 3, 0))
+    self.assertEqual(len({product.id for product in drawn}), 1200)
     for name, form in (
       ("a.jsonl", "lines"),
       ("a.json", "array"),
       ("a.jsonl.gz", "lines"),
     ):
       path = self.write(name, num_products=1200, num_words=3, form=form)
-      found = [product_of(row) for _, row in read_rows(path)]
-      self.assertEqual(found, wanted)
+      self.assertEqual([product_of(row) for _, row in read_rows(path)], drawn)
 
-  def test_arguments_decide(self):
+  def test_content_is_a_function_of_the_arguments(self):
     first = self.write("a", num_products=5, num_words=9).read_text()
     self.assertEqual(
       self.write("b", num_products=5, num_words=9).read_text(), first
@@ -39,12 +38,12 @@ class GeneratedFileTest(unittest.TestCase):
     longer = self.write("d", num_products=5, num_words=99).read_text()
     self.assertGreater(len(longer), len(first) + 5 * 90 * 3)
 
-  def test_words_are_common_and_rare(self):
+  def test_words_have_different_frequencies(self):
     words = " ".join(
       product.description for product in generated_file.draw(200, 100, 0)
     ).split()
-    kinds = len(set(words))
-    self.assertTrue(2000 < kinds < len(words) / 2, kinds)
+    num_distinct = len(set(words))
+    self.assertTrue(2000 < num_distinct < len(words) / 2, num_distinct)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Wishes are worded and priced as upstream's."""
+"""Instructions and price limits are as upstream's."""
 
 import math
 import random
@@ -6,10 +6,10 @@ import re
 import unittest
 
 from environments.webshop.generation.goals import (
+  canonical_goal,
   draw_price_upper,
   make_goal,
   price_text,
-  wish_of,
 )
 from tests.environments.webshop.shelf import LAMP, SHIRT
 
@@ -26,7 +26,7 @@ class PriceTest(unittest.TestCase):
     self.assertEqual(self.draws(970.0), {990.0})
     self.assertEqual(self.draws(985.0), {math.inf})
 
-  def test_no_limit_is_not_mentioned(self):
+  def test_an_infinite_limit_is_left_out(self):
     self.assertEqual(price_text(math.inf), "")
     self.assertEqual(price_text(40.0), ", and price lower than 40.00 dollars")
 
@@ -39,35 +39,35 @@ class MakeGoalTest(unittest.TestCase):
     )
     for seed in range(50):
       goal = make_goal(random.Random(seed), SHIRT, SHIRT.attributes)
-      found = end.search(goal.instruction)
-      self.assertEqual(found.groups()[:2], goal.options)
-      self.assertEqual(float(found[3]), goal.price_upper)
+      match = end.search(goal.instruction)
+      self.assertEqual(match.groups()[:2], goal.options)
+      self.assertEqual(float(match[3]), goal.price_upper)
       self.assertIn("shirt", goal.instruction)
       for attribute in goal.attributes:
         self.assertIn(attribute, goal.instruction)
         self.assertIn(attribute, SHIRT.attributes)
 
-  def test_a_product_without_options_is_asked_for_without(self):
+  def test_a_goal_without_options_names_none(self):
     goal = make_goal(random.Random(0), LAMP, LAMP.attributes)
     self.assertEqual(goal.options, ())
     self.assertNotIn(" with ", goal.instruction)
 
-  def test_a_wish_does_not_depend_on_its_wording(self):
+  def test_canonical_goals_are_independent_of_wording(self):
     goals = [
       make_goal(random.Random(seed), LAMP, LAMP.attributes)
       for seed in range(50)
     ]
     self.assertGreater(len({goal.instruction for goal in goals}), 10)
-    self.assertEqual(len({wish_of(goal) for goal in goals}), 1)
+    self.assertEqual(len({canonical_goal(goal) for goal in goals}), 1)
 
-  def test_nor_on_the_order_of_its_attributes(self):
+  def test_canonical_goals_are_independent_of_the_attributes_order(self):
     goals = [
       make_goal(random.Random(seed), SHIRT, SHIRT.attributes)
       for seed in range(200)
     ]
     both = [goal for goal in goals if len(goal.attributes) == 2]
     self.assertEqual(len({goal.attributes for goal in both}), 2)
-    self.assertEqual(len({(wish_of(g), g.options) for g in both}), 4)
+    self.assertEqual(len({(canonical_goal(g), g.options) for g in both}), 4)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,21 @@
-"""No word of the tables can pass for another: a wrong choice must be wrong."""
+"""No entry of the word tables matches another by the reward's comparison."""
 
 import itertools
 import unittest
 
 from environments.webshop.generation import words
-from environments.webshop.generation.paraphrases import PARAPHRASES
 from environments.webshop.search.analyzer import stems
-from environments.webshop.shop.colours import reduce_to_colour
-from environments.webshop.shop.nouns import nouns
-from environments.webshop.shop.reward import matches
+from environments.webshop.shop.reward import matches, nouns, reduce_to_colour
 
 
 class WordsTest(unittest.TestCase):
   def test_attributes_of_a_kind_do_not_match_each_other(self):
     for kind in words.KINDS:
-      for one, other in itertools.permutations(kind.attributes, 2):
-        self.assertFalse(matches(one, other), (one, other))
-        self.assertNotIn(one, other)
+      for first, second in itertools.permutations(kind.attributes, 2):
+        self.assertFalse(matches(first, second), (first, second))
+        self.assertNotIn(first, second)
 
-  def test_no_attribute_hides_in_a_title_by_itself(self):
-    """What a title says of kind and brand must not count as an attribute."""
+  def test_brand_and_kind_contain_no_attribute(self):
     for kind, brand in itertools.product(words.KINDS, words.BRANDS):
       for attribute in kind.attributes:
         self.assertNotIn(attribute, f"{brand} {kind.query}")
@@ -27,12 +23,12 @@ class WordsTest(unittest.TestCase):
   def test_option_values_of_a_kind_do_not_match_each_other(self):
     for kind in words.KINDS:
       values = [
-        (group, reduce_to_colour(value))
+        reduce_to_colour(value)
         for group in kind.groups
         for value in words.OPTION_VALUES[group]
       ]
-      for (_, one), (_, other) in itertools.permutations(values, 2):
-        self.assertFalse(matches(one, other), (kind.query, one, other))
+      for first, second in itertools.permutations(values, 2):
+        self.assertFalse(matches(first, second), (kind.query, first, second))
 
   def test_no_option_value_is_a_button(self):
     buttons = {"search", "description", "features", "reviews", "buy now"}
@@ -40,13 +36,13 @@ class WordsTest(unittest.TestCase):
       self.assertFalse(buttons & set(values))
       self.assertEqual([v.lower().strip() for v in values], list(values))
 
-  def test_every_attribute_can_be_paraphrased(self):
+  def test_every_attribute_has_paraphrases(self):
     attributes = {a for kind in words.KINDS for a in kind.attributes}
-    self.assertEqual(attributes, PARAPHRASES.keys())
-    clauses = [clause for pair in PARAPHRASES.values() for clause in pair]
+    self.assertEqual(attributes, words.PARAPHRASES.keys())
+    clauses = [clause for pair in words.PARAPHRASES.values() for clause in pair]
     self.assertEqual(len(set(clauses)), len(clauses))
 
-  def test_no_word_of_a_paraphrase_can_be_searched(self):
+  def test_no_word_of_a_paraphrase_matches_a_listing(self):
     listed = [
       *(a for kind in words.KINDS for a in kind.attributes),
       *(kind.query for kind in words.KINDS),
@@ -56,19 +52,17 @@ class WordsTest(unittest.TestCase):
       "sold out",
     ]
     terms = {term for text in listed for term in stems(text)}
-    for attribute, clauses in PARAPHRASES.items():
+    for attribute, clauses in words.PARAPHRASES.items():
       for clause in clauses:
         self.assertFalse(terms & set(stems(clause)), (attribute, clause))
-        self.assertNotRegex(clause, "[,:]")  # they end an option's value
+        self.assertNotRegex(clause, "[,:]")  # these end an option's value
 
-  def test_kinds_are_told_apart(self):
+  def test_kinds_differ_and_have_nouns(self):
     queries = [kind.query for kind in words.KINDS]
     self.assertEqual(len(set(queries)), len(queries))
     self.assertEqual(len(set(words.BRANDS)), len(words.BRANDS))
     for query in queries:
-      self.assertTrue(
-        nouns(query), f"{query} would have no noun to be known by"
-      )
+      self.assertTrue(nouns(query), query)
 
   def test_kinds_of_one_department_share_a_category_part(self):
     roots = {kind.category.split(" › ")[0] for kind in words.KINDS}

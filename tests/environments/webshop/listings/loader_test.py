@@ -1,4 +1,4 @@
-"""Shops from files: one of two products here, the real thousand where it is."""
+"""Shops are loaded from files: of one product, or the thousand real ones."""
 
 import json
 import math
@@ -60,34 +60,34 @@ class ListingsTest(unittest.TestCase):
       (product,) = self.load(ROW | {"pricing": pricing}).catalogue.products
       self.assertEqual(product.price, expected)
 
-  def test_a_written_goal_comes_first(self):
+  def test_written_goals_replace_synthetic_ones(self):
     (goal,) = self.goals(ROW | {"instructions": [WRITTEN]})
     self.assertRegex(
       goal.instruction, r"^i need a red lamp, and price lower than \d+\.00 d"
     )
     self.assertEqual(goal.options, ("red",))
 
-  def test_else_one_is_made(self):
+  def test_a_synthetic_goal(self):
     (goal,) = self.goals(ROW)
     self.assertIn("hand painted", goal.instruction)
     self.assertIn(" with color: ", goal.instruction)
 
-  def test_a_product_without_attributes_is_never_asked_for(self):
+  def test_a_product_without_attributes_has_no_goal(self):
     self.assertEqual(self.goals(ROW | {"Attributes": []}), [])
     useless = WRITTEN | {"instruction_attributes": []}
     (goal,) = self.goals(ROW | {"instructions": [useless]})
     self.assertNotIn("red lamp.", goal.instruction)
 
-  def test_no_limit_above_all_tens(self):
+  def test_no_price_limit_above_all_tens(self):
     (goal,) = self.goals(ROW | {"pricing": [2000.0]})
     self.assertEqual(goal.price_upper, math.inf)
     self.assertNotIn("price lower", goal.instruction)
 
-  def test_a_missing_file_is_told(self):
+  def test_a_missing_file_is_named(self):
     with self.assertRaisesRegex(ConfigError, "nowhere.jsonl"):
       WebShop(products="nowhere.jsonl")
 
-  def test_a_broken_line_is_told(self):
+  def test_a_broken_line_is_named(self):
     row = {key: value for key, value in ROW.items() if key != "Title"}
     with self.assertRaisesRegex(ConfigError, r"products.jsonl:2.*Title"):
       self.load(ROW, row)
@@ -100,7 +100,7 @@ class RealListingsTest(unittest.IsolatedAsyncioTestCase):
   def make_environment(self):
     return WebShop(products=str(data.find("webshop/products_1000.jsonl")))
 
-  async def test_the_expert_buys_right_in_the_real_shop(self):
+  async def test_the_expert_solves_every_task_of_the_real_shop(self):
     environment = self.make_environment()
     num_tasks = 0
     for split in SPLITS:
@@ -113,7 +113,7 @@ class RealListingsTest(unittest.IsolatedAsyncioTestCase):
         num_tasks += 1
     self.assertEqual(num_tasks, 815)  # of 1,000, those with attributes
 
-  def test_people_have_asked_for_some(self):
+  def test_some_goals_are_written(self):
     listings = Listings(str(data.find("webshop/products_1000.jsonl")))
     starts = [g.instruction for s in SPLITS for g in listings.goals[s]]
     self.assertTrue(

@@ -1,4 +1,4 @@
-"""A shop on disk is the shop in memory, and takes little of the latter."""
+"""A shop on disk equals the shop in memory, and needs little memory."""
 
 import pathlib
 import random
@@ -16,7 +16,7 @@ from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError
 from environments.webshop import WebShop
 from environments.webshop.generation import generated_file
-from environments.webshop.listings import loader as listings
+from environments.webshop.listings import loader
 from environments.webshop.listings.loader import Listings
 from environments.webshop.listings.store import StoredCatalogue
 from environments.webshop.search import disk_index
@@ -28,11 +28,11 @@ def make_folder(case):
 
 
 def on_disk(case, path, **options):
-  """The listings of a file that counts as large."""
-  case.enterContext(mock.patch.object(listings, "IN_MEMORY_BYTES", 0))
-  made = Listings(str(path), **options)
-  case.assertIsInstance(made.catalogue, StoredCatalogue)
-  return made
+  """Loads a file as if it were large."""
+  case.enterContext(mock.patch.object(loader, "IN_MEMORY_BYTES", 0))
+  listings = Listings(str(path), **options)
+  case.assertIsInstance(listings.catalogue, StoredCatalogue)
+  return listings
 
 
 class StoreTest(unittest.TestCase):
@@ -72,7 +72,7 @@ class StoreTest(unittest.TestCase):
     stored = on_disk(self, path, cache=str(make_folder(self)))
     self.assert_same(stored, in_memory, queries)
 
-  def test_it_is_built_once_and_told_by_content(self):
+  def test_a_store_is_built_once_per_content(self):
     folder = make_folder(self)
     cache, path = folder / "cache", folder / "products.jsonl"
     generated_file.write(path, num_products=9, num_words=5)
@@ -86,21 +86,21 @@ class StoreTest(unittest.TestCase):
     self.assertEqual(len(list(cache.iterdir())), 2)
     self.assertTrue(store.is_dir())
 
-  def test_a_broken_file_leaves_nothing(self):
+  def test_a_broken_file_leaves_no_store(self):
     folder = make_folder(self)
     path = folder / "products.jsonl"
     generated_file.write(path, num_products=9, num_words=5)
     lines = path.read_text().splitlines()
-    for text, said in (
+    for text, message in (
       (lines[0] + "\n{}\n", r":2 has no 'asin'"),
       (lines[0] + "\n" + lines[0] + "\n", "'b000000000'"),
     ):
       path.write_text(text)
-      with self.assertRaisesRegex(ConfigError, said):
+      with self.assertRaisesRegex(ConfigError, message):
         on_disk(self, path, cache=str(folder / "cache"))
       self.assertEqual(list((folder / "cache").iterdir()), [])
 
-  def test_a_cache_that_cannot_be_written_is_told(self):
+  def test_a_cache_that_cannot_be_written_is_refused(self):
     folder = make_folder(self)
     path = folder / "products.jsonl"
     generated_file.write(path, num_products=9, num_words=5)
@@ -112,7 +112,7 @@ class StoreTest(unittest.TestCase):
     folder = make_folder(self)
     path = folder / "products.jsonl"
     generated_file.write(path, num_products=14_000, num_words=150)
-    self.assertGreater(path.stat().st_size, listings.IN_MEMORY_BYTES)
+    self.assertGreater(path.stat().st_size, loader.IN_MEMORY_BYTES)
     opening = (
       "import sys, resource\n"
       "from environments.webshop.listings.loader import Listings\n"
@@ -142,13 +142,13 @@ class ShopOnDiskTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     )
 
   def make_environment(self):
-    self.enterContext(mock.patch.object(listings, "IN_MEMORY_BYTES", 0))
+    self.enterContext(mock.patch.object(loader, "IN_MEMORY_BYTES", 0))
     return WebShop(
       products=str(self.folder / "products.jsonl"),
       cache=str(self.folder / "cache"),
     )
 
-  def test_an_expert_finds_what_it_wants(self):
+  def test_the_product_of_a_goal_is_in_the_catalogue(self):
     shop = self.make_environment()
     catalogue, goal = shop.find(Task("webshop", "train", 0))
     self.assertIn(goal.product, catalogue.products)

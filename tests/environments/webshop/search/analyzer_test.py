@@ -1,4 +1,4 @@
-"""Terms are those of Lucene's EnglishAnalyzer (8.7), which was asked."""
+"""Terms equal those of Lucene's EnglishAnalyzer (8.7), which were recorded."""
 
 import unittest
 
@@ -36,9 +36,9 @@ class StemsTest(unittest.TestCase):
       with self.subTest(text=text):
         self.assertEqual(stems(text), expected)
 
-  def test_a_word_without_end_is_cut(self):
-    found = stems("x" * (2 * MAX_WORD + 5) + " lamp")
-    self.assertEqual([len(term) for term in found], [MAX_WORD, MAX_WORD, 5, 4])
+  def test_a_long_word_is_split(self):
+    terms = stems("x" * (2 * MAX_WORD + 5) + " lamp")
+    self.assertEqual([len(term) for term in terms], [MAX_WORD, MAX_WORD, 5, 4])
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""The index ranks as Lucene does: BM25 from the paper, written out in loops.
+"""The index ranks as Lucene does, by comparison with BM25 in plain loops.
 
-The reference shares no code with the index: it splits words character by
-character, rounds lengths by Lucene's rule for bytes and adds up in float64.
-Only Porter's stemmer is the same package's.
+The reference shares no code with the index except the package of Porter's
+stemmer. It splits words character by character, rounds lengths by Lucene's rule
+for bytes, and adds up in float64.
 """
 
+import itertools
 import json
 import random
 import unittest
@@ -12,14 +13,14 @@ import unittest
 import pytest
 
 from environments.webshop.listings.loader import Listings
-from environments.webshop.search.index import index_of
+from environments.webshop.search.index import build_index
 from environments.webshop.shop.catalogue import MAX_RESULTS
 from tests.environments.webshop import data
 from tests.environments.webshop.search import lucene_reference
 
 
 class SearchIndexTest(unittest.TestCase):
-  def test_ranks_as_the_formula_says(self):
+  def test_ranks_by_the_formula(self):
     rng = random.Random(0)
     words = ["red", "blue", "shirt", "lamp", "table", "soft", "wool", "large"]
     for _ in range(50):
@@ -28,32 +29,32 @@ class SearchIndexTest(unittest.TestCase):
       ]
       query = " ".join(rng.choices([*words, "unheard"], k=rng.randint(1, 4)))
       scores = lucene_reference.Index(texts).scores(query)
-      found = index_of(texts).search(query, limit=12)
-      self.assertCountEqual(found, scores)
-      for better, worse in zip(found, found[1:], strict=False):
+      ranking = build_index(texts).search(query, limit=12)
+      self.assertCountEqual(ranking, scores)
+      for better, worse in itertools.pairwise(ranking):
         self.assertGreaterEqual(scores[better] + 1e-6, scores[worse])
 
   def test_ties_keep_the_order_of_the_texts(self):
-    index = index_of(["red shirt", "blue lamp", "red shirt", "red shirt"])
+    index = build_index(["red shirt", "blue lamp", "red shirt", "red shirt"])
     self.assertEqual(index.search("shirt", limit=9), [0, 2, 3])
-    many = index_of(["lamp", "red shirt"] * 100)
+    many = build_index(["lamp", "red shirt"] * 100)
     self.assertEqual(many.search("shirt", limit=100), list(range(1, 200, 2)))
 
   def test_limit(self):
-    index = index_of(["lamp"] * 9)
+    index = build_index(["lamp"] * 9)
     self.assertEqual(index.search("lamp", limit=4), [0, 1, 2, 3])
 
-  def test_nothing_to_find(self):
-    index = index_of(["red shirt"])
+  def test_queries_without_match(self):
+    index = build_index(["red shirt"])
     for query in ("", "  ", "the of", "lamp", "?!"):
       with self.subTest(query=query):
         self.assertEqual(index.search(query, limit=9), [])
 
-  def test_an_empty_shop_finds_nothing(self):
-    self.assertEqual(index_of([]).search("lamp", limit=9), [])
+  def test_an_empty_index(self):
+    self.assertEqual(build_index([]).search("lamp", limit=9), [])
 
   def test_word_forms_match(self):
-    index = index_of(["running shoes for women's feet"])
+    index = build_index(["running shoes for women's feet"])
     for query in ("run", "shoe", "Woman's", "WOMEN"):
       with self.subTest(query=query):
         self.assertEqual(
@@ -71,36 +72,36 @@ class LongTextsTest(unittest.TestCase):
       texts = [f"red {'lamp ' * length}", f"red {'lamp ' * (length + 1)}"]
       scores = lucene_reference.Index(texts).scores("red")
       tied = abs(scores[0] - scores[1]) < 1e-9
-      found = index_of([*reversed(texts)]).search("red", limit=2)
+      ranking = build_index([*reversed(texts)]).search("red", limit=2)
       with self.subTest(length=length):
-        self.assertEqual(found, [0, 1] if tied else [1, 0])
+        self.assertEqual(ranking, [0, 1] if tied else [1, 0])
 
 
 class RealShopTest(unittest.TestCase):
-  """The thousand products, searched with the queries that people wrote."""
+  """The thousand real products with the queries that people wrote."""
 
-  def overlap(self, step):
+  def overlap(self, stride):
     path = data.find("webshop/products_1000.jsonl")
     texts = [
       product.indexed_text for product in Listings(str(path)).catalogue.products
     ]
     queries = json.loads(data.find("webshop/goal_query_map.json").read_text())
-    index, reference = index_of(texts), lucene_reference.Index(texts)
+    index, reference = build_index(texts), lucene_reference.Index(texts)
     shares = []
-    for query in [q for qs in queries.values() for q in qs][::step]:
-      wanted = reference.best(query, limit=10)
-      found = index.search(query, limit=MAX_RESULTS)[:10]
-      if wanted:
-        shares.append(len(set(found) & set(wanted)) / len(wanted))
-    self.assertGreater(len(shares), 2000 // step)
+    for query in [q for qs in queries.values() for q in qs][::stride]:
+      expected = reference.best(query, limit=10)
+      ranking = index.search(query, limit=MAX_RESULTS)[:10]
+      if expected:
+        shares.append(len(set(ranking) & set(expected)) / len(expected))
+    self.assertGreater(len(shares), 2000 // stride)
     return sum(shares) / len(shares)
 
   def test_top_ten_is_lucenes(self):
-    self.assertGreaterEqual(self.overlap(step=7), 0.999)
+    self.assertGreaterEqual(self.overlap(stride=7), 0.999)
 
   @pytest.mark.full
   def test_top_ten_is_lucenes_for_every_query(self):
-    self.assertGreaterEqual(self.overlap(step=1), 0.999)
+    self.assertGreaterEqual(self.overlap(stride=1), 0.999)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""BM25 as Lucene has it, in plain loops: what the shop's index is held against.
+"""Reference implementation of Lucene's BM25 in plain loops.
 
-Words are found by walking through the characters, with the rules of Unicode's
-annex 29 as far as shops need them; scores are sums of float64, text by text.
+Words are split character by character, by the rules of Unicode's annex 29 as
+far as shops need them. Scores are float64 sums, text by text.
 """
 
 import math
@@ -18,24 +18,24 @@ STOP_WORDS = set(_STOP_WORDS.split())
 _PORTER = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
 
 
-def words(text):
-  """The words of `text` as Lucene's standard tokenizer cuts them."""
-  found, word = [], ""
+def split_words(text):
+  """Splits a text as Lucene's standard tokenizer does."""
+  words, word = [], ""
   for i, character in enumerate(text + " "):
     following = text[i + 1 : i + 2]
     if _is_picture(character):
-      found += [word, character]
+      words += [word, character]
       word = ""
     elif _belongs(character, word[-1:], following):
       word += character
     else:
-      found.append(word)
+      words.append(word)
       word = ""
-  return [word for word in found if word.strip("_")]
+  return [word for word in words if word.strip("_")]
 
 
 def _belongs(character, before, after):
-  """Whether a character goes on with the word that ends with `before`."""
+  """Tells if a character continues the word that ends with `before`."""
   category = unicodedata.category(character)
   if category in ("Nd", "Nl") or category[0] == "L" or character == "_":
     return True
@@ -58,20 +58,20 @@ def _is_picture(character):
 
 
 def stem(word):
-  """The term that a word becomes, or nothing."""
+  """Returns the term of a word, or an empty one for a stop word."""
   for possessive in ("'s", "\u2019s"):
     word = word.removesuffix(possessive)
   return "" if word in STOP_WORDS else _PORTER.stem(word, to_lowercase=False)
 
 
 def terms(text):
-  return [s for word in words(text.lower()) if (s := stem(word))]
+  return [s for word in split_words(text.lower()) if (s := stem(word))]
 
 
 def stored_length(length):
-  """The length that is left of `length` when it has been put into a byte.
+  """Returns the length that Lucene's byte stores.
 
-  To 24 as it is; of what is above, the four highest binary digits.
+  The byte is exact up to 24, and keeps the four highest bits of the rest.
   """
   if length < 24:
     return length
@@ -81,7 +81,7 @@ def stored_length(length):
 
 
 class Index:
-  """Scores every text for a query."""
+  """Scores texts for queries."""
 
   def __init__(self, texts):
     bags = [terms(text) for text in texts]
@@ -94,7 +94,7 @@ class Index:
         counts[number] = counts.get(number, 0) + 1
 
   def scores(self, query):
-    """Text -> score, of the texts that score."""
+    """Returns the scores above 0, by text."""
     scores = {}
     for term in terms(query):
       counts = self._counts.get(term, {})
@@ -107,6 +107,6 @@ class Index:
     return scores
 
   def best(self, query, *, limit):
-    """The best texts, of equal ones the first; floats tell no more apart."""
+    """Returns the best texts; ties, to the precision of floats, keep order."""
     scores = self.scores(query)
     return sorted(scores, key=lambda n: (-round(scores[n], 5), n))[:limit]

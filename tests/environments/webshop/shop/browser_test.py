@@ -1,4 +1,4 @@
-"""The page machine: where each click leads, and which clicks lead nowhere."""
+"""The browser shows the right page after each action."""
 
 import unittest
 
@@ -29,12 +29,12 @@ class ResultsTest(unittest.TestCase):
     browser.search("shirt")
     for number in range(1, 7):
       self.assertIn(f"Page {number} (Total results: 50)", browser.page.texts)
-      expected = 10 if number < 6 else 0  # one may leaf past the end
+      expected = 10 if number < 6 else 0  # pages past the end are empty
       self.assertEqual(len(self.ids(browser)), expected)
       self.assertEqual("< prev" in browser.page.clickables, number > 1)
       browser.click("next >")
 
-  def test_back_and_forth(self):
+  def test_next_and_previous_pages(self):
     browser = a_browser(a_crowded_shop(30))
     browser.search("shirt")
     seen = [browser.page]
@@ -52,7 +52,7 @@ class ResultsTest(unittest.TestCase):
     browser.click("next >")
     self.assertEqual(self.ids(browser), ["b4", "b5", "b6", "b7"])
 
-  def test_an_item_is_left_to_the_page_it_came_from(self):
+  def test_leaving_an_item_returns_to_its_page_of_results(self):
     browser = a_browser(a_crowded_shop(30))
     browser.search("shirt")
     browser.click("next >")
@@ -62,12 +62,12 @@ class ResultsTest(unittest.TestCase):
     browser.click("< prev")
     self.assertEqual(browser.page, results)
 
-  def test_nothing_found(self):
+  def test_a_search_without_results(self):
     browser = a_browser()
     browser.search("spaceship")
     self.assertIn("Page 1 (Total results: 0)", browser.page.texts)
 
-  def test_a_search_works_from_everywhere(self):
+  def test_a_search_works_on_every_page(self):
     browser = a_browser()
     browser.search("shirt")
     browser.click("b1")
@@ -104,7 +104,7 @@ class ItemTest(unittest.TestCase):
       self.browser.click(value)
     self.assertEqual(self.browser.chosen, {"color": "blue", "size": "large"})
 
-  def test_leaving_the_item_forgets_the_choices(self):
+  def test_leaving_the_item_clears_the_choices(self):
     for leave in ("< prev", "back to search"):
       with self.subTest(leave=leave):
         self.setUp()
@@ -128,7 +128,7 @@ class ItemTest(unittest.TestCase):
         self.browser.click("< prev")
         self.assertEqual(self.browser.page, item)
 
-  def test_attributes_are_shown_if_asked_for(self):
+  def test_the_sub_page_of_attributes(self):
     self.assertNotIn("attributes", self.browser.page.clickables)
     browser = a_browser(show_attributes=True)
     browser.search("slim fit shirt")
@@ -154,7 +154,7 @@ class ItemTest(unittest.TestCase):
     self.browser.click("buy now")
     self.assertIsNone(self.browser.bought)
 
-  def test_what_is_not_on_the_page_does_nothing(self):
+  def test_a_click_on_a_text_of_another_page_does_nothing(self):
     item = self.browser.page
     for value in ("", "next >", "b2", "green", "search", "attributes"):
       with self.subTest(value=value):
@@ -174,7 +174,7 @@ class ItemTest(unittest.TestCase):
     browser.click("red")
     self.assertEqual(browser.chosen, {"end": "red"})
 
-  def test_empty_texts_leave_no_trace(self):
+  def test_empty_texts_are_left_out(self):
     bare = a_product("b7", "band", features=(), description="", options={})
     browser = a_browser(Catalogue([bare]))
     browser.search("band")
@@ -182,7 +182,7 @@ class ItemTest(unittest.TestCase):
     browser.click("description")
     self.assertEqual(browser.page.texts[-1], "< Prev")
 
-  def test_a_short_confirmation_stands_for_the_item_page(self):
+  def test_a_short_confirmation_replaces_the_item_page(self):
     browser = a_browser(repeat_item=False)
     browser.search("slim fit shirt")
     browser.click("b1")

@@ -1,4 +1,4 @@
-"""Upstream's own files, in its own format."""
+"""Upstream's files are read in its own format."""
 
 import json
 import pathlib
@@ -9,8 +9,8 @@ import unittest
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.errors import ConfigError
 from environments.webshop import WebShop
-from environments.webshop.listings.items import read_listings
 from environments.webshop.listings.loader import UPSTREAM_SPLITS, Listings
+from environments.webshop.listings.products import read_listings
 
 ITEM = {
   "asin": "B000000001",
@@ -31,7 +31,7 @@ ITEM = {
     "Style": None,
   },
 }
-WISH = {
+WRITTEN = {
   "asin": "B000000001",
   "instruction": "i need a blue lamp.",
   "instruction_attributes": ["hand painted"],
@@ -59,7 +59,7 @@ class ItemsTest(unittest.TestCase):
     (row,) = self.read(
       ITEM,
       attributes={"B000000001": {"attributes": ["oak"], "instruction": "x"}},
-      instructions={"B000000001": [WISH]},
+      instructions={"B000000001": [WRITTEN]},
     )
     self.assertEqual(row["Title"], "Bratex Table Lamp")
     self.assertEqual(row["Price"], "$1005.5 to $25.0")
@@ -68,10 +68,10 @@ class ItemsTest(unittest.TestCase):
     self.assertEqual(row["BulletPoints"], ["hand painted ", "oak"])
     self.assertEqual(row["Attributes"], ("oak",))
     self.assertEqual(row["Rating"], "N.A.")
-    (wish,) = row["instructions"]
-    self.assertEqual(wish["instruction_options"], ["blue"])
+    (instruction,) = row["instructions"]
+    self.assertEqual(instruction["instruction_options"], ["blue"])
 
-  def test_what_is_missing_is_as_upstream_has_it(self):
+  def test_missing_values_get_upstreams_defaults(self):
     for pricing in (None, ""):
       (row,) = self.read({**ITEM, "pricing": pricing})
       self.assertEqual((row["Price"], row["pricing"]), ("$100.0", (100.0,)))
@@ -81,19 +81,19 @@ class ItemsTest(unittest.TestCase):
     self.assertEqual((row["options"], row["BulletPoints"]), ({}, ["soft"]))
     self.assertEqual((row["Attributes"], row["instructions"]), ((), ()))
 
-  def test_items_that_upstream_leaves_out(self):
+  def test_items_that_upstream_skips(self):
     others = [{**ITEM, "asin": asin} for asin in ("nan", "B0000000001", "B2")]
     rows = self.read(ITEM, *others, ITEM)
     self.assertEqual([row["asin"] for row in rows], ["B000000001", "B2"])
 
-  def test_a_broken_item_is_told(self):
+  def test_a_broken_item_is_named(self):
     with self.assertRaisesRegex(ConfigError, "item 2 is not one of WebShop's"):
       self.read(ITEM, {"asin": "B2", "full_description": ""})
 
   def test_a_shop_of_items_can_be_played(self):
     shop = WebShop(
       products=self.write("items.json", [ITEM]),
-      instructions=self.write("wishes.json", {"B000000001": [WISH]}),
+      instructions=self.write("written.json", {"B000000001": [WRITTEN]}),
     )
     (split,) = [s for s in ("train", "test") if shop.indices(s)]
     catalogue, goal = shop.find(Task("webshop", split, 0))
@@ -101,21 +101,21 @@ class ItemsTest(unittest.TestCase):
     self.assertTrue(goal.instruction.startswith("i need a blue lamp, and pri"))
     self.assertEqual(goal.options, ("blue",))
 
-  def test_upstreams_splits_go_by_place(self):
+  def test_upstreams_splits_go_by_position(self):
     items = [{**ITEM, "asin": f"B{i}", "pricing": "$5"} for i in range(620)]
-    wishes = {
-      f"B{i}": [{**WISH, "instruction": f"wish {i} {k}"} for k in range(2)]
+    written = {
+      f"B{i}": [{**WRITTEN, "instruction": f"wish {i} {k}"} for k in range(2)]
       for i in range(600)
     }
-    wishes["B3"][0] = {**WISH, "instruction_attributes": []}  # left out
-    paths = (self.write("items.json", items), self.write("w.json", wishes))
+    written["B3"][0] = {**WRITTEN, "instruction_attributes": []}  # skipped
+    paths = (self.write("items.json", items), self.write("w.json", written))
     goals = Listings(
       paths[0], instructions=paths[1], upstream_splits=True
     ).goals
     self.assertEqual((len(goals["test"]), len(goals["train"])), (200, 199))
     written = [
       wish["instruction"]
-      for entries in wishes.values()
+      for entries in written.values()
       for wish in entries
       if wish["instruction_attributes"]
     ]
