@@ -19,7 +19,7 @@ from environments.knowledgegraph.calls import KnowledgeBase
 from environments.knowledgegraph.engines.graph import Graph
 from environments.knowledgegraph.engines.memory import MemoryEngine
 from environments.knowledgegraph.engines.store import Engine
-from environments.knowledgegraph.expert import MISTAKES, expert_for
+from environments.knowledgegraph.expert import MISTAKES, KGExpert
 from environments.knowledgegraph.generation.freebase import load_facts
 from environments.knowledgegraph.generation.generator import (
   FactGenerator,
@@ -98,10 +98,11 @@ class KnowledgeGraph(Environment):
     self._ontology = _ontology(source, graph, ontology)
     self._generator: Generator = (
       FactGenerator(
-        load_facts(graph, entity_names, self._ontology),
         kinds=kinds,
         num_hops=num_hops,
         max_calls=max_rounds - 1,
+        world=load_facts(graph, entity_names, self._ontology),
+        ontology=self._ontology,
       )
       if graph
       else WorldGenerator(
@@ -154,7 +155,7 @@ class KnowledgeGraph(Environment):
   ) -> Expert:
     """Returns a player of the gold calls; see `expert.MISTAKES`."""
     problem = self._instance(task).problem
-    return expert_for(problem, seed=seed, mistakes=mistakes)
+    return KGExpert(problem, seed=seed, mistakes=mistakes)
 
   def scripted_policies(self) -> ScriptedPolicies:
     """Returns baselines that do not plan; see `scripted`."""

@@ -42,10 +42,13 @@ class KGExpert(Expert):
   """Makes a list of calls, with the numbers that variables really get."""
 
   def __init__(
-    self, problem: Problem, *, mistakes: Sequence[str], rng: random.Random
+    self, problem: Problem, *, seed: int, mistakes: Mapping[str, float]
   ):
-    self._rng = rng
-    self._mistakes = frozenset(mistakes)
+    require_known(mistakes, MISTAKES, where="KnowledgeGraph's expert")
+    self._rng = rng = random.Random(f"{problem.question}/{seed}")
+    self._mistakes = {
+      m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)
+    }
     self._names = {id_: name for name, id_ in problem.entities.items()}
     self._calls = self._plan(problem.gold_calls)
     self._num_calls = 0
@@ -121,13 +124,3 @@ def call_message(call: GoldCall, number: int) -> Message:
     "assistant",
     tool_calls=(ToolCall(call.name, arguments, id=f"call_{number}"),),
   )
-
-
-def expert_for(
-  problem: Problem, *, seed: int, mistakes: Mapping[str, float]
-) -> KGExpert:
-  """Makes an expert whose mistakes are drawn with their probabilities."""
-  require_known(mistakes, MISTAKES, where="KnowledgeGraph's expert")
-  rng = random.Random(f"{problem.question}/{seed}")
-  drawn = [m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)]
-  return KGExpert(problem, mistakes=drawn, rng=rng)

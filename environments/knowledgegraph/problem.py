@@ -10,11 +10,19 @@ import functools
 import json
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.engines.graph import Graph
+from environments.knowledgegraph.engines.program import (
+  And,
+  Count,
+  Entity,
+  Extreme,
+  Join,
+  Program,
+)
 
 CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 ROLES = "fb_roles"  # lines of "domain relation range"
@@ -69,6 +77,34 @@ class Instance:
   graph: Graph
   ontology: Ontology
   is_synthesised: bool = False  # whether the facts were invented to fit
+
+
+def gold_programs(calls: Iterable[GoldCall]) -> list[Program]:
+  """Returns the program of each variable of the gold calls, types unchecked.
+
+  Raises `LookupError` or `ValueError` if a call cannot be run.
+  """
+  programs: list[Program] = []
+
+  def operand(text: str) -> Program:
+    return programs[int(text[1:])] if text.startswith("#") else Entity(text)
+
+  for call in calls:
+    match call.name, call.arguments:
+      case "get_neighbors", (start, relation):
+        programs.append(Join(relation, operand(start)))
+      case "intersection", (left, right):
+        programs.append(And(operand(left), operand(right)))
+      case "argmax" | "argmin", (start, attribute):
+        is_max = call.name == "argmax"
+        programs.append(Extreme(operand(start), attribute, is_max))
+      case "count", (start,):
+        programs.append(Count(operand(start)))
+      case "get_relations" | "get_attributes", (_,):
+        pass
+      case _:
+        raise ValueError(f"{call} is none of the seven calls")
+  return programs
 
 
 def load_problems(path: str | pathlib.Path) -> tuple[Problem, ...]:

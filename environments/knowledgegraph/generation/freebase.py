@@ -6,7 +6,6 @@ nodes ("/a/b/c./d/e/f") are left out, because the data does not have the nodes.
 Each other relation gets its reverse, as in Freebase.
 """
 
-import dataclasses
 import pathlib
 import tarfile
 from collections.abc import Iterator
@@ -21,15 +20,7 @@ ARCHIVE = "FB15k-237.tar.gz"
 ENTITY_NAMES = "entity2text.txt"
 
 
-@dataclasses.dataclass(frozen=True)
-class Facts:
-  """The facts as a world, which questions can be drawn from."""
-
-  world: World
-  ontology: Ontology
-
-
-def load_facts(path: str, entity_names: str, ontology: Ontology) -> Facts:
+def load_facts(path: str, entity_names: str, ontology: Ontology) -> World:
   """Reads FB15k-237; without a path, the names are those beside it."""
   archive = pathlib.Path(path)
   names_path = pathlib.Path(entity_names or archive.parent / ENTITY_NAMES)
@@ -48,7 +39,7 @@ def load_facts(path: str, entity_names: str, ontology: Ontology) -> Facts:
       f"{path!r} holds no fact with a relation of the ontology between "
       f"entities that {str(names_path)!r} names"
     )
-  return Facts(world, ontology)
+  return world
 
 
 def _require_file(option: str, path: pathlib.Path, name: str) -> None:

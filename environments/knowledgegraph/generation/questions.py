@@ -25,7 +25,11 @@ from environments.knowledgegraph.engines.program import (
 )
 from environments.knowledgegraph.generation.themes import Attribute, Relation
 from environments.knowledgegraph.generation.world import World
-from environments.knowledgegraph.problem import GoldCall, Problem
+from environments.knowledgegraph.problem import (
+  GoldCall,
+  Problem,
+  gold_programs,
+)
 
 KINDS = ("hop", "and", "count", "argmax", "argmin")
 MAX_ANSWERS = 30  # of a good question
@@ -75,14 +79,6 @@ class Path:
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
-  """A problem, and the program that solves it."""
-
-  problem: Problem
-  program: Program
-
-
-@dataclasses.dataclass(frozen=True)
 class _Draft:
   """The content of a question before it is worded."""
 
@@ -112,7 +108,7 @@ def draw_question(
   num_paths: int,
   num_hops: tuple[int, int],
   split: str,
-) -> Question | None:
+) -> Problem | None:
   """Draws one candidate; returns None if it is no good question.
 
   With two paths, the question is about their intersection. Both the content and
@@ -139,14 +135,13 @@ def draw_question(
   answers = _good_answers(draft, world)
   if answers is None:
     return None
-  problem = Problem(
+  return Problem(
     question=text,
     entities={world.names[path.start]: path.start for path in paths},
     answers=answers,
     gold_calls=tuple(_calls(draft)),
     kind=kind,
   )
-  return Question(problem, draft.program)
 
 
 def canonical(program: Program, names: Mapping[str, str]) -> str:
@@ -157,12 +152,12 @@ def canonical(program: Program, names: Mapping[str, str]) -> str:
   return text
 
 
-def every_step_matters(question: Question, world: World) -> bool:
+def every_step_matters(problem: Problem, world: World) -> bool:
   """Checks that the answer changes whichever steps are left out."""
   evaluation = Evaluation(world.graph)
   return not any(
-    evaluation.answers(program) == question.problem.answers
-    for program in shorter(question.program)
+    evaluation.answers(program) == problem.answers
+    for program in shorter(gold_programs(problem.gold_calls)[-1])
   )
 
 

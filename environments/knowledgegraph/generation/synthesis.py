@@ -29,41 +29,17 @@ from environments.knowledgegraph.engines.program import (
   Program,
   parts,
 )
-from environments.knowledgegraph.problem import GoldCall, Ontology, Problem
+from environments.knowledgegraph.problem import (
+  Ontology,
+  Problem,
+  gold_programs,
+)
 
 MAX_COUNTED = 20_000  # entities that are invented to be counted
 RELATIONS_PER_ENTITY = 4  # distracting ones, if the type has as many
 MAX_DISTRACTED = 24  # entities that get distracting relations
 NUM_OUTSIDE = 2  # members of one operand only
 ID_DIGITS = "0123456789bcdfghjklmnpqrstvwxyz_"  # as in Freebase
-
-
-def gold_programs(calls: Iterable[GoldCall]) -> list[Program]:
-  """Returns the program of each variable of the gold calls, types unchecked.
-
-  Raises `LookupError` or `ValueError` if a call cannot be run.
-  """
-  programs: list[Program] = []
-
-  def operand(text: str) -> Program:
-    return programs[int(text[1:])] if text.startswith("#") else Entity(text)
-
-  for call in calls:
-    match call.name, call.arguments:
-      case "get_neighbors", (start, relation):
-        programs.append(Join(relation, operand(start)))
-      case "intersection", (left, right):
-        programs.append(And(operand(left), operand(right)))
-      case "argmax" | "argmin", (start, attribute):
-        is_max = call.name == "argmax"
-        programs.append(Extreme(operand(start), attribute, is_max))
-      case "count", (start,):
-        programs.append(Count(operand(start)))
-      case "get_relations" | "get_attributes", (_,):
-        pass
-      case _:
-        raise ValueError(f"{call} is none of the seven calls")
-  return programs
 
 
 def synthesise(problem: Problem, ontology: Ontology) -> Graph:

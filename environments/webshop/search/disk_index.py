@@ -5,18 +5,15 @@ chunk; at the end it merges the chunks into one array per field. Opening maps
 the arrays, so a process uses memory only for the terms that it searches.
 """
 
-import array
 import bisect
 import mmap
 import pathlib
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from environments.webshop.search.analyzer import stems
-from environments.webshop.search.index import SearchIndex, bm25
+from environments.webshop.search.index import Postings, SearchIndex, bm25
 
 CHUNK = 1 << 22  # postings in memory
 
@@ -29,29 +26,22 @@ class IndexBuilder:
     self._chunks = folder / "chunks"
     self._chunks.mkdir(parents=True)
     self._num_chunks = 0
-    self._terms: dict[str, int] = {}
-    self._lengths = array.array("i")
-    self._new_chunk()
+    self._postings = Postings()
 
   def add(self, text: str) -> None:
     """Adds the next text."""
-    counts = Counter(stems(text))
-    position = len(self._lengths)
-    self._lengths.append(counts.total())
-    for stem, count in counts.items():
-      self._term.append(self._terms.setdefault(stem, len(self._terms)))
-      self._document.append(position)
-      self._count.append(count)
-    if len(self._term) >= CHUNK:
+    self._postings.add(text)
+    if len(self._postings) >= CHUNK:
       self._write_chunk()
 
   def finish(self) -> None:
     """Writes the index; no text can be added afterwards."""
     self._write_chunk()
-    terms = sorted(self._terms, key=str.encode)
+    numbers = self._postings.terms
+    terms = sorted(numbers, key=str.encode)
     rank = np.empty(len(terms), dtype=np.int64)
-    rank[[self._terms[term] for term in terms]] = np.arange(len(terms))
-    self._terms.clear()
+    rank[[numbers[term] for term in terms]] = np.arange(len(terms))
+    numbers.clear()
     _write_texts(self._folder / "terms", terms)
     frequency = sum(
       (
@@ -65,20 +55,11 @@ class IndexBuilder:
     self._merge(rank, frequency, starts)
     shutil.rmtree(self._chunks)
 
-  def _new_chunk(self) -> None:
-    self._term = array.array("i")
-    self._document = array.array("i")
-    self._count = array.array("i")
-
   def _write_chunk(self) -> None:
-    chunk = [
-      np.frombuffer(field, dtype=np.int32)
-      for field in (self._term, self._document, self._count)
-    ]
-    if len(chunk[0]):
-      np.save(self._chunks / f"{self._num_chunks}.npy", np.stack(chunk))
+    if len(self._postings):
+      path = self._chunks / f"{self._num_chunks}.npy"
+      np.save(path, self._postings.take())
       self._num_chunks += 1
-    self._new_chunk()
 
   def _read_chunks(self) -> Iterator[np.ndarray]:
     for number in range(self._num_chunks):
@@ -87,8 +68,8 @@ class IndexBuilder:
   def _merge(
     self, rank: np.ndarray, frequency: np.ndarray, starts: np.ndarray
   ) -> None:
-    lengths = np.frombuffer(self._lengths, dtype=np.int32)
-    mean_length = float(lengths.mean()) if len(lengths) else 1.0
+    lengths = self._postings.lengths
+    mean_length = self._postings.mean_length
     documents = self._make_array("documents", np.int32, starts[-1])
     weights = self._make_array("weights", np.float32, starts[-1])
     filled = starts[:-1].copy()  # next free posting of each term

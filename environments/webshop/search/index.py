@@ -5,9 +5,10 @@ numpy arrays, including lengths rounded to a byte, so that equal scores are
 equal in both.
 """
 
+import array
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
@@ -61,34 +62,65 @@ class SearchIndex:
     return _top(total.astype(np.float32), limit)
 
 
-def build_index(texts: Sequence[str]) -> SearchIndex:
-  """Builds an index in memory."""
-  terms: dict[str, int] = {}
-  term, document, count, length = [], [], [], []
-  for position, text in enumerate(texts):
+class Postings:
+  """Terms of texts: a posting is a term, a document and a count."""
+
+  def __init__(self) -> None:
+    self.terms: dict[str, int] = {}
+    self._lengths = array.array("i")
+    self._fields = array.array("i")
+
+  def __len__(self) -> int:
+    return len(self._fields) // 3
+
+  @property
+  def lengths(self) -> np.ndarray:
+    """The number of terms of each text."""
+    return np.asarray(self._lengths, dtype=np.int64)
+
+  @property
+  def mean_length(self) -> float:
+    """The mean of the lengths, or 1 without texts."""
+    return float(self.lengths.mean()) if self._lengths else 1.0
+
+  def add(self, text: str) -> None:
+    """Adds the next text."""
     counts = Counter(stems(text))
-    length.append(counts.total())
-    for stem, occurrences in counts.items():
-      term.append(terms.setdefault(stem, len(terms)))
-      document.append(position)
-      count.append(occurrences)
-  terms_P = np.asarray(term, dtype=np.int32)
-  order = np.argsort(terms_P, kind="stable")
-  frequency = np.bincount(terms_P, minlength=len(terms))
-  documents = np.asarray(document, dtype=np.int32)
+    document = len(self._lengths)
+    self._lengths.append(counts.total())
+    for stem, count in counts.items():
+      term = self.terms.setdefault(stem, len(self.terms))
+      self._fields.extend((term, document, count))
+
+  def take(self) -> np.ndarray:
+    """Removes and returns the postings since the last call: [3, postings]."""
+    fields = np.asarray(self._fields, dtype=np.int32).reshape(-1, 3).T
+    self._fields = array.array("i")
+    return fields
+
+
+def build_index(texts: Iterable[str]) -> SearchIndex:
+  """Builds an index in memory."""
+  postings = Postings()
+  for text in texts:
+    postings.add(text)
+  term, document, count = postings.take()
+  lengths = postings.lengths
+  order = np.argsort(term, kind="stable")
+  frequency = np.bincount(term, minlength=len(postings.terms))
   weights = bm25(
-    np.asarray(count),
-    np.asarray(length, dtype=np.int64)[documents],
-    mean_length=float(np.mean(length)) if length else 1.0,
-    frequency=frequency[terms_P],
-    num_texts=len(texts),
+    count,
+    lengths[document],
+    mean_length=postings.mean_length,
+    frequency=frequency[term],
+    num_texts=len(lengths),
   )
   return SearchIndex(
-    terms,
+    postings.terms,
     np.concatenate([[0], np.cumsum(frequency)]),
-    documents[order],
+    document[order],
     weights[order],
-    num_texts=len(texts),
+    num_texts=len(lengths),
   )
 
 

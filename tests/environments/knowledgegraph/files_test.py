@@ -132,15 +132,15 @@ class FreebaseTest(FilesTestCase):
         "/m/01\t/not/in/ontology\t/m/02",
       ]
     )
-    facts = load_facts(path, "", ONTOLOGY)
+    world = load_facts(path, "", ONTOLOGY)
     self.assertEqual(
-      set(facts.world.graph), {("m.01", FILM, "m.02"), ("m.02", BACK, "m.01")}
+      set(world.graph), {("m.01", FILM, "m.02"), ("m.02", BACK, "m.01")}
     )
-    self.assertEqual(facts.world.names["m.01"], "Ann")
+    self.assertEqual(world.names["m.01"], "Ann")
     self.assertEqual(
-      facts.world.members, {"film.film": ["m.02"], "film.director": ["m.01"]}
+      world.members, {"film.film": ["m.02"], "film.director": ["m.01"]}
     )
-    phrases = {r.name: r.phrase for r in facts.world.theme.relations}
+    phrases = {r.name: r.phrase for r in world.theme.relations}
     self.assertEqual(phrases[FILM], "film of the director {}")
 
   def test_missing_or_broken_files_are_refused(self):

@@ -22,7 +22,6 @@ from environments.knowledgegraph.generation.questions import (
   KINDS,
   draw_question,
 )
-from environments.knowledgegraph.generation.synthesis import gold_programs
 from environments.knowledgegraph.generation.themes import (
   THEMES,
   Relation,
@@ -30,7 +29,7 @@ from environments.knowledgegraph.generation.themes import (
   ontology_of,
 )
 from environments.knowledgegraph.generation.world import World
-from environments.knowledgegraph.problem import load_ontology
+from environments.knowledgegraph.problem import gold_programs, load_ontology
 from tests.environments.knowledgegraph import data
 
 
@@ -173,9 +172,7 @@ class WalkingTest(unittest.TestCase):
       for split in SPLITS
       for _ in range(300)
     ]
-    firsts = {
-      q.problem.gold_calls[1].arguments[1] for q in drawn if q is not None
-    }
+    firsts = {q.gold_calls[1].arguments[1] for q in drawn if q is not None}
     self.assertEqual(firsts, {back})
 
 
@@ -210,13 +207,14 @@ class FactGeneratorTest(unittest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.facts = load_facts(data.freebase(), "", load_ontology(data.ontology()))
+    cls.ontology = load_ontology(data.ontology())
+    cls.world = load_facts(data.freebase(), "", cls.ontology)
 
   def test_facts_are_freebases(self):
-    graph = self.facts.world.graph
+    graph = self.world.graph
     self.assertGreater(len(list(graph)), 170_000)
     spielberg = "m.06pj8"
-    self.assertEqual(self.facts.world.names[spielberg], "Steven Spielberg")
+    self.assertEqual(self.world.names[spielberg], "Steven Spielberg")
     films = graph.objects(spielberg, "film.director.film")
     self.assertGreater(len(films), 5)
     for film in films:
@@ -224,7 +222,11 @@ class FactGeneratorTest(unittest.TestCase):
 
   def test_questions_are_solved_by_their_calls(self):
     generator = FactGenerator(
-      self.facts, kinds=(), num_hops=(1, 2), max_calls=14
+      world=self.world,
+      ontology=self.ontology,
+      kinds=(),
+      num_hops=(1, 2),
+      max_calls=14,
     )
     asked = {}
     for split in SPLITS:
@@ -243,7 +245,11 @@ class FactGeneratorTest(unittest.TestCase):
   def test_superlatives_need_numbers(self):
     with self.assertRaisesRegex(ConfigError, "hop, and, count"):
       FactGenerator(
-        self.facts, kinds=("argmax",), num_hops=(1, 1), max_calls=14
+        world=self.world,
+        ontology=self.ontology,
+        kinds=("argmax",),
+        num_hops=(1, 1),
+        max_calls=14,
       )
 
 

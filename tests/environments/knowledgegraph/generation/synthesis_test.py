@@ -6,11 +6,13 @@ from environments.knowledgegraph.calls import ENTITY
 from environments.knowledgegraph.engines.graph import Literal
 from environments.knowledgegraph.engines.memory import Evaluation
 from environments.knowledgegraph.engines.program import And, Count, Entity, Join
-from environments.knowledgegraph.generation.synthesis import (
+from environments.knowledgegraph.generation.synthesis import synthesise
+from environments.knowledgegraph.problem import (
+  GoldCall,
+  Ontology,
+  Problem,
   gold_programs,
-  synthesise,
 )
-from environments.knowledgegraph.problem import GoldCall, Ontology, Problem
 
 ONTOLOGY = Ontology(
   ranges={"a.a.b": "a.b", "a.b.a": "a.a", "a.b.c": "a.c", "a.a.n": "type.int"},
