@@ -147,18 +147,15 @@ class KnowledgeGraph(Environment):
     )
 
   async def close(self) -> None:
-    """Frees the engine's resources."""
     await self._engine.close()
 
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
-    """Returns a player of the gold calls; see `expert.MISTAKES`."""
     problem = self._instance(task).problem
     return KGExpert(problem, seed=seed, mistakes=mistakes)
 
   def scripted_policies(self) -> ScriptedPolicies:
-    """Returns baselines that do not plan; see `scripted`."""
     return POLICIES
 
   def _instance(self, task: Task) -> Instance:

@@ -70,7 +70,6 @@ class RelationFollower(ScriptedPolicy):
     return Message("assistant", f"Final Answer: {self._subject}")
 
   def _pick(self, text: str) -> str:
-    """Picks a name of the list in a text."""
     listing = _LIST.search(text)
     names = listing[1].split(", ") if listing else [""]
     return names[0] if self._relations == "first" else self.rng.choice(names)

@@ -68,7 +68,6 @@ class KGSession(Session):
     self._num_calls = 0
 
   async def reset(self) -> Step:
-    """Returns the question and the names of its entities."""
     messages = opening(
       self._problem.question,
       self._problem.entities,
@@ -163,7 +162,6 @@ class KGSession(Session):
 
 
 def _f1(answers: Set[str], gold: Set[str]) -> float:
-  """Returns the harmonic mean of precision and recall."""
   num_right = len(answers & gold)
   if not num_right:
     return 0.0

@@ -159,7 +159,6 @@ class WebShop(Environment):
       self._num_tasks = {s: len(self._source.goals[s]) for s in SPLITS}
 
   def indices(self, split: str) -> Sequence[int]:
-    """Returns the task indices of a split."""
     return range(self._num_tasks[_require_split(split)])
 
   @contextlib.asynccontextmanager
@@ -180,7 +179,6 @@ class WebShop(Environment):
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
-    """Returns a shopper with mistakes; see `expert.MISTAKES`."""
     catalogue, goal = self.find(task)
     return Shopper(
       catalogue,
@@ -191,11 +189,9 @@ class WebShop(Environment):
     )
 
   def scripted_policies(self) -> ScriptedPolicies:
-    """Returns baselines that do not understand the goal; see `scripted`."""
     return POLICIES
 
   def find(self, task: Task) -> tuple[Catalogue, Goal]:
-    """Returns the catalogue and the goal of a task."""
     indices = self.indices(task.split)
     if task.index not in indices:
       raise ConfigError(

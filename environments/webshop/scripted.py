@@ -43,7 +43,6 @@ class QuickShopper(ScriptedPolicy):
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """Searches once, and then clicks."""
     texts = page_of(messages[-1])
     if not self._instruction:
       self._instruction = _after("Instruction:", texts)

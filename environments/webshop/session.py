@@ -53,7 +53,6 @@ class ShoppingSession(Session):
     self._last_call_id: str | None = None
 
   async def reset(self) -> Step:
-    """Returns the system prompt and the first page."""
     page = self._describe("The initial observation:\n")
     system = Message("system", self._system_prompt)
     return Step((system, Message("user", page)))

@@ -63,7 +63,6 @@ class Graph:
     return self._objects.get(subject, {})
 
   def objects(self, subject: Term, relation: str) -> Mapping[Term, None]:
-    """Returns the objects of one subject and one relation."""
     return self.about(subject).get(relation, {})
 
 

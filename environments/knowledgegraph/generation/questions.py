@@ -69,7 +69,6 @@ class Path:
     return program
 
   def phrase(self, names: Mapping[str, str]) -> str:
-    """Describes the entities at the end of the path in words."""
     text = names[self.start]
     for relation in self.relations:
       text = relation.phrase.format(text)

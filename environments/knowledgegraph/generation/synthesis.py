@@ -117,7 +117,6 @@ class _Synthesis:
       self._try(lambda: self._support(operand, [self._invent()]))
 
   def _add_beaten(self, base: Program, attribute: str, is_max: bool) -> None:
-    """Adds members with values that are not the best."""
     for rank in range(1, self._rng.randint(2, 4)):
       value = self._value(attribute, rank=-rank if is_max else rank)
 
@@ -129,7 +128,6 @@ class _Synthesis:
       self._try(add)
 
   def _add_other_relations(self) -> None:
-    """Adds relations and attributes that the entities' types allow."""
     by_domain = self._ontology.by_domain
     for entity, type_ in self._types()[:MAX_DISTRACTED]:
       allowed = by_domain.get(type_, ())
@@ -185,7 +183,6 @@ class _Synthesis:
     return Literal(str(50 + rank), "integer")
 
   def _invent(self) -> str:
-    """Draws an unused id."""
     while True:
       id_ = "m.0" + "".join(self._rng.choices(ID_DIGITS, k=6))
       if id_ not in self._taken:

@@ -56,7 +56,6 @@ class Difficulty:
 
   @property
   def family_size(self) -> int:
-    """The products of a family, including the wanted one."""
     num_near = NUM_WITHOUT_OPTION + NUM_WITHOUT_ATTRIBUTE
     return 1 + num_near * self.siblings + NUM_TOO_EXPENSIVE * self.prices
 
@@ -262,7 +261,6 @@ class FamilyMaker:
   def _draw_values(
     self, group: str, offered: str | None, lacking: str | None
   ) -> tuple[str, ...]:
-    """Draws values of a group, in the group's order."""
     values = [v for v in words.OPTION_VALUES[group] if v != lacking]
     stock = [v for v in self._stock[group] if v not in (lacking, offered)]
     chosen = set(self._rng.sample(stock, NUM_OFFERED - (offered is not None)))
@@ -277,7 +275,6 @@ class FamilyMaker:
 
 
 def _title_key(product: Product) -> tuple[str, frozenset[str]]:
-  """Returns the kind and the attributes of a title."""
   return product.query, frozenset(product.attributes[:NUM_SHOWN])
 
 
@@ -298,6 +295,5 @@ def _satisfies(product: Product, goal: Goal) -> bool:
 
 
 def _wanted_options(goal: Goal) -> dict[str, str]:
-  """Returns the wanted value of each option group."""
   groups = [group for group, values in goal.product.options.items() if values]
   return dict(zip(groups, goal.options, strict=True))

@@ -72,7 +72,6 @@ class Generator:
     self.shop = functools.lru_cache(maxsize=num_cached)(self._make_shop)
 
   def find(self, split: str, index: int) -> tuple[Catalogue, Goal]:
-    """Returns the catalogue and the goal of one task."""
     number, position = divmod(index, self._tasks_per_catalogue)
     shop: Shop = self.shop(split, number)
     return shop.catalogue, shop.goals[position]
@@ -228,6 +227,5 @@ def _draw_product(
 
 
 def _draw_values(rng: random.Random, stock: Sequence[str]) -> tuple[str, ...]:
-  """Draws two or three values of the stock, in its order."""
   drawn = set(rng.sample(stock, rng.choice((2, 3, 3, 3))))
   return tuple(value for value in stock if value in drawn)

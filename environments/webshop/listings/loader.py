@@ -101,7 +101,6 @@ class Listings:
     }
 
   def find(self, split: str, index: int) -> tuple[Catalogue, Goal]:
-    """Returns the catalogue and the goal of one task."""
     return self.catalogue, self.goals[split][index]
 
 

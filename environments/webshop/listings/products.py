@@ -112,7 +112,6 @@ def _prices(text: str | None) -> tuple[str, tuple[float, ...]]:
 def _options(
   groups: Mapping[str, Iterable[Mapping[str, str]] | None],
 ) -> dict[str, list[str]]:
-  """Returns values by group, as the page shows them."""
   return {
     name.lower(): [
       value["value"].strip().replace("/", " | ").lower() for value in values

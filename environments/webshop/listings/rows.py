@@ -82,7 +82,6 @@ def _line(path: pathlib.Path, number: int, line: str) -> Any:
 
 
 def _elements(path: pathlib.Path, file: TextIO) -> Iterator[Any]:
-  """Yields the elements of the one array in the file."""
   window = _Window(path, file)
   window.next_mark()
   while (mark := window.next_mark()) != "]":
@@ -113,7 +112,6 @@ class _Window:
       self._read_on()
 
   def step_back(self) -> None:
-    """Undoes the last `next_mark`."""
     self._position -= 1
 
   def next_value(self) -> Any:

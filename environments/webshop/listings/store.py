@@ -48,7 +48,6 @@ class GoalTable:
     self._goals = array.array("i")
 
   def add(self, position: int, row: Row, product: Product) -> None:
-    """Adds the goals of the product at `position`."""
     is_written = bool(written_instructions(row))
     for number, goal in enumerate(goals_of(row, product)):
       split_index = SPLITS.index(split_of(goal.instruction))
@@ -103,7 +102,6 @@ class StoredCatalogue(Catalogue):
     self.goals = np.load(folder / "goals.npy")
 
   def find(self, product_id: str) -> Product | None:
-    """Returns the product with this id, ignoring case."""
     id_ = product_id.lower().encode()
     number = int(np.searchsorted(self._ids, id_))
     if number == len(self._ids) or self._ids[number] != id_:

@@ -29,7 +29,6 @@ class IndexBuilder:
     self._postings = Postings()
 
   def add(self, text: str) -> None:
-    """Adds the next text."""
     self._postings.add(text)
     if len(self._postings) >= CHUNK:
       self._write_chunk()
@@ -145,7 +144,6 @@ class _SortedTexts(MappedTexts):
   """Texts that are sorted by their bytes, with the number of each."""
 
   def get(self, text: str) -> int | None:
-    """Returns the number of `text`, or None."""
     encoded = text.encode()
     number = bisect.bisect_left(self, encoded)
     if number == len(self) or self[number] != encoded:

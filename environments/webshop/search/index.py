@@ -84,7 +84,6 @@ class Postings:
     return float(self.lengths.mean()) if self._lengths else 1.0
 
   def add(self, text: str) -> None:
-    """Adds the next text."""
     counts = Counter(stems(text))
     document = len(self._lengths)
     self._lengths.append(counts.total())

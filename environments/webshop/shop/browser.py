@@ -28,7 +28,6 @@ class Browser:
 
   @property
   def page(self) -> Page:
-    """The page as the style shows it."""
     if self._style.show_navigation:
       return self._page
     return pages.without_navigation(self._page)

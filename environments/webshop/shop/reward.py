@@ -84,7 +84,6 @@ class Score:
 
   @property
   def metrics(self) -> Mapping[str, float]:
-    """The factors by upstream's names, and the success."""
     factors = {
       "r_type": self.r_type,
       "r_att": self.r_att,
