@@ -116,21 +116,19 @@ class Family:
   members: tuple[Product, ...]
 
 
+@dataclasses.dataclass(kw_only=True)
 class FamilyMaker:
   """Draws families of one kind, with texts of one split."""
 
-  def __init__(
-    self,
-    rng: random.Random,
-    kind: Kind,
-    *,
-    split: str,
-    difficulty: Difficulty,
-  ):
-    self._rng, self._kind, self._split = rng, kind, split
-    self._difficulty = difficulty
+  rng: random.Random
+  kind: Kind
+  split: str
+  difficulty: Difficulty
+
+  def __post_init__(self) -> None:
     self._stock = {
-      g: rng.sample(words.OPTION_VALUES[g], NUM_STOCKED) for g in kind.groups
+      group: self.rng.sample(words.OPTION_VALUES[group], NUM_STOCKED)
+      for group in self.kind.groups
     }
 
   def make(self, others: Sequence[Family]) -> Family:
@@ -150,7 +148,7 @@ class FamilyMaker:
 
   def _is_apart(self, product: Product, others: Sequence[Family]) -> bool:
     """Checks that it belongs to the split, and to no other goal."""
-    return split_of(product.canonical_text) == self._split and not any(
+    return split_of(product.canonical_text) == self.split and not any(
       _satisfies(product, other.goal)
       or _title_key(product) == _title_key(other.goal.product)
       for other in others
@@ -163,8 +161,8 @@ class FamilyMaker:
       self._make_goal,
       lambda goal: (
         _title_key(goal.product) not in taken
-        and split_of(canonical_goal(goal)) == self._split
-        and split_of(goal.instruction) == self._split
+        and split_of(canonical_goal(goal)) == self.split
+        and split_of(goal.instruction) == self.split
         and self._is_apart(goal.product, others)
         and not any(_satisfies(m, goal) for o in others for m in o.members)
       ),
@@ -174,11 +172,11 @@ class FamilyMaker:
     """Draws a goal for both attributes of a title, which few products have."""
     product = self._draw_product(self._draw_attributes(), {}, {})
     return make_goal(
-      self._rng,
+      self.rng,
       product,
       product.attributes[:NUM_SHOWN],
       num_wanted=(NUM_SHOWN,),
-      paraphrase=self._difficulty.paraphrases,
+      paraphrase=self.difficulty.paraphrases,
     )
 
   def _try_family(self, goal: Goal, others: Sequence[Family]) -> Family | None:
@@ -195,17 +193,17 @@ class FamilyMaker:
   def _makers(self, goal: Goal) -> list[Callable[[], Product]]:
     """Returns a function for each sibling, which draws it."""
     makers: list[Callable[[], Product]] = []
-    if self._difficulty.siblings:
+    if self.difficulty.siblings:
       makers += [lambda: self._without_option(goal)] * NUM_WITHOUT_OPTION
       makers += [lambda: self._without_attribute(goal)] * NUM_WITHOUT_ATTRIBUTE
-    if self._difficulty.prices:
+    if self.difficulty.prices:
       makers += [lambda: self._too_expensive(goal)] * NUM_TOO_EXPENSIVE
     return makers
 
   def _without_option(self, goal: Goal) -> Product:
     """Draws a product without one wanted option, named in its description."""
     wanted = _wanted_options(goal)
-    missing = self._rng.choice(list(wanted))
+    missing = self.rng.choice(list(wanted))
     offered = {group: v for group, v in wanted.items() if group != missing}
     return self._draw_product(
       goal.product.attributes,
@@ -217,26 +215,26 @@ class FamilyMaker:
   def _without_attribute(self, goal: Goal) -> Product:
     """Draws a product with another attribute instead of a wanted one."""
     own = goal.product.attributes
-    replaced = self._rng.choice(goal.attributes)
-    other = self._rng.choice([a for a in self._kind.attributes if a not in own])
+    replaced = self.rng.choice(goal.attributes)
+    other = self.rng.choice([a for a in self.kind.attributes if a not in own])
     attributes = tuple(other if a == replaced else a for a in own)
     return self._draw_product(
       attributes, _wanted_options(goal), {}, self._draw_low_price(goal)
     )
 
   def _too_expensive(self, goal: Goal) -> Product:
-    price = int(goal.price_upper) + self._rng.randint(1, MAX_EXCESS)
+    price = int(goal.price_upper) + self.rng.randint(1, MAX_EXCESS)
     return self._draw_product(
       goal.product.attributes, _wanted_options(goal), {}, float(price)
     )
 
   def _draw_low_price(self, goal: Goal) -> float:
     lowest = max(MIN_PRICE, int(goal.product.price) - MAX_CHEAPER)
-    return float(self._rng.randint(lowest, int(goal.price_upper) - 1))
+    return float(self.rng.randint(lowest, int(goal.price_upper) - 1))
 
   def _draw_attributes(self) -> tuple[str, ...]:
     # A smaller pool would have too few pairs for the families of a kind.
-    return tuple(self._rng.sample(self._kind.attributes, NUM_SHOWN + 1))
+    return tuple(self.rng.sample(self.kind.attributes, NUM_SHOWN + 1))
 
   def _draw_product(
     self,
@@ -248,14 +246,14 @@ class FamilyMaker:
     """Draws a listing with options to offer and, at most, one to lack."""
     options = {
       group: self._draw_values(group, offered.get(group), lacking.get(group))
-      for group in self._kind.groups
+      for group in self.kind.groups
     }
     sold_out = next(iter(lacking.values()), "") or self._draw_sold_out(options)
     if price is None:
-      price = float(self._rng.randint(*self._kind.prices))
-    brand = self._rng.choice(words.BRANDS)
+      price = float(self.rng.randint(*self.kind.prices))
+    brand = self.rng.choice(words.BRANDS)
     return make_product(
-      self._kind, brand, attributes, options, price, sold_out=sold_out
+      self.kind, brand, attributes, options, price, sold_out=sold_out
     )
 
   def _draw_values(
@@ -263,13 +261,13 @@ class FamilyMaker:
   ) -> tuple[str, ...]:
     values = [v for v in words.OPTION_VALUES[group] if v != lacking]
     stock = [v for v in self._stock[group] if v not in (lacking, offered)]
-    chosen = set(self._rng.sample(stock, NUM_OFFERED - (offered is not None)))
+    chosen = set(self.rng.sample(stock, NUM_OFFERED - (offered is not None)))
     return tuple(v for v in values if v in chosen or v == offered)
 
   def _draw_sold_out(self, options: Options) -> str:
     """Draws a value of the last group that is not offered."""
     group = list(options)[-1]
-    return self._rng.choice(
+    return self.rng.choice(
       [v for v in words.OPTION_VALUES[group] if v not in options[group]]
     )
 

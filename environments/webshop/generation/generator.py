@@ -46,51 +46,48 @@ class Shop:
   goals: tuple[Goal, ...]
 
 
+@dataclasses.dataclass(kw_only=True)
 class Generator:
   """Generates shops, and caches them."""
 
-  def __init__(
-    self,
-    *,
-    catalogue_size: int,
-    tasks_per_catalogue: int,
-    num_cached: int,
-    difficulty: str,
-    max_siblings: int = max(FAMILY_SIZES),
-  ):
-    if difficulty not in DIFFICULTIES:
+  catalogue_size: int
+  tasks_per_catalogue: int
+  num_cached: int
+  difficulty: str
+  max_siblings: int = max(FAMILY_SIZES)
+
+  def __post_init__(self) -> None:
+    if self.difficulty not in DIFFICULTIES:
       raise ConfigError(
-        f"webshop difficulty={difficulty!r} is not one of "
+        f"webshop difficulty={self.difficulty!r} is not one of "
         f"{', '.join(DIFFICULTIES)}"
       )
-    self._difficulty = DIFFICULTIES[difficulty]
-    if self._difficulty.has_families:
-      _require_room(catalogue_size, tasks_per_catalogue, self._difficulty)
-    self._catalogue_size = catalogue_size
-    self._families = [size for size in FAMILY_SIZES if size <= max_siblings]
-    self._tasks_per_catalogue = tasks_per_catalogue
-    self.shop = functools.lru_cache(maxsize=num_cached)(self._make_shop)
+    self._obstacles = DIFFICULTIES[self.difficulty]
+    if self._obstacles.has_families:
+      _require_room(
+        self.catalogue_size, self.tasks_per_catalogue, self._obstacles
+      )
+    self.shop = functools.lru_cache(self.num_cached)(self._make_shop)
 
   def find(self, split: str, index: int) -> tuple[Catalogue, Goal]:
-    number, position = divmod(index, self._tasks_per_catalogue)
+    number, position = divmod(index, self.tasks_per_catalogue)
     shop: Shop = self.shop(split, number)
     return shop.catalogue, shop.goals[position]
 
   def _make_shop(self, split: str, number: int) -> Shop:
-    seed = f"{split}/{number}/{self._catalogue_size}"
-    if self._difficulty.has_families:
+    seed = f"{split}/{number}/{self.catalogue_size}"
+    if self._obstacles.has_families:
       return self._make_shop_of_families(
         random.Random(f"families/{seed}"), split
       )
     rng = random.Random(seed)
-    catalogue = Catalogue(
-      make_products(rng, split, self._catalogue_size, self._families)
-    )
+    sizes = [size for size in FAMILY_SIZES if size <= self.max_siblings]
+    catalogue = Catalogue(make_products(rng, split, self.catalogue_size, sizes))
     goals: dict[str, Goal] = {}  # by content, which is unique in a shop
-    while len(goals) < self._tasks_per_catalogue:
+    while len(goals) < self.tasks_per_catalogue:
       goal = draw(
         lambda: _draw_goal(
-          rng, catalogue, paraphrase=self._difficulty.paraphrases
+          rng, catalogue, paraphrase=self._obstacles.paraphrases
         ),
         lambda goal: (
           canonical_goal(goal) not in goals
@@ -103,18 +100,18 @@ class Generator:
 
   def _make_shop_of_families(self, rng: random.Random, split: str) -> Shop:
     """Draws families of a few kinds and single products, and shuffles them."""
-    size = self._difficulty.family_size
-    num_families = self._catalogue_size // size
+    size = self._obstacles.family_size
+    num_families = self.catalogue_size // size
     num_kinds = min(len(words.KINDS), -(-num_families // FAMILIES_PER_KIND))
     makers = [
-      FamilyMaker(rng, kind, split=split, difficulty=self._difficulty)
+      FamilyMaker(rng=rng, kind=kind, split=split, difficulty=self._obstacles)
       for kind in rng.sample(words.KINDS, num_kinds)
     ]
     families: list[Family] = []
     for number in range(num_families):
       families.append(makers[number % num_kinds].make(families))
     drafts = [product for family in families for product in family.members]
-    while len(drafts) < self._catalogue_size:
+    while len(drafts) < self.catalogue_size:
       drafts.append(rng.choice(makers).make_single(families))
     order = rng.sample(range(len(drafts)), len(drafts))
     listed = _with_ids(rng, [drafts[i] for i in order])
@@ -124,7 +121,7 @@ class Generator:
       for number, family in enumerate(families)
     ]
     return Shop(
-      Catalogue(listed), tuple(rng.sample(goals, self._tasks_per_catalogue))
+      Catalogue(listed), tuple(rng.sample(goals, self.tasks_per_catalogue))
     )
 
 

@@ -5,6 +5,7 @@ belongs to one split by its text or, as upstream has it, by its position in the
 list of goals. All splits share the catalogue, as upstream.
 """
 
+import dataclasses
 import pathlib
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,25 +36,20 @@ IN_MEMORY_BYTES = 16 << 20  # a larger file is stored on disk
 GZIP_FACTOR = 8  # approximate compression of listings
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class LazyGoals(Sequence[Goal]):
   """Goals of a catalogue, which are made on access."""
 
-  def __init__(
-    self,
-    rows: Sequence[Row],
-    products: Sequence[Product],
-    goal_ids: np.ndarray,
-  ):
-    self._rows = rows
-    self._products = products
-    self._goal_ids = goal_ids  # [goals, 2]: position of product, and number
+  rows: Sequence[Row]
+  products: Sequence[Product]
+  goal_ids: np.ndarray  # [goals, 2]: position of product, and number
 
   def __len__(self) -> int:
-    return len(self._goal_ids)
+    return len(self.goal_ids)
 
   def __getitem__(self, index: int) -> Goal:  # type: ignore[override]
-    position, number = map(int, self._goal_ids[index])
-    return goals_of(self._rows[position], self._products[position])[number]
+    position, number = map(int, self.goal_ids[index])
+    return goals_of(self.rows[position], self.products[position])[number]
 
 
 class Listings:

@@ -101,7 +101,7 @@ class IndexBuilder:
 def open_index(folder: pathlib.Path, *, num_texts: int) -> SearchIndex:
   """Opens the index that a builder wrote into `folder`."""
   return SearchIndex(
-    _SortedTexts(folder / "terms"),
+    _SortedTexts(folder / "terms").get,
     open_array(folder / "starts.npy"),
     open_array(folder / "documents.npy"),
     open_array(folder / "weights.npy"),

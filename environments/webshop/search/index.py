@@ -6,10 +6,10 @@ equal in both.
 """
 
 import array
+import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -19,13 +19,7 @@ K1 = 0.9  # saturation of repeated terms
 B = 0.4  # penalty of long texts
 
 
-class Terms(Protocol):
-  """A mapping from terms to their numbers."""
-
-  def get(self, term: str, /) -> int | None:
-    """Returns the term's number, or None if no text has the term."""
-
-
+@dataclasses.dataclass(frozen=True, eq=False)
 class SearchIndex:
   """An immutable index of texts.
 
@@ -33,30 +27,21 @@ class SearchIndex:
   `documents` and `weights` belong to term t. The arrays may be mapped files.
   """
 
-  def __init__(
-    self,
-    terms: Terms,
-    starts: np.ndarray,
-    documents: np.ndarray,
-    weights: np.ndarray,
-    *,
-    num_texts: int,
-  ):
-    self._terms = terms
-    self._starts = starts
-    self._documents = documents
-    self._weights = weights
-    self._num_texts = num_texts
+  number_of: Callable[[str], int | None]  # term -> t, or None if unknown
+  starts: np.ndarray
+  documents: np.ndarray
+  weights: np.ndarray
+  num_texts: int
 
   def search(self, query: str, *, limit: int) -> list[int]:
     """Returns positions of texts, best first; ties keep the texts' order."""
-    total = np.zeros(self._num_texts)
+    total = np.zeros(self.num_texts)
     for term, count in Counter(stems(query)).items():
-      number = self._terms.get(term)
+      number = self.number_of(term)
       if number is not None:
-        postings = slice(self._starts[number], self._starts[number + 1])
-        weights = self._weights[postings]
-        total[self._documents[postings]] += (
+        postings = slice(self.starts[number], self.starts[number + 1])
+        weights = self.weights[postings]
+        total[self.documents[postings]] += (
           weights if count == 1 else count * weights
         )
     return _top(total.astype(np.float32), limit)
@@ -115,7 +100,7 @@ def build_index(texts: Iterable[str]) -> SearchIndex:
     num_texts=len(lengths),
   )
   return SearchIndex(
-    postings.terms,
+    postings.terms.get,
     np.concatenate([[0], np.cumsum(frequency)]),
     document[order],
     weights[order],

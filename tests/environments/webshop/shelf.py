@@ -21,7 +21,9 @@ def a_product(id, title, **changes):
 SHIRT = a_product(
   "b1", "nordan slim fit shirt", description="soft", features=("wool", "dyed")
 )
-DEARER = a_product("b2", "velora slim fit shirt", price=50.0, price_tag="$50.0")
+EXPENSIVE = a_product(
+  "b2", "velora slim fit shirt", price=50.0, price_tag="$50.0"
+)
 LAMP = a_product(
   "b3",
   "bratex table lamp",
@@ -31,7 +33,7 @@ LAMP = a_product(
   attributes=("hand painted",),
   options={},
 )
-CATALOGUE = Catalogue([SHIRT, DEARER, LAMP])
+CATALOGUE = Catalogue([SHIRT, EXPENSIVE, LAMP])
 GOAL = Goal(
   instruction="i need slim fit shirt with color: red, and size: large, "
   "and price lower than 30.00 dollars",

@@ -96,15 +96,15 @@ class OxigraphTest(unittest.IsolatedAsyncioTestCase):
       await store.answers(CHAIN)
 
   async def test_long_paths_do_not_multiply_rows(self):
-    things = [f"m.{i}" for i in range(30)]
-    graph = Graph((x, "a.b.to", y) for x in things for y in things)
+    ids = [f"m.{i}" for i in range(30)]
+    graph = Graph((x, "a.b.to", y) for x in ids for y in ids)
     program = Entity("m.0")
     for _ in range(9):  # 30 ** 9 paths
       program = Join("a.b.to", program)
     both = And(And(program, program), And(program, program))
     engine = OxigraphEngine(query_limit_s=60.0)
     store = await engine.store(graph)
-    self.assertEqual(await store.answers(both), frozenset(things[1:]))
+    self.assertEqual(await store.answers(both), frozenset(ids[1:]))
 
   async def test_a_graph_is_loaded_once_and_freed(self):
     engine = OxigraphEngine(query_limit_s=1.0)

@@ -104,7 +104,7 @@ class ItemsTest(unittest.TestCase):
   def test_upstreams_splits_go_by_position(self):
     items = [{**ITEM, "asin": f"B{i}", "pricing": "$5"} for i in range(620)]
     written = {
-      f"B{i}": [{**WRITTEN, "instruction": f"wish {i} {k}"} for k in range(2)]
+      f"B{i}": [{**WRITTEN, "instruction": f"goal {i} {k}"} for k in range(2)]
       for i in range(600)
     }
     written["B3"][0] = {**WRITTEN, "instruction_attributes": []}  # skipped
@@ -114,10 +114,10 @@ class ItemsTest(unittest.TestCase):
     ).goals
     self.assertEqual((len(goals["test"]), len(goals["train"])), (200, 199))
     written = [
-      wish["instruction"]
+      entry["instruction"]
       for entries in written.values()
-      for wish in entries
-      if wish["instruction_attributes"]
+      for entry in entries
+      if entry["instruction_attributes"]
     ]
     random.Random(233).shuffle(written)
     for split, places in UPSTREAM_SPLITS.items():

@@ -10,7 +10,7 @@ from environments.webshop.shop.reward import (
   score_purchase,
 )
 from tests.environments.webshop.shelf import (
-  DEARER,
+  EXPENSIVE,
   GOAL,
   LAMP,
   SHIRT,
@@ -35,8 +35,8 @@ class ScoreTest(unittest.TestCase):
   def test_attributes_options_and_price_weigh_the_same(self):
     self.assertAlmostEqual(self.reward(SHIRT, ("red",)), 3 / 4)
     self.assertAlmostEqual(self.reward(SHIRT, ()), 2 / 4)
-    self.assertAlmostEqual(self.reward(DEARER, RIGHT), 3 / 4)
-    self.assertAlmostEqual(self.reward(DEARER, ()), 1 / 4)
+    self.assertAlmostEqual(self.reward(EXPENSIVE, RIGHT), 3 / 4)
+    self.assertAlmostEqual(self.reward(EXPENSIVE, ()), 1 / 4)
 
   def test_a_price_at_the_limit_is_met(self):
     goal = dataclasses.replace(GOAL, price_upper=20.0)
