@@ -17,21 +17,14 @@ from agentrl_jax.env.mistakes import require_known
 from environments.knowledgegraph.problem import GoldCall, Problem
 from environments.knowledgegraph.session import PARAMETERS
 
-SKIP_RELATIONS = "skip_relations"  # never lists relations; harmless
-WRONG_RELATION = "wrong_relation"  # one hop follows another listed relation
-WRONG_ATTRIBUTE = "wrong_attribute"  # compares by another listed attribute
-WRONG_ORDER = "wrong_order"  # swaps argmax and argmin
-NO_INTERSECTION = "no_intersection"  # uses the first operand twice
-STOP_EARLY = "stop_early"  # leaves out the last call, such as a count
-WRONG_VARIABLE = "wrong_variable"  # names the first variable
 MISTAKES = (
-  SKIP_RELATIONS,
-  WRONG_RELATION,
-  WRONG_ATTRIBUTE,
-  WRONG_ORDER,
-  NO_INTERSECTION,
-  STOP_EARLY,
-  WRONG_VARIABLE,
+  "skip_relations",  # never lists relations; harmless
+  "wrong_relation",  # one hop follows another listed relation
+  "wrong_attribute",  # compares by another listed attribute
+  "wrong_order",  # swaps argmax and argmin
+  "no_intersection",  # uses the first operand twice
+  "stop_early",  # leaves out the last call, such as a count
+  "wrong_variable",  # names the first variable
 )
 VARIABLE = re.compile(r"variable #(\d+),")
 LISTING = re.compile(r"Observation: \[(.*)\]")
@@ -61,7 +54,7 @@ class KGExpert(Expert):
     """Makes the next call, or names the answer after the last one."""
     self._read(messages[-1].content)
     if not self._calls:
-      variable = "#0" if WRONG_VARIABLE in self._mistakes else self._last
+      variable = "#0" if "wrong_variable" in self._mistakes else self._last
       return Message("assistant", f"Final Answer: {variable}")
     self._pending = self._calls.pop(0)
     self._num_calls += 1
@@ -69,9 +62,9 @@ class KGExpert(Expert):
 
   def _plan(self, gold_calls: Sequence[GoldCall]) -> list[GoldCall]:
     calls = list(gold_calls)
-    if SKIP_RELATIONS in self._mistakes:
+    if "skip_relations" in self._mistakes:
       calls = [call for call in calls if call.name != "get_relations"]
-    if STOP_EARLY in self._mistakes and len(calls) > 1:
+    if "stop_early" in self._mistakes and len(calls) > 1:
       calls.pop()
     hops = [i for i, c in enumerate(calls) if c.name == "get_neighbors"]
     self._wrong_hop = calls[self._rng.choice(hops)] if hops else None
@@ -95,12 +88,12 @@ class KGExpert(Expert):
     """Applies names, variable numbers and mistakes to a gold call."""
     name, arguments = call.name, [*map(self._argument, call.arguments)]
     if name == "get_neighbors" and call is self._wrong_hop:
-      arguments[1] = self._other(arguments[1], WRONG_RELATION)
+      arguments[1] = self._other(arguments[1], "wrong_relation")
     if name in ("argmax", "argmin"):
-      arguments[1] = self._other(arguments[1], WRONG_ATTRIBUTE)
-      if WRONG_ORDER in self._mistakes:
+      arguments[1] = self._other(arguments[1], "wrong_attribute")
+      if "wrong_order" in self._mistakes:
         name = "argmin" if name == "argmax" else "argmax"
-    if name == "intersection" and NO_INTERSECTION in self._mistakes:
+    if name == "intersection" and "no_intersection" in self._mistakes:
       arguments[1] = arguments[0]
     return GoldCall(name, tuple(arguments))
 

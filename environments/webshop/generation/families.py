@@ -147,7 +147,7 @@ class FamilyMaker:
     )
 
   def _is_apart(self, product: Product, others: Sequence[Family]) -> bool:
-    """Checks that it belongs to the split, and to no other goal."""
+    """Checks that a product belongs to the split, and to no other goal."""
     return split_of(product.canonical_text) == self.split and not any(
       _satisfies(product, other.goal)
       or _title_key(product) == _title_key(other.goal.product)

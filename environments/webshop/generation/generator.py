@@ -143,7 +143,7 @@ def make_products(
   rng: random.Random,
   split: str,
   size: int,
-  families: Sequence[int] = FAMILY_SIZES,
+  family_sizes: Sequence[int] = FAMILY_SIZES,
 ) -> list[Product]:
   """Draws `size` products of a few kinds, with texts of `split`."""
   num_kinds = min(len(words.KINDS), -(-size // PRODUCTS_PER_KIND))
@@ -152,7 +152,7 @@ def make_products(
     draft
     for i, kind in enumerate(kinds)
     for draft in _draw_kind(
-      rng, kind, len(range(i, size, num_kinds)), split, families
+      rng, kind, len(range(i, size, num_kinds)), split, family_sizes
     )
   ]
   rng.shuffle(drafts)
@@ -193,7 +193,7 @@ def _draw_kind(
   kind: Kind,
   count: int,
   split: str,
-  families: Sequence[int],
+  family_sizes: Sequence[int],
 ) -> list[Product]:
   """Draws `count` products of one kind, in families of the given sizes."""
   pool = rng.sample(kind.attributes, 6)
@@ -202,7 +202,7 @@ def _draw_kind(
   while len(products) < count:
     attributes = tuple(rng.sample(pool, NUM_SHOWN + 1))
     price = rng.randint(*kind.prices)
-    for _ in range(min(rng.choice(families), count - len(products))):
+    for _ in range(min(rng.choice(family_sizes), count - len(products))):
       make = functools.partial(
         _draw_product, rng, kind, attributes, stock, float(price)
       )
