@@ -31,7 +31,7 @@ from environments.knowledgegraph.prompts import (
 FINAL_ANSWER = re.compile(r"(?:Find|Final) Answer: #(\d+)")
 PARAMETERS = {tool.name: tool.parameters["required"] for tool in TOOLS}
 MAX_NAME_CHARS = 1000  # of an unknown tool's name that are repeated
-# Other attributes of AgentBench's API object, which it does not call unknown.
+# Attributes of AgentBench's API object, which it does not report as unknown.
 OTHER_NAMES = frozenset(
   ["union", "final_execute", "sparql_executor", "task_id", "__dict__"]
 ) | frozenset(dir(object))

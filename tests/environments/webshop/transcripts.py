@@ -33,7 +33,9 @@ class Episode:
   opening: tuple[Message, ...]
   rounds: tuple[tuple[Message, tuple[Message, ...]], ...]
   status: str
-  is_complete: bool  # episodes that were logged with gaps end at the first
+  is_complete: (
+    bool  # episodes that were logged with gaps stop before the first gap
+  )
 
 
 def load():

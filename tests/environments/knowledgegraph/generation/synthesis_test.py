@@ -64,7 +64,7 @@ class SynthesisTest(unittest.TestCase):
     self.assertLess(common, evaluation.answers(left))
     self.assertLess(common, evaluation.answers(right))
     self.assertLess({"m.01"}, common)
-    self.assertIn("a.b.c", graph.about("m.0x"))  # its type has it
+    self.assertIn("a.b.c", graph.about("m.0x"))  # a relation of its type
     self.assertIn(("m.01", "a.a.b", "m.0x"), graph)  # the reverse
 
   def test_synthesis_is_deterministic(self):

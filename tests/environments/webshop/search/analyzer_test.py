@@ -13,7 +13,7 @@ class StemsTest(unittest.TestCase):
       ("3.5 ounces, 1,000 ml", ["3.5", "ounc", "1,000", "ml"]),
       ("the cat's, men\u2019s", ["cat", "men"]),
       ("relational", ["relat"]),
-      ("possibly technology", ["possibl", "technolog"]),  # Martin's departures
+      ("possibly technology", ["possibl", "technolog"]),  # Porter's extensions
       ("1.please use.5 u.s.a.", ["1", "pleas", "us", "5", "u.s.a"]),
       ("wash:hand 3:4", ["wash:hand", "3", "4"]),
       ("snake_case ___ _a", ["snake_cas", "_a"]),
