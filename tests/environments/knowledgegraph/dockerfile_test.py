@@ -8,6 +8,7 @@ from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from environments.knowledgegraph import KnowledgeGraph
 from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+from tests.environments.knowledgegraph.playing import play
 
 
 @pytest.mark.docker
