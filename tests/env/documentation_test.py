@@ -21,6 +21,7 @@ import pytest
 
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
+from agentrl_jax.env.docker.images import build_worker_base
 from tests.env.docker.engine_for_tests import base_or_skip, connect_or_skip
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -170,8 +171,8 @@ class DockerfileTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_it_serves_what_the_page_wrote(self):
     docker = connect_or_skip(type(self))
-    base = base_or_skip(docker)
     docker.api.timeout = 600  # pip says nothing for a while
+    base = build_worker_base(docker, base=base_or_skip(docker))
     folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     text = re.search(
       r"```dockerfile\n(.*?)```", DOCUMENT.read_text(), re.DOTALL
@@ -179,7 +180,6 @@ class DockerfileTest(unittest.IsolatedAsyncioTestCase):
     (folder / "Dockerfile").write_text(text[1])
     files = dict(block for block in blocks() if block[0])
     (folder / "backwards.py").write_text(files["backwards.py"])
-    shutil.copytree(ROOT / "agentrl_jax", folder / "agentrl_jax")
     tag = "agentrl_jax/backwards:test"
     docker.images.build(
       path=str(folder), tag=tag, buildargs={"BASE": base}, rm=True
