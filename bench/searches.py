@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.episodes import quantiles_ms, resident_kib
-from environments.webshop import generated_file
-from environments.webshop.catalogue import Catalogue
-from environments.webshop.listings import Listings
+from environments.webshop.generation import generated_file
+from environments.webshop.listings.loader import Listings
+from environments.webshop.shop.catalogue import Catalogue
 
 WORDS = 5  # of a query
 BARS = {1_000: "1,000 searches/s", 100_000: "p99 of 50 ms"}

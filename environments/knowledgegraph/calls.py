@@ -1,16 +1,15 @@
-"""The seven calls: what each asks of its arguments, and what it replies.
+"""The seven tools: their checks of arguments, and their replies.
 
-Replies and the order of checks are AgentBench's, to the letter, down to the
-words in which Python 3.10 refuses a wrong type, for those are what its policies
-read. A mistake is raised as `CallMistake` and told to the policy by `session`.
+Replies and the order of checks are AgentBench's to the letter, including the
+messages of Python 3.10's type errors, because its policies read them. An error
+of the policy is raised as `CallMistake`; `session` sends it to the policy.
 """
 
 import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
-from environments.knowledgegraph.ontology import Ontology
-from environments.knowledgegraph.program import (
+from environments.knowledgegraph.engines.program import (
   And,
   Count,
   Entity,
@@ -20,13 +19,14 @@ from environments.knowledgegraph.program import (
   superlatives,
   without_counts,
 )
-from environments.knowledgegraph.store import QueryRefused, Store
+from environments.knowledgegraph.engines.store import QueryRefused, Store
+from environments.knowledgegraph.problem import Ontology
 
 NUMBER = "type.int"  # the type of a count
-# What AgentBench takes for an entity; it forgets the ids of the form g.121r.
+# AgentBench's pattern of entities, which misses ids of the form g.121r.
 UPSTREAM_ENTITY = re.compile(r"([mf]\.\w+)\n?")
 ENTITY = re.compile(r"([mfg]\.\w+)\n?")
-MAX_STEPS = 200  # that a variable is made of; no store runs longer queries
+MAX_STEPS = 200  # of one variable's program; no store runs longer queries
 BAD_QUERY = (
   "QueryBadFormed: A bad request has been sent to the endpoint: probably the "
   "SPARQL query is badly formed."
@@ -34,12 +34,12 @@ BAD_QUERY = (
 
 
 class CallMistake(Exception):
-  """A call that cannot be played; its text is for the policy."""
+  """A call that cannot be run; the policy reads the message."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-  """A result that has a number: what it is, and how it is found."""
+  """A numbered result: its type, and the program that computes it."""
 
   type: str
   program: Program
@@ -48,9 +48,9 @@ class Variable:
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-  """What a call brings: an observation, and perhaps a variable.
+  """The observation after a call, and the variable that it made, if any.
 
-  "##" in the text stands for the variable's number.
+  "##" in the text is a placeholder for the variable's number.
   """
 
   text: str
@@ -58,7 +58,7 @@ class Reply:
 
 
 class KnowledgeBase:
-  """The calls of one session, on one store."""
+  """Runs the calls of one session on one store."""
 
   def __init__(
     self, store: Store, ontology: Ontology, *, upstream_quirks: bool = False
@@ -70,10 +70,11 @@ class KnowledgeBase:
     self._predicates: dict[Program, frozenset[str]] = {}
 
   async def call(self, name: str, arguments: Sequence[object]) -> Reply:
-    """Plays one of the seven calls; waits for the store.
+    """Runs one of the seven calls; waits for the store.
 
-    Raises `CallMistake` where the call makes no sense, and what the store
-    raises.
+    Raises:
+      CallMistake: the arguments are wrong.
+      QueryRefused, EnvironmentFault: by the store.
     """
     first, *rest = arguments
     match name:
@@ -85,16 +86,16 @@ class KnowledgeBase:
       case "intersection":
         return self._intersection(first, rest[0])
       case "get_attributes":
-        program = _variable(first, "program").program
+        program = _require_variable(first, "program").program
         return _listing(await self._attributes(program))
       case "argmax" | "argmin":
         return await self._extreme(name, first, rest[0])
       case "count":
-        return _count(_variable(first, "program"))
+        return _count(_require_variable(first, "program"))
     raise ValueError(f"{name!r} is none of the seven calls")
 
   async def answers(self, variable: Variable) -> frozenset[str]:
-    """The texts of a variable's answers; waits for the store."""
+    """Returns the texts of a variable's answers; waits for the store."""
     self._require_writable(variable.program)
     return await self._store.answers(variable.program)
 
@@ -111,16 +112,18 @@ class KnowledgeBase:
     return _result(type_, Join(relation, program), num_steps + 1)
 
   def _intersection(self, left: object, right: object) -> Reply:
-    one, other = _variable(left, "type"), _variable(right, "type")
-    if one.type != other.type:
+    first = _require_variable(left, "type")
+    second = _require_variable(right, "type")
+    if first.type != second.type:
       raise CallMistake("intersection: two variables must have the same type")
-    program = And(one.program, other.program)
-    return _result(one.type, program, one.num_steps + other.num_steps + 1)
+    program = And(first.program, second.program)
+    num_steps = first.num_steps + second.num_steps + 1
+    return _result(first.type, program, num_steps)
 
   async def _extreme(
     self, name: str, subject: object, attribute: object
   ) -> Reply:
-    variable = _variable(subject, "program")
+    variable = _require_variable(subject, "program")
     attributes = await self._attributes(variable.program)
     if not isinstance(attribute, str) or attribute not in attributes:
       raise CallMistake(
@@ -130,15 +133,15 @@ class KnowledgeBase:
     return _result(variable.type, program, variable.num_steps + 1)
 
   def _subject(self, subject: object, name: str) -> tuple[Program, int]:
-    """What to start from, and how many steps it took."""
+    """Returns the program that a call starts from, and its steps."""
     if isinstance(subject, Variable):
       return subject.program, subject.num_steps
     if not isinstance(subject, str):
       raise CallMistake("expected string or bytes-like object")
-    found = self._entity.fullmatch(subject)
-    if found is None:
+    match = self._entity.fullmatch(subject)
+    if match is None:
       raise CallMistake(f"{name}: variable must be a variable or an entity")
-    return Entity(found[1]), 0
+    return Entity(match[1]), 0
 
   async def _relations(self, program: Program) -> frozenset[str]:
     return await self._names(program) & self._ontology.relations
@@ -147,20 +150,20 @@ class KnowledgeBase:
     return await self._names(program) & self._ontology.attributes
 
   async def _names(self, program: Program) -> frozenset[str]:
-    known = self._predicates.get(program)
-    if known is None:
+    names = self._predicates.get(program)
+    if names is None:
       self._require_writable(program)
       _, is_count = without_counts(program)
-      known = frozenset[str]()  # of a number
+      names = frozenset[str]()  # a number has no relations
       if not is_count:
-        known = await self._store.predicates(program)
-      self._predicates[program] = known
-    return known
+        names = await self._store.predicates(program)
+      self._predicates[program] = names
+    return names
 
   def _require_writable(self, program: Program) -> None:
-    """Refuses what AgentBench turns into broken SPARQL, if that is asked for.
+    """Refuses programs that AgentBench writes as broken SPARQL, as a quirk.
 
-    It can write one superlative, and none that is counted.
+    AgentBench can write one superlative, and no count of a superlative.
     """
     if not self._upstream_quirks:
       return
@@ -189,10 +192,10 @@ def _listing(names: Iterable[str]) -> Reply:
   return Reply(f"Observation: [{', '.join(sorted(names))}]")
 
 
-def _variable(value: object, wanted: str) -> Variable:
-  """The variable, or what Python says of a value that lacks what is wanted."""
+def _require_variable(value: object, attribute: str) -> Variable:
+  """Returns the variable; any other value gets Python's AttributeError text."""
   if isinstance(value, Variable):
     return value
   raise CallMistake(
-    f"'{type(value).__name__}' object has no attribute '{wanted}'"
+    f"'{type(value).__name__}' object has no attribute '{attribute}'"
   )

@@ -1,8 +1,8 @@
-"""KnowledgeGraph: questions answered by walking a graph of facts.
+"""KnowledgeGraph: answers questions with queries to a graph of facts.
 
 Tasks are generated (splits train and test), or read from AgentBench's own file
-(split dev). They run on a graph in memory, on Oxigraph in this process, or on
-any SPARQL endpoint, such as a full Freebase.
+(split dev). Queries run on a graph in memory, on Oxigraph in this process, or
+on any SPARQL endpoint, such as a full Freebase.
 """
 
 import contextlib
@@ -15,33 +15,35 @@ from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
-from environments.knowledgegraph.agentbench import load_problems
 from environments.knowledgegraph.calls import KnowledgeBase
-from environments.knowledgegraph.expert import MISTAKES, expert_for
-from environments.knowledgegraph.freebase import load_facts
-from environments.knowledgegraph.generator import (
+from environments.knowledgegraph.engines.graph import Graph
+from environments.knowledgegraph.engines.memory import MemoryEngine
+from environments.knowledgegraph.engines.store import Engine
+from environments.knowledgegraph.expert import MISTAKES, KGExpert
+from environments.knowledgegraph.generation.freebase import load_facts
+from environments.knowledgegraph.generation.generator import (
   FactGenerator,
   Generator,
   WorldGenerator,
 )
-from environments.knowledgegraph.graph import Graph
-from environments.knowledgegraph.ontology import Ontology, load_ontology
-from environments.knowledgegraph.problem import Scene
+from environments.knowledgegraph.generation.synthesis import synthesise
+from environments.knowledgegraph.generation.themes import ontology_of
+from environments.knowledgegraph.problem import (
+  Instance,
+  Ontology,
+  load_ontology,
+  load_problems,
+)
 from environments.knowledgegraph.prompts import SYSTEM_PROMPTS
-from environments.knowledgegraph.schema import ontology_of
 from environments.knowledgegraph.scripted import POLICIES
 from environments.knowledgegraph.session import KGSession, Rules
-from environments.knowledgegraph.store import Engine, MemoryEngine
-from environments.knowledgegraph.synthesis import synthesise
 
 ENGINES = ("memory", "oxigraph", "sparql")
-SYNTHESISED_CACHE = (
-  512  # graphs kept at hand; the attempts of a group share one
-)
+SYNTHESISED_CACHE = 512  # graphs; the episodes of a group share one
 
 
 class KnowledgeGraph(Environment):
-  """Generated tasks; with `source`, also those of AgentBench's file.
+  """Generated tasks and, with `source`, those of AgentBench's file.
 
   Args:
     source: path of AgentBench's dev.json, std.json or kg_rl_all.json.
@@ -50,9 +52,9 @@ class KnowledgeGraph(Environment):
     graph: path of FB15k-237.tar.gz; train and test then ask about its facts.
     entity_names: path of entity2text.txt; by default the one beside `graph`.
     engine: "memory", "oxigraph" (in this process), "sparql" (an endpoint), or
-      one that you made.
+      an `Engine` of your own.
     server: the endpoint's URL.
-    query_limit_s: seconds that one query may take on oxigraph or an endpoint.
+    query_limit_s: timeout of one query on oxigraph or an endpoint.
     one_shot: whether a solved example comes first, as in AgentBench's std.
     kinds, num_hops, num_entities: see `Generator`.
   """
@@ -96,10 +98,11 @@ class KnowledgeGraph(Environment):
     self._ontology = _ontology(source, graph, ontology)
     self._generator: Generator = (
       FactGenerator(
-        load_facts(graph, entity_names, self._ontology),
         kinds=kinds,
         num_hops=num_hops,
         max_calls=max_rounds - 1,
+        world=load_facts(graph, entity_names, self._ontology),
+        ontology=self._ontology,
       )
       if graph
       else WorldGenerator(
@@ -116,11 +119,11 @@ class KnowledgeGraph(Environment):
       if isinstance(engine, Engine)
       else _engine(engine, server, query_limit_s=query_limit_s)
     )
-    self._has_facts = engine == "sparql"  # of its own, whatever the task
+    self._has_facts = engine == "sparql"  # its own, for every task
     self._has_graph = bool(graph)
 
   def indices(self, split: str) -> Sequence[int]:
-    """Train and test are as long as asked for; dev is the source's rows."""
+    """Returns the task indices: of `num_tasks`, or the source's problems."""
     if split not in self._splits():
       raise ConfigError(self._no_split(split))
     return range(
@@ -129,33 +132,33 @@ class KnowledgeGraph(Environment):
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
-    """A session on the task's facts; the seed changes nothing."""
+    """Opens a session on the task's facts; the seed has no effect."""
     del seed
-    scene = self._scene(task)
-    store = await self._engine.store(scene.graph)
+    instance = self._instance(task)
+    store = await self._engine.store(instance.graph)
     base = KnowledgeBase(
-      store, scene.ontology, upstream_quirks=self._upstream_quirks
+      store, instance.ontology, upstream_quirks=self._upstream_quirks
     )
     yield KGSession(
-      scene.problem, base, self._rules, is_synthesised=scene.is_synthesised
+      instance.problem,
+      base,
+      self._rules,
+      is_synthesised=instance.is_synthesised,
     )
 
   async def close(self) -> None:
-    """Frees the engine."""
     await self._engine.close()
 
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
-    """Plays the gold calls; it knows `expert.MISTAKES`."""
-    problem = self._scene(task).problem
-    return expert_for(problem, seed=seed, mistakes=mistakes)
+    problem = self._instance(task).problem
+    return KGExpert(problem, seed=seed, mistakes=mistakes)
 
   def scripted_policies(self) -> ScriptedPolicies:
-    """Answerers who do not plan; see `scripted`."""
     return POLICIES
 
-  def _scene(self, task: Task) -> Scene:
+  def _instance(self, task: Task) -> Instance:
     if task.split not in self._splits():
       raise ConfigError(self._no_split(task.split))
     if task.split != LOADED_SPLIT:
@@ -165,24 +168,24 @@ class KnowledgeGraph(Environment):
         f"{task} is outside the {len(self._loaded)} problems of `source`"
       )
     if self._has_facts:
-      return Scene(self._loaded[task.index], Graph(), self._ontology)
+      return Instance(self._loaded[task.index], Graph(), self._ontology)
     return self._synthesised(task.index)
 
-  def _synthesise(self, index: int) -> Scene:
+  def _synthesise(self, index: int) -> Instance:
     problem = self._loaded[index]
     graph = synthesise(problem, self._ontology)
-    return Scene(problem, graph, self._ontology, is_synthesised=True)
+    return Instance(problem, graph, self._ontology, is_synthesised=True)
 
   def _splits(self) -> Sequence[str]:
-    """Made-up worlds are in no endpoint; FB15k-237 may well be."""
+    """Returns the splits; no endpoint has the facts of generated worlds."""
     generated = () if self._has_facts and not self._has_graph else SPLITS
     return (*generated, *((LOADED_SPLIT,) if self._loaded else ()))
 
   def _no_split(self, split: str) -> str:
     return (
-      f"KnowledgeGraph has no split {split!r}, only "
-      f"{', '.join(self._splits()) or 'none'}; dev needs `source`, "
-      "AgentBench's file; train and test need facts to ask about, which with "
+      f"KnowledgeGraph has no split {split!r}; its splits are "
+      f"{', '.join(self._splits()) or 'none'}. dev needs AgentBench's file as "
+      "`source`; train and test need facts to ask about, which with "
       "engine='sparql' are those of `graph`"
     )
 
@@ -192,20 +195,20 @@ def _engine(kind: str, server: str, *, query_limit_s: float) -> Engine:
     raise ConfigError(f"engine={kind!r} is not one of {', '.join(ENGINES)}")
   if (kind == "sparql") != bool(server):
     raise ConfigError(
-      f"engine={kind!r} with server={server!r}: the URL of an endpoint, such "
-      "as http://localhost:3001/sparql, belongs to engine='sparql' and to it "
-      "alone"
+      f"engine={kind!r} with server={server!r}: engine='sparql', and no other, "
+      "needs as server the URL of an endpoint, such as "
+      "http://localhost:3001/sparql"
     )
   if server and not server.startswith(("http://", "https://")):
     raise ConfigError(f"server={server!r} must begin with http:// or https://")
   if kind == "memory":
     return MemoryEngine()
-  # Their packages are needed for these engines alone.
+  # The other engines need packages that may be missing.
   if kind == "oxigraph":
-    from environments.knowledgegraph.oxigraph_engine import OxigraphEngine
+    from environments.knowledgegraph.engines.oxigraph import OxigraphEngine
 
     return OxigraphEngine(query_limit_s=query_limit_s)
-  from environments.knowledgegraph.endpoint_engine import EndpointEngine
+  from environments.knowledgegraph.engines.endpoint import EndpointEngine
 
   return EndpointEngine(server, query_limit_s=query_limit_s)
 
@@ -215,8 +218,8 @@ def _ontology(source: str, graph: str, folder: str) -> Ontology:
     folder = str(pathlib.Path(source).parent / "ontology")
   if not folder and graph:
     raise ConfigError(
-      f"graph={graph!r} needs `ontology`, AgentBench's folder of that name: it "
-      "alone knows the reverse relations and what a relation leads to"
+      f"graph={graph!r} needs `ontology`, AgentBench's folder of that name, "
+      "which has the reverse relations and the types of objects"
     )
   return load_ontology(folder) if folder else ontology_of(())
 

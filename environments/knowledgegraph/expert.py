@@ -1,8 +1,9 @@
-"""A scripted player of KnowledgeGraph, with or without mistakes.
+"""Expert of KnowledgeGraph: the gold calls, with mistakes on request.
 
-It makes the gold calls one by one and names the last variable. A mistake drops
-a call, spoils one, or stops early, so that a policy warmed up on such play has
-something to unlearn; what depends on a spoilt call goes on with what there is.
+The expert makes the gold calls one by one and names the last variable. A
+mistake drops or changes a call, or stops early, so that a policy that is warmed
+up on such demonstrations has something to unlearn. Calls after a wrong one
+continue with its result.
 """
 
 import json
@@ -16,21 +17,14 @@ from agentrl_jax.env.mistakes import require_known
 from environments.knowledgegraph.problem import GoldCall, Problem
 from environments.knowledgegraph.session import PARAMETERS
 
-SKIP_RELATIONS = "skip_relations"  # does not look before it follows; no harm
-WRONG_RELATION = "wrong_relation"  # follows another relation of the list once
-WRONG_ATTRIBUTE = "wrong_attribute"  # compares by another attribute of the list
-WRONG_ORDER = "wrong_order"  # the least for the greatest, or the reverse
-NO_INTERSECTION = "no_intersection"  # takes the first operand for both
-STOP_EARLY = "stop_early"  # names a variable before the last call: no count
-WRONG_VARIABLE = "wrong_variable"  # names the first variable
 MISTAKES = (
-  SKIP_RELATIONS,
-  WRONG_RELATION,
-  WRONG_ATTRIBUTE,
-  WRONG_ORDER,
-  NO_INTERSECTION,
-  STOP_EARLY,
-  WRONG_VARIABLE,
+  "skip_relations",  # never lists relations; harmless
+  "wrong_relation",  # one hop follows another listed relation
+  "wrong_attribute",  # compares by another listed attribute
+  "wrong_order",  # swaps argmax and argmin
+  "no_intersection",  # uses the first operand twice
+  "stop_early",  # leaves out the last call, such as a count
+  "wrong_variable",  # names the first variable
 )
 VARIABLE = re.compile(r"variable #(\d+),")
 LISTING = re.compile(r"Observation: \[(.*)\]")
@@ -38,44 +32,46 @@ LISTINGS = ("get_relations", "get_attributes")
 
 
 class KGExpert(Expert):
-  """Plays a list of calls, adapting to the numbers that variables get."""
+  """Makes a list of calls, with the numbers that variables really get."""
 
   def __init__(
-    self, problem: Problem, *, mistakes: Sequence[str], rng: random.Random
+    self, problem: Problem, *, seed: int, mistakes: Mapping[str, float]
   ):
-    self._rng = rng
-    self._mistakes = frozenset(mistakes)
+    require_known(mistakes, MISTAKES, where="KnowledgeGraph's expert")
+    self._rng = rng = random.Random(f"{problem.question}/{seed}")
+    self._mistakes = {
+      m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)
+    }
     self._names = {id_: name for name, id_ in problem.entities.items()}
-    self._calls = self._planned(problem.gold_calls)
+    self._calls = self._plan(problem.gold_calls)
     self._num_calls = 0
     self._pending: GoldCall | None = None
-    self._made: dict[str, str] = {}  # "#k" of the gold calls -> as numbered
-    self._num_results = 0
+    self._variables: dict[str, str] = {}  # "#k" of the gold calls -> of session
     self._last = "#0"  # the newest variable
     self._listed: list[str] = []
 
   def answer(self, messages: Sequence[Message]) -> Message:
-    """The next call; after the last one, the answer."""
+    """Makes the next call, or names the answer after the last one."""
     self._read(messages[-1].content)
     if not self._calls:
-      named = "#0" if WRONG_VARIABLE in self._mistakes else self._last
-      return Message("assistant", f"Final Answer: {named}")
+      variable = "#0" if "wrong_variable" in self._mistakes else self._last
+      return Message("assistant", f"Final Answer: {variable}")
     self._pending = self._calls.pop(0)
     self._num_calls += 1
-    return call_of(self._spoilt(self._pending), self._num_calls)
+    return call_message(self._resolve(self._pending), self._num_calls)
 
-  def _planned(self, calls: Sequence[GoldCall]) -> list[GoldCall]:
-    planned = list(calls)
-    if SKIP_RELATIONS in self._mistakes:
-      planned = [call for call in planned if call.name != "get_relations"]
-    if STOP_EARLY in self._mistakes and len(planned) > 1:
-      planned.pop()
-    hops = [i for i, c in enumerate(planned) if c.name == "get_neighbors"]
-    self._wrong_hop = planned[self._rng.choice(hops)] if hops else None
-    return planned
+  def _plan(self, gold_calls: Sequence[GoldCall]) -> list[GoldCall]:
+    calls = list(gold_calls)
+    if "skip_relations" in self._mistakes:
+      calls = [call for call in calls if call.name != "get_relations"]
+    if "stop_early" in self._mistakes and len(calls) > 1:
+      calls.pop()
+    hops = [i for i, c in enumerate(calls) if c.name == "get_neighbors"]
+    self._wrong_hop = calls[self._rng.choice(hops)] if hops else None
+    return calls
 
   def _read(self, reply: str) -> None:
-    """Notes what the last call brought: a variable, a list, or an error."""
+    """Reads the result of the last call: a variable, a list, or an error."""
     pending, self._pending = self._pending, None
     if pending is None:
       return
@@ -86,48 +82,38 @@ class KGExpert(Expert):
     number = VARIABLE.search(reply)
     if number is not None:
       self._last = f"#{number[1]}"
-    self._made[f"#{self._num_results}"] = self._last
-    self._num_results += 1
+    self._variables[f"#{len(self._variables)}"] = self._last
 
-  def _spoilt(self, call: GoldCall) -> GoldCall:
-    """The call as it is made: with what is known, and with its mistake."""
-    name, arguments = call.name, [*map(self._meant, call.arguments)]
+  def _resolve(self, call: GoldCall) -> GoldCall:
+    """Applies names, variable numbers and mistakes to a gold call."""
+    name, arguments = call.name, [*map(self._argument, call.arguments)]
     if name == "get_neighbors" and call is self._wrong_hop:
-      arguments[1] = self._other(arguments[1], WRONG_RELATION)
+      arguments[1] = self._other(arguments[1], "wrong_relation")
     if name in ("argmax", "argmin"):
-      arguments[1] = self._other(arguments[1], WRONG_ATTRIBUTE)
-      if WRONG_ORDER in self._mistakes:
+      arguments[1] = self._other(arguments[1], "wrong_attribute")
+      if "wrong_order" in self._mistakes:
         name = "argmin" if name == "argmax" else "argmax"
-    if name == "intersection" and NO_INTERSECTION in self._mistakes:
+    if name == "intersection" and "no_intersection" in self._mistakes:
       arguments[1] = arguments[0]
     return GoldCall(name, tuple(arguments))
 
-  def _meant(self, argument: str) -> str:
-    return self._made.get(argument, self._names.get(argument, argument))
+  def _argument(self, argument: str) -> str:
+    name = self._names.get(argument, argument)
+    return self._variables.get(argument, name)
 
   def _other(self, name: str, mistake: str) -> str:
-    """Another name of the last list, if that mistake is made and there is."""
+    """Returns another name of the last list if the mistake is active."""
     others = [other for other in self._listed if other not in (name, "")]
     if mistake not in self._mistakes or not others:
       return name
     return self._rng.choice(others)
 
 
-def call_of(call: GoldCall, number: int) -> Message:
-  """The answer that makes one call, the so-and-so-many'th."""
+def call_message(call: GoldCall, number: int) -> Message:
+  """Writes an answer with one call, the `number`-th of the session."""
   named = zip(PARAMETERS[call.name], call.arguments, strict=True)
   arguments = json.dumps(dict(named), ensure_ascii=False)
   return Message(
     "assistant",
     tool_calls=(ToolCall(call.name, arguments, id=f"call_{number}"),),
   )
-
-
-def expert_for(
-  problem: Problem, *, seed: int, mistakes: Mapping[str, float]
-) -> KGExpert:
-  """Plays the gold calls, spoilt by the mistakes that the seed draws."""
-  require_known(mistakes, MISTAKES, where="KnowledgeGraph's expert")
-  rng = random.Random(f"{problem.question}/{seed}")
-  made = [m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)]
-  return KGExpert(problem, mistakes=made, rng=rng)

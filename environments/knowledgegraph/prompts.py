@@ -1,18 +1,17 @@
-"""What a KnowledgeGraph session says to the policy, and the tools it offers.
+"""Tools, prompts and fixed replies of KnowledgeGraph sessions.
 
-AgentBench's words are kept to the letter, trailing spaces included: policies
-are compared on them. The short system prompt is for policies too small to read
-the long one.
+They are AgentBench's to the letter, trailing spaces included, because policies
+are compared on them. The short system prompt is for small policies, which the
+long one would overload.
 """
 
 from collections.abc import Iterable, Mapping
 
-from agentrl_jax.data.messages import Message, Tool
-from environments.knowledgegraph.one_shot import ONE_SHOT
+from agentrl_jax.data.messages import Message, Tool, ToolCall
 
 
 def _tool(name: str, description: str, parameters: Mapping[str, str]) -> Tool:
-  """A tool whose parameters are all text, and all needed."""
+  """Makes a tool whose parameters are all strings, and all required."""
   return Tool(
     name,
     description,
@@ -46,7 +45,7 @@ TOOLS = (
     "relation, can only be used after identifying valid relations with "
     "get_relations().",
     {
-      "variable": ("The subject entity or variable to find neighbors for."),
+      "variable": "The subject entity or variable to find neighbors for.",
       "relation": (
         "The relationship through which neighbors are connected to the subject."
       ),
@@ -57,8 +56,8 @@ TOOLS = (
     "Computes the intersection of two sets of entities or variables of the "
     "same type.",
     {
-      "variable1": ("The first set of entities or a variable."),
-      "variable2": ("The second set of entities or a variable."),
+      "variable1": "The first set of entities or a variable.",
+      "variable2": "The second set of entities or a variable.",
     },
   ),
   _tool(
@@ -66,9 +65,7 @@ TOOLS = (
     "Retrieves all numerical attributes of a given variable, especially "
     "valuable when seeking for entities with extreme attributes (max or min).",
     {
-      "variable": (
-        "The variable whose numerical attributes are to be fetched."
-      ),
+      "variable": "The variable whose numerical attributes are to be fetched.",
     },
   ),
   _tool(
@@ -79,7 +76,7 @@ TOOLS = (
       "variable": (
         "The variable or set of entities among which to find the maximum."
       ),
-      "attribute": ("The attribute to maximize over the entities."),
+      "attribute": "The attribute to maximize over the entities.",
     },
   ),
   _tool(
@@ -90,14 +87,14 @@ TOOLS = (
       "variable": (
         "The variable or set of entities among which to find the minimum."
       ),
-      "attribute": ("The attribute to minimize over the entities."),
+      "attribute": "The attribute to minimize over the entities.",
     },
   ),
   _tool(
     "count",
     "Counts the number of entities within a given variable.",
     {
-      "variable": ("The variable or set of entities to count."),
+      "variable": "The variable or set of entities to count.",
     },
   ),
 )
@@ -113,7 +110,6 @@ BAD_ARGUMENTS = (
 FAILED_CALL = "Error processing tool call: {error}"
 
 SYSTEM_PROMPTS = {
-  # {max_round} is what the policy is told of the limit.
   "upstream": (
     " \n"
     "You are an intelligent agent tasked with answering questions based on "
@@ -164,6 +160,107 @@ SYSTEM_PROMPTS = {
 }
 
 
+_CALL_ID = "call_bl80SGcnZhRLsKtoFIUNR80D"
+
+
+def _call(thought: str, name: str, arguments: str) -> Message:
+  call = ToolCall(name, arguments, id=_CALL_ID)
+  return Message("assistant", thought, tool_calls=(call,))
+
+
+def _observation(observation: str) -> Message:
+  return Message("tool", observation, tool_call_id=_CALL_ID)
+
+
+# AgentBench's solved example of its test questions, with its slips: an
+# intersection with a variable that does not exist yet, a brace too many, and
+# one id for all calls.
+ONE_SHOT = (
+  Message(
+    "user",
+    "Question: the bipropellant rocket engine with kerosene and gas-generator "
+    "cycle is designed by who? \n"
+    "Entities: [Gas-generator cycle, Kerosene]",
+  ),
+  _call(
+    "Thought: I need to first find engines with gas-generator cycle. To "
+    "achieve this, I will query the KB to find relations connected to the "
+    "entity 'Gas-generator cycle' and see if any of them can help me find the "
+    "answer.",
+    "get_relations",
+    '{"variable":"Gas-generator cycle"}',
+  ),
+  _observation(
+    "Observation: [spaceflight.rocket_engine_cycle.rocket_engines, "
+    "spaceflight.satellite.orbiting, spaceflight.rocket_stage.fuel, "
+    "spaceflight.satellite_manufacturer.spacecraft_manufactured, "
+    "automotive.fuel.engines]",
+  ),
+  _call(
+    "Thought: From the above relations, I might use "
+    "spaceflight.rocket_engine_cycle.rocket_engines to find the engines of "
+    "Gas-generator cycle.",
+    "get_neighbors",
+    '{"variable":"Gas-generator cycle", "relation": '
+    '"spaceflight.rocket_engine_cycle.rocket_engines}"}',
+  ),
+  _observation(
+    "Observation: variable #0, which are instances of "
+    "spaceflight.bipropellant_rocket_engine",
+  ),
+  _call(
+    "Thought: I also need to find engines with kerosene. To achieve this, I "
+    "will query the KB to find relations connected to the entity 'Kerosene",
+    "get_relations",
+    '{"variable":"Kerosene"}',
+  ),
+  _observation(
+    "Observation: "
+    "[spaceflight.satellite_manufacturer.spacecraft_manufactured, "
+    "automotive.fuel.engines, spaceflight.rocket_engine_cycle.rocket_engines]",
+  ),
+  _call(
+    "Thought: From the above relations, I might use "
+    "spaceflight.rocket_engine_cycle.rocket_engines to find engines with "
+    "kerosene cycle.",
+    "get_neighbors",
+    '{"variable":"Kerosene", "relation": '
+    '"spaceflight.rocket_engine_cycle.rocket_engines}"}',
+  ),
+  _observation(
+    "Observation: variable #1, which are instances of "
+    "spaceflight.bipropellant_rocket_engine",
+  ),
+  _call(
+    "Thought: From the above relations, I might use "
+    "spaceflight.rocket_engine_cycle.rocket_engines to find engines with "
+    "kerosene cycle.",
+    "intersection",
+    '{"variable1":"#0", "variable2": "#2"}',
+  ),
+  _observation(
+    "Observation: variable #2, which are instances of "
+    "spaceflight.bipropellant_rocket_engine",
+  ),
+  _call(
+    "Thought: From the above relations, I might use "
+    "spaceflight.rocket_engine.designed_by to find the designer of the "
+    "engines.",
+    "get_neighbors",
+    '{"variable":"#2", "relation": "spaceflight.rocket_engine.designed_by"}',
+  ),
+  _observation(
+    "Observation: variable #3, which are instances of "
+    "pspaceflight.rocket_engine_designer",
+  ),
+  Message(
+    "assistant",
+    "Thought: #3 is the final answer to the question, which represents the "
+    "target rocket engine designer. Final Answer: #3",
+  ),
+)
+
+
 def opening(
   question: str,
   names: Iterable[str],
@@ -172,7 +269,7 @@ def opening(
   max_rounds: int,
   one_shot: bool,
 ) -> tuple[Message, ...]:
-  """The messages that a session begins with."""
+  """Returns the first messages of a session."""
   instructions = SYSTEM_PROMPTS[system_prompt].format(max_round=max_rounds)
   return (
     Message("system", instructions),

@@ -1,13 +1,13 @@
-"""The rules of a KnowledgeGraph attempt: calls until an answer is named.
+"""Session of one KnowledgeGraph task: tool calls until the policy answers.
 
-Replies, statuses and limits are AgentBench's. There is no tool for the answer:
-a text without a call names the variable that holds it, "Final Answer: #k".
+Replies, statuses and limits are AgentBench's. No tool gives the answer: a text
+without a call names the variable that holds it, "Final Answer: #k".
 """
 
 import dataclasses
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
@@ -17,7 +17,7 @@ from environments.knowledgegraph.calls import (
   KnowledgeBase,
   Variable,
 )
-from environments.knowledgegraph.grading import f1
+from environments.knowledgegraph.engines.store import QueryRefused
 from environments.knowledgegraph.problem import Problem
 from environments.knowledgegraph.prompts import (
   BAD_ARGUMENTS,
@@ -27,12 +27,11 @@ from environments.knowledgegraph.prompts import (
   UNKNOWN_CALL,
   opening,
 )
-from environments.knowledgegraph.store import QueryRefused
 
 FINAL_ANSWER = re.compile(r"(?:Find|Final) Answer: #(\d+)")
 PARAMETERS = {tool.name: tool.parameters["required"] for tool in TOOLS}
-MAX_NAME_CHARS = 1000  # of a wrong name that are repeated
-# What AgentBench's object has besides the seven: no "invalid name" there.
+MAX_NAME_CHARS = 1000  # of an unknown tool's name that are repeated
+# Attributes of AgentBench's API object, which it does not report as unknown.
 OTHER_NAMES = frozenset(
   ["union", "final_execute", "sparql_executor", "task_id", "__dict__"]
 ) | frozenset(dir(object))
@@ -40,7 +39,7 @@ OTHER_NAMES = frozenset(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-  """What an attempt may use, and what it is told."""
+  """Limit and prompts of a session."""
 
   max_rounds: int = 15  # answers of the policy
   system_prompt: str = "upstream"
@@ -48,7 +47,7 @@ class Rules:
 
 
 class KGSession(Session):
-  """One attempt at one question."""
+  """One session about one question."""
 
   tools = TOOLS
 
@@ -69,7 +68,6 @@ class KGSession(Session):
     self._num_calls = 0
 
   async def reset(self) -> Step:
-    """Tells the question and the names of the entities in it."""
     messages = opening(
       self._problem.question,
       self._problem.entities,
@@ -80,20 +78,20 @@ class KGSession(Session):
     return Step(messages)
 
   async def step(self, answer: Message) -> Step:
-    """Plays all calls of one answer, in order; waits for the store."""
+    """Runs all calls of one answer, in order; waits for the store."""
     self._num_rounds += 1
     if not answer.tool_calls:
-      named = _final_answer_in(answer.content)
-      if named is not None:
-        return await self._judged(named)
+      number = _final_answer_in(answer.content)
+      if number is not None:
+        return await self._grade(number)
       replies = [Message("user", NO_CALL)]
     else:
-      replies = [await self._played(call) for call in answer.tool_calls]
+      replies = [await self._run(call) for call in answer.tool_calls]
     if self._num_rounds < self._rules.max_rounds:
       return Step(tuple(replies))
     return self._end(Status.TASK_LIMIT_REACHED, messages=tuple(replies))
 
-  async def _played(self, call: ToolCall) -> Message:
+  async def _run(self, call: ToolCall) -> Message:
     self._num_calls += 1
     try:
       text = await self._reply_to(call)
@@ -104,23 +102,23 @@ class KGSession(Session):
   async def _reply_to(self, call: ToolCall) -> str:
     arguments = _parse(call.arguments)
     if call.name not in PARAMETERS:
-      known = call.name in OTHER_NAMES
-      words = BAD_ARGUMENTS if known else UNKNOWN_CALL
-      return words.format(name=_printable(call.name))
+      is_known = call.name in OTHER_NAMES
+      template = BAD_ARGUMENTS if is_known else UNKNOWN_CALL
+      return template.format(name=_printable(call.name))
     values: list[object] = []
     for parameter in PARAMETERS[call.name]:
-      given = _as_mapping(arguments)
-      if parameter not in given:
+      named = _as_mapping(arguments)
+      if parameter not in named:
         return BAD_ARGUMENTS.format(name=call.name)
-      values.append(self._meant_by(given[parameter]))
+      values.append(self._resolve(named[parameter]))
     reply = await self._base.call(call.name, values)
     if reply.variable is None:
       return reply.text
     self._variables.append(reply.variable)
     return reply.text.replace("##", f"#{len(self._variables) - 1}")
 
-  def _meant_by(self, value: object) -> object:
-    """A variable by its number, an entity by its name, or the value itself."""
+  def _resolve(self, value: object) -> object:
+    """Returns a variable by its number, an entity's id, or the value itself."""
     if isinstance(value, str):
       if value.startswith("#"):
         return self._variable(value[1:])
@@ -135,15 +133,15 @@ class KGSession(Session):
     except (ValueError, IndexError) as error:
       raise CallMistake(str(error)) from error
 
-  async def _judged(self, number: str) -> Step:
+  async def _grade(self, number: str) -> Step:
     try:
       variable = self._variable(number)
-      found = await self._base.answers(variable)
+      answers = await self._base.answers(variable)
     except (CallMistake, QueryRefused):
       return self._end(Status.AGENT_VALIDATION_FAILED)
-    wanted = self._problem.answers
+    gold = self._problem.answers
     return self._end(
-      Status.COMPLETED, reward=float(found == wanted), score=f1(found, wanted)
+      Status.COMPLETED, reward=float(answers == gold), f1=_f1(answers, gold)
     )
 
   def _end(
@@ -151,11 +149,11 @@ class KGSession(Session):
     status: Status,
     *,
     reward: float = 0.0,
-    score: float = 0.0,
+    f1: float = 0.0,
     messages: Sequence[Message] = (),
   ) -> Step:
     metrics = {
-      "f1": score,
+      "f1": f1,
       "synthesised": float(self._is_synthesised),
       "num_calls": float(self._num_calls),
       f"right/{self._problem.kind}": reward,
@@ -163,32 +161,41 @@ class KGSession(Session):
     return Step(tuple(messages), reward=reward, status=status, metrics=metrics)
 
 
-def _final_answer_in(text: str) -> str | None:
-  """The number of the first variable that is named as the answer.
+def _f1(answers: Set[str], gold: Set[str]) -> float:
+  num_right = len(answers & gold)
+  if not num_right:
+    return 0.0
+  precision, recall = num_right / len(answers), num_right / len(gold)
+  return 2 * precision * recall / (precision + recall)
 
-  What follows an observation that the policy made up does not count.
+
+def _final_answer_in(text: str) -> str | None:
+  """Returns the number of the first variable that the text names as the answer.
+
+  Text after an observation that the policy invented does not count.
   """
   own = text.split("Observation:")[0].replace("\\_", "_")
-  found = FINAL_ANSWER.search(own)
-  return found[1] if found else None
+  match = FINAL_ANSWER.search(own)
+  return match[1] if match else None
 
 
 def _printable(name: str) -> str:
-  """A name that a policy made up: not endless, of whole characters."""
+  """Shortens a tool name of a policy, and replaces half surrogate pairs."""
   return name[:MAX_NAME_CHARS].encode(errors="replace").decode()
 
 
 def _parse(text: str) -> object:
   try:
     arguments = json.loads(text)
-    json.dumps(arguments, ensure_ascii=False).encode()  # half a pair of UTF-16
+    # Refuses half surrogate pairs, which cannot be encoded.
+    json.dumps(arguments, ensure_ascii=False).encode()
   except (ValueError, RecursionError) as error:
     raise CallMistake(str(error)) from error
   return arguments
 
 
 def _as_mapping(arguments: object) -> dict[str, object]:
-  """The arguments by name, or what Python 3.10 says of another type."""
+  """Returns the arguments by name, or raises Python 3.10's error message."""
   match arguments:
     case dict():
       return arguments

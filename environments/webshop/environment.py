@@ -1,8 +1,8 @@
-"""WebShop: buy what an instruction asks for, by searching and clicking.
+"""WebShop: buys what an instruction asks for, by searching and clicking.
 
-The shop of arXiv:2207.01206 as AgentBench-FC plays it: its tools, pages, rules
-and reward, without Flask, Java, spaCy or its 16 GB of data. Shops are generated
-unless a file of listings is given.
+The environment of arXiv:2207.01206 in AgentBench's version: its tools, pages,
+rules and reward, without Flask, Java, spaCy or its 16 GB of data. Shops are
+generated unless a file of listings is given.
 """
 
 import contextlib
@@ -14,16 +14,15 @@ from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment, Expert, Session
 from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
-from environments.webshop.catalogue import Catalogue
-from environments.webshop.difficulty import find_difficulty
 from environments.webshop.expert import MISTAKES, Shopper
-from environments.webshop.generator import Generator
-from environments.webshop.listings import Listings
-from environments.webshop.pages import SEPARATOR, PageStyle
-from environments.webshop.product import Goal
+from environments.webshop.generation.generator import Generator
+from environments.webshop.listings.loader import Listings
 from environments.webshop.prompts import SYSTEM_PROMPTS, make_tools
 from environments.webshop.scripted import POLICIES
 from environments.webshop.session import ShoppingSession
+from environments.webshop.shop.catalogue import Catalogue
+from environments.webshop.shop.pages import SEPARATOR, PageStyle
+from environments.webshop.shop.product import Goal
 
 # Options for short episodes: `WebShop(**COMPACT)`.
 COMPACT: Mapping[str, Any] = {
@@ -41,33 +40,33 @@ COMPACT: Mapping[str, Any] = {
 
 
 class WebShop(Environment):
-  """A task is a wish and a shop; the reward is WebShop's, success is 1.0.
+  """Tasks of a goal and a shop, with WebShop's reward, of which 1.0 is success.
 
   Args:
-    products: a file of listings (see `listings`); None generates shops, for
-      which alone `num_train`, `num_test`, `catalogue_size`, `difficulty`,
-      `max_siblings`, `tasks_per_catalogue` and `num_cached` matter.
+    products: path of a file of listings (see `listings`); None generates
+      shops. Only generated shops use `num_train`, `num_test`,
+      `catalogue_size`, `difficulty`, `max_siblings`, `tasks_per_catalogue` and
+      `num_cached`.
     attributes, instructions: upstream's `items_ins_v2.json` and
-      `items_human_ins.json`, where `products` is its `items_shuffle.json`.
-    cache: the folder where large files are kept ready; None is the user's.
-    upstream_splits: tasks are upstream's, by their place among the goals that
-      people wrote.
-    upstream_quirks: actions are read as upstream reads them, see `session`.
-    num_train, num_test: how many tasks a split has; more of them never changes
-      those before.
+      `items_human_ins.json`, if `products` is its `items_shuffle.json`.
+    cache: folder of stores of large files; None is the user's cache.
+    upstream_splits: use upstream's splits of the goals that people wrote.
+    upstream_quirks: parse actions as upstream does; see `session`.
+    num_train, num_test: sizes of the splits; a larger split begins with the
+      tasks of a smaller one.
     catalogue_size: products per generated shop.
     difficulty: "easy", "siblings", "prices", "paraphrases" or "hard", which is
-      all three; see `difficulty.Difficulty`.
-    max_siblings: how many products of a shop without made siblings (easy,
-      paraphrases) may share kind and attributes, and differ in price and
-      options alone; with 1 a good search finds the right product.
-    tasks_per_catalogue: consecutive tasks that are played in one shop.
-    num_cached: generated shops kept in memory, a few hundred kB each.
-    max_rounds: answers until the attempt ends with nothing bought.
+      all three; see `families.Difficulty`.
+    max_siblings: in easy and paraphrases shops, the number of products that may
+      share kind and attributes, and differ only in price and options; with 1 a
+      good search finds the right product.
+    tasks_per_catalogue: consecutive tasks that share a shop.
+    num_cached: generated shops in memory, a few hundred kB each.
+    max_rounds: answers until the episode ends without a purchase.
     system_prompt: "upstream" or "short".
-    describe_tools: whether the tools say what they and their arguments are for.
-    The others say how much a page shows; see `pages.PageStyle`. `COMPACT` is a
-      set of them for policies with little context.
+    describe_tools: whether tools and arguments have descriptions.
+    Other arguments: the content of pages; see `pages.PageStyle`. `COMPACT` has
+      values for policies with little context.
   """
 
   name = "webshop"
@@ -108,7 +107,7 @@ class WebShop(Environment):
         f"{', '.join(SYSTEM_PROMPTS)}"
       )
     if not separator:
-      raise ConfigError("webshop separator is empty; texts would run together")
+      raise ConfigError("webshop separator is empty; texts would be joined")
     _require_positive(
       num_train=num_train,
       num_test=num_test,
@@ -145,7 +144,7 @@ class WebShop(Environment):
         catalogue_size=catalogue_size,
         tasks_per_catalogue=tasks_per_catalogue,
         num_cached=num_cached,
-        difficulty=find_difficulty(difficulty),
+        difficulty=difficulty,
         max_siblings=max_siblings,
       )
       self._num_tasks = {"train": num_train, "test": num_test}
@@ -160,12 +159,11 @@ class WebShop(Environment):
       self._num_tasks = {s: len(self._source.goals[s]) for s in SPLITS}
 
   def indices(self, split: str) -> Sequence[int]:
-    """0 to the number of tasks."""
     return range(self._num_tasks[_require_split(split)])
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
-    """A session; the seed changes nothing, as the task says it all."""
+    """Opens a session; the seed has no effect."""
     del seed
     catalogue, goal = self.find(task)
     yield ShoppingSession(
@@ -181,7 +179,6 @@ class WebShop(Environment):
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
-    """A shopper; see `expert.MISTAKES` for what can go wrong."""
     catalogue, goal = self.find(task)
     return Shopper(
       catalogue,
@@ -192,15 +189,14 @@ class WebShop(Environment):
     )
 
   def scripted_policies(self) -> ScriptedPolicies:
-    """Shoppers who do not understand the wish; see `scripted`."""
     return POLICIES
 
   def find(self, task: Task) -> tuple[Catalogue, Goal]:
-    """The shop and the wish that `task` stands for."""
     indices = self.indices(task.split)
     if task.index not in indices:
       raise ConfigError(
-        f"webshop has {len(indices)} {task.split} tasks, no number {task.index}"
+        f"webshop has {len(indices)} {task.split} tasks, and no task "
+        f"{task.index}"
       )
     return self._source.find(task.split, task.index)
 
@@ -217,8 +213,8 @@ def _require_products(**settings: str | bool | None) -> None:
   given = [name for name, value in settings.items() if value]
   if given:
     raise ConfigError(
-      f"webshop {', '.join(given)} say how a file of listings is read; name it "
-      "with products, or leave them out to have shops generated"
+      f"webshop {', '.join(given)} describe how a file of listings is read; "
+      "give the file as products, or leave them out to generate shops"
     )
 
 

@@ -1,8 +1,8 @@
-"""What the policy is told before it shops: system prompts and tools."""
+"""Prompts, tools and fixed replies of WebShop."""
 
 from agentrl_jax.data.messages import Tool
 
-# Upstream's words, its slips included: a policy trained elsewhere knows them.
+# Upstream's text, slips included, which policies trained elsewhere know.
 UPSTREAM = """
 You are web shopping.
 I will give you instructions about what to do.
@@ -16,7 +16,7 @@ Keywords in search are up to you, but the value in click must be a value in the 
 Remember that your keywords in search should be carefully designed.
 Your should first think about what to do, then call a tool correspondingly.
 You should always use a tool, even if you have questions to confirm. You can use whatever tool is available and do not need permission from the user.
-"""  # noqa: E501 (lines are as upstream breaks them)
+"""  # noqa: E501 (upstream's line breaks)
 SHORT = "Buy what is asked for. Search, click, choose options, buy now."
 SYSTEM_PROMPTS = {"upstream": UPSTREAM, "short": SHORT}
 
@@ -29,7 +29,7 @@ LIMIT_REACHED = "Task limit reached."
 
 
 def make_tools(*, described: bool) -> tuple[Tool, ...]:
-  """Upstream's two tools, with its descriptions or without."""
+  """Makes upstream's two tools, with or without its descriptions."""
 
   def make(name: str, description: str, argument: str, meaning: str) -> Tool:
     schema = {"type": "string"}

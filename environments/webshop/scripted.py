@@ -1,8 +1,7 @@
-"""Scripted shoppers: what is bought without understanding the wish.
+"""Scripted baselines of WebShop, which do not understand the goal.
 
-They read pages as a policy does, compact or not: the instruction, lists of
-results, a product's options, the words "color: red" and "lower than 40.00
-dollars" in the instruction.
+They read pages as a policy does, compact or not: the instruction, results and
+options, and in the instruction "color: red" and "lower than 40.00 dollars".
 """
 
 import functools
@@ -11,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from agentrl_jax.data.messages import Message, Tool
 from agentrl_jax.env.scripted import ScriptedPolicies, ScriptedPolicy
-from environments.webshop import pages, prompts
+from environments.webshop import prompts
+from environments.webshop.shop import pages
 
 _ACTIONS = "\n\nAvailable Actions:"
 _RESULTS = "(Total results: "
@@ -22,12 +22,12 @@ _LEAVE = frozenset((pages.BACK, pages.PREVIOUS, pages.NEXT))
 
 
 class QuickShopper(ScriptedPolicy):
-  """Searches the whole instruction, takes the first result, and buys it.
+  """Searches for the whole instruction, and buys the first result.
 
-  Options that the instruction names are clicked, if there are such.
+  Options are clicked if the instruction names them.
 
   Args:
-    reads_prices: take the first result of the page that is cheap enough.
+    reads_prices: take the first result below the price limit.
     goes_back: leave a product that lacks a named option, and take the next.
   """
 
@@ -37,13 +37,12 @@ class QuickShopper(ScriptedPolicy):
     super().__init__(seed=seed)
     self._reads_prices, self._goes_back = reads_prices, goes_back
     self._instruction = ""
-    self._seen: set[str] = set()  # products
-    self._clicks: list[str] | None = None  # left on a product's page
+    self._seen: set[str] = set()  # ids of clicked products
+    self._clicks: list[str] | None = None  # remaining ones on an item page
 
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """Searches once; then clicks what the page offers."""
     texts = page_of(messages[-1])
     if not self._instruction:
       self._instruction = _after("Instruction:", texts)
@@ -55,28 +54,28 @@ class QuickShopper(ScriptedPolicy):
     return self._click(self._clicks.pop(0) if self._clicks else pages.BUY)
 
   def _choose(self, texts: Sequence[str]) -> Message:
-    """Clicks a result; the first one if none will do."""
+    """Clicks an acceptable result, or else the first one."""
     self._clicks = None
-    listed = results_of(texts)
-    fresh = [id_ for id_ in listed if id_ not in self._seen]
-    will_do = [
+    prices = prices_of(texts)
+    unseen = [id_ for id_ in prices if id_ not in self._seen]
+    candidates = [
       id_
-      for id_ in fresh
-      if not self._reads_prices or self._affords(listed[id_])
+      for id_ in unseen
+      if not self._reads_prices or self._affords(prices[id_])
     ]
-    if not will_do:
-      will_do, self._goes_back = [*fresh, *listed], False
-    if not will_do:
+    if not candidates:
+      candidates, self._goes_back = [*unseen, *prices], False
+    if not candidates:
       return self._click(pages.PREVIOUS)
-    self._seen.add(will_do[0])
-    return self._click(will_do[0])
+    self._seen.add(candidates[0])
+    return self._click(candidates[0])
 
   def _affords(self, price: float) -> bool:
     limit = _LIMIT.search(self._instruction)
     return limit is None or price <= float(limit[1])
 
   def _plan(self, texts: Sequence[str]) -> list[str]:
-    """The named options that there are, and buying."""
+    """Returns clicks on the named options that exist, and the purchase."""
     named = [value for _, value in _OPTION.findall(self._instruction)]
     offered = [value for value in named if value in texts]
     if self._goes_back and len(offered) < len(named):
@@ -88,32 +87,32 @@ class QuickShopper(ScriptedPolicy):
 
 
 class RandomShopper(ScriptedPolicy):
-  """Searches the instruction, then clicks anything that is shown."""
+  """Searches for the instruction, then clicks texts of the page at random."""
 
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """A click on one of the page's texts; few of them lead nowhere."""
+    """Clicks a random text of the page, but no navigation."""
     texts = page_of(messages[-1])
     if len(messages) <= 2:
       keywords = _after("Instruction:", texts)
       return self.call(prompts.SEARCH, keywords=keywords)
     if any(_RESULTS in text for text in texts):
-      texts = list(results_of(texts)) or [pages.BACK]
+      texts = list(prices_of(texts)) or [pages.BACK]
     value = self.rng.choice([t for t in texts if t not in _LEAVE] or texts)
     return self.call(prompts.CLICK, value=value.lower())
 
 
 def page_of(message: Message) -> list[str]:
-  """The texts of the page that a message shows."""
+  """Returns the texts of the page in a message."""
   page = message.content.partition(_ACTIONS)[0]
   return [t for part in page.split(" [SEP] ") for t in part.split("\n")]
 
 
-def results_of(texts: Sequence[str]) -> Mapping[str, float]:
-  """The prices of the products on a page of results, by id, in its order.
+def prices_of(texts: Sequence[str]) -> Mapping[str, float]:
+  """Returns the prices on a page of results by id.
 
-  A price follows the title, which follows the id.
+  A page shows id, title and price of each product in this order.
   """
   return {
     texts[i - 2]: float(price[1])
@@ -123,7 +122,7 @@ def results_of(texts: Sequence[str]) -> Mapping[str, float]:
 
 
 def _after(heading: str, texts: Sequence[str]) -> str:
-  """The text that follows a heading; the last one if there is no heading."""
+  """Returns the text after a heading, or the last text without a heading."""
   if heading in texts:
     return texts[texts.index(heading) + 1]
   return texts[-1]

@@ -1,8 +1,9 @@
-"""One attempt at one purchase: messages in, pages out, a verdict at the end.
+"""Session of one WebShop task, by AgentBench's rules.
 
-The rules are AgentBench's: only the first tool call is played; no call, an
-unknown tool or an impossible click costs a round and changes nothing; after the
-last round the attempt is over, with nothing bought and nothing paid.
+- Only the first tool call of an answer is run.
+- No call, an unknown tool or an impossible click costs a round and changes
+  nothing.
+- After the last round the session ends without purchase and reward.
 """
 
 import json
@@ -13,22 +14,22 @@ from agentrl_jax.data.messages import Message, Tool, ToolCall
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.env.interface import Session, Step
 from environments.webshop import prompts
-from environments.webshop.browser import Browser
-from environments.webshop.catalogue import Catalogue
-from environments.webshop.pages import PageStyle
-from environments.webshop.product import Goal
-from environments.webshop.reward import judge
+from environments.webshop.shop.browser import Browser
+from environments.webshop.shop.catalogue import Catalogue
+from environments.webshop.shop.pages import PageStyle
+from environments.webshop.shop.product import Goal
+from environments.webshop.shop.reward import score_purchase
 
-MAX_ECHO = 1_000  # characters of an action that a page repeats
+MAX_ECHO = 1_000  # characters of an action that a reply repeats
 _VERBS = {prompts.SEARCH: "search", prompts.CLICK: "click"}
-# How upstream reads an action back that it has written as text itself: what
-# holds a bracket or a line break is lost.
+# Upstream writes an action as text and parses it with this pattern, which loses
+# actions with brackets or line breaks.
 _ACTION = re.compile(r"(.+)\[(.+)\]")
 NOT_BOUGHT: Mapping[str, float] = {"success": 0.0}
 
 
 class ShoppingSession(Session):
-  """Plays one goal in one catalogue."""
+  """One session about one goal in one catalogue."""
 
   def __init__(
     self,
@@ -52,58 +53,56 @@ class ShoppingSession(Session):
     self._last_call_id: str | None = None
 
   async def reset(self) -> Step:
-    """The rules and the first page."""
     page = self._describe("The initial observation:\n")
     system = Message("system", self._system_prompt)
     return Step((system, Message("user", page)))
 
   async def step(self, answer: Message) -> Step:
-    """Plays the first call of `answer`; the others are ignored."""
+    """Runs the first call of `answer`, and ignores the others."""
     self._rounds_left -= 1
     if not answer.tool_calls:
       self._observation = prompts.NO_CALL
-      return self._go_on(self._repeat())
+      return self._continue(self._repeat_page())
     call = answer.tool_calls[0]
     value = _first_argument(call)
     if value is None:
-      return self._go_on(
-        Message("user", prompts.UNREADABLE_CALL), self._repeat()
+      return self._continue(
+        Message("user", prompts.UNREADABLE_CALL), self._repeat_page()
       )
     self._last_call_id = call.id
     if call.name not in _VERBS:
-      return self._go_on(self._repeat())
+      return self._continue(self._repeat_page())
     verb = _VERBS[call.name]
     self._act(verb, value)
-    return self._show(f"{verb}[{value[:MAX_ECHO]}]")
+    return self._reply(f"{verb}[{value[:MAX_ECHO]}]")
 
   def _act(self, verb: str, value: str) -> None:
-    """Searches or clicks."""
     if self._upstream_quirks:
-      found = _ACTION.match(f"{verb}[{value}]")
-      verb, value = found.groups() if found else ("", "")
+      match = _ACTION.match(f"{verb}[{value}]")
+      verb, value = match.groups() if match else ("", "")
     if verb == "search":
       self._browser.search(value)
     elif verb == "click":
       self._browser.click(value)
 
-  def _show(self, action: str) -> Step:
-    """What came of an action that was understood."""
+  def _reply(self, action: str) -> Step:
+    """Returns the score of a purchase, or the page after the action."""
     if self._browser.bought is not None:
-      verdict = judge(
+      score = score_purchase(
         self._browser.bought, self._browser.chosen.values(), self._goal
       )
-      return Step((), verdict.reward, Status.COMPLETED, verdict.metrics)
+      return Step((), score.reward, Status.COMPLETED, score.metrics)
     self._observation = self._read_page()
     content = self._describe(f"Action: {action}\n\nObservation:\n")
-    return self._go_on(
+    return self._continue(
       Message("tool", content, tool_call_id=self._last_call_id)
     )
 
-  def _go_on(self, *messages: Message) -> Step:
-    """`messages`, unless the rounds are used up."""
+  def _continue(self, *messages: Message) -> Step:
+    """Returns `messages`, or ends the session after the last round."""
     if self._rounds_left > 0:
       return Step(messages)
-    # Of the last round upstream sends no page, only what was unreadable.
+    # In the last round upstream sends this error message, but no page.
     unreadable = tuple(
       m for m in messages if m.content == prompts.UNREADABLE_CALL
     )
@@ -114,8 +113,7 @@ class ShoppingSession(Session):
       (*unreadable, end), status=Status.TASK_LIMIT_REACHED, metrics=NOT_BOUGHT
     )
 
-  def _repeat(self) -> Message:
-    """The page as it stands, to a policy that called nothing of use."""
+  def _repeat_page(self) -> Message:
     return Message("user", self._describe("Observation:\n"))
 
   def _read_page(self) -> str:
@@ -132,9 +130,9 @@ class ShoppingSession(Session):
 
 
 def _first_argument(call: ToolCall) -> str | None:
-  """The first value of the arguments, whatever its name, as upstream reads it.
+  """Returns the first argument, of any name, as upstream does.
 
-  None where the text is no JSON object or an empty one.
+  Returns None if the text is no JSON object, or an empty one.
   """
   try:
     arguments = json.loads(call.arguments)
@@ -143,4 +141,5 @@ def _first_argument(call: ToolCall) -> str | None:
   if not isinstance(arguments, dict) or not arguments:
     return None
   value = str(next(iter(arguments.values())))
-  return value.encode(errors="replace").decode()  # no half surrogate pairs
+  # Half surrogate pairs could not be sent on.
+  return value.encode(errors="replace").decode()

@@ -112,7 +112,8 @@ def _run_stages(context: RunContext, plan: EvaluationPlan) -> ChatCodec:
       f"{folder.root}: {', '.join(settings.task_ids)} on {_devices()}"
     )
     with context.interrupts.at_once():
-      _demonstrate(context)
+      make_chat(context)
+      make_demonstrations(context)
     codec = share_chat(context.processes, folder.root, settings.chat)
     params = _warm_start(context, metrics)
     evaluator = Evaluator(context, plan, environments, metrics)
@@ -169,8 +170,11 @@ def _reinforce(
   score("rl", "greedy", "sampled")
 
 
-def _demonstrate(context: RunContext) -> None:
-  """Makes the tokenizer and the demonstrations, as files of the run."""
+def make_chat(context: RunContext) -> None:
+  """Trains the run's tokenizer, or copies the chat of a pretrained model.
+
+  Process 0 calls it; does nothing where an earlier start has done it.
+  """
   config, settings, folder = context.config, context.settings, context.folder
   if config.pretrained.path:
     save_chat(
@@ -180,26 +184,32 @@ def _demonstrate(context: RunContext) -> None:
       vocab_size=settings.model.vocab_size,
     )
   elif not folder.tokenizer.exists():
-    with (
-      folder.stage("tokenizer"),
-      CONSOLE.status("training the tokenizer"),
-    ):
+    with folder.stage("tokenizer"), CONSOLE.status("training the tokenizer"):
       tokenizer = demonstrations.make_tokenizer(
         settings, **config.tokenizer.to_dict()
       )
       partial = folder.tokenizer.with_suffix(".partial")
       tokenizer.save(str(partial))
       partial.replace(folder.tokenizer)
-  if settings.warm_start_epochs and not folder.demonstrations.exists():
-    number = config.warm_start.num_demonstrations
-    with (
-      folder.stage("demonstrations"),
-      StageProgress("demonstrations", number) as show,
-    ):
-      rows = demonstrations.demonstrate(
-        settings, folder.root, number, lambda done: show.update(done, {})
-      )
-      demonstrations.save_rows(folder.demonstrations, rows)
+
+
+def make_demonstrations(context: RunContext) -> None:
+  """Plays the experts of the warm start and writes their packed episodes.
+
+  Process 0 calls it; does nothing where an earlier start has done it.
+  """
+  settings, folder = context.settings, context.folder
+  if not settings.warm_start_epochs or folder.demonstrations.exists():
+    return
+  number = context.config.warm_start.num_demonstrations
+  with (
+    folder.stage("demonstrations"),
+    StageProgress("demonstrations", number) as show,
+  ):
+    rows = demonstrations.demonstrate(
+      settings, folder.root, number, lambda done: show.update(done, {})
+    )
+    demonstrations.save_rows(folder.demonstrations, rows)
 
 
 def _warm_start(context: RunContext, metrics: MetricsWriter | None) -> Params:

@@ -1,4 +1,4 @@
-"""KnowledgeGraph as a whole: the contract, the expert, the options."""
+"""The environment: its contract, expert, splits and options."""
 
 import asyncio
 import gc
@@ -10,7 +10,7 @@ from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph import KnowledgeGraph
-from environments.knowledgegraph.store import MemoryEngine
+from environments.knowledgegraph.engines.memory import MemoryEngine
 from tests.environments.knowledgegraph import data
 from tests.environments.knowledgegraph.playing import play
 
@@ -36,7 +36,7 @@ class LoadedContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
 
 class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
-  async def test_faultless_expert_solves_every_task(self):
+  async def test_expert_without_mistakes_solves_every_task(self):
     environment = KnowledgeGraph()
     for split in SPLITS:
       for index in range(200):
@@ -45,7 +45,7 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
           self.assertIs(last.status, Status.COMPLETED)
           self.assertEqual((last.reward, last.metrics["f1"]), (1.0, 1.0))
 
-  async def test_sessions_leave_no_object_behind(self):
+  async def test_sessions_leak_no_objects(self):
     environment = KnowledgeGraph()
     counts = []
     for _ in range(3):
@@ -57,14 +57,14 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
 
 
 class LoadedTasksTest(unittest.IsolatedAsyncioTestCase):
-  async def test_made_up_facts_are_labelled(self):
+  async def test_synthesised_facts_are_labelled(self):
     environment = KnowledgeGraph(source=data.questions("dev"))
     *_, loaded = await play(environment, Task("kg", "dev", 0))
     *_, generated = await play(environment, Task("kg", "train", 0))
     self.assertEqual(loaded.metrics["synthesised"], 1.0)
     self.assertEqual(generated.metrics["synthesised"], 0.0)
 
-  async def test_an_example_comes_first_if_asked_for(self):
+  async def test_one_shot_puts_an_example_first(self):
     environment = KnowledgeGraph(source=data.questions("dev"), one_shot=True)
     async with environment.open(Task("kg", "dev", 0), seed=0) as session:
       messages = (await session.reset()).messages
@@ -115,7 +115,7 @@ class OptionsTest(unittest.TestCase):
       with self.subTest(**options), self.assertRaises(ConfigError):
         KnowledgeGraph(**options)
 
-  def test_an_engine_of_ones_own_is_the_one_that_plays(self):
+  def test_an_engine_object_is_used(self):
     engine = MemoryEngine()
     with mock.patch.object(engine, "store", side_effect=ZeroDivisionError):
       environment = KnowledgeGraph(engine=engine)

@@ -1,10 +1,9 @@
-"""The expert: right without mistakes, wrong in the named way with them."""
+"""The expert solves tasks without mistakes, and fails as its mistakes say."""
 
-import collections
 import json
 import unittest
 
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.trajectory import Task
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph import KnowledgeGraph
 from environments.knowledgegraph.expert import MISTAKES
@@ -16,7 +15,7 @@ NUM_TASKS = 60
 
 
 class RecordingExpert:
-  """Keeps what the expert says."""
+  """Records the answers of an expert."""
 
   def __init__(self, expert):
     self._expert = expert
@@ -27,33 +26,18 @@ class RecordingExpert:
     return self.answers[-1]
 
 
-async def calls_of(environment, task, **mistakes):
-  """Names and arguments of all calls in one attempt, and its last step."""
-  expert = RecordingExpert(environment.expert(task, seed=0, mistakes=mistakes))
-  async with environment.open(task, seed=0) as session:
-    step = await session.reset()
-    while step.status is Status.RUNNING:
-      step = await session.step(expert.answer(step.messages))
-  calls = [
-    (call.name, json.loads(call.arguments))
-    for answer in expert.answers
-    for call in answer.tool_calls
-  ]
-  return calls, expert.answers[-1].content, step
-
-
 class ExpertTest(unittest.IsolatedAsyncioTestCase):
   def setUp(self):
     self.environment = KnowledgeGraph()
 
   async def success(self, **mistakes):
-    done = await rehearse(
+    rehearsal = await rehearse(
       self.environment, num_tasks=NUM_TASKS, mistakes=mistakes
     )
-    return {kind: sum(r) / len(r) for kind, r in done.rewards.items()}
+    return {kind: sum(r) / len(r) for kind, r in rehearsal.rewards.items()}
 
-  async def test_each_mistake_spoils_what_it_should(self):
-    for mistake, spoilt in {
+  async def test_each_mistake_costs_success_in_its_kinds(self):
+    for mistake, kinds in {
       "wrong_relation": ("hop", "and", "count", "argmax", "argmin"),
       "wrong_attribute": ("argmax", "argmin"),
       "wrong_order": ("argmax", "argmin"),
@@ -62,37 +46,41 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
       "wrong_variable": ("and", "count", "argmax", "argmin"),
     }.items():
       success = await self.success(**{mistake: 1.0})
-      for kind in spoilt:
+      for kind in kinds:
         with self.subTest(mistake=mistake, kind=kind):
           self.assertLess(success[kind], 1.0)
     self.assertEqual(
       set((await self.success(skip_relations=1.0)).values()), {1.0}
     )
 
-  async def test_mistakes_come_as_often_as_asked(self):
-    ends = collections.Counter()
+  async def test_mistakes_are_drawn_with_their_probability(self):
+    task = Task("kg", "train", 0)
+    mistakes = {"stop_early": 0.25}
+    num_wrong = 0
     for seed in range(200):
-      steps = await play(
-        self.environment,
-        Task("kg", "train", 0),
-        seed=seed,
-        mistakes={"stop_early": 0.25},
+      *_, last = await play(
+        self.environment, task, seed=seed, mistakes=mistakes
       )
-      ends[steps[-1].reward] += 1
-    self.assertTrue(30 < ends[0.0] < 70, ends)
+      num_wrong += last.reward == 0.0
+    self.assertTrue(30 < num_wrong < 70, num_wrong)
 
   async def test_entities_are_named_as_the_policy_reads_them(self):
     environment = KnowledgeGraph(source=questions("dev"))
     task = Task("kg", "dev", 0)
     names = environment._loaded[0].entities
-    calls, answer, step = await calls_of(environment, task)
-    subjects = {arguments.get("variable", "") for _, arguments in calls}
+    expert = RecordingExpert(environment.expert(task, seed=0, mistakes={}))
+    *_, last = await play(environment, task, expert=expert)
+    subjects = {
+      json.loads(call.arguments).get("variable", "")
+      for answer in expert.answers
+      for call in answer.tool_calls
+    }
     self.assertLessEqual(set(names), subjects)
     self.assertFalse({s for s in subjects if s.startswith("m.")})
-    self.assertEqual(answer, "Final Answer: #3")
-    self.assertEqual(step.reward, 1.0)
+    self.assertEqual(expert.answers[-1].content, "Final Answer: #3")
+    self.assertEqual(last.reward, 1.0)
 
-  async def test_every_loaded_task_ends_whatever_the_mistakes(self):
+  async def test_every_loaded_task_ends_with_any_mistakes(self):
     environment = KnowledgeGraph(source=questions("dev"))
     mistakes = dict.fromkeys(MISTAKES, 0.5)
     for index in environment.indices("dev"):
@@ -110,16 +98,18 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
 
 
 class RehearsalTest(unittest.IsolatedAsyncioTestCase):
-  async def test_it_counts(self):
-    done = await rehearse(
+  async def test_counts_of_sessions_and_steps(self):
+    rehearsal = await rehearse(
       KnowledgeGraph(kinds=("hop",)),
       num_tasks=5,
       num_attempts=2,
       mistakes={},
     )
-    self.assertEqual((done.num_sessions, done.success), (10, 1.0))
-    self.assertGreater(done.num_steps, 20)
-    self.assertRegex(done.report(), r"hop +100.0% of 10\nall +100.0% of 10\n")
+    self.assertEqual((rehearsal.num_sessions, rehearsal.success), (10, 1.0))
+    self.assertGreater(rehearsal.num_steps, 20)
+    self.assertRegex(
+      rehearsal.report(), r"hop +100.0% of 10\nall +100.0% of 10\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reading AgentBench's and Freebase's files, and refusing others."""
+"""Files of AgentBench and Freebase are read, and others refused."""
 
 import io
 import json
@@ -8,12 +8,15 @@ import tempfile
 import unittest
 
 from agentrl_jax.errors import ConfigError
-from environments.knowledgegraph.agentbench import load_problems
-from environments.knowledgegraph.freebase import load_facts
-from environments.knowledgegraph.graph import Graph, Literal
-from environments.knowledgegraph.ontology import Ontology, load_ontology
-from environments.knowledgegraph.problem import GoldCall
-from environments.knowledgegraph.rdf import n_triples
+from environments.knowledgegraph.engines.graph import Graph, Literal
+from environments.knowledgegraph.engines.sparql import n_triples
+from environments.knowledgegraph.generation.freebase import load_facts
+from environments.knowledgegraph.problem import (
+  GoldCall,
+  Ontology,
+  load_ontology,
+  load_problems,
+)
 from tests.environments.knowledgegraph import data
 
 FILM = "film.director.film"
@@ -70,7 +73,7 @@ class QuestionsTest(FilesTestCase):
     calls = sum(len(problem.gold_calls) for problem in train)
     self.assertEqual(calls, 3311 * 2 + 994 + 196 + 271 + 206 + 65)
 
-  def test_what_is_no_such_file(self):
+  def test_files_of_another_kind_are_refused(self):
     for text in ("", "{}7", '[{"question": "?"}]', '["x"]', "7"):
       path = self.write("q.json", text)
       with self.subTest(text=text), self.assertRaises(ConfigError):
@@ -78,7 +81,7 @@ class QuestionsTest(FilesTestCase):
     with self.assertRaisesRegex(ConfigError, "not a file"):
       load_problems(str(self.folder / "none.json"))
 
-  def test_a_call_that_is_none(self):
+  def test_an_action_that_is_no_call_is_refused(self):
     entry = {"question": "?", "entities": {}, "answer": [], "actions": ["x"]}
     with self.assertRaisesRegex(ConfigError, "'x' is not a call"):
       load_problems(self.write("q.json", json.dumps([entry])))
@@ -94,14 +97,14 @@ class OntologyTest(FilesTestCase):
     self.assertIn(FILM, ontology.by_domain["film.director"])
     self.assertLessEqual(ontology.relations, ontology.ranges.keys())
 
-  def test_what_is_missing_is_named(self):
+  def test_missing_files_are_named(self):
     self.write("fb_roles", "a a.b c\n")
     with self.assertRaisesRegex(
       ConfigError, "where reverse_properties, vocab.json cannot be found"
     ):
       load_ontology(self.folder)
 
-  def test_what_is_no_ontology(self):
+  def test_a_folder_of_another_kind_is_refused(self):
     self.write("fb_roles", "a\n")
     self.write("reverse_properties", "")
     self.write("vocab.json", '{"relations": [], "attributes": []}')
@@ -129,18 +132,18 @@ class FreebaseTest(FilesTestCase):
         "/m/01\t/not/in/ontology\t/m/02",
       ]
     )
-    facts = load_facts(path, "", ONTOLOGY)
+    world = load_facts(path, "", ONTOLOGY)
     self.assertEqual(
-      set(facts.world.graph), {("m.01", FILM, "m.02"), ("m.02", BACK, "m.01")}
+      set(world.graph), {("m.01", FILM, "m.02"), ("m.02", BACK, "m.01")}
     )
-    self.assertEqual(facts.world.names["m.01"], "Ann")
+    self.assertEqual(world.names["m.01"], "Ann")
     self.assertEqual(
-      facts.world.members, {"film.film": ["m.02"], "film.director": ["m.01"]}
+      world.members, {"film.film": ["m.02"], "film.director": ["m.01"]}
     )
-    phrases = {r.name: r.phrase for r in facts.world.theme.relations}
+    phrases = {r.name: r.phrase for r in world.theme.relations}
     self.assertEqual(phrases[FILM], "film of the director {}")
 
-  def test_what_is_missing_or_no_archive(self):
+  def test_missing_or_broken_files_are_refused(self):
     with self.assertRaisesRegex(ConfigError, "graph is .*FB15k-237.tar.gz"):
       load_facts(str(self.folder / "none"), "", ONTOLOGY)
     path = self.write("FB15k-237.tar.gz", "no archive")

@@ -1,11 +1,12 @@
-"""Plays whole attempts, for the tests of several files."""
+"""Plays whole episodes, for the tests of several files."""
 
 from agentrl_jax.data.trajectory import Status
 
 
-async def play(environment, task, *, seed=0, mistakes=None):
-  """The steps of an attempt by the expert."""
-  expert = environment.expert(task, seed=seed, mistakes=mistakes or {})
+async def play(environment, task, *, expert=None, seed=0, mistakes=None):
+  """Returns the steps of an episode of the environment's expert, or another."""
+  if expert is None:
+    expert = environment.expert(task, seed=seed, mistakes=mistakes or {})
   async with environment.open(task, seed=seed) as session:
     steps = [await session.reset()]
     while steps[-1].status is Status.RUNNING:

@@ -1,4 +1,4 @@
-"""What the policy reads is AgentBench's to the letter, spaces included.
+"""Prompts and tools are AgentBench's to the letter, spaces included.
 
 The digests are of THUDM/AgentBench, src/server/tasks/knowledgegraph/const.py:
 sha256 of INSTRUCTIONS, and of json.dumps(TOOLS or ONE_SHOT, sort_keys=True).
@@ -9,8 +9,12 @@ import json
 import unittest
 
 from agentrl_jax.data.messages import message_to_json, tool_to_json
-from environments.knowledgegraph.one_shot import ONE_SHOT
-from environments.knowledgegraph.prompts import SYSTEM_PROMPTS, TOOLS, opening
+from environments.knowledgegraph.prompts import (
+  ONE_SHOT,
+  SYSTEM_PROMPTS,
+  TOOLS,
+  opening,
+)
 
 
 def digest(text):

@@ -1,4 +1,4 @@
-"""Where the real WebShop data lies, for tests that cannot do without."""
+"""Locates real WebShop data, which is not in this repository."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ DATA = pathlib.Path(
 
 
 def find(name):
-  """The path of `name`, or a skipped test that says what is missing."""
+  """Returns the path of a file, or skips the test."""
   path = DATA / name
   if not path.exists():
     raise unittest.SkipTest(

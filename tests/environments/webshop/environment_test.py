@@ -1,13 +1,22 @@
-"""WebShop keeps the contract, as upstream sets it and with compact pages."""
+"""The environment: its contract, default tasks and options."""
 
+import hashlib
 import unittest
 
+from agentrl_jax.data.split import SPLITS
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.errors import ConfigError
 from environments.webshop import WebShop, prompts
 from environments.webshop.environment import COMPACT
+
+# Of 24 tasks per split. A change invalidates trained policies, so users must be
+# informed of it.
+DIGESTS = {
+  "easy": "3b9dc5976f90625fda3f5cbc15f5c4049bc4f77ada1abbfeca38419a663e87e1",
+  "hard": "e007fd9808a694a5042e4bd056405874ba38e50316690d1e523504872c78f8f7",
+}
 
 
 class UpstreamContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
@@ -18,6 +27,33 @@ class UpstreamContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 class CompactContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   def make_environment(self):
     return WebShop(**COMPACT)
+
+
+class DefaultTasksTest(unittest.IsolatedAsyncioTestCase):
+  async def test_tasks_do_not_change(self):
+    for difficulty, digest in DIGESTS.items():
+      with self.subTest(difficulty):
+        environment = WebShop(difficulty=difficulty)
+        self.assertEqual(await self.digest(environment), digest)
+
+  def test_hard_is_the_default(self):
+    task = Task("webshop", "test", 0)
+    self.assertEqual(
+      WebShop().find(task)[1], WebShop(difficulty="hard").find(task)[1]
+    )
+
+  async def digest(self, environment):
+    digest = hashlib.sha256()
+    for split in SPLITS:
+      for index in range(24):
+        task = Task("webshop", split, index)
+        async with environment.open(task, seed=0) as session:
+          for message in (await session.reset()).messages:
+            digest.update(message.content.encode())
+        catalogue, goal = environment.find(task)
+        shelf = [p.canonical_text + p.id for p in catalogue.products]
+        digest.update(repr((goal, shelf)).encode())
+    return digest.hexdigest()
 
 
 class WebShopTest(unittest.IsolatedAsyncioTestCase):
@@ -42,7 +78,7 @@ class WebShopTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual([t.name for t in tools], ["search_action", "click_action"])
     self.assertLess(len(system.content + user.content), 260)
 
-  async def test_more_tasks_change_none_of_those_before(self):
+  async def test_a_larger_split_begins_with_the_same_tasks(self):
     few, many = WebShop(num_test=4), WebShop(num_test=4_000)
     for index in few.indices("test"):
       task = Task("webshop", "test", index)
@@ -54,7 +90,7 @@ class WebShopTest(unittest.IsolatedAsyncioTestCase):
       with self.assertRaisesRegex(ConfigError, "4 test tasks"):
         environment.find(Task("webshop", "test", index))
 
-  def test_settings_are_checked_at_once(self):
+  def test_settings_are_checked_on_construction(self):
     for settings in (
       {"system_prompt": "long"},
       {"max_rounds": 0},
@@ -69,7 +105,7 @@ class WebShopTest(unittest.IsolatedAsyncioTestCase):
       with self.subTest(name), self.assertRaisesRegex(ConfigError, name):
         WebShop(**settings)
 
-  def test_can_be_named_in_a_config(self):
+  def test_can_be_loaded_by_name(self):
     environment = load_environment("environments.webshop:WebShop", COMPACT)
     self.assertIsInstance(environment, WebShop)
 

@@ -1,4 +1,4 @@
-"""The shopper solves everything, and errs as often and as it is told."""
+"""The expert solves every task, and makes mistakes as often as asked."""
 
 import json
 import unittest
@@ -11,7 +11,7 @@ NUM_TASKS = 250  # per split
 
 
 async def play(environment, task, *, seed=0, **mistakes):
-  """The last step, and what was searched or clicked."""
+  """Plays an episode; returns the last step, and the queries and clicks."""
   expert = environment.expert(task, seed=seed, mistakes=mistakes)
   actions = []
   async with environment.open(task, seed=seed) as session:
@@ -38,8 +38,8 @@ async def success(environment, number=200, **mistakes):
   return sum(step.metrics["success"] for step in steps) / number
 
 
-class FlawlessTest(unittest.IsolatedAsyncioTestCase):
-  async def test_solves_every_task_on_whatever_pages(self):
+class NoMistakesTest(unittest.IsolatedAsyncioTestCase):
+  async def test_solves_every_task_on_all_pages(self):
     for settings in ({}, COMPACT, {"difficulty": "easy"}):
       environment = WebShop(num_test=NUM_TASKS, **settings)
       for split in ("train", "test"):
@@ -49,38 +49,38 @@ class FlawlessTest(unittest.IsolatedAsyncioTestCase):
           self.assertEqual(step.reward, 1.0, (task, settings))
           self.assertLess(len(actions), 20)
 
-  async def test_solves_shops_where_it_has_to_leaf(self):
+  async def test_solves_tasks_over_several_pages_of_results(self):
     environment = WebShop(
       difficulty="easy", results_per_page=1, catalogue_size=20, max_rounds=60
     )
-    leafed = 0
+    num_next = 0
     for task in tasks_of(environment, "train", 40):
       step, actions = await play(environment, task)
       self.assertEqual(step.reward, 1.0)
-      leafed += "next >" in actions
-    self.assertGreater(leafed, 0)
+      num_next += "next >" in actions
+    self.assertGreater(num_next, 0)
 
-  async def test_its_clicks_follow_from_what_is_shown(self):
-    """It knows the product, but buys the first that looks right."""
+  async def test_its_clicks_follow_from_the_pages(self):
+    """The expert knows the product, but buys the first that looks right."""
     environment = WebShop(difficulty="easy")
-    others = 0
+    num_others = 0
     for task in tasks_of(environment, "train", 100):
       _, goal = environment.find(task)
       _, actions = await play(environment, task)
-      others += goal.product.id not in actions
-    self.assertGreater(others, 0)
+      num_others += goal.product.id not in actions
+    self.assertGreater(num_others, 0)
 
 
 class MistakesTest(unittest.IsolatedAsyncioTestCase):
-  async def test_each_mistake_costs_success_and_is_told_apart(self):
-    for difficulty, most in (("easy", 0.96), ("hard", 0.5)):
+  async def test_each_mistake_costs_success(self):
+    for difficulty, max_rate in (("easy", 0.96), ("hard", 0.5)):
       environment = WebShop(difficulty=difficulty, **COMPACT)
       for mistake in MISTAKES:
         with self.subTest(mistake=mistake, difficulty=difficulty):
           rate = await success(environment, **{mistake: 1.0})
-          self.assertLess(rate, most)
+          self.assertLess(rate, max_rate)
 
-  async def test_lazy_search_names_the_kind_alone(self):
+  async def test_lazy_search_is_for_the_kind_only(self):
     environment = WebShop()
     for task in tasks_of(environment, "train", 20):
       _, goal = environment.find(task)
@@ -88,14 +88,14 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual(actions[0], goal.product.query)
       self.assertNotIn("next >", actions)
 
-  async def test_first_result_is_clicked(self):
+  async def test_first_result_clicks_the_first_result(self):
     environment = WebShop()
     for task in tasks_of(environment, "train", 20):
       catalogue, _ = environment.find(task)
       _, actions = await play(environment, task, first_result=1.0)
       self.assertEqual(actions[1], catalogue.search(actions[0])[0].id)
 
-  async def test_options_go_wrong(self):
+  async def test_mistakes_with_options(self):
     environment = WebShop()
     for task in tasks_of(environment, "train", 20):
       _, goal = environment.find(task)
@@ -106,7 +106,7 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual(len(wrong), len(right))
       self.assertNotEqual(wrong[-2], goal.options[-1])
 
-  async def test_settling_never_goes_back(self):
+  async def test_settle_never_goes_back(self):
     environment = WebShop()
     tasks = tasks_of(environment, "train", 100)
     returns = [
@@ -119,22 +119,24 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
     self.assertTrue(any(returns[0]))
     self.assertFalse(any(returns[1]))
 
-  async def test_a_mistake_is_made_as_often_as_told(self):
+  async def test_mistakes_are_drawn_with_their_probability(self):
     environment = WebShop(**COMPACT)
-    share = 0
+    num_lazy = 0
     for seed in range(300):
       task = Task("webshop", "train", seed % 8)
       _, goal = environment.find(task)
       _, actions = await play(environment, task, seed=seed, lazy_search=0.3)
-      share += actions[0] == goal.product.query
-    self.assertAlmostEqual(share / 300, 0.3, delta=0.08)
+      num_lazy += actions[0] == goal.product.query
+    self.assertAlmostEqual(num_lazy / 300, 0.3, delta=0.08)
 
-  async def test_tasks_of_one_seed_do_not_err_together(self):
+  async def test_mistakes_of_tasks_are_independent(self):
     environment = WebShop(**COMPACT)
     rate = await success(environment, number=60, skip_last_option=0.5)
     self.assertTrue(0.3 < rate < 0.7, rate)
 
-  async def test_demonstrations_to_learn_from_succeed_about_half_the_time(self):
+  async def test_demonstrations_of_a_warm_start_succeed_in_half_of_the_tasks(
+    self,
+  ):
     environment = WebShop(difficulty="easy", **COMPACT)
     mistakes = {"lazy_search": 0.4, "first_result": 0.4, "ignore_price": 0.2}
     rate = await success(environment, skip_last_option=0.3, **mistakes)

@@ -1,4 +1,4 @@
-"""Sessions answer as upstream's do: real episodes, replayed to the byte."""
+"""Sessions reply as upstream's do: recorded episodes are replayed exactly."""
 
 import json
 import unittest
@@ -7,8 +7,8 @@ from agentrl_jax.data.messages import Message, ToolCall
 from agentrl_jax.data.trajectory import Status
 from environments.webshop import prompts
 from environments.webshop.environment import COMPACT
-from environments.webshop.pages import PageStyle
 from environments.webshop.session import ShoppingSession
+from environments.webshop.shop.pages import PageStyle
 from tests.environments.webshop import shelf, transcripts
 
 
@@ -30,7 +30,7 @@ class ReplayTest(unittest.IsolatedAsyncioTestCase):
   maxDiff = None
 
   async def replay(self, **options):
-    """Plays the recorded episodes, which are returned."""
+    """Replays the recorded episodes, and returns them."""
     episodes = transcripts.load()
     for number, episode in enumerate(episodes):
       shop = transcripts.ShownShop(episode)
@@ -38,20 +38,20 @@ class ReplayTest(unittest.IsolatedAsyncioTestCase):
       session = a_session(shop.catalogue(), goal, **options)
       with self.subTest(episode=number):
         self.assertEqual((await session.reset()).messages, episode.opening)
-        for answer, told in episode.rounds:
+        for answer, reply in episode.rounds:
           step = await session.step(answer)
-          self.assertEqual(step.messages, told)
-        self.assertEqual(step.status is Status.COMPLETED, not told)
-        if episode.is_whole:
+          self.assertEqual(step.messages, reply)
+        self.assertEqual(step.status is Status.COMPLETED, not reply)
+        if episode.is_complete:
           self.assertEqual(step.status.value, episode.status)
     return episodes
 
-  async def test_real_episodes_are_answered_to_the_byte(self):
+  async def test_recorded_episodes(self):
     episodes = await self.replay()
     self.assertGreater(sum(len(e.rounds) for e in episodes), 700)
-    self.assertGreater(sum(e.is_whole for e in episodes), 120)
+    self.assertGreater(sum(e.is_complete for e in episodes), 120)
 
-  async def test_and_with_upstreams_quirks(self):
+  async def test_recorded_episodes_with_upstreams_quirks(self):
     self.assertGreater(len(await self.replay(upstream_quirks=True)), 190)
 
 
@@ -88,7 +88,7 @@ class QuirksTest(unittest.IsolatedAsyncioTestCase):
 
 
 def calling(*calls):
-  """An answer with these calls, each a tool's name and JSON arguments."""
+  """Makes an answer with calls, each a tool's name and JSON arguments."""
   return Message(
     "assistant",
     tool_calls=tuple(
@@ -107,8 +107,8 @@ def click(value):
 
 
 NO_CALL = Message("assistant", "i would buy the red one")
-SILENCE = calling(("click_action", "{}"))
-UNKNOWN = calling(("wait", '{"seconds": 3}'))
+NO_ARGUMENTS = calling(("click_action", "{}"))
+UNKNOWN_TOOL = calling(("wait", '{"seconds": 3}'))
 BUTTONS = (
   "\n\nAvailable Actions:\n{'has_search_bar': True, 'clickables': ['search']}"
 )
@@ -125,26 +125,26 @@ class RulesTest(unittest.IsolatedAsyncioTestCase):
     await session.reset()
     return [await session.step(answer) for answer in answers]
 
-  async def test_a_round_without_a_call_shows_what_can_be_clicked(self):
+  async def test_a_round_without_a_call_lists_the_actions(self):
     (step,) = await self.play(NO_CALL)
     text = f"Observation:\n{prompts.NO_CALL}{BUTTONS}"
     self.assertEqual(step.messages, (Message("user", text),))
     self.assertIs(step.status, Status.RUNNING)
 
-  async def test_an_unreadable_call_is_told_so_and_shown_the_page(self):
+  async def test_an_unreadable_call_gets_an_error_and_the_page(self):
     page = Message("user", f"Observation:\n{START}{BUTTONS}")
     for arguments in ("{}", "{", "[]", "7", "null", "[" * 9000):
       with self.subTest(arguments=arguments[:9]):
         (step,) = await self.play(calling(("click_action", arguments)))
-        told = (Message("user", "No valid tool call found from agent."), page)
-        self.assertEqual(step.messages, told)
+        error = Message("user", "No valid tool call found from agent.")
+        self.assertEqual(step.messages, (error, page))
 
   async def test_an_unknown_tool_changes_nothing(self):
-    (step,) = await self.play(UNKNOWN)
+    (step,) = await self.play(UNKNOWN_TOOL)
     text = f"Observation:\n{START}{BUTTONS}"
     self.assertEqual(step.messages, (Message("user", text),))
 
-  async def test_only_the_first_call_is_played(self):
+  async def test_only_the_first_call_is_run(self):
     both = calling(
       ("search_action", '{"keywords": "shirt"}'),
       ("click_action", '{"value": "back to search"}'),
@@ -153,7 +153,7 @@ class RulesTest(unittest.IsolatedAsyncioTestCase):
     self.assertIn("Page 1 (Total results: 2)", step.messages[0].content)
     self.assertEqual(step.messages[0].tool_call_id, "c0")
 
-  async def test_the_first_argument_counts_whatever_its_name(self):
+  async def test_the_first_argument_counts_with_any_name(self):
     (step,) = await self.play(calling(("search_action", '{"text": "lamp"}')))
     self.assertIn("b3", step.messages[0].content)
 
@@ -163,7 +163,7 @@ class RulesTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(step.messages, (Message("tool", text, tool_call_id="c0"),))
     self.assertEqual((step.status, step.reward), (Status.RUNNING, 0.0))
 
-  async def test_a_purchase_ends_it_and_pays(self):
+  async def test_a_purchase_ends_the_session_with_a_reward(self):
     *before, last = await self.play(
       search("slim fit shirt"), click("b1"), click("red"), click("large"),
       click("buy now"),
@@ -174,18 +174,20 @@ class RulesTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(last.reward, 1.0)
     self.assertEqual(last.metrics["success"], 1.0)
 
-  async def test_a_wrong_purchase_pays_its_share(self):
+  async def test_a_wrong_purchase_has_a_partial_reward(self):
     last = (await self.play(search("shirt"), click("b2"), click("buy now")))[-1]
     self.assertIs(last.status, Status.COMPLETED)
-    self.assertAlmostEqual(last.reward, 1 / 4)  # of 1 + 2 + 1 wishes
+    self.assertAlmostEqual(
+      last.reward, 1 / 4
+    )  # of 1 attribute, 2 options and the price
     self.assertEqual(last.metrics["success"], 0.0)
 
   async def test_rounds_run_out(self):
-    for last, told in (
+    for last, num_errors in (
       (NO_CALL, 0),
-      (UNKNOWN, 0),
+      (UNKNOWN_TOOL, 0),
       (click("search"), 0),
-      (SILENCE, 1),  # upstream says so before the end, then ends
+      (NO_ARGUMENTS, 1),  # upstream sends the error first
     ):
       with self.subTest(last=last):
         *_, end = await self.play(search("lamp"), last, max_rounds=2)
@@ -194,14 +196,14 @@ class RulesTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(end.metrics, {"success": 0.0})
         limit = Message("tool", "Task limit reached.", tool_call_id="c0")
         self.assertEqual(end.messages[-1], limit)
-        self.assertEqual(len(end.messages), told + 1)
+        self.assertEqual(len(end.messages), num_errors + 1)
 
   async def test_buying_in_the_last_round_counts(self):
     answers = [search("lamp"), click("b3"), click("buy now")]
     last = (await self.play(*answers, max_rounds=3))[-1]
     self.assertIs(last.status, Status.COMPLETED)
 
-  async def test_a_huge_action_is_not_repeated_in_full(self):
+  async def test_a_huge_action_is_shortened_in_the_reply(self):
     (step,) = await self.play(search("x" * 100_000))
     self.assertLess(len(step.messages[0].content), 2_000)
 

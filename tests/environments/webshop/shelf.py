@@ -1,11 +1,11 @@
-"""A small shop that tests can hold in the head."""
+"""A small shop with three products, for the tests of several files."""
 
-from environments.webshop.catalogue import Catalogue
-from environments.webshop.product import Goal, Product
+from environments.webshop.shop.catalogue import Catalogue
+from environments.webshop.shop.product import Goal, Product
 
 
 def a_product(id, title, **changes):
-  """A shirt, if nothing else is said."""
+  """Makes a product, by default a shirt."""
   fields = {
     "query": "shirt",
     "department": "fashion",
@@ -21,7 +21,9 @@ def a_product(id, title, **changes):
 SHIRT = a_product(
   "b1", "nordan slim fit shirt", description="soft", features=("wool", "dyed")
 )
-DEARER = a_product("b2", "velora slim fit shirt", price=50.0, price_tag="$50.0")
+EXPENSIVE = a_product(
+  "b2", "velora slim fit shirt", price=50.0, price_tag="$50.0"
+)
 LAMP = a_product(
   "b3",
   "bratex table lamp",
@@ -31,7 +33,7 @@ LAMP = a_product(
   attributes=("hand painted",),
   options={},
 )
-CATALOGUE = Catalogue([SHIRT, DEARER, LAMP])
+CATALOGUE = Catalogue([SHIRT, EXPENSIVE, LAMP])
 GOAL = Goal(
   instruction="i need slim fit shirt with color: red, and size: large, "
   "and price lower than 30.00 dollars",
@@ -43,7 +45,7 @@ GOAL = Goal(
 
 
 def a_shop_with_brackets():
-  """A cable whose lengths stand in brackets, and who wants the longer one."""
+  """Makes a cable with options in brackets, and a goal for one of them."""
   cable = a_product(
     "b4",
     "bratex usb cable",

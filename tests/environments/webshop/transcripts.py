@@ -1,7 +1,7 @@
-"""Real episodes of the real WebShop, and the part of its shop that they show.
+"""Recorded episodes of upstream's WebShop, and the products that they show.
 
-The full shop has 1.18 million products. An episode shows a few: this reads them
-off its pages, so that the same clicks can be played against our pages.
+The full shop has 1.18 million products, and an episode shows a few. They are
+parsed from its pages, so that the same actions can be replayed on our pages.
 """
 
 import ast
@@ -13,9 +13,9 @@ import re
 from collections.abc import Mapping
 
 from agentrl_jax.data.messages import Message, message_from_json
-from environments.webshop.catalogue import Catalogue
-from environments.webshop.pages import SEPARATOR
-from environments.webshop.product import Goal, Product
+from environments.webshop.shop.catalogue import Catalogue
+from environments.webshop.shop.pages import SEPARATOR
+from environments.webshop.shop.product import Goal, Product
 from tests.environments.webshop import data
 
 _PAGE = re.compile(
@@ -28,16 +28,18 @@ _RESULTS = re.compile(r"Page (\d+) \(Total results: (\d+)\)")
 
 @dataclasses.dataclass(frozen=True)
 class Episode:
-  """What was said at first, and rounds of an answer and what it was told."""
+  """The opening messages, and rounds of an answer and its reply."""
 
   opening: tuple[Message, ...]
   rounds: tuple[tuple[Message, tuple[Message, ...]], ...]
   status: str
-  is_whole: bool  # long episodes were logged with gaps, and end at the first
+  is_complete: (
+    bool  # episodes that were logged with gaps stop before the first gap
+  )
 
 
 def load():
-  """The episodes."""
+  """Returns the recorded episodes."""
   path = data.find("transcripts/webshop-std-qwen-8b.jsonl.gz")
   with gzip.open(path, "rt", encoding="utf-8") as lines:
     return [_make_episode(json.loads(line)["output"]) for line in lines]
@@ -45,43 +47,43 @@ def load():
 
 def _make_episode(output):
   messages = [message_from_json(m) for m in output["result"]["messages"]]
-  told, answers = [], []
-  for is_answer, said in itertools.groupby(
+  replies, answers = [], []
+  for is_answer, group in itertools.groupby(
     messages, lambda m: m.role == "assistant"
   ):
     if is_answer:
-      calls = tuple(call for message in said for call in message.tool_calls)
+      calls = tuple(call for message in group for call in message.tool_calls)
       answers.append(Message("assistant", tool_calls=calls))
     else:
-      told.append(tuple(said))
-  opening, *rest = told
-  rest += [()] * (len(answers) - len(rest))  # a purchase is not answered
+      replies.append(tuple(group))
+  opening, *rest = replies
+  rest += [()] * (len(answers) - len(rest))  # a purchase has no reply
   rounds = list(zip(answers, rest, strict=True))
-  kept = list(itertools.takewhile(lambda r: _belong_together(*r), rounds))
+  kept = list(itertools.takewhile(lambda r: _is_reply(*r), rounds))
   return Episode(
     opening,
     tuple(kept),
     status=output["status"],
-    is_whole=len(kept) == len(rounds),
+    is_complete=len(kept) == len(rounds),
   )
 
 
-def _belong_together(answer, told):
-  """Whether `told` follows on `answer`, as far as its first line shows."""
-  if not told:
+def _is_reply(answer, reply):
+  """Tells by the first line if a reply belongs to an answer."""
+  if not reply:
     return answer.tool_calls[0].arguments == '{"value": "buy now"}'
-  if told[0].content == "Task limit reached.":
-    return False  # nobody knows after how many rounds
+  if reply[0].content == "Task limit reached.":
+    return False  # the limit is unknown
   if not answer.tool_calls:
-    return len(told) == 1 and told[0].content.startswith(
+    return len(reply) == 1 and reply[0].content.startswith(
       "Observation:\nNo exec"
     )
   call = answer.tool_calls[0]
   values = list(json.loads(call.arguments).values())
   if not values:
-    return len(told) == 2
+    return len(reply) == 2
   action = f"{call.name.removesuffix('_action')}[{values[0]}]"
-  return len(told) == 1 and told[0].content.startswith(f"Action: {action}\n")
+  return len(reply) == 1 and reply[0].content.startswith(f"Action: {action}\n")
 
 
 class ShownShop:
@@ -90,18 +92,18 @@ class ShownShop:
   def __init__(self, episode):
     self.instruction = ""
     self._products: dict[str, dict] = {}
-    self._found: dict[str, list[str]] = {}  # keywords -> ids, "" where unseen
+    self._results: dict[str, list[str]] = {}  # keywords -> ids, "" if unseen
     self._keywords = self._item = ""
-    told = (message for _, told in episode.rounds for message in told)
-    for message in itertools.chain(episode.opening, told):
+    replies = (message for _, reply in episode.rounds for message in reply)
+    for message in itertools.chain(episode.opening, replies):
       page = _PAGE.fullmatch(message.content)
       if message.role in ("user", "tool") and page:
         self._read(page["action"] or "", page["page"], page["actions"])
 
   def catalogue(self):
-    """What was shown, found again by the same searches."""
+    """Makes a catalogue with the recorded results of the same searches."""
     products = [_make_product(id, **p) for id, p in self._products.items()]
-    return _ShownCatalogue(products, self._found)
+    return _ShownCatalogue(products, self._results)
 
   def _read(self, action, page, actions):
     texts = page.split(SEPARATOR)
@@ -123,11 +125,11 @@ class ShownShop:
 
   def _read_results(self, texts, clickables, results):
     number, total = int(results[1]), int(results[2])
-    found = self._found.setdefault(self._keywords, [""] * total)
+    found_ids = self._results.setdefault(self._keywords, [""] * total)
     ids = [c for c in clickables if c not in _BUTTONS]
     shown = texts[texts.index("Next >") + 1 :]
     for i, id in enumerate(ids):
-      found[10 * (number - 1) + i] = id
+      found_ids[10 * (number - 1) + i] = id
       product = self._products.setdefault(id, {})
       product["title"], product["tag"] = shown[3 * i + 1 : 3 * i + 3]
 
@@ -150,19 +152,19 @@ _BUTTONS = ("back to search", "next >", "< prev")
 
 
 class _ShownCatalogue(Catalogue):
-  def __init__(self, products, found: Mapping[str, list[str]]):
+  def __init__(self, products, results: Mapping[str, list[str]]):
     super().__init__(products)
-    self._found = found
+    self._results = results
 
   def search(self, keywords):
     return tuple(
       self.find(id) or _make_product("unseen", title="unseen", tag="$0.0")
-      for id in self._found[keywords]
+      for id in self._results[keywords]
     )
 
 
 def a_goal(instruction):
-  """A goal with this text; what it asks for does not matter to the pages."""
+  """Makes a goal with this text; pages do not depend on the rest of it."""
   product = _make_product("b0", title="thing", tag="$1.0")
   return Goal(
     instruction=instruction,

@@ -1,0 +1,162 @@
+"""Generates tasks as pure functions of (split, index).
+
+Questions are about generated worlds, which several tasks share, or about real
+facts. A question is drawn again until both its content and its wording belong
+to the task's split. So train and test share no question, whatever the seeds.
+They share words, relations and types: the test split asks for other
+combinations, not for other words.
+"""
+
+import abc
+import dataclasses
+import functools
+import random
+from collections.abc import Sequence
+from typing import ClassVar
+
+from agentrl_jax.errors import ConfigError
+from environments.knowledgegraph.generation.questions import (
+  KINDS,
+  canonical,
+  draw_question,
+  every_step_matters,
+)
+from environments.knowledgegraph.generation.themes import THEMES, ontology_of
+from environments.knowledgegraph.generation.world import World, draw_world
+from environments.knowledgegraph.problem import (
+  Instance,
+  Ontology,
+  Problem,
+  gold_programs,
+)
+
+TASKS_PER_WORLD = 8
+WORLD_CACHE = 64  # worlds
+QUESTION_CACHE = 4096  # the episodes of a group share one
+FACT_KINDS = ("hop", "and", "count")
+MAX_DRAWS = 8_000  # of one question
+MAX_DRAWS_OF_TWO = 2_000  # of those, with two paths where one would be allowed
+
+
+@dataclasses.dataclass(kw_only=True)
+class Generator(abc.ABC):
+  """Base class of the generators.
+
+  Args:
+    kinds: of questions, or none for all; a kind that is named twice is drawn
+      twice as often.
+    num_hops: bounds of the number of relations in a path.
+    max_calls: the limit of calls in a gold solution.
+  """
+
+  known_kinds: ClassVar[Sequence[str]] = KINDS
+  kinds: Sequence[str]
+  num_hops: tuple[int, int]
+  max_calls: int
+
+  def __post_init__(self) -> None:
+    if isinstance(self.kinds, str) or set(self.kinds) - set(self.known_kinds):
+      raise ConfigError(
+        f"KnowledgeGraph's kinds are {self.kinds!r}; allowed is a list of any "
+        f"of {', '.join(self.known_kinds)}, or an empty one for all"
+      )
+    self.kinds = tuple(self.kinds or self.known_kinds)
+    _require_bounds("num_hops", self.num_hops, least=1, most=3)
+
+  @abc.abstractmethod
+  def generate(self, split: str, index: int) -> Instance:
+    """Returns the task of (split, index), which no other split has."""
+
+  def _draw(self, rng: random.Random, split: str, world: World) -> Problem:
+    """Draws a good question of the split, to which one in four belongs."""
+    kind = rng.choice(self.kinds)
+    may_be_two = kind == "and" or (kind != "hop" and rng.random() < 0.5)
+    for draw in range(MAX_DRAWS):
+      # A small world may have no two paths that share enough entities.
+      is_two = kind == "and" or (may_be_two and draw < MAX_DRAWS_OF_TWO)
+      problem = draw_question(
+        rng,
+        kind,
+        world,
+        num_paths=1 + is_two,
+        num_hops=self.num_hops,
+        split=split,
+      )
+      if (
+        problem is not None
+        and len(problem.gold_calls) <= self.max_calls
+        and every_step_matters(problem, world)
+      ):
+        return problem
+    raise ConfigError(
+      f"no question of kind {kind!r} with num_hops={self.num_hops} can be "
+      f"asked of this graph and solved in {self.max_calls} calls; allow more "
+      "entities, fewer hops or more rounds"
+    )
+
+
+@dataclasses.dataclass(kw_only=True)
+class WorldGenerator(Generator):
+  """Generates worlds and their questions, and caches them.
+
+  `num_entities` bounds the entities of each type, most of which are
+  distractors.
+  """
+
+  num_entities: tuple[int, int]
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    _require_bounds("num_entities", self.num_entities, least=5, most=50)
+    self._ontology = ontology_of(THEMES)
+    self._world = functools.lru_cache(WORLD_CACHE)(self._make_world)
+
+  def generate(self, split: str, index: int) -> Instance:
+    number, position = divmod(index, TASKS_PER_WORLD)
+    world, problems = self._world(split, number)
+    return Instance(problems[position], world.graph, self._ontology)
+
+  def _make_world(
+    self, split: str, number: int
+  ) -> tuple[World, tuple[Problem, ...]]:
+    rng = random.Random(f"knowledgegraph/{split}/{number}")
+    theme = rng.choice(THEMES)
+    world = draw_world(rng, theme, num_entities=self.num_entities)
+    problems: dict[str, Problem] = {}  # by content, which is unique
+    while len(problems) < TASKS_PER_WORLD:
+      problem = self._draw(rng, split, world)
+      program = gold_programs(problem.gold_calls)[-1]
+      problems.setdefault(canonical(program, world.names), problem)
+    return world, tuple(problems.values())
+
+
+@dataclasses.dataclass(kw_only=True)
+class FactGenerator(Generator):
+  """Draws questions about real facts, which hold no numbers; see `freebase`."""
+
+  known_kinds = FACT_KINDS
+  world: World
+  ontology: Ontology
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    self._problem = functools.lru_cache(QUESTION_CACHE)(self._make_problem)
+
+  def generate(self, split: str, index: int) -> Instance:
+    problem = self._problem(split, index)
+    return Instance(problem, self.world.graph, self.ontology)
+
+  def _make_problem(self, split: str, index: int) -> Problem:
+    rng = random.Random(f"knowledgegraph/facts/{split}/{index}")
+    return self._draw(rng, split, self.world)
+
+
+def _require_bounds(
+  name: str, bounds: tuple[int, int], *, least: int, most: int
+) -> None:
+  low, high = bounds
+  if not least <= low <= high <= most:
+    raise ConfigError(
+      f"KnowledgeGraph's {name} is {bounds!r}; allowed is a pair (low, high) "
+      f"with {least} <= low <= high <= {most}"
+    )

@@ -1,0 +1,257 @@
+"""Generated questions are well formed, of one split, and as hard as asked."""
+
+import random
+import unittest
+
+import pytest
+
+from agentrl_jax.data.split import SPLITS
+from agentrl_jax.errors import ConfigError
+from environments.knowledgegraph.calls import ENTITY
+from environments.knowledgegraph.engines.graph import Graph
+from environments.knowledgegraph.engines.memory import Evaluation
+from environments.knowledgegraph.engines.program import shorter
+from environments.knowledgegraph.generation.freebase import load_facts
+from environments.knowledgegraph.generation.generator import (
+  FACT_KINDS,
+  TASKS_PER_WORLD,
+  FactGenerator,
+  WorldGenerator,
+)
+from environments.knowledgegraph.generation.questions import (
+  KINDS,
+  draw_question,
+)
+from environments.knowledgegraph.generation.themes import (
+  THEMES,
+  Relation,
+  Theme,
+  ontology_of,
+)
+from environments.knowledgegraph.generation.world import World
+from environments.knowledgegraph.problem import gold_programs, load_ontology
+from tests.environments.knowledgegraph import data
+
+
+def world_generator(**options):
+  return WorldGenerator(
+    **{
+      "kinds": KINDS,
+      "num_hops": (1, 2),
+      "max_calls": 14,
+      "num_entities": (8, 14),
+      **options,
+    }
+  )
+
+
+class WorldGeneratorTest(unittest.TestCase):
+  def instances(self, num=120, split="train", **options):
+    generator = world_generator(**options)
+    return [generator.generate(split, index) for index in range(num)]
+
+  def test_splits_share_no_question(self):
+    asked = {
+      split: {s.problem.question for s in self.instances(200, split)}
+      for split in SPLITS
+    }
+    self.assertFalse(asked["train"] & asked["test"])
+    self.assertGreater(len(asked["train"]), 190)
+
+  def test_the_gold_calls_give_the_answer(self):
+    for instance in self.instances():
+      program = gold_programs(instance.problem.gold_calls)[-1]
+      answers = Evaluation(instance.graph).answers(program)
+      self.assertEqual(answers, instance.problem.answers)
+
+  def test_every_call_changes_the_answer(self):
+    for instance in self.instances():
+      evaluation = Evaluation(instance.graph)
+      programs = gold_programs(instance.problem.gold_calls)
+      for before in programs[:-1]:
+        with self.subTest(question=instance.problem.question):
+          self.assertNotEqual(
+            evaluation.answers(before), instance.problem.answers
+          )
+
+  def assert_no_shorter_program(self, num_train, num_test):
+    """Checks questions of all kinds: no shorter program has the answer."""
+    counted = dict.fromkeys(KINDS, 0)
+    instances = self.instances(num_train) + self.instances(num_test, "test")
+    for instance in instances:
+      (*_, program) = gold_programs(instance.problem.gold_calls)
+      evaluation = Evaluation(instance.graph)
+      counted[instance.problem.kind] += 1
+      for part in shorter(program):
+        self.assertNotEqual(
+          evaluation.answers(part),
+          instance.problem.answers,
+          (instance.problem.question, str(part)),
+        )
+    self.assertGreater(min(counted.values()), len(instances) / 8)
+
+  def test_no_shorter_program_has_the_answer(self):
+    self.assert_no_shorter_program(80, 80)
+
+  @pytest.mark.full
+  @pytest.mark.timeout(600)
+  def test_no_shorter_program_in_thousands_of_questions(self):
+    self.assert_no_shorter_program(2000, 500)
+
+  def test_superlatives_of_two_paths_are_frequent(self):
+    """The generator tries to draw two paths for half of these kinds."""
+    instances = self.instances(240, kinds=("count", "argmax", "argmin"))
+    calls = [[c.name for c in s.problem.gold_calls] for s in instances]
+    share = sum("intersection" in names for names in calls) / len(calls)
+    self.assertGreater(share, 0.4)
+
+  def test_entities_are_named_in_the_question(self):
+    for instance in self.instances():
+      for name, id_ in instance.problem.entities.items():
+        self.assertIn(name, instance.problem.question)
+        self.assertTrue(ENTITY.fullmatch(id_))
+
+  def test_kinds_and_hops_are_kept_to(self):
+    for kind in KINDS:
+      for instance in self.instances(16, kinds=(kind,), num_hops=(2, 2)):
+        calls = [call.name for call in instance.problem.gold_calls]
+        self.assertEqual(instance.problem.kind, kind)
+        self.assertEqual(calls.count("get_neighbors") % 2, 0)
+        last = {"hop": "get_neighbors", "and": "intersection"}.get(kind, kind)
+        self.assertEqual(calls[-1], last)
+
+  def test_gold_calls_fit_in_the_rounds(self):
+    for instance in self.instances(32, num_hops=(1, 3), max_calls=8):
+      self.assertLessEqual(len(instance.problem.gold_calls), 8)
+
+  def test_tasks_share_worlds(self):
+    instances = self.instances(2 * TASKS_PER_WORLD)
+    worlds = {id(instance.graph) for instance in instances}
+    self.assertEqual(len(worlds), 2)
+
+  def test_more_entities_distract_more(self):
+    small, large = (
+      sum(len(list(s.graph)) for s in self.instances(64, num_entities=bounds))
+      for bounds in ((5, 6), (30, 40))
+    )
+    self.assertGreater(large, 3 * small)
+
+  def test_impossible_options_are_refused(self):
+    with self.assertRaisesRegex(ConfigError, "in 2 calls"):
+      self.instances(1, kinds=("and",), max_calls=2)
+
+
+class WalkingTest(unittest.TestCase):
+  def test_no_path_returns_to_its_start(self):
+    """The start is no answer of a query, so tools would list no relations."""
+    names = ("a.a.self", "a.a.self_of", "a.a.b", "a.b.a")
+    to_self, from_self, forth, back = names
+    relations = (
+      Relation(to_self, "a.a", "a.a", "self of {}", from_self, 1),
+      Relation(from_self, "a.a", "a.a", "selves of {}", to_self, 0),
+      Relation(forth, "a.a", "a.b", "bs of {}", back, 1),
+      Relation(back, "a.b", "a.a", "as of {}", forth, 0),
+    )
+    graph = Graph()
+    for x, y in (("m.01", "m.02"), ("m.03", "m.04")):
+      graph.add((x, to_self, x))
+      graph.add((x, from_self, x))
+      graph.add((x, forth, y))
+      graph.add((y, back, x))
+    world = World(
+      Theme(types=(), relations=relations, attributes=()),
+      graph,
+      {f"m.0{i}": f"Item {i}" for i in range(1, 5)},
+      {"a.a": ["m.01", "m.03"], "a.b": ["m.02", "m.04"]},
+    )
+    rng = random.Random(0)
+    drawn = [
+      draw_question(
+        rng, "hop", world, num_paths=1, num_hops=(2, 2), split=split
+      )
+      for split in SPLITS
+      for _ in range(300)
+    ]
+    firsts = {q.gold_calls[1].arguments[1] for q in drawn if q is not None}
+    self.assertEqual(firsts, {back})
+
+
+class ThemesTest(unittest.TestCase):
+  def test_relations_come_in_pairs_of_known_types(self):
+    for theme in THEMES:
+      types = {type_.id for type_ in theme.types}
+      by_name = {relation.name: relation for relation in theme.relations}
+      self.assertEqual(len(by_name), len(theme.relations))
+      for relation in theme.relations:
+        back = by_name[relation.reverse]
+        self.assertEqual(back.reverse, relation.name)
+        self.assertEqual(
+          (back.domain, back.range), (relation.range, relation.domain)
+        )
+        self.assertLessEqual({relation.domain, relation.range}, types)
+        self.assertEqual(relation.phrase.count("{}"), 1)
+
+  def test_every_type_has_a_choice_of_relations(self):
+    domains = ontology_of(THEMES).by_domain
+    for theme in THEMES:
+      for type_ in theme.types:
+        self.assertGreaterEqual(len(domains[type_.id]), 2, type_.id)
+
+  def test_phrases_tell_relations_apart(self):
+    for theme in THEMES:
+      phrases = [relation.phrase for relation in theme.relations]
+      self.assertEqual(len(set(phrases)), len(phrases))
+
+
+class FactGeneratorTest(unittest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.ontology = load_ontology(data.ontology())
+    cls.world = load_facts(data.freebase(), "", cls.ontology)
+
+  def test_facts_are_freebases(self):
+    graph = self.world.graph
+    self.assertGreater(len(list(graph)), 170_000)
+    spielberg = "m.06pj8"
+    self.assertEqual(self.world.names[spielberg], "Steven Spielberg")
+    films = graph.objects(spielberg, "film.director.film")
+    self.assertGreater(len(films), 5)
+    for film in films:
+      self.assertIn((film, "film.film.directed_by", spielberg), graph)
+
+  def test_questions_are_solved_by_their_calls(self):
+    generator = FactGenerator(
+      world=self.world,
+      ontology=self.ontology,
+      kinds=(),
+      num_hops=(1, 2),
+      max_calls=14,
+    )
+    asked = {}
+    for split in SPLITS:
+      for index in range(40):
+        instance = generator.generate(split, index)
+        program = gold_programs(instance.problem.gold_calls)[-1]
+        evaluation = Evaluation(instance.graph)
+        answers = instance.problem.answers
+        self.assertEqual(evaluation.answers(program), answers)
+        for part in shorter(program):
+          self.assertNotEqual(evaluation.answers(part), answers)
+        self.assertIn(instance.problem.kind, FACT_KINDS)
+        owner = asked.setdefault(instance.problem.question, split)
+        self.assertEqual(owner, split)
+
+  def test_superlatives_need_numbers(self):
+    with self.assertRaisesRegex(ConfigError, "hop, and, count"):
+      FactGenerator(
+        world=self.world,
+        ontology=self.ontology,
+        kinds=("argmax",),
+        num_hops=(1, 1),
+        max_calls=14,
+      )
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,202 @@
+"""Generated shops are deterministic, of one split, and as hard as asked."""
+
+import unittest
+
+from agentrl_jax.data.split import SPLITS, split_of
+from agentrl_jax.errors import ConfigError
+from environments.webshop.generation.generator import Generator
+from environments.webshop.generation.goals import canonical_goal
+from environments.webshop.shop.reward import score_purchase
+
+NUM_SHOPS = 60  # per split
+TASKS = 8
+
+
+def a_generator(**changes):
+  settings = {
+    "catalogue_size": 100,
+    "tasks_per_catalogue": TASKS,
+    "num_cached": 4,
+    "difficulty": "easy",
+  }
+  return Generator(**settings | changes)
+
+
+class SplitCase:
+  """Splits of 960 tasks share no shop, listing, instruction or goal."""
+
+  difficulty: str
+
+  @classmethod
+  def setUpClass(cls):
+    generator = a_generator(difficulty=cls.difficulty)
+    cls.shops = {
+      split: [generator.shop(split, number) for number in range(NUM_SHOPS)]
+      for split in SPLITS
+    }
+
+  def texts(self, split, texts_of):
+    return {text for shop in self.shops[split] for text in texts_of(shop)}
+
+  def assert_disjoint(self, texts_of):
+    train, test = (self.texts(split, texts_of) for split in SPLITS)
+    self.assertGreaterEqual(min(len(train), len(test)), NUM_SHOPS)
+    self.assertEqual(train & test, set())
+
+  def test_splits_share_no_listing_instruction_or_goal(self):
+    for name, texts_of in (
+      ("listing", lambda s: [p.canonical_text for p in s.catalogue.products]),
+      ("instruction", lambda shop: [g.instruction for g in shop.goals]),
+      ("goal", lambda shop: [canonical_goal(g) for g in shop.goals]),
+    ):
+      with self.subTest(name):
+        self.assert_disjoint(texts_of)
+        for split in SPLITS:  # disjoint by construction, not by chance
+          owners = {split_of(text) for text in self.texts(split, texts_of)}
+          self.assertEqual(owners, {split})
+
+  def test_goals_of_a_shop_differ(self):
+    for split in SPLITS:
+      for shop in self.shops[split]:
+        self.assertEqual(len({canonical_goal(g) for g in shop.goals}), TASKS)
+
+  def test_every_goal_is_satisfied_by_its_product(self):
+    for shop in self.shops["train"]:
+      for goal in shop.goals:
+        self.assertIn(goal.product, shop.catalogue.products)
+        self.assertEqual(
+          score_purchase(goal.product, goal.options, goal).reward, 1.0
+        )
+
+
+class EasyShopsTest(SplitCase, unittest.TestCase):
+  difficulty = "easy"
+
+  def test_few_products_satisfy_a_goal(self):
+    """Most other products of the kind have a reward below 1."""
+    is_worse = [
+      score_purchase(product, goal.options, goal).reward < 1
+      for shop in self.shops["train"]
+      for goal in shop.goals
+      for product in shop.catalogue.products
+      if product.query == goal.product.query and product != goal.product
+    ]
+    self.assertGreater(sum(is_worse) / len(is_worse), 0.75)
+
+  def test_a_good_search_beats_a_lazy_one(self):
+    """Kind and attributes put the right product into the first ten."""
+    num_good = num_lazy = num_goals = 0
+    for shop in self.shops["test"]:
+      for goal in shop.goals:
+        query = goal.product.query
+        good = shop.catalogue.search(f"{' '.join(goal.attributes)} {query}")
+        lazy = shop.catalogue.search(query)
+        num_goals += 1
+        num_good += goal.product in good[:10]
+        num_lazy += lazy[0] == goal.product
+    self.assertGreater(num_good / num_goals, 0.95)
+    self.assertLess(num_lazy / num_goals, 0.25)
+
+
+class HardShopsTest(SplitCase, unittest.TestCase):
+  difficulty = "hard"
+
+  def best_scores(self, goal, products):
+    """Yields the other products of the kind with their best scores."""
+    for product in products:
+      if product.query == goal.product.query and product != goal.product:
+        offered = {v for values in product.options.values() for v in values}
+        chosen = [v for v in goal.options if v in offered]
+        yield product, score_purchase(product, chosen, goal)
+
+  def test_no_other_product_satisfies_a_goal(self):
+    for shop in self.shops["train"]:
+      for goal in shop.goals:
+        for _, score in self.best_scores(goal, shop.catalogue.products):
+          self.assertLess(score.reward, 1)
+
+  def test_siblings_fail_in_one_respect_each(self):
+    """Three fail by an option, three by an attribute, three by the price."""
+    shop = self.shops["test"][0]
+    for goal in shop.goals:
+      failed = {"options": 0, "attributes": 0, "prices": 0}
+      for _, v in self.best_scores(goal, shop.catalogue.products):
+        flaws = (v.r_option < 1, v.r_att < 1, v.r_price < 1)
+        if sum(flaws) == 1:
+          failed[list(failed)[flaws.index(True)]] += 1
+      for flaw, count in failed.items():
+        self.assertGreaterEqual(count, 3, (goal, flaw))
+
+  def test_searching_the_instruction_finds_few_products(self):
+    """The instruction as a query ranks the product first in under 20 %."""
+    goals = [(s, g) for s in self.shops["test"] for g in s.goals]
+    first = [
+      shop.catalogue.search(goal.instruction)[0] == goal.product
+      for shop, goal in goals
+    ]
+    self.assertLess(sum(first) / len(first), 0.2)
+
+  def test_searching_kind_and_attributes_finds_the_product(self):
+    for shop in self.shops["test"][:40]:
+      for goal in shop.goals:
+        query = f"{' '.join(goal.attributes)} {goal.product.query}"
+        self.assertIn(goal.product, shop.catalogue.search(query))
+
+
+class GeneratorTest(unittest.TestCase):
+  def test_a_task_is_a_function_of_split_and_index(self):
+    first, second = a_generator(), a_generator(num_cached=1)
+    tasks = [("train", 17), ("test", 17), ("train", 3), ("train", 17)]
+    for split, index in tasks:
+      catalogue, goal = first.find(split, index)
+      again, same_goal = second.find(split, index)
+      self.assertEqual(goal, same_goal)
+      self.assertEqual(catalogue.products, again.products)
+    self.assertNotEqual(first.find("train", 0)[1], first.find("test", 0)[1])
+
+  def test_consecutive_tasks_share_a_catalogue(self):
+    generator = a_generator()
+    catalogues = [generator.find("train", i)[0] for i in range(2 * TASKS)]
+    self.assertEqual(len({id(c) for c in catalogues[:TASKS]}), 1)
+    self.assertIsNot(catalogues[0], catalogues[TASKS])
+
+  def test_the_cache_of_shops_is_bounded(self):
+    generator = a_generator(num_cached=2)
+    first = generator.find("train", 0)[0]
+    for number in range(1, 4):
+      generator.find("train", number * TASKS)
+    self.assertIsNot(generator.find("train", 0)[0], first)
+
+  def test_catalogues_of_any_size(self):
+    for difficulty, sizes in (
+      ("easy", (10, 11, 99, 600)),
+      ("hard", (80, 101, 600)),
+    ):
+      for size in sizes:
+        with self.subTest(difficulty=difficulty, size=size):
+          generator = a_generator(catalogue_size=size, difficulty=difficulty)
+          catalogue, _ = generator.find("train", 0)
+          self.assertEqual(len(catalogue.products), size)
+
+  def test_ids_are_short_and_lower_case(self):
+    catalogue, _ = a_generator().find("train", 0)
+    for product in catalogue.products:
+      self.assertRegex(product.id, r"^b\d{3}$")
+
+  def test_too_small_or_large_catalogues_are_refused(self):
+    for size in (45, 100_000):
+      with self.assertRaisesRegex(ConfigError, "must be from 80 to 2080"):
+        a_generator(catalogue_size=size, difficulty="hard")
+
+  def test_unknown_difficulties_are_refused(self):
+    with self.assertRaisesRegex(ConfigError, "easy, siblings, prices"):
+      a_generator(difficulty="harder")
+
+  def test_too_many_tasks_for_a_shop_is_an_error(self):
+    generator = a_generator(catalogue_size=1, tasks_per_catalogue=10_000)
+    with self.assertRaisesRegex(ConfigError, "tasks_per_catalogue"):
+      generator.find("train", 0)
+
+
+if __name__ == "__main__":
+  unittest.main()
