@@ -60,16 +60,16 @@ class AnySplit(_Bad):
 class Leaking(_Bad):
   """Tests are training tasks."""
 
-  def _problem(self, task):
-    return super()._problem(type(task)(task.name, "train", task.index))
+  def find(self, task):
+    return super().find(type(task)(task.name, "train", task.index))
 
 
 class Changing(_Bad):
   counter = itertools.count()
 
-  def _problem(self, task):
+  def find(self, task):
     index = task.index + next(self.counter)
-    return super()._problem(type(task)(task.name, task.split, index))
+    return super().find(type(task)(task.name, task.split, index))
 
 
 class Choking(_Bad):

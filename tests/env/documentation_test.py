@@ -9,7 +9,6 @@ rest is tested in `container_pool_test`.
 import os
 import pathlib
 import re
-import shutil
 import socket
 import subprocess
 import sys

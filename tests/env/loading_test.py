@@ -28,7 +28,7 @@ class LoadEnvironmentTest(unittest.TestCase):
       ("environments.arithmetic.environment:Foo", {}, "it has Arithmetic"),
       (f"{here}:Unfinished", {}, "does not define indices, open"),
       (ARITHMETIC, {"num_taks": 3}, "num_taks.*it takes.*num_tasks"),
-      (ARITHMETIC, {"num_tasks": 0}, "must be 1 or more"),
+      (ARITHMETIC, {"num_tasks": 0}, "must be above 0"),
     ):
       with (
         self.subTest(target=target),

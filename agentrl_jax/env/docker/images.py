@@ -30,7 +30,7 @@ def build_image(
   registry: str = "agentrl_jax",
   root: pathlib.Path = ROOT,
 ) -> str:
-  """Builds environments/<name>/Dockerfile and returns the tag <registry>/<name>.
+  """Builds environments/<name>/Dockerfile; returns the tag <registry>/<name>.
 
   Blocks until the image is built; the image of a worker gets its base first.
 
