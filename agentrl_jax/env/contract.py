@@ -1,12 +1,11 @@
-"""What every environment must do, as tests to inherit.
+"""The contract of environments, as tests to inherit.
 
   class MyEnvironmentTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     def make_environment(self):
       return MyEnvironment(num_tasks=4)
 
-Class attributes say what is special about yours. The contract plays a few
-tasks of each split; what is true of your tasks alone belongs in tests of
-your own.
+Class attributes describe the environment. The contract plays a few tasks of
+each split; properties of your own tasks need tests of your own.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ else:
 
 
 class SessionContract(_Base):
-  """Mix into an `IsolatedAsyncioTestCase`, first."""
+  """Tests of an environment; mix into a `TestCase`, first."""
 
   splits: Sequence[str] = ("train", "test")
   num_tasks = 8  # of each split that are played
@@ -46,7 +45,7 @@ class SessionContract(_Base):
   split_by = "observation"
 
   def make_environment(self) -> Environment:
-    """A fresh environment, equal to the last one made."""
+    """Makes a new environment, equal to the previous one."""
     raise NotImplementedError
 
   async def test_indices_are_stable(self) -> None:
@@ -200,7 +199,7 @@ class SessionContract(_Base):
   def _tasks(
     self, environment: Environment, num_tasks: int | None = None
   ) -> Iterator[Task]:
-    """The first tasks of every split."""
+    """Yields the first tasks of every split."""
     for split in self.splits:
       for index in environment.indices(split)[: num_tasks or self.num_tasks]:
         yield Task(environment.name, split, index)
@@ -208,7 +207,7 @@ class SessionContract(_Base):
   async def _play(
     self, environment: Environment, task: Task, *, seed: int
   ) -> list[Step]:
-    """Nonsense of all kinds, over and over, until the attempt ends."""
+    """Answers with nonsense of all kinds until the episode ends."""
     async with environment.open(task, seed=seed) as session:
       steps = [await session.reset()]
       answers = itertools.cycle(_nonsense(session))
@@ -225,7 +224,7 @@ class SessionContract(_Base):
     seed: int = 0,
     mistakes: typing.Mapping[str, float] = types.MappingProxyType({}),
   ) -> tuple[list[Step], list[Message]]:
-    """The steps and the expert's answers between them."""
+    """Returns the steps, and the expert's answers between them."""
     expert = environment.expert(task, seed=seed, mistakes=mistakes)
     answers: list[Message] = []
     async with environment.open(task, seed=0) as session:
@@ -251,7 +250,7 @@ class SessionContract(_Base):
       return weakref.ref(session)
 
   def _check(self, step: Step, *, calls: Sequence[ToolCall]) -> None:
-    """What holds of every step that follows an answer with these calls."""
+    """Asserts invariants of every step after an answer with these calls."""
     self.assertTrue(
       step.status is Status.RUNNING or step.status.is_policys_doing
     )
@@ -272,7 +271,7 @@ async def _begin(environment: Environment, task: Task) -> Step:
 
 
 def _nonsense(session: Session) -> Iterator[Message]:
-  """Answers that a policy may well give and no environment may choke on."""
+  """Yields answers that no session may fail on."""
   yield Message("assistant", "")
   yield Message("assistant", "\x00 {not json \u20ac")
   yield Message("assistant", "x" * 100_000)
@@ -301,7 +300,7 @@ def _call(name: str, arguments: str) -> Message:
 
 
 def _resources() -> dict[str, int]:
-  """What a session may hold that the garbage collector does not give back."""
+  """Counts resources that the garbage collector does not free."""
   return {
     "file descriptors": len(os.listdir("/dev/fd")),
     "threads": sum(

@@ -1,4 +1,4 @@
-"""Plays the expert of an environment on many tasks: success rate and speed.
+r"""Plays the expert of an environment on many tasks: success rate and speed.
 
   python -m agentrl_jax.env.rehearsal \
     --environment environments.dbbench:DBBench --num_tasks 3000 \

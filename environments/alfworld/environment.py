@@ -61,7 +61,11 @@ class ALFWorld(IndexedEnvironment[Game]):
     num_tasks: int = 1 << 20,
   ):
     require_one_of(SYSTEM_PROMPTS, system_prompt=system_prompt)
-    require_positive(max_rounds=max_rounds)
+    require_positive(
+      num_processes=num_processes,
+      reply_limit_s=reply_limit_s,
+      max_rounds=max_rounds,
+    )
     super().__init__(num_tasks=num_tasks, loaded=find_games(source, games))
     self._rules = Rules(
       max_rounds=max_rounds,

@@ -1,15 +1,16 @@
-"""How a worker dials its controller, and is asked over the stream it opened.
+"""Worker that dials its controller, and answers over the stream it opened.
 
-Nobody has to reach the worker, so it may stand behind any NAT. Many requests
-are played at once on the one stream. When it breaks, sessions go on and the
-worker dials again, says who it is, and sends what may not have arrived:
+The controller need not reach the worker, which may stand behind any NAT. Many
+requests are played at once on the one stream. When the stream breaks, sessions
+continue, and the worker dials again, sends its heartbeat, and repeats envelopes
+that may be lost:
 
   - responses that were finished meanwhile, and the last ones before the break:
-    a controller knows its requests by their ids, and drops what it has;
+    a controller knows its requests by their ids, and drops duplicates;
   - cancel notices that the controller has not acknowledged.
 
-A request that was lost on its way is sent again by a controller of ours. It may
-have come after all: what has the same id is played once.
+Our controller repeats a request that was lost on its way. If it did arrive, the
+worker has seen its id and plays it once.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ MAX_WAITING = 4096  # envelopes that wait for the stream; then requests wait
 
 
 class StreamingController(Controller):
-  """The controller's side that a worker talks to, reached by gRPC."""
+  """The controller as a worker sees it, reached by gRPC."""
 
   def __init__(self, address: str):
     self._address = address
@@ -55,8 +56,8 @@ class StreamingController(Controller):
   ) -> None:
     """Dials, beats and answers until cancelled; dials again after a break.
 
-    Cancelling it hangs up and drops the requests that are being played; their
-    sessions are for their host to free.
+    A cancellation closes the stream and drops requests that are being played;
+    their host frees the sessions.
     """
     was_heard = True
     try:
@@ -72,7 +73,7 @@ class StreamingController(Controller):
       await asyncio.gather(*self._requests, return_exceptions=True)
 
   async def notice_cancelled(self, session: int) -> None:
-    """Tells, as soon as it can, that a session has been freed."""
+    """Queues a notice that a session has been freed."""
     try:
       self._waiting.put_nowait(grpc_wire.cancel_notice(session))
     except asyncio.QueueFull:  # it will see so when it next asks what is open
@@ -81,7 +82,7 @@ class StreamingController(Controller):
   async def _converse(
     self, announcement: Mapping[str, Any], answer: Answer
   ) -> bool:
-    """One stream, from dialling to its break; whether there was one at all."""
+    """Runs one stream until it breaks; False if there was none."""
     async with grpc_wire.channel(self._address) as channel:
       stream = grpc_wire.dial(channel)
       try:
@@ -121,9 +122,9 @@ class StreamingController(Controller):
         _log.error("a bug broke it; dialling again", exc_info=error)
 
   async def _speak(self, stream: Any, announcement: Mapping[str, Any]) -> None:
-    """Says who we are, what may have been lost, and then what comes up.
+    """Sends the heartbeat, envelopes that may be lost, and then new ones.
 
-    The only one to write: a stream takes one envelope at a time.
+    The only writer: a stream takes one envelope at a time.
     """
     await stream.write(grpc_wire.heartbeat(self._id, announcement))
     for envelope in [*self._recent(), *self._notices.values()]:
@@ -148,7 +149,7 @@ class StreamingController(Controller):
       return None
 
   def _remember(self, envelope: Any) -> None:
-    """Keeps what is about to be sent, in case it does not arrive."""
+    """Keeps an envelope that is about to be sent, in case it is lost."""
     if envelope.type == grpc_wire.RESPONSE:
       self._sent.append((time.monotonic(), envelope))
       self._num_sent_bytes += envelope.ByteSize()
@@ -157,7 +158,7 @@ class StreamingController(Controller):
       self._notices[envelope.id] = envelope
 
   def _recent(self) -> list[Any]:
-    """The last responses; those that must have arrived are let go."""
+    """Returns the last responses; drops those that must have arrived."""
     oldest = time.monotonic() - RESEND_S
     while len(self._sent) > 1 and (
       self._sent[0][0] < oldest or self._num_sent_bytes > RESEND_BYTES
@@ -176,7 +177,7 @@ class StreamingController(Controller):
         request.add_done_callback(functools.partial(self._finish, envelope.id))
 
   def _is_new(self, envelope: Any) -> bool:
-    """Whether a request has not come before, on this stream or another."""
+    """Returns whether a request has not come before, on any stream."""
     if envelope.id in self._seen:
       return False
     self._seen[envelope.id] = None
@@ -185,7 +186,7 @@ class StreamingController(Controller):
     return True
 
   def _finish(self, id: str, request: asyncio.Task[None]) -> None:
-    """A bug that ends a request is logged here, and told as HTTP would."""
+    """Logs a bug that ended a request, and answers as HTTP would."""
     self._requests.discard(request)
     if not request.cancelled() and (error := request.exception()) is not None:
       _log.error("answering a request failed", exc_info=error)
@@ -196,7 +197,7 @@ class StreamingController(Controller):
         )
 
   async def _play(self, envelope: Any, answer: Answer) -> None:
-    """Answers a request, on whichever stream there is when it is done."""
+    """Answers a request, on the stream that is open when it is done."""
     endpoint = envelope.request.endpoint.strip("/")
     try:
       body = json.loads(envelope.request.json or b"null")

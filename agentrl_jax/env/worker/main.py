@@ -1,4 +1,4 @@
-"""Runs a worker: one environment, served to controllers and remote sessions.
+r"""Runs a worker, which serves one environment.
 
   python -m agentrl_jax.env.worker \
     --environment environments.arithmetic.environment:Arithmetic \
@@ -6,7 +6,7 @@
 
 With `--controller http://host:5020/api` the controller reaches the worker at
 its own port; with `--controller grpc://host:5021` the worker dials the
-controller, and is asked over that stream.
+controller, which then asks over that stream.
 
 SIGTERM and Ctrl-C free every session and then end the process.
 """
@@ -47,7 +47,7 @@ GRPC = "grpc://"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-  """Where a worker listens, what it lists, and whom it tells."""
+  """A worker's address, listed indices, and controller."""
 
   split: str = "test"
   bind: str = "127.0.0.1"
@@ -71,7 +71,7 @@ async def serve(
   config: WorkerConfig,
   limits: HostLimits = HostLimits(),  # noqa: B008 - frozen
 ) -> AsyncIterator[str]:
-  """Serves until the context is left; yields the URL, as http://host:port/api.
+  """Serves until the context is left; yields http://host:port/api.
 
   Leaving frees every session and closes the port.
   """
@@ -110,7 +110,7 @@ async def serve(
 
 
 def _controller(http: aiohttp.ClientSession, url: str) -> Controller:
-  """The way to the controller that its address asks for."""
+  """Makes the connection to the controller that the address asks for."""
   if not url.startswith(GRPC):
     return HttpController(http, url)
   from agentrl_jax.env.worker import grpc  # grpcio is optional
@@ -119,7 +119,7 @@ def _controller(http: aiohttp.ClientSession, url: str) -> Controller:
 
 
 def _address(config: WorkerConfig, port: int) -> str:
-  """The URL under which others reach us, as far as we know."""
+  """Guesses the URL at which others reach this worker."""
   host = socket.gethostname() if config.bind == ANYWHERE else config.bind
   return f"http://{host}:{port}/api"
 
@@ -215,7 +215,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-  """The command line."""
+  """Parses the command line and serves."""
   logging.basicConfig(
     level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
   )
