@@ -36,12 +36,12 @@ class SessionContract(_Base):
   """Tests of an environment; mix into a `TestCase`, first."""
 
   splits: Sequence[str] = ("train", "test")
-  num_tasks = 8  # of each split that are played
-  max_steps = 64  # an attempt ends before
+  num_tasks = 8  # played of each split
+  max_steps = 64  # longer than any episode
   top_reward = 1.0
-  max_reply_chars = 20_000  # a huge answer must not come back as it went
-  # What keeps the splits apart: first observations, which are compared; or
-  # "seed" alone, where tasks begin alike.
+  max_reply_chars = 20_000  # shorter than an echo of a huge answer
+  # "observation" compares first observations across splits; "seed" is for
+  # environments whose tasks all begin alike.
   split_by = "observation"
 
   def make_environment(self) -> Environment:
@@ -133,17 +133,19 @@ class SessionContract(_Base):
   async def test_leaving_early_frees_the_session(self) -> None:
     environment = self.make_environment()
     tasks = [*self._tasks(environment)]
-    await self._abandon(environment, tasks[0])  # what is opened but once
+    await self._abandon(
+      environment, tasks[0]
+    )  # opens resources that every session shares
     before = _resources()
     gc.collect()
-    gc.freeze()  # or every collection goes through all that was ever imported
+    gc.freeze()  # makes the collections below fast
     self.addCleanup(gc.unfreeze)
     for task in tasks:
       left = await self._abandon(environment, task)
       gc.collect()
       self.assertIsNone(left(), f"the session of {task} is still referred to")
-    for what, count in _resources().items():
-      self.assertLessEqual(count, before[what], f"{what} left open")
+    for resource, count in _resources().items():
+      self.assertLessEqual(count, before[resource], f"{resource} left open")
 
   async def test_error_inside_the_context_passes_through(self) -> None:
     environment = self.make_environment()
@@ -171,11 +173,11 @@ class SessionContract(_Base):
     for task in self._tasks(first, num_tasks=2):
       for seed, mistakes in ((0, {}), (1, erring), (2, erring)):
         with self.subTest(task=task, seed=seed, mistakes=bool(mistakes)):
-          one, other = [
+          first_play, second_play = [
             await self._play_expert(e, task, seed=seed, mistakes=mistakes)
             for e in (first, second)
           ]
-          self.assertEqual(one, other)
+          self.assertEqual(first_play, second_play)
 
   async def test_expert_refuses_unknown_mistakes(self) -> None:
     environment = self.make_environment()
@@ -212,7 +214,7 @@ class SessionContract(_Base):
       steps = [await session.reset()]
       answers = itertools.cycle(_nonsense(session))
       while steps[-1].status is Status.RUNNING and len(steps) < self.max_steps:
-        await asyncio.sleep(0)  # lets the others in, though nothing waits
+        await asyncio.sleep(0)  # lets other sessions run
         steps.append(await session.step(next(answers)))
     return steps
 
@@ -256,7 +258,7 @@ class SessionContract(_Base):
     )
     self.assertTrue(0.0 <= step.reward <= self.top_reward, step.reward)
     if step.status is Status.RUNNING:
-      self.assertTrue(step.messages, "nothing is left to answer to")
+      self.assertTrue(step.messages, "there is no message to answer")
     for message in step.messages:
       self.assertIn(message.role, ("system", "user", "tool"))
       self.assertLessEqual(len(message.content), self.max_reply_chars)
@@ -304,7 +306,7 @@ def _resources() -> dict[str, int]:
   return {
     "file descriptors": len(os.listdir("/dev/fd")),
     "threads": sum(
-      not thread.name.startswith("asyncio_")  # the loop's own pool may grow
+      not thread.name.startswith("asyncio_")  # the event loop's pool may grow
       for thread in threading.enumerate()
     ),
     "tasks": len(asyncio.all_tasks()),

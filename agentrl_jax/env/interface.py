@@ -63,10 +63,10 @@ class Environment(abc.ABC):
   """A space of tasks, and of sessions to play them in."""
 
   name: str
-  # Whether it keeps tasks or connections between sessions, so that all of them,
-  # and `close`, must be played in one and the same event loop.
+  # True if sessions share tasks or connections: all sessions and `close` then
+  # have to run in the same event loop.
   needs_one_loop: bool = False
-  # The names of the mistakes that its expert can be told to make.
+  # Names of the mistakes that the expert can make on purpose.
   mistakes: Collection[str] = ()
 
   @abc.abstractmethod

@@ -16,7 +16,7 @@ from typing import Any
 
 from agentrl_jax.data.messages import Message, Tool, ToolCall
 
-TRIVIAL_SUCCESS = 0.3  # a task set where one of these wins more often says so
+TRIVIAL_SUCCESS = 0.3  # a more frequent success gets a warning
 
 
 class ScriptedPolicy(abc.ABC):
@@ -87,11 +87,11 @@ class Echo(ScriptedPolicy):
   ) -> Message:
     """Calls the tool with the text of the user's last message."""
     tool = find_tool(tools, self._tool)
-    said = [m.content for m in messages if m.role == "user"]
+    texts = [m.content for m in messages if m.role == "user"]
 
     def echoed(schema: Mapping[str, Any]) -> Any:
       is_text = _kind(schema) == "string" and "enum" not in schema
-      return said[-1] if is_text and said else _zero(schema)
+      return texts[-1] if is_text and texts else _zero(schema)
 
     return self.call(tool.name, **fill(tool.parameters, echoed))
 
@@ -162,17 +162,11 @@ def _kind(schema: Mapping[str, Any]) -> str:
 def _zero(schema: Mapping[str, Any]) -> Any:
   if "enum" in schema:
     return schema["enum"][0]
-  zeros = {"integer": 0, "number": 0, "boolean": False, "null": None}
+  zeros = {"boolean": False, "null": None}
   kind = _kind(schema)
-  return (
-    max(0, schema.get("minimum", 0))
-    if kind
-    in (
-      "integer",
-      "number",
-    )
-    else zeros.get(kind, "")
-  )
+  if kind in ("integer", "number"):
+    return max(0, schema.get("minimum", 0))
+  return zeros.get(kind, "")
 
 
 GENERIC: ScriptedPolicies = {

@@ -22,7 +22,7 @@ from agentrl_jax.data.json_schema import shortened
 from agentrl_jax.data.messages import Tool, ToolCall
 from agentrl_jax.errors import ConfigError
 
-_KEPT = 1024  # schemas that are kept compiled
+_KEPT = 1024  # size of the cache of compiled schemas
 
 
 class Flaw(enum.Enum):
@@ -137,7 +137,7 @@ _CONSIDERED = 16  # errors of a call, of which one is described
 _FORMS = 3  # of a union that are described
 _UNIONS = ("anyOf", "oneOf")
 
-# The JSON types of Python's, the narrow ones first: a bool is an int in Python.
+# JSON's types and Python's; bool before int, as Python's bool is an int.
 _TYPES: Sequence[tuple[str, type]] = (
   ("object", dict),
   ("array", list),

@@ -84,6 +84,6 @@ class WarmPool(Generic[T]):
       try:
         self._ready.append(await self._start())
       except AgentRLError as error:
-        # Whoever takes the next one meets the same error, and is told.
-        _log.warning("nothing is kept warm: %s", error)
+        # The next `take` meets the same error, and raises it.
+        _log.warning("no object is kept warm: %s", error)
         return

@@ -1,9 +1,9 @@
-"""docs/environments.md, from top to bottom: written, proved, trained, served.
+"""Tests docs/environments.md by following it from top to bottom.
 
 Every block of the page is used in its order, in an empty folder: a block of
 Python is the file that the text before it names, any other block is commands.
-Of what needs Docker, below the last heading, the Dockerfile is built here; the
-rest is tested in `container_pool_test`.
+Of the parts that need Docker, below the last heading, the Dockerfile is built
+here; `pool_test` covers the rest.
 """
 
 import os
@@ -39,7 +39,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def blocks():
-  """(name of a file or None, text) of each block that needs no Docker."""
+  """Returns (file name or None, text) of each block that needs no Docker."""
   page = DOCUMENT.read_text().partition("\n## How fast")[0]
   end = 0
   for block in BLOCK.finditer(page):
@@ -55,7 +55,7 @@ def blocks():
 
 
 class _Folder:
-  """Where somebody follows the page."""
+  """The folder in which a reader follows the page."""
 
   def __init__(self, path, port, instead):
     self._path, self._port, self._instead = path, port, instead
@@ -166,7 +166,7 @@ class FollowedToTheLetterTest(FollowedTest):
 @pytest.mark.full
 @pytest.mark.timeout(900)
 class DockerfileTest(unittest.IsolatedAsyncioTestCase):
-  """An environment of one's own, in an image of one's own."""
+  """Builds an environment's image from the page's Dockerfile."""
 
   async def test_it_serves_what_the_page_wrote(self):
     docker = connect_or_skip(type(self))

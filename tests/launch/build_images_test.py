@@ -48,7 +48,7 @@ class ImagesTest(unittest.TestCase):
     for name in environments_with_images():
       self.assertIn(name, listed)
 
-  def test_what_fails_is_said_and_fails_the_command(self):
+  def test_a_failed_build_fails_the_command(self):
     done = launch_images(
       "arithmetic", "--base=scratch", f"--registry={REGISTRY}"
     )

@@ -18,7 +18,7 @@ from agentrl_jax.data.messages import Tool
 from agentrl_jax.env.adapters.reset_step import ResetStep
 from agentrl_jax.errors import ConfigError
 
-_DIGITS = 4  # of a number that is shown
+_DIGITS = 4  # of a number that the policy reads
 
 
 def schema_of(space: spaces.Space[Any]) -> dict[str, Any]:
@@ -156,12 +156,12 @@ def _read(space: spaces.Space[Any], value: Any) -> Any:
       return value
   with np.errstate(over="ignore"):
     member = np.asarray(value, dtype=space.dtype)
-  if not np.isfinite(member).all():  # 1e300 is no float32
+  if not np.isfinite(member).all():  # 1e300 exceeds float32
     raise gymnasium.error.InvalidAction(f"{value!r} is too large")
   return member
 
 
-_ARGUMENT = "action"  # of the tool, where the space is no `Dict`
+_ARGUMENT = "action"  # of the tool, unless the space is a `Dict`
 
 
 class GymEnvironment(ResetStep):
@@ -172,7 +172,8 @@ class GymEnvironment(ResetStep):
   "left" for 0. The other options are those of `reset_step.Rules`.
   """
 
-  # An action is checked before it is played, so what else is raised is broken.
+  # Actions are checked before they are played, so that other exceptions are
+  # faults of the environment.
   refusals = (gymnasium.error.InvalidAction,)
 
   def __init__(
@@ -197,7 +198,7 @@ class GymEnvironment(ResetStep):
 
   def make(self, seed: int) -> Any:
     """Makes a new environment from the registry."""
-    del seed  # it is given to `reset`
+    del seed  # `reset` gets it
     return self._make()
 
   def begin(self, wrapped: Any, seed: int) -> Any:
@@ -224,7 +225,7 @@ class GymEnvironment(ResetStep):
     return not isinstance(self._space, spaces.Dict)
 
   def _make(self) -> gymnasium.Env[Any, Any]:
-    # What the checker would warn of is the author's business, not a run's.
+    # Warnings of the checker are for the environment's author, not for a run.
     return gymnasium.make(self._id, disable_env_checker=True, **self._options)
 
   def _find_space(self) -> Any:

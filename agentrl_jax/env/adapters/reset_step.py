@@ -48,15 +48,17 @@ class Rules:
   """Settings of every wrapped environment."""
 
   num_tasks: int = 1 << 20  # of each split
-  max_rounds: int = 50  # answers of the policy, then the attempt is over
-  returns: str = "sum"  # of an object's rewards; or "last"
-  # The return that is worth 0, and the one that is worth 1; None: as it is.
+  max_rounds: int = 50  # answers of the policy per episode
+  returns: str = "sum"  # of the object's rewards, or "last"
+  # Returns that become reward 0 and reward 1; None keeps the return.
   reward_range: tuple[float, float] | None = None
-  truncated_is_completed: bool = False  # or the task's limit was reached
-  # What keeps train and test apart: first observations, or only seeds.
+  truncated_is_completed: bool = (
+    False  # otherwise its status is a reached limit
+  )
+  # Content that separates train and test: first observations, or only seeds.
   split_by: str = "observation"
   blocking: bool = False  # runs in a thread of its own, with a deadline
-  step_limit_s: float = 60.0  # on what blocks, or awaits
+  step_limit_s: float = 60.0  # timeout of a blocking call or of an awaitable
 
   def __post_init__(self) -> None:
     require_positive(
@@ -99,7 +101,7 @@ def read_outcome(result: Any) -> Outcome:
       return Outcome(
         observation, float(reward), bool(terminated), bool(truncated)
       )
-    case (observation, reward, done, info):  # as the old Gym had it
+    case (observation, reward, done, info):  # the old Gym's form
       cut = isinstance(info, Mapping) and bool(info.get("TimeLimit.truncated"))
       return Outcome(observation, float(reward), bool(done) and not cut, cut)
     case (observation, reward, done):
@@ -138,7 +140,7 @@ class LoopExecutor:
   """Runs functions in the event loop: they must return at once, or await."""
 
   def __init__(self, limit_s: float):
-    self._limit_s = limit_s  # on what is awaited
+    self._limit_s = limit_s  # timeout of an awaitable
 
   async def run(self, function: Callable[[], Any]) -> Any:
     """Calls the function; raises a fault after `limit_s`."""
@@ -153,7 +155,7 @@ class ThreadExecutor:
   """Runs functions in a thread of its own, until `close`."""
 
   def __init__(self, limit_s: float):
-    self._limit_s = limit_s  # on one function
+    self._limit_s = limit_s  # timeout of one function
     self._loop = asyncio.get_running_loop()
     self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
     self._is_stuck = False
@@ -196,21 +198,21 @@ class ThreadExecutor:
       report: tuple[Callable[[Any], None], Any]
       try:
         report = future.set_result, function()
-      except StopIteration as error:  # which no future takes
+      except StopIteration as error:  # futures refuse StopIteration
         report = future.set_exception, RuntimeError(repr(error))
       except BaseException as error:  # noqa: BLE001 - raised where awaited
         report = future.set_exception, error
       try:
         self._loop.call_soon_threadsafe(_tell, future, *report)
-      except RuntimeError:  # the loop is closed, and nobody waits
+      except RuntimeError:  # the loop is closed: there is no caller
         return
-      del job, function, future, report  # or the next wait keeps them alive
+      del job, function, future, report  # the next wait would keep them alive
 
 
 def _tell(
   future: "asyncio.Future[Any]", report: Callable[[Any], None], value: Any
 ) -> None:
-  if not future.done():  # who waited may have left
+  if not future.done():  # a cancelled caller needs no result
     report(value)
 
 
@@ -233,7 +235,7 @@ async def _in_time(awaitable: Any, limit_s: float) -> Any:
     ) from error
 
 
-MAX_DRAWS = 64  # of a seed, for a first observation on the right side
+MAX_DRAWS = 64  # seeds tried for a first observation of the split
 NOT_PLAYED = "Not played: one call at a time."
 
 
@@ -382,7 +384,7 @@ class _Wrapped:
       try:
         action = environment.action(name, arguments)
         result = await self._executor.run(lambda: self._object.step(action))
-      except AgentRLError:  # such as a deadline, whatever `refusals` are
+      except AgentRLError:  # for example a timeout, whatever `refusals` has
         raise
       except environment.refusals as error:
         return str(error) or type(error).__name__

@@ -40,11 +40,11 @@ from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 _log = logging.getLogger(__name__)
 
-INTERNAL = "agentrl_jax-internal"  # the network without a way out
-PORT = 5021  # where a worker listens inside its container
+INTERNAL = "agentrl_jax-internal"  # a network that reaches nothing outside
+PORT = 5021  # of the worker inside its container
 NETWORKS = ("internal", "bridge")
 _POLL_S = 0.1
-_LOG_LINES = 20  # lines of a dead container's log that go into the error
+_LOG_LINES = 20  # lines of a container's log in an error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,8 +65,8 @@ class ContainerSpec:
   pids: int = 256
   scratch_mb: int = 512  # of /tmp, in memory; other folders are read-only
   mounts: Sequence[str] = ()  # the host's folders, read-only at the same path
-  capabilities: Sequence[str] = ()  # kept of those that Docker gives
-  start_timeout_s: float = 60.0  # until the worker answers
+  capabilities: Sequence[str] = ()  # kept from Docker's default set
+  start_timeout_s: float = 60.0  # timeout of the worker's first answer
   network: str = "internal"
   address: str = "127.0.0.1"  # of the engine's host, for network="bridge"
 
@@ -151,14 +151,14 @@ def _network(
   if spec.network == "bridge":
     return {"ports": {f"{PORT}/tcp": (spec.address, 0)}}  # any free port
   if not engine.networks.list(names=[f"^{INTERNAL}$"]):
-    # Two processes may both come here: the second network of a name is
-    # refused, or else as good as the first.
+    # Two processes may both create it: the engine refuses the second network
+    # of a name, or the second serves as well as the first.
     with contextlib.suppress(docker.errors.APIError):
       engine.networks.create(
         INTERNAL,
         driver="bridge",
         internal=True,
-        # Nor do its containers reach one another.
+        # Its containers cannot reach one another either.
         options={"com.docker.network.bridge.enable_icc": "false"},
       )
   return {"network": INTERNAL}

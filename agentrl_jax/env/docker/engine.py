@@ -18,8 +18,8 @@ import docker.errors
 
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
-REQUEST_S = 60  # for the engine to answer one request
-REMOVE_S = 20.0  # until a container counts as left behind
+REQUEST_S = 60  # timeout of one request
+REMOVE_S = 20.0  # timeout of removing a container
 _POLL_S = 0.1
 
 P = ParamSpec("P")
@@ -58,7 +58,7 @@ async def to_the_end(
   except asyncio.CancelledError:
     await asyncio.wait([calling])
     if not calling.cancelled():
-      calling.exception()  # retrieved, or the loop complains of it
+      calling.exception()  # retrieved, or the loop logs a warning
     raise
 
 
@@ -93,7 +93,7 @@ def remove_container(engine: docker.DockerClient, name: str) -> None:
     except docker.errors.NotFound:
       return
     except (docker.errors.DockerException, OSError) as error:
-      # Somebody else may be removing it just now: it is looked for once more.
+      # Another process may be removing it: try again.
       if time.monotonic() > given_up_at:
         raise EnvironmentFault(
           f"container {name} is left behind: {error}. Once the engine answers, "
@@ -118,5 +118,5 @@ def _address() -> str:
 def _no_engine(error: Exception) -> str:
   return (
     f"no Docker engine answers at {_address()} ({str(error)[:200]}); start one "
-    "(`dockerd`, or Docker Desktop), or say where it is in DOCKER_HOST"
+    "(`dockerd`, or Docker Desktop), or set DOCKER_HOST to its address"
   )

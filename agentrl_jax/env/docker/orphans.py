@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from agentrl_jax.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-  # Not imported in the watching process before it has work: it waits for a
-  # long time, and in little memory.
+  # The watching process imports it late, since it waits for a long time and
+  # should use little memory.
   import docker
 
 _log = logging.getLogger(__name__)
@@ -32,9 +32,9 @@ _log = logging.getLogger(__name__)
 OWNER_LABEL = "agentrl_jax.owner"
 PERIOD_S = 1.0  # between two checks of the owner
 
-START_S = 30.0  # for the watching process to start
+START_S = 30.0  # timeout of the watching process's start
 _lock = threading.Lock()
-_watched: set[str] = set()  # owners; a fork of a process is another one
+_watched: set[str] = set()  # owners: a forked process is another owner
 
 
 def current_owner() -> str:
@@ -88,7 +88,7 @@ def watch_over_this_process() -> None:
       [sys.executable, "-m", __name__, owner],
       stdin=subprocess.DEVNULL,
       stdout=subprocess.DEVNULL,
-      start_new_session=True,  # what ends its owner must not end it
+      start_new_session=True,  # a signal to the owner must not end it
       timeout=START_S,
       check=True,
     )
@@ -124,7 +124,7 @@ def _remove_all() -> list[str]:
 def _watch(owner: str) -> None:
   """Detaches, waits for the end of the owner, and removes its containers."""
   if os.fork():
-    return  # the child belongs to nobody, and nobody waits for its end
+    return  # the child is detached; no process waits for its end
   while not is_gone(owner):
     time.sleep(PERIOD_S)
   _remove_all()

@@ -24,16 +24,19 @@ from agentrl_jax.errors import AgentRLError, ConfigError, EnvironmentFault
 
 _log = logging.getLogger(__name__)
 
-CHECK_PERIOD_S = 10.0  # between two looks at a container that nobody suspects
-_FIRST_PAUSE_S = 0.5  # before another container is tried; doubled each time,
-_LONGEST_PAUSE_S = 60.0  # up to this
+CHECK_PERIOD_S = 10.0  # between two checks of a container
+# Backoff before another container is started: doubled up to the longest.
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 60.0
 
 
 class _Replica:
   """One container of the pool, and its replacements."""
 
   def __init__(self) -> None:
-    self.environment: RemoteEnvironment | None = None  # while one is alive
+    self.environment: RemoteEnvironment | None = (
+      None  # None between two containers
+    )
     self.num_sessions = 0
     self.is_suspect = asyncio.Event()
 
@@ -119,8 +122,8 @@ class ContainerPool(Environment):
         await self._filled.wait_for(alive)
     except TimeoutError as error:
       raise EnvironmentFault(
-        f"no container of {self._spec.image} came to life within {place_s:g} "
-        "s; the log says why each died"
+        f"no container of {self._spec.image} was ready within {place_s:g} "
+        "s; the log has the reasons"
       ) from error
     replica = min(alive(), key=lambda replica: replica.num_sessions)
     assert replica.environment is not None

@@ -38,11 +38,11 @@ from agentrl_jax.env.options import require_positive
 from agentrl_jax.errors import EnvironmentFault
 
 OPEN_FILES = (1024, 4096)  # of each process, soft and hard
-SESSION_LABEL = "agentrl_jax.session"  # whose containers a watch looks at
-# The first process lies still. What a namespace's first process does not handle
-# cannot kill it from inside, and this one handles nothing. By ignoring SIGCHLD
-# it has the kernel bury orphans; a shell cannot, so Perl does, which every
-# Debian has. It looks like Docker's init with its child, as in AgentRL's.
+SESSION_LABEL = "agentrl_jax.session"  # for an environment's own checks
+# The first process sleeps. A signal without a handler cannot kill a namespace's
+# first process from inside, and this one has no handlers. It ignores SIGCHLD,
+# so that the kernel reaps orphans; a shell cannot do this, so it is Perl, which
+# every Debian has. It looks like Docker's init with its child, as in AgentRL.
 _IDLE = (
   '$SIG{CHLD} = "IGNORE"; fork or exec "/bin/sleep", "infinity"; '
   '$0 = "/sbin/docker-init -- /bin/sleep infinity"; sleep while 1'
@@ -73,11 +73,11 @@ class SessionContainerSpec:
   cpus: float = 2.0
   pids: int = 256
   disk_mb: int = 1024
-  capabilities: Sequence[str] = ()  # kept of those that Docker gives
+  capabilities: Sequence[str] = ()  # kept from Docker's default set
   network: bool = False
   workdir: str = "/root"
   session: str = ""  # value of SESSION_LABEL
-  quota: bool = False  # let the storage keep to disk_mb; see `keeps_quotas`
+  quota: bool = False  # whether the storage bounds disk_mb; see `keeps_quotas`
 
   def __post_init__(self) -> None:
     require_positive(
@@ -137,8 +137,8 @@ class SessionContainer:
       await stream.close()
     if not ended:
       return Finished(None, out, err)
-    found = await self._ask(self.engine.api.exec_inspect, number)
-    return Finished(found["ExitCode"], out, err)
+    state = await self._ask(self.engine.api.exec_inspect, number)
+    return Finished(state["ExitCode"], out, err)
 
   async def get_ready(self) -> None:
     """Starts a bash before the first script, as starting takes a while.
@@ -193,14 +193,14 @@ class SessionContainer:
   async def _exec(
     self, argv: Sequence[str], *, tty: bool, stdin: bool = False
   ) -> tuple[str, ExecStream]:
-    made = await self._ask(
+    command = await self._ask(
       self.engine.api.exec_create,
       self.name,
       list(argv),
       stdin=stdin or tty,
       tty=tty,
     )
-    number: str = made["Id"]
+    number: str = command["Id"]
     return number, await ExecStream.open(self.engine, number, tty=tty)
 
   async def _ask(self, call: Any, *args: Any, **kwargs: Any) -> Any:
@@ -218,7 +218,7 @@ def keeps_quotas(engine: docker.DockerClient, image: str) -> bool:
   """Tries whether the engine's storage can bound a writable layer."""
   name = f"agentrl-{uuid.uuid4().hex[:12]}"
   try:
-    api: Any = engine.api  # its types end here
+    api: Any = engine.api  # the SDK has no types for this call
     api.create_container_from_config(
       {
         "Image": image,
@@ -267,7 +267,7 @@ def _settings(spec: SessionContainerSpec) -> dict[str, Any]:
     "log_config": {"Type": "none", "Config": {}},
     "ulimits": [
       Ulimit(name="core", soft=0, hard=0),
-      # Linux's own: an engine would give what its host has.
+      # Linux's defaults: an engine would set its host's limits.
       Ulimit(name="nofile", soft=OPEN_FILES[0], hard=OPEN_FILES[1]),
       Ulimit(name="fsize", soft=spec.disk_mb * _MIB, hard=spec.disk_mb * _MIB),
     ],

@@ -16,7 +16,7 @@ import docker
 from agentrl_jax.env.docker.engine import REQUEST_S
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
-READ_BYTES = 1 << 16  # at once, and about as much waits in the buffer
+READ_BYTES = 1 << 16  # of one read, and about the buffer's size
 _HEADER_BYTES = 8  # of a frame: its stream, three zeros, its length
 _STDERR = 2
 

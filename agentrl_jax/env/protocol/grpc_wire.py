@@ -39,13 +39,12 @@ SIZES = (
   ("grpc.max_receive_message_length", MAX_ENVELOPE_BYTES),
 )
 
-# What writing to a stream raises, and reading from it, once it is broken.
+# Exceptions of writing to a broken stream and of reading from it.
 BROKEN = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
-HEARTBEAT, REQUEST, RESPONSE = 0, 1, 2  # the type of an envelope
+HEARTBEAT, REQUEST, RESPONSE = 0, 1, 2  # types of envelopes
 
-# message -> field -> (number, type); a type of ours is named, a list is [type],
-# and fields marked "body" exclude each other.
+# message -> field -> (number, type, oneof group); [type] is a repeated field.
 _MESSAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
   "Timestamp": {"seconds": (1, "int64"), "nanos": (2, "int32")},
   "TaskIndex": {
@@ -72,7 +71,7 @@ _MESSAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
   },
   "Envelope": {
     "id": (1, "string"),
-    "type": (2, "int32"),  # an enum of theirs, which is written alike
+    "type": (2, "int32"),  # AgentRL's enum, with the same encoding
     "timestamp": (3, "Timestamp"),
     "heartbeat": (101, "Heartbeat", "body"),
     "cancel_notice": (111, "CancelNotice", "body"),

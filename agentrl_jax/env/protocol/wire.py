@@ -20,8 +20,8 @@ from agentrl_jax.env.interface import Step
 
 SESSION_HEADER = "session_id"
 OK = 200
-FULL = 406  # the HTTP status of a worker that takes no more sessions
-# Ends that are not the policy's doing: whoever reads one raises.
+FULL = 406  # HTTP status of a worker that has no room
+# Ends that the policy did not cause: reading one raises a fault.
 FAULTS = frozenset({Status.TASK_ERROR, Status.CANCELLED, Status.UNKNOWN})
 
 

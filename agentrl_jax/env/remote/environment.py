@@ -25,10 +25,10 @@ from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 _log = logging.getLogger(__name__)
 
-# Shorter than any server's, so that no request meets a connection being closed:
-# AgentRL's workers drop one that was idle for 5 s.
+# Shorter than any server's, so that no request meets a closing connection:
+# AgentRL's workers close one that was idle for 5 s.
 _KEEPALIVE_S = 4.0
-_LONGEST_PAUSE_S = 1.0  # between two attempts to get a place
+_LONGEST_PAUSE_S = 1.0  # between two requests for a place
 
 
 class RemoteEnvironment(Environment):
@@ -80,7 +80,7 @@ class RemoteEnvironment(Environment):
       try:
         session = await self._start(id, task, seed)
       except BaseException:
-        await self._cancel(id)  # it may have begun all the same
+        await self._cancel(id)  # the worker may have begun it
         raise
       try:
         yield session
@@ -129,7 +129,7 @@ class RemoteEnvironment(Environment):
     try:
       await self._client.cancel(id)
     except WorkerRefusal:
-      pass  # it never began, or has ended
+      pass  # it never began, or it has ended
     except EnvironmentFault as fault:
       _log.warning("session %d is left to expire: %s", id, fault)
 

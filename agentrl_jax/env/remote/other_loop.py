@@ -56,7 +56,7 @@ class OtherLoopEnvironment(Environment):
     try:
       yield _OtherLoopSession(session, self)
     except BaseException as error:
-      # It decides over there whether a container falls under suspicion.
+      # The type of the error decides whether a container is suspect.
       leaving = context.__aexit__(type(error), error, error.__traceback__)
       await asyncio.shield(self.across(leaving))
       raise

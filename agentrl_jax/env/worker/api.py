@@ -20,7 +20,7 @@ from agentrl_jax.env.protocol import wire
 from agentrl_jax.env.worker.hosting import Host, HostFull, SessionRefused
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
-# What is asked without changing anything: HTTP's GET; the others are POST.
+# Endpoints that change nothing, so HTTP's GET; the others are POST.
 GETTERS = frozenset(
   {"get_indices", "get_sessions", "worker_status", "describe"}
 )
@@ -32,7 +32,7 @@ class Reply:
 
   code: int
   body: Any
-  session: int | None = None  # that a start_sample has opened
+  session: int | None = None  # opened by start_sample
 
   @property
   def is_ok(self) -> bool:
@@ -53,7 +53,7 @@ class WorkerApi:
   ):
     self._host = host
     self._split = split
-    self._indices = list(indices)  # what is listed; others may be asked for
+    self._indices = list(indices)  # listed; other indices may be played
     self._tell_cancelled = tell_cancelled
     self._notices: set[asyncio.Task[None]] = set()
     self._handlers: dict[str, Callable[[Any], Awaitable[Any]]] = {
@@ -251,8 +251,8 @@ def _read_split(body: Mapping[str, Any], default: str) -> str:
   return split
 
 
-def _read_reward(found: Any) -> float:
-  reward = float(found)
+def _read_reward(value: Any) -> float:
+  reward = float(value)
   if not math.isfinite(reward):
-    raise ValueError(f"a reward must be a finite number, found {found!r:.80}")
+    raise ValueError(f"a reward must be a finite number, found {value!r:.80}")
   return reward

@@ -30,12 +30,14 @@ from agentrl_jax.env.worker.heartbeat import PERIOD_S, Answer, Controller
 
 _log = logging.getLogger(__name__)
 
-PAUSE_S = 1.0  # before the controller is dialled again
-CONNECT_S = 20.0  # for it to take the call
-RESEND_S = 30.0  # a break is noticed sooner than this, if data flows,
-RESEND_BYTES = 4 << 20  #   and no more than this is on its way unread
-MAX_SEEN = 4096  # ids of requests that are remembered
-MAX_WAITING = 4096  # envelopes that wait for the stream; then requests wait
+PAUSE_S = 1.0  # before the next dialling of the controller
+CONNECT_S = 20.0  # timeout of dialling
+# A break is noticed within this time if data flows, and gRPC holds fewer bytes
+# unread. Responses beyond either bound must have arrived.
+RESEND_S = 30.0
+RESEND_BYTES = 4 << 20
+MAX_SEEN = 4096  # remembered ids of requests
+MAX_WAITING = 4096  # envelopes waiting for the stream, before requests wait
 
 
 class StreamingController(Controller):
@@ -43,7 +45,7 @@ class StreamingController(Controller):
 
   def __init__(self, address: str):
     self._address = address
-    self._id = str(uuid.uuid4())  # the worker's, for life
+    self._id = str(uuid.uuid4())  # of the worker, for life
     self._waiting: asyncio.Queue[Any] = asyncio.Queue(maxsize=MAX_WAITING)
     self._notices: dict[str, Any] = {}  # sent and not yet acknowledged
     self._sent: collections.deque[tuple[float, Any]] = collections.deque()
@@ -64,7 +66,7 @@ class StreamingController(Controller):
       while True:
         is_heard = await self._converse(announcement, answer)
         if was_heard and not is_heard:
-          _log.warning("controller grpc://%s is away", self._address)
+          _log.warning("controller grpc://%s cannot be reached", self._address)
         was_heard = is_heard
         await asyncio.sleep(PAUSE_S)
     finally:
@@ -76,8 +78,10 @@ class StreamingController(Controller):
     """Queues a notice that a session has been freed."""
     try:
       self._waiting.put_nowait(grpc_wire.cancel_notice(session))
-    except asyncio.QueueFull:  # it will see so when it next asks what is open
-      _log.warning("the controller is not told that %d is free", session)
+    except asyncio.QueueFull:  # its next get_sessions shows it
+      _log.warning(
+        "the controller is not notified that session %d is free", session
+      )
 
   async def _converse(
     self, announcement: Mapping[str, Any], answer: Answer
@@ -119,7 +123,7 @@ class StreamingController(Controller):
     )
     for error in errors:
       if not isinstance(error, grpc_wire.BROKEN):
-        _log.error("a bug broke it; dialling again", exc_info=error)
+        _log.error("a bug broke the stream; dialling again", exc_info=error)
 
   async def _speak(self, stream: Any, announcement: Mapping[str, Any]) -> None:
     """Sends the heartbeat, envelopes that may be lost, and then new ones.

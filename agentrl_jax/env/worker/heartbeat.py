@@ -18,9 +18,9 @@ from agentrl_jax.env.worker.api import Reply
 
 _log = logging.getLogger(__name__)
 
-PERIOD_S = 8.0  # a controller gives a silent worker up after 11 s
-RETRY_S = 1.0  # while the controller is away
-DEADLINE_S = 5.0  # for the controller to answer
+PERIOD_S = 8.0  # a controller drops a silent worker after 11 s
+RETRY_S = 1.0  # while the controller cannot be reached
+DEADLINE_S = 5.0  # timeout of the controller's reply
 
 Answer = Callable[[str, Any], Awaitable[Reply]]
 
@@ -60,9 +60,9 @@ class HttpController(Controller):
     while True:
       failure = await self._post("receive_heartbeat", json=announcement)
       if failure is not None and was_heard:
-        _log.warning("controller %s is away: %s", self._url, failure)
+        _log.warning("controller %s cannot be reached: %s", self._url, failure)
       elif failure is None and not was_heard:
-        _log.info("controller %s is back", self._url)
+        _log.info("controller %s answers again", self._url)
       was_heard = failure is None
       await asyncio.sleep(PERIOD_S if was_heard else min(RETRY_S, PERIOD_S))
 
@@ -75,7 +75,7 @@ class HttpController(Controller):
     failure = await self._post("cancel_notice", headers=headers)
     if failure is not None:
       _log.warning(
-        "controller %s is not told that session %d is free: %s",
+        "controller %s is not notified that session %d is free: %s",
         self._url,
         session,
         failure,

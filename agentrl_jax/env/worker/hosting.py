@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 class HostLimits:
   """Capacity of a worker, and its timeouts."""
 
-  concurrency: int = 32  # sessions at once
+  concurrency: int = 32  # open sessions
   start_timeout_s: float = 120.0  # for the environment to open and reset
   step_s: float = 240.0  # for the environment to play an answer
   idle_timeout_s: float = 600.0  # for the policy's next answer
@@ -113,7 +113,9 @@ class Host:
     self.environment = environment
     self.limits = limits
     self._sessions: dict[int, HostedSession] = {}
-    self._lives: dict[int, asyncio.Task[None]] = {}  # until they are freed
+    self._lives: dict[
+      int, asyncio.Task[None]
+    ] = {}  # tasks of sessions, until they are freed
 
   @property
   def num_open(self) -> int:
@@ -162,8 +164,8 @@ class Host:
     """Plays an answer and waits for the environment's reply."""
     session = self.get(id)
     if session.is_busy or session.status is not Status.RUNNING:
-      standing = "busy with an answer" if session.is_busy else "over"
-      raise SessionRefused(f"session {id} cannot be asked: it is {standing}")
+      state = "busy with an answer" if session.is_busy else "over"
+      raise SessionRefused(f"session {id} cannot be asked: it is {state}")
     session.ask(answer)
     return await self._reply(id, deadline_s=self.limits.step_s)
 

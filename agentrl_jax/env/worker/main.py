@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 5021
 ANYWHERE = "0.0.0.0"
-MAX_LISTED_INDICES = 10_000  # a heartbeat carries them all, every 8 s
+MAX_LISTED_INDICES = 10_000  # each heartbeat has them, every 8 s
 GRPC = "grpc://"
 
 
@@ -52,10 +52,10 @@ class WorkerConfig:
   split: str = "test"
   bind: str = "127.0.0.1"
   port: int = DEFAULT_PORT  # 0: any free one
-  num_indices: int = MAX_LISTED_INDICES  # how many of the split are listed
-  name: str | None = None  # the task's at the controller; the environment's
+  num_indices: int = MAX_LISTED_INDICES  # listed indices of the split
+  name: str | None = None  # of the task at the controller
   controller: str | None = None  # http://host:5020/api or grpc://host:5021
-  address: str | None = None  # under which the controller reaches this worker
+  address: str | None = None  # URL for the controller
   http: HttpLimits = HttpLimits(max_body=http_worker.MAX_BODY)
 
   def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ async def _beating(
     heart.cancel()
     await asyncio.wait([heart])
     if not heart.cancelled():
-      heart.result()  # raises why it stopped
+      heart.result()  # raises the error that stopped it
 
 
 async def _listen(runner: web.AppRunner, config: WorkerConfig) -> int:
@@ -195,15 +195,18 @@ def _parser() -> argparse.ArgumentParser:
     "--indices",
     type=int,
     default=MAX_LISTED_INDICES,
-    help="how many of the split's first indices are listed",
+    help="number of the split's first indices that are listed",
   )
-  add("--name", help="of the task at the controller; the environment's own")
+  add(
+    "--name",
+    help="name of the task at the controller; by default the environment's",
+  )
   add(
     "--controller",
     metavar="URL",
-    help="http://host:5020/api, which reaches us, or grpc://host:5021",
+    help="http://host:5020/api, which dials the worker, or grpc://host:5021",
   )
-  add("--address", metavar="URL", help="where the controller reaches us")
+  add("--address", metavar="URL", help="URL of this worker for the controller")
   add_limits(parser)
   for limit in dataclasses.fields(HostLimits):
     add(

@@ -41,7 +41,7 @@ class BuildImageTest(unittest.TestCase):
       with self.assertRaisesRegex(ConfigError, "broken/Dockerfile does not b"):
         build_image(self.docker, "broken", root=root)
 
-  def test_an_unknown_environment_is_said(self):
+  def test_an_unknown_environment_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "with one: .*arithmetic"):
       build_image(self.docker, "nowhere")
 

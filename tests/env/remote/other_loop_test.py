@@ -1,4 +1,4 @@
-"""An environment in another loop cannot be told from one in this."""
+"""Tests of an environment in another event loop."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ class OtherLoopContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
 
 class _Watched(Environment):
-  """Notes how its sessions are left; a step lasts for ever, or fails."""
+  """Records how its sessions are left; steps may hang or fail."""
 
   name = "watched"
 

@@ -1,4 +1,4 @@
-"""What no client should send to a worker is refused, and breaks nothing."""
+"""Tests that malformed requests to a worker are refused."""
 
 import unittest
 
@@ -44,7 +44,7 @@ ROUTES = [
 
 
 class HttpWorkerTest(unittest.IsolatedAsyncioTestCase):
-  async def test_nothing_that_comes_is_the_workers_fault(self):
+  async def test_malformed_requests_are_refused(self):
     http = await self.enterAsyncContext(http_fuzz.session())
     url = await self.enterAsyncContext(
       serve(
