@@ -26,8 +26,8 @@ from tests.env.docker.engine_for_tests import base_or_skip, connect_or_skip
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "environments.md"
 DEADLINE_S = 600
-# The page's run learns to spell, which takes minutes, and whole suites do it.
-# Here the expert plays by the same config, which is read and used all the same.
+# The page's run trains for minutes, which the conformance tests do. Here the
+# expert plays instead, so that the config is read and used.
 TRAINS = "python -m launch.train --config=experiment.py"
 SHORTER = {
   TRAINS: (
@@ -60,7 +60,7 @@ class _Folder:
   def __init__(self, path, port, instead):
     self._path, self._port, self._instead = path, port, instead
     self._servers = []
-    self.said = {}  # what each command printed
+    self.outputs = {}  # of each command
     self._environment = {
       **os.environ,
       "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -87,10 +87,12 @@ class _Folder:
       timeout=DEADLINE_S,
       check=False,
     )
-    said = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     if done.returncode:
-      raise AssertionError(f"{command} gave {done.returncode}: {said[-3000:]}")
-    self.said[command] = said
+      raise AssertionError(
+        f"{command} gave {done.returncode}: {output[-3000:]}"
+      )
+    self.outputs[command] = output
 
   def _serve(self, command):
     server = subprocess.Popen(
@@ -134,21 +136,25 @@ class FollowedTest(unittest.TestCase):
     cls.addClassCleanup(folder.leave)
     for file, text in blocks():
       folder.follow(file, text)
-    cls.said = folder.said
+    cls.outputs = folder.outputs
 
   def test_both_proofs_pass(self):
     for module, least in (("backwards_test", 10), ("wrapped_test", 20)):
-      said = self.said[f"python -m unittest {module}"]
-      self.assertRegex(said, r"\nOK\b")
-      self.assertGreater(int(re.search(r"Ran (\d+) tests", said)[1]), least)
+      output = self.outputs[f"python -m unittest {module}"]
+      self.assertRegex(output, r"\nOK\b")
+      self.assertGreater(int(re.search(r"Ran (\d+) tests", output)[1]), least)
 
   def test_the_config_of_the_run_is_one(self):
-    self.assertRegex(self.said[TRAINS], self.of_the_run)
+    self.assertRegex(self.outputs[TRAINS], self.of_the_run)
 
   def test_the_expert_plays_through_the_worker(self):
-    said = self.said["python play.py"].splitlines()
-    self.assertRegex(said[0], r"\AWrite \w( \w)+ backwards\.\Z")
-    self.assertEqual(said[-1], "completed 1.0")
+    lines = self.outputs["python play.py"].splitlines()
+    self.assertRegex(lines[0], r"\AWrite \w( \w)+ backwards\.\Z")
+    self.assertEqual(lines[-1], "completed 1.0")
+
+  def test_the_rehearsal_reports_the_experts_success(self):
+    (rehearsal,) = (c for c in self.outputs if "env.rehearsal" in c)
+    self.assertRegex(self.outputs[rehearsal], r"\Aall +[67]\d\.\d% of 100\n")
 
 
 @pytest.mark.full
@@ -198,12 +204,12 @@ class DockerfileTest(unittest.IsolatedAsyncioTestCase):
 class PageTest(unittest.TestCase):
   def test_lists_every_environment(self):
     listed = re.findall(r"\]\(\.\./environments/(\w+)\)", DOCUMENT.read_text())
-    here = {
+    folders = {
       path.name
       for path in (ROOT / "environments").iterdir()
       if (path / "README.md").exists() or path.name == "arithmetic"
     }
-    self.assertLessEqual(here, set(listed))
+    self.assertLessEqual(folders, set(listed))
     self.assertEqual(len(set(listed)), len(listed))
     for name in listed:
       self.assertTrue((ROOT / "environments" / name).is_dir(), name)

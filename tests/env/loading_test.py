@@ -20,13 +20,13 @@ class LoadEnvironmentTest(unittest.TestCase):
     self.assertEqual(list(environment.indices("train")), [0, 1, 2])
 
   def test_errors_name_the_cause(self):
-    here = __name__
+    module = __name__
     for target, options, words in (
       ("environments.arithmetic", {}, "module:Class"),
       ("environments.nowhere:Nowhere", {}, "no module 'environments.nowhere'"),
       ("environments.arithmetic.environment:Sum", {}, "it has Arithmetic"),
       ("environments.arithmetic.environment:Foo", {}, "it has Arithmetic"),
-      (f"{here}:Unfinished", {}, "does not define indices, open"),
+      (f"{module}:Unfinished", {}, "does not define indices, open"),
       (ARITHMETIC, {"num_taks": 3}, "num_taks.*it takes.*num_tasks"),
       (ARITHMETIC, {"num_tasks": 0}, "must be above 0"),
     ):

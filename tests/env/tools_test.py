@@ -155,11 +155,11 @@ class ReadArgumentsTest(unittest.TestCase):
   @given(st.dictionaries(st.text(), st.text()), st.text())
   def test_only_the_right_keys_pass(self, others, query):
     arguments = {**others, "query": query}
-    found = read("execute_sql", arguments)
+    arguments_read = read("execute_sql", arguments)
     if set(arguments) == {"query"}:
-      self.assertEqual(found, arguments)
+      self.assertEqual(arguments_read, arguments)
     else:
-      self.assertIs(found.flaw, Flaw.WRONG_ARGUMENTS)
+      self.assertIs(arguments_read.flaw, Flaw.WRONG_ARGUMENTS)
 
 
 PYDANTIC = Tool(  # as pydantic 2 writes it

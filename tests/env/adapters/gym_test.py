@@ -69,7 +69,7 @@ class SpacesTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
   def test_schema(self):
     (tool,) = self.make_environment().tools
-    whole = {"type": "integer"}
+    integer = {"type": "integer"}
     parts = tool.parameters["properties"]
     self.assertEqual(set(tool.parameters["required"]), set(ACTION))
     self.assertEqual(
@@ -82,7 +82,7 @@ class SpacesTest(SessionContract, unittest.IsolatedAsyncioTestCase):
           "type": "array",
           "minItems": 2,
           "maxItems": 2,
-          "items": {**whole, "minimum": 0, "maximum": 4},
+          "items": {**integer, "minimum": 0, "maximum": 4},
         },
       },
     )
@@ -91,11 +91,11 @@ class SpacesTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     )
     self.assertEqual(parts["push"]["items"], {"type": "number"})
     self.assertEqual(
-      parts["pixels"]["items"], {**whole, "minimum": 0, "maximum": 255}
+      parts["pixels"]["items"], {**integer, "minimum": 0, "maximum": 255}
     )
     self.assertEqual(
       parts["pair"]["properties"]["part_0"],
-      {**whole, "minimum": 3, "maximum": 4},
+      {**integer, "minimum": 3, "maximum": 4},
     )
 
   async def _change(self, **changes):

@@ -291,9 +291,9 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_errors_are_faults_and_the_object_is_closed(self):
     for options in ({}, {"blocking": True}):
-      for number, what in ((66, "KeyError"), (67, "SystemExit")):
+      for number, error in ((66, "KeyError"), (67, "SystemExit")):
         environment = Guessing(**options)
-        with self.assertRaisesRegex(EnvironmentFault, f"guessing: {what}"):
+        with self.assertRaisesRegex(EnvironmentFault, f"guessing: {error}"):
           async with self._open(environment) as session:
             await session.reset()
             await session.step(answer(a_guess(number)))

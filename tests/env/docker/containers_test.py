@@ -207,9 +207,9 @@ class ContainerWorkerTest(_ContainerTest):
   async def test_a_container_removed_by_another_is_a_fault(self):
     starting = asyncio.create_task(self.start(cpus=0.05))
     async with asyncio.timeout(60):
-      while not (found := await asyncio.to_thread(self.ours)):  # noqa: ASYNC110
+      while not (containers := await asyncio.to_thread(self.ours)):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
-    await asyncio.to_thread(found[0].remove, force=True)
+    await asyncio.to_thread(containers[0].remove, force=True)
     with self.assertRaisesRegex(EnvironmentFault, "has lost|cannot start|inst"):
       await starting
 

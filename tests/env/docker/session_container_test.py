@@ -109,12 +109,12 @@ class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
     container = await self.start()
     terminal = await container.terminal(["sh", "-c", "read x; echo got $x"])
     terminal.write(b"this\n")
-    said = b""
+    output = b""
     async with asyncio.timeout(20):
       while data := await terminal.read():
-        said += data
+        output += data
     await terminal.close()
-    self.assertIn(b"got this\r\n", said)
+    self.assertIn(b"got this\r\n", output)
 
   async def test_limits_are_the_engines(self):
     container = await self.start(

@@ -53,8 +53,8 @@ class HttpWorkerTest(unittest.IsolatedAsyncioTestCase):
         HostLimits(concurrency=1000),
       )
     )
-    found = await http_fuzz.faults(http, url, ROUTES, seed=1, each=60)
-    self.assertFalse(found, "\n".join(found[:20]))
+    faults = await http_fuzz.faults(http, url, ROUTES, seed=1, each=60)
+    self.assertFalse(faults, "\n".join(faults[:20]))
     async with http.get(f"{url}/worker_status") as response:
       self.assertEqual(response.status, 200)
 

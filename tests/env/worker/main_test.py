@@ -82,8 +82,8 @@ class CommandLineTest(unittest.IsolatedAsyncioTestCase):
   async def test_dialling_without_grpc_names_the_package(self):
     program = (
       "import sys; sys.modules['grpc'] = None\n"
-      "from agentrl_jax.env import worker\n"
-      "worker.main(['--environment=environments.arithmetic.environment"
+      "from agentrl_jax.env.worker.main import main\n"
+      "main(['--environment=environments.arithmetic.environment"
       ":Arithmetic', '--port=0', '--controller=grpc://127.0.0.1:1'])"
     )
     process = await asyncio.create_subprocess_exec(
