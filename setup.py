@@ -96,7 +96,11 @@ setuptools.setup(
   packages=setuptools.find_packages(
     include=["agentrl_jax*", "environments*", "configs*", "launch*"]
   ),
-  package_data={"launch.report": ["templates/*"], "environments": ["*/*"]},
+  package_data={
+    "launch": ["**/*"],
+    "environments": ["Dockerfile", "**/*"],
+  },
+  exclude_package_data={"": ["*.pyc"]},
   install_requires=REQUIRED,
   extras_require=EXTRAS,
 )

@@ -4,9 +4,10 @@
   python -m launch.build_images dbbench webshop --base python:3.11-slim
   python -m launch.build_images --list
 
-The base must have Python 3.11 or newer, or an apt that installs it; each
-Dockerfile names its default base. If an image fails to build, the others are
-built all the same, and the command fails at the end.
+Workers' images have a common base, environments/Dockerfile, which is built
+first. `--base` names the image below it, which must have Python 3.11 or newer,
+or an apt that installs it. If an image fails to build, the others are built all
+the same, and the command fails at the end.
 """
 
 import argparse
@@ -38,9 +39,7 @@ def build_all(
     running = time.monotonic()
     try:
       with CONSOLE.status(f"building {name}"):
-        tag = build_image(
-          engine, name, base=base, tag=f"{registry}/{name}:latest"
-        )
+        tag = build_image(engine, name, base=base, registry=registry)
     except ConfigError as error:
       failed.append(name)
       CONSOLE.print(f"{name} failed: {error}", markup=False, soft_wrap=True)
@@ -73,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     prog="python -m launch.build_images", description=__doc__.partition("\n")[0]
   )
   parser.add_argument("environment", nargs="*", help="all, if none is named")
-  parser.add_argument("--base", help="the image that each is built on")
+  parser.add_argument("--base", help="the image below all others")
   parser.add_argument(
     "--registry", default="agentrl_jax", help="what tags begin with"
   )

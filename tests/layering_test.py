@@ -25,9 +25,12 @@ ENV_GROUND = {
   f"agentrl_jax.env.{name}"
   for name in (
     "contract",
+    "indexed",
     "interface",
     "loading",
     "mistakes",
+    "options",
+    "rehearsal",
     "scripted",
     "tools",
     "warm_pool",

@@ -1,12 +1,11 @@
-"""What every environment must do, as tests to inherit.
+"""The contract of environments, as tests to inherit.
 
   class MyEnvironmentTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     def make_environment(self):
       return MyEnvironment(num_tasks=4)
 
-Class attributes say what is special about yours. The contract plays a few
-tasks of each split; what is true of your tasks alone belongs in tests of
-your own.
+Class attributes describe the environment. The contract plays a few tasks of
+each split; properties of your own tasks need tests of your own.
 """
 
 import asyncio
@@ -34,19 +33,19 @@ else:
 
 
 class SessionContract(_Base):
-  """Mix into an `IsolatedAsyncioTestCase`, first."""
+  """Tests of an environment; mix into a `TestCase`, first."""
 
   splits: Sequence[str] = ("train", "test")
-  num_tasks = 8  # of each split that are played
-  max_steps = 64  # an attempt ends before
+  num_tasks = 8  # played of each split
+  max_steps = 64  # longer than any episode
   top_reward = 1.0
-  max_reply_chars = 20_000  # a huge answer must not come back as it went
-  # What keeps the splits apart: first observations, which are compared; or
-  # "seed" alone, where tasks begin alike.
+  max_reply_chars = 20_000  # shorter than an echo of a huge answer
+  # "observation" compares first observations across splits; "seed" is for
+  # environments whose tasks all begin alike.
   split_by = "observation"
 
   def make_environment(self) -> Environment:
-    """A fresh environment, equal to the last one made."""
+    """Makes a new environment, equal to the previous one."""
     raise NotImplementedError
 
   async def test_indices_are_stable(self) -> None:
@@ -134,17 +133,19 @@ class SessionContract(_Base):
   async def test_leaving_early_frees_the_session(self) -> None:
     environment = self.make_environment()
     tasks = [*self._tasks(environment)]
-    await self._abandon(environment, tasks[0])  # what is opened but once
+    await self._abandon(
+      environment, tasks[0]
+    )  # opens resources that every session shares
     before = _resources()
     gc.collect()
-    gc.freeze()  # or every collection goes through all that was ever imported
+    gc.freeze()  # makes the collections below fast
     self.addCleanup(gc.unfreeze)
     for task in tasks:
       left = await self._abandon(environment, task)
       gc.collect()
       self.assertIsNone(left(), f"the session of {task} is still referred to")
-    for what, count in _resources().items():
-      self.assertLessEqual(count, before[what], f"{what} left open")
+    for resource, count in _resources().items():
+      self.assertLessEqual(count, before[resource], f"{resource} left open")
 
   async def test_error_inside_the_context_passes_through(self) -> None:
     environment = self.make_environment()
@@ -172,11 +173,11 @@ class SessionContract(_Base):
     for task in self._tasks(first, num_tasks=2):
       for seed, mistakes in ((0, {}), (1, erring), (2, erring)):
         with self.subTest(task=task, seed=seed, mistakes=bool(mistakes)):
-          one, other = [
+          first_play, second_play = [
             await self._play_expert(e, task, seed=seed, mistakes=mistakes)
             for e in (first, second)
           ]
-          self.assertEqual(one, other)
+          self.assertEqual(first_play, second_play)
 
   async def test_expert_refuses_unknown_mistakes(self) -> None:
     environment = self.make_environment()
@@ -200,7 +201,7 @@ class SessionContract(_Base):
   def _tasks(
     self, environment: Environment, num_tasks: int | None = None
   ) -> Iterator[Task]:
-    """The first tasks of every split."""
+    """Yields the first tasks of every split."""
     for split in self.splits:
       for index in environment.indices(split)[: num_tasks or self.num_tasks]:
         yield Task(environment.name, split, index)
@@ -208,12 +209,12 @@ class SessionContract(_Base):
   async def _play(
     self, environment: Environment, task: Task, *, seed: int
   ) -> list[Step]:
-    """Nonsense of all kinds, over and over, until the attempt ends."""
+    """Answers with nonsense of all kinds until the episode ends."""
     async with environment.open(task, seed=seed) as session:
       steps = [await session.reset()]
       answers = itertools.cycle(_nonsense(session))
       while steps[-1].status is Status.RUNNING and len(steps) < self.max_steps:
-        await asyncio.sleep(0)  # lets the others in, though nothing waits
+        await asyncio.sleep(0)  # lets other sessions run
         steps.append(await session.step(next(answers)))
     return steps
 
@@ -225,7 +226,7 @@ class SessionContract(_Base):
     seed: int = 0,
     mistakes: typing.Mapping[str, float] = types.MappingProxyType({}),
   ) -> tuple[list[Step], list[Message]]:
-    """The steps and the expert's answers between them."""
+    """Returns the steps, and the expert's answers between them."""
     expert = environment.expert(task, seed=seed, mistakes=mistakes)
     answers: list[Message] = []
     async with environment.open(task, seed=0) as session:
@@ -251,13 +252,13 @@ class SessionContract(_Base):
       return weakref.ref(session)
 
   def _check(self, step: Step, *, calls: Sequence[ToolCall]) -> None:
-    """What holds of every step that follows an answer with these calls."""
+    """Asserts invariants of every step after an answer with these calls."""
     self.assertTrue(
       step.status is Status.RUNNING or step.status.is_policys_doing
     )
     self.assertTrue(0.0 <= step.reward <= self.top_reward, step.reward)
     if step.status is Status.RUNNING:
-      self.assertTrue(step.messages, "nothing is left to answer to")
+      self.assertTrue(step.messages, "there is no message to answer")
     for message in step.messages:
       self.assertIn(message.role, ("system", "user", "tool"))
       self.assertLessEqual(len(message.content), self.max_reply_chars)
@@ -272,7 +273,7 @@ async def _begin(environment: Environment, task: Task) -> Step:
 
 
 def _nonsense(session: Session) -> Iterator[Message]:
-  """Answers that a policy may well give and no environment may choke on."""
+  """Yields answers that no session may fail on."""
   yield Message("assistant", "")
   yield Message("assistant", "\x00 {not json \u20ac")
   yield Message("assistant", "x" * 100_000)
@@ -301,11 +302,11 @@ def _call(name: str, arguments: str) -> Message:
 
 
 def _resources() -> dict[str, int]:
-  """What a session may hold that the garbage collector does not give back."""
+  """Counts resources that the garbage collector does not free."""
   return {
     "file descriptors": len(os.listdir("/dev/fd")),
     "threads": sum(
-      not thread.name.startswith("asyncio_")  # the loop's own pool may grow
+      not thread.name.startswith("asyncio_")  # the event loop's pool may grow
       for thread in threading.enumerate()
     ),
     "tasks": len(asyncio.all_tasks()),

@@ -1,12 +1,12 @@
-"""What an environment is: a space of tasks, and a session per attempt.
+"""Interface of environments: tasks, and a session per episode.
 
   async with environment.open(task, seed=0) as session:
     step = await session.reset()
     while step.status is Status.RUNNING:
       step = await session.step(answer_to(step.messages, session.tools))
 
-Implementations live in `environments/` and import `env` and `data` alone. Prove
-yours with `env.contract.SessionContract`; it needs three lines.
+Implementations live in `environments/` and import only `env` and `data`; test
+yours with `env.contract.SessionContract`.
 """
 
 import abc
@@ -21,10 +21,10 @@ from agentrl_jax.env.scripted import GENERIC, ScriptedPolicies
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """What the environment says back.
+  """The environment's reply to an answer.
 
-  `reward` is the verdict so far: the last step's reward is the episode's, as in
-  AgentRL's protocol. `metrics` travel with it and are averaged per task.
+  `reward` is the episode's reward so far: the last step's reward is the
+  episode's, as in AgentRL's protocol. `metrics` are averaged per task.
   """
 
   messages: tuple[Message, ...]
@@ -34,55 +34,54 @@ class Step:
 
 
 class Session(abc.ABC):
-  """One attempt at one task. Steps come one at a time, never concurrently."""
+  """One episode of one task. Steps are never concurrent."""
 
   tools: tuple[Tool, ...]
 
   @abc.abstractmethod
   async def reset(self) -> Step:
-    """Begins the attempt. Called once, first."""
+    """Begins the episode. Called once, first."""
 
   @abc.abstractmethod
   async def step(self, answer: Message) -> Step:
     """Plays the policy's answer.
 
-    A malformed answer is the policy's mistake, not an error: say so in the
-    returned messages. Raise `EnvironmentFault` only when the environment
-    itself is broken.
+    A malformed answer is the policy's mistake: describe it in the returned
+    messages. Raise `EnvironmentFault` only if the environment itself is broken.
     """
 
 
 class Expert(abc.ABC):
-  """A scripted player of one attempt, which knows the gold solution."""
+  """A scripted player of one episode, which knows the gold solution."""
 
   @abc.abstractmethod
   def answer(self, messages: Sequence[Message]) -> Message:
-    """The next answer, given what the environment has just said."""
+    """Returns the next answer to the environment's last messages."""
 
 
 class Environment(abc.ABC):
-  """A space of tasks and of sessions to attempt them in."""
+  """A space of tasks, and of sessions to play them in."""
 
   name: str
-  # Whether it keeps tasks or connections between sessions, so that all of them,
-  # and `close`, must be played in one and the same event loop.
+  # True if sessions share tasks or connections: all sessions and `close` then
+  # have to run in the same event loop.
   needs_one_loop: bool = False
-  # The names of the mistakes that its expert can be told to make.
+  # Names of the mistakes that the expert can make on purpose.
   mistakes: Collection[str] = ()
 
   @abc.abstractmethod
   def indices(self, split: str) -> Sequence[int]:
-    """The indices of `split`, in an order that never changes.
+    """Returns the indices of `split`, in an order that never changes.
 
-    A generator returns a `range` (it may be as long as it likes): content is a
-    pure function of (split, index).
+    A generator returns a `range`, of any length: content is a pure function of
+    (split, index).
     """
 
   @abc.abstractmethod
   def open(
     self, task: Task, *, seed: int
   ) -> contextlib.AbstractAsyncContextManager[Session]:
-    """A fresh session; leaving the context frees it, whatever happened.
+    """Opens a new session; leaving the context always frees the session.
 
     Leaving may be cancelled while it waits: free what must not be lost before
     the first `await`, or in a `finally` around it.
@@ -94,14 +93,14 @@ class Environment(abc.ABC):
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
-    """A scripted player of one attempt at the task.
+    """Makes a scripted player of one episode of the task.
 
     Args:
-      task: what is attempted.
-      seed: decides all that the player leaves to chance: two experts with the
-        same task, seed and mistakes give the same answers.
-      mistakes: the probability of each, by its name in `self.mistakes`; none
-        is the error-free expert.
+      task: the task to play.
+      seed: all randomness of the expert: two experts with the same task, seed
+        and mistakes give the same answers.
+      mistakes: the probability of each mistake, by its name in `self.mistakes`;
+        without any, the expert makes no errors.
 
     Raises `ConfigError` for a mistake that is not among `self.mistakes`, and
     `NotImplementedError` where there is no expert.
@@ -109,8 +108,8 @@ class Environment(abc.ABC):
     raise NotImplementedError(f"{self.name} has no expert")
 
   def scripted_policies(self) -> ScriptedPolicies:
-    """Policies of a few lines, by name: the success that costs no thought.
+    """Returns baseline policies by name.
 
-    An environment adds the short cuts that its own tasks invite.
+    An environment adds the shortcuts that its own tasks invite.
     """
     return GENERIC

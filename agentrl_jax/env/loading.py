@@ -1,7 +1,7 @@
-"""From the name of an environment's class, as configs have it, to an object.
+"""Loads an environment from the name of its class, as configs have it.
 
-No registry: `module:Class` says where the code is, and options are the class's
-own keyword arguments, checked before anything is started.
+There is no registry: `module:Class` names the code, and options are the class's
+own keyword arguments, checked before anything starts.
 """
 
 import ast
@@ -17,7 +17,7 @@ from agentrl_jax.named_objects import import_module_of, require_fitting
 def load_environment(
   target: str, options: Mapping[str, Any] | None = None
 ) -> Environment:
-  """The environment that `module:Class` names, made with `options`."""
+  """Makes the environment `module:Class` with `options`."""
   make = find_class(target)
   options = options or {}
   _require_fitting(target, make, options)
@@ -25,7 +25,7 @@ def load_environment(
 
 
 def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
-  """Reads `key=value` words; a value is a Python literal or else plain text."""
+  """Parses `key=value` words; values are Python literals or text."""
   options: dict[str, Any] = {}
   for pair in pairs:
     key, equals, text = pair.partition("=")
@@ -47,22 +47,22 @@ def _read_literal(text: str) -> Any:
 
 
 def find_class(target: str) -> type[Environment]:
-  """The class that `module:Class` names. Raises `ConfigError` without one."""
+  """Returns the class `module:Class`; raises `ConfigError` without one."""
   module, class_name = import_module_of(
     target,
     kind="environment",
     form="module:Class",
     example="environments.arithmetic.environment:Arithmetic",
   )
-  found = getattr(module, class_name, None)
-  if inspect.isclass(found) and issubclass(found, Environment):
-    return found
+  loaded = getattr(module, class_name, None)
+  if inspect.isclass(loaded) and issubclass(loaded, Environment):
+    return loaded
   known = [
     name
     for name, value in vars(module).items()
     if inspect.isclass(value)
     and issubclass(value, Environment)
-    and value is not Environment
+    and not inspect.isabstract(value)
   ]
   raise ConfigError(
     f"{target!r}: {module.__name__} has no Environment {class_name!r}; "

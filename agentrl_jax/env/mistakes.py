@@ -1,4 +1,4 @@
-"""The mistakes that an expert makes on purpose: their names and rates."""
+"""Checks of the mistakes that an expert makes on purpose."""
 
 from collections.abc import Collection, Mapping
 
@@ -8,13 +8,13 @@ from agentrl_jax.errors import ConfigError
 def require_known(
   mistakes: Mapping[str, float], known: Collection[str], *, where: str
 ) -> None:
-  """Refuses names that the expert does not know, and rates outside [0, 1].
+  """Refuses unknown names, and rates outside [0, 1].
 
   Args:
     mistakes: the probability of each mistake, by its name.
     known: the names that the expert knows.
-    where: whose mistakes these are, for the message: a key of the config, or
-      the expert.
+    where: owner of the mistakes, for the message: a key of the config, or the
+      expert.
 
   Raises `ConfigError`.
   """
@@ -27,7 +27,7 @@ def require_known(
 
 
 def require_rates(mistakes: Mapping[str, float], *, where: str) -> None:
-  """Refuses what is no probability. Raises `ConfigError`."""
+  """Raises `ConfigError` for a rate that is not a probability."""
   for name, rate in mistakes.items():
     is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
     if not is_number or not 0.0 <= rate <= 1.0:

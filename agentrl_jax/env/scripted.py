@@ -1,9 +1,9 @@
-"""Scripted policies: how far one gets in an environment without thinking.
+"""Scripted policies: baselines that show how easy the tasks are.
 
-A scripted policy is told what a policy is told, messages and tools, and nothing
-of the task behind them. Where one of a few lines wins often, the tasks measure
+A scripted policy reads messages and tools, as a policy does, and knows nothing
+else of the task. If a policy of a few lines often succeeds, the tasks measure
 little: `python -m launch.evaluate --policy=scripted` plays them all and prints
-the table that an environment's README has. The ones here fit any environment;
+the table that an environment's README has. These policies fit any environment;
 `Environment.scripted_policies` adds those of its own.
 """
 
@@ -16,11 +16,11 @@ from typing import Any
 
 from agentrl_jax.data.messages import Message, Tool, ToolCall
 
-TRIVIAL_SUCCESS = 0.3  # a task set where one of these wins more often says so
+TRIVIAL_SUCCESS = 0.3  # a more frequent success gets a warning
 
 
 class ScriptedPolicy(abc.ABC):
-  """One attempt's player; `seed` is all its randomness."""
+  """Player of one episode; `seed` is all its randomness."""
 
   def __init__(self, *, seed: int):
     self.rng = random.Random(seed)
@@ -30,10 +30,10 @@ class ScriptedPolicy(abc.ABC):
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """The next answer, given all messages so far and what may be called."""
+    """Returns the next answer to all messages so far."""
 
   def call(self, tool: str, /, **arguments: Any) -> Message:
-    """An answer that calls one tool, whose arguments may have any name."""
+    """Returns a call of one tool, whose arguments may have any name."""
     self._num_calls += 1
     text = json.dumps(arguments, ensure_ascii=False)
     call = ToolCall(tool, text, id=f"call_{self._num_calls}")
@@ -47,7 +47,7 @@ class Constant(ScriptedPolicy):
   """Calls one tool with the same arguments again and again.
 
   Args:
-    tool: its name; the last one listed if None, which often ends the attempt.
+    tool: its name; None takes the last tool, which often ends the episode.
     arguments: of the call; None takes zeros, empty texts and empty lists.
   """
 
@@ -64,7 +64,7 @@ class Constant(ScriptedPolicy):
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """The same call, whatever was said."""
+    """Repeats the call, whatever the messages say."""
     tool = find_tool(tools, self._tool)
     if self._arguments is not None:
       return self.call(tool.name, **self._arguments)
@@ -72,10 +72,10 @@ class Constant(ScriptedPolicy):
 
 
 class Echo(ScriptedPolicy):
-  """Calls one tool with what the user said last, wherever a text is asked for.
+  """Calls one tool with the user's last message as every text argument.
 
   Args:
-    tool: its name; the last one listed if None.
+    tool: its name; None takes the last tool.
   """
 
   def __init__(self, *, seed: int, tool: str | None = None):
@@ -85,13 +85,13 @@ class Echo(ScriptedPolicy):
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """A call with the text of the last message of the user."""
+    """Calls the tool with the text of the user's last message."""
     tool = find_tool(tools, self._tool)
-    said = [m.content for m in messages if m.role == "user"]
+    texts = [m.content for m in messages if m.role == "user"]
 
     def echoed(schema: Mapping[str, Any]) -> Any:
       is_text = _kind(schema) == "string" and "enum" not in schema
-      return said[-1] if is_text and said else _zero(schema)
+      return texts[-1] if is_text and texts else _zero(schema)
 
     return self.call(tool.name, **fill(tool.parameters, echoed))
 
@@ -99,13 +99,13 @@ class Echo(ScriptedPolicy):
 class RandomCall(ScriptedPolicy):
   """Calls a random tool with random arguments that its schema allows.
 
-  Texts are words and numbers that stood in messages.
+  Texts are words and numbers from the messages.
   """
 
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """A call whose name and arguments are drawn."""
+    """Calls a random tool with random arguments."""
     tool = self.rng.choice(tools)
     words = [
       w.strip(".,:;?!()'\"") for m in messages for w in m.content.split()
@@ -130,14 +130,14 @@ class RandomCall(ScriptedPolicy):
 
 
 def find_tool(tools: Sequence[Tool], name: str | None) -> Tool:
-  """The tool with this name, else the last one."""
+  """Returns the tool with this name, else the last one."""
   return next((tool for tool in tools if tool.name == name), tools[-1])
 
 
 def fill(
   parameters: Mapping[str, Any], value_of: Callable[[Mapping[str, Any]], Any]
 ) -> dict[str, Any]:
-  """A value for each required argument, from the argument's schema."""
+  """Makes a value for each required argument from the argument's schema."""
   properties = parameters.get("properties", {})
   required = parameters.get("required", ())
   return {name: _value(properties.get(name, {}), value_of) for name in required}
@@ -162,17 +162,11 @@ def _kind(schema: Mapping[str, Any]) -> str:
 def _zero(schema: Mapping[str, Any]) -> Any:
   if "enum" in schema:
     return schema["enum"][0]
-  zeros = {"integer": 0, "number": 0, "boolean": False, "null": None}
+  zeros = {"boolean": False, "null": None}
   kind = _kind(schema)
-  return (
-    max(0, schema.get("minimum", 0))
-    if kind
-    in (
-      "integer",
-      "number",
-    )
-    else zeros.get(kind, "")
-  )
+  if kind in ("integer", "number"):
+    return max(0, schema.get("minimum", 0))
+  return zeros.get(kind, "")
 
 
 GENERIC: ScriptedPolicies = {

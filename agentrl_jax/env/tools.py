@@ -1,9 +1,9 @@
-"""Reading a policy's tool call against the tool's JSON schema.
+"""Reads a policy's tool calls, checked against the tools' JSON schemas.
 
 A call that cannot be read is the policy's mistake, never an error: the reader
-returns a `ToolMistake` whose message says what was found and what is allowed.
-Schemas are of draft 2020-12; see `data.json_schema` for what bounds them, and
-`require_readable` for telling an environment's author what is not checked.
+returns a `ToolMistake`, whose message says what was found and what is allowed.
+Schemas are of draft 2020-12; `data.json_schema` bounds them, and
+`require_readable` refuses keywords that are not checked.
 """
 
 import dataclasses
@@ -22,11 +22,11 @@ from agentrl_jax.data.json_schema import shortened
 from agentrl_jax.data.messages import Tool, ToolCall
 from agentrl_jax.errors import ConfigError
 
-_KEPT = 1024  # schemas that are kept compiled
+_KEPT = 1024  # size of the cache of compiled schemas
 
 
 class Flaw(enum.Enum):
-  """What is wrong with a call, for environments with words of their own."""
+  """Kind of mistake in a call, for environments with messages of their own."""
 
   UNKNOWN_TOOL = "unknown tool"
   MALFORMED_JSON = "malformed JSON"
@@ -35,7 +35,7 @@ class Flaw(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class ToolMistake:
-  """A call that cannot be played; `message` is for the policy."""
+  """A call that cannot be played; the policy reads `message`."""
 
   flaw: Flaw
   message: str
@@ -44,7 +44,7 @@ class ToolMistake:
 def read_arguments(
   call: ToolCall, tools: Sequence[Tool]
 ) -> dict[str, Any] | ToolMistake:
-  """The arguments of `call`, checked, or what is wrong with them.
+  """Returns the checked arguments of `call`, or the mistake in them.
 
   Raises `ConfigError` for a tool whose schema `require_readable` refuses.
   """
@@ -71,7 +71,7 @@ def read_arguments(
 
 
 def require_readable(tools: Sequence[Tool]) -> None:
-  """Raises `ConfigError` where a schema asks for what is not checked here."""
+  """Raises `ConfigError` for schemas that cannot be checked."""
   names = [tool.name for tool in tools]
   if len(set(names)) != len(names):
     raise ConfigError(f"two tools have one name among {', '.join(names)}")
@@ -80,7 +80,7 @@ def require_readable(tools: Sequence[Tool]) -> None:
 
 
 def _validator_of(tool: Tool) -> Any:
-  """The compiled schema of a tool, by its text: compiled once."""
+  """Returns the compiled schema of a tool, cached by its text."""
   try:
     text = json.dumps(tool.parameters)
   except (TypeError, ValueError, RecursionError) as error:
@@ -97,9 +97,9 @@ def _compiled(parameters: str, name: str) -> Any:
 
 
 def _parse(text: str) -> Any:
-  """JSON that every program can hold.
+  """Parses JSON that every program can hold.
 
-  64 bits a number, text that encodes, a bound on the depth.
+  Numbers have 64 bits at most, text can be encoded, and the depth is bounded.
   """
   value = json.loads(
     text,
@@ -133,11 +133,11 @@ def _read_float(digits: str) -> float:
   return value
 
 
-_CONSIDERED = 16  # errors of a call, of which one is told
-_FORMS = 3  # of a union that are told
+_CONSIDERED = 16  # errors of a call, of which one is described
+_FORMS = 3  # of a union that are described
 _UNIONS = ("anyOf", "oneOf")
 
-# The JSON types of Python's, the narrow ones first: a bool is an int in Python.
+# JSON's types and Python's; bool before int, as Python's bool is an int.
 _TYPES: Sequence[tuple[str, type]] = (
   ("object", dict),
   ("array", list),
@@ -148,8 +148,8 @@ _TYPES: Sequence[tuple[str, type]] = (
   ("number", float),
 )
 
-# What is asked for by a keyword with one value.
-_ASKED: Mapping[str, str] = {
+# Requirements of keywords with one value.
+_BOUNDS: Mapping[str, str] = {
   "minimum": "at least {}",
   "maximum": "at most {}",
   "exclusiveMinimum": "above {}",
@@ -167,7 +167,7 @@ _ASKED: Mapping[str, str] = {
 
 
 def problem_of(validator: Any, value: Any) -> str | None:
-  """What is wrong with a value, as half a sentence, or None."""
+  """Describes the first error in a value as half a sentence, or None."""
   try:
     errors = [
       *itertools.islice(json_schema.errors_of(validator, value), _CONSIDERED)
@@ -179,11 +179,11 @@ def problem_of(validator: Any, value: Any) -> str | None:
     )
   except RecursionError:
     return "the arguments are nested too deeply to be checked"
-  return _told(_first(errors)) if errors else None
+  return _describe(_first(errors)) if errors else None
 
 
 def usage(tool: Tool) -> str:
-  """One line on how the tool is called."""
+  """Describes in one line how to call the tool."""
   properties = tool.parameters.get("properties", {})
   needed = tool.parameters.get("required", ())
   arguments = ", ".join(
@@ -194,50 +194,52 @@ def usage(tool: Tool) -> str:
 
 
 def quoted(value: Any) -> str:
-  """A value as JSON, shortened."""
+  """Formats a value as JSON, shortened."""
   return shortened(json.dumps(value))
 
 
 def _first(errors: Sequence[ValidationError]) -> ValidationError:
-  """The nearest to the root; of equally near ones a wrong type, or any."""
+  """Returns the error nearest to the root; among equals a wrong type first."""
   return min(
     errors, key=lambda e: (len(e.absolute_path), e.validator != "type")
   )
 
 
-def _told(error: ValidationError) -> str:
-  tell = _TELLERS.get(str(error.validator))
-  if tell is not None:
-    return tell(error)
-  asked = _ASKED.get(str(error.validator))
-  if asked is not None:
-    return f"{_where(error)} must be {asked.format(error.validator_value)}"
+def _describe(error: ValidationError) -> str:
+  describe = _DESCRIBERS.get(str(error.validator))
+  if describe is not None:
+    return describe(error)
+  bound = _BOUNDS.get(str(error.validator))
+  if bound is not None:
+    return f"{_where(error)} must be {bound.format(error.validator_value)}"
   if error.validator is None:  # the schema `false`
     return f"there must be no {_where(error)}"
   rule = shortened(json.dumps(error.validator_value), 160)
   return f"{_where(error)} must keep to {error.validator}: {rule}"
 
 
-def _tell_type(error: ValidationError) -> str:
+def _describe_type(error: ValidationError) -> str:
   kinds = error.validator_value
   kinds = [kinds] if isinstance(kinds, str) else kinds
   return _of_types(error, kinds)
 
 
 def _of_types(error: ValidationError, kinds: Sequence[str]) -> str:
-  found = next(
+  kind_of_value = next(
     name for name, kind in _TYPES if isinstance(error.instance, kind)
   )
-  return f"{_where(error)} must be of type {' or '.join(kinds)}, not {found}"
+  return (
+    f"{_where(error)} must be of type {' or '.join(kinds)}, not {kind_of_value}"
+  )
 
 
-def _tell_choice(error: ValidationError) -> str:
+def _describe_choice(error: ValidationError) -> str:
   return _one_of(error, _choices(error))
 
 
 def _choices(error: ValidationError) -> Sequence[Any]:
-  found = error.validator_value
-  return found if error.validator == "enum" else [found]
+  allowed = error.validator_value
+  return allowed if error.validator == "enum" else [allowed]
 
 
 def _one_of(error: ValidationError, choices: Sequence[Any]) -> str:
@@ -249,12 +251,12 @@ def _one_of(error: ValidationError, choices: Sequence[Any]) -> str:
   )
 
 
-def _tell_missing(error: ValidationError) -> str:
+def _describe_missing(error: ValidationError) -> str:
   name = next(n for n in error.validator_value if n not in error.instance)
   return f"`{_joined(_path(error), name)}` is missing"
 
 
-def _tell_dependent(error: ValidationError) -> str:
+def _describe_dependent(error: ValidationError) -> str:
   for name, needed in error.validator_value.items():
     for other in needed:
       if name in error.instance and other not in error.instance:
@@ -266,18 +268,18 @@ def _tell_dependent(error: ValidationError) -> str:
   raise AssertionError("an error of dependentRequired without one missing")
 
 
-def _tell_unlisted(error: ValidationError) -> str:
+def _describe_unlisted(error: ValidationError) -> str:
   return f"there is no argument {quoted(_joined(_path(error), error.message))}"
 
 
-def _tell_items(error: ValidationError) -> str:
-  """Of `items: false`, which ends a list."""
+def _describe_items(error: ValidationError) -> str:
+  """Describes an error of `items: false`, which ends a list."""
   size = len(error.schema.get("prefixItems", ()))
-  return f"{_where(error)} must be {_ASKED['maxItems'].format(size)}"
+  return f"{_where(error)} must be {_BOUNDS['maxItems'].format(size)}"
 
 
-def _tell_union(error: ValidationError) -> str:
-  """Of the branches that may have been meant, what they ask for."""
+def _describe_union(error: ValidationError) -> str:
+  """Describes the branches of a union that were probably meant."""
   branches: dict[Any, list[ValidationError]] = {}
   for inner in error.context or ():
     branches.setdefault(inner.schema_path[0], []).append(inner)
@@ -288,7 +290,7 @@ def _tell_union(error: ValidationError) -> str:
     )
   meant = _meant([_first(inner) for inner in branches.values()], branches)
   if len(meant) == 1:
-    return _told(meant[0])
+    return _describe(meant[0])
   if all(_is_of_type(inner) for inner in meant):
     kinds = [kind for inner in meant for kind in _type_words(inner)]
     return _of_types(error, [*dict.fromkeys(kinds)])
@@ -297,8 +299,10 @@ def _tell_union(error: ValidationError) -> str:
   ):
     choices = [choice for inner in meant for choice in _choices(inner)]
     return _one_of(meant[0], choices)
-  told = [*dict.fromkeys(shortened(_told(inner), 200) for inner in meant)]
-  return "; or ".join(told[:_FORMS])
+  descriptions = [
+    *dict.fromkeys(shortened(_describe(inner), 200) for inner in meant)
+  ]
+  return "; or ".join(descriptions[:_FORMS])
 
 
 def _meant(
@@ -308,7 +312,7 @@ def _meant(
   other_type = [_is_of_type(error) for error in firsts]
   if all(other_type):
     return firsts
-  told_apart = [
+  are_tagged = [
     any(
       error.validator in ("const", "enum") and len(error.path) <= 1
       for error in errors
@@ -320,12 +324,14 @@ def _meant(
   ]
   meant = [
     error
-    for error, other, apart in zip(firsts, other_type, told_apart, strict=True)
-    if not other and not apart
+    for error, other, is_tagged in zip(
+      firsts, other_type, are_tagged, strict=True
+    )
+    if not other and not is_tagged
   ]
   if meant:
     return meant
-  # All are told apart by a constant: what it may be says the most.
+  # A constant tags each branch: its allowed values are the clearest message.
   constants = [
     next((e for e in errors if e.validator in ("const", "enum")), errors[0])
     for errors, other in zip(branches.values(), other_type, strict=True)
@@ -335,7 +341,7 @@ def _meant(
 
 
 def _is_of_type(error: ValidationError) -> bool:
-  """A value of another type than the branch has."""
+  """Returns whether the value has another type than the branch."""
   return error.validator == "type" and not error.path
 
 
@@ -344,15 +350,15 @@ def _type_words(error: ValidationError) -> Sequence[str]:
   return [kinds] if isinstance(kinds, str) else list(kinds)
 
 
-_TELLERS: Mapping[str, Callable[[ValidationError], str]] = {
-  "type": _tell_type,
-  "enum": _tell_choice,
-  "const": _tell_choice,
-  "required": _tell_missing,
-  "dependentRequired": _tell_dependent,
-  "additionalProperties": _tell_unlisted,
-  "items": _tell_items,
-  **dict.fromkeys(_UNIONS, _tell_union),
+_DESCRIBERS: Mapping[str, Callable[[ValidationError], str]] = {
+  "type": _describe_type,
+  "enum": _describe_choice,
+  "const": _describe_choice,
+  "required": _describe_missing,
+  "dependentRequired": _describe_dependent,
+  "additionalProperties": _describe_unlisted,
+  "items": _describe_items,
+  **dict.fromkeys(_UNIONS, _describe_union),
 }
 
 
@@ -373,7 +379,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def _kinds(rules: Any, root: Mapping[str, Any]) -> str:
-  """The types of an argument, in words; of a reference those of its target."""
+  """Names the types of an argument; a reference has those of its target."""
   return " or ".join(dict.fromkeys(_kinds_of(rules, root, 0))) or "any"
 
 
@@ -389,9 +395,9 @@ def _kinds_of(rules: Any, root: Mapping[str, Any], depth: int) -> list[str]:
     except ConfigError:
       return []
     return _kinds_of(target, root, depth + 1)
-  found = [
+  members = [
     _kinds_of(inner, root, depth + 1)
     for union in _UNIONS
     for inner in rules.get(union, ())
   ]
-  return [kind for kinds in found for kind in kinds] if all(found) else []
+  return [kind for kinds in members for kind in kinds] if all(members) else []

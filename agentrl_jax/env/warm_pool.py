@@ -1,13 +1,13 @@
-"""Things that take a while to start, started before they are needed.
+"""Pool of objects that are slow to start, started before they are needed.
 
   pool = WarmPool(start_machine, remove_machine, num_warm=4)
   machine = await pool.take()
   ...
   await pool.close()
 
-Each is handed out once, and whoever takes it removes it. When none is ready the
-taker starts one and waits no longer than without a pool. Nothing runs until the
-first one has been taken.
+Each object is handed out once, and the taker removes it. If none is ready, the
+taker starts one and waits no longer than without a pool. Nothing starts before
+the first `take`.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class WarmPool(Generic[T]):
-  """Keeps up to `num_warm` things ready; used in one event loop."""
+  """Keeps up to `num_warm` objects ready; used in one event loop."""
 
   def __init__(
     self,
@@ -44,11 +44,11 @@ class WarmPool(Generic[T]):
 
   @property
   def num_ready(self) -> int:
-    """How many could be taken without waiting."""
+    """Number of objects that can be taken without waiting."""
     return len(self._ready)
 
   async def take(self) -> T:
-    """One that is ready, or else a new one; waits for it to start."""
+    """Returns a ready object, or starts a new one and waits for it."""
     if self._is_closed:
       raise ConfigError("this pool is closed: its owner has been closed")
     taken = self._ready.popleft() if self._ready else await self._start()
@@ -56,13 +56,13 @@ class WarmPool(Generic[T]):
     return taken
 
   async def wait_until_full(self) -> None:
-    """Waits until all are ready, or the log says why not."""
+    """Waits until all objects are ready, or the log tells why not."""
     self._fill()
     if self._filling is not None:
       await asyncio.wait([self._filling])
 
   async def close(self) -> None:
-    """Removes those that nobody has taken; none can be taken any more."""
+    """Removes the objects that were not taken; `take` then raises."""
     self._is_closed = True
     if self._filling is not None:
       self._filling.cancel()
@@ -79,11 +79,11 @@ class WarmPool(Generic[T]):
     return len(self._ready) < self._num_warm
 
   async def _fill_up(self) -> None:
-    """One after the other: those who wait for one come first."""
+    """Starts objects one at a time, so that takers do not wait longer."""
     while self._has_room():
       try:
         self._ready.append(await self._start())
       except AgentRLError as error:
-        # Whoever takes the next one meets the same error, and is told.
-        _log.warning("nothing is kept warm: %s", error)
+        # The next `take` meets the same error, and raises it.
+        _log.warning("no object is kept warm: %s", error)
         return

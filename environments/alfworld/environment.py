@@ -9,11 +9,15 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.trajectory import Task
-from agentrl_jax.env.interface import Environment, Expert, Session
+from agentrl_jax.env.indexed import IndexedEnvironment
+from agentrl_jax.env.interface import Expert, Session
+from agentrl_jax.env.options import (
+  engine_of,
+  require_one_of,
+  require_positive,
+)
 from agentrl_jax.env.scripted import ScriptedPolicies
-from agentrl_jax.errors import ConfigError
 from environments.alfworld.engines.engine import Engine, PythonEngine
 from environments.alfworld.engines.textworld_engine import TextWorldEngine
 from environments.alfworld.expert import MISTAKES, HouseholdExpert
@@ -25,11 +29,8 @@ from environments.alfworld.prompts import SYSTEM_PROMPTS
 from environments.alfworld.scripted import POLICIES
 from environments.alfworld.session import ALFSession, Rules
 
-ENGINES = ("python", "textworld")
-GENERATED_CACHE = 256  # games; the episodes of a group share one
 
-
-class ALFWorld(Environment):
+class ALFWorld(IndexedEnvironment[Game]):
   """Generated tasks and, with `games`, those of ALFWorld's own files.
 
   Defaults are AgentBench's. `games` is the folder of the files (by default the
@@ -39,6 +40,9 @@ class ALFWorld(Environment):
 
   name = "alfworld"
   mistakes = MISTAKES
+  cache_size = 256
+  split_hint = "dev needs `games`, a folder of game files"
+  _engine: Engine
 
   def __init__(
     self,
@@ -56,19 +60,13 @@ class ALFWorld(Environment):
     num_things: tuple[int, int] = (10, 48),
     num_tasks: int = 1 << 20,
   ):
-    if system_prompt not in SYSTEM_PROMPTS:
-      raise ConfigError(
-        f"system_prompt={system_prompt!r} is not one of "
-        f"{', '.join(SYSTEM_PROMPTS)}"
-      )
-    for key, value in {
-      "num_processes": num_processes,
-      "reply_limit_s": reply_limit_s,
-      "max_rounds": max_rounds,
-      "num_tasks": num_tasks,
-    }.items():
-      if value <= 0:
-        raise ConfigError(f"{key}={value} must be above 0")
+    require_one_of(SYSTEM_PROMPTS, system_prompt=system_prompt)
+    require_positive(
+      num_processes=num_processes,
+      reply_limit_s=reply_limit_s,
+      max_rounds=max_rounds,
+    )
+    super().__init__(num_tasks=num_tasks, loaded=find_games(source, games))
     self._rules = Rules(
       max_rounds=max_rounds,
       system_prompt=system_prompt,
@@ -81,71 +79,37 @@ class ALFWorld(Environment):
       num_receptacles=num_receptacles,
       num_things=num_things,
     )
-    self._num_tasks = num_tasks
-    self._files = find_games(source, games)
-    self._generate = functools.lru_cache(GENERATED_CACHE)(
-      self._generator.generate
-    )
     self.needs_one_loop = engine != "python"
-    self._engine = (
-      engine
-      if isinstance(engine, Engine)
-      else _engine(engine, num_processes, reply_limit_s)
+    textworld = functools.partial(
+      TextWorldEngine, num_processes=num_processes, reply_limit_s=reply_limit_s
+    )
+    self._engine = engine_of(
+      engine, {"python": PythonEngine, "textworld": textworld}
     )
 
-  def indices(self, split: str) -> Sequence[int]:
-    """Returns `num_tasks` indices for train and test, one per file for dev."""
-    if split in SPLITS:
-      return range(self._num_tasks)
-    if split == LOADED_SPLIT and self._files:
-      return range(len(self._files))
-    raise ConfigError(self._no_split(split))
+  def generate(self, split: str, index: int) -> Game:
+    """Draws a household and a goal."""
+    return self._generator.generate(split, index).game
+
+  def load(self, index: int) -> Game:
+    """Reads a game file."""
+    return load_game(self._loaded[index])
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
     """Opens a session with its own household; ignores the seed."""
     del seed
-    game = self._game(task)
+    game = self.find(task)
     spec = read_goal(game.goal)
     async with self._engine.open(game) as play:
       yield ALFSession(play, self._rules, kind=spec.type if spec else "other")
-
-  async def close(self) -> None:
-    """Stops the engine's idle processes, if it has any."""
-    await self._engine.close()
 
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
     """Makes an expert that knows the game; see `expert.MISTAKES`."""
-    return HouseholdExpert(self._game(task), seed=seed, mistakes=mistakes)
+    return HouseholdExpert(self.find(task), seed=seed, mistakes=mistakes)
 
   def scripted_policies(self) -> ScriptedPolicies:
     """Lists baselines that do not plan; see `scripted`."""
     return POLICIES
-
-  def _game(self, task: Task) -> Game:
-    if task.split == LOADED_SPLIT and self._files:
-      if not 0 <= task.index < len(self._files):
-        raise ConfigError(
-          f"{task} is outside the {len(self._files)} games that were found"
-        )
-      return load_game(self._files[task.index])
-    if task.split not in SPLITS:
-      raise ConfigError(self._no_split(task.split))
-    return self._generate(task.split, task.index).game
-
-  def _no_split(self, split: str) -> str:
-    known = [*SPLITS, *([LOADED_SPLIT] if self._files else [])]
-    hint = "" if self._files else "; dev needs `games`, a folder of game files"
-    return f"ALFWorld has no split {split!r}, only {', '.join(known)}{hint}"
-
-
-def _engine(kind: str, num_processes: int, reply_limit_s: float) -> Engine:
-  if kind not in ENGINES:
-    raise ConfigError(f"engine={kind!r} is not one of {', '.join(ENGINES)}")
-  if kind == "python":
-    return PythonEngine()
-  return TextWorldEngine(
-    num_processes=num_processes, reply_limit_s=reply_limit_s
-  )

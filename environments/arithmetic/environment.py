@@ -7,12 +7,14 @@ Use it as a pattern for a new environment.
 import contextlib
 import dataclasses
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 
 from agentrl_jax.data.messages import Message, Tool
-from agentrl_jax.data.split import SPLITS, split_of
+from agentrl_jax.data.split import split_of
 from agentrl_jax.data.trajectory import Status, Task
-from agentrl_jax.env.interface import Environment, Expert, Session, Step
+from agentrl_jax.env.indexed import IndexedEnvironment
+from agentrl_jax.env.interface import Expert, Session, Step
+from agentrl_jax.env.options import require_positive
 from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.env.tools import ToolMistake, read_arguments
 from agentrl_jax.errors import ConfigError
@@ -55,7 +57,7 @@ class Sum:
     return f"What is {self.a} + {self.b}?"
 
 
-class Arithmetic(Environment):
+class Arithmetic(IndexedEnvironment[Sum]):
   """Task i of a split asks for a sum; calling `answer` ends the episode."""
 
   name = "arithmetic"
@@ -68,43 +70,34 @@ class Arithmetic(Environment):
       raise ConfigError(
         f"max_term={max_term} leaves too few sums for two splits; use 9 or more"
       )
-    if max_turns < 1 or num_tasks < 1:
-      raise ConfigError(
-        f"max_turns={max_turns} and num_tasks={num_tasks} must be 1 or more"
-      )
+    require_positive(max_turns=max_turns)
+    super().__init__(num_tasks=num_tasks)
     self._max_term = max_term
     self._max_turns = max_turns
-    self._num_tasks = num_tasks
-
-  def indices(self, split: str) -> Sequence[int]:
-    """Returns `num_tasks` indices; sums repeat when there are fewer sums."""
-    _require_split(split)
-    return range(self._num_tasks)
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
     """Opens a session; ignores the seed, as the task determines the sum."""
     del seed
-    yield _SumSession(self._problem(task), self._max_turns)
+    yield _SumSession(self.find(task), self._max_turns)
 
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
     """Makes an expert that adds, then answers; see `expert.MISTAKES`."""
-    problem = self._problem(task)
+    problem = self.find(task)
     return Adder(problem.a, problem.b, seed=seed, mistakes=mistakes)
 
   def scripted_policies(self) -> ScriptedPolicies:
     """Lists baselines that do not add; see `scripted`."""
     return POLICIES
 
-  def _problem(self, task: Task) -> Sum:
-    """Draws a sum for (split, index) that the split owns."""
-    _require_split(task.split)
-    rng = random.Random(f"{task.split}/{task.index}")
+  def generate(self, split: str, index: int) -> Sum:
+    """Draws a sum that the split owns; sums may repeat."""
+    rng = random.Random(f"{split}/{index}")
     while True:  # the split owns a drawn sum with probability 1/2
       problem = Sum(*(rng.randint(0, self._max_term) for _ in range(2)))
-      if split_of(problem.question) == task.split:
+      if split_of(problem.question) == split:
         return problem
 
 
@@ -137,10 +130,3 @@ class _SumSession(Session):
     if self._turns_left > 0:
       return Step((reply,))
     return Step((reply,), status=Status.TASK_LIMIT_REACHED)
-
-
-def _require_split(split: str) -> None:
-  if split not in SPLITS:
-    raise ConfigError(
-      f"arithmetic has no split {split!r}, only {', '.join(SPLITS)}"
-    )

@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.data.trajectory import Task
-from agentrl_jax.env.interface import Environment, Expert, Session
+from agentrl_jax.env.indexed import IndexedEnvironment
+from agentrl_jax.env.interface import Expert, Session
+from agentrl_jax.env.options import require_positive
 from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.bfcl.expert import MISTAKES, gold_expert
@@ -25,7 +27,7 @@ from environments.bfcl.suite import (
 )
 
 
-class BFCL(Environment):
+class BFCL(IndexedEnvironment[Problem]):
   """One split for each category; `train` and `test` are halves of all tasks.
 
   All tasks of one scenario are in the same half, across categories. `source` is
@@ -47,8 +49,7 @@ class BFCL(Environment):
       raise ConfigError(
         f"categories={categories!r} must be some of {', '.join(CATEGORIES)}"
       )
-    if max_steps < 1:
-      raise ConfigError(f"max_steps={max_steps} must be 1 or more")
+    require_positive(max_steps=max_steps)
     self._max_steps = max_steps
     self._folder = data_folder(source)
     self._splits: dict[str, tuple[Problem, ...]] = {
@@ -57,16 +58,19 @@ class BFCL(Environment):
       if category in categories
     }
     self._splits.update(_halves(self._splits))
+    super().__init__(
+      num_tasks={split: len(tasks) for split, tasks in self._splits.items()}
+    )
 
-  def indices(self, split: str) -> Sequence[int]:
-    """Returns 200 indices per category; train and test share all 800 tasks."""
-    return range(len(self._problems(split)))
+  def generate(self, split: str, index: int) -> Problem:
+    """Returns a task of the suite, of which nothing is generated."""
+    return self._splits[split][index]
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
     """Opens a session with its own functions; ignores the seed."""
     del seed
-    problem = self._problem(task)
+    problem = self.find(task)
     docs = [
       doc
       for class_name in problem.classes
@@ -78,26 +82,11 @@ class BFCL(Environment):
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
     """Makes an expert that plays the gold calls; see `expert.MISTAKES`."""
-    return gold_expert(self._problem(task), seed=seed, mistakes=mistakes)
+    return gold_expert(self.find(task), seed=seed, mistakes=mistakes)
 
   def scripted_policies(self) -> ScriptedPolicies:
     """Lists baselines that do not read the messages; see `scripted`."""
     return POLICIES
-
-  def _problem(self, task: Task) -> Problem:
-    problems = self._problems(task.split)
-    if not 0 <= task.index < len(problems):
-      raise ConfigError(
-        f"{task} is outside the {len(problems)} tasks of its split"
-      )
-    return problems[task.index]
-
-  def _problems(self, split: str) -> tuple[Problem, ...]:
-    if split not in self._splits:
-      raise ConfigError(
-        f"BFCL has no split {split!r}, only {', '.join(self._splits)}"
-      )
-    return self._splits[split]
 
 
 def _halves(

@@ -7,10 +7,16 @@ Tasks are generated (splits train and test) or loaded from AgentBench's file
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
-from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.trajectory import Task
-from agentrl_jax.env.interface import Environment, Expert, Session
+from agentrl_jax.env.indexed import IndexedEnvironment
+from agentrl_jax.env.interface import Expert, Session
+from agentrl_jax.env.options import (
+  engine_of,
+  require_one_of,
+  require_positive,
+)
 from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.dbbench.engines.base import Engine
@@ -30,11 +36,8 @@ from environments.dbbench.prompts import SYSTEM_PROMPTS
 from environments.dbbench.scripted import POLICIES
 from environments.dbbench.session import DBSession, Rules
 
-ENGINES = ("sqlite", "mariadb")
-GENERATED_CACHE = 4096  # tasks; the episodes of a group share one
 
-
-class DBBench(Environment):
+class DBBench(IndexedEnvironment[Generated | Problem]):
   """AgentBench's DBBench, with AgentBench's defaults.
 
   Args:
@@ -56,6 +59,8 @@ class DBBench(Environment):
 
   name = "dbbench"
   mistakes = MISTAKES
+  split_hint = "dev needs `source`, AgentBench's file"
+  _engine: Engine
 
   def __init__(
     self,
@@ -74,19 +79,15 @@ class DBBench(Environment):
     num_tables: tuple[int, int] = (1, 1),
     num_tasks: int = 1 << 20,
   ):
-    if system_prompt not in SYSTEM_PROMPTS:
-      raise ConfigError(
-        f"system_prompt={system_prompt!r} is not one of "
-        f"{', '.join(SYSTEM_PROMPTS)}"
-      )
-    for key, value in {
-      "max_rounds": max_rounds,
-      "max_result_chars": max_result_chars,
-      "statement_limit_s": statement_limit_s,
-      "num_tasks": num_tasks,
-    }.items():
-      if value <= 0:
-        raise ConfigError(f"{key}={value} must be above 0")
+    require_one_of(SYSTEM_PROMPTS, system_prompt=system_prompt)
+    require_positive(
+      max_rounds=max_rounds,
+      max_result_chars=max_result_chars,
+      statement_limit_s=statement_limit_s,
+    )
+    super().__init__(
+      num_tasks=num_tasks, loaded=load_problems(source) if source else ()
+    )
     self._rules = Rules(
       max_rounds=max_rounds,
       system_prompt=system_prompt,
@@ -98,29 +99,21 @@ class DBBench(Environment):
       num_columns=num_columns,
       num_tables=num_tables,
     )
-    self._num_tasks = num_tasks
-    self._loaded = load_problems(source) if source else ()
-    self._generate = functools.lru_cache(GENERATED_CACHE)(
-      self._generator.generate
-    )
-    self._engine = (
-      engine
-      if isinstance(engine, Engine)
-      else _engine(
-        engine,
-        server,
-        max_result_chars=max_result_chars,
-        statement_limit_s=statement_limit_s,
-      )
+    limits: dict[str, Any] = {
+      "max_result_chars": max_result_chars,
+      "statement_limit_s": statement_limit_s,
+    }
+    self._engine = engine_of(
+      engine,
+      {
+        "sqlite": functools.partial(_sqlite_engine, server, limits),
+        "mariadb": functools.partial(_mariadb_engine, server, limits),
+      },
     )
 
-  def indices(self, split: str) -> Sequence[int]:
-    """Returns `num_tasks` indices for train and test, all rows for dev."""
-    if split in SPLITS:
-      return range(self._num_tasks)
-    if split == LOADED_SPLIT and self._loaded:
-      return range(len(self._loaded))
-    raise ConfigError(self._no_split(split))
+  def generate(self, split: str, index: int) -> Generated:
+    """Draws tables and a question about them."""
+    return self._generator.generate(split, index)
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
@@ -130,48 +123,28 @@ class DBBench(Environment):
     async with self._engine.open(problem.tables) as database:
       yield DBSession(problem, database, self._rules, gold_hash=self._gold_hash)
 
-  async def close(self) -> None:
-    """Closes the engine, which stops the server that it started, if any."""
-    await self._engine.close()
-
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
     """Returns an expert; it makes mistakes in generated tasks only."""
-    if task.split == LOADED_SPLIT:
-      return expert_for_loaded(self._problem(task), mistakes=mistakes)
-    return expert_for_generated(
-      self._generated(task), seed=seed, mistakes=mistakes
-    )
+    content = self.find(task)
+    if isinstance(content, Problem):
+      return expert_for_loaded(content, mistakes=mistakes)
+    return expert_for_generated(content, seed=seed, mistakes=mistakes)
 
   def scripted_policies(self) -> ScriptedPolicies:
     """Returns baselines that ignore the question; see `scripted`."""
     return POLICIES
 
   def _problem(self, task: Task) -> Problem:
-    if task.split != LOADED_SPLIT:
-      return self._generated(task).problem
-    if not 0 <= task.index < len(self._loaded):
-      raise ConfigError(
-        f"{task} is outside the {len(self._loaded)} problems of `source`"
-      )
-    return self._loaded[task.index]
-
-  def _generated(self, task: Task) -> Generated:
-    if task.split not in SPLITS:
-      raise ConfigError(self._no_split(task.split))
-    return self._generate(task.split, task.index)
+    content = self.find(task)
+    return content if isinstance(content, Problem) else content.problem
 
   async def _gold_hash(self, problem: Problem) -> str:
     """Returns the hash of fresh tables after the gold SQL has run."""
     async with self._engine.open(problem.tables) as database:
       await database.execute(problem.gold_sql)
       return await database.hash_of(problem.tables)
-
-  def _no_split(self, split: str) -> str:
-    known = [*SPLITS, *([LOADED_SPLIT] if self._loaded else [])]
-    hint = "" if self._loaded else "; dev needs `source`, AgentBench's file"
-    return f"DBBench has no split {split!r}, only {', '.join(known)}{hint}"
 
 
 def _kinds(kinds: Sequence[str] | None) -> Sequence[str]:
@@ -181,22 +154,14 @@ def _kinds(kinds: Sequence[str] | None) -> Sequence[str]:
   return kinds if isinstance(kinds, str) else tuple(kinds)
 
 
-def _engine(
-  kind: str, server: str, *, max_result_chars: int, statement_limit_s: float
-) -> Engine:
-  if kind not in ENGINES:
-    raise ConfigError(f"engine={kind!r} is not one of {', '.join(ENGINES)}")
-  if kind == "sqlite":
-    if server:
-      raise ConfigError(f"server={server!r} needs engine='mariadb'")
-    return SQLiteEngine(
-      max_result_chars=max_result_chars, statement_limit_s=statement_limit_s
-    )
+def _sqlite_engine(server: str, limits: Mapping[str, Any]) -> Engine:
+  if server:
+    raise ConfigError(f"server={server!r} needs engine='mariadb'")
+  return SQLiteEngine(**limits)
+
+
+def _mariadb_engine(server: str, limits: Mapping[str, Any]) -> Engine:
   # Imported here because only this engine needs the driver.
   from environments.dbbench.engines.mariadb import MariaDBEngine
 
-  return MariaDBEngine(
-    server,
-    max_result_chars=max_result_chars,
-    statement_limit_s=statement_limit_s,
-  )
+  return MariaDBEngine(server, **limits)

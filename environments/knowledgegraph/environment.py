@@ -10,9 +10,15 @@ import functools
 import pathlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
+from agentrl_jax.data.split import SPLITS
 from agentrl_jax.data.trajectory import Task
-from agentrl_jax.env.interface import Environment, Expert, Session
+from agentrl_jax.env.indexed import IndexedEnvironment
+from agentrl_jax.env.interface import Expert, Session
+from agentrl_jax.env.options import (
+  engine_of,
+  require_one_of,
+  require_positive,
+)
 from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.calls import KnowledgeBase
@@ -38,11 +44,8 @@ from environments.knowledgegraph.prompts import SYSTEM_PROMPTS
 from environments.knowledgegraph.scripted import POLICIES
 from environments.knowledgegraph.session import KGSession, Rules
 
-ENGINES = ("memory", "oxigraph", "sparql")
-SYNTHESISED_CACHE = 512  # graphs; the episodes of a group share one
 
-
-class KnowledgeGraph(Environment):
+class KnowledgeGraph(IndexedEnvironment[Instance]):
   """Generated tasks and, with `source`, those of AgentBench's file.
 
   Args:
@@ -61,6 +64,12 @@ class KnowledgeGraph(Environment):
 
   name = "knowledgegraph"
   mistakes = MISTAKES
+  cache_size = 512
+  split_hint = (
+    "dev needs AgentBench's file as `source`; train and test need facts to ask "
+    "about, which with engine='sparql' are those of `graph`"
+  )
+  _engine: Engine
 
   def __init__(
     self,
@@ -81,20 +90,15 @@ class KnowledgeGraph(Environment):
     num_entities: tuple[int, int] = (8, 14),
     num_tasks: int = 1 << 20,
   ):
-    if system_prompt not in SYSTEM_PROMPTS:
-      raise ConfigError(
-        f"system_prompt={system_prompt!r} is not one of "
-        f"{', '.join(SYSTEM_PROMPTS)}"
-      )
-    _require_positive(
-      max_rounds=max_rounds, query_limit_s=query_limit_s, num_tasks=num_tasks
+    require_one_of(SYSTEM_PROMPTS, system_prompt=system_prompt)
+    require_positive(max_rounds=max_rounds, query_limit_s=query_limit_s)
+    super().__init__(
+      num_tasks=num_tasks, loaded=load_problems(source) if source else ()
     )
     self._rules = Rules(
       max_rounds=max_rounds, system_prompt=system_prompt, one_shot=one_shot
     )
     self._upstream_quirks = upstream_quirks
-    self._num_tasks = num_tasks
-    self._loaded = load_problems(source) if source else ()
     self._ontology = _ontology(source, graph, ontology)
     self._generator: Generator = (
       FactGenerator(
@@ -112,29 +116,41 @@ class KnowledgeGraph(Environment):
         num_entities=num_entities,
       )
     )
-    self._synthesised = functools.lru_cache(SYNTHESISED_CACHE)(self._synthesise)
     self.needs_one_loop = engine != "memory"
-    self._engine = (
-      engine
-      if isinstance(engine, Engine)
-      else _engine(engine, server, query_limit_s=query_limit_s)
+    self._engine = engine_of(
+      engine,
+      {
+        kind: functools.partial(_engine, kind, server, query_limit_s)
+        for kind in ("memory", "oxigraph", "sparql")
+      },
     )
     self._has_facts = engine == "sparql"  # its own, for every task
     self._has_graph = bool(graph)
 
-  def indices(self, split: str) -> Sequence[int]:
-    """Returns the task indices: of `num_tasks`, or the source's problems."""
-    if split not in self._splits():
-      raise ConfigError(self._no_split(split))
-    return range(
-      len(self._loaded) if split == LOADED_SPLIT else self._num_tasks
-    )
+  def splits(self) -> Mapping[str, int]:
+    """Leaves out generated worlds where an endpoint has facts of its own."""
+    splits = super().splits()
+    if self._has_facts and not self._has_graph:
+      splits = {s: n for s, n in splits.items() if s not in SPLITS}
+    return splits
+
+  def generate(self, split: str, index: int) -> Instance:
+    """Draws a question about a generated world or the facts of `graph`."""
+    return self._generator.generate(split, index)
+
+  def load(self, index: int) -> Instance:
+    """Synthesises facts for a loaded question, unless the endpoint has them."""
+    problem = self._loaded[index]
+    if self._has_facts:
+      return Instance(problem, Graph(), self._ontology)
+    graph = synthesise(problem, self._ontology)
+    return Instance(problem, graph, self._ontology, is_synthesised=True)
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
     """Opens a session on the task's facts; the seed has no effect."""
     del seed
-    instance = self._instance(task)
+    instance = self.find(task)
     store = await self._engine.store(instance.graph)
     base = KnowledgeBase(
       store, instance.ontology, upstream_quirks=self._upstream_quirks
@@ -146,53 +162,17 @@ class KnowledgeGraph(Environment):
       is_synthesised=instance.is_synthesised,
     )
 
-  async def close(self) -> None:
-    await self._engine.close()
-
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
-    problem = self._instance(task).problem
+    problem = self.find(task).problem
     return KGExpert(problem, seed=seed, mistakes=mistakes)
 
   def scripted_policies(self) -> ScriptedPolicies:
     return POLICIES
 
-  def _instance(self, task: Task) -> Instance:
-    if task.split not in self._splits():
-      raise ConfigError(self._no_split(task.split))
-    if task.split != LOADED_SPLIT:
-      return self._generator.generate(task.split, task.index)
-    if not 0 <= task.index < len(self._loaded):
-      raise ConfigError(
-        f"{task} is outside the {len(self._loaded)} problems of `source`"
-      )
-    if self._has_facts:
-      return Instance(self._loaded[task.index], Graph(), self._ontology)
-    return self._synthesised(task.index)
 
-  def _synthesise(self, index: int) -> Instance:
-    problem = self._loaded[index]
-    graph = synthesise(problem, self._ontology)
-    return Instance(problem, graph, self._ontology, is_synthesised=True)
-
-  def _splits(self) -> Sequence[str]:
-    """Returns the splits; no endpoint has the facts of generated worlds."""
-    generated = () if self._has_facts and not self._has_graph else SPLITS
-    return (*generated, *((LOADED_SPLIT,) if self._loaded else ()))
-
-  def _no_split(self, split: str) -> str:
-    return (
-      f"KnowledgeGraph has no split {split!r}; its splits are "
-      f"{', '.join(self._splits()) or 'none'}. dev needs AgentBench's file as "
-      "`source`; train and test need facts to ask about, which with "
-      "engine='sparql' are those of `graph`"
-    )
-
-
-def _engine(kind: str, server: str, *, query_limit_s: float) -> Engine:
-  if kind not in ENGINES:
-    raise ConfigError(f"engine={kind!r} is not one of {', '.join(ENGINES)}")
+def _engine(kind: str, server: str, query_limit_s: float) -> Engine:
   if (kind == "sparql") != bool(server):
     raise ConfigError(
       f"engine={kind!r} with server={server!r}: engine='sparql', and no other, "
@@ -222,9 +202,3 @@ def _ontology(source: str, graph: str, folder: str) -> Ontology:
       "which has the reverse relations and the types of objects"
     )
   return load_ontology(folder) if folder else ontology_of(())
-
-
-def _require_positive(**options: float) -> None:
-  for key, value in options.items():
-    if value <= 0:
-      raise ConfigError(f"{key}={value} must be above 0")

@@ -12,10 +12,15 @@ import functools
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.docker.stream import Finished
-from agentrl_jax.env.interface import Environment, Expert, Session
+from agentrl_jax.env.indexed import IndexedEnvironment
+from agentrl_jax.env.interface import Expert, Session
+from agentrl_jax.env.options import (
+  engine_of,
+  require_one_of,
+  require_positive,
+)
 from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.env.warm_pool import WarmPool
 from agentrl_jax.errors import ConfigError, EnvironmentFault
@@ -47,9 +52,6 @@ from environments.os_interaction.tasks.generator import (
 )
 from environments.os_interaction.tasks.problem import Problem
 
-ENGINES = ("docker", "sandbox")
-GENERATED_CACHE = 4096  # tasks; the episodes of a group share one
-
 
 @dataclasses.dataclass(frozen=True)
 class _StartedMachine:
@@ -65,7 +67,7 @@ class _StartedMachine:
       await self.machine.remove()
 
 
-class OSInteraction(Environment):
+class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
   """Generated tasks; with `source`, also those of one of AgentBench's files.
 
   Defaults are AgentBench's. `engine` is "docker", "sandbox" or an `Engine`;
@@ -77,6 +79,8 @@ class OSInteraction(Environment):
   name = "os_interaction"
   mistakes = tuple(MISTAKES)
   needs_one_loop = True  # warm machines belong to the loop that started them
+  split_hint = "dev needs `source`, AgentBench's file"
+  _engine: Engine
 
   def __init__(
     self,
@@ -101,20 +105,14 @@ class OSInteraction(Environment):
     difficulty: tuple[int, int] = (1, 3),
     num_tasks: int = 1 << 20,
   ):
-    if system_prompt not in SYSTEM_PROMPTS:
-      raise ConfigError(
-        f"system_prompt={system_prompt!r} is not one of "
-        f"{', '.join(SYSTEM_PROMPTS)}"
-      )
-    for key, value in {
-      "max_rounds": max_rounds,
-      "command_limit_s": command_limit_s,
-      "num_tasks": num_tasks,
-    }.items():
-      if value <= 0:
-        raise ConfigError(f"{key}={value} must be above 0")
+    require_one_of(SYSTEM_PROMPTS, system_prompt=system_prompt)
+    require_positive(max_rounds=max_rounds, command_limit_s=command_limit_s)
     if num_warm < 0:
       raise ConfigError(f"num_warm={num_warm} must be 0 or more")
+    super().__init__(
+      num_tasks=num_tasks,
+      loaded=load_problems(source, scripts) if source else (),
+    )
     limits = Limits(
       memory_mb=memory_mb,
       cpus=cpus,
@@ -128,30 +126,27 @@ class OSInteraction(Environment):
       upstream_quirks=upstream_quirks,
       command_limit_s=command_limit_s,
     )
-    generator = Generator(
+    self._generator = Generator(
       kinds=tuple(kinds) if not isinstance(kinds, str) else kinds,
       difficulty=difficulty,
     )
-    self._generate = functools.lru_cache(GENERATED_CACHE)(generator.generate)
-    self._num_tasks = num_tasks
-    self._loaded = load_problems(source, scripts) if source else ()
-    self._engine = (
-      engine
-      if isinstance(engine, Engine)
-      else _make_engine(
-        engine, limits, image=image, images=images, rootfs=rootfs
-      )
+    self._engine = engine_of(
+      engine,
+      {
+        "docker": functools.partial(
+          _docker_engine, limits, image, images, rootfs
+        ),
+        "sandbox": functools.partial(
+          _sandbox_engine, limits, image, images, rootfs
+        ),
+      },
     )
     self._num_warm = num_warm
     self._pools: dict[str, WarmPool[_StartedMachine]] = {}
 
-  def indices(self, split: str) -> Sequence[int]:
-    """Train and test have `num_tasks` indices; dev has the source's tasks."""
-    if split in SPLITS:
-      return range(self._num_tasks)
-    if split == LOADED_SPLIT and self._loaded:
-      return range(len(self._loaded))
-    raise ConfigError(self._unknown_split(split))
+  def generate(self, split: str, index: int) -> GeneratedTask:
+    """Draws a task and its scripts."""
+    return self._generator.generate(split, index)
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
@@ -170,19 +165,16 @@ class OSInteraction(Environment):
     for pool in self._pools.values():
       await pool.close()
     self._pools.clear()
-    await self._engine.close()
+    await super().close()
 
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
     """Plays the gold script, then answers with its output."""
-    if task.split == LOADED_SPLIT:
-      return expert_for_loaded(
-        self._problem(task), seed=seed, mistakes=mistakes
-      )
-    return expert_for_generated(
-      self._generated(task), seed=seed, mistakes=mistakes
-    )
+    content = self.find(task)
+    if isinstance(content, Problem):
+      return expert_for_loaded(content, seed=seed, mistakes=mistakes)
+    return expert_for_generated(content, seed=seed, mistakes=mistakes)
 
   def scripted_policies(self) -> ScriptedPolicies:
     return POLICIES
@@ -260,25 +252,8 @@ class OSInteraction(Environment):
     return self._pools[image]
 
   def _problem(self, task: Task) -> Problem:
-    if task.split != LOADED_SPLIT:
-      return self._generated(task).problem
-    if not 0 <= task.index < len(self._loaded):
-      raise ConfigError(
-        f"{task} is outside the {len(self._loaded)} problems of `source`"
-      )
-    return self._loaded[task.index]
-
-  def _generated(self, task: Task) -> GeneratedTask:
-    if task.split not in SPLITS:
-      raise ConfigError(self._unknown_split(task.split))
-    return self._generate(task.split, task.index)
-
-  def _unknown_split(self, split: str) -> str:
-    known = [*SPLITS, *([LOADED_SPLIT] if self._loaded else [])]
-    hint = "" if self._loaded else "; dev needs `source`, AgentBench's file"
-    return (
-      f"OSInteraction has no split {split!r}, only {', '.join(known)}{hint}"
-    )
+    content = self.find(task)
+    return content if isinstance(content, Problem) else content.problem
 
 
 async def _shielded(removal: Coroutine[Any, Any, None]) -> None:
@@ -291,28 +266,23 @@ async def _shielded(removal: Coroutine[Any, Any, None]) -> None:
     raise
 
 
-def _make_engine(
-  kind: str,
-  limits: Limits,
-  *,
-  image: str,
-  images: Mapping[str, str] | None,
-  rootfs: str,
+def _docker_engine(
+  limits: Limits, image: str, images: Mapping[str, str] | None, rootfs: str
 ) -> Engine:
-  if kind not in ENGINES:
-    raise ConfigError(f"engine={kind!r} is not one of {', '.join(ENGINES)}")
-  if kind == "sandbox":
-    if image or images:
-      raise ConfigError("image and images need engine='docker'")
-    # Imports on Linux alone.
-    from environments.os_interaction.machines.sandbox.engine import (
-      SandboxEngine,
-    )
-
-    return SandboxEngine(limits, rootfs=rootfs)
   if rootfs:
     raise ConfigError(f"rootfs={rootfs!r} needs engine='sandbox'")
-  # Only this engine needs the package `docker`.
+  # Imported here because only this engine needs the package `docker`.
   from environments.os_interaction.machines.docker_engine import DockerEngine
 
   return DockerEngine(limits, image=image, images=images)
+
+
+def _sandbox_engine(
+  limits: Limits, image: str, images: Mapping[str, str] | None, rootfs: str
+) -> Engine:
+  if image or images:
+    raise ConfigError("image and images need engine='docker'")
+  # Imported here because the module needs Linux.
+  from environments.os_interaction.machines.sandbox.engine import SandboxEngine
+
+  return SandboxEngine(limits, rootfs=rootfs)

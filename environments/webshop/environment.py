@@ -6,12 +6,14 @@ generated unless a file of listings is given.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.data.trajectory import Task
-from agentrl_jax.env.interface import Environment, Expert, Session
+from agentrl_jax.env.indexed import IndexedEnvironment
+from agentrl_jax.env.interface import Expert, Session
+from agentrl_jax.env.options import require_one_of, require_positive
 from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.webshop.expert import MISTAKES, Shopper
@@ -39,7 +41,7 @@ COMPACT: Mapping[str, Any] = {
 }
 
 
-class WebShop(Environment):
+class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
   """Tasks of a goal and a shop, with WebShop's reward, of which 1.0 is success.
 
   Args:
@@ -71,6 +73,7 @@ class WebShop(Environment):
 
   name = "webshop"
   mistakes = MISTAKES
+  cache_size = 0  # the generator caches shops, up to `num_cached`
 
   def __init__(
     self,
@@ -101,14 +104,10 @@ class WebShop(Environment):
     show_subpages: bool = True,
     show_attributes: bool = False,
   ):
-    if system_prompt not in SYSTEM_PROMPTS:
-      raise ConfigError(
-        f"webshop system_prompt={system_prompt!r} is not one of "
-        f"{', '.join(SYSTEM_PROMPTS)}"
-      )
+    require_one_of(SYSTEM_PROMPTS, system_prompt=system_prompt)
     if not separator:
       raise ConfigError("webshop separator is empty; texts would be joined")
-    _require_positive(
+    require_positive(
       num_train=num_train,
       num_test=num_test,
       catalogue_size=catalogue_size,
@@ -147,7 +146,7 @@ class WebShop(Environment):
         difficulty=difficulty,
         max_siblings=max_siblings,
       )
-      self._num_tasks = {"train": num_train, "test": num_test}
+      num_tasks = {"train": num_train, "test": num_test}
     else:
       self._source = Listings(
         products,
@@ -156,10 +155,12 @@ class WebShop(Environment):
         cache=cache or "",
         upstream_splits=upstream_splits,
       )
-      self._num_tasks = {s: len(self._source.goals[s]) for s in SPLITS}
+      num_tasks = {s: len(self._source.goals[s]) for s in SPLITS}
+    super().__init__(num_tasks=num_tasks)
 
-  def indices(self, split: str) -> Sequence[int]:
-    return range(self._num_tasks[_require_split(split)])
+  def generate(self, split: str, index: int) -> tuple[Catalogue, Goal]:
+    """Returns a shop and a goal, generated or from the file of listings."""
+    return self._source.find(split, index)
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
@@ -191,23 +192,6 @@ class WebShop(Environment):
   def scripted_policies(self) -> ScriptedPolicies:
     return POLICIES
 
-  def find(self, task: Task) -> tuple[Catalogue, Goal]:
-    indices = self.indices(task.split)
-    if task.index not in indices:
-      raise ConfigError(
-        f"webshop has {len(indices)} {task.split} tasks, and no task "
-        f"{task.index}"
-      )
-    return self._source.find(task.split, task.index)
-
-
-def _require_split(split: str) -> str:
-  if split not in SPLITS:
-    raise ConfigError(
-      f"webshop has no split {split!r}, only {', '.join(SPLITS)}"
-    )
-  return split
-
 
 def _require_products(**settings: str | bool | None) -> None:
   given = [name for name, value in settings.items() if value]
@@ -216,9 +200,3 @@ def _require_products(**settings: str | bool | None) -> None:
       f"webshop {', '.join(given)} describe how a file of listings is read; "
       "give the file as products, or leave them out to generate shops"
     )
-
-
-def _require_positive(**settings: int) -> None:
-  for name, value in settings.items():
-    if value < 1:
-      raise ConfigError(f"webshop {name}={value} must be 1 or more")

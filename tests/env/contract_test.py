@@ -1,4 +1,4 @@
-"""The contract notices: each kind of bad environment fails the test for it."""
+"""Tests that each kind of bad environment fails its test of the contract."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from environments.arithmetic.environment import Arithmetic
 
 
 class _Wrapped:
-  """A session of arithmetic with something changed about it."""
+  """A session of arithmetic with one change."""
 
   def __init__(self, session):
     self._session = session
@@ -58,18 +58,18 @@ class AnySplit(_Bad):
 
 
 class Leaking(_Bad):
-  """Tests are training tasks."""
+  """Shows training tasks in the split test."""
 
-  def _problem(self, task):
-    return super()._problem(type(task)(task.name, "train", task.index))
+  def find(self, task):
+    return super().find(type(task)(task.name, "train", task.index))
 
 
 class Changing(_Bad):
   counter = itertools.count()
 
-  def _problem(self, task):
+  def find(self, task):
     index = task.index + next(self.counter)
-    return super()._problem(type(task)(task.name, task.split, index))
+    return super().find(type(task)(task.name, task.split, index))
 
 
 class Choking(_Bad):
@@ -96,7 +96,7 @@ class Endless(_Bad):
 
 
 class Jittery(_Bad):
-  """Says something else each time."""
+  """Begins with another message each time."""
 
   counter = itertools.count()
 
@@ -108,7 +108,7 @@ class Jittery(_Bad):
 
 
 class Misaddressed(_Bad):
-  """Replies to a call that nobody made."""
+  """Replies to a call that was never made."""
 
   class wrap(_Wrapped):
     async def step(self, answer):
@@ -133,7 +133,7 @@ class Generous(_Bad):
 
 
 class Sharing(_Bad):
-  """All sessions are one session."""
+  """Shares one session among all episodes."""
 
   turns = 0
 
@@ -150,7 +150,7 @@ class Sharing(_Bad):
 
 
 class Keeping(_Bad):
-  """Never lets go of a session."""
+  """Keeps references to its sessions."""
 
   kept = []
 
@@ -190,7 +190,7 @@ class Mute(_Bad):
 
 
 class Broken(_Bad):
-  """Ends as only faults of ours may."""
+  """Ends with a status that only faults of ours have."""
 
   class wrap(_Wrapped):
     async def step(self, answer):
@@ -219,7 +219,7 @@ class Boastful(_Bad):
 
 
 class Unlimited(_Bad):
-  """Its expert takes any number for a probability."""
+  """Its expert takes any number as a probability."""
 
   def expert(self, task, *, seed, mistakes):
     rates = {name: min(max(rate, 0), 1) for name, rate in mistakes.items()}
@@ -227,7 +227,7 @@ class Unlimited(_Bad):
 
 
 class Moody(_Bad):
-  """Its expert errs when it likes, whatever its seed."""
+  """Its expert ignores the seed of its mistakes."""
 
   counter = itertools.count()
 
@@ -236,7 +236,7 @@ class Moody(_Bad):
 
 
 class Beginner(_Bad):
-  """Its expert finds another way each time, and errs in none."""
+  """Its expert acts differently each time, and makes no mistakes."""
 
   counter = itertools.count()
 

@@ -1,15 +1,14 @@
-"""docs/environments.md, from top to bottom: written, proved, trained, served.
+"""Tests docs/environments.md by following it from top to bottom.
 
 Every block of the page is used in its order, in an empty folder: a block of
 Python is the file that the text before it names, any other block is commands.
-Of what needs Docker, below the last heading, the Dockerfile is built here; the
-rest is tested in `container_pool_test`.
+Of the parts that need Docker, below the last heading, the Dockerfile is built
+here; `pool_test` covers the rest.
 """
 
 import os
 import pathlib
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -21,13 +20,14 @@ import pytest
 
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
+from agentrl_jax.env.docker.images import build_worker_base
 from tests.env.docker.engine_for_tests import base_or_skip, connect_or_skip
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "environments.md"
 DEADLINE_S = 600
-# The page's run learns to spell, which takes minutes, and whole suites do it.
-# Here the expert plays by the same config, which is read and used all the same.
+# The page's run trains for minutes, which the conformance tests do. Here the
+# expert plays instead, so that the config is read and used.
 TRAINS = "python -m launch.train --config=experiment.py"
 SHORTER = {
   TRAINS: (
@@ -39,7 +39,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def blocks():
-  """(name of a file or None, text) of each block that needs no Docker."""
+  """Returns (file name or None, text) of each block that needs no Docker."""
   page = DOCUMENT.read_text().partition("\n## How fast")[0]
   end = 0
   for block in BLOCK.finditer(page):
@@ -55,12 +55,12 @@ def blocks():
 
 
 class _Folder:
-  """Where somebody follows the page."""
+  """The folder in which a reader follows the page."""
 
   def __init__(self, path, port, instead):
     self._path, self._port, self._instead = path, port, instead
     self._servers = []
-    self.said = {}  # what each command printed
+    self.outputs = {}  # of each command
     self._environment = {
       **os.environ,
       "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -87,10 +87,12 @@ class _Folder:
       timeout=DEADLINE_S,
       check=False,
     )
-    said = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     if done.returncode:
-      raise AssertionError(f"{command} gave {done.returncode}: {said[-3000:]}")
-    self.said[command] = said
+      raise AssertionError(
+        f"{command} gave {done.returncode}: {output[-3000:]}"
+      )
+    self.outputs[command] = output
 
   def _serve(self, command):
     server = subprocess.Popen(
@@ -134,21 +136,25 @@ class FollowedTest(unittest.TestCase):
     cls.addClassCleanup(folder.leave)
     for file, text in blocks():
       folder.follow(file, text)
-    cls.said = folder.said
+    cls.outputs = folder.outputs
 
   def test_both_proofs_pass(self):
     for module, least in (("backwards_test", 10), ("wrapped_test", 20)):
-      said = self.said[f"python -m unittest {module}"]
-      self.assertRegex(said, r"\nOK\b")
-      self.assertGreater(int(re.search(r"Ran (\d+) tests", said)[1]), least)
+      output = self.outputs[f"python -m unittest {module}"]
+      self.assertRegex(output, r"\nOK\b")
+      self.assertGreater(int(re.search(r"Ran (\d+) tests", output)[1]), least)
 
   def test_the_config_of_the_run_is_one(self):
-    self.assertRegex(self.said[TRAINS], self.of_the_run)
+    self.assertRegex(self.outputs[TRAINS], self.of_the_run)
 
   def test_the_expert_plays_through_the_worker(self):
-    said = self.said["python play.py"].splitlines()
-    self.assertRegex(said[0], r"\AWrite \w( \w)+ backwards\.\Z")
-    self.assertEqual(said[-1], "completed 1.0")
+    lines = self.outputs["python play.py"].splitlines()
+    self.assertRegex(lines[0], r"\AWrite \w( \w)+ backwards\.\Z")
+    self.assertEqual(lines[-1], "completed 1.0")
+
+  def test_the_rehearsal_reports_the_experts_success(self):
+    (rehearsal,) = (c for c in self.outputs if "env.rehearsal" in c)
+    self.assertRegex(self.outputs[rehearsal], r"\Aall +[67]\d\.\d% of 100\n")
 
 
 @pytest.mark.full
@@ -166,12 +172,12 @@ class FollowedToTheLetterTest(FollowedTest):
 @pytest.mark.full
 @pytest.mark.timeout(900)
 class DockerfileTest(unittest.IsolatedAsyncioTestCase):
-  """An environment of one's own, in an image of one's own."""
+  """Builds an environment's image from the page's Dockerfile."""
 
   async def test_it_serves_what_the_page_wrote(self):
     docker = connect_or_skip(type(self))
-    base = base_or_skip(docker)
     docker.api.timeout = 600  # pip says nothing for a while
+    base = build_worker_base(docker, base=base_or_skip(docker))
     folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     text = re.search(
       r"```dockerfile\n(.*?)```", DOCUMENT.read_text(), re.DOTALL
@@ -179,7 +185,6 @@ class DockerfileTest(unittest.IsolatedAsyncioTestCase):
     (folder / "Dockerfile").write_text(text[1])
     files = dict(block for block in blocks() if block[0])
     (folder / "backwards.py").write_text(files["backwards.py"])
-    shutil.copytree(ROOT / "agentrl_jax", folder / "agentrl_jax")
     tag = "agentrl_jax/backwards:test"
     docker.images.build(
       path=str(folder), tag=tag, buildargs={"BASE": base}, rm=True
@@ -199,12 +204,12 @@ class DockerfileTest(unittest.IsolatedAsyncioTestCase):
 class PageTest(unittest.TestCase):
   def test_lists_every_environment(self):
     listed = re.findall(r"\]\(\.\./environments/(\w+)\)", DOCUMENT.read_text())
-    here = {
+    folders = {
       path.name
       for path in (ROOT / "environments").iterdir()
       if (path / "README.md").exists() or path.name == "arithmetic"
     }
-    self.assertLessEqual(here, set(listed))
+    self.assertLessEqual(folders, set(listed))
     self.assertEqual(len(set(listed)), len(listed))
     for name in listed:
       self.assertTrue((ROOT / "environments" / name).is_dir(), name)

@@ -1,4 +1,4 @@
-"""An environment is found by name, or the error says why not."""
+"""Tests of loading environments by name."""
 
 import unittest
 
@@ -14,21 +14,21 @@ class Unfinished(Environment):
 
 
 class LoadEnvironmentTest(unittest.TestCase):
-  def test_makes_what_is_named_with_its_options(self):
+  def test_makes_the_named_class_with_options(self):
     environment = load_environment(ARITHMETIC, {"num_tasks": 3})
     self.assertEqual(environment.name, "arithmetic")
     self.assertEqual(list(environment.indices("train")), [0, 1, 2])
 
-  def test_errors_say_what_is_wrong(self):
-    here = __name__
+  def test_errors_name_the_cause(self):
+    module = __name__
     for target, options, words in (
       ("environments.arithmetic", {}, "module:Class"),
       ("environments.nowhere:Nowhere", {}, "no module 'environments.nowhere'"),
       ("environments.arithmetic.environment:Sum", {}, "it has Arithmetic"),
       ("environments.arithmetic.environment:Foo", {}, "it has Arithmetic"),
-      (f"{here}:Unfinished", {}, "does not define indices, open"),
+      (f"{module}:Unfinished", {}, "does not define indices, open"),
       (ARITHMETIC, {"num_taks": 3}, "num_taks.*it takes.*num_tasks"),
-      (ARITHMETIC, {"num_tasks": 0}, "must be 1 or more"),
+      (ARITHMETIC, {"num_tasks": 0}, "must be above 0"),
     ):
       with (
         self.subTest(target=target),
@@ -44,7 +44,7 @@ class ParseOptionsTest(unittest.TestCase):
       {"n": 3, "path": "/tmp/a=b", "on": True, "xs": [1, 2], "e": ""},
     )
 
-  def test_what_is_no_pair_is_refused(self):
+  def test_malformed_pairs_are_refused(self):
     for pairs in (["n"], ["=3"], ["a b=3"], ["n=1", "n=2"]):
       with self.subTest(pairs=pairs), self.assertRaises(ConfigError):
         parse_options(pairs)

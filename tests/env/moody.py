@@ -1,4 +1,4 @@
-"""An environment that does on request what environments do at their worst."""
+"""An environment that fails on request in each way."""
 
 import asyncio
 import contextlib

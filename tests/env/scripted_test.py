@@ -1,4 +1,4 @@
-"""Policies for any environment call what its tools allow."""
+"""Tests of scripted policies, which make only allowed calls."""
 
 import asyncio
 import json
@@ -47,18 +47,18 @@ class GenericTest(unittest.TestCase):
           (call,) = make(seed=seed).answer(SAID, TOOLS).tool_calls
           self.assertIsInstance(read_arguments(call, TOOLS), dict)
 
-  def test_the_same_seed_says_the_same(self):
+  def test_the_same_seed_gives_the_same_calls(self):
     for make in GENERIC.values():
       answers = [make(seed=3).answer(SAID, TOOLS) for _ in range(2)]
       self.assertEqual(*answers)
 
-  def test_an_echo_says_what_the_user_said(self):
+  def test_an_echo_repeats_the_user(self):
     (call,) = Echo(seed=0).answer(SAID, TOOLS).tool_calls
     arguments = json.loads(call.arguments)
     self.assertEqual(arguments["text"], "Find 12 red shoes!")
     self.assertEqual(arguments["mode"], "fast")
 
-  def test_a_constant_call_is_the_one_that_is_named(self):
+  def test_a_constant_call_uses_the_named_tool(self):
     policy = Constant(seed=0, tool="look", arguments={"at": 1})
     (call,) = policy.answer(SAID, TOOLS).tool_calls
     self.assertEqual((call.name, call.arguments), ("look", '{"at": 1}'))
@@ -74,7 +74,7 @@ class ScriptedPlayerTest(unittest.TestCase):
     )
     return asyncio.run(player.play(attempt))
 
-  def test_it_plays_by_what_is_said(self):
+  def test_plays_by_the_messages(self):
     self.assertEqual(self.play("copy_numbers").reward, 1.0)
     self.assertEqual(self.play("first_term").reward, 0.0)
 

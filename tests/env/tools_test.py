@@ -1,4 +1,4 @@
-"""What a policy may write as arguments, and what it is told otherwise."""
+"""Tests of reading tool calls: good arguments, and messages for bad ones."""
 
 import contextlib
 import json
@@ -72,7 +72,7 @@ class ReadArgumentsTest(unittest.TestCase):
       with self.subTest(arguments=arguments):
         self.assertEqual(read(name, arguments), arguments)
 
-  def test_mistakes_say_what_was_found_and_what_is_allowed(self):
+  def test_mistakes_name_the_found_and_the_allowed(self):
     usage = "Usage: execute_sql(query: string)."
     for name, arguments, flaw, words in (
       ("drop", "{}", Flaw.UNKNOWN_TOOL, "The tools are: execute_sql, commit."),
@@ -155,11 +155,11 @@ class ReadArgumentsTest(unittest.TestCase):
   @given(st.dictionaries(st.text(), st.text()), st.text())
   def test_only_the_right_keys_pass(self, others, query):
     arguments = {**others, "query": query}
-    found = read("execute_sql", arguments)
+    arguments_read = read("execute_sql", arguments)
     if set(arguments) == {"query"}:
-      self.assertEqual(found, arguments)
+      self.assertEqual(arguments_read, arguments)
     else:
-      self.assertIs(found.flaw, Flaw.WRONG_ARGUMENTS)
+      self.assertIs(arguments_read.flaw, Flaw.WRONG_ARGUMENTS)
 
 
 PYDANTIC = Tool(  # as pydantic 2 writes it
@@ -214,7 +214,7 @@ PYDANTIC = Tool(  # as pydantic 2 writes it
 
 
 class UnionsAndReferencesTest(unittest.TestCase):
-  def test_what_keeps_to_them_is_read(self):
+  def test_good_calls_are_read(self):
     for arguments in (
       {"count": None, "size": "large"},
       {"count": 3, "pay": {"kind": "cash", "amount": 0.5}},
@@ -225,7 +225,7 @@ class UnionsAndReferencesTest(unittest.TestCase):
       with self.subTest(arguments=arguments):
         self.assertEqual(read_one(PYDANTIC, arguments), arguments)
 
-  def test_mistakes_say_what_was_found_and_what_is_allowed(self):
+  def test_mistakes_name_the_found_and_the_allowed(self):
     for arguments, words in (
       ({"count": "abc"}, "`count` must be of type integer or null, not string"),
       ({"count": 1.5}, "`count` must be of type integer or null, not number"),
@@ -265,7 +265,7 @@ class UnionsAndReferencesTest(unittest.TestCase):
           mistake.message,
         )
 
-  def test_what_is_written_under_other_keywords(self):
+  def test_mistakes_under_other_keywords(self):
     for rules, value, words in (
       ({"const": 3}, 4, "`a` must be 3, not 4"),
       ({"const": 1}, True, "`a` must be 1, not true"),
@@ -297,7 +297,7 @@ class UnionsAndReferencesTest(unittest.TestCase):
         mistake = read_one(Tool("t", "", an_object({"a": rules})), {"a": value})
         self.assertIn(words, mistake.message)
 
-  def test_a_number_is_no_truth(self):
+  def test_numbers_and_booleans_differ(self):
     tool = Tool("t", "", an_object({"a": {"enum": [0, "x", [1]]}}))
     for value in (False, [True]):
       self.assertIsInstance(read_one(tool, {"a": value}), ToolMistake)
@@ -406,10 +406,10 @@ class HostileTest(unittest.TestCase):
 
 
 class RequireReadableTest(unittest.TestCase):
-  def test_ours_are(self):
+  def test_schemas_of_our_environments_are_readable(self):
     require_readable(TOOLS)
 
-  def test_what_is_not_checked_is_refused(self):
+  def test_unchecked_keywords_are_refused(self):
     for rules in (
       {"type": "strnig"},
       {"type": "string", "minlength": 3},

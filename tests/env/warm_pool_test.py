@@ -1,4 +1,4 @@
-"""The pool: handed out once, refilled behind, bounded, and emptied."""
+"""Tests of the warm pool: hand-out, refill, bounds, and closing."""
 
 import asyncio
 import unittest
@@ -8,7 +8,7 @@ from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 
 class Stock:
-  """Makes numbers, slowly if told to, and knows which were removed."""
+  """Makes numbers, slowly on request, and records removals."""
 
   def __init__(self):
     self.num_started = 0
@@ -55,12 +55,12 @@ class WarmPoolTest(unittest.IsolatedAsyncioTestCase):
     taken = [await pool.take() for _ in range(3)]
     self.assertEqual(sorted(taken), [1, 2, 3])
 
-  async def test_an_empty_pool_makes_one_for_who_waits(self):
+  async def test_an_empty_pool_starts_one_for_the_taker(self):
     pool = self.pool(0)
     self.assertEqual([await pool.take() for _ in range(2)], [1, 2])
     self.assertEqual(pool.num_ready, 0)
 
-  async def test_closing_removes_what_nobody_took(self):
+  async def test_closing_removes_ready_objects(self):
     pool = self.pool(2)
     taken = await pool.take()
     await pool.wait_until_full()
@@ -77,7 +77,7 @@ class WarmPoolTest(unittest.IsolatedAsyncioTestCase):
     await pool.close()
     self.assertEqual(self.stock.num_started, 1 + len(self.stock.removed))
 
-  async def test_who_takes_is_told_what_is_wrong_and_it_recovers(self):
+  async def test_a_failed_start_is_raised_and_the_pool_recovers(self):
     pool = self.pool(1)
     await pool.take()
     await pool.wait_until_full()
@@ -92,7 +92,7 @@ class WarmPoolTest(unittest.IsolatedAsyncioTestCase):
     await pool.wait_until_full()
     self.assertEqual(pool.num_ready, 1)
 
-  async def test_cancelling_who_waits_breaks_nothing(self):
+  async def test_cancelling_a_taker_is_harmless(self):
     pool = self.pool(1)
     self.stock.gate.clear()
     waiting = asyncio.create_task(pool.take())

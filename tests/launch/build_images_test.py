@@ -1,4 +1,4 @@
-"""One command builds the images, and says what it did."""
+"""Tests of the command that builds images."""
 
 import pathlib
 import subprocess
@@ -35,7 +35,9 @@ class ImagesTest(unittest.TestCase):
 
   def test_builds_those_named_and_lists_all(self):
     tag = f"{REGISTRY}/arithmetic:latest"
-    self.addCleanup(self.docker.images.remove, tag, force=True)
+    base = f"{REGISTRY}/worker:latest"
+    for image in (tag, base, f"{base}-packages"):
+      self.addCleanup(self.docker.images.remove, image, force=True)
     done = launch_images(
       "arithmetic", f"--base={self.base}", f"--registry={REGISTRY}"
     )
@@ -46,7 +48,7 @@ class ImagesTest(unittest.TestCase):
     for name in environments_with_images():
       self.assertIn(name, listed)
 
-  def test_what_fails_is_said_and_fails_the_command(self):
+  def test_a_failed_build_fails_the_command(self):
     done = launch_images(
       "arithmetic", "--base=scratch", f"--registry={REGISTRY}"
     )

@@ -1,1 +1,1 @@
-"""Environments of other libraries, played by tool calls."""
+"""Adapters of other libraries' environments to tool calls."""

@@ -1,9 +1,9 @@
-"""Gymnasium's environments, played by tool calls.
+"""Adapter of Gymnasium's environments to tool calls.
 
   environment = GymEnvironment("FrozenLake-v1", split_by="seed")
 
-The action space becomes the tool's schema, the observation text. Override
-`show` where a picture in words says more than numbers do.
+The action space becomes the tool's schema, and observations become text.
+Override `show` where words describe an observation better than numbers.
 """
 
 import json
@@ -18,11 +18,11 @@ from agentrl_jax.data.messages import Tool
 from agentrl_jax.env.adapters.reset_step import ResetStep
 from agentrl_jax.errors import ConfigError
 
-_DIGITS = 4  # of a number that is shown
+_DIGITS = 4  # of a number that the policy reads
 
 
 def schema_of(space: spaces.Space[Any]) -> dict[str, Any]:
-  """The JSON schema of the space's members."""
+  """Returns the JSON schema of the space's members."""
   for kind, make in _SCHEMAS.items():
     if isinstance(space, kind):
       return make(space)
@@ -34,7 +34,7 @@ def schema_of(space: spaces.Space[Any]) -> dict[str, Any]:
 
 
 def member_of(space: spaces.Space[Any], value: Any) -> Any:
-  """The member that JSON stands for; `InvalidAction` if there is none."""
+  """Converts JSON to a member; raises `InvalidAction` if there is none."""
   member = _read(space, value)
   if not space.contains(member):
     raise gymnasium.error.InvalidAction(f"{value!r} is not in {space}")
@@ -42,7 +42,7 @@ def member_of(space: spaces.Space[Any], value: Any) -> Any:
 
 
 def as_json(observation: Any) -> Any:
-  """An observation with numbers, lists and dicts in place of NumPy's."""
+  """Converts an observation's NumPy values to numbers, lists and dicts."""
   if isinstance(observation, np.ndarray | np.generic):
     return as_json(observation.tolist())
   if isinstance(observation, float):
@@ -156,12 +156,12 @@ def _read(space: spaces.Space[Any], value: Any) -> Any:
       return value
   with np.errstate(over="ignore"):
     member = np.asarray(value, dtype=space.dtype)
-  if not np.isfinite(member).all():  # 1e300 is no float32
+  if not np.isfinite(member).all():  # 1e300 exceeds float32
     raise gymnasium.error.InvalidAction(f"{value!r} is too large")
   return member
 
 
-_ARGUMENT = "action"  # of the tool, where the space is no `Dict`
+_ARGUMENT = "action"  # of the tool, unless the space is a `Dict`
 
 
 class GymEnvironment(ResetStep):
@@ -172,7 +172,8 @@ class GymEnvironment(ResetStep):
   "left" for 0. The other options are those of `reset_step.Rules`.
   """
 
-  # An action is checked before it is played, so what else is raised is broken.
+  # Actions are checked before they are played, so that other exceptions are
+  # faults of the environment.
   refusals = (gymnasium.error.InvalidAction,)
 
   def __init__(
@@ -196,16 +197,16 @@ class GymEnvironment(ResetStep):
     self.tools = (Tool(tool, description, self._parameters()),)
 
   def make(self, seed: int) -> Any:
-    """The environment, fresh from the registry."""
-    del seed  # it is given to `reset`
+    """Makes a new environment from the registry."""
+    del seed  # `reset` gets it
     return self._make()
 
   def begin(self, wrapped: Any, seed: int) -> Any:
-    """Its first observation."""
+    """Resets the environment with the seed."""
     return wrapped.reset(seed=seed)
 
   def action(self, name: str, arguments: Mapping[str, Any]) -> Any:
-    """The member of the action space that the arguments stand for."""
+    """Converts the arguments to a member of the action space."""
     if self._is_flat:
       value = arguments[_ARGUMENT]
       if self._actions:
@@ -214,7 +215,7 @@ class GymEnvironment(ResetStep):
     return member_of(self._space, arguments)
 
   def show(self, wrapped: Any, observation: Any) -> str:
-    """Text as it is, anything else as JSON."""
+    """Returns text unchanged, and anything else as JSON."""
     del wrapped
     plain = as_json(observation)
     return plain if isinstance(plain, str) else json.dumps(plain)
@@ -224,7 +225,7 @@ class GymEnvironment(ResetStep):
     return not isinstance(self._space, spaces.Dict)
 
   def _make(self) -> gymnasium.Env[Any, Any]:
-    # What the checker would warn of is the author's business, not a run's.
+    # Warnings of the checker are for the environment's author, not for a run.
     return gymnasium.make(self._id, disable_env_checker=True, **self._options)
 
   def _find_space(self) -> Any:

@@ -1,4 +1,4 @@
-"""Any object with `reset` and `step`, as an environment.
+"""Adapter of objects with `reset` and `step` to environments.
 
   class Guessing(ResetStep):
     name = "guessing"
@@ -7,10 +7,9 @@
     def make(self, seed):
       return Game(seed)
 
-Its methods may be coroutines. One rule decides whose fault an error is: what
-`action` or the object's `step` raises of the kinds in `refusals` refuses the
-policy's action, and the policy reads it; whatever else is raised anywhere is an
-`EnvironmentFault`.
+The object's methods may be coroutines. An exception of the kinds in `refusals`,
+raised by `action` or by the object's `step`, refuses the policy's action, and
+the policy reads its message. Any other exception is an `EnvironmentFault`.
 """
 
 import abc
@@ -32,6 +31,7 @@ from agentrl_jax.data.messages import Message, Tool
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.interface import Environment, Session, Step
+from agentrl_jax.env.options import require_one_of, require_positive
 from agentrl_jax.env.tools import (
   ToolMistake,
   read_arguments,
@@ -45,35 +45,36 @@ SPLIT_BY = ("observation", "seed")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-  """The settings that every wrapped environment has."""
+  """Settings of every wrapped environment."""
 
   num_tasks: int = 1 << 20  # of each split
-  max_rounds: int = 50  # answers of the policy, then the attempt is over
-  returns: str = "sum"  # of an object's rewards; or "last"
-  # The return that is worth 0, and the one that is worth 1; None: as it is.
+  max_rounds: int = 50  # answers of the policy per episode
+  returns: str = "sum"  # of the object's rewards, or "last"
+  # Returns that become reward 0 and reward 1; None keeps the return.
   reward_range: tuple[float, float] | None = None
-  truncated_is_completed: bool = False  # or the task's limit was reached
-  # What keeps train and test apart: first observations, or only seeds.
+  truncated_is_completed: bool = (
+    False  # otherwise its status is a reached limit
+  )
+  # Content that separates train and test: first observations, or only seeds.
   split_by: str = "observation"
   blocking: bool = False  # runs in a thread of its own, with a deadline
-  step_limit_s: float = 60.0  # on what blocks, or awaits
+  step_limit_s: float = 60.0  # timeout of a blocking call or of an awaitable
 
   def __post_init__(self) -> None:
-    for key in ("num_tasks", "max_rounds", "step_limit_s"):
-      if getattr(self, key) <= 0:
-        raise ConfigError(f"{key}={getattr(self, key)} must be above 0")
-    for key, known in (("returns", RETURNS), ("split_by", SPLIT_BY)):
-      if getattr(self, key) not in known:
-        raise ConfigError(
-          f"{key}={getattr(self, key)!r} is not one of {', '.join(known)}"
-        )
+    require_positive(
+      num_tasks=self.num_tasks,
+      max_rounds=self.max_rounds,
+      step_limit_s=self.step_limit_s,
+    )
+    require_one_of(RETURNS, returns=self.returns)
+    require_one_of(SPLIT_BY, split_by=self.split_by)
     if self.reward_range and self.reward_range[0] >= self.reward_range[1]:
       raise ConfigError(
         f"reward_range={self.reward_range} must name the lower return first"
       )
 
   def value(self, rewards: Sequence[float]) -> float:
-    """What the policy is paid for these rewards."""
+    """Computes the policy's reward from the object's rewards."""
     if not rewards:
       return 0.0
     total = math.fsum(rewards) if self.returns == "sum" else rewards[-1]
@@ -85,7 +86,7 @@ class Rules:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What one step of a wrapped object came to."""
+  """The result of one step of a wrapped object."""
 
   observation: Any
   reward: float
@@ -94,13 +95,13 @@ class Outcome:
 
 
 def read_outcome(result: Any) -> Outcome:
-  """Reads a tuple of 3, 4 or 5, or an object with observation and done."""
+  """Reads a tuple of 3, 4 or 5, or an object with named fields."""
   match result:
     case (observation, reward, terminated, truncated, _):
       return Outcome(
         observation, float(reward), bool(terminated), bool(truncated)
       )
-    case (observation, reward, done, info):  # as the old Gym had it
+    case (observation, reward, done, info):  # the old Gym's form
       cut = isinstance(info, Mapping) and bool(info.get("TimeLimit.truncated"))
       return Outcome(observation, float(reward), bool(done) and not cut, cut)
     case (observation, reward, done):
@@ -123,38 +124,38 @@ _log = logging.getLogger(__name__)
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
-class Place(Protocol):
+class Executor(Protocol):
   """Runs functions one after another; `close` runs the last one."""
 
   async def run(self, function: Callable[[], Any]) -> Any:
-    """What the function returns; where that is awaitable, what it gives."""
+    """Returns the function's result, awaited where it is awaitable."""
     ...
 
   async def close(self, function: Callable[[], Any]) -> None:
-    """Runs it once nothing else does; a cancellation does not stop it."""
+    """Runs the last function; a cancellation does not stop it."""
     ...
 
 
-class Here:
-  """The event loop's own thread: for code that returns at once, or awaits."""
+class LoopExecutor:
+  """Runs functions in the event loop: they must return at once, or await."""
 
   def __init__(self, limit_s: float):
-    self._limit_s = limit_s  # on what is awaited
+    self._limit_s = limit_s  # timeout of an awaitable
 
   async def run(self, function: Callable[[], Any]) -> Any:
-    """Calls it. Raises `EnvironmentFault` if what it awaits takes too long."""
+    """Calls the function; raises a fault after `limit_s`."""
     return await _awaited(function(), self._limit_s)
 
   async def close(self, function: Callable[[], Any]) -> None:
-    """Calls it."""
+    """Calls the function."""
     await self.run(function)
 
 
-class OwnThread:
-  """A thread that ends with `close`, or with the process."""
+class ThreadExecutor:
+  """Runs functions in a thread of its own, until `close`."""
 
   def __init__(self, limit_s: float):
-    self._limit_s = limit_s  # on one function
+    self._limit_s = limit_s  # timeout of one function
     self._loop = asyncio.get_running_loop()
     self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
     self._is_stuck = False
@@ -162,9 +163,9 @@ class OwnThread:
     self._thread.start()
 
   async def run(self, function: Callable[[], Any]) -> Any:
-    """Waits for the function; `EnvironmentFault` if it takes too long.
+    """Waits for the function; a fault after `limit_s`.
 
-    A function that does is left to itself: nothing can stop it.
+    A function that takes too long goes on, since a thread cannot be stopped.
     """
     return await _awaited(await self._wait_for(function), self._limit_s)
 
@@ -197,22 +198,22 @@ class OwnThread:
       report: tuple[Callable[[Any], None], Any]
       try:
         report = future.set_result, function()
-      except StopIteration as error:  # which no future takes
+      except StopIteration as error:  # futures refuse StopIteration
         report = future.set_exception, RuntimeError(repr(error))
       except BaseException as error:  # noqa: BLE001 - raised where awaited
         report = future.set_exception, error
       try:
         self._loop.call_soon_threadsafe(_tell, future, *report)
-      except RuntimeError:  # the loop is closed, and nobody waits
+      except RuntimeError:  # the loop is closed: there is no caller
         return
-      del job, function, future, report  # or the next wait keeps them alive
+      del job, function, future, report  # the next wait would keep them alive
 
 
 def _tell(
-  future: "asyncio.Future[Any]", say: Callable[[Any], None], what: Any
+  future: "asyncio.Future[Any]", report: Callable[[Any], None], value: Any
 ) -> None:
-  if not future.done():  # who waited may have left
-    say(what)
+  if not future.done():  # a cancelled caller needs no result
+    report(value)
 
 
 async def _awaited(value: Any, limit_s: float) -> Any:
@@ -234,12 +235,12 @@ async def _in_time(awaitable: Any, limit_s: float) -> Any:
     ) from error
 
 
-MAX_DRAWS = 64  # of a seed, for a first observation on the right side
+MAX_DRAWS = 64  # seeds tried for a first observation of the split
 NOT_PLAYED = "Not played: one call at a time."
 
 
 class ResetStep(Environment):
-  """Subclass it with `name`, `tools` and `make`; the rest can stay.
+  """Wraps an object; a subclass defines `name`, `tools` and `make`.
 
   Options are those of `Rules`.
   """
@@ -249,32 +250,32 @@ class ResetStep(Environment):
   refusals: tuple[type[Exception], ...] = (ValueError,)
 
   def __init__(self, **rules: Any):
-    known = [field.name for field in dataclasses.fields(Rules)]
-    if unknown := sorted(rules.keys() - set(known)):
+    names = [field.name for field in dataclasses.fields(Rules)]
+    if unknown := sorted(rules.keys() - set(names)):
       raise ConfigError(
         f"{type(self).__name__} has no options {', '.join(unknown)}; among "
-        f"those it has are {', '.join(known)}"
+        f"those it has are {', '.join(names)}"
       )
     self.rules = Rules(**rules)
 
   @abc.abstractmethod
   def make(self, seed: int) -> Any:
-    """A new object; equal seeds must give equal problems."""
+    """Makes a new object; equal seeds must give equal problems."""
 
   def begin(self, wrapped: Any, seed: int) -> Any:
-    """Its first observation, or what gives it when awaited."""
+    """Returns the result of the object's reset, or an awaitable of it."""
     del seed
     return wrapped.reset()
 
   def first_observation(self, result: Any) -> Any:
-    """The observation in what `begin` gave, which may be all of it."""
+    """Extracts the observation from the result of `begin`."""
     if hasattr(result, "observation") and hasattr(result, "done"):
       return result.observation
     is_pair = isinstance(result, tuple) and len(result) == 2
     return result[0] if is_pair and isinstance(result[1], dict) else result
 
   def action(self, name: str, arguments: Mapping[str, Any]) -> Any:
-    """What `step` is given: the argument of a tool that has only one."""
+    """Makes `step`'s argument: a tool's only argument, or all."""
     tool = next(tool for tool in self.tools if tool.name == name)
     if list(tool.parameters.get("properties", ())) == list(arguments):
       values = list(arguments.values())
@@ -282,22 +283,22 @@ class ResetStep(Environment):
     return dict(arguments)
 
   def outcome(self, wrapped: Any, result: Any) -> Outcome:
-    """Reads what `step` gave: a tuple of 3, 4 or 5, or an object with names."""
+    """Reads the result of `step`: a tuple of 3, 4 or 5, or an object."""
     del wrapped
     return read_outcome(result)
 
   def show(self, wrapped: Any, observation: Any) -> str:
-    """What the policy reads of an observation."""
+    """Formats an observation for the policy."""
     del wrapped
     if isinstance(observation, str):
       return observation
     return json.dumps(observation, default=_plain, ensure_ascii=False)
 
   def seed_of(self, task: Task) -> int:
-    """The seed that `make` gets for the task, for an expert who must know it.
+    """Returns the seed that `make` gets for the task, for an expert.
 
-    Raises `ConfigError` unless `split_by` is "seed": first observations decide
-    otherwise, and they are not known before the object is made.
+    Raises `ConfigError` unless `split_by` is "seed": otherwise the first
+    observation decides, which is unknown before the object is made.
     """
     if self.rules.split_by != "seed":
       raise ConfigError(
@@ -308,7 +309,7 @@ class ResetStep(Environment):
     return next(n for n in _seeds(task) if split_of(str(n)) == task.split)
 
   def indices(self, split: str) -> Sequence[int]:
-    """As many as asked for, in both splits."""
+    """Returns `num_tasks` indices, in both splits."""
     if split not in SPLITS:
       raise ConfigError(
         f"{self.name} has no split {split!r}, only {', '.join(SPLITS)}"
@@ -317,9 +318,9 @@ class ResetStep(Environment):
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
-    """A session with an object of its own, closed when it is left.
+    """Opens a session with an object of its own; leaving closes the object.
 
-    The attempt's seed changes nothing: the task says it all, chance included.
+    The session's seed has no effect: the task determines all randomness.
     """
     del seed
     self.indices(task.split)
@@ -328,7 +329,7 @@ class ResetStep(Environment):
     for number in _seeds(task):
       if by_seed and split_of(str(number)) != task.split:
         continue
-      async with self._made(number) as (wrapped, shown):
+      async with self._wrapped(number) as (wrapped, shown):
         if not by_seed and split_of(shown) != task.split:
           continue
         yield wrapped.session(shown)
@@ -340,11 +341,13 @@ class ResetStep(Environment):
     )
 
   @contextlib.asynccontextmanager
-  async def _made(self, seed: int) -> AsyncIterator[tuple["_Wrapped", str]]:
+  async def _wrapped(self, seed: int) -> AsyncIterator[tuple["_Wrapped", str]]:
     limit_s = self.rules.step_limit_s
-    place: Place
-    place = OwnThread(limit_s) if self.rules.blocking else Here(limit_s)
-    wrapped = _Wrapped(self, place)
+    executor: Executor
+    executor = (
+      ThreadExecutor(limit_s) if self.rules.blocking else LoopExecutor(limit_s)
+    )
+    wrapped = _Wrapped(self, executor)
     try:
       yield wrapped, await wrapped.begin(seed)
     finally:
@@ -352,21 +355,21 @@ class ResetStep(Environment):
 
 
 class _Wrapped:
-  """An object and the place where it runs; what it raises becomes a fault."""
+  """An object and its executor; turns exceptions into faults."""
 
-  def __init__(self, environment: ResetStep, place: Place):
+  def __init__(self, environment: ResetStep, executor: Executor):
     self.environment = environment
-    self._place = place
+    self._executor = executor
     self._object: Any = None
 
   async def begin(self, seed: int) -> str:
-    """Makes the object: its first observation, shown."""
+    """Makes the object and returns its first observation as text."""
     environment = self.environment
     with _faults(environment.name):
-      self._object = await self._place.run(
+      self._object = await self._executor.run(
         functools.partial(environment.make, seed)
       )
-      result = await self._place.run(
+      result = await self._executor.run(
         lambda: environment.begin(self._object, seed)
       )
       observation = environment.first_observation(result)
@@ -375,17 +378,17 @@ class _Wrapped:
   async def step(
     self, name: str, arguments: Mapping[str, Any]
   ) -> tuple[Outcome, str] | str:
-    """The outcome, shown; or why the action was refused."""
+    """Returns the outcome and its text, or the reason of a refusal."""
     environment = self.environment
     with _faults(environment.name):
       try:
         action = environment.action(name, arguments)
-        result = await self._place.run(lambda: self._object.step(action))
-      except AgentRLError:  # such as a deadline, whatever `refusals` are
+        result = await self._executor.run(lambda: self._object.step(action))
+      except AgentRLError:  # for example a timeout, whatever `refusals` has
         raise
       except environment.refusals as error:
         return str(error) or type(error).__name__
-      outcome = await self._place.run(
+      outcome = await self._executor.run(
         lambda: environment.outcome(self._object, result)
       )
       if not math.isfinite(outcome.reward):
@@ -393,18 +396,18 @@ class _Wrapped:
       return outcome, await self._shown(outcome.observation)
 
   async def close(self) -> None:
-    """Closes the object, if it can be closed, and frees the place."""
+    """Closes the object, if it has a `close`, and the executor."""
     close = getattr(self._object, "close", None)
     self._object = None
     with _faults(self.environment.name):
-      await self._place.close(close if callable(close) else lambda: None)
+      await self._executor.close(close if callable(close) else lambda: None)
 
   def session(self, shown: str) -> "_Session":
     """The session that plays it."""
     return _Session(self, shown)
 
   async def _shown(self, observation: Any) -> str:
-    shown: str = await self._place.run(
+    shown: str = await self._executor.run(
       lambda: self.environment.show(self._object, observation)
     )
     return shown
@@ -476,7 +479,7 @@ class _Session(Session):
 
 
 def _seeds(task: Task) -> Iterator[int]:
-  """Seeds of the task's own, to be tried one after the other."""
+  """Yields the task's seeds, to be tried one after the other."""
   for draw in range(MAX_DRAWS):
     rng = random.Random(f"{task.split}/{task.index}/{draw}")
     yield rng.randrange(2**31)
@@ -490,7 +493,7 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _faults(name: str) -> Iterator[None]:
-  """Whatever code from outside raises is an `EnvironmentFault`."""
+  """Turns any exception of foreign code into an `EnvironmentFault`."""
   try:
     yield
   except AgentRLError:

@@ -1,13 +1,13 @@
-"""A worker in a container: started, waited for, used, and removed for certain.
+"""Workers in containers, which are always removed.
 
   with engines.connect() as engine:
     spec = ContainerSpec(image="agentrl_jax/arithmetic")
     async with container_worker(engine, spec) as environment:
       async with environment.open(task, seed=0) as session: ...
 
-The container holds no capability, writes nowhere but in memory, and reaches no
-network (see `ContainerSpec.network`). It is removed when the context is left,
-whatever happened; if this process is killed, see `orphans`.
+The container has no capabilities, writes only to memory, and reaches no network
+(see `ContainerSpec.network`). It is removed when the context is left; if this
+process is killed, `orphans` removes it.
 """
 
 import asyncio
@@ -34,24 +34,25 @@ from agentrl_jax.env.docker.orphans import (
   remove_or_log,
   watch_over_this_process,
 )
+from agentrl_jax.env.options import require_one_of, require_positive
 from agentrl_jax.env.protocol.client import ClientDeadlines, WorkerClient
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 _log = logging.getLogger(__name__)
 
-INTERNAL = "agentrl_jax-internal"  # the network without a way out
-PORT = 5021  # where a worker listens inside its container
+INTERNAL = "agentrl_jax-internal"  # a network that reaches nothing outside
+PORT = 5021  # of the worker inside its container
 NETWORKS = ("internal", "bridge")
 _POLL_S = 0.1
-_LAST_WORDS = 20  # lines of a dead container's log that go into the error
+_LOG_LINES = 20  # lines of a container's log in an error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ContainerSpec:
-  """What is run, and how much of the machine it may use.
+  """Image, options and limits of a container.
 
-  `network` is "internal" (reached from the engine's own host, and itself
-  reaching nothing beyond it) or "bridge" (Docker's, with a port opened at
+  `network` is "internal" (only the engine's host reaches the container, which
+  itself reaches nothing) or "bridge" (Docker's, with a port opened at
   `address`): the choice for Docker Desktop, for engines on other hosts, and for
   tasks that need the network.
   """
@@ -62,36 +63,29 @@ class ContainerSpec:
   memory_mb: int = 1024
   cpus: float = 1.0
   pids: int = 256
-  scratch_mb: int = (
-    512  # of /tmp, which counts as memory; the rest is read-only
-  )
+  scratch_mb: int = 512  # of /tmp, in memory; other folders are read-only
   mounts: Sequence[str] = ()  # the host's folders, read-only at the same path
-  capabilities: Sequence[str] = ()  # kept of those that Docker gives
-  start_timeout_s: float = 60.0  # until the worker answers
+  capabilities: Sequence[str] = ()  # kept from Docker's default set
+  start_timeout_s: float = 60.0  # timeout of the worker's first answer
   network: str = "internal"
   address: str = "127.0.0.1"  # of the engine's host, for network="bridge"
 
   def __post_init__(self) -> None:
-    for name in (
-      "concurrency",
-      "memory_mb",
-      "cpus",
-      "pids",
-      "scratch_mb",
-      "start_timeout_s",
-    ):
-      if getattr(self, name) <= 0:
-        raise ConfigError(f"{name}={getattr(self, name)} must be more than 0")
-    if self.network not in NETWORKS:
-      raise ConfigError(
-        f"network={self.network!r} is not one of {', '.join(NETWORKS)}"
-      )
+    require_positive(
+      concurrency=self.concurrency,
+      memory_mb=self.memory_mb,
+      cpus=self.cpus,
+      pids=self.pids,
+      scratch_mb=self.scratch_mb,
+      start_timeout_s=self.start_timeout_s,
+    )
+    require_one_of(NETWORKS, network=self.network)
     for path in self.mounts:
       if not os.path.isabs(path):
         raise ConfigError(f"mounts: {path!r} must be an absolute path")
 
   def command(self) -> list[str]:
-    """What is added to the image's entry point, the worker's command line."""
+    """Returns the arguments of the image's entry point, the worker."""
     options = [f"--option={k}={v!r}" for k, v in self.options.items()]
     return [f"--concurrency={self.concurrency}", *options]
 
@@ -104,10 +98,10 @@ async def container_worker(
   splits: Sequence[str] = SPLITS,
   deadlines: ClientDeadlines = ClientDeadlines(),  # noqa: B008 - frozen
 ) -> AsyncIterator[remote.RemoteEnvironment]:
-  """The environment that a container of its own serves.
+  """Starts a container and connects to its environment.
 
   Raises `ConfigError` if there is no such image, and `EnvironmentFault` with
-  the container's last words if its worker does not answer within
+  the end of the container's log if its worker does not answer within
   `start_timeout_s`.
   """
   name = f"agentrl-{uuid.uuid4().hex[:12]}"
@@ -153,25 +147,25 @@ def _start(
 def _network(
   engine: docker.DockerClient, spec: ContainerSpec
 ) -> dict[str, Any]:
-  """How the container is reached, as the engine wants it said."""
+  """Returns the engine's arguments for the container's network."""
   if spec.network == "bridge":
     return {"ports": {f"{PORT}/tcp": (spec.address, 0)}}  # any free port
   if not engine.networks.list(names=[f"^{INTERNAL}$"]):
-    # Two processes may both come here: the second network of a name is
-    # refused, or else as good as the first.
+    # Two processes may both create it: the engine refuses the second network
+    # of a name, or the second serves as well as the first.
     with contextlib.suppress(docker.errors.APIError):
       engine.networks.create(
         INTERNAL,
         driver="bridge",
         internal=True,
-        # Nor do its containers reach one another.
+        # Its containers cannot reach one another either.
         options={"com.docker.network.bridge.enable_icc": "false"},
       )
   return {"network": INTERNAL}
 
 
 async def _until_ready(container: Container, spec: ContainerSpec) -> str:
-  """Polls until the worker answers; its URL."""
+  """Polls until the worker answers; returns its URL."""
   deadlines = ClientDeadlines(ask_s=1.0)
   given_up_at = time.monotonic() + spec.start_timeout_s
   async with aiohttp.ClientSession() as http:
@@ -183,22 +177,22 @@ async def _until_ready(container: Container, spec: ContainerSpec) -> str:
         await asyncio.sleep(_POLL_S)
       else:
         return url
-  words = await engines.to_the_end(_last_words, container)
+  log = await engines.to_the_end(_end_of_log, container)
   raise EnvironmentFault(
     f"the worker in {spec.image} has not answered within "
-    f"{spec.start_timeout_s:g} s of "
-    "the container's start; if the engine runs on another host or in Docker "
-    f"Desktop, set network='bridge'. Its last words:\n{words}"
+    f"{spec.start_timeout_s:g} s of the container's start; if the engine runs "
+    "on another host or in Docker Desktop, set network='bridge'. The end of "
+    f"its log:\n{log}"
   )
 
 
 def _url(container: Container, spec: ContainerSpec) -> str:
-  """Where the worker is reached; raises if the container has ended."""
+  """Returns the worker's URL; raises if the container has ended."""
   try:
     container.reload()
-    where = _where(container, spec)
-    if container.status == "running" and where:
-      return f"http://{where}/api"
+    address = _address(container, spec)
+    if container.status == "running" and address:
+      return f"http://{address}/api"
   except (docker.errors.DockerException, OSError) as error:
     raise EnvironmentFault(
       f"the engine has lost the container of {spec.image}: {error}"
@@ -206,12 +200,12 @@ def _url(container: Container, spec: ContainerSpec) -> str:
   code = container.attrs["State"]["ExitCode"]
   raise EnvironmentFault(
     f"the container of {spec.image} is {container.status} (exit code {code}) "
-    f"instead of running; its last words:\n{_last_words(container)}"
+    f"instead of running; the end of its log:\n{_end_of_log(container)}"
   )
 
 
-def _where(container: Container, spec: ContainerSpec) -> str | None:
-  """The worker's host and port, once there are any."""
+def _address(container: Container, spec: ContainerSpec) -> str | None:
+  """Returns the worker's host and port, or None while there are none."""
   if spec.network == "bridge":
     bindings = container.ports.get(f"{PORT}/tcp")
     return f"{spec.address}:{bindings[0]['HostPort']}" if bindings else None
@@ -220,8 +214,8 @@ def _where(container: Container, spec: ContainerSpec) -> str | None:
   return f"{address}:{PORT}" if address else None
 
 
-def _last_words(container: Container) -> str:
+def _end_of_log(container: Container) -> str:
   try:
-    return str(container.logs(tail=_LAST_WORDS).decode(errors="replace"))
+    return str(container.logs(tail=_LOG_LINES).decode(errors="replace"))
   except (docker.errors.DockerException, OSError) as error:
     return f"(there is no log: {error})"

@@ -1,8 +1,8 @@
-"""The Docker engine that containers and images are asked of.
+"""Connection to the Docker engine, and blocking calls in threads.
 
-The SDK blocks, so its calls are made in threads, here alone: `to_the_end` lets
-a call that was begun finish even if whoever awaits it is cancelled. Otherwise a
-container could come to be after its owner stopped looking.
+The SDK blocks, so its calls run in threads. `to_the_end` completes a call even
+if its caller is cancelled: otherwise the engine could create a container after
+its owner has stopped looking for it.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ import docker.errors
 
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
-REQUEST_S = 60  # for the engine to answer one request
-REMOVE_S = 20.0  # until a container counts as left behind
+REQUEST_S = 60  # timeout of one request
+REMOVE_S = 20.0  # timeout of removing a container
 _POLL_S = 0.1
 
 P = ParamSpec("P")
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 @contextlib.contextmanager
 def connect() -> Iterator[docker.DockerClient]:
-  """The engine that DOCKER_HOST names, or the local one.
+  """Connects to the engine that DOCKER_HOST names, or to the local one.
 
   Raises `ConfigError` if none answers.
   """
@@ -36,21 +36,21 @@ def connect() -> Iterator[docker.DockerClient]:
     _require_listener()
     engine = docker.from_env(timeout=REQUEST_S)
   except (docker.errors.DockerException, OSError) as error:
-    raise ConfigError(_nobody(error)) from error
+    raise ConfigError(_no_engine(error)) from error
   with contextlib.closing(engine):
     try:
       engine.ping()
     except (docker.errors.DockerException, OSError) as error:
-      raise ConfigError(_nobody(error)) from error
+      raise ConfigError(_no_engine(error)) from error
     yield engine
 
 
 async def to_the_end(
   call: Callable[P, R], *args: P.args, **kwargs: P.kwargs
 ) -> R:
-  """Makes a blocking call in a thread; cancellation waits for it to return.
+  """Runs a blocking call in a thread; a cancellation waits for its end.
 
-  The wait is bounded: every request to the engine has its deadline.
+  The wait is bounded: every request to the engine has a deadline.
   """
   calling = asyncio.ensure_future(asyncio.to_thread(call, *args, **kwargs))
   try:
@@ -58,13 +58,13 @@ async def to_the_end(
   except asyncio.CancelledError:
     await asyncio.wait([calling])
     if not calling.cancelled():
-      calling.exception()  # retrieved, or the loop complains of it
+      calling.exception()  # retrieved, or the loop logs a warning
     raise
 
 
 @contextlib.contextmanager
 def starting(image: str) -> Iterator[None]:
-  """Says why a container of `image` cannot be started.
+  """Translates the SDK's errors while a container of `image` starts.
 
   Raises `ConfigError` if there is no such image, else `EnvironmentFault`.
   """
@@ -82,9 +82,9 @@ def starting(image: str) -> Iterator[None]:
 
 
 def remove_container(engine: docker.DockerClient, name: str) -> None:
-  """Removes a container, if there is one, and waits until it is gone.
+  """Removes a container, if any, and waits until it is gone.
 
-  Raises `EnvironmentFault` if the engine has not done it within `REMOVE_S`.
+  Raises `EnvironmentFault` if the engine has not removed it within `REMOVE_S`.
   """
   given_up_at = time.monotonic() + REMOVE_S
   while True:
@@ -93,7 +93,7 @@ def remove_container(engine: docker.DockerClient, name: str) -> None:
     except docker.errors.NotFound:
       return
     except (docker.errors.DockerException, OSError) as error:
-      # Somebody else may be removing it just now: it is looked for once more.
+      # Another process may be removing it: try again.
       if time.monotonic() > given_up_at:
         raise EnvironmentFault(
           f"container {name} is left behind: {error}. Once the engine answers, "
@@ -103,20 +103,20 @@ def remove_container(engine: docker.DockerClient, name: str) -> None:
 
 
 def _require_listener() -> None:
-  """Raises OSError if nobody listens; the SDK then forgets an open socket."""
-  scheme, _, path = _where().partition("://")
+  """Raises OSError without a listener: the SDK leaks a socket."""
+  scheme, _, path = _address().partition("://")
   if scheme == "unix":
     with socket.socket(socket.AF_UNIX) as probe:
       probe.settimeout(REQUEST_S)
       probe.connect(path)
 
 
-def _where() -> str:
+def _address() -> str:
   return os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
 
 
-def _nobody(error: Exception) -> str:
+def _no_engine(error: Exception) -> str:
   return (
-    f"no Docker engine answers at {_where()} ({str(error)[:200]}); start one "
-    "(`dockerd`, or Docker Desktop), or say where it is in DOCKER_HOST"
+    f"no Docker engine answers at {_address()} ({str(error)[:200]}); start one "
+    "(`dockerd`, or Docker Desktop), or set DOCKER_HOST to its address"
   )

@@ -1,10 +1,10 @@
 """Removes containers whose owner, a process of this host, has ended.
 
-Each container is labelled with the process that must remove it. A process that
-is killed cannot clean up after itself, so `watch_over_this_process` starts a
-small process beside it, out of reach of Ctrl-C, which checks once a second
-whether the owner lives, removes what the owner left, and ends. After a loss of
-power, the same is done for all owners by
+Each container has a label with the process that must remove it. A killed
+process cannot clean up, so `watch_over_this_process` starts a small process,
+out of reach of Ctrl-C, which checks once a second whether the owner lives,
+removes the containers that the owner left, and ends. After a loss of power,
+this command removes the containers of all ended owners:
 
   python -m agentrl_jax.env.docker.orphans
 """
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from agentrl_jax.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-  # Not imported in the watching process before it has work: it waits for a
-  # long time, and in little memory.
+  # The watching process imports it late, since it waits for a long time and
+  # should use little memory.
   import docker
 
 _log = logging.getLogger(__name__)
@@ -32,29 +32,29 @@ _log = logging.getLogger(__name__)
 OWNER_LABEL = "agentrl_jax.owner"
 PERIOD_S = 1.0  # between two checks of the owner
 
-START_S = 30.0  # for the watching process to start
+START_S = 30.0  # timeout of the watching process's start
 _lock = threading.Lock()
-_watched: set[str] = set()  # owners; a fork of a process is another one
+_watched: set[str] = set()  # owners: a forked process is another owner
 
 
 def current_owner() -> str:
-  """This process, as host/process id/start.
+  """Names this process, as host/process id/start.
 
-  The host and the start keep another machine's process, or a later one with
-  the same id, from being taken for this one.
+  The host and the start distinguish it from another machine's process, and from
+  a later process with the same id.
   """
   pid = os.getpid()
   return f"{socket.gethostname()}/{pid}/{_start_of(pid)}"
 
 
 def is_gone(owner: str) -> bool:
-  """Whether a process of this host has ended; False for other hosts'."""
+  """Returns whether a process of this host ended; False for other hosts."""
   host, pid, start = owner.split("/", 2)
   return host == socket.gethostname() and _start_of(int(pid)) != start
 
 
 def remove_orphans(engine: "docker.DockerClient") -> list[str]:
-  """Removes the containers whose owner is gone; their names."""
+  """Removes containers whose owner is gone; returns their names."""
   containers = engine.containers.list(
     all=True, filters={"label": OWNER_LABEL}, ignore_removed=True
   )
@@ -69,7 +69,7 @@ def remove_orphans(engine: "docker.DockerClient") -> list[str]:
 
 
 def remove_or_log(engine: "docker.DockerClient", name: str) -> None:
-  """Removes a container; a failure is logged, and does not end the run."""
+  """Removes a container; logs a failure, which must not end the run."""
   from agentrl_jax.env.docker.engine import remove_container
 
   try:
@@ -79,7 +79,7 @@ def remove_or_log(engine: "docker.DockerClient", name: str) -> None:
 
 
 def watch_over_this_process() -> None:
-  """Starts the process that removes this one's containers, once."""
+  """Starts the process that removes this one's containers."""
   owner = current_owner()
   with _lock:
     if owner in _watched:
@@ -88,7 +88,7 @@ def watch_over_this_process() -> None:
       [sys.executable, "-m", __name__, owner],
       stdin=subprocess.DEVNULL,
       stdout=subprocess.DEVNULL,
-      start_new_session=True,  # what ends its owner must not end it
+      start_new_session=True,  # a signal to the owner must not end it
       timeout=START_S,
       check=True,
     )
@@ -96,7 +96,7 @@ def watch_over_this_process() -> None:
 
 
 def _start_of(pid: int) -> str | None:
-  """The time the process was started, or None if there is none."""
+  """Returns the time the process was started, or None if there is none."""
   if pathlib.Path("/proc/self/stat").exists():
     try:
       stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
@@ -122,16 +122,16 @@ def _remove_all() -> list[str]:
 
 
 def _watch(owner: str) -> None:
-  """Detaches, waits for the end of the owner, and removes what it left."""
+  """Detaches, waits for the end of the owner, and removes its containers."""
   if os.fork():
-    return  # the child belongs to nobody, and nobody waits for its end
+    return  # the child is detached; no process waits for its end
   while not is_gone(owner):
     time.sleep(PERIOD_S)
   _remove_all()
 
 
 def main(arguments: Sequence[str]) -> None:
-  """Removes all orphans, or those of the owner named, once it is gone."""
+  """Removes all orphans, or those of the named owner once it has ended."""
   if arguments:
     logging.basicConfig(
       level=logging.WARNING, format="%(levelname)s %(message)s"

@@ -1,9 +1,9 @@
-"""An environment in several containers, each replaced when it dies.
+"""Pool of containers that serve one environment, replaced when they die.
 
   async with container_pool(engine, spec, num_containers=4) as environment: ...
 
-A session that was in a container that died is a fault, as its attempt is lost;
-the next one is opened elsewhere, or waits until the container is replaced.
+A session in a container that dies raises a fault; the next session opens in
+another container, or waits until the container is replaced.
 """
 
 import asyncio
@@ -17,28 +17,32 @@ from agentrl_jax.data.split import SPLITS
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from agentrl_jax.env.interface import Environment, Session
+from agentrl_jax.env.options import require_positive
 from agentrl_jax.env.protocol.client import ClientDeadlines
 from agentrl_jax.env.remote.environment import RemoteEnvironment
 from agentrl_jax.errors import AgentRLError, ConfigError, EnvironmentFault
 
 _log = logging.getLogger(__name__)
 
-CHECK_PERIOD_S = 10.0  # between two looks at a container that nobody suspects
-_FIRST_PAUSE_S = 0.5  # before another container is tried; doubled each time,
-_LONGEST_PAUSE_S = 60.0  # up to this
+CHECK_PERIOD_S = 10.0  # between two checks of a container
+# Backoff before another container is started: doubled up to the longest.
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 60.0
 
 
-class _Berth:
-  """The place of one container."""
+class _Replica:
+  """One container of the pool, and its replacements."""
 
   def __init__(self) -> None:
-    self.environment: RemoteEnvironment | None = None  # while one is alive
+    self.environment: RemoteEnvironment | None = (
+      None  # None between two containers
+    )
     self.num_sessions = 0
     self.is_suspect = asyncio.Event()
 
   @contextlib.asynccontextmanager
-  async def occupied(self) -> AsyncIterator[None]:
-    """Counts a session; one that fails casts suspicion on the container."""
+  async def counted(self) -> AsyncIterator[None]:
+    """Counts a session; a fault makes the container suspect."""
     self.num_sessions += 1
     try:
       yield
@@ -50,7 +54,10 @@ class _Berth:
 
 
 class ContainerPool(Environment):
-  """Sessions go to the container with the fewest; made by `container_pool`."""
+  """Opens sessions in the container with the fewest of them.
+
+  Made by `container_pool`.
+  """
 
   def __init__(
     self,
@@ -61,18 +68,17 @@ class ContainerPool(Environment):
     splits: Sequence[str],
     deadlines: ClientDeadlines,
   ):
-    if num_containers < 1:
-      raise ConfigError(f"num_containers={num_containers} must be 1 or more")
+    require_positive(num_containers=num_containers)
     self._engine = engine
     self._spec = spec
     self._splits = splits
     self._deadlines = deadlines
-    self._berths = [_Berth() for _ in range(num_containers)]
+    self._replicas = [_Replica() for _ in range(num_containers)]
     self._filled = asyncio.Condition()
     self._indices: dict[str, Sequence[int]] = {}
 
   def indices(self, split: str) -> Sequence[int]:
-    """As the first container's worker said."""
+    """Returns the indices that the first container's worker reported."""
     if split not in self._indices:
       raise ConfigError(
         f"{self.name} has no split {split!r} here, only "
@@ -82,33 +88,33 @@ class ContainerPool(Environment):
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
-    """Waits for a container that is alive, and then for a place in it."""
-    berth, environment = await self._choose()
+    """Waits for a container that is alive, and then for its capacity."""
+    replica, environment = await self._choose()
     async with (
-      berth.occupied(),
+      replica.counted(),
       environment.open(task, seed=seed) as session,
     ):
       yield session
 
   async def run(self) -> None:
-    """Keeps the berths filled until cancelled.
+    """Replaces dead containers until cancelled.
 
-    Raises what keeps a first container from starting.
+    Raises the error that keeps a first container from starting.
     """
     async with asyncio.TaskGroup() as group:
-      for berth in self._berths:
-        group.create_task(self._keep_filled(berth))
+      for replica in self._replicas:
+        group.create_task(self._keep_filled(replica))
 
   async def wait_until_filled(self) -> None:
-    """Waits until each berth has its first container."""
+    """Waits until all first containers have started."""
     async with self._filled:
       await self._filled.wait_for(
-        lambda: all(berth.environment for berth in self._berths)
+        lambda: all(replica.environment for replica in self._replicas)
       )
 
-  async def _choose(self) -> tuple[_Berth, RemoteEnvironment]:
-    def alive() -> list[_Berth]:
-      return [berth for berth in self._berths if berth.environment]
+  async def _choose(self) -> tuple[_Replica, RemoteEnvironment]:
+    def alive() -> list[_Replica]:
+      return [replica for replica in self._replicas if replica.environment]
 
     place_s = self._deadlines.place_s
     try:
@@ -116,22 +122,22 @@ class ContainerPool(Environment):
         await self._filled.wait_for(alive)
     except TimeoutError as error:
       raise EnvironmentFault(
-        f"no container of {self._spec.image} came to life within {place_s:g} "
-        "s; the log says why each died"
+        f"no container of {self._spec.image} was ready within {place_s:g} "
+        "s; the log has the reasons"
       ) from error
-    berth = min(alive(), key=lambda berth: berth.num_sessions)
-    assert berth.environment is not None
-    return berth, berth.environment
+    replica = min(alive(), key=lambda replica: replica.num_sessions)
+    assert replica.environment is not None
+    return replica, replica.environment
 
-  async def _keep_filled(self, berth: _Berth) -> None:
+  async def _keep_filled(self, replica: _Replica) -> None:
     backoff_s = _FIRST_PAUSE_S
     has_lived = False
     while True:
       try:
         async with self._container() as environment:
-          await self._announce(berth, environment)
+          await self._announce(replica, environment)
           has_lived, backoff_s = True, _FIRST_PAUSE_S
-          await _until_dead(berth, environment)
+          await _until_dead(replica, environment)
           _log.warning("a container of %s died", self._spec.image)
       except AgentRLError as error:
         if not has_lived:
@@ -140,7 +146,7 @@ class ContainerPool(Environment):
         await asyncio.sleep(backoff_s)
         backoff_s = min(2 * backoff_s, _LONGEST_PAUSE_S)
       finally:
-        berth.environment = None
+        replica.environment = None
 
   def _container(
     self,
@@ -150,13 +156,13 @@ class ContainerPool(Environment):
     )
 
   async def _announce(
-    self, berth: _Berth, environment: RemoteEnvironment
+    self, replica: _Replica, environment: RemoteEnvironment
   ) -> None:
     async with self._filled:
       self.name = environment.name
       self._indices = {s: environment.indices(s) for s in self._splits}
-      berth.is_suspect.clear()
-      berth.environment = environment
+      replica.is_suspect.clear()
+      replica.environment = environment
       self._filled.notify_all()
 
 
@@ -169,9 +175,9 @@ async def container_pool(
   splits: Sequence[str] = SPLITS,
   deadlines: ClientDeadlines = ClientDeadlines(),  # noqa: B008 - frozen
 ) -> AsyncIterator[ContainerPool]:
-  """The environment that these containers serve, once all of them have begun.
+  """Starts the containers and yields the environment that they serve.
 
-  Raises what keeps one from starting: see `containers.container_worker`.
+  Raises the error that keeps one from starting: see `container_worker`.
   """
   pool = ContainerPool(
     engine,
@@ -197,7 +203,7 @@ async def container_pool(
 
 
 def _raise_first(running: asyncio.Task[None]) -> None:
-  """Raises what broke, not the group of all that broke at once."""
+  """Raises the first error of a nested exception group."""
   error = running.exception()
   while isinstance(error, BaseExceptionGroup):
     error = error.exceptions[0]
@@ -205,10 +211,12 @@ def _raise_first(running: asyncio.Task[None]) -> None:
     raise error
 
 
-async def _until_dead(berth: _Berth, environment: RemoteEnvironment) -> None:
+async def _until_dead(
+  replica: _Replica, environment: RemoteEnvironment
+) -> None:
   """Returns once the worker no longer answers."""
   while await environment.is_alive():
     with contextlib.suppress(TimeoutError):
       async with asyncio.timeout(CHECK_PERIOD_S):
-        await berth.is_suspect.wait()
-    berth.is_suspect.clear()
+        await replica.is_suspect.wait()
+    replica.is_suspect.clear()

@@ -1,4 +1,4 @@
-"""A machine per session: a container that is started, spoken to and removed.
+"""A container per session: started, used by commands, and removed.
 
   spec = SessionContainerSpec(image="agentrl_jax/os_interaction")
   container = await SessionContainer.start(engine, spec)
@@ -9,8 +9,8 @@
   finally:
     await container.remove()
 
-Nothing of the host is inside, and no network unless asked for. The container
-bears its owner's label, by which `orphans` removes what a killed process left.
+The container has nothing of the host, and no network unless asked for. It has
+its owner's label, by which `orphans` removes containers of killed processes.
 """
 
 import dataclasses
@@ -34,14 +34,15 @@ from agentrl_jax.env.docker.stream import (
   Terminal,
   read_to_the_end,
 )
-from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.env.options import require_positive
+from agentrl_jax.errors import EnvironmentFault
 
 OPEN_FILES = (1024, 4096)  # of each process, soft and hard
-SESSION_LABEL = "agentrl_jax.session"  # whose containers a watch looks at
-# The first process lies still. What a namespace's first process does not handle
-# cannot kill it from inside, and this one handles nothing. By ignoring SIGCHLD
-# it has the kernel bury orphans; a shell cannot, so Perl does, which every
-# Debian has. It looks like Docker's init with its child, as in AgentRL's.
+SESSION_LABEL = "agentrl_jax.session"  # for an environment's own checks
+# The first process sleeps. A signal without a handler cannot kill a namespace's
+# first process from inside, and this one has no handlers. It ignores SIGCHLD,
+# so that the kernel reaps orphans; a shell cannot do this, so it is Perl, which
+# every Debian has. It looks like Docker's init with its child, as in AgentRL.
 _IDLE = (
   '$SIG{CHLD} = "IGNORE"; fork or exec "/bin/sleep", "infinity"; '
   '$0 = "/sbin/docker-init -- /bin/sleep infinity"; sleep while 1'
@@ -61,10 +62,10 @@ _MIB = 1 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SessionContainerSpec:
-  """What is started, and how much of the machine it may use.
+  """Image and limits of a container.
 
-  `disk_mb` bounds each file, and where the engine's storage keeps quotas the
-  whole writable layer; elsewhere `session_container_watch` looks after that.
+  `disk_mb` bounds each file, and the whole writable layer where the engine's
+  storage supports quotas; elsewhere the environment has to watch the layer.
   """
 
   image: str
@@ -72,20 +73,23 @@ class SessionContainerSpec:
   cpus: float = 2.0
   pids: int = 256
   disk_mb: int = 1024
-  capabilities: Sequence[str] = ()  # kept of those that Docker gives
+  capabilities: Sequence[str] = ()  # kept from Docker's default set
   network: bool = False
   workdir: str = "/root"
   session: str = ""  # value of SESSION_LABEL
-  quota: bool = False  # let the storage keep to disk_mb; see `keeps_quotas`
+  quota: bool = False  # whether the storage bounds disk_mb; see `keeps_quotas`
 
   def __post_init__(self) -> None:
-    for name in ("memory_mb", "cpus", "pids", "disk_mb"):
-      if getattr(self, name) <= 0:
-        raise ConfigError(f"{name}={getattr(self, name)} must be more than 0")
+    require_positive(
+      memory_mb=self.memory_mb,
+      cpus=self.cpus,
+      pids=self.pids,
+      disk_mb=self.disk_mb,
+    )
 
 
 class SessionContainer:
-  """A running container. Made by `start`; `remove` it whatever happens."""
+  """A running container. `start` makes it; `remove` it always."""
 
   def __init__(self, engine: docker.DockerClient, name: str, image: str):
     self.name = name
@@ -97,7 +101,7 @@ class SessionContainer:
   async def start(
     cls, engine: docker.DockerClient, spec: SessionContainerSpec
   ) -> "SessionContainer":
-    """Creates and starts one; if cancelled, it is removed again.
+    """Creates and starts a container; a cancellation removes it.
 
     Raises `ConfigError` if there is no such image, `EnvironmentFault` if the
     engine does not start it.
@@ -117,10 +121,10 @@ class SessionContainer:
     limit_s: float,
     max_bytes: int = _MIB,
   ) -> Finished:
-    """Runs a command without a terminal, until it ends or `limit_s` passed.
+    """Runs a command without a terminal, for at most `limit_s`.
 
-    Of either stream the first `max_bytes` are kept. What runs too long is left
-    running, in the container: `restart` ends it.
+    The first `max_bytes` of each stream are kept. A command that takes too long
+    continues in the container; `restart` ends it.
     """
     number, stream = self._handed_over(argv) or await self._exec(
       argv, tty=False
@@ -133,50 +137,50 @@ class SessionContainer:
       await stream.close()
     if not ended:
       return Finished(None, out, err)
-    found = await self._ask(self.engine.api.exec_inspect, number)
-    return Finished(found["ExitCode"], out, err)
+    state = await self._ask(self.engine.api.exec_inspect, number)
+    return Finished(state["ExitCode"], out, err)
 
   async def get_ready(self) -> None:
-    """Starts a bash ahead of the first script, as starting takes a while.
+    """Starts a bash before the first script, as starting takes a while.
 
     It waits for that script and becomes it: the first `run` of `bash -c` with
-    nothing but a script. Whoever is root in there may do as he likes with it,
-    so `seal` it before somebody is.
+    nothing but a script. A policy that is root in the container could change
+    the waiting bash, so `seal` it before a policy acts.
     """
     self._waiting = await self._exec(_WAITING, tty=False, stdin=True)
 
   async def seal(self) -> None:
-    """Ends the bash that waits, if it still does."""
+    """Ends the waiting bash, if there is one."""
     if self._waiting is not None:
       _, stream = self._waiting
       self._waiting = None
       await stream.close()
 
   async def terminal(self, argv: Sequence[str]) -> Terminal:
-    """Runs a command on a terminal of its own, which is read and written."""
+    """Runs a command on a terminal of its own."""
     _, stream = await self._exec(argv, tty=True)
     return stream
 
   async def restart(self) -> None:
-    """Ends every process in it; files stay."""
+    """Ends every process in the container; files stay."""
     await self._ask(self.engine.api.restart, self.name, 0)
 
   async def kill(self) -> None:
-    """Stops it at once; what was written stays until it is removed."""
+    """Stops the container at once; files stay until it is removed."""
     await self._ask(self.engine.api.kill, self.name)
 
   async def is_running(self) -> bool:
-    """Whether its first process lives."""
+    """Returns whether the container's first process lives."""
     state = await self._ask(self.engine.api.inspect_container, self.name)
     return bool(state["State"]["Running"])
 
   async def remove(self) -> None:
-    """Removes it, and waits until it is gone."""
+    """Removes the container, and waits until it is gone."""
     await self.seal()
     await engines.to_the_end(engines.remove_container, self.engine, self.name)
 
   def _handed_over(self, argv: Sequence[str]) -> tuple[str, ExecStream] | None:
-    """The bash that waits, with the script; None if this is not for it."""
+    """Passes the script to the waiting bash; None if it does not apply."""
     if self._waiting is None or len(argv) != 3 or "\0" in argv[2]:
       return None
     if tuple(argv[:2]) != ("bash", "-c"):
@@ -189,18 +193,18 @@ class SessionContainer:
   async def _exec(
     self, argv: Sequence[str], *, tty: bool, stdin: bool = False
   ) -> tuple[str, ExecStream]:
-    made = await self._ask(
+    command = await self._ask(
       self.engine.api.exec_create,
       self.name,
       list(argv),
       stdin=stdin or tty,
       tty=tty,
     )
-    number: str = made["Id"]
+    number: str = command["Id"]
     return number, await ExecStream.open(self.engine, number, tty=tty)
 
   async def _ask(self, call: Any, *args: Any, **kwargs: Any) -> Any:
-    """One request to the engine, whose refusal is an `EnvironmentFault`."""
+    """Makes one request to the engine; a refusal is an `EnvironmentFault`."""
     try:
       return await engines.to_the_end(call, *args, **kwargs)
     except (docker.errors.DockerException, OSError) as error:
@@ -211,10 +215,10 @@ class SessionContainer:
 
 
 def keeps_quotas(engine: docker.DockerClient, image: str) -> bool:
-  """Whether the engine's storage can bound a writable layer; tries it."""
+  """Tries whether the engine's storage can bound a writable layer."""
   name = f"agentrl-{uuid.uuid4().hex[:12]}"
   try:
-    api: Any = engine.api  # its types end here
+    api: Any = engine.api  # the SDK has no types for this call
     api.create_container_from_config(
       {
         "Image": image,
@@ -263,7 +267,7 @@ def _settings(spec: SessionContainerSpec) -> dict[str, Any]:
     "log_config": {"Type": "none", "Config": {}},
     "ulimits": [
       Ulimit(name="core", soft=0, hard=0),
-      # Linux's own: an engine would give what its host has.
+      # Linux's defaults: an engine would set its host's limits.
       Ulimit(name="nofile", soft=OPEN_FILES[0], hard=OPEN_FILES[1]),
       Ulimit(name="fsize", soft=spec.disk_mb * _MIB, hard=spec.disk_mb * _MIB),
     ],

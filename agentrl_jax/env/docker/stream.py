@@ -1,8 +1,8 @@
-"""What a command in a container says, read as it comes and never piled up.
+"""Streams of commands in containers, read with bounded buffers.
 
-The engine hands its connection over to the command that it starts: what follows
-the answer's head is the command's own. The SDK may swallow the beginning, in a
-buffer that it throws away, so the request is written here; it is four lines.
+The engine turns the connection of the request into the command's streams. The
+SDK may lose the beginning in a buffer that it throws away, so the request is
+written here; it has four lines.
 """
 
 import abc
@@ -16,14 +16,14 @@ import docker
 from agentrl_jax.env.docker.engine import REQUEST_S
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
-READ_BYTES = 1 << 16  # at once, and about as much waits in the buffer
+READ_BYTES = 1 << 16  # of one read, and about the buffer's size
 _HEADER_BYTES = 8  # of a frame: its stream, three zeros, its length
 _STDERR = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-  """What a command left. No code: it had not ended when its time was over."""
+  """Output of a command; `code` is None if its time was over."""
 
   code: int | None
   stdout: bytes
@@ -35,15 +35,15 @@ class Terminal(abc.ABC):
 
   @abc.abstractmethod
   async def read(self) -> bytes:
-    """Waits for output; empty once nobody holds the other side."""
+    """Waits for output; empty once the other side is closed."""
 
   @abc.abstractmethod
   def write(self, data: bytes) -> None:
-    """Types `data`, as fast as the other side reads; does not wait for it."""
+    """Types `data` without waiting until the other side reads it."""
 
   @abc.abstractmethod
   async def close(self) -> None:
-    """Hangs up."""
+    """Closes the connection."""
 
 
 class ExecStream(Terminal):
@@ -87,14 +87,14 @@ class ExecStream(Terminal):
     return stream
 
   async def read(self) -> bytes:
-    """What has come; empty at the end, also when the engine cut it off."""
+    """Returns new output; empty at the end or after a cut."""
     try:
       return await self._reader.read(READ_BYTES)
     except OSError:
       return b""
 
   async def read_frame(self) -> tuple[int, bytes] | None:
-    """A piece of stdout (1) or stderr (2), for commands without a terminal."""
+    """Reads a stream's number (1 stdout, 2 stderr) and data, without tty."""
     try:
       head = await self._reader.readexactly(_HEADER_BYTES)
       size = int.from_bytes(head[4:], "big")
@@ -103,7 +103,7 @@ class ExecStream(Terminal):
       return None
 
   def write(self, data: bytes) -> None:
-    """Queues `data`; nothing happens if the command is gone."""
+    """Queues `data`; does nothing if the command is gone."""
     if not self._writer.is_closing():
       self._writer.write(data)
 
@@ -119,7 +119,7 @@ class ExecStream(Terminal):
 async def read_to_the_end(
   stream: ExecStream, *, limit_s: float, max_bytes: int
 ) -> tuple[bytes, bytes, bool]:
-  """The beginnings of stdout and stderr, and whether the end was reached."""
+  """Returns stdout and stderr, cut, and whether the end came."""
   kept = {1: bytearray(), 2: bytearray()}
   try:
     async with asyncio.timeout(limit_s):

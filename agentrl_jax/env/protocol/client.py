@@ -1,7 +1,7 @@
-"""The requests that a worker understands, each with its deadline.
+"""Client of a worker's API, with a deadline for each request.
 
-Every way in which a request can fail becomes an `EnvironmentFault` that says
-which worker was asked for what; nothing is asked twice.
+Every failure of a request becomes an `EnvironmentFault` that names the worker
+and the request; no request is repeated.
 """
 
 import contextlib
@@ -13,30 +13,30 @@ import aiohttp
 
 from agentrl_jax.data.messages import Message, Tool, message_to_json
 from agentrl_jax.env.interface import Step
+from agentrl_jax.env.options import require_positive
 from agentrl_jax.env.protocol import wire
 from agentrl_jax.env.protocol.link import HttpLink, reading
-from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.errors import EnvironmentFault
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClientDeadlines:
-  """How long each kind of request may take, the network included."""
+  """Deadlines of the kinds of requests, the network included."""
 
   place_s: float = 600.0  # until the worker has room for a session
-  start_timeout_s: float = (
-    150.0  # a little more than the worker's own deadlines,
+  # Longer than the worker's own deadlines, so that the worker tells why.
+  start_timeout_s: float = 150.0
+  step_s: float = 270.0
+  ask_s: float = (
+    20.0  # requests without the environment: status, indices, cancel
   )
-  step_s: float = 270.0  #   so that it is the worker who says what hung
-  ask_s: float = 20.0  # what needs no environment: status, indices, cancel
 
   def __post_init__(self) -> None:
-    for name, value in dataclasses.asdict(self).items():
-      if value <= 0:
-        raise ConfigError(f"{name}={value} must be more than 0")
+    require_positive(**dataclasses.asdict(self))
 
 
 class WorkerClient:
-  """One worker's API, over a connection pool that the caller owns."""
+  """Client of one worker, over the caller's connection pool."""
 
   def __init__(
     self, http: aiohttp.ClientSession, url: str, deadlines: ClientDeadlines
@@ -46,7 +46,7 @@ class WorkerClient:
     self._deadlines = deadlines
 
   async def describe(self, split: str) -> tuple[str, Sequence[int]]:
-    """The environment's name and the indices of a split.
+    """Returns the environment's name and the indices of a split.
 
     Raises `WorkerRefusal` if there is no such split, or if the worker is not
     one of ours.
@@ -56,19 +56,19 @@ class WorkerClient:
       return str(body["name"]), wire.indices_from_json(body["indices"])
 
   async def indices(self) -> Sequence[int]:
-    """The indices that the worker lists."""
+    """Returns the indices that the worker lists."""
     body = await self._get("get_indices")
     with self._reading("get_indices", body):
       return tuple(int(index) for index in body)
 
   async def concurrency(self) -> int:
-    """How many sessions the worker holds at once."""
+    """Returns the number of sessions that the worker holds at once."""
     body = await self._get("worker_status")
     with self._reading("worker_status", body):
       return int(body["concurrency"])
 
   async def sessions(self) -> Mapping[int, int]:
-    """The index that each open session plays."""
+    """Returns the index that each open session plays."""
     body = await self._get("get_sessions")
     with self._reading("get_sessions", body):
       return {int(id): int(index) for id, index in body.items()}
@@ -76,7 +76,7 @@ class WorkerClient:
   async def start(
     self, session: int, *, index: int, split: str | None, seed: int | None
   ) -> tuple[Step, tuple[Tool, ...]]:
-    """Opens a session; `split` and `seed` are for our workers alone.
+    """Opens a session; only our workers know `split` and `seed`.
 
     Raises `WorkerFull` if there is no room.
     """
@@ -92,7 +92,7 @@ class WorkerClient:
   async def interact(
     self, session: int, answer: Message
   ) -> tuple[Step, tuple[Tool, ...]]:
-    """Plays an answer; a worker whose environment broke is a fault.
+    """Plays an answer; raises a fault if the worker's environment broke.
 
     The tools are those of the next turn; none if the worker names none.
     """

@@ -1,13 +1,12 @@
-"""The envelopes of AgentRL's gRPC stream, field for field as it numbers them.
+"""Envelopes of AgentRL's gRPC stream, with AgentRL's field numbers.
 
-A worker dials its controller and both send envelopes over the one stream: the
-worker its heartbeats and notices, the controller its requests, and whoever was
-asked a response with the request's id. What a request means is no business of
-this file, only how it is written.
+A worker dials its controller, and both send envelopes over the one stream: the
+worker its heartbeats and notices, the controller its requests; a response has
+the request's id. This module only encodes; it does not interpret requests.
 
 The messages are declared here, in a pool of their own, so that AgentRL's
-generated code may be loaded beside them, under any protobuf from 5 on. Names
-do not travel: the method's path, the numbers and the types are AgentRL's.
+generated code can be loaded as well, under any protobuf from 5 on. Names do not
+travel: the method's path, the numbers and the types are AgentRL's.
 """
 
 import asyncio
@@ -40,13 +39,12 @@ SIZES = (
   ("grpc.max_receive_message_length", MAX_ENVELOPE_BYTES),
 )
 
-# What writing to a stream raises, and reading from it, once it is broken.
+# Exceptions of writing to a broken stream and of reading from it.
 BROKEN = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
-HEARTBEAT, REQUEST, RESPONSE = 0, 1, 2  # the type of an envelope
+HEARTBEAT, REQUEST, RESPONSE = 0, 1, 2  # types of envelopes
 
-# message -> field -> (number, type); a type of ours is named, a list is [type],
-# and fields marked "body" exclude each other.
+# message -> field -> (number, type, oneof group); [type] is a repeated field.
 _MESSAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
   "Timestamp": {"seconds": (1, "int64"), "nanos": (2, "int32")},
   "TaskIndex": {
@@ -73,7 +71,7 @@ _MESSAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
   },
   "Envelope": {
     "id": (1, "string"),
-    "type": (2, "int32"),  # an enum of theirs, which is written alike
+    "type": (2, "int32"),  # AgentRL's enum, with the same encoding
     "timestamp": (3, "Timestamp"),
     "heartbeat": (101, "Heartbeat", "body"),
     "cancel_notice": (111, "CancelNotice", "body"),
@@ -84,7 +82,7 @@ _MESSAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 
 
 def _declare() -> Any:
-  """The class of each message."""
+  """Makes the class of each message."""
   file = descriptor_pb2.FileDescriptorProto(
     name="agentrl_jax/worker_stream.proto", package="agentrl_jax"
   )
@@ -126,9 +124,9 @@ Envelope: Any = _CLASSES["Envelope"]
 
 
 def heartbeat(worker: str, announcement: Mapping[str, Any]) -> Any:
-  """A worker's name, places and indices; `worker` is its id for life.
+  """Makes a heartbeat; `worker` is the worker's id for life.
 
-  It says, too, that a request which comes twice is played once.
+  It also announces that a request which arrives twice is played once.
   """
   envelope = _envelope(HEARTBEAT)
   body = envelope.heartbeat
@@ -144,7 +142,7 @@ def heartbeat(worker: str, announcement: Mapping[str, Any]) -> Any:
 
 
 def announcement_of(envelope: Any) -> dict[str, Any]:
-  """Reads a heartbeat; its address tells the worker by its id."""
+  """Reads a heartbeat; its address names the worker by its id."""
   body = envelope.heartbeat
   return {
     "name": body.name,
@@ -160,14 +158,14 @@ def _index(body: Any) -> int | str | None:
 
 
 def cancel_notice(session: int) -> Any:
-  """Says that a session, cancelled with notice, is free."""
+  """Makes a notice that a session, cancelled with notice, is free."""
   envelope = _envelope(REQUEST)
   envelope.cancel_notice.session_id = session
   return envelope
 
 
 def request(method: str, endpoint: str, body: Any) -> Any:
-  """A call of the worker's API; no body is None."""
+  """Makes a call of the worker's API; None is no body."""
   envelope = _envelope(REQUEST)
   envelope.request.method, envelope.request.endpoint = method, endpoint
   if body is not None:
@@ -176,7 +174,7 @@ def request(method: str, endpoint: str, body: Any) -> Any:
 
 
 def response(to: str, code: int, body: Any, *, message: str = "") -> Any:
-  """What came of the request with the id `to`; `code` is HTTP's."""
+  """Makes the response to the request with the id `to`; `code` is HTTP's."""
   envelope = _envelope(RESPONSE, to)
   envelope.response.code, envelope.response.message = code, message
   if body is not None:
@@ -201,22 +199,22 @@ def dial(channel: Any) -> Any:
 
 
 def channel(address: str) -> Any:
-  """An unencrypted channel to `host:port`."""
+  """Opens an unencrypted channel to `host:port`."""
   return grpc.aio.insecure_channel(address, options=SIZES)
 
 
 def why(error: BaseException) -> str:
-  """What a broken stream says of itself, in one line."""
+  """Describes the error of a broken stream in one line."""
   if isinstance(error, grpc.aio.AioRpcError):
     return f"{error.code().name}: {error.details()}"
   return repr(error)
 
 
 def server(serve_stream: Callable[..., Any], options: Sequence[Any]) -> Any:
-  """A server that answers each stream with the coroutine `serve_stream`."""
-  made = grpc.aio.server(options=(*SIZES, *options))
-  made.add_generic_rpc_handlers((_service(serve_stream),))
-  return made
+  """Makes a server that answers each stream with `serve_stream`."""
+  grpc_server = grpc.aio.server(options=(*SIZES, *options))
+  grpc_server.add_generic_rpc_handlers((_service(serve_stream),))
+  return grpc_server
 
 
 def _service(serve_stream: Callable[..., Any]) -> Any:

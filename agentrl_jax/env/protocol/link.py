@@ -1,7 +1,7 @@
-"""How a worker, or a controller, is asked: a request, a deadline, an answer.
+"""Requests to a worker or a controller: one request, one deadline.
 
-Every way in which asking can fail becomes an `EnvironmentFault` that says who
-was asked for what; nothing is asked twice.
+Every failure becomes an `EnvironmentFault` that names the peer and the request;
+no request is repeated.
 """
 
 import abc
@@ -20,21 +20,21 @@ class WorkerFull(EnvironmentFault):
 
 
 class WorkerRefusal(EnvironmentFault):
-  """The worker understood and said no: HTTP 4xx, with its reason."""
+  """The worker refused the request: HTTP 4xx, with its reason."""
 
 
 class WorkerLost(EnvironmentFault):
-  """The worker cannot be reached: it has died, or the way to it is broken."""
+  """The worker cannot be reached: it or its connection has died."""
 
 
 class Link(abc.ABC):
-  """The way to one worker."""
+  """Connection to one worker."""
 
   @abc.abstractmethod
   async def ask(
     self, method: str, endpoint: str, body: Any, *, deadline_s: float
   ) -> Any:
-    """The JSON that answers `endpoint`; `method` is HTTP's, GET or POST.
+    """Returns the JSON reply of `endpoint`; `method` is HTTP's, GET or POST.
 
     Raises `WorkerFull`, `WorkerRefusal`, `WorkerLost`, or for all else
     `EnvironmentFault`.
@@ -42,7 +42,7 @@ class Link(abc.ABC):
 
 
 class HttpLink(Link):
-  """The way to a worker's HTTP API, over a connection pool of the caller's."""
+  """Connection to a worker's HTTP API, over the caller's pool."""
 
   def __init__(
     self, http: aiohttp.ClientSession, url: str, *, whom: str = "worker"
@@ -54,7 +54,7 @@ class HttpLink(Link):
   async def ask(
     self, method: str, endpoint: str, body: Any, *, deadline_s: float
   ) -> Any:
-    """As `Link.ask`; the body of a GET is its query."""
+    """Asks as `Link.ask`; the body of a GET is its query."""
     request = {"params": body} if method == "GET" else {"json": body}
     answer, _ = await self.request(
       method, endpoint, deadline_s=deadline_s, **request
@@ -64,7 +64,7 @@ class HttpLink(Link):
   async def request(
     self, method: str, endpoint: str, *, deadline_s: float, **request: Any
   ) -> tuple[Any, Mapping[str, str]]:
-    """The JSON that answers, and its headers; arguments are aiohttp's."""
+    """Returns the JSON and headers; arguments are aiohttp's."""
     timeout = aiohttp.ClientTimeout(total=deadline_s)
     with self._asking(endpoint, deadline_s):
       async with self._http.request(
@@ -100,7 +100,7 @@ class HttpLink(Link):
 
 
 def refusal(code: int, reason: str) -> EnvironmentFault:
-  """The fault that stands for an HTTP status that is not OK."""
+  """Makes the fault for an HTTP status that is not OK."""
   if code == wire.FULL:
     return WorkerFull(reason)
   return (WorkerRefusal if 400 <= code < 500 else EnvironmentFault)(reason)
@@ -108,7 +108,7 @@ def refusal(code: int, reason: str) -> EnvironmentFault:
 
 @contextlib.contextmanager
 def reading(whom: str, endpoint: str, body: Any) -> Iterator[None]:
-  """Turns what goes wrong while an answer is read into a fault."""
+  """Turns errors in reading a reply into a fault."""
   try:
     yield
   except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -1,8 +1,7 @@
-"""What crosses the worker's HTTP API, word for word as AgentRL writes it.
+"""JSON of steps and indices in AgentRL's worker API, word for word.
 
-Only the JSON of a step and of a set of indices; who sends it when is the
-business of `worker` and `worker_client`. Fields of ours that AgentRL does not
-know (`split`, `seed`, `error`) are optional in both directions.
+Our own fields (`split`, `seed`, `error`), which AgentRL does not know, are
+optional in both directions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,13 +20,13 @@ from agentrl_jax.env.interface import Step
 
 SESSION_HEADER = "session_id"
 OK = 200
-FULL = 406  # the HTTP status of a worker that takes no more sessions
-# Ends that are not the policy's doing: whoever reads one raises.
+FULL = 406  # HTTP status of a worker that has no room
+# Ends that the policy did not cause: reading one raises a fault.
 FAULTS = frozenset({Status.TASK_ERROR, Status.CANCELLED, Status.UNKNOWN})
 
 
 def step_to_json(step: Step, tools: Sequence[Tool]) -> dict[str, Any]:
-  """The step as a worker reports it; tools come while there is a next turn."""
+  """Writes a worker's report; it has tools while the session runs."""
   running = step.status is Status.RUNNING
   body: dict[str, Any] = {
     "messages": [message_to_json(message) for message in step.messages],
@@ -44,8 +43,8 @@ def step_to_json(step: Step, tools: Sequence[Tool]) -> dict[str, Any]:
 def step_from_json(body: Mapping[str, Any]) -> Step:
   """Reads a worker's or a controller's report of a step.
 
-  Metrics that are no numbers are left out: AgentRL's tasks put in what they
-  like. Raises KeyError, TypeError or ValueError for what is no such report.
+  Drops metrics that are not numbers, as AgentRL's tasks report any type. Raises
+  KeyError, TypeError or ValueError for malformed reports.
   """
   metrics = body.get("metric", body.get("metrics")) or {}
   return Step(
@@ -61,9 +60,9 @@ def step_from_json(body: Mapping[str, Any]) -> Step:
 
 
 def tools_from_json(body: Mapping[str, Any]) -> tuple[Tool, ...]:
-  """The tools that a report of a step carries, in OpenAI's form or Anthropic's.
+  """Reads the tools of a report, in OpenAI's or Anthropic's form.
 
-  Raises KeyError, TypeError or ValueError for what is neither.
+  Raises KeyError, TypeError or ValueError for other forms.
   """
   return tuple(_tool(tool) for tool in body.get("tools") or ())
 
@@ -79,28 +78,28 @@ def _tool(body: Mapping[str, Any]) -> Tool:
 
 
 def answer_from_json(messages: Any) -> Message:
-  """The policy's answer: the last assistant message of those sent."""
+  """Returns the policy's answer: the last assistant message."""
   if not isinstance(messages, list):
     raise ValueError("messages must be a list of chat messages")
   try:
-    read = [message_from_json(message) for message in messages]
+    parsed = [message_from_json(message) for message in messages]
   except (KeyError, TypeError, AttributeError) as error:
     raise ValueError(f"a message is not in OpenAI's form: {error!r}") from error
-  answers = [message for message in read if message.role == "assistant"]
+  answers = [message for message in parsed if message.role == "assistant"]
   if not answers:
     raise ValueError("messages must hold an assistant message to play")
   return answers[-1]
 
 
 def indices_to_json(indices: Sequence[int]) -> dict[str, Any]:
-  """Indices without writing out a range, which may be as long as it likes."""
+  """Writes indices; a range, of any length, as its bounds."""
   if isinstance(indices, range):
     return {"range": [indices.start, indices.stop, indices.step]}
   return {"list": list(indices)}
 
 
 def indices_from_json(body: Mapping[str, Any]) -> Sequence[int]:
-  """Reads what `indices_to_json` wrote."""
+  """Reads the output of `indices_to_json`."""
   if "range" in body:
     return range(*body["range"])
   return tuple(int(index) for index in body["list"])

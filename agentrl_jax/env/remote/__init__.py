@@ -1,4 +1,4 @@
-"""Environments that live in another process or in another event loop."""
+"""Environments in another process or in another event loop."""
 
 from agentrl_jax.env.remote.environment import (
   RemoteEnvironment,

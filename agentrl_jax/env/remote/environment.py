@@ -1,9 +1,9 @@
-"""An environment that lives in a worker, used like one in this process.
+"""Environment that a worker serves, with the interface of a local one.
 
   async with remote.connect("http://127.0.0.1:5021/api") as environment:
     async with environment.open(task, seed=0) as session: ...
 
-The expert stays with the worker: gold solutions do not travel.
+It has no expert: gold solutions stay with the worker.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 _log = logging.getLogger(__name__)
 
-# Shorter than any server's, so that no request meets a connection being closed:
-# AgentRL's workers drop one that was idle for 5 s.
+# Shorter than any server's, so that no request meets a closing connection:
+# AgentRL's workers close one that was idle for 5 s.
 _KEEPALIVE_S = 4.0
-_LONGEST_PAUSE_S = 1.0  # between two attempts to get a place
+_LONGEST_PAUSE_S = 1.0  # between two requests for a place
 
 
 class RemoteEnvironment(Environment):
-  """The splits of a worker; made by `connect` or `connect_foreign`."""
+  """The splits of a worker; see `connect`, `connect_foreign`."""
 
   def __init__(
     self,
@@ -48,11 +48,11 @@ class RemoteEnvironment(Environment):
     self._splits = splits
     self._client = client
     self._deadlines = deadlines
-    self._places = asyncio.Semaphore(concurrency)
+    self._free_places = asyncio.Semaphore(concurrency)
     self._is_ours = is_ours
 
   def indices(self, split: str) -> Sequence[int]:
-    """As the worker said when it was connected to."""
+    """Returns the indices that the worker reported on connection."""
     if split not in self._splits:
       raise ConfigError(
         f"worker {self._client.url} serves no split {split!r} of {self.name}, "
@@ -61,7 +61,7 @@ class RemoteEnvironment(Environment):
     return self._splits[split]
 
   async def is_alive(self) -> bool:
-    """Whether the worker answers within `ask_s`."""
+    """Returns whether the worker answers within `ask_s`."""
     try:
       await self._client.concurrency()
     except EnvironmentFault:
@@ -70,17 +70,17 @@ class RemoteEnvironment(Environment):
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
-    """Waits for a place; a session that has not ended is cancelled on leaving.
+    """Waits for capacity; leaving cancels a session that has not ended.
 
     Raises `EnvironmentFault` if the worker has no room within `place_s`.
     """
     self.indices(task.split)
     id = random.getrandbits(48)  # many clients may share a worker
-    async with self._place():
+    async with self._capacity():
       try:
         session = await self._start(id, task, seed)
       except BaseException:
-        await self._cancel(id)  # it may have begun all the same
+        await self._cancel(id)  # the worker may have begun it
         raise
       try:
         yield session
@@ -89,12 +89,12 @@ class RemoteEnvironment(Environment):
           await self._cancel(id)
 
   @contextlib.asynccontextmanager
-  async def _place(self) -> AsyncIterator[None]:
-    """One of the worker's places, as far as this process alone fills it."""
+  async def _capacity(self) -> AsyncIterator[None]:
+    """Takes one of the worker's places, as counted by this process."""
     place_s = self._deadlines.place_s
     try:
       async with asyncio.timeout(place_s):
-        await self._places.acquire()
+        await self._free_places.acquire()
     except TimeoutError as error:
       raise EnvironmentFault(
         f"no session of {self.name} ended within {place_s:g} s; raise the "
@@ -103,10 +103,10 @@ class RemoteEnvironment(Environment):
     try:
       yield
     finally:
-      self._places.release()
+      self._free_places.release()
 
   async def _start(self, id: int, task: Task, seed: int) -> "_RemoteSession":
-    """Starts the session, waiting while others fill the worker."""
+    """Starts the session, waiting while other clients fill the worker."""
     given_up_at = time.monotonic() + self._deadlines.place_s
     backoff_s = 0.01
     while True:
@@ -129,7 +129,7 @@ class RemoteEnvironment(Environment):
     try:
       await self._client.cancel(id)
     except WorkerRefusal:
-      pass  # it never began, or has ended
+      pass  # it never began, or it has ended
     except EnvironmentFault as fault:
       _log.warning("session %d is left to expire: %s", id, fault)
 
@@ -161,7 +161,7 @@ async def connect(
   splits: Sequence[str] = SPLITS,
   deadlines: ClientDeadlines = ClientDeadlines(),  # noqa: B008 - frozen
 ) -> AsyncIterator[RemoteEnvironment]:
-  """An environment that one of our workers serves, with all its splits."""
+  """Connects to one of our workers, with all its splits."""
   async with _client(url, deadlines) as client:
     described = {split: await client.describe(split) for split in splits}
     name = next(name for name, _ in described.values())
@@ -183,10 +183,10 @@ async def connect_foreign(
   split: str,
   deadlines: ClientDeadlines = ClientDeadlines(),  # noqa: B008 - frozen
 ) -> AsyncIterator[RemoteEnvironment]:
-  """An environment that a worker written for AgentRL serves.
+  """Connects to a worker that was written for AgentRL.
 
-  Such a worker knows neither its task's name nor splits, and takes no seed: the
-  caller says what to call them, and sessions are as random as the worker likes.
+  Such a worker reports neither its task's name nor splits, and takes no seed:
+  the caller names both, and sessions have the worker's own randomness.
   """
   async with _client(url, deadlines) as client:
     yield RemoteEnvironment(

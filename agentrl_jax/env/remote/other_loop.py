@@ -1,7 +1,7 @@
-"""An environment whose connections live in an event loop of its own.
+"""Environment whose connections live in an event loop of their own.
 
-Containers and connections belong to the loop that opened them, while a run
-plays in several, one after the other. Sessions opened here may be played from
+Containers and connections belong to the loop that opened them, but a run plays
+in several loops, one after the other. Sessions opened here may be played from
 any loop: each call crosses over and back, in about a tenth of a millisecond.
 """
 
@@ -19,55 +19,55 @@ T = TypeVar("T")
 
 
 class OtherLoopEnvironment(Environment):
-  """Plays in `there`, which lives in `loop`; asks `here` for all the rest.
+  """Plays sessions of `remote` in `loop`, the rest in `local`.
 
-  `here` is the same environment in this process: it knows the indices of every
-  split, and its experts the gold solutions, which do not travel.
+  `local` is the same environment in this process: it knows the indices of every
+  split, and its experts know the gold solutions, which do not travel.
   """
 
   def __init__(
     self,
-    here: Environment,
-    there: Environment,
+    local: Environment,
+    remote: Environment,
     loop: asyncio.AbstractEventLoop,
   ):
-    self.name, self.mistakes = here.name, here.mistakes
-    self._here, self._there, self._loop = here, there, loop
+    self.name, self.mistakes = local.name, local.mistakes
+    self._local, self._remote, self._loop = local, remote, loop
 
   def indices(self, split: str) -> Sequence[int]:
-    """As the environment in this process says."""
-    return self._here.indices(split)
+    """Returns the local environment's indices."""
+    return self._local.indices(split)
 
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
-    """Of the environment in this process."""
-    return self._here.expert(task, seed=seed, mistakes=mistakes)
+    """Makes the local environment's expert."""
+    return self._local.expert(task, seed=seed, mistakes=mistakes)
 
   def scripted_policies(self) -> ScriptedPolicies:
-    """Of the environment in this process."""
-    return self._here.scripted_policies()
+    """Returns the local environment's policies."""
+    return self._local.scripted_policies()
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
-    """A session over there; its freeing goes on if leaving is cancelled."""
-    context = self._there.open(task, seed=seed)
+    """Opens a session in the other loop; leaving always frees the session."""
+    context = self._remote.open(task, seed=seed)
     session = await self.across(context.__aenter__())
     try:
       yield _OtherLoopSession(session, self)
     except BaseException as error:
-      # It decides over there whether a container falls under suspicion.
+      # The type of the error decides whether a container is suspect.
       leaving = context.__aexit__(type(error), error, error.__traceback__)
       await asyncio.shield(self.across(leaving))
       raise
     await asyncio.shield(self.across(context.__aexit__(None, None, None)))
 
   async def close(self) -> None:
-    """Closes the environment in this process; `there` has an owner."""
-    await self._here.close()
+    """Closes the local environment; the remote one has an owner."""
+    await self._local.close()
 
   def across(self, call: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-    """Makes a call over there; cancelling it cancels it there."""
+    """Runs a coroutine in the other loop; a cancellation cancels it there."""
     return asyncio.wrap_future(
       asyncio.run_coroutine_threadsafe(call, self._loop)
     )

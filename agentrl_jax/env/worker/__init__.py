@@ -1,1 +1,1 @@
-"""A worker: serves one environment to controllers and remote sessions."""
+"""Worker: serves one environment to controllers and remote sessions."""

@@ -1,11 +1,9 @@
-"""AgentRL's worker protocol: from requests to the calls of a `Host`.
+"""AgentRL's worker protocol: maps requests to the calls of a `Host`.
 
-A request is an endpoint's name and a JSON body; how it came is for the
-transports to know (`http_worker`, `grpc_worker`), which answer from this one
-table. What a session does is not its business either. Requests may carry our
-`split` and `seed`; without them the worker's own split is meant, and the
-session's id seeds it. `describe` is ours: it says what there is without writing
-out a range.
+A request is an endpoint's name and a JSON body; both transports (`http`,
+`grpc`) answer from this one table. Requests may have our `split` and `seed`;
+without them the worker's own split is played, with the session's id as seed.
+`describe` is ours: it reports indices without writing out a range.
 """
 
 import asyncio
@@ -22,7 +20,7 @@ from agentrl_jax.env.protocol import wire
 from agentrl_jax.env.worker.hosting import Host, HostFull, SessionRefused
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
-# What is asked without changing anything: HTTP's GET; the others are POST.
+# Endpoints that change nothing, so HTTP's GET; the others are POST.
 GETTERS = frozenset(
   {"get_indices", "get_sessions", "worker_status", "describe"}
 )
@@ -30,20 +28,20 @@ GETTERS = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-  """What a transport sends back: HTTP's code, and a JSON body."""
+  """A reply for a transport to send: HTTP's code, and a JSON body."""
 
   code: int
   body: Any
-  session: int | None = None  # that a start_sample has opened
+  session: int | None = None  # opened by start_sample
 
   @property
   def is_ok(self) -> bool:
-    """Whether the request was played."""
+    """Returns whether the request was played."""
     return self.code == wire.OK
 
 
 class WorkerApi:
-  """What a worker can be asked, whoever asks."""
+  """Endpoints of a worker, for any transport."""
 
   def __init__(
     self,
@@ -55,7 +53,7 @@ class WorkerApi:
   ):
     self._host = host
     self._split = split
-    self._indices = list(indices)  # what is listed; others may be asked for
+    self._indices = list(indices)  # listed; other indices may be played
     self._tell_cancelled = tell_cancelled
     self._notices: set[asyncio.Task[None]] = set()
     self._handlers: dict[str, Callable[[Any], Awaitable[Any]]] = {
@@ -90,34 +88,34 @@ class WorkerApi:
     return Reply(wire.OK, answer, None if started is None else int(started))
 
   async def shut_down(self) -> None:
-    """Frees every session, and says so where that was promised."""
+    """Frees every session, and sends the notices that were promised."""
     await self._host.cancel_all()
     await asyncio.gather(*self._notices)
 
   async def _get_indices(self, body: Any) -> Any:
-    """The indices of the worker's own split, as many as it lists."""
+    """Returns the listed indices of the worker's own split."""
     return self._indices
 
   async def _get_sessions(self, body: Any) -> Any:
-    """The index that each open session plays."""
+    """Returns the index that each open session plays."""
     return {str(id): task.index for id, task in self._host.tasks().items()}
 
   async def _worker_status(self, body: Any) -> Any:
-    """How many sessions there may be, and are."""
+    """Returns the limit and the number of sessions."""
     return {
       "concurrency": self._host.limits.concurrency,
       "current": self._host.num_open,
     }
 
   async def _describe(self, body: Any) -> Any:
-    """The environment's name, and the indices of `split`."""
+    """Returns the environment's name, and the indices of `split`."""
     split = _read_split(_require_object(body or {}), self._split)
     environment = self._host.environment
     indices = wire.indices_to_json(environment.indices(split))
     return {"name": environment.name, "split": split, "indices": indices}
 
   async def _start_sample(self, body: Any) -> Any:
-    """Opens a session and says what it first observes."""
+    """Opens a session and returns its first step."""
     id = _read_int(body, "session_id")
     task = self._read_task(body)
     seed = _read_seed(body) if "seed" in body else id
@@ -125,7 +123,7 @@ class WorkerApi:
     return wire.step_to_json(step, session.tools)
 
   async def _interact(self, body: Any) -> Any:
-    """Plays an answer. An environment that breaks reports `task error`."""
+    """Plays an answer; a broken environment is the status `task error`."""
     id = _read_int(body, "session_id")
     answer = wire.answer_from_json(body.get("messages"))
     session = self._host.get(id)
@@ -139,7 +137,7 @@ class WorkerApi:
     return {"session_id": id, "env_out": report}
 
   async def _sample_status(self, body: Any) -> Any:
-    """Which task a session plays, and how it stands."""
+    """Returns a session's task and status."""
     id = _read_int(body, "session_id")
     session = self._host.get(id)
     return {
@@ -155,7 +153,7 @@ class WorkerApi:
     return {"session_id": id}
 
   async def _cancel_with_notice(self, body: Any) -> Any:
-    """Answers at once, and tells the controller when the session is free."""
+    """Answers at once; notifies the controller when it is free."""
     id = self._read_session(body)
     self._cancel_later([id])
     return {"session_id": id}
@@ -166,12 +164,12 @@ class WorkerApi:
     return {}
 
   async def _cancel_all_with_notice(self, body: Any) -> Any:
-    """Answers at once, and tells the controller of each freed session."""
+    """Answers at once; notifies the controller of each end."""
     self._cancel_later(list(self._host.tasks()))
     return {}
 
   async def _calculate_overall(self, body: Any) -> Any:
-    """The mean reward and the count of each status among `results`."""
+    """Returns the mean reward and the counts of statuses."""
     results = _require_object(body).get("results")
     if not isinstance(results, list):
       raise ValueError("results must be a list of {status, reward}")
@@ -189,13 +187,13 @@ class WorkerApi:
     }
 
   def _read_session(self, body: Any) -> int:
-    """The id of a session that is open."""
+    """Returns the id of a session that is open."""
     id = _read_int(body, "session_id")
     self._host.get(id)
     return id
 
   def _read_task(self, body: Mapping[str, Any]) -> Task:
-    """The task to start, which must be one of the environment's."""
+    """Returns the task to start, which must be one of the environment's."""
     environment = self._host.environment
     if body.get("custom_task") is not None:
       raise ValueError(
@@ -253,8 +251,8 @@ def _read_split(body: Mapping[str, Any], default: str) -> str:
   return split
 
 
-def _read_reward(found: Any) -> float:
-  reward = float(found)
+def _read_reward(value: Any) -> float:
+  reward = float(value)
   if not math.isfinite(reward):
-    raise ValueError(f"a reward must be a finite number, found {found!r:.80}")
+    raise ValueError(f"a reward must be a finite number, found {value!r:.80}")
   return reward

@@ -1,15 +1,16 @@
-"""How a worker dials its controller, and is asked over the stream it opened.
+"""Worker that dials its controller, and answers over the stream it opened.
 
-Nobody has to reach the worker, so it may stand behind any NAT. Many requests
-are played at once on the one stream. When it breaks, sessions go on and the
-worker dials again, says who it is, and sends what may not have arrived:
+The controller need not reach the worker, which may stand behind any NAT. Many
+requests are played at once on the one stream. When the stream breaks, sessions
+continue, and the worker dials again, sends its heartbeat, and repeats envelopes
+that may be lost:
 
   - responses that were finished meanwhile, and the last ones before the break:
-    a controller knows its requests by their ids, and drops what it has;
+    a controller knows its requests by their ids, and drops duplicates;
   - cancel notices that the controller has not acknowledged.
 
-A request that was lost on its way is sent again by a controller of ours. It may
-have come after all: what has the same id is played once.
+Our controller repeats a request that was lost on its way. If it did arrive, the
+worker has seen its id and plays it once.
 """
 
 import asyncio
@@ -29,20 +30,22 @@ from agentrl_jax.env.worker.heartbeat import PERIOD_S, Answer, Controller
 
 _log = logging.getLogger(__name__)
 
-PAUSE_S = 1.0  # before the controller is dialled again
-CONNECT_S = 20.0  # for it to take the call
-RESEND_S = 30.0  # a break is noticed sooner than this, if data flows,
-RESEND_BYTES = 4 << 20  #   and no more than this is on its way unread
-MAX_SEEN = 4096  # ids of requests that are remembered
-MAX_WAITING = 4096  # envelopes that wait for the stream; then requests wait
+PAUSE_S = 1.0  # before the next dialling of the controller
+CONNECT_S = 20.0  # timeout of dialling
+# A break is noticed within this time if data flows, and gRPC holds fewer bytes
+# unread. Responses beyond either bound must have arrived.
+RESEND_S = 30.0
+RESEND_BYTES = 4 << 20
+MAX_SEEN = 4096  # remembered ids of requests
+MAX_WAITING = 4096  # envelopes waiting for the stream, before requests wait
 
 
 class StreamingController(Controller):
-  """The controller's side that a worker talks to, reached by gRPC."""
+  """The controller as a worker sees it, reached by gRPC."""
 
   def __init__(self, address: str):
     self._address = address
-    self._id = str(uuid.uuid4())  # the worker's, for life
+    self._id = str(uuid.uuid4())  # of the worker, for life
     self._waiting: asyncio.Queue[Any] = asyncio.Queue(maxsize=MAX_WAITING)
     self._notices: dict[str, Any] = {}  # sent and not yet acknowledged
     self._sent: collections.deque[tuple[float, Any]] = collections.deque()
@@ -55,15 +58,15 @@ class StreamingController(Controller):
   ) -> None:
     """Dials, beats and answers until cancelled; dials again after a break.
 
-    Cancelling it hangs up and drops the requests that are being played; their
-    sessions are for their host to free.
+    A cancellation closes the stream and drops requests that are being played;
+    their host frees the sessions.
     """
     was_heard = True
     try:
       while True:
         is_heard = await self._converse(announcement, answer)
         if was_heard and not is_heard:
-          _log.warning("controller grpc://%s is away", self._address)
+          _log.warning("controller grpc://%s cannot be reached", self._address)
         was_heard = is_heard
         await asyncio.sleep(PAUSE_S)
     finally:
@@ -72,16 +75,18 @@ class StreamingController(Controller):
       await asyncio.gather(*self._requests, return_exceptions=True)
 
   async def notice_cancelled(self, session: int) -> None:
-    """Tells, as soon as it can, that a session has been freed."""
+    """Queues a notice that a session has been freed."""
     try:
       self._waiting.put_nowait(grpc_wire.cancel_notice(session))
-    except asyncio.QueueFull:  # it will see so when it next asks what is open
-      _log.warning("the controller is not told that %d is free", session)
+    except asyncio.QueueFull:  # its next get_sessions shows it
+      _log.warning(
+        "the controller is not notified that session %d is free", session
+      )
 
   async def _converse(
     self, announcement: Mapping[str, Any], answer: Answer
   ) -> bool:
-    """One stream, from dialling to its break; whether there was one at all."""
+    """Runs one stream until it breaks; False if there was none."""
     async with grpc_wire.channel(self._address) as channel:
       stream = grpc_wire.dial(channel)
       try:
@@ -118,12 +123,12 @@ class StreamingController(Controller):
     )
     for error in errors:
       if not isinstance(error, grpc_wire.BROKEN):
-        _log.error("a bug broke it; dialling again", exc_info=error)
+        _log.error("a bug broke the stream; dialling again", exc_info=error)
 
   async def _speak(self, stream: Any, announcement: Mapping[str, Any]) -> None:
-    """Says who we are, what may have been lost, and then what comes up.
+    """Sends the heartbeat, envelopes that may be lost, and then new ones.
 
-    The only one to write: a stream takes one envelope at a time.
+    The only writer: a stream takes one envelope at a time.
     """
     await stream.write(grpc_wire.heartbeat(self._id, announcement))
     for envelope in [*self._recent(), *self._notices.values()]:
@@ -148,7 +153,7 @@ class StreamingController(Controller):
       return None
 
   def _remember(self, envelope: Any) -> None:
-    """Keeps what is about to be sent, in case it does not arrive."""
+    """Keeps an envelope that is about to be sent, in case it is lost."""
     if envelope.type == grpc_wire.RESPONSE:
       self._sent.append((time.monotonic(), envelope))
       self._num_sent_bytes += envelope.ByteSize()
@@ -157,7 +162,7 @@ class StreamingController(Controller):
       self._notices[envelope.id] = envelope
 
   def _recent(self) -> list[Any]:
-    """The last responses; those that must have arrived are let go."""
+    """Returns the last responses; drops those that must have arrived."""
     oldest = time.monotonic() - RESEND_S
     while len(self._sent) > 1 and (
       self._sent[0][0] < oldest or self._num_sent_bytes > RESEND_BYTES
@@ -176,7 +181,7 @@ class StreamingController(Controller):
         request.add_done_callback(functools.partial(self._finish, envelope.id))
 
   def _is_new(self, envelope: Any) -> bool:
-    """Whether a request has not come before, on this stream or another."""
+    """Returns whether a request has not come before, on any stream."""
     if envelope.id in self._seen:
       return False
     self._seen[envelope.id] = None
@@ -185,7 +190,7 @@ class StreamingController(Controller):
     return True
 
   def _finish(self, id: str, request: asyncio.Task[None]) -> None:
-    """A bug that ends a request is logged here, and told as HTTP would."""
+    """Logs a bug that ended a request, and answers as HTTP would."""
     self._requests.discard(request)
     if not request.cancelled() and (error := request.exception()) is not None:
       _log.error("answering a request failed", exc_info=error)
@@ -196,7 +201,7 @@ class StreamingController(Controller):
         )
 
   async def _play(self, envelope: Any, answer: Answer) -> None:
-    """Answers a request, on whichever stream there is when it is done."""
+    """Answers a request, on the stream that is open when it is done."""
     endpoint = envelope.request.endpoint.strip("/")
     try:
       body = json.loads(envelope.request.json or b"null")

@@ -1,9 +1,8 @@
-"""How a worker stays on its controller's list.
+"""Heartbeats and notices of a worker to its controller.
 
-Over HTTP the controller dials the worker, so the heartbeat carries the address
-under which the worker is reached (`grpc_worker` is the other way round). A
-controller that is away is waited for: sessions go on, and the next heartbeat
-tells it everything anew.
+Over HTTP the controller dials the worker, so the heartbeat has the worker's
+address (in `grpc` the worker dials). If the controller is away, sessions
+continue, and the next heartbeat registers the worker anew.
 """
 
 import abc
@@ -19,15 +18,15 @@ from agentrl_jax.env.worker.api import Reply
 
 _log = logging.getLogger(__name__)
 
-PERIOD_S = 8.0  # a controller gives a silent worker up after 11 s
-RETRY_S = 1.0  # while the controller is away
-DEADLINE_S = 5.0  # for the controller to answer
+PERIOD_S = 8.0  # a controller drops a silent worker after 11 s
+RETRY_S = 1.0  # while the controller cannot be reached
+DEADLINE_S = 5.0  # timeout of the controller's reply
 
 Answer = Callable[[str, Any], Awaitable[Reply]]
 
 
 class Controller(abc.ABC):
-  """The controller's side that a worker talks to."""
+  """The controller as a worker sees it."""
 
   @abc.abstractmethod
   async def keep_alive(
@@ -40,11 +39,11 @@ class Controller(abc.ABC):
 
   @abc.abstractmethod
   async def notice_cancelled(self, session: int) -> None:
-    """Tells that a session, cancelled with notice, has been freed."""
+    """Reports that a cancelled session is free."""
 
 
 class HttpController(Controller):
-  """A controller that is told over HTTP, and asks over HTTP."""
+  """A controller that is reached over HTTP, and asks over HTTP."""
 
   def __init__(self, http: aiohttp.ClientSession, url: str):
     self._http = http
@@ -53,31 +52,37 @@ class HttpController(Controller):
   async def keep_alive(
     self, announcement: Mapping[str, Any], answer: Answer
   ) -> None:
-    """Sends heartbeats until cancelled; requests come to the worker's port."""
+    """Sends heartbeats until cancelled.
+
+    Requests come to the worker's port.
+    """
     was_heard = True
     while True:
       failure = await self._post("receive_heartbeat", json=announcement)
       if failure is not None and was_heard:
-        _log.warning("controller %s is away: %s", self._url, failure)
+        _log.warning("controller %s cannot be reached: %s", self._url, failure)
       elif failure is None and not was_heard:
-        _log.info("controller %s is back", self._url)
+        _log.info("controller %s answers again", self._url)
       was_heard = failure is None
       await asyncio.sleep(PERIOD_S if was_heard else min(RETRY_S, PERIOD_S))
 
   async def notice_cancelled(self, session: int) -> None:
-    """Tells once; if it is lost, the controller sees so when it next asks."""
+    """Notifies once.
+
+    If the notice is lost, the controller finds the session gone when it asks.
+    """
     headers = {SESSION_HEADER: str(session)}
     failure = await self._post("cancel_notice", headers=headers)
     if failure is not None:
       _log.warning(
-        "controller %s is not told that session %d is free: %s",
+        "controller %s is not notified that session %d is free: %s",
         self._url,
         session,
         failure,
       )
 
   async def _post(self, path: str, **request: Any) -> str | None:
-    """Why the controller has not taken it, or None."""
+    """Returns why the controller has not taken the request, or None."""
     try:
       async with self._http.post(
         f"{self._url}/{path}",

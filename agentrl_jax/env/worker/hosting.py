@@ -1,9 +1,8 @@
 """Open sessions of one environment, kept between the requests of a worker.
 
-Each session lives in a task of its own, which opens its context, plays what it
-is sent, and closes it: whatever happens to a request, the context is left in
-the task that entered it. A session that fails, however it fails, fails alone.
-This file knows nothing of HTTP.
+Each session lives in a task of its own, which opens its context, plays answers,
+and closes it: the context is always left in the task that entered it, whatever
+happens to a request. A session that fails does not affect the others.
 """
 
 import asyncio
@@ -14,25 +13,24 @@ from typing import Any
 from agentrl_jax.data.messages import Message, Tool
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.interface import Environment, Step
-from agentrl_jax.errors import AgentRLError, ConfigError, EnvironmentFault
+from agentrl_jax.env.options import require_positive
+from agentrl_jax.errors import AgentRLError, EnvironmentFault
 
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostLimits:
-  """How much a worker holds, and how long it waits for what."""
+  """Capacity of a worker, and its timeouts."""
 
-  concurrency: int = 32  # sessions at once
+  concurrency: int = 32  # open sessions
   start_timeout_s: float = 120.0  # for the environment to open and reset
   step_s: float = 240.0  # for the environment to play an answer
   idle_timeout_s: float = 600.0  # for the policy's next answer
   close_s: float = 30.0  # for the environment to free a session
 
   def __post_init__(self) -> None:
-    for name, value in dataclasses.asdict(self).items():
-      if value <= 0:
-        raise ConfigError(f"{name}={value} must be more than 0")
+    require_positive(**dataclasses.asdict(self))
 
 
 class HostFull(AgentRLError):
@@ -40,11 +38,11 @@ class HostFull(AgentRLError):
 
 
 class SessionRefused(AgentRLError):
-  """No such session, or it cannot be asked now."""
+  """There is no such session, or it is busy or over."""
 
 
 class HostedSession:
-  """One attempt, alive between requests. Made and asked by `Host` alone."""
+  """One session, alive between requests. Used by `Host` alone."""
 
   def __init__(self, task: Task):
     self.task = task
@@ -55,13 +53,13 @@ class HostedSession:
 
   @property
   def is_busy(self) -> bool:
-    """Whether the environment owes a step."""
+    """Returns whether the environment owes a step."""
     return not self._reply.done()
 
   async def live(
     self, environment: Environment, *, seed: int, idle_timeout_s: float
   ) -> None:
-    """Plays until the attempt ends, nobody asks, or it is cancelled."""
+    """Plays until the episode ends, no answer comes, or it is cancelled."""
     async with environment.open(self.task, seed=seed) as session:
       self.tools = tuple(session.tools)
       self._say(await session.reset())
@@ -75,14 +73,14 @@ class HostedSession:
           self._say(step)
 
   def ask(self, answer: Message) -> None:
-    """Hands over an answer; `reply` waits for what comes back."""
+    """Passes an answer to the session; `reply` waits for its step."""
     self._reply = _future()
     self._answers.put_nowait(answer)
 
   async def reply(self, life: asyncio.Task[None], *, deadline_s: float) -> Step:
-    """Waits for the step that is owed, or for the session's death.
+    """Waits for the step that is owed, or for the session's end.
 
-    Raises `EnvironmentFault` if it dies or does not answer in time.
+    Raises `EnvironmentFault` if the session fails or does not answer in time.
     """
     either: set[asyncio.Future[Any]] = {self._reply, life}
     await asyncio.wait(
@@ -115,15 +113,17 @@ class Host:
     self.environment = environment
     self.limits = limits
     self._sessions: dict[int, HostedSession] = {}
-    self._lives: dict[int, asyncio.Task[None]] = {}  # until they are freed
+    self._lives: dict[
+      int, asyncio.Task[None]
+    ] = {}  # tasks of sessions, until they are freed
 
   @property
   def num_open(self) -> int:
-    """Places taken, sessions that are being freed included."""
+    """Number of places taken, including sessions that are being freed."""
     return len(self._lives)
 
   def tasks(self) -> dict[int, Task]:
-    """The task of each session that can be asked."""
+    """Returns the task of each session that can be asked."""
     return {
       id: session.task
       for id, session in self._sessions.items()
@@ -131,7 +131,7 @@ class Host:
     }
 
   def get(self, id: int) -> HostedSession:
-    """The session, or `SessionRefused`."""
+    """Returns the session, or raises `SessionRefused`."""
     if id not in self._sessions:
       raise SessionRefused(f"there is no session {id}: it ended, or never was")
     return self._sessions[id]
@@ -161,16 +161,16 @@ class Host:
     )
 
   async def step(self, id: int, answer: Message) -> Step:
-    """Plays an answer and waits for what the environment says."""
+    """Plays an answer and waits for the environment's reply."""
     session = self.get(id)
     if session.is_busy or session.status is not Status.RUNNING:
-      standing = "busy with an answer" if session.is_busy else "over"
-      raise SessionRefused(f"session {id} cannot be asked: it is {standing}")
+      state = "busy with an answer" if session.is_busy else "over"
+      raise SessionRefused(f"session {id} cannot be asked: it is {state}")
     session.ask(answer)
     return await self._reply(id, deadline_s=self.limits.step_s)
 
   async def cancel(self, id: int) -> None:
-    """Frees a session and waits until it is free; unknown ids are."""
+    """Frees a session and waits until it is free; ignores unknown ids."""
     await self._free([id])
 
   async def cancel_all(self) -> None:
@@ -212,7 +212,7 @@ def _future() -> asyncio.Future[Step]:
 def _fault(
   task: Task, life: asyncio.Task[None], deadline_s: float
 ) -> EnvironmentFault:
-  """Why `life` gave no step; the environment's own error is chained."""
+  """Explains why `life` gave no step; chains the environment's own error."""
   if not life.done():
     return EnvironmentFault(
       f"{task}: the environment has not answered within {deadline_s:g} s; "

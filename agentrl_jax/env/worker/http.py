@@ -1,4 +1,4 @@
-"""The HTTP face of a worker: routes and headers, and nothing else."""
+"""HTTP transport of a worker: routes and headers."""
 
 from aiohttp import web
 
@@ -17,7 +17,7 @@ MAX_VALUES = 1 << 20
 
 
 def application(api: WorkerApi, http: HttpLimits) -> web.Application:
-  """The routes, ready to be run; shutting it down frees every session."""
+  """Makes the routes; a shutdown frees every session."""
 
   bodies = BodyReader(http)
 
@@ -41,7 +41,7 @@ def application(api: WorkerApi, http: HttpLimits) -> web.Application:
 async def _ask(
   api: WorkerApi, endpoint: str, request: web.Request, bodies: BodyReader
 ) -> Reply:
-  """The body is the query of a GET, and the JSON of a POST, if it has one."""
+  """Answers a request; its body is a GET's query or a POST's JSON."""
   if request.method == "GET":
     return await api.answer(endpoint, dict(request.query))
   try:

@@ -1,4 +1,4 @@
-"""Runs a worker: one environment, served to controllers and remote sessions.
+r"""Runs a worker, which serves one environment.
 
   python -m agentrl_jax.env.worker \
     --environment environments.arithmetic.environment:Arithmetic \
@@ -6,7 +6,7 @@
 
 With `--controller http://host:5020/api` the controller reaches the worker at
 its own port; with `--controller grpc://host:5021` the worker dials the
-controller, and is asked over that stream.
+controller, which then asks over that stream.
 
 SIGTERM and Ctrl-C free every session and then end the process.
 """
@@ -41,21 +41,21 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 5021
 ANYWHERE = "0.0.0.0"
-MAX_LISTED_INDICES = 10_000  # a heartbeat carries them all, every 8 s
+MAX_LISTED_INDICES = 10_000  # each heartbeat has them, every 8 s
 GRPC = "grpc://"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-  """Where a worker listens, what it lists, and whom it tells."""
+  """A worker's address, listed indices, and controller."""
 
   split: str = "test"
   bind: str = "127.0.0.1"
   port: int = DEFAULT_PORT  # 0: any free one
-  num_indices: int = MAX_LISTED_INDICES  # how many of the split are listed
-  name: str | None = None  # the task's at the controller; the environment's
+  num_indices: int = MAX_LISTED_INDICES  # listed indices of the split
+  name: str | None = None  # of the task at the controller
   controller: str | None = None  # http://host:5020/api or grpc://host:5021
-  address: str | None = None  # under which the controller reaches this worker
+  address: str | None = None  # URL for the controller
   http: HttpLimits = HttpLimits(max_body=http_worker.MAX_BODY)
 
   def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ async def serve(
   config: WorkerConfig,
   limits: HostLimits = HostLimits(),  # noqa: B008 - frozen
 ) -> AsyncIterator[str]:
-  """Serves until the context is left; yields the URL, as http://host:port/api.
+  """Serves until the context is left; yields http://host:port/api.
 
   Leaving frees every session and closes the port.
   """
@@ -110,7 +110,7 @@ async def serve(
 
 
 def _controller(http: aiohttp.ClientSession, url: str) -> Controller:
-  """The way to the controller that its address asks for."""
+  """Makes the connection to the controller that the address asks for."""
   if not url.startswith(GRPC):
     return HttpController(http, url)
   from agentrl_jax.env.worker import grpc  # grpcio is optional
@@ -119,7 +119,7 @@ def _controller(http: aiohttp.ClientSession, url: str) -> Controller:
 
 
 def _address(config: WorkerConfig, port: int) -> str:
-  """The URL under which others reach us, as far as we know."""
+  """Guesses the URL at which others reach this worker."""
   host = socket.gethostname() if config.bind == ANYWHERE else config.bind
   return f"http://{host}:{port}/api"
 
@@ -137,7 +137,7 @@ async def _beating(
     heart.cancel()
     await asyncio.wait([heart])
     if not heart.cancelled():
-      heart.result()  # raises why it stopped
+      heart.result()  # raises the error that stopped it
 
 
 async def _listen(runner: web.AppRunner, config: WorkerConfig) -> int:
@@ -195,15 +195,18 @@ def _parser() -> argparse.ArgumentParser:
     "--indices",
     type=int,
     default=MAX_LISTED_INDICES,
-    help="how many of the split's first indices are listed",
+    help="number of the split's first indices that are listed",
   )
-  add("--name", help="of the task at the controller; the environment's own")
+  add(
+    "--name",
+    help="name of the task at the controller; by default the environment's",
+  )
   add(
     "--controller",
     metavar="URL",
-    help="http://host:5020/api, which reaches us, or grpc://host:5021",
+    help="http://host:5020/api, which dials the worker, or grpc://host:5021",
   )
-  add("--address", metavar="URL", help="where the controller reaches us")
+  add("--address", metavar="URL", help="URL of this worker for the controller")
   add_limits(parser)
   for limit in dataclasses.fields(HostLimits):
     add(
@@ -215,7 +218,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-  """The command line."""
+  """Parses the command line and serves."""
   logging.basicConfig(
     level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
   )

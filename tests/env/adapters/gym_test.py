@@ -1,4 +1,4 @@
-"""Gymnasium's own environments keep the contract once they are wrapped."""
+"""Tests of Gymnasium's environments, wrapped."""
 
 import json
 import unittest
@@ -21,7 +21,7 @@ def a_call(**arguments):
 
 
 class Switchboard(gymnasium.Env):
-  """Takes an action of every kind, and breaks where it is told to."""
+  """Takes an action of every kind, and breaks on request."""
 
   observation_space = spaces.Dict({"seen": spaces.Text(100)})
   action_space = spaces.Dict(
@@ -69,7 +69,7 @@ class SpacesTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
   def test_schema(self):
     (tool,) = self.make_environment().tools
-    whole = {"type": "integer"}
+    integer = {"type": "integer"}
     parts = tool.parameters["properties"]
     self.assertEqual(set(tool.parameters["required"]), set(ACTION))
     self.assertEqual(
@@ -82,7 +82,7 @@ class SpacesTest(SessionContract, unittest.IsolatedAsyncioTestCase):
           "type": "array",
           "minItems": 2,
           "maxItems": 2,
-          "items": {**whole, "minimum": 0, "maximum": 4},
+          "items": {**integer, "minimum": 0, "maximum": 4},
         },
       },
     )
@@ -91,11 +91,11 @@ class SpacesTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     )
     self.assertEqual(parts["push"]["items"], {"type": "number"})
     self.assertEqual(
-      parts["pixels"]["items"], {**whole, "minimum": 0, "maximum": 255}
+      parts["pixels"]["items"], {**integer, "minimum": 0, "maximum": 255}
     )
     self.assertEqual(
       parts["pair"]["properties"]["part_0"],
-      {**whole, "minimum": 3, "maximum": 4},
+      {**integer, "minimum": 3, "maximum": 4},
     )
 
   async def _change(self, **changes):
@@ -108,7 +108,7 @@ class SpacesTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     step = await self._change()
     self.assertEqual((step.reward, step.status), (1.0, Status.COMPLETED))
 
-  async def test_what_is_not_in_the_space_is_answered(self):
+  async def test_actions_outside_the_space_are_answered(self):
     for name, value in {
       "grid": [[4, 4], [2, 2]],  # as high as some entry may be, not this one
       "flags": [0, 2],
@@ -125,7 +125,7 @@ class SpacesTest(SessionContract, unittest.IsolatedAsyncioTestCase):
         self.assertTrue(step.messages[0].content.startswith("Error: "))
         self.assertEqual(step.reward, 0.0)
 
-  async def test_what_breaks_on_a_member_of_the_space_is_a_fault(self):
+  async def test_errors_on_members_of_the_space_are_faults(self):
     with self.assertRaisesRegex(EnvironmentFault, "ValueError: out of order"):
       await self._change(word="cab")
 
@@ -179,7 +179,7 @@ class CartPoleTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
 
 class MountainCarTest(SessionContract, unittest.IsolatedAsyncioTestCase):
-  """Actions are arrays, and it runs in a thread of its own."""
+  """Plays actions that are arrays, in a thread of its own."""
 
   def make_environment(self):
     return GymEnvironment(
@@ -243,14 +243,14 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
         step = await session.step(a_call(action=1))
       self.assertEqual((step.status, step.reward), (status, 2.0))
 
-  async def test_one_first_observation_makes_no_two_splits(self):
+  async def test_equal_first_observations_need_split_by_seed(self):
     environment = GymEnvironment("FrozenLake-v1")
     with self.assertRaisesRegex(ConfigError, "split_by='seed'"):
       for split in ("train", "test"):
         async with environment.open(Task("x", split, 0), seed=0):
           pass
 
-  async def test_the_configs_way(self):
+  async def test_loads_by_name_with_options(self):
     environment = load_environment(
       "agentrl_jax.env.adapters.gym:GymEnvironment",
       {"id": TAXI, "max_rounds": 1},
@@ -263,7 +263,7 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
 
 
 class RefusedTest(unittest.TestCase):
-  def test_what_cannot_be_made(self):
+  def test_unknown_ids_are_refused(self):
     for id, options in {
       "NoSuchGame-v0": {},
       "FrozenLake-v1": {"actions": ("left", "right")},

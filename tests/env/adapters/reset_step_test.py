@@ -1,4 +1,4 @@
-"""Objects of every habit are wrapped, and what they break is theirs."""
+"""Tests of wrapped objects with `reset` and `step`."""
 
 import asyncio
 import dataclasses
@@ -30,7 +30,7 @@ class Nothing(ResetStep):
 
 
 class RulesTest(unittest.TestCase):
-  def test_what_rewards_are_worth(self):
+  def test_rewards_are_scaled(self):
     rewards = (1.0, -3.0, 0.5)
     for rules, value in (
       (Rules(), -1.5),
@@ -42,7 +42,7 @@ class RulesTest(unittest.TestCase):
       with self.subTest(rules=rules):
         self.assertEqual(rules.value(rewards), value)
 
-  def test_doing_nothing_is_worth_nothing(self):
+  def test_no_rewards_are_worth_0(self):
     self.assertEqual(Rules(reward_range=(-10, 0)).value(()), 0.0)
 
   def test_bad_settings_are_refused(self):
@@ -58,7 +58,7 @@ class RulesTest(unittest.TestCase):
       with self.subTest(options=options), self.assertRaises(ConfigError):
         Nothing(**options)
 
-  def test_outcomes_of_every_habit(self):
+  def test_reads_outcomes_of_every_form(self):
     for result, expected in (
       (("o", 1, True, False, {}), (1.0, True, False)),
       (("o", 1, False, True, {}), (1.0, False, True)),
@@ -75,7 +75,7 @@ class RulesTest(unittest.TestCase):
           (outcome.reward, outcome.terminated, outcome.truncated), expected
         )
 
-  def test_what_cannot_be_read_says_what_to_do(self):
+  def test_unknown_outcomes_are_refused(self):
     for result in (None, "text", ("o", 1), 7):
       with (
         self.subTest(result=result),
@@ -101,7 +101,7 @@ GUESS = Tool(
 
 
 class Game:
-  """Written by somebody who has never heard of us."""
+  """A game that knows nothing of this framework."""
 
   def __init__(self, seed):
     self.secret = seed % 100
@@ -188,7 +188,7 @@ class OtherSchema(Guessing):
 
 
 class SplitBySeedTest(SessionContract, unittest.IsolatedAsyncioTestCase):
-  """Every game begins alike."""
+  """Separates games that all begin alike by their seeds."""
 
   split_by = "seed"
 
@@ -227,7 +227,7 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
   def _open(self, environment):
     return environment.open(Task("guessing", "train", 0), seed=0)
 
-  async def test_an_attempt(self):
+  async def test_plays_an_episode(self):
     for environment in (
       Guessing(),
       AsyncGuessing(),
@@ -289,17 +289,17 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
     self.assertIs(second.status, Status.TASK_LIMIT_REACHED)
     self.assertEqual(second.metrics, {"num_actions": 0.0, "return": 0.0})
 
-  async def test_what_breaks_is_a_fault_and_is_closed(self):
+  async def test_errors_are_faults_and_the_object_is_closed(self):
     for options in ({}, {"blocking": True}):
-      for number, what in ((66, "KeyError"), (67, "SystemExit")):
+      for number, error in ((66, "KeyError"), (67, "SystemExit")):
         environment = Guessing(**options)
-        with self.assertRaisesRegex(EnvironmentFault, f"guessing: {what}"):
+        with self.assertRaisesRegex(EnvironmentFault, f"guessing: {error}"):
           async with self._open(environment) as session:
             await session.reset()
             await session.step(answer(a_guess(number)))
         self.assertTrue(environment.last.is_closed)
 
-  async def test_the_refusals_are_the_authors_choice(self):
+  async def test_refusals_can_be_chosen(self):
     environment = Guessing()
     environment.refusals = (KeyError,)
     async with self._open(environment) as session:
@@ -318,7 +318,7 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
       async with self._open(Broken()):
         pass
 
-  async def test_a_reward_that_is_no_number_is_a_fault(self):
+  async def test_a_reward_that_is_not_finite_is_a_fault(self):
     environment = Guessing()
     async with self._open(environment) as session:
       environment.last.step = lambda number: ("?", float("nan"), False)
@@ -327,7 +327,7 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
 
 
 class HabitsTest(unittest.IsolatedAsyncioTestCase):
-  """Objects that say things in other ways."""
+  """Objects with other conventions for observations and ends."""
 
   async def _first_and_last(self, environment, number):
     async with environment.open(Task("x", "train", 0), seed=0) as session:
@@ -363,7 +363,7 @@ class HabitsTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(last.messages[0].content, '{"text": "the end"}')
     self.assertEqual((last.reward, last.status), (0.5, Status.COMPLETED))
 
-  async def test_an_object_that_is_asked_what_there_is_to_see(self):
+  async def test_reads_observations_from_the_object(self):
     class Quiet:
       def __init__(self, seed):
         self._said = f"seed {seed}"
@@ -440,7 +440,7 @@ class ThreadTest(unittest.IsolatedAsyncioTestCase):
     await asyncio.to_thread(thread.join, 10)
     self.assertTrue(game.is_closed)
 
-  async def test_others_go_on_meanwhile(self):
+  async def test_a_blocking_step_does_not_block_the_loop(self):
     environment = Guessing(blocking=True)
     free = threading.Event()
     async with self._open(environment) as session:

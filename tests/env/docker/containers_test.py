@@ -1,4 +1,4 @@
-"""Workers in real containers: they play, they die, and nothing is left."""
+"""Tests of workers in real containers: episodes, deaths, and removal."""
 
 import asyncio
 import os
@@ -95,7 +95,7 @@ class ContainerWorkerTest(_ContainerTest):
     self.assertEqual(limits["PidsLimit"], 64)
     self.assertEqual(limits["CapDrop"], ["ALL"])
 
-  async def test_writes_nowhere_but_in_its_scratch(self):
+  async def test_writes_only_to_its_scratch(self):
     async with self.worker(scratch_mb=16):
       words = await self.inside(
         "for path in ('/app/x', '/x', '/tmp/x'):\n"
@@ -148,7 +148,7 @@ class ContainerWorkerTest(_ContainerTest):
     self.assertEqual(words, ["seen", "Read-only file system"])
 
   async def inside(self, program):
-    """The lines that a program prints in the one container that we have."""
+    """Returns the lines that a program prints in the only container."""
     (container,) = self.ours()
     return await self.run_in(container, program)
 
@@ -194,7 +194,7 @@ class ContainerWorkerTest(_ContainerTest):
       async with self.worker():
         raise ZeroDivisionError
 
-  async def test_a_worker_that_does_not_start_leaves_its_last_words(self):
+  async def test_the_fault_of_a_worker_that_does_not_start_has_its_log(self):
     with self.assertRaisesRegex(EnvironmentFault, "(?s)exit.*it takes"):
       async with self.worker(options={"num_taks": 3}):
         self.fail("started")
@@ -207,9 +207,9 @@ class ContainerWorkerTest(_ContainerTest):
   async def test_a_container_removed_by_another_is_a_fault(self):
     starting = asyncio.create_task(self.start(cpus=0.05))
     async with asyncio.timeout(60):
-      while not (found := await asyncio.to_thread(self.ours)):  # noqa: ASYNC110
+      while not (containers := await asyncio.to_thread(self.ours)):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
-    await asyncio.to_thread(found[0].remove, force=True)
+    await asyncio.to_thread(containers[0].remove, force=True)
     with self.assertRaisesRegex(EnvironmentFault, "has lost|cannot start|inst"):
       await starting
 
@@ -217,7 +217,7 @@ class ContainerWorkerTest(_ContainerTest):
     async with self.worker(**spec):
       self.fail("started")
 
-  async def test_a_missing_image_is_said(self):
+  async def test_a_missing_image_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "no image 'agentrl_jax/nowhere'"):
       async with self.worker(image="agentrl_jax/nowhere"):
         self.fail("started")

@@ -1,4 +1,4 @@
-"""The Docker engine of the tests: a real one, or a skip that says so."""
+"""Docker engine of the tests: a real one, or a skip with its reason."""
 
 import os
 import unittest
@@ -8,7 +8,7 @@ from agentrl_jax.errors import ConfigError
 
 
 def connect_or_skip(test: type[unittest.TestCase]):
-  """An engine for a whole class of tests, closed with it."""
+  """Connects to an engine for a class of tests."""
   try:
     return test.enterClassContext(engine.connect())
   except ConfigError as error:
@@ -16,7 +16,7 @@ def connect_or_skip(test: type[unittest.TestCase]):
 
 
 def base_or_skip(docker) -> str:
-  """The base image that AGENTRL_BASE_IMAGE names."""
+  """Returns the base image that AGENTRL_BASE_IMAGE names."""
   base = os.environ.get("AGENTRL_BASE_IMAGE", "python:3.11-slim")
   if not docker.images.list(base):
     raise unittest.SkipTest(
@@ -27,5 +27,5 @@ def base_or_skip(docker) -> str:
 
 
 def build_or_skip(docker, name: str) -> str:
-  """The environment's image, on the base that AGENTRL_BASE_IMAGE names."""
+  """Builds the environment's image on that base."""
   return images.build_image(docker, name, base=base_or_skip(docker))

@@ -1,4 +1,4 @@
-"""The engine is found, or its absence said; a begun call is let finish."""
+"""Tests of the connection to the engine, and of calls in threads."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from agentrl_jax.errors import ConfigError
 
 
 class ConnectTest(unittest.TestCase):
-  def test_an_absent_engine_is_said(self):
+  def test_an_absent_engine_is_reported(self):
     with tempfile.TemporaryDirectory() as folder:
       for host in (f"unix://{folder}/docker.sock", "tcp://127.0.0.1:1"):
         with (

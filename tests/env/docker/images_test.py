@@ -1,4 +1,4 @@
-"""Every environment's image builds, and holds what it needs and no more."""
+"""Tests that workers' images build, on a common base, from code alone."""
 
 import pathlib
 import tempfile
@@ -23,6 +23,15 @@ class BuildImageTest(unittest.TestCase):
     words = self.docker.containers.run(tag, ["--help"], remove=True)
     self.assertIn(b"Serves an environment", words)
 
+  def test_it_begins_with_the_layers_of_the_worker_base(self):
+    tag = build_or_skip(self.docker, "arithmetic")
+    layers, base_layers = (
+      self.docker.images.get(name).attrs["RootFS"]["Layers"]
+      for name in (tag, "agentrl_jax/worker:latest")
+    )
+    self.assertEqual(layers[: len(base_layers)], base_layers)
+    self.assertGreater(len(layers), len(base_layers))
+
   def test_a_failing_build_shows_the_end_of_its_log(self):
     with tempfile.TemporaryDirectory() as folder:
       root = pathlib.Path(folder)
@@ -32,7 +41,7 @@ class BuildImageTest(unittest.TestCase):
       with self.assertRaisesRegex(ConfigError, "broken/Dockerfile does not b"):
         build_image(self.docker, "broken", root=root)
 
-  def test_an_unknown_environment_is_said(self):
+  def test_an_unknown_environment_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "with one: .*arithmetic"):
       build_image(self.docker, "nowhere")
 

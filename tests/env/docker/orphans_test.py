@@ -1,4 +1,4 @@
-"""A process that is killed leaves no container behind."""
+"""Tests that a killed process leaves no container behind."""
 
 import os
 import pathlib

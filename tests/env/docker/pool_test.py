@@ -1,4 +1,4 @@
-"""A pool spreads its sessions, and outlives its containers."""
+"""Tests of the pool: spread sessions and replaced containers."""
 
 import asyncio
 import unittest
@@ -80,7 +80,7 @@ class ContainerPoolTest(unittest.IsolatedAsyncioTestCase):
     ):
       self.assertEqual(len(self.ours()), 2)
 
-  async def test_what_keeps_it_from_starting_is_raised(self):
+  async def test_the_error_of_a_failed_start_is_raised(self):
     with self.assertRaisesRegex(EnvironmentFault, "it takes"):
       async with self.pool(2, options={"num_taks": 3}):
         self.fail("started")

@@ -1,4 +1,4 @@
-"""A container per session, on a real engine: bounded, spoken to, removed."""
+"""Tests of a container per session, on a real engine."""
 
 import asyncio
 import os
@@ -109,12 +109,12 @@ class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
     container = await self.start()
     terminal = await container.terminal(["sh", "-c", "read x; echo got $x"])
     terminal.write(b"this\n")
-    said = b""
+    output = b""
     async with asyncio.timeout(20):
       while data := await terminal.read():
-        said += data
+        output += data
     await terminal.close()
-    self.assertIn(b"got this\r\n", said)
+    self.assertIn(b"got this\r\n", output)
 
   async def test_limits_are_the_engines(self):
     container = await self.start(
@@ -133,7 +133,7 @@ class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
     self.assertIn(b"CapBnd:\t0000000000000001\n", done.stdout)
     self.assertIn(b"NoNewPrivs:\t1\n", done.stdout)
 
-  async def test_its_first_process_cannot_be_killed_and_buries_orphans(self):
+  async def test_its_first_process_cannot_be_killed_and_reaps_orphans(self):
     container = await self.start(capabilities=("KILL",))
     await container.run(
       ["sh", "-c", "kill -9 1 -1; kill -TERM 1; kill -CHLD 1"], limit_s=20.0
@@ -146,7 +146,7 @@ class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(done.stdout, b"")
     self.assertTrue(await container.is_running())
 
-  async def test_removing_is_for_good_and_twice_is_once(self):
+  async def test_removing_twice_is_allowed(self):
     container = await self.start()
     await container.remove()
     await container.remove()
@@ -184,7 +184,7 @@ class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
     )
     self.assertEqual(left, [])
 
-  async def test_what_a_killed_process_left_is_removed(self):
+  async def test_containers_of_a_killed_process_are_removed(self):
     process = await asyncio.create_subprocess_exec(
       sys.executable, "-c", PROGRAM, self.image, stdout=subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""Whatever answers in a worker's stead, the client says what it was."""
+"""Tests that the client reports what a faulty server answers."""
 
 import unittest
 
@@ -13,7 +13,7 @@ from agentrl_jax.errors import EnvironmentFault
 
 
 class WorkerClientTest(unittest.IsolatedAsyncioTestCase):
-  """The server says what each test wants it to; HTTP is real."""
+  """Asks a server whose replies each test sets; HTTP is real."""
 
   async def asyncSetUp(self):
     application = web.Application()
@@ -36,7 +36,7 @@ class WorkerClientTest(unittest.IsolatedAsyncioTestCase):
   def interact(self):
     return self.client.interact(7, Message("assistant", "hm"))
 
-  async def test_reads_what_agentrl_writes(self):
+  async def test_reads_agentrls_replies(self):
     self.says = (
       200,
       '{"session_id": 7, "env_out": {"messages": [], "status": "completed", '
@@ -47,7 +47,7 @@ class WorkerClientTest(unittest.IsolatedAsyncioTestCase):
     self.says = (200, '{"7": 3}')
     self.assertEqual(await self.client.sessions(), {7: 3})
 
-  async def test_what_is_not_the_protocol_is_a_fault_that_shows_it(self):
+  async def test_faults_show_replies_outside_the_protocol(self):
     for text, words in (
       ("<html>", "cannot be asked"),
       ("null", "None, which is not AgentRL's"),

@@ -1,4 +1,4 @@
-"""Steps, answers and indices cross the wire unchanged."""
+"""Tests that steps, answers and indices cross the wire unchanged."""
 
 import json
 import unittest
@@ -16,7 +16,7 @@ def across(body):
 
 
 class WireTest(unittest.TestCase):
-  def test_steps_come_back_as_they_went(self):
+  def test_steps_survive_the_round_trip(self):
     calls = (ToolCall("add", '{"a": 1}', "c1"),)
     for step in (
       Step((Message("system", "Be brief."), Message("user", "\x00€"))),
@@ -30,12 +30,12 @@ class WireTest(unittest.TestCase):
         running = step.status is Status.RUNNING
         self.assertEqual(wire.tools_from_json(body), (TOOL,) * running)
 
-  def test_a_controllers_words_are_understood_too(self):
+  def test_reads_a_controllers_report(self):
     body = {"finish": True, "reward": 1, "status": "completed", "messages": []}
     step = wire.step_from_json(body | {"metrics": {"turns": 2}})
     self.assertEqual(step, Step((), 1.0, Status.COMPLETED, {"turns": 2.0}))
 
-  def test_what_agentrls_tasks_may_send_is_understood(self):
+  def test_reads_reports_of_agentrls_tasks(self):
     step = wire.step_from_json(
       {
         "messages": None,
@@ -59,7 +59,7 @@ class WireTest(unittest.TestCase):
     ]
     self.assertEqual(wire.answer_from_json(messages), Message("assistant"))
 
-  def test_indices_come_back_as_they_went(self):
+  def test_indices_survive_the_round_trip(self):
     for indices in (range(3, 10**15, 7), (5, 3, 1), ()):
       body = across(wire.indices_to_json(indices))
       self.assertEqual(wire.indices_from_json(body), indices)

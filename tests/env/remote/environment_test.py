@@ -1,4 +1,4 @@
-"""A remote environment is an environment, and fails within its deadlines."""
+"""Tests of remote environments: the contract, and deadlines."""
 
 import asyncio
 import unittest
@@ -17,7 +17,7 @@ from tests.env.moody import SAY, SHOUT, Moody
 
 
 class RemoteContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
-  """The whole contract over HTTP; the expert has to stay on this side."""
+  """The contract over HTTP, with the expert on the client's side."""
 
   async def asyncSetUp(self):
     local = Arithmetic()
@@ -63,7 +63,7 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(step.metrics, {"words": 2.0})
     self.assertEqual(self.moody.seeds, [3])
 
-  async def test_tools_that_come_on_the_way_are_known_from_then_on(self):
+  async def test_tools_may_change_during_an_episode(self):
     environment = await self.connect()
     async with environment.open(self.task(), seed=3) as session:
       await session.reset()
@@ -71,7 +71,7 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual(session.tools, (SAY, SHOUT))
       await session.step(Message("assistant", "end"))
 
-  async def test_a_worker_written_for_agentrl_will_do(self):
+  async def test_plays_on_a_worker_written_for_agentrl(self):
     environment = await self.connect(foreign=True)
     self.assertEqual(environment.indices("std"), (0, 1, 2, 3, 4))
     async with environment.open(Task("m", "std", 0), seed=3) as session:
@@ -80,14 +80,14 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(self.moody.num_open, 0)
     self.assertNotEqual(self.moody.seeds, [3])
 
-  async def test_leaving_early_frees_the_session_over_there(self):
+  async def test_leaving_early_frees_the_workers_session(self):
     environment = await self.connect()
     async with environment.open(self.task(), seed=0) as session:
       await session.reset()
       self.assertEqual(self.moody.num_open, 1)
     self.assertEqual(self.moody.num_open, 0)
 
-  async def test_being_cancelled_frees_the_session_over_there(self):
+  async def test_cancellation_frees_the_workers_session(self):
     environment = await self.connect()
     for index in (0, 4):  # as it steps; as it starts
       with self.assertRaises(TimeoutError):
@@ -97,7 +97,7 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
             await session.step(Message("assistant", "hang"))
       self.assertEqual(self.moody.num_open, 0)
 
-  async def test_what_breaks_is_a_fault_that_says_why(self):
+  async def test_faults_name_the_cause(self):
     environment = await self.connect()
     for words, reason in (
       ("break", "ZeroDivisionError: of mine"),
@@ -190,7 +190,7 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
     async with environment.open(self.task(index), seed=0):
       self.fail("opened")
 
-  async def test_what_is_no_worker_is_said(self):
+  async def test_other_servers_are_refused(self):
     with self.assertRaisesRegex(EnvironmentFault, "HTTP 404"):
       await self.connect()
       async with remote.connect(self.url + "/nowhere"):

@@ -1,4 +1,4 @@
-"""An environment in another loop cannot be told from one in this."""
+"""Tests of an environment in another event loop."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ class OtherLoopContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
 
 class _Watched(Environment):
-  """Notes how its sessions are left; a step lasts for ever, or fails."""
+  """Records how its sessions are left; steps may hang or fail."""
 
   name = "watched"
 
@@ -67,9 +67,9 @@ class _WatchedSession(Session):
 class OtherLoopTest(unittest.IsolatedAsyncioTestCase):
   def setUp(self):
     self.thread = self.enterContext(ControllerThread())
-    self.there = _Watched()
+    self.remote = _Watched()
     self.environment = OtherLoopEnvironment(
-      Arithmetic(), self.there, self.thread.loop
+      Arithmetic(), self.remote, self.thread.loop
     )
 
   async def play(self):
@@ -79,15 +79,15 @@ class OtherLoopTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_plays_in_the_other_loop(self):
     async with self.environment.open(TASK, seed=0):
-      self.assertIs(self.there.loop, self.thread.loop)
-      self.assertIsNot(self.there.loop, asyncio.get_running_loop())
-    self.assertEqual(self.there.left, ["in order"])
+      self.assertIs(self.remote.loop, self.thread.loop)
+      self.assertIsNot(self.remote.loop, asyncio.get_running_loop())
+    self.assertEqual(self.remote.left, ["in order"])
 
   async def test_a_fault_is_seen_on_both_sides(self):
-    self.there.fails = True
+    self.remote.fails = True
     with self.assertRaisesRegex(EnvironmentFault, "broken"):
       await self.play()
-    self.assertEqual(self.there.left, ["EnvironmentFault"])
+    self.assertEqual(self.remote.left, ["EnvironmentFault"])
 
   async def test_an_error_being_handled_outside_is_not_the_sessions(self):
     try:
@@ -95,13 +95,13 @@ class OtherLoopTest(unittest.IsolatedAsyncioTestCase):
     except ZeroDivisionError:
       async with self.environment.open(TASK, seed=0):
         pass
-    self.assertEqual(self.there.left, ["in order"])
+    self.assertEqual(self.remote.left, ["in order"])
 
   async def test_cancelling_a_step_frees_the_session(self):
     with self.assertRaises(TimeoutError):
       async with asyncio.timeout(0.1):
         await self.play()
-    self.assertEqual(self.there.left, ["CancelledError"])
+    self.assertEqual(self.remote.left, ["CancelledError"])
 
   async def test_cancelling_twice_does_not_stop_the_freeing(self):
     playing = asyncio.create_task(self.play())
@@ -112,7 +112,7 @@ class OtherLoopTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaises(asyncio.CancelledError):
       await playing
     async with asyncio.timeout(10):
-      while not self.there.left:  # noqa: ASYNC110
+      while not self.remote.left:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 

@@ -1,8 +1,4 @@
-"""AgentRL's controller as a worker meets it: real gRPC, AgentRL's own messages.
-
-The envelopes are those of AgentRL's generated code and are written field by
-field as its controller writes them; nothing of ours is used on this side.
-"""
+"""AgentRL's controller for tests: real gRPC, AgentRL's own messages."""
 
 import asyncio
 import json
@@ -69,7 +65,7 @@ class AgentRLController(controller_v1_pb2_grpc.ControllerServicer):
       await self._write(context, response)
 
   async def _write(self, stream, envelope):
-    """Is not cut short: a stream cannot be ended in the middle of a write."""
+    """Writes to the end: a stream cannot be closed in the middle of a write."""
 
     async def write():
       async with self._write_lock:
@@ -78,11 +74,11 @@ class AgentRLController(controller_v1_pb2_grpc.ControllerServicer):
     await asyncio.shield(write())
 
   def hang_up(self):
-    """Ends the stream that there is."""
+    """Ends the current stream."""
     self._hang_up.set()
 
   async def send(self, method, endpoint, body=None):
-    """Sends a request; the future is of its response."""
+    """Sends a request; returns a future of its response."""
     request = Envelope(id=str(uuid.uuid4()), type=Envelope.REQUEST)
     request.timestamp.GetCurrentTime()
     request.worker_request.method = method
@@ -95,7 +91,7 @@ class AgentRLController(controller_v1_pb2_grpc.ControllerServicer):
     return future
 
   async def ask(self, method, endpoint, body=None):
-    """A request and its response: the code, and the JSON if there is any."""
+    """Sends a request; returns the response's code and JSON, if any."""
     return self.read(await (await self.send(method, endpoint, body)))
 
   @staticmethod
@@ -104,7 +100,7 @@ class AgentRLController(controller_v1_pb2_grpc.ControllerServicer):
 
 
 class ServedController:
-  """The controller on a port, which stays its own when it is restarted."""
+  """A controller on a port that it keeps over restarts."""
 
   def __init__(self):
     self.port = 0

@@ -1,4 +1,4 @@
-"""A worker speaks AgentRL's protocol, to the letter, over real HTTP."""
+"""Tests of AgentRL's protocol over real HTTP, word for word."""
 
 import unittest
 
@@ -55,7 +55,7 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
       "interact", {"session_id": id, "messages": says(words)}
     )
 
-  async def test_an_attempt_word_for_word(self):
+  async def test_plays_an_episode_word_for_word(self):
     await self.serve()
     async with self.http.post(
       f"{self.url}/start_sample", json={"session_id": 7, "index": 0}
@@ -115,7 +115,7 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
     )
     self.assertEqual(await self.get("get_sessions"), (200, {}))
 
-  async def test_says_what_there_is(self):
+  async def test_describes_splits_and_indices(self):
     await self.serve(num_indices=2)
     self.assertEqual(await self.get("get_indices"), (200, [0, 1]))
     self.assertEqual(
@@ -221,7 +221,7 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(self.environment.num_open, 0)
 
   async def test_requests_as_agentrls_controller_writes_them(self):
-    """Bodies without what is not needed, and none where there is none."""
+    """Sends bodies without optional fields, or none where none is needed."""
     await self.serve()
     headers = {"Accept": "application/json"}
     typed = headers | {"Content-Type": "application/json"}
@@ -254,7 +254,7 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
             self.assertEqual(body, expected)
     self.assertEqual(self.environment.num_open, 0)
 
-  async def test_what_there_is_not_is_said(self):
+  async def test_unknown_endpoints_and_sessions_are_refused(self):
     await self.serve()
     self.assertEqual((await self.post("no_such_endpoint", {}))[0], 404)
     for method, path in (("GET", "interact"), ("POST", "get_sessions")):

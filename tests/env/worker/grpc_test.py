@@ -1,4 +1,4 @@
-"""Our worker under AgentRL's controller, over gRPC: real sockets both sides."""
+"""Tests of our worker under AgentRL's controller, over real gRPC."""
 
 import asyncio
 import unittest
@@ -53,7 +53,7 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
       "POST", "interact", {"messages": says(words), "session_id": id}
     )
 
-  async def test_an_attempt_word_for_word(self):
+  async def test_plays_an_episode_word_for_word(self):
     heartbeat = await self.serve(num_indices=2, name="moody-std")
     self.assertEqual(heartbeat.name, "moody-std")
     self.assertEqual(heartbeat.concurrency, 4)
@@ -187,7 +187,7 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
       self.controller.hang_up()
       return await self.next(self.controller.heartbeats)
 
-  async def test_what_is_finished_while_disconnected_arrives_later(self):
+  async def test_responses_finished_while_disconnected_arrive_later(self):
     await self.serve()
     await self.start()
     hanging = await self.controller.send(
@@ -223,7 +223,7 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual((code, body["status"]), (200, "running"))
     self.assertEqual(self.moody.num_open, 1)
 
-  async def test_what_must_have_arrived_is_let_go(self):
+  async def test_responses_that_must_have_arrived_are_dropped(self):
     self.enterContext(mock.patch.object(grpc, "RESEND_BYTES", 2000))
     await self.serve()
     for _ in range(100):
@@ -246,7 +246,7 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
     await self.ask("GET", "get_sessions")
     self.assertTrue(self.controller.notices.empty())
 
-  async def test_a_controller_that_is_away_is_waited_for(self):
+  async def test_waits_for_a_controller_that_cannot_be_reached(self):
     await self.served.stop()
     with self.assertLogs(LOG, "WARNING") as logs:
       async with serve(

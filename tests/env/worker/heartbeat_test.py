@@ -1,4 +1,4 @@
-"""A worker tells its controller that it lives, and of what it freed."""
+"""Tests of a worker's heartbeats and notices."""
 
 import asyncio
 import unittest
@@ -34,7 +34,7 @@ class HeartbeatTest(unittest.IsolatedAsyncioTestCase):
     async with asyncio.timeout(5):
       return await self.heard.get()
 
-  async def test_the_controller_hears_of_worker_and_of_cancelled_sessions(self):
+  async def test_sends_heartbeats_and_notices(self):
     environment = Moody()
     config = WorkerConfig(port=0, num_indices=3, controller=self.controller)
     async with serve(environment, config) as url:

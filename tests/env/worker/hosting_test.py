@@ -1,4 +1,4 @@
-"""Sessions live between requests, fail alone, and are always freed."""
+"""Tests that hosted sessions fail alone, and are always freed."""
 
 import asyncio
 import unittest
@@ -36,7 +36,7 @@ class HostTest(unittest.IsolatedAsyncioTestCase):
         await asyncio.sleep(0)
     self.assertEqual(self.environment.num_open, 0)
 
-  async def test_plays_an_attempt_to_its_end(self):
+  async def test_plays_an_episode_to_its_end(self):
     host = self.a_host()
     session, first = await host.start(1, a_task(), seed=3)
     self.assertEqual(first.messages, (Message("user", "Well?"),))
@@ -50,7 +50,7 @@ class HostTest(unittest.IsolatedAsyncioTestCase):
     await self.until_empty(host)
     self.assertEqual(self.environment.seeds, [3])
 
-  async def test_an_attempt_may_be_over_as_it_begins(self):
+  async def test_an_episode_may_end_at_reset(self):
     host = self.a_host()
     _, first = await host.start(1, a_task(3), seed=0)
     self.assertIs(first.status, Status.TASK_LIMIT_REACHED)
@@ -82,7 +82,7 @@ class HostTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual((await host.step(3, say("end"))).reward, 1.0)
     await self.until_empty(host)
 
-  async def test_failing_to_close_spoils_nothing_but_is_logged(self):
+  async def test_failing_to_close_is_logged(self):
     host = self.a_host()
     await host.start(1, a_task(2), seed=0)
     with self.assertLogs("agentrl_jax.env.worker.hosting", "ERROR"):
@@ -118,7 +118,7 @@ class HostTest(unittest.IsolatedAsyncioTestCase):
     await host.cancel_all()
     await self.until_empty(host)
 
-  async def test_what_cannot_be_asked_is_refused(self):
+  async def test_unknown_busy_and_ended_sessions_are_refused(self):
     host = self.a_host()
     with self.assertRaises(SessionRefused):
       await host.step(1, say("hm"))

@@ -1,4 +1,4 @@
-"""What no client should send to a worker is refused, and breaks nothing."""
+"""Tests that malformed requests to a worker are refused."""
 
 import unittest
 
@@ -44,7 +44,7 @@ ROUTES = [
 
 
 class HttpWorkerTest(unittest.IsolatedAsyncioTestCase):
-  async def test_nothing_that_comes_is_the_workers_fault(self):
+  async def test_malformed_requests_are_refused(self):
     http = await self.enterAsyncContext(http_fuzz.session())
     url = await self.enterAsyncContext(
       serve(
@@ -53,8 +53,8 @@ class HttpWorkerTest(unittest.IsolatedAsyncioTestCase):
         HostLimits(concurrency=1000),
       )
     )
-    found = await http_fuzz.faults(http, url, ROUTES, seed=1, each=60)
-    self.assertFalse(found, "\n".join(found[:20]))
+    faults = await http_fuzz.faults(http, url, ROUTES, seed=1, each=60)
+    self.assertFalse(faults, "\n".join(faults[:20]))
     async with http.get(f"{url}/worker_status") as response:
       self.assertEqual(response.status, 200)
 

@@ -1,4 +1,4 @@
-"""A worker listens, frees what it holds, and stops when told to."""
+"""Tests of the worker's start, stop and command line."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ class ServeTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaises(aiohttp.ClientConnectionError):
       await http.get(f"{url}/worker_status")
 
-  async def test_a_taken_port_is_said(self):
+  async def test_a_taken_port_is_refused(self):
     async with serve(Moody(), WorkerConfig(port=0)) as url:
       port = int(url.split(":")[2].split("/")[0])
       with self.assertRaisesRegex(ConfigError, "choose another --port"):
@@ -55,7 +55,7 @@ class CommandLineTest(unittest.IsolatedAsyncioTestCase):
       stderr=asyncio.subprocess.PIPE,
     )
 
-  async def test_serves_until_it_is_told_to_stop(self):
+  async def test_serves_until_a_signal(self):
     process = await self.start(
       "--environment=environments.arithmetic.environment:Arithmetic",
       "--default=num_tasks=7",
@@ -79,11 +79,11 @@ class CommandLineTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(process.returncode, 0, rest)
     self.assertIn(b"every open session is freed", rest)
 
-  async def test_says_what_dialling_needs(self):
+  async def test_dialling_without_grpc_names_the_package(self):
     program = (
       "import sys; sys.modules['grpc'] = None\n"
-      "from agentrl_jax.env import worker\n"
-      "worker.main(['--environment=environments.arithmetic.environment"
+      "from agentrl_jax.env.worker.main import main\n"
+      "main(['--environment=environments.arithmetic.environment"
       ":Arithmetic', '--port=0', '--controller=grpc://127.0.0.1:1'])"
     )
     process = await asyncio.create_subprocess_exec(
@@ -98,7 +98,7 @@ class CommandLineTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(process.returncode, 2)
     self.assertIn(b"pip install 'agentrl_jax[grpc]'", errors)
 
-  async def test_says_what_is_wrong_and_ends(self):
+  async def test_errors_end_the_command(self):
     process = await self.start("--environment=environments.nowhere:Nowhere")
     async with asyncio.timeout(60):
       _, errors = await process.communicate()

@@ -116,7 +116,7 @@ class LoadedGamesTest(unittest.IsolatedAsyncioTestCase):
     self.assertIn("put a mug in desk.", texts[1])
 
   async def test_index_out_of_range_is_refused(self):
-    with self.assertRaisesRegex(ConfigError, "2 games"):
+    with self.assertRaisesRegex(ConfigError, "2 tasks in split dev"):
       await opening(ALFWorld(games=self.folder), "dev", 2)
 
 

@@ -37,7 +37,7 @@ class GoldTest(unittest.IsolatedAsyncioTestCase):
     for category in CATEGORIES:
       for index in range(0, 200, 10):
         task = Task("bfcl", category, index)
-        problem = self.environment._problem(task)
+        problem = self.environment.find(task)
         expert = _OneByOne(gold_calls(problem))
         _, steps, answers = await play(self.environment, task, expert)
         with self.subTest(task=task):
@@ -64,7 +64,7 @@ class MutatedTest(unittest.IsolatedAsyncioTestCase):
     for category in CATEGORIES:
       for index in indices:
         task = Task("bfcl", category, index)
-        problem = self.environment._problem(task)
+        problem = self.environment.find(task)
         for mistake, seed in ((m, s) for m in _MISTAKES for s in seeds):
           expert = _expert(self.environment, task, mistake, seed)
           session, steps, answers = await play(self.environment, task, expert)
@@ -115,7 +115,7 @@ _STATE_CHANGES = {  # one call for each class
 def _expert(environment, task, mistake, seed):
   if mistake != _EXTRA_CALL:
     return environment.expert(task, seed=seed, mistakes={mistake: 1.0})
-  problem = environment._problem(task)
+  problem = environment.find(task)
   turns = [list(turn) for turn in gold_calls(problem)]
   turn = random.Random(f"{problem.id}/{seed}").randrange(len(turns))
   turns[turn] += [Call(*_STATE_CHANGES[name]) for name in problem.classes]

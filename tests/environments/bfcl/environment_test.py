@@ -38,12 +38,18 @@ class SplitsTest(unittest.TestCase):
     require_packages()
     self.environment = BFCL()
 
+  def problems_of(self, split):
+    return [
+      self.environment.find(Task("bfcl", split, index))
+      for index in self.environment.indices(split)
+    ]
+
   def _halves(self):
-    return [self.environment._problems(split) for split in ("train", "test")]
+    return [self.problems_of(split) for split in ("train", "test")]
 
   def test_each_category_is_a_split(self):
     for category in CATEGORIES:
-      problems = self.environment._problems(category)
+      problems = self.problems_of(category)
       with self.subTest(category=category):
         self.assertEqual({p.category for p in problems}, {category})
 

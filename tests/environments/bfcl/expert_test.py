@@ -15,7 +15,7 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
     require_packages()
     self.environment = BFCL()
     self.task = Task("bfcl", "base", 0)
-    self.problem = self.environment._problem(self.task)
+    self.problem = self.environment.find(self.task)
 
   async def _calls(self, mistakes, seed=0):
     expert = self.environment.expert(self.task, seed=seed, mistakes=mistakes)
@@ -50,7 +50,7 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
     self.assertGreater(len({str(calls) for _, calls in runs}), 2)
 
   def test_arguments_by_position_are_named(self):
-    gold = gold_calls(self.environment._problems("miss_func")[0])
+    gold = gold_calls(self.environment.find(Task("bfcl", "miss_func", 0)))
     self.assertEqual(gold[3][0].named, {"file_name": "final_report.pdf"})
 
 

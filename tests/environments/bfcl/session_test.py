@@ -34,7 +34,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
   def setUp(self):
     require_packages()
     self.environment = BFCL()
-    self.problem = self.environment._problems("base")[0]
+    self.problem = self.environment.find(Task("bfcl", "base", 0))
 
   def _open(self, category="base", index=0, environment=None):
     environment = environment or self.environment
@@ -129,7 +129,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
     self.assertIs(step.status, Status.COMPLETED)
 
   async def test_withheld_functions_are_added_at_their_turn(self):
-    problem = self.environment._problems("miss_func")[0]
+    problem = self.environment.find(Task("bfcl", "miss_func", 0))
     self.assertEqual(problem.withheld, {3: ("sort",)})
     async with self._open("miss_func") as session:
       await session.reset()

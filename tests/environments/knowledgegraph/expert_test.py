@@ -4,10 +4,10 @@ import json
 import unittest
 
 from agentrl_jax.data.trajectory import Task
+from agentrl_jax.env.rehearsal import rehearse
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph import KnowledgeGraph
 from environments.knowledgegraph.expert import MISTAKES
-from environments.knowledgegraph.rehearsal import rehearse
 from tests.environments.knowledgegraph.data import questions
 from tests.environments.knowledgegraph.playing import play
 
@@ -95,21 +95,6 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
       self.environment.expert(
         Task("kg", "train", 0), seed=0, mistakes={"no_count": 1.0}
       )
-
-
-class RehearsalTest(unittest.IsolatedAsyncioTestCase):
-  async def test_counts_of_sessions_and_steps(self):
-    rehearsal = await rehearse(
-      KnowledgeGraph(kinds=("hop",)),
-      num_tasks=5,
-      num_attempts=2,
-      mistakes={},
-    )
-    self.assertEqual((rehearsal.num_sessions, rehearsal.success), (10, 1.0))
-    self.assertGreater(rehearsal.num_steps, 20)
-    self.assertRegex(
-      rehearsal.report(), r"hop +100.0% of 10\nall +100.0% of 10\n"
-    )
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ class WebShopTest(unittest.IsolatedAsyncioTestCase):
   def test_tasks_out_of_range_are_refused(self):
     environment = WebShop(num_test=4)
     for index in (4, -1):
-      with self.assertRaisesRegex(ConfigError, "4 test tasks"):
+      with self.assertRaisesRegex(ConfigError, "4 tasks in split test"):
         environment.find(Task("webshop", "test", index))
 
   def test_settings_are_checked_on_construction(self):

@@ -1,0 +1,33 @@
+"""Checks of options, for messages that are alike everywhere."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from agentrl_jax.errors import ConfigError
+
+E = TypeVar("E")
+
+
+def require_positive(**options: float) -> None:
+  """Raises `ConfigError` for the first option that is not above 0."""
+  for key, value in options.items():
+    if not value > 0:
+      raise ConfigError(f"{key}={value} must be above 0")
+
+
+def require_one_of(allowed: Collection[str], **options: str) -> None:
+  """Raises `ConfigError` for the first option that is not an allowed value."""
+  for key, value in options.items():
+    if value not in allowed:
+      raise ConfigError(f"{key}={value!r} is not one of {', '.join(allowed)}")
+
+
+def engine_of(engine: str | E, makers: Mapping[str, Callable[[], E]]) -> E:
+  """Makes the engine that is named; an engine that is given is returned.
+
+  Raises `ConfigError` for a name that is not among `makers`.
+  """
+  if not isinstance(engine, str):
+    return engine
+  require_one_of(makers, engine=engine)
+  return makers[engine]()
