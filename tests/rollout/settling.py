@@ -3,7 +3,7 @@
 from absl.testing import parameterized
 
 from agentrl_jax.rollout.drivers.local import LocalDriver
-from tests.rollout.driver_contract import SHORT, WAIT_S
+from tests.rollout.drivers.contract import SHORT, WAIT_S
 
 
 class SettlingCase(parameterized.TestCase):

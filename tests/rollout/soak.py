@@ -14,13 +14,13 @@ import numpy as np
 from agentrl_jax.errors import GrammarFault, ServerFull
 from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
-from tests.rollout import following, small
+from tests.rollout import small, small_grammars
 
 WAIT_S = 120.0
 SEEDS = 3  # of weights: the version of step n has those of seed n % SEEDS
 MAX_WAITING = 6
 CONVERSATIONS = 9
-GRAMMARS = (*following.GRAMMARS.values(), following.DEAD_END)
+GRAMMARS = (*small_grammars.GRAMMARS.values(), small_grammars.DEAD_END)
 
 
 @dataclasses.dataclass(eq=False)
@@ -102,7 +102,7 @@ class Soak:
         top_p=rng.choice((0.5, 0.9)) if truncates else 1.0,
         min_p=rng.choice((0.0, 0.1)) if truncates else 0.0,
         max_tokens=budget,
-        stop_tokens=(*stops, following.STOP) if grammar else tuple(stops),
+        stop_tokens=(*stops, small_grammars.STOP) if grammar else tuple(stops),
         seed=rng.getrandbits(64),
         grammar=grammar,
       ),
@@ -123,7 +123,7 @@ class Soak:
     try:
       answer = asked.future.result(WAIT_S)
     except GrammarFault:
-      assert asked.spec.grammar == following.DEAD_END, asked.spec
+      assert asked.spec.grammar == small_grammars.DEAD_END, asked.spec
       self.counts["dead ends"] += 1
       return
     self.counts["answered"] += 1

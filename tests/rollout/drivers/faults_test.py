@@ -10,7 +10,7 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from tests.rollout import small
-from tests.rollout.driver_contract import SHORT, WAIT_S
+from tests.rollout.drivers.contract import SHORT, WAIT_S
 from tests.rollout.drivers.soak_test import DRIVERS, driver_on
 from tests.rollout.settling import SettlingCase
 

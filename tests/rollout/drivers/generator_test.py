@@ -10,7 +10,7 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.generator import EngineGenerator
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import small
-from tests.rollout.driver_contract import SHORT, mixed_requests
+from tests.rollout.drivers.contract import SHORT, mixed_requests
 
 
 class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):

@@ -8,7 +8,7 @@ import pytest
 
 from agentrl_jax.rollout.api import SamplingSpec
 from tests.rollout import small
-from tests.rollout.driver_contract import (
+from tests.rollout.drivers.contract import (
   SHORT,
   STORE,
   WAIT_S,

@@ -9,7 +9,7 @@ from agentrl_jax.errors import DeadlineExceeded
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import small
-from tests.rollout.driver_contract import (
+from tests.rollout.drivers.contract import (
   SHORT,
   STORE,
   DriverContract,

@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
-from tests.rollout import following, small, soak
+from tests.rollout import small, small_grammars, soak
 
 DRIVERS = ("local", "jetstream")
 # How keys and values live on, and what a swap does to answers that have begun.
@@ -65,7 +65,7 @@ class SoakTest(parameterized.TestCase):
     engine = small.engine_of(
       (20 % soak.SEEDS, 19 % soak.SEEDS),
       slots=(3, 2),
-      grammars=following.grammars(),
+      grammars=small_grammars.grammars(),
       **ENGINES[engine],
     )
     for policy_slot, step in enumerate((20, 19)):
@@ -130,7 +130,7 @@ class SoakTest(parameterized.TestCase):
       seed = int(answer.version[0]) % soak.SEEDS
       if seed not in engines:
         engines[seed] = LocalDriver(
-          small.engine_of((seed, seed), grammars=following.grammars())
+          small.engine_of((seed, seed), grammars=small_grammars.grammars())
         )
       engines[seed].engine.forget()
       future = engines[seed].submit(one.prompt, one.spec)
@@ -147,7 +147,7 @@ class SoakTest(parameterized.TestCase):
   def check_shape(self, one):
     answer, spec = one.future.result(0), one.spec
     if spec.grammar:
-      following.grammars().masks(spec.grammar, answer.sampled)  # raises
+      small_grammars.grammars().masks(spec.grammar, answer.sampled)  # raises
     self.assertEqual(answer.policy_slot, spec.policy_slot)
     self.assertBetween(len(answer.sampled), 1, spec.max_tokens)
     stops = np.isin(answer.sampled, spec.stop_tokens)

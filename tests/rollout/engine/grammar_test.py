@@ -8,25 +8,27 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.errors import ConfigError, GrammarFault
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
-from tests.rollout import following, small
-from tests.rollout.driver_contract import SHORT, WAIT_S
+from tests.rollout import small, small_grammars
+from tests.rollout.drivers.contract import SHORT, WAIT_S
 from tests.rollout.drivers.soak_test import DRIVERS, driver_on
 from tests.rollout.settling import SettlingCase
 
-STOP = following.STOP
+STOP = small_grammars.STOP
 
 
 def spec_of(name: str, **changes) -> SamplingSpec:
   """How an answer by one of the grammars is asked for."""
   changes = dict(stop_tokens=(STOP,), max_tokens=40) | changes
-  return SamplingSpec(grammar=following.GRAMMARS[name], **changes)
+  return SamplingSpec(grammar=small_grammars.GRAMMARS[name], **changes)
 
 
 def mixed_requests(number: int, *, seed: int = 3, share: float = 0.6):
   """Prompts, specs, and the names of their grammars; "" has none."""
   rng = np.random.default_rng(seed)
   for i in range(number):
-    name = rng.choice(list(following.GRAMMARS)) if rng.random() < share else ""
+    name = (
+      rng.choice(list(small_grammars.GRAMMARS)) if rng.random() < share else ""
+    )
     spec = SamplingSpec(
       policy_slot=int(rng.integers(2)),
       temperature=float(rng.choice([0.0, 0.7, 1.0, 1.3])),
@@ -36,14 +38,14 @@ def mixed_requests(number: int, *, seed: int = 3, share: float = 0.6):
       max_tokens=int(rng.choice([1, 2, 3, 30, 30, 30])),
       stop_tokens=(STOP, 3) if i % 5 == 0 else (STOP,),
       seed=int(rng.integers(2**63)),
-      grammar=following.GRAMMARS.get(name, ""),
+      grammar=small_grammars.GRAMMARS.get(name, ""),
     )
     yield small.prompt_of(100 + i, int(rng.integers(1, 50))), spec, str(name)
 
 
 class GrammarTest(SettlingCase):
   def open(self, kind="local", **changes):
-    engine = small.engine_of(grammars=following.grammars(), **changes)
+    engine = small.engine_of(grammars=small_grammars.grammars(), **changes)
     driver = driver_on(kind, engine)
     self.addCleanup(driver.close)
     return driver
@@ -70,14 +72,14 @@ class GrammarTest(SettlingCase):
 
   def check_text(self, spec, name, answer) -> bool:
     """Whether it came to its end, where it has to be whole."""
-    following.grammars().masks(spec.grammar, answer.sampled)  # raises
+    small_grammars.grammars().masks(spec.grammar, answer.sampled)  # raises
     stops = np.flatnonzero(np.isin(answer.sampled, spec.stop_tokens))
     if len(answer.sampled) < spec.max_tokens:
       self.assertEqual(stops.tolist(), [len(answer.sampled) - 1])
     if int(answer.sampled[-1]) != STOP:
       return False
-    text = following.text_of(answer.sampled)
-    self.assertTrue(following.is_whole(name, text), text)
+    text = small_grammars.text_of(answer.sampled)
+    self.assertTrue(small_grammars.is_whole(name, text), text)
     return True
 
   def check_logprobs(self, prompt, spec, answer):
@@ -87,7 +89,7 @@ class GrammarTest(SettlingCase):
     logits = small.teacher_logits(step, tokens)[len(prompt) - 1 : -1]
     masked = logits
     if spec.grammar:
-      allowed = following.allowed(spec.grammar, answer.sampled)
+      allowed = small_grammars.allowed(spec.grammar, answer.sampled)
       masked = np.where(allowed, logits, -np.inf)
     expected = np.stack([small.behavior(row, spec) for row in masked])
     raw, drawn = small.log_softmax(logits), answer.sampled[:, None]
@@ -207,7 +209,7 @@ class GrammarTest(SettlingCase):
   def test_a_dead_end_fails_its_own_request(self, kind):
     driver = self.open(kind)
     dead = dataclasses.replace(
-      spec_of("json"), grammar=following.DEAD_END, max_tokens=20
+      spec_of("json"), grammar=small_grammars.DEAD_END, max_tokens=20
     )
     requests = list(mixed_requests(12, seed=8))
     futures = []
@@ -237,12 +239,12 @@ class GrammarTest(SettlingCase):
 
   def test_a_budget_ends_an_answer_where_it_stands(self):
     # "ab" is there as one token, and nothing comes after it.
-    for grammar, budget in ((following.DEAD_END, 1), ('start: "abab"', 1)):
+    for grammar, budget in ((small_grammars.DEAD_END, 1), ('start: "abab"', 1)):
       spec = dataclasses.replace(
         spec_of("json"), grammar=grammar, max_tokens=budget
       )
       (answer,) = self.ask(self.open(), [([1], spec)])
-      self.assertEqual(following.text_of(answer.sampled), "ab")
+      self.assertEqual(small_grammars.text_of(answer.sampled), "ab")
 
   def test_what_is_refused(self):
     plain = LocalDriver(small.engine_of())

@@ -19,7 +19,7 @@ APART = [[0, 1], [2]]
 class SlicesTest(parameterized.TestCase):
   @pytest.mark.timeout(300)
   def test_apart_and_followed_like_together(self):
-    found = eight_devices.run("tests.rollout.slices_program")
+    found = eight_devices.run("tests.rollout.engine.slices_program")
     self.assertEqual(found["devices"], [APART, APART])
     self.assertEqual(found["caches"], APART)
     self.assertEqual(found["apart"], found["together"])

@@ -14,7 +14,7 @@ HOST_BLOCKS = 30
 class ShardedStoreTest(absltest.TestCase):
   @pytest.mark.timeout(300)
   def test_answers_and_reuse_are_those_of_one_device(self):
-    one, two = eight_devices.run("tests.rollout.sharded_store_program")
+    one, two = eight_devices.run("tests.rollout.engine.sharded_cache_program")
     for key in ("sampled", "reused", "counts", "moved"):
       self.assertEqual(two[key], one[key], key)
     self.assertEqual(one["shards"], [[HEADS, 1]])

@@ -6,7 +6,7 @@ from absl.testing import absltest
 
 from agentrl_jax.errors import DeadlineExceeded, GeneratorFault
 from agentrl_jax.rollout.engine.step_pipeline import StepPipeline
-from tests.rollout import following, small
+from tests.rollout import small, small_grammars
 from tests.rollout.drivers.soak_test import driver_on
 from tests.rollout.engine.grammar_test import spec_of
 
@@ -68,7 +68,7 @@ class RunAheadTest(absltest.TestCase):
       ahead.step()
 
   def test_no_step_is_taken_for_nothing(self):
-    engine = small.engine_of(grammars=following.grammars())
+    engine = small.engine_of(grammars=small_grammars.grammars())
     driver = driver_on("jetstream", engine)
     self.addCleanup(driver.close)
     answer = driver.submit([1], spec_of("json")).result(WAIT_S)

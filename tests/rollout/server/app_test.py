@@ -14,7 +14,7 @@ from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.app import RolloutApi, listening
 from tests.rollout import small
-from tests.rollout.driver_contract import SHORT, mixed_requests
+from tests.rollout.drivers.contract import SHORT, mixed_requests
 from tests.rollout.serving import Served
 
 LONG = SamplingSpec(max_tokens=80)

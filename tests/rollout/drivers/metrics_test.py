@@ -3,8 +3,8 @@
 import unittest
 
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.engine_metrics import EngineMetrics
 from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.metrics import EngineMetrics
 from tests.rollout import small
 
 
