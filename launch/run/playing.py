@@ -198,7 +198,7 @@ class LeaderGroupSource:
   def _forget(self) -> None:
     """What the engine remembers of earlier batches is lost to a later start."""
     if self._waves is not None and self._service.driver is not None:
-      self._service.driver.engine.forget()
+      self._service.driver.engine.reset()
 
   def _player(self) -> Player:
     if self._agents is not None:

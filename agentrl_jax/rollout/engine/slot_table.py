@@ -1,10 +1,9 @@
-"""Which tokens the keys and values of each slot stand for.
+"""The tokens whose keys and values each slot holds, and the slots' requests.
 
-Plain numpy on the host; nothing here touches a device. A slot keeps its keys
-and values when its request ends, so the next turn of the same conversation
-feeds only what is new. They stand for tokens *under one publication of the
-weights*: after a swap they are of no use to anyone, and a slot that decoded
-across a swap is never reused.
+Plain numpy on the host. A slot keeps its keys and values when its request ends,
+so that the next turn of the same conversation prefills only its new tokens.
+Keys and values belong to one publication of the weights: after a swap they are
+not reused, nor are those of a slot that decoded across a swap.
 """
 
 import dataclasses
@@ -14,176 +13,192 @@ import numpy as np
 
 from agentrl_jax.rollout.engine.request import Request
 
-FROM_STORE = -1  # source of a seat
-NOBODY = -1  # serial of a slot without an owner
-_NOTHING = -1  # publication of a slot whose keys and values are of no use
+FROM_PREFIX_CACHE = -1  # source of an allocation
+FREE = -1  # serial of a slot without a request
+_MIXED = -1  # publication of a slot that decoded across a swap
 
 
 @dataclasses.dataclass(frozen=True)
 class Allocation:
-  """Where a request goes, and what is there for it."""
+  """A slot for a request, and the cached tokens that the request reuses."""
 
   slot: int
-  reused: int  # tokens, from position 0 on
-  source: int  # slot that holds them, the same if in place; or FROM_STORE
+  num_reused: int  # tokens, from position 0 on
+  source: int  # slot that holds them, may be `slot`; or FROM_PREFIX_CACHE
 
 
 class SlotTable:
-  """The slots of one policy slot. Arrays are indexed by slot."""
+  """The slots of one policy slot. Arrays are indexed by slot.
+
+  `num_computed` <= `num_launched` <= `max_length` for a slot with a request.
+  """
 
   def __init__(self, num_slots: int, context: int, *, reuse: bool = True):
     self._reuse = reuse
-    self.token = np.zeros((num_slots, context), np.int32)
-    self.held = np.zeros(num_slots, np.int32)  # entries in the cache
-    self.target = np.zeros(num_slots, np.int32)  # entries before decoding
-    self.reach = np.zeros(num_slots, np.int32)  # most that can be held now
-    self.end = np.zeros(num_slots, np.int32)  # most that will ever be
-    self.publication = np.full(num_slots, _NOTHING, np.int64)
-    self.serial = np.full(num_slots, NOBODY, np.int64)  # of the request
-    self.decoding = np.zeros(num_slots, bool)
-    self.owner: list[Request | None] = [None] * num_slots
-    self._used = np.zeros(num_slots, np.int64)
+    self.tokens = np.zeros((num_slots, context), np.int32)
+    self.num_computed = np.zeros(num_slots, np.int32)  # tokens in the cache
+    self.num_prefilled = np.zeros(num_slots, np.int32)  # before decoding starts
+    # Upper bound of `num_computed` once all launched steps have run.
+    self.num_launched = np.zeros(num_slots, np.int32)
+    self.max_length = np.zeros(num_slots, np.int32)  # of prompt and answer
+    self.publication = np.full(num_slots, _MIXED, np.int64)
+    self.serial = np.full(num_slots, FREE, np.int64)  # of the request
+    self.is_decoding = np.zeros(num_slots, bool)
+    self.request: list[Request | None] = [None] * num_slots
+    self._freed_at = np.zeros(num_slots, np.int64)
     self._clock = 0
 
   @property
   def num_busy(self) -> int:
-    """Slots that a request owns."""
-    return int(np.count_nonzero(self.serial >= 0))
+    """Slots that have a request."""
+    return int(np.count_nonzero(self.serial != FREE))
 
   @property
   def is_full(self) -> bool:
-    """Whether every slot has an owner."""
-    return bool((self.serial >= 0).all())
+    """Whether every slot has a request."""
+    return bool((self.serial != FREE).all())
 
   def allocate(
-    self, request: Request, publication: int, worth: int, stored: int = 0
+    self,
+    request: Request,
+    publication: int,
+    min_copied: int,
+    num_in_prefix_cache: int = 0,
   ) -> Allocation | None:
-    """The best free slot for a request; None if it had better wait.
+    """Chooses the best free slot for a request; None if it should wait.
 
-    It waits while no slot is free, and while a slot is being fed `worth` more
-    tokens of its prompt than any holds now: attempts at one task arrive
-    together and share their prompt.
+    A request waits while no slot is free, and while another slot prefills at
+    least `min_copied` more tokens of its prompt than any cache holds now:
+    episodes of one group arrive together and share their prompt.
 
-    A free slot whose keys and values are all of use is taken as it is.
-    Otherwise the least recently used one is, and what is of use is copied into
-    it if that is `worth` tokens, so that a conversation which is out with its
-    environment stays. That comes from another slot, or from the store, if the
-    `stored` tokens there are `worth` more than any slot has.
+    A free slot whose tokens are all reused is taken in place. Otherwise the
+    request gets a slot without usable tokens, or else the least recently used
+    one, and reused tokens are copied there if they are at least `min_copied`;
+    thus the cache of a conversation that waits for its environment survives.
+    They come from the slot that shares most, or from the prefix cache where
+    that holds `min_copied` tokens more than any slot.
     """
-    free = self.serial < 0
+    free = self.serial == FREE
     if not free.any():
       return None
-    shared = self._shared(request, publication)
-    usable = np.minimum(shared, self.held)
-    coming = np.where(free, 0, np.minimum(shared, self.target))
+    shared = self._num_shared(request, publication)
+    usable = np.minimum(shared, self.num_computed)
+    coming = np.where(free, 0, np.minimum(shared, self.num_prefilled))
     most = usable.max()
-    if coming.max() >= max(most, stored) + worth:
+    if coming.max() >= max(most, num_in_prefix_cache) + min_copied:
       return None
-    from_store = stored >= most + worth
-    whole = free & (usable == self.held) & (usable == most)
-    if most and whole.any() and not from_store:
-      source = int(whole.argmax())
+    from_prefix_cache = num_in_prefix_cache >= most + min_copied
+    in_place = free & (usable == self.num_computed) & (usable == most)
+    if most and in_place.any() and not from_prefix_cache:
+      source = int(in_place.argmax())
       return Allocation(source, int(most), source)
-    useless = free & ((self.publication != publication) | (self.held == 0))
-    choices = useless if useless.any() else free
-    slot = int(np.where(choices, self._used, np.iinfo(np.int64).max).argmin())
-    if from_store:
-      return Allocation(slot, stored, FROM_STORE)
-    source = int(usable.argmax()) if most >= worth else slot
+    unusable = free & (
+      (self.publication != publication) | (self.num_computed == 0)
+    )
+    choices = unusable if unusable.any() else free
+    never = np.iinfo(np.int64).max
+    slot = int(np.where(choices, self._freed_at, never).argmin())
+    if from_prefix_cache:
+      return Allocation(slot, num_in_prefix_cache, FROM_PREFIX_CACHE)
+    source = int(usable.argmax()) if most >= min_copied else slot
     return Allocation(slot, int(usable[source]), source)
 
   def assign(
-    self, request: Request, seat: Allocation, publication: int
+    self, request: Request, allocation: Allocation, publication: int
   ) -> None:
-    """Gives a slot to a request. What is reused has to be copied by then."""
-    slot, size = seat.slot, len(request.prompt)
-    self.token[slot, :size] = request.prompt
-    self.held[slot] = request.num_reused = seat.reused
-    self.target[slot] = self.reach[slot] = request.num_prefilled
-    self.end[slot] = request.end
+    """Gives a slot to a request, as if reused tokens were there already."""
+    slot, size = allocation.slot, len(request.prompt)
+    self.tokens[slot, :size] = request.prompt
+    self.num_computed[slot] = request.num_reused = allocation.num_reused
+    self.num_prefilled[slot] = request.num_prefilled
+    self.num_launched[slot] = request.num_prefilled
+    self.max_length[slot] = request.max_length
     self.publication[slot] = publication
     self.serial[slot] = request.serial
-    self.decoding[slot] = False
-    self.owner[slot] = request
+    self.is_decoding[slot] = False
+    self.request[slot] = request
 
-  def restart_stale(self, publication: int, kept: Sequence[int] = ()) -> None:
-    """After a swap: prefill begins anew, and what decodes is mixed.
+  def set_weights(self, publication: int, kept: Sequence[int] = ()) -> None:
+    """Adapts to a swap: prefill starts again, and decoding slots are mixed.
 
-    Unless what decodes can be finished on its own publication, one that is
-    `kept`.
+    Slots that decode on a publication of `kept` go on with it instead.
     """
-    stale = (self.serial >= 0) & (self.publication != publication)
-    for slot in np.flatnonzero(stale & ~self.decoding):
-      self.feed_again(slot)
+    stale = (self.serial != FREE) & (self.publication != publication)
+    for slot in np.flatnonzero(stale & ~self.is_decoding):
+      self.restart_prefill(slot)
       self.publication[slot] = publication
-    mixed = stale & self.decoding & ~np.isin(self.publication, kept)
-    self.publication[mixed] = _NOTHING
+    mixed = stale & self.is_decoding & ~np.isin(self.publication, kept)
+    self.publication[mixed] = _MIXED
 
-  def feed_again(self, slot: int) -> None:
-    """A slot that does not decode yet has lost what it held."""
-    self.held[slot] = 0
-    owner = self.owner[slot]
-    if owner is not None:
-      owner.num_reused = 0
+  def restart_prefill(self, slot: int) -> None:
+    """Marks a slot that does not decode yet as empty."""
+    self.num_computed[slot] = 0
+    request = self.request[slot]
+    if request is not None:
+      request.num_reused = 0
 
-  def overwritten(self, seat: Allocation, publication: int) -> np.ndarray:
-    """Tokens that a free slot holds, and that a seat in it overwrites."""
-    slot, size = seat.slot, int(self.held[seat.slot])
-    stays = seat.source == slot and seat.reused == size
-    if stays or self.publication[slot] != publication:
+  def overwritten_tokens(
+    self, allocation: Allocation, publication: int
+  ) -> np.ndarray:
+    """Returns the reusable tokens that an allocation overwrites."""
+    slot, size = allocation.slot, int(self.num_computed[allocation.slot])
+    in_place = allocation.source == slot and allocation.num_reused == size
+    if in_place or self.publication[slot] != publication:
       size = 0
-    return self.token[slot, :size]
+    return self.tokens[slot, :size]
 
-  def editions_decoding(self) -> set[int]:
-    """Editions of the weights that slots which decode began on."""
-    return set(self.publication[self.decoding].tolist())
+  def decoding_publications(self) -> set[int]:
+    """Returns the publications that decoding slots started with."""
+    return set(self.publication[self.is_decoding].tolist())
 
   def check(self) -> None:
-    """Raises `AssertionError` if a slot has an owner by halves."""
-    for slot, owner in enumerate(self.owner):
-      serial = NOBODY if owner is None else owner.serial
+    """Raises `AssertionError` if the arrays of a slot are inconsistent."""
+    for slot, request in enumerate(self.request):
+      serial = FREE if request is None else request.serial
       assert self.serial[slot] == serial, (slot, self.serial[slot], serial)
-    assert not (self.decoding & (self.serial < 0)).any(), self.decoding
-
-  def unfilled(self) -> np.ndarray:
-    """Slots whose prompt is not yet in the cache, first come first."""
-    slots = np.flatnonzero((self.serial >= 0) & (self.held < self.target))
-    return slots[np.argsort(self.serial[slots], kind="stable")]
-
-  def filled(self) -> np.ndarray:
-    """Slots that can decode, or do already."""
-    return np.flatnonzero(
-      (self.serial >= 0) & (self.decoding | (self.held >= self.target))
+    assert not (self.is_decoding & (self.serial == FREE)).any(), (
+      self.is_decoding
     )
 
+  def prefilling(self) -> np.ndarray:
+    """Slots whose prompt is not completely prefilled, oldest request first."""
+    unfinished = self.num_computed < self.num_prefilled
+    slots = np.flatnonzero((self.serial != FREE) & unfinished)
+    return slots[np.argsort(self.serial[slots], kind="stable")]
+
+  def decodable(self) -> np.ndarray:
+    """Slots that decode, or can start to."""
+    finished = self.num_computed >= self.num_prefilled
+    return np.flatnonzero((self.serial != FREE) & (self.is_decoding | finished))
+
   def cache_length_needed(self, publication: int, num_steps: int) -> int:
-    """The longest slot, once every busy one has decoded `num_steps` more.
+    """Longest slot once every busy one has decoded `num_steps` more tokens.
 
-    What a free slot holds counts while it is of use.
+    Tokens of free slots count while they can be reused.
     """
-    busy = self.serial >= 0
-    soon = np.minimum(self.reach + num_steps, self.end)
-    kept = np.where(self.publication == publication, self.held, 0)
-    return max(int(np.where(busy, soon, kept).max()), 1)
+    busy = self.serial != FREE
+    launched = np.minimum(self.num_launched + num_steps, self.max_length)
+    kept = np.where(self.publication == publication, self.num_computed, 0)
+    return max(int(np.where(busy, launched, kept).max()), 1)
 
-  def go_on(self, slot: np.ndarray, num_steps: int) -> None:
-    """These slots are about to sample up to so many tokens more."""
-    reach = self.reach[slot] + num_steps
-    self.reach[slot] = np.minimum(reach, self.end[slot])
+  def launch(self, slots: np.ndarray, num_steps: int) -> None:
+    """Records that up to `num_steps` decode steps were launched for slots."""
+    launched = self.num_launched[slots] + num_steps
+    self.num_launched[slots] = np.minimum(launched, self.max_length[slots])
 
-  def leave(self, slot: int) -> None:
-    """Frees a slot; what it holds stays for whoever can use it."""
+  def free(self, slot: int) -> None:
+    """Frees a slot; its tokens stay cached until another request needs it."""
     self._clock += 1
-    self._used[slot] = self._clock
-    self.serial[slot] = NOBODY
-    self.decoding[slot] = False
-    self.owner[slot] = None
+    self._freed_at[slot] = self._clock
+    self.serial[slot] = FREE
+    self.is_decoding[slot] = False
+    self.request[slot] = None
 
-  def _shared(self, request: Request, publication: int) -> np.ndarray:
-    """How many leading tokens each slot has in common with a prompt."""
+  def _num_shared(self, request: Request, publication: int) -> np.ndarray:
+    """Number of leading tokens that each slot shares with a prompt."""
     if not self._reuse:
-      return np.zeros(len(self.held), np.int32)
+      return np.zeros(len(self.num_computed), np.int32)
     prompt = request.prompt[: request.num_prefilled]
-    same = self.token[:, : len(prompt)] == prompt
+    same = self.tokens[:, : len(prompt)] == prompt
     size = np.logical_and.accumulate(same, axis=1).sum(axis=1)
     return np.where(self.publication == publication, size, 0)

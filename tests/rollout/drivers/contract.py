@@ -2,9 +2,9 @@
 
 import dataclasses
 import threading
-import unittest
 
 import numpy as np
+from absl.testing import parameterized
 
 from agentrl_jax.errors import (
   ConfigError,
@@ -13,8 +13,25 @@ from agentrl_jax.errors import (
   ServerFull,
 )
 from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.settings import EngineConfig
 from tests.rollout import small
+
+
+class SettlingCase(parameterized.TestCase):
+  def settle(self, driver, futures):
+    if isinstance(driver, LocalDriver):
+      driver.run_until_idle()
+    return [future.result(WAIT_S) for future in futures]
+
+  def check_empty(self, driver):
+    """All that is left of cancelled requests leaves with the next step."""
+    self.settle(driver, [driver.submit([3], SHORT)])
+    stats = driver.engine.stats()
+    self.assertEqual((stats.num_active, stats.num_pending), ((0, 0), (0, 0)))
+    self.assertEqual((driver.num_inside, driver.num_waiting), ((0, 0), (0, 0)))
+    driver.engine.check_invariants()
+
 
 WAIT_S = 120.0
 SHORT = SamplingSpec(max_tokens=20)
@@ -296,7 +313,3 @@ class DriverContract:
       driver.submit([1], SHORT)
     driver.close()
     self.assertEqual(threading.active_count(), before)
-
-
-if __name__ == "__main__":
-  unittest.main()

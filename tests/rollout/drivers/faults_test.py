@@ -10,9 +10,8 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from tests.rollout import small
-from tests.rollout.drivers.contract import SHORT, WAIT_S
+from tests.rollout.drivers.contract import SHORT, WAIT_S, SettlingCase
 from tests.rollout.drivers.soak_test import DRIVERS, driver_on
-from tests.rollout.settling import SettlingCase
 
 # Where an engine can break; the local driver admits in its caller's thread.
 STAGES = [
@@ -77,7 +76,7 @@ class DriverFaultsTest(SettlingCase):
   @parameterized.parameters(*JETSTREAM_THREADS)
   def test_every_thread_of_jetstream_is_guarded(self, name):
     pytest.importorskip("jetstream", reason="google-jetstream is missing")
-    from agentrl_jax.rollout.drivers import jetstream_engine
+    from agentrl_jax.rollout.drivers import jetstream
 
     broken, all_there = ZeroDivisionError("on purpose"), threading.Event()
 
@@ -85,15 +84,15 @@ class DriverFaultsTest(SettlingCase):
       all_there.wait(WAIT_S)
       raise broken
 
-    original = getattr(jetstream_engine.JetStreamEngine, name)
-    setattr(jetstream_engine.JetStreamEngine, name, fail)
+    original = getattr(jetstream.JetStreamEngine, name)
+    setattr(jetstream.JetStreamEngine, name, fail)
     try:
       driver = self.open("jetstream")
       futures = [driver.submit([i], SHORT) for i in range(12)]
       all_there.set()
       self.check_failed(driver, futures, broken)
     finally:
-      setattr(jetstream_engine.JetStreamEngine, name, original)
+      setattr(jetstream.JetStreamEngine, name, original)
 
   @parameterized.parameters(*DRIVERS)
   def test_a_listener_that_raises_fails_its_own_request(self, kind):

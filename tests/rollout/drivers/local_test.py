@@ -142,7 +142,7 @@ class LocalDriverWithStoreTest(LocalDriverTest):
 
   def assert_empty(self, driver):
     super().assert_empty(driver)
-    driver.engine.check_books()
+    driver.engine.check_invariants()
 
 
 class ServingTest(unittest.IsolatedAsyncioTestCase):

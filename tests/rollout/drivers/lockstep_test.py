@@ -116,7 +116,7 @@ class WaveGeneratorTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_a_deadline_names_who_is_waited_for(self):
     waves = LockstepGenerator(self.driver, deadline_s=0.05)
-    refused = self.assertRaisesRegex(DeadlineExceeded, "1 of 2 attempts")
+    refused = self.assertRaisesRegex(DeadlineExceeded, "1 of 2 episodes")
     with waves.playing(), waves.playing(), refused:
       await waves.generate([1, 2, 3], _spec(1))
 
@@ -130,7 +130,7 @@ class WaveGeneratorTest(unittest.IsolatedAsyncioTestCase):
       self.driver.run_until_idle()
       after = self.driver.engine.stats()
       counts.append(after.num_prefilled[0] - before.num_prefilled[0])
-      self.driver.engine.forget()
+      self.driver.engine.reset()
     self.assertEqual(counts[0], counts[1])
     self.assertGreater(counts[0], 0)
 

@@ -1,13 +1,18 @@
 """The engine without a driver: what it counts, refuses and waits for."""
 
+import threading
 import unittest
+
+from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, GeneratorFault
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.engine import RolloutEngine, StepPipeline
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
-from tests.rollout import small
+from tests.rollout import small, small_grammars
+from tests.rollout.drivers.soak_test import driver_on
+from tests.rollout.engine.grammar_test import spec_of
 
 
 def finish(engine):
@@ -22,7 +27,7 @@ def finish(engine):
 class RolloutEngineTest(unittest.TestCase):
   def test_policy_slots_of_store_and_config_have_to_agree(self):
     config = EngineConfig(slots=(1, 1), context=8)
-    with self.assertRaisesRegex(ConfigError, "2 policy slots.*has 3"):
+    with self.assertRaisesRegex(ConfigError, "2 policy slots.*have 3"):
       RolloutEngine(small.policy(), config, ServedWeights(3))
 
   def test_counts_what_it_did(self):
@@ -80,25 +85,91 @@ class RolloutEngineTest(unittest.TestCase):
 
   def test_cache_grows_with_its_slots_and_shrinks_after_a_while(self):
     engine = small.engine_of(lengths=(16, 48))
-    (block,) = engine._blocks[:1]
-    self.assertEqual(block.length, 16)
+    (scheduler,) = engine._schedulers[:1]
+    self.assertEqual(scheduler.cache_length, 16)
     for size, length in ((10, 16), (40, 48), (80, 96)):
       engine.admit(
         engine.check(small.prompt_of(size, size), SamplingSpec(max_tokens=5))
       )
       finish(engine)
-      self.assertEqual(block.length, length)
+      self.assertEqual(scheduler.cache_length, length)
     # Under new weights nobody needs what the slots hold.
     engine.versions.publish(0, small.params(11), 11)
     for _ in range(9):
       engine.admit(engine.check([1], SamplingSpec(max_tokens=75)))
       finish(engine)
-    self.assertEqual(block.length, 96)
+    self.assertEqual(scheduler.cache_length, 96)
     engine.versions.publish(0, small.params(12), 12)
     for _ in range(80):
       engine.admit(engine.check([1], SamplingSpec(max_tokens=9)))
       finish(engine)
-    self.assertEqual(block.length, 16)
+    self.assertEqual(scheduler.cache_length, 16)
+
+
+WAIT_S = 60.0
+
+
+class StepPipelineTest(absltest.TestCase):
+  def stepping(self, pipeline):
+    """A step that is being waited for, in a thread of its own."""
+    taken, errors = threading.Event(), []
+
+    def step():
+      try:
+        pipeline.begin_step()
+      except GeneratorFault as error:
+        errors.append(error)
+      taken.set()
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    self.addCleanup(thread.join, WAIT_S)
+    self.addCleanup(pipeline.close)
+    return taken, errors
+
+  def test_so_many_steps_may_be_unread(self):
+    pipeline = StepPipeline(2, WAIT_S)
+    pipeline.begin_step()
+    pipeline.begin_step()
+    taken, _ = self.stepping(pipeline)
+    self.assertFalse(taken.wait(0.05))
+    pipeline.end_step()
+    self.assertTrue(taken.wait(WAIT_S))
+
+  def test_calls_that_decide_what_follows_are_read_first(self):
+    pipeline = StepPipeline(2, WAIT_S)
+    pipeline.begin_step()
+    pipeline.add_constrained(2)
+    taken, _ = self.stepping(pipeline)
+    pipeline.end_constrained()
+    self.assertFalse(taken.wait(0.05))
+    pipeline.end_constrained()  # the rest of its step is still on its way
+    self.assertTrue(taken.wait(WAIT_S))
+
+  def test_a_reader_that_is_gone_is_told_of(self):
+    pipeline = StepPipeline(1, 0.02)
+    pipeline.begin_step()
+    with self.assertRaisesRegex(DeadlineExceeded, "0.02 s.*has ended or hangs"):
+      pipeline.begin_step()
+
+  def test_closing_wakes_who_waits(self):
+    pipeline = StepPipeline(1, WAIT_S)
+    pipeline.begin_step()
+    pipeline.add_constrained(1)
+    taken, errors = self.stepping(pipeline)
+    pipeline.close()
+    self.assertTrue(taken.wait(WAIT_S))
+    self.assertLen(errors, 1)
+    with self.assertRaisesRegex(GeneratorFault, "was closed"):
+      pipeline.begin_step()
+
+  def test_no_step_is_taken_for_nothing(self):
+    engine = small.engine_of(grammars=small_grammars.grammars())
+    driver = driver_on("jetstream", engine)
+    self.addCleanup(driver.close)
+    answer = driver.submit([1], spec_of("json")).result(WAIT_S)
+    # One for each token, and what is taken while the last one is read.
+    self.assertLess(engine.stats().num_steps, len(answer.sampled) + 5)
 
 
 if __name__ == "__main__":

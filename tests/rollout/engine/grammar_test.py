@@ -9,9 +9,8 @@ from agentrl_jax.errors import ConfigError, GrammarFault
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import small, small_grammars
-from tests.rollout.drivers.contract import SHORT, WAIT_S
+from tests.rollout.drivers.contract import SHORT, WAIT_S, SettlingCase
 from tests.rollout.drivers.soak_test import DRIVERS, driver_on
-from tests.rollout.settling import SettlingCase
 
 STOP = small_grammars.STOP
 

@@ -10,32 +10,32 @@ BLOCK = 4
 
 
 class Tiers:
-  """Carries moves out on rows of tokens, as the pool does on keys and values.
+  """Carries batch out on rows of tokens, as the pool does on keys and values.
 
   A block holds, for each of its tokens, all tokens up to there: what keys and
   values depend on.
   """
 
   def __init__(self, num_device, num_host, num_slots):
-    self.store = PrefixCache(BLOCK, num_device, num_host)
+    self.cache = PrefixCache(BLOCK, num_device, num_host)
     self.device = [[None] * BLOCK for _ in range(num_device)]
     self.host = [[None] * BLOCK for _ in range(num_host)]
     self.slots = [[] for _ in range(num_slots)]
 
   def run(self):
-    moves = self.store.take_moves()
-    rows = [self.host[source] for source, _ in moves.uploads]
-    for source, target in moves.spills:
+    batch = self.cache.take_batch()
+    rows = [self.host[source] for source, _ in batch.uploads]
+    for source, target in batch.offloads:
       self.host[target] = self.device[source]
-    for (_, target), row in zip(moves.uploads, rows, strict=True):
+    for (_, target), row in zip(batch.uploads, rows, strict=True):
       self.device[target] = row
     saved = {
       save.block: self.block(save.slot, save.index)
-      for save in moves.saves.values()
+      for save in batch.saves.values()
     }
     for block, row in saved.items():
       self.device[block] = row
-    for fill in moves.fills:
+    for fill in batch.fills:
       end = (fill.index + 1) * BLOCK
       slot = self.slots[fill.slot]
       slot.extend([None] * (end - len(slot)))
@@ -50,14 +50,14 @@ class Tiers:
 
   def save(self, slot, token):
     self.feed(slot, token)
-    return self.store.insert(row(token), slot)
+    return self.cache.insert(row(token), slot)
 
   def fetch(self, slot, token):
-    match = self.store.find(row(token))
-    if match.is_moving(self.store.batch):
+    match = self.cache.match_prefix(row(token))
+    if match.is_offloading(self.cache.batch_number):
       self.run()
-      match = self.store.find(row(token))
-    return self.store.fetch(match, slot), match.size
+      match = self.cache.match_prefix(row(token))
+    return self.cache.load(match, slot), match.size
 
 
 def row(token):
@@ -72,7 +72,7 @@ def longest_shared(token, kept):
   return max((alike(other) for other in kept), default=0)
 
 
-class PrefixStoreTest(unittest.TestCase):
+class PrefixCacheTest(unittest.TestCase):
   def test_finds_the_longest_beginning_to_the_token(self):
     tiers = Tiers(64, 0, 1)
     rng, kept = np.random.default_rng(0), []
@@ -80,15 +80,15 @@ class PrefixStoreTest(unittest.TestCase):
       token = rng.integers(0, 2, rng.integers(1, 14)).tolist()
       if kept and rng.random() < 0.6:
         token = kept[rng.integers(len(kept))] + token
-      found = tiers.store.find(row(token[:40])).size
+      found = tiers.cache.match_prefix(row(token[:40])).size
       self.assertEqual(found, longest_shared(token[:40], kept))
-      before = tiers.store.num_held[0]
+      before = tiers.cache.num_used[0]
       if before > 48:
         break
       tiers.save(0, token[:40])
       tiers.run()
       kept.append(token[:40])
-      tiers.store.check()
+      tiers.cache.check()
     self.assertGreater(len(kept), 12)
 
   def test_what_is_shared_is_kept_once(self):
@@ -96,7 +96,7 @@ class PrefixStoreTest(unittest.TestCase):
     prompt = list(range(8))
     self.assertEqual(tiers.save(0, [*prompt, 50, 51]), 10)
     self.assertEqual(tiers.save(1, [*prompt, 60]), 1)
-    self.assertEqual(tiers.store.num_held, (4, 0))
+    self.assertEqual(tiers.cache.num_used, (4, 0))
     tiers.run()
     self.assertEqual(tiers.save(0, [*prompt, 50]), 0)
 
@@ -104,7 +104,7 @@ class PrefixStoreTest(unittest.TestCase):
     tiers = Tiers(16, 0, 2)
     tiers.save(0, [1, 2, 3, 4, 5])
     self.assertEqual(tiers.save(1, [1, 2, 3, 4, 5, 6]), 2)
-    self.assertEqual(tiers.store.num_held, (2, 0))
+    self.assertEqual(tiers.cache.num_used, (2, 0))
     tiers.run()
     self.assertEqual(tiers.fetch(0, [1, 2, 3, 4, 5, 6, 7]), (6, 6))
     tiers.run()
@@ -119,7 +119,7 @@ class PrefixStoreTest(unittest.TestCase):
     tiers.run()
     tiers.save(0, [3] * 4)
     tiers.run()
-    sizes = [tiers.store.find(row([n] * 8)).size for n in (1, 2, 3)]
+    sizes = [tiers.cache.match_prefix(row([n] * 8)).size for n in (1, 2, 3)]
     self.assertEqual(sizes, [8, 4, 4])
 
   def test_what_goes_to_the_host_comes_back(self):
@@ -127,11 +127,11 @@ class PrefixStoreTest(unittest.TestCase):
     for n in (1, 2, 3):
       tiers.save(0, [n] * 8)
       tiers.run()
-    self.assertEqual(tiers.store.num_held, (2, 4))
+    self.assertEqual(tiers.cache.num_used, (2, 4))
     self.assertEqual(tiers.fetch(0, [1] * 8), (8, 8))
     tiers.run()
     self.assertEqual(tiers.slots[0], [(1,) * (t + 1) for t in range(8)])
-    tiers.store.check()
+    tiers.cache.check()
 
   def test_what_a_batch_touches_is_not_evicted_by_it(self):
     tiers = Tiers(2, 0, 3)
@@ -145,15 +145,15 @@ class PrefixStoreTest(unittest.TestCase):
 
   def test_other_weights_find_nothing(self):
     tiers = Tiers(4, 0, 1)
-    tiers.store.set_weights(1)
+    tiers.cache.set_weights(1)
     tiers.save(0, [1] * 8)
     tiers.run()
-    tiers.store.set_weights(1)
-    self.assertEqual(tiers.store.find(row([1] * 8)).size, 8)
-    tiers.store.set_weights(2)
-    self.assertEqual(tiers.store.find(row([1] * 8)).size, 0)
-    self.assertEqual(tiers.store.num_held, (0, 0))
-    tiers.store.check()
+    tiers.cache.set_weights(1)
+    self.assertEqual(tiers.cache.match_prefix(row([1] * 8)).size, 8)
+    tiers.cache.set_weights(2)
+    self.assertEqual(tiers.cache.match_prefix(row([1] * 8)).size, 0)
+    self.assertEqual(tiers.cache.num_used, (0, 0))
+    tiers.cache.check()
 
   def test_random_batches_never_serve_what_was_not_kept(self):
     sizes = [(6, 0), (6, 5), (12, 30), (1, 1), (3, 40), (40, 3)]
@@ -173,19 +173,19 @@ class PrefixStoreTest(unittest.TestCase):
         wanted = wanted + rng.integers(0, 3, rng.integers(1, 9)).tolist()
         size, found = tiers.fetch(slot, wanted)
         self.assertLessEqual(size, found)
-        tiers.store.insert(row(held[slot]), slot)
+        tiers.cache.insert(row(held[slot]), slot)
         expected[slot], held[slot] = wanted[:size], wanted
         ever = [*ever[-30:], wanted]
         served += size
       tiers.run()
-      tiers.store.check()
+      tiers.cache.check()
       for slot, token in expected.items():
         wanted = [tuple(token[: t + 1]) for t in range(len(token))]
         self.assertEqual(tiers.slots[slot][: len(token)], wanted)
         tiers.feed(slot, held[slot])
       if rng.random() < 0.02:
-        tiers.store.clear()
-        tiers.store.check()
+        tiers.cache.clear()
+        tiers.cache.check()
     return served
 
 

@@ -4,10 +4,12 @@ import unittest
 
 import jax
 import numpy as np
-from absl.testing import parameterized
+import pytest
+from absl.testing import absltest, parameterized
 
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
+from tests import eight_devices
 from tests.rollout import small
 
 STORE = dict(block_size=8, prefix_cache_tokens=768)
@@ -27,7 +29,7 @@ def driver_of(*, slots=2, **changes):
 def ask(driver, *requests):
   futures = [driver.submit(prompt, spec) for prompt, spec in requests]
   driver.run_until_idle()
-  driver.engine.check_books()
+  driver.engine.check_invariants()
   return [future.result(0) for future in futures]
 
 
@@ -109,8 +111,8 @@ class ReuseTest(parameterized.TestCase):
     (first,) = ask(driver, (prompt, spec_of(1, 9)))
     for n in range(14):  # of 17 steps each
       ask(driver, (small.prompt_of(2 + n % 2, 10), spec_of(n % 2, 51)))
-    (block,) = driver.engine._blocks
-    self.assertEqual(block.length, 64)
+    (scheduler,) = driver.engine._schedulers
+    self.assertEqual(scheduler.cache_length, 64)
     following = small.conversation(prompt, first, [1, 2, 3])
     (answer,) = ask(driver, (following, spec_of(3, 9)))
     self.assertEqual(answer.num_reused, 80)
@@ -173,12 +175,12 @@ class ReuseTest(parameterized.TestCase):
     requests = [(small.prompt_of(n, 45), spec_of(n, 9)) for n in (1, 2, 3)]
     for round_ in range(3):
       if round_ == 1:
-        pool = driver.engine._blocks[0]._cache._pool
+        pool = driver.engine._schedulers[0]._cache._pool
         for array in jax.tree.leaves(pool._pool):
           array.delete()
         with self.assertLogs("agentrl_jax.rollout", "ERROR") as logs:
           found = ask(driver, *requests)
-        self.assertIn("the prefix store could not move", logs.output[0])
+        self.assertIn("the prefix cache could not copy", logs.output[0])
       else:
         found = ask(driver, *requests)
       self.assert_same(found, ask(plain, *requests))
@@ -188,9 +190,29 @@ class ReuseTest(parameterized.TestCase):
   def test_forgetting_empties_the_store(self):
     driver, prompt = driver_of(**STORE), small.prompt_of(1, 40)
     ask(driver, *[(small.prompt_of(n, 40), spec_of(n, 2)) for n in (1, 2, 3)])
-    driver.engine.forget()
+    driver.engine.reset()
     (answer,) = ask(driver, (prompt, spec_of(1, 2)))
     self.assertEqual(answer.num_reused, 0)
+
+
+HEADS = small.policy().config.num_kv_heads
+HOST_BLOCKS = 30
+
+
+@pytest.mark.full
+class ShardedStoreTest(absltest.TestCase):
+  @pytest.mark.timeout(300)
+  def test_answers_and_reuse_are_those_of_one_device(self):
+    one, two = eight_devices.run("tests.rollout.engine.sharded_cache_program")
+    for key in ("sampled", "reused", "counts", "moved"):
+      self.assertEqual(two[key], one[key], key)
+    self.assertEqual(one["shards"], [[HEADS, 1]])
+    self.assertEqual(two["shards"], [[HEADS // 2, 2]])
+    self.assertEqual(two["failures"], 0)
+    moved = two["moved"]
+    self.assertGreater(moved["uploads"], 0)
+    # More blocks are out than the host has room for: some are gone for good.
+    self.assertGreater(moved["offloads"] - moved["uploads"], HOST_BLOCKS)
 
 
 if __name__ == "__main__":

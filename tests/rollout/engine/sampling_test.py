@@ -136,7 +136,7 @@ class SampleTest(unittest.TestCase):
     with mock.patch.object(
       jax.random, "uniform", lambda key: key.astype(jnp.float32)
     ):
-      token_N = sampling._invert(jnp.zeros((number, size)), uniform_N)
+      token_N = sampling._invert_cdf(jnp.zeros((number, size)), uniform_N)
     np.testing.assert_array_equal(token_N, np.arange(number) // 64)
 
   def test_a_draw_does_not_depend_on_its_neighbours(self):

@@ -82,11 +82,11 @@ class ShapingTest(unittest.TestCase):
     prompt = small.prompt_of(1, 12) if prompt is None else prompt
     asked = [self.driver.submit(prompt, spec) for spec in specs]
     self.driver.run_until_idle()
-    self.driver.engine.check_books()
+    self.driver.engine.check_invariants()
     return [answer.result(0) for answer in asked]
 
   def decoders(self):
-    return [block._decoder for block in self.driver.engine._blocks]
+    return [s._decoder for s in self.driver.engine._schedulers]
 
   def agree(self, spec, answer, prompt=None):
     """With what the formula makes of the teacher's logits, everywhere."""

@@ -121,7 +121,7 @@ def _answers(engine):
 
 
 def _caches(engine):
-  return [_ids(block._cache.arrays) for block in engine._blocks]
+  return [_ids(s._cache.arrays) for s in engine._schedulers]
 
 
 def _devices(store):

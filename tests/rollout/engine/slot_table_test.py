@@ -9,117 +9,125 @@ from agentrl_jax.rollout.engine.request import Request
 from agentrl_jax.rollout.engine.slot_table import Allocation, SlotTable
 from tests.rollout import small
 
-WORTH = 4
+MIN_COPIED = 4
 LONG = small.prompt_of(1, 21)
 OTHER = (LONG + 1) % small.VOCAB
 
 
-class SlotBookTest(unittest.TestCase):
+class SlotTableTest(unittest.TestCase):
   def setUp(self):
-    self.book, self.serial = SlotTable(3, 64), 0
+    self.table, self.serial = SlotTable(3, 64), 0
 
   def request(self, prompt, max_tokens=10):
     self.serial += 1
     return Request(prompt, SamplingSpec(max_tokens=max_tokens), self.serial)
 
-  def assign(self, prompt, publication=1, fed=True):
+  def assign(self, prompt, publication=1, prefilled=True):
     request = self.request(prompt)
-    seat = self.book.allocate(request, publication, WORTH)
-    self.book.assign(request, seat, publication)
-    if fed:
-      self.book.held[seat.slot] = request.num_prefilled
-    return seat.slot
+    allocation = self.table.allocate(request, publication, MIN_COPIED)
+    self.table.assign(request, allocation, publication)
+    if prefilled:
+      self.table.num_computed[allocation.slot] = request.num_prefilled
+    return allocation.slot
 
-  def find(self, prompt, publication=1):
-    return self.book.allocate(self.request(prompt), publication, WORTH)
+  def allocate(self, prompt, publication=1):
+    return self.table.allocate(self.request(prompt), publication, MIN_COPIED)
 
   def test_a_conversation_finds_its_own_slot(self):
     self.assign(OTHER)
     slot = self.assign(LONG)
-    self.book.leave(slot)
+    self.table.free(slot)
     longer = np.append(LONG, [5, 6])
-    self.assertEqual(self.find(longer), Allocation(slot, 20, slot))
+    self.assertEqual(self.allocate(longer), Allocation(slot, 20, slot))
 
   def test_a_branch_is_copied_and_leaves_the_conversation_alone(self):
     slot = self.assign(LONG)
-    self.book.leave(slot)
+    self.table.free(slot)
     branch = np.concatenate([LONG[:12], OTHER[:4]])
-    seat = self.find(branch)
-    self.assertEqual((seat.source, seat.reused), (slot, 12))
-    self.assertNotEqual(seat.slot, slot)
+    allocation = self.allocate(branch)
+    self.assertEqual((allocation.source, allocation.num_reused), (slot, 12))
+    self.assertNotEqual(allocation.slot, slot)
 
   def test_a_busy_slot_can_be_copied_from(self):
     slot = self.assign(LONG)
-    seat = self.find(LONG)
-    self.assertEqual((seat.source, seat.reused), (slot, 20))
-    self.assertNotEqual(seat.slot, slot)
+    allocation = self.allocate(LONG)
+    self.assertEqual((allocation.source, allocation.num_reused), (slot, 20))
+    self.assertNotEqual(allocation.slot, slot)
 
   def test_a_few_tokens_are_not_worth_a_copy(self):
     self.assign(LONG)
-    seat = self.find(np.concatenate([LONG[: WORTH - 1], OTHER]))
-    self.assertEqual((seat.source, seat.reused), (seat.slot, 0))
+    allocation = self.allocate(np.concatenate([LONG[: MIN_COPIED - 1], OTHER]))
+    self.assertEqual(
+      (allocation.source, allocation.num_reused), (allocation.slot, 0)
+    )
 
   def test_waits_for_a_slot_that_is_being_fed_the_same_prompt(self):
-    slot = self.assign(LONG, fed=False)
-    self.assertIsNone(self.find(LONG))
-    self.book.held[slot] = 20 - WORTH + 1  # too little is still to come
-    self.assertEqual(self.find(LONG).reused, 20 - WORTH + 1)
+    slot = self.assign(LONG, prefilled=False)
+    self.assertIsNone(self.allocate(LONG))
+    self.table.num_computed[slot] = (
+      20 - MIN_COPIED + 1
+    )  # too little is still to come
+    self.assertEqual(self.allocate(LONG).num_reused, 20 - MIN_COPIED + 1)
 
   def test_waits_while_no_slot_is_free(self):
     slots = [self.assign(prompt) for prompt in (LONG, OTHER, OTHER[::-1])]
     self.assertEqual(sorted(slots), [0, 1, 2])
-    self.assertTrue(self.book.is_full)
-    self.assertIsNone(self.find(small.prompt_of(9, 5)))
+    self.assertTrue(self.table.is_full)
+    self.assertIsNone(self.allocate(small.prompt_of(9, 5)))
 
   def test_what_was_used_longest_ago_is_overwritten_first(self):
     slots = [self.assign(prompt) for prompt in (LONG, OTHER, OTHER[::-1])]
     for i in (1, 2, 0):
-      self.book.leave(slots[i])
-    self.assertEqual(self.find(small.prompt_of(9, 9)).slot, slots[1])
+      self.table.free(slots[i])
+    self.assertEqual(self.allocate(small.prompt_of(9, 9)).slot, slots[1])
 
   def test_useless_slots_are_overwritten_before_useful_ones(self):
     useful, stale = self.assign(LONG), self.assign(OTHER)
     third = self.assign(OTHER[::-1])
     for slot in (useful, stale, third):
-      self.book.leave(slot)
-    self.book.publication[stale] = 0
-    self.assertEqual(self.find(small.prompt_of(9, 9)).slot, stale)
+      self.table.free(slot)
+    self.table.publication[stale] = 0
+    self.assertEqual(self.allocate(small.prompt_of(9, 9)).slot, stale)
 
   def test_another_publication_finds_nothing(self):
-    self.book.leave(self.assign(LONG, publication=1))
-    self.assertEqual(self.find(LONG, publication=2).reused, 0)
+    self.table.free(self.assign(LONG, publication=1))
+    self.assertEqual(self.allocate(LONG, publication=2).num_reused, 0)
 
   def test_a_swap_restarts_prefill_and_spoils_what_decodes(self):
-    feeding = self.assign(LONG, fed=False)
-    self.book.held[feeding] = 7
+    feeding = self.assign(LONG, prefilled=False)
+    self.table.num_computed[feeding] = 7
     decoding = self.assign(OTHER)
-    self.book.decoding[decoding] = True
-    self.book.restart_stale(2)
-    self.assertEqual(self.book.held[feeding], 0)
-    self.assertEqual(self.book.publication[feeding], 2)
-    self.book.leave(decoding)
+    self.table.is_decoding[decoding] = True
+    self.table.set_weights(2)
+    self.assertEqual(self.table.num_computed[feeding], 0)
+    self.assertEqual(self.table.publication[feeding], 2)
+    self.table.free(decoding)
     for publication in (1, 2):
-      self.assertEqual(self.find(OTHER, publication=publication).reused, 0)
+      self.assertEqual(
+        self.allocate(OTHER, publication=publication).num_reused, 0
+      )
 
   def test_a_prompt_of_one_token_needs_no_prefill(self):
-    slot = self.assign(np.array([3], np.int32), fed=False)
-    self.assertEqual(self.book.unfilled().tolist(), [])
-    self.assertEqual(self.book.filled().tolist(), [slot])
+    slot = self.assign(np.array([3], np.int32), prefilled=False)
+    self.assertEqual(self.table.prefilling().tolist(), [])
+    self.assertEqual(self.table.decodable().tolist(), [slot])
 
   def test_prompts_are_fed_in_the_order_of_their_requests(self):
-    slots = [self.assign(p, fed=False) for p in (LONG, OTHER, OTHER[::-1])]
-    self.book.leave(slots[0])
-    slots = [*slots[1:], self.assign(LONG, fed=False)]
-    self.assertEqual(self.book.unfilled().tolist(), slots)
+    slots = [
+      self.assign(p, prefilled=False) for p in (LONG, OTHER, OTHER[::-1])
+    ]
+    self.table.free(slots[0])
+    slots = [*slots[1:], self.assign(LONG, prefilled=False)]
+    self.assertEqual(self.table.prefilling().tolist(), slots)
 
   def test_room_is_for_what_is_held_and_what_comes_next(self):
-    self.assertEqual(self.book.cache_length_needed(1, 4), 1)
+    self.assertEqual(self.table.cache_length_needed(1, 4), 1)
     slot = self.assign(LONG)  # 20 held, up to 31
-    self.assertEqual(self.book.cache_length_needed(1, 4), 24)
-    self.assertEqual(self.book.cache_length_needed(1, 40), 31)
-    self.book.leave(slot)
-    self.assertEqual(self.book.cache_length_needed(1, 4), 20)
-    self.assertEqual(self.book.cache_length_needed(2, 4), 1)
+    self.assertEqual(self.table.cache_length_needed(1, 4), 24)
+    self.assertEqual(self.table.cache_length_needed(1, 40), 31)
+    self.table.free(slot)
+    self.assertEqual(self.table.cache_length_needed(1, 4), 20)
+    self.assertEqual(self.table.cache_length_needed(2, 4), 1)
 
 
 if __name__ == "__main__":
