@@ -1,9 +1,10 @@
-"""What every driver promises; each driver's test inherits this."""
+"""The contract of all drivers, and base classes of tests on drivers."""
 
 import dataclasses
 import threading
 
 import numpy as np
+import pytest
 from absl.testing import parameterized
 
 from agentrl_jax.errors import (
@@ -17,33 +18,28 @@ from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.settings import EngineConfig
 from tests.rollout import small
 
-
-class SettlingCase(parameterized.TestCase):
-  def settle(self, driver, futures):
-    if isinstance(driver, LocalDriver):
-      driver.run_until_idle()
-    return [future.result(WAIT_S) for future in futures]
-
-  def check_empty(self, driver):
-    """All that is left of cancelled requests leaves with the next step."""
-    self.settle(driver, [driver.submit([3], SHORT)])
-    stats = driver.engine.stats()
-    self.assertEqual((stats.num_active, stats.num_pending), ((0, 0), (0, 0)))
-    self.assertEqual((driver.num_inside, driver.num_waiting), ((0, 0), (0, 0)))
-    driver.engine.check_invariants()
-
-
+DRIVERS = ("local", "jetstream")
 WAIT_S = 120.0
 SHORT = SamplingSpec(max_tokens=20)
-# Less than the slots hold, so that blocks leave for the host and for good.
-STORE = dict(
+# Smaller than the slots, so that blocks are moved to the host and evicted.
+PREFIX_CACHE = dict(
   block_size=8, prefix_cache_tokens=160, prefix_cache_host_tokens=320
 )
-NO_STORE = dict(
+NO_PREFIX_CACHE = dict(
   block_size=EngineConfig.block_size,
   prefix_cache_tokens=0,
   prefix_cache_host_tokens=0,
 )
+
+
+def driver_on(kind, engine, **options):
+  """Makes a driver by its name in `DRIVERS`."""
+  if kind == "local":
+    return LocalDriver(engine, **options)
+  pytest.importorskip("jetstream", reason="google-jetstream is missing")
+  from agentrl_jax.rollout.drivers import jetstream as jetstream_driver
+
+  return jetstream_driver.JetStreamDriver(engine, **options)
 
 
 def mixed_requests(number: int):
@@ -61,6 +57,23 @@ def mixed_requests(number: int):
       seed=int(rng.integers(2**63)),
     )
     yield small.prompt_of(100 + i, int(rng.integers(1, 50))), spec
+
+
+class DriverTestCase(parameterized.TestCase):
+  """Waits for either driver, and checks that it is empty."""
+
+  def settle(self, driver, futures):
+    if isinstance(driver, LocalDriver):
+      driver.run_until_idle()
+    return [future.result(WAIT_S) for future in futures]
+
+  def check_empty(self, driver):
+    """Cancelled requests leave with the next step at the latest."""
+    self.settle(driver, [driver.submit([3], SHORT)])
+    stats = driver.engine.stats()
+    self.assertEqual((stats.num_active, stats.num_pending), ((0, 0), (0, 0)))
+    self.assertEqual((driver.num_inside, driver.num_waiting), ((0, 0), (0, 0)))
+    driver.engine.check_invariants()
 
 
 class DriverContract:
@@ -189,7 +202,7 @@ class DriverContract:
       np.testing.assert_array_equal(answer.sampled, alone.sampled)
 
   def test_more_conversations_than_slots_are_answered_as_if_fed_anew(self):
-    driver, plain = self.open(), self.open(reuse=False, **NO_STORE)
+    driver, plain = self.open(), self.open(reuse=False, **NO_PREFIX_CACHE)
     prompts = [small.prompt_of(i % 4, 18 + i) for i in range(10)]
     for turn in range(5):
       requests = [

@@ -10,8 +10,13 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from tests.rollout import small
-from tests.rollout.drivers.contract import SHORT, WAIT_S, SettlingCase
-from tests.rollout.drivers.soak_test import DRIVERS, driver_on
+from tests.rollout.drivers.contract import (
+  DRIVERS,
+  SHORT,
+  WAIT_S,
+  DriverTestCase,
+  driver_on,
+)
 
 # Where an engine can break; the local driver admits in its caller's thread.
 STAGES = [
@@ -23,7 +28,7 @@ STAGES = [
 JETSTREAM_THREADS = ("prefill", "insert", "generate")
 
 
-class DriverFaultsTest(SettlingCase):
+class DriverFaultsTest(DriverTestCase):
   def open(self, kind, **options):
     before = set(threading.enumerate())
     driver = driver_on(kind, small.engine_of(), **options)

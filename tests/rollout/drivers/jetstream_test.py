@@ -13,8 +13,8 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers import jetstream as jetstream_driver  # noqa: E402 (after the skip)
 from tests.rollout import small
 from tests.rollout.drivers.contract import (
+  PREFIX_CACHE,
   SHORT,
-  STORE,
   WAIT_S,
   DriverContract,
   mixed_requests,
@@ -93,7 +93,7 @@ class JetStreamDriverTest(DriverContract, unittest.TestCase):
 
 
 class JetStreamDriverWithStoreTest(JetStreamDriverTest):
-  settings = STORE
+  settings = PREFIX_CACHE
 
   def assert_empty(self, driver):
     super().assert_empty(driver)

@@ -10,8 +10,8 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import small
 from tests.rollout.drivers.contract import (
+  PREFIX_CACHE,
   SHORT,
-  STORE,
   DriverContract,
   mixed_requests,
 )
@@ -138,7 +138,7 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
 
 
 class LocalDriverWithStoreTest(LocalDriverTest):
-  settings = STORE
+  settings = PREFIX_CACHE
 
   def assert_empty(self, driver):
     super().assert_empty(driver)

@@ -19,8 +19,8 @@ from agentrl_jax.errors import GrammarFault, ServerFull
 from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import small, small_grammars
+from tests.rollout.drivers.contract import DRIVERS, WAIT_S, driver_on
 
-DRIVERS = ("local", "jetstream")
 # How keys and values live on, and what a swap does to answers that have begun.
 ENGINES = {
   "slots": dict(old_weights=0),
@@ -31,15 +31,6 @@ ENGINES = {
     old_weights=1,
   ),
 }
-
-
-def driver_on(kind, engine, **options):
-  if kind == "local":
-    return LocalDriver(engine, **options)
-  pytest.importorskip("jetstream", reason="google-jetstream is missing")
-  from agentrl_jax.rollout.drivers import jetstream as jetstream_driver
-
-  return jetstream_driver.JetStreamDriver(engine, **options)
 
 
 class SoakTest(parameterized.TestCase):
@@ -167,7 +158,6 @@ class SoakTest(parameterized.TestCase):
       np.testing.assert_array_equal(heard, answer.sampled)
 
 
-WAIT_S = 120.0
 SEEDS = 3  # of weights: the version of step n has those of seed n % SEEDS
 MAX_WAITING = 6
 CONVERSATIONS = 9

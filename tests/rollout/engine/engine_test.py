@@ -11,7 +11,7 @@ from agentrl_jax.rollout.engine.engine import RolloutEngine, StepPipeline
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 from tests.rollout import small, small_grammars
-from tests.rollout.drivers.soak_test import driver_on
+from tests.rollout.drivers.contract import driver_on
 from tests.rollout.engine.grammar_test import spec_of
 
 

@@ -9,8 +9,13 @@ from agentrl_jax.errors import ConfigError, GrammarFault
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import small, small_grammars
-from tests.rollout.drivers.contract import SHORT, WAIT_S, SettlingCase
-from tests.rollout.drivers.soak_test import DRIVERS, driver_on
+from tests.rollout.drivers.contract import (
+  DRIVERS,
+  SHORT,
+  WAIT_S,
+  DriverTestCase,
+  driver_on,
+)
 
 STOP = small_grammars.STOP
 
@@ -42,7 +47,7 @@ def mixed_requests(number: int, *, seed: int = 3, share: float = 0.6):
     yield small.prompt_of(100 + i, int(rng.integers(1, 50))), spec, str(name)
 
 
-class GrammarTest(SettlingCase):
+class GrammarTest(DriverTestCase):
   def open(self, kind="local", **changes):
     engine = small.engine_of(grammars=small_grammars.grammars(), **changes)
     driver = driver_on(kind, engine)
