@@ -1,4 +1,4 @@
-"""Sizes that make no sense are refused; the others give compiled shapes."""
+"""Invalid sizes are refused; valid ones give compiled shapes."""
 
 import pathlib
 import tempfile

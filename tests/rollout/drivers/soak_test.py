@@ -1,4 +1,4 @@
-"""After any number of random requests, nothing is left behind."""
+"""Nothing is left behind after random requests, cancellations and swaps."""
 
 import collections
 import concurrent.futures
@@ -21,10 +21,10 @@ from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import small, small_grammars
 from tests.rollout.drivers.contract import DRIVERS, WAIT_S, driver_on
 
-# How keys and values live on, and what a swap does to answers that have begun.
+# With and without a prefix cache, and with and without old weights at a swap.
 ENGINES = {
   "slots": dict(old_weights=0),
-  "store": dict(
+  "prefix_cache": dict(
     prefix_cache_tokens=96,
     prefix_cache_host_tokens=96,
     block_size=16,
@@ -34,7 +34,7 @@ ENGINES = {
 
 
 class SoakTest(parameterized.TestCase):
-  @parameterized.parameters(("local", "store"), ("jetstream", "slots"))
+  @parameterized.product(driver=DRIVERS, engine=list(ENGINES))
   def test_hundreds_of_requests(self, driver, engine):
     self.soak(driver, engine, number=120, checked=8, seed=1)
 
@@ -77,7 +77,7 @@ class SoakTest(parameterized.TestCase):
     self.assertLen(asked, number)
     for one in asked:
       self.assertTrue(one.future.done())
-    for what in (
+    for event in (
       "answered",
       "cancelled meanwhile",
       "cancelled at once",
@@ -88,12 +88,12 @@ class SoakTest(parameterized.TestCase):
       "constrained",
       "dead ends",
     ):
-      self.assertGreater(running.counts[what], 0, what)
+      self.assertGreater(running.counts[event], 0, event)
 
   def check_nothing_is_left(self, driver, kind):
     if kind == "local":
       driver.run_until_idle()
-    # As many requests as can be inside at once still find a place each.
+    # As many requests as can be inside at once are still answered.
     probes = [
       driver.submit([1], SamplingSpec(policy_slot=policy_slot, max_tokens=2))
       for policy_slot, slots in enumerate(driver.engine.config.slots)
@@ -111,7 +111,7 @@ class SoakTest(parameterized.TestCase):
     driver.engine.check_invariants()
 
   def check_answers(self, asked, number):
-    """A sample of answers equals that of an engine which has no other."""
+    """Compares some answers with those of an engine without other requests."""
     answered = [
       one
       for one in asked
@@ -153,9 +153,9 @@ class SoakTest(parameterized.TestCase):
     if len(answer.sampled) < spec.max_tokens:
       self.assertTrue(stops[-1])
     self.assertTrue(np.all(np.diff(answer.version) >= 0))
-    if one.pieces:
-      heard = np.concatenate([piece.sampled for piece in one.pieces])
-      np.testing.assert_array_equal(heard, answer.sampled)
+    if one.chunks:
+      streamed = np.concatenate([chunk.sampled for chunk in one.chunks])
+      np.testing.assert_array_equal(streamed, answer.sampled)
 
 
 SEEDS = 3  # of weights: the version of step n has those of seed n % SEEDS
@@ -166,17 +166,17 @@ GRAMMARS = (*small_grammars.GRAMMARS.values(), small_grammars.DEAD_END)
 
 @dataclasses.dataclass(eq=False)
 class Asked:
-  """A request, what its listener heard, and where its answer will be."""
+  """A request, the chunks of its listener, and its future."""
 
   prompt: np.ndarray
   spec: SamplingSpec
   conversation: int
-  pieces: list[Answer] = dataclasses.field(default_factory=list)
+  chunks: list[Answer] = dataclasses.field(default_factory=list)
   future: object = None
 
 
 class Soak:
-  """One seeded run against a driver; `counts` tells what happened."""
+  """One seeded run against a driver; `counts` are of its events."""
 
   def __init__(self, driver, seed: int):
     self.driver, self._rng = driver, random.Random(seed)
@@ -189,7 +189,7 @@ class Soak:
     self.failures: list[BaseException] = []
 
   def run(self, number: int) -> list[Asked]:
-    """Asks so many; returns all of them, answered or cancelled."""
+    """Submits requests; returns all of them, answered or cancelled."""
     with contextlib.ExitStack() as stack:
       for name, work in (("cancels", self._cancel), ("swaps", self._swap)):
         stack.enter_context(self._beside(name, work))
@@ -205,7 +205,7 @@ class Soak:
 
   def _ask(self, i: int) -> None:
     asked = self._request(i)
-    listener = asked.pieces.append if self._rng.random() < 0.3 else None
+    listener = asked.chunks.append if self._rng.random() < 0.3 else None
     while True:
       try:
         asked.future = self.driver.submit(asked.prompt, asked.spec, listener)
@@ -277,7 +277,7 @@ class Soak:
 
   @contextlib.contextmanager
   def _beside(self, name, work):
-    """Does `work` in another thread, over and over, until it is left."""
+    """Repeats `work` in another thread until the context ends."""
     over = threading.Event()
 
     def go_on():
@@ -297,7 +297,7 @@ class Soak:
       thread.join(WAIT_S)
 
   def _cancel(self) -> bool:
-    """One open request in seven or so, whatever it is doing."""
+    """Cancels about one open request in seven, in any state."""
     found = [one for one in list(self._open) if not one.future.done()]
     share = self.counts["cancelled meanwhile"] / max(len(self._ended), 1)
     if found and share < 0.15 and self._chance.random() < 0.3:
@@ -306,7 +306,7 @@ class Soak:
     return False
 
   def _swap(self) -> bool:
-    """Other weights for a policy slot, every few dozen answers."""
+    """Publishes other weights to a policy slot every few dozen answers."""
     if len(self._ended) >= 30 * (self.counts["swapped"] + 1):
       self.counts["swapped"] += 1
       self._step += 1
@@ -318,7 +318,7 @@ class Soak:
 
 
 def live_bytes() -> int:
-  """Of all arrays that are alive on the devices."""
+  """Size of all live arrays on the devices."""
   gc.collect()
   return sum(array.nbytes for array in jax.live_arrays())
 

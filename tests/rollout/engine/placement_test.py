@@ -1,6 +1,4 @@
-"""Policy slots on devices of their own answer as policy slots on one device
-do.
-"""
+"""Policy slots on devices of their own answer as those on one device do."""
 
 import jax
 import pytest

@@ -1,4 +1,4 @@
-"""The store against plain copies: what lies in its blocks is what it says."""
+"""The prefix cache against plain rows: blocks hold what they stand for."""
 
 import unittest
 
@@ -10,10 +10,10 @@ BLOCK = 4
 
 
 class Tiers:
-  """Carries batch out on rows of tokens, as the pool does on keys and values.
+  """Copies rows of tokens as `BlockPool` copies keys and values.
 
-  A block holds, for each of its tokens, all tokens up to there: what keys and
-  values depend on.
+  A block holds, for each of its tokens, all tokens up to that one, since keys
+  and values depend on them.
   """
 
   def __init__(self, num_device, num_host, num_slots):
@@ -73,7 +73,7 @@ def longest_shared(token, kept):
 
 
 class PrefixCacheTest(unittest.TestCase):
-  def test_finds_the_longest_beginning_to_the_token(self):
+  def test_matches_the_longest_prefix_to_the_token(self):
     tiers = Tiers(64, 0, 1)
     rng, kept = np.random.default_rng(0), []
     for _ in range(60):
@@ -91,7 +91,7 @@ class PrefixCacheTest(unittest.TestCase):
       tiers.cache.check()
     self.assertGreater(len(kept), 12)
 
-  def test_what_is_shared_is_kept_once(self):
+  def test_shared_blocks_are_kept_once(self):
     tiers = Tiers(16, 0, 2)
     prompt = list(range(8))
     self.assertEqual(tiers.save(0, [*prompt, 50, 51]), 10)
@@ -110,7 +110,7 @@ class PrefixCacheTest(unittest.TestCase):
     tiers.run()
     self.assertEqual(tiers.slots[0][5], (1, 2, 3, 4, 5, 6))
 
-  def test_who_was_used_longest_ago_goes_first_and_ends_go_before(self):
+  def test_the_least_recently_used_leaf_is_evicted_first(self):
     tiers = Tiers(4, 0, 1)
     for token in ([1] * 8, [2] * 8):
       tiers.save(0, token)
@@ -122,7 +122,7 @@ class PrefixCacheTest(unittest.TestCase):
     sizes = [tiers.cache.match_prefix(row([n] * 8)).size for n in (1, 2, 3)]
     self.assertEqual(sizes, [8, 4, 4])
 
-  def test_what_goes_to_the_host_comes_back(self):
+  def test_blocks_on_the_host_are_uploaded(self):
     tiers = Tiers(2, 8, 1)
     for n in (1, 2, 3):
       tiers.save(0, [n] * 8)
@@ -133,7 +133,7 @@ class PrefixCacheTest(unittest.TestCase):
     self.assertEqual(tiers.slots[0], [(1,) * (t + 1) for t in range(8)])
     tiers.cache.check()
 
-  def test_what_a_batch_touches_is_not_evicted_by_it(self):
+  def test_a_batch_does_not_evict_what_it_uses(self):
     tiers = Tiers(2, 0, 3)
     tiers.save(0, [1] * 8)
     tiers.run()
@@ -143,7 +143,7 @@ class PrefixCacheTest(unittest.TestCase):
     self.assertEqual(tiers.slots[1][7], (1,) * 8)
     self.assertEqual(tiers.save(0, [2] * 8), 8)
 
-  def test_other_weights_find_nothing(self):
+  def test_other_weights_match_nothing(self):
     tiers = Tiers(4, 0, 1)
     tiers.cache.set_weights(1)
     tiers.save(0, [1] * 8)
@@ -155,7 +155,7 @@ class PrefixCacheTest(unittest.TestCase):
     self.assertEqual(tiers.cache.num_used, (0, 0))
     tiers.cache.check()
 
-  def test_random_batches_never_serve_what_was_not_kept(self):
+  def test_random_batches_load_only_what_was_kept(self):
     sizes = [(6, 0), (6, 5), (12, 30), (1, 1), (3, 40), (40, 3)]
     served = sum(
       self.random_batches(np.random.default_rng(seed), Tiers(*size, 6))
@@ -164,7 +164,7 @@ class PrefixCacheTest(unittest.TestCase):
     self.assertGreater(served, 4000)
 
   def random_batches(self, rng, tiers):
-    """Each batch evicts some slots, and seats conversations in them."""
+    """Each batch saves some slots, and loads other conversations there."""
     held, ever, served = [[] for _ in tiers.slots], [[1]], 0
     for _ in range(200):
       expected = {}

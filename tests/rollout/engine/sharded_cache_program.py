@@ -1,4 +1,4 @@
-"""Run by `sharded_cache_test` with eight devices: heads on one, or on two."""
+"""Run by `reuse_test` with eight devices: heads on one device, or on two."""
 
 import collections
 import dataclasses

@@ -1,6 +1,4 @@
-"""Run by `placement_test` with eight devices: policy slots apart, the same
-tokens.
-"""
+"""Run by `placement_test` with eight devices: slices give the same tokens."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Which slot a request gets, and what it finds there."""
+"""The slot that a request gets, and the tokens that it reuses there."""
 
 import unittest
 
@@ -33,14 +33,14 @@ class SlotTableTest(unittest.TestCase):
   def allocate(self, prompt, publication=1):
     return self.table.allocate(self.request(prompt), publication, MIN_COPIED)
 
-  def test_a_conversation_finds_its_own_slot(self):
+  def test_a_conversation_gets_its_own_slot_again(self):
     self.assign(OTHER)
     slot = self.assign(LONG)
     self.table.free(slot)
     longer = np.append(LONG, [5, 6])
     self.assertEqual(self.allocate(longer), Allocation(slot, 20, slot))
 
-  def test_a_branch_is_copied_and_leaves_the_conversation_alone(self):
+  def test_another_conversation_copies_the_common_prefix(self):
     slot = self.assign(LONG)
     self.table.free(slot)
     branch = np.concatenate([LONG[:12], OTHER[:4]])
@@ -54,19 +54,19 @@ class SlotTableTest(unittest.TestCase):
     self.assertEqual((allocation.source, allocation.num_reused), (slot, 20))
     self.assertNotEqual(allocation.slot, slot)
 
-  def test_a_few_tokens_are_not_worth_a_copy(self):
+  def test_a_few_tokens_are_not_copied(self):
     self.assign(LONG)
     allocation = self.allocate(np.concatenate([LONG[: MIN_COPIED - 1], OTHER]))
     self.assertEqual(
       (allocation.source, allocation.num_reused), (allocation.slot, 0)
     )
 
-  def test_waits_for_a_slot_that_is_being_fed_the_same_prompt(self):
+  def test_waits_for_a_slot_that_prefills_the_same_prompt(self):
     slot = self.assign(LONG, prefilled=False)
     self.assertIsNone(self.allocate(LONG))
     self.table.num_computed[slot] = (
       20 - MIN_COPIED + 1
-    )  # too little is still to come
+    )  # too few are still to be prefilled
     self.assertEqual(self.allocate(LONG).num_reused, 20 - MIN_COPIED + 1)
 
   def test_waits_while_no_slot_is_free(self):
@@ -75,13 +75,13 @@ class SlotTableTest(unittest.TestCase):
     self.assertTrue(self.table.is_full)
     self.assertIsNone(self.allocate(small.prompt_of(9, 5)))
 
-  def test_what_was_used_longest_ago_is_overwritten_first(self):
+  def test_the_least_recently_used_slot_is_overwritten_first(self):
     slots = [self.assign(prompt) for prompt in (LONG, OTHER, OTHER[::-1])]
     for i in (1, 2, 0):
       self.table.free(slots[i])
     self.assertEqual(self.allocate(small.prompt_of(9, 9)).slot, slots[1])
 
-  def test_useless_slots_are_overwritten_before_useful_ones(self):
+  def test_slots_without_usable_tokens_are_overwritten_first(self):
     useful, stale = self.assign(LONG), self.assign(OTHER)
     third = self.assign(OTHER[::-1])
     for slot in (useful, stale, third):
@@ -89,11 +89,11 @@ class SlotTableTest(unittest.TestCase):
     self.table.publication[stale] = 0
     self.assertEqual(self.allocate(small.prompt_of(9, 9)).slot, stale)
 
-  def test_another_publication_finds_nothing(self):
+  def test_other_publications_reuse_nothing(self):
     self.table.free(self.assign(LONG, publication=1))
     self.assertEqual(self.allocate(LONG, publication=2).num_reused, 0)
 
-  def test_a_swap_restarts_prefill_and_spoils_what_decodes(self):
+  def test_a_swap_restarts_prefill_and_mixes_decoding_slots(self):
     feeding = self.assign(LONG, prefilled=False)
     self.table.num_computed[feeding] = 7
     decoding = self.assign(OTHER)
@@ -112,7 +112,7 @@ class SlotTableTest(unittest.TestCase):
     self.assertEqual(self.table.prefilling().tolist(), [])
     self.assertEqual(self.table.decodable().tolist(), [slot])
 
-  def test_prompts_are_fed_in_the_order_of_their_requests(self):
+  def test_prompts_are_prefilled_in_order_of_arrival(self):
     slots = [
       self.assign(p, prefilled=False) for p in (LONG, OTHER, OTHER[::-1])
     ]
@@ -120,9 +120,9 @@ class SlotTableTest(unittest.TestCase):
     slots = [*slots[1:], self.assign(LONG, prefilled=False)]
     self.assertEqual(self.table.prefilling().tolist(), slots)
 
-  def test_room_is_for_what_is_held_and_what_comes_next(self):
+  def test_cache_length_covers_cached_and_coming_tokens(self):
     self.assertEqual(self.table.cache_length_needed(1, 4), 1)
-    slot = self.assign(LONG)  # 20 held, up to 31
+    slot = self.assign(LONG)  # 20 cached, up to 31
     self.assertEqual(self.table.cache_length_needed(1, 4), 24)
     self.assertEqual(self.table.cache_length_needed(1, 40), 31)
     self.table.free(slot)

@@ -1,4 +1,4 @@
-"""What a policy slot serves, and what may be published to it."""
+"""Publications of weights, and running answers at a swap."""
 
 import threading
 import unittest
@@ -36,14 +36,14 @@ class ServedWeightsTest(unittest.TestCase):
     self.assertEqual(float(second.params["layer"]["kernel"][0, 0]), 2.0)
     self.assertEqual(self.store.steps(), (8, None))
 
-  def test_no_two_publications_share_an_edition(self):
+  def test_publications_are_unique(self):
     publications = {self.store.get(0).publication}
     for policy_slot, step in ((0, 7), (1, 7), (0, 7)):
       self.store.publish(policy_slot, params(), step)
       publications.add(self.store.get(policy_slot).publication)
     self.assertEqual(len(publications), 4)
 
-  def test_a_policy_slot_that_serves_nothing_says_so(self):
+  def test_a_policy_slot_without_weights_is_reported(self):
     with self.assertRaisesRegex(GeneratorFault, r"publish\(1, params, step\)"):
       self.store.get(1)
 
@@ -62,13 +62,13 @@ class ServedWeightsTest(unittest.TestCase):
     self.assertIs(self.store.get(0), before)
     self.assertEqual(self.store.steps(), (7, None))
 
-  def test_numbers_that_are_not_finite_are_refused_on_demand(self):
+  def test_weights_that_are_not_finite_are_refused_on_demand(self):
     for value in (float("nan"), float("inf")):
       with self.assertRaisesRegex(CheckpointError, "kernel.*not finite"):
         self.store.publish(0, params(value), 8, check_finite=True)
     self.store.publish(0, params(float("nan")), 8)
 
-  def test_policy_slots_that_there_are_not_are_refused(self):
+  def test_unknown_policy_slots_are_refused(self):
     for policy_slot in (-1, 2):
       with self.assertRaisesRegex(ConfigError, "policy slots are 0 to 1"):
         self.store.get(policy_slot)
@@ -125,7 +125,7 @@ class WeightVersionsTest(unittest.TestCase):
       params=None, step=10 * publication, publication=publication
     )
 
-  def test_keeps_what_is_needed_and_no_more_than_it_may(self):
+  def test_keeps_needed_weights_up_to_the_limit(self):
     for num_old, publications in ((0, [4]), (1, [3, 4]), (9, [1, 3, 4])):
       weights = WeightVersions(num_old)
       for publication in (1, 2, 3, 4):
@@ -138,7 +138,7 @@ class WeightVersionsTest(unittest.TestCase):
 
 
 class SwapTest(unittest.TestCase):
-  def test_what_has_begun_is_finished_on_its_weights(self):
+  def test_started_answers_finish_on_their_weights(self):
     driver = driver_of(old_weights=1)
     first = [driver.submit(PROMPT, spec(seed)) for seed in (1, 2)]
     for _ in range(2):
@@ -152,11 +152,11 @@ class SwapTest(unittest.TestCase):
       logits = small.teacher_logits(step, tokens)[29:-1]
       expected = small.log_softmax(logits)[np.arange(24), answer.sampled]
       np.testing.assert_allclose(answer.raw_logprob, expected, atol=1e-4)
-    # 24 tokens are 8 steps, the last of which began three later: two until the
-    # swap, and one in which the prompt was fed for both.
+    # 24 tokens take 8 steps. The last answers started three steps late: two
+    # until the swap, and one in which both prompts were prefilled.
     self.assertEqual(driver.engine.stats().num_steps, 11)
 
-  def test_without_room_for_old_weights_it_goes_on_with_the_newest(self):
+  def test_without_old_weights_answers_go_on_with_the_newest(self):
     driver = driver_of()
     future = driver.submit(PROMPT, spec(1))
     for _ in range(2):
@@ -165,7 +165,7 @@ class SwapTest(unittest.TestCase):
     (answer,) = finish(driver, [future])
     self.assertEqual(answer.version.tolist(), [10] * 6 + [30] * 18)
 
-  def test_one_swap_too_many_takes_the_oldest_over_to_the_newest(self):
+  def test_one_swap_too_many_moves_the_oldest_to_the_newest(self):
     driver = driver_of(old_weights=1)
     futures = []
     for step in (10, 30, 40):
@@ -177,15 +177,15 @@ class SwapTest(unittest.TestCase):
     answers = finish(driver, futures)
     versions = [answer.version.tolist() for answer in answers]
     self.assertEqual(versions, [[10] * 12 + [40] * 12, [30] * 24, [40] * 24])
-    # Of what is left in the slots, only the last is the newest weights' own.
-    following = small.conversation(PROMPT, answers[0], [1])
+    # Only the last slot holds tokens of the newest weights alone.
+    next_prompt = small.conversation(PROMPT, answers[0], [1])
     newest = small.conversation(PROMPT, answers[2], [1])
-    alike = int((following == newest).argmin())
-    (again,) = finish(driver, [driver.submit(following, spec(1, 1))])
+    alike = int((next_prompt == newest).argmin())
+    (again,) = finish(driver, [driver.submit(next_prompt, spec(1, 1))])
     self.assertEqual(again.num_reused, alike)
     self.assertLess(alike, 35)
 
-  def test_old_weights_live_as_long_as_a_slot_needs_them(self):
+  def test_old_weights_stay_while_a_slot_needs_them(self):
     driver = driver_of(old_weights=2)
     params = jax.tree.map(lambda x: x.copy(), small.params(20))
     leaf = weakref.ref(jax.tree.leaves(params)[0])
@@ -204,7 +204,7 @@ class SwapTest(unittest.TestCase):
     self.assertIsNone(leaf())
     finish(driver, [short, long, later])
 
-  def test_an_idle_engine_holds_on_to_nothing(self):
+  def test_an_idle_engine_keeps_no_weights(self):
     driver = driver_of(old_weights=1)
     params = jax.tree.map(lambda x: x.copy(), small.params(20))
     leaf = weakref.ref(jax.tree.leaves(params)[0])
