@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers import jetstream as jetstream_driver  # noqa: E402 (after the skip)
 from tests.rollout import small
 from tests.rollout.drivers.contract import (
   PREFIX_CACHE,
@@ -24,6 +23,8 @@ pytest.importorskip(
   "'google-jetstream>=0.2.2,<0.4' and grpcio protobuf prometheus-client "
   "tiktoken shortuuid",
 )
+
+from agentrl_jax.rollout.drivers import jetstream as jetstream_driver  # noqa: E402 (after the skip)
 
 
 class JetStreamDriverTest(DriverContract, unittest.TestCase):

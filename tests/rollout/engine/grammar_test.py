@@ -206,7 +206,7 @@ class GrammarTest(DriverTestCase):
     (answer,) = self.settle(driver, [future])
     self.assertLen(chunks, len(answer.sampled))
     np.testing.assert_array_equal(
-      np.concatenate([piece.sampled for piece in chunks]), answer.sampled
+      np.concatenate([chunk.sampled for chunk in chunks]), answer.sampled
     )
 
   @parameterized.parameters(*DRIVERS)
