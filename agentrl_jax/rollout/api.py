@@ -19,7 +19,7 @@ MAX_TOP = 20  # alternatives returned per token
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingSpec:
-  """How to sample one answer."""
+  """Sampling parameters of one answer."""
 
   policy_slot: int = 0  # whose weights answer; 0 follows the learner
   temperature: float = 1.0  # 0 is greedy
@@ -57,14 +57,14 @@ class SamplingSpec:
 
   @property
   def changes_logits(self) -> bool:
-    """Whether tokens are drawn from other logits than the policy's."""
+    """True if tokens are drawn from changed logits."""
     return bool(
       self.frequency_penalty or self.presence_penalty or self.logit_bias
     )
 
   @property
   def is_shaped(self) -> bool:
-    """Whether the program with biases, penalties and alternatives is needed."""
+    """True if the program with biases, penalties, alternatives is needed."""
     return self.changes_logits or self.num_top != 0
 
 
@@ -120,7 +120,7 @@ class Generator(Protocol):
 
   @property
   def num_policy_slots(self) -> int:
-    """How many versions are served side by side."""
+    """Number of versions that are served side by side."""
     ...
 
   async def generate(

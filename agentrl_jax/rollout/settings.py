@@ -134,7 +134,7 @@ class EngineConfig:
 
   @property
   def num_policy_slots(self) -> int:
-    """How many versions are served side by side."""
+    """Number of versions that are served side by side."""
     return len(self.slots)
 
   def slot_sizes(self, num_slots: int) -> tuple[int, ...]:

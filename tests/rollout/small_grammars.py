@@ -62,7 +62,7 @@ def text_of(sampled) -> str:
 
 
 def is_complete(name: str, text: str) -> bool:
-  """Whether a text is complete under a grammar of `GRAMMARS`."""
+  """Returns whether a text is complete under a grammar of `GRAMMARS`."""
   if name == "choice":
     return text in ("yes", "no", "maybe")
   if name == "digits":

@@ -50,7 +50,7 @@ class LockstepGenerator:
 
   @property
   def num_policy_slots(self) -> int:
-    """How many versions are served side by side."""
+    """Number of versions that are served side by side."""
     return self._driver.engine.config.num_policy_slots
 
   @contextlib.contextmanager

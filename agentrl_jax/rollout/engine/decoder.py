@@ -19,10 +19,14 @@ import numpy as np
 from agentrl_jax.errors import GrammarFault
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine import programs, sampling
-from agentrl_jax.rollout.engine.kv_cache import KVCacheManager, padded
+from agentrl_jax.rollout.engine.kv_cache import (
+  FREE,
+  KVCacheManager,
+  SlotTable,
+  padded,
+)
 from agentrl_jax.rollout.engine.request import Request
 from agentrl_jax.rollout.engine.sampling import Shaping
-from agentrl_jax.rollout.engine.slot_table import FREE, SlotTable
 from agentrl_jax.rollout.engine.weights import Published, WeightVersions
 from agentrl_jax.rollout.settings import EngineConfig
 
@@ -60,9 +64,7 @@ class Decoder:
 
   def start(self, slot: int, request: Request) -> None:
     """Lets a slot decode: it computes its prompt's last token next."""
-    self._patch[slot] = programs.first_state(
-      int(request.prompt[-1]), request.num_prefilled, request.spec
-    )
+    self._patch[slot] = _first_state(request)
     self._is_patched[slot] = True
     self.masks.start(slot, request)
     self.shaping.start(slot, request)
@@ -148,6 +150,30 @@ class Decoder:
     table.launch(slots, num_steps)
     serial = np.append(table.serial, FREE)[slot_P]
     return DecodeCall(self._policy_slot, record, slot_P, serial, is_constrained)
+
+
+def _first_state(request: Request) -> np.ndarray:
+  """Returns the fields of `programs.STATE` for a slot that starts to decode."""
+  spec, seed = request.spec, request.spec.seed % 2**64
+  num_unused = len(programs.STOPS) - len(spec.stop_tokens)
+  return np.array(
+    [
+      request.prompt[-1],
+      request.num_prefilled,
+      0,
+      spec.max_tokens,
+      not spec.grammar,
+      np.float32(spec.temperature).view(np.int32),
+      spec.top_k,
+      np.float32(spec.top_p).view(np.int32),
+      np.float32(spec.min_p).view(np.int32),
+      *spec.stop_tokens,
+      *[programs.NO_STOP] * num_unused,
+      np.uint32(seed >> 32).view(np.int32),
+      np.uint32(seed % 2**32).view(np.int32),
+    ],
+    np.int32,
+  )
 
 
 class GrammarMasks:

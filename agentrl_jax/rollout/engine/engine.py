@@ -185,7 +185,7 @@ class RolloutEngine:
 
   @property
   def is_idle(self) -> bool:
-    """Whether a step would have nothing to do."""
+    """True if a step would have nothing to do."""
     return not (
       self._admitted
       or self._cancelled

@@ -90,7 +90,7 @@ class Match:
   size: int = 0  # tokens
 
   def is_offloading(self, batch: int) -> bool:
-    """Whether this batch moves a part of the match to the host."""
+    """Returns whether this batch moves a part of the match to the host."""
     return any(
       node.on_host and node.offload_batch == batch for node in self.nodes
     )
@@ -196,7 +196,7 @@ class PrefixCache:
     return Match(tuple(nodes), size)
 
   def has_room(self, match: Match, num_tokens: int) -> bool:
-    """Whether a match, and `num_tokens` of a slot, fit beside the batch."""
+    """Returns whether a match and `num_tokens` of a slot fit in the batch."""
     evictable = len(self._device)
     for node in reversed(self._device):
       if node.last_batch != self.batch_number:
@@ -212,7 +212,7 @@ class PrefixCache:
 
   @property
   def has_copies(self) -> bool:
-    """Whether the current batch copies anything."""
+    """True if the current batch copies anything."""
     batch = self._batch
     return bool(batch.offloads or batch.uploads or batch.saves or batch.fills)
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from agentrl_jax.model.cache import (
   KVCache,
@@ -25,7 +24,7 @@ from agentrl_jax.model.cache import (
   take_slots,
 )
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import MAX_STOPS, SamplingSpec
+from agentrl_jax.rollout.api import MAX_STOPS
 from agentrl_jax.rollout.engine import sampling
 from agentrl_jax.rollout.engine.sampling import Shaping
 
@@ -50,40 +49,12 @@ STATE = (
 # log-probabilities follow.
 RECORD = ("token", "active", "count", "done", "behavior", "raw", "version")
 TOKEN, ACTIVE, COUNT, DONE, BEHAVIOR, RAW, VERSION = range(len(RECORD))
-_NO_STOP = -1  # not the id of any token
+NO_STOP = -1  # value of unused stops; not the id of any token
 
 
 def empty_state(num_slots: int) -> jax.Array:
   """Allocates the state of slots without requests."""
   return jnp.zeros((num_slots, len(STATE)), jnp.int32)
-
-
-def first_state(token: int, position: int, spec: SamplingSpec) -> np.ndarray:
-  """Makes the state of a slot whose next step computes `token` and samples."""
-  seed = spec.seed % 2**64
-  return np.array(
-    [
-      token,
-      position,
-      0,
-      spec.max_tokens,
-      int(not spec.grammar),
-      float_bits(spec.temperature),
-      spec.top_k,
-      float_bits(spec.top_p),
-      float_bits(spec.min_p),
-      *spec.stop_tokens,
-      *[_NO_STOP] * (MAX_STOPS - len(spec.stop_tokens)),
-      np.uint32(seed >> 32).view(np.int32),
-      np.uint32(seed % 2**32).view(np.int32),
-    ],
-    np.int32,
-  )
-
-
-def float_bits(value: float) -> int:
-  """Returns the int32 with the bits of a float32."""
-  return int(np.float32(value).view(np.int32))
 
 
 @functools.partial(

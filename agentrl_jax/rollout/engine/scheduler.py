@@ -24,9 +24,13 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import Answer
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.decoder import DecodeCall, Decoder
-from agentrl_jax.rollout.engine.kv_cache import KVCacheManager, padded
+from agentrl_jax.rollout.engine.kv_cache import (
+  FREE,
+  KVCacheManager,
+  SlotTable,
+  padded,
+)
 from agentrl_jax.rollout.engine.request import Request
-from agentrl_jax.rollout.engine.slot_table import FREE, SlotTable
 from agentrl_jax.rollout.engine.weights import Published, WeightVersions
 from agentrl_jax.rollout.settings import EngineConfig
 

@@ -42,7 +42,7 @@ class ServedWeights:
 
   @property
   def num_policy_slots(self) -> int:
-    """How many versions can be served side by side."""
+    """Number of versions that can be served side by side."""
     return len(self._served)
 
   def publish(

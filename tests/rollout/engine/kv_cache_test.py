@@ -5,8 +5,8 @@ import unittest
 import numpy as np
 
 from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.engine.kv_cache import Allocation, SlotTable
 from agentrl_jax.rollout.engine.request import Request
-from agentrl_jax.rollout.engine.slot_table import Allocation, SlotTable
 from tests.rollout import small
 
 MIN_COPIED = 4
