@@ -159,7 +159,7 @@ def _first_state(request: Request) -> np.ndarray:
   return np.array(
     [
       request.prompt[-1],
-      request.num_prefilled,
+      request.prefill_length,
       0,
       spec.max_tokens,
       not spec.grammar,

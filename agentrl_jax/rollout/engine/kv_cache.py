@@ -55,7 +55,7 @@ class SlotTable:
     self._reuse = reuse
     self.tokens = np.zeros((num_slots, context), np.int32)
     self.num_computed = np.zeros(num_slots, np.int32)  # tokens in the cache
-    self.num_prefilled = np.zeros(num_slots, np.int32)  # before decoding starts
+    self.prefill_length = np.zeros(num_slots, np.int32)  # tokens to prefill
     # Upper bound of `num_computed` once all launched steps have run.
     self.num_launched = np.zeros(num_slots, np.int32)
     self.max_length = np.zeros(num_slots, np.int32)  # of prompt and answer
@@ -101,7 +101,7 @@ class SlotTable:
       return None
     shared = self._num_shared(request, publication)
     usable = np.minimum(shared, self.num_computed)
-    coming = np.where(free, 0, np.minimum(shared, self.num_prefilled))
+    coming = np.where(free, 0, np.minimum(shared, self.prefill_length))
     most = usable.max()
     if coming.max() >= max(most, num_in_prefix_cache) + min_copied:
       return None
@@ -128,8 +128,8 @@ class SlotTable:
     slot, size = allocation.slot, len(request.prompt)
     self.tokens[slot, :size] = request.prompt
     self.num_computed[slot] = request.num_reused = allocation.num_reused
-    self.num_prefilled[slot] = request.num_prefilled
-    self.num_launched[slot] = request.num_prefilled
+    self.prefill_length[slot] = request.prefill_length
+    self.num_launched[slot] = request.prefill_length
     self.max_length[slot] = request.max_length
     self.publication[slot] = publication
     self.serial[slot] = request.serial
@@ -180,13 +180,13 @@ class SlotTable:
 
   def prefilling(self) -> np.ndarray:
     """Slots whose prompt is not completely prefilled, oldest request first."""
-    unfinished = self.num_computed < self.num_prefilled
+    unfinished = self.num_computed < self.prefill_length
     slots = np.flatnonzero((self.serial != FREE) & unfinished)
     return slots[np.argsort(self.serial[slots], kind="stable")]
 
   def decodable(self) -> np.ndarray:
     """Slots that decode, or can start to."""
-    finished = self.num_computed >= self.num_prefilled
+    finished = self.num_computed >= self.prefill_length
     return np.flatnonzero((self.serial != FREE) & (self.is_decoding | finished))
 
   def cache_length_needed(self, publication: int, num_steps: int) -> int:
@@ -216,7 +216,7 @@ class SlotTable:
     """Number of leading tokens that each slot shares with a prompt."""
     if not self._reuse:
       return np.zeros(len(self.num_computed), np.int32)
-    prompt = request.prompt[: request.num_prefilled]
+    prompt = request.prompt[: request.prefill_length]
     same = self.tokens[:, : len(prompt)] == prompt
     size = np.logical_and.accumulate(same, axis=1).sum(axis=1)
     return np.where(self.publication == publication, size, 0)

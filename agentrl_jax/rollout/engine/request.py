@@ -42,8 +42,8 @@ class Request:
   fault: GeneratorFault | None = None
 
   @property
-  def num_prefilled(self) -> int:
-    """Prompt tokens that are prefilled: all but the last.
+  def prefill_length(self) -> int:
+    """Prompt tokens to prefill: all but the last.
 
     The first decode step computes the last one.
     """

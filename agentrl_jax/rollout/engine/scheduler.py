@@ -151,7 +151,7 @@ class Scheduler:
   def _allocate(self, request: Request, publication: int) -> bool:
     """Returns whether a request got a slot; only plans its cache copies."""
     table, cache = self._table, self._cache
-    match = cache.match_prefix(request.prompt[: request.num_prefilled])
+    match = cache.match_prefix(request.prompt[: request.prefill_length])
     allocation = table.allocate(
       request, publication, self._config.min_copied_tokens, match.size
     )
@@ -184,7 +184,7 @@ class Scheduler:
     while budget > 0 and (prefilling := table.prefilling()).size:
       slots = prefilling[: self._config.prefill_slots]
       start = table.num_computed[slots]
-      missing = table.num_prefilled[slots] - start
+      missing = table.prefill_length[slots] - start
       chunk = self._config.prefill_chunk(int(missing.max()))
       length = np.minimum(missing, chunk)
       slot_P = padded(slots, self._prefill_sizes, self._num_slots)
@@ -215,7 +215,7 @@ class Scheduler:
   def _store_tokens(self, row_NR: np.ndarray, slot_N: np.ndarray) -> None:
     """Stores records, earliest first, under their slots."""
     table, count_N = self._table, row_NR[:, programs.COUNT]
-    position_N = table.num_prefilled[slot_N] + count_N
+    position_N = table.prefill_length[slot_N] + count_N
     table.tokens[slot_N, position_N] = row_NR[:, programs.TOKEN]
     # The next step computes the last sampled token, so it is not cached yet.
     # Records are in order, and of equal indices the last assignment stays.

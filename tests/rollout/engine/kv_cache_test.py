@@ -27,7 +27,7 @@ class SlotTableTest(unittest.TestCase):
     allocation = self.table.allocate(request, publication, MIN_COPIED)
     self.table.assign(request, allocation, publication)
     if prefilled:
-      self.table.num_computed[allocation.slot] = request.num_prefilled
+      self.table.num_computed[allocation.slot] = request.prefill_length
     return allocation.slot
 
   def allocate(self, prompt, publication=1):

@@ -105,7 +105,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
     await begun.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await self.until(lambda: engine._cancelled or not engine._inbox)
+    await self.until(lambda: engine._cancelled or not engine._admitted)
     go_on.set()
     await self.until(lambda: sum(self.served.driver.num_inside) == 0)
     stats = engine.stats()
