@@ -8,7 +8,7 @@ import openai
 
 from agentrl_jax.controller.recorder import Attempt
 from agentrl_jax.data.trajectory import Task
-from agentrl_jax.rollout.openai.episode_routes import HEADER
+from agentrl_jax.rollout.openai.episodes import HEADER
 from tests.rollout import talking
 
 TASK = Task("sums", "train", 7)

@@ -10,15 +10,15 @@ import dataclasses
 import hashlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.messages import Message, Tool, message_to_json
-from agentrl_jax.data.trajectory import Status, Trajectory, Turn
+from agentrl_jax.data.trajectory import Status, Task, Trajectory, Turn
 from agentrl_jax.errors import ConfigError, PromptTooLong
-from agentrl_jax.rollout.api import Answer
-from agentrl_jax.rollout.openai.attempt import Attempt, PolicySlotDraw
+from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.openai.choices import Choice
 from agentrl_jax.rollout.openai.conversation_cache import (
   CallContext,
@@ -28,9 +28,52 @@ from agentrl_jax.rollout.openai.conversation_cache import (
   rendered,
   tools_key,
 )
-from agentrl_jax.rollout.openai.repeated import Repeated
 from agentrl_jax.rollout.openai.requests import CompletionRequest, ServingLimits
 from agentrl_jax.rollout.server.errors import ApiError
+
+
+class Attempt(Protocol):
+  """What the controller wants played; `controller.recorder.Attempt` is one."""
+
+  @property
+  def task(self) -> Task: ...
+
+  @property
+  def group_id(self) -> str: ...
+
+  @property
+  def number(self) -> int: ...
+
+  @property
+  def seed(self) -> int: ...
+
+
+class PolicySlotDraw(Protocol):
+  """Draws policy slots; `controller.policies.CrossPolicy` is one."""
+
+  @property
+  def weights(self) -> tuple[float, ...]: ...
+
+  @property
+  def is_drawn(self) -> bool:
+    """Whether any chance is involved."""
+    ...
+
+  def __call__(self, seed: int, turn: int) -> int:
+    """The policy slot that answers turn `turn` of the attempt with this
+    seed.
+    """
+    ...
+
+
+class FreshPolicySlot:
+  """Policy slot 0, always."""
+
+  weights, is_drawn = (1.0,), False
+
+  def __call__(self, seed: int, turn: int) -> int:
+    """See `PolicySlotDraw`."""
+    return 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,7 +153,7 @@ class Episode(CallContext):
       self._is_busy = False
       self._last_heard = asyncio.get_running_loop().time()
 
-  def repeated(self, body: bytes) -> Repeated | None:
+  def repeated(self, body: bytes) -> "Repeated | None":
     """What the last call was answered with, if this one is the same.
 
     Clients repeat a call whose answer was lost on its way.
@@ -302,3 +345,35 @@ def _frozen(array: np.ndarray, dtype: type) -> np.ndarray:
   copy: np.ndarray = np.array(array, dtype)
   copy.setflags(write=False)
   return copy
+
+
+class Repeated(CallContext):
+  """The last call of an episode once more; also the generator that answers."""
+
+  num_policy_slots = 1
+
+  def __init__(self, episode: CallContext, prompt: np.ndarray, answer: Answer):
+    super().__init__(episode.limits)
+    self._episode, self._prompt, self._answer = episode, prompt, answer
+
+  def room(
+    self, prompt: np.ndarray, request: CompletionRequest, name: str
+  ) -> int:
+    """As it was."""
+    return self._episode.room(prompt, request, name)
+
+  def complete(self, request: CompletionRequest) -> CompletionRequest:
+    """As it was."""
+    return self._episode.complete(request)
+
+  def prompt(
+    self, messages: Sequence[Message], tools: Sequence[Tool], codec: ChatCodec
+  ) -> np.ndarray:
+    """As it was."""
+    return self._prompt
+
+  async def generate(
+    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+  ) -> Answer:
+    """What was sampled then."""
+    return self._answer

@@ -32,8 +32,7 @@ from agentrl_jax.rollout.openai.conversation_cache import (
   CallContext,
   ConversationCache,
 )
-from agentrl_jax.rollout.openai.episode_routes import EpisodeApi
-from agentrl_jax.rollout.openai.episodes import Episodes
+from agentrl_jax.rollout.openai.episodes import EpisodeApi, Episodes
 from agentrl_jax.rollout.openai.fields import Fields
 from agentrl_jax.rollout.openai.models import Names, unknown
 from agentrl_jax.rollout.openai.requests import CompletionRequest, ServingLimits

@@ -20,7 +20,7 @@ import numpy as np
 
 from agentrl_jax.errors import AgentRLError, GeneratorFault
 from agentrl_jax.rollout.api import Answer, SamplingSpec
-from agentrl_jax.rollout.remote import wire, wire_stream
+from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.pool import Server
 
 CONNECT_S = 5.0
@@ -88,8 +88,8 @@ class BinaryClient:
     self, server: Server, request: bytes
   ) -> AsyncGenerator[Answer, None]:
     """See `ServerClient.stream`."""
-    async with self._posted(server, wire_stream.STREAM, request) as response:
-      pieces = wire_stream.read_chunks(response.content, server.address)
+    async with self._posted(server, wire.STREAM, request) as response:
+      pieces = wire.read_chunks(response.content, server.address)
       async with contextlib.aclosing(pieces):
         async for piece in pieces:
           yield piece

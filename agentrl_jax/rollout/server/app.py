@@ -35,8 +35,13 @@ from agentrl_jax.errors import (
   ServerFull,
 )
 from agentrl_jax.http_requests import HttpLimits, RequestRefused
-from agentrl_jax.rollout.api import Generator, SamplingSpec, answer_pieces
-from agentrl_jax.rollout.remote import wire, wire_stream
+from agentrl_jax.rollout.api import (
+  Answer,
+  Generator,
+  SamplingSpec,
+  answer_pieces,
+)
+from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.auth import refuse_strangers
 from agentrl_jax.rollout.server.errors import (
   RETRY_AFTER_S,
@@ -45,7 +50,6 @@ from agentrl_jax.rollout.server.errors import (
 )
 from agentrl_jax.rollout.server.metrics import METRICS
 from agentrl_jax.rollout.server.state import ServerState
-from agentrl_jax.rollout.server.streaming_response import StreamingResponse
 
 READY = "/ready"
 # Connections that may come while the loop is busy: a learner's attempts begin
@@ -109,7 +113,7 @@ class RolloutApi:
       ]
     )
     application.router.add_post(wire.GENERATE, self.generate)
-    application.router.add_post(wire_stream.STREAM, self.stream)
+    application.router.add_post(wire.STREAM, self.stream)
     application.router.add_get(wire.HEALTH, self.health)
     application.router.add_get(READY, self.ready)
     application.router.add_get(METRICS, self.metrics)
@@ -244,3 +248,56 @@ async def _explain_errors(
     return web.Response(
       status=status, body=text, headers=headers, content_type="text/plain"
     )
+
+
+WRITE_S = 60.0  # a client that takes nothing for so long is given up
+
+
+class StreamingResponse:
+  """Of one call. Nothing is sent before the first piece is there.
+
+  So what is refused, or breaks before, is told by a status like any other.
+  """
+
+  def __init__(self, request: web.Request):
+    self._request = request
+    self.response = web.StreamResponse()
+    self.response.content_type = wire.CONTENT_TYPE
+    self.num_sampled = self.num_reused = 0
+
+  @property
+  def has_begun(self) -> bool:
+    """Whether the status has been sent."""
+    return self.response.prepared
+
+  async def send(self, piece: Answer) -> None:
+    """Waits until the client can take more; `ConnectionError` if it is gone."""
+    self.num_sampled += len(piece.sampled)
+    self.num_reused = piece.num_reused
+    await self._write(wire.encode_chunk(piece))
+
+  async def end(self) -> web.StreamResponse:
+    """After the last piece."""
+    return await self._finish(wire.encode_end())
+
+  async def fail(self, error: AgentRLError) -> web.StreamResponse:
+    """Tells of an error instead of the rest."""
+    return await self._finish(wire.encode_fault(error))
+
+  async def _finish(self, frame: bytes) -> web.StreamResponse:
+    await self._write(frame)
+    await self.response.write_eof()
+    return self.response
+
+  async def _write(self, frame: bytes) -> None:
+    try:
+      async with asyncio.timeout(WRITE_S):
+        if not self.has_begun:
+          await self.response.prepare(self._request)
+        await self.response.write(frame)
+    except TimeoutError as error:
+      if self._request.transport is not None:
+        self._request.transport.abort()  # it would be waited for again
+      raise ConnectionAbortedError(
+        f"a client took nothing of its answer for {WRITE_S:g} s"
+      ) from error

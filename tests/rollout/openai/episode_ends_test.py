@@ -5,7 +5,7 @@ import unittest
 
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.errors import EnvironmentFault
-from agentrl_jax.rollout.openai.episode_routes import HEADER
+from agentrl_jax.rollout.openai.episodes import HEADER
 from tests.rollout.agents_playing import (
   ASKED,
   TEMPERATURE,

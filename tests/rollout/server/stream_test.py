@@ -15,7 +15,7 @@ from agentrl_jax.errors import (
 )
 from agentrl_jax.rollout.api import SamplingSpec, StreamingGenerator
 from agentrl_jax.rollout.drivers.local import LocalDriver
-from agentrl_jax.rollout.remote import wire, wire_stream
+from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import small, talking
@@ -134,9 +134,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     body = wire.encode_request([1] * 90, LONG)
     async with (
       aiohttp.ClientSession() as http,
-      http.post(
-        f"http://{served.address}{wire_stream.STREAM}", data=body
-      ) as response,
+      http.post(f"http://{served.address}{wire.STREAM}", data=body) as response,
     ):
       self.assertEqual(response.status, 413)
       self.assertEqual(response.headers[wire.ERROR_HEADER], "PromptTooLong")
@@ -148,10 +146,10 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     async with aiohttp.ClientSession() as http:
       meter.allow(2)
       async with http.post(
-        f"http://{served.address}{wire_stream.STREAM}", data=body
+        f"http://{served.address}{wire.STREAM}", data=body
       ) as response:
         self.assertEqual(response.status, 200)
-        pieces = wire_stream.read_chunks(response.content, "it")
+        pieces = wire.read_chunks(response.content, "it")
         await anext(pieces)
         meter.break_it()
         with self.assertRaisesRegex(GeneratorFault, "it: .*on purpose"):
