@@ -149,7 +149,7 @@ class OpenAIChatTest(Asking):
 
   async def test_messages_that_cannot_be_read_are_named(self):
     for where, message in (
-      ("messages[0]", {"role": "narrator", "content": "x"}),
+      ("messages[0].role", {"role": "narrator", "content": "x"}),
       ("messages[0].name", {"role": "user", "content": "x", "name": 5}),
       ("messages[0].audio", {"role": "assistant", "audio": {"id": "a"}}),
       (
@@ -160,7 +160,7 @@ class OpenAIChatTest(Asking):
         "messages[0].content",
         {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
       ),
-      ("messages[0]", {"role": "tool", "content": "3"}),
+      ("messages[0].tool_call_id", {"role": "tool", "content": "3"}),
       ("messages[0].refusal", {"role": "assistant", "refusal": ["x"]}),
     ):
       with self.subTest(where), self.assertRaises(openai.BadRequestError) as e:

@@ -12,7 +12,7 @@ from agentrl_jax.rollout.openai.conversation_cache import (
   conversation_keys,
 )
 from agentrl_jax.rollout.openai.detokenizer import Detokenizer
-from agentrl_jax.rollout.openai.requests import ServingLimits
+from agentrl_jax.rollout.openai.schema import ServingLimits
 from tests.rollout import talking
 
 ASKED = Message("user", "What is 1 + 2?")
@@ -23,7 +23,7 @@ def drawn(prompt, ids):
   draw = Choice(0, prompt, SamplingSpec(), Detokenizer(lambda ids: ""))
   zeros = np.zeros(len(ids), np.float32)
   version = np.zeros(len(ids), np.int32)
-  draw._pieces.append(
+  draw._chunks.append(
     Answer(np.asarray(ids, np.int32), zeros, zeros, version, policy_slot=0)
   )
   return draw
@@ -36,7 +36,7 @@ class MemoryTest(unittest.TestCase):
 
   def heard(self, memory, messages, ids=(9, 9, 9), tools=()):
     prompt = memory.prompt(messages, tools, self.codec)
-    memory.heard(drawn(prompt, ids), [*messages, SAID], tools)
+    memory.record(drawn(prompt, ids), [*messages, SAID], tools)
     return [*prompt.tolist(), *ids]
 
   def test_goes_on_from_the_longest_that_it_knows(self):

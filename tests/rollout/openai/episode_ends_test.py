@@ -53,7 +53,7 @@ class EpisodeEndsTest(Playing):
     _, client = await self.taken()
     with self.served.driver.held():
       first = asyncio.create_task(self.say(client, [ASKED], max_tokens=3))
-      while not self.served.api.num_asked:  # noqa: ASYNC110
+      while not self.served.api.num_calls:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
       found = await self.refused(client, [ASKED], max_tokens=4)
       self.assertEqual(found, (409, "episode_busy"))
@@ -131,7 +131,7 @@ class EpisodeEndsTest(Playing):
     for body, code in (
       (dict(reward=1), "episode_empty"),
       (dict(reward="much"), "invalid_value"),
-      (dict(), "invalid_value"),
+      (dict(), "missing_required_parameter"),
       (dict(reward=0, status="running"), "invalid_value"),
       (dict(reward=0, metrics={"a": "b"}), "invalid_value"),
       (dict(reward=0, score=1), "unknown_parameter"),

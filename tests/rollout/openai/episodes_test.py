@@ -135,7 +135,7 @@ class EpisodesTest(Playing):
     stream = await self.say(client, [ASKED], stream=True, max_tokens=12)
     await anext(aiter(stream))
     await stream.close()
-    while self.served.api.num_asked:  # noqa: ASYNC110
+    while self.served.api.num_calls:  # noqa: ASYNC110
       await asyncio.sleep(0.01)
     await self.say(client, [ASKED], max_tokens=6)
     await self.post(f"episodes/{id}", reward=0)

@@ -5,7 +5,7 @@ import unittest
 import aiohttp
 import prometheus_client as prometheus
 
-from agentrl_jax.rollout.openai.messages import read_messages, unknown_fields
+from agentrl_jax.rollout.openai.schema import ChatCompletionRequest, read
 from agentrl_jax.rollout.server.metrics import (
   MAX_IGNORED,
   OTHER_FIELD,
@@ -17,9 +17,13 @@ from tests.rollout.chatting import ADD, ASKED, CALLS, Asking
 COUNTED = "agentrl_ignored_message_fields_total"
 
 
+def request_of(messages) -> ChatCompletionRequest:
+  return read(ChatCompletionRequest, {"model": "tiny", "messages": messages})
+
+
 class FieldsTest(unittest.TestCase):
   def test_openai_s_own_are_read_and_none_of_them_is_unknown(self):
-    found = [
+    messages = [
       {"role": "developer", "content": "Be short.", "name": "boss"},
       {"role": "user", "content": "x", "name": "Ann"},
       {
@@ -34,8 +38,9 @@ class FieldsTest(unittest.TestCase):
       },
       {"role": "tool", "content": "z", "tool_call_id": "1", "name": "add"},
     ]
-    self.assertEqual(unknown_fields(found), frozenset())
-    self.assertEqual([m.content for m in read_messages(found)][1:], [*"xyz"])
+    request = request_of(messages)
+    self.assertEqual(request.ignored, frozenset())
+    self.assertEqual([m.content for m in request.messages][1:], [*"xyz"])
 
   def test_a_refusal_is_what_was_said(self):
     for message in (
@@ -46,17 +51,15 @@ class FieldsTest(unittest.TestCase):
         "content": [{"type": "refusal", "refusal": "I cannot."}],
       },
     ):
-      (read,) = read_messages([message])
-      self.assertEqual(read.content, "I cannot.")
+      (read_message,) = request_of([message]).messages
+      self.assertEqual(read_message.to_message().content, "I cannot.")
 
   def test_unknown_ones_are_named_once_and_null_is_not_given(self):
-    found = [
+    messages = [
       {"role": "user", "content": "x", "a": 1, "b": None},
       {"role": "user", "content": "x", "a": {}, "c": []},
-      "no message",
     ]
-    self.assertEqual(unknown_fields(found), {"a", "c"})
-    self.assertEqual(unknown_fields("nothing"), frozenset())
+    self.assertEqual(request_of(messages).ignored, {"a", "c"})
 
 
 class IgnoredFieldsTest(unittest.TestCase):

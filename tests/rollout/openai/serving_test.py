@@ -138,7 +138,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
     await self.serve(limits=dict(max_calls=1))
     with self.served.driver.held():
       first = asyncio.create_task(self.ask())
-      while not self.served.api.num_asked:  # noqa: ASYNC110
+      while not self.served.api.num_calls:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
       with self.assertRaisesRegex(openai.RateLimitError, "all that may"):
         await self.ask()

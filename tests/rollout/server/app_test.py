@@ -146,7 +146,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
   async def test_draining_finishes_what_it_has_and_takes_nothing_new(self):
     await self.serve()
     asked = asyncio.create_task(self.ask([1], LONG))
-    await self.until(lambda: self.served.api.num_asked)
+    await self.until(lambda: self.served.api.num_calls)
     drained = asyncio.create_task(self.served.api.drain(60))
     await asyncio.sleep(0)
     status, headers, _ = await self.ask([1], SHORT)
@@ -160,7 +160,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
   async def test_a_drain_that_takes_too_long_is_named(self):
     await self.serve()
     asked = asyncio.create_task(self.ask([1], LONG))
-    await self.until(lambda: self.served.api.num_asked)
+    await self.until(lambda: self.served.api.num_calls)
     with self.assertRaisesRegex(DeadlineExceeded, "1 answers.*grace_s"):
       await self.served.api.drain(0.0)
     await asked

@@ -98,7 +98,7 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
     hostile.cancel()
     await asyncio.wait([hostile])
     async with asyncio.timeout(60):
-      while self.served.api.num_asked:  # noqa: ASYNC110
+      while self.served.api.num_calls:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     self.assertEqual(self.served.generator._compiler._num_waiting, 0)
 

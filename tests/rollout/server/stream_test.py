@@ -98,7 +98,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
       self.check(pieces, self.expected(*request))
     self.assertGreater(max(map(len, streams)), 3)
     for server in servers:
-      self.assertEqual(server.api.num_asked, 0)
+      self.assertEqual(server.api.num_calls, 0)
 
   async def test_the_first_is_there_before_the_last_is_sampled(self):
     served = await self.serve()
@@ -120,7 +120,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     meter.allow(2)
     await anext(pieces)
     await pieces.aclose()
-    await self.until(lambda: not served.api.num_asked)
+    await self.until(lambda: not served.api.num_calls)
     meter.allow()
     await self.until(lambda: not sum(served.driver.num_inside))
     self.assertEqual(served.driver.engine.stats().num_cancelled, 1)
