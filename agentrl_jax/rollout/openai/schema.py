@@ -585,8 +585,8 @@ class ChatCompletionRequest(CompletionRequest):
   def _refuse_without_logprobs(cls, number: int, info: ValidationInfo) -> int:
     if number and not info.data.get("logprobs"):
       raise invalid(
-        "0, or be given with logprobs=true: alternatives are listed beside the "
-        "chosen token"
+        "0 without logprobs, since alternatives are listed beside the sampled "
+        "token: give logprobs=true with it"
       )
     return number
 

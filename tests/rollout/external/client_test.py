@@ -51,7 +51,7 @@ class EnginesCase(unittest.IsolatedAsyncioTestCase):
         config,
         num_policy_slots=needs.num_policy_slots,
         acceptable=acceptable,
-        speaking=speaking,
+        client=speaking,
       )
     )
 

@@ -20,7 +20,7 @@ from agentrl_jax.errors import (
 )
 from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.remote import wire
-from agentrl_jax.rollout.remote.generator import Chunks, Differs
+from agentrl_jax.rollout.remote.generator import ResumableStream, StreamDiverged
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 TOKENS = st.lists(INT32, min_size=1, max_size=40)
@@ -339,18 +339,18 @@ class PiecesTest(unittest.IsolatedAsyncioTestCase):
     return found
 
   async def test_another_server_goes_on_where_one_was_lost(self):
-    pieces = Chunks()
+    pieces = ResumableStream()
     for piece in (piece_of(1, 2), piece_of(3)):
       pieces.put(piece)
-    pieces.begin()
+    pieces.restart()
     for piece in (piece_of(1), piece_of(2, 3, 4), piece_of(5)):
       pieces.put(piece)
     self.assertEqual(await self.handed(pieces), [[1, 2], [3], [4], [5]])
 
   async def test_logprobs_are_cut_with_their_tokens(self):
-    pieces = Chunks()
+    pieces = ResumableStream()
     pieces.put(piece_of(1))
-    pieces.begin()
+    pieces.restart()
     pieces.put(piece_of(1, 2, 3))
     await pieces.get()
     rest = await pieces.get()
@@ -360,10 +360,10 @@ class PiecesTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_other_words_or_weights_are_no_continuation(self):
     for other in (piece_of(1, 9, 3), piece_of(1, 2, 3, version=4)):
-      pieces = Chunks()
+      pieces = ResumableStream()
       pieces.put(piece_of(1, 2))
-      pieces.begin()
-      with self.assertRaisesRegex(Differs, "2 tokens of an answer"):
+      pieces.restart()
+      with self.assertRaisesRegex(StreamDiverged, "2 tokens of an answer"):
         pieces.put(other)
       self.assertEqual(await self.handed(pieces), [[1, 2]])
 

@@ -124,7 +124,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     meter.allow()
     await self.until(lambda: not sum(served.driver.num_inside))
     self.assertEqual(served.driver.engine.stats().num_cancelled, 1)
-    self.assertEqual(generator.pool.servers[0].num_asked, 0)
+    self.assertEqual(generator.pool.servers[0].num_requests, 0)
 
   async def test_what_is_refused_is_refused_before_any_piece(self):
     served = await self.serve()
