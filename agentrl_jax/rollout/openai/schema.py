@@ -91,7 +91,7 @@ def read(model: type[_M], fields: Mapping[str, Any]) -> _M:
 
 
 def wrong(name: str, found: Any, allowed: str) -> ApiError:
-  """The error of a field with a value of the wrong type or size."""
+  """Returns the error of a field with a value of the wrong type or size."""
   return ApiError(f"{name}={_shortened(found)} must be {allowed}", param=name)
 
 
@@ -138,8 +138,8 @@ def _path(loc: Sequence[int | str]) -> str:
 
 def _unknown(name: str) -> ApiError:
   return ApiError(
-    f"the field {_shortened(name)} is not known here, and could change the "
-    "answer: leave it out; docs/serving.md lists the known fields",
+    f"the field {_shortened(name)} is unknown to this server, and could change "
+    "the answer: leave it out; docs/serving.md lists the known fields",
     param=name,
     code="unknown_parameter",
   )
@@ -286,7 +286,8 @@ class JsonObject(BaseModel):
       return fields
     given = {name: x for name, x in fields.items() if x is not None}
     if cls.model_config["extra"] == "forbid":
-      # Pydantic describes each unknown field, of which there may be 100,000.
+      # One unknown field is sufficient for an error: pydantic would describe
+      # each of them, and there may be 100,000.
       known = {f.alias or name for name, f in cls.model_fields.items()}
       for name in [name for name in given if name not in known][1:]:
         del given[name]
@@ -313,9 +314,7 @@ class CompletionRequest(JsonObject):
   n: Annotated[int, _whole(1)] = 1
   temperature: Annotated[float, number_between(0.0, 100.0)] | None = None
   top_p: Annotated[float, number_between(1e-6, 1.0)] = 1.0
-  top_k: Annotated[int, _whole(-1, 2**31 - 1)] = (
-    0  # 0, and vLLM's -1: all tokens
-  )
+  top_k: Annotated[int, _whole(-1, 2**31 - 1)] = 0  # 0 or -1: all tokens
   min_p: Annotated[float, number_between(0.0, 1.0)] = 0.0
   seed: Annotated[int, _whole(-(2**63), 2**64 - 1)] | None = None
   max_tokens: Annotated[int, _whole(1)] | None = None  # None: as many as fit

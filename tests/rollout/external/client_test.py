@@ -86,7 +86,7 @@ class RefusalTest(EnginesCase):
       ("openai", "stop_token", "keeps the stop token to itself"),
       ("openai", "stop_ignored", "went on after stop token"),
       ("openai", "seeds", "same seed has two answers.*need_seeds"),
-      ("openai", "takes_seed", "takes no seed.*JAX does not.*need_seeds"),
+      ("openai", "takes_seed", "accepts no seed.*JAX does not.*need_seeds"),
       ("openai", "versions", "/weight_info: .*VLLM_SERVER_DEV_MODE=1"),
       ("sglang", "logprobs", "no log-probability.*return_logprob"),
       ("sglang", "seeds", "--enable-deterministic-inference"),
