@@ -79,7 +79,7 @@ class HttpLimits:
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
-  """Adds the time limits to a command line, as --head-s and --body-s."""
+  """Adds --head-timeout-s and --body-timeout-s to a command line."""
   for name, text in (
     ("head_timeout_s", "seconds for a request's head"),
     ("body_timeout_s", "seconds for a request's body"),

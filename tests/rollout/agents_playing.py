@@ -1,4 +1,4 @@
-"""Agents of the real `openai` package, for tests that have them play."""
+"""Base class of tests in which agents of the real `openai` package play."""
 
 import asyncio
 import unittest

@@ -1,4 +1,4 @@
-"""A policy with a tokenizer, small enough to talk nonsense in microseconds."""
+"""A small random policy with a tokenizer, and a server with OpenAI's API."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""Conversations are remembered as tokens, and not for ever."""
+"""Conversations are cached as tokens, up to a limit."""
 
 import unittest
 
@@ -56,10 +56,10 @@ class MemoryTest(unittest.TestCase):
     tool = Tool("add", "Adds.", {"type": "object", "properties": {}})
     self.heard(memory, [ASKED], tools=(tool,))
     rendered = self.codec.start([ASKED, SAID, ASKED], ())
-    found = memory.prompt([ASKED, SAID, ASKED], (), self.codec)
-    np.testing.assert_array_equal(found, rendered)
+    actual = memory.prompt([ASKED, SAID, ASKED], (), self.codec)
+    np.testing.assert_array_equal(actual, rendered)
 
-  def test_what_was_not_asked_for_the_longest_is_forgotten(self):
+  def test_the_least_recently_used_conversation_is_evicted(self):
     one, two = Message("user", "one"), Message("user", "two")
     memory = ConversationCache(self.limits, max_tokens=30)
     kept = self.heard(memory, [one])
@@ -68,10 +68,12 @@ class MemoryTest(unittest.TestCase):
     for number in range(3):
       self.heard(memory, [Message("user", str(number))])
       memory.prompt([one, SAID, two], (), self.codec)
-    found = memory.prompt([one, SAID, two], (), self.codec)
-    self.assertEqual(found[: len(kept)].tolist(), kept)
-    found = memory.prompt([two, SAID, one], (), self.codec)
-    np.testing.assert_array_equal(found, self.codec.start([two, SAID, one], ()))
+    actual = memory.prompt([one, SAID, two], (), self.codec)
+    self.assertEqual(actual[: len(kept)].tolist(), kept)
+    actual = memory.prompt([two, SAID, one], (), self.codec)
+    np.testing.assert_array_equal(
+      actual, self.codec.start([two, SAID, one], ())
+    )
 
   def test_keys_differ_where_the_policy_would_read_otherwise(self):
     call = ToolCall("add", '{"a": 1}', "x1")

@@ -1,4 +1,4 @@
-"""Text that grows token by token, and where a stop text cuts it."""
+"""Text that grows token by token and is cut at a stop text."""
 
 import random
 import unittest
@@ -74,7 +74,7 @@ class GrowingTextTest(unittest.TestCase):
     self.assertEqual(text.text, decode(ids))
     self.assertLess(num_read, 50 * len(ids))
 
-  def test_whatever_bytes_come_the_text_is_that_of_all_of_them(self):
+  def test_the_text_of_any_bytes_is_that_of_all_tokens(self):
     decode, characters = talking.codec().decode, byte_tokens("€😀é")
     for seed in range(300):
       draw = random.Random(seed)
@@ -93,10 +93,10 @@ class GrowingTextTest(unittest.TestCase):
         self.assertEqual("".join(out), TEXT[:cut])
         self.assertIn(text.stopped_by, stops)
         # The token that completes it is the last one that is taken.
-        told = talking.codec().decode(ids[:taken])
-        self.assertTrue(told.endswith(text.stopped_by), told)
+        result = talking.codec().decode(ids[:taken])
+        self.assertTrue(result.endswith(text.stopped_by), result)
 
-  def test_what_only_began_like_a_stop_text_comes_out_later(self):
+  def test_the_begin_of_a_stop_text_is_released_later(self):
     ids = byte_tokens("enend of the e")
     out, text, _ = grown(ids, ["ends"])
     self.assertEqual(out[:3], ["", "", "en"])

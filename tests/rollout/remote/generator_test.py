@@ -1,4 +1,4 @@
-"""One generator over real servers: sharing, losing, finding, waiting."""
+"""One generator over real servers: load, lost servers, deadlines."""
 
 import asyncio
 import contextlib
@@ -183,7 +183,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(ConfigError, "2 policy slots and this run 3"):
       await generator.generate([1], SHORT)
 
-  async def test_what_is_too_old_is_not_sampled_from(self):
+  async def test_old_weights_are_not_sampled_from(self):
     served = await self.serve()  # policy slot 0 serves publication 10
     oldest = {0: 11}
     generator = await self.connect(served.address, acceptable=lambda: oldest)
@@ -209,8 +209,8 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     ):
       await generator.serving({0: 12}, 0.3)
 
-  def assertLen(self, found, number):
-    self.assertEqual(len(found), number)
+  def assertLen(self, actual, number):
+    self.assertEqual(len(actual), number)
 
 
 class _Hanging:

@@ -1,4 +1,4 @@
-"""Who is asked: least to do, the same for a conversation, never the unable."""
+"""Choice of a server: by load, by conversation, never an unavailable one."""
 
 from absl.testing import absltest
 
@@ -72,7 +72,7 @@ class ServerPoolTest(absltest.TestCase):
     self.assertIs(self.choose(7), other)
     self.assertEqual(home.num_lost, 1)
 
-  def test_what_is_remembered_is_bounded(self):
+  def test_the_number_of_remembered_conversations_is_bounded(self):
     self.hear_both()
     with_less = server_pool.MAX_CONVERSATIONS
     server_pool.MAX_CONVERSATIONS = 3
@@ -93,14 +93,14 @@ class ServerPoolTest(absltest.TestCase):
     self.now = 2.5
     self.assertIs(self.choose(), self.a)
 
-  def test_who_drains_or_has_no_weights_is_not_asked(self):
+  def test_servers_that_drain_or_have_no_weights_are_skipped(self):
     self.pool.update(self.a, status(1, is_draining=True))
     self.pool.update(self.b, status(None))
     self.assertIsNone(self.choose())
     self.assertIn("draining", str(self.a))
     self.assertIn("nothing", str(self.b))
 
-  def test_who_is_behind_what_is_needed_is_not_asked(self):
+  def test_servers_with_old_weights_are_skipped(self):
     self.hear_both(publication=4)
     self.pool.require({0: 5})
     self.assertIsNone(self.choose())

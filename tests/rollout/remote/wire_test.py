@@ -1,4 +1,4 @@
-"""Requests and answers survive the wire, and nothing else does."""
+"""Requests and answers are encoded without loss; other bytes are refused."""
 
 import asyncio
 import dataclasses
@@ -67,10 +67,10 @@ class RoundTripTest(parameterized.TestCase):
   @given(TOKENS, SPECS)
   @settings(max_examples=60, deadline=None, derandomize=True)
   def test_request(self, tokens, spec):
-    prompt, found = wire.decode_request(wire.encode_request(tokens, spec))
+    prompt, actual = wire.decode_request(wire.encode_request(tokens, spec))
     self.assertEqual(prompt.tolist(), tokens)
     self.assertEqual(prompt.dtype, np.int32)
-    self.assertEqual(found, spec)
+    self.assertEqual(actual, spec)
 
   @given(st.integers(0, 50), st.integers(0, 2**32 - 1), INT32, INT32)
   @settings(max_examples=60, deadline=None, derandomize=True)
@@ -87,12 +87,12 @@ class RoundTripTest(parameterized.TestCase):
       policy_slot=policy_slot,
       num_reused=num_reused,
     )
-    found = wire.decode_answer(wire.encode_answer(answer))
+    actual = wire.decode_answer(wire.encode_answer(answer))
     self.assertEqual(
-      (found.policy_slot, found.num_reused), (policy_slot, num_reused)
+      (actual.policy_slot, actual.num_reused), (policy_slot, num_reused)
     )
     for name in ("sampled", "behavior_logprob", "raw_logprob", "version"):
-      sent, came = getattr(answer, name), getattr(found, name)
+      sent, came = getattr(answer, name), getattr(actual, name)
       self.assertEqual(came.dtype, sent.dtype, name)
       self.assertEqual(came.tobytes(), sent.tobytes(), name)
 
@@ -108,14 +108,14 @@ class RoundTripTest(parameterized.TestCase):
     answer = Answer(
       row, zeros, zeros, row, policy_slot=0, top_token=top, top_logprob=logprob
     )
-    found = wire.decode_answer(wire.encode_answer(answer))
-    np.testing.assert_array_equal(found.top_token, top)
-    np.testing.assert_array_equal(found.top_logprob, logprob)
+    actual = wire.decode_answer(wire.encode_answer(answer))
+    np.testing.assert_array_equal(actual.top_token, top)
+    np.testing.assert_array_equal(actual.top_logprob, logprob)
 
   def test_a_negative_seed_draws_what_it_draws_here(self):
     spec = SamplingSpec(seed=-5)
-    _, found = wire.decode_request(wire.encode_request([1], spec))
-    self.assertEqual(found.seed, spec.seed % 2**64)
+    _, actual = wire.decode_request(wire.encode_request([1], spec))
+    self.assertEqual(actual.seed, spec.seed % 2**64)
 
   def test_numbers_that_do_not_fit_are_refused(self):
     for prompt, spec in (
@@ -213,8 +213,8 @@ class GarbageTest(parameterized.TestCase):
 
   def test_a_grammar_has_a_limit(self):
     spec = SamplingSpec(grammar="é" * (wire.MAX_GRAMMAR // 2))
-    _, found = wire.decode_request(wire.encode_request([1], spec))
-    self.assertEqual(found, spec)
+    _, actual = wire.decode_request(wire.encode_request([1], spec))
+    self.assertEqual(actual, spec)
     longer = dataclasses.replace(spec, grammar=spec.grammar + "x")
     with self.assertRaisesRegex(errors.ConfigError, "524289 bytes cannot"):
       wire.encode_request([1], longer)
@@ -290,14 +290,14 @@ class FramesTest(unittest.IsolatedAsyncioTestCase):
   async def test_pieces_come_back_until_the_end(self):
     pieces = [piece_of(4, 5, 6), piece_of(7)]
     frames = [wire.encode_chunk(piece) for piece in pieces]
-    found = await read(*frames, wire.encode_end(), b"no more is read")
-    self.assertEqual(len(found), 2)
-    for a, b in zip(found, pieces, strict=True):
+    actual = await read(*frames, wire.encode_end(), b"no more is read")
+    self.assertEqual(len(actual), 2)
+    for a, b in zip(actual, pieces, strict=True):
       for name in ("sampled", "behavior_logprob", "raw_logprob", "version"):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
       self.assertEqual((a.policy_slot, a.num_reused), (1, 7))
 
-  async def test_what_breaks_off_is_no_end(self):
+  async def test_a_cut_stream_is_no_end(self):
     frame = wire.encode_chunk(piece_of(4, 5))
     for cut in (0, 3, len(frame) - 1, len(frame)):
       with self.assertRaises(EOFError):
@@ -313,11 +313,11 @@ class FramesTest(unittest.IsolatedAsyncioTestCase):
         wire.encode_chunk(piece_of(1)),
         (wire.encode_fault(error)),
       )
-      with self.assertRaisesRegex(type(error), f"server:1: {error}") as found:
+      with self.assertRaisesRegex(type(error), f"server:1: {error}") as actual:
         await read(*frames)
-      self.assertIs(type(found.exception), type(error))
+      self.assertIs(type(actual.exception), type(error))
 
-  async def test_what_is_no_frame_is_refused(self):
+  async def test_bytes_that_are_no_frame_are_refused(self):
     too_large = struct.pack("<cI", b"P", wire.MAX_FRAME + 1)
     for frame in (b"HTTP/1.1 200 OK", too_large):
       with self.assertRaisesRegex(wire.WireError, "server:1: a frame of"):
@@ -333,10 +333,10 @@ class FramesTest(unittest.IsolatedAsyncioTestCase):
 class PiecesTest(unittest.IsolatedAsyncioTestCase):
   async def handed(self, pieces):
     pieces.end()
-    found = []
+    actual = []
     while (piece := await pieces.get()) is not None:
-      found.append(piece.sampled.tolist())
-    return found
+      actual.append(piece.sampled.tolist())
+    return actual
 
   async def test_another_server_goes_on_where_one_was_lost(self):
     pieces = ResumableStream()

@@ -1,4 +1,4 @@
-"""Answers in pieces from real servers: the same, early, given up, moved on."""
+"""Streams of real servers: equal tokens, early chunks, ends, lost servers."""
 
 import asyncio
 import contextlib
@@ -126,7 +126,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(served.driver.engine.stats().num_cancelled, 1)
     self.assertEqual(generator.pool.servers[0].num_requests, 0)
 
-  async def test_what_is_refused_is_refused_before_any_piece(self):
+  async def test_refusals_come_before_the_first_chunk(self):
     served = await self.serve()
     generator = await self.connect(served)
     with self.assertRaises(PromptTooLong):

@@ -1,4 +1,4 @@
-"""Message fields that clients send: OpenAI's own, and those that are not."""
+"""Validation of requests, and fields of messages that are not OpenAI's own."""
 
 import unittest
 
@@ -6,6 +6,7 @@ import aiohttp
 import prometheus_client as prometheus
 
 from agentrl_jax.rollout.openai.schema import ChatCompletionRequest, read
+from agentrl_jax.rollout.server.errors import ApiError
 from agentrl_jax.rollout.server.metrics import (
   MAX_IGNORED,
   OTHER_FIELD,
@@ -62,6 +63,41 @@ class FieldsTest(unittest.TestCase):
     self.assertEqual(request_of(messages).ignored, {"a", "c"})
 
 
+class RefusalTest(unittest.TestCase):
+  def refused(self, **fields):
+    messages = [{"role": "user", "content": "x"}]
+    with self.assertRaises(ApiError) as caught:
+      read(
+        ChatCompletionRequest,
+        {"model": "tiny", "messages": messages} | fields,
+      )
+    return caught.exception.param, caught.exception.code
+
+  def test_errors_name_the_field_and_have_a_code(self):
+    for fields, param, code in (
+      ({"model": None}, "model", "missing_required_parameter"),
+      ({"messages": []}, "messages", "invalid_value"),
+      ({"messages": [5] * 9}, "messages[0]", "invalid_value"),
+      ({"seed": 2**64}, "seed", "invalid_value"),
+      ({"temperature": 10**400}, "temperature", "invalid_value"),
+      (
+        {"max_tokens": 5, "max_completion_tokens": 6},
+        "max_completion_tokens",
+        "invalid_value",
+      ),
+      ({"stop": ["a"] * 100_000}, "stop", "invalid_value"),
+      ({"echo": True}, "echo", "unsupported_value"),
+      (
+        {"stream": True, "stream_options": {"usage": True}},
+        "stream_options.usage",
+        "unknown_parameter",
+      ),
+      ({f"x{n}": n for n in range(50_000)}, "x0", "unknown_parameter"),
+    ):
+      with self.subTest(param):
+        self.assertEqual(self.refused(**fields), (param, code))
+
+
 class IgnoredFieldsTest(unittest.TestCase):
   def setUp(self):
     self.registry = prometheus.CollectorRegistry()
@@ -98,16 +134,16 @@ class ServedTest(Asking):
     )
     policy.says = [CALLS, "It is 3.<|end|>"]
     asked = ASKED | {"name": "Ann"}
-    said = await self.ask([asked], tools=[ADD])
-    answer = said.choices[0].message.model_dump()
+    reply = await self.ask([asked], tools=[ADD])
+    answer = reply.choices[0].message.model_dump()
     answer |= {"name": "agent", "provider_specific_fields": {"refusal": None}}
     replies = [
       {"role": "tool", "tool_call_id": call.id, "content": "3", "name": "add"}
-      for call in said.choices[0].message.tool_calls
+      for call in reply.choices[0].message.tool_calls
     ]
     with self.assertLogs("agentrl_jax.rollout.server.metrics"):
       await self.ask([asked, answer, *replies], tools=[ADD])
-    kept = said.prompt_token_ids + said.choices[0].token_ids
+    kept = reply.prompt_token_ids + reply.choices[0].token_ids
     self.assertEqual(policy.prompts[1][: len(kept)], kept)
     async with (
       aiohttp.ClientSession() as http,
