@@ -23,11 +23,13 @@ REQUIRED = [
   "llguidance>=1.9",  # masks of grammars, for calls that are well-formed
   "matplotlib",
   "ml-collections>=1.0",
+  "msgspec>=0.19",
   "nltk",  # the Porter stemmer, which needs no data
   "numpy",
   "optax>=0.2.5",
   "orbax-checkpoint>=0.11",
   "prometheus-client",
+  "pydantic>=2.8",
   "pymysql",
   "pyyaml",
   "rapidfuzz",
@@ -67,7 +69,6 @@ EXTRAS = {
     "openai-agents",
     "pydantic-ai-slim[openai]",
     "protobuf",
-    "pydantic",  # schemas of tools as most libraries write them
     "pyoxigraph",
     "pytest",
     "pytest-timeout",

@@ -1,18 +1,16 @@
-"""Reads HTTP requests within budgets, for every server of ours.
+"""Reads HTTP requests within limits, for all servers of this framework.
 
-Nothing that somebody sends may hold a server: a head and a body come in time or
-are refused, a body has a largest size, the bodies that are being read have one
-together, and JSON has a largest depth and number of values. Refusals are
-`RequestRefused`, with the HTTP status that says whose fault it was. Needs no
-jax.
+No request can block a server: heads and bodies have a deadline, each body and
+all bodies together have a maximum size, and JSON has a maximum depth and number
+of values. Violations raise `RequestRefused` with an HTTP status. Needs no jax.
 
 Invariants of `BodyReader`:
 
-- a body takes none of a server's places before it is whole;
-- bytes count from their arrival until the body has been parsed;
-- a body is unpacked beside the event loop, and never beyond the largest size;
-- where there is no room, the body that has been on its way for the longest
-  gives up its own, so slow senders cannot keep others out.
+- a body is counted by none of a server's other limits before it is complete;
+- its bytes count from their arrival until the body has been parsed;
+- it is decompressed beside the event loop, and never beyond the maximum size;
+- where memory is short, the incomplete body that began first is dropped, so
+  slow senders cannot exclude others.
 """
 
 import argparse
@@ -30,13 +28,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from agentrl_jax.errors import AgentRLError, ConfigError
 
-MAX_DEPTH = 100  # of JSON: lists and objects within each other
+MAX_DEPTH = 100  # of nested lists and objects in JSON
 MIB = 1 << 20
-_SHORT = 1 << 16  # bytes that are parsed in a millisecond
+_SHORT = 1 << 16  # bytes, which are parsed in a millisecond
 
 
 class RequestRefused(AgentRLError, ValueError):
-  """A request that is refused as it is; `status` is HTTP's, `code` a word."""
+  """A refused request, with an HTTP status and a code of one word."""
 
   def __init__(self, message: str, *, status: int = 400, code: str = ""):
     super().__init__(message)
@@ -45,11 +43,9 @@ class RequestRefused(AgentRLError, ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HttpLimits:
-  """What requests may take of a server, before anything is done for them."""
+  """Limits of requests before they are processed."""
 
-  head_timeout_s: float = (
-    30.0  # for a request's head; then an idle connection closes
-  )
+  head_timeout_s: float = 30.0  # for a request's head, and of idle connections
   body_timeout_s: float = 60.0  # for a request's body
   max_body: int = 8 * MIB  # bytes of a body, decompressed
   max_bodies: int = 256 * MIB  # bytes of all bodies that are being read
@@ -66,23 +62,24 @@ class HttpLimits:
       )
 
   def runner_options(self) -> dict[str, Any]:
-    """For `aiohttp.web.AppRunner`.
+    """Returns options of `aiohttp.web.AppRunner`.
 
-    Its keep-alive timer runs from a connection's first moment, too, and closes
-    one whose head has not come; that is how heads have a deadline.
+    Its keep-alive timer also starts with a new connection and closes it if no
+    head arrives, which is the deadline of heads.
     """
     return {
       "keepalive_timeout": self.head_timeout_s,
       "lingering_time": min(5.0, self.head_timeout_s),
       "logger": LOG,
       "access_log": None,
-      "auto_decompress": False,  # it would be done on the loop, without an end
+      # aiohttp would decompress on the event loop, without a limit.
+      "auto_decompress": False,
       "handle_signals": False,
     }
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
-  """Adds the time limits to a command line, as --head-s and --body-s."""
+  """Adds --head-timeout-s and --body-timeout-s to a command line."""
   for name, text in (
     ("head_timeout_s", "seconds for a request's head"),
     ("body_timeout_s", "seconds for a request's body"),
@@ -96,7 +93,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def read_limits(given: Mapping[str, Any], *, max_body: int) -> HttpLimits:
-  """The limits that a command line gives."""
+  """Returns the limits that a command line gives."""
   return HttpLimits(
     head_timeout_s=given["head_timeout_s"],
     body_timeout_s=given["body_timeout_s"],
@@ -106,38 +103,38 @@ def read_limits(given: Mapping[str, Any], *, max_body: int) -> HttpLimits:
 
 @dataclasses.dataclass(eq=False)
 class _Arriving:
-  """A body on its way."""
+  """A body that is being received or parsed."""
 
   deadline: asyncio.Timeout
   size: int = 0  # bytes so far
-  is_whole: bool = False
-  gave_way: bool = False
+  is_complete: bool = False
+  was_dropped: bool = False
 
 
 class BodyReader:
-  """The bodies of one server's requests. Of one event loop."""
+  """Reads the bodies of one server's requests; belongs to one event loop."""
 
   def __init__(self, limits: HttpLimits):
     self.limits = limits
-    self._arriving: dict[int, _Arriving] = {}  # in the order of their begin
+    self._arriving: dict[int, _Arriving] = {}  # oldest first
     self._serial = 0
 
   @property
   def num_bytes(self) -> int:
-    """Bytes that are held now."""
+    """Bytes of all bodies that are held now."""
     return sum(body.size for body in self._arriving.values())
 
   @contextlib.asynccontextmanager
   async def body(
     self, request: web.BaseRequest, *, max_body: int | None = None
   ) -> AsyncIterator[bytes]:
-    """The whole body; its bytes count until the context is left.
+    """Yields the complete body; its bytes count until the context ends.
 
-    `max_body`, in bytes, stands in for the limits' own.
+    `max_body`, in bytes, replaces the maximum of the limits.
 
-    Raises `RequestRefused`: 408 for one that was too slow, 413 for one that is
-    too large, 400 for one that cannot be unpacked, 415 for one that is packed
-    in a way not known here, 503 where there is no room.
+    Raises `RequestRefused` with status 408 for a slow body, 413 for a large
+    one, 400 for one that cannot be decompressed, 415 for an unknown encoding,
+    and 503 where all bodies together are too large.
     """
     max_body = max_body or self.limits.max_body
     announced = request.content_length
@@ -149,7 +146,7 @@ class BodyReader:
       async with asyncio.timeout(self.limits.body_timeout_s) as deadline:
         arriving = self._arriving[serial] = _Arriving(deadline)
         content = await self._read(request, arriving, max_body)
-        arriving.is_whole = True
+        arriving.is_complete = True
     except TimeoutError as error:
       self._arriving.pop(serial, None)
       raise self._late(arriving) from error
@@ -171,47 +168,49 @@ class BodyReader:
         content += chunk
         if len(content) > max_body:
           raise _too_large(max_body)
-        self._hold(arriving, len(content))
+        self._count(arriving, len(content))
     except (web.RequestPayloadError, ClientPayloadError) as error:
       raise _unreadable(" ".join(str(error).split())) from error
     body = bytes(content)
     if coding and body:
-      body = await asyncio.to_thread(_unpack, body, coding, max_body)
-      self._hold(arriving, len(body))
+      body = await asyncio.to_thread(_decompress, body, coding, max_body)
+      self._count(arriving, len(body))
     return body
 
-  def _hold(self, arriving: _Arriving, size: int) -> None:
+  def _count(self, arriving: _Arriving, size: int) -> None:
     arriving.size = size
     self._make_room(arriving)
 
   def _make_room(self, new: _Arriving) -> None:
-    """Has the body that came first of those on their way give up its bytes."""
+    """Drops the oldest incomplete bodies while there are too many bytes."""
     excess = self.num_bytes - self.limits.max_bodies
     for other in self._arriving.values():
       if excess <= 0:
         return
-      if other is new or other.is_whole or other.gave_way:
+      if other is new or other.is_complete or other.was_dropped:
         continue
       excess -= other.size
-      other.size, other.gave_way = 0, True
+      other.size, other.was_dropped = 0, True
       other.deadline.reschedule(asyncio.get_running_loop().time())
     if excess > 0:
       raise RequestRefused(
         f"bodies of {self.limits.max_bodies} bytes are being read, which is "
-        "all that may be at once (http.max_bodies); ask again later",
+        "the maximum (http.max_bodies); try again later",
         status=503,
         code="server_busy",
       )
 
   def _late(self, arriving: _Arriving) -> RequestRefused:
     limit_s = self.limits.body_timeout_s
-    why = (
-      f"its body did not come as a whole in http.body_timeout_s={limit_s:g} s"
+    reason = (
+      f"its body was not complete after http.body_timeout_s={limit_s:g} s"
     )
-    if arriving.gave_way:
-      why = "its body was slow, and others needed the room (http.max_bodies)"
+    if arriving.was_dropped:
+      reason = (
+        "its body was slow, and others needed the memory (http.max_bodies)"
+      )
     return RequestRefused(
-      f"the request is given up: {why}; send it again",
+      f"the request is refused: {reason}; send it again",
       status=408,
       code="request_timeout",
     )
@@ -219,7 +218,7 @@ class BodyReader:
 
 def _too_large(max_body: int) -> RequestRefused:
   return RequestRefused(
-    f"the body is larger than {max_body} bytes, which is the most here "
+    f"the body is larger than {max_body} bytes, which is the maximum "
     "(http.max_body): send less at once",
     status=413,
     code="request_too_large",
@@ -235,40 +234,39 @@ def _unreadable(why: str) -> RequestRefused:
 
 
 def _coding(request: web.BaseRequest) -> str:
-  """The body's encoding, gzip or deflate; "" for a plain body."""
+  """Returns the body's encoding, gzip or deflate; "" for a plain body."""
   coding = request.headers.get("Content-Encoding", "").strip().lower()
   if coding in ("", "identity"):
     return ""
   if coding not in ("gzip", "deflate"):
     raise RequestRefused(
-      f"the Content-Encoding {coding[:40]!r} is not known here: send gzip, "
-      "deflate, or a body that is not packed",
+      f"the Content-Encoding {coding[:40]!r} is not supported: send gzip, "
+      "deflate, or a body that is not compressed",
       status=415,
       code="unsupported_encoding",
     )
   return coding
 
 
-def _unpack(body: bytes, coding: str, max_body: int) -> bytes:
-  """One stream of gzip or zlib, or raw deflate, which some senders mean.
+def _decompress(body: bytes, coding: str, max_body: int) -> bytes:
+  """Decompresses one stream of gzip, zlib, or raw deflate as some clients send.
 
-  Streams one behind the other are refused: unpacking many that are empty would
-  take time that grows with the square of their number.
+  Concatenated streams are refused: decompressing many empty ones would take
+  time that grows with the square of their number.
   """
   has_zlib_head = coding == "deflate" and body[0] & 15 == zlib.DEFLATED
   wbits = {"gzip": 31, "deflate": 15 if has_zlib_head else -15}[coding]
-  unpacker = zlib.decompressobj(wbits)
+  decompressor = zlib.decompressobj(wbits)
   try:
-    unpacked = unpacker.decompress(body, max_body + 1)
+    content = decompressor.decompress(body, max_body + 1)
   except zlib.error as error:
     raise _unreadable(f"it is no {coding} ({error})") from error
-  if len(unpacked) > max_body:
+  if len(content) > max_body:
     raise _too_large(max_body)
-  if not unpacker.eof or unpacker.unused_data:
-    raise _unreadable(
-      f"its {coding} {'goes on behind its end' if unpacker.eof else 'is cut'}"
-    )
-  return unpacked
+  if not decompressor.eof or decompressor.unused_data:
+    fault = "has bytes after its end" if decompressor.eof else "is cut"
+    raise _unreadable(f"its {coding} {fault}")
+  return content
 
 
 async def read_json(
@@ -278,9 +276,9 @@ async def read_json(
   max_values: int,
   may_be_empty: bool = False,
 ) -> Any:
-  """The JSON of a request, parsed beside the event loop where it is long.
+  """Parses the JSON of a request, beside the event loop where it is long.
 
-  None for an empty body that `may_be_empty`. Raises `RequestRefused`.
+  Returns None for an empty body that `may_be_empty`. Raises `RequestRefused`.
   """
   async with bodies.body(request) as body:
     if may_be_empty and not body:
@@ -291,26 +289,25 @@ async def read_json(
 
 
 def parse_json(body: bytes, *, max_values: int) -> Any:
-  """The body's JSON: strict, Unicode, and within depth and number of values.
+  """Parses strict JSON of Unicode text within the limits of depth and values.
 
-  Counts separators before it parses, since parsing cannot be interrupted and
-  holds the interpreter: commas and brackets in texts count, too. Raises
-  `RequestRefused`.
+  Counts separators first, since parsing cannot be interrupted and holds the
+  interpreter: commas and brackets in texts count too. Raises `RequestRefused`.
   """
   num_values = sum(body.count(mark) for mark in (b",", b"[", b"{"))
   if num_values > max_values:
     raise RequestRefused(
       f"the body has {num_values} commas and opening brackets, and "
-      f"{max_values} are the most: send less at once",
+      f"{max_values} are the maximum: send less at once",
       status=413,
       code="request_too_large",
     )
   try:
     text = body.decode("utf-8-sig")
-    found = json.loads(text, parse_constant=_refuse_constant)
+    value = json.loads(text, parse_constant=_refuse_constant)
     if "\\ud" in text.lower():
-      # JSON may escape half of a pair of surrogates, which nobody can encode.
-      json.dumps(found, ensure_ascii=False).encode()
+      # JSON may escape a lone surrogate, which UTF-8 cannot encode.
+      json.dumps(value, ensure_ascii=False).encode()
   except ValueError as error:
     raise RequestRefused(
       f"the body is no JSON of Unicode text: {str(error)[:300]}",
@@ -318,18 +315,18 @@ def parse_json(body: bytes, *, max_values: int) -> Any:
     ) from error
   except RecursionError as error:
     raise _too_deep() from error
-  _refuse_depth(found, body)
-  return found
+  _refuse_depth(value, body)
+  return value
 
 
 def _refuse_constant(name: str) -> NoReturn:
-  raise ValueError(f"{name} is no number of JSON's")
+  raise ValueError(f"{name} is no number in JSON")
 
 
-def _refuse_depth(found: Any, body: bytes) -> None:
+def _refuse_depth(value: Any, body: bytes) -> None:
   if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
     return
-  level = [found]
+  level = [value]
   for _ in range(MAX_DEPTH + 1):
     level = [x for outer in level for x in _inner(outer)]
     if not level:
@@ -338,7 +335,7 @@ def _refuse_depth(found: Any, body: bytes) -> None:
 
 
 def _inner(value: Any) -> Iterable[Any]:
-  """The lists and objects that stand in a value."""
+  """Returns the lists and objects directly in a value."""
   if isinstance(value, dict):
     value = value.values()
   elif not isinstance(value, list):
@@ -349,19 +346,19 @@ def _inner(value: Any) -> Iterable[Any]:
 def _too_deep() -> RequestRefused:
   return RequestRefused(
     f"the body is nested too deeply to be read, and {MAX_DEPTH} lists and "
-    "objects within each other are the most: flatten it",
+    "objects within each other are the maximum: flatten it",
     code="invalid_json",
   )
 
 
 class _WithoutTracebacks(logging.Filter):
-  """One line for what is a client's fault and no bug of ours."""
+  """Logs one line, without a traceback, for errors of clients."""
 
   def filter(self, record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
     if isinstance(error, HttpProcessingError | web.RequestPayloadError):
-      told = " ".join(str(error).split())[:200]
-      record.msg = f"refused what is no HTTP of ours: {told}"
+      reason = " ".join(str(error).split())[:200]
+      record.msg = f"refused a malformed HTTP request: {reason}"
       record.args, record.exc_info, record.exc_text = (), None, None
       record.levelno, record.levelname = logging.INFO, "INFO"
       return LOG.isEnabledFor(logging.INFO)

@@ -36,8 +36,8 @@ from agentrl_jax.rollout.engine.placement import (
 )
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.openai.models import ModelNames
-from agentrl_jax.rollout.openai.requests import ServingLimits
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
+from agentrl_jax.rollout.openai.schema import ServingLimits
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.app import (
   RolloutApi,

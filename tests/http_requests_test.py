@@ -1,4 +1,4 @@
-"""Senders that are slow, large or many keep nobody out, over real sockets."""
+"""Slow, large and many requests exclude no other client; real sockets."""
 
 import asyncio
 import contextlib
@@ -92,7 +92,7 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(await self.status(reader), 408)
     await self.until_held(0)
 
-  async def test_who_hangs_up_leaves_nothing(self):
+  async def test_hanging_up_leaves_no_bytes(self):
     await self.serve()
     _, writer = await self.open(HEAD + b"Content-Length: 9\r\n\r\n{")
     await self.until_held(1)
@@ -173,12 +173,12 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
 
 
 class ParseTest(unittest.TestCase):
-  def test_what_is_json(self):
+  def test_json_that_is_accepted(self):
     for value in (None, [], {"a": [1, "é", 1e300]}, "\U0001f600", 10**400):
       body = json.dumps(value).encode()
       self.assertEqual(http_requests.parse_json(body, max_values=9), value)
 
-  def test_what_is_none(self):
+  def test_json_that_is_refused(self):
     deep = 10 * http_requests.MAX_DEPTH
     for body, status in (
       (b"", 400),

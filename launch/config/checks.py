@@ -12,8 +12,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention_splash import check_length
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.rollout.openai.settings import AgentsConfig
-from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.settings import AgentsConfig, EngineConfig
 from agentrl_jax.train.advantage_config import (
   KEEPS,
   OF_CRITICS,

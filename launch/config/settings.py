@@ -31,8 +31,11 @@ from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import LoraConfig
-from agentrl_jax.rollout.openai.settings import AgentsConfig
-from agentrl_jax.rollout.settings import EngineConfig, RolloutsConfig
+from agentrl_jax.rollout.settings import (
+  AgentsConfig,
+  EngineConfig,
+  RolloutsConfig,
+)
 from agentrl_jax.train.advantage_config import AdvantageConfig
 from agentrl_jax.train.batches import BatchConfig
 from agentrl_jax.train.checkpoint import CheckpointConfig

@@ -13,12 +13,11 @@ from rich.console import Console
 
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.rollout.drivers.base import Driver
-from agentrl_jax.rollout.openai.attempt import PolicySlotDraw
-from agentrl_jax.rollout.openai.episode import EpisodeRules
+from agentrl_jax.rollout.openai.episode import EpisodeRules, PolicySlotDraw
 from agentrl_jax.rollout.openai.episodes import Episodes
 from agentrl_jax.rollout.openai.models import ModelNames
-from agentrl_jax.rollout.openai.requests import ServingLimits
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
+from agentrl_jax.rollout.openai.schema import ServingLimits
 from agentrl_jax.rollout.server.app import RolloutApi, listening
 from agentrl_jax.rollout.server.auth import read_token
 from agentrl_jax.rollout.server.state import ServerState

@@ -110,7 +110,7 @@ class RemoteRollouts:
         for served in policy_slots
       )
       or (None,) * self._remote.num_policy_slots,
-      num_inside=sum(server.num_asked for server in reachable),
+      num_inside=sum(server.num_requests for server in reachable),
       num_waiting=0,
       trouble="" if reachable else self._remote.describe(),
     )
@@ -133,7 +133,7 @@ class RemoteRollouts:
       "rollouts/lost": sum(s.num_lost for s in pool.servers),
       "rollouts/repeated": self._remote.num_repeated,
       "rollouts/lag": published - min(steps, default=published),
-      "rollouts/damaged": sum(bool(s.trouble_there) for s in reachable),
+      "rollouts/damaged": sum(bool(s.reported_trouble) for s in reachable),
     }
 
 
@@ -188,7 +188,7 @@ def servers(
           settings.rollouts,
           num_policy_slots=settings.engine.num_policy_slots,
           acceptable=sink.acceptable,
-          speaking=speaking(settings, *temperatures),
+          client=speaking(settings, *temperatures),
         )
       ),
       CALL_S,

@@ -113,7 +113,7 @@ class RolloutServerTest(absltest.TestCase):
       np.testing.assert_array_equal(older.sampled, first.sampled)
       # Killed with requests inside, and started again: nobody notices.
       asked = [asyncio.create_task(ask(spec)) for spec in specs]
-      while not generator.pool.servers[0].num_asked:  # noqa: ASYNC110
+      while not generator.pool.servers[0].num_requests:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
       server.kill()
       self.again = self.start(port=server.port)

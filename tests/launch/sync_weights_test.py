@@ -72,7 +72,7 @@ class EngineWeightsTest(unittest.IsolatedAsyncioTestCase):
         read_settings(self.config).rollouts,
         num_policy_slots=1,
         acceptable=self.sink.acceptable,
-        speaking=speaking(self.settings, 1.0),
+        client=speaking(self.settings, 1.0),
       )
     )
 

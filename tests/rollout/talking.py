@@ -1,4 +1,4 @@
-"""A policy with a tokenizer, small enough to talk nonsense in microseconds."""
+"""A small random policy with a tokenizer, and a server with OpenAI's API."""
 
 import contextlib
 import functools
@@ -22,8 +22,8 @@ from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.openai.episode import EpisodeRules
 from agentrl_jax.rollout.openai.episodes import Episodes
 from agentrl_jax.rollout.openai.models import ModelNames
-from agentrl_jax.rollout.openai.requests import ServingLimits
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
+from agentrl_jax.rollout.openai.schema import ServingLimits
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.app import RolloutApi, listening
 from agentrl_jax.rollout.settings import EngineConfig

@@ -1,16 +1,17 @@
-"""Speaks with engines of other projects, so that a run can train on them.
+"""Client of engines of other projects, for training on their samples.
 
-An engine is believed once: `rollout.external.probe` asks it when it is first
-heard, and what it lacks ends the run by name. After that every answer is
-checked, and every token has a version that is known: the engine's own word for
-each token, or a label of its weights that was the same before it was asked and
-after its last token. Labels name a publication of this run, and no two share
-one, so what stands before and after stood in between. An answer that saw two
-labels is asked for once more, and one under a label that this run never gave is
-never asked for.
+- `rollout.external.probe` tests an engine before its first request; a missing
+  ability ends the run by name.
+- Every answer is checked.
+- The version of every token is known: the engine reports it per token, or the
+  label of its weights was the same before the request and after the last token.
+  Every publication of a run has a label of its own, so equal labels mean that
+  the weights did not change in between.
+- An answer under two labels is requested again. An engine with a label that
+  this run did not give gets no requests.
 
-No two versions: such an engine has policy slot 0 alone. Rollout servers of this
-framework speak this protocol, too, with as many policy slots as they have.
+Such an engine has policy slot 0 only. Rollout servers of this framework support
+this protocol too, with all their policy slots.
 """
 
 import asyncio
@@ -28,9 +29,8 @@ from agentrl_jax.errors import (
   PromptTooLong,
 )
 from agentrl_jax.rollout.api import Answer, SamplingSpec
-from agentrl_jax.rollout.external import probe as engine_client_probe
 from agentrl_jax.rollout.external.http import EngineHttp
-from agentrl_jax.rollout.external.probe import Abilities, Needs
+from agentrl_jax.rollout.external.probe import Abilities, Needs, probe
 from agentrl_jax.rollout.external.response import (
   Dialect,
   EngineLacks,
@@ -42,8 +42,8 @@ from agentrl_jax.rollout.external.sglang import SGLANG
 from agentrl_jax.rollout.external.vllm import OPENAI
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.client import (
-  CONNECT_S,
-  AskAgain,
+  CONNECT_TIMEOUT_S,
+  RetryRequest,
   Unreachable,
 )
 from agentrl_jax.rollout.remote.pool import Server
@@ -55,20 +55,20 @@ DIALECTS: Mapping[str, Dialect] = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Request:
-  """One question, in no dialect yet."""
+  """A request in no dialect yet."""
 
   prompt: tuple[int, ...]
   spec: SamplingSpec
 
 
 @dataclasses.dataclass(eq=False)
-class _Known:
-  """What was learned of one engine."""
+class _Engine:
+  """Facts known of one engine."""
 
   model: str
-  context: int | None  # tokens of prompt and answer, where it tells
+  context: int | None  # tokens of prompt and answer, if reported
   abilities: Abilities
-  served: wire.ServedPolicySlot | None = None  # by the label that was read last
+  served: wire.ServedPolicySlot | None = None  # by the last label
 
 
 class EngineClient:
@@ -83,28 +83,28 @@ class EngineClient:
     model: str = "",
     probe_s: float = 600.0,
   ):
-    self._engine = EngineHttp(http, dialect)
+    self._http = EngineHttp(http, dialect)
     self._dialect, self._needs = dialect, needs
     self._model, self._probe_s = model, probe_s
-    self._known: dict[str, _Known] = {}
+    self._engines: dict[str, _Engine] = {}
 
   def request(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> Request:
-    """Refuses what no engine understands."""
+    """Checks a request. Raises `ConfigError` if no engine can answer it."""
     if spec.grammar:
       raise ConfigError(
-        "an answer is to follow a grammar, and engines of other projects "
-        "cannot be told one: set sampling.calls=free, or let rollout servers "
-        "of this framework answer (rollouts.protocol=agentrl)"
+        "the answer must follow a grammar, which engines of other projects do "
+        "not support: set sampling.calls=free, or use rollout servers of this "
+        "framework (rollouts.protocol=agentrl)"
       )
     if spec.is_shaped:
       raise ConfigError(
         f"frequency_penalty={spec.frequency_penalty}, presence_penalty="
         f"{spec.presence_penalty}, {len(spec.logit_bias)} entries of logit_bias"
-        f" and num_top={spec.num_top} are asked for: engines of other projects "
-        "are told none of these; leave them out, or let rollout servers of "
-        "this framework answer (rollouts.protocol=agentrl)"
+        f" and num_top={spec.num_top} are requested, which are not sent to "
+        "engines of other projects: leave them out, or use rollout servers of "
+        "this framework (rollouts.protocol=agentrl)"
       )
     tokens = np.asarray(prompt)
     if tokens.ndim != 1 or not tokens.size or tokens.dtype.kind not in "iu":
@@ -131,32 +131,32 @@ class EngineClient:
   async def stream(
     self, server: Server, request: Request
   ) -> AsyncGenerator[Answer, None]:
-    """See `ServerClient.stream`: in one piece.
+    """See `ServerClient.stream`; yields one chunk.
 
-    Versions and log-probabilities are only known of whole answers.
+    Versions and log-probabilities are known of complete answers only.
     """
     yield await self.answer(server, request)
 
   async def _answer(self, server: Server, request: Request) -> Answer:
-    known, spec = self._known[server.address], request.spec
+    engine, spec = self._engines[server.address], request.spec
     size = len(request.prompt) + spec.max_tokens
-    if known.context is not None and size > known.context:
+    if engine.context is not None and size > engine.context:
       raise PromptTooLong(
         f"{len(request.prompt)} prompt tokens and max_tokens={spec.max_tokens}"
-        f" make {size}; {server.address} takes {known.context}"
+        f" make {size}; {server.address} takes {engine.context}"
       )
-    before = known.served
-    said = await self._engine.said(
+    before = engine.served
+    output = await self._http.complete(
       server.address,
-      _named(known, spec.policy_slot),
+      _model_name(engine, spec.policy_slot),
       request.prompt,
       spec,
-      sends_seed=known.abilities.takes_seeds,
+      sends_seed=engine.abilities.takes_seeds,
     )
-    version = await self._version(server.address, known, said, before)
+    version = await self._version(server.address, engine, output, before)
     try:
       return answer_of(
-        said,
+        output,
         request.prompt,
         spec,
         version,
@@ -167,104 +167,104 @@ class EngineClient:
       raise type(error)(f"{server.address}: {error}") from error
 
   async def status(self, server: Server, within_s: float) -> wire.ServerStatus:
-    """See `ServerClient.status`; an engine that is new is tried first."""
+    """See `ServerClient.status`; probes a new engine first."""
     address = server.address
-    ours = await self._engine.health(address, within_s)
-    if ours is not None and not ours.answers(0):
-      return ours  # it has no weights yet to be tried with
-    if not server.is_reachable or address not in self._known:
+    own_status = await self._http.health(address, within_s)
+    if own_status is not None and not own_status.answers(0):
+      return own_status  # it has no weights to be probed with yet
+    if not server.is_reachable or address not in self._engines:
       async with asyncio.timeout(self._probe_s):
-        self._known[address] = await self._tried(address, ours is not None)
-    if ours is not None:
-      return ours
-    served = await self._engine.label(address, within_s)
-    self._known[address].served = served
+        self._engines[address] = await self._probe(
+          address, own_status is not None
+        )
+    if own_status is not None:
+      return own_status
+    served = await self._http.label(address, within_s)
+    self._engines[address].served = served
     return wire.ServerStatus(
       policy_slots=(served,) + (None,) * (self._needs.num_policy_slots - 1),
-      num_inside=server.num_asked,
+      num_inside=server.num_requests,
       num_waiting=0,
       trouble="" if served else "it serves weights that this run has not named",
     )
 
   def abilities(self, address: str) -> Abilities:
-    """What was found out of a server that has been heard."""
-    return self._known[address].abilities
+    """Returns the abilities of a server that was probed."""
+    return self._engines[address].abilities
 
-  async def _tried(self, address: str, is_ours: bool) -> _Known:
-    """Asks an engine for all that a run needs. Raises `EngineLacks`."""
-    if self._needs.num_policy_slots > 1 and not is_ours:
+  async def _probe(self, address: str, is_own: bool) -> _Engine:
+    """Tests an engine for all needs of a run. Raises `EngineLacks`."""
+    if self._needs.num_policy_slots > 1 and not is_own:
       raise EngineLacks(
         f"{address} serves one version, and engine.slots has "
-        f"{self._needs.num_policy_slots} policy slots: several versions at "
-        f"once "
+        f"{self._needs.num_policy_slots} policy slots: several versions "
         "need rollout servers of this framework; set --config.engine.slots and "
         "--config.cross_policy to one policy slot"
       )
-    model, context = await self._engine.described(address, self._model)
+    model, context = await self._http.described(address, self._model)
 
-    async def ask(
+    async def send(
       prompt: Sequence[int], spec: SamplingSpec, sends_seed: bool
     ) -> EngineOutput:
-      return await self._engine.said(
+      return await self._http.complete(
         address, model, prompt, spec, sends_seed=sends_seed, gives_prompt=True
       )
 
     try:
-      before = await self._weights(address, is_ours)
+      before = await self._weights(address, is_own)
       try:
-        abilities = await engine_client_probe.probe(
-          ask, self._dialect, self._needs
-        )
+        abilities = await probe(send, self._dialect, self._needs)
       except EngineLacks:
-        if await self._weights(address, is_ours) == before:
+        if await self._weights(address, is_own) == before:
           raise
-        raise AskAgain("its weights changed while it was tried") from None
-      if not is_ours:
-        await self._engine.label(address, CONNECT_S)
+        raise RetryRequest("its weights changed while it was probed") from None
+      if not is_own:
+        await self._http.label(address, CONNECT_TIMEOUT_S)
       elif abilities.versions == "endpoint":
         raise EngineLacks(
           "it gives no version of its tokens: start it from the same code"
         )
     except EngineLacks as lack:
       raise EngineLacks(f"{address} cannot be trained on: {lack}") from lack
-    return _Known(model, context, abilities)
+    return _Engine(model, context, abilities)
 
-  async def _weights(self, address: str, is_ours: bool) -> Any:
-    """What tells the weights of now from others; None where nothing does."""
-    if not is_ours:
-      with contextlib.suppress(EngineLacks):  # which is refused in its turn
-        return await self._engine.label(address, CONNECT_S)
+  async def _weights(self, address: str, is_own: bool) -> Any:
+    """Identifies the present weights; None if the engine cannot."""
+    if not is_own:
+      # `_probe` refuses an engine without labels later.
+      with contextlib.suppress(EngineLacks):
+        return await self._http.label(address, CONNECT_TIMEOUT_S)
       return None
-    status = await self._engine.health(address, CONNECT_S)
+    status = await self._http.health(address, CONNECT_TIMEOUT_S)
     return status and status.policy_slots
 
   async def _version(
     self,
     address: str,
-    known: _Known,
-    said: EngineOutput,
+    engine: _Engine,
+    output: EngineOutput,
     before: wire.ServedPolicySlot | None,
   ) -> int | list[int]:
-    """Of all tokens, or of each. `AskAgain` where it cannot be known."""
-    if said.version is not None:
-      return list(said.version)
-    if said.spans:
-      return _of_spans(said.spans)
-    after = served_of(said.label)
-    if known.abilities.versions == "endpoint":
-      after = await self._engine.label(address, CONNECT_S)
+    """Returns the version of all tokens, or of each. Raises `RetryRequest`."""
+    if output.version is not None:
+      return list(output.version)
+    if output.spans:
+      return _of_spans(output.spans)
+    after = served_of(output.label)
+    if engine.abilities.versions == "endpoint":
+      after = await self._http.label(address, CONNECT_TIMEOUT_S)
     if before is None or after != before:
-      known.served = after
-      raise AskAgain(
+      engine.served = after
+      raise RetryRequest(
         f"{address} changed its weights from {before} to {after} meanwhile"
       )
     return before.step
 
 
-def _named(known: _Known, policy_slot: int) -> str:
-  """The name that a policy slot goes by; a server of ours has several."""
+def _model_name(engine: _Engine, policy_slot: int) -> str:
+  """Returns the model name of a policy slot; only our servers have several."""
   return (
-    f"{known.model}@policy_slot{policy_slot}" if policy_slot else known.model
+    f"{engine.model}@policy_slot{policy_slot}" if policy_slot else engine.model
   )
 
 
@@ -273,6 +273,6 @@ def _of_spans(spans: Sequence[tuple[str, int, int]]) -> list[int]:
   for label, start, end in spans:
     served = served_of(label)
     if served is None or start != len(version):
-      raise AskAgain(f"its weights were labelled {spans}")
+      raise RetryRequest(f"its weights were labelled {spans}")
     version += [served.step] * (end - start)
   return version

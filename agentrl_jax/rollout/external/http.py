@@ -1,8 +1,7 @@
-"""HTTP with an engine of another project: questions, and what it tells.
+"""HTTP requests to engines of other projects.
 
-What comes back is parsed and no more; errors are of the kinds of
-`rollout.remote.wire`, by their status. A connection that fails raises what
-aiohttp raises.
+Responses are parsed and not checked. HTTP statuses become the errors of
+`rollout.remote.wire`; a failed connection raises aiohttp's errors.
 """
 
 import json
@@ -25,15 +24,15 @@ from agentrl_jax.rollout.external.response import (
   served_of,
 )
 from agentrl_jax.rollout.remote import wire
-from agentrl_jax.rollout.remote.client import CONNECT_S
+from agentrl_jax.rollout.remote.client import CONNECT_TIMEOUT_S
 
 MODELS = "/v1/models"
-_MISTAKES = {400, 401, 403, 404, 405, 413, 422}
+_REFUSED = {400, 401, 403, 404, 405, 413, 422}
 _FULL = {429, 503}
 
 
 class EngineHttp:
-  """One dialect over HTTP, with any engine that speaks it."""
+  """Sends requests of one dialect to any engine that supports it."""
 
   def __init__(self, http: aiohttp.ClientSession, dialect: Dialect):
     self._http, self._dialect = http, dialect
@@ -41,11 +40,11 @@ class EngineHttp:
   async def described(
     self, address: str, wanted: str
   ) -> tuple[str, int | None]:
-    """The name of the model to ask for, and the context if it is told.
+    """Returns the name of the wanted model, and its context if reported.
 
-    "" wants the first that there is. Raises `EngineLacks` if it is not there.
+    "" selects the first model. Raises `EngineLacks` if there is none.
     """
-    content = await self._get(address, MODELS, CONNECT_S)
+    content = await self._get(address, MODELS, CONNECT_TIMEOUT_S)
     try:
       cards = {card["id"]: card for card in content["data"]}
     except (KeyError, TypeError) as error:
@@ -60,7 +59,7 @@ class EngineHttp:
       )
     return model, cards[model].get("max_model_len")
 
-  async def said(
+  async def complete(
     self,
     address: str,
     model: str,
@@ -70,21 +69,21 @@ class EngineHttp:
     sends_seed: bool,
     gives_prompt: bool = False,
   ) -> EngineOutput:
-    """What it answers, unchecked. `EngineLacks` for another form."""
+    """Returns the unchecked answer. Raises `EngineLacks` for another format."""
     body = self._dialect.request(model, prompt, spec, sends_seed, gives_prompt)
     content = await self.post(address, self._dialect.path, body)
     try:
       return self._dialect.read(content)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
       raise EngineLacks(
-        f"{address}{self._dialect.path} answers in another form than "
+        f"{address}{self._dialect.path} answers in another format than "
         f"rollouts.protocol={self._dialect.name!r} has: {str(content)[:200]}"
       ) from error
 
   async def health(
     self, address: str, within_s: float
   ) -> wire.ServerStatus | None:
-    """The health of a rollout server of ours; None from another engine."""
+    """Returns the health of a rollout server of ours; None: another engine."""
     response = await self._exchange("GET", address, wire.HEALTH, within_s)
     try:
       return wire.status_from_json(response)
@@ -94,16 +93,16 @@ class EngineHttp:
   async def label(
     self, address: str, within_s: float
   ) -> wire.ServedPolicySlot | None:
-    """What an engine calls its weights. `EngineLacks` if it cannot tell."""
+    """Reads the label of an engine's weights. Raises `EngineLacks`."""
     for path in self._dialect.version_paths:
       try:
         content = await self._get(address, path, within_s)
       except ConfigError:
-        continue  # there is no such place
+        continue  # the engine has no such path
       if isinstance(content, Mapping) and "weight_version" in content:
         return served_of(content["weight_version"])
     raise EngineLacks(
-      f"it does not tell the version of its weights at "
+      f"it does not report the version of its weights at "
       f"{' or '.join(self._dialect.version_paths)}: "
       f"{self._dialect.remedies.version}"
     )
@@ -114,7 +113,7 @@ class EngineHttp:
     )
 
   async def post(self, address: str, path: str, body: Mapping[str, Any]) -> Any:
-    """The parsed answer, None for an empty one; the caller's deadline."""
+    """Returns the parsed response, None for an empty one; without deadline."""
     content = await self._exchange("POST", address, path, None, json=body)
     return _parsed(address, content) if content else None
 
@@ -129,20 +128,22 @@ class EngineHttp:
     async with self._http.request(
       method,
       f"http://{address}{path}",
-      timeout=aiohttp.ClientTimeout(total=within_s, sock_connect=CONNECT_S),
+      timeout=aiohttp.ClientTimeout(
+        total=within_s, sock_connect=CONNECT_TIMEOUT_S
+      ),
       **options,
     ) as response:
       content = await response.read()
     if response.ok:
       return content
-    said = f"{address}{path}: HTTP {response.status} {content[:1000]!r}"
+    message = f"{address}{path}: HTTP {response.status} {content[:1000]!r}"
     if response.status in _FULL:
-      raise ServerFull(said)
-    if b"context_length_exceeded" in content:  # OpenAI's own code for it
-      raise PromptTooLong(said)
-    if response.status in _MISTAKES:
-      raise ConfigError(said)
-    raise GeneratorFault(said)
+      raise ServerFull(message)
+    if b"context_length_exceeded" in content:  # OpenAI's error code
+      raise PromptTooLong(message)
+    if response.status in _REFUSED:
+      raise ConfigError(message)
+    raise GeneratorFault(message)
 
 
 def _parsed(address: str, content: bytes) -> Any:

@@ -1,10 +1,9 @@
-"""What an engine of another project says to a request, before it is believed.
+"""Answers of engines of other projects, and their checks.
 
-A dialect turns a prompt and a spec into the JSON that its engines take, and
-their JSON into a `EngineOutput`. What an engine does not say is None here:
-nothing is filled in. `checked` makes an `Answer` of what is complete, and
-refuses the rest by name. Plain functions; the waiting is in
-`rollout.external.client`.
+A dialect translates a prompt and a spec into the JSON of its engines, and their
+JSON into an `EngineOutput`, where None stands for what the engine does not
+report. `answer_of` makes an `Answer` of a complete output, and refuses others
+by name.
 """
 
 import dataclasses
@@ -23,18 +22,20 @@ _ROUNDING = 1e-3
 
 
 class EngineLacks(ConfigError):
-  """An engine does not give what training needs; says what to switch on."""
+  """An engine lacks what training needs; the message says what to enable."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EngineOutput:
-  """An engine's own words; None where it has none."""
+  """The unchecked output of an engine; None for what it does not report."""
 
   sampled: Sequence[int] | None
   logprob: Sequence[float | None] | None
-  prompt: Sequence[int] | None  # as the engine understood it
-  raw_logprob: Sequence[float | None] | None = None  # given beside `logprob`
-  num_prompt: int | None = None  # tokens, where their ids are not given
+  prompt: Sequence[int] | None  # as the engine received it
+  raw_logprob: Sequence[float | None] | None = (
+    None  # if reported beside `logprob`
+  )
+  num_prompt: int | None = None  # tokens, where their ids are not reported
   version: Sequence[int] | None = None  # optimizer updates, one per token
   # Labels of weights, each with the first token and the one after the last.
   spans: Sequence[tuple[str, int, int]] | None = None
@@ -43,7 +44,7 @@ class EngineOutput:
   num_reused: int = 0
 
 
-# What to do about an engine that gives one log-probability per token.
+# Remedy for an engine that reports one log-probability per token.
 ONE_FOR_BOTH = (
   "set --config.sampling.temperature=1, and top_k, top_p and min_p so that "
   "they keep all, where both are the same"
@@ -52,7 +53,7 @@ ONE_FOR_BOTH = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Remedies:
-  """What to do where an engine of some dialect lacks something."""
+  """Remedies for what an engine of a dialect may lack."""
 
   token_ids: str
   prompt_ids: str
@@ -64,41 +65,41 @@ class Remedies:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dialect:
-  """How engines of one kind are asked, and how they answer."""
+  """The protocol of one kind of engine."""
 
   name: str  # as `rollouts.protocol` has it
   path: str
-  version_paths: Sequence[str]  # the first that is there tells the label
+  version_paths: Sequence[str]  # the first path that exists has the label
   remedies: Remedies
   # JSON of (model, prompt, spec, sends_seed, gives_prompt).
   request: Callable[
     [str, Sequence[int], SamplingSpec, bool, bool], dict[str, Any]
   ]
-  # What is said by JSON; raises `KeyError`, `TypeError` for what is none.
+  # Reads the JSON; raises `KeyError` or `TypeError` for another format.
   read: Callable[[Mapping[str, Any]], EngineOutput]
 
 
 def label_of(served: ServedPolicySlot) -> str:
-  """What an engine is to call these weights; `served_of` reads it."""
+  """Returns the label of weights for an engine; `served_of` reads it."""
   return f"{served.step}@{served.publication}"
 
 
 def served_of(label: object) -> ServedPolicySlot | None:
-  """The weights that a label names; None if no run of ours gave it."""
+  """Returns the weights that a label names; None for a foreign label."""
   found = re.fullmatch(r"(\d+)@(\d+)", str(label))
   return found and ServedPolicySlot(int(found[1]), int(found[2]))
 
 
 def checked_tokens(
-  said: EngineOutput, spec: SamplingSpec, vocab_size: int, remedies: Remedies
+  output: EngineOutput, spec: SamplingSpec, vocab_size: int, remedies: Remedies
 ) -> np.ndarray:
-  """The ids sampled, int32 [A]. Raises `EngineLacks` by name."""
-  if said.sampled is None:
+  """Returns the sampled ids, int32 [A]. Raises `EngineLacks`."""
+  if output.sampled is None:
     raise EngineLacks(
-      f"it gives no token ids of its answers, and text tokenised again is not "
-      f"what was sampled: {remedies.token_ids}"
+      f"it gives no token ids of its answers, and tokenizing their text again "
+      f"may give others: {remedies.token_ids}"
     )
-  sampled = np.asarray(said.sampled, np.int64)
+  sampled = np.asarray(output.sampled, np.int64)
   if not sampled.size:
     raise GeneratorFault("it answered with no token; at least one is due")
   if sampled.min() < 0 or sampled.max() >= vocab_size:
@@ -115,13 +116,13 @@ def checked_tokens(
 
 def checked_ending(
   sampled: np.ndarray,
-  said: EngineOutput,
+  output: EngineOutput,
   spec: SamplingSpec,
   remedies: Remedies,
 ) -> None:
-  """Refuses an answer that ended where this run's engine would not have."""
-  if not said.is_whole:
-    raise GeneratorFault("it gave an answer up half-way")
+  """Refuses an answer that ended where this run's engine would not end."""
+  if not output.is_whole:
+    raise GeneratorFault("it aborted an answer")
   stops = np.flatnonzero(np.isin(sampled, spec.stop_tokens))
   if stops.size and stops[0] < len(sampled) - 1:
     raise EngineLacks(
@@ -139,7 +140,7 @@ def checked_ending(
 def checked_logprobs(
   given: Sequence[float | None] | None, number: int, remedies: Remedies
 ) -> np.ndarray:
-  """Log-probabilities, float32 [A]. Raises `EngineLacks` by name."""
+  """Returns log-probabilities, float32 [A]. Raises `EngineLacks`."""
   if given is None or None in given:
     raise EngineLacks(
       f"it gives no log-probability of every token: {remedies.logprobs}"
@@ -164,31 +165,31 @@ def checked_logprobs(
 
 
 def checked_prompt(
-  said: EngineOutput,
+  output: EngineOutput,
   prompt: Sequence[int],
   remedies: Remedies,
   *,
   by_count: bool,
 ) -> None:
-  """Refuses an engine that answers another prompt than it was asked.
+  """Refuses an engine that answers another prompt than was sent.
 
-  `by_count` is content with the number of its tokens.
+  With `by_count` the number of its tokens is sufficient.
   """
-  if by_count and said.prompt is None and said.num_prompt == len(prompt):
+  if by_count and output.prompt is None and output.num_prompt == len(prompt):
     return
-  if said.prompt is None:
+  if output.prompt is None:
     raise EngineLacks(
       f"it does not give back the prompt's token ids: {remedies.prompt_ids}"
     )
-  if list(said.prompt) != list(prompt):
+  if list(output.prompt) != list(prompt):
     raise EngineLacks(
       f"it was asked {list(prompt)[:64]} and answered "
-      f"{list(said.prompt)[:64]}: {remedies.prompt_ids}"
+      f"{list(output.prompt)[:64]}: {remedies.prompt_ids}"
     )
 
 
 def answer_of(
-  said: EngineOutput,
+  output: EngineOutput,
   prompt: Sequence[int],
   spec: SamplingSpec,
   version: int | Sequence[int],
@@ -196,16 +197,16 @@ def answer_of(
   vocab_size: int,
   remedies: Remedies,
 ) -> Answer:
-  """What was sampled, checked; `version` is of all tokens, or of each.
+  """Checks an output; `version` is that of all tokens, or one per token.
 
-  With one log-probability alone both of `Answer`'s are known where they are
-  the same: at temperature 1, nothing truncated. What greedy decoding does has
-  probability 1, and engines give the log-probability at temperature 1 with it.
+  One log-probability per token is sufficient where both of `Answer` are equal:
+  at temperature 1 without truncation. Greedy decoding has probability 1, and
+  engines report the log-probability at temperature 1 with it.
   """
-  sampled = checked_tokens(said, spec, vocab_size, remedies)
-  checked_ending(sampled, said, spec, remedies)
-  checked_prompt(said, prompt, remedies, by_count=True)
-  behavior, raw = _both_logprobs(said, spec, len(sampled), remedies)
+  sampled = checked_tokens(output, spec, vocab_size, remedies)
+  checked_ending(sampled, output, spec, remedies)
+  checked_prompt(output, prompt, remedies, by_count=True)
+  behavior, raw = _both_logprobs(output, spec, len(sampled), remedies)
   try:
     version_A = np.broadcast_to(np.asarray(version, np.int32), sampled.shape)
   except ValueError as error:
@@ -219,17 +220,17 @@ def answer_of(
     raw,
     version_A.copy(),
     policy_slot=spec.policy_slot,
-    num_reused=said.num_reused,
+    num_reused=output.num_reused,
   )
 
 
 def _both_logprobs(
-  said: EngineOutput, spec: SamplingSpec, number: int, remedies: Remedies
+  output: EngineOutput, spec: SamplingSpec, number: int, remedies: Remedies
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Of the distribution drawn from, and at temperature 1; float32 [A] each."""
-  given = checked_logprobs(said.logprob, number, remedies)
-  if said.raw_logprob is not None:
-    return given, checked_logprobs(said.raw_logprob, number, remedies)
+  """Returns those of the sampling distribution and at temperature 1."""
+  given = checked_logprobs(output.logprob, number, remedies)
+  if output.raw_logprob is not None:
+    return given, checked_logprobs(output.raw_logprob, number, remedies)
   if spec.temperature == 0:
     return np.zeros(number, np.float32), given
   if not is_plain(spec):
@@ -242,6 +243,6 @@ def _both_logprobs(
 
 
 def is_plain(spec: SamplingSpec) -> bool:
-  """Whether the distribution drawn from is that at temperature 1."""
+  """Returns whether the sampling distribution is that at temperature 1."""
   truncates = spec.top_k > 0 or spec.top_p < 1 or spec.min_p > 0
   return spec.temperature == 1 and not truncates

@@ -1,9 +1,9 @@
-"""SGLang's own endpoint, which takes and gives token ids.
+"""The dialect of SGLang's own endpoint, which reads and writes token ids.
 
 `POST /generate` with `input_ids` gives each token's log-probability and id in
 `meta_info.output_token_logprobs`, and the version of the weights in
 `meta_info.weight_version`, or one per span of tokens in `weight_versions`.
-Sources of what is assumed are in docs/engines.md.
+docs/engines.md lists the sources of these assumptions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,12 +39,12 @@ def _request(
   sends_seed: bool,
   gives_prompt: bool,
 ) -> dict[str, Any]:
-  """Every default of the engine's is overruled; it serves one model.
+  """Overrides every default of the engine.
 
-  `gives_prompt` has the log-probabilities of the prompt computed, too, which
-  come with its ids and cost a prefill without reuse.
+  `gives_prompt` also requests the log-probabilities of the prompt, which come
+  with its ids and cost a prefill without reuse.
   """
-  del model
+  del model  # the engine serves one
   sampling: dict[str, Any] = {
     "max_new_tokens": spec.max_tokens,
     "temperature": spec.temperature,
@@ -71,28 +71,28 @@ def _request(
 
 
 def _read(content: Mapping[str, Any]) -> EngineOutput:
-  about = content["meta_info"]
-  tokens = about.get("output_token_logprobs")
-  prompt = about.get("input_token_logprobs")
-  spans = about.get("weight_versions")
-  ending = about["finish_reason"]
+  meta = content["meta_info"]
+  tokens = meta.get("output_token_logprobs")
+  prompt = meta.get("input_token_logprobs")
+  spans = meta.get("weight_versions")
+  ending = meta["finish_reason"]
   return EngineOutput(
     sampled=content.get("output_ids"),
     logprob=None if tokens is None else _logprobs(content, tokens),
     prompt=[entry[1] for entry in prompt] if prompt else None,
-    num_prompt=about.get("prompt_tokens"),
+    num_prompt=meta.get("prompt_tokens"),
     spans=spans
     and [(str(s["version"]), int(s["start"]), int(s["end"])) for s in spans],
-    label=about.get("weight_version"),
+    label=meta.get("weight_version"),
     is_whole=ending is not None and ending["type"] in ("stop", "length"),
-    num_reused=about.get("cached_tokens") or 0,
+    num_reused=meta.get("cached_tokens") or 0,
   )
 
 
 def _logprobs(
   content: Mapping[str, Any], tokens: Sequence[Sequence[Any]]
 ) -> list[float | None] | None:
-  """None unless they are of the tokens that were given."""
+  """Returns None unless they belong to the output tokens."""
   if [entry[1] for entry in tokens] != content.get("output_ids"):
     return None
   return [entry[0] for entry in tokens]

@@ -1,9 +1,9 @@
-"""Completions of token ids, as vLLM extends OpenAI's API for them.
+"""The dialect of vLLM: OpenAI's completions, extended by token ids.
 
 `POST /v1/completions` with `prompt` as ids and `return_token_ids` gives the ids
 of prompt and answer (vLLM 0.10.2 and newer); rollout servers of this framework
-add the version and both log-probabilities of every token. Sources of what is
-assumed of vLLM are in docs/engines.md.
+add the version and both log-probabilities of every token. docs/engines.md lists
+the sources of these assumptions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,8 +39,8 @@ def _request(
   sends_seed: bool,
   gives_prompt: bool,
 ) -> dict[str, Any]:
-  """Every default of the engine's is overruled; the prompt costs nothing."""
-  del gives_prompt
+  """Overrides every default of the engine."""
+  del gives_prompt  # vLLM always returns the prompt
   body: dict[str, Any] = {
     "model": model,
     "prompt": list(prompt),
@@ -54,7 +54,7 @@ def _request(
     "repetition_penalty": 1.0,
     "n": 1,
     "stream": False,
-    "logprobs": 0,  # of the token sampled, and of no other
+    "logprobs": 0,  # of the sampled token only
     "return_token_ids": True,
     "stop_token_ids": list(spec.stop_tokens),
     "ignore_eos": True,  # a run's own stop tokens decide

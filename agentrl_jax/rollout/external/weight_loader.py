@@ -1,9 +1,9 @@
-"""Has an engine of another project load weights from a folder, under a label.
+"""Loads weights from a folder into an engine of another project.
 
-The label names a publication of this run, which `rollout.external.client`
-believes. So it is given once the weights are loaded, while nothing is sampled,
-and taken away before a load that might stop half-way. What is assumed of the
-engines is listed in docs/engines.md.
+A label names the publication of this run that the engine serves, and
+`rollout.external.client` relies on it. It is set after the weights are loaded,
+while nothing is sampled, and removed before a load that may fail half-way.
+docs/engines.md lists the assumptions about the engines.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ import aiohttp
 from agentrl_jax.errors import AgentRLError, CheckpointError
 from agentrl_jax.rollout.external.http import EngineHttp
 from agentrl_jax.rollout.external.response import Dialect, label_of
-from agentrl_jax.rollout.remote.client import CONNECT_S, bearer
+from agentrl_jax.rollout.remote.client import CONNECT_TIMEOUT_S, bearer
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 
 LOADING = "loading"  # a label that names no weights
 
 
 class EngineLoader:
-  """One engine, on the host that has the folders."""
+  """Loads weights into one engine on this host, which has the folders."""
 
   def __init__(
     self, address: str, dialect: Dialect, *, token: str, load_s: float
@@ -33,26 +33,26 @@ class EngineLoader:
   async def load(self, folder: str, served: ServedPolicySlot) -> None:
     """Waits until the engine serves a Hugging Face folder under its label.
 
-    What is being answered is finished on the old weights first. Raises
-    `CheckpointError` if it does not come to that.
+    Running requests are finished on the old weights first. Raises
+    `CheckpointError` if the load fails.
     """
-    async with self._asking() as engine:
+    async with self._connect() as engine:
       load = _load_sglang if self._dialect.name == "sglang" else _load_vllm
       await load(engine, self._address, folder, label_of(served))
-      found = await engine.label(self._address, CONNECT_S)
-      if found != served:
+      reported = await engine.label(self._address, CONNECT_TIMEOUT_S)
+      if reported != served:
         raise CheckpointError(
           f"{self._address} was given version {served.step} under the label "
-          f"{label_of(served)} and says that it serves {found}"
+          f"{label_of(served)} and reports that it serves {reported}"
         )
 
   async def serves(self, served: ServedPolicySlot) -> bool:
-    """Whether the engine still has these weights; no if it was started anew."""
-    async with self._asking() as engine:
-      return await engine.label(self._address, CONNECT_S) == served
+    """Returns whether the engine still has these weights after a restart."""
+    async with self._connect() as engine:
+      return await engine.label(self._address, CONNECT_TIMEOUT_S) == served
 
   @contextlib.asynccontextmanager
-  async def _asking(self) -> AsyncIterator[EngineHttp]:
+  async def _connect(self) -> AsyncIterator[EngineHttp]:
     try:
       async with (
         asyncio.timeout(self._load_s),
@@ -72,7 +72,7 @@ class EngineLoader:
 async def _load_sglang(
   engine: EngineHttp, address: str, folder: str, label: str
 ) -> None:
-  """SGLang finishes what it has, loads, and goes back if that fails."""
+  """Loads after running requests; SGLang keeps the old weights on failure."""
   await engine.post(
     address,
     "/update_weights_from_disk",
@@ -88,7 +88,7 @@ async def _load_sglang(
 async def _load_vllm(
   engine: EngineHttp, address: str, folder: str, label: str
 ) -> None:
-  """What vLLM calls its development endpoints; it stands still meanwhile."""
+  """Loads with vLLM's development endpoints while it is paused."""
   await engine.post(address, "/pause?mode=wait", {})
   try:
     await engine.post(

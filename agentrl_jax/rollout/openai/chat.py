@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: conversations with tools, kept exact to the token."""
+"""`/v1/chat/completions`: conversations with tools, exact to the token."""
 
 import dataclasses
 import hashlib
@@ -8,40 +8,39 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.data.chat import ChatCodec
-from agentrl_jax.data.messages import Message
-from agentrl_jax.rollout.api import MAX_TOP
-from agentrl_jax.rollout.openai.choices import Choice, Delta
-from agentrl_jax.rollout.openai.conversation_cache import CallContext
-from agentrl_jax.rollout.openai.detokenizer import Detokenizer
-from agentrl_jax.rollout.openai.fields import Fields
-from agentrl_jax.rollout.openai.messages import (
-  read_messages,
-  unknown_fields,
-)
-from agentrl_jax.rollout.openai.requests import (
-  CompletionRequest,
-  ServingLimits,
-  read_completion_request,
-  refuse_long,
-)
-from agentrl_jax.rollout.openai.responses import (
+from agentrl_jax.data.messages import Message, message_to_json
+from agentrl_jax.rollout.api import Answer
+from agentrl_jax.rollout.openai.choices import (
+  Choice,
+  Delta,
   Envelope,
-  chat_logprobs,
-  message_json,
+  alternatives_of,
+  logprobs_of,
+  sampling_spec,
   token_fields,
 )
-from agentrl_jax.rollout.openai.structured_output import read_structured_output
+from agentrl_jax.rollout.openai.conversation_cache import (
+  CallContext,
+  refuse_long,
+)
+from agentrl_jax.rollout.openai.detokenizer import Detokenizer
+from agentrl_jax.rollout.openai.schema import (
+  ChatCompletionRequest,
+  ServingLimits,
+  wrong,
+)
+from agentrl_jax.rollout.openai.structured_output import StructuredOutput
 from agentrl_jax.rollout.server.errors import ApiError
 
 _ID_SIZE = 9  # letters and digits, as Mistral's templates want them
 
 
 class ChatCall:
-  """One call, read and checked."""
+  """One call of `/v1/chat/completions`."""
 
   def __init__(
     self,
-    fields: Fields,
+    request: ChatCompletionRequest,
     limits: ServingLimits,
     codec: ChatCodec | None,
     context: CallContext,
@@ -52,166 +51,182 @@ class ChatCall:
         "started without: give it the run's folder",
         code="no_tokenizer",
       )
-    found = fields.required("messages")
-    messages = read_messages(found)
-    self.ignored = unknown_fields(found)
+    if request.n > limits.max_choices:
+      raise wrong("n", request.n, f"at most {limits.max_choices}")
+    messages = [message.to_message() for message in request.messages]
     _refuse_long(messages, limits, codec)
-    self._form = read_structured_output(fields, codec)
-    self._wants_logprobs = fields.flag("logprobs")
-    num_top = _num_top(fields, self._wants_logprobs)
-    fields.rename("max_completion_tokens", "max_tokens")
-    self.request: CompletionRequest = read_completion_request(
-      fields, limits, max_tokens=None, num_top=num_top
-    )
-    fields.close()
-    if self._form.grammar and not self.request.ends_at_stops:
+    self._output = StructuredOutput.of(request, codec)
+    if self._output.grammar and request.ignore_eos:
       raise ApiError(
-        "ignore_eos=true and an answer that has to keep to a form are not "
-        "supported together: its form says where it ends. Leave one out",
+        "ignore_eos=true and structured output are not supported together: the "
+        "grammar decides where the answer ends. Leave one out",
         param="ignore_eos",
         code="unsupported_value",
       )
-    self._messages, self._tools = messages, self._form.tools
-    self._codec, self._talk = codec, context
+    self.request = request
+    self._messages, self._codec, self._context = messages, codec, context
     self.prompts: Sequence[np.ndarray] = [
-      context.prompt(messages, self._tools, codec)
+      context.prompt(messages, self._output.tools, codec)
     ]
-    context.check(self.request, self.prompts)
-    self.envelope = Envelope("chat.completion", "chatcmpl", self.request.model)
-    self._begun: set[int] = set()  # choices whose role has been said
-    self._told: dict[int, Message] = {}
+    context.check(request, self.prompts)
+    self.envelope = Envelope("chat.completion", "chatcmpl", request.model)
+    self._begun: set[int] = set()  # choices whose role was sent
+    self._answers: dict[int, Message] = {}  # by choice
 
-  def draws(self, policy_slot: int) -> list[Choice]:
-    """The answers to be drawn."""
+  def choices(self, policy_slot: int) -> list[Choice]:
+    """Returns the choices to be sampled."""
     (prompt,) = self.prompts
-    request = self._talk.complete(self.request)
-    size = self._talk.room(prompt, request, "max_completion_tokens")
+    request = self._context.fill_in(self.request)
+    max_tokens = self._context.answer_budget(
+      prompt, request, "max_completion_tokens"
+    )
     return [
       Choice(
         index,
         prompt,
-        request.spec(
+        sampling_spec(
+          request,
           policy_slot=policy_slot,
-          max_tokens=size,
+          max_tokens=max_tokens,
           template_stops=self._codec.stop_tokens,
           number=index,
-          grammar=self._form.grammar,
+          grammar=self._output.grammar,
         ),
-        Detokenizer(self._codec.decode, request.stops),
+        Detokenizer(self._codec.decode, request.stop),
       )
       for index in range(request.n)
     ]
 
-  def settled(self, draw: Choice) -> None:
-    """Reads the answer, and has it remembered."""
-    self._told[draw.index] = message = self._read(draw)
-    self._talk.heard(draw, [*self._messages, message], self._tools)
+  def finish(self, choice: Choice) -> None:
+    """Parses a complete answer, and records it in the call's context."""
+    self._answers[choice.index] = message = self._parse(choice)
+    self._context.record(choice, [*self._messages, message], self._output.tools)
 
-  def whole(self, draw: Choice) -> dict[str, Any]:
-    """One choice, complete."""
-    piece = draw.answer
+  def choice_json(self, choice: Choice) -> dict[str, Any]:
+    """Returns a choice of the whole answer."""
+    answer = choice.answer
     return {
-      "index": draw.index,
-      "message": message_json(self._told[draw.index]),
-      "logprobs": self._logprobs(piece),
-      "finish_reason": self._finish_reason(draw),
-      "stop_reason": draw.stop_reason,
-      **token_fields(self.request, piece),
+      "index": choice.index,
+      "message": _message_json(self._answers[choice.index]),
+      "logprobs": self._logprobs(answer),
+      "finish_reason": self._finish_reason(choice),
+      "stop_reason": choice.stop_reason,
+      **token_fields(self.request, answer),
     }
 
-  def chunks(self, draw: Choice, delta: Delta) -> Iterator[dict[str, Any]]:
-    """What a delta of one choice adds.
+  def chunks_json(
+    self, choice: Choice, delta: Delta
+  ) -> Iterator[dict[str, Any]]:
+    """Yields the choices of the chunks that a delta makes.
 
-    Where calls are looked for, the text is read once it is whole: only then is
-    it known what of it is a call.
+    Where the answer may have calls, its text is sent with the last chunk: only
+    then is it known which part of it is a call.
     """
-    if draw.index not in self._begun:
-      self._begun.add(draw.index)
-      yield self._chunk(draw, {"role": "assistant", "content": ""})
-    told = self._told[draw.index] if delta.is_last else None
+    if choice.index not in self._begun:
+      self._begun.add(choice.index)
+      yield self._chunk(choice, {"role": "assistant", "content": ""})
+    message = self._answers[choice.index] if delta.is_last else None
     text = delta.text
-    if self._form.reads_calls:
-      text = told.content if told else ""
+    if self._output.has_calls:
+      text = message.content if message else ""
     added = {"content": text} if text else {}
-    if told is not None and told.tool_calls:
-      calls = message_json(told)["tool_calls"]
+    if message is not None and message.tool_calls:
+      calls = _message_json(message)["tool_calls"]
       added["tool_calls"] = [{"index": n, **c} for n, c in enumerate(calls)]
     yield {
-      **self._chunk(draw, added),
-      "logprobs": self._logprobs(delta.piece),
-      "finish_reason": self._finish_reason(draw) if told else None,
-      "stop_reason": draw.stop_reason if told else None,
-      **token_fields(self.request, delta.piece),
+      **self._chunk(choice, added),
+      "logprobs": self._logprobs(delta.chunk),
+      "finish_reason": self._finish_reason(choice) if message else None,
+      "stop_reason": choice.stop_reason if message else None,
+      **token_fields(self.request, delta.chunk),
     }
 
-  def extra(self) -> dict[str, Any]:
-    """What the answer says beside its choices."""
+  def extra_json(self) -> dict[str, Any]:
+    """Returns the fields of the answer beside its choices."""
     if not self.request.return_token_ids:
       return {}
     return {"prompt_token_ids": self.prompts[0].tolist()}
 
-  def _chunk(self, draw: Choice, added: dict[str, Any]) -> dict[str, Any]:
+  def _chunk(self, choice: Choice, added: dict[str, Any]) -> dict[str, Any]:
     return {
-      "index": draw.index,
+      "index": choice.index,
       "delta": added,
       "logprobs": None,
       "finish_reason": None,
     }
 
-  def _logprobs(self, piece: Any) -> dict[str, Any] | None:
-    if not self._wants_logprobs:
+  def _logprobs(self, chunk: Answer) -> dict[str, Any] | None:
+    if not self.request.logprobs:
       return None
-    return chat_logprobs(self.request, piece, self._codec.decode)
-
-  def _finish_reason(self, draw: Choice) -> str:
-    return (
-      "tool_calls" if self._told[draw.index].tool_calls else draw.finish_reason
+    decode = self._codec.decode
+    tokens = zip(
+      chunk.sampled.tolist(),
+      logprobs_of(self.request, chunk),
+      alternatives_of(chunk),
+      strict=True,
     )
+    return {
+      "content": [
+        {
+          **_token_json(decode([id]), logprob),
+          "top_logprobs": [_token_json(decode([id]), x) for id, x in top],
+        }
+        for id, logprob, top in tokens
+      ],
+      "refusal": None,
+    }
 
-  def _read(self, draw: Choice) -> Message:
-    """The answer as a message; calls that cannot be read stay text."""
-    plain = Message("assistant", draw.text)
-    if not self._form.reads_calls or draw.stop_reason is not None:
+  def _finish_reason(self, choice: Choice) -> str:
+    has_calls = self._answers[choice.index].tool_calls
+    return "tool_calls" if has_calls else choice.finish_reason
+
+  def _parse(self, choice: Choice) -> Message:
+    """Parses an answer as a message; malformed calls stay text."""
+    plain = Message("assistant", choice.text)
+    if not self._output.has_calls or choice.stop_reason is not None:
       return plain
-    found = self._codec.read(draw.answer.sampled)
-    if not found.tool_calls or not all(c.name for c in found.tool_calls):
+    sampled = choice.answer.sampled
+    message = self._codec.read(sampled)
+    if not message.tool_calls or not all(c.name for c in message.tool_calls):
       return plain
-    seen = hashlib.sha256(draw.prompt.tobytes())
-    seen.update(draw.answer.sampled.tobytes())
+    conversation = hashlib.sha256(choice.prompt.tobytes() + sampled.tobytes())
     return dataclasses.replace(
-      found,
+      message,
       tool_calls=tuple(
-        dataclasses.replace(call, id=_call_id(seen.digest(), n))
-        for n, call in enumerate(found.tool_calls)
+        dataclasses.replace(call, id=_call_id(conversation.digest(), number))
+        for number, call in enumerate(message.tool_calls)
       ),
     )
-
-
-def _num_top(fields: Fields, wants_logprobs: bool) -> int:
-  found = fields.integer("top_logprobs", 0, low=0, high=MAX_TOP) or 0
-  if found and not wants_logprobs:
-    raise ApiError(
-      f"top_logprobs={found} are told beside the chosen token's own: give "
-      "logprobs=true with it",
-      param="top_logprobs",
-    )
-  return found
 
 
 def _refuse_long(
   messages: Sequence[Message], limits: ServingLimits, codec: ChatCodec
 ) -> None:
-  """Templates may leave out thoughts of the policy's, and nothing else."""
+  """Refuses text that cannot fit; templates may leave out only the policy's."""
   sizes = [(m.role, len(m.content.encode())) for m in messages]
   refuse_long(
     limits, codec, sum(size for role, size in sizes if role != "assistant")
   )
   calls = [call for message in messages for call in message.tool_calls]
-  called = sum(len(call.arguments.encode()) for call in calls)
-  refuse_long(limits, codec, sum(n for _, n in sizes) + called, times=4)
+  num_called = sum(len(call.arguments.encode()) for call in calls)
+  refuse_long(limits, codec, sum(n for _, n in sizes) + num_called, times=4)
 
 
 def _call_id(conversation: bytes, number: int) -> str:
-  """The same for the same tokens, so that a repeated answer is the same."""
-  named = hashlib.sha256(conversation + number.to_bytes(4))
-  return named.hexdigest()[:_ID_SIZE]
+  """Derives the id from the tokens, so that a repeated answer has the same."""
+  digest = hashlib.sha256(conversation + number.to_bytes(4))
+  return digest.hexdigest()[:_ID_SIZE]
+
+
+def _token_json(text: str, logprob: float) -> dict[str, Any]:
+  # The bytes of a part of a character are unknown.
+  utf8 = None if "\ufffd" in text else list(text.encode())
+  return {"token": text, "logprob": logprob, "bytes": utf8}
+
+
+def _message_json(message: Message) -> dict[str, Any]:
+  """Returns an assistant's message; without text its content is null."""
+  body = message_to_json(message) | {"refusal": None}
+  if message.tool_calls and not message.content:
+    body["content"] = None
+  return body

@@ -1,146 +1,169 @@
-"""One answer to a call, while it is drawn and when it is whole."""
+"""Choices of a call: their sampling, and the JSON common to both endpoints.
+
+With `return_token_ids` every choice has, in equally long lists, `token_ids`,
+`token_versions` (updates behind the weights that drew each token),
+`raw_logprobs` (at temperature 1) and `behavior_logprobs` (under the
+distribution drawn from), and the `policy_slot` that answered. The stop token is
+one of the tokens.
+"""
 
 import asyncio
 import contextlib
 import dataclasses
+import math
+import time
+import uuid
 from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
 import numpy as np
 
 from agentrl_jax.rollout.api import (
+  MAX_STOPS,
   Answer,
   Generator,
   SamplingSpec,
-  answer_chunks,
 )
 from agentrl_jax.rollout.openai.detokenizer import Detokenizer
+from agentrl_jax.rollout.openai.schema import CompletionRequest
+from agentrl_jax.rollout.server.errors import ApiError
+
+# Between the seeds of the answers to one call: 2^64 over the golden ratio.
+_SEED_STRIDE = 0x9E3779B97F4A7C15
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Delta:
-  """What has been added to an answer."""
+  """The tokens and the text that were added to a choice."""
 
-  piece: Answer
-  text: str  # that can be let out; less or more than the piece's tokens
+  chunk: Answer
+  text: str  # that is final; more or less than the text of the chunk's tokens
   is_last: bool = False
 
 
 class Choice:
-  """One choice of a call. `answer` and `finish_reason` are there at its end.
+  """One choice of a call; `answer` and `finish_reason` are valid at its end.
 
-  Tokens after the one that completes a stop string are none of the answer's:
-  the slot is freed, and nobody hears of them.
+  Tokens after the one that completes a stop string are dropped and their slot
+  is freed.
   """
 
   def __init__(
-    self, index: int, prompt: np.ndarray, spec: SamplingSpec, text: Detokenizer
+    self,
+    index: int,
+    prompt: np.ndarray,
+    spec: SamplingSpec,
+    detokenizer: Detokenizer,
   ):
     self.index, self.prompt, self.spec = index, prompt, spec
-    self._text = text
-    self._pieces: list[Answer] = []
+    self._detokenizer = detokenizer
+    self._chunks: list[Answer] = []
 
   async def deltas(
-    self, generator: Generator, *, whole: bool
+    self, generator: Generator, *, stream: bool
   ) -> AsyncGenerator[Delta, None]:
-    """Draws the answer, in one delta if it is wanted `whole`."""
-    async with contextlib.aclosing(self._drawn(generator, whole)) as pieces:
-      async for piece in pieces:
-        piece = self._add(piece)
-        if self._is_over(piece):
-          self._text.end()
-          yield Delta(piece, self._text.release(), is_last=True)
+    """Samples the answer; yields one delta unless it is to `stream`."""
+    async with contextlib.aclosing(self._sample(generator, stream)) as chunks:
+      async for chunk in chunks:
+        chunk = self._add(chunk)
+        if self._is_over(chunk):
+          self._detokenizer.end()
+          yield Delta(chunk, self._detokenizer.release(), is_last=True)
           return
-        if not whole:
-          yield Delta(piece, self._text.release())
+        if stream:
+          yield Delta(chunk, self._detokenizer.release())
 
-  async def _drawn(
-    self, generator: Generator, whole: bool
+  async def _sample(
+    self, generator: Generator, stream: bool
   ) -> AsyncGenerator[Answer, None]:
-    if whole and not self._text.stops:
+    if not stream and not self._detokenizer.stops:
       yield await generator.generate(self.prompt, self.spec)
       return
-    stream = answer_chunks(generator, self.prompt, self.spec)
-    async with contextlib.aclosing(stream) as pieces:
-      async for piece in pieces:
-        yield piece
+    chunks = answer_chunks(generator, self.prompt, self.spec)
+    async with contextlib.aclosing(chunks):
+      async for chunk in chunks:
+        yield chunk
 
   @property
   def answer(self) -> Answer:
-    """All that was sampled."""
-    return Answer.joined(self._pieces)
+    """All sampled tokens."""
+    return Answer.joined(self._chunks)
 
   @property
   def num_sampled(self) -> int:
-    """Tokens so far."""
-    return sum(len(piece.sampled) for piece in self._pieces)
+    """Number of tokens sampled so far."""
+    return sum(len(chunk.sampled) for chunk in self._chunks)
 
   @property
   def num_reused(self) -> int:
-    """Prompt tokens whose keys and values were at hand."""
-    return self._pieces[-1].num_reused if self._pieces else 0
+    """Prompt tokens whose keys and values were cached."""
+    return self._chunks[-1].num_reused if self._chunks else 0
 
   @property
   def text(self) -> str:
-    """The answer's text, up to where a stop string or token ended it."""
-    return self._text.whole
+    """The text up to the stop string or stop token."""
+    return self._detokenizer.text
 
   @property
   def finish_reason(self) -> str:
-    """`stop` if a stop string or token ended it, else `length`."""
-    stopped = self.stop_reason is not None or self.ended_by is not None
-    return "stop" if stopped else "length"
+    """`stop` if a stop string or token ended the answer, else `length`."""
+    is_stopped = self.stop_reason is not None or self.ended_by is not None
+    return "stop" if is_stopped else "length"
 
   @property
   def stop_reason(self) -> str | None:
-    """The stop string that ended it, if one did."""
-    return self._text.stopped_by
+    """The stop string that ended the answer, if one did."""
+    return self._detokenizer.stopped_by
 
   @property
   def ended_by(self) -> int | None:
-    """The stop token that ended it, if one did."""
-    last = int(self._pieces[-1].sampled[-1]) if self._pieces else -1
+    """The stop token that ended the answer, if one did."""
+    last = int(self._chunks[-1].sampled[-1]) if self._chunks else -1
     return last if last in self.spec.stop_tokens else None
 
-  def _add(self, piece: Answer) -> Answer:
-    ids = piece.sampled.tolist()
+  def _add(self, chunk: Answer) -> Answer:
+    ids = chunk.sampled.tolist()
     body = ids[:-1] if ids[-1] in self.spec.stop_tokens else ids
-    taken = self._text.add(body)
-    if self._text.stopped_by is not None:
-      piece = piece.span(0, taken)
-    self._pieces.append(piece)
-    return piece
+    num_used = self._detokenizer.add(body)
+    if self.stop_reason is not None:
+      chunk = chunk.span(0, num_used)
+    self._chunks.append(chunk)
+    return chunk
 
-  def _is_over(self, piece: Answer) -> bool:
+  def _is_over(self, chunk: Answer) -> bool:
     return (
-      self._text.stopped_by is not None
-      or int(piece.sampled[-1]) in self.spec.stop_tokens
+      self.stop_reason is not None
+      or int(chunk.sampled[-1]) in self.spec.stop_tokens
       or self.num_sampled >= self.spec.max_tokens
     )
 
 
 async def all_deltas(
-  draws: Sequence[Choice], generator: Generator, *, whole: bool
+  choices: Sequence[Choice], generator: Generator, *, stream: bool
 ) -> AsyncGenerator[tuple[Choice, Delta], None]:
-  """The deltas of several answers, as they come; closing it gives all up."""
+  """Yields the deltas of several choices as they come.
+
+  Closing the generator cancels all of them.
+  """
   queue: asyncio.Queue[tuple[Choice, Delta] | None] = asyncio.Queue()
 
-  async def follow(draw: Choice) -> None:
+  async def follow(choice: Choice) -> None:
     try:
-      stream = draw.deltas(generator, whole=whole)
-      async with contextlib.aclosing(stream) as deltas:
+      deltas = choice.deltas(generator, stream=stream)
+      async with contextlib.aclosing(deltas):
         async for delta in deltas:
-          queue.put_nowait((draw, delta))
+          queue.put_nowait((choice, delta))
     finally:
       queue.put_nowait(None)
 
-  tasks = [asyncio.create_task(follow(draw)) for draw in draws]
-  left = len(tasks)
+  tasks = [asyncio.create_task(follow(choice)) for choice in choices]
+  num_open = len(tasks)
   try:
-    while left:
-      if (found := await queue.get()) is not None:
-        yield found
+    while num_open:
+      if (item := await queue.get()) is not None:
+        yield item
         continue
-      left -= 1
+      num_open -= 1
       for task in tasks:
         if task.done() and not task.cancelled():
           task.result()  # the first that failed fails the call
@@ -148,3 +171,117 @@ async def all_deltas(
     for task in tasks:
       task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def sampling_spec(
+  request: CompletionRequest,
+  *,
+  policy_slot: int,
+  max_tokens: int,
+  template_stops: Sequence[int],
+  number: int,
+  grammar: str = "",
+) -> SamplingSpec:
+  """Returns how choice `number` of a call is sampled.
+
+  Raises `ApiError` for more stop tokens than the engine supports.
+  """
+  stops = dict.fromkeys(request.stop_token_ids)
+  if not request.ignore_eos:
+    stops |= dict.fromkeys(template_stops)
+  if len(stops) > MAX_STOPS:
+    raise ApiError(
+      f"stop_token_ids={request.stop_token_ids} and the chat template's own "
+      f"{tuple(template_stops)} are more than the {MAX_STOPS} that can end an "
+      "answer: give fewer, or ignore_eos=true",
+      param="stop_token_ids",
+    )
+  assert request.seed is not None, "the call's context chooses a seed"
+  return SamplingSpec(
+    policy_slot=policy_slot,
+    temperature=1.0 if request.temperature is None else request.temperature,
+    top_k=max(request.top_k, 0),
+    top_p=request.top_p,
+    min_p=request.min_p,
+    max_tokens=max_tokens,
+    stop_tokens=tuple(stops),
+    seed=(request.seed + number * _SEED_STRIDE) % 2**64,
+    grammar=grammar,
+    frequency_penalty=request.frequency_penalty,
+    presence_penalty=request.presence_penalty,
+    logit_bias=request.logit_bias,
+    num_top=request.num_top,
+    top_is_raw=request.raw_logprobs,
+  )
+
+
+class Envelope:
+  """The fields that every object of one call begins with."""
+
+  def __init__(self, kind: str, prefix: str, model: str):
+    self.id = f"{prefix}-{uuid.uuid4().hex}"
+    self._kind, self._model = kind, model
+    self._created = int(time.time())
+
+  def around(
+    self, choices: Sequence[dict[str, Any]], *, chunk: bool = False
+  ) -> dict[str, Any]:
+    """Returns the object with these choices."""
+    is_chat = self._kind == "chat.completion"
+    kind = f"{self._kind}.chunk" if chunk and is_chat else self._kind
+    return {
+      "id": self.id,
+      "object": kind,
+      "created": self._created,
+      "model": self._model,
+      "choices": list(choices),
+    }
+
+
+def usage_of(prompts: Sequence[np.ndarray], choices: Sequence[Choice]) -> Any:
+  """Counts tokens; a prompt counts once, however many choices it has."""
+  num_prompt = sum(len(prompt) for prompt in prompts)
+  num_sampled = sum(choice.num_sampled for choice in choices)
+  choices_per_prompt = len(choices) // len(prompts)
+  return {
+    "prompt_tokens": num_prompt,
+    "completion_tokens": num_sampled,
+    "total_tokens": num_prompt + num_sampled,
+    "prompt_tokens_details": {
+      "cached_tokens": sum(
+        choice.num_reused for choice in choices[::choices_per_prompt]
+      )
+    },
+  }
+
+
+def token_fields(request: CompletionRequest, chunk: Answer) -> dict[str, Any]:
+  """Returns the fields that `return_token_ids` adds to a choice."""
+  if not request.return_token_ids:
+    return {}
+  return {
+    "token_ids": chunk.sampled.tolist(),
+    "token_versions": chunk.version.tolist(),
+    "raw_logprobs": chunk.raw_logprob.tolist(),
+    "behavior_logprobs": chunk.behavior_logprob.tolist(),
+    "policy_slot": chunk.policy_slot,
+  }
+
+
+def logprobs_of(request: CompletionRequest, chunk: Answer) -> list[float]:
+  """Returns the sampled tokens' log-probabilities, in nats, per request."""
+  logprob = (
+    chunk.raw_logprob if request.raw_logprobs else chunk.behavior_logprob
+  )
+  return [float(x) for x in logprob]
+
+
+def alternatives_of(chunk: Answer) -> list[list[tuple[int, float]]]:
+  """Returns the likeliest tokens of each place, without impossible ones."""
+  if chunk.top_token is None or chunk.top_logprob is None:
+    return [[] for _ in chunk.sampled]
+  rows = zip(chunk.top_token.tolist(), chunk.top_logprob.tolist(), strict=True)
+  return [
+    [(id, x) for id, x in zip(*row, strict=True) if x > -math.inf]
+    for row in rows
+  ]

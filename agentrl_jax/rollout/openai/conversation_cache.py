@@ -1,9 +1,9 @@
-"""What was said is kept as tokens, so that no answer is tokenised twice.
+"""Keeps conversations as tokens, so that no answer is tokenized twice.
 
 A chat call sends the whole conversation as text. Where it begins with one that
-this server has answered, the tokens of that one are taken as they were sent and
-sampled, and only what is new is rendered. What is not remembered (any more) is
-rendered as a whole by the chat template.
+this server answered, the tokens of that one are used as they were sent and
+sampled, and only the new messages are rendered. A conversation that is not
+cached is rendered completely by the chat template.
 """
 
 import collections
@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,144 +20,174 @@ import numpy as np
 
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.messages import Message, Tool, message_to_json
+from agentrl_jax.errors import PromptTooLong
 from agentrl_jax.rollout.openai.choices import Choice
-from agentrl_jax.rollout.openai.requests import (
-  CompletionRequest,
-  ServingLimits,
-  room,
-)
+from agentrl_jax.rollout.openai.schema import CompletionRequest, ServingLimits
 from agentrl_jax.rollout.server.errors import ApiError
 
-REMEMBERED_TOKENS = 1 << 22  # 16 MiB of them
+MAX_CACHED_TOKENS = 1 << 22  # 16 MiB of them
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TokenizedPrefix:
-  """A conversation up to the end of an answer of ours, as tokens."""
+  """A conversation up to the end of an answer, as tokens."""
 
   stream: np.ndarray  # int32 [T]
-  ended_by: int | None  # the stop token that it ends with
+  ended_by: int | None  # the stop token at the end
 
   @classmethod
-  def by(cls, draw: Choice) -> "TokenizedPrefix":
-    """What stands after an answer."""
-    stream = np.concatenate([draw.prompt, draw.answer.sampled])
-    return cls(stream.astype(np.int32), draw.ended_by)
+  def by(cls, choice: Choice) -> "TokenizedPrefix":
+    """Returns the conversation that ends with an answer."""
+    stream = np.concatenate([choice.prompt, choice.answer.sampled])
+    return cls(stream.astype(np.int32), choice.ended_by)
 
 
 class CallContext:
-  """What a call belongs to; this one belongs to nothing, and leaves nothing."""
+  """Context of a call; this one keeps nothing."""
 
   def __init__(self, limits: ServingLimits):
     self.limits = limits
 
-  def room(
+  def answer_budget(
     self, prompt: np.ndarray, request: CompletionRequest, name: str
   ) -> int:
-    """Tokens that the answer may have; `PromptTooLong` if there are none."""
-    return room(self.limits, prompt, request.max_tokens, name=name)
+    """Returns the tokens that the answer may have.
+
+    Refuses what was asked for and does not fit, as OpenAI's servers do. Raises
+    `PromptTooLong`; `name` is the field of the request.
+    """
+    asked = request.answer_tokens
+    left = self.limits.context - len(prompt)
+    if left < (asked or 1):
+      raise PromptTooLong(
+        f"the prompt has {len(prompt)} tokens and {name}={asked or 1} more are "
+        f"asked for; {self.limits.context} fit together. Shorten the prompt, "
+        f"or ask for up to {max(left, 0)}"
+      )
+    return asked or left
 
   def policy_slot(self, named: int | None) -> int:
-    """The policy slot that answers; None: the call names none."""
+    """Returns the policy slot that answers; None: the call names none."""
     return named or 0
 
-  def complete(self, request: CompletionRequest) -> CompletionRequest:
-    """The call, with what it leaves to whom it belongs to."""
-    return request
+  def fill_in(self, request: CompletionRequest) -> CompletionRequest:
+    """Returns the request with a seed, and what else the context decides."""
+    if request.seed is not None:
+      return request
+    return request.model_copy(update={"seed": secrets.randbits(63)})
 
   def check(
     self, request: CompletionRequest, prompts: Sequence[np.ndarray]
   ) -> None:
-    """Raises `ApiError` for a call that does not belong here."""
+    """Raises `ApiError` for a call that does not belong to the context."""
 
   def prompt(
     self, messages: Sequence[Message], tools: Sequence[Tool], codec: ChatCodec
   ) -> np.ndarray:
-    """A conversation as tokens, up to where the policy writes."""
-    return rendered(codec, messages, tools)
+    """Returns a conversation as tokens, up to where the policy writes."""
+    return render(codec, messages, tools)
 
-  def heard(
+  def record(
     self,
-    draw: Choice,
+    choice: Choice,
     messages: Sequence[Message] = (),
     tools: Sequence[Tool] = (),
   ) -> None:
-    """An answer is whole; in a chat, `messages` ends with it."""
+    """Records a complete answer; in a chat, `messages` ends with it."""
 
 
 class ConversationCache(CallContext):
-  """Remembers the conversations that were answered last."""
+  """Caches the conversations that were answered last."""
 
   def __init__(
-    self, limits: ServingLimits, *, max_tokens: int = REMEMBERED_TOKENS
+    self, limits: ServingLimits, *, max_tokens: int = MAX_CACHED_TOKENS
   ):
     super().__init__(limits)
     self._max_tokens, self._num_tokens = max_tokens, 0
     self._lock = threading.Lock()  # calls are read in threads
-    self._said: collections.OrderedDict[bytes, TokenizedPrefix] = (
+    self._prefixes: collections.OrderedDict[bytes, TokenizedPrefix] = (
       collections.OrderedDict()
     )
 
   def prompt(
     self, messages: Sequence[Message], tools: Sequence[Tool], codec: ChatCodec
   ) -> np.ndarray:
-    """The longest beginning that is remembered, and the rest rendered."""
+    """Returns the longest cached prefix with the other messages rendered."""
     keys = conversation_keys(messages, tools)
     for end in range(len(messages) - 1, 0, -1):
       if messages[end - 1].role == "assistant":
-        said = self._find(keys[end - 1])
-        if said is not None:
-          return extended(said, messages[end:], codec)
-    return rendered(codec, messages, tools)
+        prefix = self._find(keys[end - 1])
+        if prefix is not None:
+          return extend(prefix, messages[end:], codec)
+    return render(codec, messages, tools)
 
   def _find(self, key: bytes) -> TokenizedPrefix | None:
     with self._lock:
-      found = self._said.get(key)
-      if found is not None:
-        self._said.move_to_end(key)
-      return found
+      prefix = self._prefixes.get(key)
+      if prefix is not None:
+        self._prefixes.move_to_end(key)
+      return prefix
 
-  def heard(
+  def record(
     self,
-    draw: Choice,
+    choice: Choice,
     messages: Sequence[Message] = (),
     tools: Sequence[Tool] = (),
   ) -> None:
-    """Keeps it, and forgets what was not asked for the longest."""
+    """Caches the conversation, and evicts the least recently used ones."""
     key = conversation_keys(messages, tools)[-1]
-    said = TokenizedPrefix.by(draw)
+    prefix = TokenizedPrefix.by(choice)
     with self._lock:
-      if (known := self._said.pop(key, None)) is not None:
-        self._num_tokens -= len(known.stream)
-      self._said[key] = said
-      self._num_tokens += len(said.stream)
+      if (previous := self._prefixes.pop(key, None)) is not None:
+        self._num_tokens -= len(previous.stream)
+      self._prefixes[key] = prefix
+      self._num_tokens += len(prefix.stream)
       while self._num_tokens > self._max_tokens:
-        _, forgotten = self._said.popitem(last=False)
-        self._num_tokens -= len(forgotten.stream)
+        _, evicted = self._prefixes.popitem(last=False)
+        self._num_tokens -= len(evicted.stream)
 
 
-def rendered(
+def refuse_long(
+  limits: ServingLimits, codec: ChatCodec, num_bytes: int, *, times: int = 1
+) -> None:
+  """Raises `PromptTooLong` for text that cannot fit, before tokenizing it.
+
+  The longest entry of the vocabulary bounds the bytes of a token. Where a
+  template may leave text out, `times` as much is accepted.
+  """
+  most = times * limits.context * codec.longest_token
+  if num_bytes > most:
+    raise PromptTooLong(
+      f"the prompt has {num_bytes} bytes; the {limits.context} tokens that fit "
+      f"have at most {most}: shorten the prompt"
+    )
+
+
+def render(
   codec: ChatCodec, messages: Sequence[Message], tools: Sequence[Tool]
 ) -> np.ndarray:
-  """A whole conversation by its template."""
-  with _shown():
+  """Renders a whole conversation with its template."""
+  with _template_errors():
     return codec.start(messages, tools)
 
 
-def extended(
-  said: TokenizedPrefix, messages: Sequence[Message], codec: ChatCodec
+def extend(
+  prefix: TokenizedPrefix, messages: Sequence[Message], codec: ChatCodec
 ) -> np.ndarray:
-  """What was said, verbatim, and new messages by their template."""
-  with _shown():
-    new = codec.extend(messages, ended_by=_stop(said, codec))
-  return np.concatenate([said.stream, new]).astype(np.int32)
+  """Renders new messages with their template, after an unchanged prefix."""
+  # A stop token of the request does not end a message.
+  is_end = prefix.ended_by in codec.stop_tokens
+  ended_by = prefix.ended_by if is_end else None
+  with _template_errors():
+    new = codec.extend(messages, ended_by=ended_by)
+  return np.concatenate([prefix.stream, new]).astype(np.int32)
 
 
 @contextlib.contextmanager
-def _shown() -> Iterator[None]:
-  """Around a template, which is a model's own program and takes what it takes.
+def _template_errors() -> Iterator[None]:
+  """Translates errors of a template, which is a program of the model's.
 
-  A schema can be of any shape, and not every template expects each.
+  Schemas can have any shape, and not every template expects each.
   """
   try:
     yield
@@ -168,15 +199,10 @@ def _shown() -> Iterator[None]:
     ) from error
 
 
-def _stop(said: TokenizedPrefix, codec: ChatCodec) -> int | None:
-  """A stop token of the caller's own does not end a message."""
-  return said.ended_by if said.ended_by in codec.stop_tokens else None
-
-
 def conversation_keys(
   messages: Sequence[Message], tools: Sequence[Tool]
 ) -> list[bytes]:
-  """A key after each message, of all up to it."""
+  """Returns a key of each prefix of the conversation."""
   key, keys = tools_key(tools), []
   for message in messages:
     key = _digest([key.hex(), _canonical(message)])
@@ -185,12 +211,12 @@ def conversation_keys(
 
 
 def tools_key(tools: Sequence[Tool]) -> bytes:
-  """Equal for equal tools."""
+  """Returns a key that is equal for equal tools."""
   return _digest([[t.name, t.description, dict(t.parameters)] for t in tools])
 
 
 def _canonical(message: Message) -> Any:
-  """A message, whatever its way through a client's own objects did to it."""
+  """Normalizes a message, since clients' own objects may rewrite its JSON."""
   body = message_to_json(message)
   if message.role == "assistant":
     body["content"] = message.content.strip()

@@ -1,106 +1,106 @@
-"""The text of an answer while it grows, and where a stop string cuts it.
+"""Detokenizes an answer while it grows, and cuts it at a stop string.
 
 A token need not be whole characters, and a stop string need not be whole
-tokens. Text is let out once nothing that follows can change it: not in the
-midst of a character, nor where a stop string may have begun.
+tokens. Text is released once no later token can change it: not within a
+character, nor from where a stop string may have begun.
 """
 
 from collections.abc import Callable, Sequence
 
 _BROKEN = "\ufffd"  # stands for bytes that are no character yet
-_LONGEST = 4  # bytes of a character, and so tokens
+_MAX_CHARACTER = 4  # bytes of a character, and so tokens
 
 
 class Detokenizer:
-  """Text of tokens that come one at a time."""
+  """The text of tokens that come one at a time."""
 
   def __init__(
     self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = ()
   ):
-    self._decode, self._stops = decode, tuple(stops)
-    self.stops = self._stops
+    self._decode = decode
+    self.stops = self._open_stops = tuple(stops)
     self._ids: list[int] = []
-    # Tokens up to `_read` are text already; those from `_begin` on are decoded
-    # with it, since what a token reads like can depend on the one before it.
-    self._begin = self._read = 0
-    self._mark, self._marked = 0, ""  # tokens, and what those unread were like
-    self._text = ""  # up to the stop string
-    self._num_out = 0  # characters that have been let out
+    # Tokens before `_end` are text already; those from `_begin` on are decoded
+    # again, since the text of a token can depend on the one before it.
+    self._begin = self._end = 0
+    # Number of tokens at the last broken decoding, and its text.
+    self._broken_end, self._broken_text = 0, ""
+    self.text = ""  # up to the stop string, text not yet released included
+    self._num_released = 0  # characters
     self.stopped_by: str | None = None
 
-  @property
-  def whole(self) -> str:
-    """All text so far, that which is held back included."""
-    return self._text
-
   def add(self, ids: Sequence[int]) -> int:
-    """Takes tokens in, up to the one that completes a stop string; how many."""
-    if not self._stops:
-      self._take(ids)
+    """Adds tokens up to the one that completes a stop string.
+
+    Returns the number of tokens added.
+    """
+    if not self._open_stops:
+      self._add(ids)
       return len(ids)
     for number, id in enumerate(ids, start=1):
-      self._take([id])
+      self._add([id])
       if self.stopped_by is not None:
         return number
     return len(ids)
 
   def end(self) -> None:
-    """No more tokens come: bytes that are no character stay broken."""
-    if self.stopped_by is None and self._read < len(self._ids):
+    """Adds the bytes that never became a character; no more tokens come."""
+    if self.stopped_by is None and self._end < len(self._ids):
       self._grow(self._decode(self._ids[self._begin :]))
-    self._stops = ()
+    self._open_stops = ()
 
   def release(self) -> str:
-    """What can be let out and has not been."""
-    end = len(self._text) - self._held()
-    out = self._text[self._num_out : end]
-    self._num_out = max(end, self._num_out)
-    return out
+    """Returns the final text that was not returned before."""
+    end = len(self.text) - self._num_held()
+    text = self.text[self._num_released : end]
+    self._num_released = max(end, self._num_released)
+    return text
 
-  def _take(self, ids: Sequence[int]) -> None:
+  def _add(self, ids: Sequence[int]) -> None:
     self._ids += ids
     text = self._decode(self._ids[self._begin :])
     if not text.endswith(_BROKEN):
       self._grow(text)
-    elif len(self._ids) >= max(self._mark, self._read) + _LONGEST:
-      self._grow_to_mark(text)
+    elif len(self._ids) >= max(self._broken_end, self._end) + _MAX_CHARACTER:
+      self._grow_to_broken(text)
 
-  def _grow_to_mark(self, text: str) -> None:
-    """What is broken so many tokens later is no character, and never will be.
+  def _grow_to_broken(self, text: str) -> None:
+    """Accepts bytes as broken that no later token can complete.
 
-    Or an answer of broken bytes would be decoded anew with every token.
+    Otherwise an answer of broken bytes would be decoded anew with every token.
     """
-    if self._mark > self._read and text.startswith(self._marked):
-      self._grow(self._marked, self._mark)
+    if self._broken_end > self._end and text.startswith(self._broken_text):
+      self._grow(self._broken_text, self._broken_end)
       text = self._decode(self._ids[self._begin :])
-    self._mark, self._marked = len(self._ids), text
+    self._broken_end, self._broken_text = len(self._ids), text
 
   def _grow(self, text: str, end: int | None = None) -> None:
-    known = self._decode(self._ids[self._begin : self._read])
-    before = len(self._text)
-    self._text += text[len(known) :]
-    self._begin, self._read = self._read, end or len(self._ids)
-    self._cut(before)
+    known = self._decode(self._ids[self._begin : self._end])
+    num_before = len(self.text)
+    self.text += text[len(known) :]
+    self._begin, self._end = self._end, end or len(self._ids)
+    self._cut(num_before)
 
-  def _cut(self, before: int) -> None:
-    """Cuts the text at the first stop string that it has now."""
-    found = [
-      (at, stop)
-      for stop in self._stops
-      if (at := self._text.find(stop, max(0, before - len(stop) + 1))) >= 0
+  def _cut(self, num_before: int) -> None:
+    """Cuts the text at its first stop string."""
+    matches = [
+      (begin, stop)
+      for stop in self._open_stops
+      if (begin := self.text.find(stop, max(0, num_before - len(stop) + 1)))
+      >= 0
     ]
-    if found:
-      at, self.stopped_by = min(found)
-      self._text, self._stops = self._text[:at], ()
+    if matches:
+      begin, self.stopped_by = min(matches)
+      self.text, self._open_stops = self.text[:begin], ()
 
-  def _held(self) -> int:
-    """Characters at the end with which a stop string may begin."""
+  def _num_held(self) -> int:
+    """Counts the characters at the end with which a stop string may begin."""
     return max(
       (
         size
-        for stop in self._stops
+        for stop in self._open_stops
         for size in range(1, len(stop))
-        if self._text.endswith(stop[:size])
+        if self.text.endswith(stop[:size])
       ),
       default=0,
     )

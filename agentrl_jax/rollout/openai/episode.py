@@ -1,7 +1,7 @@
-"""One episode that an agent elsewhere plays, recorded as it was sampled.
+"""One episode that an external agent plays, recorded as it was sampled.
 
-What was said stays as it was sent and sampled: a call that does not go on where
-the last one ended is refused by name.
+The record keeps the tokens as they were sent and sampled. A call that does not
+continue where the last one ended is refused by name.
 """
 
 import asyncio
@@ -10,38 +10,79 @@ import dataclasses
 import hashlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.messages import Message, Tool, message_to_json
-from agentrl_jax.data.trajectory import Status, Trajectory, Turn
+from agentrl_jax.data.trajectory import Status, Task, Trajectory, Turn
 from agentrl_jax.errors import ConfigError, PromptTooLong
-from agentrl_jax.rollout.api import Answer
-from agentrl_jax.rollout.openai.attempt import Attempt, PolicySlotDraw
+from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.openai.choices import Choice
 from agentrl_jax.rollout.openai.conversation_cache import (
   CallContext,
   TokenizedPrefix,
   conversation_keys,
-  extended,
-  rendered,
+  extend,
+  render,
   tools_key,
 )
-from agentrl_jax.rollout.openai.repeated import Repeated
-from agentrl_jax.rollout.openai.requests import CompletionRequest, ServingLimits
+from agentrl_jax.rollout.openai.schema import CompletionRequest, ServingLimits
 from agentrl_jax.rollout.server.errors import ApiError
+
+
+class Attempt(Protocol):
+  """The episode that the controller wants played."""
+
+  @property
+  def task(self) -> Task: ...
+
+  @property
+  def group_id(self) -> str: ...
+
+  @property
+  def number(self) -> int: ...
+
+  @property
+  def seed(self) -> int: ...
+
+
+class PolicySlotDraw(Protocol):
+  """Draws policy slots; `controller.policies.CrossPolicy` is one."""
+
+  @property
+  def weights(self) -> tuple[float, ...]: ...
+
+  @property
+  def is_drawn(self) -> bool:
+    """Whether the draw is random."""
+    ...
+
+  def __call__(self, seed: int, turn: int) -> int:
+    """Returns the policy slot for a turn of the episode with this seed."""
+    ...
+
+
+class FreshPolicySlot:
+  """Draws policy slot 0 always."""
+
+  weights, is_drawn = (1.0,), False
+
+  def __call__(self, seed: int, turn: int) -> int:
+    """See `PolicySlotDraw`."""
+    return 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpisodeRules:
-  """What bounds an episode, as `controller.episode` bounds its own."""
+  """Limits of an episode, the same as those of `controller.episode`."""
 
   max_turns: int
   max_tokens: int  # prompt, observations and answers together
   max_answer_tokens: int  # of one answer
   temperature: float = 1.0  # of every draw
-  idle_timeout_s: float = 600.0  # without a call: the agent is taken for gone
+  idle_timeout_s: float = 600.0  # without a call, after which it is abandoned
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
@@ -51,7 +92,7 @@ class EpisodeRules:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-  """What an agent says of its attempt."""
+  """The result of an episode, as its agent reports it."""
 
   reward: float
   status: Status
@@ -59,7 +100,7 @@ class Verdict:
 
 
 class Episode(CallContext):
-  """The growing record of one attempt."""
+  """The growing record of one episode."""
 
   def __init__(
     self,
@@ -70,7 +111,7 @@ class Episode(CallContext):
   ):
     super().__init__(limits)
     self._draw = draw
-    self._is_named = False  # the policy slot of this call, by the agent
+    self._is_named = False  # the agent named the call's policy slot
     self._all_drawn = draw.is_drawn  # the policy slots of the turns so far
     self.id = uuid.uuid4().hex
     self.attempt, self.rules = attempt, rules
@@ -96,11 +137,11 @@ class Episode(CallContext):
 
   @contextlib.contextmanager
   def calling(self) -> Iterator[None]:
-    """Around one call: they come one after the other."""
+    """Encloses one call; refuses a second one at the same time."""
     if self._is_busy:
       raise conflict(
         f"episode {self.id} has a call that is not answered yet; wait for it, "
-        "or hang up and ask again",
+        "or hang up and call again",
         "episode_busy",
       )
     self._is_busy = True
@@ -110,8 +151,8 @@ class Episode(CallContext):
       self._is_busy = False
       self._last_heard = asyncio.get_running_loop().time()
 
-  def repeated(self, body: bytes) -> Repeated | None:
-    """What the last call was answered with, if this one is the same.
+  def repeated(self, body: bytes) -> "Repeated | None":
+    """Returns the last call and its answer if this call is the same.
 
     Clients repeat a call whose answer was lost on its way.
     """
@@ -122,10 +163,10 @@ class Episode(CallContext):
     asked = self.num_tokens - len(self._answer.sampled)
     return Repeated(self, self._said.stream[:asked], self._answer)
 
-  def room(
+  def answer_budget(
     self, prompt: np.ndarray, request: CompletionRequest, name: str
   ) -> int:
-    """What the episode leaves; asking for more gets as much as there is."""
+    """Returns what the call asks for, or what the episode has left of it."""
     rules = self.rules
     left = min(rules.max_tokens, self.limits.context) - len(prompt)
     if left < 1:
@@ -134,30 +175,29 @@ class Episode(CallContext):
         f"{min(rules.max_tokens, self.limits.context)}: end it, as "
         f"{Status.AGENT_CONTEXT_LIMIT.value!r}"
       )
-    asked = request.max_tokens or rules.max_answer_tokens
+    asked = request.answer_tokens or rules.max_answer_tokens
     return min(left, asked, rules.max_answer_tokens)
 
   def policy_slot(self, named: int | None) -> int:
-    """That which is named, or else the one that the run draws."""
+    """Returns the policy slot that the call names, or else draws one."""
     self._is_named = named is not None
     if named is not None:
       return named
     return self._draw(self.attempt.seed, len(self.turns))
 
-  def complete(self, request: CompletionRequest) -> CompletionRequest:
-    """At the run's temperature; the seed is by the attempt and the turn."""
-    text = f"{self.attempt.seed} turn {len(self.turns)}"
-    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
-    return dataclasses.replace(
-      request,
-      temperature=self.rules.temperature,
-      seed=request.seed if request.has_seed else seed,
-    )
+  def fill_in(self, request: CompletionRequest) -> CompletionRequest:
+    """Returns the request at the run's temperature, with a seed of the turn."""
+    changes: dict[str, float] = {"temperature": self.rules.temperature}
+    if request.seed is None:
+      text = f"{self.attempt.seed} turn {len(self.turns)}"
+      digest = hashlib.sha256(text.encode()).digest()
+      changes["seed"] = int.from_bytes(digest[:8])
+    return request.model_copy(update=changes)
 
   def check(
     self, request: CompletionRequest, prompts: Sequence[np.ndarray]
   ) -> None:
-    """Refuses what has no place in a record of one line of talk."""
+    """Refuses calls that do not continue the episode."""
     if request.n > 1 or len(prompts) > 1:
       raise ApiError(
         f"n={request.n} and {len(prompts)} prompts: an episode has one answer "
@@ -178,15 +218,15 @@ class Episode(CallContext):
       raise self._branched("prompt")
 
   def _refuse_other_draws(self, request: CompletionRequest) -> None:
-    """The learner computes what the sampler drew from, for the whole run."""
+    """Refuses sampling that the learner does not compute with."""
     for name in ("frequency_penalty", "presence_penalty", "logit_bias"):
       if found := getattr(request, name):
         shown = dict(found) if name == "logit_bias" else found
         raise ApiError(
-          f"{name}={shown}: what is trained on is drawn from the policy's own "
-          "distribution, which is what the learner computes; it knows of no "
+          f"{name}={shown}: a call of an episode is sampled from the policy's "
+          "own distribution, which is what the learner computes, without "
           "penalties and biases. Leave it out, or make the call without the "
-          "episode's header: it is answered then and not trained on",
+          "episode's header: it is then answered and not trained on",
           param=name,
           code="unsupported_value",
         )
@@ -194,9 +234,9 @@ class Episode(CallContext):
     run = self.rules.temperature
     if asked[1:] != (1.0, 0, 0.0) or asked[0] not in (None, run):
       raise ApiError(
-        f"(temperature, top_p, top_k, min_p)={asked}: what is trained on is "
-        f"drawn at the run's sampling.temperature={run:g}, from all tokens. "
-        "Leave them out, or set that to what your agent wants",
+        f"(temperature, top_p, top_k, min_p)={asked}: a call of an episode is "
+        f"sampled at the run's sampling.temperature={run:g}, from all tokens. "
+        "Leave them out, or set sampling.temperature as your agent needs it",
         param="temperature",
         code="unsupported_value",
       )
@@ -204,9 +244,9 @@ class Episode(CallContext):
   def prompt(
     self, messages: Sequence[Message], tools: Sequence[Tool], codec: ChatCodec
   ) -> np.ndarray:
-    """What was said, verbatim, and the messages that are new."""
+    """Returns the recorded tokens, and the new messages rendered."""
     if not self.turns:
-      return rendered(codec, messages, tools)
+      return render(codec, messages, tools)
     if tools_key(tools) != self._tools:
       raise conflict(
         f"episode {self.id} began with other tools, which the policy has read; "
@@ -216,15 +256,15 @@ class Episode(CallContext):
     known, keys = len(self._spoken), conversation_keys(messages, tools)
     if len(messages) <= known or not known or keys[known - 1] != self._key:
       raise self._branched("messages")
-    return extended(self._said, messages[known:], codec)
+    return extend(self._said, messages[known:], codec)
 
-  def heard(
+  def record(
     self,
     draw: Choice,
     messages: Sequence[Message] = (),
     tools: Sequence[Tool] = (),
   ) -> None:
-    """Records an answer with what stood before it."""
+    """Records an answer with the tokens before it."""
     self._answer = answer = draw.answer
     self.turns.append(
       Turn(
@@ -244,7 +284,7 @@ class Episode(CallContext):
     self._key = keys[-1] if keys else b""
 
   def trajectory(self, verdict: Verdict) -> Trajectory:
-    """The record, closed, and checked token for token."""
+    """Returns the record, after a check of every token."""
     attempt, turns = self.attempt, list(self.turns)
     if turns:
       turns[-1] = dataclasses.replace(turns[-1], reward=verdict.reward)
@@ -252,7 +292,7 @@ class Episode(CallContext):
     if not np.array_equal(np.concatenate([*parts, []]), self._said.stream):
       raise RuntimeError(
         f"the turns of episode {self.id} hold other tokens than were sent and "
-        "sampled: the recorder has a bug"
+        "sampled: this is a bug of the recorder"
       )
     return Trajectory(
       task=attempt.task,
@@ -268,7 +308,7 @@ class Episode(CallContext):
     )
 
   async def abandoned(self) -> None:
-    """Waits until nothing was heard of the agent for `idle_timeout_s`."""
+    """Waits until the agent has made no call for `idle_timeout_s`."""
     loop = asyncio.get_running_loop()
     while (
       self._is_busy
@@ -278,23 +318,23 @@ class Episode(CallContext):
       await asyncio.sleep(max(ends, 0.05))
 
   def touch(self) -> None:
-    """The agent was heard of."""
+    """Restarts the idle timeout."""
     self._last_heard = asyncio.get_running_loop().time()
 
   def _branched(self, param: str) -> ApiError:
     return conflict(
-      f"this call does not go on where the last one of episode {self.id} "
+      f"this call does not continue where the last one of episode {self.id} "
       f"ended: its {param} must begin with all {len(self._spoken)} messages, "
       f"{self.num_tokens} tokens, that were sent and answered before, unchanged"
-      ". An agent that rewrites its history or asks aside does so without the "
-      "episode's header; that is answered and not trained on",
+      ". Make calls with another history without the episode's "
+      "header; they are answered and not trained on",
       "episode_branched",
       param,
     )
 
 
 def conflict(message: str, code: str, param: str | None = None) -> ApiError:
-  """A call that an episode has no place for."""
+  """Returns the error of a call that does not fit the episode's state."""
   return ApiError(message, code=code, param=param, status=409)
 
 
@@ -302,3 +342,35 @@ def _frozen(array: np.ndarray, dtype: type) -> np.ndarray:
   copy: np.ndarray = np.array(array, dtype)
   copy.setflags(write=False)
   return copy
+
+
+class Repeated(CallContext):
+  """The last call of an episode made again, and a generator of its answer."""
+
+  num_policy_slots = 1
+
+  def __init__(self, episode: CallContext, prompt: np.ndarray, answer: Answer):
+    super().__init__(episode.limits)
+    self._episode, self._prompt, self._answer = episode, prompt, answer
+
+  def answer_budget(
+    self, prompt: np.ndarray, request: CompletionRequest, name: str
+  ) -> int:
+    """Returns the budget of the first call."""
+    return self._episode.answer_budget(prompt, request, name)
+
+  def fill_in(self, request: CompletionRequest) -> CompletionRequest:
+    """Returns the request as the first call was sampled."""
+    return self._episode.fill_in(request)
+
+  def prompt(
+    self, messages: Sequence[Message], tools: Sequence[Tool], codec: ChatCodec
+  ) -> np.ndarray:
+    """Returns the prompt of the first call."""
+    return self._prompt
+
+  async def generate(
+    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+  ) -> Answer:
+    """Returns the answer that was recorded."""
+    return self._answer

@@ -1,40 +1,61 @@
-"""Episodes that agents elsewhere play.
+"""Episodes that external agents play, and their routes.
 
-The controller offers attempts, as it would to a player of its own: `play` here
-is a `controller.player.Player`. An agent takes one, makes its calls under the
-episode's id, and tells what the attempt was worth. Its environment is its own
-affair.
+  POST /v1/episodes        {"wait_s": 30}: an episode to play; 204 if none came
+  POST /v1/episodes/<id>   {"reward": 1.0, "status": ..., "metrics": {...}}
+
+Calls between the two carry the id in the header `X-AgentRL-Episode`. The agent
+owns its environment; this server records its calls.
 """
 
 import asyncio
 import collections
 import contextlib
+import dataclasses
 from collections.abc import Callable
+from typing import Annotated, Any
+
+from aiohttp import web
+from pydantic import AfterValidator, FailFast, FiniteFloat
 
 from agentrl_jax.data.trajectory import Status, Task, Trajectory
 from agentrl_jax.errors import EnvironmentFault
-from agentrl_jax.rollout.openai.attempt import (
-  Attempt,
-  FreshPolicySlot,
-  PolicySlotDraw,
-)
+from agentrl_jax.http_requests import BodyReader
 from agentrl_jax.rollout.openai.episode import (
+  Attempt,
   Episode,
   EpisodeRules,
+  FreshPolicySlot,
+  PolicySlotDraw,
   Verdict,
   conflict,
 )
-from agentrl_jax.rollout.openai.requests import ServingLimits
+from agentrl_jax.rollout.openai.schema import (
+  JsonObject,
+  ServingLimits,
+  invalid,
+  must_be,
+  number_between,
+  parse_object,
+  read,
+)
 from agentrl_jax.rollout.server.errors import ApiError
 
-_KEPT_ENDS = 4096  # ended episodes that are still known by their id
+HEADER = "X-AgentRL-Episode"
+ROUTE = "/v1/episodes"
+_MAX_WAIT_S = 300.0
+_MAX_ENDED = 4096  # ended episodes that are still known by their id
+_FINAL = tuple(
+  status.value
+  for status in Status
+  if status not in (Status.RUNNING, Status.UNKNOWN)
+)
 
 
 class Episodes:
-  """Attempts on offer, and episodes that are being played. Of one loop.
+  """The episodes on offer and those being played; belongs to one event loop.
 
-  `draw_for` tells how an attempt at a task draws its policy slots if it begins
-  now.
+  The controller uses `play` as a `controller.player.Player`. `draw_for` returns
+  how an episode of a task that begins now draws its policy slots.
   """
 
   def __init__(
@@ -47,7 +68,7 @@ class Episodes:
     self._draw_for = draw_for
     self._offered: collections.deque[Episode] = collections.deque()
     self._played: dict[str, Episode] = {}
-    # What agents said at the end; None of those that were given up.
+    # Verdicts of agents; None for episodes that were abandoned.
     self._ended: collections.OrderedDict[str, Verdict | None] = (
       collections.OrderedDict()
     )
@@ -56,10 +77,10 @@ class Episodes:
     self.counts: collections.Counter[str] = collections.Counter()
 
   async def play(self, attempt: Attempt) -> Trajectory:
-    """Waits until an agent has played the attempt; see `Player.play`.
+    """Waits until an agent has played the episode; see `Player.play`.
 
-    Raises `EnvironmentFault` if the agent is gone: the attempt is offered anew
-    by whoever retries it. Cancelling takes the offer back.
+    Raises `EnvironmentFault` if the agent is gone; the caller may offer the
+    episode again. Cancelling withdraws the offer.
     """
     episode = Episode(
       attempt, self._rules, self._limits, self._draw_for(attempt.task)
@@ -75,7 +96,7 @@ class Episodes:
       self._end(episode)
 
   async def take(self, wait_s: float) -> Episode | None:
-    """The attempt that has been on offer the longest; None if none comes."""
+    """Returns the oldest episode on offer; None if there is none in time."""
     try:
       async with asyncio.timeout(wait_s), self._changed:
         await self._changed.wait_for(lambda: self._offered or self._is_closed)
@@ -92,13 +113,13 @@ class Episodes:
     return episode
 
   async def close(self) -> None:
-    """Hands nothing out any more; who waits for an attempt is told at once."""
+    """Stops offering episodes; agents that wait for one get None at once."""
     async with self._changed:
       self._is_closed = True
       self._changed.notify_all()
 
   def get(self, id: str) -> Episode:
-    """An episode that is being played. Raises `ApiError` for any other."""
+    """Returns an episode that is being played. Raises `ApiError` otherwise."""
     if id in self._played:
       return self._played[id]
     if id in self._ended:
@@ -108,17 +129,17 @@ class Episodes:
         status=410,
       )
     raise ApiError(
-      f"there is no episode {id!r}; POST /v1/episodes hands them out",
+      f"there is no episode {id!r}; POST {ROUTE} returns one",
       code="episode_not_found",
       status=404,
     )
 
   def finish(self, id: str, verdict: Verdict) -> None:
-    """Ends an episode; to say the same twice changes nothing."""
+    """Ends an episode; the same verdict may come twice."""
     if id in self._ended and self._ended[id] == verdict:
       return
     episode = self.get(id)
-    with episode.calling():  # nothing is being said
+    with episode.calling():  # refuses a verdict while a call is being answered
       if verdict.status.is_policys_doing and not episode.turns:
         raise conflict(
           f"episode {id} has no call to learn from, so it cannot end as "
@@ -132,12 +153,12 @@ class Episodes:
 
   @property
   def num_offered(self) -> int:
-    """Attempts that wait for an agent."""
+    """Number of episodes that wait for an agent."""
     return len(self._offered)
 
   @property
   def num_played(self) -> int:
-    """Episodes that agents have."""
+    """Number of episodes that agents are playing."""
     return len(self._played)
 
   async def _watch(self, episode: Episode) -> None:
@@ -147,10 +168,10 @@ class Episodes:
       attempt = episode.attempt
       episode.outcome.set_exception(
         EnvironmentFault(
-          f"nothing was heard of the agent that plays episode {episode.id}, "
-          f"attempt {attempt.number} in group {attempt.group_id}, for "
+          f"the agent that plays episode {episode.id}, number {attempt.number} "
+          f"in group {attempt.group_id}, made no call for "
           f"agents.idle_timeout_s={self._rules.idle_timeout_s:g} s; look at "
-          f"its log"
+          "its log"
         )
       )
       self._end(episode)
@@ -159,5 +180,84 @@ class Episodes:
     if self._played.pop(episode.id, None) is None:
       return
     self._ended[episode.id] = episode.verdict
-    if len(self._ended) > _KEPT_ENDS:
+    if len(self._ended) > _MAX_ENDED:
       self._ended.popitem(last=False)
+
+
+def _final_status(value: str) -> str:
+  if value not in _FINAL:
+    raise invalid(f"one of {', '.join(_FINAL)}")
+  return value
+
+
+class TakeRequest(JsonObject):
+  """The body of `POST /v1/episodes`."""
+
+  wait_s: Annotated[float, number_between(0.0, _MAX_WAIT_S)] = 30.0
+
+
+class FinishRequest(JsonObject):
+  """The body of `POST /v1/episodes/<id>`."""
+
+  reward: Annotated[float, number_between(-1e9, 1e9)]
+  status: Annotated[str, AfterValidator(_final_status)] = Status.COMPLETED.value
+  metrics: Annotated[
+    dict[str, FiniteFloat], FailFast(), must_be("an object of numbers")
+  ] = {}
+
+
+class EpisodeApi:
+  """The routes of `Episodes`; None: this server records no episodes."""
+
+  def __init__(self, episodes: Episodes | None, bodies: BodyReader):
+    self._episodes, self._bodies = episodes, bodies
+
+  def add_to(self, application: web.Application) -> None:
+    """Adds the routes."""
+    application.router.add_post(ROUTE, self.take)
+    application.router.add_post(f"{ROUTE}/{{id}}", self.finish)
+
+  def episode_of(self, request: web.Request) -> Episode | None:
+    """Returns the episode that a call names in its header, if it names one."""
+    id = request.headers.get(HEADER)
+    return None if id is None else self._recorded().get(id)
+
+  async def take(self, request: web.Request) -> web.Response:
+    """Waits for an episode to be offered."""
+    async with self._bodies.body(request) as body:
+      fields = read(TakeRequest, parse_object(body or b"{}"))
+    episode = await self._recorded().take(fields.wait_s)
+    if episode is None:
+      return web.Response(status=204)
+    attempt = episode.attempt
+    return web.json_response(
+      {
+        "id": episode.id,
+        "object": "episode",
+        "task": dataclasses.asdict(attempt.task),
+        "group": attempt.group_id,
+        "attempt": attempt.number,
+        "seed": attempt.seed,
+        "max_turns": episode.rules.max_turns,
+      }
+    )
+
+  async def finish(self, request: web.Request) -> web.Response:
+    """Ends an episode with the agent's verdict."""
+    async with self._bodies.body(request) as body:
+      fields = read(FinishRequest, parse_object(body))
+    verdict = Verdict(fields.reward, Status(fields.status), fields.metrics)
+    id = request.match_info["id"]
+    self._recorded().finish(id, verdict)
+    body_json: dict[str, Any] = {"id": id, "object": "episode"}
+    return web.json_response(body_json | {"status": verdict.status.value})
+
+  def _recorded(self) -> Episodes:
+    if self._episodes is None:
+      raise ApiError(
+        "this server records no episodes: ask the learner's own server, whose "
+        "port is agents.port",
+        code="no_episodes_here",
+        status=404,
+      )
+    return self._episodes

@@ -1,7 +1,4 @@
-"""OpenAI's API before a `Generator`: routes, streams, and what they count.
-
-POST /v1/completions   GET /v1/models
-"""
+"""Routes of OpenAI's API: completions, chat completions and models."""
 
 import asyncio
 import concurrent.futures
@@ -9,13 +6,7 @@ import contextlib
 import functools
 import json
 import time
-from collections.abc import (
-  AsyncIterator,
-  Callable,
-  Iterator,
-  Sequence,
-  Set,
-)
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,19 +17,28 @@ from agentrl_jax.errors import AgentRLError, DeadlineExceeded, ServerFull
 from agentrl_jax.rollout.api import Generator
 from agentrl_jax.rollout.engine.grammar_compiler import GrammarValidator
 from agentrl_jax.rollout.openai.chat import ChatCall
-from agentrl_jax.rollout.openai.choices import Choice, Delta, all_deltas
+from agentrl_jax.rollout.openai.choices import (
+  Choice,
+  Delta,
+  Envelope,
+  all_deltas,
+  usage_of,
+)
 from agentrl_jax.rollout.openai.completions import CompletionCall
 from agentrl_jax.rollout.openai.conversation_cache import (
   CallContext,
   ConversationCache,
 )
-from agentrl_jax.rollout.openai.episode_routes import EpisodeApi
-from agentrl_jax.rollout.openai.episodes import Episodes
-from agentrl_jax.rollout.openai.fields import Fields
-from agentrl_jax.rollout.openai.models import Names, unknown
-from agentrl_jax.rollout.openai.requests import CompletionRequest, ServingLimits
-from agentrl_jax.rollout.openai.responses import Envelope, usage_of
-from agentrl_jax.rollout.openai.structured_output import has_structured_output
+from agentrl_jax.rollout.openai.episodes import EpisodeApi, Episodes
+from agentrl_jax.rollout.openai.models import Names, unknown_model
+from agentrl_jax.rollout.openai.schema import (
+  ChatCompletionRequest,
+  CompletionRequest,
+  ServingLimits,
+  TextCompletionRequest,
+  parse_object,
+  read,
+)
 from agentrl_jax.rollout.server.errors import (
   PREFIX,
   ApiError,
@@ -48,45 +48,46 @@ from agentrl_jax.rollout.server.state import ServerState
 
 
 class Call(Protocol):
-  """One call of either endpoint, read and checked."""
+  """A validated call of either endpoint."""
 
-  request: CompletionRequest
-  envelope: Envelope
-  ignored: Set[str]  # names of fields that nobody reads
+  @property
+  def request(self) -> CompletionRequest: ...
+
+  @property
+  def envelope(self) -> Envelope: ...
 
   @property
   def prompts(self) -> Sequence[np.ndarray]:
-    """What the answers follow upon, as tokens."""
+    """The prompts as tokens."""
     ...
 
-  def draws(self, policy_slot: int) -> list[Choice]:
-    """The answers to be drawn from a policy slot."""
+  def choices(self, policy_slot: int) -> list[Choice]:
+    """Returns the choices to be sampled from a policy slot."""
     ...
 
-  def settled(self, draw: Choice) -> None:
-    """An answer is whole."""
+  def finish(self, choice: Choice) -> None:
+    """Takes note that the answer of a choice is complete."""
     ...
 
-  def whole(self, draw: Choice) -> dict[str, Any]:
-    """A choice of the whole answer."""
+  def choice_json(self, choice: Choice) -> dict[str, Any]:
+    """Returns a choice of the whole answer."""
     ...
 
-  def chunks(self, draw: Choice, delta: Delta) -> Iterator[dict[str, Any]]:
-    """The choices of the chunks that a delta makes."""
+  def chunks_json(
+    self, choice: Choice, delta: Delta
+  ) -> Iterator[dict[str, Any]]:
+    """Yields the choices of the chunks that a delta makes."""
     ...
 
-  def extra(self) -> dict[str, Any]:
-    """What stands beside the choices."""
+  def extra_json(self) -> dict[str, Any]:
+    """Returns the fields of the answer beside its choices."""
     ...
-
-
-Kind = Callable[[Fields, ServingLimits, ChatCodec | None, CallContext], Call]
 
 
 class OpenAIModel:
-  """One model, by its names; `codec` says None while there is no tokenizer.
+  """One model by its names; `codec` returns None without a tokenizer.
 
-  What was said to it is kept in its own tokens, which no other model reads.
+  Every model has a conversation cache of its own, since tokens differ.
   """
 
   def __init__(
@@ -96,63 +97,76 @@ class OpenAIModel:
     codec: Callable[[], ChatCodec | None],
   ):
     self.names, self.limits, self.codec = names, limits, codec
-    self.alone, self.memory = CallContext(limits), ConversationCache(limits)
+    self.no_context = CallContext(limits)
+    self.conversations = ConversationCache(limits)
 
 
 class CallReader:
-  """Reads calls in threads: parsing, tokenising and forms can take a while.
+  """Reads calls in threads: parsing, tokenizing and grammars can take long.
 
-  Calls whose answers keep to a form may wait for a grammar to be checked, so
-  they have threads of their own.
+  Calls with structured output may wait for a grammar to be validated, so they
+  have threads of their own.
   """
 
   def __init__(self, max_values: int, validator: GrammarValidator):
     self._max_values, self._validator = max_values, validator
-    self._plain, self._formed = (
+    self._plain, self._structured = (
       concurrent.futures.ThreadPoolExecutor(2, f"calls-{name}")
-      for name in ("plain", "formed")
+      for name in ("plain", "structured")
     )
 
-  async def parse(self, body: bytes) -> Fields:
-    """Raises `ApiError` or `RequestRefused` for what is no JSON object."""
+  async def validate(
+    self, body: bytes, kind: type[CompletionRequest]
+  ) -> CompletionRequest:
+    """Validates a request. Raises `ApiError` or `RequestRefused`."""
     return await asyncio.get_running_loop().run_in_executor(
-      self._plain, functools.partial(Fields, body, max_values=self._max_values)
+      self._plain, self._validate, body, kind
     )
 
-  async def read(
-    self, fields: Fields, kind: Kind, model: OpenAIModel, context: CallContext
+  def _validate(
+    self, body: bytes, kind: type[CompletionRequest]
+  ) -> CompletionRequest:
+    return read(kind, parse_object(body, max_values=self._max_values))
+
+  async def tokenize(
+    self, request: CompletionRequest, model: OpenAIModel, context: CallContext
   ) -> Call:
-    """The call that the fields are. Raises `AgentRLError`."""
-    threads = self._formed if has_structured_output(fields) else self._plain
+    """Tokenizes the prompts and compiles grammars. Raises `AgentRLError`."""
+    structured = request.wants_structured_output
     return await asyncio.get_running_loop().run_in_executor(
-      threads, self._read, fields, kind, model, context
+      self._structured if structured else self._plain,
+      functools.partial(self._tokenize, request, model, context),
     )
 
-  def _read(
-    self, fields: Fields, kind: Kind, model: OpenAIModel, context: CallContext
+  def _tokenize(
+    self, request: CompletionRequest, model: OpenAIModel, context: CallContext
   ) -> Call:
+    limits, codec = model.limits, model.codec()
     with self._validator.validating():
-      return kind(fields, model.limits, model.codec(), context)
+      if isinstance(request, ChatCompletionRequest):
+        return ChatCall(request, limits, codec, context)
+      assert isinstance(request, TextCompletionRequest)
+      return CompletionCall(request, limits, codec, context)
 
 
 class OpenAIApi:
-  """The endpoints; a call's `model` says which of the models answers."""
+  """The endpoints; `model` of a call selects one of the models."""
 
   def __init__(
     self,
     generator: Generator,
-    answering: ServerState,
+    state: ServerState,
     models: Sequence[OpenAIModel],
     episodes: Episodes | None = None,
   ):
-    self._generator, self._answering = generator, answering
+    self._generator, self._state = generator, state
     self._models = tuple(models)
     self._max_calls = max(model.limits.max_calls for model in models)
     self._reader = CallReader(
       max(model.limits.max_values for model in models),
-      GrammarValidator(answering.bodies.limits.compile_timeout_s),
+      GrammarValidator(state.bodies.limits.compile_timeout_s),
     )
-    self._episodes = EpisodeApi(episodes, answering.bodies)
+    self._episodes = EpisodeApi(episodes, state.bodies)
 
   def add_to(self, application: web.Application) -> None:
     """Adds the routes."""
@@ -164,140 +178,135 @@ class OpenAIApi:
     router.add_get(f"{PREFIX}/models/{{model:.+}}", self.model)
 
   async def models(self, request: web.Request) -> web.Response:
-    """The versions that are served."""
+    """Lists the versions that are served."""
     return web.json_response({"object": "list", "data": self._listed()})
 
   async def model(self, request: web.Request) -> web.Response:
-    """One of them."""
+    """Describes one version."""
     name = request.match_info["model"]
-    names = self._called_by(name).names
+    names = self._model_of(name).names
     names.policy_slot_of(name)
-    found = [e for e in names.listed() if e["id"] == name]
-    if not found:
-      raise ApiError(f"{name} has no weights yet", status=404, param="model")
-    return web.json_response(found[0])
+    for entry in names.listed():
+      if entry["id"] == name:
+        return web.json_response(entry)
+    raise ApiError(f"{name} has no weights yet", status=404, param="model")
 
   async def completions(self, request: web.Request) -> web.StreamResponse:
-    """Goes on with prompts."""
-    return await self._answered(
-      request, CompletionCall, lambda model: model.alone
-    )
+    """Completes prompts."""
+    return await self._answer(request, TextCompletionRequest)
 
   async def chat(self, request: web.Request) -> web.StreamResponse:
     """Answers a conversation."""
-    return await self._answered(request, ChatCall, lambda model: model.memory)
+    return await self._answer(request, ChatCompletionRequest)
 
   def _listed(self) -> list[dict[str, Any]]:
     return [entry for model in self._models for entry in model.names.listed()]
 
-  def _called_by(self, name: Any) -> OpenAIModel:
-    """The model that a call names. Where there is one, it says what is wrong.
+  def _model_of(self, name: str) -> OpenAIModel:
+    """Returns the model that a call names; a single one checks it itself.
 
     Raises `ApiError` if none of several has the name.
     """
-    if len(self._models) == 1 or not isinstance(name, str):
+    if len(self._models) == 1:
       return self._models[0]
     for model in self._models:
       if model.names.knows(name):
         return model
-    raise unknown(name, [entry["id"] for entry in self._listed()])
+    raise unknown_model(name, [entry["id"] for entry in self._listed()])
 
-  async def _answered(
-    self,
-    request: web.Request,
-    kind: Kind,
-    talk_of: Callable[[OpenAIModel], CallContext],
+  async def _answer(
+    self, http_request: web.Request, kind: type[CompletionRequest]
   ) -> web.StreamResponse:
-    episode = self._episodes.called_under(request)
+    episode = self._episodes.episode_of(http_request)
     async with contextlib.AsyncExitStack() as stack:
       generator = self._generator
-      async with self._answering.bodies.body(request) as body:
+      async with self._state.bodies.body(http_request) as body:
         self._refuse_more()
-        stack.enter_context(self._answering.one())
-        fields = await self._reader.parse(body)
-        model = self._called_by(fields.peek("model"))
-        context = talk_of(model)
+        stack.enter_context(self._state.call())
+        request = await self._reader.validate(body, kind)
+        model = self._model_of(request.model)
+        is_chat = kind is ChatCompletionRequest
+        context = model.conversations if is_chat else model.no_context
         if episode is not None:
           stack.enter_context(episode.calling())
-          again = episode.repeated(body)
-          context, generator = again or episode, again or generator
-        call = await self._reader.read(fields, kind, model, context)
-      return await self._called(request, call, model, context, generator)
+          repeated = episode.repeated(body)
+          context, generator = repeated or episode, repeated or generator
+        call = await self._reader.tokenize(request, model, context)
+      return await self._respond(http_request, call, model, context, generator)
 
   def _refuse_more(self) -> None:
-    if self._answering.num_asked >= self._max_calls:
+    if self._state.num_calls >= self._max_calls:
       raise ServerFull(
-        f"{self._answering.num_asked} calls are being answered, which is all "
-        "that may at once; ask again later"
+        f"{self._state.num_calls} calls are being answered, which is all that "
+        "may be at once; ask again later"
       )
 
-  async def _called(
+  async def _respond(
     self,
-    request: web.Request,
+    http_request: web.Request,
     call: Call,
     model: OpenAIModel,
     context: CallContext,
     generator: Generator,
   ) -> web.StreamResponse:
-    self._answering.metrics.ignored.count(call.ignored)
-    policy_slot = context.policy_slot(
-      model.names.policy_slot_of(call.request.model)
-    )
-    self._answering.refuse_unready(policy_slot)
-    draws = call.draws(policy_slot)
-    deltas = all_deltas(draws, generator, whole=not call.request.stream)
+    request = call.request
+    self._state.metrics.ignored.count(request.ignored)
+    policy_slot = context.policy_slot(model.names.policy_slot_of(request.model))
+    self._state.refuse_unready(policy_slot)
+    choices = call.choices(policy_slot)
+    deltas = all_deltas(choices, generator, stream=request.stream)
     async with contextlib.aclosing(deltas):
-      if call.request.stream:
+      if request.stream:
         return await self._stream(
-          request, call, draws, deltas, model.limits.write_s
+          http_request, call, choices, deltas, model.limits.write_s
         )
-      async for draw, delta in deltas:
-        self._note(call, draw, delta)
-    body_json = call.envelope.around([call.whole(draw) for draw in draws])
-    usage = usage_of(call.prompts, draws)
-    return web.json_response(body_json | call.extra() | {"usage": usage})
+      async for choice, delta in deltas:
+        self._note(call, choice, delta)
+    body = call.envelope.around([call.choice_json(c) for c in choices])
+    usage = usage_of(call.prompts, choices)
+    return web.json_response(body | call.extra_json() | {"usage": usage})
 
-  def _note(self, call: Call, draw: Choice, delta: Delta) -> None:
+  def _note(self, call: Call, choice: Choice, delta: Delta) -> None:
     if delta.is_last:
-      call.settled(draw)
-      self._answering.metrics.answered(
-        prompt=len(draw.prompt),
-        reused=draw.num_reused,
-        sampled=draw.num_sampled,
-        is_constrained=bool(draw.spec.grammar),
+      call.finish(choice)
+      self._state.metrics.answered(
+        prompt=len(choice.prompt),
+        reused=choice.num_reused,
+        sampled=choice.num_sampled,
+        is_constrained=bool(choice.spec.grammar),
       )
 
   async def _stream(
     self,
-    request: web.Request,
+    http_request: web.Request,
     call: Call,
-    draws: list[Choice],
+    choices: list[Choice],
     deltas: AsyncIterator[tuple[Choice, Delta]],
     write_s: float,
   ) -> web.StreamResponse:
-    """Server-sent events; errors before the first token are plain ones."""
-    events = Events(request, write_s)
+    """Sends server-sent events; errors before the first token have a status."""
+    events = Events(http_request, write_s)
     usage = {"usage": None} if call.request.include_usage else {}
-    beside = call.extra()
+    extra = call.extra_json()
     try:
-      async for draw, delta in deltas:
-        self._note(call, draw, delta)
+      async for choice, delta in deltas:
+        self._note(call, choice, delta)
         if not events.has_begun:
-          self._answering.metrics.first_token(events.age_s)
-        for choice in call.chunks(draw, delta):
-          body = call.envelope.around([choice], chunk=True)
-          await events.send(body | beside | usage)
-          beside = {}
+          self._state.metrics.first_token(events.age_s)
+        for choice_json in call.chunks_json(choice, delta):
+          body = call.envelope.around([choice_json], chunk=True)
+          await events.send(body | extra | usage)
+          extra = {}
       if call.request.include_usage:
         body = call.envelope.around([], chunk=True)
-        await events.send(body | {"usage": usage_of(call.prompts, draws)})
+        await events.send(body | {"usage": usage_of(call.prompts, choices)})
       await events.done()
-    except ConnectionError:  # who has hung up needs no more
+    except ConnectionError:  # the client has hung up
       return events.response
     except AgentRLError as error:
       if not events.has_begun:
         raise
-      self._answering.failed(error)
+      self._state.failed(error)
       await events.send(error_body(error))
     return await events.close()
 
@@ -322,15 +331,15 @@ class Events:
 
   @property
   def age_s(self) -> float:
-    """Since the call."""
+    """Seconds since the call."""
     return time.monotonic() - self._begun
 
   async def send(self, body: dict[str, Any]) -> None:
-    """Waits until the client can take more, up to `write_s`."""
+    """Waits until the client can accept more, up to `write_s`."""
     await self._write(f"data: {json.dumps(body)}\n\n")
 
   async def done(self) -> None:
-    """Says that nothing follows."""
+    """Sends the mark of the end."""
     await self._write("data: [DONE]\n\n")
 
   async def close(self) -> web.StreamResponse:
@@ -347,6 +356,6 @@ class Events:
         await self.response.write(text.encode())
     except TimeoutError as error:
       raise DeadlineExceeded(
-        f"a client took nothing of its stream for "
-        f"{time.monotonic() - begun:.0f} s; it is given up"
+        f"a client read nothing of its stream for "
+        f"{time.monotonic() - begun:.0f} s; the stream is ended"
       ) from error

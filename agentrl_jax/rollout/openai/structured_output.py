@@ -1,8 +1,4 @@
-"""What a chat call says of its answer's form, and the grammar that makes it so.
-
-`tool_choice`, `parallel_tool_calls`, functions that are `strict`, and
-`response_format`. Without any of them an answer is what the policy writes.
-"""
+"""Grammars of answers, from `tools`, `tool_choice` and `response_format`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -11,120 +7,87 @@ from typing import Any
 from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.messages import Tool
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.openai.fields import Fields, wrong
-from agentrl_jax.rollout.openai.messages import any_strict, read_tools
+from agentrl_jax.rollout.openai.schema import (
+  AllowedTools,
+  ChatCompletionRequest,
+  NamedTool,
+)
 from agentrl_jax.rollout.server.errors import ApiError
-
-_CHOICES = (
-  "'auto', 'required', 'none', "
-  '{"type": "function", "function": {"name": ...}}, or {"type": '
-  '"allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": '
-  "[...]}}"
-)
-_FORMATS = (
-  '{"type": "text"}, {"type": "json_object"}, or {"type": "json_schema", '
-  '"json_schema": {"name": ..., "schema": {...}}}'
-)
 
 
 @dataclasses.dataclass(frozen=True)
 class StructuredOutput:
-  """How an answer is to be sampled, and how read."""
+  """How an answer is sampled and parsed."""
 
-  tools: tuple[Tool, ...]  # that the policy is shown
-  reads_calls: bool  # or all that it says is text
-  grammar: str  # of the answer; "" is anything
+  tools: tuple[Tool, ...]  # shown to the policy
+  has_calls: bool  # False: all of the answer is text
+  grammar: str  # of the answer; "": any tokens
+
+  @classmethod
+  def of(
+    cls, request: ChatCompletionRequest, codec: ChatCodec
+  ) -> "StructuredOutput":
+    """Compiles a call's grammar. Raises `ApiError` naming the field."""
+    tools = tuple(tool.to_tool() for tool in request.tools)
+    choice = _choose_tools(request, tools)
+    may_call = bool(tools) and choice.mode != "none"
+    schema = request.answer_schema
+    if schema is not None:
+      return cls(tools, False, _json_grammar(codec, schema, may_call=may_call))
+    is_strict = any(tool.function.strict for tool in request.tools)
+    if not may_call or (choice.is_free and not is_strict):
+      return cls(tools, may_call, "")
+
+    def call_grammar() -> str:
+      return codec.call_grammar(
+        choice.tools, choice=choice.mode, parallel=choice.parallel
+      )
+
+    return cls(tools, True, _compile(call_grammar, "tools"))
 
 
 @dataclasses.dataclass(frozen=True)
 class _ToolChoice:
-  """Whether tools may be called ("auto"), must be, or not ("none"), and which.
+  """Functions that may be called."""
 
-  `is_free` says that the policy has all the choice there is.
-  """
-
-  mode: str
+  mode: str  # "auto": may be called, "required": must be, "none"
   tools: Sequence[Tool]
-  is_free: bool = True
-  parallel: bool = True
+  parallel: bool  # several calls in one answer
+  is_free: bool = False  # no restriction beyond those of the mode "auto"
 
 
-def has_structured_output(fields: Fields) -> bool:
-  """Whether a call may ask for a form; it need not be one that is valid."""
-  named = ("response_format", "tool_choice", "parallel_tool_calls")
-  if any(fields.peek(name) is not None for name in named):
-    return True
-  tools = fields.peek("tools")
-  functions = [
-    tool.get("function")
-    for tool in (tools if isinstance(tools, list) else ())
-    if isinstance(tool, dict)
-  ]
-  return any(isinstance(f, dict) and f.get("strict") for f in functions)
-
-
-def read_structured_output(
-  fields: Fields, codec: ChatCodec
-) -> StructuredOutput:
-  """Raises `ApiError` for what cannot be done, naming the field."""
-  offered = fields.take("tools", [])
-  tools = read_tools(offered)
-  parallel = fields.flag("parallel_tool_calls", True)
-  choice = _choice(fields.take("tool_choice", "auto"), tools)
-  schema = _schema(fields.take("response_format", {"type": "text"}))
-  calls = bool(tools) and choice.mode != "none"
-  if schema is not None:
-    return StructuredOutput(
-      tools, False, _json_grammar(codec, schema, calls=calls)
-    )
-  if not calls or (choice.is_free and parallel and not any_strict(offered)):
-    return StructuredOutput(tools, calls, "")
-
-  def call_grammar() -> str:
-    return codec.call_grammar(
-      choice.tools, choice=choice.mode, parallel=parallel and choice.parallel
-    )
-
-  return StructuredOutput(tools, True, _made(call_grammar, "tools"))
-
-
-def _choice(found: Any, tools: Sequence[Tool]) -> _ToolChoice:
-  if found in ("auto", "none"):
-    return _ToolChoice(found, tools)
+def _choose_tools(
+  request: ChatCompletionRequest, tools: Sequence[Tool]
+) -> _ToolChoice:
+  choice, parallel = (
+    request.tool_choice,
+    request.parallel_tool_calls is not False,
+  )
+  if choice == "auto" or choice == "none":
+    return _ToolChoice(choice, tools, parallel, is_free=parallel)
   if not tools:
     raise ApiError(
-      f"tool_choice={found!r} is for calls with tools, and this one has none: "
+      f"tool_choice={choice!r} is for calls with tools, and this one has none: "
       "give tools, or leave tool_choice out",
       param="tool_choice",
     )
-  if found == "required":
-    return _ToolChoice("required", tools, is_free=False)
-  kind = found.get("type") if isinstance(found, dict) else None
-  if kind == "function":
-    named = [_tool_named(found, tools)]
-    return _ToolChoice("required", named, is_free=False, parallel=False)
-  if kind == "allowed_tools" and isinstance(found.get("allowed_tools"), dict):
-    return _allowed(found["allowed_tools"], tools)
-  raise wrong("tool_choice", found, _CHOICES)
+  if isinstance(choice, NamedTool):
+    return _ToolChoice("required", [_find(choice, tools)], parallel=False)
+  if isinstance(choice, AllowedTools):
+    allowed = choice.allowed_tools
+    if not allowed.tools:
+      raise ApiError(
+        "tool_choice allows none of the tools: name at least one, or give "
+        "'none'",
+        param="tool_choice",
+      )
+    by_name = {tool.function.name: _find(tool, tools) for tool in allowed.tools}
+    return _ToolChoice(allowed.mode, [*by_name.values()], parallel)
+  return _ToolChoice("required", tools, parallel)
 
 
-def _allowed(found: Mapping[str, Any], tools: Sequence[Tool]) -> _ToolChoice:
-  names = found.get("tools")
-  mode = found.get("mode", "auto")
-  if mode not in ("auto", "required") or not isinstance(names, list):
-    raise wrong("tool_choice", found, _CHOICES)
-  if not names:
-    raise ApiError(
-      "tool_choice allows none of the tools: name at least one, or give 'none'",
-      param="tool_choice",
-    )
-  allowed = {tool.name: tool for tool in (_tool_named(n, tools) for n in names)}
-  return _ToolChoice(mode, [*allowed.values()], is_free=False)
-
-
-def _tool_named(found: Any, tools: Sequence[Tool]) -> Tool:
-  function = found.get("function") if isinstance(found, dict) else None
-  name = function.get("name") if isinstance(function, dict) else None
+def _find(named: NamedTool, tools: Sequence[Tool]) -> Tool:
+  name = named.function.name
   for tool in tools:
     if tool.name == name:
       return tool
@@ -135,24 +98,10 @@ def _tool_named(found: Any, tools: Sequence[Tool]) -> Tool:
   )
 
 
-def _schema(found: Any) -> Mapping[str, Any] | None:
-  """The JSON schema that the answer is to keep to; None: it is text."""
-  kind = found.get("type") if isinstance(found, dict) else None
-  if kind == "text":
-    return None
-  if kind == "json_object":
-    return {"type": "object"}
-  described = found.get("json_schema") if kind == "json_schema" else None
-  schema = described.get("schema") if isinstance(described, dict) else None
-  if not isinstance(schema, dict):
-    raise wrong("response_format", found, _FORMATS)
-  return schema
-
-
 def _json_grammar(
-  codec: ChatCodec, schema: Mapping[str, Any], *, calls: bool
+  codec: ChatCodec, schema: Mapping[str, Any], *, may_call: bool
 ) -> str:
-  if calls:
+  if may_call:
     raise ApiError(
       "a response_format of JSON and tools that may be called are not "
       "supported together, for an answer is then the one or the other: give "
@@ -160,10 +109,10 @@ def _json_grammar(
       param="response_format",
       code="unsupported_value",
     )
-  return _made(lambda: codec.json_grammar(schema), "response_format")
+  return _compile(lambda: codec.json_grammar(schema), "response_format")
 
 
-def _made(grammar: Callable[[], str], param: str) -> str:
+def _compile(grammar: Callable[[], str], param: str) -> str:
   try:
     return grammar()
   except ConfigError as error:

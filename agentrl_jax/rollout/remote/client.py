@@ -1,9 +1,8 @@
-"""How one speaks with rollout servers: of this framework in binary, or others.
+"""Clients of rollout servers: the interface, and the binary protocol.
 
-`rollout.remote.generator` chooses servers, repeats what was lost and keeps
-deadlines; what a request looks like on the way to a server is said here, for
-the binary endpoint, and in `rollout.external.client` for engines of other
-projects. Needs no jax.
+`rollout.remote.generator` chooses servers, repeats requests and keeps
+deadlines; a client sends one request to one server. The client for engines of
+other projects is `rollout.external.client`. Needs no jax.
 """
 
 import contextlib
@@ -20,35 +19,35 @@ import numpy as np
 
 from agentrl_jax.errors import AgentRLError, GeneratorFault
 from agentrl_jax.rollout.api import Answer, SamplingSpec
-from agentrl_jax.rollout.remote import wire, wire_stream
+from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.pool import Server
 
-CONNECT_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
 
 
 class Unreachable(Exception):
-  """The connection failed on the way; its cause is chained."""
+  """The connection failed; its cause is chained."""
 
 
-class AskAgain(GeneratorFault):
-  """This answer is of no use, and the server is well."""
+class RetryRequest(GeneratorFault):
+  """The answer cannot be used, and the server works: repeat the request."""
 
 
 class ServerClient(Protocol):
-  """Speaks with servers of one kind."""
+  """Client of servers of one kind."""
 
   def request(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> Any:
-    """What `answer` sends. Raises `ConfigError` for what no server takes."""
+    """Encodes a request. Raises `ConfigError` if no server can answer it."""
     ...
 
   async def answer(self, server: Server, request: Any) -> Answer:
-    """What the server says to it.
+    """Waits for the server's answer.
 
-    Raises `Unreachable` if it is lost on the way, `ServerFull` if it has no
-    room, `AskAgain` if the same is to be asked once more, `ConfigError` and
-    `PromptTooLong` and `GrammarFault` for what no repetition mends, and
+    Raises `Unreachable` if the connection fails, `ServerFull` if the server is
+    full, `RetryRequest` if the request is to be repeated, `ConfigError`,
+    `PromptTooLong` and `GrammarFault` where repeating cannot help, and
     `GeneratorFault` if the server broke.
     """
     ...
@@ -56,19 +55,19 @@ class ServerClient(Protocol):
   def stream(
     self, server: Server, request: Any
   ) -> AsyncGenerator[Answer, None]:
-    """The same in pieces, where the server gives them; raises the same.
+    """Yields the answer in chunks; raises what `answer` raises.
 
-    Closing it hangs up.
+    Closing hangs up.
     """
     ...
 
   async def status(self, server: Server, within_s: float) -> wire.ServerStatus:
-    """How the server is. Raises `ConfigError` if it is of no use to the run."""
+    """Returns the health. Raises `ConfigError` if the run cannot use it."""
     ...
 
 
 class BinaryClient:
-  """Speaks with `launch.serve_rollouts`."""
+  """Client of `launch.serve_rollouts`."""
 
   def __init__(self, http: aiohttp.ClientSession):
     self._http = http
@@ -76,41 +75,43 @@ class BinaryClient:
   def request(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> bytes:
-    """The bytes that the server reads."""
+    """See `ServerClient.request`."""
     return wire.encode_request(prompt, spec)
 
   async def answer(self, server: Server, request: bytes) -> Answer:
     """See `ServerClient.answer`."""
-    async with self._posted(server, wire.GENERATE, request) as response:
+    async with self._post(server, wire.GENERATE, request) as response:
       return wire.decode_answer(await response.read())
 
   async def stream(
     self, server: Server, request: bytes
   ) -> AsyncGenerator[Answer, None]:
     """See `ServerClient.stream`."""
-    async with self._posted(server, wire_stream.STREAM, request) as response:
-      pieces = wire_stream.read_chunks(response.content, server.address)
-      async with contextlib.aclosing(pieces):
-        async for piece in pieces:
-          yield piece
+    async with self._post(server, wire.STREAM, request) as response:
+      chunks = wire.read_chunks(response.content, server.address)
+      async with contextlib.aclosing(chunks):
+        async for chunk in chunks:
+          yield chunk
 
   @contextlib.asynccontextmanager
-  async def _posted(
+  async def _post(
     self, server: Server, path: str, request: bytes
   ) -> AsyncIterator[aiohttp.ClientResponse]:
-    """A response to be read within; its errors are `ServerClient.answer`'s."""
+    """Yields the response; raises what `ServerClient.answer` raises."""
     try:
       async with self._http.post(
         f"http://{server.address}{path}",
         data=request,
         headers={"Content-Type": wire.CONTENT_TYPE},
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+        timeout=aiohttp.ClientTimeout(
+          total=None, sock_connect=CONNECT_TIMEOUT_S
+        ),
       ) as response:
         if not response.ok:
           raise await _error(response, server)
         yield response
     except AgentRLError:
-      raise  # a server's deadline is no timeout of the connection
+      raise  # a deadline that a server reports is no timeout of the connection
     except (aiohttp.ClientError, TimeoutError, OSError, EOFError) as error:
       raise Unreachable(repr(error)) from error
 
@@ -137,5 +138,5 @@ async def _error(
 
 
 def bearer(token: str) -> Mapping[str, str]:
-  """The header that a server with a token wants; none without."""
+  """Returns the header of a server's token; none without a token."""
   return {"Authorization": f"Bearer {token}"} if token else {}

@@ -1,8 +1,8 @@
-"""A generator that asks rollout servers in other processes.
+"""A generator over rollout servers in other processes.
 
-An answer is a function of its request and the weights, so whoever loses a
-server asks another one the same: a lost server costs time and no attempt. Every
-wait has a deadline, and its error tells how each server is. Needs no jax.
+An answer is a function of its request and the weights, so the request of a lost
+server is sent to another one: a lost server costs time, and no episode. Every
+wait has a deadline, and its error describes every server. Needs no jax.
 """
 
 import asyncio
@@ -30,11 +30,10 @@ from agentrl_jax.errors import (
 )
 from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.remote import wire
-from agentrl_jax.rollout.remote.chunks import Chunks, Differs
 from agentrl_jax.rollout.remote.client import (
-  CONNECT_S,
-  AskAgain,
+  CONNECT_TIMEOUT_S,
   BinaryClient,
+  RetryRequest,
   ServerClient,
   Unreachable,
   bearer,
@@ -42,21 +41,21 @@ from agentrl_jax.rollout.remote.client import (
 from agentrl_jax.rollout.remote.pool import Server, ServerPool
 from agentrl_jax.rollout.settings import RolloutsConfig
 
-REST_S = 1.0  # of a server that is full
-LOOK_AGAIN_S = 0.5  # while nobody can be asked
+PAUSE_S = 1.0  # after a server was full
+POLL_S = 0.5  # while no server is available
 
 T = TypeVar("T")
-Ask = Callable[[Server], Coroutine[Any, Any, T]]  # asks one server
+Send = Callable[[Server], Coroutine[Any, Any, T]]  # to one server
 
 
 class _Lost(GeneratorFault):
-  """The server went away with the request."""
+  """The server was lost before it answered."""
 
 
 class HttpGenerator:
   """A `rollout.api.StreamingGenerator` over servers; made by `connected`.
 
-  It belongs to the event loop in which it was made.
+  Belongs to the event loop in which it was created.
   """
 
   def __init__(
@@ -64,15 +63,15 @@ class HttpGenerator:
   ):
     self._client, self.pool, self._config = client, pool, config
     self._changed = asyncio.Event()
-    self._asking: dict[Server, set[asyncio.Task[Any]]] = {
+    self._tasks: dict[Server, set[asyncio.Task[Any]]] = {
       server: set() for server in pool.servers
     }
     self._refusal: ConfigError | None = None
-    self.num_repeated = 0  # requests asked once more, of another server
+    self.num_repeated = 0  # requests sent once more
 
   @property
   def num_policy_slots(self) -> int:
-    """How many versions are served side by side."""
+    """Number of versions that are served side by side."""
     return self.pool.num_policy_slots
 
   async def generate(
@@ -80,8 +79,8 @@ class HttpGenerator:
   ) -> Answer:
     """Waits for the answer of some server; cancelling frees its slot.
 
-    Asks others while servers are lost or full, until
-    `rollouts.answer_timeout_s` have passed.
+    Goes on to other servers while servers are lost or full, for up to
+    `rollouts.answer_timeout_s`.
     """
     request = self._client.request(prompt, spec)
     return await self._within_deadline(
@@ -91,34 +90,34 @@ class HttpGenerator:
   async def stream(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> AsyncGenerator[Answer, None]:
-    """The answer in pieces, as they come; closing it frees the slot.
+    """Yields the answer in chunks, as they come; closing frees the slot.
 
-    A server that is lost under way is replaced as in `generate` by one that
-    goes on with the same tokens; if none does, that is a `GeneratorFault`.
+    Another server replaces a lost one, as in `generate`, if it continues with
+    the same tokens; otherwise raises `GeneratorFault`.
     """
-    request, pieces = self._client.request(prompt, spec), Chunks()
+    request, stream = self._client.request(prompt, spec), ResumableStream()
 
     async def follow(server: Server) -> None:
-      pieces.begin()
-      found = self._client.stream(server, request)
-      async with contextlib.aclosing(found):
-        async for piece in found:
-          pieces.put(piece)
+      stream.restart()
+      chunks = self._client.stream(server, request)
+      async with contextlib.aclosing(chunks):
+        async for chunk in chunks:
+          stream.put(chunk)
 
-    drawing = asyncio.create_task(self._within_deadline(spec, follow))
-    drawing.add_done_callback(lambda _: pieces.end())
+    task = asyncio.create_task(self._within_deadline(spec, follow))
+    task.add_done_callback(lambda _: stream.end())
     try:
-      while (piece := await pieces.get()) is not None:
-        yield piece
-      drawing.result()  # raises what ended it
+      while (chunk := await stream.get()) is not None:
+        yield chunk
+      task.result()  # raises the error that ended the stream
     finally:
-      drawing.cancel()
-      await asyncio.gather(drawing, return_exceptions=True)
+      task.cancel()
+      await asyncio.gather(task, return_exceptions=True)
 
-  async def _within_deadline(self, spec: SamplingSpec, ask: Ask[T]) -> T:
+  async def _within_deadline(self, spec: SamplingSpec, send: Send[T]) -> T:
     try:
       async with asyncio.timeout(self._config.answer_timeout_s) as timer:
-        return await self._asked(spec, ask)
+        return await self._send_to_any(spec, send)
     except TimeoutError as error:
       if not timer.expired():
         raise
@@ -131,12 +130,12 @@ class HttpGenerator:
   async def serving(
     self, publications: Mapping[int, int], timeout_s: float
   ) -> None:
-    """Waits until every server that can be reached serves these publications.
+    """Waits until every reachable server serves these publications.
 
-    From now on only servers that do are asked. One server is enough: those
-    that come later load the newest weights before they answer.
+    Servers with older ones are excluded from then on. One server is enough:
+    servers that come later load the newest weights before they answer.
     """
-    self.pool.need(publications)
+    self.pool.require(publications)
     try:
       async with asyncio.timeout(timeout_s) as timer:
         while self.pool.lagging() or not any(
@@ -149,19 +148,18 @@ class HttpGenerator:
         raise
       raise DeadlineExceeded(
         f"the learner waited rollouts.sync_timeout_s={timeout_s:g} s for the "
-        f"rollout "
-        f"servers to serve what it published: {self.describe()}. Look at what "
-        "they print, and whether they can read rollouts.snapshots"
+        f"rollout servers to serve its publication: {self.describe()}. Look at "
+        "their output, and whether they can read rollouts.snapshots"
       ) from error
 
   def describe(self) -> str:
-    """How each server is."""
+    """Describes every server."""
     return "; ".join(map(str, self.pool.servers))
 
   async def watch(self, server: Server) -> None:
-    """Looks after a server until it is cancelled."""
-    last_heard = asyncio.get_running_loop().time()
-    within_s = min(CONNECT_S, self._config.server_timeout_s)
+    """Polls the health of a server until cancelled."""
+    last_status = asyncio.get_running_loop().time()
+    within_s = min(CONNECT_TIMEOUT_S, self._config.server_timeout_s)
     while self._refusal is None:
       now = asyncio.get_running_loop().time()
       try:
@@ -169,20 +167,21 @@ class HttpGenerator:
       except ConfigError as refusal:
         self._refuse(refusal)
       except (aiohttp.ClientConnectorError, GeneratorFault) as error:
-        self._lose(server, f"cannot be asked: {error}")
+        self._lose(server, f"cannot be reached: {error}")
       except (aiohttp.ClientError, TimeoutError) as error:
-        if now - last_heard > self._config.server_timeout_s:
+        if now - last_status > self._config.server_timeout_s:
           self._lose(
             server,
-            f"has not told its health for {now - last_heard:.0f} s: {error!r}",
+            f"has not reported its health for {now - last_status:.0f} s: "
+            f"{error!r}",
           )
       else:
-        last_heard = now
-        self._hear(server, status)
+        last_status = now
+        self._update(server, status)
       await asyncio.sleep(self._config.health_interval_s)
 
-  async def _asked(self, spec: SamplingSpec, ask: Ask[T]) -> T:
-    """What the first server says to it that is able and not lost."""
+  async def _send_to_any(self, spec: SamplingSpec, send: Send[T]) -> T:
+    """Returns the answer of the first server that is available and not lost."""
     while True:
       self._raise_refusal()
       server = self.pool.choose(spec)
@@ -190,56 +189,56 @@ class HttpGenerator:
         await self._change()
         continue
       try:
-        return await self._ask(server, ask)
-      except (PromptTooLong, GrammarFault, Differs):
-        raise  # it would be the same everywhere
+        return await self._send_to(server, send)
+      except (PromptTooLong, GrammarFault, StreamDiverged):
+        raise  # the same on every server
       except ServerFull:
-        self.pool.rest(server, REST_S)
-      except (_Lost, AskAgain):
+        self.pool.pause(server, PAUSE_S)
+      except (_Lost, RetryRequest):
         self.num_repeated += 1
       except GeneratorFault as fault:
         self.num_repeated += 1
         self._lose(server, f"broke: {fault}")
 
-  async def _ask(self, server: Server, ask: Ask[T]) -> T:
-    """The answer. `_Lost` if the server is, by this request or another."""
-    task = asyncio.create_task(self._post(server, ask))
-    task.add_done_callback(_retrieved)
-    self._asking[server].add(task)
-    server.num_asked += 1
+  async def _send_to(self, server: Server, send: Send[T]) -> T:
+    """Returns the answer; raises `_Lost` once any request loses the server."""
+    task = asyncio.create_task(self._post(server, send))
+    task.add_done_callback(_retrieve_error)
+    self._tasks[server].add(task)
+    server.num_requests += 1
     try:
       await asyncio.wait([task])
     finally:
-      server.num_asked -= 1
-      self._asking[server].discard(task)
+      server.num_requests -= 1
+      self._tasks[server].discard(task)
       task.cancel()
     if task.cancelled():
       raise _Lost(f"{server}")
     return task.result()
 
-  async def _post(self, server: Server, ask: Ask[T]) -> T:
+  async def _post(self, server: Server, send: Send[T]) -> T:
     try:
-      return await ask(server)
+      return await send(server)
     except Unreachable as error:
       self._lose(server, f"was lost: {error}")
       raise _Lost(f"{server}") from error
 
-  def _hear(self, server: Server, status: wire.ServerStatus) -> None:
+  def _update(self, server: Server, status: wire.ServerStatus) -> None:
     try:
-      self.pool.heard(server, status)
+      self.pool.update(server, status)
     except ConfigError as refusal:
       self._refuse(refusal)
     self._announce()
 
   def _refuse(self, refusal: ConfigError) -> None:
-    """Nobody is asked any more: this will not pass."""
+    """Fails all requests from now on: the error is permanent."""
     self._refusal = refusal
     self._announce()
 
   def _lose(self, server: Server, why: str) -> None:
-    """Its other requests are asked of others, too."""
-    self.pool.lost(server, why)
-    for task in self._asking[server]:
+    """Sends all requests of a server to others."""
+    self.pool.mark_lost(server, why)
+    for task in self._tasks[server]:
       if task is not asyncio.current_task():
         task.cancel()
     self._announce()
@@ -253,14 +252,14 @@ class HttpGenerator:
     self._changed = asyncio.Event()
 
   async def _change(self) -> None:
-    """Waits until something was heard, or for a moment."""
+    """Waits until a server changed, for up to `POLL_S`."""
     with contextlib.suppress(TimeoutError):
-      async with asyncio.timeout(LOOK_AGAIN_S):
+      async with asyncio.timeout(POLL_S):
         await self._changed.wait()
 
 
-def _retrieved(task: asyncio.Task[Any]) -> None:
-  """Its error may find nobody: who asked may have been cancelled meanwhile."""
+def _retrieve_error(task: asyncio.Task[Any]) -> None:
+  """Retrieves a task's error, since its caller may have been cancelled."""
   if not task.cancelled():
     task.exception()
 
@@ -271,12 +270,12 @@ async def connected(
   *,
   num_policy_slots: int,
   acceptable: Callable[[], Mapping[int, int]] = dict,
-  speaking: Callable[[aiohttp.ClientSession], ServerClient] = BinaryClient,
+  client: Callable[[aiohttp.ClientSession], ServerClient] = BinaryClient,
 ) -> AsyncIterator[HttpGenerator]:
-  """A generator that looks after its servers until it is left.
+  """Yields a generator that polls its servers within the context.
 
-  `acceptable` is asked for the oldest publication to sample from, by policy
-  slot; `speaking` makes what speaks with the servers.
+  `acceptable` returns the oldest publication to sample from, by policy slot;
+  `client` creates the client of the servers.
   """
   pool = ServerPool(
     config.addresses, num_policy_slots=num_policy_slots, acceptable=acceptable
@@ -285,14 +284,63 @@ async def connected(
     connector=aiohttp.TCPConnector(limit=0),
     headers=bearer(config.read_token()),
   ) as http:
-    generator = HttpGenerator(speaking(http), pool, config)
-    watching = [
+    generator = HttpGenerator(client(http), pool, config)
+    watchers = [
       asyncio.create_task(generator.watch(server), name=server.address)
       for server in pool.servers
     ]
     try:
       yield generator
     finally:
-      for task in watching:
+      for task in watchers:
         task.cancel()
-      await asyncio.gather(*watching, return_exceptions=True)
+      await asyncio.gather(*watchers, return_exceptions=True)
+
+
+class StreamDiverged(GeneratorFault):
+  """No server continues an answer of which a part was handed out."""
+
+
+class ResumableStream:
+  """Chunks of one answer, whichever servers they come from; one event loop.
+
+  Chunks that were handed out cannot be taken back. When a server is lost, the
+  next one gets the same request; since the seed and the position decide every
+  draw, its answer begins with the same tokens if it has the same weights.
+  `put` checks that.
+  """
+
+  def __init__(self) -> None:
+    self._queue: asyncio.Queue[Answer | None] = asyncio.Queue()
+    self._known: list[tuple[int, int]] = []  # ids and versions handed out
+    self._num_sent = 0  # tokens that the current server has sent
+
+  def restart(self) -> None:
+    """Expects the answer from its first token on, from another server."""
+    self._num_sent = 0
+
+  def put(self, chunk: Answer) -> None:
+    """Hands out new tokens. Raises `StreamDiverged` if others changed."""
+    tokens = list(
+      zip(chunk.sampled.tolist(), chunk.version.tolist(), strict=True)
+    )
+    old = self._known[self._num_sent : self._num_sent + len(tokens)]
+    if tokens[: len(old)] != old:
+      raise StreamDiverged(
+        f"{len(self._known)} tokens of an answer had been handed out when its "
+        "server was lost, and the next server has sampled others or has other "
+        "weights, so it cannot continue them; repeat the request"
+      )
+    self._num_sent += len(tokens)
+    if len(old) == len(tokens):
+      return
+    self._known += tokens[len(old) :]
+    self._queue.put_nowait(chunk.span(len(old)))
+
+  def end(self) -> None:
+    """Ends the stream."""
+    self._queue.put_nowait(None)
+
+  async def get(self) -> Answer | None:
+    """Waits for the next chunk; None at the end."""
+    return await self._queue.get()

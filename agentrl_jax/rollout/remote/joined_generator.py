@@ -1,8 +1,8 @@
-"""Several generators as one: their policy slots, one after the other.
+"""One generator of several: their policy slots, one after the other.
 
-A server of several models has an engine for each. Callers see one generator
-whose policy slots are those of the first engine, then those of the second, and
-so on.
+A server of several models has an engine for each. The policy slots of the
+joined generator are those of the first engine, then those of the second, and so
+on.
 """
 
 import contextlib
@@ -17,12 +17,11 @@ from agentrl_jax.rollout.api import (
   Answer,
   Generator,
   SamplingSpec,
-  answer_chunks,
 )
 
 
 class JoinedGenerator:
-  """A `rollout.api.StreamingGenerator` in front of others."""
+  """A `rollout.api.StreamingGenerator` that forwards to others."""
 
   def __init__(self, generators: Sequence[Generator]):
     self._generators = tuple(generators)
@@ -33,37 +32,37 @@ class JoinedGenerator:
 
   @property
   def num_policy_slots(self) -> int:
-    """The policy slots of all generators together."""
+    """Number of policy slots of all generators."""
     return self._num_policy_slots
 
   async def generate(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> Answer:
     """Waits for the answer of the generator that has the policy slot."""
-    generator, own = self._at(spec)
-    answer = await generator.generate(prompt, own)
+    generator, own_spec = self._select(spec)
+    answer = await generator.generate(prompt, own_spec)
     return dataclasses.replace(answer, policy_slot=spec.policy_slot)
 
   async def stream(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> AsyncGenerator[Answer, None]:
-    """The answer in pieces; closing it frees the slot that decodes."""
-    generator, own = self._at(spec)
+    """Yields the answer in chunks; closing frees the slot."""
+    generator, own_spec = self._select(spec)
     async with contextlib.aclosing(
-      answer_chunks(generator, prompt, own)
-    ) as pieces:
-      async for piece in pieces:
-        yield dataclasses.replace(piece, policy_slot=spec.policy_slot)
+      answer_chunks(generator, prompt, own_spec)
+    ) as chunks:
+      async for chunk in chunks:
+        yield dataclasses.replace(chunk, policy_slot=spec.policy_slot)
 
-  def _at(self, spec: SamplingSpec) -> tuple[Generator, SamplingSpec]:
+  def _select(self, spec: SamplingSpec) -> tuple[Generator, SamplingSpec]:
     if not 0 <= spec.policy_slot < self._num_policy_slots:
       raise ConfigError(
         f"policy_slot={spec.policy_slot} must be 0 to "
-        f"{self._num_policy_slots - 1}, the policy "
-        "policy slots of this server"
+        f"{self._num_policy_slots - 1}, the policy slots of this server"
       )
     number = (
       sum(first <= spec.policy_slot for first in self.first_policy_slots) - 1
     )
-    own = spec.policy_slot - self.first_policy_slots[number]
-    return self._generators[number], dataclasses.replace(spec, policy_slot=own)
+    own_slot = spec.policy_slot - self.first_policy_slots[number]
+    own_spec = dataclasses.replace(spec, policy_slot=own_slot)
+    return self._generators[number], own_spec

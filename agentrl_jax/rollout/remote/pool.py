@@ -1,8 +1,8 @@
-"""Which rollout server is asked: plain decisions, without a wait among them.
+"""Chooses the rollout server of a request, without any waiting.
 
 A conversation stays with the server that has its keys and values; a new one
-goes where there is least to do. Servers that are lost, full, or behind the
-weights that are asked for are passed over until that changes.
+goes to the server with the least load. Servers that are lost, full, or behind
+the required weights are skipped until that changes.
 """
 
 import collections
@@ -14,59 +14,61 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.remote.wire import ServerStatus
 
-MAX_HOMES = 1 << 16  # conversations whose server is remembered
+MAX_CONVERSATIONS = 1 << 16  # whose server is remembered
 
 
 @dataclasses.dataclass(eq=False)
 class Server:
-  """One rollout server, as far as is known here."""
+  """The known state of one rollout server."""
 
   address: str  # host:port
-  status: ServerStatus | None = None  # what it said last; None: nothing yet
+  status: ServerStatus | None = None  # reported last; None: not yet
   trouble: str = "has not been reached yet"  # "" while it can be reached
-  num_asked: int = 0  # requests of ours that it has
-  rests_until: float = 0.0  # it was full; on the pool's clock
-  num_lost: int = 0  # times
-  num_others: int = 0  # requests of others, when it was last heard
+  num_requests: int = 0  # of this process
+  paused_until: float = 0.0  # since it was full; by the pool's clock
+  num_lost: int = 0  # times that it was lost
+  num_others: int = 0  # requests of other clients, reported last
 
   @property
   def is_reachable(self) -> bool:
-    """Whether it answered when it was last spoken to."""
+    """Whether the last request to it was answered."""
     return not self.trouble
 
   @property
-  def trouble_there(self) -> str:
-    """What it says is wrong with itself."""
+  def reported_trouble(self) -> str:
+    """The problem that the server reports of itself."""
     return self.status.trouble if self.status else ""
 
   @property
   def load(self) -> int:
-    """Requests that it has, of ours and of others."""
-    return self.num_asked + self.num_others
+    """Requests of this process and of other clients."""
+    return self.num_requests + self.num_others
 
   def publication(self, policy_slot: int) -> int:
-    """Of what the policy slot serves; -1 if that is nothing."""
+    """Returns the publication that a policy slot serves; -1: none."""
     served = self.status.policy_slots[policy_slot] if self.status else None
     return -1 if served is None else served.publication
 
   def __str__(self) -> str:
     if self.trouble:
       return f"{self.address} {self.trouble}"
-    assert self.status is not None, f"{self.address} is reachable and unheard"
-    said = " and ".join(
+    assert self.status is not None, (
+      f"{self.address} is reachable without a status"
+    )
+    versions = " and ".join(
       "nothing" if s is None else f"version {s.step}"
       for s in self.status.policy_slots
     )
     draining = ", draining" if self.status.is_draining else ""
-    about = f" ({self.status.trouble})" if self.status.trouble else ""
-    return f"{self.address} serves {said}{draining}{about}"
+    trouble = f" ({self.status.trouble})" if self.status.trouble else ""
+    return f"{self.address} serves {versions}{draining}{trouble}"
 
 
 class ServerPool:
   """The servers of one generator.
 
-  `acceptable` tells the oldest publication that may be sampled from, by policy
-  slot.
+  `acceptable` returns the oldest publication that may be sampled from, by
+  policy slot.
   """
 
   def __init__(
@@ -80,74 +82,76 @@ class ServerPool:
     self.servers = [Server(address) for address in addresses]
     self.num_policy_slots = num_policy_slots
     self._clock, self._acceptable = clock, acceptable
-    self._needed: dict[int, int] = {}  # publication by policy slot
-    self._homes: collections.OrderedDict[int, Server] = (
+    self._required: dict[int, int] = {}  # publication by policy slot
+    self._servers_of: collections.OrderedDict[int, Server] = (
       collections.OrderedDict()
     )
 
   def choose(self, spec: SamplingSpec) -> Server | None:
-    """Who is to be asked; None if nobody can be now."""
+    """Returns the server for a request; None if none is available."""
     oldest = max(
-      self._needed.get(spec.policy_slot, -1),
+      self._required.get(spec.policy_slot, -1),
       self._acceptable().get(spec.policy_slot, -1),
     )
-    able = [
-      s for s in self.servers if self._is_able(s, spec.policy_slot, oldest)
+    available = [
+      s for s in self.servers if self._is_available(s, spec.policy_slot, oldest)
     ]
-    if not able:
+    if not available:
       return None
-    home = self._homes.get(spec.conversation) if spec.conversation else None
-    if home not in able:
-      home = min(able, key=lambda server: server.load)
+    server = (
+      self._servers_of.get(spec.conversation) if spec.conversation else None
+    )
+    if server not in available:
+      server = min(available, key=lambda s: s.load)
     if spec.conversation:
-      self._homes[spec.conversation] = home
-      self._homes.move_to_end(spec.conversation)
-      if len(self._homes) > MAX_HOMES:
-        self._homes.popitem(last=False)
-    return home
+      self._servers_of[spec.conversation] = server
+      self._servers_of.move_to_end(spec.conversation)
+      if len(self._servers_of) > MAX_CONVERSATIONS:
+        self._servers_of.popitem(last=False)
+    return server
 
-  def need(self, publications: Mapping[int, int]) -> None:
-    """Chooses only servers whose policy slots serve these publications or
-    later.
-    """
-    self._needed |= publications
+  def require(self, publications: Mapping[int, int]) -> None:
+    """Excludes servers whose policy slots serve older publications."""
+    self._required |= publications
 
   def lagging(self) -> list[Server]:
-    """Reachable servers that do not serve what is needed."""
+    """Returns reachable servers that do not serve what is required."""
     return [s for s in self.servers if s.is_reachable and not self._serves(s)]
 
-  def heard(self, server: Server, status: ServerStatus) -> None:
-    """A server told how it is. Raises `ConfigError` if it is another's."""
+  def update(self, server: Server, status: ServerStatus) -> None:
+    """Stores a server's status. Raises `ConfigError` for another run's."""
     if len(status.policy_slots) != self.num_policy_slots:
       raise ConfigError(
         f"rollout server {server.address} has {len(status.policy_slots)} "
-        f"policy slots and this run {self.num_policy_slots}: start it with this "
-        "run's config"
+        f"policy slots and this run {self.num_policy_slots}: start it with "
+        "this run's config"
       )
     server.status, server.trouble = status, ""
-    has = status.num_inside + status.num_waiting
-    server.num_others = max(0, has - server.num_asked)
+    num_all = status.num_inside + status.num_waiting
+    server.num_others = max(0, num_all - server.num_requests)
 
-  def lost(self, server: Server, why: str) -> None:
-    """A server cannot be reached; it is asked again once it is heard."""
+  def mark_lost(self, server: Server, trouble: str) -> None:
+    """Excludes a server that cannot be reached, until its next status."""
     server.num_lost += server.is_reachable
-    server.trouble, server.num_others = why, 0
+    server.trouble, server.num_others = trouble, 0
 
-  def rest(self, server: Server, seconds: float) -> None:
-    """A server is full; it is left in peace for a while."""
-    server.rests_until = self._clock() + seconds
+  def pause(self, server: Server, seconds: float) -> None:
+    """Excludes a server that is full, for a while."""
+    server.paused_until = self._clock() + seconds
 
-  def _is_able(self, server: Server, policy_slot: int, oldest: int) -> bool:
+  def _is_available(
+    self, server: Server, policy_slot: int, oldest: int
+  ) -> bool:
     return (
       server.is_reachable
       and server.status is not None
       and server.status.answers(policy_slot)
-      and self._clock() >= server.rests_until
+      and self._clock() >= server.paused_until
       and server.publication(policy_slot) >= oldest
     )
 
   def _serves(self, server: Server) -> bool:
     return all(
       server.publication(policy_slot) >= publication
-      for policy_slot, publication in self._needed.items()
+      for policy_slot, publication in self._required.items()
     )

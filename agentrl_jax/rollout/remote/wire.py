@@ -1,18 +1,18 @@
 """Requests and answers as bytes, and errors as HTTP statuses.
 
-Token ids travel as little-endian arrays behind a small header, never as JSON:
-an answer of a thousand tokens is 16 kB and takes microseconds to read. What is
-of another version, cut short or altered is refused with a sentence. Needs no
-jax.
+A message is an envelope (magic, version, CRC-32) around MessagePack; arrays are
+little-endian bytes in it. Messages of another version, cut short or altered are
+refused. Needs no jax.
 """
 
 import dataclasses
-import json
+import operator
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Annotated, Any, Protocol
 
+import msgspec
 import numpy as np
 
 from agentrl_jax.errors import (
@@ -24,42 +24,42 @@ from agentrl_jax.errors import (
   PromptTooLong,
   ServerFull,
 )
-from agentrl_jax.rollout.api import MAX_STOPS, Answer, SamplingSpec
+from agentrl_jax.rollout.api import (
+  MAX_BIASES,
+  MAX_STOPS,
+  Answer,
+  SamplingSpec,
+)
 
-VERSION = 4
+VERSION = 5
 MAX_GRAMMAR = 1 << 19  # bytes of a grammar
-GENERATE, HEALTH = "/generate", "/health"
+MAX_FRAME = 1 << 26  # bytes of a stream's frame; four million tokens at once
+GENERATE, STREAM, HEALTH = "/generate", "/stream", "/health"
 CONTENT_TYPE = "application/octet-stream"
-ERROR_HEADER = "X-AgentRL-Error"  # the name of what was raised
+ERROR_HEADER = "X-AgentRL-Error"  # the name of the error's class
 
-# Magic, version, CRC-32 of all that follows.
+# Magic, version, CRC-32 of all bytes after it.
 _ENVELOPE = struct.Struct("<4sHxxI")
 _REQUEST, _ANSWER = b"ARLQ", b"ARLA"
-# Prompt tokens, entries of the bias and bytes of the grammar after them, policy
-# slot, max_tokens, top_k, alternatives, whether these are the policy's own,
-# temperature, top_p, min_p, two penalties, seed, conversation, stop tokens.
-_SPEC = struct.Struct(f"<IIIiiii?dddddQQ{MAX_STOPS}i")
-_NO_STOP = -1  # fills up the stop tokens
-# Sampled tokens, policy slot, prompt tokens reused, alternatives of each token;
-# -1: none were asked for.
-_SAMPLED = struct.Struct("<Iiii")
+# Kind, size of the content.
+_FRAME = struct.Struct("<cI")
+_CHUNK, _END, _FAULT = b"P", b"E", b"F"
 _TOKEN, _LOGPROB = np.dtype("<i4"), np.dtype("<f4")
-_BIAS = np.dtype("<f8")
 
 
 class WireError(GeneratorFault):
-  """What came over the wire is no request or answer of this version."""
+  """The bytes are no request or answer of this version."""
 
 
 class Draining(ServerFull):
-  """The server finishes what it has and takes nothing new."""
+  """The server finishes its requests and accepts no new ones."""
 
 
 class NotServing(ServerFull):
   """The policy slot has no weights yet."""
 
 
-# By the first that fits; what is no error of ours never gets here.
+# The first class that fits decides.
 STATUSES: Mapping[type[AgentRLError], int] = {
   PromptTooLong: 413,
   Draining: 503,
@@ -73,144 +73,214 @@ STATUSES: Mapping[type[AgentRLError], int] = {
 }
 _BY_NAME = {kind.__name__: kind for kind in STATUSES}
 
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+_Natural32 = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class _Request(
+  msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True
+):
+  """A prompt and the fields of a `SamplingSpec`, which have these names."""
+
+  prompt: bytes
+  policy_slot: _Int32
+  temperature: float
+  top_k: _Int32
+  top_p: float
+  min_p: float
+  max_tokens: _Int32
+  stop_tokens: Annotated[
+    tuple[_Natural32, ...], msgspec.Meta(max_length=MAX_STOPS)
+  ]
+  seed: int
+  conversation: int
+  grammar: str
+  frequency_penalty: float
+  presence_penalty: float
+  logit_bias: Annotated[
+    tuple[tuple[_Int32, float], ...], msgspec.Meta(max_length=MAX_BIASES)
+  ]
+  num_top: _Int32
+  top_is_raw: bool
+
+
+class _Answer(
+  msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True
+):
+  """An `Answer`; `num_top` is None where alternatives were not requested."""
+
+  sampled: bytes
+  behavior_logprob: bytes
+  raw_logprob: bytes
+  version: bytes
+  policy_slot: int
+  num_reused: int
+  num_top: _Natural32 | None = None
+  top_token: bytes = b""
+  top_logprob: bytes = b""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_request_decoder = msgspec.msgpack.Decoder(_Request)
+_answer_decoder = msgspec.msgpack.Decoder(_Answer)
+_fault_decoder = msgspec.msgpack.Decoder(tuple[str, str])
+
 
 def encode_request(
   prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
 ) -> bytes:
-  """The bytes that `decode_request` reads. `ConfigError` if none can."""
+  """Encodes a request. Raises `ConfigError` if that is impossible."""
   try:
-    token_T, grammar = _tokens(prompt), spec.grammar.encode()
-    head = _SPEC.pack(
-      len(token_T),
-      len(spec.logit_bias),
-      len(grammar),
-      spec.policy_slot,
-      spec.max_tokens,
-      spec.top_k,
-      spec.num_top,
-      spec.top_is_raw,
-      spec.temperature,
-      spec.top_p,
-      spec.min_p,
-      spec.frequency_penalty,
-      spec.presence_penalty,
-      spec.seed % 2**64,
-      spec.conversation % 2**64,
-      *spec.stop_tokens,
-      *[_NO_STOP] * (MAX_STOPS - len(spec.stop_tokens)),
+    content = _encoder.encode(
+      _Request(
+        prompt=_tokens(prompt).tobytes(),
+        policy_slot=_int32(spec.policy_slot),
+        temperature=float(spec.temperature),
+        top_k=_int32(spec.top_k),
+        top_p=float(spec.top_p),
+        min_p=float(spec.min_p),
+        max_tokens=_int32(spec.max_tokens),
+        stop_tokens=tuple(map(_int32, spec.stop_tokens)),
+        seed=operator.index(spec.seed) % 2**64,
+        conversation=operator.index(spec.conversation) % 2**64,
+        grammar=spec.grammar,
+        frequency_penalty=float(spec.frequency_penalty),
+        presence_penalty=float(spec.presence_penalty),
+        logit_bias=tuple((_int32(t), float(x)) for t, x in spec.logit_bias),
+        num_top=_int32(spec.num_top),
+        top_is_raw=spec.top_is_raw,
+      )
     )
-    bias = _bias_bytes(spec)
-  except (struct.error, TypeError, ValueError, OverflowError) as error:
+  except (TypeError, ValueError, OverflowError) as error:
     raise ConfigError(
       "a prompt is a row of token ids, a grammar is text, and "
       f"{dataclasses.replace(spec, grammar='', logit_bias=())} has numbers of "
       f"32 bits; this one cannot be sent: {error}"
     ) from error
-  if len(grammar) > MAX_GRAMMAR:
+  if (size := len(spec.grammar.encode())) > MAX_GRAMMAR:
     raise ConfigError(
-      f"a grammar of {len(grammar)} bytes cannot be sent, {MAX_GRAMMAR} are "
-      "the limit: offer fewer functions at once, or ones with smaller schemas"
+      f"a grammar of {size} bytes cannot be sent, {MAX_GRAMMAR} are the limit: "
+      "offer fewer functions at once, or ones with smaller schemas"
     )
-  return _sealed(_REQUEST, head + token_T.tobytes() + bias + grammar)
+  return _seal(_REQUEST, content)
 
 
 def decode_request(body: bytes) -> tuple[np.ndarray, SamplingSpec]:
-  """The prompt, int32 [T], and how to answer it. Raises `WireError`."""
-  content = _opened(_REQUEST, body, _SPEC.size)
-  number, num_biases, size, *fields = _SPEC.unpack_from(content)
-  end = len(content) - size
-  begin = end - num_biases * (_TOKEN.itemsize + _BIAS.itemsize)
-  if begin < _SPEC.size:
-    raise WireError(
-      f"{num_biases} biases and {size} bytes of a grammar are not in "
-      f"{len(content)}"
-    )
-  (token_T,) = _arrays(content[_SPEC.size : begin], number, (_TOKEN,))
-  biases = _arrays(content[begin:end], num_biases, (_TOKEN, _BIAS))
-  policy_slot, max_tokens, top_k, num_top, top_is_raw, temperature, *fields = (
-    fields
-  )
-  top_p, min_p, frequency, presence, seed, chat, *stops = fields
-  return token_T.astype(np.int32), SamplingSpec(
-    policy_slot=policy_slot,
-    temperature=temperature,
-    top_k=top_k,
-    top_p=top_p,
-    min_p=min_p,
-    max_tokens=max_tokens,
-    stop_tokens=tuple(id for id in stops if id >= 0),
-    seed=seed,
-    conversation=chat,
-    grammar=_text(content[end:]),
-    frequency_penalty=frequency,
-    presence_penalty=presence,
-    logit_bias=tuple(zip(*(x.tolist() for x in biases), strict=True)),
-    num_top=num_top,
-    top_is_raw=top_is_raw,
-  )
+  """Decodes the prompt, int32 [T], and its spec. Raises `WireError`."""
+  content = _open(_REQUEST, body)
+  try:
+    request = _request_decoder.decode(content)
+    fields = msgspec.structs.asdict(request)
+    prompt = _array(fields.pop("prompt"), _TOKEN)
+    return prompt, SamplingSpec(**fields)
+  except _UNREADABLE as error:
+    raise WireError(f"{len(body)} bytes are no request: {error}") from error
 
 
 def encode_answer(answer: Answer) -> bytes:
-  """The bytes that `decode_answer` reads."""
-  number = -1 if answer.top_token is None else answer.top_token.shape[1]
-  head = _SAMPLED.pack(
-    len(answer.sampled), answer.policy_slot, answer.num_reused, number
-  )
-  arrays = [
-    (answer.sampled, _TOKEN),
-    (answer.behavior_logprob, _LOGPROB),
-    (answer.raw_logprob, _LOGPROB),
-    (answer.version, _TOKEN),
-  ]
+  """Encodes an answer."""
+  top: tuple[Any, ...] = ()
   if answer.top_token is not None and answer.top_logprob is not None:
-    arrays += [(answer.top_token, _TOKEN), (answer.top_logprob, _LOGPROB)]
-  return _sealed(
-    _ANSWER, head + b"".join(x.astype(dtype).tobytes() for x, dtype in arrays)
+    top = (
+      answer.top_token.shape[1],
+      _bytes(answer.top_token, _TOKEN),
+      _bytes(answer.top_logprob, _LOGPROB),
+    )
+  return _seal(
+    _ANSWER,
+    _encoder.encode(
+      _Answer(
+        _bytes(answer.sampled, _TOKEN),
+        _bytes(answer.behavior_logprob, _LOGPROB),
+        _bytes(answer.raw_logprob, _LOGPROB),
+        _bytes(answer.version, _TOKEN),
+        int(answer.policy_slot),
+        int(answer.num_reused),
+        *top,
+      )
+    ),
   )
 
 
 def decode_answer(body: bytes) -> Answer:
-  """What was sampled. Raises `WireError`."""
-  content = _opened(_ANSWER, body, _SAMPLED.size)
-  number, policy_slot, num_reused, num_top = _SAMPLED.unpack_from(content)
-  dtypes = (_TOKEN, _LOGPROB, _LOGPROB, _TOKEN)
-  end = _SAMPLED.size + number * sum(dtype.itemsize for dtype in dtypes)
-  sampled, behavior, raw, version = _arrays(
-    content[_SAMPLED.size : end], number, dtypes
-  )
+  """Decodes an answer. Raises `WireError`."""
+  content = _open(_ANSWER, body)
+  try:
+    answer = _answer_decoder.decode(content)
+    sampled = _array(answer.sampled, _TOKEN)
+    top_token = top_logprob = None
+    if answer.num_top is not None:
+      shape = (len(sampled), answer.num_top)
+      top_token = _array(answer.top_token, _TOKEN).reshape(shape)
+      top_logprob = _array(answer.top_logprob, _LOGPROB).reshape(shape)
+    rows = {
+      "behavior_logprob": _array(answer.behavior_logprob, _LOGPROB),
+      "raw_logprob": _array(answer.raw_logprob, _LOGPROB),
+      "version": _array(answer.version, _TOKEN),
+    }
+    for name, row in rows.items():
+      if len(row) != len(sampled):
+        raise ValueError(f"{name} has {len(row)} of {len(sampled)} tokens")
+  except _UNREADABLE as error:
+    raise WireError(f"{len(body)} bytes are no answer: {error}") from error
   return Answer(
-    sampled.astype(np.int32),
-    behavior.astype(np.float32),
-    raw.astype(np.float32),
-    version.astype(np.int32),
-    policy_slot=policy_slot,
-    num_reused=num_reused,
-    **_alternatives(content[end:], number, num_top),
+    sampled,
+    **rows,
+    policy_slot=answer.policy_slot,
+    num_reused=answer.num_reused,
+    top_token=top_token,
+    top_logprob=top_logprob,
   )
 
 
-def _alternatives(
-  content: bytes, number: int, num_top: int
-) -> dict[str, np.ndarray]:
-  """The likeliest tokens of an answer; nothing if none were asked for."""
-  size = max(num_top, 0)
-  token, logprob = _arrays(content, number * size, (_TOKEN, _LOGPROB))
-  if num_top < 0:
-    return {}
-  return {
-    "top_token": token.reshape(number, size).astype(np.int32),
-    "top_logprob": logprob.reshape(number, size).astype(np.float32),
-  }
+class Reader(Protocol):
+  """A source of frames, such as an `asyncio.StreamReader`."""
+
+  async def readexactly(self, n: int) -> bytes:
+    """Waits for n bytes; raises `EOFError` if there are fewer."""
+    ...
 
 
-def _bias_bytes(spec: SamplingSpec) -> bytes:
-  tokens = [token for token, _ in spec.logit_bias]
-  biases = [bias for _, bias in spec.logit_bias]
-  return np.array(tokens, _TOKEN).tobytes() + np.array(biases, _BIAS).tobytes()
+def encode_chunk(chunk: Answer) -> bytes:
+  """Encodes the frame of sampled tokens."""
+  return _frame(_CHUNK, encode_answer(chunk))
+
+
+def encode_end() -> bytes:
+  """Encodes the frame after the last chunk."""
+  return _frame(_END, b"")
+
+
+def encode_fault(error: AgentRLError) -> bytes:
+  """Encodes the frame of an error, which is the last one."""
+  # A lone surrogate, which UTF-8 cannot encode, may come from a client's JSON.
+  reason = str(error)[:1000].encode(errors="backslashreplace").decode()
+  return _frame(_FAULT, _encoder.encode((name_of(error), reason)))
+
+
+async def read_chunks(reader: Reader, sender: str) -> AsyncGenerator[Answer]:
+  """Yields the chunks of one answer as they come.
+
+  Raises the error with which `sender` ended it, `EOFError` if it was cut, and
+  `WireError` for bytes that are no frame.
+  """
+  while True:
+    kind, size = _FRAME.unpack(await reader.readexactly(_FRAME.size))
+    if kind not in (_CHUNK, _END, _FAULT) or size > MAX_FRAME:
+      raise WireError(
+        f"{sender}: a frame of an answer is a chunk, an end or a fault of up "
+        f"to {MAX_FRAME} bytes; one of kind {kind!r} and {size} bytes came"
+      )
+    content = await reader.readexactly(size)
+    if kind == _END:
+      return
+    if kind == _FAULT:
+      raise _decode_fault(content, sender)
+    yield decode_answer(content)
 
 
 def status_of(error: AgentRLError) -> int:
-  """The HTTP status that stands for an error."""
+  """Returns the HTTP status of an error."""
   return next(
     (status for kind, status in STATUSES.items() if isinstance(error, kind)),
     500,
@@ -218,13 +288,13 @@ def status_of(error: AgentRLError) -> int:
 
 
 def name_of(error: AgentRLError) -> str:
-  """What `error_of` knows the error by."""
+  """Returns the name from which `error_of` restores the error."""
   kinds = (kind for kind in STATUSES if isinstance(error, kind))
   return next(kinds, GeneratorFault).__name__
 
 
 def error_of(name: str | None, status: int, reason: str) -> AgentRLError:
-  """The error that a server answered with, to be raised here."""
+  """Restores the error with which a server answered."""
   if name in _BY_NAME:
     return _BY_NAME[name](reason)
   return GeneratorFault(f"HTTP {status} came instead of an answer: {reason}")
@@ -232,7 +302,7 @@ def error_of(name: str | None, status: int, reason: str) -> AgentRLError:
 
 @dataclasses.dataclass(frozen=True)
 class ServedPolicySlot:
-  """What a policy slot serves."""
+  """The weights that a policy slot serves."""
 
   step: int  # optimizer updates behind the weights
   publication: int  # counts publications: no two share one
@@ -240,16 +310,16 @@ class ServedPolicySlot:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerStatus:
-  """What a server says of itself when it is asked for its health."""
+  """The health that a server reports."""
 
   policy_slots: tuple[ServedPolicySlot | None, ...]
   num_inside: int  # requests that are being answered
-  num_waiting: int  # for a slot
+  num_waiting: int  # requests that wait for a slot
   is_draining: bool = False
   trouble: str = ""  # a sentence, while something is wrong
 
   def answers(self, policy_slot: int) -> bool:
-    """Whether it takes requests for a policy slot."""
+    """Returns whether the server accepts requests for a policy slot."""
     return (
       not self.is_draining
       and 0 <= policy_slot < len(self.policy_slots)
@@ -257,24 +327,25 @@ class ServerStatus:
     )
 
   def to_json(self) -> dict[str, Any]:
-    """For `status_from_json`."""
+    """Returns the JSON that `status_from_json` reads."""
     return {"protocol": VERSION, **dataclasses.asdict(self)}
 
 
 def status_from_json(content: bytes) -> ServerStatus:
-  """Raises `WireError` for what is no status of this protocol."""
+  """Reads a server's health. Raises `WireError` for another protocol."""
   try:
-    fields = json.loads(content)
-    if (found := fields.pop("protocol")) != VERSION:
-      raise ValueError(f"protocol {found}, not {VERSION}")
-    policy_slots = tuple(
-      s and ServedPolicySlot(**s) for s in fields.pop("policy_slots")
-    )
-    return ServerStatus(policy_slots=policy_slots, **fields)
-  except (KeyError, TypeError, ValueError, AttributeError) as error:
+    fields = msgspec.json.decode(content, type=dict[str, Any])
+    if (version := fields.pop("protocol", None)) != VERSION:
+      raise ValueError(f"protocol {version}, not {VERSION}")
+    return msgspec.convert(fields, ServerStatus)
+  except _UNREADABLE as error:
     raise WireError(
       f"{content[:200]!r} is no rollout server's health: {error!r}"
     ) from error
+
+
+# Errors of decoding; deep nesting is a RecursionError.
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError, ConfigError)
 
 
 def _tokens(prompt: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -286,49 +357,57 @@ def _tokens(prompt: Sequence[int] | np.ndarray) -> np.ndarray:
   return token_T.astype(_TOKEN)
 
 
-def _text(content: bytes) -> str:
-  try:
-    return content.decode()
-  except UnicodeDecodeError as error:
-    raise WireError(f"a grammar came that is no text: {error}") from error
+def _int32(number: int) -> int:
+  number = operator.index(number)
+  if not -(2**31) <= number < 2**31:
+    raise ValueError(f"found {number}")
+  return number
 
 
-def _sealed(magic: bytes, content: bytes) -> bytes:
+def _bytes(array: np.ndarray, dtype: np.dtype[Any]) -> bytes:
+  return array.astype(dtype).tobytes()
+
+
+def _array(content: bytes, dtype: np.dtype[Any]) -> np.ndarray:
+  """Copies an array, so that it can be written to."""
+  return np.frombuffer(content, dtype).astype(dtype.newbyteorder("="))
+
+
+def _seal(magic: bytes, content: bytes) -> bytes:
   return _ENVELOPE.pack(magic, VERSION, zlib.crc32(content)) + content
 
 
-def _opened(magic: bytes, body: bytes, head_size: int) -> bytes:
-  what = "a request" if magic == _REQUEST else "an answer"
+def _open(magic: bytes, body: bytes) -> memoryview:
+  """Returns the content of an intact message of this version."""
+  kind = "a request" if magic == _REQUEST else "an answer"
   if body[: len(magic)] != magic:
     raise WireError(
-      f"{what} begins with {magic!r}; {len(body)} bytes came that begin with "
+      f"{kind} begins with {magic!r}; {len(body)} bytes came that begin with "
       f"{body[: len(magic)]!r}"
     )
-  if len(body) < _ENVELOPE.size + head_size:
-    raise WireError(f"{len(body)} bytes are less than the header of {what}")
+  if len(body) < _ENVELOPE.size:
+    raise WireError(f"{len(body)} bytes are less than the header of {kind}")
   _, version, checksum = _ENVELOPE.unpack_from(body)
   if version != VERSION:
     raise WireError(
-      f"{what} of wire version {version} came and {VERSION} is spoken here: "
+      f"{kind} of wire version {version} came and this is version {VERSION}: "
       "run the same code on the learner and on every rollout server"
     )
-  content = body[_ENVELOPE.size :]
+  content = memoryview(body)[_ENVELOPE.size :]
   if zlib.crc32(content) != checksum:
-    raise WireError(f"{what} of {len(body)} bytes was altered on its way")
+    raise WireError(f"{kind} of {len(body)} bytes was altered on its way")
   return content
 
 
-def _arrays(
-  content: bytes, number: int, dtypes: Sequence[np.dtype[Any]]
-) -> list[np.ndarray]:
-  """Arrays of `number` entries each, one after the other."""
-  expected = number * sum(dtype.itemsize for dtype in dtypes)
-  if len(content) != expected:
+def _frame(kind: bytes, content: bytes) -> bytes:
+  return _FRAME.pack(kind, len(content)) + content
+
+
+def _decode_fault(content: bytes, sender: str) -> AgentRLError:
+  try:
+    name, reason = _fault_decoder.decode(content)
+  except _UNREADABLE as error:
     raise WireError(
-      f"{number} tokens make {expected} bytes, and {len(content)} came"
-    )
-  arrays, begin = [], 0
-  for dtype in dtypes:
-    arrays.append(np.frombuffer(content, dtype, number, begin))
-    begin += number * dtype.itemsize
-  return arrays
+      f"{sender}: {content[:200]!r} came in place of an error: {error}"
+    ) from error
+  return error_of(name, 200, f"{sender}: {reason}")

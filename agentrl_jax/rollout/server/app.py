@@ -1,13 +1,10 @@
 """A generator behind HTTP, for learners and agents in other processes.
 
-`POST /generate` takes a request in binary and gives an answer in binary, `POST
-/stream` the same while it is sampled; `GET /health` tells in JSON what is
-served and how much there is to do, `GET /ready` whether it is any use to ask,
-and `GET /metrics` what Prometheus wants to know. Who hangs up has the slot
-freed that decodes for them. Errors are HTTP statuses and a sentence;
-`rollout.remote.generator` makes them errors again.
-
-Below `/v1` stands OpenAI's API, where there is one (`rollout.openai.routes`).
+`POST /generate` and `POST /stream` take a request of `rollout.remote.wire` and
+return an answer, whole or in chunks; `GET /health`, `/ready` and `/metrics`
+report on the server. Hanging up frees the slot that decodes the answer. Errors
+are HTTP statuses and a sentence; `rollout.remote.generator` restores them.
+OpenAI's API is below `/v1` (`rollout.openai.routes`).
 """
 
 import asyncio
@@ -35,8 +32,13 @@ from agentrl_jax.errors import (
   ServerFull,
 )
 from agentrl_jax.http_requests import HttpLimits, RequestRefused
-from agentrl_jax.rollout.api import Generator, SamplingSpec, answer_chunks
-from agentrl_jax.rollout.remote import wire, wire_stream
+from agentrl_jax.rollout.api import (
+  Answer,
+  Generator,
+  SamplingSpec,
+  answer_chunks,
+)
+from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.auth import refuse_strangers
 from agentrl_jax.rollout.server.errors import (
   RETRY_AFTER_S,
@@ -45,13 +47,13 @@ from agentrl_jax.rollout.server.errors import (
 )
 from agentrl_jax.rollout.server.metrics import METRICS
 from agentrl_jax.rollout.server.state import ServerState
-from agentrl_jax.rollout.server.streaming_response import StreamingResponse
 
 READY = "/ready"
-# Connections that may come while the loop is busy: a learner's attempts begin
-# together, and one that is refused is a server that was lost.
+# Connections that may wait while the loop is busy: a learner's episodes begin
+# together, and the learner takes a refused connection for a lost server.
 _BACKLOG = 4096
-# What a learner makes of a request that did not come as one.
+_WRITE_TIMEOUT_S = 60.0  # for a client to read a chunk of its answer
+# Errors of requests whose body did not arrive, by HTTP status.
 _WIRE_ERRORS: Mapping[int, type[AgentRLError]] = {
   408: DeadlineExceeded,
   413: PromptTooLong,
@@ -60,14 +62,14 @@ _WIRE_ERRORS: Mapping[int, type[AgentRLError]] = {
 
 
 class Routes(Protocol):
-  """More routes of the same server, such as OpenAI's."""
+  """Other routes of the same server, such as OpenAI's."""
 
   def add_to(self, application: web.Application) -> None:
-    """Adds them."""
+    """Adds the routes."""
 
 
 class RolloutApi:
-  """The HTTP face of a `Generator`."""
+  """The HTTP routes of a `Generator`."""
 
   def __init__(
     self,
@@ -82,34 +84,34 @@ class RolloutApi:
     is_final: bool = True,
   ):
     self._generator, self._token = generator, token
-    # Twice what fits, so that it is the engine that says how long is too long.
+    # Twice what fits, so that the engine refuses prompts that are too long.
     self._max_bytes = 8 * context + 1024 + wire.MAX_GRAMMAR
     self.limits = http
-    self._answering = ServerState(status, slots, is_final=is_final, http=http)
-    self._openai = openai(self._answering) if openai else None
+    self._state = ServerState(status, slots, is_final=is_final, http=http)
+    self._openai = openai(self._state) if openai else None
 
   @property
   def broken(self) -> asyncio.Future[GeneratorFault]:
-    """What broke the engine, once something has."""
-    return self._answering.broken
+    """The error that broke the engine, once there is one."""
+    return self._state.broken
 
   @property
-  def num_asked(self) -> int:
-    """Calls that are being answered."""
-    return self._answering.num_asked
+  def num_calls(self) -> int:
+    """Number of calls that are being answered."""
+    return self._state.num_calls
 
   def application(self) -> web.Application:
-    """The routes, ready to be run."""
+    """Returns the application with all routes."""
     application = web.Application(
       middlewares=[
-        self._answering.metrics.counting,
+        self._state.metrics.counting,
         _explain_errors,
         explain_errors,
         refuse_strangers(self._token),
       ]
     )
     application.router.add_post(wire.GENERATE, self.generate)
-    application.router.add_post(wire_stream.STREAM, self.stream)
+    application.router.add_post(wire.STREAM, self.stream)
     application.router.add_get(wire.HEALTH, self.health)
     application.router.add_get(READY, self.ready)
     application.router.add_get(METRICS, self.metrics)
@@ -118,10 +120,10 @@ class RolloutApi:
     return application
 
   async def generate(self, request: web.Request) -> web.Response:
-    """Answers one request; cancelled when its client is gone."""
+    """Answers one request; cancelled when its client hangs up."""
     prompt, spec = await self._read(request)
-    self._answering.refuse_unready(spec.policy_slot)
-    with self._answering.one():
+    self._state.refuse_unready(spec.policy_slot)
+    with self._state.call():
       answer = await self._generator.generate(prompt, spec)
     self._note(prompt, spec, answer.num_reused, len(answer.sampled))
     return web.Response(
@@ -129,50 +131,50 @@ class RolloutApi:
     )
 
   async def stream(self, request: web.Request) -> web.StreamResponse:
-    """Answers one request in pieces; who hangs up frees the slot."""
+    """Answers one request in chunks; hanging up frees the slot."""
     prompt, spec = await self._read(request)
-    self._answering.refuse_unready(spec.policy_slot)
-    response = StreamingResponse(request)
+    self._state.refuse_unready(spec.policy_slot)
+    response = _StreamingResponse(request)
     try:
-      with self._answering.one():
-        pieces = answer_chunks(self._generator, prompt, spec)
-        async with contextlib.aclosing(pieces):
-          async for piece in pieces:
-            await response.send(piece)
-        ended = await response.end()
-    except ConnectionError:  # who has hung up needs no more
+      with self._state.call():
+        chunks = answer_chunks(self._generator, prompt, spec)
+        async with contextlib.aclosing(chunks):
+          async for chunk in chunks:
+            await response.send(chunk)
+        finished = await response.end()
+    except ConnectionError:  # the client has hung up
       return response.response
     except AgentRLError as error:
       if not response.has_begun:
         raise
       return await response.fail(error)
     self._note(prompt, spec, response.num_reused, response.num_sampled)
-    return ended
+    return finished
 
   async def health(self, request: web.Request) -> web.Response:
-    """What is served per policy slot, how much there is to do, and trouble."""
-    return web.json_response(self._answering.status().to_json())
+    """Reports the served versions, the load and problems."""
+    return web.json_response(self._state.status().to_json())
 
   async def ready(self, request: web.Request) -> web.Response:
-    """200 while calls are answered; 503 without weights, and while draining."""
-    self._answering.refuse_unready(0)
+    """Reports whether calls are answered; 503 without weights or draining."""
+    self._state.refuse_unready(0)
     return web.Response(text="ready")
 
   async def metrics(self, request: web.Request) -> web.Response:
-    """Counts, as Prometheus reads them."""
-    page = await asyncio.to_thread(self._answering.metrics.page)
+    """Returns the metrics in the format of Prometheus."""
+    page = await asyncio.to_thread(self._state.metrics.page)
     return web.Response(
       body=page, headers={"Content-Type": CONTENT_TYPE_LATEST}
     )
 
   async def drain(self, grace_s: float) -> None:
     """See `ServerState.drain`."""
-    await self._answering.drain(grace_s)
+    await self._state.drain(grace_s)
 
   def _note(
     self, prompt: np.ndarray, spec: SamplingSpec, reused: int, sampled: int
   ) -> None:
-    self._answering.metrics.answered(
+    self._state.metrics.answered(
       prompt=len(prompt),
       reused=reused,
       sampled=sampled,
@@ -183,7 +185,7 @@ class RolloutApi:
     self, request: web.Request
   ) -> tuple[np.ndarray, SamplingSpec]:
     try:
-      bodies = self._answering.bodies
+      bodies = self._state.bodies
       async with bodies.body(request, max_body=self._max_bytes) as body:
         return wire.decode_request(body)
     except RequestRefused as error:
@@ -192,12 +194,62 @@ class RolloutApi:
       ) from error
 
 
-def spare_collections() -> None:
-  """Leaves all that lives now out of later garbage collections.
+class _StreamingResponse:
+  """The response of one call, sent as frames while the answer is sampled.
 
-  For a process that serves and does nothing else, once it is ready: a full
-  collection would look through jax and the model, too, and hold the event loop
-  for 150 ms, whenever somebody's JSON happens to begin one.
+  Nothing is sent before the first chunk, so that earlier errors have a status.
+  """
+
+  def __init__(self, request: web.Request):
+    self._request = request
+    self.response = web.StreamResponse()
+    self.response.content_type = wire.CONTENT_TYPE
+    self.num_sampled = self.num_reused = 0
+
+  @property
+  def has_begun(self) -> bool:
+    """Whether the status has been sent."""
+    return self.response.prepared
+
+  async def send(self, chunk: Answer) -> None:
+    """Waits until the client can read more. Raises `ConnectionError`."""
+    self.num_sampled += len(chunk.sampled)
+    self.num_reused = chunk.num_reused
+    await self._write(wire.encode_chunk(chunk))
+
+  async def end(self) -> web.StreamResponse:
+    """Ends the response after the last chunk."""
+    return await self._finish(wire.encode_end())
+
+  async def fail(self, error: AgentRLError) -> web.StreamResponse:
+    """Ends the response with an error."""
+    return await self._finish(wire.encode_fault(error))
+
+  async def _finish(self, frame: bytes) -> web.StreamResponse:
+    await self._write(frame)
+    await self.response.write_eof()
+    return self.response
+
+  async def _write(self, frame: bytes) -> None:
+    try:
+      async with asyncio.timeout(_WRITE_TIMEOUT_S):
+        if not self.has_begun:
+          await self.response.prepare(self._request)
+        await self.response.write(frame)
+    except TimeoutError as error:
+      if self._request.transport is not None:
+        self._request.transport.abort()  # aiohttp would wait for it again
+      raise ConnectionAbortedError(
+        f"a client read nothing of its answer for {_WRITE_TIMEOUT_S:g} s"
+      ) from error
+
+
+def spare_collections() -> None:
+  """Excludes all present objects from later garbage collections.
+
+  For a process that only serves, once it is ready: a full collection would scan
+  jax and the model too and hold the event loop for 150 ms, whenever the JSON of
+  a request happens to trigger one.
   """
   gc.collect()
   gc.freeze()
@@ -207,10 +259,10 @@ def spare_collections() -> None:
 async def listening(
   api: RolloutApi, host: str, port: int
 ) -> AsyncIterator[int]:
-  """Serves until it is left; the port, which is a free one for port 0."""
+  """Serves within the context; yields the port, a free one for port 0."""
   runner = web.AppRunner(
     api.application(),
-    handler_cancellation=True,  # who hangs up frees the slot
+    handler_cancellation=True,  # hanging up frees the slot
     **api.limits.runner_options(),
   )
   await runner.setup()

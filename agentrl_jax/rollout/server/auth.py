@@ -1,7 +1,7 @@
-"""Who may ask a server: everybody, or those who know its token.
+"""Authentication of clients by a token.
 
-The token stands in a file, never on a command line, where every user of the
-machine could read it, and in no log.
+The token is read from a file, since every user of the machine can read command
+lines, and it is never logged.
 """
 
 import hmac
@@ -13,26 +13,26 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.server.errors import ApiError
 from agentrl_jax.rollout.token_file import first_line
 
-# What probes and Prometheus ask; it tells nothing that was said.
+# Paths for probes and Prometheus, which reveal no prompts or answers.
 OPEN = frozenset({"/health", "/ready", "/metrics"})
-_LEAST = 16  # characters
+_MIN_LENGTH = 16  # characters
 
 
 def read_token(path: str) -> str | None:
-  """The file's first line; None for no path. Raises `ConfigError`."""
+  """Reads the file's first line; None for no path. Raises `ConfigError`."""
   if not path:
     return None
   token = first_line(path, "the token file ")
-  if len(token) < _LEAST:
+  if len(token) < _MIN_LENGTH:
     raise ConfigError(
       f"the first line of the token file {path} has {len(token)} characters; "
-      f"{_LEAST} is the least. Write one with: openssl rand -hex 32"
+      f"at least {_MIN_LENGTH} are needed. Write one with: openssl rand -hex 32"
     )
   return token
 
 
 def refuse_strangers(token: str | None) -> Middleware:
-  """A middleware that lets in who knows the token; None lets in everybody."""
+  """Returns a middleware that requires the token; None admits every client."""
 
   @web.middleware
   async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -43,16 +43,16 @@ def refuse_strangers(token: str | None) -> Middleware:
   return check
 
 
-def _check(said: str, token: str) -> None:
-  kind, _, found = said.partition(" ")
-  # In a time that does not depend on where the two differ.
-  # Bytes that are no text come as lone surrogates.
-  sent = found.strip().encode("utf-8", "surrogateescape")
-  same = hmac.compare_digest(sent, token.encode())
-  if kind.lower() != "bearer" or not same:
+def _check(header: str, token: str) -> None:
+  scheme, _, sent = header.partition(" ")
+  # aiohttp gives bytes that are no text as lone surrogates.
+  sent_bytes = sent.strip().encode("utf-8", "surrogateescape")
+  # The time of the comparison does not depend on where the two differ.
+  is_equal = hmac.compare_digest(sent_bytes, token.encode())
+  if scheme.lower() != "bearer" or not is_equal:
     raise ApiError(
-      "this server answers who knows its token: send it as 'Authorization: "
-      "Bearer <token>', which OpenAI's clients do with their api_key",
+      "this server requires its token: send it as 'Authorization: Bearer "
+      "<token>', which OpenAI's clients do with their api_key",
       code="invalid_api_key",
       status=401,
       type="authentication_error",

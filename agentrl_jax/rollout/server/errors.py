@@ -1,4 +1,4 @@
-"""Refusals in the shape in which OpenAI's clients expect them.
+"""Errors in the JSON of OpenAI's API.
 
 {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
 """
@@ -22,17 +22,16 @@ from agentrl_jax.rollout.remote import wire
 
 PREFIX = "/v1"  # of OpenAI's routes
 
-# Seconds, of which a header takes whole ones only.
-RETRY_AFTER_S = 1
+RETRY_AFTER_S = 1  # whole seconds, as the header needs
 
-# By the first that fits: HTTP status, type and code.
+# HTTP status, type and code; the first class that fits decides.
 _KINDS: Mapping[type[AgentRLError], tuple[int, str, str]] = {
   PromptTooLong: (400, "invalid_request_error", "context_length_exceeded"),
   wire.Draining: (503, "server_error", "draining"),
   wire.NotServing: (503, "server_error", "no_weights_yet"),
   ServerFull: (429, "rate_limit_error", "rate_limit_exceeded"),
   ConfigError: (400, "invalid_request_error", "invalid_value"),
-  # The form that the caller gave has no way on, or no end.
+  # The grammar that the caller gave has a dead end, or no end.
   GrammarFault: (400, "invalid_request_error", "grammar_failed"),
   DeadlineExceeded: (504, "server_error", "deadline_exceeded"),
   AgentRLError: (500, "server_error", "engine_failed"),
@@ -40,7 +39,7 @@ _KINDS: Mapping[type[AgentRLError], tuple[int, str, str]] = {
 
 
 class ApiError(AgentRLError):
-  """A call that is refused; `param` names the field that is to blame."""
+  """The refusal of a call; `param` names the field at fault."""
 
   def __init__(
     self,
@@ -56,43 +55,43 @@ class ApiError(AgentRLError):
 
 
 def api_error(error: AgentRLError) -> ApiError:
-  """Any error of ours as OpenAI's clients know errors."""
+  """Translates an error into the one that OpenAI's clients know."""
   if isinstance(error, ApiError):
     return error
   if isinstance(error, RequestRefused):
     kind = "server_error" if error.status >= 500 else "invalid_request_error"
     return ApiError(str(error), code=error.code, status=error.status, type=kind)
   status, type, code = next(
-    found for kind, found in _KINDS.items() if isinstance(error, kind)
+    fields for kind, fields in _KINDS.items() if isinstance(error, kind)
   )
   return ApiError(str(error), code=code, status=status, type=type)
 
 
 def error_body(error: AgentRLError) -> dict[str, Any]:
-  """The JSON that tells of it."""
-  found = api_error(error)
+  """Returns the JSON of an error."""
+  refusal = api_error(error)
   return {
     "error": {
-      "message": str(found),
-      "type": found.type,
-      "param": found.param,
-      "code": found.code,
+      "message": str(refusal),
+      "type": refusal.type,
+      "param": refusal.param,
+      "code": refusal.code,
     }
   }
 
 
 def error_response(error: AgentRLError) -> web.Response:
-  """The answer to a call that failed."""
-  found = api_error(error)
+  """Returns the response to a call that failed."""
+  refusal = api_error(error)
   headers = {}
-  if found.status in (429, 503):
+  if refusal.status in (429, 503):
     headers["Retry-After"] = str(RETRY_AFTER_S)
-  if found.status == 409:  # which clients would repeat, to no avail
+  if refusal.status == 409:  # clients would repeat it without success
     headers["x-should-retry"] = "false"
-  if found.status == 401:
+  if refusal.status == 401:
     headers["WWW-Authenticate"] = "Bearer"
   return web.json_response(
-    error_body(found), status=found.status, headers=headers
+    error_body(refusal), status=refusal.status, headers=headers
   )
 
 
@@ -100,7 +99,7 @@ def error_response(error: AgentRLError) -> web.Response:
 async def explain_errors(
   request: web.Request, handler: Handler
 ) -> web.StreamResponse:
-  """Errors in OpenAI's shape, below its prefix."""
+  """Answers errors of OpenAI's routes in OpenAI's JSON."""
   if not request.path.startswith(f"{PREFIX}/"):
     return await handler(request)
   try:

@@ -1,4 +1,4 @@
-"""What a server tells Prometheus about itself."""
+"""Prometheus metrics of a server."""
 
 import logging
 import time
@@ -11,7 +11,7 @@ from aiohttp.typedefs import Handler
 from agentrl_jax.rollout.remote import wire
 
 METRICS = "/metrics"
-MAX_IGNORED = 32  # names of ignored fields that are told apart
+MAX_IGNORED = 32  # names of ignored fields with a count of their own
 OTHER_FIELD = "(other)"
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
@@ -19,10 +19,10 @@ _logger = logging.getLogger(__name__)
 
 
 class IgnoredFields:
-  """Counts fields of messages that nobody reads, by name; each is logged once.
+  """Counts ignored fields of messages by name, and logs each name once.
 
-  The names are strangers': the first `MAX_IGNORED` have a count of their own,
-  and all others one together.
+  Clients choose the names, so only the first `MAX_IGNORED` are counted by name;
+  all others share one count.
   """
 
   def __init__(self, registry: prometheus.CollectorRegistry):
@@ -35,7 +35,7 @@ class IgnoredFields:
     self._names: set[str] = set()
 
   def count(self, names: Set[str]) -> None:
-    """Counts each of the names once: one call."""
+    """Counts the names of one call, each of them once."""
     for label in {self._label(name) for name in sorted(names)}:
       self._count.labels(label).inc()
 
@@ -55,10 +55,10 @@ class IgnoredFields:
 
 
 class ServerMetrics:
-  """Counts of one server, in a registry of its own.
+  """Metrics of one server, in a registry of its own.
 
-  `slots` tells how many slots are busy per policy slot; it may wait for the
-  engine, so it is asked only when somebody looks.
+  `slots` returns the busy slots per policy slot; it may wait for the engine, so
+  it is called only when the metrics are requested.
   """
 
   def __init__(
@@ -76,8 +76,8 @@ class ServerMetrics:
     )
     self._tokens = prometheus.Counter(
       "agentrl_tokens",
-      "Tokens: of prompts, of those with keys and values at hand, sampled, of "
-      "those under a grammar.",
+      "Tokens: of prompts, of these with cached keys and values, sampled, of "
+      "these under a grammar.",
       ("kind",),
       registry=registry,
     )
@@ -97,7 +97,7 @@ class ServerMetrics:
     )
     self._swaps = prometheus.Counter(
       "agentrl_swaps",
-      "Times that a policy slot was seen to serve other weights.",
+      "Observed changes of the weights that a policy slot serves.",
       ("policy_slot",),
       registry=registry,
     )
@@ -105,8 +105,8 @@ class ServerMetrics:
       name: prometheus.Gauge(f"agentrl_{name}", text, labels, registry=registry)
       for name, text, labels in (
         ("requests_inside", "Requests in the engine.", ()),
-        ("requests_waiting", "Requests that wait to get in.", ()),
-        ("slots_busy", "Slots that decode or are fed.", ("policy_slot",)),
+        ("requests_waiting", "Requests that wait for a slot.", ()),
+        ("slots_busy", "Slots in prefill or decode.", ("policy_slot",)),
         (
           "version_step",
           "Updates behind a policy slot's weights.",
@@ -119,7 +119,7 @@ class ServerMetrics:
   def answered(
     self, *, prompt: int, reused: int, sampled: int, is_constrained: bool
   ) -> None:
-    """An answer is whole; numbers of tokens, and whether it has a grammar."""
+    """Counts the tokens of a complete answer."""
     for kind, number in (
       ("prompt", prompt),
       ("reused", reused),
@@ -129,14 +129,14 @@ class ServerMetrics:
       self._tokens.labels(kind).inc(number)
 
   def first_token(self, seconds: float) -> None:
-    """A stream has begun."""
+    """Observes the time to the first token of a stream."""
     self._first.observe(seconds)
 
   @web.middleware
   async def counting(
     self, request: web.Request, handler: Handler
   ) -> web.StreamResponse:
-    """Counts and times every call; who hung up has the status 499."""
+    """Counts and times calls; those whose client hung up have status 499."""
     resource = request.match_info.route.resource
     endpoint = resource.canonical if resource else "unknown"
     begun, status = time.monotonic(), 499
@@ -147,10 +147,10 @@ class ServerMetrics:
     finally:
       self._calls.labels(endpoint, str(status)).inc()
       self._seconds.labels(endpoint).observe(time.monotonic() - begun)
-      self.look()
+      self.update()
 
-  def look(self) -> None:
-    """Notes what is served, and whether that has changed."""
+  def update(self) -> None:
+    """Updates the gauges, and counts changes of the served versions."""
     status = self._status()
     self._now["requests_inside"].set(status.num_inside)
     self._now["requests_waiting"].set(status.num_waiting)
@@ -162,8 +162,8 @@ class ServerMetrics:
         self._now["version_step"].labels(policy_slot).set(served.step)
 
   def page(self) -> bytes:
-    """All of it, as Prometheus reads it. May wait for the engine."""
-    self.look()
+    """Returns all metrics in Prometheus' format. May wait for the engine."""
+    self.update()
     for policy_slot, busy in enumerate(self.slots() if self.slots else ()):
       self._now["slots_busy"].labels(policy_slot).set(busy)
     return bytes(prometheus.generate_latest(self.registry))

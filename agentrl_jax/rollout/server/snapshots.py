@@ -1,9 +1,9 @@
-"""Serves what the learner publishes in a folder, in a process of its own.
+"""Serves the snapshots that the learner publishes in a folder.
 
-Whoever calls `look` now and then has the policy slots of a `ServedWeights`
-follow the folder's manifest. A snapshot is restored into the server's own
-layout and precision, checked leaf by leaf, and published between two decode
-steps. What is damaged is told and not served: the weights before it go on.
+Every call of `look` updates the policy slots of a `ServedWeights` to the
+folder's manifest. A snapshot is restored into the server's own layout and
+precision, checked leaf by leaf, and published between two decode steps. A
+damaged snapshot is reported and not served: the previous weights stay.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 
-MAX_PAUSE_S = 30.0  # between two tries at a snapshot that is damaged
+MAX_PAUSE_S = 30.0  # between two tries to load a damaged snapshot
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +39,12 @@ class _Failure:
 
   snapshot: Snapshot
   trouble: str  # one line
-  tries: int
-  again_at: float  # by the follower's clock
+  num_tries: int
+  retry_at: float  # by the follower's clock
 
 
 class SnapshotFollower:
-  """Keeps a version store at what a folder says."""
+  """Keeps a `ServedWeights` at the versions of a folder."""
 
   def __init__(
     self,
@@ -55,16 +55,14 @@ class SnapshotFollower:
     meshes: Sequence[Mesh | None] | None = None,
     clock: Callable[[], float] = time.monotonic,
   ):
-    """`meshes` has one entry per policy slot; without, all are on one
-    device.
-    """
+    """`meshes` has one entry per policy slot; None: all are on one device."""
     self.folder = open_folder(folder)
     self._versions, self._clock = versions, clock
     self._stacked = policy.abstract_params()
     meshes = meshes or (None,) * versions.num_policy_slots
     self._layouts = [_layout(self._stacked, mesh) for mesh in meshes]
-    made = {mesh: _preparation(policy, mesh) for mesh in set(meshes)}
-    self._prepare = [made[mesh] for mesh in meshes]
+    by_mesh = {mesh: _preparation(policy, mesh) for mesh in set(meshes)}
+    self._prepare = [by_mesh[mesh] for mesh in meshes]
     self._checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
     self.policy_slots: tuple[ServedPolicySlot | None, ...] = (
       None,
@@ -78,12 +76,12 @@ class SnapshotFollower:
     return self.policy_slots[0] is not None
 
   def look(self) -> bool:
-    """Serves what is new; whether anything was. Waits for reading it.
+    """Reads and serves new snapshots; returns whether there were any.
 
-    Raises `ConfigError` if the first that it finds is of another model or
-    config: that will not pass. Later ones are told, and the old weights go on.
-    A snapshot that could not be served is tried again after a while; another
-    one is tried at once.
+    Raises `ConfigError` if the first snapshot is of another model or config,
+    which is permanent. For later ones `trouble` has the error and the previous
+    weights stay. A snapshot that could not be served is tried again after a
+    pause; a newer one is tried at once.
     """
     try:
       manifest = read_manifest(self.folder)
@@ -98,29 +96,31 @@ class SnapshotFollower:
     }
     served = False
     for policy_slot, snapshot in sorted(new.items()):
-      if not self._is_put_off(policy_slot):
+      if not self._is_paused(policy_slot):
         served |= self._try(policy_slot, snapshot, manifest)
     self.trouble = "; ".join(f.trouble for f in self._failures.values())
     return served
 
-  def _is_put_off(self, policy_slot: int) -> bool:
+  def _is_paused(self, policy_slot: int) -> bool:
     failure = self._failures.get(policy_slot)
-    return failure is not None and self._clock() < failure.again_at
+    return failure is not None and self._clock() < failure.retry_at
 
   def _try(
     self, policy_slot: int, snapshot: Snapshot, manifest: Manifest | None
   ) -> bool:
-    """Whether the snapshot is served now; notes why it is not."""
+    """Returns whether the snapshot is served now, and stores the error."""
     try:
       self._serve(policy_slot, snapshot)
     except CheckpointError as error:
       if self._was_replaced(manifest):
         return False
-      before = self._failures.get(policy_slot)
-      tries = 1 if before is None else before.tries + 1
-      again_at = self._clock() + min(2.0**tries, MAX_PAUSE_S)
-      told = " ".join(str(error).split())
-      self._failures[policy_slot] = _Failure(snapshot, told, tries, again_at)
+      previous = self._failures.get(policy_slot)
+      num_tries = 1 if previous is None else previous.num_tries + 1
+      retry_at = self._clock() + min(2.0**num_tries, MAX_PAUSE_S)
+      trouble = " ".join(str(error).split())
+      self._failures[policy_slot] = _Failure(
+        snapshot, trouble, num_tries, retry_at
+      )
       return False
     self._failures.pop(policy_slot, None)
     return True
@@ -129,9 +129,8 @@ class SnapshotFollower:
     if policy_slots and max(policy_slots) >= len(self.policy_slots):
       raise self._refusal(
         f"{self.folder} has weights for policy slot {max(policy_slots)} and "
-        f"this "
-        f"server {len(self.policy_slots)} policy slots: start it with the "
-        f"learner's config"
+        f"this server {len(self.policy_slots)} policy slots: start it with the "
+        "learner's config"
       )
     served = dict(enumerate(self.policy_slots))
     return {
@@ -142,13 +141,13 @@ class SnapshotFollower:
     }
 
   def _refusal(self, sentence: str) -> ConfigError | CheckpointError:
-    """Ends a server that has nothing to serve, and no other."""
+    """Returns the error that ends a server which serves nothing yet."""
     if any(policy_slot is not None for policy_slot in self.policy_slots):
       return CheckpointError(sentence)
     return ConfigError(sentence)
 
   def _was_replaced(self, manifest: Manifest | None) -> bool:
-    """Whether the learner has gone on, and removed what was being read."""
+    """Returns whether the learner has published since, and removed files."""
     try:
       return read_manifest(self.folder) != manifest
     except CheckpointError:
@@ -173,30 +172,30 @@ class SnapshotFollower:
   def hand_over(
     self, policy_slot: int, params: Params, snapshot: Snapshot
   ) -> None:
-    """Has stacked params, which were checked, served."""
+    """Serves stacked params that were checked."""
     prepared = self._prepare[policy_slot](params)
     self._versions.publish(policy_slot, prepared, snapshot.step)
 
   def _refuse_other_model(self, snapshot: Snapshot) -> None:
     names = leaf_names(self._stacked)
-    here = {
+    expected = {
       name: str(list(leaf.shape))
       for name, leaf in zip(names, jax.tree.leaves(self._stacked), strict=True)
     }
-    there = {
-      name: found[found.index("[") :] for name, found in snapshot.leaves.items()
+    written = {
+      name: leaf[leaf.index("[") :] for name, leaf in snapshot.leaves.items()
     }
-    for name in sorted(here.keys() | there.keys()):
-      if here.get(name) != there.get(name):
+    for name in sorted(expected.keys() | written.keys()):
+      if expected.get(name) != written.get(name):
         raise self._refusal(
           f"the snapshots in {self.folder} are of another model: leaf {name} "
-          f"is {there.get(name, 'absent')} there and "
-          f"{here.get(name, 'absent')} in this server's config; start it with "
-          "the learner's --config"
+          f"is {written.get(name, 'absent')} there and "
+          f"{expected.get(name, 'absent')} in this server's config; start "
+          "it with the learner's --config"
         )
 
   def _restore(self, snapshot: Snapshot, layout: Any) -> Params:
-    """The params as they were written, in the training form."""
+    """Restores the params as they were written, in the training form."""
     where = self.folder / snapshot.folder
     tree = {
       name: jax.ShapeDtypeStruct(
@@ -218,8 +217,8 @@ class SnapshotFollower:
         ),
       )
     except jax.errors.JaxRuntimeError:
-      raise  # the devices': nothing is wrong with the snapshot
-    except Exception as error:  # noqa: BLE001 - Orbax raises it bare, too
+      raise  # an error of the devices, not of the snapshot
+    except Exception as error:  # noqa: BLE001 - Orbax raises it bare too
       raise CheckpointError(
         f"snapshot {where} of version {snapshot.step} cannot be read: "
         f"{str(error)[:500]}"
@@ -233,11 +232,9 @@ class SnapshotFollower:
 def _preparation(
   policy: Policy, mesh: Mesh | None
 ) -> Callable[[Params], Params]:
-  """From params as they were written to those that a policy slot decodes
-  with.
-  """
+  """Returns the conversion of written params for decoding."""
   dtype = policy.compute.dtype
-  # Over a mesh, leaves are laid out by the axes that they are trained with.
+  # On a mesh, the axes of training decide the layout.
   to_decode = policy.unstacked if mesh is not None else policy.to_decode
   shapes = jax.eval_shape(to_decode, policy.abstract_params())
   return jax.jit(
@@ -249,7 +246,7 @@ def _preparation(
 
 
 def _layout(params: Params, mesh: Mesh | None) -> Any:
-  """Where each leaf goes: over the mesh, or all on this process's device."""
+  """Returns the sharding of each leaf: the mesh, or this process's device."""
   if mesh is not None:
     return sharding.param_shardings(params, mesh)
   placed = SingleDeviceSharding(jax.local_devices()[0])
@@ -259,22 +256,23 @@ def _layout(params: Params, mesh: Mesh | None) -> Any:
 def _refuse_damage(
   where: epath.Path, restored: Mapping[str, jax.Array], snapshot: Snapshot
 ) -> None:
-  for name, found in checksums(restored).items():
-    if int(found) != snapshot.checksums[name]:
+  for name, checksum in checksums(restored).items():
+    if int(checksum) != snapshot.checksums[name]:
       raise CheckpointError(
         f"snapshot {where} of version {snapshot.step} is damaged: leaf {name} "
-        f"has checksum {int(found)}, and {snapshot.checksums[name]} was written"
+        f"has checksum {int(checksum)} and was written with "
+        f"{snapshot.checksums[name]}"
       )
 
 
 def _refuse_not_finite(
   where: epath.Path, restored: Mapping[str, jax.Array], snapshot: Snapshot
 ) -> None:
-  for name, finite in _all_finite(dict(restored)).items():
-    if not finite:
+  for name, is_finite in _all_finite(dict(restored)).items():
+    if not is_finite:
       raise CheckpointError(
         f"snapshot {where} of version {snapshot.step} is not served: leaf "
-        f"{name} has a number that is not finite, and so it was written; look "
+        f"{name} was written with a number that is not finite; look "
         "at the learner's loss and gradients"
       )
 

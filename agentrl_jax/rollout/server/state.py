@@ -1,7 +1,4 @@
-"""Who is being answered, and whether anybody else may ask.
-
-What every face of a server shares, whichever protocol it speaks.
-"""
+"""The state of a server that all its protocols share."""
 
 import asyncio
 import contextlib
@@ -21,15 +18,15 @@ from agentrl_jax.http_requests import BodyReader, HttpLimits
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.metrics import ServerMetrics
 
-# Of no other request: the engine is well.
-_OF_ONE_REQUEST = (PromptTooLong, ServerFull, GrammarFault, ListenerFault)
+# Errors that concern a single request; the engine goes on.
+_REQUEST_ERRORS = (PromptTooLong, ServerFull, GrammarFault, ListenerFault)
 
 
 class ServerState:
-  """Counts the calls that are being answered. Of one event loop.
+  """The calls of a server; belongs to one event loop.
 
-  `is_final` says that an error of the generator is its last: an engine's is, a
-  pool's of servers is not.
+  With `is_final` an error of the generator is its last: true of an engine,
+  false of a pool of servers.
   """
 
   def __init__(
@@ -44,20 +41,20 @@ class ServerState:
     self.bodies = BodyReader(http)
     self.metrics = ServerMetrics(self.status, slots)
     self._is_draining = False
-    self.num_asked = 0
-    self._emptied = asyncio.Event()
-    self._emptied.set()
-    # What broke the engine, once something has: no request will be answered.
+    self.num_calls = 0
+    self._no_calls = asyncio.Event()
+    self._no_calls.set()
+    # The error that broke the engine, once there is one.
     self.broken: asyncio.Future[GeneratorFault] = (
       asyncio.get_running_loop().create_future()
     )
 
   def status(self) -> wire.ServerStatus:
-    """What is served per policy slot, how much there is to do, and trouble."""
+    """Returns the served versions, the load and problems."""
     return dataclasses.replace(self._status(), is_draining=self._is_draining)
 
   def refuse_unready(self, policy_slot: int) -> None:
-    """Raises `Draining` or `NotServing` if that is how it is."""
+    """Raises `Draining`, or `NotServing` without weights."""
     status = self.status()
     if self._is_draining:
       raise wire.Draining("this server was told to stop; ask another one")
@@ -65,46 +62,45 @@ class ServerState:
       policy_slot
     ):
       raise wire.NotServing(
-        f"this server waits for the first snapshot of policy slot "
-        f"{policy_slot}; it "
-        f"has {status.policy_slots}. {status.trouble}"
+        "this server waits for the first snapshot of policy slot "
+        f"{policy_slot}; it has {status.policy_slots}. {status.trouble}"
       )
 
   @contextlib.contextmanager
-  def one(self) -> Iterator[None]:
-    """Around one call: draining waits for it, and a broken engine is seen."""
-    self.num_asked += 1
-    self._emptied.clear()
+  def call(self) -> Iterator[None]:
+    """Encloses one call: draining waits for it; notes a broken engine."""
+    self.num_calls += 1
+    self._no_calls.clear()
     try:
       yield
     except GeneratorFault as fault:
       self.failed(fault)
       raise
     finally:
-      self.num_asked -= 1
-      if not self.num_asked:
-        self._emptied.set()
+      self.num_calls -= 1
+      if not self.num_calls:
+        self._no_calls.set()
 
   def failed(self, error: AgentRLError) -> None:
-    """Takes note of an error: some say that nothing will be answered again."""
+    """Takes note of an error, which may be the engine's last."""
     is_last = self._is_final and isinstance(error, GeneratorFault)
-    if not is_last or isinstance(error, _OF_ONE_REQUEST):
+    if not is_last or isinstance(error, _REQUEST_ERRORS):
       return
     self._is_draining = True
     if not self.broken.done():
       self.broken.set_result(error)
 
   async def drain(self, grace_s: float) -> None:
-    """Takes nothing new, and waits for what is being answered.
+    """Refuses new calls, and waits for those being answered.
 
     Raises `DeadlineExceeded` if that takes longer than `grace_s`.
     """
     self._is_draining = True
     try:
       async with asyncio.timeout(grace_s):
-        await self._emptied.wait()
+        await self._no_calls.wait()
     except TimeoutError as error:
       raise DeadlineExceeded(
-        f"{self.num_asked} answers were not finished within rollouts.grace_s="
+        f"{self.num_calls} answers were not finished within rollouts.grace_s="
         f"{grace_s:g} s of being told to stop; their clients ask another server"
       ) from error

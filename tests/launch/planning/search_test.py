@@ -7,9 +7,9 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.model.sharding import MESH_AXES
 from configs import pod
 from launch.config.settings import Settings, read_settings
-from launch.planning import variants
 from launch.planning.chips import parse_slice
 from launch.planning.compiled import Compiled, Memory
+from launch.planning.largest_batch import meshes, with_mesh
 from launch.planning.roofline import Flops, Roofline
 from launch.planning.search import (
   estimate,
@@ -35,7 +35,7 @@ def _mesh(**sizes: int) -> dict[str, int]:
 class MeshesTest(parameterized.TestCase):
   def test_all_meshes_of_a_slice_use_all_chips_and_divide_the_model(self):
     settings = _settings()
-    found = list(variants.meshes(settings, 32))
+    found = list(meshes(settings, 32))
     self.assertTrue(all(math.prod(m.values()) == 32 for m in found))
     # 5 twos over 4 axes, without the 8 key/value heads over more than 8.
     self.assertLen(found, 56 - 4)
@@ -44,21 +44,21 @@ class MeshesTest(parameterized.TestCase):
 
   def test_no_mesh_splits_a_width_that_it_does_not_divide(self):
     settings = _settings("qwen2.5-0.5b")  # 896 wide
-    shares = {mesh["fsdp"] for mesh in variants.meshes(settings, 256)}
+    shares = {mesh["fsdp"] for mesh in meshes(settings, 256)}
     self.assertEqual(max(shares), 128)
 
   def test_rows_follow_the_mesh(self):
     settings = _settings()  # 32 rows
-    changed = variants.with_mesh(settings, _mesh(fsdp=8, tensor=4))
+    changed = with_mesh(settings, _mesh(fsdp=8, tensor=4))
     self.assertEqual(changed.batch.micro_batch, 32)
-    few = variants.with_rows(settings, 8)
-    changed = variants.with_mesh(few, _mesh(fsdp=32))
+    few = with_rows(settings, 8)
+    changed = with_mesh(few, _mesh(fsdp=32))
     self.assertEqual(changed.batch.micro_batch, 32)
 
   def test_lanes_of_all_policy_slots_grow_together(self):
     settings = _settings()
     first, second = settings.engine.slots
-    changed = variants.with_slots(settings, 2 * first)
+    changed = with_slots(settings, 2 * first)
     self.assertEqual(changed.engine.slots, (2 * first, 2 * second))
 
 
@@ -98,7 +98,7 @@ class RankTest(parameterized.TestCase):
       own=_judged(own_s),
       tell=told.append,
     )
-    self.assertLen(ranked, len(list(variants.meshes(settings, 32))))
+    self.assertLen(ranked, len(list(meshes(settings, 32))))
     self.assertTrue(ranked[place].is_own)
     self.assertEqual(ranked[place].mesh, settings.mesh)
     self.assertNotIn(shape_name(settings.mesh), told)
@@ -106,13 +106,13 @@ class RankTest(parameterized.TestCase):
 
 class FormulasTest(parameterized.TestCase):
   def test_fully_sharded_weights_move_three_times(self):
-    settings = variants.with_mesh(_settings(), _mesh(fsdp=32))
+    settings = with_mesh(_settings(), _mesh(fsdp=32))
     self.assertAlmostEqual(
       exchanged(settings) / (3 * 2 * 14.77e9 * 31 / 32), 1, 2
     )
 
   def test_copies_move_gradients_only(self):
-    settings = variants.with_mesh(_settings(), _mesh(data=32))
+    settings = with_mesh(_settings(), _mesh(data=32))
     self.assertAlmostEqual(exchanged(settings) / (2 * 2 * 14.77e9), 1, 2)
 
   def test_state_that_does_not_fit_is_out_of_the_question(self):
@@ -120,9 +120,7 @@ class FormulasTest(parameterized.TestCase):
     self.assertEqual(whole.estimate_s, math.inf)
     split = estimate(_settings(), _mesh(fsdp=32), V5P_64, 4096)
     self.assertLess(split.estimate_s, 1)
-    self.assertLess(
-      state_bytes(variants.with_mesh(_settings(), _mesh(fsdp=32))), 10e9
-    )
+    self.assertLess(state_bytes(with_mesh(_settings(), _mesh(fsdp=32))), 10e9)
 
   def test_names_leave_out_what_is_not_split(self):
     self.assertEqual(shape_name(_mesh(fsdp=8, tensor=4)), "fsdp=8 tensor=4")

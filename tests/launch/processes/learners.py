@@ -19,7 +19,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from agentrl_jax.errors import AgentRLError
-from tests.conftest import HURRY
+from tests.conftest import QUICK
 
 _FORK = multiprocessing.get_context("forkserver")
 _FORK.set_forkserver_preload(["launch.train", "tests.launch.tiny"])
@@ -50,7 +50,7 @@ class Learners:
         "JAX_PLATFORMS": "cpu",
         # They compute for moments, whatever suite they are part of.
         "XLA_FLAGS": " ".join(
-          [*HURRY, f"--xla_force_host_platform_device_count={num_devices}"]
+          [*QUICK, f"--xla_force_host_platform_device_count={num_devices}"]
         ),
         "AGENTRL_COORDINATOR": f"127.0.0.1:{port}",
         "AGENTRL_NUM_PROCESSES": str(num_processes),

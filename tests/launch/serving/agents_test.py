@@ -19,7 +19,7 @@ from agentrl_jax.controller.monitor import Monitor
 from agentrl_jax.controller.recorder import Attempt, tokens_of
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.model import sharding
-from agentrl_jax.rollout.openai.episode_routes import HEADER
+from agentrl_jax.rollout.openai.episodes import HEADER
 from agentrl_jax.train.batches import BatchConfig
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.preparation import BatchBuilder

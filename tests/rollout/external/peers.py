@@ -22,8 +22,8 @@ from agentrl_jax.rollout.drivers.generator import EngineGenerator
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.external.response import label_of
 from agentrl_jax.rollout.openai.models import ModelNames
-from agentrl_jax.rollout.openai.requests import ServingLimits
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
+from agentrl_jax.rollout.openai.schema import ServingLimits
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 from agentrl_jax.rollout.server.app import RolloutApi
 from tests.rollout import small

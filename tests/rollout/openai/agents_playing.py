@@ -1,4 +1,4 @@
-"""Agents of the real `openai` package, for tests that have them play."""
+"""Base class of tests in which agents of the real `openai` package play."""
 
 import asyncio
 import unittest
@@ -8,7 +8,7 @@ import openai
 
 from agentrl_jax.controller.recorder import Attempt
 from agentrl_jax.data.trajectory import Task
-from agentrl_jax.rollout.openai.episode_routes import HEADER
+from agentrl_jax.rollout.openai.episodes import HEADER
 from tests.rollout import talking
 
 TASK = Task("sums", "train", 7)

@@ -1,4 +1,4 @@
-"""`/v1/chat/completions` asked by the real `openai` package."""
+"""`/v1/chat/completions` called with the real `openai` package."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import openai
 
 from agentrl_jax.data.messages import Message, tool_from_json
 from tests.rollout import talking
-from tests.rollout.openai.chatting import ADD, ASKED, Asking
+from tests.rollout.openai.chatting import ADD, ASKED, CALLS, IDS, Asking
 
 
 class OpenAIChatTest(Asking):
@@ -19,7 +19,7 @@ class OpenAIChatTest(Asking):
     self.served = await self.enterAsyncContext(talking.Talking())
 
   async def test_a_conversation_is_shown_by_its_template(self):
-    said = await self.ask(
+    reply = await self.ask(
       [{"role": "developer", "content": "Be short."}, ASKED],
       tools=[ADD],
       max_tokens=4,
@@ -29,28 +29,28 @@ class OpenAIChatTest(Asking):
       Message("system", "Be short."),
       Message("user", ASKED["content"]),
     ]
-    wanted = talking.codec().start(messages, [tool_from_json(ADD)])
-    self.assertEqual(said.prompt_token_ids, wanted.tolist())
-    (choice,) = said.choices
-    raw = talking.raw_logprobs(10, said.prompt_token_ids + choice.token_ids)
-    found = [token.logprob for token in choice.logprobs.content]
-    np.testing.assert_allclose(found, raw[len(wanted) - 1 :], atol=1e-5)
+    expected = talking.codec().start(messages, [tool_from_json(ADD)])
+    self.assertEqual(reply.prompt_token_ids, expected.tolist())
+    (choice,) = reply.choices
+    raw = talking.raw_logprobs(10, reply.prompt_token_ids + choice.token_ids)
+    actual = [token.logprob for token in choice.logprobs.content]
+    np.testing.assert_allclose(actual, raw[len(expected) - 1 :], atol=1e-5)
     self.assertEqual(choice.token_versions, [10] * len(choice.token_ids))
-    self.assertEqual(said.usage.prompt_tokens, len(wanted))
+    self.assertEqual(reply.usage.prompt_tokens, len(expected))
 
-  async def test_what_was_sampled_goes_on_as_it_was_sampled(self):
+  async def test_conversations_continue_with_the_sampled_tokens(self):
     codec, messages = talking.codec(), [ASKED]
     stream: list[int] = []
     differs = False
     for seed in range(5):
-      said = await self.ask(messages, seed=seed, max_completion_tokens=9)
-      (choice,) = said.choices
-      self.assertEqual(said.prompt_token_ids[: len(stream)], stream)
+      reply = await self.ask(messages, seed=seed, max_completion_tokens=9)
+      (choice,) = reply.choices
+      self.assertEqual(reply.prompt_token_ids[: len(stream)], stream)
       self.assertIn(
-        said.usage.prompt_tokens_details.cached_tokens,
+        reply.usage.prompt_tokens_details.cached_tokens,
         range(max(len(stream) - 1, 0), len(stream) + 1),
       )
-      stream = said.prompt_token_ids + choice.token_ids
+      stream = reply.prompt_token_ids + choice.token_ids
       again = codec.encode(choice.message.content).tolist()
       differs |= again != choice.token_ids
       # As an agent may: the object, or what it dumps itself to.
@@ -82,14 +82,14 @@ class OpenAIChatTest(Asking):
           model="tiny@policy_slot1", messages=[ASKED], max_tokens=5, n=2, seed=1
         )
 
-    said = await asyncio.to_thread(request)
-    self.assertEqual([choice.index for choice in said.choices], [0, 1])
-    self.assertEqual(said.usage.completion_tokens, 10)
+    reply = await asyncio.to_thread(request)
+    self.assertEqual([choice.index for choice in reply.choices], [0, 1])
+    self.assertEqual(reply.usage.completion_tokens, 10)
 
   async def test_models_are_the_versions_served(self):
-    found = {m.id: m.step async for m in self.served.openai.models.list()}
+    actual = {m.id: m.step async for m in self.served.openai.models.list()}
     self.assertEqual(
-      found,
+      actual,
       {
         "tiny": 10,
         "tiny@policy_slot0": 10,
@@ -149,7 +149,7 @@ class OpenAIChatTest(Asking):
 
   async def test_messages_that_cannot_be_read_are_named(self):
     for where, message in (
-      ("messages[0]", {"role": "narrator", "content": "x"}),
+      ("messages[0].role", {"role": "narrator", "content": "x"}),
       ("messages[0].name", {"role": "user", "content": "x", "name": 5}),
       ("messages[0].audio", {"role": "assistant", "audio": {"id": "a"}}),
       (
@@ -160,14 +160,14 @@ class OpenAIChatTest(Asking):
         "messages[0].content",
         {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
       ),
-      ("messages[0]", {"role": "tool", "content": "3"}),
+      ("messages[0].tool_call_id", {"role": "tool", "content": "3"}),
       ("messages[0].refusal", {"role": "assistant", "refusal": ["x"]}),
     ):
       with self.subTest(where), self.assertRaises(openai.BadRequestError) as e:
         await self.ask([message])
       self.assertEqual(e.exception.param, where)
 
-  async def test_what_is_no_text_or_no_schema_is_refused(self):
+  async def test_broken_text_and_schemas_are_refused(self):
     deep: list = []
     for _ in range(900):
       deep = [deep]
@@ -185,16 +185,16 @@ class OpenAIChatTest(Asking):
         "tools": [{"type": "function", "function": {"name": "f"} | function}],
       }
       with self.subTest(where):
-        status, said = await self.post(json.dumps(body).encode())
+        status, reply = await self.post(json.dumps(body).encode())
         self.assertEqual(status, 400)
-        self.assertRegex(said["error"]["message"], where)
+        self.assertRegex(reply["error"]["message"], where)
 
   async def test_bodies_that_are_no_json_are_refused(self):
     for body in (b"", b"{", b"[]", b"\xff", b'"\xed\xa0\x80"', b"[" * 100_000):
       with self.subTest(body[:9]):
-        status, said = await self.post(body)
+        status, reply = await self.post(body)
         self.assertEqual(status, 400)
-        self.assertEqual(said["error"]["code"], "invalid_json")
+        self.assertEqual(reply["error"]["code"], "invalid_json")
 
   async def test_a_number_beyond_all_versions_names_none(self):
     with self.assertRaises(openai.NotFoundError):
@@ -255,6 +255,108 @@ class OpenAIChatTest(Asking):
         pass
     self.assertIn("on purpose", str(await self.served.api.broken))
     self.served.driver.engine.versions.get = get
+
+
+class ToolCallsTest(Asking):
+  async def asyncSetUp(self):
+    self.policy = talking.Scripted()
+    self.served = await self.enterAsyncContext(
+      talking.Talking(generator=self.policy)
+    )
+
+  async def test_calls_come_back_as_calls(self):
+    self.policy.says = [CALLS, "It is 3.<|end|>"]
+    reply = await self.ask([ASKED], tools=[ADD])
+    (choice,) = reply.choices
+    self.assertEqual(choice.finish_reason, "tool_calls")
+    self.assertEqual(choice.message.content, "Let me see.")
+    first, second = choice.message.tool_calls
+    self.assertEqual(first.function.name, "add")
+    self.assertEqual(json.loads(first.function.arguments), {"a": 1, "b": 2})
+    self.assertNotEqual(first.id, second.id)
+    replies = [
+      {"role": "tool", "tool_call_id": call.id, "content": "3"}
+      for call in (first, second)
+    ]
+    await self.ask([ASKED, choice.message, *replies], tools=[ADD])
+    kept = reply.prompt_token_ids + choice.token_ids
+    self.assertEqual(self.policy.prompts[1][: len(kept)], kept)
+    codec = talking.codec()
+    self.assertEqual(
+      codec.decode(self.policy.prompts[1][len(kept) :]),
+      "<|tool|>3<|end|><|tool|>3<|end|><|assistant|>",
+    )
+
+  async def test_arguments_may_be_written_anew_and_text_be_stripped(self):
+    self.policy.says = [" hm " + CALLS, "3<|end|>"]
+    reply = await self.ask([ASKED], tools=[ADD])
+    kept = reply.prompt_token_ids + reply.choices[0].token_ids
+    answer = reply.choices[0].message.model_dump(exclude_none=True)
+    answer["content"] = answer["content"].strip()
+    for call in answer["tool_calls"]:
+      arguments = json.loads(call["function"]["arguments"])
+      call["function"]["arguments"] = json.dumps(arguments, indent=1)
+    await self.ask([ASKED, answer, ASKED], tools=[ADD])
+    self.assertEqual(self.policy.prompts[1][: len(kept)], kept)
+
+  async def test_an_answer_that_was_changed_is_shown_by_the_template(self):
+    self.policy.says = ["It is 3.<|end|>", "Yes.<|end|>"]
+    await self.ask([ASKED])
+    changed = {"role": "assistant", "content": "It is 4."}
+    await self.ask([ASKED, changed, ASKED])
+    asked = Message("user", ASKED["content"])
+    expected = talking.codec().start(
+      [asked, Message("assistant", "It is 4."), asked], []
+    )
+    self.assertEqual(self.policy.prompts[1], expected.tolist())
+
+  async def test_streamed_calls_are_those_of_the_whole_answer(self):
+    self.policy.says = [CALLS, CALLS]
+    whole = (await self.ask([ASKED], tools=[ADD])).choices[0].message
+    async with self.served.openai.chat.completions.stream(
+      model="tiny", messages=[ASKED], tools=[ADD]
+    ) as stream:
+      async for _ in stream:
+        pass
+      final = (await stream.get_final_completion()).choices[0]
+    self.assertEqual(final.finish_reason, "tool_calls")
+    self.assertEqual(final.message.content, whole.content)
+    self.assertEqual(
+      [c.function.arguments for c in final.message.tool_calls],
+      [c.function.arguments for c in whole.tool_calls],
+    )
+    self.assertEqual(
+      [c.id for c in final.message.tool_calls],
+      [c.id for c in whole.tool_calls],
+    )
+
+  async def test_without_tools_or_with_none_to_choose_all_is_text(self):
+    for fields in (dict(), dict(tools=[ADD], tool_choice="none")):
+      self.policy.says = [CALLS]
+      (choice,) = (await self.ask([ASKED], **fields)).choices
+      self.assertIsNone(choice.message.tool_calls)
+      self.assertEqual(choice.message.content, CALLS.removesuffix("<|end|>"))
+      self.assertEqual(choice.finish_reason, "stop")
+
+  async def test_a_call_that_cannot_be_read_is_text(self):
+    self.policy.says = ['<tool_call>{"name": add}</tool_call><|end|>']
+    (choice,) = (await self.ask([ASKED], tools=[ADD])).choices
+    self.assertIsNone(choice.message.tool_calls)
+    self.assertIn('{"name": add}', choice.message.content)
+
+  async def test_without_a_tokenizer_a_chat_is_refused(self):
+    served = await self.enterAsyncContext(talking.Talking(codec=lambda: None))
+    with self.assertRaisesRegex(openai.BadRequestError, "tokenizer"):
+      await served.openai.chat.completions.create(
+        model="tiny", messages=[ASKED]
+      )
+    with self.assertRaisesRegex(openai.BadRequestError, "tokenizer"):
+      await served.openai.completions.create(model="tiny", prompt="text")
+    reply = await served.openai.completions.create(
+      model="tiny", prompt=[1, 2], extra_body=IDS
+    )
+    self.assertEqual(reply.choices[0].text, "")
+    self.assertEqual(len(reply.choices[0].token_ids), 16)
 
 
 if __name__ == "__main__":

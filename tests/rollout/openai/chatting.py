@@ -1,4 +1,4 @@
-"""What tests of chats ask, and how."""
+"""Requests and a base class for tests of chats."""
 
 import unittest
 

@@ -1,7 +1,7 @@
-"""Agents of the client libraries that people use, each in an episode.
+"""Agents of common client libraries, each in an episode.
 
-Each library runs in a program of its own, against a server whose policy says
-what a test has it say: two calls of a tool, then an answer.
+Each library runs in a program of its own, against a server with a scripted
+policy: two calls of a tool, then an answer.
 """
 
 import asyncio
@@ -55,9 +55,9 @@ def python_with(module: str) -> str:
   """The interpreter that runs a library's program; skips without one."""
   if importlib.util.find_spec(module) is not None:
     return sys.executable
-  found = CLIENTS / "bin" / "python"
-  if found.exists():
-    return str(found)
+  actual = CLIENTS / "bin" / "python"
+  if actual.exists():
+    return str(actual)
   pytest.skip(f"needs {module}: make clients, or AGENTRL_CLIENTS=FOLDER")
 
 
@@ -74,21 +74,21 @@ class Played(Playing):
     """Plays one episode, and compares the record with what was sampled."""
     library = LIBRARIES[name]
     python = python_with(library.module)
-    said = [
+    reply = [
       f'<tool_call>{{"name": "{library.tool}", "arguments": '
       f'{{"a": {a}, "b": {b}}}}}</tool_call><|end|>'
       for a, b in library.calls
     ]
-    said += [f"{library.says}<|end|>"] if library.says else []
-    self.policy.says = [*said]
+    reply += [f"{library.says}<|end|>"] if library.says else []
+    self.policy.says = [*reply]
     self.policy.prompts.clear()
     playing = self.offer()
     _, episode = await self.post("episodes", wait_s=20)
-    told = await self.run_program(python, name, episode["id"], *mode)
-    self.assertEqual(told["answer"], library.says or "10")
-    self.assertEqual(told["calls"], [*map(list, library.calls)])
+    result = await self.run_program(python, name, episode["id"], *mode)
+    self.assertEqual(result["answer"], library.says or "10")
+    self.assertEqual(result["calls"], [*map(list, library.calls)])
     await self.post(f"episodes/{episode['id']}", reward=1)
-    self.check_record(await playing, said)
+    self.check_record(await playing, reply)
 
   async def run_program(self, python, name, *arguments):
     program = await asyncio.create_subprocess_exec(
@@ -109,13 +109,13 @@ class Played(Playing):
     self.assertEqual(program.returncode, 0, errors.decode()[-4000:])
     return json.loads(out.decode().splitlines()[-1])
 
-  def check_record(self, played, said):
+  def check_record(self, played, reply):
     """What was sampled is what is trained on, turn by turn."""
     self.assertEqual(played.status, Status.COMPLETED)
-    self.assertEqual(len(played.turns), len(said))
+    self.assertEqual(len(played.turns), len(reply))
     stream: list[int] = []
     for turn, text, prompt in zip(
-      played.turns, said, self.policy.prompts, strict=True
+      played.turns, reply, self.policy.prompts, strict=True
     ):
       sampled = talking.codec().encode(text)
       np.testing.assert_array_equal(turn.sampled, sampled)

@@ -1,4 +1,4 @@
-"""`/v1/completions` asked by the real `openai` package."""
+"""`/v1/completions` called with the real `openai` package."""
 
 import asyncio
 import unittest
@@ -45,8 +45,8 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
       ("tiny@policy_slot1", 1, 20),
       ("tiny@step20", 1, 20),
     ):
-      said = await self.ask(model=model, temperature=0.7, logprobs=0)
-      (choice,) = said.choices
+      reply = await self.ask(model=model, temperature=0.7, logprobs=0)
+      (choice,) = reply.choices
       spec = SamplingSpec(
         policy_slot=policy_slot,
         temperature=0.7,
@@ -54,32 +54,32 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
         seed=3,
         stop_tokens=talking.codec().stop_tokens,
       )
-      wanted = await self.served.generator.generate(PROMPT, spec)
-      self.assertEqual(choice.token_ids, wanted.sampled.tolist())
-      self.assertEqual(choice.token_versions, [step] * len(wanted.sampled))
+      expected = await self.served.generator.generate(PROMPT, spec)
+      self.assertEqual(choice.token_ids, expected.sampled.tolist())
+      self.assertEqual(choice.token_versions, [step] * len(expected.sampled))
       self.assertEqual(
-        (choice.policy_slot, said.prompt_token_ids), (policy_slot, PROMPT)
+        (choice.policy_slot, reply.prompt_token_ids), (policy_slot, PROMPT)
       )
       self.assertEqual(choice.prompt_token_ids, PROMPT)
       np.testing.assert_array_equal(
-        choice.behavior_logprobs, wanted.behavior_logprob.astype(float)
+        choice.behavior_logprobs, expected.behavior_logprob.astype(float)
       )
       raw = talking.raw_logprobs(step, PROMPT + choice.token_ids)
-      found = choice.logprobs.token_logprobs
-      np.testing.assert_allclose(found, raw[len(PROMPT) - 1 :], atol=1e-5)
-      self.assertEqual(choice.raw_logprobs, found)
+      actual = choice.logprobs.token_logprobs
+      np.testing.assert_allclose(actual, raw[len(PROMPT) - 1 :], atol=1e-5)
+      self.assertEqual(choice.raw_logprobs, actual)
 
   async def test_logprobs_of_the_distribution_drawn_from_on_demand(self):
     mode = {"logprobs_mode": "processed_logprobs"}
-    said = await self.ask(temperature=0.5, top_p=0.9, logprobs=0, extra=mode)
-    (choice,) = said.choices
+    reply = await self.ask(temperature=0.5, top_p=0.9, logprobs=0, extra=mode)
+    (choice,) = reply.choices
     self.assertEqual(choice.logprobs.token_logprobs, choice.behavior_logprobs)
     self.assertNotEqual(choice.raw_logprobs, choice.behavior_logprobs)
 
   async def test_usage_counts_every_token(self):
     for prompt, cached in ([PROMPT * 5, 0], [PROMPT * 5, 24]):
-      said = await self.ask(prompt, max_tokens=4, extra={"ignore_eos": True})
-      usage = said.usage
+      reply = await self.ask(prompt, max_tokens=4, extra={"ignore_eos": True})
+      usage = reply.usage
       self.assertEqual((usage.prompt_tokens, usage.completion_tokens), (25, 4))
       self.assertEqual(usage.total_tokens, 29)
       self.assertEqual(usage.prompt_tokens_details.cached_tokens, cached)
@@ -88,14 +88,14 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     for seed in range(4):
       fields = dict(seed=seed, max_tokens=30, logprobs=0)
       whole = (await self.ask(**fields)).choices[0]
-      chunks, found = await self.collect(**fields)
+      chunks, actual = await self.collect(**fields)
       self.assertGreater(len(chunks), 4)
-      self.assertEqual(found["text"], whole.text)
-      self.assertEqual(found["token_ids"], whole.token_ids)
-      self.assertEqual(found["offsets"], whole.logprobs.text_offset)
-      self.assertEqual(found["finish_reason"], whole.finish_reason)
+      self.assertEqual(actual["text"], whole.text)
+      self.assertEqual(actual["token_ids"], whole.token_ids)
+      self.assertEqual(actual["offsets"], whole.logprobs.text_offset)
+      self.assertEqual(actual["finish_reason"], whole.finish_reason)
       np.testing.assert_allclose(
-        found["token_logprobs"], whole.logprobs.token_logprobs, atol=1e-5
+        actual["token_logprobs"], whole.logprobs.token_logprobs, atol=1e-5
       )
       self.assertEqual(chunks[0].prompt_token_ids, PROMPT)
       self.assertEqual(chunks[0].choices[0].prompt_token_ids, PROMPT)
@@ -108,20 +108,20 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(chunks[-1].usage.prompt_tokens, len(PROMPT))
 
   async def test_n_answers_and_several_prompts(self):
-    said = await self.ask([PROMPT, [4, 5]], n=3, max_tokens=6)
-    self.assertEqual([c.index for c in said.choices], list(range(6)))
-    self.assertEqual(len({tuple(c.token_ids) for c in said.choices}), 6)
-    self.assertEqual(said.choices[3].prompt_token_ids, [4, 5])
-    self.assertEqual(said.usage.prompt_tokens, 7)
+    reply = await self.ask([PROMPT, [4, 5]], n=3, max_tokens=6)
+    self.assertEqual([c.index for c in reply.choices], list(range(6)))
+    self.assertEqual(len({tuple(c.token_ids) for c in reply.choices}), 6)
+    self.assertEqual(reply.choices[3].prompt_token_ids, [4, 5])
+    self.assertEqual(reply.usage.prompt_tokens, 7)
     again = await self.ask([PROMPT, [4, 5]], n=3, max_tokens=6)
     self.assertEqual(
-      [c.token_ids for c in said.choices], [c.token_ids for c in again.choices]
+      [c.token_ids for c in reply.choices], [c.token_ids for c in again.choices]
     )
     streamed = {}
     async for chunk in await self.ask(n=3, max_tokens=6, stream=True):
       for choice in chunk.choices:
         streamed.setdefault(choice.index, []).extend(choice.token_ids)
-    for choice in said.choices[:3]:
+    for choice in reply.choices[:3]:
       self.assertEqual(streamed[choice.index], choice.token_ids)
 
   async def test_the_first_of_n_is_what_one_alone_is(self):
@@ -172,9 +172,9 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     )
 
   async def test_text_is_tokenised_as_it_stands(self):
-    said = await self.ask("What is 1?")
-    wanted = talking.codec().encode("What is 1?").tolist()
-    self.assertEqual(said.prompt_token_ids, wanted)
+    reply = await self.ask("What is 1?")
+    expected = talking.codec().encode("What is 1?").tolist()
+    self.assertEqual(reply.prompt_token_ids, expected)
 
   async def test_hanging_up_frees_the_slot(self):
     stream = await self.ask(

@@ -1,4 +1,4 @@
-"""Conversations are remembered as tokens, and not for ever."""
+"""Conversations are cached as tokens, up to a limit."""
 
 import unittest
 
@@ -12,7 +12,7 @@ from agentrl_jax.rollout.openai.conversation_cache import (
   conversation_keys,
 )
 from agentrl_jax.rollout.openai.detokenizer import Detokenizer
-from agentrl_jax.rollout.openai.requests import ServingLimits
+from agentrl_jax.rollout.openai.schema import ServingLimits
 from tests.rollout import talking
 
 ASKED = Message("user", "What is 1 + 2?")
@@ -23,7 +23,7 @@ def drawn(prompt, ids):
   draw = Choice(0, prompt, SamplingSpec(), Detokenizer(lambda ids: ""))
   zeros = np.zeros(len(ids), np.float32)
   version = np.zeros(len(ids), np.int32)
-  draw._pieces.append(
+  draw._chunks.append(
     Answer(np.asarray(ids, np.int32), zeros, zeros, version, policy_slot=0)
   )
   return draw
@@ -36,7 +36,7 @@ class MemoryTest(unittest.TestCase):
 
   def heard(self, memory, messages, ids=(9, 9, 9), tools=()):
     prompt = memory.prompt(messages, tools, self.codec)
-    memory.heard(drawn(prompt, ids), [*messages, SAID], tools)
+    memory.record(drawn(prompt, ids), [*messages, SAID], tools)
     return [*prompt.tolist(), *ids]
 
   def test_goes_on_from_the_longest_that_it_knows(self):
@@ -56,10 +56,10 @@ class MemoryTest(unittest.TestCase):
     tool = Tool("add", "Adds.", {"type": "object", "properties": {}})
     self.heard(memory, [ASKED], tools=(tool,))
     rendered = self.codec.start([ASKED, SAID, ASKED], ())
-    found = memory.prompt([ASKED, SAID, ASKED], (), self.codec)
-    np.testing.assert_array_equal(found, rendered)
+    actual = memory.prompt([ASKED, SAID, ASKED], (), self.codec)
+    np.testing.assert_array_equal(actual, rendered)
 
-  def test_what_was_not_asked_for_the_longest_is_forgotten(self):
+  def test_the_least_recently_used_conversation_is_evicted(self):
     one, two = Message("user", "one"), Message("user", "two")
     memory = ConversationCache(self.limits, max_tokens=30)
     kept = self.heard(memory, [one])
@@ -68,10 +68,12 @@ class MemoryTest(unittest.TestCase):
     for number in range(3):
       self.heard(memory, [Message("user", str(number))])
       memory.prompt([one, SAID, two], (), self.codec)
-    found = memory.prompt([one, SAID, two], (), self.codec)
-    self.assertEqual(found[: len(kept)].tolist(), kept)
-    found = memory.prompt([two, SAID, one], (), self.codec)
-    np.testing.assert_array_equal(found, self.codec.start([two, SAID, one], ()))
+    actual = memory.prompt([one, SAID, two], (), self.codec)
+    self.assertEqual(actual[: len(kept)].tolist(), kept)
+    actual = memory.prompt([two, SAID, one], (), self.codec)
+    np.testing.assert_array_equal(
+      actual, self.codec.start([two, SAID, one], ())
+    )
 
   def test_keys_differ_where_the_policy_would_read_otherwise(self):
     call = ToolCall("add", '{"a": 1}', "x1")

@@ -1,4 +1,4 @@
-"""Text that grows token by token, and where a stop text cuts it."""
+"""Text that grows token by token and is cut at a stop text."""
 
 import random
 import unittest
@@ -45,7 +45,7 @@ class GrowingTextTest(unittest.TestCase):
     for seed in range(20):
       out, text, _ = grown(ids, sizes=any_sizes(seed))
       self.assertEqual("".join(out), TEXT)
-      self.assertEqual(text.whole, TEXT)
+      self.assertEqual(text.text, TEXT)
       self.assertNotIn("\ufffd", "".join(out))
 
   def test_bytes_that_are_no_character_come_at_the_end(self):
@@ -53,7 +53,7 @@ class GrowingTextTest(unittest.TestCase):
     out, text, _ = grown(ids)
     self.assertEqual(out[:-1], ["a", "", ""])
     self.assertEqual(out[-1], "\ufffd")
-    self.assertEqual(text.whole, "a\ufffd")
+    self.assertEqual(text.text, "a\ufffd")
 
   def test_broken_bytes_are_not_read_again_with_every_token(self):
     decode, num_read = talking.codec().decode, 0
@@ -71,10 +71,10 @@ class GrowingTextTest(unittest.TestCase):
       out += text.release()
     self.assertGreater(len(out), 1900)
     text.end()
-    self.assertEqual(text.whole, decode(ids))
+    self.assertEqual(text.text, decode(ids))
     self.assertLess(num_read, 50 * len(ids))
 
-  def test_whatever_bytes_come_the_text_is_that_of_all_of_them(self):
+  def test_the_text_of_any_bytes_is_that_of_all_tokens(self):
     decode, characters = talking.codec().decode, byte_tokens("€😀é")
     for seed in range(300):
       draw = random.Random(seed)
@@ -82,7 +82,7 @@ class GrowingTextTest(unittest.TestCase):
       ids += byte_tokens("😀")[: draw.randint(0, 4)]
       out, text, _ = grown(ids, sizes=any_sizes(seed))
       self.assertEqual("".join(out), decode(ids))
-      self.assertEqual(text.whole, decode(ids))
+      self.assertEqual(text.text, decode(ids))
 
   def test_nothing_of_a_stop_text_is_ever_let_out(self):
     ids = byte_tokens(TEXT)
@@ -93,10 +93,10 @@ class GrowingTextTest(unittest.TestCase):
         self.assertEqual("".join(out), TEXT[:cut])
         self.assertIn(text.stopped_by, stops)
         # The token that completes it is the last one that is taken.
-        told = talking.codec().decode(ids[:taken])
-        self.assertTrue(told.endswith(text.stopped_by), told)
+        result = talking.codec().decode(ids[:taken])
+        self.assertTrue(result.endswith(text.stopped_by), result)
 
-  def test_what_only_began_like_a_stop_text_comes_out_later(self):
+  def test_the_begin_of_a_stop_text_is_released_later(self):
     ids = byte_tokens("enend of the e")
     out, text, _ = grown(ids, ["ends"])
     self.assertEqual(out[:3], ["", "", "en"])
@@ -108,7 +108,7 @@ class GrowingTextTest(unittest.TestCase):
     for stops in (["d", "bc"], ["bc", "d"]):
       text = Detokenizer(lambda ids: "".join(words[n] for n in ids), stops)
       self.assertEqual(text.add([0, 1, 0]), 2)
-      self.assertEqual((text.whole, text.stopped_by), ("xa", "bc"))
+      self.assertEqual((text.text, text.stopped_by), ("xa", "bc"))
 
 
 if __name__ == "__main__":

@@ -11,12 +11,20 @@ from agentrl_jax.controller.monitor import Monitor
 from agentrl_jax.controller.policies import CrossPolicy
 from agentrl_jax.controller.recorder import tokens_of
 from agentrl_jax.data.trajectory import Status
+from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.rollout.openai.episodes import HEADER
 from tests.rollout import talking
-from tests.rollout.openai.agents_playing import ASKED, TASK, WAIT_S, Playing
+from tests.rollout.openai.agents_playing import (
+  ASKED,
+  TASK,
+  TEMPERATURE,
+  WAIT_S,
+  Playing,
+)
 
 
 class EpisodesTest(Playing):
-  async def test_what_was_played_is_what_was_sampled(self):
+  async def test_the_record_has_the_sampled_tokens(self):
     playing = self.offer()
     prompts = await self.play(turns=4)
     played = await playing
@@ -56,21 +64,21 @@ class EpisodesTest(Playing):
     playing, (id, client) = self.offer(), await self.taken()
     messages = [ASKED]
     for model in ("tiny@policy_slot1", "tiny"):
-      said = await client.chat.completions.create(
+      reply = await client.chat.completions.create(
         model=model, messages=messages
       )
-      messages += [said.choices[0].message, ASKED]
+      messages += [reply.choices[0].message, ASKED]
     await self.post(f"episodes/{id}", reward=1)
     self.assertEqual((await playing).policy_slot_weights, ())
 
   async def test_a_seed_makes_the_same_attempt_again(self):
-    found = []
+    actual = []
     for seed in (5, 5, 6):
       playing = self.offer(seed=seed)
       await self.play(turns=2)
-      found.append(tokens_of(await playing).tolist())
-    self.assertEqual(found[0], found[1])
-    self.assertNotEqual(found[0], found[2])
+      actual.append(tokens_of(await playing).tolist())
+    self.assertEqual(actual[0], actual[1])
+    self.assertNotEqual(actual[0], actual[2])
 
   async def test_streams_and_token_ids_are_recorded_too(self):
     playing = self.offer()
@@ -105,11 +113,11 @@ class EpisodesTest(Playing):
         seed=1,
       )
     )
-    told = await asyncio.gather(*(self.play() for _ in range(6)))
+    result = await asyncio.gather(*(self.play() for _ in range(6)))
     group = await grouped
     self.assertEqual(sorted(t.attempt for t in group.trajectories), [*range(6)])
     recorded = {tuple(tokens_of(t)) for t in group.trajectories}
-    self.assertEqual(recorded, {(*p[-1][0], *p[-1][1]) for p in told})
+    self.assertEqual(recorded, {(*p[-1][0], *p[-1][1]) for p in result})
     self.assertEqual(len(recorded), 6)
     self.assertEqual(self.served.episodes.num_played, 0)
 
@@ -124,18 +132,154 @@ class EpisodesTest(Playing):
     await self.post(f"episodes/{id}", reward=0)
     self.assertEqual(len((await playing).turns), 1)
 
-  async def test_who_hangs_up_asks_again_from_where_it_was(self):
+  async def test_a_call_can_be_repeated_after_hanging_up(self):
     playing = self.offer()
     id, client = await self.taken()
     stream = await self.say(client, [ASKED], stream=True, max_tokens=12)
     await anext(aiter(stream))
     await stream.close()
-    while self.served.api.num_asked:  # noqa: ASYNC110
+    while self.served.api.num_calls:  # noqa: ASYNC110
       await asyncio.sleep(0.01)
     await self.say(client, [ASKED], max_tokens=6)
     await self.post(f"episodes/{id}", reward=0)
     played = await playing
     self.assertEqual([len(t.sampled) for t in played.turns], [6])
+
+
+class EpisodeEndsTest(Playing):
+  async def test_calls_that_do_not_continue_are_refused_by_name(self):
+    playing = self.offer()
+    id, client = await self.taken()
+    reply = (await self.say(client, [ASKED])).choices[0].message
+    changed = {"role": "user", "content": "What is 3 + 4?"}
+    branched = (409, "episode_branched")
+    for messages in (
+      [changed],
+      [ASKED],
+      [ASKED, reply],
+      [changed, reply, ASKED],
+      [ASKED, {"role": "assistant", "content": "No."}, ASKED],
+    ):
+      actual = await self.refused(client, messages, max_tokens=3)
+      self.assertEqual(actual, branched)
+    self.assertEqual(
+      await self.refused(client, [ASKED, reply, ASKED], n=2),
+      (400, "unsupported_value"),
+    )
+    for fields in (dict(temperature=0.2), dict(top_p=0.9)):
+      self.assertEqual(
+        await self.refused(client, [ASKED, reply, ASKED], **fields),
+        (400, "unsupported_value"),
+      )
+    tool = {"type": "function", "function": {"name": "f", "description": "g"}}
+    self.assertEqual(
+      await self.refused(client, [ASKED, reply, ASKED], tools=[tool]),
+      (409, "episode_tools_changed"),
+    )
+    await self.say(client, [ASKED, reply, ASKED], temperature=TEMPERATURE)
+    await self.post(f"episodes/{id}", reward=0)
+    self.assertEqual(len((await playing).turns), 2)
+
+  async def test_two_calls_at_once_are_refused(self):
+    self.offer()
+    _, client = await self.taken()
+    with self.served.driver.held():
+      first = asyncio.create_task(self.say(client, [ASKED], max_tokens=3))
+      while not self.served.api.num_calls:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+      actual = await self.refused(client, [ASKED], max_tokens=4)
+      self.assertEqual(actual, (409, "episode_busy"))
+    await first
+
+  async def test_limits_end_an_episode(self):
+    await self.serve(rules=dict(max_turns=2, max_tokens=100))
+    playing = self.offer()
+    id, client = await self.taken()
+    messages = [ASKED]
+    for _ in range(2):
+      reply = await self.say(client, messages, max_tokens=500)
+      self.assertLessEqual(reply.usage.completion_tokens, 12)
+      messages += [reply.choices[0].message, ASKED]
+    self.assertEqual(
+      await self.refused(client, messages), (409, "episode_turn_limit")
+    )
+    await self.post(f"episodes/{id}", reward=0)
+    await playing
+    self.offer()
+    _, client = await self.taken()
+    long = {"role": "user", "content": "x" * 120}
+    self.assertEqual(
+      await self.refused(client, [long]), (400, "context_length_exceeded")
+    )
+
+  async def test_an_agent_that_is_gone_is_a_fault_of_its_environment(self):
+    await self.serve(rules=dict(idle_timeout_s=0.2))
+    playing = self.offer()
+    id, client = await self.taken()
+    await self.say(client, [ASKED], max_tokens=3)
+    with self.assertRaisesRegex(EnvironmentFault, "agents.idle_timeout_s=0.2"):
+      await playing
+    self.assertEqual(self.served.episodes.counts["abandoned"], 1)
+    self.assertEqual(
+      await self.refused(client, [ASKED]), (410, "episode_ended")
+    )
+    status, reply = await self.post(f"episodes/{id}", reward=1)
+    self.assertEqual((status, reply["error"]["code"]), (410, "episode_ended"))
+
+  async def test_an_offer_that_is_taken_back_is_not_taken(self):
+    playing = self.offer()
+    await asyncio.sleep(0)
+    self.assertEqual(self.served.episodes.num_offered, 1)
+    playing.cancel()
+    await asyncio.gather(playing, return_exceptions=True)
+    self.assertEqual(await self.post("episodes", wait_s=0), (204, None))
+
+  async def test_closing_tells_who_waits_and_hands_nothing_out(self):
+    waiting = asyncio.create_task(self.post("episodes", wait_s=WAIT_S))
+    while not self.served.episodes._changed._waiters:  # noqa: ASYNC110
+      await asyncio.sleep(0.01)
+    await self.served.episodes.close()
+    self.assertEqual(await waiting, (204, None))
+    self.offer()
+    self.assertEqual(await self.post("episodes", wait_s=WAIT_S), (204, None))
+
+  async def test_servers_without_episodes_refuse_them(self):
+    await self.serve(records=False)
+    for status, reply in (
+      await self.post("episodes", wait_s=0),
+      await self.post("episodes/any", reward=1),
+    ):
+      self.assertEqual(
+        (status, reply["error"]["code"]), (404, "no_episodes_here")
+      )
+    client = self.served.client(default_headers={HEADER: "any"})
+    await self.enterAsyncContext(client)
+    actual = await self.refused(client, [ASKED])
+    self.assertEqual(actual, (404, "no_episodes_here"))
+
+  async def test_ends_that_are_none_are_refused(self):
+    playing = self.offer()
+    id, client = await self.taken()
+    for body, code in (
+      (dict(reward=1), "episode_empty"),
+      (dict(reward="much"), "invalid_value"),
+      (dict(), "missing_required_parameter"),
+      (dict(reward=0, status="running"), "invalid_value"),
+      (dict(reward=0, metrics={"a": "b"}), "invalid_value"),
+      (dict(reward=0, score=1), "unknown_parameter"),
+    ):
+      status, reply = await self.post(f"episodes/{id}", **body)
+      self.assertEqual((status >= 400, reply["error"]["code"]), (True, code))
+    for _ in range(2):  # the answer to the first may have been lost
+      status, _ = await self.post(
+        f"episodes/{id}", reward=0, status="cancelled"
+      )
+      self.assertEqual(status, 200)
+    self.assertEqual((await playing).status, Status.CANCELLED)
+    status, reply = await self.post("episodes/nobody", reward=1)
+    self.assertEqual(
+      (status, reply["error"]["code"]), (404, "episode_not_found")
+    )
 
 
 if __name__ == "__main__":

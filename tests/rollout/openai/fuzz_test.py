@@ -1,4 +1,4 @@
-"""What no client should send to a rollout server is refused, breaks nothing."""
+"""Malformed requests to a rollout server are refused and break nothing."""
 
 import unittest
 
@@ -113,10 +113,10 @@ class OpenAIFuzzTest(unittest.IsolatedAsyncioTestCase):
     self.http = await self.enterAsyncContext(http_fuzz.session())
 
   async def test_nothing_that_comes_is_the_servers_fault(self):
-    found = await http_fuzz.faults(
+    actual = await http_fuzz.faults(
       self.http, self.served.url, ROUTES, seed=1, each=40
     )
-    self.assertFalse(found, "\n".join(found[:20]))
+    self.assertFalse(actual, "\n".join(actual[:20]))
     await self.ask_well()
 
   async def test_bytes_that_are_no_request_are_refused(self):

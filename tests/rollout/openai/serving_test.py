@@ -1,4 +1,4 @@
-"""Who may ask the server, how many at once, and what it tells of itself."""
+"""Authentication, limits and metrics of the server."""
 
 import asyncio
 import pathlib
@@ -104,23 +104,23 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
       pass
     with self.assertRaises(openai.NotFoundError):
       await self.ask(model="other")
-    found = await self.measured()
+    actual = await self.measured()
     path = "/v1/completions"
-    self.assertEqual(found["calls_total", path, "200"], 2)
-    self.assertEqual(found["calls_total", path, "404"], 1)
-    self.assertEqual(found["tokens_total", "prompt"], 40)
-    self.assertEqual(found["tokens_total", "sampled"], 8)
-    self.assertEqual(found["tokens_total", "reused"], 19)
-    self.assertEqual(found["call_seconds_count", path], 3)
-    self.assertEqual(found["first_token_seconds_count",], 1)
-    self.assertEqual(found["version_step", "1"], 20)
-    self.assertEqual(found["slots_busy", "0"], 0)
-    self.assertEqual(found["swaps_total", "0"], 0)
+    self.assertEqual(actual["calls_total", path, "200"], 2)
+    self.assertEqual(actual["calls_total", path, "404"], 1)
+    self.assertEqual(actual["tokens_total", "prompt"], 40)
+    self.assertEqual(actual["tokens_total", "sampled"], 8)
+    self.assertEqual(actual["tokens_total", "reused"], 19)
+    self.assertEqual(actual["call_seconds_count", path], 3)
+    self.assertEqual(actual["first_token_seconds_count",], 1)
+    self.assertEqual(actual["version_step", "1"], 20)
+    self.assertEqual(actual["slots_busy", "0"], 0)
+    self.assertEqual(actual["swaps_total", "0"], 0)
     self.served.driver.engine.versions.publish(0, talking.params(30), 30)
-    found = await self.measured()
-    self.assertEqual(found["swaps_total", "0"], 1)
-    self.assertEqual(found["version_step", "0"], 30)
-    self.assertEqual(found["swaps_total", "1"], 0)
+    actual = await self.measured()
+    self.assertEqual(actual["swaps_total", "0"], 1)
+    self.assertEqual(actual["version_step", "0"], 30)
+    self.assertEqual(actual["swaps_total", "1"], 0)
 
   async def test_busy_slots_are_seen(self):
     await self.serve()
@@ -129,16 +129,16 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
     )
     chunks = aiter(stream)
     await anext(chunks)
-    found = await self.measured()
-    self.assertEqual(found["slots_busy", "0"], 1)
-    self.assertEqual(found["requests_inside",], 1)
+    actual = await self.measured()
+    self.assertEqual(actual["slots_busy", "0"], 1)
+    self.assertEqual(actual["requests_inside",], 1)
     await stream.close()
 
   async def test_more_calls_than_may_be_at_once_come_again_later(self):
     await self.serve(limits=dict(max_calls=1))
     with self.served.driver.paused():
       first = asyncio.create_task(self.ask())
-      while not self.served.api.num_asked:  # noqa: ASYNC110
+      while not self.served.api.num_calls:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
       with self.assertRaisesRegex(openai.RateLimitError, "all that may"):
         await self.ask()
@@ -165,11 +165,11 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
 
     async with self.http.post("/v1/completions", data=half()) as response:
       self.assertEqual(response.status, 408)
-      said = await response.json()
-    self.assertEqual(said["error"]["code"], "request_timeout")
+      reply = await response.json()
+    self.assertEqual(reply["error"]["code"], "request_timeout")
     await self.ask()
 
-  async def test_what_is_no_call_is_answered_in_the_same_shape(self):
+  async def test_malformed_requests_get_the_same_error_object(self):
     await self.serve()
     for method, path, body, status in (
       ("POST", "/v1/completions", b"no json", 400),
@@ -178,10 +178,10 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
       ("GET", "/v1/completions", None, 405),
     ):
       async with self.http.request(method, path, data=body) as response:
-        said = await response.json()
+        reply = await response.json()
         self.assertEqual(response.status, status)
         self.assertEqual(
-          set(said["error"]), {"message", "type", "param", "code"}
+          set(reply["error"]), {"message", "type", "param", "code"}
         )
 
 

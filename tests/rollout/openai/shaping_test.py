@@ -1,4 +1,4 @@
-"""Penalties, biases and alternatives, asked for by the `openai` package."""
+"""Penalties, biases and alternatives, requested with the `openai` package."""
 
 import math
 import unittest
@@ -25,10 +25,10 @@ class OpenAIShapingTest(Playing):
       messages=[ASKED], extra_body=IDS | dict(extra), **settings
     )
 
-  def expected(self, said, n, **settings):
+  def expected(self, reply, n, **settings):
     """Log-probabilities of all tokens at each place, raw and drawn from."""
-    choice = said.choices[n]
-    tokens = said.prompt_token_ids + choice.token_ids
+    choice = reply.choices[n]
+    tokens = reply.prompt_token_ids + choice.token_ids
     raw_TV = talking.logits(10, tokens)[-len(choice.token_ids) :]
     drawn_TV = raw_TV.astype(np.float64)
     for place, _ in enumerate(choice.token_ids):
@@ -51,13 +51,13 @@ class OpenAIShapingTest(Playing):
       temperature=0.8,
     )
     for mode, extra in enumerate(({}, PROCESSED)):
-      said = await self.ask(
+      reply = await self.ask(
         **settings, n=3, logprobs=True, top_logprobs=20, extra=extra
       )
-      for n, choice in enumerate(said.choices):
-        found = self.expected(said, n, **settings)
+      for n, choice in enumerate(reply.choices):
+        actual = self.expected(reply, n, **settings)
         for place, token in enumerate(choice.logprobs.content):
-          logprob_V = found[mode][place]
+          logprob_V = actual[mode][place]
           chosen = choice.token_ids[place]
           self.assertAlmostEqual(token.logprob, logprob_V[chosen], places=3)
           best = np.argsort(-logprob_V, kind="stable")[:20]
@@ -67,14 +67,14 @@ class OpenAIShapingTest(Playing):
             atol=1e-3,
           )
           self.assertEqual(token.top_logprobs[0].token, texts(best)[0])
-      drawn = [x for c in said.choices for x in c.behavior_logprobs]
-      rows = [self.expected(said, n, **settings)[1] for n in range(3)]
-      wanted = [
+      drawn = [x for c in reply.choices for x in c.behavior_logprobs]
+      rows = [self.expected(reply, n, **settings)[1] for n in range(3)]
+      target = [
         row[place, token]
-        for row, choice in zip(rows, said.choices, strict=True)
+        for row, choice in zip(rows, reply.choices, strict=True)
         for place, token in enumerate(choice.token_ids)
       ]
-      np.testing.assert_allclose(drawn, wanted, atol=1e-3)
+      np.testing.assert_allclose(drawn, target, atol=1e-3)
 
   async def test_a_stream_has_the_same(self):
     settings = dict(
@@ -94,7 +94,7 @@ class OpenAIShapingTest(Playing):
     )
 
   async def test_completions_have_theirs(self):
-    said = await self.served.openai.completions.create(
+    reply = await self.served.openai.completions.create(
       model=f"{talking.NAME}@policy_slot1",
       prompt="the",
       max_tokens=6,
@@ -102,9 +102,9 @@ class OpenAIShapingTest(Playing):
       seed=1,
       frequency_penalty=0.1,
     )
-    found = said.choices[0].logprobs
+    actual = reply.choices[0].logprobs
     for text, logprob, top in zip(
-      found.tokens, found.token_logprobs, found.top_logprobs, strict=True
+      actual.tokens, actual.token_logprobs, actual.top_logprobs, strict=True
     ):
       self.assertIn(text, top)
       self.assertLessEqual(len(top), 6)
@@ -114,24 +114,24 @@ class OpenAIShapingTest(Playing):
         model=talking.NAME, prompt="the", logprobs=6
       )
 
-  async def test_what_has_no_probability_is_not_told(self):
+  async def test_tokens_without_probability_are_left_out(self):
     """Greedy decoding and JSON have no place for minus infinity."""
-    said = await self.ask(
+    reply = await self.ask(
       temperature=0, logprobs=True, top_logprobs=4, extra=PROCESSED
     )
-    for token in said.choices[0].logprobs.content:
+    for token in reply.choices[0].logprobs.content:
       self.assertEqual([top.logprob for top in token.top_logprobs], [0.0])
       self.assertEqual(token.top_logprobs[0].token, token.token)
       self.assertTrue(math.isfinite(token.logprob))
 
   async def test_a_bias_works_within_a_grammar_and_not_against_it(self):
     colours = {"red": {"r": 100.0, "g": 0.0}, "green": {"r": 0.0, "g": 100.0}}
-    for wanted, biases in colours.items():
+    for target, biases in colours.items():
       bias = {
         str(talking.tokenizer().token_to_id(letter)): x
         for letter, x in biases.items()
       }
-      said = await self.ask(
+      reply = await self.ask(
         tools=[PAINT],
         tool_choice={"type": "function", "function": {"name": "paint"}},
         max_tokens=120,
@@ -141,10 +141,10 @@ class OpenAIShapingTest(Playing):
         top_logprobs=5,
         extra=PROCESSED,
       )
-      self.assertEqual(said.choices[0].finish_reason, "tool_calls")
-      (call, *_) = said.choices[0].message.tool_calls
-      self.assertIn(f'"{wanted}"', call.function.arguments)
-      for token in said.choices[0].logprobs.content:
+      self.assertEqual(reply.choices[0].finish_reason, "tool_calls")
+      (call, *_) = reply.choices[0].message.tool_calls
+      self.assertIn(f'"{target}"', call.function.arguments)
+      for token in reply.choices[0].logprobs.content:
         total = sum(math.exp(top.logprob) for top in token.top_logprobs)
         self.assertLess(total, 1.001)
         self.assertGreater(len(token.top_logprobs), 0)
@@ -204,8 +204,8 @@ class OpenAIShapingTest(Playing):
     (turn,) = (await playing).turns
     self.assertLen(turn.sampled, len(tops))
 
-  def assertLen(self, found, size):
-    self.assertEqual(len(found), size)
+  def assertLen(self, actual, size):
+    self.assertEqual(len(actual), size)
 
 
 if __name__ == "__main__":

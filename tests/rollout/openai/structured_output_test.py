@@ -1,6 +1,6 @@
-"""Answers that must keep to a form, asked for by the real `openai` package.
+"""Structured output requested with the real `openai` package.
 
-The policy talks nonsense, so what comes well-formed was made so.
+The policy is random, so a well-formed answer is due to its grammar.
 """
 
 import json
@@ -80,26 +80,26 @@ class CallsTest(Asking):
   async def several(self, num=4, **fields):
     """Calls by name of every answer that ended; most have to."""
     settings = dict(tools=TOOLS, n=num, max_tokens=200) | fields
-    found = []
+    actual = []
     for choice in (await self.ask([ASKED], **settings)).choices:
       if choice.finish_reason != "length":
-        found.append(self.check(choice, settings["tools"]))
-    self.assertGreater(len(found), num // 2)
-    return found
+        actual.append(self.check(choice, settings["tools"]))
+    self.assertGreater(len(actual), num // 2)
+    return actual
 
   async def test_required(self):
-    found = await self.several(12, tool_choice="required")
+    actual = await self.several(12, tool_choice="required")
     self.assertEqual(
-      {name for names in found for name in names}, {"paint", "stop"}
+      {name for names in actual for name in names}, {"paint", "stop"}
     )
-    self.assertTrue(all(found))
-    self.assertTrue(any(len(names) > 1 for names in found))
+    self.assertTrue(all(actual))
+    self.assertTrue(any(len(names) > 1 for names in actual))
 
   async def test_one_call_at_most(self):
-    found = await self.several(
+    actual = await self.several(
       12, tool_choice="required", parallel_tool_calls=False
     )
-    self.assertEqual({len(names) for names in found}, {1})
+    self.assertEqual({len(names) for names in actual}, {1})
 
   async def test_named(self):
     self.assertEqual(await self.several(tool_choice=NAMED), [["stop"]] * 4)
@@ -118,10 +118,10 @@ class CallsTest(Asking):
       policy = talking.Scripted()
       policy.says = ["No.<|end|>"]
       served = await self.enterAsyncContext(talking.Talking(generator=policy))
-      said = await served.openai.chat.completions.create(
+      reply = await served.openai.chat.completions.create(
         model="tiny", messages=[ASKED], **fields
       )
-      self.assertEqual(said.choices[0].message.content, "No.")
+      self.assertEqual(reply.choices[0].message.content, "No.")
       grammars += [spec.grammar for spec in policy.specs]
     tools = [tool_from_json(tool) for tool in TOOLS]
     write = talking.codec().call_grammar
@@ -129,7 +129,7 @@ class CallsTest(Asking):
       grammars, [write(tools), write(tools, parallel=False), write(tools)]
     )
 
-  async def test_what_needs_no_grammar_has_none(self):
+  async def test_plain_calls_have_no_grammar(self):
     policy = talking.Scripted()
     served = await self.enterAsyncContext(talking.Talking(generator=policy))
     asked = (
@@ -159,11 +159,11 @@ class CallsTest(Asking):
     )
 
   async def test_logprobs_are_of_both_distributions(self):
-    said = await self.ask(
+    reply = await self.ask(
       [ASKED], tools=TOOLS, tool_choice=NAMED, max_tokens=200
     )
-    (choice,) = said.choices
-    prompt = said.prompt_token_ids
+    (choice,) = reply.choices
+    prompt = reply.prompt_token_ids
     raw = talking.raw_logprobs(10, prompt + choice.token_ids)
     np.testing.assert_allclose(
       choice.raw_logprobs, raw[len(prompt) - 1 :], atol=1e-5
@@ -180,7 +180,7 @@ class CallsTest(Asking):
     self.assertIsNone(choice.message.tool_calls)
     self.assertIn("<tool_call>", choice.message.content)
 
-  async def test_what_cannot_be_done_is_named(self):
+  async def test_unsupported_fields_are_named(self):
     odd = {"properties": {"a": {"type": "text"}}}
     for param, fields in (
       ("tool_choice", dict(tool_choice="required")),
@@ -212,22 +212,22 @@ class JsonTest(Asking):
     self.served = await self.enterAsyncContext(talking.Talking())
 
   async def test_an_answer_is_what_a_model_of_pydantics_says(self):
-    said = await self.served.openai.chat.completions.parse(
+    reply = await self.served.openai.chat.completions.parse(
       model="tiny", messages=[ASKED], response_format=Picture, n=4, seed=1
     )
-    for choice in said.choices:
+    for choice in reply.choices:
       self.assertIsInstance(choice.message.parsed, Picture)
-    self.assertEqual({c.finish_reason for c in said.choices}, {"stop"})
+    self.assertEqual({c.finish_reason for c in reply.choices}, {"stop"})
 
   async def test_an_answer_is_an_object(self):
-    said = await self.ask(
+    reply = await self.ask(
       [ASKED],
       response_format={"type": "json_object"},
       tools=TOOLS,
       tool_choice="none",
       n=8,
     )
-    ended = [c for c in said.choices if c.finish_reason == "stop"]
+    ended = [c for c in reply.choices if c.finish_reason == "stop"]
     self.assertTrue(ended)
     for choice in ended:
       self.assertIsInstance(json.loads(choice.message.content), dict)
@@ -237,8 +237,8 @@ class EpisodesTest(Playing):
   async def test_a_turn_says_which_grammar_it_followed(self):
     playing = self.offer()
     id, client = await self.taken()
-    said = await self.say(client, [ASKED], tools=TOOLS, tool_choice=NAMED)
-    message = said.choices[0].message.model_dump(exclude_none=True)
+    reply = await self.say(client, [ASKED], tools=TOOLS, tool_choice=NAMED)
+    message = reply.choices[0].message.model_dump(exclude_none=True)
     await self.say(client, [ASKED, message, ASKED], tools=TOOLS)
     await self.post(f"episodes/{id}", reward=1)
     first, second = (await playing).turns

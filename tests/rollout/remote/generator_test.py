@@ -1,4 +1,4 @@
-"""One generator over real servers: sharing, losing, finding, waiting."""
+"""One generator over real servers: load, lost servers, deadlines."""
 
 import asyncio
 import contextlib
@@ -127,7 +127,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     await self.until(lambda: hanging.num_asked)
     hanging.hangs = True
     await self.until(lambda: not generator.pool.servers[0].is_reachable)
-    self.assertIn("has not told its health", generator.describe())
+    self.assertIn("has not reported its health", generator.describe())
     self.assertFalse(asked.done())
     await self.serve(port=port)
     self.assertLen((await asked).sampled, SHORT.max_tokens)
@@ -154,7 +154,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     asked.cancel()
     with self.assertRaises(asyncio.CancelledError):
       await asked
-    self.assertEqual(generator.pool.servers[0].num_asked, 0)
+    self.assertEqual(generator.pool.servers[0].num_requests, 0)
     await self.until(lambda: served.driver.engine._cancelled)
     held.set()
     await self.until(lambda: not sum(served.driver.num_inside))
@@ -174,7 +174,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_nobody_there_is_a_deadline_that_says_so(self):
     generator = await self.connect("127.0.0.1:1", answer_timeout_s=0.3)
-    with self.assertRaisesRegex(DeadlineExceeded, "127.0.0.1:1 cannot be ask"):
+    with self.assertRaisesRegex(DeadlineExceeded, "127.0.0.1:1 cannot be rea"):
       await generator.generate([1], SHORT)
 
   async def test_a_server_of_another_config_ends_it(self):
@@ -183,7 +183,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(ConfigError, "2 policy slots and this run 3"):
       await generator.generate([1], SHORT)
 
-  async def test_what_is_too_old_is_not_sampled_from(self):
+  async def test_old_weights_are_not_sampled_from(self):
     served = await self.serve()  # policy slot 0 serves publication 10
     oldest = {0: 11}
     generator = await self.connect(served.address, acceptable=lambda: oldest)
@@ -209,8 +209,8 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     ):
       await generator.serving({0: 12}, 0.3)
 
-  def assertLen(self, found, number):
-    self.assertEqual(len(found), number)
+  def assertLen(self, actual, number):
+    self.assertEqual(len(actual), number)
 
 
 class _Hanging:

@@ -1,4 +1,4 @@
-"""Who is asked: least to do, the same for a conversation, never the unable."""
+"""Choice of a server: by load, by conversation, never an unavailable one."""
 
 from absl.testing import absltest
 
@@ -30,12 +30,12 @@ class ServerPoolTest(absltest.TestCase):
 
   def hear_both(self, publication=1):
     for server in self.pool.servers:
-      self.pool.heard(server, status(publication))
+      self.pool.update(server, status(publication))
 
   def choose(self, conversation=0):
     chosen = self.pool.choose(SamplingSpec(conversation=conversation))
     if chosen is not None:
-      chosen.num_asked += 1
+      chosen.num_requests += 1
     return chosen
 
   def test_nobody_before_anybody_was_heard(self):
@@ -47,9 +47,9 @@ class ServerPoolTest(absltest.TestCase):
     self.assertEqual({self.choose(), self.choose()}, {self.a, self.b})
 
   def test_others_requests_count_and_ours_count_once(self):
-    self.a.num_asked = 3
-    self.pool.heard(self.a, status(1, num_inside=3))
-    self.pool.heard(self.b, status(1, num_inside=2, num_waiting=2))
+    self.a.num_requests = 3
+    self.pool.update(self.a, status(1, num_inside=3))
+    self.pool.update(self.b, status(1, num_inside=2, num_waiting=2))
     self.assertEqual((self.a.load, self.b.load), (3, 4))
     self.assertIs(self.choose(), self.a)
 
@@ -66,54 +66,54 @@ class ServerPoolTest(absltest.TestCase):
     self.hear_both()
     home = self.choose(7)
     other = self.b if home is self.a else self.a
-    self.pool.lost(home, "was lost")
+    self.pool.mark_lost(home, "was lost")
     self.assertIs(self.choose(7), other)
-    self.pool.heard(home, status(2))
+    self.pool.update(home, status(2))
     self.assertIs(self.choose(7), other)
     self.assertEqual(home.num_lost, 1)
 
-  def test_what_is_remembered_is_bounded(self):
+  def test_the_number_of_remembered_conversations_is_bounded(self):
     self.hear_both()
-    with_less = server_pool.MAX_HOMES
-    server_pool.MAX_HOMES = 3
+    with_less = server_pool.MAX_CONVERSATIONS
+    server_pool.MAX_CONVERSATIONS = 3
     try:
       for conversation in range(1, 9):
         self.choose(conversation)
     finally:
-      server_pool.MAX_HOMES = with_less
-    self.assertEqual(list(self.pool._homes), [6, 7, 8])
+      server_pool.MAX_CONVERSATIONS = with_less
+    self.assertEqual(list(self.pool._servers_of), [6, 7, 8])
 
   def test_a_full_server_rests(self):
     self.hear_both()
-    self.pool.rest(self.a, 2.0)
+    self.pool.pause(self.a, 2.0)
     self.assertIs(self.choose(), self.b)
     self.assertIs(self.choose(), self.b)
-    self.pool.rest(self.b, 5.0)
+    self.pool.pause(self.b, 5.0)
     self.assertIsNone(self.choose())
     self.now = 2.5
     self.assertIs(self.choose(), self.a)
 
-  def test_who_drains_or_has_no_weights_is_not_asked(self):
-    self.pool.heard(self.a, status(1, is_draining=True))
-    self.pool.heard(self.b, status(None))
+  def test_servers_that_drain_or_have_no_weights_are_skipped(self):
+    self.pool.update(self.a, status(1, is_draining=True))
+    self.pool.update(self.b, status(None))
     self.assertIsNone(self.choose())
     self.assertIn("draining", str(self.a))
     self.assertIn("nothing", str(self.b))
 
-  def test_who_is_behind_what_is_needed_is_not_asked(self):
+  def test_servers_with_old_weights_are_skipped(self):
     self.hear_both(publication=4)
-    self.pool.need({0: 5})
+    self.pool.require({0: 5})
     self.assertIsNone(self.choose())
     self.assertEqual(self.pool.lagging(), [self.a, self.b])
-    self.pool.heard(self.b, status(5))
+    self.pool.update(self.b, status(5))
     self.assertEqual(self.pool.lagging(), [self.a])
     self.assertIs(self.choose(), self.b)
-    self.pool.lost(self.a, "was lost")
+    self.pool.mark_lost(self.a, "was lost")
     self.assertEmpty(self.pool.lagging())
 
   def test_a_server_of_another_config_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "a:1 has 2 policy slots"):
-      self.pool.heard(self.a, status(1, 1))
+      self.pool.update(self.a, status(1, 1))
 
 
 if __name__ == "__main__":

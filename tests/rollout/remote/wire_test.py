@@ -1,16 +1,26 @@
-"""Requests and answers survive the wire, and nothing else does."""
+"""Requests and answers are encoded without loss; other bytes are refused."""
 
+import asyncio
 import dataclasses
 import json
+import struct
+import unittest
 
+import msgspec
 import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_jax import errors
+from agentrl_jax.errors import (
+  DeadlineExceeded,
+  GeneratorFault,
+  GrammarFault,
+)
 from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.remote import wire
+from agentrl_jax.rollout.remote.generator import ResumableStream, StreamDiverged
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 TOKENS = st.lists(INT32, min_size=1, max_size=40)
@@ -34,6 +44,7 @@ SPECS = st.builds(
   num_top=INT32,
   top_is_raw=st.booleans(),
 )
+HEADER = wire._ENVELOPE.size
 REQUEST = wire.encode_request([1, 2, 3], SamplingSpec(seed=7))
 ANSWER = wire.encode_answer(
   Answer(
@@ -47,14 +58,19 @@ ANSWER = wire.encode_answer(
 )
 
 
+def packed(fields) -> bytes:
+  is_raw = isinstance(fields, bytes)
+  return fields if is_raw else msgspec.msgpack.encode(fields)
+
+
 class RoundTripTest(parameterized.TestCase):
   @given(TOKENS, SPECS)
   @settings(max_examples=60, deadline=None, derandomize=True)
   def test_request(self, tokens, spec):
-    prompt, found = wire.decode_request(wire.encode_request(tokens, spec))
+    prompt, actual = wire.decode_request(wire.encode_request(tokens, spec))
     self.assertEqual(prompt.tolist(), tokens)
     self.assertEqual(prompt.dtype, np.int32)
-    self.assertEqual(found, spec)
+    self.assertEqual(actual, spec)
 
   @given(st.integers(0, 50), st.integers(0, 2**32 - 1), INT32, INT32)
   @settings(max_examples=60, deadline=None, derandomize=True)
@@ -71,12 +87,12 @@ class RoundTripTest(parameterized.TestCase):
       policy_slot=policy_slot,
       num_reused=num_reused,
     )
-    found = wire.decode_answer(wire.encode_answer(answer))
+    actual = wire.decode_answer(wire.encode_answer(answer))
     self.assertEqual(
-      (found.policy_slot, found.num_reused), (policy_slot, num_reused)
+      (actual.policy_slot, actual.num_reused), (policy_slot, num_reused)
     )
     for name in ("sampled", "behavior_logprob", "raw_logprob", "version"):
-      sent, came = getattr(answer, name), getattr(found, name)
+      sent, came = getattr(answer, name), getattr(actual, name)
       self.assertEqual(came.dtype, sent.dtype, name)
       self.assertEqual(came.tobytes(), sent.tobytes(), name)
 
@@ -92,14 +108,14 @@ class RoundTripTest(parameterized.TestCase):
     answer = Answer(
       row, zeros, zeros, row, policy_slot=0, top_token=top, top_logprob=logprob
     )
-    found = wire.decode_answer(wire.encode_answer(answer))
-    np.testing.assert_array_equal(found.top_token, top)
-    np.testing.assert_array_equal(found.top_logprob, logprob)
+    actual = wire.decode_answer(wire.encode_answer(answer))
+    np.testing.assert_array_equal(actual.top_token, top)
+    np.testing.assert_array_equal(actual.top_logprob, logprob)
 
   def test_a_negative_seed_draws_what_it_draws_here(self):
     spec = SamplingSpec(seed=-5)
-    _, found = wire.decode_request(wire.encode_request([1], spec))
-    self.assertEqual(found.seed, spec.seed % 2**64)
+    _, actual = wire.decode_request(wire.encode_request([1], spec))
+    self.assertEqual(actual.seed, spec.seed % 2**64)
 
   def test_numbers_that_do_not_fit_are_refused(self):
     for prompt, spec in (
@@ -116,7 +132,7 @@ class RoundTripTest(parameterized.TestCase):
 class GarbageTest(parameterized.TestCase):
   @parameterized.named_parameters(
     ("nothing", b"", "0 bytes came"),
-    ("short", REQUEST[:20], "less than the header"),
+    ("short", REQUEST[:20], "altered"),
     ("cut", REQUEST[:-1], "altered"),
     ("cut_to_its_name", REQUEST[:4], "less than the header"),
     ("longer", REQUEST + b"\0", "altered"),
@@ -143,27 +159,62 @@ class GarbageTest(parameterized.TestCase):
   def test_another_version_is_named(self):
     other = bytearray(ANSWER)
     other[4] = 9
-    with self.assertRaisesRegex(wire.WireError, "version 9 came and 4 is"):
+    with self.assertRaisesRegex(
+      wire.WireError, "version 9 came and this is version 5"
+    ):
       wire.decode_answer(bytes(other))
 
-  def test_lengths_that_lie_are_refused(self):
-    for number, biases, size, sentence in (
-      (9, 0, 0, "9 tokens make 36 bytes"),
-      (2, 0, 4, "2 tokens make 8 bytes, and 4 came"),
-      (0, 0, 9, "0 biases and 9 bytes of a grammar are not in"),
-      (0, 1, 0, "1 biases and 0 bytes of a grammar are not in"),
-      (1, 0, 4, "a grammar came that is no text"),
+  def test_wrong_contents_are_refused(self):
+    request = msgspec.msgpack.decode(REQUEST[HEADER:])
+    answer = msgspec.msgpack.decode(ANSWER[HEADER:])
+
+    def changed(fields, place, value):
+      return [*fields[:place], value, *fields[place + 1 :]]
+
+    for fields, sentence in (
+      (changed(request, 0, b"abc"), "buffer size"),
+      (changed(request, 1, 2**31), "<= 2147483647"),
+      (changed(request, 2, "warm"), "Expected `float`"),
+      (changed(request, 7, [1] * 5), "length <= 4"),
+      (changed(request, 7, [-1]), ">= 0"),
+      (changed(request, 13, [[1, 1.0]] * 1025), "length <= 1024"),
+      (changed(request, 13, [[1]]), "length 2"),
+      ([*request, 0], "length"),
+      (request[:-1], "length"),
+      ({"prompt": b""}, "Expected `array`"),
+      (b"\x91" * 100_000, "recursion|depth|Expected"),
     ):
-      numbers = (0, 1, 0, 0, True, 1.0, 1.0, 0.0, 0.0, 0.0, 0, 0)
-      head = wire._SPEC.pack(number, biases, size, *numbers, 3, -1, -1, -1)
-      content = head + b"\xff" * 8
-      with self.assertRaisesRegex(wire.WireError, sentence):
-        wire.decode_request(wire._sealed(wire._REQUEST, content))
+      body = wire._seal(wire._REQUEST, packed(fields))
+      with (
+        self.subTest(sentence),
+        self.assertRaisesRegex(wire.WireError, f"no request: .*{sentence}"),
+      ):
+        wire.decode_request(body)
+    for fields, sentence in (
+      (changed(answer, 0, b"\0" * 4), "has 2 of 1 tokens"),
+      (changed(answer, 3, b"\0" * 12), "version has 3 of 2 tokens"),
+      (changed(answer, 2, b"\0" * 3), "buffer size"),
+      (changed(answer, 6, 3), "reshape"),
+      (changed(answer, 6, 2**31 - 1), "reshape"),
+      (changed(answer, 6, -1), ">= 0"),
+      ([*answer, 0], "length"),
+    ):
+      body = wire._seal(wire._ANSWER, packed(fields))
+      with (
+        self.subTest(sentence),
+        self.assertRaisesRegex(wire.WireError, f"no answer: .*{sentence}"),
+      ):
+        wire.decode_answer(body)
+
+  def test_a_grammar_is_text(self):
+    altered = REQUEST[HEADER:].replace(b"\xa0", b"\xa1\xff", 1)
+    with self.assertRaisesRegex(wire.WireError, "no request"):
+      wire.decode_request(wire._seal(wire._REQUEST, altered))
 
   def test_a_grammar_has_a_limit(self):
     spec = SamplingSpec(grammar="é" * (wire.MAX_GRAMMAR // 2))
-    _, found = wire.decode_request(wire.encode_request([1], spec))
-    self.assertEqual(found, spec)
+    _, actual = wire.decode_request(wire.encode_request([1], spec))
+    self.assertEqual(actual, spec)
     longer = dataclasses.replace(spec, grammar=spec.grammar + "x")
     with self.assertRaisesRegex(errors.ConfigError, "524289 bytes cannot"):
       wire.encode_request([1], longer)
@@ -214,6 +265,107 @@ class StatusTest(absltest.TestCase):
     for body in (b"", b"[]", b'{"protocol": 3}', b'{"protocol": 1}', b"<html>"):
       with self.assertRaisesRegex(wire.WireError, "no rollout server"):
         wire.status_from_json(body)
+
+
+def piece_of(*tokens, version=3, reused=7):
+  logprob = -np.arange(len(tokens), dtype=np.float32)
+  return Answer(
+    np.array(tokens, np.int32),
+    logprob,
+    2 * logprob,
+    np.full(len(tokens), version, np.int32),
+    policy_slot=1,
+    num_reused=reused,
+  )
+
+
+async def read(*frames):
+  reader = asyncio.StreamReader()
+  reader.feed_data(b"".join(frames))
+  reader.feed_eof()
+  return [x async for x in wire.read_chunks(reader, "server:1")]
+
+
+class FramesTest(unittest.IsolatedAsyncioTestCase):
+  async def test_pieces_come_back_until_the_end(self):
+    pieces = [piece_of(4, 5, 6), piece_of(7)]
+    frames = [wire.encode_chunk(piece) for piece in pieces]
+    actual = await read(*frames, wire.encode_end(), b"no more is read")
+    self.assertEqual(len(actual), 2)
+    for a, b in zip(actual, pieces, strict=True):
+      for name in ("sampled", "behavior_logprob", "raw_logprob", "version"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+      self.assertEqual((a.policy_slot, a.num_reused), (1, 7))
+
+  async def test_a_cut_stream_is_no_end(self):
+    frame = wire.encode_chunk(piece_of(4, 5))
+    for cut in (0, 3, len(frame) - 1, len(frame)):
+      with self.assertRaises(EOFError):
+        await read(frame[:cut])
+
+  async def test_errors_keep_their_kind_and_sentence(self):
+    for error in (
+      GrammarFault("nothing is allowed"),
+      DeadlineExceeded("too late"),
+      GeneratorFault("the engine stopped"),
+    ):
+      frames = (
+        wire.encode_chunk(piece_of(1)),
+        (wire.encode_fault(error)),
+      )
+      with self.assertRaisesRegex(type(error), f"server:1: {error}") as actual:
+        await read(*frames)
+      self.assertIs(type(actual.exception), type(error))
+
+  async def test_bytes_that_are_no_frame_are_refused(self):
+    too_large = struct.pack("<cI", b"P", wire.MAX_FRAME + 1)
+    for frame in (b"HTTP/1.1 200 OK", too_large):
+      with self.assertRaisesRegex(wire.WireError, "server:1: a frame of"):
+        await read(frame)
+    with self.assertRaisesRegex(wire.WireError, "in place of an error"):
+      await read(struct.pack("<cI", b"F", 2) + b"ow")
+    altered = bytearray(wire.encode_chunk(piece_of(1, 2)))
+    altered[-1] ^= 1
+    with self.assertRaisesRegex(wire.WireError, "altered"):
+      await read(bytes(altered))
+
+
+class PiecesTest(unittest.IsolatedAsyncioTestCase):
+  async def handed(self, pieces):
+    pieces.end()
+    actual = []
+    while (piece := await pieces.get()) is not None:
+      actual.append(piece.sampled.tolist())
+    return actual
+
+  async def test_another_server_goes_on_where_one_was_lost(self):
+    pieces = ResumableStream()
+    for piece in (piece_of(1, 2), piece_of(3)):
+      pieces.put(piece)
+    pieces.restart()
+    for piece in (piece_of(1), piece_of(2, 3, 4), piece_of(5)):
+      pieces.put(piece)
+    self.assertEqual(await self.handed(pieces), [[1, 2], [3], [4], [5]])
+
+  async def test_logprobs_are_cut_with_their_tokens(self):
+    pieces = ResumableStream()
+    pieces.put(piece_of(1))
+    pieces.restart()
+    pieces.put(piece_of(1, 2, 3))
+    await pieces.get()
+    rest = await pieces.get()
+    np.testing.assert_array_equal(rest.behavior_logprob, [-1, -2])
+    np.testing.assert_array_equal(rest.raw_logprob, [-2, -4])
+    np.testing.assert_array_equal(rest.version, [3, 3])
+
+  async def test_other_words_or_weights_are_no_continuation(self):
+    for other in (piece_of(1, 9, 3), piece_of(1, 2, 3, version=4)):
+      pieces = ResumableStream()
+      pieces.put(piece_of(1, 2))
+      pieces.restart()
+      with self.assertRaisesRegex(StreamDiverged, "2 tokens of an answer"):
+        pieces.put(other)
+      self.assertEqual(await self.handed(pieces), [[1, 2]])
 
 
 if __name__ == "__main__":

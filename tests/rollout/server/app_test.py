@@ -48,10 +48,10 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
     came = await asyncio.gather(*(self.ask(*r) for r in requests))
     for (status, _, body), future in zip(came, futures, strict=True):
       self.assertEqual(status, 200, body)
-      found, wanted = wire.decode_answer(body), future.result(0)
-      np.testing.assert_array_equal(found.sampled, wanted.sampled)
-      np.testing.assert_array_equal(found.version, wanted.version)
-      self.assertEqual(found.policy_slot, wanted.policy_slot)
+      actual, target = wire.decode_answer(body), future.result(0)
+      np.testing.assert_array_equal(actual.sampled, target.sampled)
+      np.testing.assert_array_equal(actual.version, target.version)
+      self.assertEqual(actual.policy_slot, target.policy_slot)
 
   async def test_hundreds_may_come_before_the_first_is_looked_at(self):
     await self.serve()
@@ -68,9 +68,9 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
       (b"\0" * 1_000_000, 413, "PromptTooLong"),
       (wire.encode_request([small.VOCAB], SHORT), 400, "ConfigError"),
     ):
-      found, headers, said = await self.post(body)
-      self.assertEqual((found, headers[wire.ERROR_HEADER]), (status, name))
-      self.assertGreater(len(said), 20)
+      actual, headers, reply = await self.post(body)
+      self.assertEqual((actual, headers[wire.ERROR_HEADER]), (status, name))
+      self.assertGreater(len(reply), 20)
 
   async def test_a_full_server_says_when_to_come_again(self):
     await self.serve(driver_options=dict(max_waiting=0))
@@ -118,9 +118,9 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
       raise ZeroDivisionError("on purpose")
 
     self.served.driver.engine.versions.get = fail
-    status, _, said = await self.ask([1], SHORT)
+    status, _, reply = await self.ask([1], SHORT)
     self.assertEqual(status, 500)
-    self.assertIn(b"on purpose", said)
+    self.assertIn(b"on purpose", reply)
     fault = await self.served.api.broken
     self.assertIn("on purpose", str(fault))
     status, headers, _ = await self.ask([1], SHORT)
@@ -135,18 +135,18 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
       raise ZeroDivisionError("on purpose")
 
     driver.submit = lambda prompt, spec: submit(prompt, spec, fail)
-    status, _, said = await self.ask([1], SHORT)
+    status, _, reply = await self.ask([1], SHORT)
     self.assertEqual(status, 500)
-    self.assertIn(b"its listener stopped", said)
+    self.assertIn(b"its listener stopped", reply)
     driver.submit = submit
     self.assertFalse(self.served.api.broken.done())
-    status, _, said = await self.ask([1], SHORT)
-    self.assertEqual(status, 200, said)
+    status, _, reply = await self.ask([1], SHORT)
+    self.assertEqual(status, 200, reply)
 
   async def test_draining_finishes_what_it_has_and_takes_nothing_new(self):
     await self.serve()
     asked = asyncio.create_task(self.ask([1], LONG))
-    await self.until(lambda: self.served.api.num_asked)
+    await self.until(lambda: self.served.api.num_calls)
     drained = asyncio.create_task(self.served.api.drain(60))
     await asyncio.sleep(0)
     status, headers, _ = await self.ask([1], SHORT)
@@ -154,13 +154,13 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
     await drained
     self.assertEqual((await asked)[0], 200)
     async with self.http.get(self.url + wire.HEALTH) as response:
-      said = wire.status_from_json(await response.read())
-    self.assertTrue(said.is_draining)
+      reply = wire.status_from_json(await response.read())
+    self.assertTrue(reply.is_draining)
 
   async def test_a_drain_that_takes_too_long_is_named(self):
     await self.serve()
     asked = asyncio.create_task(self.ask([1], LONG))
-    await self.until(lambda: self.served.api.num_asked)
+    await self.until(lambda: self.served.api.num_calls)
     with self.assertRaisesRegex(DeadlineExceeded, "1 answers.*grace_s"):
       await self.served.api.drain(0.0)
     await asked
@@ -172,9 +172,9 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
     api = RolloutApi(None, lambda: nothing, context=small.CONTEXT)
     port = await self.enterAsyncContext(listening(api, "127.0.0.1", 0))
     self.url = f"http://127.0.0.1:{port}"
-    status, headers, said = await self.ask([1], SHORT)
+    status, headers, reply = await self.ask([1], SHORT)
     self.assertEqual((status, headers[wire.ERROR_HEADER]), (503, "NotServing"))
-    self.assertIn(b"first snapshot of policy slot 0", said)
+    self.assertIn(b"first snapshot of policy slot 0", reply)
 
   async def test_a_port_that_is_taken_is_named(self):
     await self.serve()

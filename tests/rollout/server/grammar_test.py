@@ -1,4 +1,4 @@
-"""Grammars on their way to other processes, and what comes back."""
+"""Grammars in requests to other processes, and the answers."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""While a request of the worst kind is at work, others are answered."""
+"""Other requests are answered while a hostile one is processed."""
 
 import asyncio
 import unittest
@@ -79,7 +79,7 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
       ):
         await task
 
-  async def test_what_was_refused_is_refused_at_once(self):
+  async def test_a_refused_grammar_is_refused_at_once(self):
     with self.assertRaises(openai.BadRequestError):
       await self.form(ENDLESS["divisors"])
     compiler = self.served.generator._compiler
@@ -92,13 +92,13 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
       await self.form(ENDLESS["divisors"])
     self.assertFalse(checks)
 
-  async def test_who_hangs_up_holds_nothing(self):
+  async def test_hanging_up_frees_everything(self):
     hostile = asyncio.create_task(self.form(ENDLESS["divisors"]))
     await asyncio.sleep(0.2)
     hostile.cancel()
     await asyncio.wait([hostile])
     async with asyncio.timeout(60):
-      while self.served.api.num_asked:  # noqa: ASYNC110
+      while self.served.api.num_calls:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     self.assertEqual(self.served.generator._compiler._num_waiting, 0)
 
@@ -130,12 +130,12 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
       (t for t in talking.tokenizer().get_vocab() if not t.startswith("<|")),
       key=len,
     ).replace("\u0120", " ")
-    found = await self.served.openai.completions.create(
+    actual = await self.served.openai.completions.create(
       model=talking.NAME,
       prompt=longest * (talking.CONTEXT // len(longest)),
       max_tokens=1,
     )
-    self.assertGreater(found.usage.prompt_tokens, 0)
+    self.assertGreater(actual.usage.prompt_tokens, 0)
 
 
 if __name__ == "__main__":

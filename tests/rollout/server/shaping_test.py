@@ -31,26 +31,26 @@ class ShapingHttpTest(unittest.IsolatedAsyncioTestCase):
     )
     with contextlib.closing(JetStreamDriver(small.engine_of(STEPS))) as driver:
       asked = [driver.submit(PROMPT, spec) for spec in SPECS.values()]
-      wanted = [answer.result(WAIT_S) for answer in asked]
-    for (name, spec), answer in zip(SPECS.items(), wanted, strict=True):
+      expected = [answer.result(WAIT_S) for answer in asked]
+    for (name, spec), answer in zip(SPECS.items(), expected, strict=True):
       whole = await generator.generate(PROMPT, spec)
       pieces = [piece async for piece in generator.stream(PROMPT, spec)]
-      for found in (whole, pieces[0].joined(pieces)):
+      for actual in (whole, pieces[0].joined(pieces)):
         for array in _ARRAYS:
           with self.subTest(name, array=array):
-            self.same(getattr(found, array), getattr(answer, array))
+            self.same(getattr(actual, array), getattr(answer, array))
     beyond = dataclasses.replace(
       SPECS["bias"], logit_bias=((small.VOCAB, 1.0),)
     )
     with self.assertRaisesRegex(ConfigError, "logit_bias has 1.0 for token 61"):
       await generator.generate(PROMPT, beyond)
 
-  def same(self, found, wanted):
-    self.assertEqual(found is None, wanted is None)
-    if wanted is not None and wanted.dtype == np.int32:
-      np.testing.assert_array_equal(found, wanted)
-    elif wanted is not None:
-      np.testing.assert_allclose(found, wanted, atol=1e-4)
+  def same(self, actual, expected):
+    self.assertEqual(actual is None, expected is None)
+    if expected is not None and expected.dtype == np.int32:
+      np.testing.assert_array_equal(actual, expected)
+    elif expected is not None:
+      np.testing.assert_allclose(actual, expected, atol=1e-4)
 
   async def test_other_engines_cannot_be_told(self):
     needs = Needs(num_policy_slots=1, vocab_size=small.VOCAB)

@@ -1,4 +1,4 @@
-"""Answers in pieces from real servers: the same, early, given up, moved on."""
+"""Streams of real servers: equal tokens, early chunks, ends, lost servers."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from agentrl_jax.errors import (
 )
 from agentrl_jax.rollout.api import SamplingSpec, StreamingGenerator
 from agentrl_jax.rollout.drivers.local import LocalDriver
-from agentrl_jax.rollout.remote import wire, wire_stream
+from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import small, talking
@@ -98,7 +98,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
       self.check(pieces, self.expected(*request))
     self.assertGreater(max(map(len, streams)), 3)
     for server in servers:
-      self.assertEqual(server.api.num_asked, 0)
+      self.assertEqual(server.api.num_calls, 0)
 
   async def test_the_first_is_there_before_the_last_is_sampled(self):
     served = await self.serve()
@@ -120,13 +120,13 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     meter.allow(2)
     await anext(pieces)
     await pieces.aclose()
-    await self.until(lambda: not served.api.num_asked)
+    await self.until(lambda: not served.api.num_calls)
     meter.allow()
     await self.until(lambda: not sum(served.driver.num_inside))
     self.assertEqual(served.driver.engine.stats().num_cancelled, 1)
-    self.assertEqual(generator.pool.servers[0].num_asked, 0)
+    self.assertEqual(generator.pool.servers[0].num_requests, 0)
 
-  async def test_what_is_refused_is_refused_before_any_piece(self):
+  async def test_refusals_come_before_the_first_chunk(self):
     served = await self.serve()
     generator = await self.connect(served)
     with self.assertRaises(PromptTooLong):
@@ -134,9 +134,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     body = wire.encode_request([1] * 90, LONG)
     async with (
       aiohttp.ClientSession() as http,
-      http.post(
-        f"http://{served.address}{wire_stream.STREAM}", data=body
-      ) as response,
+      http.post(f"http://{served.address}{wire.STREAM}", data=body) as response,
     ):
       self.assertEqual(response.status, 413)
       self.assertEqual(response.headers[wire.ERROR_HEADER], "PromptTooLong")
@@ -148,10 +146,10 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     async with aiohttp.ClientSession() as http:
       meter.allow(2)
       async with http.post(
-        f"http://{served.address}{wire_stream.STREAM}", data=body
+        f"http://{served.address}{wire.STREAM}", data=body
       ) as response:
         self.assertEqual(response.status, 200)
-        pieces = wire_stream.read_chunks(response.content, "it")
+        pieces = wire.read_chunks(response.content, "it")
         await anext(pieces)
         meter.break_it()
         with self.assertRaisesRegex(GeneratorFault, "it: .*on purpose"):

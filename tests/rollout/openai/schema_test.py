@@ -1,11 +1,12 @@
-"""Message fields that clients send: OpenAI's own, and those that are not."""
+"""Validation of requests, and fields of messages that are not OpenAI's own."""
 
 import unittest
 
 import aiohttp
 import prometheus_client as prometheus
 
-from agentrl_jax.rollout.openai.messages import read_messages, unknown_fields
+from agentrl_jax.rollout.openai.schema import ChatCompletionRequest, read
+from agentrl_jax.rollout.server.errors import ApiError
 from agentrl_jax.rollout.server.metrics import (
   MAX_IGNORED,
   OTHER_FIELD,
@@ -17,9 +18,13 @@ from tests.rollout.openai.chatting import ADD, ASKED, CALLS, Asking
 COUNTED = "agentrl_ignored_message_fields_total"
 
 
+def request_of(messages) -> ChatCompletionRequest:
+  return read(ChatCompletionRequest, {"model": "tiny", "messages": messages})
+
+
 class FieldsTest(unittest.TestCase):
   def test_openai_s_own_are_read_and_none_of_them_is_unknown(self):
-    found = [
+    messages = [
       {"role": "developer", "content": "Be short.", "name": "boss"},
       {"role": "user", "content": "x", "name": "Ann"},
       {
@@ -34,8 +39,9 @@ class FieldsTest(unittest.TestCase):
       },
       {"role": "tool", "content": "z", "tool_call_id": "1", "name": "add"},
     ]
-    self.assertEqual(unknown_fields(found), frozenset())
-    self.assertEqual([m.content for m in read_messages(found)][1:], [*"xyz"])
+    request = request_of(messages)
+    self.assertEqual(request.ignored, frozenset())
+    self.assertEqual([m.content for m in request.messages][1:], [*"xyz"])
 
   def test_a_refusal_is_what_was_said(self):
     for message in (
@@ -46,17 +52,50 @@ class FieldsTest(unittest.TestCase):
         "content": [{"type": "refusal", "refusal": "I cannot."}],
       },
     ):
-      (read,) = read_messages([message])
-      self.assertEqual(read.content, "I cannot.")
+      (read_message,) = request_of([message]).messages
+      self.assertEqual(read_message.to_message().content, "I cannot.")
 
   def test_unknown_ones_are_named_once_and_null_is_not_given(self):
-    found = [
+    messages = [
       {"role": "user", "content": "x", "a": 1, "b": None},
       {"role": "user", "content": "x", "a": {}, "c": []},
-      "no message",
     ]
-    self.assertEqual(unknown_fields(found), {"a", "c"})
-    self.assertEqual(unknown_fields("nothing"), frozenset())
+    self.assertEqual(request_of(messages).ignored, {"a", "c"})
+
+
+class RefusalTest(unittest.TestCase):
+  def refused(self, **fields):
+    messages = [{"role": "user", "content": "x"}]
+    with self.assertRaises(ApiError) as caught:
+      read(
+        ChatCompletionRequest,
+        {"model": "tiny", "messages": messages} | fields,
+      )
+    return caught.exception.param, caught.exception.code
+
+  def test_errors_name_the_field_and_have_a_code(self):
+    for fields, param, code in (
+      ({"model": None}, "model", "missing_required_parameter"),
+      ({"messages": []}, "messages", "invalid_value"),
+      ({"messages": [5] * 9}, "messages[0]", "invalid_value"),
+      ({"seed": 2**64}, "seed", "invalid_value"),
+      ({"temperature": 10**400}, "temperature", "invalid_value"),
+      (
+        {"max_tokens": 5, "max_completion_tokens": 6},
+        "max_completion_tokens",
+        "invalid_value",
+      ),
+      ({"stop": ["a"] * 100_000}, "stop", "invalid_value"),
+      ({"echo": True}, "echo", "unsupported_value"),
+      (
+        {"stream": True, "stream_options": {"usage": True}},
+        "stream_options.usage",
+        "unknown_parameter",
+      ),
+      ({f"x{n}": n for n in range(50_000)}, "x0", "unknown_parameter"),
+    ):
+      with self.subTest(param):
+        self.assertEqual(self.refused(**fields), (param, code))
 
 
 class IgnoredFieldsTest(unittest.TestCase):
@@ -95,16 +134,16 @@ class ServedTest(Asking):
     )
     policy.says = [CALLS, "It is 3.<|end|>"]
     asked = ASKED | {"name": "Ann"}
-    said = await self.ask([asked], tools=[ADD])
-    answer = said.choices[0].message.model_dump()
+    reply = await self.ask([asked], tools=[ADD])
+    answer = reply.choices[0].message.model_dump()
     answer |= {"name": "agent", "provider_specific_fields": {"refusal": None}}
     replies = [
       {"role": "tool", "tool_call_id": call.id, "content": "3", "name": "add"}
-      for call in said.choices[0].message.tool_calls
+      for call in reply.choices[0].message.tool_calls
     ]
     with self.assertLogs("agentrl_jax.rollout.server.metrics"):
       await self.ask([asked, answer, *replies], tools=[ADD])
-    kept = said.prompt_token_ids + said.choices[0].token_ids
+    kept = reply.prompt_token_ids + reply.choices[0].token_ids
     self.assertEqual(policy.prompts[1][: len(kept)], kept)
     async with (
       aiohttp.ClientSession() as http,
