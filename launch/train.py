@@ -19,7 +19,7 @@ import ml_collections
 from absl import flags, logging
 from rich.console import Console
 
-from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model import sharding

@@ -9,7 +9,7 @@ import dataclasses
 import logging
 import time
 
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player
 from agentrl_jax.controller.recorder import Attempt
 from agentrl_jax.data.trajectory import Trajectory

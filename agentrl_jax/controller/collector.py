@@ -10,11 +10,11 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from agentrl_jax.controller import seeds
 from agentrl_jax.controller.admission import Admission
 from agentrl_jax.controller.changes import Condition
 from agentrl_jax.controller.group_queue import GroupQueue
 from agentrl_jax.controller.learner_watch import LearnerWatch
+from agentrl_jax.data import seeds
 from agentrl_jax.data.trajectory import Group, Task
 
 LONGEST_PAUSE_S = 60.0  # of a place in flight whose group was lost

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.controller import seeds
 from agentrl_jax.controller.deadline import deadline
 from agentrl_jax.controller.recorder import Attempt, Codec, Recorder
+from agentrl_jax.data import seeds
 from agentrl_jax.data.messages import Message, Tool
 from agentrl_jax.data.trajectory import Status, Task, Trajectory
 from agentrl_jax.env.interface import Environment, Expert, Session, Step

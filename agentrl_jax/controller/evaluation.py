@@ -12,12 +12,13 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from agentrl_jax.controller import policies, seeds
+from agentrl_jax.controller import policies
 from agentrl_jax.controller.attempt import RetryLimits, play_with_retries
 from agentrl_jax.controller.episode import GREEDY, Sampling
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player, PolicyPlayer
 from agentrl_jax.controller.recorder import Attempt
+from agentrl_jax.data import seeds
 from agentrl_jax.data.trajectory import Task, Trajectory
 from agentrl_jax.env.interface import Environment
 

@@ -7,11 +7,11 @@ ever. What a failure is, `attempt` decides.
 import asyncio
 import dataclasses
 
-from agentrl_jax.controller import seeds
 from agentrl_jax.controller.attempt import RetryLimits, play_with_retries
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player, attempts_of
 from agentrl_jax.controller.recorder import Attempt
+from agentrl_jax.data import seeds
 from agentrl_jax.data.trajectory import Group, Task, Trajectory
 from agentrl_jax.errors import ConfigError
 

@@ -10,7 +10,7 @@ import itertools
 from agentrl_jax.controller import taking
 from agentrl_jax.controller.changes import Condition
 from agentrl_jax.controller.learner_watch import LearnerWatch
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.trajectory import Group
 from agentrl_jax.errors import ConfigError, QueueClosed
 

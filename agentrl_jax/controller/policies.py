@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 
-from agentrl_jax.controller import seeds
+from agentrl_jax.data import seeds
 from agentrl_jax.data.trajectory import Trajectory
 from agentrl_jax.errors import ConfigError
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from jsonschema.exceptions import ValidationError
 
-from agentrl_jax.data import json_schema
-from agentrl_jax.data.json_schema import shortened
+from agentrl_jax.data.grammar import json_schema
+from agentrl_jax.data.grammar.json_schema import shortened
 from agentrl_jax.data.messages import Tool, ToolCall
 from agentrl_jax.errors import ConfigError
 

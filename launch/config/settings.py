@@ -22,7 +22,7 @@ from agentrl_jax.controller.group import GroupLimits
 from agentrl_jax.controller.group_queue import QueueLimits
 from agentrl_jax.controller.policies import CrossPolicy
 from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
-from agentrl_jax.data.pretrained_chat import ChatConfig
+from agentrl_jax.data.chat.pretrained import ChatConfig
 from agentrl_jax.env.docker.containers import ContainerSpec
 from agentrl_jax.env.loading import parse_options
 from agentrl_jax.env.mistakes import require_rates

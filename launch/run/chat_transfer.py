@@ -9,8 +9,8 @@ import pathlib
 import tempfile
 import zipfile
 
-from agentrl_jax.data.chat import ChatCodec
-from agentrl_jax.data.pretrained_chat import ChatConfig
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.pretrained import ChatConfig
 from launch.config.chat import codec_of, files_of
 from launch.processes.group import Processes
 

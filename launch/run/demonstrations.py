@@ -20,15 +20,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from tokenizers import Tokenizer
 
-from agentrl_jax.controller import seeds
 from agentrl_jax.controller.player import ExpertPlayer, Player, ScriptPlayer
 from agentrl_jax.controller.recorder import Attempt
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
-from agentrl_jax.data import template
+from agentrl_jax.data import seeds
+from agentrl_jax.data.chat import template
+from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.messages import Message, Tool, message_from_json
 from agentrl_jax.data.packing import Rows, pack
 from agentrl_jax.data.task_source import TaskStream
-from agentrl_jax.data.tokenizer import train_tokenizer
 from agentrl_jax.data.trajectory import Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from agentrl_jax.controller.controller_environment import ControllerEnvironment
+from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.env import remote

@@ -8,17 +8,17 @@ from typing import Any
 
 import ml_collections
 
-from agentrl_jax.controller import seeds
 from agentrl_jax.controller.admission import Admission
 from agentrl_jax.controller.collector import Collector, CollectorState
 from agentrl_jax.controller.group import run_group
 from agentrl_jax.controller.group_queue import GroupQueue
 from agentrl_jax.controller.learner_watch import LearnerWatch
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player, PolicyPlayer
 from agentrl_jax.controller.policy_slot_chooser import PolicySlotChooser
 from agentrl_jax.controller.recorder import Attempt
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
+from agentrl_jax.data import seeds
 from agentrl_jax.data.record_file import write_groups
 from agentrl_jax.data.trajectory import Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment

@@ -12,7 +12,7 @@ import ml_collections
 from rich.console import Console
 
 from agentrl_jax.controller.policies import succeeded
-from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.trajectory import Task, Trajectory
 from agentrl_jax.metrics import FILE, read_metrics
 from configs import base

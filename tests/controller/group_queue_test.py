@@ -6,7 +6,7 @@ import unittest
 
 from agentrl_jax.controller.group_queue import GroupQueue, QueueLimits
 from agentrl_jax.controller.learner_watch import LearnerWatch
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, QueueClosed
 from tests.controller.stage import a_group, turns_of_the_loop
 

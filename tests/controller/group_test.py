@@ -5,7 +5,7 @@ import dataclasses
 import unittest
 
 from agentrl_jax.controller.group import run_group
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.errors import EnvironmentFault, GeneratorFault, PromptTooLong
 from tests.controller.stage import (

@@ -9,7 +9,7 @@ from agentrl_jax.controller.collector import Collector
 from agentrl_jax.controller.group import run_group
 from agentrl_jax.controller.group_queue import GroupQueue, QueueLimits
 from agentrl_jax.controller.learner_watch import LearnerWatch
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.task_source import TaskStream
 from tests.controller.stage import GROUP, RETRIES, a_group, turns_of_the_loop
 

@@ -6,8 +6,9 @@ import subprocess
 import sys
 import unittest
 
-from agentrl_jax.controller import policies, seeds
+from agentrl_jax.controller import policies
 from agentrl_jax.controller.policies import CrossPolicy
+from agentrl_jax.data import seeds
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.errors import ConfigError
 from tests.controller.stage import a_trajectory

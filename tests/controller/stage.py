@@ -16,9 +16,9 @@ from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.group import GroupLimits
 from agentrl_jax.controller.player import PolicyPlayer
 from agentrl_jax.controller.recorder import Attempt
-from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.messages import Message, ToolCall
-from agentrl_jax.data.tokenizer import train_tokenizer
 from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.env.interface import Environment, Session
 from agentrl_jax.errors import EnvironmentFault

@@ -20,7 +20,7 @@ from configs import base, pod
 from launch.config.architecture import read_architecture
 from launch.export import export
 from launch.train import train
-from tests.data import families as chat_families
+from tests.data.chat import families as chat_families
 from tests.launch import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -17,9 +17,9 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 
-from agentrl_jax.data.call_grammar import VALIDATE
-from agentrl_jax.data.grammar import Grammars
-from agentrl_jax.data.grammar_process import GrammarProcess, GrammarTooLarge
+from agentrl_jax.data.grammar.call_grammar import VALIDATE
+from agentrl_jax.data.grammar.grammars import Grammars
+from agentrl_jax.data.grammar.process import GrammarProcess, GrammarTooLarge
 from agentrl_jax.errors import ServerFull
 
 COMPILE_S = 1.0  # CPU seconds, where nobody says otherwise

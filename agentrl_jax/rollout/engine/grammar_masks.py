@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from agentrl_jax.data.grammar import GrammarState
+from agentrl_jax.data.grammar.grammars import GrammarState
 from agentrl_jax.errors import GrammarFault
 from agentrl_jax.rollout.engine.request import Request
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.messages import Message, Tool
 from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.openai.conversation_cache import CallContext

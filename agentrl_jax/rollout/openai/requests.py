@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.errors import PromptTooLong
 from agentrl_jax.rollout.api import MAX_BIASES, MAX_STOPS, SamplingSpec
 from agentrl_jax.rollout.openai.fields import MAX_VALUES, Fields, wrong

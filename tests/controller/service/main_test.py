@@ -6,9 +6,9 @@ from unittest import mock
 
 import aiohttp
 
-from agentrl_jax.controller.controller_environment import ControllerEnvironment
 from agentrl_jax.controller.service import dispatcher
 from agentrl_jax.controller.service import main as service
+from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.controller.service.main import ServiceConfig
 from agentrl_jax.controller.service.registry import Timers
 from agentrl_jax.data.messages import Message

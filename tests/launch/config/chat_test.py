@@ -10,9 +10,9 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.player import ExpertPlayer
 from agentrl_jax.controller.recorder import Attempt
+from agentrl_jax.data.chat.pretrained import ChatConfig
+from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.messages import Message, message_from_json
-from agentrl_jax.data.pretrained_chat import ChatConfig
-from agentrl_jax.data.tokenizer import train_tokenizer
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.errors import ConfigError
 from configs import base
@@ -20,7 +20,7 @@ from environments.arithmetic.environment import ADD, Arithmetic
 from launch.config import chat
 from launch.processes.group import Processes
 from launch.run.chat_transfer import share_chat
-from tests.data import families
+from tests.data.chat import families
 
 VOCAB = 400
 

@@ -15,7 +15,7 @@ import pytest
 
 from agentrl_jax.controller.attempt import RetryLimits
 from agentrl_jax.controller.group import GroupLimits, run_group
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.recorder import Attempt, tokens_of
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.model import sharding

@@ -7,7 +7,7 @@ import numpy as np
 
 from agentrl_jax.controller.attempt import RetryLimits
 from agentrl_jax.controller.group import GroupLimits, run_group
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.policies import CrossPolicy
 from agentrl_jax.controller.recorder import tokens_of
 from agentrl_jax.data.trajectory import Status

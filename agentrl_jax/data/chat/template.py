@@ -1,0 +1,186 @@
+"""The chat template: messages to text, a piece at a time, and answers back.
+
+A conversation grows by appending. Each function here renders only what is new,
+and the pieces joined equal the full rendering of `JINJA`, the template's own
+source (a test holds them together). Tool calls stand in the text in the Hermes
+form, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. Roles are
+single marker tokens and tool schemas are written as signatures with their
+descriptions: complete, at a third of the tokens of their JSON.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentrl_jax.data.grammar.call_grammar import CallForm
+from agentrl_jax.data.messages import Message, Tool, ToolCall
+
+END = "<|end|>"  # ends every message; the policy's stop token
+CALL, CALL_END = "<tool_call>", "</tool_call>"
+MARKERS = tuple(
+  f"<|{role}|>" for role in ("system", "user", "assistant", "tool")
+)
+SPECIAL_TOKENS = (END, *MARKERS, CALL, CALL_END)
+GENERATION_PROMPT = "<|assistant|>"
+
+JINJA = """\
+{%- macro type(s) -%}
+{%- if s.type == "array" and s["items"] -%}{{ type(s["items"]) }}[]
+{%- elif s.type is string and not s.enum and not s.properties -%}{{ s.type }}
+{%- else -%}{{ s | tojson }}{%- endif -%}
+{%- endmacro -%}
+{%- macro signature(f) -%}
+{{ f.name }}(
+{%- for name, s in f.parameters.properties.items() -%}
+{{ name }}{{ "" if name in f.parameters.required else "?" }}: {{ type(s) -}}
+{{ "" if loop.last else ", " }}{%- endfor -%}
+): {{ f.description }}
+{%- for name, s in f.parameters.properties.items() if s.description %}
+- {{ name }}: {{ s.description }}
+{%- endfor -%}
+{%- endmacro -%}
+{%- for m in messages -%}
+<|{{ m.role }}|>{{ m.content }}
+{%- if loop.first and tools %}
+{%- for t in tools %}
+{{ signature(t.function) }}
+{%- endfor -%}
+{%- endif -%}
+{%- for c in m.tool_calls or [] -%}
+<tool_call>
+{"name": {{ c.function.name | tojson }}, "arguments": {{ c.function.arguments }}}
+</tool_call>
+{%- endfor -%}
+<|end|>
+{%- endfor -%}
+{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}
+"""  # noqa: E501
+
+_CALL_PATTERN = re.compile(
+  re.escape(CALL) + r"(.*?)(?:" + re.escape(CALL_END) + r"|\Z)", re.DOTALL
+)
+
+
+class CompactTemplate:
+  """This template as `data.chat.ChatCodec` wants one."""
+
+  markers = SPECIAL_TOKENS
+  stops = (END,)
+  form = CallForm(
+    head=f'{CALL}\n{{"name": "',
+    middle='", "arguments": ',
+    tail=f"}}\n{CALL_END}",
+    markers=(CALL, CALL_END),
+  )
+
+  def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
+    """See `render_start`."""
+    return render_start(messages, tools)
+
+  def extend(self, messages: Sequence[Message], *, ended_by: str | None) -> str:
+    """See `render_next`."""
+    return render_next(messages, closed=ended_by is not None)
+
+  def write(self, message: Message) -> str:
+    """See `render_answer`."""
+    return render_answer(message)
+
+  def read(self, text: str, ended_by: str | None) -> Message:
+    """See `parse_answer`."""
+    del ended_by
+    return parse_answer(text)
+
+
+def render_start(messages: Sequence[Message], tools: Sequence[Tool]) -> str:
+  """The opening messages, tools under the first, and the policy's cue."""
+  if not messages:
+    raise ValueError("a conversation starts with at least one message")
+  first, *rest = messages
+  listed = "".join(f"\n{render_tool(tool)}" for tool in tools)
+  head = f"<|{first.role}|>{first.content}{listed}{END}"
+  return head + render_messages(rest) + GENERATION_PROMPT
+
+
+def render_next(messages: Sequence[Message], *, closed: bool = True) -> str:
+  """What follows an answer: new messages and the policy's cue.
+
+  `closed` says that the answer ended with its stop token; one that ran out of
+  budget did not, and is ended here.
+  """
+  return ("" if closed else END) + render_messages(messages) + GENERATION_PROMPT
+
+
+def render_messages(messages: Sequence[Message]) -> str:
+  """Whole messages, one after the other."""
+  return "".join(
+    f"<|{m.role}|>{m.content}{_render_calls(m)}{END}" for m in messages
+  )
+
+
+def render_answer(message: Message) -> str:
+  """An assistant's message as the policy would write it, end included."""
+  return message.content + _render_calls(message) + END
+
+
+def _render_calls(message: Message) -> str:
+  return "".join(
+    f'{CALL}\n{{"name": {json.dumps(call.name, ensure_ascii=False)}, '
+    f'"arguments": {call.arguments}}}\n{CALL_END}'
+    for call in message.tool_calls
+  )
+
+
+def render_tool(tool: Tool) -> str:
+  """A tool as a signature, its description, and a line per parameter."""
+  properties: Mapping[str, Any] = tool.parameters.get("properties", {})
+  required = tool.parameters.get("required", ())
+  signature = ", ".join(
+    f"{name}{'' if name in required else '?'}: {_render_type(schema)}"
+    for name, schema in properties.items()
+  )
+  lines = [f"{tool.name}({signature}): {tool.description}"]
+  lines += [
+    f"- {name}: {schema['description']}"
+    for name, schema in properties.items()
+    if schema.get("description")
+  ]
+  return "\n".join(lines)
+
+
+def _render_type(schema: Mapping[str, Any]) -> str:
+  """`string`, `string[]`, or the JSON schema where no short form is exact."""
+  if schema.get("type") == "array" and schema.get("items"):
+    return _render_type(schema["items"]) + "[]"
+  plain = isinstance(schema.get("type"), str)
+  if plain and not schema.get("enum") and not schema.get("properties"):
+    return str(schema["type"])
+  return json.dumps(schema, ensure_ascii=False)
+
+
+def parse_answer(text: str) -> Message:
+  """The assistant's message that `text` stands for.
+
+  A call that is not a JSON object with a name becomes a call without a name
+  whose arguments are the raw text: the environment tells the policy so.
+  """
+  text = text.removesuffix(END)
+  calls = tuple(
+    _parse_call(body, str(n))
+    for n, body in enumerate(_CALL_PATTERN.findall(text))
+  )
+  content = _CALL_PATTERN.sub("", text)
+  return Message("assistant", content, calls)
+
+
+def _parse_call(body: str, id: str) -> ToolCall:
+  try:
+    call = json.loads(body)
+  except (ValueError, RecursionError):
+    return ToolCall("", body.strip(), id)
+  if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+    return ToolCall("", body.strip(), id)
+  arguments = call.get("arguments", {})
+  if not isinstance(arguments, str):
+    arguments = json.dumps(arguments, ensure_ascii=False)
+  return ToolCall(call["name"], arguments, id)

@@ -1,0 +1,565 @@
+"""Tool schemas rewritten to what a grammar keeps to, or refused by name.
+
+llguidance makes a grammar of a JSON schema, and what that grammar lets through
+is not always valid: keys that a schema does not list may be written twice, and
+exclusive bounds are inclusive for some numbers. The schema returned here allows
+a part of what the given one does, and llguidance holds answers to that part:
+
+- an object has the properties that its schema lists, and no others;
+- unions and references are followed, wherever they stand;
+- `allOf`, and keywords beside a union or a reference, are merged into one
+  schema, for llguidance joins objects by rules of its own;
+- `oneOf` is taken if its branches exclude each other, by type or a constant;
+- bounds of numbers are tried, see `data.number_bounds`.
+
+What cannot be rewritten raises `ConfigError`: the argument and the keyword.
+"""
+
+import copy
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agentrl_jax.data.grammar import json_schema
+from agentrl_jax.data.grammar.number_bounds import kept_bounds
+from agentrl_jax.errors import ConfigError
+
+MAX_SCHEMAS = 10_000  # visited to rewrite one, merged ones each time
+MAX_BRANCHES = 256  # of one union, merged with what stands beside it
+
+_DEFINITIONS = frozenset({"$defs", "definitions"})
+_UNIONS = ("anyOf", "oneOf")
+_APPLICATORS = ("$ref", "allOf", *_UNIONS)
+# What a grammar is made of, beside the above.
+_KEPT = frozenset(
+  {
+    *("type", "enum", "const", "format", "pattern", "minLength", "maxLength"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    *("multipleOf", "items", "prefixItems", "minItems", "maxItems"),
+    *("properties", "required", "additionalProperties"),
+    *("minProperties", "maxProperties"),
+  }
+)
+# Keywords whose values are gone through here; llguidance looks at the others.
+_KINDS: Mapping[str, tuple[type, str]] = {
+  "properties": (dict, "give an object"),
+  "required": (list, "give a list"),
+  "enum": (list, "give a list"),
+  "prefixItems": (list, "give a list"),
+}
+_READ_ONLY = json_schema.ANNOTATIONS - {"format"}
+# A keyword of one type tells which, where a schema does not say.
+_TYPE_OF = {
+  **dict.fromkeys(("properties", "required", "additionalProperties"), "object"),
+  **dict.fromkeys(("minProperties", "maxProperties"), "object"),
+  **dict.fromkeys(("items", "prefixItems", "minItems", "maxItems"), "array"),
+  **dict.fromkeys(("pattern", "minLength", "maxLength", "format"), "string"),
+  **dict.fromkeys(("minimum", "maximum", "multipleOf"), "number"),
+  **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), "number"),
+}
+_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+# How two values of a keyword are one in a schema that is both.
+_STRICTER: Mapping[str, Callable[[Any, Any], Any]] = {
+  **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength"), max),
+  **dict.fromkeys(("minItems", "minProperties"), max),
+  **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength"), min),
+  **dict.fromkeys(("maxItems", "maxProperties"), min),
+}
+
+
+def rewritten(schema: Mapping[str, Any]) -> dict[str, Any]:
+  """A schema of JSON objects that a grammar can be made of. See above."""
+  try:
+    return _Rewriting(schema).all()
+  except RecursionError as error:
+    raise ConfigError(
+      "the schema is nested too deeply: describe less of it"
+    ) from error
+
+
+def with_kept_bounds(schema: Any) -> Any:
+  """A schema of any JSON, in which numbers' bounds are those kept to."""
+  if not isinstance(schema, Mapping):
+    return schema
+  made = dict(schema)
+  for keyword, name, inner in json_schema.children(schema):
+    if name is None:
+      made[keyword] = with_kept_bounds(inner)
+    else:
+      if made[keyword] is schema[keyword]:
+        made[keyword] = copy.copy(schema[keyword])
+      made[keyword][name] = with_kept_bounds(inner)
+  bounds = _of_type(schema, "number")
+  kinds = _as_list(schema.get("type", "number"))
+  if bounds and {"number", "integer"} & {*map(str, kinds)}:
+    made = {key: value for key, value in made.items() if key not in bounds}
+    made |= _number(schema, "", whole="number" not in kinds)
+  return made
+
+
+class _Rewriting:
+  """Of one schema, whose references are to itself."""
+
+  def __init__(self, root: Mapping[str, Any]):
+    self._root = root
+    self._definitions: dict[str, Any] = {}
+    self._names: dict[int, str] = {}  # of definitions, by the target's identity
+    self._num_visited = 0
+
+  def all(self) -> dict[str, Any]:
+    """The root with the definitions that it refers to."""
+    json_schema.require_no_loop(self._root, "the schema")
+    root = self.value(self._root, "")
+    if root is False:
+      raise _refused("", "no value keeps to the schema", "loosen it")
+    if self._definitions:
+      root = {**root, "$defs": self._definitions}
+    return dict(root)
+
+  def value(self, schema: Any, at: str) -> Any:
+    """The rewritten schema of one value, whose path is `at`."""
+    self._count(at)
+    if schema is False:
+      return False
+    found = self._bare(schema, at)
+    applied = [key for key in _APPLICATORS if key in found]
+    if not applied:
+      return self._plain(found, at)
+    if len(found) == 1:
+      (key,) = applied
+      if key == "$ref":
+        return {"$ref": f"#/$defs/{self._named(found[key], at)}"}
+      if key in _UNIONS:
+        return self._union(key, self._list(found, key, at), at)
+    return self._merged([found], at)
+
+  def _count(self, at: str) -> None:
+    self._num_visited += 1
+    if self._num_visited > MAX_SCHEMAS:
+      raise _refused(
+        at, f"it takes more than {MAX_SCHEMAS:,} schemas", "describe less"
+      )
+
+  def _bare(self, schema: Any, at: str) -> dict[str, Any]:
+    """A schema without what is for its readers alone."""
+    if schema is True:
+      schema = {}
+    if not isinstance(schema, Mapping):
+      raise _refused(at, f"{_shown(schema)} is no schema", "give an object")
+    found = {
+      key: value
+      for key, value in schema.items()
+      if key not in _READ_ONLY | _DEFINITIONS and not key.startswith("x-")
+    }
+    if found.get("uniqueItems") is False:
+      del found["uniqueItems"]
+    unknown = sorted(found.keys() - _KEPT - {*_APPLICATORS})
+    if unknown:
+      raise _refused(
+        at,
+        f"no grammar keeps to {', '.join(unknown)}",
+        "say it in the description",
+      )
+    for key, (kind, instead) in _KINDS.items():
+      if not isinstance(found.get(key, kind()), kind):
+        raise _refused(at, f"{key} is {_shown(found[key])}", instead)
+    if not all(isinstance(name, str) for name in found.get("required", [])):
+      raise _refused(at, "required is of other than names", "give names alone")
+    return found
+
+  def _list(self, schema: Mapping[str, Any], key: str, at: str) -> list[Any]:
+    found = schema[key]
+    if not isinstance(found, list) or not found:
+      raise _refused(
+        at, f"{key} is {_shown(found)}", "give a list of one schema or more"
+      )
+    return found
+
+  def _target(self, reference: Any, at: str) -> Any:
+    return json_schema.target_of(reference, self._root, _place(at))
+
+  def _named(self, reference: Any, at: str) -> str:
+    """The name among our definitions of what a reference is to."""
+    target = self._target(reference, at)
+    known = self._names.get(id(target))
+    if known is None:
+      known = self._names[id(target)] = f"d{len(self._names)}"
+      self._definitions[known] = self.value(target, at)
+    return known
+
+  # Unions.
+
+  def _union(self, key: str, branches: Sequence[Any], at: str) -> Any:
+    if len(branches) > MAX_BRANCHES:
+      raise _refused(
+        at,
+        f"{key} has {len(branches)} branches",
+        f"give {MAX_BRANCHES} at most",
+      )
+    if key == "oneOf" and len(branches) > 1:
+      branches = self._apart(branches, at)
+    made = [self.value(branch, at) for branch in branches]
+    made = [branch for branch in made if branch is not False]
+    return made[0] if len(made) == 1 else {"anyOf": made} if made else False
+
+  def _apart(self, branches: Sequence[Any], at: str) -> Sequence[Any]:
+    """Branches of which no value fits two; raises where that is not seen.
+
+    Objects are told apart by a property with other constants in each. It is
+    required in what is returned: without it, a value might fit two.
+    """
+    seen: set[str] = set()
+    objects: list[dict[str, Any]] = []
+    others: list[Any] = []
+    for branch in branches:
+      plain = self._inlined(branch, at)
+      kinds = {*_TYPES}  # as the schema says, where it does not say any
+      if plain is not None and ("type" in plain or _listed(plain) is not None):
+        kinds = {*_types(plain, at)}
+      kinds = {"number" if kind == "integer" else kind for kind in kinds}
+      if plain is not None and kinds == {"object"}:
+        objects.append(plain)
+        continue
+      if seen & kinds:
+        raise _overlap(at)
+      seen |= kinds
+      others.append(branch)
+    if objects and "object" in seen:
+      raise _overlap(at)
+    if len(objects) < 2:
+      return branches
+    return [*self._tagged(objects, at), *others]
+
+  def _tagged(
+    self, objects: Sequence[dict[str, Any]], at: str
+  ) -> Sequence[dict[str, Any]]:
+    for name in objects[0].get("properties", {}):
+      tags = [self._constants(branch, name, at) for branch in objects]
+      texts = [{*map(_canonical, tag)} for tag in tags]
+      pairs = itertools.combinations(texts, 2)
+      if all(texts) and not any(one & other for one, other in pairs):
+        return [
+          {**branch, "required": _union_of(branch.get("required", []), [name])}
+          for branch in objects
+        ]
+    raise _overlap(at)
+
+  def _constants(
+    self, branch: Mapping[str, Any], name: str, at: str
+  ) -> Sequence[Any]:
+    """The values that a property may have, if they are listed."""
+    rules = branch.get("properties", {}).get(name)
+    if rules is None:
+      return ()
+    plain = self._inlined(rules, at) if isinstance(rules, Mapping) else None
+    return _listed(plain) or () if plain is not None else ()
+
+  # Schemas that are several.
+
+  def _inlined(self, schema: Any, at: str) -> dict[str, Any] | None:
+    """One schema without references and `allOf`; None if it has a union."""
+    members, unions = self._members(schema, at)
+    return None if unions else self._joined(members, at)
+
+  def _members(
+    self, schema: Any, at: str
+  ) -> tuple[list[dict[str, Any]], list[tuple[str, list[Any]]]]:
+    """What a schema is all of: plain schemas, and unions."""
+    self._count(at)
+    found = self._bare(schema, at)
+    members: list[dict[str, Any]] = []
+    unions: list[tuple[str, list[Any]]] = []
+    inner: list[Any] = []
+    if "$ref" in found:
+      inner.append(self._target(found.pop("$ref"), at))
+    if "allOf" in found:
+      inner += self._list(found, "allOf", at)
+      del found["allOf"]
+    for key in _UNIONS:
+      if key in found:
+        unions.append((key, self._list(found, key, at)))
+        del found[key]
+    members += [found] if found else []
+    for part in inner:
+      more, further = self._members(part, at)
+      members += more
+      unions += further
+    return members, unions
+
+  def _merged(self, schemas: Sequence[Any], at: str) -> Any:
+    """One schema of all that these ask for."""
+    members: list[dict[str, Any]] = []
+    unions: list[tuple[str, list[Any]]] = []
+    for schema in schemas:
+      more, further = self._members(schema, at)
+      members += more
+      unions += further
+    if not unions:
+      return self._plain(self._joined(members, at), at)
+    (key, branches), *others = unions
+    rest = [*members, *({key: branches} for key, branches in others)]
+    if not rest:
+      return self._union(key, branches, at)
+    return self._union(
+      key, [{"allOf": [*rest, branch]} for branch in branches], at
+    )
+
+  def _joined(
+    self, members: Sequence[Mapping[str, Any]], at: str
+  ) -> dict[str, Any]:
+    joined: dict[str, Any] = {}
+    for member in members:
+      joined = _both(joined, dict(member), at) if joined else dict(member)
+    return joined
+
+  # Schemas of one value.
+
+  def _plain(self, schema: Mapping[str, Any], at: str) -> Any:
+    """The rewritten schema of one without unions and references."""
+    listed = _listed(schema)
+    if listed is not None:
+      return self._of_constants(schema, listed, at)
+    kinds = _types(schema, at)
+    if not kinds:
+      return False
+    made: dict[str, Any] = {
+      key: value for key, value in schema.items() if _TYPE_OF.get(key) is None
+    }
+    made["type"] = kinds[0] if len(kinds) == 1 else kinds
+    if "object" in kinds:
+      made |= self._object(schema, at)
+    if "array" in kinds:
+      made |= self._array(schema, at)
+    if "string" in kinds:
+      made |= _of_type(schema, "string")
+    if {"number", "integer"} & {*kinds}:
+      made |= _number(schema, at, whole="number" not in kinds)
+    return made
+
+  def _of_constants(
+    self, schema: Mapping[str, Any], listed: Sequence[Any], at: str
+  ) -> Any:
+    rules = {k: v for k, v in schema.items() if k not in ("enum", "const")}
+    if rules:
+      if any("$ref" in inner for _, inner in json_schema.subschemas(rules)):
+        raise _refused(at, "a $ref stands beside enum", "leave one of them out")
+      validator = json_schema.validator_of(rules, f"{_place(at)}, beside enum")
+      listed = [value for value in listed if validator.is_valid(value)]
+    return {"enum": [*listed]} if listed else False
+
+  def _object(self, schema: Mapping[str, Any], at: str) -> dict[str, Any]:
+    others = schema.get("additionalProperties", False)
+    if others is not False:
+      raise _refused(
+        at,
+        "keys that additionalProperties allows could be written twice",
+        "list them in properties, or set additionalProperties to false",
+      )
+    if "properties" not in schema and "additionalProperties" not in schema:
+      raise _refused(
+        at,
+        "an object that lists no properties could have a key twice",
+        "list its properties, or set additionalProperties to false",
+      )
+    listed = schema.get("properties", {})
+    for name in schema.get("required", []):
+      if name not in listed:
+        raise _refused(
+          at,
+          f"required names {_shown(name)}, which properties does not list",
+          "list it there",
+        )
+    made = {
+      name: self.value(rules, f"{at}.{name}" if at else name)
+      for name, rules in listed.items()
+    }
+    found = _of_type(schema, "object")
+    found |= {"properties": made, "additionalProperties": False}
+    return found
+
+  def _array(self, schema: Mapping[str, Any], at: str) -> dict[str, Any]:
+    found = _of_type(schema, "array")
+    first = schema.get("prefixItems", [])
+    if "prefixItems" in found:
+      found["prefixItems"] = [
+        self.value(rules, f"{at}[{n}]") for n, rules in enumerate(first)
+      ]
+    if "items" in found:
+      found["items"] = self.value(found["items"], f"{at}[]")
+    elif schema.get("maxItems") != 0:
+      if not first:
+        raise _refused(at, "a list without items is of anything", "give items")
+      found["items"] = False  # beyond those, it would be of anything
+    return found
+
+
+def _both(
+  one: dict[str, Any], other: dict[str, Any], at: str
+) -> dict[str, Any]:
+  """One plain schema of what two ask for."""
+  positions = ("prefixItems" in one, "prefixItems" in other)
+  if any(positions) and ("items" in one or "items" in other or all(positions)):
+    raise _refused(at, "prefixItems is merged with items", "give one of them")
+  made = {**one, **other}
+  for key in one.keys() & other.keys():
+    made[key] = _of_both(key, one[key], other[key], at)
+  names = {**one.get("properties", {}), **other.get("properties", {})}
+  for schema in (one, other):
+    if schema.get("additionalProperties") is False:
+      listed = schema.get("properties", {})
+      names = {n: r if n in listed else False for n, r in names.items()}
+  if "properties" in made:
+    shared = made["properties"]
+    made["properties"] = {
+      name: shared[name] if rules is not False else False
+      for name, rules in names.items()
+    }
+  return made
+
+
+def _of_both(key: str, one: Any, other: Any, at: str) -> Any:
+  if key in _STRICTER and _are_numbers(one, other):
+    return _STRICTER[key](one, other)
+  if key == "type":
+    return _common(_as_list(one), _as_list(other))
+  if key == "properties":
+    shared = {n: {"allOf": [one[n], other[n]]} for n in one if n in other}
+    return {**one, **other, **shared}
+  if key == "items":
+    return {"allOf": [one, other]}
+  if key in ("required", "enum") and _are_lists(one, other):
+    return _of_lists(key, one, other)
+  if _canonical(one) == _canonical(other):
+    return one
+  if key == "additionalProperties" and False in (one, other):
+    return False
+  raise _refused(
+    at,
+    f"two schemas that are merged have {key} {_shown(one)} and {_shown(other)}",
+    "give one",
+  )
+
+
+def _of_lists(key: str, one: list[Any], other: list[Any]) -> list[Any]:
+  if key == "required":
+    return _union_of(one, other)
+  allowed = {*map(_canonical, other)}
+  return [value for value in one if _canonical(value) in allowed]
+
+
+def _common(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
+  """Types that are both; an integer is a number, too."""
+  found = [kind for kind in one if kind in other]
+  if "integer" not in found:
+    both = {*one} | {*other}
+    sides = ("integer" in one and "number" in other) or (
+      "integer" in other and "number" in one
+    )
+    found += ["integer"] if sides and "integer" in both else []
+  return found
+
+
+def _types(schema: Mapping[str, Any], at: str) -> list[Any]:
+  """The types that a plain schema allows."""
+  listed = _listed(schema)
+  if listed is not None:
+    return [*dict.fromkeys(map(_type_of_value, listed))]
+  if "type" in schema:
+    kinds = _as_list(schema["type"])
+    if unknown := [kind for kind in kinds if kind not in _TYPES]:
+      raise _refused(
+        at,
+        f"Invalid type: {', '.join(map(str, unknown))}",
+        f"give one of {', '.join(_TYPES)}",
+      )
+    return [k for k in kinds if k != "integer" or "number" not in kinds]
+  found = {_TYPE_OF[key] for key in schema if key in _TYPE_OF}
+  if len(found) != 1:
+    raise _refused(
+      at,
+      "without a type it is of any, and an object could have a key twice",
+      "give its type",
+    )
+  return [*found]
+
+
+def _type_of_value(value: Any) -> str:
+  kinds: Mapping[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+  }
+  return kinds.get(type(value), "null")
+
+
+def _listed(schema: Mapping[str, Any]) -> Sequence[Any] | None:
+  """The values of a schema that lists them, by `enum` or `const` or both."""
+  if "const" not in schema:
+    found = schema.get("enum")
+    return found if isinstance(found, list) else None
+  value = schema["const"]
+  if "enum" in schema:
+    allowed = {*map(_canonical, schema["enum"])}
+    return [value] if _canonical(value) in allowed else []
+  return [value]
+
+
+def _of_type(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
+  return {k: v for k, v in schema.items() if _TYPE_OF.get(k) == kind}
+
+
+def _number(
+  schema: Mapping[str, Any], at: str, *, whole: bool
+) -> dict[str, Any]:
+  try:
+    return kept_bounds(_of_type(schema, "number"), whole=whole)
+  except ConfigError as error:
+    raise ConfigError(f"{_place(at)}: {error}") from error
+
+
+def _are_numbers(*values: Any) -> bool:
+  return all(
+    isinstance(v, int | float) and not isinstance(v, bool) for v in values
+  )
+
+
+def _are_lists(*values: Any) -> bool:
+  return all(isinstance(value, list) for value in values)
+
+
+def _as_list(found: Any) -> Sequence[Any]:
+  return found if isinstance(found, list) else [found]
+
+
+def _union_of(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
+  return [*one, *(name for name in other if name not in one)]
+
+
+def _canonical(value: Any) -> str:
+  if isinstance(value, float) and value.is_integer():
+    value = int(value)
+  return json.dumps(value, sort_keys=True)
+
+
+def _overlap(at: str) -> ConfigError:
+  return _refused(
+    at,
+    "a value could fit two branches of oneOf",
+    "give anyOf, or a property with another constant in each branch",
+  )
+
+
+def _shown(value: Any) -> str:
+  return json_schema.shortened(json.dumps(value))
+
+
+def _place(at: str) -> str:
+  return f"argument `{json_schema.shortened(at)}`" if at else "the arguments"
+
+
+def _refused(at: str, why: str, instead: str) -> ConfigError:
+  return ConfigError(f"{_place(at)}: {why}: {instead}")
