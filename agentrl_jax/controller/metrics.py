@@ -1,17 +1,16 @@
-"""Counts what happens in the pipeline, per task, and names it for plots.
+"""Counts the events of the pipeline, per task, and names them as metrics.
 
-Plain numbers and no opinions: nothing here waits, decides or is read back by
-the pipeline. Owned by the controller's event loop.
+Nothing here waits or decides, and the pipeline reads none of it back. Belongs
+to the controller's event loop.
 """
 
 import collections
 import dataclasses
 from collections.abc import Iterable
 
-from agentrl_jax.controller import policies
 from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory
 
-WINDOW = 512  # attempts that a running mean looks back on
+WINDOW = 512  # episodes of a running mean
 
 
 def _window() -> collections.deque[float]:
@@ -20,15 +19,15 @@ def _window() -> collections.deque[float]:
 
 @dataclasses.dataclass
 class TaskCounts:
-  """What happened to the attempts at one kind of task since the start."""
+  """Counts of the episodes of one environment since the start."""
 
   started: int = 0
   finished: int = 0
   retried: int = 0
-  masked: int = 0  # attempts lost to faults of ours, after their retries
-  late: int = 0  # attempts cut off by their group's deadline
+  masked: int = 0  # episodes lost to faults, after their retries
+  late: int = 0  # episodes cut off by their group's deadline
   groups: int = 0
-  identical: int = 0  # attempts whose tokens were checked and agreed
+  identical: int = 0  # episodes whose tokens were checked and agreed
   faults: collections.Counter[str] = dataclasses.field(
     default_factory=collections.Counter
   )
@@ -61,16 +60,16 @@ class Monitor:
     self.capacity = 0
 
   def started(self, task: Task) -> None:
-    """An attempt begins."""
+    """Counts an episode that starts."""
     self.tasks[task.name].started += 1
 
   def finished(self, trajectory: Trajectory, seconds: float) -> None:
-    """An attempt ended by the policy's doing."""
+    """Counts an episode that the policy ended."""
     counts = self.tasks[trajectory.task.name]
     counts.finished += 1
     counts.identical += 1  # a recorder that disagrees raises instead
     counts.statuses[trajectory.status] += 1
-    counts.success.append(float(policies.succeeded(trajectory)))
+    counts.success.append(float(trajectory.is_success))
     counts.reward.append(trajectory.reward)
     counts.episode_s.append(seconds)
     counts.turns.append(len(trajectory.turns))
@@ -82,43 +81,43 @@ class Monitor:
     self.tasks[task.name].faults[kind] += 1
 
   def retried(self, task: Task) -> None:
-    """A broken attempt is made again."""
+    """Counts a broken episode that is played again."""
     self.tasks[task.name].retried += 1
 
   def masked(self, task: Task) -> None:
-    """An attempt was given up, its retries spent."""
+    """Counts an episode that was given up, its retries spent."""
     self.tasks[task.name].masked += 1
 
-  def cut_off(self, task: Task, num_attempts: int) -> None:
-    """A group's deadline passed with so many attempts unfinished."""
-    self.tasks[task.name].late += num_attempts
+  def cut_off(self, task: Task, num_episodes: int) -> None:
+    """Counts episodes that were unfinished at their group's deadline."""
+    self.tasks[task.name].late += num_episodes
 
   def grouped(self, group: Group) -> None:
-    """A group is ready for the queue."""
+    """Counts a group that is ready for the queue."""
     self.tasks[group.task.name].groups += 1
 
   def dropped(self, task: Task, reason: str) -> None:
-    """A group is lost, after its work was begun."""
+    """Counts a group that was lost after it had started."""
     self.tasks[task.name].dropped[reason] += 1
 
   def dropped_stale(self, group: Group) -> None:
-    """A finished group is too old; counted by length too, to show the bias."""
+    """Counts a finished group that is too old, by length to show the bias."""
     num_tokens = max(t.num_tokens for t in group.trajectories)
     ceiling = 1 << (num_tokens - 1).bit_length() if num_tokens else 0
     self.dropped(group.task, "stale")
     self.tasks[group.task.name].stale_lengths[ceiling] += 1
 
   def taken(self, groups: Iterable[Group], version: int) -> None:
-    """The learner has taken these groups to train `version` on."""
+    """Counts the staleness of groups that the learner took for `version`."""
     for group in groups:
       self.staleness[version - group.oldest_version] += 1
 
   def queue(self, num_groups: int, capacity: int) -> None:
-    """How full the queue is."""
+    """Sets the fill of the queue."""
     self.queued, self.capacity = num_groups, capacity
 
   def snapshot(self) -> dict[str, float]:
-    """Every number by its name, `place/what/task`."""
+    """Returns every metric by its name."""
     numbers: dict[str, float] = {}
     for name, counts in sorted(self.tasks.items()):
       numbers |= {f"{k}/{name}": float(v) for k, v in _numbers(counts).items()}
@@ -151,10 +150,10 @@ def _numbers(counts: TaskCounts) -> dict[str, float]:
     numbers[f"rollout/status/{status.value.replace(' ', '_')}"] = n
   if counts.finished:
     numbers["rollout/token_identity"] = counts.identical / counts.finished
-  for what in ("success", "reward", "episode_s", "turns", "tokens"):
-    window = getattr(counts, what)
+  for name in ("success", "reward", "episode_s", "turns", "tokens"):
+    window = getattr(counts, name)
     if window:
-      numbers[f"rollout/{what}"] = sum(window) / len(window)
+      numbers[f"rollout/{name}"] = sum(window) / len(window)
   return numbers
 
 

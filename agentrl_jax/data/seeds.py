@@ -1,16 +1,16 @@
-"""Seeds that follow from where they are used, the same on every machine."""
+"""Derives seeds from where they are used, equal on every machine."""
 
 import hashlib
 import json
 
 
 def seed_of(*parts: int | str) -> int:
-  """A seed of 31 bits, decided by `parts` alone and in their order."""
+  """Returns a seed of 31 bits, decided by `parts` and their order alone."""
   return _digest(parts) >> 33
 
 
 def uniform_of(*parts: int | str) -> float:
-  """A number in [0, 1), decided by `parts` alone and in their order."""
+  """Returns a number in [0, 1), decided by `parts` and their order alone."""
   return (_digest(parts) >> 11) / 2**53
 
 

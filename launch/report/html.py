@@ -5,6 +5,7 @@ network: no script, no font, no image is loaded. It shows what it is handed and
 computes no number of its own.
 """
 
+import operator
 import pathlib
 import re
 from collections.abc import Sequence
@@ -12,7 +13,6 @@ from collections.abc import Sequence
 import jinja2
 import markupsafe
 
-from agentrl_jax.controller.policies import succeeded
 from agentrl_jax.metrics import Row
 from launch.report.attempts import attempts_table
 from launch.report.episodes import Episode, message_views, turn_views
@@ -115,7 +115,7 @@ def _environment() -> jinja2.Environment:
     trim_blocks=True,
     lstrip_blocks=True,
   )
-  environment.tests["success"] = succeeded
+  environment.tests["success"] = operator.attrgetter("is_success")
   environment.filters |= {
     "breakable": breakable,
     "duration": duration,

@@ -21,7 +21,6 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from agentrl_jax.controller.player import ExpertPlayer, Player, ScriptPlayer
-from agentrl_jax.controller.recorder import Attempt
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data import seeds
 from agentrl_jax.data.chat import template
@@ -29,7 +28,7 @@ from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.messages import Message, Tool, message_from_json
 from agentrl_jax.data.packing import Rows, pack
 from agentrl_jax.data.task_source import TaskStream
-from agentrl_jax.data.trajectory import Task, Trajectory
+from agentrl_jax.data.trajectory import EpisodeSpec, Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.env.mistakes import require_known
@@ -210,10 +209,10 @@ async def _play(
   )
   return [
     await player.play(
-      Attempt(
+      EpisodeSpec(
         task=stream.at(position),
         group_id=f"demonstration-{position}",
-        number=0,
+        attempt=0,
         seed=seeds.seed_of(settings.seed, "demonstration", position),
       )
     )

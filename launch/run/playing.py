@@ -10,17 +10,16 @@ import ml_collections
 
 from agentrl_jax.controller.admission import Admission
 from agentrl_jax.controller.collector import Collector, CollectorState
+from agentrl_jax.controller.cross_policy import PolicySlotChooser
 from agentrl_jax.controller.group import run_group
 from agentrl_jax.controller.group_queue import GroupQueue
-from agentrl_jax.controller.learner_watch import LearnerWatch
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player, PolicyPlayer
-from agentrl_jax.controller.policy_slot_chooser import PolicySlotChooser
-from agentrl_jax.controller.recorder import Attempt
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
+from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data import seeds
 from agentrl_jax.data.record_file import write_groups
-from agentrl_jax.data.trajectory import Group, Task, Trajectory
+from agentrl_jax.data.trajectory import EpisodeSpec, Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import DeadlineExceeded
 from agentrl_jax.metrics import MetricsWriter
@@ -253,15 +252,15 @@ class LeaderGroupSource:
 
 @dataclasses.dataclass(frozen=True)
 class _InWaves:
-  """A player whose attempts are waited for."""
+  """A player whose episodes are waited for."""
 
   player: Player
   waves: LockstepGenerator
 
-  async def play(self, attempt: Attempt) -> Trajectory:
+  async def play(self, spec: EpisodeSpec) -> Trajectory:
     """See `Player.play`."""
     with self.waves.playing():
-      return await self.player.play(attempt)
+      return await self.player.play(spec)
 
 
 def _chooser(settings: Settings) -> PolicySlotChooser:

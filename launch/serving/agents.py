@@ -13,8 +13,7 @@ from rich.console import Console
 
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.rollout.drivers.base import Driver
-from agentrl_jax.rollout.openai.attempt import PolicySlotDraw
-from agentrl_jax.rollout.openai.episode import EpisodeRules
+from agentrl_jax.rollout.openai.episode import EpisodeRules, PolicySlotDraw
 from agentrl_jax.rollout.openai.episodes import Episodes
 from agentrl_jax.rollout.openai.models import ModelNames
 from agentrl_jax.rollout.openai.requests import ServingLimits

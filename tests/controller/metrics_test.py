@@ -1,4 +1,4 @@
-"""Tests of `controller.monitor`: the names, and the numbers under them."""
+"""Events are counted, and named as metrics."""
 
 import dataclasses
 import unittest

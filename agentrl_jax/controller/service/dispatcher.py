@@ -8,10 +8,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
-from agentrl_jax.controller.service.background_tasks import performing
 from agentrl_jax.controller.service.capacity import CapacityQueue
 from agentrl_jax.controller.service.reconciler import SessionReconciler, Spawn
 from agentrl_jax.controller.service.registry import (
@@ -304,3 +303,46 @@ async def dispatching(
       lambda: dispatcher.sync_all(SYNC_SPREAD_S), period_s=timers.sync_s
     )
     yield dispatcher
+
+
+_log = logging.getLogger(__name__)
+
+
+class BackgroundTasks:
+  """Tasks that nobody waits for; made by `performing`."""
+
+  def __init__(self) -> None:
+    self.running: set[asyncio.Task[None]] = set()
+
+  def begin(self, work: Coroutine[Any, Any, None]) -> None:
+    """Does something, soon. What fails is logged, and fails alone."""
+    task = asyncio.create_task(work)
+    self.running.add(task)
+    task.add_done_callback(self._finish)
+
+  def repeat(self, act: Callable[[], None], *, period_s: float) -> None:
+    """Does something over and over, first after a period."""
+    self.begin(_every(period_s, act))
+
+  def _finish(self, task: asyncio.Task[None]) -> None:
+    self.running.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+      _log.error("a duty of the controller failed", exc_info=error)
+
+
+@contextlib.asynccontextmanager
+async def performing() -> AsyncIterator[BackgroundTasks]:
+  """Leaving cancels what is still being done, and waits until it has ended."""
+  duties = BackgroundTasks()
+  try:
+    yield duties
+  finally:
+    for task in duties.running:
+      task.cancel()
+    await asyncio.gather(*duties.running, return_exceptions=True)
+
+
+async def _every(period_s: float, act: Callable[[], None]) -> None:
+  while True:
+    await asyncio.sleep(period_s)
+    act()

@@ -1,7 +1,7 @@
-"""One episode that an agent elsewhere plays, recorded as it was sampled.
+"""Records an episode that an external agent plays through OpenAI calls.
 
-What was said stays as it was sent and sampled: a call that does not go on where
-the last one ended is refused by name.
+The tokens stay as they were sent and sampled: a call that does not continue
+where the last one ended is refused with the reason.
 """
 
 import asyncio
@@ -10,15 +10,16 @@ import dataclasses
 import hashlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.messages import Message, Tool, message_to_json
-from agentrl_jax.data.trajectory import Status, Trajectory, Turn
+from agentrl_jax.data.recorder import Recorder
+from agentrl_jax.data.trajectory import EpisodeSpec, Status, Trajectory
 from agentrl_jax.errors import ConfigError, PromptTooLong
 from agentrl_jax.rollout.api import Answer
-from agentrl_jax.rollout.openai.attempt import Attempt, PolicySlotDraw
 from agentrl_jax.rollout.openai.choices import Choice
 from agentrl_jax.rollout.openai.conversation_cache import (
   CallContext,
@@ -35,13 +36,13 @@ from agentrl_jax.rollout.server.errors import ApiError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpisodeRules:
-  """What bounds an episode, as `controller.episode` bounds its own."""
+  """Limits of an episode, as `controller.episode` has for its own."""
 
   max_turns: int
   max_tokens: int  # prompt, observations and answers together
   max_answer_tokens: int  # of one answer
   temperature: float = 1.0  # of every draw
-  idle_timeout_s: float = 600.0  # without a call: the agent is taken for gone
+  idle_timeout_s: float = 600.0  # without a call; the agent then counts as gone
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
@@ -51,52 +52,73 @@ class EpisodeRules:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-  """What an agent says of its attempt."""
+  """An agent's result of its episode."""
 
   reward: float
   status: Status
   metrics: Mapping[str, float]
 
 
+class PolicySlotDraw(Protocol):
+  """Draws policy slots; `controller.cross_policy.CrossPolicy` is one."""
+
+  @property
+  def weights(self) -> tuple[float, ...]: ...
+
+  @property
+  def is_drawn(self) -> bool:
+    """Whether policy slots are drawn at random."""
+    ...
+
+  def __call__(self, seed: int, turn: int) -> int:
+    """Returns the policy slot that answers a turn of the episode."""
+    ...
+
+
 class Episode(CallContext):
-  """The growing record of one attempt."""
+  """The growing record of one episode, and the state of its calls."""
 
   def __init__(
     self,
-    attempt: Attempt,
+    spec: EpisodeSpec,
     rules: EpisodeRules,
     limits: ServingLimits,
     draw: PolicySlotDraw,
   ):
     super().__init__(limits)
     self._draw = draw
-    self._is_named = False  # the policy slot of this call, by the agent
-    self._all_drawn = draw.is_drawn  # the policy slots of the turns so far
+    self._is_named = False  # the agent named the policy slot of this call
+    self._all_drawn = draw.is_drawn  # all policy slots so far were drawn
     self.id = uuid.uuid4().hex
-    self.attempt, self.rules = attempt, rules
+    self.spec, self.rules = spec, rules
     self.outcome: asyncio.Future[Trajectory] = (
       asyncio.get_running_loop().create_future()
     )
     self.verdict: Verdict | None = None
-    self.turns: list[Turn] = []
-    self._said = TokenizedPrefix(np.empty(0, np.int32), None)
-    self._spoken: Sequence[Message] = ()  # messages, the last answer included
-    self._key = b""  # of them; empty after a call without messages
+    self._record = Recorder(spec)
+    self._ended_by: int | None = None  # the last answer's stop token
+    self._messages: Sequence[Message] = ()  # the last answer included
+    self._key = b""  # of the messages; empty after a call without messages
     self._tools = b""
     self._answer: Answer | None = None  # the last one
-    self._body = b""  # digest of the last call that was answered
-    self._asked = b""  # of the call that is being answered
+    self._answered_body = b""  # digest of the last call that was answered
+    self._body = b""  # digest of the call that is being answered
     self._is_busy = False
-    self._last_heard = asyncio.get_running_loop().time()
+    self._last_call = asyncio.get_running_loop().time()
+
+  @property
+  def num_turns(self) -> int:
+    """Answers so far."""
+    return self._record.num_turns
 
   @property
   def num_tokens(self) -> int:
     """Prompt, observations and answers together."""
-    return len(self._said.stream)
+    return len(self._record.stream)
 
   @contextlib.contextmanager
   def calling(self) -> Iterator[None]:
-    """Around one call: they come one after the other."""
+    """Wraps one call; a second call at the same time is refused."""
     if self._is_busy:
       raise conflict(
         f"episode {self.id} has a call that is not answered yet; wait for it, "
@@ -108,24 +130,23 @@ class Episode(CallContext):
       yield
     finally:
       self._is_busy = False
-      self._last_heard = asyncio.get_running_loop().time()
+      self.touch()
 
   def repeated(self, body: bytes) -> Repeated | None:
-    """What the last call was answered with, if this one is the same.
+    """Returns the answer of the last call, if this one is the same.
 
     Clients repeat a call whose answer was lost on its way.
     """
-    self._asked = hashlib.sha256(body).digest()
-    if not self.turns or self._asked != self._body:
+    self._body = hashlib.sha256(body).digest()
+    if self._answer is None or self._body != self._answered_body:
       return None
-    assert self._answer is not None, "a turn was recorded without its answer"
-    asked = self.num_tokens - len(self._answer.sampled)
-    return Repeated(self, self._said.stream[:asked], self._answer)
+    prompt_length = self.num_tokens - len(self._answer.sampled)
+    return Repeated(self, self._record.stream[:prompt_length], self._answer)
 
   def room(
     self, prompt: np.ndarray, request: CompletionRequest, name: str
   ) -> int:
-    """What the episode leaves; asking for more gets as much as there is."""
+    """Returns the answer's token limit: the call's, as far as room is left."""
     rules = self.rules
     left = min(rules.max_tokens, self.limits.context) - len(prompt)
     if left < 1:
@@ -138,15 +159,15 @@ class Episode(CallContext):
     return min(left, asked, rules.max_answer_tokens)
 
   def policy_slot(self, named: int | None) -> int:
-    """That which is named, or else the one that the run draws."""
+    """Returns the named policy slot, or the one that the run draws."""
     self._is_named = named is not None
     if named is not None:
       return named
-    return self._draw(self.attempt.seed, len(self.turns))
+    return self._draw(self.spec.seed, self.num_turns)
 
   def complete(self, request: CompletionRequest) -> CompletionRequest:
-    """At the run's temperature; the seed is by the attempt and the turn."""
-    text = f"{self.attempt.seed} turn {len(self.turns)}"
+    """Sets the run's temperature, and a seed by episode and turn."""
+    text = f"{self.spec.seed} turn {self.num_turns}"
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
     return dataclasses.replace(
       request,
@@ -157,7 +178,7 @@ class Episode(CallContext):
   def check(
     self, request: CompletionRequest, prompts: Sequence[np.ndarray]
   ) -> None:
-    """Refuses what has no place in a record of one line of talk."""
+    """Refuses calls that a record of one linear conversation cannot hold."""
     if request.n > 1 or len(prompts) > 1:
       raise ApiError(
         f"n={request.n} and {len(prompts)} prompts: an episode has one answer "
@@ -166,19 +187,19 @@ class Episode(CallContext):
         code="unsupported_value",
       )
     self._refuse_other_draws(request)
-    if len(self.turns) >= self.rules.max_turns:
+    if self.num_turns >= self.rules.max_turns:
       raise conflict(
         f"episode {self.id} has had its {self.rules.max_turns} answers: end "
         f"it, as {Status.TASK_LIMIT_REACHED.value!r}",
         "episode_turn_limit",
       )
-    stream = self._said.stream
+    stream = self._record.stream
     (prompt,) = prompts
     if not np.array_equal(prompt[: len(stream)], stream):
       raise self._branched("prompt")
 
   def _refuse_other_draws(self, request: CompletionRequest) -> None:
-    """The learner computes what the sampler drew from, for the whole run."""
+    """Refuses distributions that the learner does not compute."""
     for name in ("frequency_penalty", "presence_penalty", "logit_bias"):
       if found := getattr(request, name):
         shown = dict(found) if name == "logit_bias" else found
@@ -204,8 +225,8 @@ class Episode(CallContext):
   def prompt(
     self, messages: Sequence[Message], tools: Sequence[Tool], codec: ChatCodec
   ) -> np.ndarray:
-    """What was said, verbatim, and the messages that are new."""
-    if not self.turns:
+    """Returns the recorded tokens and the new messages, rendered."""
+    if not self.num_turns:
       return rendered(codec, messages, tools)
     if tools_key(tools) != self._tools:
       raise conflict(
@@ -213,10 +234,11 @@ class Episode(CallContext):
         "give the same ones with every call",
         "episode_tools_changed",
       )
-    known, keys = len(self._spoken), conversation_keys(messages, tools)
+    known, keys = len(self._messages), conversation_keys(messages, tools)
     if len(messages) <= known or not known or keys[known - 1] != self._key:
       raise self._branched("messages")
-    return extended(self._said, messages[known:], codec)
+    prefix = TokenizedPrefix(self._record.stream, self._ended_by)
+    return extended(prefix, messages[known:], codec)
 
   def heard(
     self,
@@ -224,67 +246,44 @@ class Episode(CallContext):
     messages: Sequence[Message] = (),
     tools: Sequence[Tool] = (),
   ) -> None:
-    """Records an answer with what stood before it."""
-    self._answer = answer = draw.answer
-    self.turns.append(
-      Turn(
-        observation=_frozen(draw.prompt[self.num_tokens :], np.int32),
-        sampled=_frozen(answer.sampled, np.int32),
-        behavior_logprob=_frozen(answer.behavior_logprob, np.float32),
-        raw_logprob=_frozen(answer.raw_logprob, np.float32),
-        version=_frozen(answer.version, np.int32),
-        policy_slot=answer.policy_slot,
-        grammar=draw.spec.grammar,
-      )
-    )
+    """Records an answer and the tokens that stand before it."""
+    self._record.add_observation(draw.prompt[self.num_tokens :])
+    self._record.add_action(draw.prompt, draw.answer, grammar=draw.spec.grammar)
+    self._answer, self._ended_by = draw.answer, draw.ended_by
     self._all_drawn &= not self._is_named
-    self._said, self._body = TokenizedPrefix.by(draw), self._asked
-    self._spoken, self._tools = messages, tools_key(tools)
+    self._answered_body = self._body
+    self._messages, self._tools = messages, tools_key(tools)
     keys = conversation_keys(messages, tools)
     self._key = keys[-1] if keys else b""
 
   def trajectory(self, verdict: Verdict) -> Trajectory:
-    """The record, closed, and checked token for token."""
-    attempt, turns = self.attempt, list(self.turns)
-    if turns:
-      turns[-1] = dataclasses.replace(turns[-1], reward=verdict.reward)
-    parts = [part for t in turns for part in (t.observation, t.sampled)]
-    if not np.array_equal(np.concatenate([*parts, []]), self._said.stream):
-      raise RuntimeError(
-        f"the turns of episode {self.id} hold other tokens than were sent and "
-        "sampled: the recorder has a bug"
-      )
-    return Trajectory(
-      task=attempt.task,
-      group_id=attempt.group_id,
-      attempt=attempt.number,
-      seed=attempt.seed,
-      turns=tuple(turns),
-      status=verdict.status,
+    """Returns the record, checked token for token."""
+    self._record.set_reward(verdict.reward)
+    return self._record.trajectory(
+      verdict.status,
       reward=verdict.reward,
       metrics=verdict.metrics,
-      transcript=tuple(map(message_to_json, self._spoken)),
+      transcript=[*map(message_to_json, self._messages)],
       policy_slot_weights=self._draw.weights if self._all_drawn else (),
     )
 
   async def abandoned(self) -> None:
-    """Waits until nothing was heard of the agent for `idle_timeout_s`."""
+    """Waits until the agent has made no call for `idle_timeout_s`."""
     loop = asyncio.get_running_loop()
     while (
-      self._is_busy
-      or loop.time() < self._last_heard + self.rules.idle_timeout_s
+      self._is_busy or loop.time() < self._last_call + self.rules.idle_timeout_s
     ):
-      ends = self._last_heard + self.rules.idle_timeout_s - loop.time()
+      ends = self._last_call + self.rules.idle_timeout_s - loop.time()
       await asyncio.sleep(max(ends, 0.05))
 
   def touch(self) -> None:
-    """The agent was heard of."""
-    self._last_heard = asyncio.get_running_loop().time()
+    """Notes a sign of life of the agent."""
+    self._last_call = asyncio.get_running_loop().time()
 
   def _branched(self, param: str) -> ApiError:
     return conflict(
       f"this call does not go on where the last one of episode {self.id} "
-      f"ended: its {param} must begin with all {len(self._spoken)} messages, "
+      f"ended: its {param} must begin with all {len(self._messages)} messages, "
       f"{self.num_tokens} tokens, that were sent and answered before, unchanged"
       ". An agent that rewrites its history or asks aside does so without the "
       "episode's header; that is answered and not trained on",
@@ -294,11 +293,5 @@ class Episode(CallContext):
 
 
 def conflict(message: str, code: str, param: str | None = None) -> ApiError:
-  """A call that an episode has no place for."""
+  """Returns the error of a call that does not fit the episode."""
   return ApiError(message, code=code, param=param, status=409)
-
-
-def _frozen(array: np.ndarray, dtype: type) -> np.ndarray:
-  copy: np.ndarray = np.array(array, dtype)
-  copy.setflags(write=False)
-  return copy

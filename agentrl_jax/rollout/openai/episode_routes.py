@@ -97,13 +97,13 @@ def _metrics(found: Any) -> dict[str, float]:
 
 def _told(episode: Episode) -> dict[str, Any]:
   """What an agent is told when it takes an episode."""
-  attempt = episode.attempt
+  spec = episode.spec
   return {
     "id": episode.id,
     "object": "episode",
-    "task": dataclasses.asdict(attempt.task),
-    "group": attempt.group_id,
-    "attempt": attempt.number,
-    "seed": attempt.seed,
+    "task": dataclasses.asdict(spec.task),
+    "group": spec.group_id,
+    "attempt": spec.attempt,
+    "seed": spec.seed,
     "max_turns": episode.rules.max_turns,
   }

@@ -11,16 +11,12 @@ import collections
 import contextlib
 from collections.abc import Callable
 
-from agentrl_jax.data.trajectory import Status, Task, Trajectory
+from agentrl_jax.data.trajectory import EpisodeSpec, Status, Task, Trajectory
 from agentrl_jax.errors import EnvironmentFault
-from agentrl_jax.rollout.openai.attempt import (
-  Attempt,
-  FreshPolicySlot,
-  PolicySlotDraw,
-)
 from agentrl_jax.rollout.openai.episode import (
   Episode,
   EpisodeRules,
+  PolicySlotDraw,
   Verdict,
   conflict,
 )
@@ -28,6 +24,16 @@ from agentrl_jax.rollout.openai.requests import ServingLimits
 from agentrl_jax.rollout.server.errors import ApiError
 
 _KEPT_ENDS = 4096  # ended episodes that are still known by their id
+
+
+class FreshPolicySlot:
+  """Policy slot 0, always."""
+
+  weights, is_drawn = (1.0,), False
+
+  def __call__(self, seed: int, turn: int) -> int:
+    """See `PolicySlotDraw`."""
+    return 0
 
 
 class Episodes:
@@ -55,14 +61,14 @@ class Episodes:
     self._is_closed = False
     self.counts: collections.Counter[str] = collections.Counter()
 
-  async def play(self, attempt: Attempt) -> Trajectory:
+  async def play(self, spec: EpisodeSpec) -> Trajectory:
     """Waits until an agent has played the attempt; see `Player.play`.
 
     Raises `EnvironmentFault` if the agent is gone: the attempt is offered anew
     by whoever retries it. Cancelling takes the offer back.
     """
     episode = Episode(
-      attempt, self._rules, self._limits, self._draw_for(attempt.task)
+      spec, self._rules, self._limits, self._draw_for(spec.task)
     )
     async with self._changed:
       self._offered.append(episode)
@@ -119,7 +125,7 @@ class Episodes:
       return
     episode = self.get(id)
     with episode.calling():  # nothing is being said
-      if verdict.status.is_policys_doing and not episode.turns:
+      if verdict.status.is_policys_doing and not episode.num_turns:
         raise conflict(
           f"episode {id} has no call to learn from, so it cannot end as "
           f"{verdict.status.value!r}; end it as {Status.CANCELLED.value!r}",
@@ -144,11 +150,11 @@ class Episodes:
     await episode.abandoned()
     if not episode.outcome.done():
       self.counts["abandoned"] += 1
-      attempt = episode.attempt
+      spec = episode.spec
       episode.outcome.set_exception(
         EnvironmentFault(
           f"nothing was heard of the agent that plays episode {episode.id}, "
-          f"attempt {attempt.number} in group {attempt.group_id}, for "
+          f"attempt {spec.attempt} in group {spec.group_id}, for "
           f"agents.idle_timeout_s={self._rules.idle_timeout_s:g} s; look at "
           f"its log"
         )

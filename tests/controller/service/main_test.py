@@ -106,7 +106,7 @@ class ServiceTestCase(unittest.IsolatedAsyncioTestCase):
 
 
 class ControllerApiTest(ServiceTestCase):
-  async def test_an_attempt_word_for_word(self):
+  async def test_an_episode_word_for_word(self):
     for grpc in (False, True):
       name = f"moody-{grpc}"
       with self.subTest(grpc=grpc):

@@ -36,7 +36,7 @@ class HostTest(unittest.IsolatedAsyncioTestCase):
         await asyncio.sleep(0)
     self.assertEqual(self.environment.num_open, 0)
 
-  async def test_plays_an_attempt_to_its_end(self):
+  async def test_plays_an_episode_to_its_end(self):
     host = self.a_host()
     session, first = await host.start(1, a_task(), seed=3)
     self.assertEqual(first.messages, (Message("user", "Well?"),))
@@ -50,7 +50,7 @@ class HostTest(unittest.IsolatedAsyncioTestCase):
     await self.until_empty(host)
     self.assertEqual(self.environment.seeds, [3])
 
-  async def test_an_attempt_may_be_over_as_it_begins(self):
+  async def test_an_episode_may_be_over_as_it_begins(self):
     host = self.a_host()
     _, first = await host.start(1, a_task(3), seed=0)
     self.assertIs(first.status, Status.TASK_LIMIT_REACHED)

@@ -1,4 +1,4 @@
-"""A chooser learns from groups, and goes on as if it had never stopped."""
+"""Policy slots are drawn by their weights, which learn from batches."""
 
 import collections
 import dataclasses
@@ -7,15 +7,58 @@ import unittest
 
 import numpy as np
 
+from agentrl_jax.controller.cross_policy import CrossPolicy, PolicySlotChooser
 from agentrl_jax.controller.player import PolicyPlayer
-from agentrl_jax.controller.policies import CrossPolicy
-from agentrl_jax.controller.policy_slot_chooser import PolicySlotChooser
 from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
-from agentrl_jax.controller.recorder import Attempt
-from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory
+from agentrl_jax.data.trajectory import (
+  EpisodeSpec,
+  Group,
+  Status,
+  Task,
+  Trajectory,
+)
+from agentrl_jax.errors import ConfigError
 from environments.arithmetic.environment import Arithmetic
-from tests.controller.policy_slot_evidence_test import a_turn, metrics
+from tests.controller.policy_slot_weights_test import a_turn, metrics
 from tests.controller.stage import LIMITS, ScriptedEngine, codec
+
+
+class CrossPolicyTest(unittest.TestCase):
+  def test_shares_follow_the_weights(self):
+    choose = CrossPolicy(draw_per="turn", weights=(3.0, 0.0, 1.0))
+    drawn = collections.Counter(
+      choose(s, t) for s in range(500) for t in range(4)
+    )
+    self.assertEqual(set(drawn), {0, 2})
+    self.assertAlmostEqual(drawn[2] / 2000, 0.25, delta=0.04)
+
+  def test_per_turn_changes_within_a_trajectory(self):
+    choose = CrossPolicy(draw_per="turn", weights=(0.5, 0.5))
+    self.assertEqual({choose(1, t) for t in range(30)}, {0, 1})
+
+  def test_per_trajectory_stays_within_one_and_changes_between(self):
+    choose = CrossPolicy(draw_per="trajectory", weights=(0.5, 0.5))
+    for seed in range(20):
+      self.assertEqual(len({choose(seed, t) for t in range(10)}), 1)
+    self.assertEqual({choose(seed, 0) for seed in range(30)}, {0, 1})
+
+  def test_never_is_policy_slot_0_whatever_the_weights(self):
+    choose = CrossPolicy(draw_per="never", weights=(0.0, 1.0))
+    self.assertEqual({choose(s, t) for s in range(9) for t in range(9)}, {0})
+
+  def test_shares_are_what_is_drawn_by(self):
+    weights = (3.0, 0.0, 1.0)
+    for draw_per, shares in (("turn", (0.75, 0, 0.25)), ("never", (1, 0, 0))):
+      choose = CrossPolicy(draw_per=draw_per, weights=weights)
+      self.assertEqual(choose.shares, shares)
+
+  def test_wrong_settings_are_refused(self):
+    with self.assertRaisesRegex(ConfigError, "turn, trajectory, never"):
+      CrossPolicy(draw_per="step")
+    for weights in ((), (0.0,), (-1.0, 2.0), (float("nan"), 1.0)):
+      with self.subTest(weights=weights), self.assertRaises(ConfigError):
+        CrossPolicy(draw_per="turn", weights=weights)
+
 
 TASKS = {"a": 0, "b": 1}
 # Success of an attempt whose every turn falls on policy slot 0, and on policy
@@ -128,7 +171,7 @@ class PolicySlotChooserTest(unittest.TestCase):
         again.restore(json.loads(kept))
     self.assertEqual(again.snapshot(), through.snapshot())
 
-  def test_an_attempt_keeps_the_weights_that_it_began_with(self):
+  def test_an_episode_keeps_the_weights_that_it_began_with(self):
     chooser = a_chooser()
     draw = chooser.draw_for(Task("a", "train", 0))
     before = [draw(9, turn) for turn in range(50)]
@@ -149,7 +192,9 @@ class PlayerTest(unittest.IsolatedAsyncioTestCase):
       draw_for=lambda task: draw,
     )
     task = Task("arithmetic", "train", 0)
-    return await player.play(Attempt(task=task, group_id="g", number=0, seed=3))
+    return await player.play(
+      EpisodeSpec(task=task, group_id="g", attempt=0, seed=3)
+    )
 
   async def test_weights_are_on_record(self):
     draw = CrossPolicy(draw_per="turn", weights=(0.1, 0.2, 0.7))
