@@ -1,15 +1,15 @@
-"""An environment that is played on whichever workers have registered for it.
+"""Environment that is played on the workers of a controller.
 
-  Fleet(controller="http://127.0.0.1:5020/api", name="dbbench")
+  ControllerEnvironment(controller="http://127.0.0.1:5020/api", name="dbbench")
 
 A config names it like any environment:
-`agentrl_jax.controller.service.client:ControllerEnvironment`, with
-these arguments as its options. The controller is ours or AgentRL's, and the
-workers are whoever's: what is asked here is AgentRL's controller API. Sessions
-of a fleet that outnumber its places wait at the controller.
+`agentrl_jax.controller.service.client:ControllerEnvironment`, with these
+arguments as its options. It uses AgentRL's controller API, so the controller
+and the workers may be AgentRL's own. Sessions beyond the workers' capacity wait
+at the controller.
 
-Gold solutions do not travel. Where an expert is needed, it is that of an
-environment like the workers' own, made in this process for that alone.
+Gold solutions are not sent. Where an expert is needed, an environment like the
+workers' own is made in this process, for the expert alone.
 """
 
 import asyncio
@@ -34,9 +34,10 @@ from agentrl_jax.env.protocol.client import ClientDeadlines
 from agentrl_jax.env.protocol.link import HttpLink, WorkerRefusal, reading
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
-_FULL = "no workers available"  # how both controllers begin to say so
-_MISSING = "does not exist"  # and that nobody serves a task yet
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0  # between two tries
+# Texts in the refusals of both controllers.
+_FULL = "no workers available"
+_MISSING = "does not exist"  # no worker serves the task yet
+_MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 2.0
 
 
 class ControllerEnvironment(Environment):
@@ -54,22 +55,22 @@ class ControllerEnvironment(Environment):
     expert: str | None = None,
     expert_options: Mapping[str, Any] | None = None,
   ):
-    """Connects to nothing yet.
+    """Opens no connection yet.
 
     Args:
       controller: its URL, as http://host:5020/api.
-      name: of the task that our workers announced (their `--name`, or else
-        the environment's own), which know their splits.
+      name: the task that our workers announced: their `--name`, or else the
+        environment's own name. They know their splits.
       tasks: the task that serves each split, for AgentRL's workers, which know
         no splits: {"train": "dbbench-train", "test": "dbbench-std"}.
-      place_s: how long a session waits for a place.
-      step_s: how long it waits for the first report, and for each reply; a
-        little more than the controller does.
-      ready_s: how long controller and workers may take to come up.
+      place_s: timeout of a session's wait for a place.
+      step_s: timeout of the first report, and of each reply; a little more than
+        the controller's own.
+      ready_s: timeout of the start of controller and workers.
       expert: the environment whose expert knows these tasks, as module:Class.
-      expert_options: those that the workers were started with.
+      expert_options: the options that the workers were started with.
 
-    Raises `ConfigError` for a wait that is none.
+    Raises `ConfigError` for a timeout out of range.
     """
     ClientDeadlines(place_s=place_s, start_timeout_s=step_s, step_s=step_s)
     if ready_s < 0:
@@ -84,9 +85,9 @@ class ControllerEnvironment(Environment):
     self._expert_environment: Environment | None = None
 
   def indices(self, split: str) -> Sequence[int]:
-    """As the workers say. Blocks until there are some, for `ready_s` at most.
+    """Asks the workers. Blocks for `ready_s` at most, until there are some.
 
-    Raises `ConfigError` if there is no such split or nobody serves it.
+    Raises `ConfigError` for an unknown split, or one that no worker serves.
     """
     if split not in self._indices:
       self._indices[split] = self._find_indices(split)
@@ -94,9 +95,9 @@ class ControllerEnvironment(Environment):
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
-    """Waits for a place; a session that has not ended is cancelled on leaving.
+    """Waits for a place; cancels a session that has not ended by the exit.
 
-    Raises `EnvironmentFault` if there is no place within `place_s`.
+    Raises `EnvironmentFault` if no place is free within `place_s`.
     """
     async with aiohttp.ClientSession() as http:
       link = HttpLink(http, self._url, whom="controller")
@@ -110,32 +111,38 @@ class ControllerEnvironment(Environment):
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:
-    """As the environment that was named for it; without one, there is none."""
+    """Returns the expert of the environment that `expert` names."""
     if self._expert is None:
       return super().expert(task, seed=seed, mistakes=mistakes)
     if self._expert_environment is None:
       self._expert_environment = load_environment(
         self._expert, self._expert_options
       )
-    known = self._expert_environment
-    return known.expert(
-      Task(known.name, task.split, task.index), seed=seed, mistakes=mistakes
+    environment = self._expert_environment
+    return environment.expert(
+      Task(environment.name, task.split, task.index),
+      seed=seed,
+      mistakes=mistakes,
     )
 
   async def close(self) -> None:
-    """Closes the environment that experts came from."""
+    """Closes the environment of the experts."""
     if self._expert_environment is not None:
       await self._expert_environment.close()
 
   async def _start(
     self, link: HttpLink, task: Task, seed: int
   ) -> "_ControllerSession":
-    """Starts a session; AgentRL's controller has no queue, so ask it again."""
-    given_up_at = time.monotonic() + self._place_s
-    backoff_s = _FIRST_PAUSE_S
-    request = {**self._where(task.split), "index": task.index, "seed": seed}
+    """Starts a session; retries, because AgentRL's controller has no queue."""
+    ends_at = time.monotonic() + self._place_s
+    backoff_s = _MIN_BACKOFF_S
+    request = {
+      **self._task_fields(task.split),
+      "index": task.index,
+      "seed": seed,
+    }
     while True:
-      wait_s = max(given_up_at - time.monotonic(), 0)
+      wait_s = max(ends_at - time.monotonic(), 0)
       try:
         body, headers = await link.request(
           "POST",
@@ -144,40 +151,40 @@ class ControllerEnvironment(Environment):
           deadline_s=wait_s + self._step_s,
         )
       except WorkerRefusal as refusal:
-        may_come = _FULL in str(refusal) or _MISSING in str(refusal)
-        if not may_come or time.monotonic() + backoff_s > given_up_at:
+        is_temporary = _FULL in str(refusal) or _MISSING in str(refusal)
+        if not is_temporary or time.monotonic() + backoff_s > ends_at:
           raise
         await asyncio.sleep(backoff_s)
-        backoff_s = min(2 * backoff_s, _LONGEST_PAUSE_S)
+        backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
       else:
         return _ControllerSession(link, headers, body, step_s=self._step_s)
 
-  def _where(self, split: str) -> dict[str, str]:
-    """What tells the controller which tasks are meant."""
+  def _task_fields(self, split: str) -> dict[str, str]:
+    """Returns the request fields that name the split's tasks."""
     if self._tasks is None:
       return {"name": self.name, "split": split}
     if split not in self._tasks:
       raise ConfigError(
-        f"fleet {self.name} has no split {split!r}; its tasks serve "
+        f"environment {self.name} has no split {split!r}; its tasks serve "
         f"{', '.join(self._tasks)}"
       )
     return {"name": self._tasks[split]}
 
   def _find_indices(self, split: str) -> Sequence[int]:
-    where = self._where(split)
+    fields = self._task_fields(split)
     if self._tasks is None:
-      body = self._get("describe", where)
+      body = self._get("describe", fields)
       with reading(f"controller {self._url}", "describe", body):
         return wire.indices_from_json(body["indices"])
-    body = self._get("get_indices", where)
+    body = self._get("get_indices", fields)
     with reading(f"controller {self._url}", "get_indices", body):
       return _playable(body)
 
   def _get(self, endpoint: str, query: Mapping[str, str]) -> Any:
-    """Asks before there is an event loop, until there is somebody to ask."""
+    """Sends a blocking GET, and retries until the controller can answer."""
     url = f"{self._url}/{endpoint}?{urllib.parse.urlencode(query)}"
-    given_up_at = time.monotonic() + self._ready_s
-    backoff_s = _FIRST_PAUSE_S
+    ends_at = time.monotonic() + self._ready_s
+    backoff_s = _MIN_BACKOFF_S
     while True:
       try:
         with urllib.request.urlopen(url, timeout=self._step_s) as response:
@@ -185,21 +192,21 @@ class ControllerEnvironment(Environment):
       except urllib.error.HTTPError as error:
         with error:
           reason = error.read().decode(errors="replace")[:1000]
-        may_come = error.code == 400 and _MISSING in reason
+        is_temporary = error.code == 400 and _MISSING in reason
       except (OSError, ValueError) as error:
-        reason, may_come = repr(error), True
-      if not may_come or time.monotonic() + backoff_s > given_up_at:
+        reason, is_temporary = repr(error), True
+      if not is_temporary or time.monotonic() + backoff_s > ends_at:
         raise ConfigError(
-          f"controller {self._url} does not say what {dict(query)} has: "
+          f"controller {self._url} does not list the tasks of {dict(query)}: "
           f"{reason}. See whether controller and workers run; workers that "
           "are not ours need tasks={split: task}"
         )
       time.sleep(backoff_s)
-      backoff_s = min(2 * backoff_s, _LONGEST_PAUSE_S)
+      backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
 
 
 class _ControllerSession(Session):
-  """One session; its id travels in a header."""
+  """One session; its id is sent in a header."""
 
   def __init__(
     self,
@@ -238,8 +245,8 @@ class _ControllerSession(Session):
     return step
 
   async def cancel(self) -> None:
-    """Has the session freed."""
-    with contextlib.suppress(WorkerRefusal):  # it has ended
+    """Cancels the session."""
+    with contextlib.suppress(WorkerRefusal):  # the session has ended
       await self._post("cancel", deadline_s=ClientDeadlines().ask_s)
 
   async def _post(
@@ -253,9 +260,9 @@ class _ControllerSession(Session):
 
 
 def _playable(indices: Sequence[int | str]) -> Sequence[int]:
-  """The numbers by which the controller knows a task's indices.
+  """Returns the numbers that the controller accepts as a task's indices.
 
-  Where all are text their positions are; the custom task has no index.
+  These are positions where all indices are text; the custom task has none.
   """
   if all(isinstance(i, str) or i == CUSTOM for i in indices):
     return tuple(n for n, index in enumerate(indices) if index != CUSTOM)

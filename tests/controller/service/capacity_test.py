@@ -16,7 +16,7 @@ class PlacesTest(unittest.IsolatedAsyncioTestCase):
     self.places = CapacityQueue(self.registry, self.table)
 
   def serve(self, task="sums", capacity=1):
-    self.registry.heard(
+    self.registry.add_heartbeat(
       {
         "name": task,
         "address": task,

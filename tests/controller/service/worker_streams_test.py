@@ -35,9 +35,9 @@ class WorkerStreamsTest(unittest.IsolatedAsyncioTestCase):
 
   def streams(self, *, reconnect_s=10.0):
     return WorkerStreams(
-      heard=self.hear,
-      lost=self.lost.append,
-      freed=self.freed.put_nowait,
+      on_heartbeat=self.hear,
+      on_lost=self.lost.append,
+      on_freed=self.freed.put_nowait,
       reconnect_s=reconnect_s,
     )
 
