@@ -2,9 +2,9 @@
 
   python -m agentrl_jax.controller.service --port 5020 --grpc-port 5021
 
-Clients, and workers that have a port, use HTTP at `--port`; workers that connect
-to the controller use gRPC at `--grpc-port`. SIGTERM and Ctrl-C end the process;
-sessions stay with their workers, and the next controller takes them over.
+Clients, and workers that have a port, use HTTP at `--port`; workers that open
+streams use gRPC at `--grpc-port`. SIGTERM and Ctrl-C end the process; sessions
+stay with their workers, and the next controller takes them over.
 """
 
 import argparse

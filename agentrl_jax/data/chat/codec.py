@@ -1,8 +1,8 @@
-"""Messages to token ids and back: the template and the tokenizer together.
+"""Converts messages to token ids and back, by a chat template and a tokenizer.
 
-Tokenising happens once per piece of text, when it enters the conversation. What
-the policy sampled is never tokenised at all. What messages say is text and no
-more: a marker that stands in it is spelt out, letter for letter.
+Each piece of text is tokenised once, when it enters the conversation; sampled
+answers are never tokenised. The text of messages cannot contain markers: a
+marker's letters in it are encoded as ordinary tokens.
 """
 
 import dataclasses
@@ -25,17 +25,17 @@ from agentrl_jax.data.grammar.call_grammar import (
 from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.data.messages import Message, Tool, ToolCall
 
-# What an answer's own text may mark: a policy thinks in it.
+# Markers that the text of an answer may contain.
 _THOUGHT = (THINK, THINK_END)
-_KEPT = 256  # grammars of calls that are kept written
+_CACHE_SIZE = 256  # grammars of calls
 
 
 class ChatTemplate(Protocol):
-  """How one family of models writes conversations, as shielded text."""
+  """Format of one family of models, as shielded text."""
 
   @property
   def markers(self) -> Sequence[str]:
-    """Texts that are one token each and that data cannot spell."""
+    """Texts that are one token each, which data cannot contain."""
     ...
 
   @property
@@ -45,28 +45,28 @@ class ChatTemplate(Protocol):
 
   @property
   def form(self) -> CallForm:
-    """What an answer that calls looks like."""
+    """Form of an answer with tool calls."""
     ...
 
   def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
-    """A conversation's opening, up to where the policy writes."""
+    """Renders the first messages and the generation prompt."""
     ...
 
   def extend(self, messages: Sequence[Message], *, ended_by: str | None) -> str:
-    """What to append after an answer; None: it did not end by itself."""
+    """Renders new messages after an answer; `ended_by` is its stop marker."""
     ...
 
   def write(self, message: Message) -> str:
-    """An answer, its stop token last."""
+    """Renders an answer, its stop marker last."""
     ...
 
   def read(self, text: str, ended_by: str | None) -> Message:
-    """The answer that `text` is, its stop token left out."""
+    """Parses an answer; `text` is without its stop marker."""
     ...
 
 
 class ChatCodec:
-  """Turns conversations into what a policy reads, and answers into messages."""
+  """Encodes conversations for a policy, and decodes its answers."""
 
   def __init__(
     self, tokenizer: Tokenizer, template: ChatTemplate | None = None
@@ -81,22 +81,24 @@ class ChatCodec:
     ids = self._tokenizer.id_of
     self._stop_of = {ids[text]: text for text in template.stops}
     self.stop_tokens: tuple[int, ...] = tuple(self._stop_of)
-    self._grammar_of_calls = functools.lru_cache(_KEPT)(self._written)
+    self._grammar_of_calls = functools.lru_cache(_CACHE_SIZE)(
+      self._write_grammar
+    )
 
   @property
   def vocab_size(self) -> int:
-    """How many token ids there are."""
+    """Number of token ids."""
     return self._tokenizer.vocab_size
 
   @property
   def longest_token(self) -> int:
-    """Bytes of text that one token can stand for: of the longest entry."""
+    """Bytes of the longest vocabulary entry."""
     return self._tokenizer.longest_token
 
   def start(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> np.ndarray:
-    """Ids of a conversation's opening, up to where the policy writes."""
+    """Returns the ids of the first messages and the generation prompt."""
     shielded = [self._shield_tool(tool) for tool in tools]
     return self.encode(
       self._template.start([self._shield(m) for m in messages], shielded)
@@ -105,21 +107,20 @@ class ChatCodec:
   def extend(
     self, messages: Sequence[Message], *, ended_by: int | None
   ) -> np.ndarray:
-    """Ids to append after an answer.
+    """Returns the ids to append after an answer.
 
-    `ended_by` is the stop token that the answer ended with, None if it ran out
-    of budget before one.
+    `ended_by` is the answer's stop token; None if it was cut off before one.
     """
     stop = None if ended_by is None else self._stop_of[ended_by]
     shielded = [self._shield(m) for m in messages]
     return self.encode(self._template.extend(shielded, ended_by=stop))
 
   def write(self, message: Message) -> np.ndarray:
-    """Ids of an assistant's message, its stop token last."""
+    """Returns the ids of an assistant's message, its stop token last."""
     return self.encode(self._template.write(self._shield(message)))
 
   def read(self, sampled: Sequence[int] | np.ndarray) -> Message:
-    """The assistant's message that sampled ids stand for."""
+    """Decodes sampled ids to the assistant's message."""
     ids = list(map(int, sampled))
     ended_by = self._stop_of.get(ids[-1]) if ids else None
     text = self._tokenizer.decode_shielded(ids[:-1] if ended_by else ids)
@@ -129,37 +130,37 @@ class ChatCodec:
   def call_grammar(
     self, tools: Sequence[Tool], *, choice: str = "auto", parallel: bool = True
   ) -> str:
-    """The grammar of answers that call these tools, by their schemas.
+    """Returns the grammar of answers that call these tools, by their schemas.
 
-    `choice` "auto" is text, calls, or text and then calls; "required" is calls
-    alone. Before either the policy may think, if its template has thoughts.
-    Without `parallel` there is one call at most. Raises `ConfigError` for tools
-    whose calls no grammar can be made of, with the reason.
+    `choice` "auto" allows text, calls, or text and then calls; "required"
+    allows calls alone. A thought may come before either, if the template has
+    thoughts. Without `parallel` there is one call at most. Raises `ConfigError`
+    with the reason for tools that no grammar can describe.
     """
-    taken = json.dumps([[tool.name, dict(tool.parameters)] for tool in tools])
-    return self._grammar_of_calls(taken, choice, parallel)
+    key = json.dumps([[tool.name, dict(tool.parameters)] for tool in tools])
+    return self._grammar_of_calls(key, choice, parallel)
 
   def json_grammar(self, schema: Mapping[str, Any]) -> str:
-    """The grammar of answers that are JSON of a schema, and nothing else.
+    """Returns the grammar of answers that are JSON of a schema.
 
-    Raises `ConfigError` for a schema that no grammar can be made of.
+    Raises `ConfigError` for a schema that no grammar can describe.
     """
     return self._call_grammar.of_json(schema)
 
   def grammars(self, vocab_size: int) -> Grammars:
-    """Reads grammars for a policy that knows so many tokens."""
+    """Returns a compiler of grammars, for a policy of this vocabulary size."""
     return self._tokenizer.grammars(self.stop_tokens, vocab_size)
 
   def encode(self, text: str) -> np.ndarray:
-    """Ids of a piece of text, int32, in which markers count."""
+    """Returns the ids, int32, of shielded text; markers in it are markers."""
     return self._tokenizer.encode(text)
 
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-    """Text of ids, markers included."""
+    """Returns the text of ids, markers included."""
     return self._tokenizer.decode(ids)
 
-  def _written(self, taken: str, choice: str, parallel: bool) -> str:
-    tools = [Tool(name, "", schema) for name, schema in json.loads(taken)]
+  def _write_grammar(self, key: str, choice: str, parallel: bool) -> str:
+    tools = [Tool(name, "", schema) for name, schema in json.loads(key)]
     return self._call_grammar.of_calls(tools, choice=choice, parallel=parallel)
 
   @functools.cached_property
@@ -184,13 +185,13 @@ class ChatCodec:
 
 
 def _without_escapes(arguments: str) -> str:
-  """JSON that hides no marker, as `<\\/tool_call>` would."""
+  """Removes JSON escapes, which could hide a marker: `<\\/tool_call>`."""
   if "\\" not in arguments:
     return arguments
   try:
     return json.dumps(json.loads(arguments), ensure_ascii=False)
   except (ValueError, RecursionError):
-    return arguments  # which nobody can read, and so nobody unescapes
+    return arguments  # no parser can read it, so none removes its escapes
 
 
 def _mapped(
@@ -199,7 +200,7 @@ def _mapped(
   of_content: Callable[[str], str],
   of_call: Callable[[str], str],
 ) -> Message:
-  """The message with its content and its calls' text mapped."""
+  """Maps the texts of a message and of its calls."""
   calls = tuple(
     ToolCall(of_call(c.name), of_call(c.arguments), c.id)
     for c in message.tool_calls

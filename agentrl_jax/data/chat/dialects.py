@@ -1,8 +1,8 @@
-"""How families of models write tool calls, and what their templates expect.
+"""Tool-call formats of model families.
 
-A dialect turns messages into the dicts that a family's chat template reads, and
-answers back into messages. A call that cannot be read becomes one without a
-name whose arguments are the raw text: the environment tells the policy so.
+A dialect converts messages to the dicts that a family's chat template reads,
+and answers back to messages. A call that cannot be parsed becomes one without a
+name whose arguments are the raw text: the environment then reports the mistake.
 """
 
 import dataclasses
@@ -21,19 +21,19 @@ from agentrl_jax.errors import ConfigError
 
 
 class Dialect(Protocol):
-  """One family's way with tool calls."""
+  """Tool-call format of one family."""
 
   @property
   def form(self) -> CallForm:
-    """What an answer that calls looks like."""
+    """Form of an answer with tool calls."""
     ...
 
   def prepare(self, message: Message) -> list[dict[str, Any]]:
-    """The message as the template's source expects it: one dict or more."""
+    """Returns the message as the template reads it: one dict or more."""
     ...
 
   def read(self, text: str, ended_by: str | None) -> Message:
-    """The answer that `text` is; `ended_by` is its stop token, if any."""
+    """Parses an answer; `ended_by` is its stop marker, if any."""
     ...
 
 
@@ -57,8 +57,8 @@ class Hermes:
 class Llama:
   """Llama-3.1 and later: the whole answer is `{"name", "parameters"}`.
 
-  Several objects in a row, with `;` or white space between, are several calls:
-  the template takes back one, but what the policy says is kept as it is.
+  Several objects in a row, with `;` or white space between, are several calls.
+  The template renders one call only, but sampled tokens are never rendered.
   """
 
   _TAG = "<|python_tag|>"
@@ -88,20 +88,20 @@ class Llama:
     rest = body
     while rest:
       try:
-        found, end = json.JSONDecoder().raw_decode(rest)
+        parsed, end = json.JSONDecoder().raw_decode(rest)
       except (ValueError, RecursionError):
         return (*calls, ToolCall("", rest, str(len(calls))))
-      calls.append(_call_of(found, "parameters", rest[:end], len(calls)))
+      calls.append(_call_of(parsed, "parameters", rest[:end], len(calls)))
       rest = rest[end:].lstrip().removeprefix(";").lstrip()
     return tuple(calls) or (ToolCall("", "", "0"),)
 
 
 class Glm4:
-  """GLM-4-0414: a turn that is a function's name and, below it, its JSON.
+  """GLM-4-0414: a turn with a function's name and, on the next line, its JSON.
 
-  Each of several calls is a turn of the assistant's own, and so is the text
-  before them. A tool's reply has the role `observation`, whose marker is also
-  how the policy asks for one.
+  Each of several calls is a turn of the assistant, and so is the text before
+  them. A tool's reply has the role `observation`, whose marker is also the stop
+  token of a call.
   """
 
   _TURN, _OBSERVATION = "<|assistant|>", "<|observation|>"
@@ -122,24 +122,24 @@ class Glm4:
   def prepare(self, message: Message) -> list[dict[str, Any]]:
     if message.role == "tool":
       return [{"role": "observation", "content": message.content}]
-    said = [{"role": message.role, "content": message.content}]
+    text = [{"role": message.role, "content": message.content}]
     calls = [
       {"role": "assistant", "metadata": call.name, "content": call.arguments}
       for call in message.tool_calls
     ]
-    return calls if calls and not message.content else said + calls
+    return calls if calls and not message.content else text + calls
 
   def read(self, text: str, ended_by: str | None) -> Message:
-    said: list[str] = []
+    texts: list[str] = []
     calls: list[ToolCall] = []
     for n, turn in enumerate(text.split(self._TURN)):
       if match := self._CALL.fullmatch(turn):
         calls.append(self._call(match[1], match[2].rstrip(), len(calls)))
       else:
-        said.append(turn.removeprefix("\n") if n else turn)
+        texts.append(turn.removeprefix("\n") if n else turn)
     if ended_by == self._OBSERVATION and not calls:
-      calls = [ToolCall("", said.pop().strip(), "0")]
-    return Message("assistant", "".join(said), tuple(calls))
+      calls = [ToolCall("", texts.pop().strip(), "0")]
+    return Message("assistant", "".join(texts), tuple(calls))
 
   def _call(self, name: str, arguments: str, number: int) -> ToolCall:
     try:
@@ -150,7 +150,7 @@ class Glm4:
 
 
 def dialect_of(source: str) -> Dialect:
-  """The dialect of a chat template, told by what its source writes."""
+  """Detects the dialect of a chat template by its source."""
   if "observation" in source and "metadata" in source:
     return Glm4()
   if "ipython" in source and '"parameters"' in source:
@@ -167,22 +167,22 @@ def dialect_of(source: str) -> Dialect:
 
 
 def _with_objects(message: Message) -> dict[str, Any]:
-  """OpenAI's form, with arguments as objects: templates write them as JSON."""
+  """Returns OpenAI's form with arguments as objects, as templates expect."""
   body = message_to_json(message)
   for call in body.get("tool_calls", ()):
     function = call["function"]
     try:
       function["arguments"] = json.loads(function["arguments"])
     except (ValueError, RecursionError):
-      continue  # written as it is, for it has no better form
+      continue  # not JSON: stays text
   return body
 
 
-def _call_of(found: Any, key: str, raw: str, number: int) -> ToolCall:
-  """A call from JSON that holds a name and, under `key`, its arguments."""
-  if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+def _call_of(parsed: Any, key: str, raw: str, number: int) -> ToolCall:
+  """Reads a call from JSON with a name and, under `key`, its arguments."""
+  if not isinstance(parsed, dict) or not isinstance(parsed.get("name"), str):
     return ToolCall("", raw, str(number))
-  arguments = found[key] if key in found else found.get("arguments", {})
+  arguments = parsed[key] if key in parsed else parsed.get("arguments", {})
   if not isinstance(arguments, str):
     arguments = json.dumps(arguments, ensure_ascii=False)
-  return ToolCall(found["name"], arguments, str(number))
+  return ToolCall(parsed["name"], arguments, str(number))

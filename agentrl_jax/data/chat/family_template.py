@@ -1,12 +1,13 @@
-"""A family's chat template, a piece at a time, derived from its own source.
+"""Renders a model's own chat template piece by piece.
 
-A template renders whole conversations; a policy needs what is new. Each piece
-is cut out of a rendering of a short conversation that ends with it. Two notes
-that no text can hold stand for what was said before, so the cut is always
-found, and what the template does to earlier turns (Qwen3 drops their thinking)
-stays out: what the policy was shown and what it sampled is never rewritten.
+A template renders whole conversations, and a growing prompt needs the new
+messages only. So each piece is cut out of the rendering of a short conversation
+that ends with it. Two placeholders, which no shielded text can contain, stand
+for the earlier messages, so the cut is always found. Changes that a template
+makes to earlier turns (Qwen3 removes their thoughts) stay out: tokens that were
+shown or sampled are never rewritten.
 
-Text goes in and comes out shielded; see `data.marked_text`.
+Text goes in and comes out shielded; see `data.chat.marked_text`.
 """
 
 import dataclasses
@@ -19,14 +20,14 @@ from agentrl_jax.data.grammar.call_grammar import THINK, THINK_END
 from agentrl_jax.data.messages import Message, Tool
 from agentrl_jax.errors import ConfigError
 
-# Shielded text never holds these: notes go on with a 0 or a 1.
+# Placeholders: in shielded text, 0 or 1 follows the code point.
 _ASKED = Message("user", "\ufdd0Q")
 _ANSWER = "\ufdd0A"
 _ANSWERED = Message("assistant", _ANSWER)
 
 
 class FamilyTemplate:
-  """Pieces of conversations as a model's own template writes them.
+  """Pieces of conversations in the format of a model's own template.
 
   `stops` are the markers at which the model ends an answer. Raises
   `ConfigError` if the template cannot be cut into pieces.
@@ -51,24 +52,24 @@ class FamilyTemplate:
     self._check()
 
   def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
-    """The opening messages with the tools, and the policy's cue."""
+    """Renders the first messages with the tools, and the generation prompt."""
     if not messages:
       raise ValueError("a conversation starts with at least one message")
     text = self._render(messages, tools, prompt=True)
-    unseen = [tool.name for tool in tools if tool.name not in text]
-    if unseen:
+    missing = [tool.name for tool in tools if tool.name not in text]
+    if missing:
       raise ConfigError(
-        f"the model's chat template does not show the tools {unseen}: it was "
+        f"the model's chat template does not show the tools {missing}: it was "
         "made for a model that calls none. Choose another model, or give it a "
         "template that lists them as chat_template.jinja"
       )
     return text
 
   def extend(self, messages: Sequence[Message], *, ended_by: str | None) -> str:
-    """What follows an answer: new messages and the policy's cue.
+    """Renders new messages after an answer, and the generation prompt.
 
-    `ended_by` is the stop token that the answer ended with. One that ran out of
-    budget has none, and is ended here.
+    `ended_by` is the answer's stop marker. An answer that was cut off has none,
+    and one is added.
     """
     after = self._after_answer([_ASKED, _ANSWERED, *messages], prompt=True)
     if ended_by is None:
@@ -76,37 +77,39 @@ class FamilyTemplate:
     return after.removeprefix(self._end or ended_by)
 
   def write(self, message: Message) -> str:
-    """An assistant's message as the policy would write it, end included."""
-    whole = self._render([_ASKED, message], prompt=False)
-    if not whole.startswith(self._cue) or not whole.endswith(self._closing):
+    """Renders an assistant's message as the policy writes it, end included."""
+    rendered = self._render([_ASKED, message], prompt=False)
+    if not rendered.startswith(self._cue) or not rendered.endswith(
+      self._closing
+    ):
       raise ConfigError(
         "the model's chat template shows an answer otherwise than the policy "
         "would write it after its cue, so a demonstration cannot be written "
         "with it; leave the warm start out, or give pretrained.path another "
         "chat_template"
       )
-    answer = whole[len(self._cue) : len(whole) - len(self._closing)]
-    return answer + (self._end or self._turn_after(message, whole))
+    answer = rendered[len(self._cue) : len(rendered) - len(self._closing)]
+    return answer + (self._end or self._turn_after(message, rendered))
 
   def read(self, text: str, ended_by: str | None) -> Message:
-    """The assistant's message that `text` stands for, stop token left out.
+    """Parses the assistant's message; `text` is without its stop marker.
 
-    Thinking stays in the content; a call in it is only thought of.
+    Thoughts stay in the content, and calls in them are not calls.
     """
-    thought, said = self._split_thought(text.removeprefix(self._lead))
-    message = self._dialect.read(said, ended_by)
+    thought, rest = self._split_thought(text.removeprefix(self._lead))
+    message = self._dialect.read(rest, ended_by)
     return Message("assistant", thought + message.content, message.tool_calls)
 
   def _between_cue_and_answer(self) -> str:
-    """White space that the template puts before what the policy says."""
+    """Returns the white space that the template puts before an answer."""
     lead = self.write(_ANSWERED).partition(_ANSWER)[0]
     return "" if lead.strip() else lead
 
   def _split_thought(self, text: str) -> tuple[str, str]:
     if not self._thinks and not text.lstrip().startswith(THINK):
       return "", text
-    thought, end, said = text.partition(THINK_END)
-    return (thought + end, said)
+    thought, end, rest = text.partition(THINK_END)
+    return (thought + end, rest)
 
   def _render(
     self,
@@ -119,7 +122,7 @@ class FamilyTemplate:
     return self._jinja.render(prepared, tools, prompt=prompt)
 
   def _after_answer(self, messages: Sequence[Message], *, prompt: bool) -> str:
-    """What the rendering says after the answer that stands in it."""
+    """Returns the rendering after the placeholder of the answer."""
     text = self._render(messages, prompt=prompt)
     before, found, after = text.partition(_ANSWER)
     if not found or not before.startswith(self._asked):
@@ -132,7 +135,7 @@ class FamilyTemplate:
     return after
 
   def _first_marker(self, text: str) -> str | None:
-    """The marker that `text` begins with; None if it is empty."""
+    """Returns the marker that `text` begins with; None if it is empty."""
     if not text:
       return None
     before, *rest = self._split(text)
@@ -144,11 +147,11 @@ class FamilyTemplate:
       )
     return rest[0]
 
-  def _turn_after(self, message: Message, whole: str) -> str:
-    """The marker of the next turn, which is how the policy ends its own."""
+  def _turn_after(self, message: Message, rendered: str) -> str:
+    """Returns the marker of the next turn, which ends the policy's own turn."""
     reply = Message("tool" if message.tool_calls else "user", "")
     longer = self._render([_ASKED, message, reply], prompt=False)
-    marker = self._first_marker(longer.removeprefix(whole))
+    marker = self._first_marker(longer.removeprefix(rendered))
     if marker not in self.stops:
       raise ConfigError(
         f"the model's chat template goes on with {marker!r} after an answer, "
@@ -158,7 +161,7 @@ class FamilyTemplate:
     return marker
 
   def _check(self) -> None:
-    """Pieces are what they are whatever was said before; else refuses."""
+    """Refuses templates whose pieces depend on the earlier messages."""
     tool_reply = Message("tool", "text")
     earlier = [_ASKED, Message("assistant", "text"), tool_reply]
     for replies in ([Message("user", "text")], [tool_reply, tool_reply]):

@@ -1,9 +1,9 @@
-"""A model's own chat template, rendered as `transformers` renders it.
+"""Renders a model's own chat template as `transformers` does.
 
-The source comes with the model, so it is a stranger's code: it runs in Jinja's
-sandbox and sees messages, tools and the names of special tokens. The one thing
-that differs on purpose is the clock. A template that writes today's date gets
-the config's, so that a run that is resumed tomorrow reads the same.
+The source comes with the model and is not trusted: it runs in Jinja's sandbox
+and sees messages, tools and the names of special tokens. One difference is on
+purpose: a template that writes today's date gets the config's date, so that a
+run that is resumed later has the same prompts.
 """
 
 import datetime
@@ -24,7 +24,7 @@ from agentrl_jax.errors import ConfigError
 class JinjaTemplate:
   """Renders messages, as dicts in OpenAI's form, by a template's source.
 
-  `names` are further variables that it may ask for: `bos_token` and such.
+  `names` are the template's other variables, such as `bos_token`.
   """
 
   def __init__(
@@ -47,9 +47,9 @@ class JinjaTemplate:
     *,
     prompt: bool,
   ) -> str:
-    """The text of a conversation; `prompt` cues the policy's answer.
+    """Renders a conversation; `prompt` adds the generation prompt.
 
-    Raises `ConfigError` with the template's words if it refuses.
+    Raises `ConfigError` with the template's own message if it refuses.
     """
     try:
       return self._compiled.render(
@@ -83,7 +83,7 @@ def _environment(
 
 
 class _Generation(jinja2.ext.Extension):
-  """`{% generation %}` marks what the policy said; here it is just text."""
+  """Ignores `{% generation %}`, which marks the policy's answers."""
 
   tags = {"generation"}
 
@@ -99,7 +99,7 @@ def _to_json(
   separators: tuple[str, str] | None = None,
   sort_keys: bool = False,
 ) -> str:
-  """JSON as it stands; Jinja's own filter would escape it for HTML."""
+  """Dumps JSON; Jinja's own filter would escape it for HTML."""
   return json.dumps(
     value,
     ensure_ascii=ensure_ascii,

@@ -1,11 +1,12 @@
-"""Text in which a marker counts only where the template put it.
+"""Shields text, so that only the template's own markers become marker tokens.
 
-A web page that an environment shows may spell `<|im_end|>`. Tokenised as it
-stands it would end the turn, and whoever wrote the page would speak as the
-user. So what people, tools and experts say is shielded: a note is put inside
-every marker that it spells. The note travels through the template's own source,
-and `MarkedTokenizer` takes it out and spells such a marker in ordinary tokens.
-Back again likewise: what a policy spells out is shielded, what it marks is not.
+A web page in an observation may contain the text `<|im_end|>`. Tokenised as a
+marker it would end the turn, and the page's author could speak as the user. So
+the text of people, tools and experts is shielded: a note is inserted into every
+marker's text. The note passes through the template's source, and
+`MarkedTokenizer` removes it and encodes such text as ordinary tokens. Decoding
+is the inverse: markers that the policy spelt in ordinary tokens are shielded,
+its marker tokens are not.
 """
 
 import functools
@@ -20,17 +21,17 @@ from tokenizers import AddedToken, Tokenizer
 from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.errors import ConfigError
 
-# A code point that Unicode keeps for no text at all begins a note; one that
-# stands in the text all the same becomes a note itself, so nothing is lost.
+# A note begins with a Unicode noncharacter; where the text contains that code
+# point, it becomes a note itself, so that shielding can be undone.
 _NOTE = "\ufdd0"
 _SHIELD, _LITERAL = _NOTE + "0", _NOTE + "1"
 _TAG = re.compile(r"</?[^\s<>]+>")
-_LONG = 4096  # characters that are tokenised in a millisecond
+_LONG = 4096  # characters, about a millisecond of tokenising
 _NOTES = {_SHIELD: "", _LITERAL: _NOTE}
 
 
 class Markers:
-  """The texts that are one token with a meaning of its own."""
+  """Texts that are one token each, with a meaning of their own."""
 
   def __init__(self, texts: Iterable[str]):
     self.texts = tuple(sorted(texts, key=len, reverse=True))
@@ -39,7 +40,7 @@ class Markers:
     self._begins = re.compile(f"(?={any_of})(.)", re.DOTALL)
 
   def shield(self, text: str, *, but: Sequence[str] = ()) -> str:
-    """`text` with a note in every marker that it spells, `but` some."""
+    """Inserts a note into every marker in `text`, except those in `but`."""
     text = text.replace(_NOTE, _LITERAL)
     if not but:
       return self._begins.sub(r"\1" + _SHIELD, text)
@@ -50,7 +51,7 @@ class Markers:
     )
 
   def shield_json(self, value: Any) -> Any:
-    """The same for every string in what JSON can hold."""
+    """Shields every string in a JSON value."""
     if isinstance(value, str):
       return self.shield(value)
     if isinstance(value, dict):
@@ -60,22 +61,22 @@ class Markers:
     return value
 
   def split(self, text: str) -> list[str]:
-    """Plain text and markers in turn, plain text first and last."""
+    """Splits into plain text and markers in turn, plain text first and last."""
     return self._split.split(text)
 
 
 def unshield(text: str) -> str:
-  """What `shield` was given."""
+  """Undoes `Markers.shield`."""
   return re.sub(f"{_NOTE}[01]", lambda note: _NOTES[note[0]], text)
 
 
 class MarkedTokenizer:
-  """A tokenizer that reads markers in templates and nowhere else."""
+  """Tokenizer that encodes markers of templates only as marker tokens."""
 
   def __init__(self, tokenizer: Tokenizer, markers: Iterable[str]):
-    found = {text: tokenizer.token_to_id(text) for text in markers}
-    ids = {text: id for text, id in found.items() if id is not None}
-    if missing := [text for text in found if text not in ids]:
+    all_ids = {text: tokenizer.token_to_id(text) for text in markers}
+    ids = {text: id for text, id in all_ids.items() if id is not None}
+    if missing := [text for text in all_ids if text not in ids]:
       raise ConfigError(
         f"the tokenizer lacks {missing}, which the chat template needs; take "
         "the tokenizer and the template of one model"
@@ -88,16 +89,16 @@ class MarkedTokenizer:
 
   @property
   def vocab_size(self) -> int:
-    """How many token ids there are."""
+    """Number of token ids."""
     return self._tokenizer.get_vocab_size()
 
   @functools.cached_property
   def longest_token(self) -> int:
-    """Bytes of text that one token can stand for."""
+    """Bytes of the longest vocabulary entry."""
     return max(len(text.encode()) for text in self._tokenizer.get_vocab())
 
   def encode(self, text: str) -> np.ndarray:
-    """Ids, int32: markers as markers, shielded ones spelt out."""
+    """Encodes to int32: markers as markers, shielded ones as plain text."""
     ids: list[int] = []
     for n, piece in enumerate(self.markers.split(text)):
       if n % 2:
@@ -107,7 +108,7 @@ class MarkedTokenizer:
     return np.asarray(ids, np.int32)
 
   def grammars(self, stop_tokens: Sequence[int], vocab_size: int) -> Grammars:
-    """Reads grammars over this tokenizer, to which markers are no text."""
+    """Returns a compiler of grammars, in which markers are not text."""
     return Grammars(
       self._tokenizer,
       markers=self.id_of.values(),
@@ -116,11 +117,11 @@ class MarkedTokenizer:
     )
 
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-    """Text of ids, in which marked and spelt look alike."""
+    """Decodes ids; markers and spelt-out markers look alike."""
     return unshield(self.decode_shielded(ids))
 
   def decode_shielded(self, ids: Sequence[int] | np.ndarray) -> str:
-    """Text of ids, with a note in every marker that was spelt out."""
+    """Decodes ids, with a note in every marker that was spelt out."""
     pieces: list[str] = []
     run: list[int] = []
     for id in map(int, ids):
@@ -134,9 +135,9 @@ class MarkedTokenizer:
   def _spelt(self, text: str) -> list[int]:
     if len(text) < _LONG:
       return list(self._plain.encode(text, add_special_tokens=False).ids)
-    # As a batch, which lets other threads run meanwhile.
-    (found,) = self._plain.encode_batch([text], add_special_tokens=False)
-    return list(found.ids)
+    # As a batch, which releases the interpreter's lock.
+    (encoding,) = self._plain.encode_batch([text], add_special_tokens=False)
+    return list(encoding.ids)
 
   def _shielded(self, run: list[int]) -> str:
     return self.markers.shield(
@@ -145,14 +146,14 @@ class MarkedTokenizer:
 
 
 def markers_of(tokenizer: Tokenizer) -> tuple[str, ...]:
-  """What a Hugging Face tokenizer marks: special tokens, and tags.
+  """Returns a Hugging Face tokenizer's special tokens and tags.
 
-  Families differ in which of `<think>`, `<tool_call>` and the like they call
-  special; a page that spells them has no business being one token either way.
+  Families differ in which of `<think>`, `<tool_call>` and the like are special;
+  text of a page must not become one of these tokens in either case.
   """
   added: Iterable[AddedToken] = tokenizer.get_added_tokens_decoder().values()
-  found = tuple(t for t in added if t.special or _TAG.fullmatch(t.content))
-  loose = [t.content for t in found if t.lstrip or t.rstrip or t.single_word]
+  markers = tuple(t for t in added if t.special or _TAG.fullmatch(t.content))
+  loose = [t.content for t in markers if t.lstrip or t.rstrip or t.single_word]
   if loose:
     raise ConfigError(
       f"the tokenizer's markers {loose} swallow the text beside them, or need "
@@ -160,11 +161,11 @@ def markers_of(tokenizer: Tokenizer) -> tuple[str, ...]:
       "conversation would not join to what the whole reads like. Use a model "
       "of the families that docs/models.md lists"
     )
-  return tuple(t.content for t in found)
+  return tuple(t.content for t in markers)
 
 
 def _without(tokenizer: Tokenizer, markers: set[str]) -> Tokenizer:
-  """The same tokenizer, which takes markers for ordinary text."""
+  """Returns a copy of the tokenizer that treats markers as ordinary text."""
   body = json.loads(tokenizer.to_str())
   body["added_tokens"] = [
     token for token in body["added_tokens"] if token["content"] not in markers

@@ -1,10 +1,10 @@
-"""The chat of a model that others trained, from the files it comes with.
+"""Loads the chat codec of a pretrained model from its files.
 
-tokenizer.json            the vocabulary; needed
+tokenizer.json            the vocabulary; required
 tokenizer_config.json     names of special tokens, perhaps the chat template
-chat_template.jinja       the chat template; goes before the config's
-generation_config.json    where the model stops
-config.json               the same, for models without the former
+chat_template.jinja       the chat template; overrides that of the config
+generation_config.json    the stop tokens
+config.json               the stop tokens, for models without the former
 """
 
 import dataclasses
@@ -38,10 +38,10 @@ _FOR_TOOLS = "tool_use"  # of a config that lists several templates
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChatConfig:
-  """What a model's own chat template asks for; the `chat` section."""
+  """Variables of a model's own chat template; the `chat` section."""
 
-  date: str = "2024-07-26"  # that a template takes for today's
-  thinking: bool = True  # False: a template that can asks for none
+  date: str = "2024-07-26"  # that a template writes as today's
+  thinking: bool = True  # False: without thoughts, if the template can
 
   def __post_init__(self) -> None:
     try:
@@ -53,7 +53,7 @@ class ChatConfig:
 
 
 def load_chat(folder: pathlib.Path, config: ChatConfig) -> ChatCodec:
-  """The codec of the model in `folder`. Raises `ConfigError` naming a file."""
+  """Loads the codec of the model in `folder`. Raises `ConfigError`."""
   path = folder / TOKENIZER
   if not path.is_file():
     raise ConfigError(
@@ -61,22 +61,22 @@ def load_chat(folder: pathlib.Path, config: ChatConfig) -> ChatCodec:
       "folder of a Hugging Face model, tokenizer files included"
     )
   tokenizer = Tokenizer.from_file(str(path))
-  described = _json(folder / TOKENIZER_CONFIG)
+  config_json = _json(folder / TOKENIZER_CONFIG)
   jinja = JinjaTemplate(
-    _source(folder, described),
-    names=_names(described) | {"enable_thinking": config.thinking},
+    _source(folder, config_json),
+    names=_names(config_json) | {"enable_thinking": config.thinking},
     date=datetime.date.fromisoformat(config.date),
   )
   template = FamilyTemplate(
     jinja,
     markers_of(tokenizer),
-    _stops(folder, described, tokenizer),
+    _stops(folder, config_json, tokenizer),
   )
   return ChatCodec(tokenizer, template)
 
 
 def copy_chat(source: pathlib.Path, target: pathlib.Path) -> None:
-  """Copies the files that `load_chat` reads, whole or not at all."""
+  """Copies the files that `load_chat` reads, all of them or none."""
   partial = target.with_suffix(".partial")
   shutil.rmtree(partial, ignore_errors=True)
   partial.mkdir(parents=True)
@@ -87,39 +87,39 @@ def copy_chat(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _json(path: pathlib.Path) -> Mapping[str, Any]:
-  """The file's object; an empty one if there is no file."""
+  """Reads a JSON object; an empty one if there is no file."""
   if not path.is_file():
     return {}
   try:
-    found = json.loads(path.read_text(encoding="utf-8"))
+    body = json.loads(path.read_text(encoding="utf-8"))
   except ValueError as error:
-    raise ConfigError(f"{path} is no JSON: {error}") from error
-  if not isinstance(found, dict):
+    raise ConfigError(f"{path} is not JSON: {error}") from error
+  if not isinstance(body, dict):
     raise ConfigError(f"{path} holds no JSON object")
-  return found
+  return body
 
 
-def _source(folder: pathlib.Path, described: Mapping[str, Any]) -> str:
-  """The chat template's Jinja source."""
+def _source(folder: pathlib.Path, config_json: Mapping[str, Any]) -> str:
+  """Returns the chat template's Jinja source."""
   path = folder / TEMPLATE
   if path.is_file():
     return path.read_text(encoding="utf-8")
-  found = described.get("chat_template")
-  if isinstance(found, list):
-    named = {entry["name"]: entry["template"] for entry in found}
-    found = named.get(_FOR_TOOLS, named.get("default"))
-  if not isinstance(found, str):
+  source = config_json.get("chat_template")
+  if isinstance(source, list):
+    named = {entry["name"]: entry["template"] for entry in source}
+    source = named.get(_FOR_TOOLS, named.get("default"))
+  if not isinstance(source, str):
     raise ConfigError(
       f"{folder} has neither {TEMPLATE} nor a chat_template in "
       f"{TOKENIZER_CONFIG}; a base model has none: copy its chat model's"
     )
-  return found
+  return source
 
 
-def _names(described: Mapping[str, Any]) -> dict[str, str]:
-  """Special tokens by the names that templates use."""
+def _names(config_json: Mapping[str, Any]) -> dict[str, str]:
+  """Returns special tokens by the names that templates use."""
   return {
-    name: _text(described[name]) for name in _NAMES if described.get(name)
+    name: _text(config_json[name]) for name in _NAMES if config_json.get(name)
   }
 
 
@@ -128,15 +128,15 @@ def _text(token: Any) -> str:
 
 
 def _stops(
-  folder: pathlib.Path, described: Mapping[str, Any], tokenizer: Tokenizer
+  folder: pathlib.Path, config_json: Mapping[str, Any], tokenizer: Tokenizer
 ) -> list[str]:
-  """Where the model stops, from all files that say so."""
+  """Returns the stop tokens that the model's files name."""
   stops: list[str] = []
   for name in ("generation_config.json", "config.json"):
-    found = _json(folder / name).get("eos_token_id")
-    ids = found if isinstance(found, list) else [found]
+    eos = _json(folder / name).get("eos_token_id")
+    ids = eos if isinstance(eos, list) else [eos]
     known = (tokenizer.id_to_token(id) for id in ids if id is not None)
     stops += [text for text in known if text is not None]
-  if described.get("eos_token"):
-    stops.append(_text(described["eos_token"]))
+  if config_json.get("eos_token"):
+    stops.append(_text(config_json["eos_token"]))
   return list(dict.fromkeys(stops))

@@ -1,11 +1,11 @@
-"""The chat template: messages to text, a piece at a time, and answers back.
+"""Compact chat template, for models that are trained from scratch here.
 
-A conversation grows by appending. Each function here renders only what is new,
-and the pieces joined equal the full rendering of `JINJA`, the template's own
-source (a test holds them together). Tool calls stand in the text in the Hermes
-form, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. Roles are
-single marker tokens and tool schemas are written as signatures with their
-descriptions: complete, at a third of the tokens of their JSON.
+A conversation grows by appending: each function renders the new messages only,
+and the pieces joined equal the full rendering of `JINJA`, the template's source
+(a test compares them). Tool calls have the Hermes form,
+`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. Roles are single
+marker tokens. Tool schemas are signatures with descriptions, complete, which
+take a third of the tokens of their JSON.
 """
 
 import json
@@ -63,7 +63,7 @@ _CALL_PATTERN = re.compile(
 
 
 class CompactTemplate:
-  """This template as `data.chat.ChatCodec` wants one."""
+  """The `ChatTemplate` of this module."""
 
   markers = SPECIAL_TOKENS
   stops = (END,)
@@ -93,7 +93,7 @@ class CompactTemplate:
 
 
 def render_start(messages: Sequence[Message], tools: Sequence[Tool]) -> str:
-  """The opening messages, tools under the first, and the policy's cue."""
+  """Renders the first messages, with the tools, and the generation prompt."""
   if not messages:
     raise ValueError("a conversation starts with at least one message")
   first, *rest = messages
@@ -103,23 +103,22 @@ def render_start(messages: Sequence[Message], tools: Sequence[Tool]) -> str:
 
 
 def render_next(messages: Sequence[Message], *, closed: bool = True) -> str:
-  """What follows an answer: new messages and the policy's cue.
+  """Renders new messages after an answer, and the generation prompt.
 
-  `closed` says that the answer ended with its stop token; one that ran out of
-  budget did not, and is ended here.
+  An answer that was cut off is not `closed`: its stop token is added first.
   """
   return ("" if closed else END) + render_messages(messages) + GENERATION_PROMPT
 
 
 def render_messages(messages: Sequence[Message]) -> str:
-  """Whole messages, one after the other."""
+  """Renders complete messages."""
   return "".join(
     f"<|{m.role}|>{m.content}{_render_calls(m)}{END}" for m in messages
   )
 
 
 def render_answer(message: Message) -> str:
-  """An assistant's message as the policy would write it, end included."""
+  """Renders an assistant's message as the policy writes it, end included."""
   return message.content + _render_calls(message) + END
 
 
@@ -132,7 +131,7 @@ def _render_calls(message: Message) -> str:
 
 
 def render_tool(tool: Tool) -> str:
-  """A tool as a signature, its description, and a line per parameter."""
+  """Renders a tool: signature, description, and a line per parameter."""
   properties: Mapping[str, Any] = tool.parameters.get("properties", {})
   required = tool.parameters.get("required", ())
   signature = ", ".join(
@@ -149,7 +148,7 @@ def render_tool(tool: Tool) -> str:
 
 
 def _render_type(schema: Mapping[str, Any]) -> str:
-  """`string`, `string[]`, or the JSON schema where no short form is exact."""
+  """Renders `string`, `string[]`, or the JSON schema where neither is exact."""
   if schema.get("type") == "array" and schema.get("items"):
     return _render_type(schema["items"]) + "[]"
   plain = isinstance(schema.get("type"), str)
@@ -159,10 +158,10 @@ def _render_type(schema: Mapping[str, Any]) -> str:
 
 
 def parse_answer(text: str) -> Message:
-  """The assistant's message that `text` stands for.
+  """Parses the assistant's message.
 
   A call that is not a JSON object with a name becomes a call without a name
-  whose arguments are the raw text: the environment tells the policy so.
+  whose arguments are the raw text: the environment then reports the mistake.
   """
   text = text.removesuffix(END)
   calls = tuple(

@@ -1,12 +1,12 @@
-"""A small byte-level BPE, trained on the environments' own texts.
+"""Trains a small byte-level BPE on the environments' own texts.
 
-Digits stand alone, so that numbers are copied one digit at a time; a word takes
-the space before it along. Every byte is in the vocabulary: whatever an
-environment says can be written in tokens, and read back unchanged.
+Each digit is a token, so that numbers are copied digit by digit; a word
+includes the space before it. Every byte is in the vocabulary, so any text can
+be encoded, and decoded unchanged.
 
 Lines that most conversations share word for word, such as the description of a
-tool, can be one token each (in the spirit of SuperBPE, arXiv:2503.13423): a
-small policy then reads a conversation in two thirds of the tokens.
+tool, can be one token each (as in SuperBPE, arXiv:2503.13423): a conversation
+then takes two thirds of the tokens.
 """
 
 import collections
@@ -31,8 +31,8 @@ PAD = "<|pad|>"  # id 0
 _PIECES = r"\d| ?[^\W\d]+| ?[^\s\w]+|\n|\s"
 _NUM_BYTES = 256
 _MARKER = re.compile("|".join(map(re.escape, template.SPECIAL_TOKENS)))
-_LINE_WORDS = 4  # fewer are not worth a token
-_LINE_SHARE = 0.1  # of the texts, that a line must stand in
+_LINE_WORDS = 4  # least length of a line that becomes a token
+_LINE_SHARE = 0.1  # of the texts, which must contain the line
 
 
 def train_tokenizer(
@@ -44,8 +44,8 @@ def train_tokenizer(
 ) -> Tokenizer:
   """Learns a vocabulary of `vocab_size` tokens from `texts`.
 
-  `whole_tokens` are one token each, and so are up to `whole_lines` of the lines
-  that the most texts share.
+  `whole_tokens` become one token each, and so do up to `whole_lines` of the
+  lines that the most texts share.
   """
   whole_tokens = [*whole_tokens, *shared_lines(texts, whole_lines)]
   special = [PAD, *template.SPECIAL_TOKENS]
@@ -77,7 +77,7 @@ def train_tokenizer(
 
 
 def shared_lines(texts: Sequence[str], at_most: int) -> list[str]:
-  """The lines that the most texts share, those of four words and more."""
+  """Returns the lines that the most texts share, of four words or more."""
   counts: collections.Counter[str] = collections.Counter()
   for text in texts:
     counts.update(
@@ -91,7 +91,7 @@ def shared_lines(texts: Sequence[str], at_most: int) -> list[str]:
 
 
 def load_tokenizer(path: pathlib.Path) -> Tokenizer:
-  """Reads what `Tokenizer.save` wrote."""
+  """Reads a file that `Tokenizer.save` wrote."""
   if not path.is_file():
     raise ConfigError(
       f"there is no tokenizer at {path}; run the warm start first, or point "
