@@ -1,7 +1,7 @@
 """Panels about policy slots: what they say, how far they are, what they bring.
 
 Metrics are those of `train.policy_slot_metrics` and
-`controller.policy_slot_chooser`.
+`controller.cross_policy`.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Tests of `controller.episode` and `controller.recorder`: tokens are kept."""
+"""Tests of `controller.episode`: limits, timeouts, grammars, exact tokens."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Tests of `controller.group`: what breaks, what is late, what is a bug."""
+"""Tests of `controller.group`: faults, late episodes and bugs."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""Players look everything up by the name that a task has in the config."""
+"""Players find environments by the task's name in the config."""
 
 import asyncio
 import unittest

@@ -1,4 +1,4 @@
-"""Adaptive weights go the right way, and never past their bounds."""
+"""Adaptive weights follow their formula and stay within their bounds."""
 
 import dataclasses
 import itertools

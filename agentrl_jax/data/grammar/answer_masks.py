@@ -1,7 +1,7 @@
-"""What grammars allowed, token for token, for trajectories that are packed.
+"""Masks of allowed tokens for packed trajectories, from their grammars.
 
-Computed again from what was sampled, as the sampler did it. Most masks of a
-batch are equal, so they stand in a table. Needs no jax.
+They are computed again from the sampled tokens, as in the sampler. Most masks
+of a batch are equal, so they are stored in a table. Needs no jax.
 
 Axes: R rows, T tokens, A tokens of an answer, M masks, X words of bits.
 """
@@ -16,12 +16,12 @@ from agentrl_jax.data.packing import Rows
 from agentrl_jax.data.trajectory import Trajectory
 from agentrl_jax.errors import ConfigError, GeneratorFault
 
-_EVERYTHING = np.uint32(2**32 - 1)
+_ALL_TOKENS = np.uint32(2**32 - 1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AnswerMasks:
-  """As `data.batch.Batch` has them."""
+  """The mask fields of `data.batch.Batch`."""
 
   allowed_RT: np.ndarray  # int32, row of the table
   mask_MX: np.ndarray  # uint32; M is a power of two, row 0 allows everything
@@ -32,11 +32,11 @@ def answer_masks(
   trajectories: Sequence[Trajectory],
   make_grammars: Callable[[], Grammars] | None,
 ) -> AnswerMasks | None:
-  """The masks of all rows; None if no answer had to follow a grammar.
+  """Returns the masks of all rows; None if no answer had a grammar.
 
-  `trajectories` are those that were packed, and `make_grammars` is called if
-  they have grammars. Raises `ConfigError` if it is None then, and
-  `GeneratorFault` for a token that its grammar does not allow.
+  `trajectories` are those that were packed. `make_grammars` is called if they
+  have grammars. Raises `ConfigError` if it is None then, and `GeneratorFault`
+  for a token that its grammar does not allow.
   """
   if not any(turn.grammar for t in trajectories for turn in t.turns):
     return None
@@ -47,26 +47,26 @@ def answer_masks(
       "the answers were sampled in, `ChatCodec.grammars(vocab_size)`"
     )
   grammars = make_grammars()
-  everything = np.full(grammars.num_mask_words, _EVERYTHING)
-  row_of = {everything.tobytes(): 0}
+  all_tokens = np.full(grammars.num_mask_words, _ALL_TOKENS)
+  row_of = {all_tokens.tobytes(): 0}
   allowed_RT = np.zeros(rows.mask.shape, np.int32)
-  for where_A, n, number in _answers(rows):
-    mask_AX = _masks_of(trajectories[n], number, grammars)
+  for index_A, n, turn in _answers(rows):
+    mask_AX = _masks_of(trajectories[n], turn, grammars)
     if mask_AX is not None:
-      allowed_RT.flat[where_A] = [
+      allowed_RT.flat[index_A] = [
         row_of.setdefault(mask_X.tobytes(), len(row_of)) for mask_X in mask_AX
       ]
   return AnswerMasks(allowed_RT, _table(list(row_of), grammars.num_mask_words))
 
 
 def _answers(rows: Rows) -> Iterator[tuple[np.ndarray, int, int]]:
-  """Of each answer where its tokens are, the trajectory and the turn."""
-  where = np.flatnonzero(rows.mask)
-  of = np.stack([rows.trajectory.flat[where], rows.turn.flat[where]])
-  begins = np.flatnonzero(np.any(np.diff(of, axis=1), axis=0)) + 1
-  for where_A in np.split(where, begins):
-    first = where_A[0]
-    yield where_A, int(rows.trajectory.flat[first]), int(rows.turn.flat[first])
+  """Yields the flat indices, the trajectory and the turn of each answer."""
+  index = np.flatnonzero(rows.mask)
+  key = np.stack([rows.trajectory.flat[index], rows.turn.flat[index]])
+  starts = np.flatnonzero(np.any(np.diff(key, axis=1), axis=0)) + 1
+  for index_A in np.split(index, starts):
+    first = index_A[0]
+    yield index_A, int(rows.trajectory.flat[first]), int(rows.turn.flat[first])
 
 
 def _masks_of(
@@ -87,7 +87,7 @@ def _masks_of(
 
 
 def _table(masks: Sequence[bytes], num_mask_words: int) -> np.ndarray:
-  """The masks one after the other, up to a power of two: few shapes compile."""
+  """Returns the table, padded to a power of two so that few shapes compile."""
   size = 1 << (len(masks) - 1).bit_length()
   mask_MX = np.zeros((size, num_mask_words), np.uint32)
   mask_MX[: len(masks)] = np.frombuffer(b"".join(masks), np.uint32).reshape(

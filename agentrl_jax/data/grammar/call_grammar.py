@@ -1,9 +1,8 @@
-"""The grammar of an answer that calls tools, in a family's own form.
+"""Writes the grammar of answers that call tools, in a model family's form.
 
-A call's name is one of the tools' and its arguments are JSON of that tool's
-schema. What is no call is text, and text that would be read as a call does not
-belong to the grammar. See `data.grammar` for the language, and for who reads
-it.
+A call's name is one of the tools' names, and its arguments are JSON of that
+tool's schema. All else is text, without any text that would be parsed as a
+call. `grammars` describes the language and compiles it.
 """
 
 import contextvars
@@ -22,56 +21,56 @@ from agentrl_jax.errors import ConfigError
 
 THINK, THINK_END = "<think>", "</think>"
 CHOICES = ("auto", "required")
-# Says why a grammar cannot be used, or "". Servers, to whom schemas come from
-# anywhere, set one that can be stopped.
+# Returns the reason why a grammar cannot be used, or "". Servers, whose schemas
+# are not trusted, set a validator with a time limit.
 VALIDATE: contextvars.ContextVar[Callable[[str], str]] = contextvars.ContextVar(
   "validate", default=llguidance.LLMatcher.validate_grammar
 )
 ANY_TEXT = r"/(.|\n)*/"
-# All that Python takes for white space; `\s` alone leaves four of them out.
+# White space of Python's `str.strip`; `\s` alone lacks four of its characters.
 SPACE = r"[\s\x1c-\x1f]"
 _GAP = r"/\n{0,2}/"  # after a thought
-# A text can be written in any tokens, not in those of its own tokenization
-# alone. Those would be markers where a tool's name or a key spells one.
+# Allows every tokenization of a text: the tokenizer's own would have a marker
+# token where a tool's name or a key contains a marker's text.
 _FREE = '%llguidance {"no_forcing": true}'
-# JSON as any program writes it, but that white space comes to an end.
+# JSON as any program writes it, with bounded white space.
 _JSON = {
   "whitespace_pattern": r"[ \n\t\r]{1,32}",
   "json_allow_general_unicode_escapes": True,
 }
-# A schema with one of these may list its properties elsewhere.
-_ELSEWHERE = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+# Keywords that may list the properties of a schema without `properties`.
+_INDIRECT = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 
 
 def text_that_is_no(call: str) -> str:
-  """The terminal of text that does not begin as the regex `call` says.
+  """Returns the terminal of text that does not begin like the regex `call`.
 
-  Nor may it after a thought that is spelt out, since that is left out when an
-  answer is read.
+  A call may not follow a thought in plain text either, because the parser
+  removes such a thought before it reads the answer.
   """
   return rf"{ANY_TEXT} & ~/((.|\n)*<\/think>)?{call}(.|\n)*/"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CallForm:
-  """How a family of models writes calls; markers stand in it as they are."""
+  """Form of tool calls of a model family, markers included."""
 
   head: str  # before a call's name
   middle: str  # between its name and its arguments
   tail: str  # after its arguments
   joint: str = ""  # between two calls
-  may_begin: str = ""  # a marker that the first call may have before it
-  after_text: str | None = ""  # text before calls ends so; None: there is none
-  text: str = ANY_TEXT  # llguidance's terminal of text that is no call
-  # Regex of the names that can be called: what JSON writes as it is.
+  may_begin: str = ""  # an optional marker before the first call
+  after_text: str | None = ""  # ends text before calls; None: no such text
+  text: str = ANY_TEXT  # llguidance's terminal of text without calls
+  # Regex of names that can be called: those that need no escape in JSON.
   name: str = r'[^"\\\x00-\x1f]+'
-  markers: tuple[str, ...] = ()  # that tell a call from text
-  stop: str = ""  # ends calls, and no text; "": whatever the model stops at
-  thinks: bool = False  # the cue has begun a thought already
+  markers: tuple[str, ...] = ()  # that distinguish a call from text
+  stop: str = ""  # stop marker of calls alone; "": the model's stop markers
+  thinks: bool = False  # the generation prompt has begun a thought
 
 
 class CallGrammar:
-  """Writes the grammars of answers in a form, for one tokenizer."""
+  """Writes grammars of answers in one form, for one tokenizer."""
 
   def __init__(
     self, form: CallForm, tokenizer: MarkedTokenizer, stops: Sequence[str]
@@ -98,9 +97,9 @@ class CallGrammar:
         "calls), or 'required' (a call of one of at least one tool)"
       )
     ids = self._tokenizer.id_of
-    if spelt := [text for text in self._form.markers if text not in ids]:
+    if absent := [text for text in self._form.markers if text not in ids]:
       raise ConfigError(
-        f"the tokenizer has no tokens for {spelt}, so nothing tells a call "
+        f"the tokenizer has no tokens for {absent}, so nothing tells a call "
         "from text that spells one, and no grammar can hold calls to a form: "
         "use a model whose tokenizer has them"
       )
@@ -125,7 +124,7 @@ class CallGrammar:
     return f"TEXT {self._after_text}"
 
   def _answers(self, calls: str) -> list[str]:
-    """Text, and calls that may have text before them if the form has that."""
+    """Returns text, and calls, with text before them if the form allows it."""
     if self._form.after_text is None:
       return [self._text_answer, calls]
     before = f"TEXT {self._spelt(self._form.after_text)}"
@@ -156,7 +155,7 @@ class CallGrammar:
     return f"{head} {arguments} {self._spelt(form.tail)}"
 
   def _thought(self) -> tuple[str, list[str]]:
-    """What stands for a thought before all else, and the rules it needs."""
+    """Returns the thought at the start of an answer, and its rules."""
     begin, end = (tag in self._tokenizer.id_of for tag in (THINK, THINK_END))
     if not end:
       rules = [rf"thought: closed {_GAP}", r"closed[lazy]: /(.|\n)*<\/think>/"]
@@ -171,7 +170,7 @@ class CallGrammar:
     return f"<[{','.join(str(ids[marker]) for marker in markers)}]>"
 
   def _spelt(self, text: str) -> str:
-    """Terminals of shielded text: markers by id, the rest in quotes."""
+    """Returns terminals of shielded text: markers by id, the rest quoted."""
     pieces = self._tokenizer.markers.split(text)
     return " ".join(
       self._any_of([piece])
@@ -183,24 +182,24 @@ class CallGrammar:
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-  """The nonterminal of JSON by a schema. Raises `ConfigError`, saying why."""
-  found = f"%json {json.dumps({**schema, 'x-guidance': _JSON})}"
-  if reason := VALIDATE.get()(f"start: {found}"):
+  """Returns the nonterminal of JSON by a schema. Raises `ConfigError`."""
+  nonterminal = f"%json {json.dumps({**schema, 'x-guidance': _JSON})}"
+  if reason := VALIDATE.get()(f"start: {nonterminal}"):
     reason = reason.partition("\n   1 |")[0].removeprefix("at 1(8): ")
     raise ConfigError(
       f"{reason.strip()}. See llguidance's docs/json_schema.md for what of a "
       "schema can be kept to"
     )
-  return found
+  return nonterminal
 
 
 def _declared(parameters: Mapping[str, Any]) -> dict[str, Any]:
-  """The schema of a tool's arguments: an object of what it declares."""
+  """Returns the schema of a tool's arguments: an object of its properties."""
   schema: dict[str, Any] = {"type": "object", **parameters}
   if schema["type"] != "object":
     raise ConfigError(
       f"the type is {schema['type']!r}, and arguments are an 'object'"
     )
-  if not _ELSEWHERE & schema.keys():
+  if not _INDIRECT & schema.keys():
     schema.setdefault("properties", {})
   return rewritten(schema)

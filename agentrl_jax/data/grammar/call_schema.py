@@ -1,18 +1,19 @@
-"""Tool schemas rewritten to what a grammar keeps to, or refused by name.
+"""Rewrites tool schemas so that a grammar enforces them exactly.
 
-llguidance makes a grammar of a JSON schema, and what that grammar lets through
-is not always valid: keys that a schema does not list may be written twice, and
-exclusive bounds are inclusive for some numbers. The schema returned here allows
-a part of what the given one does, and llguidance holds answers to that part:
+llguidance compiles a JSON schema to a grammar, which allows some invalid
+values: keys that a schema does not list may come twice, and exclusive bounds
+are inclusive for some numbers. The rewritten schema allows a subset of the
+values of the given one, and llguidance enforces that subset:
 
 - an object has the properties that its schema lists, and no others;
-- unions and references are followed, wherever they stand;
+- unions and references are followed, wherever they are;
 - `allOf`, and keywords beside a union or a reference, are merged into one
-  schema, for llguidance joins objects by rules of its own;
-- `oneOf` is taken if its branches exclude each other, by type or a constant;
-- bounds of numbers are tried, see `data.number_bounds`.
+  schema, because llguidance joins objects by rules of its own;
+- `oneOf` is accepted if its branches exclude each other, by type or a constant;
+- bounds of numbers are tested, see `number_bounds`.
 
-What cannot be rewritten raises `ConfigError`: the argument and the keyword.
+A schema that cannot be rewritten raises `ConfigError`, with argument and
+keyword.
 """
 
 import copy
@@ -25,14 +26,14 @@ from agentrl_jax.data.grammar import json_schema
 from agentrl_jax.data.grammar.number_bounds import kept_bounds
 from agentrl_jax.errors import ConfigError
 
-MAX_SCHEMAS = 10_000  # visited to rewrite one, merged ones each time
-MAX_BRANCHES = 256  # of one union, merged with what stands beside it
+MAX_SCHEMAS = 10_000  # visited to rewrite one schema, repeats counted
+MAX_BRANCHES = 256  # of one union
 
 _DEFINITIONS = frozenset({"$defs", "definitions"})
 _UNIONS = ("anyOf", "oneOf")
 _APPLICATORS = ("$ref", "allOf", *_UNIONS)
-# What a grammar is made of, beside the above.
-_KEPT = frozenset(
+# Other keywords that a grammar enforces.
+_ENFORCED = frozenset(
   {
     *("type", "enum", "const", "format", "pattern", "minLength", "maxLength"),
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
@@ -41,7 +42,7 @@ _KEPT = frozenset(
     *("minProperties", "maxProperties"),
   }
 )
-# Keywords whose values are gone through here; llguidance looks at the others.
+# Keywords whose values are iterated here; llguidance checks the others.
 _KINDS: Mapping[str, tuple[type, str]] = {
   "properties": (dict, "give an object"),
   "required": (list, "give a list"),
@@ -49,7 +50,7 @@ _KINDS: Mapping[str, tuple[type, str]] = {
   "prefixItems": (list, "give a list"),
 }
 _READ_ONLY = json_schema.ANNOTATIONS - {"format"}
-# A keyword of one type tells which, where a schema does not say.
+# Types implied by keywords, for schemas without `type`.
 _TYPE_OF = {
   **dict.fromkeys(("properties", "required", "additionalProperties"), "object"),
   **dict.fromkeys(("minProperties", "maxProperties"), "object"),
@@ -59,7 +60,7 @@ _TYPE_OF = {
   **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), "number"),
 }
 _TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
-# How two values of a keyword are one in a schema that is both.
+# Combines the values of a keyword in two schemas that must both hold.
 _STRICTER: Mapping[str, Callable[[Any, Any], Any]] = {
   **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength"), max),
   **dict.fromkeys(("minItems", "minProperties"), max),
@@ -69,7 +70,7 @@ _STRICTER: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def rewritten(schema: Mapping[str, Any]) -> dict[str, Any]:
-  """A schema of JSON objects that a grammar can be made of. See above."""
+  """Rewrites a schema of JSON objects, as described above."""
   try:
     return _Rewriting(schema).all()
   except RecursionError as error:
@@ -79,7 +80,7 @@ def rewritten(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_kept_bounds(schema: Any) -> Any:
-  """A schema of any JSON, in which numbers' bounds are those kept to."""
+  """Rewrites the bounds of numbers in a schema of any JSON value."""
   if not isinstance(schema, Mapping):
     return schema
   made = dict(schema)
@@ -99,7 +100,7 @@ def with_kept_bounds(schema: Any) -> Any:
 
 
 class _Rewriting:
-  """Of one schema, whose references are to itself."""
+  """The rewriting of one schema, whose references are to itself."""
 
   def __init__(self, root: Mapping[str, Any]):
     self._root = root
@@ -108,7 +109,7 @@ class _Rewriting:
     self._num_visited = 0
 
   def all(self) -> dict[str, Any]:
-    """The root with the definitions that it refers to."""
+    """Rewrites the root with the definitions that it refers to."""
     json_schema.require_no_loop(self._root, "the schema")
     root = self.value(self._root, "")
     if root is False:
@@ -118,7 +119,7 @@ class _Rewriting:
     return dict(root)
 
   def value(self, schema: Any, at: str) -> Any:
-    """The rewritten schema of one value, whose path is `at`."""
+    """Rewrites the schema of one value, whose path is `at`."""
     self._count(at)
     if schema is False:
       return False
@@ -142,7 +143,7 @@ class _Rewriting:
       )
 
   def _bare(self, schema: Any, at: str) -> dict[str, Any]:
-    """A schema without what is for its readers alone."""
+    """Returns a schema without annotations; refuses unknown keywords."""
     if schema is True:
       schema = {}
     if not isinstance(schema, Mapping):
@@ -154,7 +155,7 @@ class _Rewriting:
     }
     if found.get("uniqueItems") is False:
       del found["uniqueItems"]
-    unknown = sorted(found.keys() - _KEPT - {*_APPLICATORS})
+    unknown = sorted(found.keys() - _ENFORCED - {*_APPLICATORS})
     if unknown:
       raise _refused(
         at,
@@ -180,7 +181,7 @@ class _Rewriting:
     return json_schema.target_of(reference, self._root, _place(at))
 
   def _named(self, reference: Any, at: str) -> str:
-    """The name among our definitions of what a reference is to."""
+    """Returns the name of a reference's target among the definitions."""
     target = self._target(reference, at)
     known = self._names.get(id(target))
     if known is None:
@@ -204,17 +205,17 @@ class _Rewriting:
     return made[0] if len(made) == 1 else {"anyOf": made} if made else False
 
   def _apart(self, branches: Sequence[Any], at: str) -> Sequence[Any]:
-    """Branches of which no value fits two; raises where that is not seen.
+    """Returns branches that exclude each other; raises if that is not certain.
 
-    Objects are told apart by a property with other constants in each. It is
-    required in what is returned: without it, a value might fit two.
+    Objects differ by a property with other constants in each. That property is
+    required in the result: without it, a value might fit two branches.
     """
     seen: set[str] = set()
     objects: list[dict[str, Any]] = []
     others: list[Any] = []
     for branch in branches:
       plain = self._inlined(branch, at)
-      kinds = {*_TYPES}  # as the schema says, where it does not say any
+      kinds = {*_TYPES}  # all, unless the schema names its types
       if plain is not None and ("type" in plain or _listed(plain) is not None):
         kinds = {*_types(plain, at)}
       kinds = {"number" if kind == "integer" else kind for kind in kinds}
@@ -248,24 +249,24 @@ class _Rewriting:
   def _constants(
     self, branch: Mapping[str, Any], name: str, at: str
   ) -> Sequence[Any]:
-    """The values that a property may have, if they are listed."""
+    """Returns the values that a property may have, if they are listed."""
     rules = branch.get("properties", {}).get(name)
     if rules is None:
       return ()
     plain = self._inlined(rules, at) if isinstance(rules, Mapping) else None
     return _listed(plain) or () if plain is not None else ()
 
-  # Schemas that are several.
+  # Merged schemas.
 
   def _inlined(self, schema: Any, at: str) -> dict[str, Any] | None:
-    """One schema without references and `allOf`; None if it has a union."""
+    """Merges references and `allOf` into one schema; None if it has a union."""
     members, unions = self._members(schema, at)
     return None if unions else self._joined(members, at)
 
   def _members(
     self, schema: Any, at: str
   ) -> tuple[list[dict[str, Any]], list[tuple[str, list[Any]]]]:
-    """What a schema is all of: plain schemas, and unions."""
+    """Returns the plain schemas and the unions that a schema combines."""
     self._count(at)
     found = self._bare(schema, at)
     members: list[dict[str, Any]] = []
@@ -288,7 +289,7 @@ class _Rewriting:
     return members, unions
 
   def _merged(self, schemas: Sequence[Any], at: str) -> Any:
-    """One schema of all that these ask for."""
+    """Returns one schema that combines all the given ones."""
     members: list[dict[str, Any]] = []
     unions: list[tuple[str, list[Any]]] = []
     for schema in schemas:
@@ -316,7 +317,7 @@ class _Rewriting:
   # Schemas of one value.
 
   def _plain(self, schema: Mapping[str, Any], at: str) -> Any:
-    """The rewritten schema of one without unions and references."""
+    """Rewrites a schema without unions and references."""
     listed = _listed(schema)
     if listed is not None:
       return self._of_constants(schema, listed, at)
@@ -390,14 +391,14 @@ class _Rewriting:
     elif schema.get("maxItems") != 0:
       if not first:
         raise _refused(at, "a list without items is of anything", "give items")
-      found["items"] = False  # beyond those, it would be of anything
+      found["items"] = False  # further items could be any value
     return found
 
 
 def _both(
   one: dict[str, Any], other: dict[str, Any], at: str
 ) -> dict[str, Any]:
-  """One plain schema of what two ask for."""
+  """Returns one plain schema that combines two."""
   positions = ("prefixItems" in one, "prefixItems" in other)
   if any(positions) and ("items" in one or "items" in other or all(positions)):
     raise _refused(at, "prefixItems is merged with items", "give one of them")
@@ -449,7 +450,7 @@ def _of_lists(key: str, one: list[Any], other: list[Any]) -> list[Any]:
 
 
 def _common(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
-  """Types that are both; an integer is a number, too."""
+  """Returns the types in both lists; an integer is a number, too."""
   found = [kind for kind in one if kind in other]
   if "integer" not in found:
     both = {*one} | {*other}
@@ -461,7 +462,7 @@ def _common(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
 
 
 def _types(schema: Mapping[str, Any], at: str) -> list[Any]:
-  """The types that a plain schema allows."""
+  """Returns the types that a plain schema allows."""
   listed = _listed(schema)
   if listed is not None:
     return [*dict.fromkeys(map(_type_of_value, listed))]
@@ -497,7 +498,7 @@ def _type_of_value(value: Any) -> str:
 
 
 def _listed(schema: Mapping[str, Any]) -> Sequence[Any] | None:
-  """The values of a schema that lists them, by `enum` or `const` or both."""
+  """Returns the values of `enum`, `const` or both; None without either."""
   if "const" not in schema:
     found = schema.get("enum")
     return found if isinstance(found, list) else None

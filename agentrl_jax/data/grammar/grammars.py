@@ -1,12 +1,12 @@
-"""Which tokens an answer may go on with, by a grammar: llguidance's masks.
+"""Compiles grammars to masks of allowed tokens, with llguidance.
 
-A grammar is a text in llguidance's own language: Lark with `%json` for schemas
-and `<[id]>` for a token; `data.call_grammar` writes those of tool calls.
-Whoever samples and whoever trains ask the same functions, so both mean the same
-distribution: the policy's over the tokens that the grammar allows there.
+A grammar is a text in llguidance's language: Lark with `%json` for schemas and
+`<[id]>` for a token; `call_grammar` writes those of tool calls. Sampler and
+learner use the same functions, so both have the same distribution: the policy's
+over the tokens that the grammar allows.
 
-A marker of the chat template is never text to a grammar. What is spelt out
-letter by letter is text, as everywhere (see `data.marked_text`). Needs no jax.
+A marker of the chat template is never text to a grammar; its letters in
+ordinary tokens are text (see `data.chat.marked_text`). Needs no jax.
 
 Masks are bits, W = ceil(V / 32) words of 32 tokens each; of word w, bit b is
 token 32 w + b.
@@ -25,11 +25,11 @@ from agentrl_jax.data.grammar.process import GrammarProcess
 from agentrl_jax.errors import ConfigError, GrammarFault
 
 BITS = 32  # tokens to a word of a mask
-_KEPT = 256  # grammars that are kept compiled
+_CACHE_SIZE = 256  # compiled grammars
 
 
 class Grammars:
-  """Reads grammars over one tokenizer, and keeps the last ones compiled."""
+  """Compiles grammars over one tokenizer, and caches the last ones."""
 
   def __init__(
     self,
@@ -39,7 +39,7 @@ class Grammars:
     stop_tokens: Sequence[int],
     vocab_size: int,
   ):
-    """`vocab_size` is the policy's, which may be above the tokenizer's.
+    """`vocab_size` is the policy's, which may exceed the tokenizer's.
 
     `stop_tokens` are allowed where an answer may end.
     """
@@ -55,25 +55,25 @@ class Grammars:
       n_vocab=vocab_size,
       eos_token=list(stop_tokens),
     )
-    self._kept: collections.OrderedDict[str, llguidance.LLMatcher] = (
+    self._matchers: collections.OrderedDict[str, llguidance.LLMatcher] = (
       collections.OrderedDict()
     )
     self._lock = threading.Lock()
 
   @property
   def num_mask_words(self) -> int:
-    """W, of a mask."""
+    """W, the words of a mask."""
     return -(-self.vocab_size // BITS)
 
   def has(self, grammar: str) -> bool:
-    """Whether it is compiled; then it stays so for a while."""
+    """Returns whether the grammar is cached; this renews its place."""
     with self._lock:
-      if grammar in self._kept:
-        self._kept.move_to_end(grammar)
-      return grammar in self._kept
+      if grammar in self._matchers:
+        self._matchers.move_to_end(grammar)
+      return grammar in self._matchers
 
   def process(self) -> GrammarProcess:
-    """Tries grammars of this tokenizer elsewhere, within a budget."""
+    """Returns a process that checks grammars within a budget."""
     return GrammarProcess(
       self._source,
       stop_tokens=self.stop_tokens,
@@ -81,11 +81,11 @@ class Grammars:
     )
 
   def check(self, grammar: str) -> None:
-    """Raises `ConfigError`, with llguidance's reason, if it cannot be used."""
+    """Raises `ConfigError` for an unusable grammar, with the reason."""
     self._compiled(grammar)
 
   def begin(self, grammar: str) -> "GrammarState":
-    """The grammar before an answer's first token."""
+    """Returns the state of the grammar before an answer's first token."""
     return GrammarState(
       self._compiled(grammar).deep_copy(), self.num_mask_words
     )
@@ -93,35 +93,35 @@ class Grammars:
   def masks(
     self, grammar: str, sampled: Sequence[int] | np.ndarray
   ) -> np.ndarray:
-    """What was allowed before each token of an answer, uint32 [A, W].
+    """Returns the mask of each token of an answer, uint32 [A, W].
 
-    Raises `GrammarFault` if one of the tokens was not.
+    Raises `GrammarFault` for a token that its mask does not allow.
     """
-    course = self.begin(grammar)
+    state = self.begin(grammar)
     mask_AW = np.zeros((len(sampled), self.num_mask_words), np.uint32)
     for n, token in enumerate(map(int, sampled)):
-      mask_AW[n] = course.allowed()
-      course.take(token)
-      # What goes on is not always what was allowed: of text that a grammar
-      # forces, llguidance allows one way to write it and takes any.
+      mask_AW[n] = state.allowed()
+      state.take(token)
+      # llguidance may take a token outside the mask: where a grammar forces a
+      # text, the mask has one tokenization of it, and any is taken.
       if not mask_AW[n, token // BITS] >> token % BITS & 1:
         raise GrammarFault(
-          f"token {token} goes on by its grammar, and is none that it allows "
-          "there: let sampler and learner run the same version of llguidance"
+          f"token {token} continues its grammar, and is not in the mask there: "
+          "let sampler and learner run the same version of llguidance"
         )
     return mask_AW
 
   def _compiled(self, grammar: str) -> llguidance.LLMatcher:
     with self._lock:
-      found = self._kept.get(grammar)
-    if found is None:
-      found = self._compile(grammar)  # without the lock: it can take long
+      matcher = self._matchers.get(grammar)
+    if matcher is None:
+      matcher = self._compile(grammar)  # without the lock, as it may take long
     with self._lock:
-      self._kept[grammar] = found
-      self._kept.move_to_end(grammar)
-      while len(self._kept) > _KEPT:
-        self._kept.popitem(last=False)
-    return found
+      self._matchers[grammar] = matcher
+      self._matchers.move_to_end(grammar)
+      while len(self._matchers) > _CACHE_SIZE:
+        self._matchers.popitem(last=False)
+    return matcher
 
   def _compile(self, grammar: str) -> llguidance.LLMatcher:
     matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
@@ -135,13 +135,13 @@ class Grammars:
 
 
 class GrammarState:
-  """How far an answer has got in its grammar."""
+  """State of a grammar within one answer."""
 
   def __init__(self, matcher: llguidance.LLMatcher, num_mask_words: int):
     self._matcher, self._num_mask_words = matcher, num_mask_words
 
   def allowed(self) -> np.ndarray:
-    """The mask of the next token, uint32 [W]; at least one token is in it."""
+    """Returns the mask of the next token, uint32 [W], which is never empty."""
     mask_W = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
     if self._matcher.is_error() or not mask_W.any():
       raise GrammarFault(
@@ -150,20 +150,20 @@ class GrammarState:
     return mask_W[: self._num_mask_words]
 
   def take(self, token: int) -> None:
-    """Goes on by a token. Raises `GrammarFault` if it was not allowed."""
+    """Advances by a token. Raises `GrammarFault` if it is not allowed."""
     if not self._matcher.consume_token(token):
       raise GrammarFault(
-        f"token {token} is none that its grammar allows there: {self._reason()}"
+        f"token {token} is not allowed by its grammar there: {self._reason()}"
       )
 
   def _reason(self) -> str:
-    """llguidance's, without the state of its parser."""
+    """Returns llguidance's reason, without the state of its parser."""
     reason = self._matcher.get_error() or self._matcher.stop_reason()
     return reason.partition("\n")[0][:300]
 
 
 def _with_special(tokenizer: Tokenizer, markers: set[int]) -> str:
-  """The tokenizer's JSON, in which all markers are special: never text."""
+  """Returns the tokenizer's JSON with all markers special: never text."""
   body = json.loads(tokenizer.to_str())
   for token in body["added_tokens"]:
     token["special"] = token["special"] or token["id"] in markers

@@ -1,10 +1,10 @@
-"""JSON schemas of draft 2020-12, by the package `jsonschema`, within bounds.
+"""Checks values by JSON schemas of draft 2020-12, within bounds of cost.
 
-A schema comes from an environment's author, who may have it from a stranger's
+A schema is not trusted: an environment's author may have it from another
 server. So nothing is retrieved: a `$ref` stays within its schema. Patterns run
-on RE2, whose time is linear in the text. What a value may cost is bounded by
-the references that are followed while it is checked. `format` is an annotation,
-as the draft has it: it is not checked.
+on RE2, in time linear in the text. The cost of a value is bounded by the number
+of references that are followed to check it. `format` is an annotation, as in
+the draft, and is not checked.
 """
 
 import contextvars
@@ -26,7 +26,7 @@ from jsonschema.exceptions import ValidationError, best_match
 from agentrl_jax.errors import ConfigError
 
 MAX_NODES = 20_000  # values in a schema, of all kinds
-MAX_DEPTH = 64  # lists and objects within each other, in schemas and in values
+MAX_DEPTH = 64  # of nested lists and objects, in schemas and in values
 MAX_PATTERN = 1_000  # characters
 MAX_REFERENCES = 10_000  # followed to check one value
 _PATTERN_BYTES = 1 << 20  # of memory that a compiled pattern may take
@@ -45,7 +45,7 @@ NAMED = frozenset(
     *("$defs", "definitions"),
   }
 )
-# Keywords whose schemas are about the value itself, not about a part of it.
+# Keywords whose schemas apply to the value itself, not to a part of it.
 IN_PLACE = frozenset(
   {
     *("allOf", "anyOf", "oneOf", "not", "if", "then", "else"),
@@ -61,8 +61,8 @@ _PLAIN = frozenset(
     *("minProperties", "maxProperties"),
   }
 )
-# What a schema says to its readers and asks of no value. `discriminator` is
-# OpenAPI's, which pydantic writes.
+# Keywords that constrain no value. `discriminator` is OpenAPI's, and pydantic
+# writes it.
 ANNOTATIONS = frozenset(
   {
     *("title", "description", "default", "examples", "deprecated", "format"),
@@ -74,13 +74,13 @@ CHECKED = ONE | SEVERAL | NAMED | _PLAIN
 
 
 class TooManyReferences(Exception):
-  """A value took more references to check than one may."""
+  """Checking a value followed more than `MAX_REFERENCES` references."""
 
 
 def validator_of(
   schema: Mapping[str, Any], where: str
 ) -> jsonschema.protocols.Validator:
-  """Compiles a schema. Raises `ConfigError`, which begins with `where`."""
+  """Compiles a schema. Raises `ConfigError` with a message from `where` on."""
   require_checkable(schema, where)
   compiled: jsonschema.protocols.Validator = _Validator(
     schema, registry=referencing.Registry()
@@ -91,7 +91,7 @@ def validator_of(
 def errors_of(
   validator: jsonschema.protocols.Validator, value: Any
 ) -> Iterator[ValidationError]:
-  """What is wrong with a value, as it is found.
+  """Yields the errors of a value.
 
   Raises `TooManyReferences`; a value nested deeper than `MAX_DEPTH` may raise
   `RecursionError`.
@@ -104,7 +104,7 @@ def errors_of(
 
 
 def require_checkable(schema: Mapping[str, Any], where: str) -> None:
-  """Raises `ConfigError` for a schema that is wrong or out of bounds."""
+  """Raises `ConfigError` for a schema that is invalid or out of bounds."""
   _require_small(schema, where)
   error = best_match(_META.iter_errors(schema))
   if error is not None:
@@ -124,9 +124,9 @@ def require_checkable(schema: Mapping[str, Any], where: str) -> None:
 def subschemas(
   schema: Any, path: str = "#"
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-  """All schemas in a schema that are objects, itself first, with their paths.
+  """Yields all object schemas within a schema, itself first, with their paths.
 
-  Keywords of wrong kinds are passed over.
+  Keywords with values of a wrong type are skipped.
   """
   if not isinstance(schema, Mapping):
     return
@@ -139,7 +139,7 @@ def subschemas(
 def children(
   schema: Mapping[str, Any],
 ) -> Iterator[tuple[str, str | int | None, Any]]:
-  """The schemas right below a schema: keyword, name or number, schema."""
+  """Yields the direct subschemas: keyword, name or number, schema."""
   for keyword, found in schema.items():
     if keyword in ONE:
       yield keyword, None, found
@@ -152,7 +152,7 @@ def children(
 
 
 def target_of(reference: Any, root: Mapping[str, Any], where: str) -> Any:
-  """The schema that a `$ref` names. Raises `ConfigError` for none within."""
+  """Returns a `$ref`'s target. Raises `ConfigError` if it is not within."""
   if not isinstance(reference, str) or not re.fullmatch("#(/.*)?", reference):
     raise ConfigError(
       f"{where}: $ref {shortened(json.dumps(reference))} is not within this "
@@ -176,7 +176,7 @@ def target_of(reference: Any, root: Mapping[str, Any], where: str) -> Any:
 
 
 def require_no_loop(root: Mapping[str, Any], where: str) -> None:
-  """Refuses what refers to itself without going into a part of the value."""
+  """Refuses reference loops that never descend into a part of the value."""
   done: set[int] = set()
   for _, inner in subschemas(root):
     _follow(inner, root, where, done, [])
@@ -208,7 +208,7 @@ def _follow(
 
 
 def depth_of(value: Any) -> int:
-  """Lists and objects within each other; 0 of a plain value."""
+  """Returns the depth of nested lists and objects; 0 for a plain value."""
   depth, level = 0, [value]
   while level := [
     inner
@@ -223,13 +223,13 @@ def depth_of(value: Any) -> int:
 
 
 def shortened(text: str, limit: int = 80) -> str:
-  """The text, or its beginning and three dots."""
+  """Returns the text, cut to `limit` characters and three dots."""
   return text if len(text) <= limit else text[:limit] + "..."
 
 
 @functools.lru_cache(1024)
 def compiled_pattern(pattern: str) -> Any:
-  """A pattern on RE2. Raises `ConfigError` for one that it cannot run."""
+  """Compiles a pattern with RE2. Raises `ConfigError` if RE2 cannot run it."""
   if len(pattern) > MAX_PATTERN:
     raise ConfigError(
       f"the pattern {shortened(json.dumps(pattern))} has {len(pattern)} "
@@ -237,7 +237,7 @@ def compiled_pattern(pattern: str) -> Any:
     )
   options = re2.Options()
   options.max_mem, options.log_errors = _PATTERN_BYTES, False
-  # ECMA-262 writes a character's number so, and RE2 otherwise.
+  # Code points in the syntax of ECMA-262, converted to that of RE2.
   numbered = re.sub(
     r"(\\\\)|\\u([0-9A-Fa-f]{4})",
     lambda found: found[1] or rf"\x{{{found[2]}}}",
@@ -311,7 +311,7 @@ def _require_local(
   if "$ref" not in schema:
     return
   found = target_of(schema["$ref"], root, where)
-  # Only what stands where a schema may has been looked at.
+  # Only values in the place of a schema have been checked.
   if not isinstance(found, bool) and id(found) not in ids:
     raise ConfigError(
       f"{where}: $ref {shortened(json.dumps(schema['$ref']))} names what is no "
@@ -358,7 +358,7 @@ def _pattern_properties(
 def _additional_properties(
   validator: Any, rules: Any, instance: Any, schema: Mapping[str, Any]
 ) -> Iterator[ValidationError]:
-  """One error for each name, which is its message."""
+  """Yields one error for each name, with the name as its message."""
   if not isinstance(instance, dict):
     return
   listed = schema.get("properties", {})
@@ -375,7 +375,7 @@ def _additional_properties(
 def _unique_items(
   validator: Any, wanted: bool, instance: Any, schema: Any
 ) -> Iterator[ValidationError]:
-  """In time that is linear in the list: elements as texts of one form."""
+  """Compares items as canonical texts, in time linear in the list."""
   if wanted and isinstance(instance, list):
     texts = {json.dumps(_plain(item), sort_keys=True) for item in instance}
     if len(texts) < len(instance):
@@ -385,7 +385,7 @@ def _unique_items(
 def _multiple_of(
   validator: Any, step: float, instance: Any, schema: Any
 ) -> Iterator[ValidationError]:
-  """Of the numbers as they are written: 0.3 is three times 0.1."""
+  """Compares numbers as they are written: 0.3 is three times 0.1."""
   if validator.is_type(instance, "number"):
     quotient = Fraction(str(instance)) / Fraction(str(step))
     if quotient.denominator != 1:
@@ -393,7 +393,7 @@ def _multiple_of(
 
 
 def _plain(value: Any) -> Any:
-  """The value, in which 1.0 is 1."""
+  """Returns the value with integral floats as integers: 1.0 is 1."""
   if isinstance(value, dict):
     return {name: _plain(inner) for name, inner in value.items()}
   if isinstance(value, list):
@@ -408,7 +408,7 @@ def _found(pattern: str, text: str) -> bool:
 
 
 def _is_integer(checker: Any, value: Any) -> bool:
-  """A float without a fraction is an integer of JSON Schema."""
+  """Accepts a float without a fraction, as JSON Schema does."""
   if isinstance(value, float):
     return value.is_integer() and abs(value) < 2**63
   return isinstance(value, int) and not isinstance(value, bool)

@@ -1,12 +1,12 @@
-"""Bounds of numbers that a grammar keeps to, found by trying it.
+"""Finds bounds of numbers that a grammar enforces, by testing the grammar.
 
-llguidance makes a regex of a number's bounds, which is wrong for some of them:
-with `"minimum": -10.5, "exclusiveMaximum": -10.0` it lets -10 through. So the
-grammar is asked about numbers at and next to the bounds, in several spellings.
-Where it lets one through that is out of bounds, exclusive bounds are replaced
-by inclusive ones just within; where that does not help, the bounds are refused.
-Numbers are compared as they are written: one of more than 15 digits may become
-an exclusive bound once it is rounded to a float.
+llguidance converts a number's bounds to a regex, which is wrong for some of
+them: with `"minimum": -10.5, "exclusiveMaximum": -10.0` it allows -10. So the
+grammar is tested with numbers at and next to the bounds, in several notations.
+Where it allows one out of bounds, exclusive bounds are replaced by inclusive
+ones just within; where that does not help, the bounds are refused. Numbers are
+compared as they are written: one of more than 15 digits may become an exclusive
+bound once it is rounded to a float.
 """
 
 import functools
@@ -25,17 +25,17 @@ KEYWORDS = (
   *("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"),
   "multipleOf",
 )
-_DIGITS: Any = Context(prec=700)  # of any float, written out
+_DIGITS: Any = Context(prec=700)  # enough to write out any float
 _WITHIN = 14  # digits after the point by which a bound is moved
 _STEPS = ("0", "1", "0.1", "0.01", "0.001", "1e-7", "1e-13", "1e-15", "1e-20")
 _SPELLINGS = ("{}", "{}0", "{}000")
 
 
 def kept_bounds(rules: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
-  """The bounds to make a grammar of, for an integer if `whole`.
+  """Returns bounds that a grammar enforces, for an integer if `whole`.
 
-  Raises `ConfigError` for bounds between which there is no number, and for
-  those that no grammar keeps to.
+  Raises `ConfigError` for bounds without a number between them, and for those
+  that no grammar enforces.
   """
   for key, value in rules.items():
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -45,14 +45,14 @@ def kept_bounds(rules: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
     if not -sys.float_info.max <= value <= sys.float_info.max:
       raise ConfigError(f"{key} is no number that 64 bits hold: give another")
   text = json.dumps({key: rules[key] for key in KEYWORDS if key in rules})
-  found: dict[str, Any] = json.loads(_kept(text, whole))
-  return found
+  bounds: dict[str, Any] = json.loads(_kept(text, whole))
+  return bounds
 
 
 @functools.lru_cache(1024)
 def _kept(text: str, whole: bool) -> str:
   rules = json.loads(text)
-  # A multiple is right for itself, and takes long to be made a grammar of.
+  # llguidance enforces multiples correctly, and compiling them takes long.
   bounds = {key: x for key, x in rules.items() if key != "multipleOf"}
   if not bounds:
     return text
@@ -90,7 +90,7 @@ def _inclusive(rules: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
 
 
 def _next_to(bound: Decimal, step: int, *, whole: bool) -> float:
-  """A number just above (`step` 1) or below (-1) a bound, of few digits."""
+  """Returns a short number just above (`step` 1) or below (-1) a bound."""
   if whole and bound == bound.to_integral_value():
     return int(bound) + step
   size = max(bound.adjusted(), 0) if bound else 0
@@ -103,12 +103,12 @@ def _lets_through(
   rules: Mapping[str, Any],
   whole: bool,
 ) -> list[str]:
-  """Numbers out of bounds that a grammar has."""
+  """Returns numbers out of bounds that the grammar allows."""
 
   def has(text: str) -> bool:
-    course, tokens = grammar.deep_copy(), tokenizer.tokenize_str(text)
-    is_read: bool = course.try_consume_tokens(tokens) == len(tokens)
-    return is_read and bool(course.is_accepting())
+    matcher, tokens = grammar.deep_copy(), tokenizer.tokenize_str(text)
+    is_read: bool = matcher.try_consume_tokens(tokens) == len(tokens)
+    return is_read and bool(matcher.is_accepting())
 
   return [
     text
@@ -118,7 +118,7 @@ def _lets_through(
 
 
 def _spelt(rules: Mapping[str, Any]) -> Iterator[str]:
-  """Numbers at and next to the bounds, and zeros."""
+  """Yields numbers at and next to the bounds, and zeros."""
   yield from ("0", "-0", "0.0", "-0.0", "1", "-1", "0.5", "-0.5", "0e0")
   for bound in rules.values():
     middle = Decimal(str(bound))
@@ -144,7 +144,7 @@ def _spellings(text: str) -> Sequence[str]:
 def _is_within(
   value: Decimal, rules: Mapping[str, Any], *, whole: bool
 ) -> bool:
-  """Of the numbers as they are written, before they are rounded to floats."""
+  """Compares numbers as they are written, before rounding to floats."""
   bounds = {key: Decimal(str(bound)) for key, bound in rules.items()}
   is_whole = value == value.to_integral_value()
   return (

@@ -1,10 +1,10 @@
-"""Compiles grammars where they can be stopped: in a process of their own.
+"""Checks grammars in a process of their own, which can be stopped.
 
-llguidance knows limits of size and none of time, and a schema of a few hundred
-bytes can keep it busy for minutes. Its calls cannot be interrupted, so each job
+llguidance limits the size of grammars and not the time, and a schema of a few
+hundred bytes can take minutes. Its calls cannot be interrupted, so each job
 runs in a fork of a small process that holds the tokenizer, under a budget of
-CPU seconds and of memory that the kernel enforces. What has passed here is
-compiled once more by whoever needs it, in as much time. Needs no jax.
+CPU seconds and memory that the kernel enforces. A grammar that passes is then
+compiled again by its user, in the same time. Needs no jax.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from agentrl_jax.errors import ConfigError, DeadlineExceeded
 _log = logging.getLogger(__name__)
 
 _MEMORY = 1 << 30  # bytes that a job may take, beyond the tokenizer's
-_PATIENCE = 20.0  # wall seconds per CPU second, on a machine that is busy
+_WALL_PER_CPU = 20.0  # wall seconds per CPU second, on a busy machine
 _START_S = 120.0  # for the process to read its tokenizer
 
 
@@ -37,9 +37,9 @@ class GrammarTooLarge(ConfigError):
 
 
 class GrammarProcess:
-  """One such process, started when it is first asked. Of any thread.
+  """One such process, started by the first check. Any thread may use it.
 
-  Jobs come one after the other; whoever has many uses several processes.
+  It runs one job at a time; use several processes for more.
   """
 
   def __init__(
@@ -51,7 +51,7 @@ class GrammarProcess:
   ):
     """`tokenizer` is its JSON, in which markers are special.
 
-    Without one, grammars can be read and not compiled.
+    Without one, grammars can be parsed and not compiled.
     """
     self._head = {
       "tokenizer": tokenizer,
@@ -63,22 +63,22 @@ class GrammarProcess:
     self._finalizer = weakref.finalize(self, _end, self._running)
 
   def check(self, grammar: str, *, cpu_s: float, compiled: bool = True) -> str:
-    """Why the grammar cannot be used; "" if it can. Waits for the answer.
+    """Returns the reason why the grammar cannot be used; "" if it can.
 
-    Without `compiled` it is read and not compiled. Raises `GrammarTooLarge` for
-    one that needs more than `cpu_s` seconds of CPU, and `DeadlineExceeded` if
-    the process does not answer at all.
+    Without `compiled` the grammar is parsed and not compiled. Blocks. Raises
+    `GrammarTooLarge` for a grammar that needs more than `cpu_s` seconds of CPU,
+    and `DeadlineExceeded` if the process does not answer.
     """
     job = {"grammar": grammar, "cpu_s": cpu_s, "compiled": compiled}
     with self._lock:
-      found = self._ask(job, _START_S + _PATIENCE * cpu_s)
-    if found is None:
+      reason = self._ask(job, _START_S + _WALL_PER_CPU * cpu_s)
+    if reason is None:
       raise GrammarTooLarge(
         f"the grammar of {len(grammar)} characters needs more than {cpu_s:g} s "
         "of CPU (http.compile_timeout_s), or too much memory: give it fewer "
         "properties, a smaller multipleOf, or patterns that are shorter"
       )
-    return str(found)
+    return reason
 
   def close(self) -> None:
     """Ends the process."""
@@ -93,8 +93,8 @@ class GrammarProcess:
       ready, _, _ = select.select([process.stdout], [], [], deadline_s)
       line = process.stdout.readline() if ready else b""
       if line:
-        found: str | None = json.loads(line)
-        return found
+        reason: str | None = json.loads(line)
+        return reason
     except OSError as error:
       _log.warning("the process that compiles grammars is gone: %s", error)
     _end(self._running)
@@ -111,7 +111,7 @@ class GrammarProcess:
       [sys.executable, "-m", "agentrl_jax.data.grammar.process"],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
-      start_new_session=True,  # Ctrl-C is for the server
+      start_new_session=True,  # Ctrl-C must reach the server only
     )
     self._running.append(process)
     _write(process.stdin, self._head)
@@ -119,7 +119,7 @@ class GrammarProcess:
 
 
 def _end(running: list[subprocess.Popen[bytes]]) -> None:
-  """Ends the process and its fork, if there are any."""
+  """Kills the process and its fork, if there are any."""
   while running:
     process = running.pop()
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -137,7 +137,7 @@ def _write(pipe: Any, body: Any) -> None:
 
 
 def serve(source: BinaryIO, out: BinaryIO) -> None:
-  """The process: answers one job a line, until nobody asks any more."""
+  """Runs in the process: answers one job per line, until the input ends."""
   head = json.loads(source.readline())
   tokenizer = head["tokenizer"] and llguidance.LLTokenizer(
     head["tokenizer"], n_vocab=head["vocab_size"], eos_token=head["stop_tokens"]
@@ -149,23 +149,23 @@ def serve(source: BinaryIO, out: BinaryIO) -> None:
 def _forked(
   tokenizer: llguidance.LLTokenizer, job: dict[str, Any]
 ) -> str | None:
-  """What a fork finds; None if it was stopped."""
+  """Runs a job in a fork; returns its reason, or None if it was stopped."""
   reading, writing = os.pipe()
   child = os.fork()
   if not child:
     os.close(reading)
     _limit(job["cpu_s"])
-    os.write(writing, _found(tokenizer, job).encode()[:4000])
+    os.write(writing, _reason(tokenizer, job).encode()[:4000])
     os._exit(0)
   os.close(writing)
   with os.fdopen(reading, "rb") as pipe:
-    found = pipe.read()
+    reason = pipe.read()
   _, status = os.waitpid(child, 0)
-  return found.decode(errors="ignore") if status == 0 else None
+  return reason.decode(errors="ignore") if status == 0 else None
 
 
 def _limit(cpu_s: float) -> None:
-  """From here on; the kernel's own action for either is the end."""
+  """Limits this process; the kernel ends it at either limit."""
   signal.signal(signal.SIGPROF, signal.SIG_DFL)
   signal.setitimer(signal.ITIMER_PROF, cpu_s)
   with open("/proc/self/statm") as status:
@@ -174,7 +174,7 @@ def _limit(cpu_s: float) -> None:
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _found(tokenizer: llguidance.LLTokenizer, job: dict[str, Any]) -> str:
+def _reason(tokenizer: llguidance.LLTokenizer, job: dict[str, Any]) -> str:
   if not job["compiled"]:
     return str(llguidance.LLMatcher.validate_grammar(job["grammar"]))
   matcher = llguidance.LLMatcher(tokenizer, job["grammar"], log_level=0)

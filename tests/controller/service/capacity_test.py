@@ -1,4 +1,4 @@
-"""Places are given in order, once, and come back whatever happens."""
+"""Places are given in order, once, and are always given back."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""A fleet is an environment: ours and AgentRL's workers, in real processes."""
+"""`ControllerEnvironment` with our workers and AgentRL's, in real processes."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The registry: who is on the list, and who should play next."""
+"""The registry lists workers, and picks the next one."""
 
 import unittest
 

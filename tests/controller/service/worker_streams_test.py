@@ -1,4 +1,4 @@
-"""Asking over streams that break: what is lost, what is not, and how soon."""
+"""Requests over streams that break: lost ones fail in time, others arrive."""
 
 import asyncio
 import unittest

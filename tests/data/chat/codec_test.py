@@ -1,4 +1,4 @@
-"""Tokens of the pieces are the tokens of the whole, and read back unchanged."""
+"""Tokens of pieces join to the tokens of the whole, and decode unchanged."""
 
 import json
 

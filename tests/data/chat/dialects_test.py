@@ -1,4 +1,4 @@
-"""What policies write, right and wrong, read as calls or as text."""
+"""Answers of policies, valid or not, are parsed as calls or as text."""
 
 from absl.testing import absltest, parameterized
 

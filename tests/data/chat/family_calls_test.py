@@ -1,4 +1,4 @@
-"""Where a family's calls begin and end, and what only looks like one."""
+"""Calls of each family are found; text that only resembles them is not."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The pieces of a conversation join to what the Jinja source says."""
+"""Pieces of a conversation join to the rendering of the Jinja source."""
 
 import json
 import random

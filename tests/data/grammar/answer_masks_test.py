@@ -1,4 +1,4 @@
-"""What answers could have been, found again from what they were."""
+"""Masks of allowed tokens are recomputed from sampled answers."""
 
 import dataclasses
 

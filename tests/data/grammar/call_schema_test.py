@@ -1,4 +1,4 @@
-"""What grammars of random schemas let through keeps to the schemas."""
+"""Answers that grammars of random schemas allow are valid by the schemas."""
 
 import collections
 import contextlib

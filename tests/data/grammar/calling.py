@@ -1,4 +1,4 @@
-"""Codecs of every family, tools to call, and what grammars make of answers."""
+"""Codecs of every family, tools to call, and checks of answers by grammars."""
 
 import functools
 import pathlib

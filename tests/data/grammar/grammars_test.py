@@ -1,4 +1,4 @@
-"""Grammars over a tokenizer: what is allowed, token by token."""
+"""Grammars over a tokenizer allow the right tokens, one by one."""
 
 import numpy as np
 from absl.testing import absltest
@@ -35,13 +35,13 @@ class GrammarTest(absltest.TestCase):
     self.assertEqual(begins, {"y", "n"})
 
   def test_answer_that_does_not_follow(self):
-    with self.assertRaisesRegex(GeneratorFault, "none that its grammar allows"):
+    with self.assertRaisesRegex(GeneratorFault, "not allowed by its grammar"):
       self.grammars.masks('start: "yes"', self.ids("no"))
 
   def test_answer_that_goes_on_without_being_allowed(self):
     """Text that is forced is allowed in the tokenizer's own tokens only."""
     spelt = [id for letter in "arguments" for id in self.ids(letter)]
-    with self.assertRaisesRegex(GrammarFault, "none that it allows there"):
+    with self.assertRaisesRegex(GrammarFault, "not in the mask there"):
       self.grammars.masks('start: "arguments"', spelt)
 
   def test_markers_are_no_text(self):

@@ -1,4 +1,4 @@
-"""Grammars that nobody can compile in time end alone."""
+"""Grammars that take too long to compile are stopped, and only they."""
 
 import json
 import os

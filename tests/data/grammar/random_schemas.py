@@ -1,4 +1,4 @@
-"""Random tool sets of all that tools' authors and their libraries write."""
+"""Random tool sets, in the forms that authors and libraries write."""
 
 import numpy as np
 
