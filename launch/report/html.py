@@ -5,7 +5,6 @@ network: no script, no font, no image is loaded. It shows what it is handed and
 computes no number of its own.
 """
 
-import operator
 import pathlib
 import re
 from collections.abc import Sequence
@@ -115,7 +114,7 @@ def _environment() -> jinja2.Environment:
     trim_blocks=True,
     lstrip_blocks=True,
   )
-  environment.tests["success"] = operator.attrgetter("is_success")
+  environment.tests["success"] = lambda trajectory: trajectory.is_success
   environment.filters |= {
     "breakable": breakable,
     "duration": duration,
