@@ -77,7 +77,7 @@ class Monitor:
     counts.sampled += trajectory.num_sampled
 
   def faulted(self, task: Task, kind: str) -> None:
-    """An attempt broke, and not by the policy's doing."""
+    """Counts an episode that a fault broke."""
     self.tasks[task.name].faults[kind] += 1
 
   def retried(self, task: Task) -> None:

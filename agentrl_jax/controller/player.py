@@ -103,49 +103,75 @@ class ExpertPlayer:
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ScriptPlayer:
-  """Plays experts without tokens: for their scores, and for texts.
+# Maps all messages so far, the environment's last step and the present tools to
+# the next answer.
+_Script = Callable[[Sequence[Message], Step, Sequence[Tool]], Message]
 
-  The turns hold the environment's rewards and no tokens.
-  """
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _TextPlayer:
+  """Plays without tokens: the turns hold the environment's rewards alone."""
 
   environments: Mapping[str, Environment]
   max_turns: int
-  mistakes: Mapping[str, Mapping[str, float]]
   waits: EpisodeWaits = EpisodeWaits()
 
-  def __post_init__(self) -> None:
-    _require_known(self.mistakes, self.environments)
+  def _script(self, environment: Environment, spec: EpisodeSpec) -> _Script:
+    raise NotImplementedError
 
   async def play(self, spec: EpisodeSpec) -> Trajectory:
     """Plays until the environment or `max_turns` ends the episode."""
     environment = environment_of(spec.task, self.environments)
-    expert = expert_of(environment, spec, self.mistakes)
-    return await _play_script(
-      environment,
-      spec,
-      lambda messages, step, tools: expert.answer(step.messages),
-      max_turns=self.max_turns,
-      waits=self.waits,
+    script = self._script(environment, spec)
+    messages: list[Message] = []
+    turns: list[Turn] = []
+    async with open_session(environment, spec, self.waits) as session:
+      step = await reply(session.reset(), spec, self.waits)
+      messages += step.messages
+      while step.status is Status.RUNNING and len(turns) < self.max_turns:
+        reward_before = step.reward
+        messages.append(script(tuple(messages), step, session.tools))
+        step = await reply(session.step(messages[-1]), spec, self.waits)
+        turns.append(_turn_without_tokens(step.reward - reward_before))
+        messages += step.messages
+    running = step.status is Status.RUNNING
+    return Trajectory(
+      task=spec.task,
+      group_id=spec.group_id,
+      attempt=spec.attempt,
+      seed=spec.seed,
+      turns=tuple(turns),
+      status=Status.TASK_LIMIT_REACHED if running else step.status,
+      reward=step.reward,
+      metrics=dict(step.metrics),
+      transcript=tuple(map(message_to_json, messages)),
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScriptedPlayer:
+class ScriptPlayer(_TextPlayer):
+  """Plays experts without tokens: for their scores, and for texts."""
+
+  mistakes: Mapping[str, Mapping[str, float]]
+
+  def __post_init__(self) -> None:
+    _require_known(self.mistakes, self.environments)
+
+  def _script(self, environment: Environment, spec: EpisodeSpec) -> _Script:
+    expert = expert_of(environment, spec, self.mistakes)
+    return lambda messages, step, tools: expert.answer(step.messages)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScriptedPlayer(_TextPlayer):
   """Plays a scripted policy: it sees messages and tools, and no solution.
 
   `policy` is one of each environment's `scripted_policies`.
   """
 
-  environments: Mapping[str, Environment]
-  max_turns: int
   policy: str
-  waits: EpisodeWaits = EpisodeWaits()
 
-  async def play(self, spec: EpisodeSpec) -> Trajectory:
-    """Plays until the environment or `max_turns` ends the episode."""
-    environment = environment_of(spec.task, self.environments)
+  def _script(self, environment: Environment, spec: EpisodeSpec) -> _Script:
     policies = environment.scripted_policies()
     if self.policy not in policies:
       raise ConfigError(
@@ -153,51 +179,7 @@ class ScriptedPlayer:
         f"{', '.join(policies)}"
       )
     policy = policies[self.policy](seed=spec.seed)
-    return await _play_script(
-      environment,
-      spec,
-      lambda messages, step, tools: policy.answer(messages, tools),
-      max_turns=self.max_turns,
-      waits=self.waits,
-    )
-
-
-# Maps all messages so far, the environment's last step and the present tools to
-# the next answer.
-Script = Callable[[Sequence[Message], Step, Sequence[Tool]], Message]
-
-
-async def _play_script(
-  environment: Environment,
-  spec: EpisodeSpec,
-  script: Script,
-  *,
-  max_turns: int,
-  waits: EpisodeWaits,
-) -> Trajectory:
-  messages: list[Message] = []
-  turns: list[Turn] = []
-  async with open_session(environment, spec, waits) as session:
-    step = await reply(session.reset(), spec, waits)
-    messages += step.messages
-    while step.status is Status.RUNNING and len(turns) < max_turns:
-      reward_before = step.reward
-      messages.append(script(tuple(messages), step, session.tools))
-      step = await reply(session.step(messages[-1]), spec, waits)
-      turns.append(_turn_without_tokens(step.reward - reward_before))
-      messages += step.messages
-  running = step.status is Status.RUNNING
-  return Trajectory(
-    task=spec.task,
-    group_id=spec.group_id,
-    attempt=spec.attempt,
-    seed=spec.seed,
-    turns=tuple(turns),
-    status=Status.TASK_LIMIT_REACHED if running else step.status,
-    reward=step.reward,
-    metrics=dict(step.metrics),
-    transcript=tuple(map(message_to_json, messages)),
-  )
+    return lambda messages, step, tools: policy.answer(messages, tools)
 
 
 def environment_of(

@@ -111,8 +111,8 @@ def write_manifest(folder: epath.Path, manifest: Manifest) -> None:
 def _snapshot(body: Mapping[str, Any]) -> Snapshot:
   snapshot = Snapshot(**body)
   for name in ("publication", "step"):
-    if not _is_count(found := getattr(snapshot, name), _MAX_COUNT):
-      raise ValueError(f"{name}={found!r:.80} is no number of updates")
+    if not _is_count(value := getattr(snapshot, name), _MAX_COUNT):
+      raise ValueError(f"{name}={value!r:.80} is no number of updates")
   folder = snapshot.folder
   if not isinstance(folder, str) or not _FOLDER.fullmatch(folder):
     raise ValueError(f"folder {folder!r:.80} is no name beside the manifest")
@@ -124,10 +124,10 @@ def _snapshot(body: Mapping[str, Any]) -> Snapshot:
 def _check_leaves(leaves: Any) -> None:
   if not isinstance(leaves, dict) or not leaves:
     raise ValueError(f"leaves={leaves!r:.80} are no object of leaves")
-  for name, found in leaves.items():
-    if not isinstance(found, str) or not _LEAF.fullmatch(found):
+  for name, leaf in leaves.items():
+    if not isinstance(leaf, str) or not _LEAF.fullmatch(leaf):
       raise ValueError(
-        f"leaf {name!r:.80} is {found!r:.80}, and a leaf is like "
+        f"leaf {name!r:.80} is {leaf!r:.80}, and a leaf is like "
         f"'float32[2, 64]', of {', '.join(_DTYPES)}"
       )
 
@@ -135,9 +135,9 @@ def _check_leaves(leaves: Any) -> None:
 def _check_sums(sums: Any, leaves: Mapping[str, str]) -> None:
   if not isinstance(sums, dict) or sums.keys() != leaves.keys():
     raise ValueError("the checksums are not those of the leaves")
-  for name, found in sums.items():
-    if not _is_count(found, 2**32 - 1):
-      raise ValueError(f"leaf {name!r:.80} has the checksum {found!r:.80}")
+  for name, checksum in sums.items():
+    if not _is_count(checksum, 2**32 - 1):
+      raise ValueError(f"leaf {name!r:.80} has the checksum {checksum!r:.80}")
 
 
 def _policy_slot(text: str) -> int:
@@ -146,5 +146,5 @@ def _policy_slot(text: str) -> int:
   return int(text)
 
 
-def _is_count(found: Any, most: int) -> bool:
-  return type(found) is int and 0 <= found <= most
+def _is_count(value: Any, most: int) -> bool:
+  return type(value) is int and 0 <= value <= most

@@ -2,8 +2,9 @@
 
 A call that cannot be read is the policy's mistake, never an error: the reader
 returns a `ToolMistake` whose message says what was found and what is allowed.
-Schemas are of draft 2020-12; see `data.json_schema` for what bounds them, and
-`require_readable` for telling an environment's author what is not checked.
+Schemas are of draft 2020-12; see `data.grammar.json_schema` for what bounds
+them, and `require_readable` for telling an environment's author what is not
+checked.
 """
 
 import dataclasses

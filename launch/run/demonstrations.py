@@ -235,9 +235,8 @@ def _text(trajectory: Trajectory, tools: Sequence[Tool]) -> str:
   """The conversation as the policy will read and write it."""
   messages = [message_from_json(m) for m in trajectory.transcript]
   first = _first_answer(messages)
-  return template.render_start(messages[:first], tools) + (
-    template.render_messages(messages[first:])
-  )
+  start = template.CompactTemplate().start(messages[:first], tools)
+  return start + template.render_messages(messages[first:])
 
 
 def _first_answer(messages: Sequence[Message]) -> int:

@@ -250,9 +250,6 @@ class ChooseTest(unittest.TestCase):
     born = {"a": 2, "b": 2, "c": 2, "d": 2}
     self.assertEqual(choose("dcb", born), "dc")
 
-  def test_too_few_is_waited_for(self):
-    self.assertIsNone(choose("a", {"a": 2, "b": 2}))
-
   def test_group_that_is_due_is_waited_for(self):
     born = {"slow": 0, "b": 2, "c": 2}
     self.assertIsNone(choose("bc", born))

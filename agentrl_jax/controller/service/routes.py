@@ -176,10 +176,10 @@ class ControllerApi:
     return web.json_response(None)
 
   async def _read(self, request: web.Request) -> dict[str, Any]:
-    found = await read_json(self._bodies, request, max_values=MAX_VALUES)
-    if not isinstance(found, dict):
-      raise ValueError(f"the body must be a JSON object, not {type(found)}")
-    return found
+    body = await read_json(self._bodies, request, max_values=MAX_VALUES)
+    if not isinstance(body, dict):
+      raise ValueError(f"the body must be a JSON object, not {type(body)}")
+    return body
 
 
 @web.middleware
@@ -243,10 +243,10 @@ def _extras(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _integer(body: Mapping[str, Any], key: str, default: int) -> int:
-  found = body.get(key, default)
-  if isinstance(found, bool) or not isinstance(found, int):
-    raise ValueError(f"{key} must be an integer, found {found!r:.80}")
-  return found
+  value = body.get(key, default)
+  if isinstance(value, bool) or not isinstance(value, int):
+    raise ValueError(f"{key} must be an integer, found {value!r:.80}")
+  return value
 
 
 def _out(report: Mapping[str, Any]) -> dict[str, Any]:

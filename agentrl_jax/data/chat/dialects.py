@@ -40,14 +40,14 @@ class Dialect(Protocol):
 class Hermes:
   """Qwen2.5 and Qwen3: `<tool_call>{"name": ..., "arguments": {...}}`."""
 
-  form = dataclasses.replace(template.CompactTemplate.form, joint="\n")
+  _COMPACT = template.CompactTemplate()
+  form = dataclasses.replace(_COMPACT.form, joint="\n")
 
   def prepare(self, message: Message) -> list[dict[str, Any]]:
     return [_with_objects(message)]
 
   def read(self, text: str, ended_by: str | None) -> Message:
-    del ended_by
-    message = template.parse_answer(text)
+    message = self._COMPACT.read(text, ended_by)
     content = message.content.rstrip("\n")
     if not message.tool_calls:
       return message

@@ -124,8 +124,8 @@ class FamilyTemplate:
   def _after_answer(self, messages: Sequence[Message], *, prompt: bool) -> str:
     """Returns the rendering after the placeholder of the answer."""
     text = self._render(messages, prompt=prompt)
-    before, found, after = text.partition(_ANSWER)
-    if not found or not before.startswith(self._asked):
+    before, placeholder, after = text.partition(_ANSWER)
+    if not placeholder or not before.startswith(self._asked):
       raise ConfigError(
         "the model's chat template rewrites what was said before when messages "
         f"of {', '.join(m.role for m in messages[2:])} come: a conversation "

@@ -75,39 +75,40 @@ class CompactTemplate:
   )
 
   def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
-    """See `render_start`."""
-    return render_start(messages, tools)
+    """Renders the first messages, with the tools, and the generation prompt."""
+    if not messages:
+      raise ValueError("a conversation starts with at least one message")
+    first, *rest = messages
+    listed = "".join(f"\n{render_tool(tool)}" for tool in tools)
+    head = f"<|{first.role}|>{first.content}{listed}{END}"
+    return head + render_messages(rest) + GENERATION_PROMPT
 
   def extend(self, messages: Sequence[Message], *, ended_by: str | None) -> str:
-    """See `render_next`."""
-    return render_next(messages, closed=ended_by is not None)
+    """Renders new messages after an answer, and the generation prompt.
+
+    An answer that was cut off has no stop token, and one is added.
+    """
+    end = END if ended_by is None else ""
+    return end + render_messages(messages) + GENERATION_PROMPT
 
   def write(self, message: Message) -> str:
-    """See `render_answer`."""
-    return render_answer(message)
+    """Renders an assistant's message as the policy writes it, end included."""
+    return message.content + _render_calls(message) + END
 
   def read(self, text: str, ended_by: str | None) -> Message:
-    """See `parse_answer`."""
+    """Parses the assistant's message.
+
+    A call that is not a JSON object with a name becomes a call without a name
+    whose arguments are the raw text: the environment then reports the mistake.
+    """
     del ended_by
-    return parse_answer(text)
-
-
-def render_start(messages: Sequence[Message], tools: Sequence[Tool]) -> str:
-  """Renders the first messages, with the tools, and the generation prompt."""
-  if not messages:
-    raise ValueError("a conversation starts with at least one message")
-  first, *rest = messages
-  listed = "".join(f"\n{render_tool(tool)}" for tool in tools)
-  head = f"<|{first.role}|>{first.content}{listed}{END}"
-  return head + render_messages(rest) + GENERATION_PROMPT
-
-
-def render_next(messages: Sequence[Message], *, closed: bool = True) -> str:
-  """Renders new messages after an answer, and the generation prompt.
-
-  An answer that was cut off is not `closed`: its stop token is added first.
-  """
-  return ("" if closed else END) + render_messages(messages) + GENERATION_PROMPT
+    text = text.removesuffix(END)
+    calls = tuple(
+      _parse_call(body, str(n))
+      for n, body in enumerate(_CALL_PATTERN.findall(text))
+    )
+    content = _CALL_PATTERN.sub("", text)
+    return Message("assistant", content, calls)
 
 
 def render_messages(messages: Sequence[Message]) -> str:
@@ -115,11 +116,6 @@ def render_messages(messages: Sequence[Message]) -> str:
   return "".join(
     f"<|{m.role}|>{m.content}{_render_calls(m)}{END}" for m in messages
   )
-
-
-def render_answer(message: Message) -> str:
-  """Renders an assistant's message as the policy writes it, end included."""
-  return message.content + _render_calls(message) + END
 
 
 def _render_calls(message: Message) -> str:
@@ -155,21 +151,6 @@ def _render_type(schema: Mapping[str, Any]) -> str:
   if plain and not schema.get("enum") and not schema.get("properties"):
     return str(schema["type"])
   return json.dumps(schema, ensure_ascii=False)
-
-
-def parse_answer(text: str) -> Message:
-  """Parses the assistant's message.
-
-  A call that is not a JSON object with a name becomes a call without a name
-  whose arguments are the raw text: the environment then reports the mistake.
-  """
-  text = text.removesuffix(END)
-  calls = tuple(
-    _parse_call(body, str(n))
-    for n, body in enumerate(_CALL_PATTERN.findall(text))
-  )
-  content = _CALL_PATTERN.sub("", text)
-  return Message("assistant", content, calls)
 
 
 def _parse_call(body: str, id: str) -> ToolCall:

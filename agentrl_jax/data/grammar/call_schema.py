@@ -83,20 +83,20 @@ def with_kept_bounds(schema: Any) -> Any:
   """Rewrites the bounds of numbers in a schema of any JSON value."""
   if not isinstance(schema, Mapping):
     return schema
-  made = dict(schema)
+  result = dict(schema)
   for keyword, name, inner in json_schema.children(schema):
     if name is None:
-      made[keyword] = with_kept_bounds(inner)
+      result[keyword] = with_kept_bounds(inner)
     else:
-      if made[keyword] is schema[keyword]:
-        made[keyword] = copy.copy(schema[keyword])
-      made[keyword][name] = with_kept_bounds(inner)
+      if result[keyword] is schema[keyword]:
+        result[keyword] = copy.copy(schema[keyword])
+      result[keyword][name] = with_kept_bounds(inner)
   bounds = _of_type(schema, "number")
   kinds = _as_list(schema.get("type", "number"))
   if bounds and {"number", "integer"} & {*map(str, kinds)}:
-    made = {key: value for key, value in made.items() if key not in bounds}
-    made |= _number(schema, "", whole="number" not in kinds)
-  return made
+    result = {key: value for key, value in result.items() if key not in bounds}
+    result |= _number(schema, "", whole="number" not in kinds)
+  return result
 
 
 class _Rewriting:
@@ -123,17 +123,17 @@ class _Rewriting:
     self._count(at)
     if schema is False:
       return False
-    found = self._bare(schema, at)
-    applied = [key for key in _APPLICATORS if key in found]
+    bare = self._bare(schema, at)
+    applied = [key for key in _APPLICATORS if key in bare]
     if not applied:
-      return self._plain(found, at)
-    if len(found) == 1:
+      return self._plain(bare, at)
+    if len(bare) == 1:
       (key,) = applied
       if key == "$ref":
-        return {"$ref": f"#/$defs/{self._named(found[key], at)}"}
+        return {"$ref": f"#/$defs/{self._named(bare[key], at)}"}
       if key in _UNIONS:
-        return self._union(key, self._list(found, key, at), at)
-    return self._merged([found], at)
+        return self._union(key, self._list(bare, key, at), at)
+    return self._merged([bare], at)
 
   def _count(self, at: str) -> None:
     self._num_visited += 1
@@ -148,14 +148,14 @@ class _Rewriting:
       schema = {}
     if not isinstance(schema, Mapping):
       raise _refused(at, f"{_shown(schema)} is no schema", "give an object")
-    found = {
+    bare = {
       key: value
       for key, value in schema.items()
       if key not in _READ_ONLY | _DEFINITIONS and not key.startswith("x-")
     }
-    if found.get("uniqueItems") is False:
-      del found["uniqueItems"]
-    unknown = sorted(found.keys() - _ENFORCED - {*_APPLICATORS})
+    if bare.get("uniqueItems") is False:
+      del bare["uniqueItems"]
+    unknown = sorted(bare.keys() - _ENFORCED - {*_APPLICATORS})
     if unknown:
       raise _refused(
         at,
@@ -163,19 +163,19 @@ class _Rewriting:
         "say it in the description",
       )
     for key, (kind, instead) in _KINDS.items():
-      if not isinstance(found.get(key, kind()), kind):
-        raise _refused(at, f"{key} is {_shown(found[key])}", instead)
-    if not all(isinstance(name, str) for name in found.get("required", [])):
+      if not isinstance(bare.get(key, kind()), kind):
+        raise _refused(at, f"{key} is {_shown(bare[key])}", instead)
+    if not all(isinstance(name, str) for name in bare.get("required", [])):
       raise _refused(at, "required is of other than names", "give names alone")
-    return found
+    return bare
 
   def _list(self, schema: Mapping[str, Any], key: str, at: str) -> list[Any]:
-    found = schema[key]
-    if not isinstance(found, list) or not found:
+    branches = schema[key]
+    if not isinstance(branches, list) or not branches:
       raise _refused(
-        at, f"{key} is {_shown(found)}", "give a list of one schema or more"
+        at, f"{key} is {_shown(branches)}", "give a list of one schema or more"
       )
-    return found
+    return branches
 
   def _target(self, reference: Any, at: str) -> Any:
     return json_schema.target_of(reference, self._root, _place(at))
@@ -183,11 +183,11 @@ class _Rewriting:
   def _named(self, reference: Any, at: str) -> str:
     """Returns the name of a reference's target among the definitions."""
     target = self._target(reference, at)
-    known = self._names.get(id(target))
-    if known is None:
-      known = self._names[id(target)] = f"d{len(self._names)}"
-      self._definitions[known] = self.value(target, at)
-    return known
+    name = self._names.get(id(target))
+    if name is None:
+      name = self._names[id(target)] = f"d{len(self._names)}"
+      self._definitions[name] = self.value(target, at)
+    return name
 
   # Unions.
 
@@ -200,9 +200,11 @@ class _Rewriting:
       )
     if key == "oneOf" and len(branches) > 1:
       branches = self._apart(branches, at)
-    made = [self.value(branch, at) for branch in branches]
-    made = [branch for branch in made if branch is not False]
-    return made[0] if len(made) == 1 else {"anyOf": made} if made else False
+    values = [self.value(branch, at) for branch in branches]
+    allowed = [value for value in values if value is not False]
+    if len(allowed) == 1:
+      return allowed[0]
+    return {"anyOf": allowed} if allowed else False
 
   def _apart(self, branches: Sequence[Any], at: str) -> Sequence[Any]:
     """Returns branches that exclude each other; raises if that is not certain.
@@ -239,7 +241,7 @@ class _Rewriting:
       tags = [self._constants(branch, name, at) for branch in objects]
       texts = [{*map(_canonical, tag)} for tag in tags]
       pairs = itertools.combinations(texts, 2)
-      if all(texts) and not any(one & other for one, other in pairs):
+      if all(texts) and not any(left & right for left, right in pairs):
         return [
           {**branch, "required": _union_of(branch.get("required", []), [name])}
           for branch in objects
@@ -268,20 +270,20 @@ class _Rewriting:
   ) -> tuple[list[dict[str, Any]], list[tuple[str, list[Any]]]]:
     """Returns the plain schemas and the unions that a schema combines."""
     self._count(at)
-    found = self._bare(schema, at)
+    bare = self._bare(schema, at)
     members: list[dict[str, Any]] = []
     unions: list[tuple[str, list[Any]]] = []
     inner: list[Any] = []
-    if "$ref" in found:
-      inner.append(self._target(found.pop("$ref"), at))
-    if "allOf" in found:
-      inner += self._list(found, "allOf", at)
-      del found["allOf"]
+    if "$ref" in bare:
+      inner.append(self._target(bare.pop("$ref"), at))
+    if "allOf" in bare:
+      inner += self._list(bare, "allOf", at)
+      del bare["allOf"]
     for key in _UNIONS:
-      if key in found:
-        unions.append((key, self._list(found, key, at)))
-        del found[key]
-    members += [found] if found else []
+      if key in bare:
+        unions.append((key, self._list(bare, key, at)))
+        del bare[key]
+    members += [bare] if bare else []
     for part in inner:
       more, further = self._members(part, at)
       members += more
@@ -324,19 +326,19 @@ class _Rewriting:
     kinds = _types(schema, at)
     if not kinds:
       return False
-    made: dict[str, Any] = {
+    result: dict[str, Any] = {
       key: value for key, value in schema.items() if _TYPE_OF.get(key) is None
     }
-    made["type"] = kinds[0] if len(kinds) == 1 else kinds
+    result["type"] = kinds[0] if len(kinds) == 1 else kinds
     if "object" in kinds:
-      made |= self._object(schema, at)
+      result |= self._object(schema, at)
     if "array" in kinds:
-      made |= self._array(schema, at)
+      result |= self._array(schema, at)
     if "string" in kinds:
-      made |= _of_type(schema, "string")
+      result |= _of_type(schema, "string")
     if {"number", "integer"} & {*kinds}:
-      made |= _number(schema, at, whole="number" not in kinds)
-    return made
+      result |= _number(schema, at, whole="number" not in kinds)
+    return result
 
   def _of_constants(
     self, schema: Mapping[str, Any], listed: Sequence[Any], at: str
@@ -371,94 +373,94 @@ class _Rewriting:
           f"required names {_shown(name)}, which properties does not list",
           "list it there",
         )
-    made = {
+    properties = {
       name: self.value(rules, f"{at}.{name}" if at else name)
       for name, rules in listed.items()
     }
-    found = _of_type(schema, "object")
-    found |= {"properties": made, "additionalProperties": False}
-    return found
+    result = _of_type(schema, "object")
+    result |= {"properties": properties, "additionalProperties": False}
+    return result
 
   def _array(self, schema: Mapping[str, Any], at: str) -> dict[str, Any]:
-    found = _of_type(schema, "array")
+    result = _of_type(schema, "array")
     first = schema.get("prefixItems", [])
-    if "prefixItems" in found:
-      found["prefixItems"] = [
+    if "prefixItems" in result:
+      result["prefixItems"] = [
         self.value(rules, f"{at}[{n}]") for n, rules in enumerate(first)
       ]
-    if "items" in found:
-      found["items"] = self.value(found["items"], f"{at}[]")
+    if "items" in result:
+      result["items"] = self.value(result["items"], f"{at}[]")
     elif schema.get("maxItems") != 0:
       if not first:
         raise _refused(at, "a list without items is of anything", "give items")
-      found["items"] = False  # further items could be any value
-    return found
+      result["items"] = False  # further items could be any value
+    return result
 
 
 def _both(
-  one: dict[str, Any], other: dict[str, Any], at: str
+  left: dict[str, Any], right: dict[str, Any], at: str
 ) -> dict[str, Any]:
   """Returns one plain schema that combines two."""
-  positions = ("prefixItems" in one, "prefixItems" in other)
-  if any(positions) and ("items" in one or "items" in other or all(positions)):
+  positions = ("prefixItems" in left, "prefixItems" in right)
+  if any(positions) and ("items" in left or "items" in right or all(positions)):
     raise _refused(at, "prefixItems is merged with items", "give one of them")
-  made = {**one, **other}
-  for key in one.keys() & other.keys():
-    made[key] = _of_both(key, one[key], other[key], at)
-  names = {**one.get("properties", {}), **other.get("properties", {})}
-  for schema in (one, other):
+  merged = {**left, **right}
+  for key in left.keys() & right.keys():
+    merged[key] = _of_both(key, left[key], right[key], at)
+  names = {**left.get("properties", {}), **right.get("properties", {})}
+  for schema in (left, right):
     if schema.get("additionalProperties") is False:
       listed = schema.get("properties", {})
       names = {n: r if n in listed else False for n, r in names.items()}
-  if "properties" in made:
-    shared = made["properties"]
-    made["properties"] = {
+  if "properties" in merged:
+    shared = merged["properties"]
+    merged["properties"] = {
       name: shared[name] if rules is not False else False
       for name, rules in names.items()
     }
-  return made
+  return merged
 
 
-def _of_both(key: str, one: Any, other: Any, at: str) -> Any:
-  if key in _STRICTER and _are_numbers(one, other):
-    return _STRICTER[key](one, other)
+def _of_both(key: str, left: Any, right: Any, at: str) -> Any:
+  if key in _STRICTER and _are_numbers(left, right):
+    return _STRICTER[key](left, right)
   if key == "type":
-    return _common(_as_list(one), _as_list(other))
+    return _common(_as_list(left), _as_list(right))
   if key == "properties":
-    shared = {n: {"allOf": [one[n], other[n]]} for n in one if n in other}
-    return {**one, **other, **shared}
+    shared = {n: {"allOf": [left[n], right[n]]} for n in left if n in right}
+    return {**left, **right, **shared}
   if key == "items":
-    return {"allOf": [one, other]}
-  if key in ("required", "enum") and _are_lists(one, other):
-    return _of_lists(key, one, other)
-  if _canonical(one) == _canonical(other):
-    return one
-  if key == "additionalProperties" and False in (one, other):
+    return {"allOf": [left, right]}
+  if key in ("required", "enum") and _are_lists(left, right):
+    return _of_lists(key, left, right)
+  if _canonical(left) == _canonical(right):
+    return left
+  if key == "additionalProperties" and False in (left, right):
     return False
   raise _refused(
     at,
-    f"two schemas that are merged have {key} {_shown(one)} and {_shown(other)}",
+    f"two schemas that are merged have {key} {_shown(left)} and "
+    f"{_shown(right)}",
     "give one",
   )
 
 
-def _of_lists(key: str, one: list[Any], other: list[Any]) -> list[Any]:
+def _of_lists(key: str, left: list[Any], right: list[Any]) -> list[Any]:
   if key == "required":
-    return _union_of(one, other)
-  allowed = {*map(_canonical, other)}
-  return [value for value in one if _canonical(value) in allowed]
+    return _union_of(left, right)
+  allowed = {*map(_canonical, right)}
+  return [value for value in left if _canonical(value) in allowed]
 
 
-def _common(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
+def _common(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
   """Returns the types in both lists; an integer is a number, too."""
-  found = [kind for kind in one if kind in other]
-  if "integer" not in found:
-    both = {*one} | {*other}
-    sides = ("integer" in one and "number" in other) or (
-      "integer" in other and "number" in one
+  kinds = [kind for kind in left if kind in right]
+  if "integer" not in kinds:
+    is_integer = ("integer" in left and "number" in right) or (
+      "integer" in right and "number" in left
     )
-    found += ["integer"] if sides and "integer" in both else []
-  return found
+    kinds += ["integer"] if is_integer else []
+  return kinds
 
 
 def _types(schema: Mapping[str, Any], at: str) -> list[Any]:
@@ -475,14 +477,14 @@ def _types(schema: Mapping[str, Any], at: str) -> list[Any]:
         f"give one of {', '.join(_TYPES)}",
       )
     return [k for k in kinds if k != "integer" or "number" not in kinds]
-  found = {_TYPE_OF[key] for key in schema if key in _TYPE_OF}
-  if len(found) != 1:
+  implied = {_TYPE_OF[key] for key in schema if key in _TYPE_OF}
+  if len(implied) != 1:
     raise _refused(
       at,
       "without a type it is of any, and an object could have a key twice",
       "give its type",
     )
-  return [*found]
+  return [*implied]
 
 
 def _type_of_value(value: Any) -> str:
@@ -500,8 +502,8 @@ def _type_of_value(value: Any) -> str:
 def _listed(schema: Mapping[str, Any]) -> Sequence[Any] | None:
   """Returns the values of `enum`, `const` or both; None without either."""
   if "const" not in schema:
-    found = schema.get("enum")
-    return found if isinstance(found, list) else None
+    values = schema.get("enum")
+    return values if isinstance(values, list) else None
   value = schema["const"]
   if "enum" in schema:
     allowed = {*map(_canonical, schema["enum"])}
@@ -532,12 +534,12 @@ def _are_lists(*values: Any) -> bool:
   return all(isinstance(value, list) for value in values)
 
 
-def _as_list(found: Any) -> Sequence[Any]:
-  return found if isinstance(found, list) else [found]
+def _as_list(value: Any) -> Sequence[Any]:
+  return value if isinstance(value, list) else [value]
 
 
-def _union_of(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
-  return [*one, *(name for name in other if name not in one)]
+def _union_of(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
+  return [*left, *(name for name in right if name not in left)]
 
 
 def _canonical(value: Any) -> str:

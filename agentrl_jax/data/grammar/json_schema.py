@@ -113,9 +113,9 @@ def require_checkable(schema: Mapping[str, Any], where: str) -> None:
       f"{where} is no JSON schema of draft 2020-12: at {at}, "
       f"{shortened(error.message, 200)}"
     )
-  found = [*subschemas(schema)]
-  ids = {id(inner) for _, inner in found}
-  for path, inner in found:
+  schemas = [*subschemas(schema)]
+  ids = {id(inner) for _, inner in schemas}
+  for path, inner in schemas:
     _require_known(inner, f"{where}, at {path}")
     _require_local(inner, schema, ids, f"{where}, at {path}")
   require_no_loop(schema, where)
@@ -140,14 +140,14 @@ def children(
   schema: Mapping[str, Any],
 ) -> Iterator[tuple[str, str | int | None, Any]]:
   """Yields the direct subschemas: keyword, name or number, schema."""
-  for keyword, found in schema.items():
+  for keyword, value in schema.items():
     if keyword in ONE:
-      yield keyword, None, found
-    elif keyword in SEVERAL and isinstance(found, list | tuple):
-      for number, inner in enumerate(found):
+      yield keyword, None, value
+    elif keyword in SEVERAL and isinstance(value, list | tuple):
+      for number, inner in enumerate(value):
         yield keyword, number, inner
-    elif keyword in NAMED and isinstance(found, Mapping):
-      for name, inner in found.items():
+    elif keyword in NAMED and isinstance(value, Mapping):
+      for name, inner in value.items():
         yield keyword, name, inner
 
 
@@ -159,20 +159,20 @@ def target_of(reference: Any, root: Mapping[str, Any], where: str) -> Any:
       "schema, and nothing is retrieved: copy what it names to '$defs', and "
       "refer to it as '#/$defs/NAME'"
     )
-  found: Any = root
+  target: Any = root
   for part in urllib.parse.unquote(reference).split("/")[1:]:
     name = part.replace("~1", "/").replace("~0", "~")
     is_number = name.isascii() and name.isdigit() and len(name) < 9
     try:
-      found = found[
-        int(name) if isinstance(found, list) and is_number else name
+      target = target[
+        int(name) if isinstance(target, list) and is_number else name
       ]
     except (LookupError, TypeError) as error:
       raise ConfigError(
         f"{where}: $ref {shortened(json.dumps(reference))} names nothing in "
         "this schema: add it to '$defs', or correct the name"
       ) from error
-  return found
+  return target
 
 
 def require_no_loop(root: Mapping[str, Any], where: str) -> None:
@@ -310,9 +310,9 @@ def _require_local(
 ) -> None:
   if "$ref" not in schema:
     return
-  found = target_of(schema["$ref"], root, where)
+  target = target_of(schema["$ref"], root, where)
   # Only values in the place of a schema have been checked.
-  if not isinstance(found, bool) and id(found) not in ids:
+  if not isinstance(target, bool) and id(target) not in ids:
     raise ConfigError(
       f"{where}: $ref {shortened(json.dumps(schema['$ref']))} names what is no "
       "schema: put the schema into '$defs'"

@@ -77,16 +77,18 @@ def _kept(text: str, whole: bool) -> str:
 
 
 def _inclusive(rules: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
-  found = dict(rules)
+  inclusive_rules = dict(rules)
   for key, inclusive, step, stricter in (
     ("exclusiveMinimum", "minimum", 1, max),
     ("exclusiveMaximum", "maximum", -1, min),
   ):
-    if key in found:
-      bound = Decimal(str(found.pop(key)))
+    if key in inclusive_rules:
+      bound = Decimal(str(inclusive_rules.pop(key)))
       within = _next_to(bound, step, whole=whole)
-      found[inclusive] = stricter(found.get(inclusive, within), within)
-  return found
+      inclusive_rules[inclusive] = stricter(
+        inclusive_rules.get(inclusive, within), within
+      )
+  return inclusive_rules
 
 
 def _next_to(bound: Decimal, step: int, *, whole: bool) -> float:

@@ -3,7 +3,7 @@
 Invariants:
 
 - nothing is compiled here that was not compiled within the budget in a process
-  that can be stopped (`data.grammar_process`);
+  that can be stopped (`data.grammar.process`);
 - a grammar that needs long makes room for those that do not: each has a short
   try first, and only what fails that stands in the queue for the long one;
 - a grammar that was refused is refused at once when it comes again.

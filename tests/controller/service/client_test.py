@@ -35,9 +35,11 @@ def call(name, arguments):
   return Message("assistant", tool_calls=(ToolCall(name, arguments, "c1"),))
 
 
-async def play(fleet, index, split="test"):
+async def play(environment, index, split="test"):
   """Every step of an attempt at "How much is 2 and 3?"."""
-  async with fleet.open(Task(fleet.name, split, index), seed=0) as session:
+  async with environment.open(
+    Task(environment.name, split, index), seed=0
+  ) as session:
     return [
       await session.reset(),
       await session.step(call("add", '{"a": 2, "b": 3}')),
@@ -45,7 +47,9 @@ async def play(fleet, index, split="test"):
     ]
 
 
-class FleetContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+class ControllerEnvironmentContractTest(
+  SessionContract, unittest.IsolatedAsyncioTestCase
+):
   """The whole contract through a controller."""
 
   num_tasks = 3
@@ -70,9 +74,9 @@ class FleetContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     )
 
   async def test_nothing_is_left_at_the_controller(self):
-    fleet = self.make_environment()
+    environment = self.make_environment()
     await asyncio.gather(
-      *(self._abandon(fleet, task) for task in self._tasks(fleet))
+      *(self._abandon(environment, task) for task in self._tasks(environment))
     )
     await asyncio.to_thread(
       wait_until, lambda: not self.service.get("list_sessions"), "no session"
@@ -100,7 +104,7 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
       "indices": [0, 1, 2, -1],
     }
 
-  def fleet(self, task, **options):
+  def make(self, task, **options):
     return ControllerEnvironment(
       controller=self.service.url,
       name="calculator",
@@ -114,7 +118,7 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
   async def test_an_episode(self):
     for task in (OVER_HTTP, OVER_GRPC):
       with self.subTest(task=task):
-        first, second, last = await play(self.fleet(task), 0)
+        first, second, last = await play(self.make(task), 0)
         self.assertEqual(
           first.messages, (Message("user", "How much is 2 and 3?"),)
         )
@@ -127,7 +131,7 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
   async def test_indices_are_numbers_or_positions(self):
     for task in (OVER_HTTP, OVER_GRPC):
       with self.subTest(task=task):
-        indices = await asyncio.to_thread(self.fleet(task).indices, "test")
+        indices = await asyncio.to_thread(self.make(task).indices, "test")
         self.assertEqual(indices, (0, 1, 2))
     shown = self.service.get(f"get_indices?name={OVER_GRPC}")
     self.assertEqual(shown, ["sum", "big", "minus"])
@@ -162,16 +166,18 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
   async def test_more_sessions_than_places_take_turns(self):
     for task in (OVER_HTTP, OVER_GRPC):
       with self.subTest(task=task):
-        fleet = self.fleet(task)
-        played = await asyncio.gather(*(play(fleet, 0) for _ in range(12)))
+        environment = self.make(task)
+        played = await asyncio.gather(
+          *(play(environment, 0) for _ in range(12))
+        )
         self.assertEqual([steps[-1].reward for steps in played], [1.0] * 12)
 
   async def test_leaving_early_frees_the_session(self):
     for task in (OVER_HTTP, OVER_GRPC):
       with self.subTest(task=task):
-        fleet = self.fleet(task)
+        environment = self.make(task)
         for _ in range(6):  # three times as many as there are places
-          async with fleet.open(Task("c", "test", 0), seed=0) as session:
+          async with environment.open(Task("c", "test", 0), seed=0) as session:
             await session.reset()
         self.until_free()
 
@@ -181,7 +187,7 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
         self.subTest(task=task),
         self.assertRaisesRegex(EnvironmentFault, "'task error'"),
       ):
-        async with self.fleet(task).open(
+        async with self.make(task).open(
           Task("c", "test", 0), seed=0
         ) as session:
           await session.step(call("add", '{"boom": 1}'))
@@ -189,12 +195,12 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_a_place_that_never_comes_is_a_fault(self):
     for task in (OVER_HTTP, OVER_GRPC):
-      fleet = self.fleet(task)
-      hasty = self.fleet(task, place_s=0.3)
+      environment = self.make(task)
+      hasty = self.make(task, place_s=0.3)
       with self.subTest(task=task):
         async with (
-          fleet.open(Task("c", "test", 0), seed=0),
-          fleet.open(Task("c", "test", 0), seed=0),
+          environment.open(Task("c", "test", 0), seed=0),
+          environment.open(Task("c", "test", 0), seed=0),
         ):
           with self.assertRaisesRegex(WorkerRefusal, "no workers available"):
             await play(hasty, 0)
@@ -208,7 +214,7 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
           f"{url}/start_sample", json={"session_id": id, "index": 0}
         ) as response:
           self.assertEqual(response.status, 200)
-      playing = asyncio.create_task(play(self.fleet(OVER_HTTP), 0))
+      playing = asyncio.create_task(play(self.make(OVER_HTTP), 0))
       done, _ = await asyncio.wait([playing], timeout=0.3)
       self.assertFalse(done)
       async with http.post(f"{url}/cancel_all") as response:
@@ -246,15 +252,15 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
     self.service.wait_for_workers(1, OVER_HTTP)
 
   async def test_splits_are_asked_of_our_workers_only(self):
-    fleet = ControllerEnvironment(
+    environment = ControllerEnvironment(
       controller=self.service.url, name=OVER_HTTP, ready_s=0
     )
     with self.assertRaisesRegex(ConfigError, "tasks={split: task}"):
-      await asyncio.to_thread(fleet.indices, "test")
+      await asyncio.to_thread(environment.indices, "test")
     with self.assertRaises(EnvironmentFault):
-      await play(fleet, 0)
+      await play(environment, 0)
     with self.assertRaisesRegex(ConfigError, "no split 'train'"):
-      self.fleet(OVER_HTTP).indices("train")
+      self.make(OVER_HTTP).indices("train")
 
 
 class Saboteur(Expert):
@@ -277,7 +283,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
     cls.service.start()
     cls.addClassCleanup(cls.service.stop)
 
-  def fleet(self, **options):
+  def make(self, **options):
     return ControllerEnvironment(
       controller=self.service.url, name="arithmetic", **options
     )
@@ -289,7 +295,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
         running(*our_worker(controller)) as doomed,
       ):
         await asyncio.to_thread(self.service.wait_for_workers, 1, "arithmetic")
-        async with self.fleet().open(
+        async with self.make().open(
           Task("arithmetic", "test", 0), seed=0
         ) as session:
           doomed.kill()
@@ -297,16 +303,16 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
             await session.step(Message("assistant", "hm"))
         self.assertRegex(str(caught.exception), "hung up|cannot be asked")
         with running(*our_worker(controller)):
-          async with self.fleet().open(
+          async with self.make().open(
             Task("arithmetic", "test", 0), seed=0
           ) as session:  # waits for the new worker, not for the dead one
             await session.reset()
       await self.forget_workers()
 
   async def test_an_episode_is_made_again_on_another_worker(self):
-    fleet = self.fleet()
+    environment = self.make()
     expert = Arithmetic(num_tasks=50).expert
-    fleet.expert = lambda *arguments, **options: Saboteur(
+    environment.expert = lambda *arguments, **options: Saboteur(
       expert(*arguments, **options), self.kill_the_worker
     )
     with (
@@ -322,7 +328,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
           task=Task("arithmetic", "test", 0), group_id="g", attempt=0, seed=1
         ),
         ScriptPlayer(
-          environments={"arithmetic": fleet}, max_turns=20, mistakes={}
+          environments={"arithmetic": environment}, max_turns=20, mistakes={}
         ),
         RetryLimits(backoff_s=0.01),
         monitor,
@@ -346,26 +352,26 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
     await asyncio.to_thread(self.service.stop)
     await asyncio.to_thread(self.service.start)
 
-  async def test_a_fleet_waits_for_a_controller_that_comes_up(self):
+  async def test_it_waits_for_a_controller_that_comes_up(self):
     late = ServiceProcess()
-    fleet = ControllerEnvironment(controller=late.url, name="arithmetic")
+    environment = ControllerEnvironment(controller=late.url, name="arithmetic")
     starting = threading.Thread(target=late.start)
     with running(*our_worker(late.url)):
       starting.start()
-      indices = await asyncio.to_thread(fleet.indices, "test")
+      indices = await asyncio.to_thread(environment.indices, "test")
       starting.join()
       self.addCleanup(late.stop)
       self.assertEqual(indices, range(50))
 
   async def test_nobody_there_is_said(self):
     nobody = ServiceProcess()
-    fleet = ControllerEnvironment(
+    environment = ControllerEnvironment(
       controller=nobody.url, name="arithmetic", ready_s=0.2
     )
     with self.assertRaisesRegex(ConfigError, "whether controller and workers"):
-      await asyncio.to_thread(fleet.indices, "test")
+      await asyncio.to_thread(environment.indices, "test")
     with self.assertRaises(EnvironmentFault):
-      await play(fleet, 0)
+      await play(environment, 0)
 
 
 REFUSALS = 2  # before there is a place
@@ -420,7 +426,7 @@ class AgentRLsController:
     return web.json_response(None)
 
 
-class FleetElsewhereTest(unittest.IsolatedAsyncioTestCase):
+class OtherControllerTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
     self.controller = AgentRLsController()
     runner = web.AppRunner(self.controller.application())
@@ -428,7 +434,7 @@ class FleetElsewhereTest(unittest.IsolatedAsyncioTestCase):
     self.addAsyncCleanup(runner.cleanup)
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/api"
-    self.fleet = self.make(tasks={"test": "os-std"})
+    self.environment = self.make(tasks={"test": "os-std"})
 
   def make(self, **options):
     return ControllerEnvironment(
@@ -437,9 +443,9 @@ class FleetElsewhereTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_an_episode(self):
     self.assertEqual(
-      await asyncio.to_thread(self.fleet.indices, "test"), (0, 1)
+      await asyncio.to_thread(self.environment.indices, "test"), (0, 1)
     )
-    async with self.fleet.open(Task("os", "test", 1), seed=3) as session:
+    async with self.environment.open(Task("os", "test", 1), seed=3) as session:
       self.assertEqual(session.tools, ())
       first = await session.reset()
       last = await session.step(Message("assistant", "hm"))
@@ -456,14 +462,16 @@ class FleetElsewhereTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_what_breaks_is_a_fault_and_is_cancelled(self):
     with self.assertRaisesRegex(EnvironmentFault, "failed to interact"):
-      async with self.fleet.open(Task("os", "test", 0), seed=0) as session:
+      async with self.environment.open(
+        Task("os", "test", 0), seed=0
+      ) as session:
         await session.step(Message("assistant", "break"))
     self.assertEqual(self.controller.asked[-1], ("cancel", "7"))
 
   async def test_nobody_serves_it(self):
     with self.assertRaisesRegex(ConfigError, "does not exist"):
-      fleet = self.make(tasks={"test": "db-std"})
-      await asyncio.to_thread(fleet.indices, "test")
+      environment = self.make(tasks={"test": "db-std"})
+      await asyncio.to_thread(environment.indices, "test")
     with self.assertRaisesRegex(ConfigError, "tasks={split: task}"):
       await asyncio.to_thread(self.make().indices, "test")
 

@@ -164,8 +164,10 @@ class ControllerApiTest(ServiceTestCase):
       _, body = await self.post("interact", says(word), session=session)
       told.append([t["function"]["name"] for t in body.get("tools", ())])
     self.assertEqual(told, [[], ["say", "shout"], []])
-    fleet = ControllerEnvironment(controller=self.addresses.http, name="moody")
-    async with fleet.open(Task("moody", "test", 0), seed=0) as session:
+    environment = ControllerEnvironment(
+      controller=self.addresses.http, name="moody"
+    )
+    async with environment.open(Task("moody", "test", 0), seed=0) as session:
       await session.reset()
       await session.step(Message("assistant", "more"))
       self.assertEqual(session.tools, (SAY, SHOUT))

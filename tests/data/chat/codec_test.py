@@ -20,6 +20,8 @@ TEXTS = [
 MARKS = (tokenizer.PAD, *template.SPECIAL_TOKENS)
 TOOL = Tool("look", "Looks.", {"type": "object", "properties": {}})
 
+TEMPLATE = template.CompactTemplate()
+
 
 def make_codec(**options) -> ChatCodec:
   options = {"vocab_size": 400, **options}
@@ -42,7 +44,7 @@ class ChatCodecTest(absltest.TestCase):
   def test_pieces_are_tokenised_like_the_whole(self, texts):
     opening = [Message("system", texts[0])]
     pieces = [self.codec.start(opening, [TOOL])]
-    whole = template.render_start(opening, [TOOL])
+    whole = TEMPLATE.start(opening, [TOOL])
     for text in texts[1:]:
       answer = Message("assistant", text, (ToolCall("look", "{}", "0"),))
       reply = [Message("tool", text)]
@@ -51,7 +53,9 @@ class ChatCodecTest(absltest.TestCase):
         self.codec.write(answer),
         self.codec.extend(reply, ended_by=stop),
       ]
-      whole += template.render_answer(answer) + template.render_next(reply)
+      whole += TEMPLATE.write(answer) + TEMPLATE.extend(
+        reply, ended_by=template.END
+      )
     np.testing.assert_array_equal(
       np.concatenate(pieces), self.codec.encode(whole)
     )

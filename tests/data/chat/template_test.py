@@ -42,6 +42,8 @@ TOOLS = (
   Tool("stop", "Stops.", {"type": "object", "properties": {}}),
 )
 
+TEMPLATE = template.CompactTemplate()
+
 
 def _by_jinja(messages, tools, *, prompt):
   environment = jinja2.Environment()
@@ -75,23 +77,25 @@ class RenderingTest(parameterized.TestCase):
   @parameterized.parameters(*range(40))
   def test_pieces_equal_the_whole(self, seed):
     opening, turns = _conversation(random.Random(seed))
-    text = template.render_start(opening, TOOLS)
+    text = TEMPLATE.start(opening, TOOLS)
     said = list(opening)
     self.assertEqual(text, _by_jinja(said, TOOLS, prompt=True))
     for answer, replies in turns:
-      text += template.render_answer(answer) + template.render_next(replies)
+      text += TEMPLATE.write(answer) + TEMPLATE.extend(
+        replies, ended_by=template.END
+      )
       said += [answer, *replies]
       self.assertEqual(text, _by_jinja(said, TOOLS, prompt=True))
 
   def test_an_answer_cut_short_is_ended(self):
     replies = [Message("user", "go on")]
     self.assertEqual(
-      template.render_next(replies, closed=False),
-      template.END + template.render_next(replies),
+      TEMPLATE.extend(replies, ended_by=None),
+      template.END + TEMPLATE.extend(replies, ended_by=template.END),
     )
 
   def test_tools_are_complete(self):
-    text = template.render_start([Message("system", "S")], TOOLS)
+    text = TEMPLATE.start([Message("system", "S")], TOOLS)
     for tool in TOOLS:
       self.assertIn(tool.description, text)
       for name, schema in tool.parameters["properties"].items():
@@ -103,7 +107,7 @@ class RenderingTest(parameterized.TestCase):
 
   def test_nothing_to_start_with(self):
     with self.assertRaisesRegex(ValueError, "at least one message"):
-      template.render_start([], TOOLS)
+      TEMPLATE.start([], TOOLS)
 
 
 class ParsingTest(parameterized.TestCase):
@@ -118,12 +122,12 @@ class ParsingTest(parameterized.TestCase):
       Message("assistant", "", calls[:1]),
     ):
       self.assertEqual(
-        template.parse_answer(template.render_answer(message)), message
+        TEMPLATE.read(TEMPLATE.write(message), template.END), message
       )
 
   def test_arguments_may_be_text(self):
     text = '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>'
-    (call,) = template.parse_answer(text).tool_calls
+    (call,) = TEMPLATE.read(text, None).tool_calls
     self.assertEqual(json.loads(call.arguments), {"a": 1})
 
   @parameterized.named_parameters(
@@ -135,11 +139,11 @@ class ParsingTest(parameterized.TestCase):
     ("deep", "<tool_call>" + "[" * 10**5 + "</tool_call>", "[" * 10**5),
   )
   def test_malformed_call_is_kept_as_it_is(self, text, raw):
-    (call,) = template.parse_answer(text).tool_calls
+    (call,) = TEMPLATE.read(text, None).tool_calls
     self.assertEqual((call.name, call.arguments), ("", raw))
 
   def test_call_without_an_end(self):
-    message = template.parse_answer('hm <tool_call>{"name": "stop"}')
+    message = TEMPLATE.read('hm <tool_call>{"name": "stop"}', None)
     self.assertEqual(message.content, "hm ")
     self.assertEqual(message.tool_calls[0].name, "stop")
 
