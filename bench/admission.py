@@ -23,7 +23,7 @@ import random
 import statistics
 
 from agentrl_jax.controller.admission import Admission, AdmissionLimits
-from agentrl_jax.controller.taking import select_groups
+from agentrl_jax.controller.group_queue import select_groups
 
 STEP_S = 10.0  # of training
 NO_ADMISSION = 1 << 30

@@ -22,8 +22,8 @@ import time
 import jax
 import numpy as np
 
-from agentrl_jax.data.chat import ChatCodec
-from agentrl_jax.data.tokenizer import train_tokenizer
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.drivers.base import Driver

@@ -22,8 +22,8 @@ import ml_collections
 from absl import flags, logging
 from rich.console import Console
 
-from agentrl_jax.data.chat import ChatCodec
-from agentrl_jax.data.pretrained_chat import load_chat
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.pretrained import load_chat
 from agentrl_jax.errors import AgentRLError, ConfigError, DeadlineExceeded
 from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.rollout.drivers.base import Driver

@@ -109,7 +109,7 @@ MAY_IMPORT = {
     *ROLLOUT_GROUND,
   },
   "agentrl_jax.rollout": {"agentrl_jax.model", "agentrl_jax.data"},
-  "agentrl_jax.controller.service": {"agentrl_jax.env"},
+  "agentrl_jax.controller.service": {"agentrl_jax.data", "agentrl_jax.env"},
   "agentrl_jax.controller": {
     "agentrl_jax.data",
     "agentrl_jax.env",
@@ -128,6 +128,7 @@ MAY_IMPORT = {
   },
 }
 EVERYONE_MAY = {
+  "agentrl_jax.condition",
   "agentrl_jax.errors",
   "agentrl_jax.http_requests",
   "agentrl_jax.metrics",
@@ -138,6 +139,7 @@ OURS = ("agentrl_jax", "environments", "configs", "launch", "bench", "tests")
 
 # What stands in these files can be imported where there is no jax.
 WITHOUT_JAX = (
+  "agentrl_jax/condition.py",
   "agentrl_jax/errors.py",
   "agentrl_jax/http_requests.py",
   "agentrl_jax/metrics.py",

@@ -1,13 +1,13 @@
-"""Decides when another group may start: staleness bounded before the work.
+"""Decides whether another group may start, so that staleness stays bounded.
 
-Dropping what turned out too old would throw away the slow groups, which are the
-long and hard ones, and bias the data to the easy. So a group starts only if, at
-the current pace, it can still be fresh enough when the learner gets to it:
+Dropping groups that turned out too old would drop the slow ones, which are the
+long and hard ones, and bias the data to easy tasks. So a group starts only if,
+at the current pace, it can still be fresh enough when the learner takes it:
 
   started < (steps(version + max_staleness) + 1) groups_per_step
 
-Counted are the groups that the learner has had or will have: one that is
-dropped gives its place to another. A pure state machine: no clock, no `await`.
+`started` counts the groups that the learner has had or will have: a group that
+is dropped makes room for another. A pure state machine: no clock, no `await`.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ class AdmissionLimits:
   max_staleness: int  # versions between starting a group and taking it
   groups_per_step: int  # that the learner takes at a time
   max_concurrent_groups: int
-  versions_per_step: int = 1  # updates that the learner makes of one taking
+  versions_per_step: int = 1  # updates that the learner makes of one batch
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
@@ -34,10 +34,10 @@ class AdmissionLimits:
 
 
 class Admission:
-  """Counts groups in and out, and says whether another may start, or why not.
+  """Counts groups in and out.
 
-  `num_pending` groups, finished but not yet taken, are carried over by a run
-  that resumes at `version`.
+  A run that resumes at `version` carries over `num_pending` groups, which are
+  finished and not yet taken.
   """
 
   def __init__(
@@ -51,23 +51,23 @@ class Admission:
 
   @property
   def in_flight(self) -> int:
-    """Groups started and neither ended nor dropped."""
+    """Groups that have started and neither ended nor been lost."""
     return self._in_flight
 
   @property
   def version(self) -> int:
-    """The learner's, as far as is known here."""
+    """The learner's version, as last reported by `advance`."""
     return self._version
 
   @property
   def bound(self) -> int:
-    """How many groups may have started by this version."""
+    """Number of groups that may have started by this version."""
     limits = self._limits
     horizon = self._version + limits.max_staleness
     return (horizon // limits.versions_per_step + 1) * limits.groups_per_step
 
   def refusal(self) -> str | None:
-    """Why no group may start now; None if one may."""
+    """Returns the reason why no group may start now; None if one may."""
     limits = self._limits
     if self._in_flight >= limits.max_concurrent_groups:
       return (
@@ -83,7 +83,7 @@ class Admission:
     return None
 
   def start(self) -> None:
-    """A group starts. Asking `refusal` first is the caller's duty."""
+    """Counts a group that starts. The caller must check `refusal` first."""
     refusal = self.refusal()
     if refusal is not None:
       raise RuntimeError(f"a group was started although {refusal}")
@@ -91,20 +91,20 @@ class Admission:
     self._in_flight += 1
 
   def end(self) -> None:
-    """A group is in the queue."""
+    """Counts a group that has got its place in the queue."""
     self._in_flight -= 1
 
   def lose(self) -> None:
-    """A group in flight will never reach the queue: another takes its place."""
+    """Counts a group that will never be queued: another may take its place."""
     self._in_flight -= 1
     self._started -= 1
 
   def discard(self, num_groups: int) -> None:
-    """Groups were dropped from the queue: others take their places."""
+    """Counts groups dropped from the queue: others may take their places."""
     self._started -= num_groups
 
   def advance(self, version: int) -> None:
-    """The learner has made an update."""
+    """Sets the learner's version, after an update."""
     if version < self._version:
       raise ValueError(
         f"version went from {self._version} back to {version}; versions count"

@@ -1,8 +1,10 @@
-"""Keeps groups in flight, as many as admission allows, and queues what ends.
+"""Keeps as many groups in flight as admission allows, and queues finished ones.
 
-The whole state of the pipeline is here and in the queue: `snapshot` takes it in
-one piece, and `restore` continues from it. No finished group is lost and none
-comes twice; what was in flight is issued again, first, with the same seeds.
+Invariants:
+- the collector and the queue hold the whole state of the pipeline, so that
+  `snapshot` takes it in one piece and `restore` continues from it;
+- no finished group is lost, and none comes twice;
+- groups that were in flight are issued again first, with the same seeds.
 """
 
 import asyncio
@@ -10,25 +12,25 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from agentrl_jax.controller import seeds
+from agentrl_jax.condition import Condition
 from agentrl_jax.controller.admission import Admission
-from agentrl_jax.controller.changes import Condition
 from agentrl_jax.controller.group_queue import GroupQueue
-from agentrl_jax.controller.learner_watch import LearnerWatch
+from agentrl_jax.controller.waiting import LearnerWatch
+from agentrl_jax.data import seeds
 from agentrl_jax.data.trajectory import Group, Task
 
-LONGEST_PAUSE_S = 60.0  # of a place in flight whose group was lost
+MAX_LOST_BACKOFF_S = 60.0  # before a lost group's place is free again
 
 
 class Stream(Protocol):
   """An endless, numbered stream of tasks; `data.task_source` has one."""
 
   def __next__(self) -> tuple[int, Task]:
-    """The next task and its position, which is never given twice."""
+    """Returns the next task and its position; no position comes twice."""
     ...
 
   def state(self) -> dict[str, Any]:
-    """Where the stream stands."""
+    """Returns the position of the stream, for `restore`."""
     ...
 
   def restore(self, state: dict[str, Any]) -> None:
@@ -38,19 +40,19 @@ class Stream(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollectorState:
-  """All that must be kept for the run to go on as if it had not stopped."""
+  """State that a run needs to continue as if it had not stopped."""
 
   stream: Mapping[str, Any]
   in_flight: tuple[tuple[int, Task], ...]  # started, not finished
   queued: tuple[Group, ...]  # finished, not taken
 
 
-# Plays the task's group: maps (task, group id, seed) to it, or None if lost.
+# Plays a group: maps (task, group id, seed) to it, or to None if it was lost.
 RunGroup = Callable[[Task, str, int], Awaitable[Group | None]]
 
 
 class Collector:
-  """One run's pipeline from tasks to groups. Belongs to one event loop."""
+  """Pipeline of one run from tasks to groups. Belongs to one event loop."""
 
   def __init__(
     self,
@@ -61,13 +63,13 @@ class Collector:
     *,
     seed: int,
     watch: LearnerWatch | None = None,
-    lost_pause_s: float = 0.1,
+    lost_backoff_s: float = 0.1,
   ) -> None:
     """`watch` bounds the waits for the learner; the queue has the same one.
 
-    A group that is lost keeps its place in flight for `lost_pause_s` times the
-    number lost in a row, up to a minute: an environment that is down for a
-    while is not asked thousands of tasks, none of which it can play.
+    A group that is lost keeps its place in flight for `lost_backoff_s` times
+    the number lost in a row, up to a minute: an environment that is down for a
+    while would otherwise fail thousands of tasks.
     """
     self._stream = stream
     self._run_group = run_group
@@ -75,7 +77,7 @@ class Collector:
     self._admission = admission
     self._seed = seed
     self._watch = watch or LearnerWatch()
-    self._lost_pause_s = lost_pause_s
+    self._lost_backoff_s = lost_backoff_s
     self._num_lost_in_row = 0
     self._again: list[tuple[int, Task]] = []
     self._in_flight: dict[int, Task] = {}
@@ -83,11 +85,11 @@ class Collector:
     self._paused = False
 
   async def run(self) -> None:
-    """Plays group after group until cancelled.
+    """Plays groups until cancelled.
 
-    If one fails by a bug, the others are cancelled and awaited, the queue is
-    closed, and the failure is raised. Cancelling leaves no task behind, and a
-    state that `snapshot` still tells.
+    - A group that fails by a bug cancels the others, closes the queue and
+      raises the failure.
+    - Cancelling leaves no task behind, and a state that `snapshot` can take.
     """
     try:
       async with asyncio.TaskGroup() as groups:
@@ -106,7 +108,7 @@ class Collector:
     return await self._queue.take(num_groups, version=version)
 
   def advance(self, version: int) -> None:
-    """The learner is at this version: more may start, older may be dropped."""
+    """Sets the learner's version: groups may start, stale ones are dropped."""
     self._watch.seen()
     self._admission.advance(version)
     self._drop_stale()
@@ -122,7 +124,7 @@ class Collector:
     self._changes.notify()
 
   def snapshot(self) -> CollectorState:
-    """The state, whole: nothing is both in flight and queued, or in neither."""
+    """Returns the state; each outstanding group is in flight or queued."""
     return CollectorState(
       stream=dict(self._stream.state()),
       in_flight=tuple(sorted([*self._in_flight.items(), *self._again])),
@@ -130,24 +132,24 @@ class Collector:
     )
 
   def restore(self, state: CollectorState) -> None:
-    """Continues from `state`; before `run`, with a fresh queue.
+    """Continues from `state`; before `run`, with an empty queue.
 
     The admission must have been made with `num_pending=len(state.queued)`.
     """
     self._stream.restore(dict(state.stream))
     self._again = sorted(state.in_flight, reverse=True)
     version = self._admission.version
-    born = {group_id_of(position): version for position, _ in state.in_flight}
-    born |= {group.id: group.oldest_version for group in state.queued}
-    for group_id in sorted(born):
-      self._queue.begin(group_id, born[group_id])
+    started = {group_id_of(n): version for n, _ in state.in_flight}
+    started |= {group.id: group.oldest_version for group in state.queued}
+    for group_id in sorted(started):
+      self._queue.begin(group_id, started[group_id])
     for group in state.queued:
       self._queue.offer(group)
 
   async def _admitted(self) -> None:
     async with self._watch.wait(
       waiter="the collector",
-      holder="leave to start another group",
+      holder="permission to start another group",
       look_at=lambda: f"why not: {self._refusal()}",
     ):
       await self._changes.wait_until(lambda: self._refusal() is None)
@@ -173,8 +175,8 @@ class Collector:
     if group is None:
       self._num_lost_in_row += 1
       self._queue.give_up(group_id)
-      backoff_s = self._lost_pause_s * self._num_lost_in_row
-      await asyncio.sleep(min(backoff_s, LONGEST_PAUSE_S))
+      backoff_s = self._lost_backoff_s * self._num_lost_in_row
+      await asyncio.sleep(min(backoff_s, MAX_LOST_BACKOFF_S))
       self._admission.lose()
     else:
       self._num_lost_in_row = 0
@@ -190,5 +192,5 @@ class Collector:
 
 
 def group_id_of(position: int) -> str:
-  """Sorts as the positions do, up to a hundred million groups."""
+  """Returns an id that sorts as the positions do, up to 10^8 groups."""
   return f"{position:08d}"

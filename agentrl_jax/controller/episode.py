@@ -1,30 +1,75 @@
-"""One attempt at one task, from the first observation to the last reward.
+"""Plays one episode, from the first observation to the last reward.
 
-Read this first: it is the loop that all else feeds or feeds upon. Tokens go to
-the engine and tokens come back; messages go to the environment. What an attempt
-that breaks is worth, and whether to make another, is for `attempt` to decide.
+Start reading the controller here: the loop passes tokens between the recorder
+and the engine, and messages between the codec and the environment. `group`
+decides about retries and about the worth of an episode that breaks.
 """
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import (
+  AsyncIterator,
+  Awaitable,
+  Callable,
+  Mapping,
+  Sequence,
+)
+from typing import Any, Protocol
 
 import numpy as np
 
-from agentrl_jax.controller import seeds
-from agentrl_jax.controller.deadline import deadline
-from agentrl_jax.controller.recorder import Attempt, Codec, Recorder
-from agentrl_jax.data.messages import Message, Tool
-from agentrl_jax.data.trajectory import Status, Task, Trajectory
+from agentrl_jax.controller.waiting import deadline
+from agentrl_jax.data import seeds
+from agentrl_jax.data.messages import Message, Tool, message_to_json
+from agentrl_jax.data.recorder import Recorder
+from agentrl_jax.data.trajectory import EpisodeSpec, Status, Task, Trajectory
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.errors import ConfigError, PromptTooLong
 from agentrl_jax.rollout.api import Answer, Generator, SamplingSpec
 
 
+class Codec(Protocol):
+  """Converts messages and token ids; `data.chat.codec.ChatCodec` is one."""
+
+  @property
+  def stop_tokens(self) -> tuple[int, ...]:
+    """Tokens that end an answer and belong to it."""
+    ...
+
+  def start(
+    self, messages: Sequence[Message], tools: Sequence[Tool]
+  ) -> np.ndarray:
+    """Returns the first prompt, with tools and generation prompt."""
+    ...
+
+  def extend(
+    self, messages: Sequence[Message], *, ended_by: int | None
+  ) -> np.ndarray:
+    """Returns the tokens to append after an answer.
+
+    `ended_by` is the answer's stop token; None if it has none.
+    """
+    ...
+
+  def read(self, sampled: np.ndarray) -> Message:
+    """Parses an answer."""
+    ...
+
+  def write(self, message: Message) -> np.ndarray:
+    """Returns the tokens of an answer, its stop token included."""
+    ...
+
+  def call_grammar(self, tools: Sequence[Tool], *, choice: str) -> str:
+    """Returns the grammar of answers whose calls fit the tools.
+
+    `choice` is "auto", or "required": every answer calls a tool.
+    """
+    ...
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpisodeLimits:
-  """What ends an attempt before its environment does."""
+  """Limits that end an episode before its environment does."""
 
   max_turns: int
   max_tokens: int  # prompt, observations and answers together
@@ -38,7 +83,7 @@ class EpisodeLimits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpisodeWaits:
-  """How long an attempt waits for others, in seconds."""
+  """Timeouts of an episode, in seconds; the `waits` section of the config."""
 
   session_timeout_s: float = 300.0  # to open a session, and to close it
   reply_timeout_s: float = 300.0  # for the environment's reply
@@ -50,7 +95,7 @@ class EpisodeWaits:
         raise ConfigError(f"waits.{name}={value} must be more than 0 seconds")
 
 
-# What an answer's calls are held to while it is sampled.
+# Constraints on the calls of an answer while it is sampled.
 CALLS = {
   "free": "nothing: a call that cannot be read is the policy's mistake",
   "well_formed": "a call names a tool of the task and fits its schema",
@@ -60,7 +105,7 @@ CALLS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampling:
-  """How answers are drawn; as in `rollout.api.SamplingSpec`."""
+  """Sampling parameters of answers; as in `rollout.api.SamplingSpec`."""
 
   temperature: float = 1.0
   top_k: int = 0
@@ -75,7 +120,7 @@ class Sampling:
       )
 
   def spec(self, **fields: Any) -> SamplingSpec:
-    """What the engine is asked; `fields` are those that are not settings."""
+    """Returns the request's spec; `fields` are those that are not settings."""
     settings = dataclasses.asdict(self)
     settings.pop("calls")
     return SamplingSpec(**settings, **fields)
@@ -83,12 +128,73 @@ class Sampling:
 
 GREEDY = Sampling(temperature=0.0)
 
-# Maps the record and the room left, in tokens, to an answer.
-_Ask = Callable[[Recorder, np.ndarray, int], Awaitable[Answer]]
+
+class ChatRecorder:
+  """Records an episode's messages and rewards beside its tokens."""
+
+  def __init__(
+    self, spec: EpisodeSpec, codec: Codec, tools: Sequence[Tool]
+  ) -> None:
+    self._tokens = Recorder(spec)
+    self._codec = codec
+    self._tools = tools
+    self.grammar = ""  # that the next answer has to follow; "" allows all
+    self._transcript: list[Mapping[str, object]] = []
+    self._last_step = Step(())
+
+  @property
+  def num_turns(self) -> int:
+    """Answers so far."""
+    return self._tokens.num_turns
+
+  @property
+  def prompt(self) -> np.ndarray:
+    """All tokens that stand before the next answer."""
+    return self._tokens.prompt
+
+  @property
+  def new_messages(self) -> tuple[Message, ...]:
+    """Messages of the environment's last step."""
+    return self._last_step.messages
+
+  def add_observation(self, step: Step) -> None:
+    """Records a step, and its reward as that of the last answer."""
+    self._tokens.set_reward(step.reward - self._last_step.reward)
+    if step.status is Status.RUNNING:
+      self._tokens.add_observation(self._render(step.messages))
+    self._transcript += map(message_to_json, step.messages)
+    self._last_step = step
+
+  def add_action(self, prompt: np.ndarray, answer: Answer) -> Message:
+    """Records the engine's answer to `prompt`; returns it as a message."""
+    turn = self._tokens.add_action(prompt, answer, grammar=self.grammar)
+    message = self._codec.read(turn.sampled)
+    self._transcript.append(message_to_json(message))
+    return message
+
+  def trajectory(self, status: Status) -> Trajectory:
+    """Returns the record, checked token for token."""
+    return self._tokens.trajectory(
+      status,
+      reward=self._last_step.reward,
+      metrics=self._last_step.metrics,
+      transcript=self._transcript,
+    )
+
+  def _render(self, messages: Sequence[Message]) -> np.ndarray:
+    if not self._tokens.num_turns:
+      return self._codec.start(messages, self._tools)
+    last = int(self._tokens.last_turn.sampled[-1])
+    ended_by = last if last in self._codec.stop_tokens else None
+    return self._codec.extend(messages, ended_by=ended_by)
+
+
+# Maps the record, the prompt and the number of tokens left to an answer.
+_Ask = Callable[[ChatRecorder, np.ndarray, int], Awaitable[Answer]]
 
 
 async def run_episode(
-  task: Task,
+  spec: EpisodeSpec,
   environment: Environment,
   generator: Generator,
   codec: Codec,
@@ -96,73 +202,65 @@ async def run_episode(
   limits: EpisodeLimits,
   sampling: Sampling,
   choose_policy_slot: Callable[[int, int], int],
-  seed: int,
-  group_id: str,
-  attempt: int,
   waits: EpisodeWaits = EpisodeWaits(),
 ) -> Trajectory:
-  """Plays until the environment or a limit says stop.
+  """Plays until the environment or a limit ends the episode.
 
-  Raises `PromptTooLong` if the task's own text leaves no room for an answer:
-  that is not the policy's doing. Faults of the environment and of the engine
-  pass through. The session is left whatever happens, cancellation included.
+  Raises `PromptTooLong` if the task's own text leaves no room for an answer,
+  which is not the policy's fault. Faults of the environment and of the engine
+  pass through. The session is closed in any case, cancellation included.
   """
 
-  async def ask(record: Recorder, prompt: np.ndarray, room: int) -> Answer:
+  async def ask(record: ChatRecorder, prompt: np.ndarray, room: int) -> Answer:
     turn = record.num_turns
-    spec = sampling.spec(
-      policy_slot=choose_policy_slot(seed, turn),
+    request = sampling.spec(
+      policy_slot=choose_policy_slot(spec.seed, turn),
       max_tokens=min(limits.max_answer_tokens, room),
       stop_tokens=codec.stop_tokens,
-      seed=seeds.seed_of(seed, "turn", turn),
-      # Attempts of one group share their prompt, so they go to one server.
-      conversation=seeds.seed_of(group_id),
+      seed=seeds.seed_of(spec.seed, "turn", turn),
+      # Episodes of one group share their prompt, so they go to one server.
+      conversation=seeds.seed_of(spec.group_id),
       grammar=record.grammar,
     )
     async with deadline(
       waits.answer_timeout_s,
-      waiter=f"turn {turn} of attempt {attempt} in group {group_id}",
-      holder=f"the rollout engine (policy slot {spec.policy_slot})",
+      waiter=f"turn {turn} of {_name(spec)}",
+      holder=f"the rollout engine (policy slot {request.policy_slot})",
       look_at="whether the engine decodes, and how many requests it holds",
     ):
-      return await generator.generate(prompt, spec)
+      return await generator.generate(prompt, request)
 
-  played = Attempt(task=task, group_id=group_id, number=attempt, seed=seed)
   return await _play(
-    played, environment, codec, ask, limits, waits, calls=sampling.calls
+    spec, environment, codec, ask, limits, waits, calls=sampling.calls
   )
 
 
 async def play_expert(
-  task: Task,
+  spec: EpisodeSpec,
   environment: Environment,
   expert: Expert,
   codec: Codec,
   *,
   limits: EpisodeLimits,
-  seed: int,
-  group_id: str,
-  attempt: int = 0,
   waits: EpisodeWaits = EpisodeWaits(),
 ) -> Trajectory:
   """Records a demonstration: the expert's answers as tokens of version -1.
 
-  The environment is given what the policy's parser reads in those tokens, so a
-  demonstration that can be learned from is one that was really played.
+  The environment is given the message that the policy's parser reads in those
+  tokens: a demonstration that can be learned from is one that was played.
   """
 
-  async def ask(record: Recorder, prompt: np.ndarray, room: int) -> Answer:
+  async def ask(record: ChatRecorder, prompt: np.ndarray, room: int) -> Answer:
     sampled = codec.write(expert.answer(record.new_messages))[:room]
     zeros = np.zeros(len(sampled), np.float32)
     version = np.full(len(sampled), -1, np.int32)
     return Answer(sampled, zeros, zeros, version, policy_slot=0)
 
-  played = Attempt(task=task, group_id=group_id, number=attempt, seed=seed)
-  return await _play(played, environment, codec, ask, limits, waits)
+  return await _play(spec, environment, codec, ask, limits, waits)
 
 
 async def _play(
-  attempt: Attempt,
+  spec: EpisodeSpec,
   environment: Environment,
   codec: Codec,
   ask: _Ask,
@@ -170,31 +268,31 @@ async def _play(
   waits: EpisodeWaits,
   calls: str = "free",
 ) -> Trajectory:
-  async with open_session(environment, attempt, waits) as session:
-    record = Recorder(attempt, codec, session.tools)
-    step = await reply(session.reset(), attempt, waits)
+  async with open_session(environment, spec, waits) as session:
+    record = ChatRecorder(spec, codec, session.tools)
+    step = await reply(session.reset(), spec, waits)
     record.add_observation(step)
     status = step.status
     while status is Status.RUNNING:
-      # Tools may come on the way, and are called from then on.
-      record.grammar = _grammar(attempt, codec, session.tools, calls)
+      # The environment may add tools during the episode.
+      record.grammar = _grammar(spec.task, codec, session.tools, calls)
       message, status = await _answer(record, codec, ask, limits)
       if message is not None:
-        step = await reply(session.step(message), attempt, waits)
+        step = await reply(session.step(message), spec, waits)
         record.add_observation(step)
         status = step.status
   return record.trajectory(status)
 
 
 def _grammar(
-  attempt: Attempt, codec: Codec, tools: Sequence[Tool], calls: str
+  task: Task, codec: Codec, tools: Sequence[Tool], calls: str
 ) -> str:
-  """What the next answer has to follow, by `CALLS`."""
+  """Returns the grammar of the next answer, by `CALLS`."""
   if calls == "required" and not tools:
     raise ConfigError(
       f"sampling.calls='required' asks for a call in every answer, and "
-      f"{attempt.task} has no tools: set --config.sampling.calls=well_formed, "
-      f"or leave {attempt.task.name} out of tasks.names"
+      f"{task} has no tools: set --config.sampling.calls=well_formed, "
+      f"or leave {task.name} out of tasks.names"
     )
   if calls == "free" or not tools:
     return ""
@@ -203,12 +301,12 @@ def _grammar(
 
 
 async def _answer(
-  record: Recorder, codec: Codec, ask: _Ask, limits: EpisodeLimits
+  record: ChatRecorder, codec: Codec, ask: _Ask, limits: EpisodeLimits
 ) -> tuple[Message | None, Status]:
-  """The answer to play, or no answer and the limit that forbids it.
+  """Returns the answer to play, or None and the limit that forbids it.
 
-  An answer that ran out of room is recorded, for the policy wrote it, but not
-  played: the environment would take it for something that it is not.
+  An answer that was cut off for want of room is recorded, because the policy
+  sampled it, but not played: the environment would misread it.
   """
   if record.num_turns >= limits.max_turns:
     return None, Status.TASK_LIMIT_REACHED
@@ -234,43 +332,48 @@ async def _answer(
 
 @contextlib.asynccontextmanager
 async def open_session(
-  environment: Environment, attempt: Attempt, waits: EpisodeWaits
+  environment: Environment, spec: EpisodeSpec, waits: EpisodeWaits
 ) -> AsyncIterator[Session]:
-  """A session that is opened in time and closed in time, whatever happens."""
+  """Opens a session, and closes it in any case; both have a deadline."""
   stack = contextlib.AsyncExitStack()
-  where = f"{environment.name} {attempt.task.split} {attempt.task.index}"
+  session_name = f"{environment.name} {spec.task.split} {spec.task.index}"
   look_at = "the environment's containers or worker, and the load of its host"
   async with deadline(
     waits.session_timeout_s,
-    waiter=f"attempt {attempt.number} in group {attempt.group_id}",
-    holder=f"{where} to open",
+    waiter=_name(spec),
+    holder=f"{session_name} to open",
     look_at=look_at,
   ):
     session = await stack.enter_async_context(
-      environment.open(attempt.task, seed=attempt.seed)
+      environment.open(spec.task, seed=spec.seed)
     )
   try:
     yield session
   finally:
     async with deadline(
       waits.session_timeout_s,
-      waiter=f"attempt {attempt.number} in group {attempt.group_id}",
-      holder=f"{where} to close",
+      waiter=_name(spec),
+      holder=f"{session_name} to close",
       look_at=look_at,
     ):
       await stack.aclose()
 
 
 async def reply(
-  stepping: Awaitable[Step], attempt: Attempt, waits: EpisodeWaits
+  stepping: Awaitable[Step], spec: EpisodeSpec, waits: EpisodeWaits
 ) -> Step:
-  """The environment's reply, in time."""
-  task = attempt.task
+  """Waits for the environment's reply, with a deadline."""
+  task = spec.task
   async with deadline(
     waits.reply_timeout_s,
-    waiter=f"attempt {attempt.number} in group {attempt.group_id}",
+    waiter=_name(spec),
     holder=f"{task.name} {task.split} {task.index} to reply",
     look_at="the session's log; a policy's own slow command should be ended"
     " by the environment before this",
   ):
     return await stepping
+
+
+def _name(spec: EpisodeSpec) -> str:
+  """Names the episode in messages."""
+  return f"attempt {spec.attempt} in group {spec.group_id}"

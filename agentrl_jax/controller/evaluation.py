@@ -1,8 +1,8 @@
-"""How well a player does on tasks that it is not trained on.
+"""Evaluates a player on held-out tasks.
 
-Every task is played once, and its score is a share with an interval. What we
-broke is counted apart and never scored. Evaluation knows nothing of groups,
-queue or admission, so it measures the player and not the pipeline.
+Every task is played once; the score is a success rate with an interval.
+Episodes that a fault broke are counted apart and never scored. Evaluation knows
+nothing of groups, queue or admission: it measures the player, not the pipeline.
 """
 
 import asyncio
@@ -12,27 +12,27 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from agentrl_jax.controller import policies, seeds
-from agentrl_jax.controller.attempt import RetryLimits, play_with_retries
+from agentrl_jax.controller.cross_policy import NEVER
 from agentrl_jax.controller.episode import GREEDY, Sampling
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.group import RetryLimits, play_with_retries
+from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player, PolicyPlayer
-from agentrl_jax.controller.recorder import Attempt
-from agentrl_jax.data.trajectory import Task, Trajectory
+from agentrl_jax.data import seeds
+from agentrl_jax.data.trajectory import EpisodeSpec, Task, Trajectory
 from agentrl_jax.env.interface import Environment
 
 CONFIDENCE_Z = 1.959963984540054  # of a two-sided 95 % interval
 
-# Told after every task: how many are done, of how many, and what came of it.
+# Called after every task: tasks done, tasks in all, and the trajectory.
 Progress = Callable[[int, int, Trajectory | None], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskScore:
-  """What came of the tasks of one environment."""
+  """Results of the tasks of one environment."""
 
   num_tasks: int  # played and scored
-  num_lost: int  # not scored: broken by our fault, retries included
+  num_lost: int  # not scored: every try was broken by a fault
   num_successes: int
   mean_reward: float  # the environment's verdict; NaN if nothing was scored
   statuses: Mapping[str, int]
@@ -40,12 +40,12 @@ class TaskScore:
 
   @property
   def success_rate(self) -> float:
-    """The share of scored tasks that succeeded; NaN if there is none."""
+    """Share of scored tasks that succeeded; NaN without a scored task."""
     return self.num_successes / self.num_tasks if self.num_tasks else math.nan
 
   @property
   def interval(self) -> tuple[float, float]:
-    """Where the true rate lies, with 95 % confidence."""
+    """The 95 % confidence interval of the success rate."""
     return wilson_interval(self.num_successes, self.num_tasks)
 
 
@@ -56,9 +56,9 @@ def draw_tasks(
   num_tasks: int,
   seed: int,
 ) -> list[Task]:
-  """The same `num_tasks` per environment, or all, for the same seed.
+  """Draws `num_tasks` per environment, or all; equal for equal seeds.
 
-  Environments take turns in the list, so that none is left for the end.
+  Environments alternate in the list, so that none is left for the end.
   """
   drawn = []
   for name, environment in sorted(environments.items()):
@@ -74,13 +74,13 @@ def draw_tasks(
 def evaluated(
   player: PolicyPlayer, sampling: Sampling = GREEDY
 ) -> PolicyPlayer:
-  """The same player as evaluation wants it: policy slot 0 throughout.
+  """Returns the player with policy slot 0 throughout and another sampling.
 
-  Calls are held to what they were.
+  Constraints on calls stay as they are.
   """
   sampling = dataclasses.replace(sampling, calls=player.sampling.calls)
   return dataclasses.replace(
-    player, sampling=sampling, draw_for=lambda task: policies.NEVER
+    player, sampling=sampling, draw_for=lambda task: NEVER
   )
 
 
@@ -96,7 +96,7 @@ async def evaluate(
   """Plays each task once, `concurrency` at a time; scores by environment.
 
   Waits for all of them. Cancelling leaves no session open; a bug cancels the
-  rest and is raised.
+  other tasks and is raised.
   """
   monitor = Monitor()
   played: list[tuple[Task, Trajectory | None]] = []
@@ -104,13 +104,13 @@ async def evaluate(
 
   async def work() -> None:
     for task in remaining:  # shared, so each task is taken by one worker
-      attempt = Attempt(
+      spec = EpisodeSpec(
         task=task,
         group_id=f"{task.name}-{task.split}-{task.index}",
-        number=0,
+        attempt=0,
         seed=seeds.seed_of(seed, task.name, task.split, task.index),
       )
-      trajectory = await play_with_retries(attempt, player, retries, monitor)
+      trajectory = await play_with_retries(spec, player, retries, monitor)
       played.append((task, trajectory))
       progress(len(played), len(tasks), trajectory)
 
@@ -122,9 +122,10 @@ async def evaluate(
 
 
 def wilson_interval(num_successes: int, num_tasks: int) -> tuple[float, float]:
-  """Wilson's 95 % score interval of a share; right at 0, at 1 and for few.
+  """Returns Wilson's 95 % score interval of a share.
 
-  E. B. Wilson, JASA 22 (1927), 209-212. Without any task, all is possible.
+  It is valid at 0, at 1 and for few tasks: E. B. Wilson, JASA 22 (1927),
+  209-212. Without a task it is (0, 1).
   """
   if num_tasks == 0:
     return 0.0, 1.0
@@ -140,7 +141,7 @@ def wilson_interval(num_successes: int, num_tasks: int) -> tuple[float, float]:
 
 
 def metrics_of(scores: Mapping[str, TaskScore]) -> dict[str, float]:
-  """The scores as `eval/what/task`; `eval/success` is their plain mean."""
+  """Returns metrics `eval/*/TASK`; `eval/success` is the mean over tasks."""
   metrics: dict[str, float] = {}
   for name, score in scores.items():
     low, high = score.interval
@@ -162,14 +163,14 @@ def metrics_of(scores: Mapping[str, TaskScore]) -> dict[str, float]:
 def _score(
   name: str, played: Sequence[tuple[Task, Trajectory | None]], monitor: Monitor
 ) -> TaskScore:
-  mine = [trajectory for task, trajectory in played if task.name == name]
-  scored = [trajectory for trajectory in mine if trajectory is not None]
+  results = [trajectory for task, trajectory in played if task.name == name]
+  scored = [trajectory for trajectory in results if trajectory is not None]
   counts = monitor.tasks[name]
   total = sum(trajectory.reward for trajectory in scored)
   return TaskScore(
     num_tasks=len(scored),
-    num_lost=len(mine) - len(scored),
-    num_successes=sum(map(policies.succeeded, scored)),
+    num_lost=len(results) - len(scored),
+    num_successes=sum(trajectory.is_success for trajectory in scored),
     mean_reward=total / len(scored) if scored else math.nan,
     statuses={
       status.value.replace(" ", "_"): count

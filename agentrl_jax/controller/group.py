@@ -1,27 +1,39 @@
-"""The attempts at one task, made together and handed over together.
+"""Plays the episodes of a group together, and retries those that break.
 
-A failed member never loses its siblings, and a slow one does not hold them for
-ever. What a failure is, `attempt` decides.
+An episode that the policy ended is kept, whatever its result. One that broke
+for another reason is played again with the same seed, and in the end given up
+and counted; it is never scored. An episode that is lost does not cost its
+group, and a slow one holds the group up to a deadline only.
 """
 
 import asyncio
 import dataclasses
+import logging
+import time
 
-from agentrl_jax.controller import seeds
-from agentrl_jax.controller.attempt import RetryLimits, play_with_retries
-from agentrl_jax.controller.monitor import Monitor
-from agentrl_jax.controller.player import Player, attempts_of
-from agentrl_jax.controller.recorder import Attempt
-from agentrl_jax.data.trajectory import Group, Task, Trajectory
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.controller.metrics import Monitor
+from agentrl_jax.controller.player import Player, episodes_of
+from agentrl_jax.data import seeds
+from agentrl_jax.data.trajectory import EpisodeSpec, Group, Task, Trajectory
+from agentrl_jax.errors import (
+  ConfigError,
+  DeadlineExceeded,
+  EnvironmentFault,
+  GeneratorFault,
+  PromptTooLong,
+)
+
+_log = logging.getLogger(__name__)
+
+FAULTS = (EnvironmentFault, GeneratorFault, DeadlineExceeded)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupLimits:
   """The `group` section of the config."""
 
-  size: int  # attempts at a task
-  deadline_s: float = 3600.0  # then it is handed over as it is
+  size: int  # episodes of a task
+  deadline_s: float = 3600.0  # the group then goes on without unfinished ones
 
   def __post_init__(self) -> None:
     if self.size < 1 or self.deadline_s <= 0:
@@ -32,8 +44,23 @@ class GroupLimits:
 
   @property
   def min_members(self) -> int:
-    """Fewer cannot be judged against each other."""
+    """The least number of trajectories that allows relative advantages."""
     return min(2, self.size)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RetryLimits:
+  """The `retry` section of the config."""
+
+  max_retries: int = 2
+  backoff_s: float = 0.5  # before the first retry; doubles with each
+
+  def __post_init__(self) -> None:
+    if self.max_retries < 0 or self.backoff_s < 0:
+      raise ConfigError(
+        f"retry.max_retries is {self.max_retries} and retry.backoff_s"
+        f" {self.backoff_s}; neither may be below 0"
+      )
 
 
 async def run_group(
@@ -46,31 +73,30 @@ async def run_group(
   group_id: str,
   seed: int,
 ) -> Group | None:
-  """Waits until every attempt ended, or the deadline passed.
+  """Waits until every episode has ended, or the deadline has passed.
 
-  Returns None, and counts why, if fewer than two members are left. Cancelling
-  cancels every attempt and leaves no session open. An error that is no fault of
-  environment or engine is a bug: it cancels the rest and is raised.
+  Returns None, and counts why, if fewer than `limits.min_members` trajectories
+  are left. Cancelling cancels every episode and leaves no session open. An
+  error that is no fault of environment or engine is a bug: it cancels the
+  other episodes and is raised.
   """
-  attempts = attempts_of(
+  specs = episodes_of(
     task,
     group_id=group_id,
     seeds=[seeds.seed_of(seed, "attempt", n) for n in range(limits.size)],
   )
   ended: dict[int, Trajectory | None] = {}
 
-  async def make(attempt: Attempt) -> None:
-    ended[attempt.number] = await play_with_retries(
-      attempt, player, retries, monitor
+  async def play(spec: EpisodeSpec) -> None:
+    ended[spec.attempt] = await play_with_retries(
+      spec, player, retries, monitor
     )
 
   try:
     async with asyncio.timeout(limits.deadline_s) as timer:
       async with asyncio.TaskGroup() as members:
-        for attempt in attempts:
-          members.create_task(
-            make(attempt), name=f"{group_id}-{attempt.number}"
-          )
+        for spec in specs:
+          members.create_task(play(spec), name=f"{group_id}-{spec.attempt}")
   except TimeoutError:  # the timer's: a member's comes in an ExceptionGroup
     monitor.cut_off(task, limits.size - len(ended))
   kept = tuple(t for _, t in sorted(ended.items()) if t is not None)
@@ -80,3 +106,35 @@ async def run_group(
   group = Group(group_id, task, kept, num_masked=limits.size - len(kept))
   monitor.grouped(group)
   return group
+
+
+async def play_with_retries(
+  spec: EpisodeSpec, player: Player, retries: RetryLimits, monitor: Monitor
+) -> Trajectory | None:
+  """Plays the episode, again after a fault; None once the retries are spent.
+
+  Every retry has the seed of the first try. A task whose own text is too long
+  is given up at once: a retry cannot shorten it.
+  """
+  for retry in range(retries.max_retries + 1):
+    if retry:
+      monitor.retried(spec.task)
+      await asyncio.sleep(retries.backoff_s * 2 ** (retry - 1))
+    started_at = time.monotonic()
+    monitor.started(spec.task)
+    try:
+      trajectory = await player.play(spec)
+    except FAULTS as fault:
+      monitor.faulted(spec.task, type(fault).__name__)
+      _log.warning("try %d of %s broke: %s", retry + 1, spec, fault)
+      if isinstance(fault, PromptTooLong):
+        break
+      continue
+    if trajectory.status.is_policys_doing:
+      monitor.finished(trajectory, time.monotonic() - started_at)
+      return trajectory
+    status = trajectory.status.value
+    monitor.faulted(spec.task, status.replace(" ", "_"))
+    _log.warning("try %d of %s ended as %r", retry + 1, spec, status)
+  monitor.masked(spec.task)
+  return None

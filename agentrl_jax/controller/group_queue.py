@@ -1,34 +1,36 @@
-"""The bounded hand-over of finished groups from environments to the learner.
+"""Bounded queue of finished groups, from the environments to the learner.
 
-What is finished is in the queue at once, so that a snapshot has it. What is
-bounded is who may go on: a producer waits until its group is within the limit.
+A finished group enters the queue at once, so that a snapshot has it. The bound
+is on its producer, who waits until the group is within the limit.
 """
 
 import dataclasses
 import itertools
+from collections.abc import Collection, Mapping
+from typing import TypeVar
 
-from agentrl_jax.controller import taking
-from agentrl_jax.controller.changes import Condition
-from agentrl_jax.controller.learner_watch import LearnerWatch
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.condition import Condition
+from agentrl_jax.controller.metrics import Monitor
+from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data.trajectory import Group
 from agentrl_jax.errors import ConfigError, QueueClosed
 
 ORDERS = ("finished", "started")
+
+Name = TypeVar("Name")  # of a group
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueueLimits:
   """The `queue` section of the config.
 
-  `order` decides which groups are taken first. "finished" lets others overtake
+  `order` decides which groups are taken first. With "finished", others overtake
   a slow group: admission then bounds staleness on average, and `max_age` bounds
-  it for each group, by waiting for those that would pass it; where the learner
-  makes several updates of a batch, its age is that at the first. "started"
-  takes them as they were begun: no group is older than admission allows and
-  batches do not depend on timing, but one slow group holds up a step. What each
-  costs,
-  `bench/admission.py` shows.
+  it for each group, by waiting for those that would exceed it. Where the
+  learner makes several updates of a batch, the age is that at the first. With
+  "started", groups are taken in the order in which they started: no group is
+  older than admission allows and batches do not depend on timing, but one slow
+  group delays a step. `bench/admission.py` measures the cost of each.
   """
 
   max_groups: int
@@ -53,10 +55,10 @@ class QueueLimits:
 
 
 class GroupQueue:
-  """First in, first out, with back-pressure and, if asked for, an expiry date.
+  """First in, first out, with back-pressure and an optional expiry date.
 
   Belongs to one event loop. Its state changes in plain methods only, so it is
-  whole whenever no method runs.
+  consistent whenever no method runs.
   """
 
   def __init__(
@@ -67,12 +69,12 @@ class GroupQueue:
     versions_per_step: int = 1,
     watch: LearnerWatch | None = None,
   ) -> None:
-    """The learner makes `versions_per_step` updates of what it takes."""
+    """Expects a learner that makes `versions_per_step` updates of a batch."""
     self._limits = limits
     self._versions_per_step = versions_per_step
     self._watch = watch or LearnerWatch()
     self._monitor = monitor
-    self._begun: dict[str, int] = {}  # not yet taken; since which version
+    self._started: dict[str, int] = {}  # version at the start; not yet taken
     self._groups: dict[str, Group] = {}  # in order of finishing
     self._over: dict[str, None] = {}  # in the queue, but beyond the limit
     self._changes = Condition()
@@ -82,22 +84,22 @@ class GroupQueue:
     return len(self._groups)
 
   def begin(self, group_id: str, version: int = 0) -> None:
-    """A group starts at this version; it will be offered or given up."""
-    self._begun[group_id] = version
+    """Notes a group that starts; `offer` or `give_up` must follow."""
+    self._started[group_id] = version
 
   def give_up(self, group_id: str) -> None:
-    """A group that was begun will not come."""
-    del self._begun[group_id]
+    """Forgets a group that has started and will not finish."""
+    del self._started[group_id]
     self._changed()
 
   def offer(self, group: Group) -> None:
-    """Adds a group that was begun, full or not; `room` is the back-pressure."""
+    """Adds a group, even to a full queue; `room` is the back-pressure."""
     self._groups[group.id] = group
     self._over[group.id] = None
     self._changed()
 
   async def room(self, group_id: str) -> None:
-    """Waits until the group is within the limit, was taken, or all is closed.
+    """Waits until the group is within the limit or taken, or the queue closed.
 
     Cancelling leaves the group in the queue.
     """
@@ -111,7 +113,7 @@ class GroupQueue:
       )
 
   async def take(self, num_groups: int, *, version: int) -> list[Group]:
-    """Waits for so many groups and takes them together, to train `version` on.
+    """Waits for `num_groups` groups and takes them, to train `version` on.
 
     Takes all or none, so cancelling leaves every group in the queue. Raises
     `QueueClosed` if the queue is closed with fewer in it. The caller sets the
@@ -137,7 +139,7 @@ class GroupQueue:
     return taken
 
   def drop_stale(self, version: int) -> int:
-    """Drops and counts what is too old to train `version` on; returns how many.
+    """Drops groups that are too old for `version`; returns their number.
 
     Does nothing unless `max_staleness` is set.
     """
@@ -151,26 +153,26 @@ class GroupQueue:
     return len(stale)
 
   def close(self) -> None:
-    """No group will come any more: lets `take` drain, then raise."""
+    """Announces the last group: `take` drains the queue, and then raises."""
     self._closed = True
     self._changed()
 
   def snapshot(self) -> tuple[Group, ...]:
-    """The finished groups, those beyond the limit too, as they finished."""
+    """Returns all finished groups, those beyond the limit too, in order."""
     return tuple(self._groups.values())
 
   def _choose(self, num_groups: int, version: int) -> list[str] | None:
-    """What to take next; None if it has not all come."""
+    """Returns the groups to take next; None if one of them has not finished."""
     if len(self._groups) < num_groups:
       return None
     if self._limits.order == "started":
-      first = list(itertools.islice(self._begun, num_groups))
+      first = list(itertools.islice(self._started, num_groups))
       return first if all(id in self._groups for id in first) else None
     if self._limits.max_age is None:
       return list(itertools.islice(self._groups, num_groups))
-    return taking.select_groups(
+    return select_groups(
       self._groups,
-      self._begun,
+      self._started,
       num_groups=num_groups,
       version=version,
       max_age=self._limits.max_age,
@@ -180,7 +182,7 @@ class GroupQueue:
   def _remove(self, groups: list[Group]) -> None:
     for group in groups:
       del self._groups[group.id]
-      del self._begun[group.id]
+      del self._started[group.id]
       self._over.pop(group.id, None)
     self._changed()
 
@@ -191,3 +193,48 @@ class GroupQueue:
       del self._over[group_id]
     self._monitor.queue(len(self._groups), self._limits.max_groups)
     self._changes.notify()
+
+
+def select_groups(
+  finished: Collection[Name],
+  started: Mapping[Name, int],
+  *,
+  num_groups: int,
+  version: int,
+  max_age: int,
+  versions_per_step: int = 1,
+) -> list[Name] | None:
+  """Selects the first finished groups that leave no other too old.
+
+  Taken in order of finishing, a slow group is overtaken without end and grows
+  old; taken in order of starting, every slow group delays a step. This allows
+  overtaking as long as all outstanding groups can still be taken in time.
+  Returns None to wait for others.
+
+  `started` maps every outstanding group, finished or not, to the version that
+  it started at. The learner takes `num_groups` now and at every
+  `versions_per_step` versions from now on. With Q_k the groups that must be
+  taken by the k-th time from now, at least |Q_k| - k num_groups of Q_k are
+  taken now, for every k. Under an admission whose `max_staleness` is at most
+  `max_age` waiting always makes that possible, so no group is taken at an age
+  above `max_age`. Elsewhere, as many as possible are taken in time.
+  """
+  last_chance = {  # as a number of batches from now
+    g: (since + max_age - version) // versions_per_step
+    for g, since in started.items()
+  }
+  horizon = max_age // versions_per_step
+  needs = []  # entry k: groups of Q_k that must still be taken now
+  for k in range(horizon + 1):
+    num_due = sum(chance <= k for chance in last_chance.values())
+    needs.append(num_due - k * num_groups)
+  chosen: list[Name] = []
+  for group in finished:
+    num_free = num_groups - len(chosen)
+    if num_free == 0:
+      break
+    urgency = max(0, min(last_chance[group], horizon + 1))
+    if all(need < num_free for need in needs[:urgency]):
+      chosen.append(group)
+      needs = [need - (k >= urgency) for k, need in enumerate(needs)]
+  return chosen if len(chosen) == num_groups else None

@@ -1,7 +1,7 @@
-"""Who plays: the policy, an expert whose answers become tokens, or a script.
+"""Players of episodes: the policy, an environment's expert, or a script.
 
 A player knows everything about playing but the task. Groups, evaluation and
-demonstrations are given one and do not ask which.
+demonstrations work with any of them.
 """
 
 import dataclasses
@@ -10,7 +10,9 @@ from typing import Protocol
 
 import numpy as np
 
+from agentrl_jax.controller.cross_policy import NEVER, CrossPolicy
 from agentrl_jax.controller.episode import (
+  Codec,
   EpisodeLimits,
   EpisodeWaits,
   Sampling,
@@ -19,50 +21,51 @@ from agentrl_jax.controller.episode import (
   reply,
   run_episode,
 )
-from agentrl_jax.controller.policies import NEVER, CrossPolicy
-from agentrl_jax.controller.recorder import Attempt, Codec
 from agentrl_jax.data.messages import Message, Tool, message_to_json
-from agentrl_jax.data.trajectory import Status, Task, Trajectory, Turn
+from agentrl_jax.data.trajectory import (
+  EpisodeSpec,
+  Status,
+  Task,
+  Trajectory,
+  Turn,
+)
 from agentrl_jax.env.interface import Environment, Expert, Step
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.api import Generator
 
 
 class Player(Protocol):
-  """Makes one attempt at any task of the environments that it knows."""
+  """Plays episodes of any task of the environments that it knows."""
 
-  async def play(self, attempt: Attempt) -> Trajectory:
-    """Waits for the end of the attempt. Cancelling leaves the session."""
+  async def play(self, spec: EpisodeSpec) -> Trajectory:
+    """Waits for the end of the episode. Cancelling closes the session."""
     ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicyPlayer:
-  """The policy plays, by way of the rollout engine."""
+  """Plays the policy, through the rollout engine."""
 
   environments: Mapping[str, Environment]
   generator: Generator
   codec: Codec
   limits: EpisodeLimits
   sampling: Sampling = Sampling()
-  # How an attempt at the task that begins now draws its policy slots.
+  # Returns the draw of policy slots for an episode that starts now.
   draw_for: Callable[[Task], CrossPolicy] = lambda task: NEVER
   waits: EpisodeWaits = EpisodeWaits()
 
-  async def play(self, attempt: Attempt) -> Trajectory:
-    """See `episode.run_episode`. One attempt's draws have the same weights."""
-    draw = self.draw_for(attempt.task)
+  async def play(self, spec: EpisodeSpec) -> Trajectory:
+    """See `episode.run_episode`. All draws of an episode use equal weights."""
+    draw = self.draw_for(spec.task)
     trajectory = await run_episode(
-      attempt.task,
-      environment_of(attempt.task, self.environments),
+      spec,
+      environment_of(spec.task, self.environments),
       self.generator,
       self.codec,
       limits=self.limits,
       sampling=self.sampling,
       choose_policy_slot=draw,
-      seed=attempt.seed,
-      group_id=attempt.group_id,
-      attempt=attempt.number,
       waits=self.waits,
     )
     if not draw.is_drawn:
@@ -72,10 +75,10 @@ class PolicyPlayer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExpertPlayer:
-  """Each environment's own expert plays, and is recorded as tokens.
+  """Plays each environment's own expert, and records it as tokens.
 
-  `mistakes` maps an environment's name to the flaws of its expert. The name is
-  the one that it has in `environments`, as tasks do.
+  `mistakes` maps an environment's name to the mistakes of its expert. The name
+  is the one in `environments`, as in tasks.
   """
 
   environments: Mapping[str, Environment]
@@ -85,125 +88,104 @@ class ExpertPlayer:
   waits: EpisodeWaits = EpisodeWaits()
 
   def __post_init__(self) -> None:
-    _require_named(self.mistakes, self.environments)
+    _require_known(self.mistakes, self.environments)
 
-  async def play(self, attempt: Attempt) -> Trajectory:
+  async def play(self, spec: EpisodeSpec) -> Trajectory:
     """See `episode.play_expert`."""
-    environment = environment_of(attempt.task, self.environments)
+    environment = environment_of(spec.task, self.environments)
     return await play_expert(
-      attempt.task,
+      spec,
       environment,
-      expert_of(environment, attempt, self.mistakes),
+      expert_of(environment, spec, self.mistakes),
       self.codec,
       limits=self.limits,
-      seed=attempt.seed,
-      group_id=attempt.group_id,
-      attempt=attempt.number,
       waits=self.waits,
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ScriptPlayer:
-  """Experts play without tokens: for their scores, and for texts.
+# Maps all messages so far, the environment's last step and the present tools to
+# the next answer.
+_Script = Callable[[Sequence[Message], Step, Sequence[Tool]], Message]
 
-  The turns hold the environment's pay and no tokens.
-  """
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _TextPlayer:
+  """Plays without tokens: the turns hold the environment's rewards alone."""
 
   environments: Mapping[str, Environment]
   max_turns: int
-  mistakes: Mapping[str, Mapping[str, float]]
   waits: EpisodeWaits = EpisodeWaits()
 
-  def __post_init__(self) -> None:
-    _require_named(self.mistakes, self.environments)
+  def _script(self, environment: Environment, spec: EpisodeSpec) -> _Script:
+    raise NotImplementedError
 
-  async def play(self, attempt: Attempt) -> Trajectory:
-    """Plays until the environment or `max_turns` says stop."""
-    environment = environment_of(attempt.task, self.environments)
-    expert = expert_of(environment, attempt, self.mistakes)
-    return await _play_script(
-      environment,
-      attempt,
-      lambda said, step, tools: expert.answer(step.messages),
-      max_turns=self.max_turns,
-      waits=self.waits,
+  async def play(self, spec: EpisodeSpec) -> Trajectory:
+    """Plays until the environment or `max_turns` ends the episode."""
+    environment = environment_of(spec.task, self.environments)
+    script = self._script(environment, spec)
+    messages: list[Message] = []
+    turns: list[Turn] = []
+    async with open_session(environment, spec, self.waits) as session:
+      step = await reply(session.reset(), spec, self.waits)
+      messages += step.messages
+      while step.status is Status.RUNNING and len(turns) < self.max_turns:
+        reward_before = step.reward
+        messages.append(script(tuple(messages), step, session.tools))
+        step = await reply(session.step(messages[-1]), spec, self.waits)
+        turns.append(_turn_without_tokens(step.reward - reward_before))
+        messages += step.messages
+    running = step.status is Status.RUNNING
+    return Trajectory(
+      task=spec.task,
+      group_id=spec.group_id,
+      attempt=spec.attempt,
+      seed=spec.seed,
+      turns=tuple(turns),
+      status=Status.TASK_LIMIT_REACHED if running else step.status,
+      reward=step.reward,
+      metrics=dict(step.metrics),
+      transcript=tuple(map(message_to_json, messages)),
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScriptedPlayer:
-  """A scripted policy plays: it sees messages and tools, and no solution.
+class ScriptPlayer(_TextPlayer):
+  """Plays experts without tokens: for their scores, and for texts."""
+
+  mistakes: Mapping[str, Mapping[str, float]]
+
+  def __post_init__(self) -> None:
+    _require_known(self.mistakes, self.environments)
+
+  def _script(self, environment: Environment, spec: EpisodeSpec) -> _Script:
+    expert = expert_of(environment, spec, self.mistakes)
+    return lambda messages, step, tools: expert.answer(step.messages)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScriptedPlayer(_TextPlayer):
+  """Plays a scripted policy: it sees messages and tools, and no solution.
 
   `policy` is one of each environment's `scripted_policies`.
   """
 
-  environments: Mapping[str, Environment]
-  max_turns: int
   policy: str
-  waits: EpisodeWaits = EpisodeWaits()
 
-  async def play(self, attempt: Attempt) -> Trajectory:
-    """Plays until the environment or `max_turns` says stop."""
-    environment = environment_of(attempt.task, self.environments)
+  def _script(self, environment: Environment, spec: EpisodeSpec) -> _Script:
     policies = environment.scripted_policies()
     if self.policy not in policies:
       raise ConfigError(
         f"{environment.name} has no scripted policy {self.policy!r}; it has "
         f"{', '.join(policies)}"
       )
-    policy = policies[self.policy](seed=attempt.seed)
-    return await _play_script(
-      environment,
-      attempt,
-      lambda said, step, tools: policy.answer(said, tools),
-      max_turns=self.max_turns,
-      waits=self.waits,
-    )
-
-
-# The next answer, from all messages so far, the environment's last reply, and
-# the tools there are now.
-Script = Callable[[Sequence[Message], Step, Sequence[Tool]], Message]
-
-
-async def _play_script(
-  environment: Environment,
-  attempt: Attempt,
-  script: Script,
-  *,
-  max_turns: int,
-  waits: EpisodeWaits,
-) -> Trajectory:
-  said: list[Message] = []
-  turns: list[Turn] = []
-  async with open_session(environment, attempt, waits) as session:
-    step = await reply(session.reset(), attempt, waits)
-    said += step.messages
-    while step.status is Status.RUNNING and len(turns) < max_turns:
-      before = step.reward
-      said.append(script(tuple(said), step, session.tools))
-      step = await reply(session.step(said[-1]), attempt, waits)
-      turns.append(_pay(step.reward - before))
-      said += step.messages
-  running = step.status is Status.RUNNING
-  return Trajectory(
-    task=attempt.task,
-    group_id=attempt.group_id,
-    attempt=attempt.number,
-    seed=attempt.seed,
-    turns=tuple(turns),
-    status=Status.TASK_LIMIT_REACHED if running else step.status,
-    reward=step.reward,
-    metrics=dict(step.metrics),
-    transcript=tuple(map(message_to_json, said)),
-  )
+    policy = policies[self.policy](seed=spec.seed)
+    return lambda messages, step, tools: policy.answer(messages, tools)
 
 
 def environment_of(
   task: Task, environments: Mapping[str, Environment]
 ) -> Environment:
-  """The environment that owns the task."""
+  """Returns the environment that owns the task."""
   if task.name not in environments:
     raise ConfigError(
       f"no environment is called {task.name!r}; there are"
@@ -214,22 +196,23 @@ def environment_of(
 
 def expert_of(
   environment: Environment,
-  attempt: Attempt,
+  spec: EpisodeSpec,
   mistakes: Mapping[str, Mapping[str, float]],
 ) -> Expert:
-  """The expert for this attempt; an environment not named makes no mistake.
+  """Returns the expert for this episode; without `mistakes` it makes none.
 
-  Environments are named as in the config, `attempt.task.name`: two of them may
-  be variants of one class, whose own name is the same.
+  Environments are named as in the config, `spec.task.name`: two of them may be
+  variants of one class, whose own name is the same.
   """
-  flaws = mistakes.get(attempt.task.name, {})
-  return environment.expert(attempt.task, seed=attempt.seed, mistakes=flaws)
+  return environment.expert(
+    spec.task, seed=spec.seed, mistakes=mistakes.get(spec.task.name, {})
+  )
 
 
-def _require_named(
+def _require_known(
   mistakes: Mapping[str, object], environments: Mapping[str, Environment]
 ) -> None:
-  """Mistakes under a name that no environment has would never be made."""
+  """Refuses mistakes of an unknown environment: they would never be made."""
   if unknown := sorted(mistakes.keys() - environments.keys()):
     raise ConfigError(
       f"mistakes are given for {', '.join(unknown)}, and the environments are "
@@ -237,16 +220,16 @@ def _require_named(
     )
 
 
-def _pay(reward: float) -> Turn:
+def _turn_without_tokens(reward: float) -> Turn:
   ids, logprobs = np.empty(0, np.int32), np.empty(0, np.float32)
   return Turn(ids, ids, logprobs, logprobs, ids, reward=reward)
 
 
-def attempts_of(
+def episodes_of(
   task: Task, *, group_id: str, seeds: Sequence[int]
-) -> list[Attempt]:
-  """One attempt per seed, numbered from 0."""
+) -> list[EpisodeSpec]:
+  """Returns one episode per seed, numbered from 0."""
   return [
-    Attempt(task=task, group_id=group_id, number=n, seed=seed)
+    EpisodeSpec(task=task, group_id=group_id, attempt=n, seed=seed)
     for n, seed in enumerate(seeds)
   ]

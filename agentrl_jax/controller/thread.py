@@ -1,8 +1,8 @@
-"""The learner's blocking door to the controller's event loop.
+"""Runs the controller's event loop in a thread, with blocking calls into it.
 
-The learner lives in the main thread and waits in plain calls; environments and
-requests live in one asyncio loop, in a thread of its own. They meet here only.
-What fails in the loop is raised in the learner's next call.
+The learner runs in the main thread and waits in blocking calls; environments
+and requests run in one asyncio loop, in a thread of its own. This is their only
+interface. A failure of the loop is raised in the learner's next call.
 """
 
 import asyncio
@@ -14,19 +14,19 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, Self, TypeVar
 
 from agentrl_jax.controller.collector import Collector, CollectorState
-from agentrl_jax.controller.deadline import deadline
+from agentrl_jax.controller.waiting import deadline
 from agentrl_jax.data.trajectory import Group
 from agentrl_jax.errors import DeadlineExceeded, QueueClosed
 
 T = TypeVar("T")
 
 CALL_S = 60.0  # for calls that only read or change state
-STOP_S = 300.0  # for all that is cancelled to clean up
-GRACE_S = 30.0  # beyond a deadline that the loop itself keeps
+STOP_S = 300.0  # for cancelled tasks to clean up
+GRACE_S = 30.0  # beyond a deadline that the loop itself enforces
 
 
 class ControllerThread:
-  """Runs a collector, if given one, and what else it is asked to.
+  """Runs a collector, if given one, and coroutines that are handed to it.
 
     with ControllerThread(collector) as controller:
       groups = controller.take(8, version=0, timeout_s=600)
@@ -38,11 +38,11 @@ class ControllerThread:
     self._collector = collector
     self._loop: asyncio.AbstractEventLoop | None = None
     self._main_task: asyncio.Task[None] | None = None
-    self._door = threading.Lock()  # to come in, or to shut it for good
+    self._lock = threading.Lock()  # held to submit work, or to end submission
     self._is_open = False
-    self._begun: concurrent.futures.Future[None] = concurrent.futures.Future()
+    self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
     self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
-    # A daemon, so that a learner that dies of something else can exit.
+    # A daemon, so that a learner that fails elsewhere can exit.
     self._thread = threading.Thread(
       target=self._serve, name="controller", daemon=True
     )
@@ -60,21 +60,21 @@ class ControllerThread:
     self.stop()
 
   def start(self) -> None:
-    """Starts the loop and, in it, the collector."""
+    """Starts the loop, and the collector in it."""
     self._thread.start()
-    self._outcome(self._begun, CALL_S, "the controller's loop to start")
+    self._outcome(self._started, CALL_S, "the controller's loop to start")
 
   @property
   def loop(self) -> asyncio.AbstractEventLoop:
-    """The loop itself, for those who hand it calls from other loops."""
+    """The event loop, for callers in other loops."""
     if self._loop is None:
       self._raise_end()
     return self._loop
 
   def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
-    """Runs `work` in the loop and waits for what it returns or raises.
+    """Runs `work` in the loop, and returns or raises as it does.
 
-    It is cancelled, and `DeadlineExceeded` raised, after `timeout_s`.
+    After `timeout_s` it is cancelled, and `DeadlineExceeded` is raised.
     """
     return self._run(work, timeout_s, repr(work), "what that waits for")
 
@@ -94,9 +94,9 @@ class ControllerThread:
   def take_within(
     self, num_groups: int, version: int, wait_s: float
   ) -> list[Group] | None:
-    """The same, or None if they are not all there after `wait_s`.
+    """Like `take`; returns None if not all groups have come after `wait_s`.
 
-    None is lost in between: groups are taken together or stay in the queue.
+    Groups are taken together or stay in the queue, so none is lost.
     """
     collector = self._collecting()
 
@@ -110,12 +110,12 @@ class ControllerThread:
     return self.run(take(), wait_s + CALL_S)
 
   def set_version(self, version: int) -> None:
-    """Tells admission how far the learner is."""
+    """Sets the learner's version, for admission."""
     collector = self._collecting()
     self.call(lambda: collector.advance(version))
 
   def snapshot(self) -> CollectorState:
-    """The collector's state, in one piece."""
+    """Returns the collector's state."""
     return self.call(self._collecting().snapshot)
 
   def pause(self) -> None:
@@ -135,9 +135,9 @@ class ControllerThread:
     return self._run(called(), CALL_S, "a plain call", "what blocks the loop")
 
   def stop(self) -> None:
-    """Cancels all that runs in the loop, and waits until it has ended.
+    """Cancels all tasks of the loop, and waits for its end.
 
-    Raises what failed in the loop. Stopping twice does nothing.
+    Raises the failure of the loop, if there was one. Stopping twice is allowed.
     """
     loop, self._loop = self._loop, None
     if loop is None or self._main_task is None:
@@ -174,7 +174,7 @@ class ControllerThread:
         return await work
 
     submitted: concurrent.futures.Future[T] | None = None
-    with self._door:
+    with self._lock:
       if self._is_open and self._loop is not None:
         submitted = asyncio.run_coroutine_threadsafe(bounded(), self._loop)
     try:
@@ -188,7 +188,7 @@ class ControllerThread:
   def _outcome(
     self, submitted: concurrent.futures.Future[T], wait_s: float, holder: str
   ) -> T:
-    """What became of `submitted`, or of the loop if that ended before."""
+    """Waits for `submitted`; raises why the loop ended if that came first."""
     either: list[concurrent.futures.Future[Any]] = [submitted, self._ended]
     done, _ = concurrent.futures.wait(
       either,
@@ -201,18 +201,19 @@ class ControllerThread:
         f"the learner waited {wait_s:g} s for {holder}, and the controller's"
         " loop did not even say that it is late; look at: what blocks it"
       )
-    if submitted not in done or _was_cut_off(submitted):
+    if submitted not in done or _loop_ended(submitted):
       self._raise_end()
     return submitted.result()
 
   def _raise_end(self) -> NoReturn:
-    """Raises why the loop ended or is about to."""
+    """Raises the reason why the loop has ended or is ending."""
     if self._thread.is_alive():
       concurrent.futures.wait({self._ended}, timeout=STOP_S)
     if self._ended.done():
       self._ended.result()
     raise QueueClosed(
-      "the controller is not running; call start() first, and none after stop()"
+      "the controller is not running; call start() first, and nothing after "
+      "stop()"
     )
 
   def _serve(self) -> None:
@@ -229,18 +230,18 @@ class ControllerThread:
     self._loop = asyncio.get_running_loop()
     self._main_task = asyncio.current_task()
     self._is_open = True
-    self._begun.set_result(None)
+    self._started.set_result(None)
     try:
       if self._collector is None:
         await self._loop.create_future()  # until it is cancelled
       else:
         await self._collector.run()
     finally:
-      with self._door:
+      with self._lock:
         self._is_open = False
-      await asyncio.sleep(0)  # who has come in becomes a task, to be cancelled
+      await asyncio.sleep(0)  # submitted calls become tasks and are cancelled
 
 
-def _was_cut_off(submitted: concurrent.futures.Future[T]) -> bool:
-  """Whether it failed because the loop is ending."""
+def _loop_ended(submitted: concurrent.futures.Future[T]) -> bool:
+  """Whether a call failed because the loop is ending."""
   return submitted.cancelled() or isinstance(submitted.exception(), QueueClosed)

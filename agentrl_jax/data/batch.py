@@ -1,4 +1,4 @@
-"""A batch of packed rows: what the learner's jitted functions take.
+"""Batch of packed rows, the input of the learner's jitted functions.
 
 Axes: B rows, T tokens of a row. Entry t is about token t given those before it
 in its segment. A row holds several trajectories one after the other; segment 0
@@ -25,9 +25,7 @@ class Batch:
   behavior_logprob: jax.Array  # float32, 0 off the mask
   trajectory: jax.Array  # int32, which trajectory of the batch; 0 on padding
   turn: jax.Array  # int32, which turn of the trajectory, observation included
-  policy_slot: (
-    jax.Array
-  )  # int32, policy slot that sampled the token; 0 off the mask
-  # int32, the token's row of `mask_MX`; row 0 allows everything.
+  policy_slot: jax.Array  # int32, that sampled the token; 0 off the mask
+  # int32, the token's row of `mask_MX`; row 0 allows all tokens.
   allowed: jax.Array | None = None
-  mask_MX: jax.Array | None = None  # uint32, as in `data.grammar`
+  mask_MX: jax.Array | None = None  # uint32, as in `data.grammar.grammars`

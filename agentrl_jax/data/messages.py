@@ -1,7 +1,7 @@
-"""Chat messages, tool calls and tool descriptions, in OpenAI's terms.
+"""Chat messages, tool calls and tool descriptions, as in OpenAI's API.
 
-Frozen mirrors of the JSON that crosses every API. `arguments` stays the JSON
-text that the policy wrote: whether it parses is for the environment to judge.
+`arguments` stays the JSON text that the policy wrote: the environment decides
+about text that does not parse.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ ROLES = ("system", "user", "assistant", "tool")
 
 @dataclasses.dataclass(frozen=True)
 class ToolCall:
-  """One call that the policy asks for."""
+  """One tool call of the policy."""
 
   name: str
   arguments: str  # JSON text, as written by the policy
@@ -27,7 +27,7 @@ class Message:
   role: str
   content: str = ""
   tool_calls: tuple[ToolCall, ...] = ()
-  tool_call_id: str | None = None  # on a tool's reply: the call it answers
+  tool_call_id: str | None = None  # of the call that a tool's reply answers
 
   def __post_init__(self) -> None:
     if self.role not in ROLES:
@@ -44,7 +44,7 @@ class Tool:
 
 
 def message_to_json(message: Message) -> dict[str, Any]:
-  """The message as OpenAI's chat API writes it."""
+  """Returns the message in the form of OpenAI's chat API."""
   body: dict[str, Any] = {"role": message.role, "content": message.content}
   if message.tool_calls:
     body["tool_calls"] = [
@@ -61,7 +61,7 @@ def message_to_json(message: Message) -> dict[str, Any]:
 
 
 def message_from_json(body: Mapping[str, Any]) -> Message:
-  """Reads OpenAI's form; content may be null, text, or a list of text parts."""
+  """Reads OpenAI's form; content is null, text, or a list of text parts."""
   content = body.get("content")
   if isinstance(content, Sequence) and not isinstance(content, str):
     content = "".join(str(part.get("text", "")) for part in content)
@@ -82,7 +82,7 @@ def message_from_json(body: Mapping[str, Any]) -> Message:
 
 
 def tool_to_json(tool: Tool) -> dict[str, Any]:
-  """The tool as OpenAI's `tools` parameter lists it."""
+  """Returns the tool as an entry of OpenAI's `tools`."""
   return {
     "type": "function",
     "function": {

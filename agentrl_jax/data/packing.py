@@ -1,8 +1,8 @@
-"""Trajectories into rows: first fit, longest first, nothing cut.
+"""Packs trajectories into rows, first-fit decreasing, without cutting any.
 
-Plain numpy, so that packing runs while the device computes. A trajectory keeps
-its tokens together in one row; rows have one fixed length, so that nothing is
-compiled twice.
+Plain numpy, so that packing runs while the device computes. The tokens of a
+trajectory stay together in one row. Rows have one fixed length, so that only
+one shape compiles.
 """
 
 import dataclasses
@@ -29,14 +29,14 @@ class Rows:
 
   @property
   def fill(self) -> float:
-    """The share of the rows that is not padding."""
+    """Share of the rows that is not padding."""
     return float(np.mean(self.segment > 0))
 
 
 def assign_rows(lengths: Sequence[int], row_length: int) -> list[list[int]]:
-  """Which sequences share a row: first-fit decreasing.
+  """Assigns sequences to rows, first-fit decreasing.
 
-  Ties keep their order, so the same lengths always give the same rows.
+  Ties keep their order, so equal lengths always give equal rows.
   """
   too_long = max(lengths, default=0)
   if too_long > row_length:

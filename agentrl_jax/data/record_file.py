@@ -1,7 +1,7 @@
-"""Groups and trajectories on disk: one JSON object a line, gzip around it.
+"""Writes and reads groups as files: gzip of one JSON object per line.
 
-Arrays travel as base64 of their little-endian bytes, so that reading back gives
-the same bits. Used for what a run keeps to look at, and for the queue inside a
+Arrays are base64 of their little-endian bytes, so that they are read back to
+the bit. Used for the episodes that a run keeps, and for the queue inside a
 checkpoint.
 """
 
@@ -42,7 +42,7 @@ def write_groups(path: pathlib.Path, groups: Iterable[Group]) -> None:
 
 
 def read_groups(path: pathlib.Path) -> Iterator[Group]:
-  """Groups in the order they were written."""
+  """Yields groups in the order in which they were written."""
   try:
     with gzip.open(path, "rt", encoding="utf-8") as file:
       for line in file:
@@ -55,7 +55,7 @@ def read_groups(path: pathlib.Path) -> Iterator[Group]:
 
 
 def group_to_json(group: Group) -> dict[str, Any]:
-  """A group as plain JSON values."""
+  """Returns a group as JSON values."""
   return {
     "id": group.id,
     "task": _task_to_json(group.task),
@@ -75,7 +75,7 @@ def group_from_json(body: Mapping[str, Any]) -> Group:
 
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
-  """A trajectory as plain JSON values."""
+  """Returns a trajectory as JSON values."""
   return {
     "task": _task_to_json(trajectory.task),
     "group_id": trajectory.group_id,

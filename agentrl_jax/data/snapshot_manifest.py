@@ -1,9 +1,9 @@
-"""Which weights the policy slots are to serve: one small file, replaced whole.
+"""Manifest of published weights: the snapshot that each policy slot serves.
 
-The learner writes a snapshot's arrays into a folder of their own and then names
-it here; rollout servers look here. Replacing the file is what publishes: who
-reads it sees all of the old or all of the new. The folder may be a bucket's
-path. Needs no jax.
+The learner writes a snapshot's arrays into a new folder and then replaces the
+manifest, which rollout servers poll. Replacing the file publishes the snapshot:
+a reader sees the old manifest or the new one, never a mix. The folder may be a
+bucket's path. Needs no jax.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _LEAF = re.compile(rf"({'|'.join(_DTYPES)})\[(\d{{1,18}}(, \d{{1,18}})*)?\]")
 class Snapshot:
   """One publication of weights."""
 
-  publication: int  # grows with every publication, and over restarts
+  publication: int  # grows with every publication, across restarts too
   step: int  # optimizer updates behind the weights
   folder: str  # its name beside the manifest
   leaves: Mapping[str, str]  # by name, as in "float32[2, 64]"
@@ -38,13 +38,13 @@ class Snapshot:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-  """The snapshot that each policy slot is to serve."""
+  """The snapshot that each policy slot must serve."""
 
   policy_slots: Mapping[int, Snapshot]
 
   @property
   def folders(self) -> set[str]:
-    """The folders that must stay."""
+    """Folders that must not be deleted."""
     return {snapshot.folder for snapshot in self.policy_slots.values()}
 
   @property
@@ -54,14 +54,14 @@ class Manifest:
 
 
 def open_folder(path: str) -> epath.Path:
-  """A folder, made absolute as Orbax wants it, or a bucket's path as it is."""
+  """Returns a bucket's path unchanged, and a folder as absolute path."""
   return epath.Path(path if "://" in path else pathlib.Path(path).resolve())
 
 
 def read_manifest(folder: epath.Path) -> Manifest | None:
-  """The manifest; None if nothing was published yet.
+  """Reads the manifest; None if nothing was published yet.
 
-  Raises `CheckpointError` if the file is no manifest.
+  Raises `CheckpointError` if the file is not a manifest.
   """
   path = folder / FILE
   try:
@@ -76,8 +76,8 @@ def read_manifest(folder: epath.Path) -> Manifest | None:
       raise ValueError(f"format {body['format']}, and {FORMAT} is read here")
     return Manifest(
       {
-        _policy_slot(policy_slot): _snapshot(found)
-        for policy_slot, found in body["policy_slots"].items()
+        _policy_slot(policy_slot): _snapshot(snapshot)
+        for policy_slot, snapshot in body["policy_slots"].items()
       }
     )
   except (
@@ -87,9 +87,9 @@ def read_manifest(folder: epath.Path) -> Manifest | None:
     AttributeError,
     RecursionError,
   ) as error:
-    told = " ".join(repr(error).split())[:300]
+    reason = " ".join(repr(error).split())[:300]
     raise CheckpointError(
-      f"{path} is no manifest of snapshots: {told}. The learner replaces it "
+      f"{path} is no manifest of snapshots: {reason}. The learner replaces it "
       "when it next publishes"
     ) from error
 
@@ -111,8 +111,8 @@ def write_manifest(folder: epath.Path, manifest: Manifest) -> None:
 def _snapshot(body: Mapping[str, Any]) -> Snapshot:
   snapshot = Snapshot(**body)
   for name in ("publication", "step"):
-    if not _is_count(found := getattr(snapshot, name), _MAX_COUNT):
-      raise ValueError(f"{name}={found!r:.80} is no number of updates")
+    if not _is_count(value := getattr(snapshot, name), _MAX_COUNT):
+      raise ValueError(f"{name}={value!r:.80} is no number of updates")
   folder = snapshot.folder
   if not isinstance(folder, str) or not _FOLDER.fullmatch(folder):
     raise ValueError(f"folder {folder!r:.80} is no name beside the manifest")
@@ -124,10 +124,10 @@ def _snapshot(body: Mapping[str, Any]) -> Snapshot:
 def _check_leaves(leaves: Any) -> None:
   if not isinstance(leaves, dict) or not leaves:
     raise ValueError(f"leaves={leaves!r:.80} are no object of leaves")
-  for name, found in leaves.items():
-    if not isinstance(found, str) or not _LEAF.fullmatch(found):
+  for name, leaf in leaves.items():
+    if not isinstance(leaf, str) or not _LEAF.fullmatch(leaf):
       raise ValueError(
-        f"leaf {name!r:.80} is {found!r:.80}, and a leaf is like "
+        f"leaf {name!r:.80} is {leaf!r:.80}, and a leaf is like "
         f"'float32[2, 64]', of {', '.join(_DTYPES)}"
       )
 
@@ -135,9 +135,9 @@ def _check_leaves(leaves: Any) -> None:
 def _check_sums(sums: Any, leaves: Mapping[str, str]) -> None:
   if not isinstance(sums, dict) or sums.keys() != leaves.keys():
     raise ValueError("the checksums are not those of the leaves")
-  for name, found in sums.items():
-    if not _is_count(found, 2**32 - 1):
-      raise ValueError(f"leaf {name!r:.80} has the checksum {found!r:.80}")
+  for name, checksum in sums.items():
+    if not _is_count(checksum, 2**32 - 1):
+      raise ValueError(f"leaf {name!r:.80} has the checksum {checksum!r:.80}")
 
 
 def _policy_slot(text: str) -> int:
@@ -146,5 +146,5 @@ def _policy_slot(text: str) -> int:
   return int(text)
 
 
-def _is_count(found: Any, most: int) -> bool:
-  return type(found) is int and 0 <= found <= most
+def _is_count(value: Any, most: int) -> bool:
+  return type(value) is int and 0 <= value <= most

@@ -1,21 +1,21 @@
-"""Which side of the train/test line a generated text falls on.
+"""Assigns generated texts to the train or the test split, by their hash.
 
 Disjoint seeds alone do not keep two generated texts from being equal. So every
-generator asks this function of what it made, and draws again when the answer is
-the other side: what was ever shown in training cannot be a test, whatever the
+generator calls `split_of` on its text, and draws again if the text belongs to
+the other split: no text of the training split can be a test, whatever the
 seeds.
 """
 
 import zlib
 
 SPLITS = ("train", "test")
-LOADED_SPLIT = "dev"  # tasks that were read from AgentBench's own files
+LOADED_SPLIT = "dev"  # tasks loaded from AgentBench's own files
 
 
 def split_of(text: str) -> str:
-  """The split that owns `text`: a fixed half of all texts each.
+  """Returns the split of `text`; each has about half of all texts.
 
-  The hash is CRC-32 of the UTF-8 bytes, so the line stays where it is across
-  processes, machines and versions of Python.
+  The hash is CRC-32 of the UTF-8 bytes, equal across processes, machines and
+  versions of Python.
   """
   return SPLITS[zlib.crc32(text.encode()) & 1]

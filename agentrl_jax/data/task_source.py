@@ -1,7 +1,7 @@
-"""Which task comes next: an endless, shuffled, weighted mix of environments.
+"""Endless stream of tasks: a shuffled, weighted mix of environments.
 
-The stream is a grain dataset with random access: what stands at a position is a
-pure function of seed and position, so the position is all there is to resume.
+The stream is a grain dataset with random access: the task at a position is a
+pure function of seed and position, so the position is the whole state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from agentrl_jax.errors import ConfigError
 
 
 class TaskStream:
-  """Yields (position, task) for ever."""
+  """Yields (position, task) without end."""
 
   def __init__(
     self,
@@ -24,10 +24,10 @@ class TaskStream:
     seed: int,
     shuffle: bool = True,
   ):
-    """`indices` and `weights` are by environment; weights need not add to 1.
+    """`indices` and `weights` are by environment; weights need not sum to 1.
 
-    Without `shuffle` each environment's tasks come in its own order, where
-    neighbours may share what is dear to make.
+    Without `shuffle` each environment's tasks come in its own order, in which
+    neighbours may share data that is expensive to generate.
     """
     if set(indices) != set(weights):
       raise ConfigError(
@@ -40,7 +40,7 @@ class TaskStream:
         f"tasks.weights must be positive, found {bad}; leave an environment "
         "out of tasks.names to play without it"
       )
-    empty = [name for name, found in indices.items() if not len(found)]
+    empty = [name for name, tasks in indices.items() if not len(tasks)]
     if empty:
       raise ConfigError(f"{empty} have no task in split {split!r}")
     self._dataset = grain.MapDataset.mix(
@@ -61,16 +61,16 @@ class TaskStream:
     return position, self.at(position)
 
   def at(self, position: int) -> Task:
-    """The task at a position, without moving."""
+    """Returns the task at a position, without moving."""
     task: Task = self._dataset[position]
     return task
 
   def state(self) -> dict[str, int]:
-    """All that `restore` needs."""
+    """Returns the state for `restore`."""
     return {"position": self._position}
 
   def restore(self, state: Mapping[str, int]) -> None:
-    """Goes on from where `state` was taken."""
+    """Continues from `state`."""
     self._position = int(state["position"])
 
 

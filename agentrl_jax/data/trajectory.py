@@ -1,7 +1,6 @@
-"""What travels from environments to the learner: frozen records.
+"""Frozen records that travel from environments to the learner.
 
-Token ids are kept verbatim: what the policy sampled is what is trained on, and
-nothing here is ever tokenised twice.
+Token ids are kept as they were sampled, and no text is tokenised twice.
 """
 
 import dataclasses
@@ -12,10 +11,10 @@ import numpy as np
 
 
 class Status(enum.Enum):
-  """How an attempt stands, in AgentRL's words.
+  """State of an episode, in AgentRL's words.
 
-  What the policy did is trained on. What broke around it is retried, then
-  masked out of its group, and never scored.
+  An episode that the policy ended is trained on. One that broke for another
+  reason is retried, then masked out of its group, and never scored.
   """
 
   RUNNING = "running"
@@ -30,7 +29,7 @@ class Status(enum.Enum):
 
   @property
   def is_policys_doing(self) -> bool:
-    """Whether an attempt that ended so may be trained on."""
+    """Whether an episode that ended so may be trained on."""
     return self in _POLICYS_DOING
 
 
@@ -54,17 +53,27 @@ class Task:
   index: int
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpisodeSpec:
+  """Identity of an episode, before it is played."""
+
+  task: Task
+  group_id: str
+  attempt: int  # position within the group
+  seed: int
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Turn:
-  """One answer of the policy and what stood before it.
+  """One answer of the policy and the observation before it.
 
   Arrays over the sampled tokens have equal length. Log-probabilities are in
   nats. `behavior_logprob` is under the distribution that the token was drawn
   from (temperature and truncation applied); `raw_logprob` at temperature 1.
   `version` is the number of optimizer updates behind the weights that sampled
   the token, -1 for a token that no policy sampled (an expert's). `grammar` is
-  what the answer had to follow, as `data.grammar` reads it; the distribution
-  drawn from is then over the tokens that it allows, and "" is all tokens.
+  the grammar that the answer had to follow, as `data.grammar.grammars` reads
+  it: the distribution is then over the tokens that it allows. "" allows all.
   """
 
   observation: np.ndarray  # int32 [O], tokens appended since the last answer
@@ -72,8 +81,8 @@ class Turn:
   behavior_logprob: np.ndarray  # float32 [A]
   raw_logprob: np.ndarray  # float32 [A]
   version: np.ndarray  # int32 [A]
-  policy_slot: int = 0  # policy slot that answered; 0 follows the learner
-  reward: float = 0.0  # what the environment paid for this answer
+  policy_slot: int = 0  # of the weights that answered; 0 follows the learner
+  reward: float = 0.0  # of this answer alone
   grammar: str = ""
 
   def __post_init__(self) -> None:
@@ -87,7 +96,7 @@ class Turn:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trajectory:
-  """One attempt at one task, from the first observation to the last reward."""
+  """Record of one episode, from the first observation to the last reward."""
 
   task: Task
   group_id: str
@@ -98,7 +107,7 @@ class Trajectory:
   reward: float  # the environment's verdict, before any shaping
   metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
   transcript: tuple[Mapping[str, object], ...] = ()  # OpenAI messages
-  # Of the draws of its policy slots; () if policy slots were not drawn.
+  # That its policy slots were drawn with; () if they were not drawn.
   policy_slot_weights: tuple[float, ...] = ()
 
   @property
@@ -112,11 +121,17 @@ class Trajectory:
     return sum(len(t.sampled) for t in self.turns)
 
   @property
+  def is_success(self) -> bool:
+    """The environment's `success` metric; without one, whether reward is 1."""
+    if "success" in self.metrics:
+      return self.metrics["success"] > 0.5
+    return self.reward == 1.0
+
+  @property
   def fresh_versions(self) -> tuple[int, ...]:
     """The oldest version of each turn that policy slot 0 answered.
 
-    Other policy slots are old on purpose: how stale an attempt is, policy slot
-    0 tells.
+    Staleness counts policy slot 0 alone: other policy slots are old on purpose.
     """
     return tuple(
       int(turn.version.min())
@@ -127,10 +142,10 @@ class Trajectory:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
-  """The attempts at one task that are judged against each other.
+  """Trajectories of one task, whose advantages are relative to each other.
 
-  Only attempts that may be trained on are members; `num_masked` counts those
-  that were lost to faults of ours, after their retries.
+  Only trajectories that may be trained on are members; `num_masked` counts the
+  episodes that were lost to faults, after their retries.
   """
 
   id: str
@@ -140,9 +155,7 @@ class Group:
 
   @property
   def oldest_version(self) -> int:
-    """The oldest version that answered from policy slot 0, or from any if
-    none did.
-    """
+    """The oldest version in policy slot 0; in any slot if 0 never answered."""
     members = self.trajectories
     fresh = [v for t in members for v in t.fresh_versions]
     every = [

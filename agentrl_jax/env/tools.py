@@ -1,9 +1,10 @@
 """Reads a policy's tool calls, checked against the tools' JSON schemas.
 
 A call that cannot be read is the policy's mistake, never an error: the reader
-returns a `ToolMistake`, whose message says what was found and what is allowed.
-Schemas are of draft 2020-12; `data.json_schema` bounds them, and
-`require_readable` refuses keywords that are not checked.
+returns a `ToolMistake` whose message says what was found and what is allowed.
+Schemas are of draft 2020-12; see `data.grammar.json_schema` for what bounds
+them, and `require_readable` for telling an environment's author what is not
+checked.
 """
 
 import dataclasses
@@ -17,8 +18,8 @@ from typing import Any
 
 from jsonschema.exceptions import ValidationError
 
-from agentrl_jax.data import json_schema
-from agentrl_jax.data.json_schema import shortened
+from agentrl_jax.data.grammar import json_schema
+from agentrl_jax.data.grammar.json_schema import shortened
 from agentrl_jax.data.messages import Tool, ToolCall
 from agentrl_jax.errors import ConfigError
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from agentrl_jax.data.answer_masks import AnswerMasks
 from agentrl_jax.data.batch import Batch
+from agentrl_jax.data.grammar.answer_masks import AnswerMasks
 from agentrl_jax.data.packing import Rows
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train.objective import TrainBatch

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax import losses
-from agentrl_jax.data.answer_masks import AnswerMasks, answer_masks
-from agentrl_jax.data.grammar import Grammars
+from agentrl_jax.data.grammar.answer_masks import AnswerMasks, answer_masks
+from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.data.packing import Rows, pack
 from agentrl_jax.data.trajectory import Group, Trajectory
 from agentrl_jax.losses import TaskMoments

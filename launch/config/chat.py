@@ -11,9 +11,9 @@ import zipfile
 
 import ml_collections
 
-from agentrl_jax.data.chat import ChatCodec
-from agentrl_jax.data.pretrained_chat import ChatConfig, copy_chat, load_chat
-from agentrl_jax.data.tokenizer import load_tokenizer
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.pretrained import ChatConfig, copy_chat, load_chat
+from agentrl_jax.data.chat.tokenizer import load_tokenizer
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train.config_checks import require_read
 from configs import base

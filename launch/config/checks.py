@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from etils import epath
 
+from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.group import GroupLimits
-from agentrl_jax.controller.policies import CrossPolicy
 from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention_splash import check_length

@@ -12,17 +12,16 @@ from typing import Any
 import ml_collections
 
 from agentrl_jax.controller.admission import AdmissionLimits
-from agentrl_jax.controller.attempt import RetryLimits
+from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.episode import (
   EpisodeLimits,
   EpisodeWaits,
   Sampling,
 )
-from agentrl_jax.controller.group import GroupLimits
+from agentrl_jax.controller.group import GroupLimits, RetryLimits
 from agentrl_jax.controller.group_queue import QueueLimits
-from agentrl_jax.controller.policies import CrossPolicy
 from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
-from agentrl_jax.data.pretrained_chat import ChatConfig
+from agentrl_jax.data.chat.pretrained import ChatConfig
 from agentrl_jax.env.docker.containers import ContainerSpec
 from agentrl_jax.env.loading import parse_options
 from agentrl_jax.env.mistakes import require_rates

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.data.batch import Batch
-from agentrl_jax.data.grammar import BITS
+from agentrl_jax.data.grammar.grammars import BITS
 from agentrl_jax.model import sharding
 from agentrl_jax.model.packed_attention import choose
 from agentrl_jax.model.policy import Policy

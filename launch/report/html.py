@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import jinja2
 import markupsafe
 
-from agentrl_jax.controller.policies import succeeded
 from agentrl_jax.metrics import Row
 from launch.report.attempts import attempts_table
 from launch.report.episodes import Episode, message_views, turn_views
@@ -115,7 +114,7 @@ def _environment() -> jinja2.Environment:
     trim_blocks=True,
     lstrip_blocks=True,
   )
-  environment.tests["success"] = succeeded
+  environment.tests["success"] = lambda trajectory: trajectory.is_success
   environment.filters |= {
     "breakable": breakable,
     "duration": duration,

@@ -19,14 +19,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from tokenizers import Tokenizer
 
-from agentrl_jax.controller import seeds
 from agentrl_jax.controller.player import ExpertPlayer, Player, ScriptPlayer
-from agentrl_jax.controller.recorder import Attempt
-from agentrl_jax.data import template
+from agentrl_jax.data import seeds
+from agentrl_jax.data.chat import template
+from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.messages import Message, Tool, message_from_json
 from agentrl_jax.data.packing import Rows, pack
-from agentrl_jax.data.tokenizer import train_tokenizer
-from agentrl_jax.data.trajectory import Task, Trajectory
+from agentrl_jax.data.trajectory import EpisodeSpec, Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import CheckpointError
 from launch.config.chat import codec_of
@@ -147,10 +146,10 @@ async def _play(
   )
   return [
     await player.play(
-      Attempt(
+      EpisodeSpec(
         task=stream.at(position),
         group_id=f"demonstration-{position}",
-        number=0,
+        attempt=0,
         seed=seeds.seed_of(settings.seed, "demonstration", position),
       )
     )
@@ -173,9 +172,8 @@ def _text(trajectory: Trajectory, tools: Sequence[Tool]) -> str:
   """Renders the conversation as the policy will read and write it."""
   messages = [message_from_json(m) for m in trajectory.transcript]
   first = _first_answer(messages)
-  return template.render_start(messages[:first], tools) + (
-    template.render_messages(messages[first:])
-  )
+  start = template.CompactTemplate().start(messages[:first], tools)
+  return start + template.render_messages(messages[first:])
 
 
 def _first_answer(messages: Sequence[Message]) -> int:

@@ -9,9 +9,9 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from agentrl_jax.controller import seeds
-from agentrl_jax.controller.controller_environment import ControllerEnvironment
+from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
+from agentrl_jax.data import seeds
 from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.task_source import TaskStream
 from agentrl_jax.env import remote

@@ -18,7 +18,6 @@ from agentrl_jax.controller.player import (
   PolicyPlayer,
   ScriptPlayer,
 )
-from agentrl_jax.controller.policies import succeeded
 from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.data.record_file import read_groups, write_groups
 from agentrl_jax.data.trajectory import Group, Task, Trajectory
@@ -159,7 +158,7 @@ def success_by_task(played: Sequence[Trajectory]) -> dict[str, float]:
   """Returns the share of successes as `success/<task>`."""
   by_task: dict[str, list[bool]] = {}
   for trajectory in played:
-    by_task.setdefault(trajectory.task.name, []).append(succeeded(trajectory))
+    by_task.setdefault(trajectory.task.name, []).append(trajectory.is_success)
   return {
     f"success/{name}": sum(wins) / len(wins) for name, wins in by_task.items()
   }

@@ -14,23 +14,22 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from agentrl_jax.controller import seeds
 from agentrl_jax.controller.admission import Admission
 from agentrl_jax.controller.collector import Collector, CollectorState
+from agentrl_jax.controller.cross_policy import PolicySlotChooser
 from agentrl_jax.controller.group import run_group
 from agentrl_jax.controller.group_queue import GroupQueue
-from agentrl_jax.controller.learner_watch import LearnerWatch
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player, PolicyPlayer
-from agentrl_jax.controller.policy_slot_chooser import PolicySlotChooser
-from agentrl_jax.controller.recorder import Attempt
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
+from agentrl_jax.controller.waiting import LearnerWatch
+from agentrl_jax.data import seeds
 from agentrl_jax.data.record_file import (
   group_from_json,
   group_to_json,
   write_groups,
 )
-from agentrl_jax.data.trajectory import Group, Task, Trajectory
+from agentrl_jax.data.trajectory import EpisodeSpec, Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import DeadlineExceeded
 from agentrl_jax.metrics import MetricsWriter
@@ -332,10 +331,10 @@ class _LockstepPlayer:
   player: Player
   lockstep: LockstepGenerator
 
-  async def play(self, attempt: Attempt) -> Trajectory:
+  async def play(self, spec: EpisodeSpec) -> Trajectory:
     """See `Player.play`."""
     with self.lockstep.playing():
-      return await self.player.play(attempt)
+      return await self.player.play(spec)
 
 
 def _chooser(settings: Settings) -> PolicySlotChooser:

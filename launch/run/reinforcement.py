@@ -12,7 +12,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.trajectory import Group
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params

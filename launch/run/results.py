@@ -11,8 +11,7 @@ import jax
 import ml_collections
 from rich.console import Console
 
-from agentrl_jax.controller.policies import succeeded
-from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.trajectory import Task, Trajectory
 from agentrl_jax.metrics import FILE, read_metrics
 from configs import base
@@ -123,7 +122,7 @@ def _telling(
   seen: dict[tuple[str, bool], int] = {}
 
   def rank(task: Task) -> tuple[bool, int]:
-    learned = succeeded(after[task]) and not succeeded(before[task])
+    learned = after[task].is_success and not before[task].is_success
     kind = (task.name, learned)
     seen[kind] = seen.get(kind, 0) + 1
     return (not learned, seen[kind])

@@ -14,7 +14,7 @@ import jax
 import ml_collections
 from rich.console import Console
 
-from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model.policy import Params, num_params

@@ -16,15 +16,15 @@ import jax
 from jax.sharding import Mesh
 from tokenizers import Tokenizer
 
-from agentrl_jax.data.chat import ChatCodec
-from agentrl_jax.data.pretrained_chat import (
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.pretrained import (
   TEMPLATE,
   TOKENIZER,
   TOKENIZER_CONFIG,
   ChatConfig,
   load_chat,
 )
-from agentrl_jax.data.template import CompactTemplate
+from agentrl_jax.data.chat.template import CompactTemplate
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.compute import ComputeConfig

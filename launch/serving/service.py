@@ -10,8 +10,8 @@ import jax
 import ml_collections
 
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
-from agentrl_jax.data.chat import ChatCodec
-from agentrl_jax.data.grammar import Grammars
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import Generator

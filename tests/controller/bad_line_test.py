@@ -1,4 +1,4 @@
-"""Many sessions on a line that breaks over and over: none of them notices."""
+"""Sessions go on unharmed over a connection that breaks again and again."""
 
 import asyncio
 import contextlib

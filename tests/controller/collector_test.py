@@ -1,6 +1,7 @@
 """Tests of `controller.collector`: admission, order, failure and its end."""
 
 import asyncio
+import contextlib
 import unittest
 
 from agentrl_jax.errors import DeadlineExceeded, QueueClosed
@@ -83,7 +84,7 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
       return await at_once(pipeline, task, group_id, seed)
 
     clock = Clock()
-    pipeline = Pipeline(play, concurrent=4, lost_pause_s=1.0)
+    pipeline = Pipeline(play, concurrent=4, lost_backoff_s=1.0)
     async with pipeline.running() as collector:
       await turns_of_the_loop()
       self.assertEqual(num_asked, 4)
@@ -103,7 +104,7 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
 
     clock = Clock()
     pipeline = Pipeline(
-      play, max_staleness=50, max_groups=50, concurrent=1, lost_pause_s=1.0
+      play, max_staleness=50, max_groups=50, concurrent=1, lost_backoff_s=1.0
     )
     async with pipeline.running():
       await turns_of_the_loop()
@@ -201,6 +202,119 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
     (error,) = caught.exception.exceptions
     self.assertIsInstance(error, DeadlineExceeded)
     self.assertIn("4 groups have started, as many as the learner", str(error))
+
+
+class FaultsTest(unittest.IsolatedAsyncioTestCase):
+  async def test_500_episodes_with_faults_lose_no_group_and_no_session(self):
+    environment = Brittle(fault_rate=0.05, seed=3)
+    engine = ScriptedEngine(skill=0.8)
+    pipeline = Pipeline(played_by(a_player(environment, engine)))
+    num_steps, seen = 63, []  # 63 * 2 groups * 4 attempts = 504 episodes
+    async with pipeline.running() as collector:
+      for version in range(num_steps):
+        seen += await collector.take(STEP, version=version)
+      collector.pause()
+      await until(lambda: pipeline.admission.in_flight == 0)
+      state = collector.snapshot()
+    self.assertEqual(environment.num_open, 0)
+    self.assertEqual(state.in_flight, ())
+    counts = pipeline.monitor.tasks["arithmetic"]
+    every = [*seen, *state.queued]
+    self.assertEqual(sorted(ids(every)), list(range(len(every))))
+    self.assertFalse(counts.dropped)
+    self.assertGreater(environment.num_faults, 50)
+    self.assertEqual(counts.faults.total(), environment.num_faults)
+    self.assertEqual(counts.started, counts.finished + counts.faults.total())
+    self.assertEqual(counts.masked, sum(g.num_masked for g in every))
+    self.assertEqual(counts.finished, sum(len(g.trajectories) for g in every))
+    self.assertEqual(counts.finished + counts.masked, 4 * len(every))
+    self.assertEqual(counts.started, 4 * len(every) + counts.retried)
+
+
+class ResumeTest(unittest.IsolatedAsyncioTestCase):
+  async def test_snapshot_tells_running_from_finished(self):
+    held = Held()
+    pipeline = Pipeline(held)
+    async with pipeline.running() as collector:
+      await turns_of_the_loop()
+      await held.end(2)
+      state = collector.snapshot()
+    self.assertEqual([p for p, _ in state.in_flight], [0, 1, 3])
+    self.assertEqual(ids(state.queued), [2])
+    self.assertEqual(state.stream, {"position": 4})
+    after = pipeline.collector.snapshot()  # the same once it was cancelled
+    self.assertEqual(after.in_flight, state.in_flight)
+    self.assertEqual(ids(after.queued), [2])
+
+  async def test_in_flight_come_again_first_with_the_same_seeds(self):
+    held, again = Held(), Held()
+    pipeline = Pipeline(held)
+    async with pipeline.running() as collector:
+      await turns_of_the_loop()
+      await held.end(2)
+      state = collector.snapshot()
+    async with Pipeline(again, state=state).running() as collector:
+      await turns_of_the_loop()
+      self.assertEqual(again.begun, [0, 1, 3])
+      collector.advance(1)
+      await turns_of_the_loop()
+      self.assertEqual(again.begun, [0, 1, 3, 4, 5])
+    self.assertEqual(len(set(held.seeds.values())), 4)
+    for position in (0, 1, 3):
+      self.assertEqual(again.seeds[position], held.seeds[position])
+
+  async def test_snapshot_right_after_restore_is_the_same(self):
+    held = Held()
+    async with Pipeline(held).running() as collector:
+      await turns_of_the_loop()
+      await held.end(2)
+      state = collector.snapshot()
+    self.assertEqual(Pipeline(held, state=state).collector.snapshot(), state)
+
+  async def test_killed_anywhere_none_is_lost_and_none_comes_twice(self):
+    """Stops after every number of loop turns, and goes on from there."""
+    for turns in range(0, 120, 7):
+      with self.subTest(turns=turns):
+        first = Pipeline(played_by(a_player()))
+        taken = []
+        async with first.running() as collector:
+          with contextlib.suppress(asyncio.CancelledError):
+            taking = asyncio.create_task(collector.take(STEP, version=0))
+            await turns_of_the_loop(turns)
+            if taking.done():
+              taken += ids(taking.result())
+            taking.cancel()
+          state = collector.snapshot()
+        version = len(taken) // STEP
+        second = Pipeline(
+          played_by(a_player()), state=state, version=version, order="started"
+        )
+        async with second.running() as collector:
+          for later in range(version, 4):
+            taken += ids(await collector.take(STEP, version=later))
+        self.assertEqual(sorted(taken), list(range(8)))
+
+  async def test_resumed_groups_are_token_for_token_the_same(self):
+    async def tokens(state=None, stop_after=None):
+      pipeline = Pipeline(
+        played_by(a_player(engine=ScriptedEngine(skill=0.7))),
+        order="started",
+        state=state,
+      )
+      async with pipeline.running() as collector:
+        if stop_after is not None:
+          await turns_of_the_loop(stop_after)
+          return collector.snapshot()
+        groups = await collector.take(STEP, version=0)
+      return [
+        [turn.sampled.tolist() for turn in t.turns]
+        for group in groups
+        for t in group.trajectories
+      ]
+
+    state = await tokens(stop_after=9)
+    self.assertTrue(state.in_flight)
+    self.assertEqual(await tokens(state=state), await tokens())
 
 
 if __name__ == "__main__":

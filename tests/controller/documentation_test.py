@@ -1,4 +1,4 @@
-"""The commands of docs/protocol.md run as they stand, but for the ports."""
+"""The commands of docs/protocol.md run, with other ports."""
 
 import contextlib
 import io

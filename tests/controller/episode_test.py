@@ -1,4 +1,4 @@
-"""Tests of `controller.episode` and `controller.recorder`: tokens are kept."""
+"""Tests of `controller.episode`: limits, timeouts, grammars, exact tokens."""
 
 import asyncio
 import contextlib
@@ -7,47 +7,48 @@ import unittest
 
 import numpy as np
 
+from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.episode import (
+  ChatRecorder,
   EpisodeLimits,
   EpisodeWaits,
   Sampling,
   play_expert,
   run_episode,
 )
-from agentrl_jax.controller.policies import CrossPolicy
-from agentrl_jax.controller.recorder import (
+from agentrl_jax.data.messages import Message
+from agentrl_jax.data.recorder import (
   tokens_of,
 )
 from agentrl_jax.data.trajectory import Status
-from agentrl_jax.env.interface import Environment
+from agentrl_jax.env.interface import Environment, Step
 from agentrl_jax.errors import (
   ConfigError,
   DeadlineExceeded,
   GeneratorFault,
   PromptTooLong,
 )
+from environments.arithmetic.environment import ADD, ANSWER
 from tests.controller.stage import (
   LIMITS,
   Brittle,
   ScriptedEngine,
   a_task,
+  an_episode,
   answer_of,
   codec,
   until,
 )
 
 
-async def play(environment=None, engine=None, **changes):
+async def play(environment=None, engine=None, *, seed=7, **changes):
   settings = {
     "limits": LIMITS,
     "sampling": Sampling(),
     "choose_policy_slot": lambda seed, turn: 0,
-    "seed": 7,
-    "group_id": "g",
-    "attempt": 0,
   } | changes
   return await run_episode(
-    a_task(),
+    an_episode(seed=seed),
     environment or Brittle(),
     engine or ScriptedEngine(),
     codec(),
@@ -247,13 +248,7 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
     environment = Brittle()
     expert = environment.expert(a_task(), seed=1, mistakes={})
     return await play_expert(
-      a_task(),
-      environment,
-      expert,
-      codec(),
-      limits=limits,
-      seed=1,
-      group_id="d",
+      an_episode(seed=1), environment, expert, codec(), limits=limits
     )
 
   async def test_a_demonstration_is_what_the_policy_should_write(self):
@@ -274,6 +269,83 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
     limits = dataclasses.replace(LIMITS, max_turns=1)
     trajectory = await self._play(limits)
     self.assertIs(trajectory.status, Status.TASK_LIMIT_REACHED)
+
+
+class CallContext(Brittle):
+  """Has no tools, and takes any answer."""
+
+  @contextlib.asynccontextmanager
+  async def open(self, task, *, seed):
+    async with super().open(task, seed=seed) as session:
+      session.tools = ()
+      session.step = self._step
+      yield session
+
+  async def _step(self, answer):
+    return Step((), status=Status.COMPLETED)
+
+
+class Growing(Brittle):
+  """Has a tool more after the first answer, as BFCL's tasks may."""
+
+  @contextlib.asynccontextmanager
+  async def open(self, task, *, seed):
+    async with super().open(task, seed=seed) as session:
+      session.tools, step = (ADD,), session.step
+
+      async def grown(answer):
+        session.tools = (ADD, ANSWER)
+        return await step(answer)
+
+      session.step = grown
+      yield session
+
+
+class EpisodeCallsTest(unittest.IsolatedAsyncioTestCase):
+  async def test_calls_follow_a_grammar_of_the_task_s_tools(self):
+    for calls, choice in (("well_formed", "auto"), ("required", "required")):
+      engine = ScriptedEngine()
+      played = await play(engine=engine, sampling=Sampling(calls=calls))
+      wanted = codec().call_grammar((ADD, ANSWER), choice=choice)
+      self.assertEqual([s.grammar for _, s in engine.asked], [wanted] * 2)
+      self.assertEqual([t.grammar for t in played.turns], [wanted] * 2)
+      # What it said is what the grammar says, so the learner can tell.
+      read = codec().grammars(codec().vocab_size)
+      for turn in played.turns:
+        read.masks(turn.grammar, turn.sampled)
+    free = await play(sampling=Sampling(calls="free"))
+    self.assertEqual({turn.grammar for turn in free.turns}, {""})
+
+  async def test_a_task_without_tools_has_nothing_to_call(self):
+    context = CallContext()
+    played = await play(context, sampling=Sampling(calls="well_formed"))
+    self.assertEqual([turn.grammar for turn in played.turns], [""])
+    with self.assertRaisesRegex(ConfigError, "arithmetic.* has no tools"):
+      await play(context, sampling=Sampling(calls="required"))
+
+  async def test_tools_that_come_on_the_way_are_called_from_then_on(self):
+    engine = ScriptedEngine()
+    played = await play(
+      Growing(), engine=engine, sampling=Sampling(calls="required")
+    )
+    wanted = [
+      codec().call_grammar(tools, choice="required")
+      for tools in ((ADD,), (ADD, ANSWER))
+    ]
+    self.assertEqual([spec.grammar for _, spec in engine.asked], wanted)
+    self.assertEqual([turn.grammar for turn in played.turns], wanted)
+
+
+class ChatRecorderTest(unittest.TestCase):
+  def test_reward_of_a_turn_is_the_change_of_the_verdict(self):
+    record = ChatRecorder(an_episode(), codec(), ())
+    record.add_observation(Step((Message("user", "hello"),)))
+    for verdict in (0.25, 0.25, 1.0):
+      record.add_action(record.prompt, answer_of([5]))
+      record.add_observation(Step((Message("user", "so far"),), reward=verdict))
+    trajectory = record.trajectory(Status.COMPLETED)
+    self.assertEqual([t.reward for t in trajectory.turns], [0.25, 0.0, 0.75])
+    self.assertEqual(trajectory.reward, 1.0)
 
 
 if __name__ == "__main__":

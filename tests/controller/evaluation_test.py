@@ -7,10 +7,10 @@ import math
 import unittest
 
 from agentrl_jax.controller import evaluation
+from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import evaluate, wilson_interval
 from agentrl_jax.controller.player import ExpertPlayer, ScriptPlayer
-from agentrl_jax.controller.policies import CrossPolicy
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from tests.controller.stage import (
@@ -20,7 +20,7 @@ from tests.controller.stage import (
   ScriptedEngine,
   a_player,
   a_trajectory,
-  an_attempt,
+  an_episode,
   codec,
   until,
 )
@@ -202,7 +202,7 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
     script = ScriptPlayer(
       environments={"arithmetic": Brittle()}, max_turns=8, mistakes={}
     )
-    trajectory = await script.play(an_attempt())
+    trajectory = await script.play(an_episode())
     self.assertEqual(trajectory.num_tokens, 0)
     self.assertEqual([t.reward for t in trajectory.turns], [0.0, 1.0])
     self.assertEqual(trajectory.transcript[0]["role"], "user")
@@ -228,7 +228,7 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
     script = ScriptPlayer(
       environments={"arithmetic": Instalments()}, max_turns=8, mistakes={}
     )
-    trajectory = await script.play(an_attempt())
+    trajectory = await script.play(an_episode())
     self.assertEqual([t.reward for t in trajectory.turns], [0.25, 0.25])
     self.assertEqual(trajectory.reward, 0.5)
 
@@ -236,7 +236,7 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
     script = ScriptPlayer(
       environments={"arithmetic": Brittle()}, max_turns=1, mistakes={}
     )
-    trajectory = await script.play(an_attempt())
+    trajectory = await script.play(an_episode())
     self.assertIs(trajectory.status, Status.TASK_LIMIT_REACHED)
 
   async def test_unknown_task_is_named(self):

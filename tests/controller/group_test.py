@@ -1,11 +1,11 @@
-"""Tests of `controller.group`: what breaks, what is late, what is a bug."""
+"""Tests of `controller.group`: faults, late episodes and bugs."""
 
 import asyncio
 import dataclasses
 import unittest
 
 from agentrl_jax.controller.group import run_group
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.errors import EnvironmentFault, GeneratorFault, PromptTooLong
 from tests.controller.stage import (
@@ -23,23 +23,23 @@ from tests.controller.stage import (
 
 
 class Scripted:
-  """A player that does as it is told, by (attempt number, try)."""
+  """A player whose outcomes are given by (attempt, try)."""
 
   def __init__(self, act):
     self._act = act
     self.seeds = {}
 
-  async def play(self, attempt):
-    tries = self.seeds.setdefault(attempt.number, [])
-    tries.append(attempt.seed)
+  async def play(self, spec):
+    tries = self.seeds.setdefault(spec.attempt, [])
+    tries.append(spec.seed)
     await asyncio.sleep(0)
-    outcome = self._act(attempt.number, len(tries) - 1)
+    outcome = self._act(spec.attempt, len(tries) - 1)
     if isinstance(outcome, BaseException):
       raise outcome
     if isinstance(outcome, asyncio.Event):
       await outcome.wait()
     status = outcome if isinstance(outcome, Status) else Status.COMPLETED
-    return a_trajectory(attempt=attempt.number, status=status)
+    return a_trajectory(attempt=spec.attempt, status=status)
 
 
 async def run(player, limits=GROUP, monitor=None):
@@ -167,9 +167,9 @@ class GroupTest(unittest.IsolatedAsyncioTestCase):
         self._player = a_player(environment, Slow())
         self._turn = asyncio.Lock()
 
-      async def play(self, attempt):
+      async def play(self, spec):
         async with self._turn:
-          return await self._player.play(attempt)
+          return await self._player.play(spec)
 
     clock = Clock()
     async with asyncio.TaskGroup() as tasks:

@@ -8,8 +8,8 @@ from agentrl_jax.controller.admission import Admission, AdmissionLimits
 from agentrl_jax.controller.collector import Collector
 from agentrl_jax.controller.group import run_group
 from agentrl_jax.controller.group_queue import GroupQueue, QueueLimits
-from agentrl_jax.controller.learner_watch import LearnerWatch
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.metrics import Monitor
+from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data.task_source import TaskStream
 from tests.controller.stage import GROUP, RETRIES, a_group, turns_of_the_loop
 
@@ -29,7 +29,7 @@ class Pipeline:
     state=None,
     version=0,
     drop_beyond=None,
-    lost_pause_s=0.0,
+    lost_backoff_s=0.0,
     order="finished",
     max_age=None,
     step_timeout_s=3600.0,
@@ -68,7 +68,7 @@ class Pipeline:
       self.admission,
       seed=11,
       watch=watch,
-      lost_pause_s=lost_pause_s,
+      lost_backoff_s=lost_backoff_s,
     )
     if state:
       self.collector.restore(state)

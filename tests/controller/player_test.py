@@ -1,4 +1,4 @@
-"""Players look everything up by the name that a task has in the config."""
+"""Players find environments by the task's name in the config."""
 
 import asyncio
 import unittest
@@ -7,7 +7,7 @@ from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.player import (
   ExpertPlayer,
   ScriptPlayer,
-  attempts_of,
+  episodes_of,
 )
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.errors import ConfigError
@@ -32,9 +32,9 @@ def wins(player, name, number=20):
 
   async def play():
     return [
-      await player.play(attempt)
+      await player.play(spec)
       for index in range(number)
-      for attempt in attempts_of(
+      for spec in episodes_of(
         Task(name, "train", index), group_id=str(index), seeds=[index]
       )
     ]

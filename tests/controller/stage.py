@@ -1,7 +1,7 @@
-"""What the controller's tests play with: real parts, small, and some break.
+"""Small parts for the controller's tests; some of them break on purpose.
 
-The environment is `environments.arithmetic`, the codec is `data.chat`'s; the
-engine is scripted, but speaks tokens as a real one does.
+The environment is `environments.arithmetic`, the codec is a `ChatCodec`; the
+engine is scripted, but answers in tokens as a real one does.
 """
 
 import asyncio
@@ -11,15 +11,20 @@ import random
 
 import numpy as np
 
-from agentrl_jax.controller.attempt import RetryLimits
 from agentrl_jax.controller.episode import EpisodeLimits
-from agentrl_jax.controller.group import GroupLimits
+from agentrl_jax.controller.group import GroupLimits, RetryLimits
 from agentrl_jax.controller.player import PolicyPlayer
-from agentrl_jax.controller.recorder import Attempt
-from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.messages import Message, ToolCall
-from agentrl_jax.data.tokenizer import train_tokenizer
-from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory, Turn
+from agentrl_jax.data.trajectory import (
+  EpisodeSpec,
+  Group,
+  Status,
+  Task,
+  Trajectory,
+  Turn,
+)
 from agentrl_jax.env.interface import Environment, Session
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.rollout.api import Answer, SamplingSpec
@@ -158,8 +163,8 @@ def a_task(index: int = 0) -> Task:
   return Task("arithmetic", "train", index)
 
 
-def an_attempt(index: int = 0, *, seed: int = 7) -> Attempt:
-  return Attempt(task=a_task(index), group_id="g", number=0, seed=seed)
+def an_episode(index: int = 0, *, seed: int = 7) -> EpisodeSpec:
+  return EpisodeSpec(task=a_task(index), group_id="g", attempt=0, seed=seed)
 
 
 def a_trajectory(

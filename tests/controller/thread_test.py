@@ -1,4 +1,4 @@
-"""Tests of `controller.thread`: plain calls, and no failure unheard of."""
+"""Tests of `controller.thread`: blocking calls, and no failure hidden."""
 
 import asyncio
 import threading

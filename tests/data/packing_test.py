@@ -1,4 +1,4 @@
-"""Every token of every trajectory stands in the rows once, and as it was."""
+"""Every token of every trajectory is in the rows once, unchanged."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What is written comes back bit for bit; what is damaged says so."""
+"""Groups are read back bit for bit; damaged files are refused."""
 
 import dataclasses
 import pathlib

@@ -1,4 +1,4 @@
-"""The manifest: replaced whole, and refused where it is none."""
+"""The manifest is replaced in one step, and refused if it is invalid."""
 
 import pathlib
 import tempfile

@@ -1,4 +1,4 @@
-"""The stream mixes by weight, repeats itself exactly, and resumes."""
+"""The stream mixes by weight, is reproducible, and resumes."""
 
 import collections
 

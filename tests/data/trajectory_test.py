@@ -30,6 +30,18 @@ class TrajectoryTest(absltest.TestCase):
       {Status.RUNNING, Status.TASK_ERROR, Status.CANCELLED, Status.UNKNOWN},
     )
 
+  def test_full_reward_is_success_unless_the_environment_says(self):
+    trajectory = make_trajectory(np.random.default_rng(0))
+    for reward, metrics, expected in (
+      (1.0, {}, True),
+      (0.9, {}, False),
+      (0.9, {"success": 1.0}, True),
+      (1.0, {"success": 0.0}, False),
+    ):
+      changed = dataclasses.replace(trajectory, reward=reward, metrics=metrics)
+      with self.subTest(reward=reward, metrics=metrics):
+        self.assertEqual(changed.is_success, expected)
+
   def test_counts(self):
     trajectory = make_trajectory(np.random.default_rng(0), turns=3)
     sampled = [len(t.sampled) for t in trajectory.turns]

@@ -5,9 +5,8 @@ import json
 import unittest
 
 from agentrl_jax.controller.player import ScriptedPlayer
-from agentrl_jax.controller.recorder import Attempt
 from agentrl_jax.data.messages import Message, Tool
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.trajectory import EpisodeSpec, Task
 from agentrl_jax.env.scripted import GENERIC, Constant, Echo
 from agentrl_jax.env.tools import read_arguments
 from agentrl_jax.errors import ConfigError
@@ -69,8 +68,8 @@ class ScriptedPlayerTest(unittest.TestCase):
     player = ScriptedPlayer(
       environments={"sums": Arithmetic()}, max_turns=5, policy=policy
     )
-    attempt = Attempt(
-      task=Task("sums", "test", 0), group_id="g", number=0, seed=0
+    attempt = EpisodeSpec(
+      task=Task("sums", "test", 0), group_id="g", attempt=0, seed=0
     )
     return asyncio.run(player.play(attempt))
 

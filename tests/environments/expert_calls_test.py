@@ -2,16 +2,17 @@
 
 import unittest
 
-from agentrl_jax.data.chat import ChatCodec
-from agentrl_jax.data.tokenizer import train_tokenizer
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.trajectory import Status, Task
 from environments.alfworld.environment import ALFWorld
 from environments.arithmetic.environment import Arithmetic
 from environments.dbbench.environment import DBBench
 from environments.knowledgegraph.environment import KnowledgeGraph
 from environments.webshop.environment import WebShop
-from tests.data import call_grammars, families
-from tests.data.family_template_test import codec_of
+from tests.data.chat import families
+from tests.data.chat.family_template_test import codec_of
+from tests.data.grammar import call_grammars
 
 NUM_TASKS = 3
 

@@ -19,8 +19,8 @@ from agentrl_jax.model.pretrained import read_params
 from configs import base, pod
 from launch.config.architecture import read_architecture
 from launch.export import export
-from launch.run.training import train
-from tests.data import families as chat_families
+from launch.train import train
+from tests.data.chat import families as chat_families
 from tests.launch import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]

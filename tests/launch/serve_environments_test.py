@@ -10,7 +10,7 @@ import time
 
 from absl.testing import absltest
 
-from agentrl_jax.controller.controller_environment import ControllerEnvironment
+from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.data.messages import Message
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.train.config_checks import ConfigError

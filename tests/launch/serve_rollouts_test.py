@@ -18,8 +18,8 @@ import openai
 import pytest
 from absl.testing import absltest
 
-from agentrl_jax.data.chat import ChatCodec
-from agentrl_jax.data.tokenizer import train_tokenizer
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingSpec

@@ -18,7 +18,7 @@ import openai
 import pytest
 from absl.testing import absltest
 
-from agentrl_jax.data.tokenizer import train_tokenizer
+from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.errors import AgentRLError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Policy

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from agentrl_jax.data.grammar import Grammars
+from agentrl_jax.data.grammar.grammars import Grammars
 from tests.rollout import small
 
 STOP = small.VOCAB - 1

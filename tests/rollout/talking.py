@@ -8,9 +8,9 @@ import numpy as np
 import openai
 import tokenizers
 
-from agentrl_jax.data.chat import ChatCodec
-from agentrl_jax.data.grammar import Grammars
-from agentrl_jax.data.tokenizer import train_tokenizer
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.tokenizer import train_tokenizer
+from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy

@@ -1,1 +1,1 @@
-"""AgentRL's controller as a service: workers register, clients play."""
+"""AgentRL's controller protocol: workers register, clients play."""

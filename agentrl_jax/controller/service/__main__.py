@@ -1,4 +1,4 @@
-"""The service as a command: see `main`."""
+"""Runs `main` as a command."""
 
 from agentrl_jax.controller.service.main import main
 

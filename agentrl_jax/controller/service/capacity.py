@@ -1,8 +1,8 @@
-"""Who waits for a place at a worker, and who is next.
+"""Queues requests for a place at a worker.
 
-Every task has a queue of its own, first come, first served: one that is short
-of workers holds up no other. A place is given together with a session in it, in
-one step, so that none is lost or given twice.
+Every task has its own queue, first come, first served: a task that is short of
+workers holds up no other. A place is given together with a session in it, in
+one step, so that no place is lost or given twice.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class NoCapacity(Refused):
 
 
 class CapacityQueue:
-  """The queues."""
+  """Requests for places, in one queue per task."""
 
   def __init__(self, registry: Registry, table: SessionTable):
     self._registry = registry
@@ -32,16 +32,15 @@ class CapacityQueue:
     self._queues: dict[str, collections.deque[_Waiting]] = {}
 
   def num_waiting(self, task: str) -> int:
-    """How many wait for a place."""
+    """Requests that wait for a place."""
     return len(self._queues.get(task, ()))
 
   async def take(
     self, task: str, open_in: OpenIn, *, wait_s: float, first: bool = False
   ) -> SessionEntry:
-    """A session in a place of its own; `first` goes ahead of who waits.
+    """Waits for a place and opens a session in it; `first` skips the queue.
 
-    Raises `NoCapacity` if there is none within `wait_s`. Being cancelled gives
-    the place back.
+    Raises `NoCapacity` after `wait_s`. Cancelling gives the place back.
     """
     queue = self._queues.setdefault(task, collections.deque())
     waiting = _Waiting(open_in)
@@ -60,7 +59,7 @@ class CapacityQueue:
       ) from error
 
   def offer(self, task: str) -> None:
-    """Gives the places there are to those who wait; call it when one may be."""
+    """Gives free places to waiting requests; call it when one may be free."""
     queue = self._queues.get(task, ())
     while queue:
       worker = self._registry.pick(task, time.monotonic())

@@ -1,17 +1,17 @@
-"""The controller of AgentRL's protocol: sessions on whatever workers there are.
+"""Dispatches sessions to workers, for AgentRL's controller protocol.
 
-What travels is JSON and is passed through as it came: messages, tools and
-custom tasks are for the client and the worker to understand.
+JSON bodies are passed on unchanged: only client and worker interpret messages,
+tools and custom tasks.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
-from agentrl_jax.controller.service.background_tasks import performing
+from agentrl_jax.condition import Condition
 from agentrl_jax.controller.service.capacity import CapacityQueue
 from agentrl_jax.controller.service.reconciler import SessionReconciler, Spawn
 from agentrl_jax.controller.service.registry import (
@@ -37,13 +37,13 @@ from agentrl_jax.errors import EnvironmentFault
 
 _log = logging.getLogger(__name__)
 
-FULL_S = 1.0  # before a worker that refused for want of room is tried again
-SYNC_SPREAD_S = 2.0  # so that not all workers are asked at one moment
+FULL_S = 1.0  # before a worker that refused a session as full is tried again
+SYNC_SPREAD_S = 2.0  # over which requests to all workers are spread
 RUNNING = "running"
 
 
 class Dispatcher:
-  """Registry, sessions and places, in one; made by `dispatching`."""
+  """Combines registry, session table and capacity; made by `dispatching`."""
 
   def __init__(
     self,
@@ -55,31 +55,31 @@ class Dispatcher:
     self.registry = Registry(timers, connect)
     self.table = SessionTable()
     self.places = CapacityQueue(self.registry, self.table)
-    self._custody = SessionReconciler(
+    self._reconciler = SessionReconciler(
       self.registry, self.table, self.places, spawn, ask_s=timers.ask_s
     )
     self._spawn = spawn
-    self._changed = asyncio.Event()  # replaced each time a task appears
+    self._tasks_changed = Condition()
 
-  def heard(self, announcement: Mapping[str, Any]) -> None:
-    """Takes a heartbeat in. One that is new or was away is asked what it holds.
+  def receive_heartbeat(self, announcement: Mapping[str, Any]) -> None:
+    """Registers a heartbeat; asks a new or returning worker for its sessions.
 
     Raises `Refused` for one that no worker of the task would send.
     """
-    is_news = self.registry.heard(announcement, time.monotonic())
+    is_new = self.registry.add_heartbeat(announcement, time.monotonic())
     for worker in self.registry.find(announcement["address"]):
       if worker.task != announcement["name"]:
         _log.warning("%s now serves %s", worker, announcement["name"])
         self._forget(worker)
-      elif is_news:
-        self._spawn(self._custody.sync(worker))
+      elif is_new:
+        self._spawn(self._reconciler.sync(worker))
     self.places.offer(announcement["name"])
-    self._announce_change()
+    self._tasks_changed.notify()
 
-  def lost(self, address: str) -> None:
-    """Takes in that the way to a worker is broken."""
+  def lose_worker(self, address: str) -> None:
+    """Sends the worker no more sessions: its connection has broken."""
     for worker in self.registry.find(address):
-      self._custody.put_in_coma(worker, "its stream broke")
+      self._reconciler.put_in_coma(worker, "its stream broke")
 
   async def start(
     self,
@@ -90,11 +90,12 @@ class Dispatcher:
     extras: Mapping[str, Any],
     wait_s: float,
   ) -> tuple[SessionEntry, dict[str, Any]]:
-    """Opens a session on the worker with the most room; its first report.
+    """Opens a session on the worker with the most free capacity.
 
-    Waits up to `wait_s` for the task to be served and for a place. `extras` go
-    to the worker as they are. Whatever fails, cancellation included, leaves no
-    session behind. Raises `Refused` or `EnvironmentFault`.
+    Returns the session and its first report. Waits up to `wait_s` for a worker
+    that serves the task and has capacity. `extras` go to the worker unchanged.
+    A failure or cancellation leaves no session open. Raises `Refused` or
+    `EnvironmentFault`.
     """
     if index == CUSTOM and custom_task is None:
       raise Refused("no custom task provided")
@@ -102,7 +103,7 @@ class Dispatcher:
     custom_task = custom_task if index == CUSTOM else None
     entry = await self._await_task(task, wait_s)
     if "split" in extras:
-      await self.describe(task, extras["split"])  # or its workers know none
+      await self.describe(task, extras["split"])  # refuses unknown splits
     else:
       index = entry.resolve(index)
 
@@ -124,7 +125,7 @@ class Dispatcher:
         tries += 1
 
   async def interact(self, id: int, messages: Any) -> dict[str, Any]:
-    """Plays an answer and reports. A worker that fails ends the session.
+    """Plays an answer; returns the report. A worker's fault ends the session.
 
     Raises `Refused` or `EnvironmentFault`.
     """
@@ -139,32 +140,31 @@ class Dispatcher:
       )
     except (WorkerRefusal, WorkerFull):
       session.is_busy = False
-      self._spawn(
-        self._custody.sync(session.worker)
-      )  # does it know the session?
+      # The worker may not have the session any more.
+      self._spawn(self._reconciler.sync(session.worker))
       raise
     return self._settle(session, body, "env_out")
 
   def cancel(self, id: int) -> None:
-    """Has a session freed; its place is taken until the worker says so."""
-    self._custody.drop(self.table.get(id))
+    """Cancels a session, which counts until the worker confirms its end."""
+    self._reconciler.drop(self.table.get(id))
 
   def cancel_all(self, task: str | None = None) -> None:
-    """Has all sessions freed, or all of a task."""
+    """Cancels all sessions, or all of a task."""
     for session in self.table:
       if task is None or session.worker.task == task:
-        self._custody.drop(session)
+        self._reconciler.drop(session)
 
-  def freed(self, id: int) -> None:
-    """Takes in a worker's notice that a session is free."""
+  def end_session(self, id: int) -> None:
+    """Ends a session, after its worker's notice."""
     session = self.table.find(id)
     if session is None:
-      _log.info("session %d is freed, and was not known", id)
+      _log.info("notice of the end of session %d, which is not known", id)
     else:
-      self._custody.end(session)
+      self._reconciler.end(session)
 
   async def describe(self, task: str, split: str) -> Any:
-    """What a task's workers say of a split; only ours know splits."""
+    """Returns a worker's description of a split; only our workers have any."""
     entry = self.registry.task(task)
     if split not in entry.described:
       workers = entry.workers.values()
@@ -175,20 +175,20 @@ class Dispatcher:
     return entry.described[split]
 
   def mark_stale(self, task: str, worker_id: int, *, stale: bool) -> None:
-    """Drains a worker, or sends it sessions again."""
+    """Drains a worker, or admits sessions to it again."""
     self.registry.mark_stale(task, worker_id, stale=stale)
     self.places.offer(task)
 
   def sync_all(self, spread_s: float = 0.0) -> None:
-    """Compares our sessions with every worker's, within about `spread_s`."""
-    self._custody.sync_all(spread_s)
+    """Reconciles sessions with every worker, spread over about `spread_s`."""
+    self._reconciler.sync_all(spread_s)
 
-  def tend(self) -> None:
-    """Looks at every timer once."""
+  def check_timers(self) -> None:
+    """Removes silent workers, and cancels sessions that have expired."""
     now = time.monotonic()
     for worker in self.registry.tick(now):
-      _log.warning("%s was silent for long and is removed", worker)
-      self._custody.end_all(worker)
+      _log.warning("%s sent no heartbeat in time and is removed", worker)
+      self._reconciler.end_all(worker)
     for session in self.table:
       if now - session.updated > self.timers.expire_s:
         self._expire(session)
@@ -197,15 +197,15 @@ class Dispatcher:
     if session.is_cancelling:
       session.updated = time.monotonic()
       _log.error(
-        "%s was told %g s ago and more to free session %d, and still holds it: "
+        "%s was told at least %g s ago to free session %d, and still holds it: "
         "its place is lost until it does",
         session.worker,
         self.timers.expire_s,
         session.id,
       )
     elif not session.is_busy:
-      _log.warning("session %d expired: no request for it", session.id)
-      self._custody.drop(session)
+      _log.warning("session %d expired: it had no request", session.id)
+      self._reconciler.drop(session)
 
   async def _begin(
     self, session: SessionEntry, extras: Mapping[str, Any]
@@ -219,9 +219,9 @@ class Dispatcher:
   async def _ask(
     self, session: SessionEntry, endpoint: str, body: Mapping[str, Any]
   ) -> Any:
-    """Asks the session's worker; if that fails the session is not kept.
+    """Sends a request to the session's worker; a failure ends the session.
 
-    Only a refusal of an answer leaves it to be answered better.
+    After a refused answer the session stays open for another one.
     """
     worker = session.worker
     session.updated = time.monotonic()
@@ -230,17 +230,17 @@ class Dispatcher:
         "POST", endpoint, body, deadline_s=self.timers.interaction_s
       )
     except WorkerFull:
-      raise  # it never began
+      raise  # the session has not started
     except WorkerRefusal:
       if endpoint == "start_sample":
-        self._custody.end(session)
+        self._reconciler.end(session)
       raise
     except WorkerLost as fault:
-      self._custody.put_in_coma(worker, str(fault))
-      self._custody.drop(session)
+      self._reconciler.put_in_coma(worker, str(fault))
+      self._reconciler.drop(session)
       raise
     except BaseException:  # a fault of the worker, or a client that hung up
-      self._custody.drop(session)
+      self._reconciler.drop(session)
       raise
     finally:
       session.updated = time.monotonic()
@@ -248,13 +248,13 @@ class Dispatcher:
   def _settle(
     self, session: SessionEntry, body: Any, key: str | None = None
   ) -> dict[str, Any]:
-    """The report, once it is one; a session that is over gives its place."""
+    """Returns the checked report; ends the session if it is over."""
     session.is_busy = False
     report = body.get(key) if key and isinstance(body, dict) else body
     if isinstance(report, dict) and report.get("status", RUNNING) != RUNNING:
-      self._custody.end(session)
+      self._reconciler.end(session)
     elif not isinstance(report, dict) or not report.get("messages"):
-      self._custody.drop(session)
+      self._reconciler.drop(session)
       raise EnvironmentFault(
         f"worker {session.worker} returned no messages for session "
         f"{session.id}: {body!r:.300}"
@@ -262,45 +262,80 @@ class Dispatcher:
     return report
 
   async def _await_task(self, name: str, wait_s: float) -> TaskEntry:
-    """The task's entry, as soon as somebody serves it."""
-    try:
+    """Returns the task's entry, as soon as a worker serves it."""
+    with contextlib.suppress(TimeoutError):  # `task` then raises `Refused`
       async with asyncio.timeout(wait_s):
-        while name not in self.registry.tasks:
-          await self._changed.wait()
-    except TimeoutError:
-      pass  # the registry says what is wrong
+        await self._tasks_changed.wait_until(
+          lambda: name in self.registry.tasks
+        )
     return self.registry.task(name)
 
-  def _announce_change(self) -> None:
-    self._changed.set()
-    self._changed = asyncio.Event()
-
   def _mark_full(self, session: SessionEntry) -> None:
-    """Somebody else fills the worker: the session goes to another, or waits."""
+    """Notes that the worker is full of other controllers' sessions."""
     worker = session.worker
-    self._custody.end(session)
+    self._reconciler.end(session)
     worker.full_until = time.monotonic() + FULL_S
     loop = asyncio.get_running_loop()
     loop.call_later(FULL_S + 0.01, self.places.offer, worker.task)
-    self._spawn(self._custody.sync(worker))
+    self._spawn(self._reconciler.sync(worker))
 
   def _forget(self, worker: Worker) -> None:
     self.registry.remove(worker)
-    self._custody.end_all(worker)
+    self._reconciler.end_all(worker)
 
 
 @contextlib.asynccontextmanager
 async def dispatching(
   timers: Timers, connect: Callable[[str], Link]
 ) -> AsyncIterator[Dispatcher]:
-  """A dispatcher that tends to its timers until the context is left.
+  """Runs a dispatcher and its timers until the context is left.
 
   Sessions stay with their workers, where the next controller finds them.
   """
-  async with performing() as duties:
-    dispatcher = Dispatcher(timers, connect, duties.begin)
-    duties.repeat(dispatcher.tend, period_s=timers.tend_s)
-    duties.repeat(
+  async with running_background_tasks() as background:
+    dispatcher = Dispatcher(timers, connect, background.start)
+    background.repeat(dispatcher.check_timers, period_s=timers.tend_s)
+    background.repeat(
       lambda: dispatcher.sync_all(SYNC_SPREAD_S), period_s=timers.sync_s
     )
     yield dispatcher
+
+
+class BackgroundTasks:
+  """Tasks that nobody awaits; made by `running_background_tasks`."""
+
+  def __init__(self) -> None:
+    self.running: set[asyncio.Task[None]] = set()
+
+  def start(self, work: Coroutine[Any, Any, None]) -> None:
+    """Starts a task. Its failure is logged and affects no other task."""
+    task = asyncio.create_task(work)
+    self.running.add(task)
+    task.add_done_callback(self._finish)
+
+  def repeat(self, act: Callable[[], None], *, period_s: float) -> None:
+    """Calls `act` at the end of every period."""
+
+    async def every_period() -> None:
+      while True:
+        await asyncio.sleep(period_s)
+        act()
+
+    self.start(every_period())
+
+  def _finish(self, task: asyncio.Task[None]) -> None:
+    self.running.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+      _log.error("a background task of the controller failed", exc_info=error)
+
+
+@contextlib.asynccontextmanager
+async def running_background_tasks() -> AsyncIterator[BackgroundTasks]:
+  """Cancels and awaits the tasks when the context is left."""
+  background = BackgroundTasks()
+  try:
+    yield background
+  finally:
+    for task in background.running:
+      task.cancel()
+    await asyncio.gather(*background.running, return_exceptions=True)

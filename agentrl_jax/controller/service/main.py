@@ -1,10 +1,10 @@
-"""Runs a controller: workers register with it, and clients play through it.
+"""Runs AgentRL's controller, between clients and environment workers.
 
   python -m agentrl_jax.controller.service --port 5020 --grpc-port 5021
 
-Clients and workers that have a port speak HTTP at `--port`; workers that dial
-speak gRPC at `--grpc-port`. SIGTERM and Ctrl-C end the process; sessions stay
-with their workers, and the next controller takes them over.
+Clients, and workers that have a port, use HTTP at `--port`; workers that open
+streams use gRPC at `--grpc-port`. SIGTERM and Ctrl-C end the process; sessions
+stay with their workers, and the next controller takes them over.
 """
 
 import argparse
@@ -42,11 +42,11 @@ _KEEPALIVE_S = 4.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServiceConfig:
-  """Where a controller listens."""
+  """Addresses to listen on, and limits of HTTP requests."""
 
   bind: str = "127.0.0.1"
   port: int = DEFAULT_PORT  # of HTTP; 0: any free one
-  grpc_port: int = NO_GRPC  # 0: any free one, -1: workers cannot dial
+  grpc_port: int = NO_GRPC  # 0: any free one, -1: no gRPC
   http: HttpLimits = HttpLimits(max_body=MAX_BODY)
 
   def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class ServiceConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Addresses:
-  """Where a controller is reached."""
+  """Addresses of a running controller."""
 
   http: str  # http://host:5020/api
   grpc: str | None  # grpc://host:5021
@@ -79,7 +79,7 @@ async def serve(
     dispatcher, grpc_address = await _dispatch(stack, http, config, timers)
     runner = web.AppRunner(
       ControllerApi(dispatcher, config.http).application(),
-      handler_cancellation=True,  # who hangs up leaves no session behind
+      handler_cancellation=True,  # a client that disconnects leaves no session
       **config.http.runner_options(),
     )
     await runner.setup()
@@ -94,21 +94,22 @@ async def _dispatch(
   config: ServiceConfig,
   timers: Timers,
 ) -> tuple[Dispatcher, str | None]:
-  """The dispatcher, reaching workers over HTTP and, if asked to, over gRPC."""
+  """Starts the dispatcher, with gRPC if the config has a port for it."""
   if config.grpc_port == NO_GRPC:
 
     def connect(address: str) -> Link:
       return HttpLink(http, address)
 
     return await stack.enter_async_context(dispatching(timers, connect)), None
-  from agentrl_jax.controller.service.worker_streams import (
-    WorkerStreams,  # optional
-  )
+  # Imported here, because grpc is an optional dependency.
+  from agentrl_jax.controller.service.worker_streams import WorkerStreams
 
   streams = WorkerStreams(
-    heard=lambda announcement: dispatcher.heard(announcement),
-    lost=lambda address: dispatcher.lost(address),
-    freed=lambda session: dispatcher.freed(session),
+    on_heartbeat=lambda announcement: dispatcher.receive_heartbeat(
+      announcement
+    ),
+    on_lost=lambda address: dispatcher.lose_worker(address),
+    on_freed=lambda session: dispatcher.end_session(session),
     reconnect_s=timers.reconnect_s,
   )
 
@@ -140,16 +141,13 @@ async def _listen(runner: web.AppRunner, config: ServiceConfig) -> int:
 async def _run(config: ServiceConfig, timers: Timers) -> None:
   stopping = asyncio.Event()
   loop = asyncio.get_running_loop()
-  for sign in (signal.SIGTERM, signal.SIGINT):
-    loop.add_signal_handler(sign, stopping.set)
+  for number in (signal.SIGTERM, signal.SIGINT):
+    loop.add_signal_handler(number, stopping.set)
   async with serve(config, timers) as addresses:
-    _log.info("controller on %s", " and ".join(_known(addresses)))
+    listed = filter(None, (addresses.http, addresses.grpc))
+    _log.info("controller on %s", " and ".join(listed))
     await stopping.wait()
     _log.info("stopping: sessions stay with their workers")
-
-
-def _known(addresses: Addresses) -> list[str]:
-  return [a for a in (addresses.http, addresses.grpc) if a is not None]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -173,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-  """The command line."""
+  """Runs the command line."""
   logging.basicConfig(
     level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
   )

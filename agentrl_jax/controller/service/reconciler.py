@@ -1,7 +1,7 @@
-"""Which sessions there really are: what workers hold, compared with our list.
+"""Reconciles the session table with the sessions that workers hold.
 
-A session's place is given back when its worker says, in whatever way, that it
-is free: by its last reply, by a notice, or by a list of sessions without it.
+A session's place is given back when its worker confirms its end: by its last
+reply, by a notice, or by a list of sessions without it.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
 class SessionReconciler:
-  """Ends sessions, and finds out which have ended."""
+  """Ends sessions, and detects those that have ended at their workers."""
 
   def __init__(
     self,
@@ -49,10 +49,12 @@ class SessionReconciler:
     self._ask_s = ask_s
 
   async def sync(self, worker: Worker) -> None:
-    """Compares a worker's sessions with ours.
+    """Compares a worker's sessions with the table.
 
-    What it no longer has is over; what we do not know we take over, as after a
-    restart of ours; what we have ended, and it still holds, it is told again.
+    - A session that the worker no longer has is ended.
+    - A session that the table does not have is taken over, as after a restart.
+    - A session that was ended, and that the worker still has, is cancelled
+      again.
     """
     began = time.monotonic()
     try:
@@ -61,8 +63,8 @@ class SessionReconciler:
       )
       held = {int(id): index for id, index in body.items()}
     except (EnvironmentFault, AttributeError, TypeError, ValueError) as error:
-      _log.warning("%s does not say what it holds: %s", worker, error)
-      self.put_in_coma(worker, "it gets no sessions until it does")
+      _log.warning("%s does not list its sessions: %s", worker, error)
+      self.put_in_coma(worker, "it gets no sessions until it lists its own")
       return
     if worker.health is Health.DEAD:
       return
@@ -79,7 +81,7 @@ class SessionReconciler:
     self._places.offer(worker.task)
 
   def sync_all(self, spread_s: float) -> None:
-    """Compares with every worker, within about `spread_s`."""
+    """Runs `sync` for every worker, spread over about `spread_s`."""
 
     async def later(worker: Worker) -> None:
       await asyncio.sleep(random.uniform(0, spread_s))
@@ -89,34 +91,34 @@ class SessionReconciler:
       self._spawn(later(worker))
 
   def drop(self, session: SessionEntry) -> None:
-    """Has a session freed by its worker, without waiting for it."""
+    """Cancels a session at its worker, without waiting for it."""
     if not session.is_cancelling:
       session.is_cancelling = True
       session.updated = time.monotonic()
       self._spawn(self._free(session))
 
   def end_all(self, worker: Worker) -> None:
-    """Ends the sessions of a worker that is not asked any more."""
+    """Ends the sessions of a worker that was removed."""
     for session in self._table.of(worker):
       self.end(session)
 
   def end(self, session: SessionEntry) -> None:
-    """Gives a session's place to whoever waits for it."""
+    """Ends a session, and gives its place to a waiting request."""
     if self._table.end(session):
       self._places.offer(session.worker.task)
 
   def put_in_coma(self, worker: Worker, reason: str) -> None:
-    """Sends a worker no sessions until it is heard of again."""
+    """Sends a worker no sessions until it has answered again."""
     if worker.health is Health.ALIVE:
       _log.warning("%s is in coma: %s", worker, reason)
       worker.health = Health.COMA
 
   async def _free(self, session: SessionEntry) -> None:
-    """Has the worker free a session, in the way it knows."""
+    """Cancels a session with a notice of its end, or else without one."""
     session.is_cancelling_told = True
     try:
       await self._tell_to_free(session, "cancel_with_notice")
-      return  # the notice ends it
+      return  # the notice ends the session
     except EnvironmentFault as fault:
       _log.info("session %d is cancelled without notice: %s", session.id, fault)
     try:
@@ -126,7 +128,7 @@ class SessionReconciler:
     except EnvironmentFault as fault:
       _log.warning("session %d may not be free: %s", session.id, fault)
       session.is_cancelling_told = False
-      return  # what became of it, the next comparison tells
+      return  # the next `sync` finds out
     self.end(session)
 
   async def _tell_to_free(self, session: SessionEntry, endpoint: str) -> None:

@@ -1,7 +1,7 @@
-"""Which workers there are for which task, and which should play next.
+"""Registry of tasks and their workers.
 
-A state machine without waits: whoever owns it says what was heard, and what
-time it is (`time.monotonic`). How a worker is reached is its link's business.
+A state machine without waits: its owner passes in heartbeats and the time
+(`time.monotonic`). A worker's link knows how to reach it.
 """
 
 import dataclasses
@@ -18,22 +18,22 @@ Index = int | str
 
 
 class Refused(AgentRLError):
-  """What a client or a worker asks for cannot be; its message says why."""
+  """A request of a client or a worker is refused; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timers:
-  """How long is waited for whom, in seconds; AgentRL's values."""
+  """Timeouts and periods in seconds; the defaults are AgentRL's."""
 
-  coma_s: float = 11.0  # without a heartbeat, until no session is sent there
-  reconnect_s: float = 5.0  # for a worker that hung up to dial again
-  remove_s: float = 300.0  # without a heartbeat, until the worker is forgotten
+  coma_s: float = 11.0  # without a heartbeat, until it gets no new sessions
+  reconnect_s: float = 5.0  # for a worker whose stream broke to connect again
+  remove_s: float = 300.0  # without a heartbeat, until the worker is removed
   expire_s: float = 300.0  # without a request, until a session is cancelled
-  interaction_s: float = 240.0  # for a worker to start or play
-  ask_s: float = 5.0  # for a worker to say what needs no environment
-  queue_s: float = 30.0  # for a place, if the client does not say
-  tend_s: float = 20.0  # between two looks at what has expired
-  sync_s: float = 60.0  # between two comparisons with what workers hold
+  interaction_s: float = 240.0  # for a worker to start a session or play a turn
+  ask_s: float = 5.0  # for a worker's answer that needs no environment
+  queue_s: float = 30.0  # to wait for a place, unless the client gives a time
+  tend_s: float = 20.0  # between two checks of the timers above
+  sync_s: float = 60.0  # between two reconciliations with the workers
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
@@ -42,7 +42,7 @@ class Timers:
 
 
 class Health(enum.Enum):
-  """How a worker is, in AgentRL's words."""
+  """Health of a worker, in AgentRL's words."""
 
   ALIVE = "ALIVE"
   COMA = "COMA"
@@ -59,10 +59,10 @@ class Worker:
   link: Link
   capacity: int
   last_visit: float
-  health: Health = Health.COMA  # until it has said which sessions it holds
+  health: Health = Health.COMA  # until it has listed its sessions
   is_stale: bool = False  # being drained: it gets no new sessions
-  num_sessions: int = 0  # as far as we know
-  full_until: float = 0.0  # it has refused a session: others fill it
+  num_sessions: int = 0  # in the session table
+  full_until: float = 0.0  # set after it has refused a session as full
 
   def __str__(self) -> str:
     return f"{self.task}#{self.id} at {self.address}"
@@ -70,7 +70,7 @@ class Worker:
 
 @dataclasses.dataclass
 class TaskEntry:
-  """One task, which some workers serve."""
+  """One task and the workers that serve it."""
 
   name: str
   indices: list[Index]
@@ -79,7 +79,7 @@ class TaskEntry:
   described: dict[str, Any] = dataclasses.field(default_factory=dict)
 
   def resolve(self, index: Index) -> Index:
-    """The index that is meant; a position will do if all indices are text."""
+    """Checks an index; maps a position to it if all indices are text."""
     positions = all(isinstance(i, str) or i == CUSTOM for i in self.indices)
     if positions and isinstance(index, int) and 0 <= index < len(self.indices):
       return self.indices[index]
@@ -96,11 +96,11 @@ class Registry:
     self._timers = timers
     self._connect = connect  # makes the link to an address
 
-  def heard(self, announcement: Mapping[str, Any], now: float) -> bool:
-    """Takes a heartbeat in; whether the worker is new here, or back.
+  def add_heartbeat(self, announcement: Mapping[str, Any], now: float) -> bool:
+    """Registers a heartbeat; returns whether the worker is new or returning.
 
-    Such a worker gets sessions once it has said which it holds, and whoever
-    owns the registry has set it alive.
+    Such a worker gets sessions after it has listed its own, and the registry's
+    owner has set its health to alive.
 
     Raises `Refused` for one that no worker of the task would send.
     """
@@ -118,21 +118,21 @@ class Registry:
     return worker.health is not Health.ALIVE
 
   def find(self, address: str) -> list[Worker]:
-    """The workers at an address: one, unless it has changed its task."""
+    """Returns the workers at an address; several if it has changed its task."""
     return [worker for worker in self.workers() if worker.address == address]
 
   def workers(self) -> list[Worker]:
-    """All of them."""
+    """Returns all workers of all tasks."""
     return [w for entry in self.tasks.values() for w in entry.workers.values()]
 
   def task(self, name: str) -> TaskEntry:
-    """The entry, or `Refused`."""
+    """Returns the task's entry. Raises `Refused` if there is none."""
     if name not in self.tasks:
       raise Refused(f"task {name} does not exist")
     return self.tasks[name]
 
   def pick(self, name: str, now: float) -> Worker | None:
-    """The worker with the most free places, if any has one."""
+    """Returns the worker with the most free places; None if all are full."""
     entry = self.tasks.get(name)
     if entry is None:
       return None
@@ -140,26 +140,26 @@ class Registry:
     return max(able, key=lambda w: w.capacity - w.num_sessions, default=None)
 
   def mark_stale(self, name: str, worker_id: int, *, stale: bool) -> None:
-    """Sends a worker no new sessions, or does again."""
+    """Drains a worker, or admits sessions to it again."""
     workers = self.task(name).workers
     if worker_id not in workers:
       raise Refused(f"worker {name}#{worker_id} does not exist")
     workers[worker_id].is_stale = stale
 
   def tick(self, now: float) -> list[Worker]:
-    """Puts the silent into coma, and forgets those silent for long."""
-    forgotten = []
+    """Puts silent workers into coma; removes and returns the long silent."""
+    removed = []
     for worker in self.workers():
       silence_s = now - worker.last_visit
       if worker.health is Health.ALIVE and silence_s > self._timers.coma_s:
         worker.health = Health.COMA
       if silence_s > self._timers.remove_s:
         self.remove(worker)
-        forgotten.append(worker)
-    return forgotten
+        removed.append(worker)
+    return removed
 
   def remove(self, worker: Worker) -> None:
-    """Forgets a worker, and its task with the last one."""
+    """Removes a worker, and its task with the last worker."""
     worker.health = Health.DEAD
     entry = self.tasks[worker.task]
     del entry.workers[worker.id]
@@ -181,8 +181,8 @@ class Registry:
     entry.workers[worker.id] = worker
 
   def _at(self, entry: TaskEntry, address: str) -> Worker | None:
-    found = (w for w in entry.workers.values() if w.address == address)
-    return next(found, None)
+    workers = (w for w in entry.workers.values() if w.address == address)
+    return next(workers, None)
 
   def _is_able(self, worker: Worker, now: float) -> bool:
     return (
@@ -197,7 +197,7 @@ class Registry:
 def _read(
   announcement: Mapping[str, Any],
 ) -> tuple[str, str, int, list[Index]]:
-  """The fields of a heartbeat, checked."""
+  """Checks a heartbeat; returns name, address, capacity and indices."""
   name, address = announcement.get("name"), announcement.get("address")
   capacity, indices = (
     announcement.get("concurrency"),

@@ -1,9 +1,9 @@
 """AgentRL's controller API over HTTP, endpoint for endpoint.
 
-The session's id travels in the header `session_id`. Fields of ours that
-AgentRL's clients do not know are optional in both directions: `split`, `seed`
-and `wait_s` when a session is started, and how a session stands as it begins.
-`describe` is ours.
+The session's id travels in the header `session_id`. Extensions that AgentRL's
+clients do not know are optional in both directions: `split`, `seed` and
+`wait_s` in `start_sample`, and the session's state in its response. The
+endpoint `describe` is an extension too.
 """
 
 import datetime
@@ -29,19 +29,19 @@ from agentrl_jax.http_requests import (
 # Of one body: heartbeats list a task's indices, sessions their messages.
 MAX_VALUES = 1 << 20
 _MAX_WAIT_S = 86_400.0
-VERSION = {"variant": "nova", "version": 1}  # by which AgentRL's tools know it
+VERSION = {"variant": "nova", "version": 1}  # which AgentRL's tools expect
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ControllerApi:
-  """The HTTP face of a `Dispatcher`."""
+  """HTTP handlers of a `Dispatcher`."""
 
   def __init__(self, dispatcher: Dispatcher, http: HttpLimits):
     self._dispatcher, self._bodies = dispatcher, BodyReader(http)
 
   def application(self) -> web.Application:
-    """The routes, ready to be run."""
+    """Returns the application with all routes."""
     application = web.Application(middlewares=[_explain_errors])
     for name, handler in {
       "list_workers": self.list_workers,
@@ -67,7 +67,7 @@ class ControllerApi:
     return application
 
   async def list_workers(self, request: web.Request) -> web.Response:
-    """Every task, its indices and its workers."""
+    """Lists every task with its indices and workers."""
     tasks = self._dispatcher.registry.tasks
     return web.json_response(
       {
@@ -80,27 +80,27 @@ class ControllerApi:
     )
 
   async def list_sessions(self, request: web.Request) -> web.Response:
-    """Every open session."""
+    """Lists the open sessions."""
     return web.json_response(
       {str(s.id): _show_session(s) for s in self._dispatcher.table}
     )
 
   async def get_indices(self, request: web.Request) -> web.Response:
-    """The indices of `?name=`."""
+    """Returns the indices of task `?name=`."""
     name = request.query.get("name", "")
     return web.json_response(self._dispatcher.registry.task(name).indices)
 
   async def describe(self, request: web.Request) -> web.Response:
-    """The indices of `?split=` of `?name=`, without writing out a range."""
+    """Returns the indices of `?split=` of `?name=`; a range stays a range."""
     name, split = request.query.get("name", ""), request.query.get("split", "")
     return web.json_response(await self._dispatcher.describe(name, split))
 
   async def version(self, request: web.Request) -> web.Response:
-    """Which protocol this is."""
+    """Returns the version of the protocol."""
     return web.json_response(VERSION)
 
   async def start_sample(self, request: web.Request) -> web.Response:
-    """Starts a session as soon as there is a place, within `wait_s`."""
+    """Starts a session as soon as a place is free, within `wait_s`."""
     body = await self._read(request)
     session, report = await self._dispatcher.start(
       _text(body, "name"),
@@ -116,7 +116,7 @@ class ControllerApi:
     )
 
   async def interact(self, request: web.Request) -> web.Response:
-    """Plays the assistant's messages; tells of tools if there are others."""
+    """Plays the assistant's messages; returns the tools if they changed."""
     id = _session_id(request)
     messages = (await self._read(request)).get("messages")
     session = self._dispatcher.table.get(id)
@@ -127,12 +127,12 @@ class ControllerApi:
     return web.json_response(body)
 
   async def cancel(self, request: web.Request) -> web.Response:
-    """Has a session freed, and answers at once."""
+    """Cancels a session, and answers at once."""
     self._dispatcher.cancel(_session_id(request))
     return web.json_response(None)
 
   async def cancel_all(self, request: web.Request) -> web.Response:
-    """Has the sessions of `?name=` freed, or all with `?force=true`."""
+    """Cancels the sessions of `?name=`, or all with `?force=true`."""
     name = request.query.get("name") or None
     is_forced = request.query.get("force", "").lower() in ("1", "t", "true")
     num_tasks = len(self._dispatcher.registry.tasks)
@@ -146,17 +146,17 @@ class ControllerApi:
     return web.json_response(None)
 
   async def cancel_notice(self, request: web.Request) -> web.Response:
-    """A worker says that a session is free."""
-    self._dispatcher.freed(_session_id(request))
+    """Takes a worker's notice that a session has ended."""
+    self._dispatcher.end_session(_session_id(request))
     return web.json_response(None)
 
   async def receive_heartbeat(self, request: web.Request) -> web.Response:
-    """A worker says that it lives, and what it serves."""
-    self._dispatcher.heard(await self._read(request))
+    """Registers a worker's heartbeat."""
+    self._dispatcher.receive_heartbeat(await self._read(request))
     return web.json_response(None)
 
   async def mark_stale(self, request: web.Request) -> web.Response:
-    """Drains a worker, or sends it sessions again."""
+    """Drains a worker, or admits sessions to it again."""
     body = await self._read(request)
     self._dispatcher.mark_stale(
       _text(body, "name"),
@@ -166,20 +166,20 @@ class ControllerApi:
     return web.json_response(None)
 
   async def clean(self, request: web.Request) -> web.Response:
-    """Looks at every timer now."""
-    self._dispatcher.tend()
+    """Checks every timer now."""
+    self._dispatcher.check_timers()
     return web.json_response(None)
 
   async def sync_all(self, request: web.Request) -> web.Response:
-    """Compares sessions with every worker now."""
+    """Reconciles sessions with every worker now."""
     self._dispatcher.sync_all()
     return web.json_response(None)
 
   async def _read(self, request: web.Request) -> dict[str, Any]:
-    found = await read_json(self._bodies, request, max_values=MAX_VALUES)
-    if not isinstance(found, dict):
-      raise ValueError(f"the body must be a JSON object, not {type(found)}")
-    return found
+    body = await read_json(self._bodies, request, max_values=MAX_VALUES)
+    if not isinstance(body, dict):
+      raise ValueError(f"the body must be a JSON object, not {type(body)}")
+    return body
 
 
 @web.middleware
@@ -233,7 +233,7 @@ def _wait_s(body: Mapping[str, Any], default_s: float) -> float:
 
 
 def _extras(body: Mapping[str, Any]) -> dict[str, Any]:
-  """What goes to the worker as it is, where it was given."""
+  """Returns the fields that go to the worker unchanged."""
   extras: dict[str, Any] = {}
   if "split" in body:
     extras["split"] = _text(body, "split")
@@ -243,14 +243,14 @@ def _extras(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _integer(body: Mapping[str, Any], key: str, default: int) -> int:
-  found = body.get(key, default)
-  if isinstance(found, bool) or not isinstance(found, int):
-    raise ValueError(f"{key} must be an integer, found {found!r:.80}")
-  return found
+  value = body.get(key, default)
+  if isinstance(value, bool) or not isinstance(value, int):
+    raise ValueError(f"{key} must be an integer, found {value!r:.80}")
+  return value
 
 
 def _out(report: Mapping[str, Any]) -> dict[str, Any]:
-  """A worker's report as the controller hands it on."""
+  """Converts a worker's report to the controller's response."""
   status = report.get("status", RUNNING)
   shown = {
     "finish": status != RUNNING,
@@ -289,7 +289,7 @@ def _show_session(session: SessionEntry) -> dict[str, Any]:
 
 
 def _when(moment: float) -> str:
-  """A time of `time.monotonic` as the time of day, RFC 3339."""
+  """Converts a time of `time.monotonic` to RFC 3339."""
   seconds = time.time() - (time.monotonic() - moment)
   moment_utc = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
   return moment_utc.isoformat(timespec="milliseconds")

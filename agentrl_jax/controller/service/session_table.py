@@ -1,7 +1,7 @@
-"""The sessions that a controller knows, by id.
+"""Table of a controller's sessions, by id.
 
-Ids start at the time of day, in milliseconds: a controller that is started
-again gives out none that a worker may still hold.
+Ids start at the time of day in milliseconds: a restarted controller gives out
+no id that a worker may still hold.
 """
 
 import collections
@@ -18,7 +18,7 @@ MAX_REMEMBERED = 10_000  # ended sessions
 
 @dataclasses.dataclass(eq=False)
 class SessionEntry:
-  """One attempt, and who plays it."""
+  """One session and its worker."""
 
   id: int
   worker: Worker
@@ -26,14 +26,14 @@ class SessionEntry:
   custom_task: Any
   started: float  # all times are time.monotonic's
   updated: float
-  tools: Any = None  # that the client was told of last
+  tools: Any = None  # last sent to the client
   is_busy: bool = False  # the worker owes an answer
   is_cancelling: bool = False
-  is_cancelling_told: bool = False  # the worker knows
+  is_cancelling_told: bool = False  # the worker has the request to cancel
 
 
 class SessionTable:
-  """What is open, and what has ended of late."""
+  """Open sessions, and the ids of recently ended ones."""
 
   def __init__(self) -> None:
     self._ids = itertools.count(int(time.time() * 1000))
@@ -44,17 +44,17 @@ class SessionTable:
     return iter(list(self._open.values()))
 
   def get(self, id: int) -> SessionEntry:
-    """The session, or `Refused`."""
+    """Returns an open session. Raises `Refused` if there is none."""
     if id not in self._open:
       raise Refused(f"session {id} not found: it has ended, or never was")
     return self._open[id]
 
   def find(self, id: int) -> SessionEntry | None:
-    """The session, if it is open."""
+    """Returns an open session, or None."""
     return self._open.get(id)
 
   def of(self, worker: Worker) -> list[SessionEntry]:
-    """The sessions that a worker plays."""
+    """Returns the open sessions of a worker."""
     return [s for s in self._open.values() if s.worker is worker]
 
   def open(
@@ -65,7 +65,7 @@ class SessionTable:
     *,
     id: int | None = None,
   ) -> SessionEntry:
-    """A new session, which takes a place; with an `id`, one of before."""
+    """Opens a session; with an `id`, one that its worker already has."""
     now = time.monotonic()
     session = SessionEntry(
       id=next(self._ids) if id is None else id,
@@ -80,7 +80,7 @@ class SessionTable:
     return session
 
   def end(self, session: SessionEntry) -> bool:
-    """Gives its place back; whether it was open."""
+    """Ends a session; returns whether it was open."""
     if self._open.pop(session.id, None) is None:
       return False
     session.worker.num_sessions -= 1
@@ -90,5 +90,5 @@ class SessionTable:
     return True
 
   def ended_at(self, id: int) -> float | None:
-    """When a session ended, if that is not long ago."""
+    """Returns the time of a session's end, while it is remembered."""
     return self._ended.get(id)

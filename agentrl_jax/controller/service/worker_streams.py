@@ -1,10 +1,11 @@
-"""The streams that workers have dialled, and asking over them.
+"""Requests to workers over gRPC streams that the workers opened.
 
-A worker is known by the id in its heartbeats, whichever stream it is on. When a
-stream breaks, its requests wait: a worker that is back within `reconnect_s`
-sends the answers on its next stream, and if it is one of ours is sent again
-what may not have arrived. One that is not back has been lost, and with it what
-it was asked.
+A worker is identified by the id in its heartbeats, on any stream. When a stream
+breaks, its requests wait:
+- a worker that reconnects within `reconnect_s` sends its answers on the new
+  stream, and one of our workers is sent again all requests that may not have
+  arrived;
+- a worker that does not reconnect in time is lost, and its requests fail.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 WRITTEN_S = 1.0  # for a write to a stream that ends
 MAX_WAITING = 4096  # requests that wait for a worker's stream
 
-# How soon it is found out that the way to a worker is cut, if nothing says so.
+# Keepalive, which detects a broken connection that was never closed.
 _ALIVE = (
   ("grpc.keepalive_time_ms", 10_000),
   ("grpc.keepalive_timeout_ms", 5_000),
@@ -34,14 +35,14 @@ _ALIVE = (
 
 
 class StreamLink(Link):
-  """The way to one worker, over the stream that it has dialled last."""
+  """Link to one worker, over the stream that it opened last."""
 
   def __init__(self, address: str, *, reconnect_s: float):
     self._address = address
     self._reconnect_s = reconnect_s
     self._context: Any = None  # the stream, while there is one
-    self._speaker: asyncio.Task[None] | None = None  # writes to it
-    self._writing: asyncio.Future[None] | None = None
+    self._writer: asyncio.Task[None] | None = None  # writes to the stream
+    self._write: asyncio.Future[None] | None = None
     self._outbox: asyncio.Queue[Any] = asyncio.Queue(maxsize=MAX_WAITING)
     self._answers: dict[str, asyncio.Future[Any]] = {}
     self._sent: dict[str, Any] = {}  # requests that are not answered yet
@@ -51,7 +52,7 @@ class StreamLink(Link):
   async def ask(
     self, method: str, endpoint: str, body: Any, *, deadline_s: float
   ) -> Any:
-    """As `Link.ask`."""
+    """See `Link.ask`."""
     if self._is_lost:
       raise self._lost()
     request = grpc_wire.request(method, endpoint, body)
@@ -71,12 +72,12 @@ class StreamLink(Link):
       del self._answers[request.id]
       self._sent.pop(request.id, None)
       if answer.done() and not answer.cancelled():
-        answer.exception()  # it was lost before it was sent
+        answer.exception()  # marks it as retrieved: nobody awaits it
 
   def connected(self, context: Any, *, plays_once: bool) -> None:
-    """Takes a stream, in place of an older one if it is another.
+    """Takes a stream, in place of an older one.
 
-    To a worker that `plays_once` what comes twice, requests are sent again.
+    Requests are sent again to a worker that `plays_once` those that come twice.
     """
     if self._context is context:
       return
@@ -84,10 +85,12 @@ class StreamLink(Link):
     self._giving_up.cancel()
     self._is_lost = False
     self._context = context
-    self._speaker = asyncio.create_task(self._speak(context, plays_once))
+    self._writer = asyncio.create_task(
+      self._write_requests(context, plays_once)
+    )
 
   def disconnected(self, context: Any) -> bool:
-    """Notes that a stream has ended; whether it was the last."""
+    """Notes that a stream has ended; returns whether it was the current one."""
     if self._context is not context:
       return False
     self._hang_up()
@@ -95,12 +98,12 @@ class StreamLink(Link):
     return True
 
   async def written(self) -> None:
-    """Waits for what is being written: a stream cannot end in the middle."""
-    if self._writing is not None:
-      await asyncio.wait([self._writing], timeout=WRITTEN_S)
+    """Waits for a pending write: a stream cannot end in the middle of one."""
+    if self._write is not None:
+      await asyncio.wait([self._write], timeout=WRITTEN_S)
 
   def answered(self, envelope: Any) -> bool:
-    """Takes a response; whether it was waited for."""
+    """Takes a response; returns whether a request waits for it."""
     answer = self._answers.get(envelope.id)
     if answer is None or answer.done():
       return False
@@ -108,30 +111,30 @@ class StreamLink(Link):
     return True
 
   async def acknowledge(self, envelope: Any) -> None:
-    """Has a notice acknowledged."""
+    """Sends the acknowledgement of a notice."""
     await self._outbox.put(grpc_wire.response(envelope.id, wire.OK, None))
 
-  async def _speak(self, context: Any, plays_once: bool) -> None:
-    """The only one to write: a stream takes one envelope at a time."""
+  async def _write_requests(self, context: Any, plays_once: bool) -> None:
+    """Writes the outbox; no other task writes, as gRPC allows one at a time."""
     again = collections.deque(self._sent.values() if plays_once else ())
     while True:
       envelope = again.popleft() if again else await self._outbox.get()
       if envelope.type == grpc_wire.REQUEST:
         if envelope.id not in self._answers:
-          continue  # nobody waits for it any more
+          continue  # its caller has gone
         self._sent[envelope.id] = envelope
-      self._writing = asyncio.ensure_future(context.write(envelope))
-      self._writing.add_done_callback(_take_note)
+      self._write = asyncio.ensure_future(context.write(envelope))
+      self._write.add_done_callback(_ignore_failure)
       try:
-        await asyncio.shield(self._writing)
+        await asyncio.shield(self._write)
       except grpc_wire.BROKEN as error:
         _log.info("writing to %s: %s", self._address, grpc_wire.why(error))
-        return  # whoever reads from the stream notices, too
+        return  # the reader of the stream ends it
 
   def _hang_up(self) -> None:
-    if self._speaker is not None:
-      self._speaker.cancel()
-    self._context = self._speaker = None
+    if self._writer is not None:
+      self._writer.cancel()
+    self._context = self._writer = None
 
   def _give_up_later(self) -> asyncio.TimerHandle:
     loop = asyncio.get_running_loop()
@@ -156,7 +159,7 @@ class StreamLink(Link):
     except ValueError as error:
       raise EnvironmentFault(
         f"worker {self._address} answers {endpoint} with "
-        f"{response.json[:300]!r}, which is no JSON"
+        f"{response.json[:300]!r}, which is not JSON"
       ) from error
 
   def _lost(self) -> WorkerLost:
@@ -167,27 +170,31 @@ class StreamLink(Link):
 
 
 class WorkerStreams:
-  """All streams of a controller."""
+  """All streams of a controller.
+
+  `on_heartbeat` gets announcements, `on_lost` the address of a worker whose
+  stream broke, `on_freed` the id of a session that has ended.
+  """
 
   def __init__(
     self,
     *,
-    heard: Callable[[Mapping[str, Any]], None],
-    lost: Callable[[str], None],
-    freed: Callable[[int], None],
+    on_heartbeat: Callable[[Mapping[str, Any]], None],
+    on_lost: Callable[[str], None],
+    on_freed: Callable[[int], None],
     reconnect_s: float,
   ):
-    self._heard = heard
-    self._lost = lost
-    self._freed = freed
+    self._on_heartbeat = on_heartbeat
+    self._on_lost = on_lost
+    self._on_freed = on_freed
     self._reconnect_s = reconnect_s
-    # A worker that is forgotten takes its link along.
+    # Weak: the link is dropped with its worker.
     self._links: weakref.WeakValueDictionary[str, StreamLink] = (
       weakref.WeakValueDictionary()
     )
 
   def link(self, address: str) -> StreamLink:
-    """The way to the worker with this address, grpc://<its id>."""
+    """Returns the link to the worker with this address, grpc://<its id>."""
     link = self._links.get(address)
     if link is None:
       link = StreamLink(address, reconnect_s=self._reconnect_s)
@@ -196,7 +203,7 @@ class WorkerStreams:
 
   @contextlib.asynccontextmanager
   async def listening(self, bind: str, port: int) -> AsyncIterator[int]:
-    """Takes streams until the context is left; yields the port."""
+    """Accepts streams until the context is left; yields the port."""
     server = grpc_wire.server(self._serve, _ALIVE)
     try:
       port = server.add_insecure_port(f"{bind}:{port}")
@@ -211,7 +218,7 @@ class WorkerStreams:
       await server.stop(grace=None)
 
   async def _serve(self, envelopes: Any, context: Any) -> None:
-    """One stream, from its first heartbeat to its end."""
+    """Serves one stream, from its first heartbeat to its end."""
     link: StreamLink | None = None
     address = ""
     try:
@@ -224,30 +231,30 @@ class WorkerStreams:
           link.connected(context, plays_once=envelope.heartbeat.plays_once)
           self._hear(announcement)
         elif kind == "cancel_notice":
-          self._freed(envelope.cancel_notice.session_id)
+          self._on_freed(envelope.cancel_notice.session_id)
           if link is not None:
             await link.acknowledge(envelope)
         elif kind == "response" and not self._is_answered(envelope, link):
-          _log.debug("a response to %s is not waited for", envelope.id)
+          _log.debug("no request waits for a response to %s", envelope.id)
     finally:
       if link is not None and link.disconnected(context):
-        self._lost(address)
+        self._on_lost(address)
         await link.written()
 
   def _hear(self, announcement: Mapping[str, Any]) -> None:
     try:
-      self._heard(announcement)
+      self._on_heartbeat(announcement)
     except Refused as reason:
       _log.warning("a heartbeat of %s: %s", announcement["address"], reason)
 
   def _is_answered(self, envelope: Any, link: StreamLink | None) -> bool:
-    """On a new stream a response may come before the heartbeat does."""
+    """Finds the request; on a new stream, before the first heartbeat too."""
     if link is not None:
       return link.answered(envelope)
     return any(each.answered(envelope) for each in self._links.values())
 
 
-def _take_note(write: asyncio.Future[None]) -> None:
-  """A write that outlives its stream fails, and nobody waits for it."""
+def _ignore_failure(write: asyncio.Future[None]) -> None:
+  """Marks the failure of a write that outlives its stream as retrieved."""
   if not write.cancelled():
     write.exception()

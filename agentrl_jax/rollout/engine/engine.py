@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from agentrl_jax.data.grammar import Grammars, GrammarState
+from agentrl_jax.data.grammar.grammars import Grammars, GrammarState
 from agentrl_jax.errors import (
   ConfigError,
   DeadlineExceeded,

@@ -3,7 +3,7 @@
 Invariants:
 
 - A grammar is compiled in this process only after it was compiled within the
-  budget in a process that can be stopped (`data.grammar_process`).
+  budget in a process that can be stopped (`data.grammar.process`).
 - A slow grammar does not hold up fast ones: each gets a short try first, and
   only those that fail it queue for the long try.
 - A grammar that was refused is refused at once when it comes again.
@@ -17,9 +17,9 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 
-from agentrl_jax.data.call_grammar import VALIDATE
-from agentrl_jax.data.grammar import Grammars
-from agentrl_jax.data.grammar_process import GrammarProcess, GrammarTooLarge
+from agentrl_jax.data.grammar.call_grammar import VALIDATE
+from agentrl_jax.data.grammar.grammars import Grammars
+from agentrl_jax.data.grammar.process import GrammarProcess, GrammarTooLarge
 from agentrl_jax.errors import ServerFull
 
 COMPILE_S = 1.0  # CPU seconds, the default budget

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from agentrl_jax.data.grammar import GrammarState
+from agentrl_jax.data.grammar.grammars import GrammarState
 from agentrl_jax.errors import ConfigError, GeneratorFault, ServerFull
 from agentrl_jax.rollout.api import Answer, SamplingSpec
 

@@ -23,6 +23,7 @@ from agentrl_jax.rollout.api import (
   Answer,
   Generator,
   SamplingSpec,
+  answer_chunks,
 )
 from agentrl_jax.rollout.openai.detokenizer import Detokenizer
 from agentrl_jax.rollout.openai.schema import CompletionRequest

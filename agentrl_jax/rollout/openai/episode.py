@@ -14,9 +14,10 @@ from typing import Protocol
 
 import numpy as np
 
-from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.messages import Message, Tool, message_to_json
-from agentrl_jax.data.trajectory import Status, Task, Trajectory, Turn
+from agentrl_jax.data.recorder import Recorder
+from agentrl_jax.data.trajectory import EpisodeSpec, Status, Trajectory
 from agentrl_jax.errors import ConfigError, PromptTooLong
 from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.openai.choices import Choice
@@ -32,24 +33,8 @@ from agentrl_jax.rollout.openai.schema import CompletionRequest, ServingLimits
 from agentrl_jax.rollout.server.errors import ApiError
 
 
-class Attempt(Protocol):
-  """The episode that the controller wants played."""
-
-  @property
-  def task(self) -> Task: ...
-
-  @property
-  def group_id(self) -> str: ...
-
-  @property
-  def number(self) -> int: ...
-
-  @property
-  def seed(self) -> int: ...
-
-
 class PolicySlotDraw(Protocol):
-  """Draws policy slots; `controller.policies.CrossPolicy` is one."""
+  """Draws policy slots; `controller.cross_policy.CrossPolicy` is one."""
 
   @property
   def weights(self) -> tuple[float, ...]: ...
@@ -104,7 +89,7 @@ class Episode(CallContext):
 
   def __init__(
     self,
-    attempt: Attempt,
+    spec: EpisodeSpec,
     rules: EpisodeRules,
     limits: ServingLimits,
     draw: PolicySlotDraw,
@@ -114,26 +99,31 @@ class Episode(CallContext):
     self._is_named = False  # the agent named the call's policy slot
     self._all_drawn = draw.is_drawn  # the policy slots of the turns so far
     self.id = uuid.uuid4().hex
-    self.attempt, self.rules = attempt, rules
+    self.spec, self.rules = spec, rules
     self.outcome: asyncio.Future[Trajectory] = (
       asyncio.get_running_loop().create_future()
     )
     self.verdict: Verdict | None = None
-    self.turns: list[Turn] = []
-    self._said = TokenizedPrefix(np.empty(0, np.int32), None)
-    self._spoken: Sequence[Message] = ()  # messages, the last answer included
-    self._key = b""  # of them; empty after a call without messages
+    self._record = Recorder(spec)
+    self._ended_by: int | None = None  # the last answer's stop token
+    self._messages: Sequence[Message] = ()  # the last answer included
+    self._key = b""  # of the messages; empty after a call without messages
     self._tools = b""
     self._answer: Answer | None = None  # the last one
-    self._body = b""  # digest of the last call that was answered
-    self._asked = b""  # of the call that is being answered
+    self._answered_body = b""  # digest of the last call that was answered
+    self._body = b""  # digest of the call that is being answered
     self._is_busy = False
-    self._last_heard = asyncio.get_running_loop().time()
+    self._last_call = asyncio.get_running_loop().time()
+
+  @property
+  def num_turns(self) -> int:
+    """Number of answers so far."""
+    return self._record.num_turns
 
   @property
   def num_tokens(self) -> int:
     """Prompt, observations and answers together."""
-    return len(self._said.stream)
+    return len(self._record.stream)
 
   @contextlib.contextmanager
   def calling(self) -> Iterator[None]:
@@ -149,19 +139,18 @@ class Episode(CallContext):
       yield
     finally:
       self._is_busy = False
-      self._last_heard = asyncio.get_running_loop().time()
+      self._last_call = asyncio.get_running_loop().time()
 
   def repeated(self, body: bytes) -> "Repeated | None":
     """Returns the last call and its answer if this call is the same.
 
     Clients repeat a call whose answer was lost on its way.
     """
-    self._asked = hashlib.sha256(body).digest()
-    if not self.turns or self._asked != self._body:
+    self._body = hashlib.sha256(body).digest()
+    if self._answer is None or self._body != self._answered_body:
       return None
-    assert self._answer is not None, "a turn was recorded without its answer"
-    asked = self.num_tokens - len(self._answer.sampled)
-    return Repeated(self, self._said.stream[:asked], self._answer)
+    prompt_length = self.num_tokens - len(self._answer.sampled)
+    return Repeated(self, self._record.stream[:prompt_length], self._answer)
 
   def answer_budget(
     self, prompt: np.ndarray, request: CompletionRequest, name: str
@@ -183,13 +172,13 @@ class Episode(CallContext):
     self._is_named = named is not None
     if named is not None:
       return named
-    return self._draw(self.attempt.seed, len(self.turns))
+    return self._draw(self.spec.seed, self.num_turns)
 
   def fill_in(self, request: CompletionRequest) -> CompletionRequest:
     """Returns the request at the run's temperature, with a seed of the turn."""
     changes: dict[str, float] = {"temperature": self.rules.temperature}
     if request.seed is None:
-      text = f"{self.attempt.seed} turn {len(self.turns)}"
+      text = f"{self.spec.seed} turn {self.num_turns}"
       digest = hashlib.sha256(text.encode()).digest()
       changes["seed"] = int.from_bytes(digest[:8])
     return request.model_copy(update=changes)
@@ -206,13 +195,13 @@ class Episode(CallContext):
         code="unsupported_value",
       )
     self._refuse_other_draws(request)
-    if len(self.turns) >= self.rules.max_turns:
+    if self.num_turns >= self.rules.max_turns:
       raise conflict(
         f"episode {self.id} has had its {self.rules.max_turns} answers: end "
         f"it, as {Status.TASK_LIMIT_REACHED.value!r}",
         "episode_turn_limit",
       )
-    stream = self._said.stream
+    stream = self._record.stream
     (prompt,) = prompts
     if not np.array_equal(prompt[: len(stream)], stream):
       raise self._branched("prompt")
@@ -245,7 +234,7 @@ class Episode(CallContext):
     self, messages: Sequence[Message], tools: Sequence[Tool], codec: ChatCodec
   ) -> np.ndarray:
     """Returns the recorded tokens, and the new messages rendered."""
-    if not self.turns:
+    if not self.num_turns:
       return render(codec, messages, tools)
     if tools_key(tools) != self._tools:
       raise conflict(
@@ -253,10 +242,11 @@ class Episode(CallContext):
         "give the same ones with every call",
         "episode_tools_changed",
       )
-    known, keys = len(self._spoken), conversation_keys(messages, tools)
+    known, keys = len(self._messages), conversation_keys(messages, tools)
     if len(messages) <= known or not known or keys[known - 1] != self._key:
       raise self._branched("messages")
-    return extend(self._said, messages[known:], codec)
+    prefix = TokenizedPrefix(self._record.stream, self._ended_by)
+    return extend(prefix, messages[known:], codec)
 
   def record(
     self,
@@ -265,45 +255,23 @@ class Episode(CallContext):
     tools: Sequence[Tool] = (),
   ) -> None:
     """Records an answer with the tokens before it."""
-    self._answer = answer = draw.answer
-    self.turns.append(
-      Turn(
-        observation=_frozen(draw.prompt[self.num_tokens :], np.int32),
-        sampled=_frozen(answer.sampled, np.int32),
-        behavior_logprob=_frozen(answer.behavior_logprob, np.float32),
-        raw_logprob=_frozen(answer.raw_logprob, np.float32),
-        version=_frozen(answer.version, np.int32),
-        policy_slot=answer.policy_slot,
-        grammar=draw.spec.grammar,
-      )
-    )
+    self._record.add_observation(draw.prompt[self.num_tokens :])
+    self._record.add_action(draw.prompt, draw.answer, grammar=draw.spec.grammar)
+    self._answer, self._ended_by = draw.answer, draw.ended_by
     self._all_drawn &= not self._is_named
-    self._said, self._body = TokenizedPrefix.by(draw), self._asked
-    self._spoken, self._tools = messages, tools_key(tools)
+    self._answered_body = self._body
+    self._messages, self._tools = messages, tools_key(tools)
     keys = conversation_keys(messages, tools)
     self._key = keys[-1] if keys else b""
 
   def trajectory(self, verdict: Verdict) -> Trajectory:
     """Returns the record, after a check of every token."""
-    attempt, turns = self.attempt, list(self.turns)
-    if turns:
-      turns[-1] = dataclasses.replace(turns[-1], reward=verdict.reward)
-    parts = [part for t in turns for part in (t.observation, t.sampled)]
-    if not np.array_equal(np.concatenate([*parts, []]), self._said.stream):
-      raise RuntimeError(
-        f"the turns of episode {self.id} hold other tokens than were sent and "
-        "sampled: this is a bug of the recorder"
-      )
-    return Trajectory(
-      task=attempt.task,
-      group_id=attempt.group_id,
-      attempt=attempt.number,
-      seed=attempt.seed,
-      turns=tuple(turns),
-      status=verdict.status,
+    self._record.set_reward(verdict.reward)
+    return self._record.trajectory(
+      verdict.status,
       reward=verdict.reward,
       metrics=verdict.metrics,
-      transcript=tuple(map(message_to_json, self._spoken)),
+      transcript=[*map(message_to_json, self._messages)],
       policy_slot_weights=self._draw.weights if self._all_drawn else (),
     )
 
@@ -311,20 +279,19 @@ class Episode(CallContext):
     """Waits until the agent has made no call for `idle_timeout_s`."""
     loop = asyncio.get_running_loop()
     while (
-      self._is_busy
-      or loop.time() < self._last_heard + self.rules.idle_timeout_s
+      self._is_busy or loop.time() < self._last_call + self.rules.idle_timeout_s
     ):
-      ends = self._last_heard + self.rules.idle_timeout_s - loop.time()
+      ends = self._last_call + self.rules.idle_timeout_s - loop.time()
       await asyncio.sleep(max(ends, 0.05))
 
   def touch(self) -> None:
     """Restarts the idle timeout."""
-    self._last_heard = asyncio.get_running_loop().time()
+    self._last_call = asyncio.get_running_loop().time()
 
   def _branched(self, param: str) -> ApiError:
     return conflict(
       f"this call does not continue where the last one of episode {self.id} "
-      f"ended: its {param} must begin with all {len(self._spoken)} messages, "
+      f"ended: its {param} must begin with all {len(self._messages)} messages, "
       f"{self.num_tokens} tokens, that were sent and answered before, unchanged"
       ". Make calls with another history without the episode's "
       "header; they are answered and not trained on",
@@ -336,12 +303,6 @@ class Episode(CallContext):
 def conflict(message: str, code: str, param: str | None = None) -> ApiError:
   """Returns the error of a call that does not fit the episode's state."""
   return ApiError(message, code=code, param=param, status=409)
-
-
-def _frozen(array: np.ndarray, dtype: type) -> np.ndarray:
-  copy: np.ndarray = np.array(array, dtype)
-  copy.setflags(write=False)
-  return copy
 
 
 class Repeated(CallContext):

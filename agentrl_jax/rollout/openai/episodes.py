@@ -17,11 +17,10 @@ from typing import Annotated, Any
 from aiohttp import web
 from pydantic import AfterValidator, FailFast, FiniteFloat
 
-from agentrl_jax.data.trajectory import Status, Task, Trajectory
+from agentrl_jax.data.trajectory import EpisodeSpec, Status, Task, Trajectory
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.http_requests import BodyReader
 from agentrl_jax.rollout.openai.episode import (
-  Attempt,
   Episode,
   EpisodeRules,
   FreshPolicySlot,
@@ -76,14 +75,14 @@ class Episodes:
     self._is_closed = False
     self.counts: collections.Counter[str] = collections.Counter()
 
-  async def play(self, attempt: Attempt) -> Trajectory:
+  async def play(self, spec: EpisodeSpec) -> Trajectory:
     """Waits until an agent has played the episode; see `Player.play`.
 
     Raises `EnvironmentFault` if the agent is gone; the caller may offer the
     episode again. Cancelling withdraws the offer.
     """
     episode = Episode(
-      attempt, self._rules, self._limits, self._draw_for(attempt.task)
+      spec, self._rules, self._limits, self._draw_for(spec.task)
     )
     async with self._changed:
       self._offered.append(episode)
@@ -140,7 +139,7 @@ class Episodes:
       return
     episode = self.get(id)
     with episode.calling():  # refuses a verdict while a call is being answered
-      if verdict.status.is_policys_doing and not episode.turns:
+      if verdict.status.is_policys_doing and not episode.num_turns:
         raise conflict(
           f"episode {id} has no call to learn from, so it cannot end as "
           f"{verdict.status.value!r}; end it as {Status.CANCELLED.value!r}",
@@ -165,11 +164,11 @@ class Episodes:
     await episode.abandoned()
     if not episode.outcome.done():
       self.counts["abandoned"] += 1
-      attempt = episode.attempt
+      spec = episode.spec
       episode.outcome.set_exception(
         EnvironmentFault(
-          f"the agent that plays episode {episode.id}, number {attempt.number} "
-          f"in group {attempt.group_id}, made no call for "
+          f"the agent that plays episode {episode.id}, number {spec.attempt} "
+          f"in group {spec.group_id}, made no call for "
           f"agents.idle_timeout_s={self._rules.idle_timeout_s:g} s; look at "
           "its log"
         )
@@ -229,15 +228,15 @@ class EpisodeApi:
     episode = await self._recorded().take(fields.wait_s)
     if episode is None:
       return web.Response(status=204)
-    attempt = episode.attempt
+    spec = episode.spec
     return web.json_response(
       {
         "id": episode.id,
         "object": "episode",
-        "task": dataclasses.asdict(attempt.task),
-        "group": attempt.group_id,
-        "attempt": attempt.number,
-        "seed": attempt.seed,
+        "task": dataclasses.asdict(spec.task),
+        "group": spec.group_id,
+        "attempt": spec.attempt,
+        "seed": spec.seed,
         "max_turns": episode.rules.max_turns,
       }
     )

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from aiohttp import web
 
-from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.errors import AgentRLError, DeadlineExceeded, ServerFull
 from agentrl_jax.rollout.api import Generator
 from agentrl_jax.rollout.engine.grammar_compiler import GrammarValidator

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.data.chat import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.messages import Tool
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.openai.schema import (

@@ -17,6 +17,7 @@ from agentrl_jax.rollout.api import (
   Answer,
   Generator,
   SamplingSpec,
+  answer_chunks,
 )
 
 

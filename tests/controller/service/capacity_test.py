@@ -1,4 +1,4 @@
-"""Places are given in order, once, and come back whatever happens."""
+"""Places are given in order, once, and are always given back."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ class PlacesTest(unittest.IsolatedAsyncioTestCase):
     self.places = CapacityQueue(self.registry, self.table)
 
   def serve(self, task="sums", capacity=1):
-    self.registry.heard(
+    self.registry.add_heartbeat(
       {
         "name": task,
         "address": task,

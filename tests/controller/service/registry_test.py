@@ -1,4 +1,4 @@
-"""The registry: who is on the list, and who should play next."""
+"""The registry lists workers, and picks the next one."""
 
 import unittest
 
@@ -26,7 +26,7 @@ class RegistryTest(unittest.TestCase):
     self.registry = Registry(Timers(coma_s=11, remove_s=300), str)
 
   def hear(self, now=0.0, **fields):
-    return self.registry.heard(heartbeat(**fields), now)
+    return self.registry.add_heartbeat(heartbeat(**fields), now)
 
   def alive(self, now=0.0, **fields):
     self.hear(now, **fields)

@@ -1,4 +1,4 @@
-"""What no client should send to a controller is refused, and breaks nothing."""
+"""Malformed requests to a controller are refused, and break nothing."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""Asking over streams that break: what is lost, what is not, and how soon."""
+"""Requests over streams that break: lost ones fail in time, others arrive."""
 
 import asyncio
 import unittest
@@ -12,6 +12,7 @@ from agentrl_jax.env.worker import grpc
 from agentrl_jax.env.worker.hosting import HostLimits
 from agentrl_jax.env.worker.main import WorkerConfig, serve
 from agentrl_jax.errors import EnvironmentFault
+from tests.controller.stage import Clock
 from tests.env.moody import Moody
 
 START = {"index": 0, "session_id": 7}
@@ -35,9 +36,9 @@ class WorkerStreamsTest(unittest.IsolatedAsyncioTestCase):
 
   def streams(self, *, reconnect_s=10.0):
     return WorkerStreams(
-      heard=self.hear,
-      lost=self.lost.append,
-      freed=self.freed.put_nowait,
+      on_heartbeat=self.hear,
+      on_lost=self.lost.append,
+      on_freed=self.freed.put_nowait,
       reconnect_s=reconnect_s,
     )
 
@@ -140,12 +141,12 @@ class WorkerStreamsTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(await asking, {"3": 0})
 
   async def test_a_worker_that_has_dialled_again_is_not_given_up(self):
-    streams = self.streams(reconnect_s=0.5)
+    streams = self.streams(reconnect_s=100.0)
     async with streams.listening("127.0.0.1", 0) as port:
       link = streams.link((await self.worker(port))["address"])
     async with streams.listening("127.0.0.1", port):
       await self.next_heard()
-      await asyncio.sleep(0.6)
+      await Clock().forward(101.0)
       self.assertEqual(await self.ask(link, "get_sessions"), {})
 
   async def test_a_worker_that_never_dialled_is_lost(self):

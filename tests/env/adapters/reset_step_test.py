@@ -227,7 +227,7 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
   def _open(self, environment):
     return environment.open(Task("guessing", "train", 0), seed=0)
 
-  async def test_plays_an_episode(self):
+  async def test_an_episode(self):
     for environment in (
       Guessing(),
       AsyncGuessing(),

@@ -55,7 +55,7 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
       "interact", {"session_id": id, "messages": says(words)}
     )
 
-  async def test_plays_an_episode_word_for_word(self):
+  async def test_an_episode_word_for_word(self):
     await self.serve()
     async with self.http.post(
       f"{self.url}/start_sample", json={"session_id": 7, "index": 0}

@@ -53,7 +53,7 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
       "POST", "interact", {"messages": says(words), "session_id": id}
     )
 
-  async def test_plays_an_episode_word_for_word(self):
+  async def test_an_episode_word_for_word(self):
     heartbeat = await self.serve(num_indices=2, name="moody-std")
     self.assertEqual(heartbeat.name, "moody-std")
     self.assertEqual(heartbeat.concurrency, 4)

@@ -50,7 +50,7 @@ class HostTest(unittest.IsolatedAsyncioTestCase):
     await self.until_empty(host)
     self.assertEqual(self.environment.seeds, [3])
 
-  async def test_an_episode_may_end_at_reset(self):
+  async def test_an_episode_may_be_over_as_it_begins(self):
     host = self.a_host()
     _, first = await host.start(1, a_task(3), seed=0)
     self.assertIs(first.status, Status.TASK_LIMIT_REACHED)

@@ -9,18 +9,17 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.player import ExpertPlayer
-from agentrl_jax.controller.recorder import Attempt
+from agentrl_jax.data.chat.pretrained import ChatConfig
+from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.messages import Message, message_from_json
-from agentrl_jax.data.pretrained_chat import ChatConfig
-from agentrl_jax.data.tokenizer import train_tokenizer
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.trajectory import EpisodeSpec, Status, Task
 from agentrl_jax.errors import ConfigError
 from configs import base
 from environments.arithmetic.environment import ADD, Arithmetic
 from launch.config import chat
 from launch.config.chat import share_chat
 from launch.processes.group import Processes
-from tests.data import families
+from tests.data.chat import families
 
 VOCAB = 400
 
@@ -69,7 +68,7 @@ class ChatOfARunTest(parameterized.TestCase):
     )
     task = Task(environment.name, "train", 3)
     played = asyncio.run(
-      player.play(Attempt(task=task, group_id="g", number=0, seed=1))
+      player.play(EpisodeSpec(task=task, group_id="g", attempt=0, seed=1))
     )
     self.assertEqual(played.status, Status.COMPLETED)
     self.assertEqual(played.reward, 1.0)

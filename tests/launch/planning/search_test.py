@@ -9,7 +9,12 @@ from configs import pod
 from launch.config.settings import Settings, read_settings
 from launch.planning.chips import parse_slice
 from launch.planning.compiled import Compiled, Memory
-from launch.planning.largest_batch import meshes, with_mesh
+from launch.planning.largest_batch import (
+  meshes,
+  with_mesh,
+  with_rows,
+  with_slots,
+)
 from launch.planning.roofline import Flops, Roofline
 from launch.planning.search import (
   estimate,

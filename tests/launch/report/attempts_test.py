@@ -2,7 +2,7 @@
 
 import unittest
 
-from agentrl_jax.controller.monitor import Monitor
+from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.trajectory import Group, Status
 from agentrl_jax.metrics import Row
 from launch.report import curves

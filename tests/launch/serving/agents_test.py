@@ -13,11 +13,10 @@ import numpy as np
 import optax
 import pytest
 
-from agentrl_jax.controller.attempt import RetryLimits
-from agentrl_jax.controller.group import GroupLimits, run_group
-from agentrl_jax.controller.monitor import Monitor
-from agentrl_jax.controller.recorder import Attempt, tokens_of
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.controller.group import GroupLimits, RetryLimits, run_group
+from agentrl_jax.controller.metrics import Monitor
+from agentrl_jax.data.recorder import tokens_of
+from agentrl_jax.data.trajectory import EpisodeSpec, Status, Task
 from agentrl_jax.model import sharding
 from agentrl_jax.rollout.openai.episodes import HEADER
 from agentrl_jax.train.batches import BatchConfig
@@ -143,8 +142,8 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
     playing = [
       asyncio.create_task(
         self.served.episodes.play(
-          Attempt(
-            task=Task("words", "train", 3), group_id="g", number=n, seed=n
+          EpisodeSpec(
+            task=Task("words", "train", 3), group_id="g", attempt=n, seed=n
           )
         )
       )

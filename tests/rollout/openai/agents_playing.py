@@ -6,8 +6,7 @@ import unittest
 import aiohttp
 import openai
 
-from agentrl_jax.controller.recorder import Attempt
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.trajectory import EpisodeSpec, Task
 from agentrl_jax.rollout.openai.episodes import HEADER
 from tests.rollout import talking
 
@@ -32,7 +31,7 @@ class Playing(unittest.IsolatedAsyncioTestCase):
     )
 
   def offer(self, number=0, seed=5):
-    attempt = Attempt(task=TASK, group_id="g", number=number, seed=seed)
+    attempt = EpisodeSpec(task=TASK, group_id="g", attempt=number, seed=seed)
     playing = asyncio.create_task(self.served.episodes.play(attempt))
     self.addCleanup(playing.cancel)
     return playing

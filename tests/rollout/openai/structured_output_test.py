@@ -12,7 +12,7 @@ import openai
 import pydantic
 
 from agentrl_jax.data.messages import tool_from_json
-from tests.data import call_grammars
+from tests.data.grammar import call_grammars
 from tests.rollout import talking
 from tests.rollout.openai.agents_playing import TEMPERATURE, Playing
 from tests.rollout.openai.chatting import ASKED, Asking

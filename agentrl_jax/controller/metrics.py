@@ -1,0 +1,169 @@
+"""Counts the events of the pipeline, per task, and names them as metrics.
+
+Nothing here waits or decides, and the pipeline reads none of it back. Belongs
+to the controller's event loop.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterable
+
+from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory
+
+WINDOW = 512  # episodes of a running mean
+
+
+def _window() -> collections.deque[float]:
+  return collections.deque(maxlen=WINDOW)
+
+
+@dataclasses.dataclass
+class TaskCounts:
+  """Counts of the episodes of one environment since the start."""
+
+  started: int = 0
+  finished: int = 0
+  retried: int = 0
+  masked: int = 0  # episodes lost to faults, after their retries
+  late: int = 0  # episodes cut off by their group's deadline
+  groups: int = 0
+  identical: int = 0  # episodes whose tokens were checked and agreed
+  faults: collections.Counter[str] = dataclasses.field(
+    default_factory=collections.Counter
+  )
+  dropped: collections.Counter[str] = dataclasses.field(
+    default_factory=collections.Counter
+  )
+  stale_lengths: collections.Counter[int] = dataclasses.field(
+    default_factory=collections.Counter
+  )  # of the longest member, in tokens, rounded up to a power of two
+  statuses: collections.Counter[Status] = dataclasses.field(
+    default_factory=collections.Counter
+  )
+  success: collections.deque[float] = dataclasses.field(default_factory=_window)
+  reward: collections.deque[float] = dataclasses.field(default_factory=_window)
+  episode_s: collections.deque[float] = dataclasses.field(
+    default_factory=_window
+  )
+  turns: collections.deque[float] = dataclasses.field(default_factory=_window)
+  tokens: collections.deque[float] = dataclasses.field(default_factory=_window)
+  sampled: int = 0  # tokens, in all
+
+
+class Monitor:
+  """The counters of one controller."""
+
+  def __init__(self) -> None:
+    self.tasks: dict[str, TaskCounts] = collections.defaultdict(TaskCounts)
+    self.staleness: collections.Counter[int] = collections.Counter()
+    self.queued = 0
+    self.capacity = 0
+
+  def started(self, task: Task) -> None:
+    """Counts an episode that starts."""
+    self.tasks[task.name].started += 1
+
+  def finished(self, trajectory: Trajectory, seconds: float) -> None:
+    """Counts an episode that the policy ended."""
+    counts = self.tasks[trajectory.task.name]
+    counts.finished += 1
+    counts.identical += 1  # a recorder that disagrees raises instead
+    counts.statuses[trajectory.status] += 1
+    counts.success.append(float(trajectory.is_success))
+    counts.reward.append(trajectory.reward)
+    counts.episode_s.append(seconds)
+    counts.turns.append(len(trajectory.turns))
+    counts.tokens.append(trajectory.num_tokens)
+    counts.sampled += trajectory.num_sampled
+
+  def faulted(self, task: Task, kind: str) -> None:
+    """Counts an episode that a fault broke."""
+    self.tasks[task.name].faults[kind] += 1
+
+  def retried(self, task: Task) -> None:
+    """Counts a broken episode that is played again."""
+    self.tasks[task.name].retried += 1
+
+  def masked(self, task: Task) -> None:
+    """Counts an episode that was given up, its retries spent."""
+    self.tasks[task.name].masked += 1
+
+  def cut_off(self, task: Task, num_episodes: int) -> None:
+    """Counts episodes that were unfinished at their group's deadline."""
+    self.tasks[task.name].late += num_episodes
+
+  def grouped(self, group: Group) -> None:
+    """Counts a group that is ready for the queue."""
+    self.tasks[group.task.name].groups += 1
+
+  def dropped(self, task: Task, reason: str) -> None:
+    """Counts a group that was lost after it had started."""
+    self.tasks[task.name].dropped[reason] += 1
+
+  def dropped_stale(self, group: Group) -> None:
+    """Counts a finished group that is too old, by length to show the bias."""
+    num_tokens = max(t.num_tokens for t in group.trajectories)
+    ceiling = 1 << (num_tokens - 1).bit_length() if num_tokens else 0
+    self.dropped(group.task, "stale")
+    self.tasks[group.task.name].stale_lengths[ceiling] += 1
+
+  def taken(self, groups: Iterable[Group], version: int) -> None:
+    """Counts the staleness of groups that the learner took for `version`."""
+    for group in groups:
+      self.staleness[version - group.oldest_version] += 1
+
+  def queue(self, num_groups: int, capacity: int) -> None:
+    """Sets the fill of the queue."""
+    self.queued, self.capacity = num_groups, capacity
+
+  def snapshot(self) -> dict[str, float]:
+    """Returns every metric by its name."""
+    numbers: dict[str, float] = {}
+    for name, counts in sorted(self.tasks.items()):
+      numbers |= {f"{k}/{name}": float(v) for k, v in _numbers(counts).items()}
+    numbers["queue/groups"] = float(self.queued)
+    if self.capacity:
+      numbers["queue/fill"] = self.queued / self.capacity
+    numbers |= _staleness(self.staleness)
+    return numbers
+
+
+def _numbers(counts: TaskCounts) -> dict[str, float]:
+  numbers: dict[str, float] = {
+    "rollout/started": counts.started,
+    "rollout/finished": counts.finished,
+    "rollout/retried": counts.retried,
+    "rollout/masked": counts.masked,
+    "rollout/late": counts.late,
+    "rollout/faults": counts.faults.total(),
+    "rollout/sampled_tokens": counts.sampled,
+    "groups/finished": counts.groups,
+    "groups/dropped": counts.dropped.total(),
+  }
+  for kind, n in counts.faults.items():
+    numbers[f"rollout/fault/{kind}"] = n
+  for reason, n in counts.dropped.items():
+    numbers[f"groups/dropped/{reason}"] = n
+  for ceiling, n in counts.stale_lengths.items():
+    numbers[f"groups/dropped/stale/up_to_{ceiling}_tokens"] = n
+  for status, n in counts.statuses.items():
+    numbers[f"rollout/status/{status.value.replace(' ', '_')}"] = n
+  if counts.finished:
+    numbers["rollout/token_identity"] = counts.identical / counts.finished
+  for name in ("success", "reward", "episode_s", "turns", "tokens"):
+    window = getattr(counts, name)
+    if window:
+      numbers[f"rollout/{name}"] = sum(window) / len(window)
+  return numbers
+
+
+def _staleness(counts: collections.Counter[int]) -> dict[str, float]:
+  if not counts:
+    return {}
+  total = sum(age * n for age, n in counts.items())
+  numbers: dict[str, float] = {
+    f"staleness/groups/{age}": float(n) for age, n in sorted(counts.items())
+  }
+  numbers["staleness/mean"] = total / counts.total()
+  numbers["staleness/max"] = float(max(counts))
+  return numbers

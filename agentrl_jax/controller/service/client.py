@@ -1,0 +1,269 @@
+"""Environment that is played on the workers of a controller.
+
+  ControllerEnvironment(controller="http://127.0.0.1:5020/api", name="dbbench")
+
+A config names it like any environment:
+`agentrl_jax.controller.service.client:ControllerEnvironment`, with these
+arguments as its options. It uses AgentRL's controller API, so the controller
+and the workers may be AgentRL's own. Sessions beyond the workers' capacity wait
+at the controller.
+
+Gold solutions are not sent. Where an expert is needed, an environment like the
+workers' own is made in this process, for the expert alone.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import aiohttp
+
+from agentrl_jax.controller.service.registry import CUSTOM
+from agentrl_jax.data.messages import Message, Tool, message_to_json
+from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.env.interface import Environment, Expert, Session, Step
+from agentrl_jax.env.loading import find_class, load_environment
+from agentrl_jax.env.protocol import wire
+from agentrl_jax.env.protocol.client import ClientDeadlines
+from agentrl_jax.env.protocol.link import HttpLink, WorkerRefusal, reading
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+
+# Texts in the refusals of both controllers.
+_FULL = "no workers available"
+_MISSING = "does not exist"  # no worker serves the task yet
+_MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 2.0
+
+
+class ControllerEnvironment(Environment):
+  """All workers of a task, through their controller."""
+
+  def __init__(
+    self,
+    *,
+    controller: str,
+    name: str,
+    tasks: Mapping[str, str] | None = None,
+    place_s: float = 240.0,
+    step_s: float = 270.0,
+    ready_s: float = 60.0,
+    expert: str | None = None,
+    expert_options: Mapping[str, Any] | None = None,
+  ):
+    """Opens no connection yet.
+
+    Args:
+      controller: its URL, as http://host:5020/api.
+      name: the task that our workers announced: their `--name`, or else the
+        environment's own name. They know their splits.
+      tasks: the task that serves each split, for AgentRL's workers, which know
+        no splits: {"train": "dbbench-train", "test": "dbbench-std"}.
+      place_s: timeout of a session's wait for a place.
+      step_s: timeout of the first report, and of each reply; a little more than
+        the controller's own.
+      ready_s: timeout of the start of controller and workers.
+      expert: the environment whose expert knows these tasks, as module:Class.
+      expert_options: the options that the workers were started with.
+
+    Raises `ConfigError` for a timeout out of range.
+    """
+    ClientDeadlines(place_s=place_s, start_timeout_s=step_s, step_s=step_s)
+    if ready_s < 0:
+      raise ConfigError(f"ready_s={ready_s} must not be below 0")
+    self.name = name
+    self._url = controller.rstrip("/")
+    self._tasks = tasks
+    self._place_s, self._step_s, self._ready_s = place_s, step_s, ready_s
+    self._indices: dict[str, Sequence[int]] = {}
+    self._expert, self._expert_options = expert, expert_options
+    self.mistakes = find_class(expert).mistakes if expert else ()
+    self._expert_environment: Environment | None = None
+
+  def indices(self, split: str) -> Sequence[int]:
+    """Asks the workers. Blocks for `ready_s` at most, until there are some.
+
+    Raises `ConfigError` for an unknown split, or one that no worker serves.
+    """
+    if split not in self._indices:
+      self._indices[split] = self._find_indices(split)
+    return self._indices[split]
+
+  @contextlib.asynccontextmanager
+  async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
+    """Waits for a place; cancels a session that has not ended by the exit.
+
+    Raises `EnvironmentFault` if no place is free within `place_s`.
+    """
+    async with aiohttp.ClientSession() as http:
+      link = HttpLink(http, self._url, whom="controller")
+      session = await self._start(link, task, seed)
+      try:
+        yield session
+      finally:
+        if session.is_running:
+          await session.cancel()
+
+  def expert(
+    self, task: Task, *, seed: int, mistakes: Mapping[str, float]
+  ) -> Expert:
+    """Returns the expert of the environment that `expert` names."""
+    if self._expert is None:
+      return super().expert(task, seed=seed, mistakes=mistakes)
+    if self._expert_environment is None:
+      self._expert_environment = load_environment(
+        self._expert, self._expert_options
+      )
+    environment = self._expert_environment
+    return environment.expert(
+      Task(environment.name, task.split, task.index),
+      seed=seed,
+      mistakes=mistakes,
+    )
+
+  async def close(self) -> None:
+    """Closes the environment of the experts."""
+    if self._expert_environment is not None:
+      await self._expert_environment.close()
+
+  async def _start(
+    self, link: HttpLink, task: Task, seed: int
+  ) -> "_ControllerSession":
+    """Starts a session; retries, because AgentRL's controller has no queue."""
+    ends_at = time.monotonic() + self._place_s
+    backoff_s = _MIN_BACKOFF_S
+    request = {
+      **self._task_fields(task.split),
+      "index": task.index,
+      "seed": seed,
+    }
+    while True:
+      wait_s = max(ends_at - time.monotonic(), 0)
+      try:
+        body, headers = await link.request(
+          "POST",
+          "start_sample",
+          json=request | {"wait_s": wait_s},
+          deadline_s=wait_s + self._step_s,
+        )
+      except WorkerRefusal as refusal:
+        is_temporary = _FULL in str(refusal) or _MISSING in str(refusal)
+        if not is_temporary or time.monotonic() + backoff_s > ends_at:
+          raise
+        await asyncio.sleep(backoff_s)
+        backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+      else:
+        return _ControllerSession(link, headers, body, step_s=self._step_s)
+
+  def _task_fields(self, split: str) -> dict[str, str]:
+    """Returns the request fields that name the split's tasks."""
+    if self._tasks is None:
+      return {"name": self.name, "split": split}
+    if split not in self._tasks:
+      raise ConfigError(
+        f"environment {self.name} has no split {split!r}; its tasks serve "
+        f"{', '.join(self._tasks)}"
+      )
+    return {"name": self._tasks[split]}
+
+  def _find_indices(self, split: str) -> Sequence[int]:
+    fields = self._task_fields(split)
+    if self._tasks is None:
+      body = self._get("describe", fields)
+      with reading(f"controller {self._url}", "describe", body):
+        return wire.indices_from_json(body["indices"])
+    body = self._get("get_indices", fields)
+    with reading(f"controller {self._url}", "get_indices", body):
+      return _playable(body)
+
+  def _get(self, endpoint: str, query: Mapping[str, str]) -> Any:
+    """Sends a blocking GET, and retries until the controller can answer."""
+    url = f"{self._url}/{endpoint}?{urllib.parse.urlencode(query)}"
+    ends_at = time.monotonic() + self._ready_s
+    backoff_s = _MIN_BACKOFF_S
+    while True:
+      try:
+        with urllib.request.urlopen(url, timeout=self._step_s) as response:
+          return json.load(response)
+      except urllib.error.HTTPError as error:
+        with error:
+          reason = error.read().decode(errors="replace")[:1000]
+        is_temporary = error.code == 400 and _MISSING in reason
+      except (OSError, ValueError) as error:
+        reason, is_temporary = repr(error), True
+      if not is_temporary or time.monotonic() + backoff_s > ends_at:
+        raise ConfigError(
+          f"controller {self._url} does not list the tasks of {dict(query)}: "
+          f"{reason}. See whether controller and workers run; workers that "
+          "are not ours need tasks={split: task}"
+        )
+      time.sleep(backoff_s)
+      backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+
+
+class _ControllerSession(Session):
+  """One session; its id is sent in a header."""
+
+  def __init__(
+    self,
+    link: HttpLink,
+    headers: Mapping[str, str],
+    body: Any,
+    *,
+    step_s: float,
+  ):
+    self._link = link
+    self._step_s = step_s
+    with reading("controller " + link.url, "start_sample", body):
+      self._id = str(int(headers[wire.SESSION_HEADER]))
+      self._first = wire.step_from_json(body)
+      self.tools: tuple[Tool, ...] = wire.tools_from_json(body)
+    self.is_running = self._first.status is Status.RUNNING
+
+  async def reset(self) -> Step:
+    return self._first
+
+  async def step(self, answer: Message) -> Step:
+    body = await self._post(
+      "interact",
+      deadline_s=self._step_s,
+      json={"messages": [message_to_json(answer)]},
+    )
+    with reading("controller " + self._link.url, "interact", body):
+      step = wire.step_from_json(body)
+      self.tools = wire.tools_from_json(body) or self.tools
+    self.is_running = step.status is Status.RUNNING
+    if step.status in wire.FAULTS:
+      reason = body.get("error", "its worker's log says why")
+      raise EnvironmentFault(
+        f"session {self._id} ended with {step.status.value!r}: {reason}"
+      )
+    return step
+
+  async def cancel(self) -> None:
+    """Cancels the session."""
+    with contextlib.suppress(WorkerRefusal):  # the session has ended
+      await self._post("cancel", deadline_s=ClientDeadlines().ask_s)
+
+  async def _post(
+    self, endpoint: str, *, deadline_s: float, **request: Any
+  ) -> Any:
+    headers = {wire.SESSION_HEADER: self._id}
+    body, _ = await self._link.request(
+      "POST", endpoint, deadline_s=deadline_s, headers=headers, **request
+    )
+    return body
+
+
+def _playable(indices: Sequence[int | str]) -> Sequence[int]:
+  """Returns the numbers that the controller accepts as a task's indices.
+
+  These are positions where all indices are text; the custom task has none.
+  """
+  if all(isinstance(i, str) or i == CUSTOM for i in indices):
+    return tuple(n for n, index in enumerate(indices) if index != CUSTOM)
+  return tuple(i for i in indices if isinstance(i, int) and i != CUSTOM)

@@ -1,0 +1,210 @@
+"""Converts messages to token ids and back, by a chat template and a tokenizer.
+
+Each piece of text is tokenised once, when it enters the conversation; sampled
+answers are never tokenised. The text of messages cannot contain markers: a
+marker's letters in it are encoded as ordinary tokens.
+"""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from agentrl_jax.data.chat.marked_text import MarkedTokenizer, unshield
+from agentrl_jax.data.chat.template import CompactTemplate
+from agentrl_jax.data.grammar.call_grammar import (
+  THINK,
+  THINK_END,
+  CallForm,
+  CallGrammar,
+)
+from agentrl_jax.data.grammar.grammars import Grammars
+from agentrl_jax.data.messages import Message, Tool, ToolCall
+
+# Markers that the text of an answer may contain.
+_THOUGHT = (THINK, THINK_END)
+_CACHE_SIZE = 256  # grammars of calls
+
+
+class ChatTemplate(Protocol):
+  """Format of one family of models, as shielded text."""
+
+  @property
+  def markers(self) -> Sequence[str]:
+    """Texts that are one token each, which data cannot contain."""
+    ...
+
+  @property
+  def stops(self) -> Sequence[str]:
+    """Markers that end an answer and belong to it."""
+    ...
+
+  @property
+  def form(self) -> CallForm:
+    """Form of an answer with tool calls."""
+    ...
+
+  def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
+    """Renders the first messages and the generation prompt."""
+    ...
+
+  def extend(self, messages: Sequence[Message], *, ended_by: str | None) -> str:
+    """Renders new messages after an answer; `ended_by` is its stop marker."""
+    ...
+
+  def write(self, message: Message) -> str:
+    """Renders an answer, its stop marker last."""
+    ...
+
+  def read(self, text: str, ended_by: str | None) -> Message:
+    """Parses an answer; `text` is without its stop marker."""
+    ...
+
+
+class ChatCodec:
+  """Encodes conversations for a policy, and decodes its answers."""
+
+  def __init__(
+    self, tokenizer: Tokenizer, template: ChatTemplate | None = None
+  ):
+    self._template = template = template or CompactTemplate()
+    special = [
+      token.content
+      for token in tokenizer.get_added_tokens_decoder().values()
+      if token.special
+    ]
+    self._tokenizer = MarkedTokenizer(tokenizer, {*template.markers, *special})
+    ids = self._tokenizer.id_of
+    self._stop_of = {ids[text]: text for text in template.stops}
+    self.stop_tokens: tuple[int, ...] = tuple(self._stop_of)
+    self._grammar_of_calls = functools.lru_cache(_CACHE_SIZE)(
+      self._write_grammar
+    )
+
+  @property
+  def vocab_size(self) -> int:
+    """Number of token ids."""
+    return self._tokenizer.vocab_size
+
+  @property
+  def longest_token(self) -> int:
+    """Bytes of the longest vocabulary entry."""
+    return self._tokenizer.longest_token
+
+  def start(
+    self, messages: Sequence[Message], tools: Sequence[Tool]
+  ) -> np.ndarray:
+    """Returns the ids of the first messages and the generation prompt."""
+    shielded = [self._shield_tool(tool) for tool in tools]
+    return self.encode(
+      self._template.start([self._shield(m) for m in messages], shielded)
+    )
+
+  def extend(
+    self, messages: Sequence[Message], *, ended_by: int | None
+  ) -> np.ndarray:
+    """Returns the ids to append after an answer.
+
+    `ended_by` is the answer's stop token; None if it was cut off before one.
+    """
+    stop = None if ended_by is None else self._stop_of[ended_by]
+    shielded = [self._shield(m) for m in messages]
+    return self.encode(self._template.extend(shielded, ended_by=stop))
+
+  def write(self, message: Message) -> np.ndarray:
+    """Returns the ids of an assistant's message, its stop token last."""
+    return self.encode(self._template.write(self._shield(message)))
+
+  def read(self, sampled: Sequence[int] | np.ndarray) -> Message:
+    """Decodes sampled ids to the assistant's message."""
+    ids = list(map(int, sampled))
+    ended_by = self._stop_of.get(ids[-1]) if ids else None
+    text = self._tokenizer.decode_shielded(ids[:-1] if ended_by else ids)
+    message = self._template.read(text, ended_by)
+    return _mapped(message, of_content=unshield, of_call=unshield)
+
+  def call_grammar(
+    self, tools: Sequence[Tool], *, choice: str = "auto", parallel: bool = True
+  ) -> str:
+    """Returns the grammar of answers that call these tools, by their schemas.
+
+    `choice` "auto" allows text, calls, or text and then calls; "required"
+    allows calls alone. A thought may come before either, if the template has
+    thoughts. Without `parallel` there is one call at most. Raises `ConfigError`
+    with the reason for tools that no grammar can describe.
+    """
+    key = json.dumps([[tool.name, dict(tool.parameters)] for tool in tools])
+    return self._grammar_of_calls(key, choice, parallel)
+
+  def json_grammar(self, schema: Mapping[str, Any]) -> str:
+    """Returns the grammar of answers that are JSON of a schema.
+
+    Raises `ConfigError` for a schema that no grammar can describe.
+    """
+    return self._call_grammar.of_json(schema)
+
+  def grammars(self, vocab_size: int) -> Grammars:
+    """Returns a compiler of grammars, for a policy of this vocabulary size."""
+    return self._tokenizer.grammars(self.stop_tokens, vocab_size)
+
+  def encode(self, text: str) -> np.ndarray:
+    """Returns the ids, int32, of shielded text; markers in it are markers."""
+    return self._tokenizer.encode(text)
+
+  def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+    """Returns the text of ids, markers included."""
+    return self._tokenizer.decode(ids)
+
+  def _write_grammar(self, key: str, choice: str, parallel: bool) -> str:
+    tools = [Tool(name, "", schema) for name, schema in json.loads(key)]
+    return self._call_grammar.of_calls(tools, choice=choice, parallel=parallel)
+
+  @functools.cached_property
+  def _call_grammar(self) -> CallGrammar:
+    template = self._template
+    return CallGrammar(template.form, self._tokenizer, template.stops)
+
+  def _shield(self, message: Message) -> Message:
+    shield = self._tokenizer.markers.shield
+    thought = _THOUGHT if message.role == "assistant" else ()
+    return _mapped(
+      message,
+      of_content=lambda text: shield(text, but=thought),
+      of_call=lambda text: shield(_without_escapes(text)),
+    )
+
+  def _shield_tool(self, tool: Tool) -> Tool:
+    name, text, schema = self._tokenizer.markers.shield_json(
+      [tool.name, tool.description, dict(tool.parameters)]
+    )
+    return Tool(name, text, schema)
+
+
+def _without_escapes(arguments: str) -> str:
+  """Removes JSON escapes, which could hide a marker: `<\\/tool_call>`."""
+  if "\\" not in arguments:
+    return arguments
+  try:
+    return json.dumps(json.loads(arguments), ensure_ascii=False)
+  except (ValueError, RecursionError):
+    return arguments  # no parser can read it, so none removes its escapes
+
+
+def _mapped(
+  message: Message,
+  *,
+  of_content: Callable[[str], str],
+  of_call: Callable[[str], str],
+) -> Message:
+  """Maps the texts of a message and of its calls."""
+  calls = tuple(
+    ToolCall(of_call(c.name), of_call(c.arguments), c.id)
+    for c in message.tool_calls
+  )
+  return dataclasses.replace(
+    message, content=of_content(message.content), tool_calls=calls
+  )

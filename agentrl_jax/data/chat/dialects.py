@@ -1,0 +1,188 @@
+"""Tool-call formats of model families.
+
+A dialect converts messages to the dicts that a family's chat template reads,
+and answers back to messages. A call that cannot be parsed becomes one without a
+name whose arguments are the raw text: the environment then reports the mistake.
+"""
+
+import dataclasses
+import json
+import re
+from typing import Any, Protocol
+
+from agentrl_jax.data.chat import template
+from agentrl_jax.data.grammar.call_grammar import (
+  SPACE,
+  CallForm,
+  text_that_is_no,
+)
+from agentrl_jax.data.messages import Message, ToolCall, message_to_json
+from agentrl_jax.errors import ConfigError
+
+
+class Dialect(Protocol):
+  """Tool-call format of one family."""
+
+  @property
+  def form(self) -> CallForm:
+    """Form of an answer with tool calls."""
+    ...
+
+  def prepare(self, message: Message) -> list[dict[str, Any]]:
+    """Returns the message as the template reads it: one dict or more."""
+    ...
+
+  def read(self, text: str, ended_by: str | None) -> Message:
+    """Parses an answer; `ended_by` is its stop marker, if any."""
+    ...
+
+
+class Hermes:
+  """Qwen2.5 and Qwen3: `<tool_call>{"name": ..., "arguments": {...}}`."""
+
+  _COMPACT = template.CompactTemplate()
+  form = dataclasses.replace(_COMPACT.form, joint="\n")
+
+  def prepare(self, message: Message) -> list[dict[str, Any]]:
+    return [_with_objects(message)]
+
+  def read(self, text: str, ended_by: str | None) -> Message:
+    message = self._COMPACT.read(text, ended_by)
+    content = message.content.rstrip("\n")
+    if not message.tool_calls:
+      return message
+    return Message("assistant", content, message.tool_calls)
+
+
+class Llama:
+  """Llama-3.1 and later: the whole answer is `{"name", "parameters"}`.
+
+  Several objects in a row, with `;` or white space between, are several calls.
+  The template renders one call only, but sampled tokens are never rendered.
+  """
+
+  _TAG = "<|python_tag|>"
+  form = CallForm(
+    head='{"name": "',
+    middle='", "parameters": ',
+    tail="}",
+    joint="; ",
+    may_begin=_TAG,
+    after_text=None,
+    text=text_that_is_no(rf"{SPACE}*\{{"),
+  )
+
+  def prepare(self, message: Message) -> list[dict[str, Any]]:
+    return [_with_objects(message)]
+
+  def read(self, text: str, ended_by: str | None) -> Message:
+    del ended_by
+    body = text.strip().removeprefix(self._TAG).strip()
+    tagged = text.lstrip().startswith(self._TAG)
+    if not tagged and not (body.startswith("{") and '"name"' in body):
+      return Message("assistant", text)
+    return Message("assistant", "", self._calls(body))
+
+  def _calls(self, body: str) -> tuple[ToolCall, ...]:
+    calls: list[ToolCall] = []
+    rest = body
+    while rest:
+      try:
+        parsed, end = json.JSONDecoder().raw_decode(rest)
+      except (ValueError, RecursionError):
+        return (*calls, ToolCall("", rest, str(len(calls))))
+      calls.append(_call_of(parsed, "parameters", rest[:end], len(calls)))
+      rest = rest[end:].lstrip().removeprefix(";").lstrip()
+    return tuple(calls) or (ToolCall("", "", "0"),)
+
+
+class Glm4:
+  """GLM-4-0414: a turn with a function's name and, on the next line, its JSON.
+
+  Each of several calls is a turn of the assistant, and so is the text before
+  them. A tool's reply has the role `observation`, whose marker is also the stop
+  token of a call.
+  """
+
+  _TURN, _OBSERVATION = "<|assistant|>", "<|observation|>"
+  _CALL = re.compile(r"\s*([^\s{}`]+)[ \t]*\n\s*(\{.*)", re.DOTALL)
+  form = CallForm(
+    head="",
+    middle="\n",
+    tail="",
+    joint=_TURN,
+    after_text=_TURN,
+    # As `_CALL` begins.
+    text=text_that_is_no(rf"{SPACE}*[^{{}}`\s\x1c-\x1f]+[ \t]*\n{SPACE}*\{{"),
+    name=r"[^\s{}`]+",
+    markers=(_TURN,),
+    stop=_OBSERVATION,
+  )
+
+  def prepare(self, message: Message) -> list[dict[str, Any]]:
+    if message.role == "tool":
+      return [{"role": "observation", "content": message.content}]
+    text = [{"role": message.role, "content": message.content}]
+    calls = [
+      {"role": "assistant", "metadata": call.name, "content": call.arguments}
+      for call in message.tool_calls
+    ]
+    return calls if calls and not message.content else text + calls
+
+  def read(self, text: str, ended_by: str | None) -> Message:
+    texts: list[str] = []
+    calls: list[ToolCall] = []
+    for n, turn in enumerate(text.split(self._TURN)):
+      if match := self._CALL.fullmatch(turn):
+        calls.append(self._call(match[1], match[2].rstrip(), len(calls)))
+      else:
+        texts.append(turn.removeprefix("\n") if n else turn)
+    if ended_by == self._OBSERVATION and not calls:
+      calls = [ToolCall("", texts.pop().strip(), "0")]
+    return Message("assistant", "".join(texts), tuple(calls))
+
+  def _call(self, name: str, arguments: str, number: int) -> ToolCall:
+    try:
+      json.loads(arguments)
+    except (ValueError, RecursionError):
+      return ToolCall("", f"{name}\n{arguments}", str(number))
+    return ToolCall(name, arguments, str(number))
+
+
+def dialect_of(source: str) -> Dialect:
+  """Detects the dialect of a chat template by its source."""
+  if "observation" in source and "metadata" in source:
+    return Glm4()
+  if "ipython" in source and '"parameters"' in source:
+    return Llama()
+  if template.CALL in source and "<arg_key>" not in source:
+    return Hermes()
+  raise ConfigError(
+    "the model's chat template writes tool calls in no form that is known here:"
+    " it has neither <tool_call> with JSON (Qwen2.5, Qwen3), nor ipython and"
+    ' "parameters" (Llama-3.1 and later), nor observation and metadata'
+    " (GLM-4-0414). Use a model of these families, or give it one of their"
+    " templates as chat_template.jinja"
+  )
+
+
+def _with_objects(message: Message) -> dict[str, Any]:
+  """Returns OpenAI's form with arguments as objects, as templates expect."""
+  body = message_to_json(message)
+  for call in body.get("tool_calls", ()):
+    function = call["function"]
+    try:
+      function["arguments"] = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+      continue  # not JSON: stays text
+  return body
+
+
+def _call_of(parsed: Any, key: str, raw: str, number: int) -> ToolCall:
+  """Reads a call from JSON with a name and, under `key`, its arguments."""
+  if not isinstance(parsed, dict) or not isinstance(parsed.get("name"), str):
+    return ToolCall("", raw, str(number))
+  arguments = parsed[key] if key in parsed else parsed.get("arguments", {})
+  if not isinstance(arguments, str):
+    arguments = json.dumps(arguments, ensure_ascii=False)
+  return ToolCall(parsed["name"], arguments, str(number))

@@ -1,0 +1,175 @@
+"""Renders a model's own chat template piece by piece.
+
+A template renders whole conversations, and a growing prompt needs the new
+messages only. So each piece is cut out of the rendering of a short conversation
+that ends with it. Two placeholders, which no shielded text can contain, stand
+for the earlier messages, so the cut is always found. Changes that a template
+makes to earlier turns (Qwen3 removes their thoughts) stay out: tokens that were
+shown or sampled are never rewritten.
+
+Text goes in and comes out shielded; see `data.chat.marked_text`.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from agentrl_jax.data.chat.dialects import dialect_of
+from agentrl_jax.data.chat.jinja_template import JinjaTemplate
+from agentrl_jax.data.chat.marked_text import Markers
+from agentrl_jax.data.grammar.call_grammar import THINK, THINK_END
+from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.errors import ConfigError
+
+# Placeholders: in shielded text, 0 or 1 follows the code point.
+_ASKED = Message("user", "\ufdd0Q")
+_ANSWER = "\ufdd0A"
+_ANSWERED = Message("assistant", _ANSWER)
+
+
+class FamilyTemplate:
+  """Pieces of conversations in the format of a model's own template.
+
+  `stops` are the markers at which the model ends an answer. Raises
+  `ConfigError` if the template cannot be cut into pieces.
+  """
+
+  def __init__(
+    self, jinja: JinjaTemplate, markers: Sequence[str], stops: Sequence[str]
+  ):
+    self.markers = tuple(dict.fromkeys([*markers, *stops]))
+    self._jinja = jinja
+    self._dialect = dialect_of(jinja.source)
+    self._split = Markers(self.markers).split
+    self._asked = self._render([_ASKED], prompt=False)
+    self._cue = self._render([_ASKED], prompt=True)
+    closing = self._after_answer([_ASKED, _ANSWERED], prompt=False)
+    self._end = self._first_marker(closing)
+    self._closing = closing
+    self.stops = tuple(dict.fromkeys([*filter(None, [self._end]), *stops]))
+    self._lead = self._between_cue_and_answer()
+    self._thinks = THINK in self._cue.rpartition(THINK_END)[2]
+    self.form = dataclasses.replace(self._dialect.form, thinks=self._thinks)
+    self._check()
+
+  def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
+    """Renders the first messages with the tools, and the generation prompt."""
+    if not messages:
+      raise ValueError("a conversation starts with at least one message")
+    text = self._render(messages, tools, prompt=True)
+    missing = [tool.name for tool in tools if tool.name not in text]
+    if missing:
+      raise ConfigError(
+        f"the model's chat template does not show the tools {missing}: it was "
+        "made for a model that calls none. Choose another model, or give it a "
+        "template that lists them as chat_template.jinja"
+      )
+    return text
+
+  def extend(self, messages: Sequence[Message], *, ended_by: str | None) -> str:
+    """Renders new messages after an answer, and the generation prompt.
+
+    `ended_by` is the answer's stop marker. An answer that was cut off has none,
+    and one is added.
+    """
+    after = self._after_answer([_ASKED, _ANSWERED, *messages], prompt=True)
+    if ended_by is None:
+      return after
+    return after.removeprefix(self._end or ended_by)
+
+  def write(self, message: Message) -> str:
+    """Renders an assistant's message as the policy writes it, end included."""
+    rendered = self._render([_ASKED, message], prompt=False)
+    if not rendered.startswith(self._cue) or not rendered.endswith(
+      self._closing
+    ):
+      raise ConfigError(
+        "the model's chat template shows an answer otherwise than the policy "
+        "would write it after its cue, so a demonstration cannot be written "
+        "with it; leave the warm start out, or give pretrained.path another "
+        "chat_template"
+      )
+    answer = rendered[len(self._cue) : len(rendered) - len(self._closing)]
+    return answer + (self._end or self._turn_after(message, rendered))
+
+  def read(self, text: str, ended_by: str | None) -> Message:
+    """Parses the assistant's message; `text` is without its stop marker.
+
+    Thoughts stay in the content, and calls in them are not calls.
+    """
+    thought, rest = self._split_thought(text.removeprefix(self._lead))
+    message = self._dialect.read(rest, ended_by)
+    return Message("assistant", thought + message.content, message.tool_calls)
+
+  def _between_cue_and_answer(self) -> str:
+    """Returns the white space that the template puts before an answer."""
+    lead = self.write(_ANSWERED).partition(_ANSWER)[0]
+    return "" if lead.strip() else lead
+
+  def _split_thought(self, text: str) -> tuple[str, str]:
+    if not self._thinks and not text.lstrip().startswith(THINK):
+      return "", text
+    thought, end, rest = text.partition(THINK_END)
+    return (thought + end, rest)
+
+  def _render(
+    self,
+    messages: Sequence[Message],
+    tools: Sequence[Tool] = (),
+    *,
+    prompt: bool,
+  ) -> str:
+    prepared = [d for m in messages for d in self._dialect.prepare(m)]
+    return self._jinja.render(prepared, tools, prompt=prompt)
+
+  def _after_answer(self, messages: Sequence[Message], *, prompt: bool) -> str:
+    """Returns the rendering after the placeholder of the answer."""
+    text = self._render(messages, prompt=prompt)
+    before, placeholder, after = text.partition(_ANSWER)
+    if not placeholder or not before.startswith(self._asked):
+      raise ConfigError(
+        "the model's chat template rewrites what was said before when messages "
+        f"of {', '.join(m.role for m in messages[2:])} come: a conversation "
+        "cannot grow by appending. Leave such messages out of the environment, "
+        "or give pretrained.path another chat_template"
+      )
+    return after
+
+  def _first_marker(self, text: str) -> str | None:
+    """Returns the marker that `text` begins with; None if it is empty."""
+    if not text:
+      return None
+    before, *rest = self._split(text)
+    if before or not rest:
+      raise ConfigError(
+        f"the model's chat template ends an answer with {text!r}, which begins "
+        "with no marker of its tokenizer: there is nothing to stop at. Take the"
+        " template and the tokenizer of one model"
+      )
+    return rest[0]
+
+  def _turn_after(self, message: Message, rendered: str) -> str:
+    """Returns the marker of the next turn, which ends the policy's own turn."""
+    reply = Message("tool" if message.tool_calls else "user", "")
+    longer = self._render([_ASKED, message, reply], prompt=False)
+    marker = self._first_marker(longer.removeprefix(rendered))
+    if marker not in self.stops:
+      raise ConfigError(
+        f"the model's chat template goes on with {marker!r} after an answer, "
+        f"and the model stops at {', '.join(self.stops) or 'nothing'}: add it "
+        "to eos_token_id in generation_config.json"
+      )
+    return marker
+
+  def _check(self) -> None:
+    """Refuses templates whose pieces depend on the earlier messages."""
+    tool_reply = Message("tool", "text")
+    earlier = [_ASKED, Message("assistant", "text"), tool_reply]
+    for replies in ([Message("user", "text")], [tool_reply, tool_reply]):
+      short = self._after_answer([_ASKED, _ANSWERED, *replies], prompt=True)
+      text = self._render([*earlier, _ANSWERED, *replies], prompt=True)
+      if text.partition(_ANSWER)[2] != short:
+        raise ConfigError(
+          f"the model's chat template writes a {replies[0].role}'s message "
+          "otherwise after a longer conversation, so that pieces of it cannot "
+          "be appended; give pretrained.path another chat_template"
+        )

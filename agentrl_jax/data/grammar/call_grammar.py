@@ -1,0 +1,205 @@
+"""Writes the grammar of answers that call tools, in a model family's form.
+
+A call's name is one of the tools' names, and its arguments are JSON of that
+tool's schema. All else is text, without any text that would be parsed as a
+call. `grammars` describes the language and compiles it.
+"""
+
+import contextvars
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import llguidance
+
+from agentrl_jax.data.chat.marked_text import MarkedTokenizer, unshield
+from agentrl_jax.data.grammar.call_schema import rewritten, with_kept_bounds
+from agentrl_jax.data.messages import Tool
+from agentrl_jax.errors import ConfigError
+
+THINK, THINK_END = "<think>", "</think>"
+CHOICES = ("auto", "required")
+# Returns the reason why a grammar cannot be used, or "". Servers, whose schemas
+# are not trusted, set a validator with a time limit.
+VALIDATE: contextvars.ContextVar[Callable[[str], str]] = contextvars.ContextVar(
+  "validate", default=llguidance.LLMatcher.validate_grammar
+)
+ANY_TEXT = r"/(.|\n)*/"
+# White space of Python's `str.strip`; `\s` alone lacks four of its characters.
+SPACE = r"[\s\x1c-\x1f]"
+_GAP = r"/\n{0,2}/"  # after a thought
+# Allows every tokenization of a text: the tokenizer's own would have a marker
+# token where a tool's name or a key contains a marker's text.
+_FREE = '%llguidance {"no_forcing": true}'
+# JSON as any program writes it, with bounded white space.
+_JSON = {
+  "whitespace_pattern": r"[ \n\t\r]{1,32}",
+  "json_allow_general_unicode_escapes": True,
+}
+# Keywords that may list the properties of a schema without `properties`.
+_INDIRECT = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+
+
+def text_that_is_no(call: str) -> str:
+  """Returns the terminal of text that does not begin like the regex `call`.
+
+  A call may not follow a thought in plain text either, because the parser
+  removes such a thought before it reads the answer.
+  """
+  return rf"{ANY_TEXT} & ~/((.|\n)*<\/think>)?{call}(.|\n)*/"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CallForm:
+  """Form of tool calls of a model family, markers included."""
+
+  head: str  # before a call's name
+  middle: str  # between its name and its arguments
+  tail: str  # after its arguments
+  joint: str = ""  # between two calls
+  may_begin: str = ""  # an optional marker before the first call
+  after_text: str | None = ""  # ends text before calls; None: no such text
+  text: str = ANY_TEXT  # llguidance's terminal of text without calls
+  # Regex of names that can be called: those that need no escape in JSON.
+  name: str = r'[^"\\\x00-\x1f]+'
+  markers: tuple[str, ...] = ()  # that distinguish a call from text
+  stop: str = ""  # stop marker of calls alone; "": the model's stop markers
+  thinks: bool = False  # the generation prompt has begun a thought
+
+
+class CallGrammar:
+  """Writes grammars of answers in one form, for one tokenizer."""
+
+  def __init__(
+    self, form: CallForm, tokenizer: MarkedTokenizer, stops: Sequence[str]
+  ):
+    self._form, self._tokenizer = form, tokenizer
+    self._after_calls = self._after_text = ""
+    if form.stop:
+      if form.stop not in stops:
+        raise ConfigError(
+          f"calls end with {form.stop} in this model's form, and the model "
+          f"stops at {', '.join(stops)}: add it to eos_token_id in "
+          "generation_config.json"
+        )
+      self._after_calls = self._any_of([form.stop])
+      self._after_text = self._any_of([s for s in stops if s != form.stop])
+
+  def of_calls(
+    self, tools: Sequence[Tool], *, choice: str, parallel: bool
+  ) -> str:
+    """See `ChatCodec.call_grammar`."""
+    if choice not in CHOICES or not (tools or choice == "auto"):
+      raise ConfigError(
+        f"choice={choice!r} with {len(tools)} tools: give 'auto' (text or "
+        "calls), or 'required' (a call of one of at least one tool)"
+      )
+    ids = self._tokenizer.id_of
+    if absent := [text for text in self._form.markers if text not in ids]:
+      raise ConfigError(
+        f"the tokenizer has no tokens for {absent}, so nothing tells a call "
+        "from text that spells one, and no grammar can hold calls to a form: "
+        "use a model whose tokenizer has them"
+      )
+    thought, rules = self._thought()
+    calls = self._calls(parallel)
+    answers = [calls]
+    if choice == "auto":
+      answers = self._answers(calls) if tools else [self._text_answer]
+    start = f"start: {thought} ({' | '.join(answers)})"
+    called = [f"call{n}: {self._call(tool)}" for n, tool in enumerate(tools)]
+    either = " | ".join(f"call{n}" for n in range(len(tools)))
+    rules += [f"call: {either}", *called] if tools else []
+    return "\n".join([_FREE, start, f"TEXT: {self._form.text}", *rules])
+
+  def of_json(self, schema: Mapping[str, Any]) -> str:
+    """See `ChatCodec.json_grammar`."""
+    schema = with_kept_bounds(schema)
+    return f"{_FREE}\nstart: /\\n?/ {_json(schema)} {self._after_text}"
+
+  @property
+  def _text_answer(self) -> str:
+    return f"TEXT {self._after_text}"
+
+  def _answers(self, calls: str) -> list[str]:
+    """Returns text, and calls, with text before them if the form allows it."""
+    if self._form.after_text is None:
+      return [self._text_answer, calls]
+    before = f"TEXT {self._spelt(self._form.after_text)}"
+    return [self._text_answer, f"({before})? {calls}"]
+
+  def _calls(self, parallel: bool) -> str:
+    form = self._form
+    more = f"({self._spelt(form.joint)} call)*" if parallel else ""
+    has_tag = form.may_begin in self._tokenizer.id_of
+    tag = f"{self._spelt(form.may_begin)}?" if has_tag else ""
+    return f"{tag} call {more} {self._after_calls}"
+
+  def _call(self, tool: Tool) -> str:
+    form = self._form
+    shield = self._tokenizer.markers.shield
+    if not re.fullmatch(form.name, tool.name):
+      raise ConfigError(
+        f"the tool {tool.name!r} cannot be called in this model's form, where "
+        f"a name is as the regex {form.name!r} says: rename it"
+      )
+    head = self._spelt(f"{form.head}{shield(tool.name)}{form.middle}")
+    try:
+      arguments = _json(_declared(tool.parameters))
+    except ConfigError as error:
+      raise ConfigError(f"the parameters of tool {tool.name!r}: {error}") from (
+        error
+      )
+    return f"{head} {arguments} {self._spelt(form.tail)}"
+
+  def _thought(self) -> tuple[str, list[str]]:
+    """Returns the thought at the start of an answer, and its rules."""
+    begin, end = (tag in self._tokenizer.id_of for tag in (THINK, THINK_END))
+    if not end:
+      rules = [rf"thought: closed {_GAP}", r"closed[lazy]: /(.|\n)*<\/think>/"]
+      return ("thought", rules) if self._form.thinks else ("", [])
+    rules = [f"thought: {ANY_TEXT} {self._spelt(THINK_END)} {_GAP}"]
+    if self._form.thinks:
+      return "thought", rules
+    return (f"({self._spelt(THINK)} thought)?", rules) if begin else ("", [])
+
+  def _any_of(self, markers: Sequence[str]) -> str:
+    ids = self._tokenizer.id_of
+    return f"<[{','.join(str(ids[marker]) for marker in markers)}]>"
+
+  def _spelt(self, text: str) -> str:
+    """Returns terminals of shielded text: markers by id, the rest quoted."""
+    pieces = self._tokenizer.markers.split(text)
+    return " ".join(
+      self._any_of([piece])
+      if n % 2
+      else json.dumps(unshield(piece), ensure_ascii=False)
+      for n, piece in enumerate(pieces)
+      if piece
+    )
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+  """Returns the nonterminal of JSON by a schema. Raises `ConfigError`."""
+  nonterminal = f"%json {json.dumps({**schema, 'x-guidance': _JSON})}"
+  if reason := VALIDATE.get()(f"start: {nonterminal}"):
+    reason = reason.partition("\n   1 |")[0].removeprefix("at 1(8): ")
+    raise ConfigError(
+      f"{reason.strip()}. See llguidance's docs/json_schema.md for what of a "
+      "schema can be kept to"
+    )
+  return nonterminal
+
+
+def _declared(parameters: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the schema of a tool's arguments: an object of its properties."""
+  schema: dict[str, Any] = {"type": "object", **parameters}
+  if schema["type"] != "object":
+    raise ConfigError(
+      f"the type is {schema['type']!r}, and arguments are an 'object'"
+    )
+  if not _INDIRECT & schema.keys():
+    schema.setdefault("properties", {})
+  return rewritten(schema)

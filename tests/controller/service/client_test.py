@@ -1,0 +1,480 @@
+"""`ControllerEnvironment` with our workers and AgentRL's, in real processes."""
+
+import asyncio
+import threading
+import unittest
+
+import aiohttp
+from aiohttp import web
+
+from agentrl_jax.controller.group import RetryLimits, play_with_retries
+from agentrl_jax.controller.metrics import Monitor
+from agentrl_jax.controller.player import ScriptPlayer
+from agentrl_jax.controller.service.client import ControllerEnvironment
+from agentrl_jax.data.messages import Message, ToolCall
+from agentrl_jax.data.trajectory import EpisodeSpec, Status, Task
+from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.env.interface import Expert
+from agentrl_jax.env.loading import load_environment
+from agentrl_jax.env.protocol.link import WorkerRefusal
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+from environments.arithmetic.environment import Arithmetic
+from tests.controller.processes import (
+  ServiceProcess,
+  agentrl_grpc_worker,
+  agentrl_worker,
+  our_worker,
+  running,
+  wait_until,
+)
+
+OVER_HTTP, OVER_GRPC = "calculator-http", "calculator-grpc"
+
+
+def call(name, arguments):
+  return Message("assistant", tool_calls=(ToolCall(name, arguments, "c1"),))
+
+
+async def play(environment, index, split="test"):
+  """Every step of an attempt at "How much is 2 and 3?"."""
+  async with environment.open(
+    Task(environment.name, split, index), seed=0
+  ) as session:
+    return [
+      await session.reset(),
+      await session.step(call("add", '{"a": 2, "b": 3}')),
+      await session.step(call("submit", '{"answer": 5}')),
+    ]
+
+
+class ControllerEnvironmentContractTest(
+  SessionContract, unittest.IsolatedAsyncioTestCase
+):
+  """The whole contract through a controller."""
+
+  num_tasks = 3
+
+  @classmethod
+  def setUpClass(cls):
+    cls.service = ServiceProcess().start()
+    cls.addClassCleanup(cls.service.stop)
+    for controller in (cls.service.url, cls.service.grpc):
+      cls.enterClassContext(running(*our_worker(controller, num_tasks=1000)))
+    cls.service.wait_for_workers(2, "arithmetic")
+
+  def make_environment(self):
+    return load_environment(
+      "agentrl_jax.controller.service.client:ControllerEnvironment",
+      {
+        "controller": self.service.url,
+        "name": "arithmetic",
+        "expert": "environments.arithmetic.environment:Arithmetic",
+        "expert_options": {"num_tasks": 1000},
+      },
+    )
+
+  async def test_nothing_is_left_at_the_controller(self):
+    environment = self.make_environment()
+    await asyncio.gather(
+      *(self._abandon(environment, task) for task in self._tasks(environment))
+    )
+    await asyncio.to_thread(
+      wait_until, lambda: not self.service.get("list_sessions"), "no session"
+    )
+
+
+class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
+  """Workers of the package `agentrl-worker`, unchanged."""
+
+  @classmethod
+  def setUpClass(cls):
+    cls.service = ServiceProcess().start()
+    cls.addClassCleanup(cls.service.stop)
+    cls.http = agentrl_worker(cls.service.url, name=OVER_HTTP)
+    cls.grpc = agentrl_grpc_worker(cls.service.grpc, name=OVER_GRPC)
+    for arguments in (cls.http, cls.grpc):
+      cls.enterClassContext(running(*arguments))
+    for name in (OVER_HTTP, OVER_GRPC):
+      cls.service.wait_for_workers(1, name)
+    address = next(a for a in cls.http if "--self" in a).partition("=")[2]
+    cls.heartbeat = {
+      "name": OVER_HTTP,
+      "address": address,
+      "concurrency": 2,
+      "indices": [0, 1, 2, -1],
+    }
+
+  def make(self, task, **options):
+    return ControllerEnvironment(
+      controller=self.service.url,
+      name="calculator",
+      tasks={"test": task},
+      **options,
+    )
+
+  def until_free(self):
+    wait_until(lambda: not self.service.get("list_sessions"), "no session")
+
+  async def test_an_episode(self):
+    for task in (OVER_HTTP, OVER_GRPC):
+      with self.subTest(task=task):
+        first, second, last = await play(self.make(task), 0)
+        self.assertEqual(
+          first.messages, (Message("user", "How much is 2 and 3?"),)
+        )
+        self.assertEqual(
+          second.messages, (Message("tool", "5", tool_call_id="c1"),)
+        )
+        self.assertEqual((last.status, last.reward), (Status.COMPLETED, 1.0))
+        self.assertEqual(last.metrics, {"rounds": 1.0})
+
+  async def test_indices_are_numbers_or_positions(self):
+    for task in (OVER_HTTP, OVER_GRPC):
+      with self.subTest(task=task):
+        indices = await asyncio.to_thread(self.make(task).indices, "test")
+        self.assertEqual(indices, (0, 1, 2))
+    shown = self.service.get(f"get_indices?name={OVER_GRPC}")
+    self.assertEqual(shown, ["sum", "big", "minus"])
+
+  async def test_text_indices_and_custom_tasks_through_the_api(self):
+    for name, request, words in (
+      (OVER_GRPC, {"index": "minus"}, "How much is -4 and 1?"),
+      (OVER_GRPC, {"index": 1}, "How much is 40 and 2?"),
+      (
+        OVER_HTTP,
+        {"index": -1, "custom_task": {"a": 7, "b": 8}},
+        "How much is 7 and 8?",
+      ),
+      (
+        OVER_HTTP,
+        {"index": 0, "custom_task": {"a": 7, "b": 8}},
+        "How much is 2 and 3?",
+      ),
+    ):
+      with self.subTest(request=request):
+        status, body, session = await asyncio.to_thread(
+          self.service.post, "start_sample", {"name": name} | request
+        )
+        self.assertEqual(status, 200)
+        self.assertEqual(body["messages"][0]["content"], words)
+        self.assertEqual(len(body["tools"]), 2)
+        self.assertEqual(
+          self.service.post("cancel", session=session)[:2], (200, None)
+        )
+    self.until_free()
+
+  async def test_more_sessions_than_places_take_turns(self):
+    for task in (OVER_HTTP, OVER_GRPC):
+      with self.subTest(task=task):
+        environment = self.make(task)
+        played = await asyncio.gather(
+          *(play(environment, 0) for _ in range(12))
+        )
+        self.assertEqual([steps[-1].reward for steps in played], [1.0] * 12)
+
+  async def test_leaving_early_frees_the_session(self):
+    for task in (OVER_HTTP, OVER_GRPC):
+      with self.subTest(task=task):
+        environment = self.make(task)
+        for _ in range(6):  # three times as many as there are places
+          async with environment.open(Task("c", "test", 0), seed=0) as session:
+            await session.reset()
+        self.until_free()
+
+  async def test_what_breaks_is_a_fault(self):
+    for task in (OVER_HTTP, OVER_GRPC):
+      with (
+        self.subTest(task=task),
+        self.assertRaisesRegex(EnvironmentFault, "'task error'"),
+      ):
+        async with self.make(task).open(
+          Task("c", "test", 0), seed=0
+        ) as session:
+          await session.step(call("add", '{"boom": 1}'))
+    self.until_free()
+
+  async def test_a_place_that_never_comes_is_a_fault(self):
+    for task in (OVER_HTTP, OVER_GRPC):
+      environment = self.make(task)
+      hasty = self.make(task, place_s=0.3)
+      with self.subTest(task=task):
+        async with (
+          environment.open(Task("c", "test", 0), seed=0),
+          environment.open(Task("c", "test", 0), seed=0),
+        ):
+          with self.assertRaisesRegex(WorkerRefusal, "no workers available"):
+            await play(hasty, 0)
+
+  async def test_a_worker_that_somebody_else_fills_is_waited_for(self):
+    url = self.heartbeat["address"]
+    self.until_free()
+    async with aiohttp.ClientSession() as http:
+      for id in (1, 2):
+        async with http.post(
+          f"{url}/start_sample", json={"session_id": id, "index": 0}
+        ) as response:
+          self.assertEqual(response.status, 200)
+      playing = asyncio.create_task(play(self.make(OVER_HTTP), 0))
+      done, _ = await asyncio.wait([playing], timeout=0.3)
+      self.assertFalse(done)
+      async with http.post(f"{url}/cancel_all") as response:
+        self.assertEqual(response.status, 200)
+      self.service.post("sync_all")
+      self.assertEqual((await playing)[-1].reward, 1.0)
+
+  async def test_a_controller_that_is_killed_finds_the_sessions_again(self):
+    names = (OVER_GRPC, "arithmetic")
+    with running(*our_worker(self.service.grpc)):
+      self.service.wait_for_workers(1, "arithmetic")
+      sessions = {}
+      for name in names:
+        request = {"name": name, "index": 0}
+        sessions[name] = self.service.post("start_sample", request)[2]
+      self.service.process.kill()
+      self.service.start()
+      for name in names:
+        self.service.wait_for_workers(1, name)
+      found = self.service.get("list_sessions")
+      self.assertEqual(set(found), set(sessions.values()))
+      for name, session in sessions.items():
+        with self.subTest(name=name):
+          answer = {"messages": [{"role": "assistant", "content": "hm"}]}
+          status, body, _ = self.service.post(
+            "interact", answer, session=session
+          )
+          self.assertEqual((status, body["status"]), (200, "running"))
+      request = {"name": "arithmetic", "index": 1}
+      fresh = self.service.post("start_sample", request)[2]
+      self.assertNotIn(fresh, sessions.values())
+      self.service.post("cancel_all?force=true")
+      self.until_free()
+    self.service.post("receive_heartbeat", self.heartbeat)  # sooner than 8 s
+    self.service.wait_for_workers(1, OVER_HTTP)
+
+  async def test_splits_are_asked_of_our_workers_only(self):
+    environment = ControllerEnvironment(
+      controller=self.service.url, name=OVER_HTTP, ready_s=0
+    )
+    with self.assertRaisesRegex(ConfigError, "tasks={split: task}"):
+      await asyncio.to_thread(environment.indices, "test")
+    with self.assertRaises(EnvironmentFault):
+      await play(environment, 0)
+    with self.assertRaisesRegex(ConfigError, "no split 'train'"):
+      self.make(OVER_HTTP).indices("train")
+
+
+class Saboteur(Expert):
+  """Plays like another expert, but does something first."""
+
+  def __init__(self, expert, sabotage):
+    self._expert, self._sabotage = expert, sabotage
+
+  def answer(self, messages):
+    self._sabotage()
+    return self._expert.answer(messages)
+
+
+class BreakdownTest(unittest.IsolatedAsyncioTestCase):
+  """Processes that die in the middle of an attempt."""
+
+  @classmethod
+  def setUpClass(cls):
+    cls.service = ServiceProcess("--reconnect-s=1", "--interaction-s=30")
+    cls.service.start()
+    cls.addClassCleanup(cls.service.stop)
+
+  def make(self, **options):
+    return ControllerEnvironment(
+      controller=self.service.url, name="arithmetic", **options
+    )
+
+  async def test_a_worker_that_is_killed_costs_its_attempt(self):
+    for controller in (self.service.url, self.service.grpc):
+      with (
+        self.subTest(controller=controller),
+        running(*our_worker(controller)) as doomed,
+      ):
+        await asyncio.to_thread(self.service.wait_for_workers, 1, "arithmetic")
+        async with self.make().open(
+          Task("arithmetic", "test", 0), seed=0
+        ) as session:
+          doomed.kill()
+          with self.assertRaises(EnvironmentFault) as caught:
+            await session.step(Message("assistant", "hm"))
+        self.assertRegex(str(caught.exception), "hung up|cannot be asked")
+        with running(*our_worker(controller)):
+          async with self.make().open(
+            Task("arithmetic", "test", 0), seed=0
+          ) as session:  # waits for the new worker, not for the dead one
+            await session.reset()
+      await self.forget_workers()
+
+  async def test_an_episode_is_made_again_on_another_worker(self):
+    environment = self.make()
+    expert = Arithmetic(num_tasks=50).expert
+    environment.expert = lambda *arguments, **options: Saboteur(
+      expert(*arguments, **options), self.kill_the_worker
+    )
+    with (
+      running(*our_worker(self.service.url)) as first,
+      running(*our_worker(self.service.grpc)) as second,
+    ):
+      await asyncio.to_thread(self.service.wait_for_workers, 2, "arithmetic")
+      self.workers = {"http": first, "grpc": second}
+      self.num_kills = 0
+      monitor = Monitor()
+      trajectory = await play_with_retries(
+        EpisodeSpec(
+          task=Task("arithmetic", "test", 0), group_id="g", attempt=0, seed=1
+        ),
+        ScriptPlayer(
+          environments={"arithmetic": environment}, max_turns=20, mistakes={}
+        ),
+        RetryLimits(backoff_s=0.01),
+        monitor,
+      )
+    self.assertEqual(self.num_kills, 1)
+    self.assertEqual(trajectory.reward, 1.0)
+    self.assertEqual(monitor.tasks["arithmetic"].retried, 1)
+    await self.forget_workers()
+
+  def kill_the_worker(self):
+    """Of the only session, and only once."""
+    if not self.num_kills:
+      self.num_kills = 1
+      (session,) = self.service.get("list_sessions").values()
+      workers = self.service.get("list_workers")["arithmetic"]["workers"]
+      address = workers[str(session["worker_id"])]["address"]
+      self.workers[address.partition(":")[0]].kill()
+
+  async def forget_workers(self):
+    """A fresh controller, for the next to begin with."""
+    await asyncio.to_thread(self.service.stop)
+    await asyncio.to_thread(self.service.start)
+
+  async def test_it_waits_for_a_controller_that_comes_up(self):
+    late = ServiceProcess()
+    environment = ControllerEnvironment(controller=late.url, name="arithmetic")
+    starting = threading.Thread(target=late.start)
+    with running(*our_worker(late.url)):
+      starting.start()
+      indices = await asyncio.to_thread(environment.indices, "test")
+      starting.join()
+      self.addCleanup(late.stop)
+      self.assertEqual(indices, range(50))
+
+  async def test_nobody_there_is_said(self):
+    nobody = ServiceProcess()
+    environment = ControllerEnvironment(
+      controller=nobody.url, name="arithmetic", ready_s=0.2
+    )
+    with self.assertRaisesRegex(ConfigError, "whether controller and workers"):
+      await asyncio.to_thread(environment.indices, "test")
+    with self.assertRaises(EnvironmentFault):
+      await play(environment, 0)
+
+
+REFUSALS = 2  # before there is a place
+
+
+class AgentRLsController:
+  def __init__(self):
+    self.asked = []
+
+  def application(self):
+    application = web.Application()
+    application.router.add_get("/api/get_indices", self.get_indices)
+    application.router.add_post("/api/start_sample", self.start_sample)
+    application.router.add_post("/api/interact", self.interact)
+    application.router.add_post("/api/cancel", self.cancel)
+    return application
+
+  async def get_indices(self, request):
+    if request.query["name"] != "os-std":
+      message = f"task {request.query['name']} does not exist"
+      return web.json_response({"message": message}, status=400)
+    return web.json_response(["a/1", "a/2", -1])
+
+  async def start_sample(self, request):
+    self.asked.append(await request.json())
+    if len(self.asked) <= REFUSALS:
+      message = "no workers available for task os-std"
+      return web.json_response({"message": message}, status=400)
+    return web.json_response(
+      {"messages": [{"role": "user", "content": "Well?"}], "tools": None},
+      headers={"Session_id": "7"},
+    )
+
+  async def interact(self, request):
+    body = await request.json()
+    self.asked.append((request.headers["session_id"], body))
+    if body["messages"][0]["content"] == "break":
+      message = "failed to interact with session"
+      return web.json_response({"message": message}, status=500)
+    return web.json_response(
+      {
+        "finish": True,
+        "reward": 0.5,
+        "status": "task limit reached",
+        "messages": None,
+        "metrics": None,
+      }
+    )
+
+  async def cancel(self, request):
+    self.asked.append(("cancel", request.headers["session_id"]))
+    return web.json_response(None)
+
+
+class OtherControllerTest(unittest.IsolatedAsyncioTestCase):
+  async def asyncSetUp(self):
+    self.controller = AgentRLsController()
+    runner = web.AppRunner(self.controller.application())
+    await runner.setup()
+    self.addAsyncCleanup(runner.cleanup)
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/api"
+    self.environment = self.make(tasks={"test": "os-std"})
+
+  def make(self, **options):
+    return ControllerEnvironment(
+      controller=self.url, name="os", ready_s=0, **options
+    )
+
+  async def test_an_episode(self):
+    self.assertEqual(
+      await asyncio.to_thread(self.environment.indices, "test"), (0, 1)
+    )
+    async with self.environment.open(Task("os", "test", 1), seed=3) as session:
+      self.assertEqual(session.tools, ())
+      first = await session.reset()
+      last = await session.step(Message("assistant", "hm"))
+    self.assertEqual(first.messages, (Message("user", "Well?"),))
+    self.assertIs(first.status, Status.RUNNING)
+    self.assertIs(last.status, Status.TASK_LIMIT_REACHED)
+    self.assertEqual((last.messages, last.reward, last.metrics), ((), 0.5, {}))
+    *starts, played = self.controller.asked
+    self.assertEqual(len(starts), REFUSALS + 1)  # it was asked again
+    self.assertEqual((starts[0]["name"], starts[0]["index"]), ("os-std", 1))
+    self.assertNotIn("split", starts[0])
+    answer = {"role": "assistant", "content": "hm"}
+    self.assertEqual(played, ("7", {"messages": [answer]}))
+
+  async def test_what_breaks_is_a_fault_and_is_cancelled(self):
+    with self.assertRaisesRegex(EnvironmentFault, "failed to interact"):
+      async with self.environment.open(
+        Task("os", "test", 0), seed=0
+      ) as session:
+        await session.step(Message("assistant", "break"))
+    self.assertEqual(self.controller.asked[-1], ("cancel", "7"))
+
+  async def test_nobody_serves_it(self):
+    with self.assertRaisesRegex(ConfigError, "does not exist"):
+      environment = self.make(tasks={"test": "db-std"})
+      await asyncio.to_thread(environment.indices, "test")
+    with self.assertRaisesRegex(ConfigError, "tasks={split: task}"):
+      await asyncio.to_thread(self.make().indices, "test")
+
+
+if __name__ == "__main__":
+  unittest.main()

@@ -1,0 +1,129 @@
+"""Tokens of pieces join to the tokens of the whole, and decode unchanged."""
+
+import json
+
+import numpy as np
+from absl.testing import absltest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl_jax.data.chat import template, tokenizer
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.messages import Message, Tool, ToolCall
+from agentrl_jax.errors import ConfigError
+
+TEXTS = [
+  "Show me the price of red shoes, lower than 40 dollars [SEP] Search",
+  "SELECT price FROM shoes WHERE colour = 'red'",
+  "a long line that every text shares\nand another one that they share",
+] * 20
+MARKS = (tokenizer.PAD, *template.SPECIAL_TOKENS)
+TOOL = Tool("look", "Looks.", {"type": "object", "properties": {}})
+
+TEMPLATE = template.CompactTemplate()
+
+
+def make_codec(**options) -> ChatCodec:
+  options = {"vocab_size": 400, **options}
+  return ChatCodec(tokenizer.train_tokenizer(TEXTS, **options))
+
+
+class ChatCodecTest(absltest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.codec = make_codec(whole_tokens=("[SEP]",), whole_lines=4)
+
+  @settings(max_examples=200, deadline=None)
+  @given(st.text())
+  def test_any_text_comes_back(self, text):
+    self.assertEqual(self.codec.decode(self.codec.encode(text)), text)
+
+  @settings(max_examples=100, deadline=None)
+  @given(st.lists(st.text(), min_size=1, max_size=4))
+  def test_pieces_are_tokenised_like_the_whole(self, texts):
+    opening = [Message("system", texts[0])]
+    pieces = [self.codec.start(opening, [TOOL])]
+    whole = TEMPLATE.start(opening, [TOOL])
+    for text in texts[1:]:
+      answer = Message("assistant", text, (ToolCall("look", "{}", "0"),))
+      reply = [Message("tool", text)]
+      stop = self.codec.stop_tokens[0]
+      pieces += [
+        self.codec.write(answer),
+        self.codec.extend(reply, ended_by=stop),
+      ]
+      whole += TEMPLATE.write(answer) + TEMPLATE.extend(
+        reply, ended_by=template.END
+      )
+    np.testing.assert_array_equal(
+      np.concatenate(pieces), self.codec.encode(whole)
+    )
+
+  def test_reads_what_it_writes(self):
+    message = Message("assistant", "", (ToolCall("look", '{"a": "é"}', "0"),))
+    ids = self.codec.write(message)
+    self.assertEqual((ids[-1],), self.codec.stop_tokens)
+    self.assertEqual(ids.dtype, np.int32)
+    self.assertEqual(self.codec.read(ids), message)
+
+  def test_whole_tokens_and_shared_lines_are_one_token(self):
+    for text in ("[SEP]", "a long line that every text shares"):
+      self.assertLen(self.codec.encode(text), 1)
+
+  def test_digits_stand_alone(self):
+    self.assertLen(self.codec.encode("1234567"), 7)
+
+  @settings(max_examples=100, deadline=None)
+  @given(st.lists(st.sampled_from([*MARKS, "x", "\ufdd0", "0", "1", "<|"])))
+  def test_what_is_said_marks_nothing(self, parts):
+    said = "".join(parts)
+    call = ToolCall("look", json.dumps({said: said}, ensure_ascii=False), "0")
+    answer = Message("assistant", "", (call,))
+    tool = Tool(said, said, {"type": "object", "properties": {said: {}}})
+    opening = [Message("system", said), Message("user", said)]
+    pieces = [
+      self.codec.start(opening, [tool]),
+      self.codec.write(answer),
+      self.codec.extend([Message("tool", said)], ended_by=None),
+    ]
+    ids = list(np.concatenate(pieces))
+    for marker in MARKS:
+      wanted = sum(
+        text.count(marker)
+        for text in ("<|system|><|end|><|user|><|end|><|assistant|>",)
+        + ("<tool_call></tool_call><|end|><|end|><|tool|><|end|><|assistant|>",)
+      )
+      (id,) = self.codec.encode(marker)
+      self.assertEqual(ids.count(id), wanted, marker)
+    self.assertEqual(self.codec.read(pieces[1]), answer)
+    self.assertIn(said, self.codec.decode(pieces[2]))
+
+  def test_a_tokenizer_without_markers_is_refused(self):
+    from tokenizers import Tokenizer, models
+
+    with self.assertRaisesRegex(ConfigError, "tool_call"):
+      ChatCodec(Tokenizer(models.BPE()))
+
+
+class TrainTokenizerTest(absltest.TestCase):
+  def test_size_is_what_was_asked_for(self):
+    self.assertLessEqual(make_codec(vocab_size=300).vocab_size, 300)
+
+  def test_too_small_a_vocabulary(self):
+    with self.assertRaisesRegex(ConfigError, "vocab_size=100"):
+      make_codec(vocab_size=100)
+
+  def test_padding_is_token_0(self):
+    trained = tokenizer.train_tokenizer(TEXTS, vocab_size=300)
+    self.assertEqual(trained.token_to_id(tokenizer.PAD), 0)
+
+  def test_missing_file(self):
+    import pathlib
+
+    with self.assertRaisesRegex(ConfigError, "no tokenizer at"):
+      tokenizer.load_tokenizer(pathlib.Path("/nowhere/tokenizer.json"))
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,154 @@
+"""Calls of each family are found; text that only resembles them is not."""
+
+import dataclasses
+import json
+import unicodedata
+
+from absl.testing import absltest, parameterized
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.messages import Tool
+from tests.data.chat import families
+from tests.data.grammar.call_grammars import allows
+from tests.data.grammar.calling import (
+  TOOLS,
+  Calling,
+  codec,
+  codec_of_folder,
+  grammars,
+  said,
+)
+
+SPELT = ("<tool_call>", "</tool_call>", "<|im_end|>", "<think>", "<[5]>")
+# A NFC tokenizer writes other texts otherwise; llguidance has no DEL in JSON.
+TEXT = st.text(
+  st.characters(exclude_categories=["Cs"], exclude_characters="\x7f").filter(
+    lambda letter: unicodedata.is_normalized("NFC", letter)
+  ),
+  min_size=1,
+  max_size=6,
+) | st.lists(
+  st.sampled_from([*SPELT, "{", "}", "|", "//", "%json", "é", "\u2028"]),
+  min_size=1,
+  max_size=3,
+).map("".join)
+LETTERS = "abcdefghijklmnopqrstuvwxyz_<>[]/%5é"
+
+
+def codec_whose_cue_thinks(has_tags) -> ChatCodec:
+  """Qwen3's with the thought begun, perhaps in a tokenizer without its tags."""
+  family, source = families.templates()["small_qwen3"]
+  if not has_tags:
+    family = dataclasses.replace(family, tags=family.tags[:2])
+  cue = "'<|im_start|>assistant\\n' }}\n    {%- if enable_thinking"
+  thinking = cue.replace("\\n' }}", "\\n<think>\\n' }}")
+  return codec_of_folder(family, source.replace(cue, thinking))
+
+
+class FamiliesTest(Calling):
+  """What looks like a call, and where each family ends an answer."""
+
+  @parameterized.parameters(
+    ("hello<|user|>", True),
+    ("hello<|endoftext|>", True),
+    ("hello<|observation|>", False),
+    ("\nadd\nis what I do<|user|>", True),
+    ("so<|assistant|>stop\n{}<|observation|>", True),
+    ("stop\n{}<|user|>", False),
+    ("sub\n{<|user|>", False),
+    ("sub \t\n \x1c{<|user|>", False),
+    ("<think>\n</think>sub\n{<|user|>", False),
+    ("so<|assistant|>sub\n{}<|observation|>", False),
+    ("so<|assistant|>what<|user|>", False),
+  )
+  def test_glm(self, answer, allowed):
+    self.assertEqual(self.allows("small_glm4", answer), allowed)
+
+  @parameterized.parameters(
+    (" hello {<|eot_id|>", True),
+    ('{"name": "stop", "parameters": {}}<|eot_id|>', True),
+    ('<|python_tag|>{"name": "stop", "parameters": {}}<|eom_id|>', True),
+    ('{"name": "stop", "parameters": {}}; ' * 2 + "<|eot_id|>", False),
+    (
+      "; ".join(['{"name": "stop", "parameters": {}}'] * 2) + "<|eot_id|>",
+      True,
+    ),
+    ('{"name": 3}<|eot_id|>', False),
+    ('\x1c\u2003{"name": 3}<|eot_id|>', False),
+    ('<think></think>{"name": 3}<|eot_id|>', False),
+    ("<|python_tag|>print(1)<|eot_id|>", False),
+    ('so {"name": "stop", "parameters": {}}<|eot_id|>', True),
+  )
+  def test_llama(self, answer, allowed):
+    self.assertEqual(self.allows("small_llama31", answer), allowed)
+
+  @parameterized.parameters(
+    ("<think>\nhm\n</think>\n\nYes.<|im_end|>", "auto", True),
+    ("<think>\nhm<|im_end|>", "auto", False),
+    ("<think><tool_call></think>Yes.<|im_end|>", "auto", False),
+    ("Yes. <think>hm</think><|im_end|>", "auto", False),
+    ("<think>\nhm\n</think>\n\n@<|im_end|>", "required", True),
+    ("<think>\nhm\n</think>@<|im_end|>", "required", True),
+    ("@<|im_end|>", "required", True),
+    ("@\n@<|im_end|>", "required", True),
+    ("@@<|im_end|>", "required", False),
+    ("Yes.@<|im_end|>", "auto", True),
+    ("@Yes.<|im_end|>", "auto", False),
+    ("<tool_call>\n{<|im_end|>", "auto", False),
+  )
+  def test_qwen3(self, answer, choice, allowed):
+    call = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
+    found = self.allows("small_qwen3", answer.replace("@", call), choice=choice)
+    self.assertEqual(found, allowed)
+
+  @parameterized.parameters("tags", "no_tags")
+  def test_thought_that_the_cue_begins(self, tags):
+    codec = codec_whose_cue_thinks(tags == "tags")
+    grammar = codec.call_grammar(TOOLS)
+    call = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
+    for answer, allowed in (
+      (f"hm\n</think>\n\nYes.\n{call}", True),
+      (f"hm</think>{call}", True),
+      ("hm\n</think>", True),
+      ("hm", False),
+      (call, False),
+    ):
+      ids = codec.encode(f"{answer}<|im_end|>")
+      read = codec.grammars(codec.vocab_size)
+      found = allows(read, grammar, ids)
+      self.assertEqual(found, allowed, answer)
+      called = len(codec.read(ids).tool_calls)
+      self.assertEqual(called, int(allowed and call in answer))
+
+
+class WhateverToolsSayTest(parameterized.TestCase):
+  @parameterized.parameters("compact", *(f"small_{n}" for n in families.SMALL))
+  def test_what_is_written_is_allowed(self, which):
+    @settings(max_examples=40, deadline=None, derandomize=True)
+    @given(
+      st.text(LETTERS, min_size=1, max_size=8) | st.sampled_from(SPELT),
+      st.dictionaries(TEXT, TEXT, max_size=3),
+      st.booleans(),
+    )
+    def check(name, arguments, is_given):
+      written = json.dumps(arguments, ensure_ascii=False)
+      assume(unicodedata.is_normalized("NFC", written))
+      schema = {
+        "properties": {
+          key: {"enum": [text]} if is_given else {"type": "string"}
+          for key, text in arguments.items()
+        }
+      }
+      grammar = codec(which).call_grammar(
+        [Tool(name, "", schema)], choice="required"
+      )
+      ids = codec(which).write(said((name, written)))
+      self.assertTrue(allows(grammars(which), grammar, ids))
+
+    check()
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,152 @@
+"""Pieces of a conversation join to the rendering of the Jinja source."""
+
+import json
+import random
+
+import jinja2
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.data.chat import template
+from agentrl_jax.data.messages import (
+  Message,
+  Tool,
+  ToolCall,
+  message_to_json,
+  tool_to_json,
+)
+
+TOOLS = (
+  Tool(
+    "execute_sql",
+    "Runs it.",
+    {
+      "type": "object",
+      "properties": {"query": {"type": "string", "description": "The SQL."}},
+      "required": ["query"],
+    },
+  ),
+  Tool(
+    "answer",
+    "Says it.",
+    {
+      "type": "object",
+      "properties": {
+        "answers": {"type": "array", "items": {"type": "string"}},
+        "unit": {"type": "string", "enum": ["m", "km"]},
+        "depth": {"type": "integer", "description": "How deep."},
+        "where": {"type": "object", "properties": {"x": {"type": "number"}}},
+      },
+      "required": ["answers"],
+    },
+  ),
+  Tool("stop", "Stops.", {"type": "object", "properties": {}}),
+)
+
+TEMPLATE = template.CompactTemplate()
+
+
+def _by_jinja(messages, tools, *, prompt):
+  environment = jinja2.Environment()
+  environment.filters["tojson"] = json.dumps
+  return environment.from_string(template.JINJA).render(
+    messages=[message_to_json(m) for m in messages],
+    tools=[tool_to_json(t) for t in tools],
+    add_generation_prompt=prompt,
+  )
+
+
+def _conversation(rng: random.Random):
+  """Opening messages, then (answer, replies) pairs."""
+  texts = ["", "plain", "two\nlines", 'quotes " and \\', "ünïcode", "a  b "]
+  system = [Message("system", rng.choice(texts))] * rng.randint(0, 1)
+  opening = [*system, Message("user", rng.choice(texts))]
+  turns = []
+  for _ in range(rng.randint(1, 4)):
+    calls = tuple(
+      ToolCall("execute_sql", json.dumps({"query": rng.choice(texts)}), str(n))
+      for n in range(rng.randint(0, 2))
+    )
+    replies = [
+      Message("tool", rng.choice(texts), tool_call_id=c.id) for c in calls
+    ] or [Message("user", rng.choice(texts))]
+    turns.append((Message("assistant", rng.choice(texts), calls), replies))
+  return opening, turns
+
+
+class RenderingTest(parameterized.TestCase):
+  @parameterized.parameters(*range(40))
+  def test_pieces_equal_the_whole(self, seed):
+    opening, turns = _conversation(random.Random(seed))
+    text = TEMPLATE.start(opening, TOOLS)
+    said = list(opening)
+    self.assertEqual(text, _by_jinja(said, TOOLS, prompt=True))
+    for answer, replies in turns:
+      text += TEMPLATE.write(answer) + TEMPLATE.extend(
+        replies, ended_by=template.END
+      )
+      said += [answer, *replies]
+      self.assertEqual(text, _by_jinja(said, TOOLS, prompt=True))
+
+  def test_an_answer_cut_short_is_ended(self):
+    replies = [Message("user", "go on")]
+    self.assertEqual(
+      TEMPLATE.extend(replies, ended_by=None),
+      template.END + TEMPLATE.extend(replies, ended_by=template.END),
+    )
+
+  def test_tools_are_complete(self):
+    text = TEMPLATE.start([Message("system", "S")], TOOLS)
+    for tool in TOOLS:
+      self.assertIn(tool.description, text)
+      for name, schema in tool.parameters["properties"].items():
+        self.assertIn(name, text)
+        self.assertIn(schema.get("description", ""), text)
+    self.assertIn("answers: string[]", text)
+    self.assertIn('"enum": ["m", "km"]', text)
+    self.assertIn("depth?: integer", text)
+
+  def test_nothing_to_start_with(self):
+    with self.assertRaisesRegex(ValueError, "at least one message"):
+      TEMPLATE.start([], TOOLS)
+
+
+class ParsingTest(parameterized.TestCase):
+  def test_reads_what_it_writes(self):
+    calls = (
+      ToolCall("execute_sql", '{"query": "SELECT 1"}', "0"),
+      ToolCall("stop", "{}", "1"),
+    )
+    for message in (
+      Message("assistant", "thinking", calls),
+      Message("assistant", "only text"),
+      Message("assistant", "", calls[:1]),
+    ):
+      self.assertEqual(
+        TEMPLATE.read(TEMPLATE.write(message), template.END), message
+      )
+
+  def test_arguments_may_be_text(self):
+    text = '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>'
+    (call,) = TEMPLATE.read(text, None).tool_calls
+    self.assertEqual(json.loads(call.arguments), {"a": 1})
+
+  @parameterized.named_parameters(
+    ("not_json", "<tool_call>{oops</tool_call>", "{oops"),
+    ("no_name", '<tool_call>{"x": 1}</tool_call>', '{"x": 1}'),
+    ("name_is_no_text", '<tool_call>{"name": 3}</tool_call>', '{"name": 3}'),
+    ("a_list", "<tool_call>[1]</tool_call>", "[1]"),
+    ("empty", "<tool_call></tool_call>", ""),
+    ("deep", "<tool_call>" + "[" * 10**5 + "</tool_call>", "[" * 10**5),
+  )
+  def test_malformed_call_is_kept_as_it_is(self, text, raw):
+    (call,) = TEMPLATE.read(text, None).tool_calls
+    self.assertEqual((call.name, call.arguments), ("", raw))
+
+  def test_call_without_an_end(self):
+    message = TEMPLATE.read('hm <tool_call>{"name": "stop"}', None)
+    self.assertEqual(message.content, "hm ")
+    self.assertEqual(message.tool_calls[0].name, "stop")
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,179 @@
+"""Answers that the grammars of tool calls allow, and those they do not."""
+
+import dataclasses
+import json
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.data.messages import Tool
+from agentrl_jax.errors import ConfigError
+from tests.data.chat import families
+from tests.data.grammar import call_grammars
+from tests.data.grammar.calling import (
+  ALL,
+  STOP,
+  TOOLS,
+  Calling,
+  codec,
+  codec_of_folder,
+  grammars,
+  said,
+)
+
+
+def calls_per_answer(name) -> int:
+  return 1 if "llama" in name else 2
+
+
+class CallGrammarTest(Calling):
+  @parameterized.parameters(*ALL)
+  def test_what_the_template_writes(self, name):
+    one, stop = ("add", '{"a": 1, "b": [{"c": "é"}, {}]}'), ("stop", "{}")
+    text = said(content="Well, {that} is\n3.")
+    for answer in (said(one), said(stop), said(("add", '{\n "a":-5}'))):
+      self.assertTrue(self.allows(name, answer))
+      self.assertTrue(self.allows(name, answer, choice="required"))
+      self.assertTrue(self.allows(name, answer, parallel=False))
+    self.assertTrue(self.allows(name, text))
+    self.assertFalse(self.allows(name, text, choice="required"))
+    if calls_per_answer(name) > 1:
+      two = said(one, stop)
+      self.assertTrue(self.allows(name, two, choice="required"))
+      self.assertFalse(self.allows(name, two, parallel=False))
+      self.assertTrue(self.allows(name, said(one, stop, content="So")))
+      self.assertFalse(
+        self.allows(name, said(one, content="So"), choice="required")
+      )
+
+  @parameterized.product(
+    name=ALL,
+    call=(
+      ("sub", '{"a": 1}'),
+      ("add", '{"a": "1"}'),
+      ("add", "{}"),
+      ("add", '{"a": 1, "c": 2}'),
+      ("add", '{"a": 1, "b": [{"d": 1}]}'),
+      ("stop", '{"a": 1}'),
+    ),
+  )
+  def test_what_no_tool_takes(self, name, call):
+    for choice in ("auto", "required"):
+      self.assertFalse(self.allows(name, said(call), choice=choice))
+
+  @parameterized.parameters(*ALL)
+  def test_random_answers_are_calls_of_the_tools(self, name):
+    rng = np.random.default_rng(0)
+    walker = call_grammars.Walker(codec(name), grammars(name))
+    num_ended = num_calls = 0
+    for n in range(16):
+      tools = call_grammars.some_tools(rng)
+      choice = "required" if n % 4 else "auto"
+      grammar = codec(name).call_grammar(tools, choice=choice)
+      ids = walker.answer(rng, grammar)
+      if ids is None:
+        continue
+      num_ended += 1
+      calls = codec(name).read(ids).tool_calls
+      num_calls += len(calls)
+      self.assertTrue(calls or choice == "auto")
+      schemas = {tool.name: tool.parameters for tool in tools}
+      for call in calls:
+        self.assertIn(call.name, schemas)
+        value = json.loads(call.arguments)
+        self.assertTrue(
+          call_grammars.keeps_to(value, schemas[call.name]),
+          (call, schemas[call.name]),
+        )
+    self.assertGreater(num_ended, 8)
+    self.assertGreater(num_calls, 8)
+
+  @parameterized.parameters(*ALL)
+  def test_random_calls_are_answers(self, name):
+    rng = np.random.default_rng(1)
+    for _ in range(16):
+      tools = call_grammars.some_tools(rng)
+      made = rng.choice(len(tools), rng.integers(1, calls_per_answer(name) + 1))
+      calls = [
+        (tools[n].name, call_grammars.call_text(rng, tools[n].parameters))
+        for n in made
+      ]
+      answer = said(*calls)
+      self.assertTrue(
+        self.allows(name, answer, tools, choice="required"), answer
+      )
+
+  @parameterized.parameters(*ALL)
+  def test_a_random_text_is_read_as_text(self, name):
+    rng = np.random.default_rng(2)
+    walker = call_grammars.Walker(codec(name), grammars(name))
+    for _ in range(20):
+      ids = walker.answer(rng, codec(name).call_grammar([]))
+      self.assertEmpty(codec(name).read(ids).tool_calls)
+
+
+class RefusedTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ({"type": "string"}, "the type is 'string'"),
+    ({"properties": {"a": {"type": "any"}}}, "Invalid type: any"),
+    ({"not": {"type": "object"}}, "no grammar keeps to not"),
+  )
+  def test_schema_that_no_grammar_is_made_of(self, schema, why):
+    with self.assertRaisesRegex(ConfigError, f"tool 'look'.*{why}"):
+      codec("compact").call_grammar([STOP, Tool("look", "", schema)])
+
+  def test_name_that_a_family_cannot_write(self):
+    with self.assertRaisesRegex(ConfigError, "'look up'.*rename"):
+      codec("small_glm4").call_grammar([Tool("look up", "", {})])
+    codec("compact").call_grammar([Tool("look up", "", {})])
+    for name in ("", 'look"', "look\n"):
+      with self.assertRaisesRegex(ConfigError, "rename"):
+        codec("compact").call_grammar([Tool(name, "", {})])
+
+  def test_model_that_does_not_stop_where_calls_end(self):
+    family, source = families.templates()["small_glm4"]
+    stops = ("<|endoftext|>", "<|user|>")
+    codec = codec_of_folder(dataclasses.replace(family, stops=stops), source)
+    with self.assertRaisesRegex(ConfigError, r"observation.*eos_token_id"):
+      codec.call_grammar([STOP])
+
+  def test_tokenizer_that_spells_what_marks_a_call(self):
+    family, source = families.templates()["small_qwen25"]
+    codec = codec_of_folder(dataclasses.replace(family, tags=()), source)
+    with self.assertRaisesRegex(ConfigError, "no tokens for.*<tool_call>"):
+      codec.call_grammar([STOP])
+
+  def test_choice(self):
+    for tools, choice in ((TOOLS, "none"), ((), "required")):
+      with self.assertRaisesRegex(ConfigError, f"choice='{choice}'"):
+        codec("compact").call_grammar(tools, choice=choice)
+
+
+class JsonGrammarTest(Calling):
+  SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+  }
+
+  @parameterized.parameters(*ALL)
+  def test_the_answer_is_json(self, name):
+    grammar = codec(name).json_grammar(self.SCHEMA)
+    ends = codec(name).write(said(content="x"))[-1:]
+    for text, allowed in (
+      ('{"n": 3}', True),
+      ('\n{\n  "n": 3, "more": []\n}', True),
+      ('{"n": 3} so', False),
+      ("3", False),
+    ):
+      ids = np.concatenate([codec(name).encode(text), ends])
+      found = call_grammars.allows(grammars(name), grammar, ids)
+      self.assertEqual(found, allowed, text)
+
+  def test_schema_that_no_grammar_is_made_of(self):
+    with self.assertRaisesRegex(ConfigError, "look-around"):
+      codec("compact").json_grammar({"type": "string", "pattern": "(?=a)"})
+
+
+if __name__ == "__main__":
+  absltest.main()

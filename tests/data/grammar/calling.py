@@ -1,0 +1,67 @@
+"""Codecs of every family, tools to call, and checks of answers by grammars."""
+
+import functools
+import pathlib
+import tempfile
+
+from absl.testing import parameterized
+
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.pretrained import ChatConfig, load_chat
+from agentrl_jax.data.chat.tokenizer import train_tokenizer
+from agentrl_jax.data.messages import Message, Tool, ToolCall
+from tests.data.chat import families
+from tests.data.chat.family_template_test import NAMES, codec_of
+from tests.data.grammar.call_grammars import allows
+
+ADD = Tool(
+  "add",
+  "Adds.",
+  {
+    "type": "object",
+    "properties": {
+      "a": {"type": "integer", "description": "The first."},
+      "b": {
+        "type": "array",
+        "items": {"type": "object", "properties": {"c": {"type": "string"}}},
+      },
+    },
+    "required": ["a"],
+  },
+)
+STOP = Tool("stop", "Stops.", {})
+TOOLS = (ADD, STOP)
+ALL = ("compact", *NAMES)
+
+
+@functools.cache
+def codec(name) -> ChatCodec:
+  if name != "compact":
+    return codec_of(name)
+  return ChatCodec(train_tokenizer(families.TEXTS, vocab_size=300))
+
+
+@functools.cache
+def grammars(name):
+  return codec(name).grammars(codec(name).vocab_size + 40)
+
+
+def codec_of_folder(family, source) -> ChatCodec:
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder)
+    families.write_folder(path, family, source)
+    return load_chat(path, ChatConfig())
+
+
+def said(*calls, content=""):
+  made = tuple(ToolCall(f, text, str(n)) for n, (f, text) in enumerate(calls))
+  return Message("assistant", content, made)
+
+
+class Calling(parameterized.TestCase):
+  def allows(self, name, answer, tools=TOOLS, **options) -> bool:
+    """Whether the grammar has the answer, given as a message or as text."""
+    is_text = isinstance(answer, str)
+    ids = codec(name).encode(answer) if is_text else codec(name).write(answer)
+    grammar = codec(name).call_grammar(tools, **options)
+    return allows(grammars(name), grammar, ids)
