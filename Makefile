@@ -38,7 +38,7 @@ $(VENV)/originals: $(VENV)/ready
 
 # Libraries whose agents play against the server, at versions of openai and rich
 # that are not ours.
-CLIENTS := tests/rollout/client_programs/requirements.txt
+CLIENTS := tests/rollout/openai/client_programs/requirements.txt
 
 clients: $(VENV)-clients/ready
 

@@ -52,11 +52,11 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   }
 
   def continuous() -> timing.Times:
-    driver.engine.forget()
+    driver.engine.reset()
     return timing.times_of(_answer, driver, requests)
 
   def static() -> timing.Times:
-    driver.engine.forget()
+    driver.engine.reset()
     return timing.times_of(
       lambda: [
         _answer(driver, requests[n : n + SLOTS])
@@ -114,7 +114,7 @@ def _answer(driver, requests) -> None:
 
 def _use_of_slots(driver, requests) -> float:
   """Tokens per slot and step, while there is somebody for every slot."""
-  driver.engine.forget()
+  driver.engine.reset()
   _ask(driver, requests)
   before, num_steps = driver.engine.stats().num_sampled[0], 0
   while driver.num_waiting[0] or driver.engine.stats().num_pending[0]:

@@ -97,7 +97,7 @@ class _Answers:
     self.tokens = np.zeros((0, 0))
 
   def __call__(self) -> timing.Times:
-    self._driver.engine.forget()  # else there would be nothing to prefill
+    self._driver.engine.reset()  # else there would be nothing to prefill
     return timing.times_of(self._answer)
 
   def _answer(self) -> None:

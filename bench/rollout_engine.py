@@ -55,8 +55,8 @@ def measure_raw(policy, params, args) -> dict[str, float]:
     position=args.context // 2 - args.steps_per_sync,
     budget=10**6,
     active=1,
-    temperature=programs.float_bits(1.0),
-    top_p=programs.float_bits(1.0),
+    temperature=np.float32(1.0).view(np.int32),
+    top_p=np.float32(1.0).view(np.int32),
     **dict.fromkeys(programs.STOPS, -1),
   )
   row = np.array([fields.get(name, 0) for name in programs.STATE], np.int32)

@@ -128,7 +128,7 @@ def _engine(
 
 def _timed(driver: LocalDriver, spec: SamplingSpec) -> timing.Times:
   """The time of a full answer in every slot."""
-  driver.engine.forget()
+  driver.engine.reset()
   return timing.times_of(lambda: _asked(driver, [spec] * SLOTS) and None)
 
 

@@ -1,4 +1,4 @@
-"""What the host does per step and 128 slots, beside the device.
+"""Host time per engine step and 128 slots, beside the device.
 
 A policy with next to no arithmetic answers 256 episodes of 2 turns through each
 driver; its decode program alone is taken off. What is left are the drivers,

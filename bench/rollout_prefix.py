@@ -166,7 +166,7 @@ class _Conversations:
   def __call__(self) -> timing.Times:
     """Plays all turns once."""
     engine = self._driver.engine
-    engine.forget()
+    engine.reset()
     before = engine.stats().num_prefilled[0]
     times = timing.times_of(self._play)
     self.fed = engine.stats().num_prefilled[0] - before

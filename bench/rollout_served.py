@@ -42,8 +42,8 @@ class RawSteps:
       position=at,
       budget=10**6,
       active=1,
-      temperature=programs.float_bits(1.0),
-      top_p=programs.float_bits(1.0),
+      temperature=np.float32(1.0).view(np.int32),
+      top_p=np.float32(1.0).view(np.int32),
       **dict.fromkeys(programs.STOPS, -1),
     )
     row = np.array([fields.get(name, 0) for name in programs.STATE], np.int32)

@@ -71,7 +71,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
 
 def _answered(driver) -> timing.Times:
   """The time of a full answer in every slot."""
-  driver.engine.forget()
+  driver.engine.reset()
   return timing.times_of(lambda: _ask(driver) and driver.run_until_idle())
 
 
@@ -107,7 +107,7 @@ def _swaps(policy, driver, versions) -> dict[str, object]:
 
   found = {}
   for name, act in (("pointer", swap), ("copied beside", copied_beside)):
-    driver.engine.forget()
+    driver.engine.reset()
     asked = _ask(driver)
     driver.step()
     quiet, swapped = [], []

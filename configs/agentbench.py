@@ -1,11 +1,11 @@
-"""The quickstart's policy on tasks that nobody here wrote.
+"""The quickstart's policy on AgentBench's tasks and real WebShop products.
 
   python -m launch.evaluate --config=configs/agentbench.py:DATA --policy=expert
 
-DATA is a folder with AgentBench's own tasks and WebShop's products in it:
-`agentbench/{dbbench,knowledgegraph,os_interaction}` with their `dev` files, and
-`webshop/products_1000.jsonl`. Prompts and pages are AgentBench's own, in full,
-and so are the limits. The fourth task needs a Docker engine, so ask for it:
+DATA is a folder with `agentbench/{dbbench,knowledgegraph,os_interaction}` and
+their `dev` files, and `webshop/products_1000.jsonl`. Prompts, pages and limits
+are AgentBench's own. The fourth environment needs a Docker engine, so it must
+be named:
 
   --config.tasks.names='("os_interaction",)' --tasks=os_interaction/dev
 """
@@ -16,7 +16,7 @@ from configs import environments, quickstart
 
 
 def get_config(data: str = "data"):
-  """`data` is what follows the colon on the command line."""
+  """`data` is the text after the colon on the command line."""
   c = quickstart.get_config()
   root = pathlib.Path(data)
   c.name = "agentbench"

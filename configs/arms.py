@@ -1,4 +1,4 @@
-"""Ablations as data: an arm is a name and the keys it changes."""
+"""Ablations as data: an arm is a name and the keys that it changes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ Arms = Mapping[str, Mapping[str, Any]]
 def apply_arm(
   config: ml_collections.ConfigDict, arms: Arms, arm: str
 ) -> ml_collections.ConfigDict:
-  """The config with one arm's keys changed; a key that is not there raises."""
+  """Changes one arm's keys; a key that does not exist raises."""
   if arm not in arms:
     raise ConfigError(
       f"arm {arm!r} after the colon of --config is not one of "

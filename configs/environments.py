@@ -1,9 +1,9 @@
-"""AgentRL's five environments: how each is made, demonstrated and placed.
+"""AgentRL's five environments: class, options, mistakes and place.
 
-`options` are keyword arguments of the class that `target` names; its docstring
-says more of each. `mistakes` are flaws of the demonstrations' expert, each with
-its probability. Values are AgentRL's where it has one, and whatever runs
-anywhere where it does not: engines in this process, and generated tasks.
+`options` are keyword arguments of the class that `target` names, described in
+its docstring. `mistakes` are the probabilities of the mistakes that the expert
+of demonstrations makes. Values are AgentRL's where it has one; otherwise those
+that run on any machine: engines in this process, and generated tasks.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ NAMES = ("alfworld", "dbbench", "knowledgegraph", "os_interaction", "webshop")
 
 
 def get_config() -> ml_collections.ConfigDict:
-  """All five, by name."""
+  """Returns all five, by name."""
   return create(
     alfworld=_alfworld(),
     dbbench=_dbbench(),
@@ -32,10 +32,10 @@ def entry(
   options: Mapping[str, Any] | None = None,
   mistakes: Mapping[str, float] | None = None,
 ) -> ml_collections.ConfigDict:
-  """An environment's section, with every key that such a section has.
+  """Returns the section of an environment, with every key that it has.
 
   `c.environments.NAME = entry(...)` adds an environment, or a variant of one;
-  NAME is what tasks, metrics and reports call it.
+  NAME is its name in tasks, metrics and reports.
   """
   return create(
     target=target,  # module:Class

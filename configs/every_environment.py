@@ -1,11 +1,11 @@
-"""Every environment that is here, as `configs/environments.py` has it.
+"""Every environment of `environments/`, as `configs/environments.py` has it.
 
-  python -m launch.evaluate --config=configs/every_environment.py \\
+  python -m launch.evaluate --config=configs/every_environment.py \
     --policy=scripted --tasks=webshop/test,arithmetic/test
 
-Plays scripted policies and experts, for which nothing is trained: the tables of
-success in the environments' READMEs. The machines of `os_interaction` need a
-Docker engine, or `--config.environments.os_interaction.options.engine=sandbox`.
+For scripted policies and experts, which need no training: the tables of success
+in the environments' READMEs. The machines of `os_interaction` need a Docker
+engine, or `--config.environments.os_interaction.options.engine=sandbox`.
 """
 
 from ml_collections.config_dict import create
@@ -19,7 +19,7 @@ OTHERS = {
 
 
 def get_config():
-  """`base` with two environments more."""
+  """`base` with two more environments."""
   c = base.get_config()
   c.name = "every_environment"
   with c.unlocked():

@@ -1,15 +1,14 @@
-"""Reinforcement learning of a model in a Hugging Face folder: name the folder.
+r"""Reinforcement learning of a model in a Hugging Face folder.
 
   python -m launch.train --config=configs/finetune.py:FOLDER
-  python -m launch.train --config=configs/finetune.py:FOLDER \\
+  python -m launch.train --config=configs/finetune.py:FOLDER \
     --config.tasks.names='("alfworld",)' --config.lora.rank=16
 
 FOLDER holds config.json, *.safetensors and the tokenizer: of Qwen2.5, Qwen3,
-Llama 3 or GLM-4. The folder says what the model and its chat are, so nothing
-here sets `model`, `tokenizer` or `chat`, and there is no warm start: the model
-begins as it is. Sizes are for a model of about a billion params on one
-accelerator; `python -m launch.plan` says what larger ones need, and
-configs/pod.py is for those.
+Llama 3 or GLM-4. Model and chat come from the folder, so nothing here sets
+`model`, `tokenizer` or `chat`, and there is no warm start. Sizes are for a
+model of about a billion params on one accelerator; `python -m launch.plan` says
+what larger ones need, and configs/pod.py is for those.
 """
 
 import pathlib
@@ -18,7 +17,7 @@ from configs import base
 
 
 def get_config(folder: str):
-  """`folder` is what follows the colon on the command line."""
+  """`folder` is the text after the colon on the command line."""
   c = base.get_config()
   c.name = pathlib.Path(folder).resolve().name
   c.pretrained.path = folder

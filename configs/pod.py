@@ -1,10 +1,10 @@
-"""AgentRL of a published model on a TPU pod, with the paper's settings.
+r"""AgentRL of a published model on a TPU pod, with the paper's settings.
 
-  python -m launch.train --config=configs/pod.py:qwen2.5-14b \\
+  python -m launch.train --config=configs/pod.py:qwen2.5-14b \
     --config.pretrained.path=/models/Qwen2.5-14B-Instruct
 
-What follows the colon is a name of agentrl_jax/model/presets.py; without it the
-model is Qwen2.5-14B on a v5p-64: 32 chips, of which each holds 1/32 of the
+The text after the colon is a name of agentrl_jax/model/presets.py. Without it
+the model is Qwen2.5-14B on a v5p-64: 32 chips, of which each holds 1/32 of the
 params and of the optimizer's state. Numbers of tasks, attempts, tokens and
 updates are those of AgentRL's released configuration of its five tasks
 (arXiv:2510.04206, section 4).
@@ -14,7 +14,7 @@ from configs import base
 
 
 def get_config(name: str = "qwen2.5-14b"):
-  """`base`, with its values of AgentRL, at the size of a pod."""
+  """`base`, with AgentRL's values, at the size of a pod."""
   c = base.get_config()
   c.name = name
   c.model.name = name

@@ -1,10 +1,10 @@
-"""Learn two tasks at once on two cores in ten minutes: databases and a shop.
+"""Learns databases and a web shop on two cores, from nothing.
 
   make train
   python -m launch.train --config=configs/quickstart.py --config.seed=1
 
-A policy of one million parameters, from nothing: its tokenizer, a warm start on
-experts that err on purpose, then reinforcement learning in the asynchronous
+A policy of one million parameters: its tokenizer, a warm start on experts that
+make mistakes on purpose, then reinforcement learning in the asynchronous
 pipeline. Pages and prompts are AgentBench's in a compact form; grading is
 AgentBench's own. Tables, shops and instructions of the test never occur in
 training.

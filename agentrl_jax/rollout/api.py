@@ -1,6 +1,6 @@
-"""How anyone asks a policy for an answer: tokens in, tokens out.
+"""The interface of a policy that answers prompts: tokens in, tokens out.
 
-This module needs neither jax nor an engine, so the controller can import it.
+Needs neither jax nor an engine, so that the controller can import it.
 """
 
 import contextlib
@@ -13,36 +13,36 @@ import numpy as np
 from agentrl_jax.errors import ConfigError
 
 MAX_STOPS = 4  # stop tokens of one request
-MAX_BIASES = 1024  # tokens whose logits one request changes
-MAX_TOP = 20  # alternatives that are told of each token
+MAX_BIASES = 1024  # entries of `logit_bias` of one request
+MAX_TOP = 20  # alternatives returned per token
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingSpec:
-  """How one answer is to be sampled."""
+  """Sampling parameters of one answer."""
 
-  policy_slot: int = 0  # policy slot; 0 follows the learner
+  policy_slot: int = 0  # whose weights answer; 0 follows the learner
   temperature: float = 1.0  # 0 is greedy
-  top_k: int = 0  # 0 keeps all
-  top_p: float = 1.0  # 1 keeps all
-  min_p: float = 0.0  # least share of the likeliest token's; 0 keeps all
-  max_tokens: int = 128  # of the answer, its stop token included
-  # Each ends the answer and belongs to it; `MAX_STOPS` at most.
+  top_k: int = 0  # 0 keeps all tokens
+  top_p: float = 1.0  # 1 keeps all tokens
+  min_p: float = 0.0  # least share of the likeliest token's probability
+  max_tokens: int = 128  # of the answer, including its stop token
+  # Each ends the answer and is part of it; at most `MAX_STOPS`.
   stop_tokens: tuple[int, ...] = ()
-  seed: int = 0  # with the position alone, decides every draw
-  # Prompts of one number begin alike, so one server had better answer them all,
-  # from the keys and values that it has; 0: nothing is known. Decides no draw.
+  seed: int = 0  # decides every draw, together with the token's position
+  # Prompts with the same number have a common prefix, so one server should
+  # answer them all and reuse its cache; 0: unknown. Does not change any draw.
   conversation: int = 0
-  # What the answer has to follow, as `data.grammar` reads it; "" is anything.
+  # Grammar that the answer follows, as `data.grammar` reads it; "": none.
   grammar: str = ""
-  # What is taken from a token's logit per time that this answer has it already,
-  # and once for all times; OpenAI's, from -2 to 2.
+  # Subtracted from a token's logit per occurrence in this answer, and once if
+  # there is any; from -2 to 2, as in OpenAI's API.
   frequency_penalty: float = 0.0
   presence_penalty: float = 0.0
-  # What is added to logits, from -100 to 100, by token: `MAX_BIASES` at most.
+  # (token, value added to its logit), from -100 to 100; at most `MAX_BIASES`.
   logit_bias: tuple[tuple[int, float], ...] = ()
-  # The likeliest tokens to tell of at each place, `MAX_TOP` at most: of the
-  # policy at temperature 1, or of the distribution drawn from.
+  # Likeliest tokens to return at each position, at most `MAX_TOP`: those of the
+  # policy at temperature 1, or else of the distribution drawn from.
   num_top: int = 0
   top_is_raw: bool = True
 
@@ -51,24 +51,24 @@ class SamplingSpec:
       len(self.stop_tokens) > MAX_STOPS or min(self.stop_tokens, default=0) < 0
     ):
       raise ConfigError(
-        f"stop_tokens={self.stop_tokens}: up to {MAX_STOPS} ids of tokens can "
-        "end an answer; see where the model's generation_config.json stops"
+        f"stop_tokens={self.stop_tokens}: an answer can have up to {MAX_STOPS} "
+        "token ids that end it; see the model's generation_config.json"
       )
 
   @property
   def changes_logits(self) -> bool:
-    """Whether a token is drawn from other logits than the policy's."""
+    """True if tokens are drawn from changed logits."""
     return bool(
       self.frequency_penalty or self.presence_penalty or self.logit_bias
     )
 
   @property
   def is_shaped(self) -> bool:
-    """Whether sampling needs more than most requests do."""
+    """True if the program with biases, penalties, alternatives is needed."""
     return self.changes_logits or self.num_top != 0
 
 
-# Of an `Answer`, one row per token; the last two may be None.
+# Fields of `Answer` with one row per token; the last two may be None.
 _PER_TOKEN = (
   "sampled",
   "behavior_logprob",
@@ -81,54 +81,54 @@ _PER_TOKEN = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Answer:
-  """What was sampled; arrays as in `data.trajectory.Turn`."""
+  """The sampled tokens; arrays as in `data.trajectory.Turn`."""
 
   sampled: np.ndarray  # int32 [A], the stop token last if it was drawn
   behavior_logprob: np.ndarray  # float32 [A]
   raw_logprob: np.ndarray  # float32 [A]
   version: np.ndarray  # int32 [A]
   policy_slot: int
-  num_reused: int = 0  # prompt tokens whose keys and values were at hand
-  # The likeliest tokens at each place, the likeliest first, where the request
-  # asked for them: int32 and float32 [A, K]; -inf is no probability at all.
+  num_reused: int = 0  # prompt tokens whose keys and values were cached
+  # The likeliest tokens at each position in descending order, if the request
+  # asked for them: int32 and float32 [A, K]; -inf is probability 0.
   top_token: np.ndarray | None = None
   top_logprob: np.ndarray | None = None
 
   def span(self, begin: int, end: int | None = None) -> "Answer":
-    """The tokens from `begin` up to `end`."""
-    found: dict[str, Any] = {
+    """Returns the tokens from `begin` up to `end`."""
+    rows: dict[str, Any] = {
       name: x[begin:end] for name, x in self._arrays().items()
     }
-    return dataclasses.replace(self, **found)
+    return dataclasses.replace(self, **rows)
 
   @classmethod
-  def joined(cls, pieces: "Sequence[Answer]") -> "Answer":
-    """Pieces of one answer as a whole."""
-    rows = [piece._arrays() for piece in pieces]
-    found: dict[str, Any] = {
-      name: np.concatenate([row[name] for row in rows]) for name in rows[-1]
+  def joined(cls, chunks: "Sequence[Answer]") -> "Answer":
+    """Joins the chunks of one answer."""
+    arrays = [chunk._arrays() for chunk in chunks]
+    joined: dict[str, Any] = {
+      name: np.concatenate([x[name] for x in arrays]) for name in arrays[-1]
     }
-    return dataclasses.replace(pieces[-1], **found)
+    return dataclasses.replace(chunks[-1], **joined)
 
   def _arrays(self) -> dict[str, np.ndarray]:
-    found = {name: getattr(self, name) for name in _PER_TOKEN}
-    return {name: x for name, x in found.items() if x is not None}
+    arrays = {name: getattr(self, name) for name in _PER_TOKEN}
+    return {name: x for name, x in arrays.items() if x is not None}
 
 
 class Generator(Protocol):
-  """A policy that answers; policy slots hold its versions."""
+  """A policy that answers prompts; each policy slot serves one version."""
 
   @property
   def num_policy_slots(self) -> int:
-    """How many versions are served side by side."""
+    """Number of versions that are served side by side."""
     ...
 
   async def generate(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> Answer:
-    """Waits for the answer. Cancelling frees the policy slot that decodes it.
+    """Waits for the answer; cancelling frees the engine slot that decodes it.
 
-    Raises `PromptTooLong` before anything is queued, and `GeneratorFault`,
+    Raises `PromptTooLong` before the request is queued, and `GeneratorFault`,
     with its cause, if the engine fails.
     """
     ...
@@ -136,28 +136,28 @@ class Generator(Protocol):
 
 @runtime_checkable
 class StreamingGenerator(Generator, Protocol):
-  """One that hands an answer out while it is being sampled."""
+  """A generator that can stream an answer while it is sampled."""
 
   def stream(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> AsyncGenerator[Answer, None]:
-    """The answer in pieces, in order; closing it frees the slot.
+    """Yields the chunks of an answer in order; closing it frees the slot.
 
-    Raises what `generate` raises, before the first piece or after any.
+    Raises the errors of `generate`, before the first chunk or after any.
     """
     ...
 
 
-async def answer_pieces(
+async def answer_chunks(
   generator: Generator, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
 ) -> AsyncGenerator[Answer, None]:
-  """The answer in pieces; in one, if the generator has no others.
+  """Yields the chunks of an answer; one chunk if the generator cannot stream.
 
   Closing it frees the slot.
   """
   if not isinstance(generator, StreamingGenerator):
     yield await generator.generate(prompt, spec)
     return
-  async with contextlib.aclosing(generator.stream(prompt, spec)) as pieces:
-    async for piece in pieces:
-      yield piece
+  async with contextlib.aclosing(generator.stream(prompt, spec)) as chunks:
+    async for chunk in chunks:
+      yield chunk

@@ -1,4 +1,4 @@
-"""The sizes of the rollout engine, and the shapes it compiles for them."""
+"""The `engine` and `rollouts` sections of the config."""
 
 import dataclasses
 import os
@@ -10,39 +10,39 @@ from agentrl_jax.rollout.token_file import checked, first_line
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-  """The `engine` section of the config.
+  """The `engine` section of the config: sizes, and the shapes to compile.
 
-  Work is compiled for a few shapes only: slots in use in `num_slot_sizes`
-  sizes that differ by a factor of four, prompts in `prefill_chunks`, and the
-  cache in `lengths`, of which it has the shortest that fits what it holds. More
-  shapes waste less work and take longer to compile.
+  Few shapes are compiled: busy slots are padded to `num_slot_sizes` sizes that
+  differ by a factor of four, prompts are prefilled in `prefill_chunks`, and the
+  cache has the shortest of `lengths` that fits its sequences. More shapes waste
+  less computation and take longer to compile.
   """
 
-  slots: tuple[int, ...]  # answers decoded at once, per policy slot
+  slots: tuple[int, ...]  # per policy slot: answers decoded at once
   context: int  # tokens of prompt and answer together
   lengths: tuple[int, ...] = ()  # tokens; context is always one of them
   num_slot_sizes: int = 3
   prefill_chunks: tuple[int, ...] = (16, 64)  # tokens per slot and call
-  prefill_slots: int = 16  # slots per call
+  prefill_slots: int = 16  # per call
   prefill_tokens: int = 1024  # per step, so that decoding does not stall
-  steps_per_sync: int = 4  # tokens per slot between looks at the host
-  reuse: bool = True  # keys and values of other turns and attempts
-  # Tokens per policy slot whose keys and values outlive their slot, on the
-  # device and then on the host, in blocks that conversations share; 0: none.
+  steps_per_sync: int = 4  # tokens per slot and call
+  reuse: bool = True  # keys and values of earlier turns and of the group
+  # Tokens per policy slot in the prefix cache, on the device and on the host;
+  # its keys and values outlive their slot, in shared blocks. 0: none.
   prefix_cache_tokens: int = 0
   prefix_cache_host_tokens: int = 0
   block_size: int = 32
-  # Older weights per policy slot that are kept for answers begun on them; 0:
-  # answers go on with the newest.
+  # Older weights per policy slot that are kept for answers that started with
+  # them; 0: answers go on with the newest.
   old_weights: int = 0
-  # Devices of each policy slot, one after the other; (): all on all.
+  # Number of devices of each policy slot; (): all policy slots on all devices.
   slices: tuple[int, ...] = ()
 
   def __post_init__(self) -> None:
     for name in ("slots", "prefill_chunks"):
       sizes = getattr(self, name)
       if not sizes or min(sizes) < 1:
-        raise ConfigError(f"engine.{name}={sizes}: positive sizes are needed")
+        raise ConfigError(f"engine.{name}={sizes}: sizes must be positive")
     for name in (
       "context",
       "num_slot_sizes",
@@ -56,7 +56,7 @@ class EngineConfig:
         )
     if tuple(sorted(set(self.prefill_chunks))) != self.prefill_chunks:
       raise ConfigError(
-        f"engine.prefill_chunks={self.prefill_chunks} must grow"
+        f"engine.prefill_chunks={self.prefill_chunks} must be increasing"
       )
     if (
       self.lengths
@@ -72,12 +72,11 @@ class EngineConfig:
       raise ConfigError(
         f"engine.slices={self.slices} must have a number of devices for each "
         f"of the policy slots of engine.slots={self.slots}, or be () for all "
-        f"policy slots on "
-        "all devices"
+        "policy slots on all devices"
       )
-    self._check_store()
+    self._check_prefix_cache()
 
-  def _check_store(self) -> None:
+  def _check_prefix_cache(self) -> None:
     for name in (
       "prefix_cache_tokens",
       "prefix_cache_host_tokens",
@@ -90,22 +89,21 @@ class EngineConfig:
     if self.prefix_cache_tokens:
       self._check_blocks()
       return
-    idle = {
+    unused = {
       "prefix_cache_host_tokens": 0,
       "block_size": EngineConfig.block_size,
     }
-    for name, value in idle.items():
+    for name, value in unused.items():
       if getattr(self, name) != value:
         raise ConfigError(
-          f"engine.{name}={getattr(self, name)} means nothing without a "
-          f"store: set engine.prefix_cache_tokens, or engine.{name}={value}"
+          f"engine.{name}={getattr(self, name)} is unused without a prefix "
+          f"cache: set engine.prefix_cache_tokens, or engine.{name}={value}"
         )
 
   def _check_blocks(self) -> None:
     if not self.reuse:
       raise ConfigError(
-        f"engine.prefix_cache_tokens={self.prefix_cache_tokens} means nothing "
-        f"with "
+        f"engine.prefix_cache_tokens={self.prefix_cache_tokens} is unused with "
         "engine.reuse=False; set it to 0"
       )
     if not 1 <= self.block_size <= self.prefix_cache_tokens:
@@ -118,51 +116,52 @@ class EngineConfig:
         name = "context" if size == self.context else "lengths"
         raise ConfigError(
           f"engine.{name} has {size}, which must be a multiple of engine."
-          f"block_size={self.block_size} where there is a store"
+          f"block_size={self.block_size} with a prefix cache"
         )
 
   @property
-  def store_blocks(self) -> tuple[int, int]:
-    """Blocks of the store on the device and on the host, per policy slot."""
+  def prefix_cache_blocks(self) -> tuple[int, int]:
+    """Blocks of the prefix cache on device and host, per policy slot."""
     return (
       self.prefix_cache_tokens // self.block_size,
       self.prefix_cache_host_tokens // self.block_size,
     )
 
   @property
-  def worth(self) -> int:
-    """Tokens that it takes to make copying them better than feeding them."""
+  def min_copied_tokens(self) -> int:
+    """Least number of tokens that are copied rather than prefilled again."""
     return self.prefill_chunks[0]
 
   @property
   def num_policy_slots(self) -> int:
-    """How many versions are served side by side."""
+    """Number of versions that are served side by side."""
     return len(self.slots)
 
   def slot_sizes(self, num_slots: int) -> tuple[int, ...]:
-    """Sizes that the slots in use are padded to."""
+    """Sizes that busy slots are padded to."""
     sizes = {-(-num_slots // 4**power) for power in range(self.num_slot_sizes)}
     return tuple(sorted(sizes))
 
   def decode_size(self, num_slots: int, num_busy: int, num_steps: int) -> int:
-    """How many slots to decode if so many are busy; all, or fewer taken out.
+    """Number of slots to decode: all in place, or the busy ones taken out.
 
-    Taking slots out and putting them back costs about as much as decoding them
-    for six steps (measured on a CPU, from 0.9 M params and 256 tokens a slot).
+    Taking slots out and putting them back costs about as much as six decode
+    steps of these slots (measured on a CPU, 0.9 M params and more, 256 tokens
+    per slot).
     """
     sizes = [n for n in self.slot_sizes(num_slots) if n >= num_busy]
     return min(
       sizes, key=lambda n: n * (num_steps + (0 if n == num_slots else 6))
     )
 
-  def length(self, num_tokens: int) -> int:
-    """The shortest compiled length that `num_tokens` fit in."""
+  def cache_length(self, num_tokens: int) -> int:
+    """The shortest compiled length of the cache that fits `num_tokens`."""
     return min(
       size for size in (*self.lengths, self.context) if size >= num_tokens
     )
 
   def prefill_chunk(self, num_tokens: int) -> int:
-    """The shortest chunk for `num_tokens`, or the longest there is."""
+    """The shortest chunk that fits `num_tokens`, or else the longest chunk."""
     return next(
       (size for size in self.prefill_chunks if size >= num_tokens),
       self.prefill_chunks[-1],
@@ -171,43 +170,41 @@ class EngineConfig:
 
 PROTOCOLS = {
   "agentrl": "launch.serve_rollouts, in binary",
-  "openai": "vLLM, and what else completes token ids as it does",
+  "openai": "vLLM, and engines that complete token ids as it does",
   "sglang": "SGLang",
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RolloutsConfig:
-  """The `rollouts` section of the config: servers in other processes.
+  """The `rollouts` section of the config: engines in other processes.
 
-  Without servers, answers come from an engine in the learner's process, and
-  nothing else here is read.
+  Without servers, the engine runs in the learner's process, and nothing else
+  here is used.
   """
 
-  servers: str = ""  # host:port of each, with commas between
+  servers: str = ""  # host:port of each, separated by commas
   protocol: str = "agentrl"  # one of `PROTOCOLS`
-  model: str = ""  # its name at other projects' engines; "" is their first
-  # Its first line is the token that servers want, or env:NAME; "": none.
+  model: str = ""  # its name at other projects' engines; "": their first model
+  # File whose first line is the servers' token, or env:NAME; "": none.
   token_file: str = ""
-  need_seeds: bool = True  # of such engines: a seed repeats an answer
+  need_seeds: bool = True  # other projects' engines must honor seeds
   snapshots: str = ""  # folder or bucket; "" is `snapshots` of the run
   max_lag: int = 2  # updates that weights may be behind the learner's
-  poll_interval_s: float = 0.5  # between a server's looks at the folder
-  health_interval_s: float = 1.0  # between looks at a server
-  server_timeout_s: float = 20.0  # without a word from a server: it is lost
-  answer_timeout_s: float = (
-    540.0  # for an answer, repeats on other servers included
-  )
-  sync_timeout_s: float = 600.0  # for every server to serve what is evaluated
-  start_timeout_s: float = 3600.0  # that a server waits for its first snapshot
-  grace_s: float = 30.0  # of a server that is told to stop
+  poll_interval_s: float = 0.5  # of a server that reads the snapshots
+  health_interval_s: float = 1.0  # of checks of a server
+  server_timeout_s: float = 20.0  # a server that is silent longer is lost
+  answer_timeout_s: float = 540.0  # retries on other servers included
+  sync_timeout_s: float = 600.0  # until all servers serve what is evaluated
+  start_timeout_s: float = 3600.0  # of a server without a first snapshot
+  grace_s: float = 30.0  # of a server that is stopped
 
   def __post_init__(self) -> None:
     for server in self.addresses:
       if not re.fullmatch(r"[^\s/:]+:\d+|\[[\da-fA-F:]+\]:\d+", server):
         raise ConfigError(
           f"rollouts.servers={self.servers!r} has {server!r}: name each as "
-          "host:port, as in --config.rollouts.servers=10.0.0.1:7100,10.0.0.2:"
+          "host:port, such as --config.rollouts.servers=10.0.0.1:7100,10.0.0.2:"
           "7100"
         )
     if len(set(self.addresses)) < len(self.addresses):
@@ -217,8 +214,8 @@ class RolloutsConfig:
     self._check_protocol()
     if self.max_lag < 0:
       raise ConfigError(
-        f"rollouts.max_lag={self.max_lag} must be 0 (nothing is sampled from "
-        "older weights than the learner's) or a number of updates"
+        f"rollouts.max_lag={self.max_lag} must be 0 (all tokens are sampled "
+        "from the learner's newest weights) or a number of updates"
       )
     for name, value in dataclasses.asdict(self).items():
       if name.endswith("_s") and value <= 0:
@@ -233,20 +230,20 @@ class RolloutsConfig:
       raise ConfigError(
         f"rollouts.model={self.model!r} and rollouts.need_seeds="
         f"{self.need_seeds} are read where rollouts.protocol is openai or "
-        "sglang; leave them as they are for rollout servers of this framework"
+        "sglang; keep their defaults for rollout servers of this framework"
       )
 
   @property
   def addresses(self) -> tuple[str, ...]:
-    """host:port of each server; none: answers come from this process.
+    """The host:port of each server; empty for an engine in this process.
 
-    A tuple as Python writes it is read, too: scripts quote what they pass on.
+    A tuple in Python's notation is accepted too, since scripts may quote it.
     """
     parts = self.servers.strip(" ()").split(",")
     return tuple(part.strip(" '\"") for part in parts if part.strip())
 
   def read_token(self) -> str:
-    """The token in `token_file`; "" without. Raises `ConfigError`."""
+    """Reads the token of `token_file`; "" without. Raises `ConfigError`."""
     if not self.token_file:
       return ""
     kind, _, name = self.token_file.partition(":")
@@ -255,7 +252,7 @@ class RolloutsConfig:
       return first_line(self.token_file, key)
     if name not in os.environ:
       raise ConfigError(
-        f"{key}{self.token_file} cannot be read: there is no such variable in "
-        "this process's environment"
+        f"{key}{self.token_file} cannot be read: this process has no such "
+        "environment variable"
       )
     return checked(os.environ[name], f"{key}{self.token_file}")

@@ -1,7 +1,7 @@
-"""A secret that servers and their clients share: the first line of a file.
+"""Reads the token that servers and clients share: the first line of a file.
 
-It stands in a file, never on a command line, where every user of the machine
-could read it. Needs neither jax nor HTTP.
+The token is never given on a command line, which every user of the machine can
+read.
 """
 
 import pathlib
@@ -12,10 +12,10 @@ _REMEDY = "write one with: openssl rand -hex 32"
 
 
 def first_line(path: str, key: str) -> str:
-  """Reads the token, without the white space around it.
+  """Reads the token, without surrounding white space.
 
-  `key` names what the path comes from. Raises `ConfigError` if the file cannot
-  be read, or if its first line is no token that an HTTP header can carry.
+  `key` is the flag or config key of the path. Raises `ConfigError` if the file
+  cannot be read, or if an HTTP header cannot carry its first line.
   """
   try:
     content = pathlib.Path(path).read_bytes()
@@ -33,8 +33,8 @@ def checked(text: str, source: str) -> str:
   """Strips a token. Raises `ConfigError` if no HTTP header can carry it."""
   token = text.strip()
   if not token or not token.isascii() or not token.isprintable():
-    found = "is empty" if not token else "has other signs than ASCII's"
+    problem = "is empty" if not token else "has characters other than ASCII"
     raise ConfigError(
-      f"{source} {found}; a token is ASCII text on one line: {_REMEDY}"
+      f"{source} {problem}; a token is ASCII text on one line: {_REMEDY}"
     )
   return token

@@ -1,4 +1,4 @@
-"""What do AgentRL's two ideas bring, each taken away alone?
+"""AgentRL's two ideas, each taken away alone.
 
   python -m launch.train --config=configs/ablations/agentrl.py:no_task_norm
 
@@ -24,5 +24,5 @@ ARMS = {
 
 
 def get_config(arm: str = "full"):
-  """`arm` is what follows the colon on the command line."""
+  """`arm` is the text after the colon on the command line."""
   return arms.apply_arm(quickstart.get_config(), ARMS, arm)

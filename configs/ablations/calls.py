@@ -1,10 +1,10 @@
-"""What does it bring that calls cannot but be well formed?
+"""Tool calls held to their schemas by a grammar, or free.
 
   python -m launch.train --config=configs/ablations/calls.py:well_formed
 
-A grammar holds calls to the names and schemas of the task's tools while they
-are sampled; the learner trains on the same distribution. Watch
-`success/<task>`, `policy/entropy` and `policy/engine_drift`.
+The grammar constrains sampling to the names and schemas of the task's tools;
+the learner trains on the same distribution. Watch `success/<task>`,
+`policy/entropy` and `policy/engine_drift`.
 """
 
 from configs import arms, quickstart
@@ -17,5 +17,5 @@ ARMS = {
 
 
 def get_config(arm: str = "free"):
-  """`arm` is what follows the colon on the command line."""
+  """`arm` is the text after the colon on the command line."""
   return arms.apply_arm(quickstart.get_config(), ARMS, arm)

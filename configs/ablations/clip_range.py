@@ -1,4 +1,4 @@
-"""Does room above the clip keep the policy from collapsing onto one answer?
+"""Upper clip ranges: does room above keep the policy's entropy?
 
   python -m launch.train --config=configs/ablations/clip_range.py:higher
 
@@ -16,5 +16,5 @@ ARMS = {
 
 
 def get_config(arm: str = "symmetric"):
-  """`arm` is what follows the colon on the command line."""
+  """`arm` is the text after the colon on the command line."""
   return arms.apply_arm(quickstart.get_config(), ARMS, arm)

@@ -1,4 +1,4 @@
-"""Does answering with older versions help, drawn how, and by which weights?
+"""Cross-policy sampling: never, per episode, per turn, or by adaptive weights.
 
   python -m launch.train --config=configs/ablations/cross_policy.py:adaptive
 
@@ -6,7 +6,7 @@ AgentRL (arXiv:2510.04206, section 3.1) draws per turn, by fixed weights. Watch
 `success/<task>`, `policy_slots/weight/policy_slot1/<task>`,
 `policy_slots/contribution/policy_slot1/<task>` and
 `policy/effective_sample_size/policy_slot1/<task>`; docs/cross_policy.md has the
-formula, and what a small comparison showed.
+formula, and the results of a small comparison.
 """
 
 from configs import arms, quickstart
@@ -25,5 +25,5 @@ ARMS = {
 
 
 def get_config(arm: str = "turn"):
-  """`arm` is what follows the colon on the command line."""
+  """`arm` is the text after the colon on the command line."""
   return arms.apply_arm(quickstart.get_config(), ARMS, arm)

@@ -1,11 +1,11 @@
-"""Which objective learns best, everything else being equal?
+"""Published objectives, everything else being equal.
 
   python -m launch.train --config=configs/ablations/objectives.py:gspo
 
-Each arm is a published objective, in the keys that make it. They differ in what
-an attempt is worth (`advantage`), in what is minimised (`loss`), or in both;
-the defaults are AgentRL's. Watch `success/<task>`, `policy/entropy` and
-`policy/abs_log_ratio/policy_slot0`. `docs/losses.md` says what each part does.
+Each arm sets the keys of one published objective. The arms differ in the
+advantage of a trajectory (`advantage`), in the loss (`loss`), or in both; the
+defaults are AgentRL's. Watch `success/<task>`, `policy/entropy` and
+`policy/abs_log_ratio/policy_slot0`. `docs/losses.md` describes each part.
 """
 
 from configs import arms, quickstart
@@ -118,5 +118,5 @@ ARMS = {
 
 
 def get_config(arm: str = "agentrl"):
-  """`arm` is what follows the colon on the command line."""
+  """`arm` is the text after the colon on the command line."""
   return arms.apply_arm(quickstart.get_config(), ARMS, arm)

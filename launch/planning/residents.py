@@ -93,7 +93,7 @@ def rollout_residents(
       )
     if settings.engine.prefix_cache_tokens:
       blocks, size = (
-        settings.engine.store_blocks[0],
+        settings.engine.prefix_cache_blocks[0],
         settings.engine.block_size,
       )
       store = abstract_cache(policy, mesh, blocks, size)

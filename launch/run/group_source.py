@@ -268,7 +268,7 @@ class LeaderGroupSource:
   def _forget(self) -> None:
     """Clears the engine's caches, which a later start would not have."""
     if self._lockstep is not None and self._service.driver is not None:
-      self._service.driver.engine.forget()
+      self._service.driver.engine.reset()
 
   def _player(self) -> Player:
     if self._agents is not None:

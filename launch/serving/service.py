@@ -16,9 +16,9 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import Generator
 from agentrl_jax.rollout.drivers.base import Driver
-from agentrl_jax.rollout.drivers.engine_metrics import EngineMetrics
 from agentrl_jax.rollout.drivers.generator import EngineGenerator
 from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.metrics import EngineMetrics
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import Place, layout_of, places_apart
 from agentrl_jax.rollout.engine.weights import ServedWeights

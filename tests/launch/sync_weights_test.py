@@ -30,7 +30,7 @@ from launch.serving.remote import (
 )
 from launch.sync_weights import EngineWeights, follow
 from tests.launch import tiny
-from tests.rollout.engines import SglangPeer, VllmPeer
+from tests.rollout.external.peers import SglangPeer, VllmPeer
 
 SPEC = SamplingSpec(max_tokens=20, seed=4)
 

@@ -11,7 +11,7 @@ from tests.rollout import small
 
 
 class Served:
-  """A server on an engine whose policy slot i serves what step i made."""
+  """A server on an engine whose policy slots serve `small.params`."""
 
   def __init__(self, port=0, **changes):
     self._port, self._changes = port, changes
@@ -26,7 +26,7 @@ class Served:
     return status_of(self.driver, self.trouble)
 
   def api_of(self, generator) -> RolloutApi:
-    """What it says over HTTP."""
+    """Makes the HTTP interface on a generator."""
     return RolloutApi(generator, self.status, context=small.CONTEXT)
 
   async def __aenter__(self):
@@ -45,7 +45,7 @@ class Served:
 
 
 def status_of(driver, trouble="") -> wire.ServerStatus:
-  """What a server tells of its driver."""
+  """Returns the status that a server reports of its driver."""
   return wire.ServerStatus(
     policy_slots=tuple(
       None if step is None else wire.ServedPolicySlot(step, publication=step)

@@ -1,4 +1,4 @@
-"""Sizes that make no sense are refused; the others give compiled shapes."""
+"""Invalid sizes are refused; valid ones give compiled shapes."""
 
 import pathlib
 import tempfile
@@ -44,7 +44,7 @@ class EngineConfigTest(unittest.TestCase):
       prefix_cache_tokens=100,
       prefix_cache_host_tokens=70,
     )
-    self.assertEqual(config.store_blocks, (3, 2))
+    self.assertEqual(config.prefix_cache_blocks, (3, 2))
 
   def test_sizes_differ_by_four_and_end_at_one(self):
     config = EngineConfig(slots=(128, 2), context=64)
@@ -60,7 +60,7 @@ class EngineConfigTest(unittest.TestCase):
 
   def test_the_shortest_shape_that_fits_is_taken(self):
     config = EngineConfig(slots=(8,), context=512, lengths=(128, 256))
-    lengths = [config.length(n) for n in (1, 128, 129, 257, 512)]
+    lengths = [config.cache_length(n) for n in (1, 128, 129, 257, 512)]
     self.assertEqual(lengths, [128, 128, 256, 512, 512])
     chunks = [config.prefill_chunk(n) for n in (1, 16, 17, 999)]
     self.assertEqual(chunks, [16, 16, 64, 64])

@@ -1,4 +1,4 @@
-"""A policy small enough to decode in microseconds, and its known answers."""
+"""A policy small enough to decode in microseconds, with reference answers."""
 
 import functools
 
@@ -38,7 +38,7 @@ def params(seed: int):
 
 
 def attentive(params):
-  """Params that let what a token attends to decide what follows it."""
+  """Scales attention so that earlier tokens decide the next one."""
   return jax.tree_util.tree_map_with_path(
     lambda path, leaf: leaf * (8 if _is_attended(path) else 1), params
   )

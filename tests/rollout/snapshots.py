@@ -18,8 +18,8 @@ from agentrl_jax.train.snapshots import SnapshotSink
 from tests.rollout import small
 
 
-def assert_same(found, wanted):
-  jax.tree.map(np.testing.assert_array_equal, found, wanted)
+def assert_same(actual, expected):
+  jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
 class SnapshotsCase(parameterized.TestCase):

@@ -31,7 +31,7 @@ from tests.rollout.serving import status_of
 
 VOCAB = 280
 CONTEXT = 384
-STEPS = (10, 20)  # that the policy slots serve
+STEPS = (10, 20)  # versions that the policy slots serve
 NAME = "tiny"
 
 
@@ -94,7 +94,7 @@ def _teacher():
 
 
 def logits(step: int, tokens) -> np.ndarray:
-  """The learner's, of what follows each token but the last."""
+  """The learner's logits [T - 1, V] after each token but the last."""
   size = len(tokens)
   row = np.zeros((1, CONTEXT), np.int32)
   row[0, :size] = tokens
@@ -106,7 +106,7 @@ def logits(step: int, tokens) -> np.ndarray:
 
 
 def raw_logprobs(step: int, tokens) -> np.ndarray:
-  """What the learner's forward pass says of tokens from the second on."""
+  """Log-probabilities of tokens from the second on, by the learner."""
   return logprobs_of(logits(step, tokens), tokens[1:])
 
 
@@ -116,12 +116,12 @@ def logprobs_of(logits_TV, tokens) -> np.ndarray:
 
 
 class Scripted:
-  """A generator that says what it is told to, as a policy might."""
+  """A generator with scripted answers."""
 
   num_policy_slots = len(STEPS)
 
   def __init__(self):
-    self.says: list[str] = []  # what ends with its stop token ends an answer
+    self.says: list[str] = []  # a text may end with its stop token
     self.prompts: list[list[int]] = []
     self.specs: list[SamplingSpec] = []
 

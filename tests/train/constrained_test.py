@@ -13,8 +13,8 @@ from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.preparation import BatchBuilder
 from agentrl_jax.train.reference import Reference
-from tests.rollout import following
 from tests.rollout import small as engines
+from tests.rollout import small_grammars
 from tests.train import small
 
 TEMPERATURE = 0.8
@@ -31,9 +31,9 @@ def play(driver, attempt: int) -> Trajectory:
     spec = SamplingSpec(
       temperature=TEMPERATURE,
       max_tokens=16,
-      stop_tokens=(following.STOP,),
+      stop_tokens=(small_grammars.STOP,),
       seed=31 * attempt + number,
-      grammar=following.GRAMMARS.get(name, ""),
+      grammar=small_grammars.GRAMMARS.get(name, ""),
     )
     prompt = np.concatenate([stream, observation])
     asked = driver.submit(prompt, spec)
@@ -80,7 +80,7 @@ class ConstrainedTest(absltest.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     driver = LocalDriver(
-      engines.engine_of((STEP,), grammars=following.grammars())
+      engines.engine_of((STEP,), grammars=small_grammars.grammars())
     )
     cls.addClassCleanup(driver.close)
     attempts = tuple(play(driver, attempt) for attempt in range(8))
@@ -98,7 +98,7 @@ class ConstrainedTest(absltest.TestCase):
     }
 
   def lessons(self, **changes):
-    ready = preparation(following.grammars, **changes)
+    ready = preparation(small_grammars.grammars, **changes)
     return ready.lessons(self.groups, engines.params(STEP))[0]
 
   def test_the_learner_agrees_with_the_engine(self):

@@ -1,1 +1,1 @@
-"""Drivers of the engine: a thread of our own, or JetStream's loops."""
+"""Drivers of the engine: one thread of our own, or the threads of JetStream."""

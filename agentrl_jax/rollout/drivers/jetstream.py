@@ -1,39 +1,110 @@
-"""Drives the engine with JetStream's orchestrator: threads, queues and seats.
+"""A driver that runs the engine in the threads of JetStream's orchestrator.
 
 JetStream's prefill and transfer threads pass requests on in order, its generate
-thread takes the steps, and a detokenize thread of our own reads them, whole
-steps at a time, while the next one runs. JetStream kills the process when one
-of its threads fails; here the requests fail instead, and the process lives.
+thread runs the steps, and a detokenize thread of our own reads them while the
+next one runs. JetStream kills the process when one of its threads fails; here
+the requests fail instead.
+
+Nothing else imports `jetstream`. Importing it, 0.2.2 and 0.3.0 alike, has side
+effects that are undone here:
+
+- It imports `seqio`, which needs TensorFlow, for two names that only text
+  tokenizers use; if `seqio` is missing, two empty classes replace them.
+- The orchestrator sets the root logger to DEBUG and adds a handler; both are
+  reverted.
+- Its `delete_pytree` calls a function that jax 0.6 removed, and would delete
+  arrays in use; it is replaced by a function that does nothing.
 """
 
 import contextlib
 import dataclasses
+import importlib
+import importlib.util
+import logging
+import sys
 import types
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import jax
+import numpy as np
 
 from agentrl_jax.errors import GeneratorFault
 from agentrl_jax.rollout.drivers.base import Driver
-from agentrl_jax.rollout.drivers.jetstream_compat import orchestrator
-from agentrl_jax.rollout.drivers.jetstream_engine import (
-  JetStreamEngine,
-  StepTokens,
-)
-from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine import programs
+from agentrl_jax.rollout.engine.engine import RolloutEngine, StepResult
 from agentrl_jax.rollout.engine.request import Request
+from agentrl_jax.rollout.engine.weights import ServedWeights
+
+
+@contextlib.contextmanager
+def _root_logger_kept() -> Iterator[None]:
+  root = logging.getLogger()
+  level, handlers = root.level, list(root.handlers)
+  try:
+    yield
+  finally:
+    root.setLevel(level)
+    root.handlers[:] = handlers
+
+
+@contextlib.contextmanager
+def _seqio_replaced() -> Iterator[None]:
+  """Lets `import seqio.vocabularies` succeed where seqio is not installed."""
+  if importlib.util.find_spec("seqio") is not None:
+    yield
+    return
+  package = types.ModuleType("seqio")
+  vocabularies = types.ModuleType("seqio.vocabularies")
+  for name in ("Vocabulary", "SentencePieceVocabulary"):
+    setattr(vocabularies, name, type(name, (), {}))
+  sys.modules["seqio"] = package
+  sys.modules["seqio.vocabularies"] = vocabularies
+  try:
+    yield
+  finally:
+    del sys.modules["seqio"], sys.modules["seqio.vocabularies"]
+
+
+def _import_jetstream() -> tuple[types.ModuleType, ...]:
+  names = (
+    "jetstream.core.orchestrator",
+    "jetstream.engine.engine_api",
+    "jetstream.engine.tokenizer_api",
+    "jetstream.engine.tokenizer_pb2",
+  )
+  with _root_logger_kept(), _seqio_replaced(), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    try:
+      return tuple(importlib.import_module(name) for name in names)
+    except ImportError as error:
+      raise ImportError(
+        "google-jetstream cannot be imported; run pip install --no-deps "
+        "'google-jetstream>=0.2.2,<0.4' and pip install grpcio protobuf "
+        "prometheus-client tiktoken shortuuid, or set engine.driver=local, "
+        "which drives the same engine and needs none of them"
+      ) from error
+
+
+orchestrator, engine_api, tokenizer_api, tokenizer_pb2 = _import_jetstream()
+orchestrator.delete_pytree = lambda tree: None
+
+# From 0.3.0 on, prefill returns the first token's record beside the prefix.
+_PREFILL_RETURNS_RECORD = hasattr(engine_api.Engine, "bulk_insert")
 
 
 class JetStreamDriver(Driver):
-  """Answers requests in the background until it is closed."""
+  """Answers requests in background threads until it is closed."""
 
   def __init__(self, engine: RolloutEngine, *, max_waiting: int = 4096):
     super().__init__(engine, max_waiting=max_waiting)
-    face = JetStreamEngine(engine, num_seats=self.max_inside)
-    params = face.load_params()
+    adapter = JetStreamEngine(engine, max_inside=self.max_inside)
+    params = adapter.load_params()
     self._threads = _Orchestrator(
       self,
-      prefill_engines=[face],
-      generate_engines=[face],
+      prefill_engines=[adapter],
+      generate_engines=[adapter],
       prefill_params=[params],
       generate_params=[params],
       interleaved_mode=True,  # prefill and decode share their devices
@@ -41,7 +112,7 @@ class JetStreamDriver(Driver):
     )
 
   def close(self) -> None:
-    """Fails what is not answered, and waits for the threads to end.
+    """Fails requests without an answer, and waits for the threads to end.
 
     They end after the step that is running.
     """
@@ -50,7 +121,7 @@ class JetStreamDriver(Driver):
 
   def _admit(self, request: Request) -> None:
     self._threads.place_request_on_prefill_queue(
-      _Ticket(
+      _ActiveRequest(
         max_tokens=request.spec.max_tokens,
         return_channel=None,
         prefill_content=[],
@@ -59,76 +130,215 @@ class JetStreamDriver(Driver):
     )
 
   def _wake(self) -> None:
-    """The generate thread goes on stepping while any seat is taken."""
+    """Does nothing: the generate thread runs while any request is inside."""
 
 
 @dataclasses.dataclass(eq=False)
-class _Ticket(orchestrator.ActiveRequest):
-  """JetStream's idea of a request, around ours."""
+class _ActiveRequest(orchestrator.ActiveRequest):
+  """JetStream's request, around the engine's."""
 
   request: Request | None = None
 
 
 class _Orchestrator(orchestrator.Driver):
-  """JetStream's driver with our requests, our reader and no suicide."""
+  """JetStream's driver with our requests, our reader and our error handling."""
 
   def __init__(self, owner: JetStreamDriver, **engines: Any):
-    self._owner = owner  # before the threads start
+    self._owner = owner  # set before the threads start
     super().__init__(**engines)
 
   def _process_prefill_content(
-    self, request: _Ticket, *_: Any
+    self, request: _ActiveRequest, *_: Any
   ) -> tuple[Request, int]:
-    assert request.request is not None, "a ticket came without its request"
+    assert request.request is not None, "JetStream lost the engine's request"
     return request.request, len(request.request.prompt)
 
   def _prefill_thread(self, idx: int) -> None:
-    self._guarded(super()._prefill_thread, idx)
+    self._run(super()._prefill_thread, idx)
 
   def _transfer_thread(self, idx: int) -> None:
-    self._guarded(super()._transfer_thread, idx)
+    self._run(super()._transfer_thread, idx)
 
   def _generate_thread(self, idx: int) -> None:
-    self._guarded(super()._generate_thread, idx)
+    self._run(super()._generate_thread, idx)
 
   def _detokenize_thread(self, idx: int) -> None:
-    self._guarded(self._read_steps, idx)
+    self._run(self._read_steps, idx)
 
-  def _guarded(self, run: Callable[[int], None], idx: int) -> None:
-    with _Failing(self._owner):
-      run(idx)
+  def _run(self, thread: Callable[[int], None], idx: int) -> None:
+    """Runs a thread; an exception in it fails the driver's requests."""
+    try:
+      thread(idx)
+    except BaseException as error:  # noqa: BLE001 - every request fails with it
+      self._owner._fail(error)
 
   def _read_steps(self, idx: int) -> None:
-    """Takes in steps and gives back the seats of requests that left."""
-    backlog, seats = self._detokenize_backlogs[idx], self._generate_slots[idx]
-    seat_of: dict[int, int] = {}  # by the request's serial
+    """Reads steps, and gives back JetStream's slots of requests that left."""
+    backlog, slots = self._detokenize_backlogs[idx], self._generate_slots[idx]
+    slot_of: dict[int, int] = {}  # by the request's serial
     while self.live:
       item = backlog.get()
       if item is None:
         return
-      _, what = item
-      if isinstance(what, _Ticket) and isinstance(item[0], int):
-        assert what.request is not None, "a ticket came without its request"
-        seat_of[what.request.serial] = item[0]
-      elif isinstance(what, StepTokens):
-        answered = self._owner.engine.read(what.step)
-        for request in (*(r for r, _ in answered), *what.step.cancelled):
-          seats.put(seat_of.pop(request.serial), block=False)
-        self._owner._settle(answered, what.step.cancelled)
+      first, content = item
+      if isinstance(content, _ActiveRequest) and isinstance(first, int):
+        assert content.request is not None, "JetStream lost a request"
+        slot_of[content.request.serial] = first
+      elif isinstance(content, StepTokens):
+        step = content.step
+        answered = self._owner.engine.read(step)
+        for request in (*(r for r, _ in answered), *step.cancelled):
+          slots.put(slot_of.pop(request.serial), block=False)
+        self._owner._settle(answered, step.cancelled)
 
 
-class _Failing(contextlib.AbstractContextManager["_Failing"]):
-  """Whatever ends a thread fails the driver's requests, and goes no further."""
+class JetStreamEngine(engine_api.Engine):
+  """`RolloutEngine` behind JetStream's engine interface, 0.2.2 and 0.3.0.
 
-  def __init__(self, driver: JetStreamDriver):
-    self._driver = driver
+  - A prefix is a `Request`, and the decode state stays in the engine.
+  - Params are a `ServedWeights`: JetStream reads params once, when a thread
+    starts, so a reference to them has to follow swaps.
+  - `generate` prefills prompts, many at a time, with the weights that their
+    first token is sampled from; `prefill` does not.
+  - JetStream's slots bound the requests inside; they are not engine slots.
+  """
 
-  def __exit__(
+  def __init__(self, engine: RolloutEngine, max_inside: int):
+    self._engine, self._max_inside = engine, max_inside
+
+  def prefill(
     self,
-    kind: type[BaseException] | None,
-    error: BaseException | None,
-    trace: types.TracebackType | None,
-  ) -> bool:
-    if error is not None:
-      self._driver._fail(error)
-    return error is not None
+    *,
+    params: ServedWeights,
+    padded_tokens: Request,
+    true_length: int,
+    existing_prefix: Any = None,
+    **_: Any,
+  ) -> Any:
+    """Returns the request itself."""
+    if not _PREFILL_RETURNS_RECORD:
+      return padded_tokens
+    nothing = engine_api.ResultTokens(
+      np.zeros((1, 3), np.int32), (0, 1), (1, 2), (2, 3), 1
+    )
+    return padded_tokens, nothing
+
+  def insert(
+    self, prefix: Request, decode_state: None, slot: int, **_: Any
+  ) -> None:
+    """Admits the request; it gets an engine slot in one of the next steps."""
+    self._engine.admit(prefix)
+
+  def generate(
+    self, params: ServedWeights, decode_state: None, **_: Any
+  ) -> tuple[None, "StepTokens"]:
+    """Launches one step of every policy slot that has work."""
+    return None, StepTokens(self._engine.step())
+
+  def free_resource(self, slot: int) -> None:
+    """Does nothing: the engine frees a slot when it reads its last token."""
+
+  def bulk_insert(self, prefix: Request, decode_state: None, **_: Any) -> None:
+    """Refuses: requests with the same prompt share its cache without this."""
+    raise NotImplementedError("submit one request per answer")
+
+  def prefill_multisampling(self, **_: Any) -> Any:
+    """Refuses, as `bulk_insert` does."""
+    raise NotImplementedError("submit one request per answer")
+
+  def load_params(self, *_: Any, **__: Any) -> ServedWeights:
+    """Returns what JetStream passes to `prefill` and `generate` as params."""
+    return self._engine.versions
+
+  def init_decode_state(self, *_: Any, **__: Any) -> None:
+    """Returns nothing: the engine keeps its state, which two threads use."""
+
+  def get_prefix_destination_sharding(self) -> None:
+    """Returns nothing: prefill and decode share their devices."""
+
+  def get_tokenizer(self) -> Any:
+    """Returns the argument of `build_tokenizer`."""
+    return tokenizer_pb2.TokenizerParameters(path="none")
+
+  def build_tokenizer(self, metadata: Any) -> "IdTokenizer":
+    """Returns a tokenizer that refuses text."""
+    return IdTokenizer()
+
+  @property
+  def max_concurrent_decodes(self) -> int:
+    """Requests inside at once, including those without an engine slot."""
+    return self._max_inside
+
+  @property
+  def samples_per_slot(self) -> int:
+    """One answer per request."""
+    return 1
+
+  @property
+  def max_prefill_length(self) -> int:
+    """The longest prompt, with one token of answer."""
+    return self._engine.config.context - 1
+
+  @property
+  def mesh(self) -> jax.sharding.Mesh | None:
+    """None: arrays carry their own shardings."""
+    return None
+
+  @property
+  def colocated_cpus(self) -> None:
+    """None are used."""
+    return None
+
+  @property
+  def use_chunked_prefill(self) -> bool:
+    """False: the engine cuts prompts into chunks, not JetStream."""
+    return False
+
+  @property
+  def prefill_chunk_size(self) -> int:
+    """The longest prefill chunk of the engine."""
+    return self._engine.config.prefill_chunks[-1]
+
+
+class StepTokens(engine_api.ResultTokens):
+  """The tokens of one step, which may be on their way to the host."""
+
+  def __init__(self, step: StepResult):
+    super().__init__(
+      data=step.calls,
+      tokens_idx=(programs.TOKEN, programs.TOKEN + 1),
+      valid_idx=(programs.ACTIVE, programs.ACTIVE + 1),
+      length_idx=(programs.COUNT, programs.COUNT + 1),
+      samples_per_slot=1,
+    )
+    object.__setattr__(self, "step", step)
+
+  def copy_to_host_async(self) -> None:
+    """Starts the copies that `RolloutEngine.read` waits for."""
+    self.step.copy_to_host_async()
+
+  def convert_to_numpy(self) -> "StepTokens":
+    """Returns itself: `RolloutEngine.read` copies the arrays to the host."""
+    return self
+
+  def get_result_at_slot(self, slot: int) -> Any:
+    """Refuses: JetStream's slots are not the slots of the records."""
+    raise NotImplementedError(
+      f"JetStream's slot {slot} has no tokens; RolloutEngine.read returns the "
+      "answers"
+    )
+
+
+class IdTokenizer(tokenizer_api.Tokenizer):
+  """JetStream asks every engine for a tokenizer; this one refuses text."""
+
+  pad_id = bos_id = eos_id = 0
+  stop_tokens: frozenset[int] = frozenset()  # each request has its own
+
+  def encode(self, s: str, **_: Any) -> Any:
+    """Refuses: requests are token ids."""
+    raise NotImplementedError("requests are token ids; tokenize in data.codec")
+
+  def decode(self, token_ids: list[int], **_: Any) -> str:
+    """Refuses: answers are token ids."""
+    raise NotImplementedError("answers are token ids; decode in data.codec")

@@ -1,11 +1,10 @@
-"""Answers in waves, so that who shares a step with whom follows from the play.
+"""A generator that answers in lockstep, for runs that must repeat bit for bit.
 
-A slot's numbers may differ in the last bits with the company that it is
-computed in, and who arrives in time for a step is chance. Here nobody is
-answered before everyone who plays has asked, and all are answered before anyone
-goes on: every wave is the same set of requests in the same order, run after
-run. It costs what waiting for the slowest costs; it is for runs that must
-repeat bit for bit.
+The last bits of a sequence's numbers may depend on the sequences beside it in a
+step, and the arrival of requests is a matter of timing. Therefore no request is
+answered before every running episode has sent one, and all are answered before
+any episode goes on: each round is the same list of requests in every run. Each
+round takes as long as the slowest environment.
 """
 
 import asyncio
@@ -19,107 +18,110 @@ from agentrl_jax.errors import AgentRLError, DeadlineExceeded
 from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 
-# Turns of the event loop without news, after which everyone has asked: what
-# leads from an admission to an attempt's begin takes a few, and no time else.
+# Turns of the event loop without a request or a new episode, after which all
+# running episodes have sent theirs: a new episode starts within a few turns
+# after its admission.
 _QUIET_TURNS = 64
 
 
 @dataclasses.dataclass(eq=False)
-class _Asked:
+class _Waiting:
+  """A request of the next round."""
+
   prompt: np.ndarray
   spec: SamplingSpec
   answer: "asyncio.Future[Answer]"
 
   @property
   def order(self) -> tuple[int, int, bytes]:
-    """Same in every run, whoever asked first."""
+    """Sort key that does not depend on the time of arrival."""
     return self.spec.policy_slot, self.spec.seed, self.prompt.tobytes()
 
 
 class LockstepGenerator:
-  """A `rollout.api.Generator` for one event loop's attempts."""
+  """A `rollout.api.Generator` for the episodes of one event loop."""
 
   def __init__(self, driver: LocalDriver, *, deadline_s: float = 600.0):
     self._driver, self._deadline_s = driver, deadline_s
     self._num_playing = 0
-    self._asked: list[_Asked] = []
-    self._wave: asyncio.Task[None] | None = None
+    self._waiting: list[_Waiting] = []
+    self._rounds: asyncio.Task[None] | None = None
     self._num_events = 0
 
   @property
   def num_policy_slots(self) -> int:
-    """How many versions are served side by side."""
+    """Number of versions that are served side by side."""
     return self._driver.engine.config.num_policy_slots
 
   @contextlib.contextmanager
   def playing(self) -> Iterator[None]:
-    """An attempt is played within: no wave comes before it has asked."""
+    """Plays an episode in the context: each round waits for its request."""
     self._num_playing += 1
     self._num_events += 1
     try:
       yield
     finally:
       self._num_playing -= 1
-      self._look()
+      self._start_rounds()
 
   async def generate(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> Answer:
-    """Waits for the wave, then for all of its answers.
+    """Waits for the next round, then for all of its answers.
 
-    An attempt that is cancelled is asked for no more; its wave goes on.
+    Cancelling drops the answer; the round goes on.
     """
     loop = asyncio.get_running_loop()
-    asked = _Asked(np.asarray(prompt, np.int32), spec, loop.create_future())
-    self._asked.append(asked)
-    self._look()
+    request = _Waiting(np.asarray(prompt, np.int32), spec, loop.create_future())
+    self._waiting.append(request)
+    self._start_rounds()
     try:
       async with asyncio.timeout(self._deadline_s):
-        return await asked.answer
+        return await request.answer
     except TimeoutError as error:
       raise DeadlineExceeded(
-        f"no wave of answers came in {self._deadline_s:g} s; {len(self._asked)}"
-        f" of {self._num_playing} attempts have asked, and the others are with"
-        " their environments"
+        f"no round of answers came in {self._deadline_s:g} s; "
+        f"{len(self._waiting)} of {self._num_playing} episodes wait for an "
+        "answer, the others for their environments"
       ) from error
     finally:
-      if asked in self._asked:
-        self._asked.remove(asked)
+      if request in self._waiting:
+        self._waiting.remove(request)
 
-  def _look(self) -> None:
+  def _start_rounds(self) -> None:
     self._num_events += 1
-    if self._wave is None or self._wave.done():
-      self._wave = asyncio.ensure_future(self._answer_all())
+    if self._rounds is None or self._rounds.done():
+      self._rounds = asyncio.ensure_future(self._run_rounds())
 
-  async def _answer_all(self) -> None:
-    """Answers wave after wave, until somebody is still to ask."""
-    while await self._all_have_asked():
-      wave = sorted(self._asked, key=lambda asked: asked.order)
-      self._asked = []
-      with self._driver.held():  # all of them are there for the first step
-        answers = [self._submit(asked) for asked in wave]
-      found = await asyncio.gather(*answers, return_exceptions=True)
-      for asked, answer in zip(wave, found, strict=True):
-        if asked.answer.done():
+  async def _run_rounds(self) -> None:
+    """Answers round after round, until an episode has no request yet."""
+    while await self._all_wait():
+      batch = sorted(self._waiting, key=lambda request: request.order)
+      self._waiting = []
+      with self._driver.paused():  # all requests reach the first step
+        submitted = [self._submit(request) for request in batch]
+      answers = await asyncio.gather(*submitted, return_exceptions=True)
+      for request, answer in zip(batch, answers, strict=True):
+        if request.answer.done():
           continue  # it was cancelled
         if isinstance(answer, BaseException):
-          asked.answer.set_exception(answer)
+          request.answer.set_exception(answer)
         else:
-          asked.answer.set_result(answer)
+          request.answer.set_result(answer)
 
-  def _submit(self, asked: _Asked) -> "asyncio.Future[Answer]":
+  def _submit(self, request: _Waiting) -> "asyncio.Future[Answer]":
     try:
-      submitted = self._driver.submit(asked.prompt, asked.spec)
-    except AgentRLError as error:  # its own: the others are answered
+      submitted = self._driver.submit(request.prompt, request.spec)
+    except AgentRLError as error:  # only this request is refused
       refused: asyncio.Future[Answer] = asyncio.Future()
       refused.set_exception(error)
       return refused
     return asyncio.wrap_future(submitted)
 
-  async def _all_have_asked(self) -> bool:
-    quiet = 0
-    while quiet < _QUIET_TURNS:
+  async def _all_wait(self) -> bool:
+    num_quiet = 0
+    while num_quiet < _QUIET_TURNS:
       before = self._num_events
       await asyncio.sleep(0)
-      quiet = quiet + 1 if before == self._num_events else 0
-    return bool(self._asked) and len(self._asked) >= self._num_playing
+      num_quiet = num_quiet + 1 if before == self._num_events else 0
+    return bool(self._waiting) and len(self._waiting) >= self._num_playing

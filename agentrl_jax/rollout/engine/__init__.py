@@ -1,1 +1,1 @@
-"""The engine: decodes many requests at once, under several policy versions."""
+"""The rollout engine, which decodes with several policy versions at once."""

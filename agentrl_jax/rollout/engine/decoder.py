@@ -1,9 +1,13 @@
-"""The calls that decode a policy slot's slots, and their state on the device.
+"""Decode calls of one policy slot, and the state of its slots on the device.
 
-Slots without a grammar take a few tokens per call. Slots with one take a single
-token, in a call of their own, and none before the host has read the last: what
-they may take next depends on it. What the host changes, a slot that begins or
-one that was cancelled, waits in a patch that the next call applies.
+Invariants:
+
+- A slot without a grammar samples several tokens per call. A slot with one
+  samples a single token, in a separate call, and only once the host has read
+  the token before: the mask of the next token depends on it.
+- Changes by the host, such as a slot that starts or was cancelled, wait in a
+  patch that the next call applies.
+- A grammar that raises fails its own request and no other.
 """
 
 import dataclasses
@@ -12,27 +16,30 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from agentrl_jax.errors import GrammarFault
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.engine import programs
-from agentrl_jax.rollout.engine.grammar_masks import GrammarMasks
-from agentrl_jax.rollout.engine.kv_cache import KVCacheManager, padded
+from agentrl_jax.rollout.engine import programs, sampling
+from agentrl_jax.rollout.engine.kv_cache import (
+  FREE,
+  KVCacheManager,
+  SlotTable,
+  padded,
+)
 from agentrl_jax.rollout.engine.request import Request
-from agentrl_jax.rollout.engine.slot_shaping import SlotShaping
-from agentrl_jax.rollout.engine.slot_table import NOBODY, SlotTable
-from agentrl_jax.rollout.engine.weight_versions import WeightVersions
-from agentrl_jax.rollout.engine.weights import Published
+from agentrl_jax.rollout.engine.sampling import Shaping
+from agentrl_jax.rollout.engine.weights import Published, WeightVersions
 from agentrl_jax.rollout.settings import EngineConfig
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Part:
-  """The tokens of one policy slot's call, which may still be on their way."""
+class DecodeCall:
+  """The tokens of one call, which may still be on their way to the host."""
 
   policy_slot: int
-  record: jax.Array  # int32 [num_steps, P, len(RECORD)]
+  record: jax.Array  # int32 [num_steps, P, R]
   slot: np.ndarray  # [P]; entries past the last slot are padding
   serial: np.ndarray  # [P], of the request that each row belongs to
-  is_bound: bool  # to grammars: its slots cannot go on before it was read
+  is_constrained: bool  # by grammars; must be read before the next step
 
 
 class Decoder:
@@ -44,119 +51,94 @@ class Decoder:
     policy: Policy,
     config: EngineConfig,
     cache: KVCacheManager,
-    give_up: Callable[[Request], None],
+    cancel: Callable[[Request], None],
   ):
     self._policy_slot, self._policy, self._config = policy_slot, policy, config
     self._cache = cache
     self._num_slots = num_slots = config.slots[policy_slot]
-    self._courses = GrammarMasks(num_slots, give_up)
+    self.masks = GrammarMasks(num_slots, cancel)
     self.shaping = SlotShaping(num_slots, policy.config.vocab_size)
     self._state = programs.empty_state(num_slots)
     self._patch = np.zeros((num_slots, len(programs.STATE)), np.int32)
-    self._patched = np.zeros(num_slots, bool)
+    self._is_patched = np.zeros(num_slots, bool)
 
-  def begin(self, slot: int, request: Request) -> None:
-    """The slot feeds its prompt's last token next, and then samples."""
-    self._patch[slot] = programs.first_state(
-      int(request.prompt[-1]), request.num_prefilled, request.spec
-    )
-    self._patched[slot] = True
-    self._courses.begin(slot, request)
-    self.shaping.begin(slot, request)
+  def start(self, slot: int, request: Request) -> None:
+    """Lets a slot decode: it computes its prompt's last token next."""
+    self._patch[slot] = _first_state(request)
+    self._is_patched[slot] = True
+    self.masks.start(slot, request)
+    self.shaping.start(slot, request)
 
-  def take(self, slot: int, request: Request, token: int) -> None:
-    """A slot has sampled a token under its grammar, and goes on."""
-    self._courses.take(slot, request, token)
-
-  def leave(self, slot: int) -> None:
-    """The slot's request is over: it decodes no further."""
+  def free(self, slot: int) -> None:
+    """Stops a slot whose request is over."""
     self._patch[slot] = 0
-    self._patched[slot] = True
-    self._courses.leave(slot)
-    self.shaping.leave(slot)
+    self._is_patched[slot] = True
+    self.masks.free(slot)
+    self.shaping.free(slot)
 
-  @property
-  def is_bound(self) -> np.ndarray:
-    """Whether each slot follows a grammar."""
-    return self._courses.bound
+  def check(self, table: SlotTable) -> None:
+    """Raises `AssertionError` if a free slot has state of a request."""
+    self.masks.check(table.is_decoding)
+    self.shaping.check(table.is_decoding)
 
-  def check(self, book: SlotTable) -> None:
-    """Raises `AssertionError` if anything of a request is left behind."""
-    self._courses.check(book.decoding)
-    self.shaping.check(book.decoding)
-
-  def decode(self, book: SlotTable, weights: WeightVersions) -> list[Part]:
-    """Tokens for every slot that can, each under its own weights."""
-    slot = book.filled()
-    ready, free = self._courses.ready[slot], ~self._courses.bound[slot]
-    at_hand = weights.publications
+  def decode(
+    self, table: SlotTable, weights: WeightVersions
+  ) -> list[DecodeCall]:
+    """Launches calls for all slots that can decode, each with its weights."""
+    slots = table.decodable()
+    has_mask = self.masks.has_mask[slots]
+    is_free = ~self.masks.is_constrained[slots]
+    newest = weights.publications[-1]
+    publication = table.publication[slots]
     publication = np.where(
-      np.isin(book.publication[slot], at_hand),
-      book.publication[slot],
-      at_hand[-1],
+      np.isin(publication, weights.publications), publication, newest
     )
-    parts = []
-    for one in at_hand:
-      published, here = weights.of(one), publication == one
-      if (here & ready).any():
-        parts.append(self._bound(book, published, slot[here & ready]))
-      if (here & free).any():
-        alone = bool(here[free].all())
-        parts.append(self._free(book, published, slot[here & free], alone))
-    return parts
+    calls = []
+    for number in weights.publications:
+      published, selected = weights.get(number), publication == number
+      if (selected & has_mask).any():
+        # Slots without a mask stay as they are, wherever the call runs.
+        constrained = slots[selected & has_mask]
+        calls.append(
+          self._launch(
+            table, published, constrained, in_place=True, is_constrained=True
+          )
+        )
+      if (selected & is_free).any():
+        free, alone = slots[selected & is_free], bool(selected[is_free].all())
+        calls.append(
+          self._launch(
+            table, published, free, in_place=alone, is_constrained=False
+          )
+        )
+    return calls
 
-  def _bound(
-    self, book: SlotTable, published: Published, slot: np.ndarray
-  ) -> Part:
-    """One token for each of these slots, as their grammars allow.
-
-    Slots without a mask are left as they are, so none has to be taken out.
-    """
-    size = self._config.decode_size(self._num_slots, len(slot), 1)
-    whole = size == self._num_slots
-    slot_P = (
-      np.arange(size) if whole else padded(slot, (size,), self._num_slots)
-    )
-    allowed_PW = self._courses.launch(slot, slot_P)
-    record = self._call(
-      published, slot, None if whole else slot_P, 1, allowed_PW
-    )
-    book.go_on(slot, 1)
-    serial = np.append(book.serial, NOBODY)[slot_P]
-    return Part(self._policy_slot, record, slot_P, serial, is_bound=True)
-
-  def _free(
-    self, book: SlotTable, published: Published, slot: np.ndarray, alone: bool
-  ) -> Part:
-    """A few tokens for each of these slots; `alone`: no other is active."""
-    num_steps = self._config.steps_per_sync
-    size = self._config.decode_size(self._num_slots, len(slot), num_steps)
-    whole = size == self._num_slots and alone
-    slot_P = (
-      np.arange(size) if whole else padded(slot, (size,), self._num_slots)
-    )
-    record = self._call(published, slot, None if whole else slot_P, num_steps)
-    book.go_on(slot, num_steps)
-    serial = np.append(book.serial, NOBODY)[slot_P]
-    return Part(self._policy_slot, record, slot_P, serial, is_bound=False)
-
-  def _call(
+  def _launch(
     self,
+    table: SlotTable,
     published: Published,
-    slot: np.ndarray,
-    slot_P: np.ndarray | None,
-    num_steps: int,
-    allowed_PW: np.ndarray | None = None,
-  ) -> jax.Array:
-    shaping = self.shaping.of(slot)
+    slots: np.ndarray,
+    *,
+    in_place: bool,
+    is_constrained: bool,
+  ) -> DecodeCall:
+    """Launches one call; `in_place` allows it to compute all slots."""
+    num_steps = 1 if is_constrained else self._config.steps_per_sync
+    size = self._config.decode_size(self._num_slots, len(slots), num_steps)
+    in_place = in_place and size == self._num_slots
+    slot_P = (
+      np.arange(size) if in_place else padded(slots, (size,), self._num_slots)
+    )
+    allowed_PW = self.masks.take(slots, slot_P) if is_constrained else None
+    shaping = self.shaping.arrays_for(slots)
     self._cache.arrays, self._state, record, shaping = programs.decode(
       self._policy,
       published.params,
       self._cache.arrays,
       self._state,
       self._patch.copy(),
-      self._patched.copy(),
-      slot_P,
+      self._is_patched.copy(),
+      None if in_place else slot_P,
       np.int32(published.step),
       allowed_PW,
       shaping,
@@ -164,5 +146,164 @@ class Decoder:
     )
     if shaping is not None:
       self.shaping.arrays = shaping
-    self._patched[:] = False
-    return record
+    self._is_patched[:] = False
+    table.launch(slots, num_steps)
+    serial = np.append(table.serial, FREE)[slot_P]
+    return DecodeCall(self._policy_slot, record, slot_P, serial, is_constrained)
+
+
+def _first_state(request: Request) -> np.ndarray:
+  """Returns the fields of `programs.STATE` for a slot that starts to decode."""
+  spec, seed = request.spec, request.spec.seed % 2**64
+  num_unused = len(programs.STOPS) - len(spec.stop_tokens)
+  return np.array(
+    [
+      request.prompt[-1],
+      request.prefill_length,
+      0,
+      spec.max_tokens,
+      not spec.grammar,
+      np.float32(spec.temperature).view(np.int32),
+      spec.top_k,
+      np.float32(spec.top_p).view(np.int32),
+      np.float32(spec.min_p).view(np.int32),
+      *spec.stop_tokens,
+      *[programs.NO_STOP] * num_unused,
+      np.uint32(seed >> 32).view(np.int32),
+      np.uint32(seed % 2**32).view(np.int32),
+    ],
+    np.int32,
+  )
+
+
+class GrammarMasks:
+  """Masks of the next token for slots with a grammar. Indexed by slot."""
+
+  def __init__(self, num_slots: int, cancel: Callable[[Request], None]):
+    """`cancel` is called for a request whose grammar raises."""
+    self._cancel = cancel
+    self.is_constrained = np.zeros(num_slots, bool)  # by a grammar
+    # uint32 [W]; there once the token before was read.
+    self._mask: dict[int, np.ndarray] = {}
+
+  @property
+  def has_mask(self) -> np.ndarray:
+    """Slots whose next mask is known."""
+    has_mask = np.zeros(len(self.is_constrained), bool)
+    has_mask[list(self._mask)] = True
+    return has_mask
+
+  def start(self, slot: int, request: Request) -> None:
+    """Starts a slot, with a grammar or without."""
+    if request.grammar_state is not None:
+      self.is_constrained[slot] = True
+      self._advance(slot, request)
+
+  def accept_token(self, slot: int, request: Request, token: int) -> None:
+    """Advances the grammar of a slot that has sampled a token and goes on."""
+    self._advance(slot, request, token)
+
+  def take(self, slots: np.ndarray, slot_P: np.ndarray) -> np.ndarray:
+    """Removes and returns the masks of slots, as uint32 [P, W].
+
+    `slot_P` are the computed rows; those of other slots are 0.
+    """
+    mask_NW = np.stack([self._mask.pop(slot) for slot in slots.tolist()])
+    allowed_PW = np.zeros((len(slot_P), mask_NW.shape[1]), np.uint32)
+    allowed_PW[np.isin(slot_P, slots)] = mask_NW
+    return allowed_PW
+
+  def free(self, slot: int) -> None:
+    """Drops the grammar of a slot."""
+    self.is_constrained[slot] = False
+    self._mask.pop(slot, None)
+
+  def check(self, is_decoding: np.ndarray) -> None:
+    """Raises `AssertionError` if a slot that does not decode has a grammar."""
+    constrained, has_mask = self.is_constrained, self.has_mask
+    assert not (constrained & ~is_decoding).any(), (constrained, is_decoding)
+    assert not (has_mask & ~constrained).any(), (has_mask, constrained)
+
+  def _advance(
+    self, slot: int, request: Request, token: int | None = None
+  ) -> None:
+    state = request.grammar_state
+    assert state is not None, f"slot {slot} has no grammar"
+    try:
+      if token is not None:
+        state.take(token)
+      self._mask[slot] = state.allowed()
+    except Exception as error:  # noqa: BLE001 - the request fails with it
+      request.fault = GrammarFault(f"an answer stopped: {error}")
+      request.fault.__cause__ = error
+      self._cancel(request)
+
+
+class SlotShaping:
+  """Penalties, biases and alternatives of one policy slot's slots.
+
+  The arrays on the device are allocated for the first request that needs them
+  and dropped after the last, so other requests run programs without them.
+  """
+
+  def __init__(self, num_slots: int, vocab_size: int):
+    self._num_slots, self._vocab_size = num_slots, vocab_size
+    self.is_shaped = np.zeros(num_slots, bool)
+    self.arrays: Shaping | None = None  # donated to each program that uses them
+    # Alternatives of a slot's tokens: ids, then bits of log-probabilities,
+    # int32 [max_tokens, 2 K].
+    self._alternatives: dict[int, np.ndarray] = {}
+
+  def start(self, slot: int, request: Request) -> None:
+    """Starts a slot, and overwrites what its last request left."""
+    spec = request.spec
+    self.is_shaped[slot] = spec.is_shaped
+    self._alternatives.pop(slot, None)
+    if spec.is_shaped and self.arrays is None:
+      self.arrays = sampling.empty_shaping(self._num_slots, self._vocab_size)
+    if self.arrays is not None:
+      self.arrays = sampling.set_shaping(self.arrays, slot, spec)
+    if spec.num_top:
+      width = 2 * sampling.num_alternatives(self._vocab_size)
+      self._alternatives[slot] = np.zeros((spec.max_tokens, width), np.int32)
+
+  def arrays_for(self, slots: np.ndarray) -> Shaping | None:
+    """Returns the arrays if any of these slots needs them."""
+    return self.arrays if self.is_shaped[slots].any() else None
+
+  def add_alternatives(
+    self, slot_N: np.ndarray, count_N: np.ndarray, row_NF: np.ndarray
+  ) -> None:
+    """Keeps the alternatives [2 K] of each slot's token number `count`."""
+    rows = zip(slot_N.tolist(), count_N.tolist(), row_NF, strict=True)
+    for slot, count, row in rows:
+      if slot in self._alternatives:
+        self._alternatives[slot][count - 1] = row
+
+  def alternatives(
+    self, slot: int, request: Request, begin: int, end: int
+  ) -> dict[str, np.ndarray]:
+    """Returns alternatives of a span of tokens, as fields of an `Answer`."""
+    if slot not in self._alternatives:
+      return {}
+    rows = self._alternatives[slot][begin:end]
+    size = rows.shape[1] // 2
+    number = min(request.spec.num_top, size)
+    return {
+      "top_token": rows[:, :number].copy(),
+      "top_logprob": rows[:, size : size + number].copy().view(np.float32),
+    }
+
+  def free(self, slot: int) -> None:
+    """Drops what a slot's request asked for."""
+    self.is_shaped[slot] = False
+    self._alternatives.pop(slot, None)
+    if not self.is_shaped.any():
+      self.arrays = None
+
+  def check(self, is_decoding: np.ndarray) -> None:
+    """Raises `AssertionError` if a slot that does not decode is shaped."""
+    is_shaped, with_top = self.is_shaped, set(self._alternatives)
+    assert not (is_shaped & ~is_decoding).any(), (is_shaped, is_decoding)
+    assert with_top <= set(np.flatnonzero(is_shaped)), with_top
+    assert (self.arrays is None) == (not is_shaped.any()), is_shaped

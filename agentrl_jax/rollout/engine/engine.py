@@ -1,12 +1,10 @@
-"""Decodes many requests at once, under several versions of the weights.
+"""The rollout engine: decodes many requests at once, with several versions.
 
 A driver moves requests through it: `check` and `admit` from any thread, then
-`step` to launch work and `read` to take the tokens in, in the same order. Step
-and read may run in two threads, so that the host prepares one piece of work
-while the device is busy with another.
-
-The engine knows nothing of asyncio, HTTP or JetStream; `rollout.drivers` brings
-it to them.
+`step` to launch work and `read` to store its tokens, in the same order. `step`
+and `read` may run in two threads, so that the host prepares a step while the
+device computes another. `rollout.drivers` connects the engine to asyncio and to
+JetStream.
 """
 
 import collections
@@ -21,19 +19,20 @@ import numpy as np
 from agentrl_jax.data.grammar import Grammars, GrammarState
 from agentrl_jax.errors import (
   ConfigError,
+  DeadlineExceeded,
+  GeneratorFault,
   PromptTooLong,
 )
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import MAX_BIASES, MAX_TOP, Answer, SamplingSpec
+from agentrl_jax.rollout.engine.decoder import DecodeCall
 from agentrl_jax.rollout.engine.placement import Place
 from agentrl_jax.rollout.engine.request import Request
-from agentrl_jax.rollout.engine.scheduler import Part, Scheduler
-from agentrl_jax.rollout.engine.stats import EngineStats
-from agentrl_jax.rollout.engine.step_pipeline import StepPipeline
+from agentrl_jax.rollout.engine.scheduler import Scheduler
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 
-_COUNTED = (
+_COUNTS = (
   "sampled",
   "constrained",
   "prefilled",
@@ -43,32 +42,60 @@ _COUNTED = (
   "stored",
   "store_failures",
   "evicted",
-  "seated",
+  "scheduled",
   "slot_steps",
 )
-_TOO_LARGE = 2**31  # for what slots keep in int32
+_INT32_END = 2**31  # the state of slots is int32
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineStats:
+  """Counts since the start; tuples have one entry per policy slot.
+
+  Times are wall-clock times from launching a step to reading its tokens. A step
+  that prefills also decodes, and counts as prefill time as a whole.
+  """
+
+  num_sampled: tuple[int, ...]  # tokens
+  num_constrained: tuple[int, ...]  # of these, sampled under a grammar
+  num_prefilled: tuple[int, ...]  # prompt tokens that were computed
+  num_reused: tuple[int, ...]  # prompt tokens that were cached
+  num_copied: tuple[int, ...]  # of these, copied from another slot
+  num_restored: tuple[int, ...]  # of these, copied from the prefix cache
+  num_stored: tuple[int, ...]  # tokens copied to the prefix cache
+  num_store_failures: tuple[int, ...]  # each emptied the prefix cache
+  num_evicted: tuple[int, ...]  # blocks that left the prefix cache
+  num_scheduled: tuple[int, ...]  # requests that got a slot
+  wait_s: tuple[float, ...]  # of these, sum from arrival to the slot
+  num_slot_steps: tuple[int, ...]  # busy slots, summed over engine steps
+  num_active: tuple[int, ...]  # slots with a request, now
+  num_pending: tuple[int, ...]  # requests in the engine without a slot, now
+  num_cancelled: int
+  num_steps: int
+  prefill_s: float
+  decode_s: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepResult:
-  """What a step launched. Tokens may still be on their way from the device."""
+  """The calls of a step, whose tokens may still be on the device."""
 
-  parts: tuple[Part, ...]
-  cancelled: tuple[Request, ...]  # have left the engine with this step
-  fed_prompts: bool
+  calls: tuple[DecodeCall, ...]
+  cancelled: tuple[Request, ...]  # have left the engine in this step
+  has_prefill: bool
   launched_at: float  # on the monotonic clock
 
   def copy_to_host_async(self) -> None:
-    """Starts the copies that `read` will wait for."""
-    for part in self.parts:
-      part.record.copy_to_host_async()
+    """Starts the copies that `read` waits for."""
+    for call in self.calls:
+      call.record.copy_to_host_async()
 
 
 class RolloutEngine:
-  """K policy slots, each with slots, cache and weights of its own.
+  """Policy slots, each with a scheduler, slots, a cache and weights of its own.
 
-  There is one compiled program per shape, called with one version's params or
-  another's. A version that nobody asks costs memory and no time.
+  Programs are compiled once per shape and called with the params of any
+  version. A version without requests costs memory but no time.
   """
 
   def __init__(
@@ -82,23 +109,29 @@ class RolloutEngine:
     max_unread: int = 2,
     unread_deadline_s: float = 300.0,
   ):
-    """`places` has one entry per policy slot; without, all are where params
-    are.
+    """Makes an engine without requests.
 
-    `grammars` is asked when a request has a grammar, each time.
+    Args:
+      policy: its params are those of `versions`.
+      config: sizes and shapes.
+      versions: the weights of each policy slot.
+      places: devices of each policy slot; None: the default device.
+      grammars: called for each request that has a grammar.
+      max_unread: steps that may be launched before their results are read.
+      unread_deadline_s: `step` raises after waiting that long for `read`.
     """
     if versions.num_policy_slots != config.num_policy_slots:
       raise ConfigError(
         f"engine.slots={config.slots} names {config.num_policy_slots} policy "
-        f"slots, "
-        f"the version store has {versions.num_policy_slots}: give both the same"
+        f"slots, the served weights have {versions.num_policy_slots}: give "
+        "both the same number"
       )
     self.config, self.versions = config, versions
     self.grammars, self._vocab_size = grammars, policy.config.vocab_size
     places = places or (Place(policy),) * config.num_policy_slots
-    self._blocks = [
+    self._schedulers = [
       Scheduler(
-        policy_slot, place.policy, config, place.cache, give_up=self.cancel
+        policy_slot, place.policy, config, place.cache, cancel=self.cancel
       )
       for policy_slot, place in zip(
         range(config.num_policy_slots), places, strict=True
@@ -106,17 +139,17 @@ class RolloutEngine:
     ]
     self._lock = threading.Lock()
     self._serials = itertools.count()
-    self._inbox: collections.deque[Request] = collections.deque()
+    self._admitted: collections.deque[Request] = collections.deque()
     self._cancelled: collections.deque[Request] = collections.deque()
-    self._ahead = StepPipeline(max_unread, unread_deadline_s)
-    self._seconds = {True: 0.0, False: 0.0}  # by whether prompts were fed
+    self._pipeline = StepPipeline(max_unread, unread_deadline_s)
+    self._step_s = {True: 0.0, False: 0.0}  # by whether the step prefilled
     self._num_steps = self._num_cancelled = 0
     self._last_read_at = 0.0
 
   def check(
     self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
   ) -> Request:
-    """A request that the engine can answer, or an error that says why not."""
+    """Makes a request, or raises an error that says why it is refused."""
     tokens = np.asarray(prompt, np.int32)
     _check_spec(spec, self.config.num_policy_slots)
     if spec.is_shaped:
@@ -132,141 +165,201 @@ class RolloutEngine:
         f"policy knows 0 to {self._vocab_size - 1}"
       )
     request = Request(tokens, spec, next(self._serials))
-    if request.end > self.config.context:
+    if request.max_length > self.config.context:
       raise PromptTooLong(
         f"{len(tokens)} prompt tokens and max_tokens={spec.max_tokens} make "
-        f"{request.end}; engine.context={self.config.context} is the limit"
+        f"{request.max_length}; engine.context={self.config.context} is the "
+        "limit"
       )
     if spec.grammar:
-      request.course = _course(spec, self.grammars())
+      request.grammar_state = _grammar_state(spec, self.grammars())
     return request
 
   def admit(self, request: Request) -> None:
-    """Takes a checked request in; it leaves through `read`, or by `cancel`."""
-    self._inbox.append(request)
+    """Adds a checked request; it leaves through `read`, or by `cancel`."""
+    self._admitted.append(request)
 
   def cancel(self, request: Request) -> None:
-    """Lets the next step free the request's slot."""
+    """Makes the next step free the slot of a request."""
     self._cancelled.append(request)
 
   @property
   def is_idle(self) -> bool:
-    """Whether a step would find nothing to do."""
+    """True if a step would have nothing to do."""
     return not (
-      self._inbox
+      self._admitted
       or self._cancelled
-      or any(block.num_busy or block.num_pending for block in self._blocks)
+      or any(s.num_busy or s.num_waiting for s in self._schedulers)
     )
 
   def step(self) -> StepResult:
     """Launches one piece of work per policy slot that has any.
 
-    Waits while `max_unread` earlier results have not been read, and while
-    tokens sampled under a grammar have not.
+    Waits while the results of `max_unread` earlier steps have not been read,
+    and while tokens sampled under a grammar have not.
     """
-    self._ahead.step()
+    self._pipeline.begin_step()
     launched_at = time.monotonic()
     with self._lock:
-      cancelled = self._drain()
-      fed = self._count("prefilled")
-      parts = [
-        part
-        for policy_slot, block in enumerate(self._blocks)
-        if block.num_busy or block.num_pending
-        for part in block.step(self.versions.get(policy_slot))
+      cancelled = self._admit_and_cancel()
+      num_prefilled = self._count("prefilled")
+      calls = [
+        call
+        for policy_slot, scheduler in enumerate(self._schedulers)
+        if scheduler.num_busy or scheduler.num_waiting
+        for call in scheduler.step(self.versions.get(policy_slot))
       ]
       self._num_steps += 1
-      fed_prompts = self._count("prefilled") > fed
-    self._ahead.launched(sum(part.is_bound for part in parts))
-    return StepResult(tuple(parts), tuple(cancelled), fed_prompts, launched_at)
+      has_prefill = self._count("prefilled") > num_prefilled
+    self._pipeline.add_constrained(sum(c.is_constrained for c in calls))
+    return StepResult(tuple(calls), tuple(cancelled), has_prefill, launched_at)
 
   def read(self, result: StepResult) -> list[tuple[Request, Answer]]:
-    """Waits for a step's tokens; the requests that are now answered.
+    """Waits for the tokens of a step; returns the requests that are answered.
 
-    Results are read in the order of their steps, and in each what comes first
-    first: masks are made while the device is at the calls after it.
+    Results are read in the order of their steps. A constrained call comes first
+    in its policy slot, so its next masks are computed on the host while the
+    device runs the calls after it.
     """
-    answered = [pair for part in result.parts for pair in self._read(part)]
+    answered = [pair for call in result.calls for pair in self._read(call)]
     with self._lock:
       now = time.monotonic()
       began = max(result.launched_at, self._last_read_at)
-      self._seconds[result.fed_prompts] += now - began
+      self._step_s[result.has_prefill] += now - began
       self._last_read_at = now
-    self._ahead.read_step()
+    self._pipeline.end_step()
     return answered
 
-  def forget(self) -> None:
-    """Back to the state of an engine that has answered nothing yet.
+  def reset(self) -> None:
+    """Restores the state before the first request; the engine must be idle.
 
-    Only while it is idle: what comes next does not depend on what came before.
+    Later answers and counts do not depend on earlier requests then.
     """
     with self._lock:
-      for block in self._blocks:
-        block.forget()
+      for scheduler in self._schedulers:
+        scheduler.reset()
 
-  def check_books(self) -> None:
-    """Raises `AssertionError` if a slot or a block of the store was lost."""
+  def check_invariants(self) -> None:
+    """Raises `AssertionError` if a slot or a cached block was lost."""
     with self._lock:
-      for block in self._blocks:
-        block.check()
+      for scheduler in self._schedulers:
+        scheduler.check()
 
   def close(self) -> None:
-    """Makes this and every later `step` raise, also one that waits now."""
-    self._ahead.close()
+    """Makes each later `step` raise, and one that waits now."""
+    self._pipeline.close()
 
   def stats(self) -> EngineStats:
-    """Counts so far. Waits for a step that is being launched."""
+    """Returns counts so far. Waits while a step is being launched."""
     with self._lock:
-      counted = {
-        f"num_{name}": tuple(block.counts[name] for block in self._blocks)
-        for name in _COUNTED
+      counts = {
+        f"num_{name}": tuple(s.counts[name] for s in self._schedulers)
+        for name in _COUNTS
       }
       return EngineStats(
-        **counted,
-        wait_s=tuple(block.wait_s for block in self._blocks),
-        num_active=tuple(block.num_busy for block in self._blocks),
-        num_pending=tuple(block.num_pending for block in self._blocks),
+        **counts,
+        wait_s=tuple(s.wait_s for s in self._schedulers),
+        num_active=tuple(s.num_busy for s in self._schedulers),
+        num_pending=tuple(s.num_waiting for s in self._schedulers),
         num_cancelled=self._num_cancelled,
         num_steps=self._num_steps,
-        prefill_s=self._seconds[True],
-        decode_s=self._seconds[False],
+        prefill_s=self._step_s[True],
+        decode_s=self._step_s[False],
       )
 
-  def _read(self, part: Part) -> list[tuple[Request, Answer]]:
-    part = dataclasses.replace(part, record=np.asarray(part.record))
+  def _read(self, call: DecodeCall) -> list[tuple[Request, Answer]]:
+    call = dataclasses.replace(call, record=np.asarray(call.record))
     with self._lock:
-      answered = self._blocks[part.policy_slot].read(part)
-    if part.is_bound:
-      self._ahead.read_call()
+      answered = self._schedulers[call.policy_slot].read(call)
+    if call.is_constrained:
+      self._pipeline.end_constrained()
     return answered
 
-  def _drain(self) -> list[Request]:
-    """Takes in what other threads left; who was cancelled and is now out."""
-    left = []
-    while self._inbox:
-      request = self._inbox.popleft()
+  def _admit_and_cancel(self) -> list[Request]:
+    """Passes requests on to schedulers; returns those that were cancelled."""
+    cancelled = []
+    while self._admitted:
+      request = self._admitted.popleft()
       if request.future.cancelled():
-        left.append(request)
+        cancelled.append(request)
       else:
-        self._blocks[request.spec.policy_slot].admit(request)
+        self._schedulers[request.spec.policy_slot].admit(request)
     while self._cancelled:
       request = self._cancelled.popleft()
-      if self._blocks[request.spec.policy_slot].cancel(request):
-        left.append(request)
-    self._num_cancelled += len(left)
-    return left
+      if self._schedulers[request.spec.policy_slot].cancel(request):
+        cancelled.append(request)
+    self._num_cancelled += len(cancelled)
+    return cancelled
 
   def _count(self, name: str) -> int:
-    return sum(block.counts[name] for block in self._blocks)
+    return sum(s.counts[name] for s in self._schedulers)
 
 
-def _course(spec: SamplingSpec, grammars: Grammars | None) -> GrammarState:
-  """An answer's way through its grammar. `ConfigError` if there is none."""
+class StepPipeline:
+  """Limits how many engine steps may be launched before their results are read.
+
+  - At most `max_unread` steps are launched and not read.
+  - No step is launched while a constrained call is not read: its slots could
+    not go on. Meanwhile the device runs the calls that follow it.
+  """
+
+  def __init__(self, max_unread: int, deadline_s: float):
+    self._max_unread, self._deadline_s = max_unread, deadline_s
+    self._changed = threading.Condition()
+    self._num_steps = self._num_constrained = 0  # not read
+    self._closed = False
+
+  def begin_step(self) -> None:
+    """Waits until a step may be launched.
+
+    Raises `GeneratorFault` once closed.
+    """
+    with self._changed:
+      if not self._changed.wait_for(self._may_begin, self._deadline_s):
+        raise DeadlineExceeded(
+          f"the engine waited {self._deadline_s} s for its results to be read; "
+          "the thread that calls RolloutEngine.read has ended or hangs"
+        )
+      if self._closed:
+        raise GeneratorFault("the engine was closed and takes no more steps")
+      self._num_steps += 1
+
+  def add_constrained(self, num_calls: int) -> None:
+    """Adds constrained calls that have to be read before the next step."""
+    with self._changed:
+      self._num_constrained += num_calls
+
+  def end_constrained(self) -> None:
+    """Marks one constrained call as read."""
+    with self._changed:
+      self._num_constrained -= 1
+      self._changed.notify_all()
+
+  def end_step(self) -> None:
+    """Marks a step as read."""
+    with self._changed:
+      self._num_steps -= 1
+      self._changed.notify_all()
+
+  def close(self) -> None:
+    """Wakes whoever waits, and refuses all further steps."""
+    with self._changed:
+      self._closed = True
+      self._changed.notify_all()
+
+  def _may_begin(self) -> bool:
+    has_room = self._num_steps < self._max_unread and not self._num_constrained
+    return self._closed or has_room
+
+
+def _grammar_state(
+  spec: SamplingSpec, grammars: Grammars | None
+) -> GrammarState:
   if grammars is None:
     raise ConfigError(
-      "an answer is to follow a grammar, and this engine knows no tokenizer to "
-      "read it by: start it where the run's chat template is, or ask for "
-      "answers without a grammar"
+      "the request has a grammar, and this engine knows no tokenizer to read "
+      "it with: start the engine where the run's chat template is, or send "
+      "requests without a grammar"
     )
   if missing := set(grammars.stop_tokens) - set(spec.stop_tokens):
     raise ConfigError(
@@ -289,8 +382,8 @@ def _check_shaping(spec: SamplingSpec, vocab_size: int) -> None:
     len(spec.logit_bias) > MAX_BIASES
   ):
     raise ConfigError(
-      f"logit_bias has {len(spec.logit_bias)} entries; up to {MAX_BIASES}, one "
-      "per token, are what a request can have"
+      f"logit_bias has {len(spec.logit_bias)} entries; a request can have up "
+      f"to {MAX_BIASES}, one per token"
     )
   for token, bias in spec.logit_bias:
     if not 0 <= token < vocab_size or not -100 <= bias <= 100:
@@ -307,17 +400,19 @@ def _check_spec(spec: SamplingSpec, num_policy_slots: int) -> None:
       f"0 to {num_policy_slots - 1}",
     ),
     "temperature": (0 <= spec.temperature < np.inf, "0 (greedy) or more"),
-    "top_k": (0 <= spec.top_k < _TOO_LARGE, "0 (all) to 2^31 - 1"),
-    # In float32 much less would be 0, and leave no token.
+    "top_k": (0 <= spec.top_k < _INT32_END, "0 (all) to 2^31 - 1"),
+    # A much smaller float32 would be 0 and leave no token.
     "top_p": (1e-9 <= spec.top_p <= 1, "1e-9 to 1 (all)"),
     "min_p": (0 <= spec.min_p <= 1, "0 (all) to 1"),
     "max_tokens": (spec.max_tokens >= 1, "1 or more"),
     "seed": (isinstance(spec.seed, int | np.integer), "an integer"),
     "stop_tokens": (
-      max(spec.stop_tokens, default=0) < _TOO_LARGE,
+      max(spec.stop_tokens, default=0) < _INT32_END,
       "ids below 2^31",
     ),
   }
-  for name, (is_allowed, what) in allowed.items():
+  for name, (is_allowed, allowed_values) in allowed.items():
     if not is_allowed:
-      raise ConfigError(f"{name}={getattr(spec, name)} must be {what}")
+      raise ConfigError(
+        f"{name}={getattr(spec, name)} must be {allowed_values}"
+      )

@@ -1,12 +1,12 @@
-"""Grammars of requests, checked and compiled beside the event loop, in budget.
+"""Checks and compiles grammars of requests off the event loop, in a CPU budget.
 
 Invariants:
 
-- nothing is compiled here that was not compiled within the budget in a process
-  that can be stopped (`data.grammar_process`);
-- a grammar that needs long makes room for those that do not: each has a short
-  try first, and only what fails that stands in the queue for the long one;
-- a grammar that was refused is refused at once when it comes again.
+- A grammar is compiled in this process only after it was compiled within the
+  budget in a process that can be stopped (`data.grammar_process`).
+- A slow grammar does not hold up fast ones: each gets a short try first, and
+  only those that fail it queue for the long try.
+- A grammar that was refused is refused at once when it comes again.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from agentrl_jax.data.grammar import Grammars
 from agentrl_jax.data.grammar_process import GrammarProcess, GrammarTooLarge
 from agentrl_jax.errors import ServerFull
 
-COMPILE_S = 1.0  # CPU seconds, where nobody says otherwise
+COMPILE_S = 1.0  # CPU seconds, the default budget
 _SHORT_S = 0.1  # CPU seconds of the first try
-_MAX_WAITING = 64  # grammars at once
-_REMEMBERED = 4096  # refusals
+_MAX_WAITING = 64  # grammars
+_MAX_REFUSED = 4096  # grammars whose refusal is remembered
 
 
 class _Tries:
-  """Two processes, one for short tries and one for long ones. Of any thread."""
+  """Two processes, for short and for long tries. Thread-safe."""
 
   def __init__(
     self,
@@ -44,10 +44,11 @@ class _Tries:
       collections.OrderedDict()
     )
 
-  def tried(self, level: int, grammar: str) -> str | None:
-    """Why it cannot be used, "" if it can; None: the short try was too short.
+  def check(self, level: int, grammar: str) -> str | None:
+    """Checks a grammar in the short try (level 0) or the long one (level 1).
 
-    Raises `GrammarTooLarge` where the long one was, too.
+    Returns the reason why it cannot be used, "" if it can, and None if the
+    short try ran out of time. Raises `GrammarTooLarge` if the long one did.
     """
     key = hashlib.sha256(grammar.encode()).digest()
     if (refusal := self._refused.get(key)) is not None:
@@ -60,20 +61,20 @@ class _Tries:
       if level == 0:
         return None
       self._refused[key] = str(error)
-      if len(self._refused) > _REMEMBERED:
+      if len(self._refused) > _MAX_REFUSED:
         self._refused.popitem(last=False)
       raise
 
 
 class GrammarValidator:
-  """Checks the grammars that calls ask for while they are written."""
+  """Checks grammars while `data.call_grammar` writes them."""
 
   def __init__(self, compile_timeout_s: float = COMPILE_S):
     self._tries = _Tries(_validators, compile_timeout_s, compiled=False)
 
   @contextlib.contextmanager
   def validating(self) -> Iterator[None]:
-    """Around what writes grammars in this thread."""
+    """Checks all grammars that this thread writes in the context."""
     token = VALIDATE.set(self._validate)
     try:
       yield
@@ -81,12 +82,12 @@ class GrammarValidator:
       VALIDATE.reset(token)
 
   def _validate(self, grammar: str) -> str:
-    found = self._tries.tried(0, grammar)
-    return str(self._tries.tried(1, grammar) if found is None else found)
+    reason = self._tries.check(0, grammar)
+    return str(self._tries.check(1, grammar) if reason is None else reason)
 
 
 class GrammarCompiler:
-  """Prepares grammars for an engine's `Grammars`."""
+  """Compiles grammars before the engine needs them."""
 
   def __init__(
     self,
@@ -95,18 +96,18 @@ class GrammarCompiler:
   ):
     self._grammars = grammars
     self._tries = _Tries(self._processes, compile_timeout_s, compiled=True)
-    self._made: list[GrammarProcess] = []
+    self._started: list[GrammarProcess] = []
     self._num_waiting = 0
-    # One thread for each try, and one that compiles for the engine.
+    # One thread for each kind of try, and one that compiles in this process.
     self._threads = tuple(
       concurrent.futures.ThreadPoolExecutor(1, f"grammars-{name}")
       for name in ("short", "long", "engine")
     )
 
   async def prepare(self, grammar: str) -> None:
-    """Returns once the engine can begin with it at once.
+    """Returns once the engine can use the grammar without compiling it.
 
-    Raises `ConfigError` for what is no grammar, `GrammarTooLarge` for one
+    Raises `ConfigError` for text that is no grammar, `GrammarTooLarge` for one
     beyond the budget, `ServerFull` if too many wait.
     """
     grammars = self._grammars()
@@ -114,28 +115,28 @@ class GrammarCompiler:
       return
     if self._num_waiting >= _MAX_WAITING:
       raise ServerFull(
-        f"{self._num_waiting} grammars wait to be compiled, which is all that "
-        "may at once; ask again later"
+        f"{self._num_waiting} grammars wait to be compiled, and no more may "
+        "wait; try again later"
       )
     self._num_waiting += 1
     run = asyncio.get_running_loop().run_in_executor
     try:
-      found = await run(self._threads[0], self._tries.tried, 0, grammar)
-      if found is None:
-        await run(self._threads[1], self._tries.tried, 1, grammar)
+      reason = await run(self._threads[0], self._tries.check, 0, grammar)
+      if reason is None:
+        await run(self._threads[1], self._tries.check, 1, grammar)
       await run(self._threads[2], grammars.check, grammar)
     finally:
       self._num_waiting -= 1
 
   def _processes(self) -> Sequence[GrammarProcess]:
     grammars = self._grammars()
-    if not self._made and grammars is not None:
-      made = [grammars.process(), grammars.process()]
-      self._made = self._made or made
-    return self._made
+    if not self._started and grammars is not None:
+      started = [grammars.process(), grammars.process()]
+      self._started = self._started or started  # another thread may be faster
+    return self._started
 
 
 @functools.cache
 def _validators() -> Sequence[GrammarProcess]:
-  """Of all validators: what is only read needs no tokenizer."""
+  """Returns the processes of all validators, which need no tokenizer."""
   return GrammarProcess(), GrammarProcess()

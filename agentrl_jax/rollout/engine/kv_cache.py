@@ -1,11 +1,12 @@
-"""The keys and values of a policy slot's slots, and what moves them.
+"""KV cache of one policy slot: its sequence slots, their tokens, the arrays.
 
-Seats are planned one by one and moved together: what is about to be overwritten
-goes to the store, if there is one, then slots are copied over slots, then the
-store's blocks go to theirs. Moves are launched, not waited for.
+`SlotTable` knows on the host which tokens each slot holds and which request it
+has; `KVCacheManager` owns the arrays and launches copies between slots and the
+prefix cache.
 """
 
 import collections
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Sequence
@@ -16,17 +17,223 @@ import numpy as np
 
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine import programs
-from agentrl_jax.rollout.engine.block_pool import BlockPool
-from agentrl_jax.rollout.engine.prefix_cache import Match, PrefixCache
-from agentrl_jax.rollout.engine.slot_table import FROM_STORE, Allocation
+from agentrl_jax.rollout.engine.prefix_cache import (
+  BlockPool,
+  Match,
+  PrefixCache,
+)
+from agentrl_jax.rollout.engine.request import Request
 from agentrl_jax.rollout.settings import EngineConfig
+
+FROM_PREFIX_CACHE = -1  # source of an allocation
+FREE = -1  # serial of a slot without a request
+_MIXED = -1  # publication of a slot that decoded across a swap
+
+
+@dataclasses.dataclass(frozen=True)
+class Allocation:
+  """A slot for a request, and the cached tokens that the request reuses."""
+
+  slot: int
+  num_reused: int  # tokens, from position 0 on
+  source: int  # slot that holds them, may be `slot`; or FROM_PREFIX_CACHE
+
+
+class SlotTable:
+  """The slots of one policy slot. Arrays are indexed by slot.
+
+  - A slot keeps its keys and values when its request ends, so that the next
+    turn of the same conversation prefills only its new tokens.
+  - Keys and values belong to one publication of the weights: after a swap they
+    are not reused, nor are those of a slot that decoded across a swap.
+  - `num_computed` <= `num_launched` <= `max_length` for a slot with a request.
+
+  Plain numpy.
+  """
+
+  def __init__(self, num_slots: int, context: int, *, reuse: bool = True):
+    self._reuse = reuse
+    self.tokens = np.zeros((num_slots, context), np.int32)
+    self.num_computed = np.zeros(num_slots, np.int32)  # tokens in the cache
+    self.prefill_length = np.zeros(num_slots, np.int32)  # tokens to prefill
+    # Upper bound of `num_computed` once all launched steps have run.
+    self.num_launched = np.zeros(num_slots, np.int32)
+    self.max_length = np.zeros(num_slots, np.int32)  # of prompt and answer
+    self.publication = np.full(num_slots, _MIXED, np.int64)
+    self.serial = np.full(num_slots, FREE, np.int64)  # of the request
+    self.is_decoding = np.zeros(num_slots, bool)
+    self.request: list[Request | None] = [None] * num_slots
+    self._freed_at = np.zeros(num_slots, np.int64)
+    self._clock = 0
+
+  @property
+  def num_busy(self) -> int:
+    """Slots that have a request."""
+    return int(np.count_nonzero(self.serial != FREE))
+
+  @property
+  def is_full(self) -> bool:
+    """True if every slot has a request."""
+    return bool((self.serial != FREE).all())
+
+  def allocate(
+    self,
+    request: Request,
+    publication: int,
+    min_copied: int,
+    num_in_prefix_cache: int = 0,
+  ) -> Allocation | None:
+    """Chooses the best free slot for a request; None if it should wait.
+
+    A request waits while no slot is free, and while another slot prefills at
+    least `min_copied` more tokens of its prompt than any cache holds now:
+    episodes of one group arrive together and share their prompt.
+
+    A free slot whose tokens are all reused is taken in place. Otherwise the
+    request gets a slot without usable tokens, or else the least recently used
+    one, and reused tokens are copied there if they are at least `min_copied`;
+    thus the cache of a conversation that waits for its environment survives.
+    They come from the slot that shares most, or from the prefix cache where
+    that holds `min_copied` tokens more than any slot.
+    """
+    free = self.serial == FREE
+    if not free.any():
+      return None
+    shared = self._num_shared(request, publication)
+    usable = np.minimum(shared, self.num_computed)
+    coming = np.where(free, 0, np.minimum(shared, self.prefill_length))
+    most = usable.max()
+    if coming.max() >= max(most, num_in_prefix_cache) + min_copied:
+      return None
+    from_prefix_cache = num_in_prefix_cache >= most + min_copied
+    in_place = free & (usable == self.num_computed) & (usable == most)
+    if most and in_place.any() and not from_prefix_cache:
+      source = int(in_place.argmax())
+      return Allocation(source, int(most), source)
+    unusable = free & (
+      (self.publication != publication) | (self.num_computed == 0)
+    )
+    choices = unusable if unusable.any() else free
+    never = np.iinfo(np.int64).max
+    slot = int(np.where(choices, self._freed_at, never).argmin())
+    if from_prefix_cache:
+      return Allocation(slot, num_in_prefix_cache, FROM_PREFIX_CACHE)
+    source = int(usable.argmax()) if most >= min_copied else slot
+    return Allocation(slot, int(usable[source]), source)
+
+  def assign(
+    self, request: Request, allocation: Allocation, publication: int
+  ) -> None:
+    """Gives a slot to a request, as if reused tokens were there already."""
+    slot, size = allocation.slot, len(request.prompt)
+    self.tokens[slot, :size] = request.prompt
+    self.num_computed[slot] = request.num_reused = allocation.num_reused
+    self.prefill_length[slot] = request.prefill_length
+    self.num_launched[slot] = request.prefill_length
+    self.max_length[slot] = request.max_length
+    self.publication[slot] = publication
+    self.serial[slot] = request.serial
+    self.is_decoding[slot] = False
+    self.request[slot] = request
+
+  def set_weights(self, publication: int, kept: Sequence[int] = ()) -> None:
+    """Adapts to a swap: prefill starts again, and decoding slots are mixed.
+
+    Slots that decode on a publication of `kept` go on with it instead.
+    """
+    stale = (self.serial != FREE) & (self.publication != publication)
+    for slot in np.flatnonzero(stale & ~self.is_decoding):
+      self.restart_prefill(slot)
+      self.publication[slot] = publication
+    mixed = stale & self.is_decoding & ~np.isin(self.publication, kept)
+    self.publication[mixed] = _MIXED
+
+  def restart_prefill(self, slot: int) -> None:
+    """Marks a slot that does not decode yet as empty."""
+    self.num_computed[slot] = 0
+    request = self.request[slot]
+    if request is not None:
+      request.num_reused = 0
+
+  def overwritten_tokens(
+    self, allocation: Allocation, publication: int
+  ) -> np.ndarray:
+    """Returns the reusable tokens that an allocation overwrites."""
+    slot, size = allocation.slot, int(self.num_computed[allocation.slot])
+    in_place = allocation.source == slot and allocation.num_reused == size
+    if in_place or self.publication[slot] != publication:
+      size = 0
+    return self.tokens[slot, :size]
+
+  def decoding_publications(self) -> set[int]:
+    """Returns the publications that decoding slots started with."""
+    return set(self.publication[self.is_decoding].tolist())
+
+  def check(self) -> None:
+    """Raises `AssertionError` if the arrays of a slot are inconsistent."""
+    for slot, request in enumerate(self.request):
+      serial = FREE if request is None else request.serial
+      assert self.serial[slot] == serial, (slot, self.serial[slot], serial)
+    assert not (self.is_decoding & (self.serial == FREE)).any(), (
+      self.is_decoding
+    )
+
+  def prefilling(self) -> np.ndarray:
+    """Slots whose prompt is not completely prefilled, oldest request first."""
+    unfinished = self.num_computed < self.prefill_length
+    slots = np.flatnonzero((self.serial != FREE) & unfinished)
+    return slots[np.argsort(self.serial[slots], kind="stable")]
+
+  def decodable(self) -> np.ndarray:
+    """Slots that decode, or can start to."""
+    finished = self.num_computed >= self.prefill_length
+    return np.flatnonzero((self.serial != FREE) & (self.is_decoding | finished))
+
+  def cache_length_needed(self, publication: int, num_steps: int) -> int:
+    """Longest slot once every busy one has decoded `num_steps` more tokens.
+
+    Tokens of free slots count while they can be reused.
+    """
+    busy = self.serial != FREE
+    launched = np.minimum(self.num_launched + num_steps, self.max_length)
+    kept = np.where(self.publication == publication, self.num_computed, 0)
+    return max(int(np.where(busy, launched, kept).max()), 1)
+
+  def launch(self, slots: np.ndarray, num_steps: int) -> None:
+    """Records that up to `num_steps` decode steps were launched for slots."""
+    launched = self.num_launched[slots] + num_steps
+    self.num_launched[slots] = np.minimum(launched, self.max_length[slots])
+
+  def free(self, slot: int) -> None:
+    """Frees a slot; its tokens stay cached until another request needs it."""
+    self._clock += 1
+    self._freed_at[slot] = self._clock
+    self.serial[slot] = FREE
+    self.is_decoding[slot] = False
+    self.request[slot] = None
+
+  def _num_shared(self, request: Request, publication: int) -> np.ndarray:
+    """Number of leading tokens that each slot shares with a prompt."""
+    if not self._reuse:
+      return np.zeros(len(self.num_computed), np.int32)
+    prompt = request.prompt[: request.prefill_length]
+    same = self.tokens[:, : len(prompt)] == prompt
+    size = np.logical_and.accumulate(same, axis=1).sum(axis=1)
+    return np.where(self.publication == publication, size, 0)
+
 
 _STEPS_UNTIL_SHRINKING = 200
 _logger = logging.getLogger(__name__)
 
 
 class KVCacheManager:
-  """Owns the cache; `arrays` is donated to whichever program runs next."""
+  """Owns the arrays, which are donated to each program that runs on them.
+
+  - Allocations are planned one by one and copied together: slots about to be
+    overwritten are saved to the prefix cache, if there is one, then slots are
+    copied over slots, then blocks of the prefix cache are copied to slots.
+  - Copies are launched and not waited for.
+  """
 
   def __init__(
     self,
@@ -37,155 +244,164 @@ class KVCacheManager:
     sharding: jax.sharding.Sharding | None = None,
   ):
     self._config, self._num_slots, self._counts = config, num_slots, counts
-    self.length = config.length(1)  # of the cache now, in tokens
-    self._roomy = 0  # steps since a shorter cache would not have done
+    self.length = config.cache_length(1)  # tokens per slot, now
+    self._num_oversized = 0  # steps in a row that needed a shorter cache
     self.arrays = policy.empty_cache(num_slots, self.length)
     if sharding is not None:
       self.arrays = jax.device_put(self.arrays, sharding)
-    self._copies: dict[int, Allocation] = {}  # by target slot
-    self._filled: dict[int, int] = {}  # tokens from the store, by slot
-    self._store = PrefixCache(config.block_size, *config.store_blocks)
-    self._make_pool = functools.partial(
-      BlockPool, policy, config.block_size, *config.store_blocks, sharding
-    )
+    self._copies: dict[int, Allocation] = {}  # from other slots, by target
+    self._loads: dict[int, int] = {}  # tokens from the prefix cache, by target
+    blocks = (config.block_size, *config.prefix_cache_blocks)
+    self._prefix_cache = PrefixCache(*blocks)
+    self._make_pool = functools.partial(BlockPool, policy, *blocks, sharding)
     self._pool = self._make_pool() if config.prefix_cache_tokens else None
 
-  def forget(self) -> None:
-    """Back to the length of a cache that holds nothing; the store is empty."""
-    self._roomy = 0
+  def reset(self) -> None:
+    """Restores the shortest length, and empties the prefix cache."""
+    self._num_oversized = 0
     if self._pool is not None:
-      self._empty_store()
-    if self.length != self._config.length(1):
-      self._resize(self._config.length(1))
+      self._empty_prefix_cache()
+    if self.length != self._config.cache_length(1):
+      self._resize(self._config.cache_length(1))
 
   def set_weights(self, publication: int) -> None:
-    """What was computed with other weights leaves the store."""
-    self._store.set_weights(publication)
-    if self._pool is not None and not self._try(self._pool.land):
-      self._empty_store()
+    """Drops blocks of the prefix cache that other weights computed."""
+    if self._pool is None:
+      return
+    self._prefix_cache.set_weights(publication)
+    if not self._try(self._pool.finish_offloads):
+      self._empty_prefix_cache()
 
-  def find(self, token: np.ndarray) -> Match:
-    """What the store has of a prompt."""
-    return Match() if self._pool is None else self._store.find(token)
+  def match_prefix(self, tokens: np.ndarray) -> Match:
+    """Finds the longest prefix of a prompt in the prefix cache."""
+    if self._pool is None:
+      return Match()
+    return self._prefix_cache.match_prefix(tokens)
 
-  def has_to_move_first(
-    self, seat: Allocation, match: Match, overwritten: np.ndarray
+  def must_copy_first(
+    self, allocation: Allocation, match: Match, overwritten: np.ndarray
   ) -> bool:
-    """Whether what is planned has to be moved before a seat can be planned."""
-    if seat.source in self._copies or seat.source in self._filled:
+    """Returns whether planned copies must run before this allocation."""
+    if allocation.source in self._copies or allocation.source in self._loads:
       return True
-    if self._pool is None or not self._store.has_moves:
+    if self._pool is None or not self._prefix_cache.has_copies:
       return False
-    if seat.source != FROM_STORE:
+    if allocation.source != FROM_PREFIX_CACHE:
       match = Match()
-    return match.is_moving(self._store.batch) or not self._store.has_room(
-      match, len(overwritten)
-    )
+    return match.is_offloading(
+      self._prefix_cache.batch_number
+    ) or not self._prefix_cache.has_room(match, len(overwritten))
 
   def plan(
-    self, seat: Allocation, match: Match, overwritten: np.ndarray
+    self, allocation: Allocation, match: Match, overwritten: np.ndarray
   ) -> int:
-    """Takes a seat up; how many tokens will be there once `move` has run.
+    """Plans the copies of an allocation; returns the number of reused tokens.
 
-    `overwritten` are the tokens of the slot that are of use to others.
+    `overwritten` are tokens of the slot that other requests could reuse.
     """
-    reused = seat.reused
-    if seat.source == FROM_STORE:
-      reused = self._store.fetch(match, seat.slot)
-      self._filled[seat.slot] = reused
-    elif seat.reused and seat.source != seat.slot:
-      self._copies[seat.slot] = seat
-      self._counts["copied"] += reused
-    if self._pool is not None and len(overwritten) >= self._config.worth:
-      self._counts["stored"] += self._store.insert(overwritten, seat.slot)
-    return reused
+    num_reused = allocation.num_reused
+    if allocation.source == FROM_PREFIX_CACHE:
+      num_reused = self._prefix_cache.load(match, allocation.slot)
+      self._loads[allocation.slot] = num_reused
+    elif num_reused and allocation.source != allocation.slot:
+      self._copies[allocation.slot] = allocation
+      self._counts["copied"] += num_reused
+    if (
+      self._pool is not None
+      and len(overwritten) >= self._config.min_copied_tokens
+    ):
+      self._counts["stored"] += self._prefix_cache.insert(
+        overwritten, allocation.slot
+      )
+    return num_reused
 
-  def move(self, num_tokens: int) -> list[int]:
-    """Moves what was planned, in a cache with room for `num_tokens` per slot.
+  def copy(self, num_tokens: int) -> list[int]:
+    """Launches the planned copies, with room for `num_tokens` per slot.
 
-    Returns the slots that do not get what the store was to fill them with: if
-    a block cannot be moved, the store is emptied, and prompts are fed as if it
-    had been.
+    Returns the slots whose blocks of the prefix cache are lost: if a block
+    cannot be copied, the prefix cache is emptied, and these slots have to
+    prefill their whole prompts.
     """
-    length = self._config.length(num_tokens)
+    length = self._config.cache_length(num_tokens)
     if length > self.length:
       self._resize(length)
+    if self._pool is None:
+      self._copy_slots()
+      return []
     lost: list[int] = []
-    self._counts["evicted"] = self._store.num_evicted
-    moves = self._store.take_moves()
-    if self._pool is not None and not self._try(
-      self._pool.move, moves, self.arrays
-    ):
-      lost = sorted(self._filled)
-      self._empty_store()
-    self._copy()
-    if self._pool is not None and not lost:
-      self.arrays = self._pool.fill(self.arrays, moves.fills)
-      self._counts["restored"] += sum(self._filled.values())
-    self._filled.clear()
+    self._counts["evicted"] = self._prefix_cache.num_evicted
+    batch = self._prefix_cache.take_batch()
+    if not self._try(self._pool.copy, batch, self.arrays):
+      lost = sorted(self._loads)
+      self._empty_prefix_cache()
+    self._copy_slots()
+    if not lost:
+      self.arrays = self._pool.fill(self.arrays, batch.fills)
+      self._counts["restored"] += sum(self._loads.values())
+    self._loads.clear()
     return lost
 
   def fit(self, num_tokens: int) -> None:
-    """Makes the cache as long as what it holds, and is about to, needs.
+    """Resizes the cache to the compiled length that `num_tokens` need.
 
-    It grows at once and shrinks when that would have done for a while.
+    It grows at once, and shrinks after a number of steps that needed less.
     """
-    length = self._config.length(num_tokens)
-    self._roomy = self._roomy + 1 if length < self.length else 0
-    if length > self.length or self._roomy > _STEPS_UNTIL_SHRINKING:
+    length = self._config.cache_length(num_tokens)
+    self._num_oversized = self._num_oversized + 1 if length < self.length else 0
+    if length > self.length or self._num_oversized > _STEPS_UNTIL_SHRINKING:
       self._resize(length)
 
   def check(self) -> None:
-    """Raises `AssertionError` if a block is lost, or a move was not made."""
-    self._store.check()
-    assert not self._copies and not self._filled, "planned and never moved"
+    """Raises `AssertionError` if a block is lost or a copy was not made."""
+    self._prefix_cache.check()
+    assert not self._copies and not self._loads, "planned and never copied"
 
-  def _copy(self) -> None:
-    """Copies what seats found in other slots; all are read before any write."""
+  def _copy_slots(self) -> None:
+    """Copies slots over slots; all are read before any is written."""
     if not self._copies:
       return
-    seats = list(self._copies.values())
+    allocations = list(self._copies.values())
     self._copies.clear()
     sizes = self._config.slot_sizes(self._num_slots)
     self.arrays = programs.copy(
       self.arrays,
-      padded([seat.source for seat in seats], sizes, self._num_slots),
-      padded([seat.slot for seat in seats], sizes, self._num_slots),
+      padded([a.source for a in allocations], sizes, self._num_slots),
+      padded([a.slot for a in allocations], sizes, self._num_slots),
     )
 
   def _resize(self, length: int) -> None:
     self.arrays = programs.resize(self.arrays, cache_length=length)
-    self.length, self._roomy = length, 0
+    self.length, self._num_oversized = length, 0
 
-  def _try(self, move: Callable[..., None], *args: Any) -> bool:
-    """Whether the store could do it; what stopped it is logged and counted.
+  def _try(self, copy: Callable[..., None], *args: Any) -> bool:
+    """Returns whether the pool could copy; logs and counts a failure.
 
-    The slots are untouched by what the store does, so nobody else has to fail.
+    A failure leaves the slots untouched, so no request has to fail with it.
     """
     try:
-      move(*args)
+      copy(*args)
     except (RuntimeError, MemoryError):
       _logger.exception(
-        "the prefix store could not move its blocks; it was emptied, and "
-        "prompts are fed again. If this is for want of memory, lower "
+        "the prefix cache could not copy its blocks; it was emptied, and "
+        "prompts are prefilled again. If memory is short, lower "
         "engine.prefix_cache_tokens or engine.prefix_cache_host_tokens"
       )
       self._counts["store_failures"] += 1
       return False
     return True
 
-  def _empty_store(self) -> None:
-    """Drops all blocks, and arrays that a failure may have left half used."""
-    self._store.clear()
-    self._pool = None  # before there is another
+  def _empty_prefix_cache(self) -> None:
+    """Drops all blocks, and arrays that a failed copy may have donated."""
+    self._prefix_cache.clear()
+    self._pool = None  # frees the memory before it is allocated again
     self._pool = self._make_pool()
 
 
 def padded(
-  slots: Sequence[int] | np.ndarray, sizes: tuple[int, ...], nobody: int
+  slots: Sequence[int] | np.ndarray, sizes: tuple[int, ...], padding: int
 ) -> np.ndarray:
-  """Slots in a compiled size; `nobody` is a slot that does not exist."""
+  """Pads slots to a compiled size; `padding` is a slot that does not exist."""
   size = next(size for size in sizes if size >= len(slots))
-  row = np.full(size, nobody, np.int32)
+  row = np.full(size, padding, np.int32)
   row[: len(slots)] = slots
   return row

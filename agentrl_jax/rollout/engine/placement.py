@@ -1,8 +1,8 @@
-"""Where each policy slot lives: all on the same devices, or apart on slices.
+"""Places policy slots on devices: all on the same ones, or apart on slices.
 
-Together, every policy slot uses every device in turn. Apart, a policy slot has
-devices of its own, splits its heads, channels and vocabulary over them, and
-decodes while the others do.
+Together, all policy slots take turns on all devices. Apart, each has its own
+devices, splits heads, channels and vocabulary over them, and decodes while the
+others do.
 """
 
 import dataclasses
@@ -25,30 +25,30 @@ _CACHE = (None, sharding.RULES["kv_heads"])
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Place:
-  """The devices of a policy slot, and what is laid out on them."""
+  """The devices of a policy slot, and the shardings on them."""
 
   policy: Policy
-  cache: Sharding | None = None  # of its keys and values; None: as it comes
+  cache: Sharding | None = None  # of keys and values; None: the default
 
   @property
   def mesh(self) -> Mesh | None:
-    """None for one device, whichever is the default."""
+    """The mesh; None for the default device."""
     return self.policy.mesh
 
 
 def layout_of(place: Place) -> Any:
-  """Shardings of the params that the policy slot decodes with."""
+  """Returns the shardings of the params that a policy slot decodes with."""
   policy = place.policy
   shapes = jax.eval_shape(policy.unstacked, policy.abstract_params())
   if place.mesh is None:
-    raise ConfigError("params of a place without a mesh lie as they come")
+    raise ConfigError("a place without a mesh has no param shardings")
   return sharding.param_shardings(shapes, place.mesh)
 
 
 def places_together(
   model: ModelConfig, compute: ComputeConfig, num_policy_slots: int
 ) -> tuple[Place, ...]:
-  """Every policy slot on every device of this process."""
+  """Places every policy slot on all devices of this process."""
   devices = jax.local_devices()
   if len(devices) == 1:
     return (Place(Policy(model, compute)),) * num_policy_slots
@@ -61,10 +61,10 @@ def places_apart(
   sizes: Sequence[int],
   devices: Sequence[jax.Device] | None = None,
 ) -> tuple[Place, ...]:
-  """So many devices to each policy slot, one after the other.
+  """Gives each policy slot a number of devices, one slice after the other.
 
-  Raises `ConfigError` if there are not as many, or if they do not divide what
-  is split over them.
+  Raises `ConfigError` if there are too few devices, or if the axes that are
+  split cannot be divided by their number.
   """
   devices = jax.local_devices() if devices is None else list(devices)
   if sum(sizes) > len(devices):

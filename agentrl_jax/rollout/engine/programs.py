@@ -1,13 +1,13 @@
-"""The programs that run on the device: prefill, decode, copy.
+"""The compiled programs of the engine: prefill, decode, copies of the cache.
 
-Each is compiled once per shape and called with whichever version's params. A
-call may name the slots it works on: their cache is taken out, worked on and put
-back. Decoding all slots takes nothing out, and works on the cache where it is.
-Cache and slot state are donated: whoever calls owns them and goes on with what
-is returned.
+Each is compiled once per shape and called with the params of any version. A
+call may name its slots: their cache is taken out, computed on and put back.
+Decoding all slots takes nothing out and updates the cache in place. Cache and
+slot state are donated: the caller owns them and continues with what is
+returned.
 
 Axes: B slots of the cache, P slots taken out, C tokens of a chunk, F fields of
-a slot's state, W words of a grammar's mask.
+a slot's state, R fields of a record, W words of a grammar's mask.
 """
 
 import functools
@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from agentrl_jax.model.cache import (
   KVCache,
@@ -25,18 +24,17 @@ from agentrl_jax.model.cache import (
   take_slots,
 )
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import MAX_STOPS, SamplingSpec
+from agentrl_jax.rollout.api import MAX_STOPS
 from agentrl_jax.rollout.engine import sampling
-from agentrl_jax.rollout.engine import shaping as shape_of
-from agentrl_jax.rollout.engine.shaping import Shaping
+from agentrl_jax.rollout.engine.sampling import Shaping
 
 STOPS = tuple(f"stop_{n}" for n in range(MAX_STOPS))
-# Fields of a slot's state, one int32 row per slot. Floats travel as bits.
+# Fields of a slot's state, one int32 row per slot; floats are stored as bits.
 STATE = (
-  "token",  # the one to feed next
-  "position",  # where it goes
+  "token",  # input of the next step
+  "position",  # of that token
   "count",  # tokens sampled for this request
-  "budget",  # tokens it may sample
+  "budget",  # tokens that it may sample
   "active",  # 0 also between the calls of a slot with a grammar
   "temperature",
   "top_k",
@@ -47,44 +45,16 @@ STATE = (
   "seed_low",
 )
 # Fields of a record, one int32 row per slot and decode step.
-RECORD = ("token", "active", "count", "done", "behavior", "raw", "step")
-# After them, where slots are shaped: ids of the likeliest tokens, then the bits
-# of their log-probabilities.
-TOKEN, ACTIVE, COUNT, DONE, BEHAVIOR, RAW, STEP = range(len(RECORD))
-_NO_STOP = -1  # no token has this id
+# If any slot is shaped, the ids of the likeliest tokens and the bits of their
+# log-probabilities follow.
+RECORD = ("token", "active", "count", "done", "behavior", "raw", "version")
+TOKEN, ACTIVE, COUNT, DONE, BEHAVIOR, RAW, VERSION = range(len(RECORD))
+NO_STOP = -1  # value of unused stops; not the id of any token
 
 
 def empty_state(num_slots: int) -> jax.Array:
-  """The state of slots that nobody uses."""
+  """Allocates the state of slots without requests."""
   return jnp.zeros((num_slots, len(STATE)), jnp.int32)
-
-
-def first_state(token: int, position: int, spec: SamplingSpec) -> np.ndarray:
-  """The state of a slot that feeds `token` next, and then samples."""
-  seed = spec.seed % 2**64
-  return np.array(
-    [
-      token,
-      position,
-      0,
-      spec.max_tokens,
-      int(not spec.grammar),
-      float_bits(spec.temperature),
-      spec.top_k,
-      float_bits(spec.top_p),
-      float_bits(spec.min_p),
-      *spec.stop_tokens,
-      *[_NO_STOP] * (MAX_STOPS - len(spec.stop_tokens)),
-      np.uint32(seed >> 32).view(np.int32),
-      np.uint32(seed % 2**32).view(np.int32),
-    ],
-    np.int32,
-  )
-
-
-def float_bits(value: float) -> int:
-  """A float32 as the int32 that has its bits."""
-  return int(np.float32(value).view(np.int32))
 
 
 @functools.partial(
@@ -100,60 +70,69 @@ def decode(
   patch_BF: jax.Array,
   patched_B: jax.Array,
   slot_P: jax.Array | None,
-  weight_step: jax.Array,
+  version: jax.Array,
   allowed_PW: jax.Array | None = None,
   shaping: Shaping | None = None,
   *,
   num_steps: int,
 ) -> tuple[KVCache, jax.Array, jax.Array, Shaping | None]:
-  """Up to `num_steps` tokens for each slot; stops when all are done.
+  """Samples up to `num_steps` tokens per slot; stops early if all are done.
 
-  With `allowed_PW`, one token for each slot whose mask has a bit: the others,
-  active or not, stay as they are. `num_steps` is 1 then.
+  Args:
+    policy: static, as is `num_steps`.
+    params: of the version to sample from.
+    cache: donated.
+    state_BF: donated.
+    patch_BF: replaces the state of slots that start or were cancelled.
+    patched_B: slots whose state is replaced.
+    slot_P: the slots to compute, None: all.
+    version: stamped on each record.
+    allowed_PW: masks of grammars; then `num_steps` is 1, and slots with an
+      empty mask, active or not, stay as they are.
+    shaping: donated; None if no slot is shaped.
+    num_steps: decode steps.
 
-  `slot_P` names the slots that are worked on, None means all. `patch_BF`
-  replaces the state of slots that begin or were cancelled. Returns cache,
-  state, the records [num_steps, P, len(RECORD)] and what shapes the slots, if
-  anything does; records have the likeliest tokens then, too.
+  Returns:
+    The cache, the state, the records [num_steps, P, R], and `shaping`.
   """
   state_BF = jnp.where(patched_B[:, None], patch_BF, state_BF)
-  slots = cache if slot_P is None else take_slots(cache, slot_P)
+  taken = cache if slot_P is None else take_slots(cache, slot_P)
   state_PF = _rows(state_BF, slot_P)
   state = dict(zip(STATE, state_PF.T, strict=True))
-  shaped = None if shaping is None else shape_of.rows(shaping, slot_P)
-  others_P = state["active"]  # what becomes of those that are not called
+  shaped = None if shaping is None else sampling.take_shaping(shaping, slot_P)
+  active_P = state["active"]
   if allowed_PW is not None:
     called_P = jnp.any(allowed_PW > 0, axis=-1)
     allowed_PW = jnp.where(called_P[:, None], allowed_PW, ~jnp.uint32(0))
     state["active"] = called_P.astype(jnp.int32)
 
-  def goes_on(carry):
+  def is_unfinished(carry):
     i, _, state, _, _ = carry
     return (i < num_steps) & jnp.any(state["active"] > 0)
 
   def step(carry):
-    i, slots, state, shaped, record = carry
-    slots, state, shaped, row_PR = _decode_step(
-      policy, params, slots, state, weight_step, allowed_PW, shaped
+    i, taken, state, shaped, record = carry
+    taken, state, shaped, row_PR = _decode_step(
+      policy, params, taken, state, version, allowed_PW, shaped
     )
-    return i + 1, slots, state, shaped, record.at[i].set(row_PR)
+    return i + 1, taken, state, shaped, record.at[i].set(row_PR)
 
   num_fields = len(RECORD)
   if shaping is not None:
-    num_fields += 2 * shape_of.num_alternatives(shaping.bias_BV.shape[1])
+    num_fields += 2 * sampling.num_alternatives(shaping.bias_BV.shape[1])
   shape = (num_steps, state_PF.shape[0], num_fields)
-  _, slots, state, shaped, record = jax.lax.while_loop(
-    goes_on, step, (0, slots, state, shaped, jnp.zeros(shape, jnp.int32))
+  _, taken, state, shaped, record = jax.lax.while_loop(
+    is_unfinished, step, (0, taken, state, shaped, jnp.zeros(shape, jnp.int32))
   )
   if shaping is not None:
-    shaping = shape_of.put_back(shaping, slot_P, shaped.count_BV)
+    shaping = sampling.put_counts(shaping, slot_P, shaped.count_BV)
   if allowed_PW is not None:
-    state["active"] = jnp.where(called_P, 0, others_P)
+    state["active"] = jnp.where(called_P, 0, active_P)
   state_PF = jnp.stack([state[name] for name in STATE], axis=-1)
   if slot_P is None:
-    return slots, state_PF, record, shaping
+    return taken, state_PF, record, shaping
   return (
-    put_slots(cache, slot_P, slots),
+    put_slots(cache, slot_P, taken),
     state_BF.at[slot_P].set(state_PF, mode="drop"),
     record,
     shaping,
@@ -166,20 +145,18 @@ def _rows(state_BF: jax.Array, slot_P: jax.Array | None) -> jax.Array:
   return state_BF.at[slot_P].get(mode="fill", fill_value=0)
 
 
-def _decode_step(
-  policy, params, slots, state, weight_step, allowed_PW, shaping
-):
-  """One token for each active slot; the others stay as they are."""
+def _decode_step(policy, params, cache, state, version, allowed_PW, shaping):
+  """Samples one token for each active slot; the others stay as they are."""
   active_P = state["active"] > 0
-  hidden_P1D, slots = policy.extend(
+  hidden_P1D, cache = policy.extend(
     params,
-    slots,
+    cache,
     state["token"][:, None],
     state["position"],
     state["active"],
   )
   position_P = state["position"] + state["active"]
-  drawn = sampling.sample(
+  sample = sampling.sample(
     policy.unembed(params, hidden_P1D[:, 0]),
     temperature_B=_floats(state["temperature"]),
     top_k_B=state["top_k"],
@@ -191,30 +168,30 @@ def _decode_step(
   )
   count_P = state["count"] + state["active"]
   stopped_P = functools.reduce(
-    jnp.logical_or, (drawn.token_B == state[name] for name in STOPS)
+    jnp.logical_or, (sample.token_B == state[name] for name in STOPS)
   )
   done_P = stopped_P | (count_P >= state["budget"])
   record = {
-    "token": drawn.token_B,
+    "token": sample.token_B,
     "active": state["active"],
     "count": count_P,
     "done": done_P & active_P,
-    "behavior": _bits(drawn.behavior_logprob_B),
-    "raw": _bits(drawn.raw_logprob_B),
-    "step": jnp.broadcast_to(weight_step, active_P.shape),
+    "behavior": _bits(sample.behavior_logprob_B),
+    "raw": _bits(sample.raw_logprob_B),
+    "version": jnp.broadcast_to(version, active_P.shape),
   }
   state = state | {
-    "token": jnp.where(active_P, drawn.token_B, state["token"]),
+    "token": jnp.where(active_P, sample.token_B, state["token"]),
     "position": position_P,
     "count": count_P,
     "active": state["active"] * ~done_P,
   }
   row_PR = jnp.stack([record[name].astype(jnp.int32) for name in RECORD], -1)
   if shaping is not None:
-    shaping = shape_of.counted(shaping, drawn.token_B, record["active"])
-    told = [drawn.top_token_BK, _bits(drawn.top_logprob_BK)]
-    row_PR = jnp.concatenate([row_PR, *told], axis=-1)
-  return slots, state, shaping, row_PR
+    shaping = sampling.count_tokens(shaping, sample.token_B, record["active"])
+    alternatives = [sample.top_token_BK, _bits(sample.top_logprob_BK)]
+    row_PR = jnp.concatenate([row_PR, *alternatives], axis=-1)
+  return cache, state, shaping, row_PR
 
 
 @functools.partial(
@@ -231,10 +208,10 @@ def prefill(
   length_P: jax.Array,
   slot_P: jax.Array,
 ) -> KVCache:
-  """Writes the keys and values of the next tokens of the slots named."""
-  slots = take_slots(cache, slot_P)
-  _, slots = policy.extend(params, slots, token_PC, start_P, length_P)
-  return put_slots(cache, slot_P, slots)
+  """Writes the keys and values of the next tokens of the named slots."""
+  taken = take_slots(cache, slot_P)
+  _, taken = policy.extend(params, taken, token_PC, start_P, length_P)
+  return put_slots(cache, slot_P, taken)
 
 
 @functools.partial(jax.jit, donate_argnames=("cache",))
@@ -270,23 +247,23 @@ def fill(
 
 @jax.jit
 def read(pool: KVCache, block_N: jax.Array) -> KVCache:
-  """Some blocks of a pool, in arrays of their own."""
+  """Copies blocks of a pool to new arrays."""
   return take_slots(pool, block_N)
 
 
 @functools.partial(jax.jit, donate_argnames=("pool",))
 def upload(pool: KVCache, block_N: jax.Array, blocks: KVCache) -> KVCache:
-  """The pool with these blocks in it."""
+  """Writes blocks to a pool."""
   return put_slots(pool, block_N, blocks)
 
 
 @functools.partial(jax.jit, static_argnames=("cache_length",))
 def resize(cache: KVCache, *, cache_length: int) -> KVCache:
-  """The cache with room for more tokens per slot, or for fewer."""
+  """Changes how many tokens per slot the cache has room for."""
 
   def resized(x_BKSH):
-    more = max(cache_length - x_BKSH.shape[2], 0)
-    grown = jnp.pad(x_BKSH, ((0, 0), (0, 0), (0, more), (0, 0)))
+    added = max(cache_length - x_BKSH.shape[2], 0)
+    grown = jnp.pad(x_BKSH, ((0, 0), (0, 0), (0, added), (0, 0)))
     return grown[:, :, :cache_length]
 
   return jax.tree.map(resized, cache)

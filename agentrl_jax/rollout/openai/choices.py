@@ -11,7 +11,7 @@ from agentrl_jax.rollout.api import (
   Answer,
   Generator,
   SamplingSpec,
-  answer_pieces,
+  answer_chunks,
 )
 from agentrl_jax.rollout.openai.detokenizer import Detokenizer
 
@@ -59,7 +59,7 @@ class Choice:
     if whole and not self._text.stops:
       yield await generator.generate(self.prompt, self.spec)
       return
-    stream = answer_pieces(generator, self.prompt, self.spec)
+    stream = answer_chunks(generator, self.prompt, self.spec)
     async with contextlib.aclosing(stream) as pieces:
       async for piece in pieces:
         yield piece

@@ -17,7 +17,7 @@ from agentrl_jax.rollout.api import (
   Answer,
   Generator,
   SamplingSpec,
-  answer_pieces,
+  answer_chunks,
 )
 
 
@@ -50,7 +50,7 @@ class JoinedGenerator:
     """The answer in pieces; closing it frees the slot that decodes."""
     generator, own = self._at(spec)
     async with contextlib.aclosing(
-      answer_pieces(generator, prompt, own)
+      answer_chunks(generator, prompt, own)
     ) as pieces:
       async for piece in pieces:
         yield dataclasses.replace(piece, policy_slot=spec.policy_slot)

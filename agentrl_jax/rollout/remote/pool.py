@@ -121,9 +121,8 @@ class ServerPool:
     if len(status.policy_slots) != self.num_policy_slots:
       raise ConfigError(
         f"rollout server {server.address} has {len(status.policy_slots)} "
-        f"version "
-        f"policy slots and this run {self.num_policy_slots}: start it with "
-        f"this run's config"
+        f"policy slots and this run {self.num_policy_slots}: start it with this "
+        "run's config"
       )
     server.status, server.trouble = status, ""
     has = status.num_inside + status.num_waiting

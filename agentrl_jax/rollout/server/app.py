@@ -35,7 +35,7 @@ from agentrl_jax.errors import (
   ServerFull,
 )
 from agentrl_jax.http_requests import HttpLimits, RequestRefused
-from agentrl_jax.rollout.api import Generator, SamplingSpec, answer_pieces
+from agentrl_jax.rollout.api import Generator, SamplingSpec, answer_chunks
 from agentrl_jax.rollout.remote import wire, wire_stream
 from agentrl_jax.rollout.server.auth import refuse_strangers
 from agentrl_jax.rollout.server.errors import (
@@ -135,7 +135,7 @@ class RolloutApi:
     response = StreamingResponse(request)
     try:
       with self._answering.one():
-        pieces = answer_pieces(self._generator, prompt, spec)
+        pieces = answer_chunks(self._generator, prompt, spec)
         async with contextlib.aclosing(pieces):
           async for piece in pieces:
             await response.send(piece)

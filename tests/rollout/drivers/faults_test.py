@@ -1,4 +1,4 @@
-"""An exception anywhere in a driver: who fails, with what, and who lives."""
+"""Exceptions anywhere in a driver fail the right requests, with their cause."""
 
 import threading
 
@@ -10,11 +10,16 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from tests.rollout import small
-from tests.rollout.driver_contract import SHORT, WAIT_S
-from tests.rollout.drivers.soak_test import DRIVERS, driver_on
-from tests.rollout.settling import SettlingCase
+from tests.rollout.drivers.contract import (
+  DRIVERS,
+  SHORT,
+  WAIT_S,
+  DriverTestCase,
+  driver_on,
+)
 
-# Where an engine can break; the local driver admits in its caller's thread.
+# Calls of the engine that raise; the local driver admits in its caller's
+# thread.
 STAGES = [
   (kind, stage)
   for kind in DRIVERS
@@ -24,7 +29,7 @@ STAGES = [
 JETSTREAM_THREADS = ("prefill", "insert", "generate")
 
 
-class DriverFaultsTest(SettlingCase):
+class DriverFaultsTest(DriverTestCase):
   def open(self, kind, **options):
     before = set(threading.enumerate())
     driver = driver_on(kind, small.engine_of(), **options)
@@ -36,7 +41,7 @@ class DriverFaultsTest(SettlingCase):
     self.assertEqual(set(threading.enumerate()), before)
 
   def run_into(self, driver, broken):
-    """Has a driver without threads of its own meet the error."""
+    """Runs into the error, if the driver has no threads."""
     if isinstance(driver, LocalDriver):
       with self.assertRaises(type(broken)):
         driver.run_until_idle()
@@ -51,49 +56,49 @@ class DriverFaultsTest(SettlingCase):
     self.assertEqual((driver.num_inside, driver.num_waiting), ((0, 0), (0, 0)))
 
   @parameterized.product(where=STAGES, error=(ZeroDivisionError, SystemExit))
-  def test_whatever_breaks_fails_everyone_with_its_cause(self, where, error):
+  def test_an_exception_fails_all_requests_with_its_cause(self, where, error):
     kind, stage = where
     driver, broken = self.open(kind), error("on purpose")
     first = driver.submit([1], SHORT)
     if kind == "local":
       driver.step()
-    all_there = threading.Event()
+    submitted = threading.Event()
     *path, name = stage.split(".")
     owner = driver.engine
     for part in path:
       owner = getattr(owner, part)
 
     def fail(*args):
-      all_there.wait(WAIT_S)
+      submitted.wait(WAIT_S)
       raise broken
 
     setattr(owner, name, fail)
     futures = [driver.submit([i], SHORT) for i in range(12)]
-    all_there.set()
+    submitted.set()
     self.run_into(driver, broken)
     self.check_failed(driver, futures, broken)
     self.assertTrue(first.done())
 
   @parameterized.parameters(*JETSTREAM_THREADS)
-  def test_every_thread_of_jetstream_is_guarded(self, name):
+  def test_an_exception_in_each_thread_of_jetstream(self, name):
     pytest.importorskip("jetstream", reason="google-jetstream is missing")
-    from agentrl_jax.rollout.drivers import jetstream_engine
+    from agentrl_jax.rollout.drivers import jetstream
 
-    broken, all_there = ZeroDivisionError("on purpose"), threading.Event()
+    broken, submitted = ZeroDivisionError("on purpose"), threading.Event()
 
     def fail(*args, **named):
-      all_there.wait(WAIT_S)
+      submitted.wait(WAIT_S)
       raise broken
 
-    original = getattr(jetstream_engine.JetStreamEngine, name)
-    setattr(jetstream_engine.JetStreamEngine, name, fail)
+    original = getattr(jetstream.JetStreamEngine, name)
+    setattr(jetstream.JetStreamEngine, name, fail)
     try:
       driver = self.open("jetstream")
       futures = [driver.submit([i], SHORT) for i in range(12)]
-      all_there.set()
+      submitted.set()
       self.check_failed(driver, futures, broken)
     finally:
-      setattr(jetstream_engine.JetStreamEngine, name, original)
+      setattr(jetstream.JetStreamEngine, name, original)
 
   @parameterized.parameters(*DRIVERS)
   def test_a_listener_that_raises_fails_its_own_request(self, kind):
@@ -112,8 +117,8 @@ class DriverFaultsTest(SettlingCase):
     self.check_empty(driver)
     self.assertEqual(driver.engine.stats().num_cancelled, 1)
 
-  def test_closing_in_the_midst_of_a_step_settles_everyone_once(self):
-    """The step's answers come after the close that has failed them."""
+  def test_closing_during_a_step_settles_each_request_once(self):
+    """Answers of the step come after closing has failed their requests."""
     driver = self.open("local")
     futures = [driver.submit([i], SamplingSpec(max_tokens=2)) for i in range(4)]
     engine, read = driver.engine, driver.engine.read
@@ -133,18 +138,18 @@ class DriverFaultsTest(SettlingCase):
       self.assertIsInstance(future.exception(0), GeneratorFault)
 
   @parameterized.parameters(*DRIVERS)
-  def test_a_callback_that_raises_or_asks_again_harms_nobody(self, kind):
+  def test_a_callback_that_raises_or_submits_again(self, kind):
     driver, more = self.open(kind), []
 
-    def ask_again(future):
+    def submit_again(future):
       more.append(driver.submit([7], SHORT))
       raise ZeroDivisionError("on purpose")
 
     with self.assertLogs("concurrent.futures", "ERROR"):
       first = driver.submit([1], SHORT)
-      first.add_done_callback(ask_again)
+      first.add_done_callback(submit_again)
       doomed = driver.submit([2], SamplingSpec(max_tokens=60))
-      doomed.add_done_callback(ask_again)
+      doomed.add_done_callback(submit_again)
       doomed.cancel()
       others = [driver.submit([i], SHORT) for i in range(20)]
       self.assertLen(self.settle(driver, [first, *others]), 21)

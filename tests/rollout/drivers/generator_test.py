@@ -1,4 +1,4 @@
-"""The engine through asyncio: answers, errors, cancellation, deadlines."""
+"""Answers, errors, cancellation and deadlines through asyncio."""
 
 import asyncio
 import unittest
@@ -10,7 +10,7 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.generator import EngineGenerator
 from agentrl_jax.rollout.drivers.local import LocalDriver
 from tests.rollout import small
-from tests.rollout.driver_contract import SHORT, mixed_requests
+from tests.rollout.drivers.contract import SHORT, mixed_requests
 
 
 class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
@@ -19,7 +19,7 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.generator = EngineGenerator(self.driver)
     self.addCleanup(self.driver.close)
 
-  async def test_answers_as_the_driver_does(self):
+  async def test_answers_equal_those_of_the_driver(self):
     requests = list(mixed_requests(10))
     expected = LocalDriver(small.engine_of())
     futures = [expected.submit(*request) for request in requests]
@@ -36,7 +36,7 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaises(PromptTooLong):
       await self.generator.generate([1] * 90, SamplingSpec(max_tokens=60))
 
-  async def test_cancelling_frees_what_the_request_holds(self):
+  async def test_cancelling_frees_the_slot(self):
     task = asyncio.ensure_future(self.generator.generate([1], SHORT))
     await asyncio.sleep(0)
     self.driver.step()
@@ -48,14 +48,14 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(self.driver.engine.stats().num_active, (0, 0))
     self.assertEqual(self.driver.num_inside, (0, 0))
 
-  async def test_a_deadline_that_passes_is_named_and_frees_the_slot(self):
-    impatient = EngineGenerator(self.driver, deadline_s=0.0)
+  async def test_a_missed_deadline_is_reported_and_frees_the_slot(self):
+    generator = EngineGenerator(self.driver, deadline_s=0.0)
     with self.assertRaisesRegex(DeadlineExceeded, "20 tokens.*policy slot 0"):
-      await impatient.generate([1], SHORT)
+      await generator.generate([1], SHORT)
     self.driver.run_until_idle()
     self.assertEqual(self.driver.num_inside, (0, 0))
 
-  async def test_an_engine_that_breaks_is_the_cause_of_the_fault(self):
+  async def test_an_exception_of_the_engine_is_the_cause_of_the_fault(self):
     def fail(*args):
       raise ZeroDivisionError("on purpose")
 
@@ -73,9 +73,9 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
       await task
 
   async def streamed(self, prompt, spec):
-    return [piece async for piece in self.generator.stream(prompt, spec)]
+    return [chunk async for chunk in self.generator.stream(prompt, spec)]
 
-  async def test_pieces_joined_are_the_answer(self):
+  async def test_joined_chunks_are_the_answer(self):
     requests = list(mixed_requests(10))
     async with self.driver.serving():
       streams = await asyncio.gather(*(self.streamed(*r) for r in requests))
@@ -83,29 +83,29 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
         *(self.generator.generate(*r) for r in requests)
       )
     self.assertGreater(max(map(len, streams)), 3)
-    for pieces, answer in zip(streams, answers, strict=True):
+    for chunks, answer in zip(streams, answers, strict=True):
       for name in ("sampled", "behavior_logprob", "raw_logprob", "version"):
-        joined = np.concatenate([getattr(piece, name) for piece in pieces])
+        joined = np.concatenate([getattr(chunk, name) for chunk in chunks])
         np.testing.assert_allclose(joined, getattr(answer, name), atol=1e-5)
-      self.assertEqual({p.policy_slot for p in pieces}, {answer.policy_slot})
+      self.assertEqual({c.policy_slot for c in chunks}, {answer.policy_slot})
 
   async def test_closing_a_stream_frees_the_slot(self):
-    pieces = self.generator.stream([1], SamplingSpec(max_tokens=80))
+    chunks = self.generator.stream([1], SamplingSpec(max_tokens=80))
     async with self.driver.serving():
-      await anext(pieces)
-      await pieces.aclose()
-      while sum(self.driver.num_inside):  # noqa: ASYNC110 - nobody is told
+      await anext(chunks)
+      await chunks.aclose()
+      while sum(self.driver.num_inside):  # noqa: ASYNC110 - there is no event
         await asyncio.sleep(0.01)
     self.assertEqual(self.driver.engine.stats().num_cancelled, 1)
 
-  async def test_a_stream_ends_with_what_broke_the_engine(self):
-    pieces = self.generator.stream([1], SamplingSpec(max_tokens=80))
+  async def test_a_stream_ends_with_the_engines_error(self):
+    chunks = self.generator.stream([1], SamplingSpec(max_tokens=80))
     async with self.driver.serving():
-      await anext(pieces)
+      await anext(chunks)
       self.driver.close()
       with self.assertRaisesRegex(GeneratorFault, "closed"):
         while True:
-          await anext(pieces)
+          await anext(chunks)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
-"""The engine without a driver: what it counts, refuses and waits for."""
+"""Counts, refusals and waits of the engine without a driver."""
 
+import threading
 import unittest
+
+from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, GeneratorFault
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.engine import RolloutEngine, StepPipeline
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
-from tests.rollout import small
+from tests.rollout import small, small_grammars
+from tests.rollout.drivers.contract import driver_on
+from tests.rollout.engine.grammar_test import spec_of
 
 
 def finish(engine):
@@ -20,12 +25,12 @@ def finish(engine):
 
 
 class RolloutEngineTest(unittest.TestCase):
-  def test_policy_slots_of_store_and_config_have_to_agree(self):
+  def test_policy_slots_of_weights_and_config_must_agree(self):
     config = EngineConfig(slots=(1, 1), context=8)
-    with self.assertRaisesRegex(ConfigError, "2 policy slots.*has 3"):
+    with self.assertRaisesRegex(ConfigError, "2 policy slots.*have 3"):
       RolloutEngine(small.policy(), config, ServedWeights(3))
 
-  def test_counts_what_it_did(self):
+  def test_counts_tokens_and_steps(self):
     engine = small.engine_of()
     self.assertTrue(engine.is_idle)
     prompt = small.prompt_of(1, 20)
@@ -43,7 +48,7 @@ class RolloutEngineTest(unittest.TestCase):
     self.assertEqual([len(a.sampled) for a in answers.values()], [3, 5, 7])
     self.assertGreater(stats.prefill_s, 0)
 
-  def test_prompts_do_not_stall_decoding_for_long(self):
+  def test_prefill_does_not_stall_decoding(self):
     engine = small.engine_of(prefill_tokens=16, prefill_slots=1)
     engine.admit(engine.check([1], SamplingSpec(max_tokens=30)))
     engine.read(engine.step())
@@ -56,7 +61,7 @@ class RolloutEngineTest(unittest.TestCase):
       self.assertEqual(stats.num_prefilled[0], 16 * step)
       self.assertEqual(stats.num_sampled[0], 3 + 3 * step)
 
-  def test_results_that_nobody_reads_are_a_named_deadline(self):
+  def test_waiting_for_unread_results_has_a_deadline(self):
     store = ServedWeights(1)
     store.publish(0, small.params(10), 10)
     engine = RolloutEngine(
@@ -72,33 +77,93 @@ class RolloutEngineTest(unittest.TestCase):
     engine.read(result)
     engine.step()
 
-  def test_no_step_is_taken_once_closed(self):
+  def test_a_closed_engine_takes_no_step(self):
     engine = small.engine_of()
     engine.close()
     with self.assertRaisesRegex(GeneratorFault, "closed"):
       engine.step()
 
-  def test_cache_grows_with_its_slots_and_shrinks_after_a_while(self):
+  def test_cache_grows_at_once_and_shrinks_later(self):
     engine = small.engine_of(lengths=(16, 48))
-    (block,) = engine._blocks[:1]
-    self.assertEqual(block.length, 16)
+    (scheduler,) = engine._schedulers[:1]
+    self.assertEqual(scheduler.cache_length, 16)
     for size, length in ((10, 16), (40, 48), (80, 96)):
       engine.admit(
         engine.check(small.prompt_of(size, size), SamplingSpec(max_tokens=5))
       )
       finish(engine)
-      self.assertEqual(block.length, length)
-    # Under new weights nobody needs what the slots hold.
+      self.assertEqual(scheduler.cache_length, length)
+    # After a swap the tokens in free slots are not reused.
     engine.versions.publish(0, small.params(11), 11)
     for _ in range(9):
       engine.admit(engine.check([1], SamplingSpec(max_tokens=75)))
       finish(engine)
-    self.assertEqual(block.length, 96)
+    self.assertEqual(scheduler.cache_length, 96)
     engine.versions.publish(0, small.params(12), 12)
     for _ in range(80):
       engine.admit(engine.check([1], SamplingSpec(max_tokens=9)))
       finish(engine)
-    self.assertEqual(block.length, 16)
+    self.assertEqual(scheduler.cache_length, 16)
+
+
+WAIT_S = 60.0
+
+
+class StepPipelineTest(absltest.TestCase):
+  def stepping(self, pipeline):
+    """Waits for a step in another thread."""
+    taken, errors = threading.Event(), []
+
+    def step():
+      try:
+        pipeline.begin_step()
+      except GeneratorFault as error:
+        errors.append(error)
+      taken.set()
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    self.addCleanup(thread.join, WAIT_S)
+    self.addCleanup(pipeline.close)
+    return taken, errors
+
+  def test_steps_ahead_of_the_reader_are_limited(self):
+    pipeline = StepPipeline(2, WAIT_S)
+    pipeline.begin_step()
+    pipeline.begin_step()
+    taken, _ = self.stepping(pipeline)
+    self.assertFalse(taken.wait(0.05))
+    pipeline.end_step()
+    self.assertTrue(taken.wait(WAIT_S))
+
+  def test_constrained_calls_are_read_before_the_next_step(self):
+    pipeline = StepPipeline(2, WAIT_S)
+    pipeline.begin_step()
+    pipeline.add_constrained(2)
+    taken, _ = self.stepping(pipeline)
+    pipeline.end_constrained()
+    self.assertFalse(taken.wait(0.05))
+    pipeline.end_constrained()  # the rest of the step is not read yet
+    self.assertTrue(taken.wait(WAIT_S))
+
+  def test_closing_wakes_a_waiting_step(self):
+    pipeline = StepPipeline(1, WAIT_S)
+    pipeline.begin_step()
+    pipeline.add_constrained(1)
+    taken, errors = self.stepping(pipeline)
+    pipeline.close()
+    self.assertTrue(taken.wait(WAIT_S))
+    self.assertLen(errors, 1)
+    with self.assertRaisesRegex(GeneratorFault, "was closed"):
+      pipeline.begin_step()
+
+  def test_constrained_slots_cause_no_empty_steps(self):
+    engine = small.engine_of(grammars=small_grammars.grammars())
+    driver = driver_on("jetstream", engine)
+    self.addCleanup(driver.close)
+    answer = driver.submit([1], spec_of("json")).result(WAIT_S)
+    # One step per token, and those launched while the last one is read.
+    self.assertLess(engine.stats().num_steps, len(answer.sampled) + 5)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Answers that follow a grammar: what is drawn, and from which distribution."""
+"""Answers that follow a grammar: their tokens and log-probabilities."""
 
 import dataclasses
 
@@ -8,25 +8,31 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.errors import ConfigError, GrammarFault
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
-from tests.rollout import following, small
-from tests.rollout.driver_contract import SHORT, WAIT_S
-from tests.rollout.drivers.soak_test import DRIVERS, driver_on
-from tests.rollout.settling import SettlingCase
+from tests.rollout import small, small_grammars
+from tests.rollout.drivers.contract import (
+  DRIVERS,
+  SHORT,
+  WAIT_S,
+  DriverTestCase,
+  driver_on,
+)
 
-STOP = following.STOP
+STOP = small_grammars.STOP
 
 
 def spec_of(name: str, **changes) -> SamplingSpec:
-  """How an answer by one of the grammars is asked for."""
+  """Makes the spec of a request with a grammar."""
   changes = dict(stop_tokens=(STOP,), max_tokens=40) | changes
-  return SamplingSpec(grammar=following.GRAMMARS[name], **changes)
+  return SamplingSpec(grammar=small_grammars.GRAMMARS[name], **changes)
 
 
 def mixed_requests(number: int, *, seed: int = 3, share: float = 0.6):
-  """Prompts, specs, and the names of their grammars; "" has none."""
+  """Prompts, specs, and the names of their grammars; "" is none."""
   rng = np.random.default_rng(seed)
   for i in range(number):
-    name = rng.choice(list(following.GRAMMARS)) if rng.random() < share else ""
+    name = (
+      rng.choice(list(small_grammars.GRAMMARS)) if rng.random() < share else ""
+    )
     spec = SamplingSpec(
       policy_slot=int(rng.integers(2)),
       temperature=float(rng.choice([0.0, 0.7, 1.0, 1.3])),
@@ -36,14 +42,14 @@ def mixed_requests(number: int, *, seed: int = 3, share: float = 0.6):
       max_tokens=int(rng.choice([1, 2, 3, 30, 30, 30])),
       stop_tokens=(STOP, 3) if i % 5 == 0 else (STOP,),
       seed=int(rng.integers(2**63)),
-      grammar=following.GRAMMARS.get(name, ""),
+      grammar=small_grammars.GRAMMARS.get(name, ""),
     )
     yield small.prompt_of(100 + i, int(rng.integers(1, 50))), spec, str(name)
 
 
-class GrammarTest(SettlingCase):
+class GrammarTest(DriverTestCase):
   def open(self, kind="local", **changes):
-    engine = small.engine_of(grammars=following.grammars(), **changes)
+    engine = small.engine_of(grammars=small_grammars.grammars(), **changes)
     driver = driver_on(kind, engine)
     self.addCleanup(driver.close)
     return driver
@@ -53,7 +59,7 @@ class GrammarTest(SettlingCase):
     return self.settle(driver, futures)
 
   @parameterized.parameters(*DRIVERS)
-  def test_answers_are_drawn_from_what_is_allowed(self, kind):
+  def test_answers_are_drawn_from_allowed_tokens(self, kind):
     driver, requests = self.open(kind), list(mixed_requests(200))
     answers = self.ask(driver, requests)
     errors, ended = [], 0
@@ -69,25 +75,25 @@ class GrammarTest(SettlingCase):
     self.check_empty(driver)
 
   def check_text(self, spec, name, answer) -> bool:
-    """Whether it came to its end, where it has to be whole."""
-    following.grammars().masks(spec.grammar, answer.sampled)  # raises
+    """Checks an answer; returns whether its text is complete."""
+    small_grammars.grammars().masks(spec.grammar, answer.sampled)  # raises
     stops = np.flatnonzero(np.isin(answer.sampled, spec.stop_tokens))
     if len(answer.sampled) < spec.max_tokens:
       self.assertEqual(stops.tolist(), [len(answer.sampled) - 1])
     if int(answer.sampled[-1]) != STOP:
       return False
-    text = following.text_of(answer.sampled)
-    self.assertTrue(following.is_whole(name, text), text)
+    text = small_grammars.text_of(answer.sampled)
+    self.assertTrue(small_grammars.is_complete(name, text), text)
     return True
 
   def check_logprobs(self, prompt, spec, answer):
-    """Their distances from those of the policy that sees everything."""
+    """Returns the errors against log-probabilities of the whole sequence."""
     tokens = np.concatenate([prompt, answer.sampled])
     step = (10, 20)[spec.policy_slot]
     logits = small.teacher_logits(step, tokens)[len(prompt) - 1 : -1]
     masked = logits
     if spec.grammar:
-      allowed = following.allowed(spec.grammar, answer.sampled)
+      allowed = small_grammars.allowed(spec.grammar, answer.sampled)
       masked = np.where(allowed, logits, -np.inf)
     expected = np.stack([small.behavior(row, spec) for row in masked])
     raw, drawn = small.log_softmax(logits), answer.sampled[:, None]
@@ -101,7 +107,7 @@ class GrammarTest(SettlingCase):
     self.assertLess(np.max(errors), 1e-4)
     return np.concatenate(errors)
 
-  def test_answers_depend_on_the_request_alone(self):
+  def test_answers_depend_only_on_the_request(self):
     requests = list(mixed_requests(30, seed=4))
     together = self.ask(self.open(), requests)
     sizes = dict(
@@ -111,19 +117,19 @@ class GrammarTest(SettlingCase):
     threads = self.open("jetstream", steps_per_sync=8)
     others = {
       "other slots": self.ask(self.open(**sizes), requests[::-1])[::-1],
-      "alone": [self.ask(alone, [one])[0] for one in requests],
+      "alone": [self.ask(alone, [request])[0] for request in requests],
       "jetstream, more steps": self.ask(threads, requests),
     }
-    for what, answers in others.items():
+    for name, answers in others.items():
       for first, other in zip(together, answers, strict=True):
-        np.testing.assert_array_equal(first.sampled, other.sampled, what)
-        for name in ("behavior_logprob", "raw_logprob"):
+        np.testing.assert_array_equal(first.sampled, other.sampled, name)
+        for field in ("behavior_logprob", "raw_logprob"):
           np.testing.assert_allclose(
-            getattr(first, name), getattr(other, name), atol=1e-4
+            getattr(first, field), getattr(other, field), atol=1e-4
           )
 
   @parameterized.parameters(*DRIVERS)
-  def test_who_has_no_grammar_notices_nothing(self, kind):
+  def test_requests_without_a_grammar_are_not_affected(self, kind):
     requests = list(mixed_requests(60, seed=5))
     free = [one for one in requests if not one[2]]
     among = self.ask(self.open(kind), requests)
@@ -136,24 +142,24 @@ class GrammarTest(SettlingCase):
           getattr(first, name), getattr(second, name), atol=1e-5
         )
 
-  def test_next_turn_reuses_what_was_sampled_under_a_grammar(self):
+  def test_next_turn_reuses_constrained_tokens(self):
     driver = self.open(
       slots=(1, 1), prefix_cache_tokens=96, block_size=8, steps_per_sync=4
     )
     prompt, ask = small.prompt_of(6, 30), spec_of("digits", max_tokens=8)
     (answer,) = self.ask(driver, [(prompt, spec_of("json", seed=1))])
     held = len(prompt) + len(answer.sampled) - 1
-    following_up = small.conversation(prompt, answer, [4, 5])
-    for place in ("slot", "store"):
-      if place == "store":  # somebody else takes the only slot
+    next_prompt = small.conversation(prompt, answer, [4, 5])
+    for place in ("slot", "prefix cache"):
+      if place == "prefix cache":  # another request takes the slot
         self.ask(driver, [(small.prompt_of(7, 20), SHORT)])
-      (again,) = self.ask(driver, [(following_up, ask)])
+      (again,) = self.ask(driver, [(next_prompt, ask)])
       self.assertGreaterEqual(again.num_reused, held // 8 * 8, place)
-      (fresh,) = self.ask(self.open(), [(following_up, ask)])
+      (fresh,) = self.ask(self.open(), [(next_prompt, ask)])
       np.testing.assert_array_equal(again.sampled, fresh.sampled)
 
   @parameterized.parameters(0, 1)
-  def test_a_swap_in_the_middle(self, old_weights):
+  def test_a_swap_during_an_answer(self, old_weights):
     driver = self.open(old_weights=old_weights)
     spec = spec_of("json", seed=2)
     asked = [(small.prompt_of(8, 9), spec), (small.prompt_of(9, 5), SHORT)]
@@ -177,37 +183,37 @@ class GrammarTest(SettlingCase):
   @parameterized.parameters(*DRIVERS)
   def test_cancelling_frees_the_slot(self, kind):
     driver = self.open(kind, slots=(1, 1))
-    heard = []
+    chunks = []
     spec = dataclasses.replace(spec_of("json"), temperature=1.3)
 
-    def hear(piece):
-      heard.append(piece)
-      if len(heard) == 3:
+    def listen(chunk):
+      chunks.append(chunk)
+      if len(chunks) == 3:
         doomed.cancel()
 
-    doomed = driver.submit([5], spec, hear)
+    doomed = driver.submit([5], spec, listen)
     request = (small.prompt_of(1, 9), spec_of("digits", seed=9))
     (answer,) = self.ask(driver, [request])
     self.assertTrue(doomed.cancelled())
-    self.assertGreaterEqual(len(heard), 3)
+    self.assertGreaterEqual(len(chunks), 3)
     (alone,) = self.ask(self.open(), [request])
     np.testing.assert_array_equal(answer.sampled, alone.sampled)
     self.check_empty(driver)
 
-  def test_a_listener_hears_token_by_token(self):
-    driver, heard = self.open(), []
-    future = driver.submit([1], spec_of("json"), heard.append)
+  def test_a_listener_is_called_for_each_token(self):
+    driver, chunks = self.open(), []
+    future = driver.submit([1], spec_of("json"), chunks.append)
     (answer,) = self.settle(driver, [future])
-    self.assertLen(heard, len(answer.sampled))
+    self.assertLen(chunks, len(answer.sampled))
     np.testing.assert_array_equal(
-      np.concatenate([piece.sampled for piece in heard]), answer.sampled
+      np.concatenate([chunk.sampled for chunk in chunks]), answer.sampled
     )
 
   @parameterized.parameters(*DRIVERS)
   def test_a_dead_end_fails_its_own_request(self, kind):
     driver = self.open(kind)
     dead = dataclasses.replace(
-      spec_of("json"), grammar=following.DEAD_END, max_tokens=20
+      spec_of("json"), grammar=small_grammars.DEAD_END, max_tokens=20
     )
     requests = list(mixed_requests(12, seed=8))
     futures = []
@@ -237,12 +243,12 @@ class GrammarTest(SettlingCase):
 
   def test_a_budget_ends_an_answer_where_it_stands(self):
     # "ab" is there as one token, and nothing comes after it.
-    for grammar, budget in ((following.DEAD_END, 1), ('start: "abab"', 1)):
+    for grammar, budget in ((small_grammars.DEAD_END, 1), ('start: "abab"', 1)):
       spec = dataclasses.replace(
         spec_of("json"), grammar=grammar, max_tokens=budget
       )
       (answer,) = self.ask(self.open(), [([1], spec)])
-      self.assertEqual(following.text_of(answer.sampled), "ab")
+      self.assertEqual(small_grammars.text_of(answer.sampled), "ab")
 
   def test_what_is_refused(self):
     plain = LocalDriver(small.engine_of())

@@ -1,6 +1,4 @@
-"""Policy slots on devices of their own answer as policy slots on one device
-do.
-"""
+"""Policy slots on devices of their own answer as those on one device do."""
 
 import jax
 import pytest
@@ -19,7 +17,7 @@ APART = [[0, 1], [2]]
 class SlicesTest(parameterized.TestCase):
   @pytest.mark.timeout(300)
   def test_apart_and_followed_like_together(self):
-    found = eight_devices.run("tests.rollout.slices_program")
+    found = eight_devices.run("tests.rollout.engine.slices_program")
     self.assertEqual(found["devices"], [APART, APART])
     self.assertEqual(found["caches"], APART)
     self.assertEqual(found["apart"], found["together"])

@@ -1,4 +1,4 @@
-"""The store against plain copies: what lies in its blocks is what it says."""
+"""The prefix cache against plain rows: blocks hold what they stand for."""
 
 import unittest
 
@@ -10,32 +10,32 @@ BLOCK = 4
 
 
 class Tiers:
-  """Carries moves out on rows of tokens, as the pool does on keys and values.
+  """Copies rows of tokens as `BlockPool` copies keys and values.
 
-  A block holds, for each of its tokens, all tokens up to there: what keys and
-  values depend on.
+  A block holds, for each of its tokens, all tokens up to that one, since keys
+  and values depend on them.
   """
 
   def __init__(self, num_device, num_host, num_slots):
-    self.store = PrefixCache(BLOCK, num_device, num_host)
+    self.cache = PrefixCache(BLOCK, num_device, num_host)
     self.device = [[None] * BLOCK for _ in range(num_device)]
     self.host = [[None] * BLOCK for _ in range(num_host)]
     self.slots = [[] for _ in range(num_slots)]
 
   def run(self):
-    moves = self.store.take_moves()
-    rows = [self.host[source] for source, _ in moves.uploads]
-    for source, target in moves.spills:
+    batch = self.cache.take_batch()
+    rows = [self.host[source] for source, _ in batch.uploads]
+    for source, target in batch.offloads:
       self.host[target] = self.device[source]
-    for (_, target), row in zip(moves.uploads, rows, strict=True):
+    for (_, target), row in zip(batch.uploads, rows, strict=True):
       self.device[target] = row
     saved = {
       save.block: self.block(save.slot, save.index)
-      for save in moves.saves.values()
+      for save in batch.saves.values()
     }
     for block, row in saved.items():
       self.device[block] = row
-    for fill in moves.fills:
+    for fill in batch.fills:
       end = (fill.index + 1) * BLOCK
       slot = self.slots[fill.slot]
       slot.extend([None] * (end - len(slot)))
@@ -50,14 +50,14 @@ class Tiers:
 
   def save(self, slot, token):
     self.feed(slot, token)
-    return self.store.insert(row(token), slot)
+    return self.cache.insert(row(token), slot)
 
   def fetch(self, slot, token):
-    match = self.store.find(row(token))
-    if match.is_moving(self.store.batch):
+    match = self.cache.match_prefix(row(token))
+    if match.is_offloading(self.cache.batch_number):
       self.run()
-      match = self.store.find(row(token))
-    return self.store.fetch(match, slot), match.size
+      match = self.cache.match_prefix(row(token))
+    return self.cache.load(match, slot), match.size
 
 
 def row(token):
@@ -72,31 +72,31 @@ def longest_shared(token, kept):
   return max((alike(other) for other in kept), default=0)
 
 
-class PrefixStoreTest(unittest.TestCase):
-  def test_finds_the_longest_beginning_to_the_token(self):
+class PrefixCacheTest(unittest.TestCase):
+  def test_matches_the_longest_prefix_to_the_token(self):
     tiers = Tiers(64, 0, 1)
     rng, kept = np.random.default_rng(0), []
     for _ in range(60):
       token = rng.integers(0, 2, rng.integers(1, 14)).tolist()
       if kept and rng.random() < 0.6:
         token = kept[rng.integers(len(kept))] + token
-      found = tiers.store.find(row(token[:40])).size
+      found = tiers.cache.match_prefix(row(token[:40])).size
       self.assertEqual(found, longest_shared(token[:40], kept))
-      before = tiers.store.num_held[0]
+      before = tiers.cache.num_used[0]
       if before > 48:
         break
       tiers.save(0, token[:40])
       tiers.run()
       kept.append(token[:40])
-      tiers.store.check()
+      tiers.cache.check()
     self.assertGreater(len(kept), 12)
 
-  def test_what_is_shared_is_kept_once(self):
+  def test_shared_blocks_are_kept_once(self):
     tiers = Tiers(16, 0, 2)
     prompt = list(range(8))
     self.assertEqual(tiers.save(0, [*prompt, 50, 51]), 10)
     self.assertEqual(tiers.save(1, [*prompt, 60]), 1)
-    self.assertEqual(tiers.store.num_held, (4, 0))
+    self.assertEqual(tiers.cache.num_used, (4, 0))
     tiers.run()
     self.assertEqual(tiers.save(0, [*prompt, 50]), 0)
 
@@ -104,13 +104,13 @@ class PrefixStoreTest(unittest.TestCase):
     tiers = Tiers(16, 0, 2)
     tiers.save(0, [1, 2, 3, 4, 5])
     self.assertEqual(tiers.save(1, [1, 2, 3, 4, 5, 6]), 2)
-    self.assertEqual(tiers.store.num_held, (2, 0))
+    self.assertEqual(tiers.cache.num_used, (2, 0))
     tiers.run()
     self.assertEqual(tiers.fetch(0, [1, 2, 3, 4, 5, 6, 7]), (6, 6))
     tiers.run()
     self.assertEqual(tiers.slots[0][5], (1, 2, 3, 4, 5, 6))
 
-  def test_who_was_used_longest_ago_goes_first_and_ends_go_before(self):
+  def test_the_least_recently_used_leaf_is_evicted_first(self):
     tiers = Tiers(4, 0, 1)
     for token in ([1] * 8, [2] * 8):
       tiers.save(0, token)
@@ -119,21 +119,21 @@ class PrefixStoreTest(unittest.TestCase):
     tiers.run()
     tiers.save(0, [3] * 4)
     tiers.run()
-    sizes = [tiers.store.find(row([n] * 8)).size for n in (1, 2, 3)]
+    sizes = [tiers.cache.match_prefix(row([n] * 8)).size for n in (1, 2, 3)]
     self.assertEqual(sizes, [8, 4, 4])
 
-  def test_what_goes_to_the_host_comes_back(self):
+  def test_blocks_on_the_host_are_uploaded(self):
     tiers = Tiers(2, 8, 1)
     for n in (1, 2, 3):
       tiers.save(0, [n] * 8)
       tiers.run()
-    self.assertEqual(tiers.store.num_held, (2, 4))
+    self.assertEqual(tiers.cache.num_used, (2, 4))
     self.assertEqual(tiers.fetch(0, [1] * 8), (8, 8))
     tiers.run()
     self.assertEqual(tiers.slots[0], [(1,) * (t + 1) for t in range(8)])
-    tiers.store.check()
+    tiers.cache.check()
 
-  def test_what_a_batch_touches_is_not_evicted_by_it(self):
+  def test_a_batch_does_not_evict_what_it_uses(self):
     tiers = Tiers(2, 0, 3)
     tiers.save(0, [1] * 8)
     tiers.run()
@@ -143,19 +143,19 @@ class PrefixStoreTest(unittest.TestCase):
     self.assertEqual(tiers.slots[1][7], (1,) * 8)
     self.assertEqual(tiers.save(0, [2] * 8), 8)
 
-  def test_other_weights_find_nothing(self):
+  def test_other_weights_match_nothing(self):
     tiers = Tiers(4, 0, 1)
-    tiers.store.set_weights(1)
+    tiers.cache.set_weights(1)
     tiers.save(0, [1] * 8)
     tiers.run()
-    tiers.store.set_weights(1)
-    self.assertEqual(tiers.store.find(row([1] * 8)).size, 8)
-    tiers.store.set_weights(2)
-    self.assertEqual(tiers.store.find(row([1] * 8)).size, 0)
-    self.assertEqual(tiers.store.num_held, (0, 0))
-    tiers.store.check()
+    tiers.cache.set_weights(1)
+    self.assertEqual(tiers.cache.match_prefix(row([1] * 8)).size, 8)
+    tiers.cache.set_weights(2)
+    self.assertEqual(tiers.cache.match_prefix(row([1] * 8)).size, 0)
+    self.assertEqual(tiers.cache.num_used, (0, 0))
+    tiers.cache.check()
 
-  def test_random_batches_never_serve_what_was_not_kept(self):
+  def test_random_batches_load_only_what_was_kept(self):
     sizes = [(6, 0), (6, 5), (12, 30), (1, 1), (3, 40), (40, 3)]
     served = sum(
       self.random_batches(np.random.default_rng(seed), Tiers(*size, 6))
@@ -164,7 +164,7 @@ class PrefixStoreTest(unittest.TestCase):
     self.assertGreater(served, 4000)
 
   def random_batches(self, rng, tiers):
-    """Each batch evicts some slots, and seats conversations in them."""
+    """Each batch saves some slots, and loads other conversations there."""
     held, ever, served = [[] for _ in tiers.slots], [[1]], 0
     for _ in range(200):
       expected = {}
@@ -173,19 +173,19 @@ class PrefixStoreTest(unittest.TestCase):
         wanted = wanted + rng.integers(0, 3, rng.integers(1, 9)).tolist()
         size, found = tiers.fetch(slot, wanted)
         self.assertLessEqual(size, found)
-        tiers.store.insert(row(held[slot]), slot)
+        tiers.cache.insert(row(held[slot]), slot)
         expected[slot], held[slot] = wanted[:size], wanted
         ever = [*ever[-30:], wanted]
         served += size
       tiers.run()
-      tiers.store.check()
+      tiers.cache.check()
       for slot, token in expected.items():
         wanted = [tuple(token[: t + 1]) for t in range(len(token))]
         self.assertEqual(tiers.slots[slot][: len(token)], wanted)
         tiers.feed(slot, held[slot])
       if rng.random() < 0.02:
-        tiers.store.clear()
-        tiers.store.check()
+        tiers.cache.clear()
+        tiers.cache.check()
     return served
 
 

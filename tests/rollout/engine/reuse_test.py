@@ -1,16 +1,18 @@
-"""Keys and values that were kept, wherever they lay, change no answer."""
+"""Reused keys and values, wherever they were cached, change no answer."""
 
 import unittest
 
 import jax
 import numpy as np
-from absl.testing import parameterized
+import pytest
+from absl.testing import absltest, parameterized
 
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
+from tests import eight_devices
 from tests.rollout import small
 
-STORE = dict(block_size=8, prefix_cache_tokens=768)
+PREFIX_CACHE = dict(block_size=8, prefix_cache_tokens=768)
 TINY = dict(block_size=8, prefix_cache_tokens=64)  # less than two conversations
 TIERS = TINY | dict(prefix_cache_host_tokens=768)
 WIDE = dict(block_size=8, prefix_cache_tokens=1600)
@@ -27,7 +29,7 @@ def driver_of(*, slots=2, **changes):
 def ask(driver, *requests):
   futures = [driver.submit(prompt, spec) for prompt, spec in requests]
   driver.run_until_idle()
-  driver.engine.check_books()
+  driver.engine.check_invariants()
   return [future.result(0) for future in futures]
 
 
@@ -66,8 +68,8 @@ class ReuseTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
     ("in_slots", {}),
-    ("in_the_store", STORE),
-    ("in_a_tiny_store", TINY),
+    ("in_the_prefix_cache", PREFIX_CACHE),
+    ("in_a_tiny_prefix_cache", TINY),
     ("on_the_host", TIERS),
   )
   def test_random_conversations_are_answered_as_without_reuse(self, kept):
@@ -80,7 +82,7 @@ class ReuseTest(parameterized.TestCase):
     self.assertLess(fed, 0.8 * plain.engine.stats().num_prefilled[0])
     self.assertEqual(plain.engine.stats().num_reused, (0,))
 
-  def test_what_the_host_has_room_for_is_not_fed_again(self):
+  def test_blocks_on_the_host_are_not_prefilled_again(self):
     drivers = [
       driver_of(slots=3, **kept) for kept in (TIGHT, WIDE, dict(reuse=False))
     ]
@@ -90,66 +92,69 @@ class ReuseTest(parameterized.TestCase):
     fed = [driver.engine.stats().num_prefilled[0] for driver in drivers]
     self.assertEqual(fed[0], fed[1])
 
-  def test_what_leaves_for_the_host_is_wanted_back_in_the_same_step(self):
+  def test_a_block_is_needed_in_the_step_that_offloads_it(self):
     driver = driver_of(
       block_size=8, prefix_cache_tokens=112, prefix_cache_host_tokens=800
     )
     x, y, z, v = ((small.prompt_of(n, 36), spec_of(n, 5)) for n in range(4))
     w = (small.prompt_of(4, 12), spec_of(4, 5))
     (first, _) = ask(driver, x, y)
-    ask(driver, z, w)  # of 14 blocks of the store, x and y take 10
-    following = small.conversation(x[0], first, [1, 2]), spec_of(5, 9)
-    # To make room for v, z goes to the store and the end of x to the host.
-    _, answer = ask(driver, v, following)
+    ask(driver, z, w)  # of 14 blocks, x and y take 10
+    next_prompt = small.conversation(x[0], first, [1, 2]), spec_of(5, 9)
+    # To make room for v, z is saved and the end of x is offloaded.
+    _, answer = ask(driver, v, next_prompt)
     self.assertEqual(answer.num_reused, 40)
-    self.assert_same([answer], ask(driver_of(reuse=False), following))
+    self.assert_same([answer], ask(driver_of(reuse=False), next_prompt))
 
-  def test_a_cache_that_has_shrunk_grows_for_what_comes_back(self):
-    driver, prompt = driver_of(lengths=(64,), **STORE), small.prompt_of(1, 72)
+  def test_a_shrunk_cache_grows_for_restored_blocks(self):
+    driver, prompt = (
+      driver_of(lengths=(64,), **PREFIX_CACHE),
+      small.prompt_of(1, 72),
+    )
     (first,) = ask(driver, (prompt, spec_of(1, 9)))
     for n in range(14):  # of 17 steps each
       ask(driver, (small.prompt_of(2 + n % 2, 10), spec_of(n % 2, 51)))
-    (block,) = driver.engine._blocks
-    self.assertEqual(block.length, 64)
-    following = small.conversation(prompt, first, [1, 2, 3])
-    (answer,) = ask(driver, (following, spec_of(3, 9)))
+    (scheduler,) = driver.engine._schedulers
+    self.assertEqual(scheduler.cache_length, 64)
+    next_prompt = small.conversation(prompt, first, [1, 2, 3])
+    (answer,) = ask(driver, (next_prompt, spec_of(3, 9)))
     self.assertEqual(answer.num_reused, 80)
-    (fresh,) = ask(driver_of(), (following, spec_of(3, 9)))
+    (fresh,) = ask(driver_of(), (next_prompt, spec_of(3, 9)))
     self.assert_same([answer], [fresh])
 
-  def test_the_bits_are_the_same_wherever_they_were_kept(self):
+  def test_bits_do_not_depend_on_the_tier(self):
     prompt, others = small.prompt_of(1, 45), [2, 3, 4, 5]
     answers = {}
     for name, kept, between in (
       ("slot", {}, 0),
-      ("store", STORE, 4),
+      ("prefix cache", PREFIX_CACHE, 4),
       ("host", TIERS, 4),
     ):
       driver = driver_of(**kept)
       (first,) = ask(driver, (prompt, spec_of(1, 9)))
       for other in others[:between]:
         ask(driver, (small.prompt_of(other, 50), spec_of(other, 9)))
-      following = small.conversation(prompt, first, [1, 2, 3])
-      (answers[name],) = ask(driver, (following, spec_of(3, 9)))
+      next_prompt = small.conversation(prompt, first, [1, 2, 3])
+      (answers[name],) = ask(driver, (next_prompt, spec_of(3, 9)))
       stats = driver.engine.stats()
       self.assertEqual(stats.num_reused[0], 53)
       self.assertEqual(stats.num_restored[0], 53 if between else 0)
-    for name in ("store", "host"):
+    for name in ("prefix cache", "host"):
       for field in ("sampled", "behavior_logprob", "raw_logprob"):
         np.testing.assert_array_equal(
           getattr(answers[name], field), getattr(answers["slot"], field)
         )
 
-  def test_attempts_at_one_task_are_stored_with_one_prompt(self):
-    driver, prompt = driver_of(**STORE), small.prompt_of(1, 48)
+  def test_the_prompt_of_a_group_is_stored_once(self):
+    driver, prompt = driver_of(**PREFIX_CACHE), small.prompt_of(1, 48)
     ask(driver, *[(prompt, spec_of(seed, 8)) for seed in (1, 3)])
     others = [(small.prompt_of(n, 40), spec_of(n, 2)) for n in (2, 3)]
     ask(driver, *others)
-    # 55 held in each of two slots, of which 6 blocks of 8 are the prompt.
+    # 55 tokens in each of two slots, of which 6 blocks of 8 are the prompt.
     self.assertEqual(driver.engine.stats().num_stored[0], 55 + 7)
 
-  def test_slots_that_nobody_wants_are_not_stored(self):
-    driver = driver_of(**STORE)
+  def test_slots_that_are_not_reassigned_are_not_stored(self):
+    driver = driver_of(**PREFIX_CACHE)
     prompts = [small.prompt_of(n, 20) for n in (1, 2)]
     for turn in range(3):
       requests = [(prompt, spec_of(turn, 5)) for prompt in prompts]
@@ -160,37 +165,57 @@ class ReuseTest(parameterized.TestCase):
       ]
     self.assertEqual(driver.engine.stats().num_stored, (0,))
 
-  def test_a_publication_empties_the_store(self):
-    driver, prompt = driver_of(**STORE), small.prompt_of(1, 40)
+  def test_a_publication_empties_the_prefix_cache(self):
+    driver, prompt = driver_of(**PREFIX_CACHE), small.prompt_of(1, 40)
     ask(driver, *[(small.prompt_of(n, 40), spec_of(n, 2)) for n in (1, 2, 3)])
     driver.engine.versions.publish(0, small.params(11), 11)
     (answer,) = ask(driver, (prompt, spec_of(1, 2)))
     self.assertEqual(answer.num_reused, 0)
 
-  def test_what_a_failed_copy_loses_is_fed_again(self):
-    """Arrays that are gone make the programs fail that would copy them."""
+  def test_blocks_of_a_failed_copy_are_prefilled_again(self):
+    """Deleted arrays make the programs fail that copy them."""
     driver, plain = driver_of(**TIERS), driver_of(reuse=False)
     requests = [(small.prompt_of(n, 45), spec_of(n, 9)) for n in (1, 2, 3)]
     for round_ in range(3):
       if round_ == 1:
-        pool = driver.engine._blocks[0]._cache._pool
+        pool = driver.engine._schedulers[0]._cache._pool
         for array in jax.tree.leaves(pool._pool):
           array.delete()
         with self.assertLogs("agentrl_jax.rollout", "ERROR") as logs:
           found = ask(driver, *requests)
-        self.assertIn("the prefix store could not move", logs.output[0])
+        self.assertIn("the prefix cache could not copy", logs.output[0])
       else:
         found = ask(driver, *requests)
       self.assert_same(found, ask(plain, *requests))
     self.assertEqual(driver.engine.stats().num_store_failures, (1,))
     self.assertGreater(driver.engine.stats().num_restored[0], 0)
 
-  def test_forgetting_empties_the_store(self):
-    driver, prompt = driver_of(**STORE), small.prompt_of(1, 40)
+  def test_a_reset_empties_the_prefix_cache(self):
+    driver, prompt = driver_of(**PREFIX_CACHE), small.prompt_of(1, 40)
     ask(driver, *[(small.prompt_of(n, 40), spec_of(n, 2)) for n in (1, 2, 3)])
-    driver.engine.forget()
+    driver.engine.reset()
     (answer,) = ask(driver, (prompt, spec_of(1, 2)))
     self.assertEqual(answer.num_reused, 0)
+
+
+HEADS = small.policy().config.num_kv_heads
+HOST_BLOCKS = 30
+
+
+@pytest.mark.full
+class ShardedCacheTest(absltest.TestCase):
+  @pytest.mark.timeout(300)
+  def test_answers_and_reuse_are_those_of_one_device(self):
+    one, two = eight_devices.run("tests.rollout.engine.sharded_cache_program")
+    for key in ("sampled", "reused", "counts", "moved"):
+      self.assertEqual(two[key], one[key], key)
+    self.assertEqual(one["shards"], [[HEADS, 1]])
+    self.assertEqual(two["shards"], [[HEADS // 2, 2]])
+    self.assertEqual(two["failures"], 0)
+    moved = two["moved"]
+    self.assertGreater(moved["uploads"], 0)
+    # More blocks were offloaded than the host has room for: some are evicted.
+    self.assertGreater(moved["offloads"] - moved["uploads"], HOST_BLOCKS)
 
 
 if __name__ == "__main__":

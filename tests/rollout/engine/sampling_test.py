@@ -1,4 +1,4 @@
-"""Draws against the distribution they are said to come from."""
+"""Samples against the distribution that they are drawn from."""
 
 import unittest
 from unittest import mock
@@ -109,10 +109,10 @@ class SampleTest(unittest.TestCase):
       self.assertTrue(np.all(np.abs(found_V - expected_V) <= 5 * error_V))
 
   def test_frequencies_in_a_vocabulary_of_several_blocks(self):
-    """The share of whole blocks, and of the tokens within each of them."""
+    """Checks the shares of blocks, and of the tokens within them."""
     number, size = 20_000, 3 * sampling._BLOCK - 7
     row = np.random.default_rng(5).normal(size=size).astype(np.float32)
-    row[sampling._BLOCK : 2 * sampling._BLOCK] = -np.inf  # never met
+    row[sampling._BLOCK : 2 * sampling._BLOCK] = -np.inf  # never drawn
     row[[3, size - 1]] += 4
     drawn = jax.jit(sampling.sample)(
       jnp.broadcast_to(row, (number, size)),
@@ -122,24 +122,24 @@ class SampleTest(unittest.TestCase):
     found_V = np.bincount(drawn.token_B, minlength=size) / number
     expected_V = np.exp(small.behavior(row.astype(np.float64), SPECS[0]))
     error_V = np.sqrt(expected_V * (1 - expected_V) / number)
-    # Of tokens this rare, a single one is a few standard errors.
+    # For such rare tokens a single draw is a few standard errors.
     error_V = np.maximum(error_V, 1 / number)
     self.assertEqual(len(found_V), size)
     self.assertTrue(np.all(np.abs(found_V - expected_V) <= 5 * error_V))
     self.assertEqual(found_V[sampling._BLOCK : 2 * sampling._BLOCK].sum(), 0)
 
-  def test_the_ends_of_blocks_are_met(self):
-    """Words of equal weight are drawn by the number, each by its own part."""
+  def test_the_last_tokens_of_blocks_are_drawn(self):
+    """Tokens of equal weight each get an equal part of the unit interval."""
     size = 2 * sampling._BLOCK
     number = 64 * size
     uniform_N = (np.arange(number) + 0.5) / number
     with mock.patch.object(
       jax.random, "uniform", lambda key: key.astype(jnp.float32)
     ):
-      token_N = sampling._invert(jnp.zeros((number, size)), uniform_N)
+      token_N = sampling._invert_cdf(jnp.zeros((number, size)), uniform_N)
     np.testing.assert_array_equal(token_N, np.arange(number) // 64)
 
-  def test_a_draw_does_not_depend_on_its_neighbours(self):
+  def test_a_draw_does_not_depend_on_other_slots(self):
     logits_BV = logits_of(2, len(SPECS))
     together = jax.jit(sampling.sample)(
       logits_BV, key_B=keys(1, range(len(SPECS))), **settings(SPECS)
@@ -150,7 +150,7 @@ class SampleTest(unittest.TestCase):
       )
       self.assertEqual(int(alone.token_B[0]), int(together.token_B[b]))
 
-  def test_seed_halves_and_position_all_count(self):
+  def test_keys_depend_on_both_seed_halves_and_position(self):
     halves = [(0, 0, 0), (0, 1, 0), (1, 0, 0), (0, 0, 1)]
     data = [
       tuple(
@@ -164,7 +164,7 @@ class SampleTest(unittest.TestCase):
     ]
     self.assertEqual(len(set(data)), 4)
 
-  def test_a_word_that_is_impossible_is_never_drawn(self):
+  def test_a_token_of_probability_zero_is_never_drawn(self):
     logits_BV = np.full((500, V), -np.inf, np.float32)
     logits_BV[:, [4, V - 1]] = [0.0, -1.0]
     drawn = jax.jit(sampling.sample)(
@@ -197,7 +197,7 @@ class TruncateTest(unittest.TestCase):
       best = np.argsort(row)[::-1][:top_k]
       self.assertEqual(set(np.flatnonzero(kept)), set(best))
 
-  def test_top_p_counts_what_top_k_left(self):
+  def test_top_p_applies_after_top_k(self):
     row = np.log([0.4, 0.3, 0.2, 0.1])
     # Of all, 0.7 weighs enough for 0.65; of the first three, 7/9 for 0.75.
     for top_k, top_p, number in (
@@ -215,13 +215,13 @@ class TruncateTest(unittest.TestCase):
       kept = np.isfinite(self.truncated(row, min_p=min_p))
       self.assertEqual(kept.sum(), number, min_p)
 
-  def test_top_p_counts_what_min_p_left(self):
+  def test_top_p_applies_after_min_p(self):
     row = np.log([0.4, 0.3, 0.2, 0.1])
     for min_p, top_p, number in ((0.0, 0.75, 3), (0.3, 0.75, 2), (0.3, 0.8, 3)):
       kept = np.isfinite(self.truncated(row, top_p=top_p, min_p=min_p))
       self.assertEqual(kept.sum(), number, (min_p, top_p))
 
-  def test_what_is_kept_keeps_its_score(self):
+  def test_kept_logits_are_unchanged(self):
     row = logits_of(5, 1)[0]
     found = self.truncated(row, top_k=6, top_p=0.9)
     kept = np.isfinite(found)

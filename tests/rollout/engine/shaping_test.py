@@ -82,14 +82,14 @@ class ShapingTest(unittest.TestCase):
     prompt = small.prompt_of(1, 12) if prompt is None else prompt
     asked = [self.driver.submit(prompt, spec) for spec in specs]
     self.driver.run_until_idle()
-    self.driver.engine.check_books()
+    self.driver.engine.check_invariants()
     return [answer.result(0) for answer in asked]
 
   def decoders(self):
-    return [block._decoder for block in self.driver.engine._blocks]
+    return [s._decoder for s in self.driver.engine._schedulers]
 
   def agree(self, spec, answer, prompt=None):
-    """With what the formula makes of the teacher's logits, everywhere."""
+    """Checks an answer against the formula applied to reference logits."""
     prompt = small.prompt_of(1, 12) if prompt is None else prompt
     tokens = np.concatenate([prompt, answer.sampled])
     logits_TV = small.teacher_logits(STEPS[spec.policy_slot], tokens)
@@ -112,33 +112,33 @@ class ShapingTest(unittest.TestCase):
   def assertLen(self, found, size):
     self.assertEqual(len(found), size)
 
-  def test_it_is_the_formula_whoever_is_beside(self):
+  def test_shaping_follows_the_formula_in_mixed_batches(self):
     answers = self.ask(*SPECS.values())
     for (name, spec), answer in zip(SPECS.items(), answers, strict=True):
       with self.subTest(name):
         self.agree(spec, answer)
         if not spec.num_top:
           self.assertIsNone(answer.top_token)
-    # Nothing is left of them, and who asks alone is answered alike.
+    # The arrays are dropped, and each request alone gets the same answer.
     self.assertEqual([d.shaping.arrays for d in self.decoders()], [None, None])
     for spec, answer in zip(SPECS.values(), answers, strict=True):
       (alone,) = self.ask(spec)
       np.testing.assert_array_equal(alone.sampled, answer.sampled)
     np.testing.assert_array_equal(answers[-1].sampled, answers[-2].sampled)
 
-  def test_a_slot_keeps_nothing_for_the_next(self):
-    """One slot, so each request sits where the one before it sat."""
+  def test_the_next_request_of_a_slot_is_not_affected(self):
+    """With one slot, each request overwrites the one before."""
     self.driver.close()
     self.driver = LocalDriver(small.engine_of(STEPS, slots=(1, 1)))
     order = ["penalties", "plain", "bias", "told", "rewards", "penalties"]
-    # All at once: the arrays stay while any of those that wait has a slot.
+    # Submitted at once, so that the arrays are kept between some of them.
     answers = self.ask(*(SPECS[name] for name in order))
     for name, answer in zip(order, answers, strict=True):
       with self.subTest(name):
         self.agree(SPECS[name], answer)
     np.testing.assert_array_equal(answers[0].sampled, answers[-1].sampled)
 
-  def test_a_cancelled_one_leaves_nothing_either(self):
+  def test_a_cancelled_request_affects_no_other(self):
     spec = dataclasses.replace(SPECS["penalties"], max_tokens=80)
     asked = self.driver.submit(small.prompt_of(1, 12), spec)
     keeps = self.driver.submit(small.prompt_of(2, 12), spec)
@@ -164,7 +164,7 @@ class ShapingTest(unittest.TestCase):
       ),
     )
     self.assertEqual(set(only.sampled.tolist()), {13})
-    # A bias for all alike is none.
+    # The same bias for all tokens changes nothing.
     (unbiased,) = self.ask(plain)
     np.testing.assert_array_equal(none.sampled, unbiased.sampled)
     np.testing.assert_allclose(
@@ -173,8 +173,8 @@ class ShapingTest(unittest.TestCase):
     self.assertEqual(ends.sampled.tolist(), [9])
     self.assertEqual(set(goes_on.sampled.tolist()), {21})
 
-  def test_what_was_said_before_does_not_count(self):
-    """Neither the prompt's tokens, nor those of a turn that is reused."""
+  def test_tokens_of_the_prompt_are_not_counted(self):
+    """Neither those of the prompt, nor those of a reused turn."""
     spec = SPECS["penalties"]
     (first,) = self.ask(spec)
     prompt = small.conversation(small.prompt_of(1, 12), first, [5, 6])
@@ -182,19 +182,19 @@ class ShapingTest(unittest.TestCase):
     self.assertGreater(second.num_reused, 20)
     self.agree(spec, second, prompt)
 
-  def test_pieces_have_their_own_alternatives(self):
-    pieces = []
+  def test_chunks_have_their_own_alternatives(self):
+    chunks = []
     spec = SPECS["bias"]
-    asked = self.driver.submit(small.prompt_of(1, 12), spec, pieces.append)
+    asked = self.driver.submit(small.prompt_of(1, 12), spec, chunks.append)
     self.driver.run_until_idle()
-    whole, joined = asked.result(0), pieces[0].joined(pieces)
-    self.assertGreater(len(pieces), 2)
+    whole, joined = asked.result(0), chunks[0].joined(chunks)
+    self.assertGreater(len(chunks), 2)
     for name in ("sampled", "top_token", "top_logprob"):
       np.testing.assert_array_equal(
         getattr(joined, name), getattr(whole, name), name
       )
 
-  def test_nobody_compiles_for_a_request_of_their_own(self):
+  def test_programs_are_not_compiled_per_request(self):
     self.ask(SPECS["plain"])
     before = programs.decode._cache_size()
     self.ask(SPECS["plain"])

@@ -1,20 +1,29 @@
-"""What a policy slot serves, and what may be published to it."""
+"""Publications of weights, and running answers at a swap."""
 
 import threading
 import unittest
+import weakref
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from agentrl_jax.errors import CheckpointError, ConfigError, GeneratorFault
-from agentrl_jax.rollout.engine.weights import ServedWeights
+from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.engine.weights import (
+  Published,
+  ServedWeights,
+  WeightVersions,
+)
+from tests.rollout import small
 
 
 def params(value=1.0, **more):
   return {"layer": {"kernel": jnp.full((2, 3), value)}} | more
 
 
-class VersionStoreTest(unittest.TestCase):
+class ServedWeightsTest(unittest.TestCase):
   def setUp(self):
     self.store = ServedWeights(2)
     self.store.publish(0, params(), 7)
@@ -27,14 +36,14 @@ class VersionStoreTest(unittest.TestCase):
     self.assertEqual(float(second.params["layer"]["kernel"][0, 0]), 2.0)
     self.assertEqual(self.store.steps(), (8, None))
 
-  def test_no_two_publications_share_an_edition(self):
+  def test_publications_are_unique(self):
     publications = {self.store.get(0).publication}
     for policy_slot, step in ((0, 7), (1, 7), (0, 7)):
       self.store.publish(policy_slot, params(), step)
       publications.add(self.store.get(policy_slot).publication)
     self.assertEqual(len(publications), 4)
 
-  def test_a_policy_slot_that_serves_nothing_says_so(self):
+  def test_a_policy_slot_without_weights_is_reported(self):
     with self.assertRaisesRegex(GeneratorFault, r"publish\(1, params, step\)"):
       self.store.get(1)
 
@@ -53,13 +62,13 @@ class VersionStoreTest(unittest.TestCase):
     self.assertIs(self.store.get(0), before)
     self.assertEqual(self.store.steps(), (7, None))
 
-  def test_numbers_that_are_not_finite_are_refused_on_demand(self):
+  def test_weights_that_are_not_finite_are_refused_on_demand(self):
     for value in (float("nan"), float("inf")):
       with self.assertRaisesRegex(CheckpointError, "kernel.*not finite"):
         self.store.publish(0, params(value), 8, check_finite=True)
     self.store.publish(0, params(float("nan")), 8)
 
-  def test_policy_slots_that_there_are_not_are_refused(self):
+  def test_unknown_policy_slots_are_refused(self):
     for policy_slot in (-1, 2):
       with self.assertRaisesRegex(ConfigError, "policy slots are 0 to 1"):
         self.store.get(policy_slot)
@@ -87,6 +96,159 @@ class VersionStoreTest(unittest.TestCase):
     finally:
       stop.set()
       thread.join(60)
+
+
+PROMPT = small.prompt_of(8, 30)
+
+
+def spec(seed, max_tokens=24):
+  return SamplingSpec(seed=seed, max_tokens=max_tokens)
+
+
+def driver_of(**changes):
+  return LocalDriver(small.engine_of((10,), slots=(4,), **changes))
+
+
+def publish(driver, step):
+  driver.engine.versions.publish(0, small.params(step), step)
+
+
+def finish(driver, futures):
+  driver.run_until_idle()
+  driver.engine.check_invariants()
+  return [future.result(0) for future in futures]
+
+
+class WeightVersionsTest(unittest.TestCase):
+  def published(self, publication):
+    return Published(
+      params=None, step=10 * publication, publication=publication
+    )
+
+  def test_keeps_needed_weights_up_to_the_limit(self):
+    for num_old, publications in ((0, [4]), (1, [3, 4]), (9, [1, 3, 4])):
+      weights = WeightVersions(num_old)
+      for publication in (1, 2, 3, 4):
+        weights.set_weights(self.published(publication), {1, 3})
+      self.assertEqual(weights.publications, publications)
+      self.assertEqual(weights.get(2).publication, 4)
+      self.assertEqual(
+        weights.get(publications[0]).publication, publications[0]
+      )
+
+
+class SwapTest(unittest.TestCase):
+  def test_started_answers_finish_on_their_weights(self):
+    driver = driver_of(old_weights=1)
+    first = [driver.submit(PROMPT, spec(seed)) for seed in (1, 2)]
+    for _ in range(2):
+      driver.step()
+    publish(driver, 30)
+    second = [driver.submit(PROMPT, spec(seed)) for seed in (1, 2)]
+    answers = finish(driver, first + second)
+    for answer, step in zip(answers, (10, 10, 30, 30), strict=True):
+      self.assertEqual(answer.version.tolist(), [step] * 24)
+      tokens = np.concatenate([PROMPT, answer.sampled])
+      logits = small.teacher_logits(step, tokens)[29:-1]
+      expected = small.log_softmax(logits)[np.arange(24), answer.sampled]
+      np.testing.assert_allclose(answer.raw_logprob, expected, atol=1e-4)
+    # 24 tokens take 8 steps. The last answers started three steps late: two
+    # until the swap, and one in which both prompts were prefilled.
+    self.assertEqual(driver.engine.stats().num_steps, 11)
+
+  def test_without_old_weights_answers_go_on_with_the_newest(self):
+    driver = driver_of()
+    future = driver.submit(PROMPT, spec(1))
+    for _ in range(2):
+      driver.step()
+    publish(driver, 30)
+    (answer,) = finish(driver, [future])
+    self.assertEqual(answer.version.tolist(), [10] * 6 + [30] * 18)
+
+  def test_one_swap_too_many_moves_the_oldest_to_the_newest(self):
+    driver = driver_of(old_weights=1)
+    futures = []
+    for step in (10, 30, 40):
+      if step > 10:
+        publish(driver, step)
+      futures.append(driver.submit(PROMPT, spec(step)))
+      for _ in range(2):
+        driver.step()
+    answers = finish(driver, futures)
+    versions = [answer.version.tolist() for answer in answers]
+    self.assertEqual(versions, [[10] * 12 + [40] * 12, [30] * 24, [40] * 24])
+    # Only the last slot holds tokens of the newest weights alone.
+    next_prompt = small.conversation(PROMPT, answers[0], [1])
+    newest = small.conversation(PROMPT, answers[2], [1])
+    alike = int((next_prompt == newest).argmin())
+    (again,) = finish(driver, [driver.submit(next_prompt, spec(1, 1))])
+    self.assertEqual(again.num_reused, alike)
+    self.assertLess(alike, 35)
+
+  def test_old_weights_stay_while_a_slot_needs_them(self):
+    driver = driver_of(old_weights=2)
+    params = jax.tree.map(lambda x: x.copy(), small.params(20))
+    leaf = weakref.ref(jax.tree.leaves(params)[0])
+    driver.engine.versions.publish(0, params, 20)
+    del params
+    short, long = (
+      driver.submit(PROMPT, spec(seed, size)) for seed, size in ((1, 9), (2, 3))
+    )
+    driver.step()
+    publish(driver, 30)
+    later = driver.submit(PROMPT, spec(3, 30))
+    while not short.done():
+      self.assertIsNotNone(leaf())
+      driver.step()
+    driver.step()
+    self.assertIsNone(leaf())
+    finish(driver, [short, long, later])
+
+  def test_an_idle_engine_keeps_no_weights(self):
+    driver = driver_of(old_weights=1)
+    params = jax.tree.map(lambda x: x.copy(), small.params(20))
+    leaf = weakref.ref(jax.tree.leaves(params)[0])
+    driver.engine.versions.publish(0, params, 20)
+    del params
+    finish(driver, [driver.submit(PROMPT, spec(1, 3))])
+    doomed = driver.submit(PROMPT, spec(1, 9))
+    driver.step()
+    doomed.cancel()
+    driver.run_until_idle()
+    publish(driver, 30)
+    self.assertIsNone(leaf())
+
+  def test_random_swaps_and_cancels_mix_nothing(self):
+    rng = np.random.default_rng(5)
+    driver = driver_of(old_weights=2, block_size=8, prefix_cache_tokens=256)
+    futures, step = [], 10
+    for i in range(60):
+      prompt = small.prompt_of(i % 4, 10 + 5 * (i % 4))
+      futures.append((prompt, driver.submit(prompt, spec(i, 1 + i % 20))))
+      if rng.random() < 0.2:
+        futures[int(rng.integers(len(futures)))][1].cancel()
+      if rng.random() < 0.15:
+        step = int(rng.integers(11, 14))
+        publish(driver, step)
+      for _ in range(int(rng.integers(3))):
+        driver.step()
+    driver.run_until_idle()
+    driver.engine.check_invariants()
+    pure = [
+      (prompt, future.result(0))
+      for prompt, future in futures
+      if not future.cancelled() and len(set(future.result(0).version)) == 1
+    ]
+    self.assertGreater(len(pure), 30)
+    for prompt, answer in pure:
+      self.check_logprobs(prompt, answer)
+
+  def check_logprobs(self, prompt, answer):
+    tokens = np.concatenate([prompt, answer.sampled])
+    logits = small.teacher_logits(answer.version[0], tokens)
+    rows = small.log_softmax(logits[len(prompt) - 1 : -1])
+    expected = rows[np.arange(len(rows)), answer.sampled]
+    np.testing.assert_allclose(answer.raw_logprob, expected, atol=1e-4)
 
 
 if __name__ == "__main__":

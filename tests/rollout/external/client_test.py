@@ -18,7 +18,7 @@ from agentrl_jax.rollout.external.response import EngineLacks
 from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import small
-from tests.rollout.engines import SglangPeer, VllmPeer
+from tests.rollout.external.peers import SglangPeer, VllmPeer
 
 QUICK = dict(
   health_interval_s=0.05, server_timeout_s=30.0, answer_timeout_s=60.0

@@ -13,9 +13,9 @@ from agentrl_jax.rollout.external.probe import Needs
 from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import small
-from tests.rollout.driver_contract import SHORT, mixed_requests
-from tests.rollout.engines import OwnServer
+from tests.rollout.drivers.contract import SHORT, mixed_requests
 from tests.rollout.external.client_test import NEEDS, QUICK, EnginesCase
+from tests.rollout.external.peers import OwnServer
 from tests.rollout.serving import hold
 
 TRUNCATED = SamplingSpec(temperature=0.7, top_k=5, top_p=0.8)

@@ -11,7 +11,7 @@ import openai
 
 from agentrl_jax.data.messages import Message, tool_from_json
 from tests.rollout import talking
-from tests.rollout.chatting import ADD, ASKED, Asking
+from tests.rollout.openai.chatting import ADD, ASKED, Asking
 
 
 class OpenAIChatTest(Asking):

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from agentrl_jax.data.trajectory import Status
-from tests.rollout import client_programs, talking
-from tests.rollout.agents_playing import Playing
+from tests.rollout import talking
+from tests.rollout.openai import client_programs
+from tests.rollout.openai.agents_playing import Playing
 
 ROOT = pathlib.Path(__file__).parents[3]
 PROGRAMS = pathlib.Path(client_programs.__file__).parent

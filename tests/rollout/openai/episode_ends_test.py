@@ -6,7 +6,7 @@ import unittest
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.rollout.openai.episode_routes import HEADER
-from tests.rollout.agents_playing import (
+from tests.rollout.openai.agents_playing import (
   ASKED,
   TEMPERATURE,
   WAIT_S,
@@ -51,7 +51,7 @@ class EpisodeEndsTest(Playing):
   async def test_two_calls_at_once_are_refused(self):
     self.offer()
     _, client = await self.taken()
-    with self.served.driver.held():
+    with self.served.driver.paused():
       first = asyncio.create_task(self.say(client, [ASKED], max_tokens=3))
       while not self.served.api.num_asked:  # noqa: ASYNC110
         await asyncio.sleep(0.01)

@@ -12,12 +12,7 @@ from agentrl_jax.controller.policies import CrossPolicy
 from agentrl_jax.controller.recorder import tokens_of
 from agentrl_jax.data.trajectory import Status
 from tests.rollout import talking
-from tests.rollout.agents_playing import (
-  ASKED,
-  TASK,
-  WAIT_S,
-  Playing,
-)
+from tests.rollout.openai.agents_playing import ASKED, TASK, WAIT_S, Playing
 
 
 class EpisodesTest(Playing):

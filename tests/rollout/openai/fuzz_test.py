@@ -8,7 +8,8 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.remote import wire
 from tests import http_fuzz
 from tests.http_fuzz import Route
-from tests.rollout import chatting, talking
+from tests.rollout import talking
+from tests.rollout.openai import chatting
 
 TOKEN = "0123456789abcdef"
 KNOWN = {"Authorization": f"Bearer {TOKEN}"}

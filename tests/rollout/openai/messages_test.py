@@ -12,7 +12,7 @@ from agentrl_jax.rollout.server.metrics import (
   IgnoredFields,
 )
 from tests.rollout import talking
-from tests.rollout.chatting import ADD, ASKED, CALLS, Asking
+from tests.rollout.openai.chatting import ADD, ASKED, CALLS, Asking
 
 COUNTED = "agentrl_ignored_message_fields_total"
 

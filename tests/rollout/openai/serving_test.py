@@ -136,7 +136,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_more_calls_than_may_be_at_once_come_again_later(self):
     await self.serve(limits=dict(max_calls=1))
-    with self.served.driver.held():
+    with self.served.driver.paused():
       first = asyncio.create_task(self.ask())
       while not self.served.api.num_asked:  # noqa: ASYNC110
         await asyncio.sleep(0.01)

@@ -7,8 +7,8 @@ import numpy as np
 import openai
 
 from tests.rollout import talking
-from tests.rollout.agents_playing import ASKED, Playing
-from tests.rollout.chatting import IDS
+from tests.rollout.openai.agents_playing import ASKED, Playing
+from tests.rollout.openai.chatting import IDS
 from tests.rollout.openai.structured_output_test import PAINT
 
 PROCESSED = {"logprobs_mode": "processed_logprobs"}

@@ -14,8 +14,8 @@ import pydantic
 from agentrl_jax.data.messages import tool_from_json
 from tests.data import call_grammars
 from tests.rollout import talking
-from tests.rollout.agents_playing import TEMPERATURE, Playing
-from tests.rollout.chatting import ASKED, Asking
+from tests.rollout.openai.agents_playing import TEMPERATURE, Playing
+from tests.rollout.openai.chatting import ASKED, Asking
 
 COLOURS = ["red", "green"]
 

@@ -7,7 +7,7 @@ import openai
 
 from agentrl_jax.data.messages import Message
 from tests.rollout import talking
-from tests.rollout.chatting import ADD, ASKED, CALLS, IDS, Asking
+from tests.rollout.openai.chatting import ADD, ASKED, CALLS, IDS, Asking
 
 
 class ToolCallsTest(Asking):

@@ -19,7 +19,7 @@ from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.controller.processes import free_port
 from tests.rollout import small
-from tests.rollout.driver_contract import SHORT, mixed_requests
+from tests.rollout.drivers.contract import SHORT, mixed_requests
 from tests.rollout.serving import Served, hold
 
 LONG = SamplingSpec(max_tokens=80)

@@ -14,7 +14,7 @@ from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.app import RolloutApi, listening
 from tests.rollout import small
-from tests.rollout.driver_contract import SHORT, mixed_requests
+from tests.rollout.drivers.contract import SHORT, mixed_requests
 from tests.rollout.serving import Served
 
 LONG = SamplingSpec(max_tokens=80)
@@ -105,7 +105,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
     await begun.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await self.until(lambda: engine._cancelled or not engine._inbox)
+    await self.until(lambda: engine._cancelled or not engine._admitted)
     go_on.set()
     await self.until(lambda: sum(self.served.driver.num_inside) == 0)
     stats = engine.stats()

@@ -14,8 +14,8 @@ from agentrl_jax.rollout.external.probe import Needs
 from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.server.metrics import METRICS
 from agentrl_jax.rollout.settings import RolloutsConfig
-from tests.rollout import following, small
-from tests.rollout.driver_contract import SHORT
+from tests.rollout import small, small_grammars
+from tests.rollout.drivers.contract import SHORT
 from tests.rollout.engine.grammar_test import mixed_requests, spec_of
 from tests.rollout.serving import Served
 
@@ -27,9 +27,9 @@ class GrammarHttpTest(unittest.IsolatedAsyncioTestCase):
     return await self.enterAsyncContext(connected(config, num_policy_slots=2))
 
   async def test_answers_are_those_of_the_engine(self):
-    generator = await self.serve(grammars=following.grammars())
+    generator = await self.serve(grammars=small_grammars.grammars())
     requests = [one[:2] for one in mixed_requests(16)]
-    alone = LocalDriver(small.engine_of(grammars=following.grammars()))
+    alone = LocalDriver(small.engine_of(grammars=small_grammars.grammars()))
     self.addCleanup(alone.close)
     expected = [alone.submit(*request) for request in requests]
     alone.run_until_idle()
@@ -49,8 +49,8 @@ class GrammarHttpTest(unittest.IsolatedAsyncioTestCase):
     self.assertIn(f'kind="constrained"}} {float(sum(bound))}', page)
 
   async def test_a_dead_end_costs_no_server(self):
-    generator = await self.serve(grammars=following.grammars())
-    dead = dataclasses.replace(spec_of("json"), grammar=following.DEAD_END)
+    generator = await self.serve(grammars=small_grammars.grammars())
+    dead = dataclasses.replace(spec_of("json"), grammar=small_grammars.DEAD_END)
     good = asyncio.create_task(generator.generate([1], SHORT))
     with self.assertRaisesRegex(GrammarFault, "no token goes on"):
       await generator.generate([1], dead)
@@ -60,13 +60,13 @@ class GrammarHttpTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(len((await generator.generate([2], SHORT)).sampled), 20)
 
   async def test_a_stream_tells_of_its_dead_end(self):
-    generator = await self.serve(grammars=following.grammars())
-    dead = dataclasses.replace(spec_of("json"), grammar=following.DEAD_END)
+    generator = await self.serve(grammars=small_grammars.grammars())
+    dead = dataclasses.replace(spec_of("json"), grammar=small_grammars.DEAD_END)
     heard = []
     with self.assertRaisesRegex(GrammarFault, "no token goes on"):
       async for piece in generator.stream([1], dead):
         heard += piece.sampled.tolist()
-    self.assertEqual(following.text_of(heard), "ab")
+    self.assertEqual(small_grammars.text_of(heard), "ab")
     self.assertFalse(self.served.api.broken.done())
     whole = await generator.generate([1], spec_of("digits"))
     pieces = [p async for p in generator.stream([1], spec_of("digits"))]

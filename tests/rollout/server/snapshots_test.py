@@ -20,7 +20,7 @@ from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.publish import Publisher
 from tests import eight_devices
-from tests.rollout import following, small
+from tests.rollout import small, small_grammars
 from tests.rollout.snapshots import SnapshotsCase, assert_same
 
 
@@ -85,13 +85,17 @@ class FollowingTest(SnapshotsCase):
 @pytest.mark.full
 class LayoutTest(SnapshotsCase):
   def test_what_eight_devices_wrote_one_and_two_serve_alike(self):
-    found = eight_devices.run("tests.rollout.mesh_program", str(self.folder))
+    found = eight_devices.run(
+      "tests.rollout.server.mesh_program", str(self.folder)
+    )
     self.assertTrue(found["same_sums"])
     self.assertTrue(found["same_params"])
     self.assertEqual(found["devices"], 2)
     (one, by_a_grammar), two = found["sampled"]
     self.assertLen(one, 30)
-    following.grammars().masks(following.GRAMMARS["json"], by_a_grammar)
+    small_grammars.grammars().masks(
+      small_grammars.GRAMMARS["json"], by_a_grammar
+    )
     self.assertEqual([one, by_a_grammar], two)
 
 

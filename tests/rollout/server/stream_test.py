@@ -19,7 +19,7 @@ from agentrl_jax.rollout.remote import wire, wire_stream
 from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import small, talking
-from tests.rollout.driver_contract import mixed_requests
+from tests.rollout.drivers.contract import mixed_requests
 from tests.rollout.serving import Served, hold
 
 LONG = SamplingSpec(max_tokens=80, seed=3)

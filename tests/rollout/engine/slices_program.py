@@ -1,6 +1,4 @@
-"""Run by `placement_test` with eight devices: policy slots apart, the same
-tokens.
-"""
+"""Run by `placement_test` with eight devices: slices give the same tokens."""
 
 import dataclasses
 import functools
@@ -121,7 +119,7 @@ def _answers(engine):
 
 
 def _caches(engine):
-  return [_ids(block._cache.arrays) for block in engine._blocks]
+  return [_ids(s._cache.arrays) for s in engine._schedulers]
 
 
 def _devices(store):

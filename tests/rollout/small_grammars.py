@@ -1,4 +1,4 @@
-"""Grammars that the tiny policy can follow, and what they promise."""
+"""Grammars that the tiny policy can follow, and checks of their answers."""
 
 import functools
 import json
@@ -27,7 +27,7 @@ GRAMMARS = {
   "digits": r"start: /[0-9]{2,6}/",
   "json": f"start: %json {json.dumps(SCHEMA)}",
 }
-# No token has the letter, so the answer ends before it: a dead end.
+# No token has the last letter, so no answer can be completed.
 DEAD_END = 'start: "ab" "É"'
 
 
@@ -36,17 +36,17 @@ def tokenizer() -> Tokenizer:
   """A tokenizer of `small.VOCAB` tokens, of which the last ends answers."""
   texts = [*_LETTERS, *(merge.replace(" ", "") for merge in _MERGES)]
   texts += [chr(0x100 + n) for n in range(STOP - len(texts))]  # odd bytes
-  made = Tokenizer(
+  bpe = Tokenizer(
     models.BPE(
       vocab={text: n for n, text in enumerate(texts)},
       merges=[tuple(merge.split(" ")) for merge in _MERGES],
     )
   )
-  made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-  made.decoder = decoders.ByteLevel()
-  made.add_special_tokens([AddedToken("<|end|>", special=True)])
-  assert made.token_to_id("<|end|>") == STOP, made.get_vocab()
-  return made
+  bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  bpe.decoder = decoders.ByteLevel()
+  bpe.add_special_tokens([AddedToken("<|end|>", special=True)])
+  assert bpe.token_to_id("<|end|>") == STOP, bpe.get_vocab()
+  return bpe
 
 
 @functools.cache
@@ -57,25 +57,25 @@ def grammars(vocab_size: int = small.VOCAB) -> Grammars:
 
 
 def text_of(sampled) -> str:
-  """What an answer says, without its stop token."""
+  """Decodes an answer, without its stop token."""
   return tokenizer().decode([int(t) for t in sampled], skip_special_tokens=True)
 
 
-def is_whole(name: str, text: str) -> bool:
-  """Whether a text is all that a grammar of `GRAMMARS` asks for."""
+def is_complete(name: str, text: str) -> bool:
+  """Returns whether a text is complete under a grammar of `GRAMMARS`."""
   if name == "choice":
     return text in ("yes", "no", "maybe")
   if name == "digits":
     return re.fullmatch("[0-9]{2,6}", text) is not None
   try:
-    found = json.loads(text)
+    value = json.loads(text)
   except ValueError:
     return False
   return (
-    list(found) == ["name", "sure"]
-    and isinstance(found["name"], str)
-    and len(found["name"]) <= 5
-    and isinstance(found["sure"], bool)
+    list(value) == ["name", "sure"]
+    and isinstance(value["name"], str)
+    and len(value["name"]) <= 5
+    and isinstance(value["sure"], bool)
   )
 
 

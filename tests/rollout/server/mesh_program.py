@@ -20,7 +20,7 @@ from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.publish import Publisher
 from agentrl_jax.train.snapshots import SnapshotSink
-from tests.rollout import following, small
+from tests.rollout import small, small_grammars
 from tests.rollout.engine.grammar_test import spec_of
 
 ENGINE = EngineConfig(
@@ -75,7 +75,7 @@ def _serve(folder, mesh):
     ENGINE,
     store,
     places=[Place(policy, cache)],
-    grammars=lambda: following.grammars(CONFIG.vocab_size),
+    grammars=lambda: small_grammars.grammars(CONFIG.vocab_size),
   )
   driver = LocalDriver(engine)
   futures = [

@@ -1,10 +1,10 @@
-"""The engine's figures, of real answers by the deterministic driver."""
+"""Engine metrics of real answers by the deterministic driver."""
 
 import unittest
 
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.engine_metrics import EngineMetrics
 from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.metrics import EngineMetrics
 from tests.rollout import small
 
 
@@ -27,7 +27,7 @@ class EngineMetricsTest(unittest.TestCase):
     driver.run_until_idle()
     return [future.result(0) for future in futures]
 
-  def test_counts_what_the_answers_say(self):
+  def test_counts_tokens_of_the_answers(self):
     driver, metrics, clock = self.open()
     prompt = small.prompt_of(4, 60)
     answers = self.ask(
@@ -35,23 +35,23 @@ class EngineMetricsTest(unittest.TestCase):
       [(prompt, SamplingSpec(max_tokens=9, seed=seed)) for seed in range(3)],
     )
     clock.now_s = 2.0
-    found = metrics.report()
+    report = metrics.report()
     sampled = sum(len(answer.sampled) for answer in answers)
-    self.assertEqual(found["engine/sampled_tokens/policy_slot0"], sampled)
-    self.assertEqual(found["engine/sampled_tokens/policy_slot1"], 0)
-    self.assertEqual(found["engine/tokens_per_s"], sampled / 2)
-    self.assertEqual(found["engine/prefilled_tokens/policy_slot0"], 59)
-    self.assertEqual(found["engine/reused_tokens/policy_slot0"], 2 * 59)
-    self.assertAlmostEqual(found["engine/reused_share/policy_slot0"], 2 / 3)
-    self.assertEqual(found["engine/copied_tokens/policy_slot0"], 2 * 59)
-    self.assertGreater(found["engine/slot_occupancy/policy_slot0"], 0)
-    self.assertLessEqual(found["engine/slot_occupancy/policy_slot0"], 1)
-    self.assertGreaterEqual(found["engine/wait_s/policy_slot0"], 0)
-    # Nobody asked the other policy slot: no mean of nothing.
-    self.assertNotIn("engine/wait_s/policy_slot1", found)
-    self.assertEqual(found["engine/slot_occupancy/policy_slot1"], 0)
+    self.assertEqual(report["engine/sampled_tokens/policy_slot0"], sampled)
+    self.assertEqual(report["engine/sampled_tokens/policy_slot1"], 0)
+    self.assertEqual(report["engine/tokens_per_s"], sampled / 2)
+    self.assertEqual(report["engine/prefilled_tokens/policy_slot0"], 59)
+    self.assertEqual(report["engine/reused_tokens/policy_slot0"], 2 * 59)
+    self.assertAlmostEqual(report["engine/reused_share/policy_slot0"], 2 / 3)
+    self.assertEqual(report["engine/copied_tokens/policy_slot0"], 2 * 59)
+    self.assertGreater(report["engine/slot_occupancy/policy_slot0"], 0)
+    self.assertLessEqual(report["engine/slot_occupancy/policy_slot0"], 1)
+    self.assertGreaterEqual(report["engine/wait_s/policy_slot0"], 0)
+    # The other policy slot had no requests, so it has no mean.
+    self.assertNotIn("engine/wait_s/policy_slot1", report)
+    self.assertEqual(report["engine/slot_occupancy/policy_slot1"], 0)
 
-  def test_counters_go_on_and_means_begin_anew(self):
+  def test_counters_add_up_and_means_start_again(self):
     driver, metrics, clock = self.open()
     request = (small.prompt_of(4, 20), SamplingSpec(max_tokens=5))
     self.ask(driver, [request])
@@ -69,26 +69,25 @@ class EngineMetricsTest(unittest.TestCase):
     self.assertEqual(again[name], 2 * first[name])
     self.assertEqual(again["engine/reused_share/policy_slot0"], 1.0)
 
-  def test_a_full_engine_shows_who_waits(self):
+  def test_requests_that_wait_for_a_slot_are_counted(self):
     driver, metrics, clock = self.open(slots=(1, 1))
     futures = [
       driver.submit([i], SamplingSpec(max_tokens=30)) for i in range(5)
     ]
     driver.step()
     clock.now_s = 1.0
-    found = metrics.report()
-    self.assertEqual(found["engine/waiting_requests/policy_slot0"], 4)
-    self.assertEqual(found["engine/slot_occupancy/policy_slot0"], 1.0)
+    report = metrics.report()
+    self.assertEqual(report["engine/waiting_requests/policy_slot0"], 4)
+    self.assertEqual(report["engine/slot_occupancy/policy_slot0"], 1.0)
     futures[4].cancel()
     driver.run_until_idle()
-    found = metrics.report()
-    self.assertEqual(found["engine/waiting_requests/policy_slot0"], 0)
-    waited = found["engine/wait_s/policy_slot0"]
-    # Three waited for those before them: longer than the first, who found the
-    # slot empty.
+    report = metrics.report()
+    self.assertEqual(report["engine/waiting_requests/policy_slot0"], 0)
+    waited = report["engine/wait_s/policy_slot0"]
+    # Three waited for earlier requests, the first did not wait.
     self.assertGreater(waited, 0)
 
-  def test_a_store_that_is_too_small_evicts(self):
+  def test_a_small_prefix_cache_evicts_blocks(self):
     driver, metrics, _ = self.open(
       slots=(1, 1), prefix_cache_tokens=64, block_size=16
     )
@@ -96,11 +95,11 @@ class EngineMetricsTest(unittest.TestCase):
       self.ask(
         driver, [(small.prompt_of(seed, 50), SamplingSpec(max_tokens=4))]
       )
-    found = metrics.report()
-    self.assertGreater(found["engine/stored_tokens/policy_slot0"], 0)
-    self.assertGreater(found["engine/evicted_blocks/policy_slot0"], 0)
-    self.assertEqual(found["engine/evicted_blocks/policy_slot1"], 0)
-    self.assertEqual(found["engine/store_failures/policy_slot0"], 0)
+    report = metrics.report()
+    self.assertGreater(report["engine/stored_tokens/policy_slot0"], 0)
+    self.assertGreater(report["engine/evicted_blocks/policy_slot0"], 0)
+    self.assertEqual(report["engine/evicted_blocks/policy_slot1"], 0)
+    self.assertEqual(report["engine/store_failures/policy_slot0"], 0)
 
 
 if __name__ == "__main__":

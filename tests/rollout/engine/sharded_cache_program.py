@@ -1,4 +1,4 @@
-"""Run by `sharded_store_test` with eight devices: heads on one, or on two."""
+"""Run by `reuse_test` with eight devices: heads on one device, or on two."""
 
 import collections
 import dataclasses
@@ -31,7 +31,7 @@ ENGINE = EngineConfig(
   prefix_cache_tokens=176,
   prefix_cache_host_tokens=240,
 )
-COUNTED = ("prefilled", "reused", "copied", "restored", "stored")
+COUNTED = ("prefilled", "reused", "copied", "recached", "cached")
 
 
 def main() -> None:
@@ -40,16 +40,18 @@ def main() -> None:
 
 def _played(num_devices):
   engine = _engine(num_devices)
-  (block,) = engine._blocks
-  moved = _count_moves(block._cache._store)
+  (scheduler,) = engine._schedulers
+  moved = _count_moves(scheduler._cache._prefix_cache)
   answers = play(LocalDriver(engine), seed=2)
   stats = engine.stats()
-  arrays = jax.tree.leaves([block._cache.arrays, block._cache._pool._pool])
+  arrays = jax.tree.leaves(
+    [scheduler._cache.arrays, scheduler._cache._pool._pool]
+  )
   return {
     "sampled": [answer.sampled.tolist() for answer in answers],
     "reused": [answer.num_reused for answer in answers],
     "counts": [getattr(stats, f"num_{name}")[0] for name in COUNTED],
-    "failures": stats.num_store_failures[0],
+    "failures": stats.num_cache_failures[0],
     "moved": moved,
     "shards": sorted(set(map(_shards, arrays))),
   }
@@ -64,16 +66,16 @@ def _engine(num_devices):
   return RolloutEngine(place.policy, ENGINE, versions, places=[place])
 
 
-def _count_moves(store):
+def _count_moves(cache):
   """Blocks that go to the host and come back, as they go."""
-  moved, take = collections.Counter(), store.take_moves
+  moved, take = collections.Counter(), cache.take_batch
 
   def take_and_count():
-    moves = take()
-    moved.update(spills=len(moves.spills), uploads=len(moves.uploads))
-    return moves
+    batch = take()
+    moved.update(offloads=len(batch.offloads), uploads=len(batch.uploads))
+    return batch
 
-  store.take_moves = take_and_count
+  cache.take_batch = take_and_count
   return moved
 
 

@@ -1,10 +1,11 @@
-"""What every driver promises; each driver's test inherits this."""
+"""The contract of all drivers, and base classes of tests on drivers."""
 
 import dataclasses
 import threading
-import unittest
 
 import numpy as np
+import pytest
+from absl.testing import parameterized
 
 from agentrl_jax.errors import (
   ConfigError,
@@ -13,20 +14,32 @@ from agentrl_jax.errors import (
   ServerFull,
 )
 from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.settings import EngineConfig
 from tests.rollout import small
 
+DRIVERS = ("local", "jetstream")
 WAIT_S = 120.0
 SHORT = SamplingSpec(max_tokens=20)
-# Less than the slots hold, so that blocks leave for the host and for good.
-STORE = dict(
+# Smaller than the slots, so that blocks are moved to the host and evicted.
+PREFIX_CACHE = dict(
   block_size=8, prefix_cache_tokens=160, prefix_cache_host_tokens=320
 )
-NO_STORE = dict(
+NO_PREFIX_CACHE = dict(
   block_size=EngineConfig.block_size,
   prefix_cache_tokens=0,
   prefix_cache_host_tokens=0,
 )
+
+
+def driver_on(kind, engine, **options):
+  """Makes a driver by its name in `DRIVERS`."""
+  if kind == "local":
+    return LocalDriver(engine, **options)
+  pytest.importorskip("jetstream", reason="google-jetstream is missing")
+  from agentrl_jax.rollout.drivers import jetstream as jetstream_driver
+
+  return jetstream_driver.JetStreamDriver(engine, **options)
 
 
 def mixed_requests(number: int):
@@ -46,6 +59,23 @@ def mixed_requests(number: int):
     yield small.prompt_of(100 + i, int(rng.integers(1, 50))), spec
 
 
+class DriverTestCase(parameterized.TestCase):
+  """Waits for either driver, and checks that it is empty."""
+
+  def settle(self, driver, futures):
+    if isinstance(driver, LocalDriver):
+      driver.run_until_idle()
+    return [future.result(WAIT_S) for future in futures]
+
+  def check_empty(self, driver):
+    """Cancelled requests leave with the next step at the latest."""
+    self.settle(driver, [driver.submit([3], SHORT)])
+    stats = driver.engine.stats()
+    self.assertEqual((stats.num_active, stats.num_pending), ((0, 0), (0, 0)))
+    self.assertEqual((driver.num_inside, driver.num_waiting), ((0, 0), (0, 0)))
+    driver.engine.check_invariants()
+
+
 class DriverContract:
   """Mixed into a TestCase that defines `driver_on` and `settle`."""
 
@@ -55,7 +85,7 @@ class DriverContract:
     raise NotImplementedError
 
   def settle(self, driver, futures):
-    """The answers, once all are there."""
+    """Waits for all answers."""
     raise NotImplementedError
 
   def ask(self, driver, requests):
@@ -84,12 +114,12 @@ class DriverContract:
     drawn = answer.sampled[:, None]
     expected = np.stack([small.behavior(row, spec) for row in logits])
     raw = small.log_softmax(logits)
-    for found, wanted in (
+    for actual, reference in (
       (answer.behavior_logprob, expected),
       (answer.raw_logprob, raw),
     ):
       np.testing.assert_allclose(
-        found, np.take_along_axis(wanted, drawn, 1)[:, 0], atol=1e-4
+        actual, np.take_along_axis(reference, drawn, 1)[:, 0], atol=1e-4
       )
     self.assertLessEqual(len(answer.sampled), spec.max_tokens)
     stops = np.flatnonzero(np.isin(answer.sampled, spec.stop_tokens))
@@ -107,7 +137,7 @@ class DriverContract:
     np.testing.assert_array_equal(answer.sampled, best[19:-1])
     np.testing.assert_array_equal(answer.behavior_logprob, np.zeros(30))
 
-  def test_samples_depend_on_the_request_alone(self):
+  def test_samples_depend_only_on_the_request(self):
     requests = list(mixed_requests(30))
     together = self.ask(self.open(), requests)
     shuffled = self.ask(self.open(steps_per_sync=2), requests[::-1])[::-1]
@@ -133,7 +163,7 @@ class DriverContract:
     self.assertEqual(first, again)
     self.assertEqual(len({first, low, high}), 3)
 
-  def test_next_turn_feeds_only_what_is_new(self):
+  def test_next_turn_prefills_only_new_tokens(self):
     spec = SamplingSpec(max_tokens=12, temperature=0.9, seed=3)
     driver = self.open()
     prompt, turns = small.prompt_of(3, 30), []
@@ -141,8 +171,9 @@ class DriverContract:
       (answer,) = self.ask(driver, [(prompt, spec)])
       turns.append((prompt, answer))
       prompt = small.conversation(prompt, answer, small.prompt_of(50 + turn, 6))
-    held = len(turns[0][0]) + 12 - 1  # the last token sampled was never fed
-    self.assertEqual(turns[1][1].num_reused, held)
+    # The last sampled token was never computed.
+    num_cached = len(turns[0][0]) + 12 - 1
+    self.assertEqual(turns[1][1].num_reused, num_cached)
     stats = driver.engine.stats()
     self.assertEqual(
       stats.num_prefilled[0] + stats.num_reused[0],
@@ -156,7 +187,7 @@ class DriverContract:
         answer.raw_logprob, fresh.raw_logprob, atol=1e-4
       )
 
-  def test_attempts_at_one_task_share_their_prompt(self):
+  def test_episodes_of_a_group_share_their_prompt(self):
     prompt = small.prompt_of(4, 60)
     driver = self.open()
     answers = self.ask(
@@ -171,8 +202,8 @@ class DriverContract:
       )
       np.testing.assert_array_equal(answer.sampled, alone.sampled)
 
-  def test_more_conversations_than_slots_are_answered_as_if_fed_anew(self):
-    driver, plain = self.open(), self.open(reuse=False, **NO_STORE)
+  def test_more_conversations_than_slots_change_no_answer(self):
+    driver, plain = self.open(), self.open(reuse=False, **NO_PREFIX_CACHE)
     prompts = [small.prompt_of(i % 4, 18 + i) for i in range(10)]
     for turn in range(5):
       requests = [
@@ -182,8 +213,8 @@ class DriverContract:
       if turn == 3:
         for each in (driver, plain):
           each.engine.versions.publish(0, small.params(30), 30)
-      answers, wanted = self.ask(driver, requests), self.ask(plain, requests)
-      for answer, other in zip(answers, wanted, strict=True):
+      answers, expected = self.ask(driver, requests), self.ask(plain, requests)
+      for answer, other in zip(answers, expected, strict=True):
         np.testing.assert_array_equal(answer.sampled, other.sampled)
         np.testing.assert_array_equal(answer.version, other.version)
       prompts = [
@@ -193,7 +224,7 @@ class DriverContract:
     if self.settings:
       self.assertGreater(driver.engine.stats().num_restored[0], 0)
 
-  def test_versions_never_share_what_they_computed(self):
+  def test_versions_share_no_keys_and_values(self):
     prompt = small.prompt_of(5, 40)
     driver = self.open()
     for policy_slot in (0, 1):
@@ -205,7 +236,7 @@ class DriverContract:
     (answer,) = self.ask(driver, [(prompt, SamplingSpec(max_tokens=4))])
     self.assertEqual(answer.num_reused, 0)
     self.assertEqual(set(answer.version), {30})
-    # The same step published again need not be the same weights.
+    # Weights published under the same step again may be different.
     driver.engine.versions.publish(0, small.params(31), 30)
     (answer,) = self.ask(driver, [(prompt, SamplingSpec(max_tokens=4))])
     self.assertEqual(answer.num_reused, 0)
@@ -217,7 +248,7 @@ class DriverContract:
     self.ask(driver, [(small.prompt_of(6, 90), SamplingSpec(max_tokens=6))])
     self.assert_empty(driver)
 
-  def test_a_wrong_request_is_refused(self):
+  def test_an_invalid_request_is_refused(self):
     driver = self.open()
     good = SamplingSpec()
     for changes, name in (
@@ -239,7 +270,7 @@ class DriverContract:
       with self.assertRaises(ConfigError):
         driver.submit(prompt, good)
 
-  def test_more_than_may_wait_are_turned_away(self):
+  def test_requests_beyond_the_queue_are_refused(self):
     driver = self.open(slots=(1, 1), driver_options=dict(max_waiting=2))
     spec = SamplingSpec(max_tokens=90)
     futures = [driver.submit([1], spec) for _ in range(4)]
@@ -250,30 +281,6 @@ class DriverContract:
     self.settle(driver, [*futures, other])
     self.assert_empty(driver)
 
-  def test_an_error_in_the_engine_fails_requests_with_its_cause(self):
-    driver = self.open()
-    broken = ZeroDivisionError("on purpose")
-    all_inside = threading.Event()
-
-    def fail(*args):
-      self.assertTrue(all_inside.wait(WAIT_S))
-      raise broken
-
-    driver.engine.versions.get = fail
-    futures = [driver.submit([1], SHORT) for _ in range(20)]
-    all_inside.set()
-    self.run_into_error(driver)
-    for future in futures:
-      error = future.exception(WAIT_S)
-      self.assertIsInstance(error, GeneratorFault)
-      self.assertIs(error.__cause__, broken)
-    with self.assertRaisesRegex(GeneratorFault, "on purpose"):
-      driver.submit([1], SHORT)
-    driver.close()
-
-  def run_into_error(self, driver):
-    """Lets the driver meet the engine's error."""
-
   def assert_empty(self, driver):
     stats = driver.engine.stats()
     self.assertEqual(stats.num_active, (0, 0))
@@ -281,7 +288,7 @@ class DriverContract:
     self.assertEqual(driver.num_inside, (0, 0))
     self.assertEqual(driver.num_waiting, (0, 0))
 
-  def test_closing_fails_what_is_not_answered(self):
+  def test_closing_fails_requests_without_an_answer(self):
     before = threading.active_count()
     driver = self.open()
     futures = [
@@ -296,7 +303,3 @@ class DriverContract:
       driver.submit([1], SHORT)
     driver.close()
     self.assertEqual(threading.active_count(), before)
-
-
-if __name__ == "__main__":
-  unittest.main()

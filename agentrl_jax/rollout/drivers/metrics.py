@@ -1,0 +1,94 @@
+"""Engine metrics of a run, from the statistics of the engine.
+
+Counters rise from the start of the process and include evaluations. Means,
+ratios and rates are over the time since the last report. Metrics of one policy
+slot end in its name (`/policy_slot0`).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from agentrl_jax.rollout.drivers.base import Driver
+from agentrl_jax.rollout.engine.engine import EngineStats
+
+# Metric to the field of `EngineStats` that counts it, per policy slot.
+COUNTERS = {
+  "engine/sampled_tokens": "num_sampled",
+  "engine/constrained_tokens": "num_constrained",
+  "engine/prefilled_tokens": "num_prefilled",
+  "engine/reused_tokens": "num_reused",
+  "engine/copied_tokens": "num_copied",
+  "engine/restored_tokens": "num_restored",
+  "engine/stored_tokens": "num_stored",
+  "engine/evicted_blocks": "num_evicted",
+  "engine/store_failures": "num_store_failures",
+}
+
+
+class EngineMetrics:
+  """Reports on the engine of one driver in this process."""
+
+  def __init__(
+    self, driver: Driver, clock: Callable[[], float] = time.monotonic
+  ):
+    self._driver, self._clock = driver, clock
+    self._last, self._last_s = driver.engine.stats(), clock()
+
+  def report(self) -> dict[str, float]:
+    """Returns all metrics by name. Waits while a step is being launched."""
+    stats, now_s = self._driver.engine.stats(), self._clock()
+    last, self._last = self._last, stats
+    last_s, self._last_s = self._last_s, now_s
+    waiting = zip(stats.num_pending, self._driver.num_waiting, strict=True)
+    slots = self._driver.engine.config.slots
+    return {
+      **_counters(stats),
+      **_per_policy_slot("engine/waiting_requests", [sum(w) for w in waiting]),
+      **_means(last, stats, now_s - last_s, slots),
+    }
+
+
+def _counters(stats: EngineStats) -> dict[str, float]:
+  metrics: dict[str, float] = {
+    "engine/steps": stats.num_steps,
+    "engine/cancelled": stats.num_cancelled,
+    "engine/prefill_s": stats.prefill_s,
+    "engine/decode_s": stats.decode_s,
+  }
+  for name, field in COUNTERS.items():
+    metrics |= _per_policy_slot(name, getattr(stats, field))
+  return metrics
+
+
+def _means(
+  last: EngineStats, stats: EngineStats, seconds: float, slots: Sequence[int]
+) -> dict[str, float]:
+  """Means, ratios and rates between two reports; none of an empty set."""
+
+  def increase(field: str) -> list[float]:
+    pairs = zip(getattr(last, field), getattr(stats, field), strict=True)
+    return [after - before for before, after in pairs]
+
+  num_steps = stats.num_steps - last.num_steps
+  prefilled, reused = increase("num_prefilled"), increase("num_reused")
+  prompts = [sum(pair) for pair in zip(prefilled, reused, strict=True)]
+  metrics: dict[str, float] = {}
+  if seconds > 0:
+    metrics["engine/tokens_per_s"] = sum(increase("num_sampled")) / seconds
+  for name, values, totals in (
+    (
+      "engine/slot_occupancy",
+      increase("num_slot_steps"),
+      [num_steps * n for n in slots],
+    ),
+    ("engine/reused_share", reused, prompts),
+    ("engine/wait_s", increase("wait_s"), increase("num_scheduled")),
+  ):
+    for k, (value, total) in enumerate(zip(values, totals, strict=True)):
+      if total:
+        metrics[f"{name}/policy_slot{k}"] = value / total
+  return metrics
+
+
+def _per_policy_slot(name: str, values: Sequence[float]) -> dict[str, float]:
+  return {f"{name}/policy_slot{k}": value for k, value in enumerate(values)}
