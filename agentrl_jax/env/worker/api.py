@@ -1,7 +1,7 @@
 """AgentRL's worker protocol: maps requests to the calls of a `Host`.
 
-A request is an endpoint's name and a JSON body; both transports (`http`,
-`grpc`) answer from this one table. Requests may have our `split` and `seed`;
+A request is an endpoint's name and a JSON body; both transports (`main` and
+`grpc`) answer from this table. Requests may have our `split` and `seed`;
 without them the worker's own split is played, with the session's id as seed.
 `describe` is ours: it reports indices without writing out a range.
 """

@@ -26,8 +26,8 @@ from aiohttp import web
 
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment, parse_options
-from agentrl_jax.env.worker import http as http_worker
-from agentrl_jax.env.worker.api import WorkerApi
+from agentrl_jax.env.protocol import wire
+from agentrl_jax.env.worker.api import GETTERS, Reply, WorkerApi
 from agentrl_jax.env.worker.heartbeat import (
   Answer,
   Controller,
@@ -35,7 +35,15 @@ from agentrl_jax.env.worker.heartbeat import (
 )
 from agentrl_jax.env.worker.hosting import Host, HostLimits
 from agentrl_jax.errors import AgentRLError, ConfigError
-from agentrl_jax.http_requests import HttpLimits, add_limits, read_limits
+from agentrl_jax.http_requests import (
+  MIB,
+  BodyReader,
+  HttpLimits,
+  RequestRefused,
+  add_limits,
+  read_json,
+  read_limits,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +51,8 @@ DEFAULT_PORT = 5021
 ANYWHERE = "0.0.0.0"
 MAX_LISTED_INDICES = 10_000  # each heartbeat has them, every 8 s
 GRPC = "grpc://"
+MAX_BODY = 64 * MIB
+MAX_VALUES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +66,7 @@ class WorkerConfig:
   name: str | None = None  # of the task at the controller
   controller: str | None = None  # http://host:5020/api or grpc://host:5021
   address: str | None = None  # URL for the controller
-  http: HttpLimits = HttpLimits(max_body=http_worker.MAX_BODY)
+  http: HttpLimits = HttpLimits(max_body=MAX_BODY)
 
   def __post_init__(self) -> None:
     if not 0 <= self.port < 1 << 16:
@@ -90,7 +100,7 @@ async def serve(
       ),
     )
     runner = web.AppRunner(
-      http_worker.application(api, config.http),
+      application(api, config.http),
       **config.http.runner_options(),
     )
     await runner.setup()
@@ -107,6 +117,50 @@ async def serve(
         _beating(controller, announcement, api.answer)
       )
     yield f"http://{config.bind}:{port}/api"
+
+
+def application(api: WorkerApi, http: HttpLimits) -> web.Application:
+  """Makes the routes; a shutdown frees every session."""
+
+  bodies = BodyReader(http)
+
+  async def handle(request: web.Request) -> web.Response:
+    endpoint = request.match_info["endpoint"]
+    method = "GET" if endpoint in GETTERS else "POST"
+    if request.method != method:
+      raise web.HTTPMethodNotAllowed(request.method, [method])
+    return _response(await _ask(api, endpoint, request, bodies))
+
+  async def shut_down(application: web.Application) -> None:
+    await api.shut_down()
+
+  application = web.Application()
+  application.router.add_get("/api/{endpoint}", handle)
+  application.router.add_post("/api/{endpoint}", handle)
+  application.on_shutdown.append(shut_down)
+  return application
+
+
+async def _ask(
+  api: WorkerApi, endpoint: str, request: web.Request, bodies: BodyReader
+) -> Reply:
+  """Answers a request; its body is a GET's query or a POST's JSON."""
+  if request.method == "GET":
+    return await api.answer(endpoint, dict(request.query))
+  try:
+    body = await read_json(
+      bodies, request, max_values=MAX_VALUES, may_be_empty=True
+    )
+  except RequestRefused as error:
+    return Reply(error.status, {"detail": str(error)})
+  return await api.answer(endpoint, body)
+
+
+def _response(reply: Reply) -> web.Response:
+  headers = (
+    {} if reply.session is None else {wire.SESSION_HEADER: str(reply.session)}
+  )
+  return web.json_response(reply.body, status=reply.code, headers=headers)
 
 
 def _controller(http: aiohttp.ClientSession, url: str) -> Controller:
@@ -235,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
       name=given.name,
       controller=given.controller,
       address=given.address,
-      http=read_limits(vars(given), max_body=http_worker.MAX_BODY),
+      http=read_limits(vars(given), max_body=MAX_BODY),
     )
     limits = HostLimits(
       **{f.name: getattr(given, f.name) for f in dataclasses.fields(HostLimits)}

@@ -51,7 +51,7 @@ class Difficulty:
 
   @property
   def has_families(self) -> bool:
-    """Whether wanted products have siblings."""
+    """Returns whether wanted products have siblings."""
     return self.siblings or self.prices
 
   @property
