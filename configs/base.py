@@ -59,8 +59,8 @@ def get_config() -> ml_collections.ConfigDict:
     thinking=True,  # or False: the cue to answer closes the thought
   )
   c.model = create(
-    # A published one, of agentrl_jax/model/presets.py: it replaces the keys
-    # below it, but for value_head. "" takes them.
+    # A published model, see agentrl_jax/model/hugging_face/presets.py: it
+    # replaces the keys below it, except value_head. "" uses those keys.
     name="",
     width=192,
     num_layers=3,

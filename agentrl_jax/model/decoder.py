@@ -8,21 +8,18 @@ layers follow one another.
 """
 
 import functools
+import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from agentrl_jax.model import attention
 from agentrl_jax.model import cache as kv
+from agentrl_jax.model.attention import reference
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import INPUT_AXES, LoraConfig
-from agentrl_jax.model.projection import (
-  project,
-  project_adapted,
-  project_turned,
-)
 
 Array = jax.Array
 
@@ -121,9 +118,9 @@ class Attention(nnx.Module):
       q, k = self.q_norm(q), self.k_norm(k)
     heads = (*q.shape[:2], c.num_heads, c.head_dim)
     turn = functools.partial(
-      attention.rotate,
+      reference.rotate,
       position_BT=position_BT,
-      frequency_R=attention.rotary_frequencies(c),
+      frequency_R=reference.rotary_frequencies(c),
     )
     return turn(q.reshape(heads)).reshape(q.shape), turn(k), v
 
@@ -246,3 +243,142 @@ def make_modules(
   layers = [Layer(config, rngs) for _ in range(num_layers)]
   stem.add_outputs(rngs)
   return stem, layers
+
+
+# Name of a kernel with its outputs first, as `decoder.Projection` has it.
+TURNED = "turned"
+
+
+def unstacked(layers: dict[str, Any]) -> list[dict[str, Any]]:
+  """Params of each layer, first to last, from stacked ones."""
+  leaves, tree = jax.tree.flatten(layers)
+  # One split per leaf, whose transpose is one join; slices would each be
+  # padded to the whole stack and added up.
+  parts = [_split(leaf) for leaf in leaves]
+  return [jax.tree.unflatten(tree, part) for part in zip(*parts, strict=True)]
+
+
+def turned(layer: dict[str, Any]) -> dict[str, Any]:
+  """Params of a layer whose projections have had their `turn`."""
+  return {
+    name: _turned(name, part) if isinstance(part, dict) else part
+    for name, part in layer.items()
+  }
+
+
+def is_turned(layer: Any) -> bool:
+  """Whether any of a layer's kernels has its outputs first."""
+  return isinstance(layer, dict) and any(
+    name == TURNED or is_turned(part) for name, part in layer.items()
+  )
+
+
+def _turned(name: str, part: dict[str, Any]) -> dict[str, Any]:
+  if "kernel" not in part:
+    return turned(part)
+  rest = {name: x for name, x in part.items() if name != "kernel"}
+  inputs = range(INPUT_AXES[name])
+  return rest | {
+    TURNED: jnp.moveaxis(
+      part["kernel"], inputs, [n - len(inputs) for n in inputs]
+    )
+  }
+
+
+def _split(stacked: jax.Array) -> list[jax.Array]:
+  return [
+    jnp.squeeze(part, 0)
+    for part in jax.lax.split(stacked, (1,) * stacked.shape[0])
+  ]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def project(x: jax.Array, kernel: jax.Array, num_axes: int) -> jax.Array:
+  """The last `num_axes` axes of x times the first ones of the kernel.
+
+  `tensordot`, but for its gradient. What `jax.grad` makes of that one computes
+  the kernel's gradient transposed and turns it round, for which XLA on a CPU
+  copies the gradient of the output, at nearly the price of the product itself.
+  """
+  return jnp.tensordot(x, kernel, axes=num_axes)
+
+
+def _project_forward(x, kernel, num_axes):
+  return project(x, kernel, num_axes), (x, kernel)
+
+
+def _project_backward(num_axes, kept, gradient):
+  x, kernel = kept
+  outputs = tuple(range(num_axes, kernel.ndim))
+  of_x = jax.lax.dot_general(
+    gradient, kernel, ((_last(gradient, len(outputs)), outputs), ((), ()))
+  )
+  rows = tuple(range(x.ndim - num_axes))
+  of_kernel = jax.lax.dot_general(x, gradient, ((rows, rows), ((), ())))
+  return of_x, of_kernel
+
+
+def _last(x: jax.Array, number: int) -> tuple[int, ...]:
+  return tuple(range(x.ndim - number, x.ndim))
+
+
+project.defvjp(_project_forward, _project_backward)
+
+# Rows for which packing a kernel takes longer than it saves.
+_FEW = 64
+
+
+def project_turned(x: jax.Array, kernel: jax.Array, num_axes: int) -> jax.Array:
+  """`project` by a kernel that has its outputs first; for CPUs, no gradient.
+
+  XLA's products on a CPU take their left factor as it lies, and pack the right
+  one into tiles anew in every call. A few rows do not earn a kernel's packing,
+  so it stands on the left, y^T = W x^T. The barriers keep XLA from turning the
+  product back.
+  """
+  outputs = kernel.shape[: kernel.ndim - num_axes]
+  rows = x.shape[: x.ndim - num_axes]
+  kernel_NM = kernel.reshape(math.prod(outputs), -1)
+  x_RM = x.reshape(math.prod(rows), -1)
+  if len(x_RM) > _FEW:
+    y_RN = jnp.einsum("rm,nm->rn", x_RM, kernel_NM)
+  else:
+    x_MR = jax.lax.optimization_barrier(x_RM.T)
+    y_RN = jax.lax.optimization_barrier(kernel_NM @ x_MR).T
+  return y_RN.reshape(*rows, *outputs)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def project_adapted(
+  x: jax.Array,
+  kernel: jax.Array,
+  a: jax.Array,
+  b: jax.Array,
+  num_axes: int,
+  scale: float,
+) -> jax.Array:
+  """`project` by a kernel that has `scale` a b in it already.
+
+  The gradient goes to x, a [inputs, r] and b [r, outputs] and not to the
+  kernel: products as thin as r take the place of one as wide as the kernel.
+  """
+  del a, b, scale
+  return project(x, kernel, num_axes)
+
+
+def _adapted_forward(x, kernel, a, b, num_axes, scale):
+  y = project_adapted(x, kernel, a, b, num_axes, scale)
+  return y, (x, kernel, a, b)
+
+
+def _adapted_backward(num_axes, scale, kept, gradient):
+  x, kernel, a, b = kept
+  of_x, _ = _project_backward(num_axes, (x, kernel), gradient)
+  low, back_to_a = jax.vjp(lambda a: project(x, a, num_axes), a)
+  _, back_to_b = jax.vjp(lambda low, b: project(low, b, 1), low, b)
+  of_low, of_b = back_to_b(gradient * scale)
+  (of_a,) = back_to_a(of_low)
+  return of_x, jnp.zeros_like(kernel), of_a, of_b
+
+
+project_adapted.defvjp(_adapted_forward, _adapted_backward)

@@ -16,21 +16,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax.sharding import Mesh
 
 from agentrl_jax.model import cache as kv
-from agentrl_jax.model import (
-  cached_attention,
-  lookup,
-  lora,
-  packed_attention,
-  sharding,
-)
+from agentrl_jax.model import lora, sharding
+from agentrl_jax.model.attention import cached, packed
 from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.layer_forms import turned, unstacked
+from agentrl_jax.model.decoder import (
+  Layer,
+  Stem,
+  is_turned,
+  make_modules,
+  turned,
+  unstacked,
+)
 from agentrl_jax.model.lora import LoraConfig
-from agentrl_jax.model.modules import Modules
 
 Params = dict[str, Any]
 _Follow = Callable[[jax.Array, Params], jax.Array]
@@ -59,7 +61,7 @@ class Policy:
     self.adaptation = adaptation or LoraConfig()
     self.compute = compute or ComputeConfig()
     self.mesh = mesh
-    self._modules = Modules(config, self.adaptation)
+    self._modules = _Modules(config, self.adaptation)
 
   def init(self, key: jax.Array) -> Params:
     """Fresh float32 params."""
@@ -125,7 +127,7 @@ class Policy:
     Every other form decodes too, only slower.
     """
     apart, mesh = self.unstacked(params), self.mesh
-    if sharding.is_split(mesh) or packed_attention.platform_of(mesh) != "cpu":
+    if sharding.is_split(mesh) or packed.platform_of(mesh) != "cpu":
       return apart
     return apart | {"layers": tuple(map(turned, apart["layers"]))}
 
@@ -143,7 +145,7 @@ class Policy:
     """
 
     attend = functools.partial(
-      packed_attention.attend,
+      packed.attend,
       segment_BT=segment_BT,
       compute=self.compute,
       mesh=self.mesh,
@@ -225,7 +227,7 @@ class Policy:
     stem, written = self._modules.stem(params), []
     x_BCD = self._embed(params, token_BC, None)
     attend = functools.partial(
-      cached_attention.attend,
+      cached.attend,
       position_BC=position_BC,
       compute=self.compute,
       mesh=self.mesh,
@@ -242,9 +244,7 @@ class Policy:
   def _embed(
     self, params: Params, token_BT: jax.Array, mesh: Mesh | None
   ) -> jax.Array:
-    x_BTD = lookup.embed(
-      params["embedding"], token_BT, mesh, self.compute.dtype
-    )
+    x_BTD = _look_up(params["embedding"], token_BT, mesh, self.compute.dtype)
     return x_BTD * self.config.embedding_scale
 
   def _forgetful(self, follow: _Follow, *, prevent_cse: bool) -> _Follow:
@@ -278,3 +278,87 @@ class Policy:
 def num_params(params: Params) -> int:
   """How many numbers there are to train."""
   return sum(int(jnp.size(leaf)) for leaf in jax.tree.leaves(params))
+
+
+class _Modules:
+  """A decoder's stem and its layer, in each form that the layer can have."""
+
+  def __init__(self, config: ModelConfig, adaptation: LoraConfig):
+    self._config = config
+
+    def make() -> tuple[Stem, Layer, Layer]:
+      rngs = nnx.Rngs(params=0)
+      stem, (layer, turned_layer) = make_modules(config, rngs, num_layers=2)
+      turned_layer.turn()
+      return stem, layer, turned_layer
+
+    stem, layer, turned_layer = nnx.eval_shape(make)
+    self._stem, self._layer = nnx.split(stem), nnx.split(layer)
+    self._turned = nnx.split(turned_layer)
+    if adaptation:
+      layer.add_adapters(adaptation)
+    self._adapted = nnx.split(layer)
+
+  def init(self, key: jax.Array) -> Params:
+    """Fresh float32 params, layers stacked."""
+    stem, layers = make_modules(self._config, nnx.Rngs(params=key))
+    states = [nnx.to_pure_dict(nnx.state(layer)) for layer in layers]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
+    return nnx.to_pure_dict(nnx.state(stem)) | {"layers": stacked}
+
+  def abstract_params(self) -> Params:
+    """The shapes and dtypes of `init`, with nothing behind them."""
+    stacked = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(
+        (self._config.num_layers, *x.shape), x.dtype
+      ),
+      nnx.to_pure_dict(self._layer[1]),
+    )
+    return nnx.to_pure_dict(self._stem[1]) | {"layers": stacked}
+
+  def stem(self, params: Params) -> Stem:
+    """All but the layers, around these params."""
+    of_stem = {name: x for name, x in params.items() if name != "layers"}
+    return _merge(*self._stem, of_stem)
+
+  def layer(self, params: Params) -> Layer:
+    """A layer around its params, in whichever form they are."""
+    if is_turned(params):
+      return _merge(*self._turned, params)
+    if lora.is_adapted(params):
+      return _merge(*self._adapted, params)
+    return _merge(*self._layer, params)
+
+
+def _merge(graph: Any, state: Any, params: Params) -> Any:
+  state = nnx.clone(state)
+  nnx.replace_by_pure_dict(state, params)
+  return nnx.merge(graph, state)
+
+
+def _look_up(
+  embedding_VD: jax.Array, token_BT: jax.Array, mesh: Mesh | None, dtype: str
+) -> jax.Array:
+  """Rows of the embedding for each token, [B, T, D] in `dtype`."""
+  if not sharding.is_split(mesh):
+    return jnp.take(embedding_VD, token_BT, axis=0).astype(dtype)
+  return jax.shard_map(
+    functools.partial(_look_up_shard, dtype=dtype),
+    mesh=mesh,
+    in_specs=(sharding.spec("vocab", "width"), sharding.BATCH_SPEC),
+    out_specs=sharding.spec("rows", "tokens", None),
+  )(embedding_VD, token_BT)
+
+
+def _look_up_shard(
+  shard_VD: jax.Array, token_BT: jax.Array, *, dtype: str
+) -> jax.Array:
+  # Rows of the whole group, few bytes, by the channels of this device.
+  token_BT = jax.lax.all_gather(token_BT, "fsdp", axis=0, tiled=True)
+  num_entries = shard_VD.shape[0]
+  entry_BT = token_BT - jax.lax.axis_index("tensor") * num_entries
+  is_held_BT = (entry_BT >= 0) & (entry_BT < num_entries)
+  x_BTD = jnp.take(shard_VD, jnp.where(is_held_BT, entry_BT, 0), axis=0)
+  x_BTD = jnp.where(is_held_BT[..., None], x_BTD, 0).astype(dtype)
+  x_BTD = jax.lax.psum(x_BTD, "tensor")
+  return jax.lax.all_to_all(x_BTD, "fsdp", 0, 2, tiled=True)

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.grammar import BITS
 from agentrl_jax.model import sharding
-from agentrl_jax.model.packed_attention import choose
+from agentrl_jax.model.attention.packed import choose
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine import programs as engine
 from agentrl_jax.train.objective import TrainBatch, policy_objective

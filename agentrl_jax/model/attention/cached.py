@@ -9,9 +9,10 @@ import jax
 from jax.sharding import Mesh
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model import attention, attention_ragged, sharding
+from agentrl_jax.model import sharding
+from agentrl_jax.model.attention import ragged, reference
+from agentrl_jax.model.attention.packed import platform_of, warn_once
 from agentrl_jax.model.compute import ComputeConfig
-from agentrl_jax.model.packed_attention import platform_of, tell
 
 _QUERY = sharding.spec(None, "kv_heads", None, None)
 _CACHE = sharding.spec(None, "kv_heads", None, None)
@@ -24,7 +25,7 @@ def choose(
 
   Raises `ConfigError` if `compute.cache_attention` names one that cannot do it.
   """
-  obstacle = attention_ragged.obstacle(cache_length)
+  obstacle = ragged.obstacle(cache_length)
   if compute.cache_attention == "auto":
     if platform != "tpu":
       return "xla", ""
@@ -54,21 +55,25 @@ def attend(
   prompts are fed a few slots at a time.
   """
   if q_BCKGH.shape[1] > 1:
-    return attention.attend_cache(q_BCKGH, k_BKSH, v_BKSH, position_BC)
+    return reference.attend_cache(q_BCKGH, k_BKSH, v_BKSH, position_BC)
   platform = platform_of(mesh)
   chosen, reason = choose(compute, platform, k_BKSH.shape[2])
   if reason:
-    tell(f"decoding reads whole slots, however little they hold: {reason}")
+    warn_once(f"decoding reads whole slots, however little they hold: {reason}")
   if chosen == "xla":
-    return attention.attend_cache(q_BCKGH, k_BKSH, v_BKSH, position_BC)
-  here = functools.partial(attention_ragged.attend, interpret=platform != "tpu")
+    return reference.attend_cache(q_BCKGH, k_BKSH, v_BKSH, position_BC)
+  attend_on_device = functools.partial(
+    ragged.attend, interpret=platform != "tpu"
+  )
   if sharding.is_split(mesh):
-    here = jax.shard_map(
-      here,
+    attend_on_device = jax.shard_map(
+      attend_on_device,
       mesh=mesh,
       in_specs=(_QUERY, _CACHE, _CACHE, jax.sharding.PartitionSpec()),
       out_specs=_QUERY,
       check_vma=False,  # kernels do not say over what they vary
     )
-  mixed_BKGH = here(q_BCKGH[:, 0], k_BKSH, v_BKSH, position_BC[:, 0] + 1)
+  mixed_BKGH = attend_on_device(
+    q_BCKGH[:, 0], k_BKSH, v_BKSH, position_BC[:, 0] + 1
+  )
   return mixed_BKGH[:, None]

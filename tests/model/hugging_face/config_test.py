@@ -11,12 +11,12 @@ import tempfile
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model.hugging_face import (
+from agentrl_jax.model.hugging_face.config import (
   from_model_config,
   read_model,
   to_model_config,
 )
-from agentrl_jax.model.presets import PRESETS, preset
+from agentrl_jax.model.hugging_face.presets import PRESETS, preset
 
 QWEN2_5_14B_INSTRUCT = {
   "architectures": ["Qwen2ForCausalLM"],

@@ -9,9 +9,9 @@ import numpy as np
 
 from agentrl_jax.model import sharding
 from agentrl_jax.model.compute import ComputeConfig
-from agentrl_jax.model.hugging_face import read_model
+from agentrl_jax.model.hugging_face.config import read_model
+from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.model.pretrained import read_params
 
 try:
   import safetensors

@@ -18,12 +18,19 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.errors import CheckpointError, ConfigError
-from agentrl_jax.model import sharding, tensor_files
+from agentrl_jax.model import sharding
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.hugging_face import CONFIG_FILE, read_model
+from agentrl_jax.model.hugging_face import tensor_files
+from agentrl_jax.model.hugging_face.config import CONFIG_FILE, read_model
+from agentrl_jax.model.hugging_face.tensor_files import TensorFile
+from agentrl_jax.model.hugging_face.tensor_names import (
+  LAYERS,
+  Path,
+  Place,
+  places,
+  tensors,
+)
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.model.tensor_files import TensorFile
-from agentrl_jax.model.tensor_names import LAYERS, Path, Place, places, tensors
 
 # What tensors may be called that a folder holds beside those of the params.
 _SPARE = ("rotary_emb.inv_freq",)  # frequencies, which config.json implies

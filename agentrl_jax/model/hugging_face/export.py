@@ -21,17 +21,23 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model import sharding, tensor_files
+from agentrl_jax.model import sharding
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.hugging_face import (
+from agentrl_jax.model.hugging_face import tensor_files
+from agentrl_jax.model.hugging_face.config import (
   CONFIG_FILE,
   family_of,
   from_model_config,
   read_model,
 )
+from agentrl_jax.model.hugging_face.pretrained import refuse_other
+from agentrl_jax.model.hugging_face.tensor_names import (
+  Path,
+  Place,
+  places,
+  tensors,
+)
 from agentrl_jax.model.policy import Params
-from agentrl_jax.model.pretrained import refuse_other
-from agentrl_jax.model.tensor_names import Path, Place, places, tensors
 
 
 def write_params(

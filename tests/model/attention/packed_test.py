@@ -10,9 +10,9 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model import attention, packed_attention
+from agentrl_jax.model.attention import packed, reference
+from agentrl_jax.model.attention.packed import choose
 from agentrl_jax.model.compute import ComputeConfig
-from agentrl_jax.model.packed_attention import choose
 
 ROWS, LENGTH, KEYS, GROUP, CHANNELS = 2, 256, 2, 2, 32
 
@@ -44,7 +44,7 @@ def _by_tokens(q, k, v, segment):
 def _value_and_slopes(q, k, v, segment, **compute):
   """What attention makes of them, and the gradients of a function of it."""
   attend = functools.partial(
-    packed_attention.attend,
+    packed.attend,
     segment_BT=jnp.asarray(segment),
     compute=ComputeConfig(**compute),
     mesh=None,
@@ -116,7 +116,7 @@ class CacheTest(parameterized.TestCase):
 
   def test_each_token_sees_its_slot_up_to_itself(self):
     operands = [np.float64(x) for x in (self.q, self.k, self.v)]
-    found = attention.attend_cache(
+    found = reference.attend_cache(
       *(jnp.asarray(x, jnp.float32) for x in operands), self.position
     )
     q, k, v = operands
@@ -131,7 +131,7 @@ class CacheTest(parameterized.TestCase):
   def test_the_cache_is_read_as_it_is(self, platform):
     """Written out in float32 first, it would be most of what decoding moves."""
     text = (
-      jax.jit(attention.attend_cache)
+      jax.jit(reference.attend_cache)
       .trace(self.q, self.k, self.v, self.position)
       .lower(lowering_platforms=(platform,))
       .as_text()
@@ -166,15 +166,15 @@ class ChoiceTest(parameterized.TestCase):
 
   def test_falling_back_is_loud(self):
     """Once per reason, by the log that `launch.train` shows."""
-    packed_attention.tell.cache_clear()
+    packed.tell.cache_clear()
     compute = ComputeConfig(dtype="float32")
     inputs = [jnp.asarray(x) for x in _inputs(length=8)]
     with (
-      mock.patch.object(packed_attention, "platform_of", lambda mesh: "gpu"),
+      mock.patch.object(packed, "platform_of", lambda mesh: "gpu"),
       self.assertLogs("absl", "WARNING") as log,
     ):
       for _ in range(2):
-        packed_attention.attend(
+        packed.attend(
           *inputs[:3], segment_BT=inputs[3], compute=compute, mesh=None
         )
     self.assertLen(log.output, 1)

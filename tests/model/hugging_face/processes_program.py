@@ -1,6 +1,6 @@
 """One of two processes that read a folder and write it again, as JSON.
 
-python -m tests.model.processes_program ADDRESS INDEX FOLDER
+python -m tests.model.hugging_face.processes_program ADDRESS INDEX FOLDER
 
 read   bytes that this process took out of the files
 files  bytes of the files
@@ -13,11 +13,11 @@ import sys
 import jax
 
 from agentrl_jax.model import sharding
-from agentrl_jax.model.export import write_params
-from agentrl_jax.model.hugging_face import read_model
+from agentrl_jax.model.hugging_face.config import read_model
+from agentrl_jax.model.hugging_face.export import write_params
+from agentrl_jax.model.hugging_face.pretrained import read_params
+from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.model.pretrained import read_params
-from agentrl_jax.model.tensor_files import TensorFile
 
 
 def main(address: str, index: str, folder: str) -> None:

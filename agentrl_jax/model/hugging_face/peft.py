@@ -17,12 +17,13 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from agentrl_jax.errors import CheckpointError, ConfigError
-from agentrl_jax.model import lora, tensor_files
+from agentrl_jax.model import lora
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.hugging_face import family_of
+from agentrl_jax.model.hugging_face import tensor_files
+from agentrl_jax.model.hugging_face.config import family_of
+from agentrl_jax.model.hugging_face.tensor_files import TensorFile
+from agentrl_jax.model.hugging_face.tensor_names import LAYERS, Place, places
 from agentrl_jax.model.lora import INPUT_AXES, LoraConfig, Params
-from agentrl_jax.model.tensor_files import TensorFile
-from agentrl_jax.model.tensor_names import LAYERS, Place, places
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."

@@ -1,7 +1,7 @@
 """Prints what it takes to read a folder onto eight devices, as JSON.
 
   XLA_FLAGS=--xla_force_host_platform_device_count=8 \\
-    python -m tests.model.reading_program qwen2.5-1.5b 1500000000
+    python -m tests.model.hugging_face.reading_program qwen2.5-1.5b 1500000000
 
 Without a published model's name and the bytes of a file it takes a small one.
 
@@ -26,13 +26,14 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from agentrl_jax.model import sharding, tensor_files
+from agentrl_jax.model import sharding
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.export import Tensors, write_params
-from agentrl_jax.model.hugging_face import from_model_config
+from agentrl_jax.model.hugging_face import tensor_files
+from agentrl_jax.model.hugging_face.config import from_model_config
+from agentrl_jax.model.hugging_face.export import Tensors, write_params
+from agentrl_jax.model.hugging_face.presets import preset
+from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.model.presets import preset
-from agentrl_jax.model.pretrained import read_params
 
 CONFIG = ModelConfig(
   vocab_size=4096,

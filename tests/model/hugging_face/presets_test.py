@@ -7,8 +7,8 @@ import jax
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.hugging_face.presets import PRESETS, preset
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.model.presets import PRESETS, preset
 
 # Of the safetensors files beside each model's card; Llama 3 to 3.3 are alike.
 LLAMA_8B, LLAMA_70B = 8_030_261_248, 70_553_706_496

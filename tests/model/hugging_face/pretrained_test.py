@@ -10,11 +10,13 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import CheckpointError, ConfigError
-from agentrl_jax.model import export, hugging_face, sharding, tensor_files
+from agentrl_jax.model import sharding
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face import config as hugging_face
+from agentrl_jax.model.hugging_face import export, tensor_files
+from agentrl_jax.model.hugging_face.pretrained import read_params
+from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.model.pretrained import read_params
-from agentrl_jax.model.tensor_files import TensorFile
 from tests import eight_devices
 
 CONFIG = ModelConfig(
@@ -31,7 +33,7 @@ CONFIG = ModelConfig(
 
 class ReadingTest(absltest.TestCase):
   def test_eight_devices_take_no_more_than_a_file(self):
-    found = eight_devices.run("tests.model.reading_program")
+    found = eight_devices.run("tests.model.hugging_face.reading_program")
     self.assertTrue(found["equal"])
     self.assertGreater(found["files"], 1)
     self.assertLess(found["peak"], 1.1 * found["file"])

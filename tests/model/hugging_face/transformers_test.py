@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.model.export import Tensors, write_params
-from agentrl_jax.model.hugging_face import read_model
-from tests.model import families
+from agentrl_jax.model.hugging_face.config import read_model
+from agentrl_jax.model.hugging_face.export import Tensors, write_params
+from tests.model.hugging_face import families
 
 LENGTHS = (19, 24)  # of the rows of a batch
 ROW = 24  # tokens

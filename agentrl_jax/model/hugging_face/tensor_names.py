@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.hugging_face import FAMILIES
+from agentrl_jax.model.hugging_face.config import FAMILIES
 
 LAYERS = "layers"  # the key of params below which leaves are stacked
 

@@ -13,7 +13,7 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.export import write_params
+from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.policy import Policy
 from tests.eight_devices import ROOT
 
@@ -62,7 +62,7 @@ def _run_two(root: pathlib.Path) -> list[dict]:
   processes = [
     subprocess.Popen(
       [
-        *(sys.executable, "-m", "tests.model.processes_program"),
+        *(sys.executable, "-m", "tests.model.hugging_face.processes_program"),
         *(address, str(index), str(root)),
       ],
       cwd=ROOT,

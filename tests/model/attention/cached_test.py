@@ -11,11 +11,8 @@ from jax.experimental import pallas as pl
 from jax.sharding import SingleDeviceSharding
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model import (
-  attention,
-  attention_ragged,
-  cached_attention,
-)
+from agentrl_jax.model.attention import cached, reference
+from agentrl_jax.model.attention import ragged as attention_ragged
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
 from launch.planning import chips
@@ -44,20 +41,18 @@ class RaggedTest(parameterized.TestCase):
     q, k, v = operands(*shape)
     slots, positions = shape[0], shape[3]
     position = np.linspace(0, positions - 1, slots).astype(np.int32)[:, None]
-    found = cached_attention.attend(
+    found = cached.attend(
       q, k, v, jnp.asarray(position), compute=RAGGED, mesh=None
     )
-    wanted = attention.attend_cache(q, k, v, position)
+    wanted = reference.attend_cache(q, k, v, position)
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
   def test_what_is_past_the_end_is_not_looked_at(self):
     q, k, v = operands(2, 2, 2, 512, 16)
     position = jnp.array([[127], [255]])
-    wanted = np.array(attention.attend_cache(q, k, v, position))
+    wanted = np.array(reference.attend_cache(q, k, v, position))
     k[0, :, 256:], v[1, :, 256:] = np.nan, np.nan
-    found = cached_attention.attend(
-      q, k, v, position, compute=RAGGED, mesh=None
-    )
+    found = cached.attend(q, k, v, position, compute=RAGGED, mesh=None)
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
   def test_what_is_past_the_end_is_not_fetched(self):
@@ -79,7 +74,7 @@ class RaggedTest(parameterized.TestCase):
     )
 
   def test_heads_may_be_on_several_devices(self):
-    found = eight_devices.run("tests.model.cached_attention_program")
+    found = eight_devices.run("tests.model.attention.cached_program")
     self.assertEqual(found["devices"], 4)
     self.assertLess(found["apart"], 1e-6)
 
@@ -117,14 +112,14 @@ class ChoiceTest(parameterized.TestCase):
   )
   def test_by_platform(self, asked, platform, positions, chosen, reason):
     compute = ComputeConfig(cache_attention=asked)
-    found, why = cached_attention.choose(compute, platform, positions)
+    found, why = cached.choose(compute, platform, positions)
     self.assertEqual(found, chosen)
     self.assertIn(reason, why)
     self.assertEqual(bool(why), bool(reason))
 
   def test_what_cannot_be_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "engine.context.*multiples of"):
-      cached_attention.choose(RAGGED, "tpu", 100)
+      cached.choose(RAGGED, "tpu", 100)
 
 
 @unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")

@@ -12,11 +12,11 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import CheckpointError, ConfigError
-from agentrl_jax.model import peft as ours
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face import peft as ours
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Policy
-from tests.model import families
+from tests.model.hugging_face import families
 
 try:
   import peft

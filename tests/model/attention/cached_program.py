@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.model import attention, cached_attention, sharding
+from agentrl_jax.model import sharding
+from agentrl_jax.model.attention import cached, reference
 from agentrl_jax.model.compute import ComputeConfig
 
 
@@ -20,7 +21,7 @@ def main() -> None:
 
   @jax.jit
   def attend(q, k, v):
-    return cached_attention.attend(
+    return cached.attend(
       q,
       k,
       v,
@@ -30,7 +31,7 @@ def main() -> None:
     )
 
   found = attend(q, k, v)
-  wanted = attention.attend_cache(q, k, v, position)
+  wanted = reference.attend_cache(q, k, v, position)
   sys.stdout.write(
     json.dumps(
       {
