@@ -2,9 +2,11 @@
 
 RMSNorm, rotary positions, grouped-query attention, SwiGLU; optional norm on
 queries and keys (Qwen3), bias on their projections (Qwen2.5, GLM-4), and norm
-after each branch (GLM-4). Modules are merged and split at trace time only:
-everyone else sees plain params, through `model.policy`, which also decides how
+after each branch (GLM-4). Modules are merged and split at trace time only: all
+other code sees plain params, through `model.policy`, which also decides how
 layers follow one another.
+
+Axes of products: R rows, M inputs, N outputs.
 """
 
 import functools
@@ -32,7 +34,7 @@ class RMSNorm(nnx.Module):
     self.epsilon = epsilon
 
   def __call__(self, x: Array) -> Array:
-    """Normalises; shape and dtype stay."""
+    """Normalises x; its shape and dtype stay."""
     y = x.astype(jnp.float32)
     y = y * jax.lax.rsqrt(
       jnp.mean(y * y, axis=-1, keepdims=True) + self.epsilon
@@ -64,13 +66,13 @@ class Projection(nnx.Module):
     self.inputs, self.outputs = inputs, outputs
 
   def add_adapter(self, config: LoraConfig) -> None:
-    """Two thin factors, which the kernel has in it when it is used."""
+    """Adds two low-rank factors, already merged into the kernel in use."""
     self.lora_a = nnx.Param(jnp.zeros((*self.inputs, config.rank)))
     self.lora_b = nnx.Param(jnp.zeros((config.rank, *self.outputs)))
     self.adapter_scale = config.scale
 
   def turn(self) -> None:
-    """Has its outputs first from now on, which decoding on a CPU wants."""
+    """Stores the kernel with its outputs first, for decoding on a CPU."""
     self.kernel = None
     self.turned = nnx.Param(jnp.zeros(self.outputs + self.inputs))
 
@@ -93,7 +95,7 @@ class Projection(nnx.Module):
 
 
 class Attention(nnx.Module):
-  """Queries, keys and values of a layer, and what becomes of them."""
+  """Projections, norms and rotation of a layer's queries, keys and values."""
 
   def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
     self.config = c
@@ -111,7 +113,12 @@ class Attention(nnx.Module):
       self.k_norm = RMSNorm(c.head_dim, c.norm_epsilon)
 
   def project(self, x_BTD: Array, position_BT: Array):
-    """Normalised and rotated q [B,T,K,G,H], k [B,T,K,H], and v [B,T,K,H]."""
+    """Multiplies the last `num_axes` axes of x by the first ones of the kernel.
+
+    Equal to `tensordot`, but for its gradient: `jax.grad` of `tensordot`
+    computes the kernel's gradient transposed, for which XLA on a CPU copies the
+    gradient of the output, at nearly the price of the product itself.
+    """
     c = self.config
     q, k, v = self.q(x_BTD), self.k(x_BTD), self.v(x_BTD)
     if c.qk_norm:
@@ -126,7 +133,7 @@ class Attention(nnx.Module):
 
 
 class Layer(nnx.Module):
-  """Attention and SwiGLU (arXiv:2002.05202), each behind a norm, each added."""
+  """Attention and SwiGLU (arXiv:2002.05202), each a normed residual branch."""
 
   def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
     self.attention_norm = RMSNorm(c.width, c.norm_epsilon)
@@ -144,7 +151,7 @@ class Layer(nnx.Module):
     self.sandwich = c.sandwich_norm
 
   def add_adapters(self, config: LoraConfig) -> None:
-    """Adapters of the projections that the config names."""
+    """Adds adapters to the projections that the config names."""
     for name in config.targets:
       self._projection(name).add_adapter(config)
 
@@ -164,10 +171,10 @@ class Layer(nnx.Module):
     attend: Callable[[Array, Array, Array], Array],
     place: Callable[..., Array],
   ) -> Array:
-    """The layer over packed rows.
+    """Applies the layer to packed rows.
 
-    `attend` maps q, k and v to what attention makes of them; `place` takes an
-    activation and the names of its axes, and says where it lives.
+    `attend` maps q, k and v to the mixed values; `place` constrains an
+    activation to the sharding of its named axes.
     """
     q, k, v = self.attention.project(self.attention_norm(x_BTD), position_BT)
     return place(
@@ -175,9 +182,9 @@ class Layer(nnx.Module):
     )
 
   def extend(self, x_BCD, keys, values, position_BC, write_BC, attend):
-    """The layer over new tokens of each slot, and the slot's new cache.
+    """Applies the layer to new tokens of each slot; returns the new cache too.
 
-    `attend` maps q, keys and values to what attention makes of them.
+    `attend` maps q, keys and values to the mixed values.
     """
     q, k, v = self.attention.project(self.attention_norm(x_BCD), position_BC)
     keys, values = kv.write(keys, k, write_BC), kv.write(values, v, write_BC)
@@ -187,7 +194,7 @@ class Layer(nnx.Module):
   def _finish(
     self, x_BTD: Array, mixed_BTKGH: Array, place: Callable[..., Array]
   ) -> Array:
-    """What was attended to is added, and then what the channels make of it."""
+    """Adds the attention branch, then the MLP branch."""
     branch_BTD = place(self.attention.o(mixed_BTKGH), "rows", "tokens", None)
     if self.sandwich:
       branch_BTD = self.after_attention_norm(branch_BTD)
@@ -201,7 +208,7 @@ class Layer(nnx.Module):
 
 
 class Stem(nnx.Module):
-  """All but the layers: token ids to the first, and from the last to logits."""
+  """All but the layers: token ids to hidden states, hidden states to logits."""
 
   def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
     c = config
@@ -212,7 +219,7 @@ class Stem(nnx.Module):
     self.final_norm = RMSNorm(c.width, c.norm_epsilon)
 
   def add_outputs(self, rngs: nnx.Rngs) -> None:
-    """Whatever reads the last hidden states and is not the embedding."""
+    """Adds an output matrix that is not the embedding, and the critic."""
     c = self.config
     if not c.tied_embedding:
       self.head = Projection((c.width,), (c.vocab_size,), rngs=rngs)
@@ -230,14 +237,14 @@ class Stem(nnx.Module):
     return self.head(hidden).astype(jnp.float32)
 
   def value(self, hidden: Array) -> Array:
-    """The critic's estimate of the return [...] in float32."""
+    """Computes the critic's estimate of the return [...] in float32."""
     return self.critic(hidden.astype(jnp.float32))[..., 0]
 
 
 def make_modules(
   config: ModelConfig, rngs: nnx.Rngs, num_layers: int | None = None
 ) -> tuple[Stem, list[Layer]]:
-  """A decoder with fresh float32 params, or its stem and first layers."""
+  """Makes a decoder with fresh float32 params, or its stem and first layers."""
   stem = Stem(config, rngs)
   num_layers = config.num_layers if num_layers is None else num_layers
   layers = [Layer(config, rngs) for _ in range(num_layers)]
@@ -250,7 +257,7 @@ TURNED = "turned"
 
 
 def unstacked(layers: dict[str, Any]) -> list[dict[str, Any]]:
-  """Params of each layer, first to last, from stacked ones."""
+  """Splits stacked params into those of each layer, first to last."""
   leaves, tree = jax.tree.flatten(layers)
   # One split per leaf, whose transpose is one join; slices would each be
   # padded to the whole stack and added up.
@@ -259,7 +266,7 @@ def unstacked(layers: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def turned(layer: dict[str, Any]) -> dict[str, Any]:
-  """Params of a layer whose projections have had their `turn`."""
+  """Turns all kernels of a layer's params; see `Projection.turn`."""
   return {
     name: _turned(name, part) if isinstance(part, dict) else part
     for name, part in layer.items()
@@ -267,7 +274,7 @@ def turned(layer: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_turned(layer: Any) -> bool:
-  """Whether any of a layer's kernels has its outputs first."""
+  """Says if any of a layer's kernels has its outputs first."""
   return isinstance(layer, dict) and any(
     name == TURNED or is_turned(part) for name, part in layer.items()
   )
@@ -329,12 +336,12 @@ _FEW = 64
 
 
 def project_turned(x: jax.Array, kernel: jax.Array, num_axes: int) -> jax.Array:
-  """`project` by a kernel that has its outputs first; for CPUs, no gradient.
+  """Computes `project` by a kernel with its outputs first; no gradient.
 
-  XLA's products on a CPU take their left factor as it lies, and pack the right
-  one into tiles anew in every call. A few rows do not earn a kernel's packing,
-  so it stands on the left, y^T = W x^T. The barriers keep XLA from turning the
-  product back.
+  XLA's products on a CPU take their left factor as it is stored, and pack the
+  right one into tiles anew in every call. For a few rows packing the kernel
+  costs more than it saves, so the kernel is the left factor, y^T = W x^T. The
+  barriers keep XLA from transposing the product back.
   """
   outputs = kernel.shape[: kernel.ndim - num_axes]
   rows = x.shape[: x.ndim - num_axes]
@@ -357,10 +364,10 @@ def project_adapted(
   num_axes: int,
   scale: float,
 ) -> jax.Array:
-  """`project` by a kernel that has `scale` a b in it already.
+  """Computes `project` by a kernel that already contains `scale` a b.
 
   The gradient goes to x, a [inputs, r] and b [r, outputs] and not to the
-  kernel: products as thin as r take the place of one as wide as the kernel.
+  kernel: products as thin as r replace one as wide as the kernel.
   """
   del a, b, scale
   return project(x, kernel, num_axes)

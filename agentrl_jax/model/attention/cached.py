@@ -1,6 +1,6 @@
-"""Which kernel computes attention over a cache, and on which device what.
+"""Chooses the kernel for attention over a KV cache, and runs it on a mesh.
 
-Heads never meet, so devices that share them share nothing else.
+Heads never meet, so devices that share them exchange nothing.
 """
 
 import functools
@@ -21,9 +21,11 @@ _CACHE = sharding.spec(None, "kv_heads", None, None)
 def choose(
   compute: ComputeConfig, platform: str, cache_length: int
 ) -> tuple[str, str]:
-  """The kernel for a step of one token a slot, and why it is not the usual one.
+  """Returns the kernel for one token per slot and, if it is a fallback, the
+  reason.
 
-  Raises `ConfigError` if `compute.cache_attention` names one that cannot do it.
+  Raises `ConfigError` if `compute.cache_attention` names a kernel that cannot
+  run.
   """
   obstacle = ragged.obstacle(cache_length)
   if compute.cache_attention == "auto":
@@ -49,10 +51,10 @@ def attend(
   compute: ComputeConfig,
   mesh: Mesh | None,
 ) -> jax.Array:
-  """Each token attends to its slot's positions up to its own position.
+  """Lets each token attend to its slot's positions up to its own position.
 
-  Returns [B, C, K, G, H]. Chunks of several tokens are computed by plain XLA:
-  prompts are fed a few slots at a time.
+  Returns [B, C, K, G, H]. Plain XLA computes chunks of several tokens, since
+  only a few slots are prefilled at a time.
   """
   if q_BCKGH.shape[1] > 1:
     return reference.attend_cache(q_BCKGH, k_BKSH, v_BKSH, position_BC)

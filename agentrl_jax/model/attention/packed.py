@@ -1,6 +1,6 @@
-"""Which kernel computes attention over packed rows, and on which device what.
+"""Chooses the kernel for attention over packed rows, and runs it on a mesh.
 
-Heads and rows never meet, so devices that share them share nothing else. Tokens
+Heads and rows never meet, so devices that share them exchange nothing. Tokens
 do meet: where a row is split over `sequence`, each device keeps its queries and
 fetches the keys and values of the whole row.
 """
@@ -24,7 +24,7 @@ _OF_PLATFORM = {"tpu": "splash", "gpu": "cudnn", "cuda": "cudnn"}
 
 
 def platform_of(mesh: Mesh | None) -> str:
-  """Of the devices to compile for, which need not be at hand."""
+  """Returns the platform of the mesh to compile for, present or not."""
   if mesh is None:
     return jax.default_backend()
   return mesh.devices.flat[0].platform
@@ -33,9 +33,9 @@ def platform_of(mesh: Mesh | None) -> str:
 def choose(
   compute: ComputeConfig, platform: str, head_dim: int
 ) -> tuple[str, str]:
-  """The kernel's name, and why it is not the platform's own, if it is not.
+  """Returns the kernel's name and, if it is a fallback, the reason.
 
-  Raises `ConfigError` if `compute.attention` names one that cannot do it.
+  Raises `ConfigError` if `compute.attention` names a kernel that cannot run.
   """
   if compute.attention == "auto":
     chosen = _OF_PLATFORM.get(platform, "xla")
@@ -106,7 +106,7 @@ def _on_devices(attend_on_device, chosen: str, kernel, mesh: Mesh):
 def _attend_on_device(
   chosen, block, kernel, q, k, v, segment_BT, is_split=False
 ):
-  """With the queries, heads and rows of one device."""
+  """Attends with the queries, heads and rows of one device."""
   segment_BS, first = segment_BT, 0
   if is_split:
     k, v, segment_BS = (
@@ -126,7 +126,7 @@ def _attend_on_device(
 def _obstacle(
   chosen: str, compute: ComputeConfig, platform: str, head_dim: int
 ) -> str:
-  """Why this kernel cannot be had here; empty if it can."""
+  """Explains why this kernel cannot run; empty if it can."""
   if chosen != "cudnn":
     return ""
   if _OF_PLATFORM.get(platform) != "cudnn":
@@ -179,5 +179,5 @@ def _attend_cudnn(
 
 @functools.cache
 def warn_once(sentence: str) -> None:
-  """Warns once."""
+  """Logs a warning, once per text."""
   logging.warning(sentence)

@@ -1,10 +1,9 @@
-"""Attention of a decode step that reads slots as far as they are filled.
+"""Attention of a decode step that reads each slot up to its length.
 
-The plain form reads every position of every slot, whatever is in it. Here a
-slot costs what it holds: blocks of positions past its last token are neither
-fetched nor computed. The softmax runs along over blocks (arXiv:2205.14135). A
-Pallas kernel for TPUs; elsewhere it runs in Pallas's interpreter: right, and
-slow.
+The plain form reads every position of every slot. This kernel neither fetches
+nor computes blocks of positions past a slot's last token. The softmax is
+accumulated block by block (arXiv:2205.14135). It is a Pallas kernel for TPUs;
+elsewhere it runs in Pallas's interpreter, correct but slow.
 
 Axes: B slots, K key/value heads, G query heads per key/value head, S positions,
 N positions of a block, H channels of a head.
@@ -23,7 +22,7 @@ _LOWEST = -1e30  # finite, so that differences of it are
 
 
 def obstacle(cache_length: int) -> str:
-  """Why the kernel cannot cut so many positions; empty if it can."""
+  """Explains why the kernel cannot cut this cache; empty if it can."""
   if cache_length % _BLOCKS[-1] == 0:
     return ""
   return (
@@ -41,7 +40,8 @@ def attend(
   *,
   interpret: bool,
 ) -> jax.Array:
-  """Each slot's query attends to its first `length` positions, [B, K, G, H].
+  """Lets each slot's query attend to its first `length` positions, [B, K, G,
+  H].
 
   Lengths are 1 or more.
   """
@@ -95,7 +95,7 @@ def _attend_block(
   *,
   block,
 ):
-  """Takes one block of one slot's positions into the running softmax."""
+  """Adds one block of a slot's positions to the running softmax."""
   slot, n = pl.program_id(0), pl.program_id(1)
   begin, length = n * block, length_B[slot]
 

@@ -1,7 +1,7 @@
-"""Causal grouped-query attention: over packed rows, and over a cache.
+"""Causal grouped-query attention in plain JAX: packed rows, and a KV cache.
 
 Axes: B rows or slots, T or C tokens, S cache positions, K key/value heads, G
-query heads per key/value head, H channels of a head, R pairs of them that turn.
+query heads per key/value head, H channels of a head, R rotated channel pairs.
 Pure functions.
 """
 
@@ -14,7 +14,7 @@ _MASKED = -1e30  # finite, so that a row with nothing to attend to stays finite
 
 
 def rotary_frequencies(c: ModelConfig) -> jax.Array:
-  """How far each pair of channels turns per token, radians [R]."""
+  """Returns the rotation per token of each channel pair, radians [R]."""
   pairs = c.rotary_channels // 2
   frequency_R = c.rope_theta ** (-jnp.arange(pairs, dtype=jnp.float32) / pairs)
   if c.rope_factor == 1:
@@ -34,9 +34,9 @@ def rotate(
 ) -> jax.Array:
   """Rotary positions (arXiv:2104.09864) in the half-split layout of Qwen.
 
-  Of the first 2R channels, channel i turns with channel i + R; the others pass.
-  Written as a roll, which XLA fuses on a CPU, where taking halves and joining
-  them again copies.
+  Of the first 2R channels, channel i is paired with channel i + R; the others
+  pass unchanged. A roll is used because XLA fuses it on a CPU, while taking
+  halves and joining them again copies.
   """
   pairs = len(frequency_R)
   angle_BTR = position_BT[..., None].astype(jnp.float32) * frequency_R
@@ -61,12 +61,12 @@ def attend_packed(
   first: int | jax.Array,
   block: int,
 ) -> jax.Array:
-  """Each token attends to earlier tokens of its own segment, itself included.
+  """Lets each token attend to earlier tokens of its segment, and to itself.
 
   Queries are those of the row's tokens from `first` on; keys are the row's.
   Queries are taken `block` at a time, each block against the keys up to its own
-  end: what lies above the diagonal is never computed. 0 takes them all at once;
-  where `first` is not known before the program runs, keys are all taken.
+  end, so that the upper triangle is never computed. A `block` of 0 takes all
+  queries at once. If `first` is only known at run time, all keys are taken.
   """
   length, num_keys = q_BTKGH.shape[1], k_BSKH.shape[1]
   block = block or length
@@ -93,7 +93,7 @@ def attend_packed(
 def _visible(
   segment_BT: jax.Array, segment_BS: jax.Array, first: int | jax.Array
 ) -> jax.Array:
-  """Which keys each query sees, bool [B, T, S]."""
+  """Returns a mask of the keys that each query may see, bool [B, T, S]."""
   query_T = first + jnp.arange(segment_BT.shape[1])
   causal_TS = jnp.arange(segment_BS.shape[1]) <= query_T[:, None]
   return causal_TS & (segment_BT[:, :, None] == segment_BS[:, None, :])
@@ -111,8 +111,8 @@ def _attend_visible(
     w = softmax(q k / sqrt(H)),  o = w v
     d (q k / sqrt(H)) = w (d w - sum_s w d w),  sum_s w d w = d o . o
 
-  By hand for the order of its products: `jax.grad` has some of them turn round
-  arrays as large as the weights.
+  The gradient is written by hand to fix the order of its products: `jax.grad`
+  transposes arrays as large as the weights.
   """
   return _attend_forward(q_BKGTH, k_BKSH, v_BKSH, visible_BTS)[0]
 
@@ -151,7 +151,7 @@ _attend_visible.defvjp(_attend_forward, _attend_backward)
 
 
 def _product(x, y, of_x, of_y, dtype=None) -> jax.Array:
-  """Contracts these axes; the first two, rows and heads, go along."""
+  """Contracts these axes; the first two, rows and heads, are batched."""
   along = ((0, 1), (0, 1))
   return jax.lax.dot_general(
     x, y, ((of_x, of_y), along), preferred_element_type=dtype
@@ -164,10 +164,10 @@ def attend_cache(
   v_BKSH: jax.Array,
   position_BC: jax.Array,
 ) -> jax.Array:
-  """Each token attends to the positions of its slot up to its own position.
+  """Lets each token attend to its slot's positions up to its own position.
 
   Scores are products of the cache with queries, not of queries with the cache:
-  a CPU turns round what comes second.
+  a CPU transposes the second factor.
   """
   q_BKGCH = jnp.moveaxis(q_BCKGH, 1, 3)
   score_BKSGC = _product(k_BKSH, q_BKGCH, (3,), (4,), jnp.float32)

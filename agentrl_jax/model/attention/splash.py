@@ -1,9 +1,9 @@
-"""Attention over packed rows by the splash kernel for TPUs (Pallas, in jax).
+"""Attention over packed rows by JAX's splash kernel for TPUs (Pallas).
 
 Scores never leave the chip's fast memory, and blocks above the diagonal are
 skipped. One call serves the query heads of one key/value head, so that keys and
-values are not repeated. Off a TPU the kernel runs in Pallas's interpreter:
-right, and slow.
+values are not repeated. Off a TPU the kernel runs in Pallas's interpreter,
+correct but slow.
 """
 
 import jax
@@ -21,7 +21,7 @@ _BLOCK = 512  # tokens, where `compute.attention_block` does not say
 
 
 def check_length(length: int, shards: int) -> None:
-  """Raises `ConfigError` for rows that the kernel cannot cut."""
+  """Raises `ConfigError` for row lengths that the kernel cannot cut."""
   if length % (SLOTS * shards):
     allowed = SLOTS * shards
     raise ConfigError(
@@ -41,11 +41,11 @@ def make_kernel(
   interpret: bool,
   name: str,
 ) -> kernels.SplashAttentionKernel:
-  """A causal kernel for rows of `length` tokens, queries cut into `shards`.
+  """Makes a causal kernel for rows of `length` tokens in `shards` of queries.
 
   Its arrays say which blocks to skip; inside shard_map each device needs its
-  own part, which `kernel.manual_sharding_spec` describes. `name` is what the
-  residuals are called for checkpoint policies.
+  own part, which `kernel.manual_sharding_spec` describes. `name` is the name of
+  the residuals in checkpoint policies.
   """
   check_length(length, shards)
   mask = masks.MultiHeadMask(
@@ -78,7 +78,9 @@ def attend(
   segment_BT: jax.Array,
   segment_BS: jax.Array,
 ) -> jax.Array:
-  """What `attention.attend_packed` computes, [B, T, K, G, H]."""
+  """Computes `reference.attend_packed` by the splash kernel, [B, T, K, G,
+  H].
+  """
   q_BTKGH = q_BTKGH * q_BTKGH.shape[-1] ** -0.5
   of_heads = jax.vmap(kernel, in_axes=(0, 0, 0, None))
   of_rows = jax.vmap(of_heads)
@@ -92,7 +94,9 @@ def attend(
 
 
 def _fitting(block: int, length: int) -> int:
-  """The largest multiple of Slots up to `block` that divides `length`."""
+  """Returns the largest multiple of SLOTS up to `block` that divides
+  `length`.
+  """
   parts = length // SLOTS
   most = max(1, min(block // SLOTS, parts))
   return SLOTS * next(n for n in range(most, 0, -1) if parts % n == 0)

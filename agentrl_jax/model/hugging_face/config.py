@@ -1,8 +1,8 @@
-"""Hugging Face's `config.json` and `ModelConfig`, each from the other.
+"""Converts between Hugging Face's `config.json` and `ModelConfig`.
 
 Four families are read: `qwen2` (Qwen2.5), `qwen3`, `llama` (Llama 3) and `glm4`
-(GLM-4-0414). What the decoder does not compute is refused by its key, never
-ignored: a model that runs but says something else is worse than none.
+(GLM-4-0414). A setting that the decoder does not compute is refused by its key,
+never ignored: a model that runs and computes something else is worse than none.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ CONFIG_FILE = "config.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-  """What a `model_type` stands for, beyond what its config.json says."""
+  """Properties of a `model_type` that its config.json does not contain."""
 
   architecture: str  # the class that transformers has for it
   default_head_dim: int | None = None  # None: width / heads
@@ -61,7 +61,7 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
 
 
 def read_model(folder: str | pathlib.Path) -> tuple[ModelConfig, str]:
-  """The architecture in a folder's config.json, and its family's name.
+  """Reads the architecture and family from a folder's config.json.
 
   Raises `ConfigError` if there is none, or one of another kind of model.
   """
@@ -82,9 +82,9 @@ def read_model(folder: str | pathlib.Path) -> tuple[ModelConfig, str]:
 
 
 def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
-  """The architecture that a config.json describes.
+  """Converts a config.json to a `ModelConfig`.
 
-  Raises `ConfigError` for what the decoder does not compute, by key.
+  Raises `ConfigError` for settings that the decoder does not compute, by key.
   """
   name = described.get("model_type")
   if name not in FAMILIES:
@@ -120,10 +120,10 @@ def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
 def from_model_config(
   config: ModelConfig, *, context: int, dtype: str
 ) -> dict[str, Any]:
-  """A config.json that transformers reads as this architecture.
+  """Makes a config.json that transformers reads as this architecture.
 
-  `context` is how many tokens the model was trained on at a time. Raises
-  `ConfigError` if no family computes the same.
+  `context` is the number of tokens of the rows that the model was trained on.
+  Raises `ConfigError` if no family computes the same.
   """
   name = family_of(config)
   described: dict[str, Any] = {
@@ -160,7 +160,7 @@ def from_model_config(
 
 
 def family_of(config: ModelConfig) -> str:
-  """The `model_type` that computes what this architecture does.
+  """Returns the `model_type` that computes this architecture.
 
   Raises `ConfigError` if there is none.
   """
@@ -214,7 +214,7 @@ def _refuse(described: Mapping[str, Any], family: Family) -> None:
 
 
 def _rotary(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
-  """Rotary settings, as transformers 4 writes them and as 5 does."""
+  """Reads rotary settings in the form of transformers 4 and of 5."""
   rope = dict(described.get("rope_scaling") or {})
   rope |= described.get("rope_parameters") or {}
   found: dict[str, Any] = {

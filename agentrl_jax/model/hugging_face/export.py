@@ -1,7 +1,7 @@
-"""A Hugging Face folder from params, for transformers and all that reads it.
+"""Writes params as a Hugging Face folder, which transformers can load.
 
 Tensors are gathered one at a time, so that no host holds more than one of them.
-The critic has no place in such a folder and is left out.
+The critic has no counterpart in such a folder and is left out.
 """
 
 import collections
@@ -54,13 +54,13 @@ def write_params(
 ) -> None:
   """Writes stacked params as a folder that transformers can load.
 
-  `context` is the most tokens that the model was trained on at once. With
-  `beside`, a folder of the same model, its tokenizer and other small files
-  come along, and its config.json is kept but for the dtype. `about` are more
+  `context` is the longest row of tokens that the model was trained on. With
+  `beside`, a folder of the same model, its tokenizer and other small files are
+  copied, and its config.json is kept except for the dtype. `about` are more
   keys of that file, `files` more files for the folder. The folder appears
   under its name when it is complete. Every process has to call this; the first
-  one writes. Raises `ConfigError` if the folder is there already, or no family
-  computes the architecture.
+  one writes. Raises `ConfigError` if the folder exists, or no family computes
+  the architecture.
   """
   folder = pathlib.Path(folder)
   params, config = without_scale(params, config)
@@ -118,7 +118,7 @@ def _write_small(
 
 
 def _is_passed_on(path: pathlib.Path) -> bool:
-  """Tokenizers, templates, what to generate with; no weights."""
+  """Selects tokenizers, templates and generation settings; no weights."""
   return path.suffix in (".json", ".jinja", ".txt", ".model") and (
     path.name not in (CONFIG_FILE, tensor_files.INDEX_FILE)
   )
@@ -127,7 +127,7 @@ def _is_passed_on(path: pathlib.Path) -> bool:
 def without_scale(
   params: Params, config: ModelConfig
 ) -> tuple[Params, ModelConfig]:
-  """The same policy, whose embedded tokens are multiplied by nothing.
+  """Returns the same policy with an embedding scale of 1.
 
   An embedding that is read at one scale and written at another becomes two.
   """
@@ -143,7 +143,7 @@ def without_scale(
 
 
 class Tensors:
-  """Params as Hugging Face's tensors: what they are, and one at a time."""
+  """Params as Hugging Face's tensors: their names and shapes, one at a time."""
 
   def __init__(self, config: ModelConfig, dtype: np.dtype):
     """Raises `ConfigError` if no family computes this architecture."""
@@ -156,9 +156,9 @@ class Tensors:
     }
 
   def gathered(self, params: Params, name: str) -> np.ndarray:
-    """One tensor on the host, from wherever its parts are.
+    """Gathers one tensor on the host, from all its shards.
 
-    Every process has to ask for the same ones in the same order.
+    Every process has to ask for the same tensors in the same order.
     """
     leaves = self._leaves[name]
     found = [_leaf(params, path) for path, _ in leaves]
@@ -191,7 +191,7 @@ def _taken(places_of: tuple[Place, ...], dtype: np.dtype, to):
 
 
 def _within_reach(leaf: jax.Array) -> NamedSharding | None:
-  """Where this process can see all of it: anywhere, or on every device."""
+  """Returns a sharding that this process can read fully, None for any."""
   if leaf.is_fully_addressable:
     return None
   return sharding.replicated(leaf.sharding.mesh)

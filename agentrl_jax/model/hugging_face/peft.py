@@ -1,8 +1,8 @@
 """Adapters in PEFT's format: adapter_config.json and one safetensors file.
 
 PEFT keeps A as [rank, inputs] and B as [outputs, rank] of each projection that
-the model has as a module of its own. GLM-4 has gate and up in one: there the
-two adapters become one of twice the rank, which adds up to the same.
+is a module of the model. GLM-4 has gate and up in one module: there the two
+adapters become one of twice the rank, with the same sum.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ def write_adapters(
   """Writes adapters as a folder that `peft.PeftModel` loads onto `base`.
 
   `base` names the model that they belong to. Every process has to call this;
-  the first one writes. Raises `ConfigError` if the folder is there already.
+  the first one writes. Raises `ConfigError` if the folder exists.
   """
   folder = pathlib.Path(folder)
   if folder.exists():
@@ -77,9 +77,9 @@ def write_adapters(
 def read_adapters(
   folder: str | pathlib.Path, model: ModelConfig
 ) -> tuple[LoraConfig, Params]:
-  """What `write_adapters` wrote, or PEFT, as host arrays.
+  """Reads adapters of `write_adapters` or PEFT as host arrays.
 
-  Raises `ConfigError` for adapters of a kind that is not computed here, and
+  Raises `ConfigError` for adapters of a kind that is not supported, and
   `CheckpointError` if the files are incomplete or of another model.
   """
   folder = pathlib.Path(folder)
@@ -100,7 +100,7 @@ def _on_host(leaf: jax.Array) -> np.ndarray:
 
 
 def _modules(model: ModelConfig, config: LoraConfig) -> dict[str, _Parts]:
-  """By the name of Hugging Face's module, with {layer} in it."""
+  """Groups projections by Hugging Face's module, with {layer} in its name."""
   found = places(model, family_of(model))
   modules: dict[str, _Parts] = {}
   for name in INPUT_AXES:
@@ -118,7 +118,7 @@ def _tensor(module: str, layer: int, letter: str) -> str:
 def _to_module(
   layers: Params, parts: _Parts, layer: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """A [ranks, inputs] and B [outputs, ranks] of a module, block by block."""
+  """Builds A [ranks, inputs] and B [outputs, ranks] of a module in blocks."""
   blocks = []
   for name, place in parts:
     part = lora.get(layers, lora.path_of(name))
@@ -143,7 +143,7 @@ def _from_module(
   b: np.ndarray,
   what: str,
 ) -> None:
-  """The inverse; what PEFT itself trained has one A for all of a module."""
+  """Inverts `_to_module`; adapters that PEFT trained share one A per module."""
   shared = len(a) == rank
   if len(a) != rank * (1 if shared else len(parts)) or b.shape[1] != len(a):
     raise CheckpointError(
@@ -168,7 +168,7 @@ def _from_module(
 
 
 def _place_of_b(name: str, place: Place, rank: int) -> Place:
-  """B stands as its kernel does, with ranks where that has inputs."""
+  """Derives the place of B from that of its kernel: ranks replace inputs."""
   outputs = place.shape[: len(place.shape) - INPUT_AXES[name]]
   return dataclasses.replace(
     place,
@@ -178,7 +178,7 @@ def _place_of_b(name: str, place: Place, rank: int) -> Place:
 
 
 def _rows(name: str, place: Place) -> slice:
-  """Which of the module's outputs the projection has."""
+  """Returns the slice of the module's outputs that the projection has."""
   first = place.start // place.matrix[1]
   outputs = place.shape[: len(place.shape) - INPUT_AXES[name]]
   return slice(first, first + math.prod(outputs))
@@ -198,7 +198,9 @@ def _read(file: TensorFile, name: str) -> np.ndarray:
 def _described(
   modules: Mapping[str, _Parts], config: LoraConfig, base: str
 ) -> dict[str, Any]:
-  """adapter_config.json; modules of several parts have as many ranks more."""
+  """Builds adapter_config.json; a module of several parts multiplies the
+  rank.
+  """
   names = {_last(module): len(parts) for module, parts in modules.items()}
   several = {name: n for name, n in names.items() if n > 1}
   return {
@@ -218,7 +220,7 @@ def _described(
 
 
 def _config_of(folder: pathlib.Path, model: ModelConfig) -> LoraConfig:
-  """The config that a folder's adapters were made with."""
+  """Reads the config that a folder's adapters were made with."""
   try:
     described = json.loads((folder / CONFIG_FILE).read_text())
   except (OSError, ValueError) as error:
@@ -253,7 +255,7 @@ def _refuse_patterns(
   ours: Mapping[str, list[str]],
   folder: pathlib.Path,
 ) -> None:
-  """Other ranks per module than `_described` gives to several parts."""
+  """Refuses ranks per module other than those that `_described` writes."""
   for key, unit in (
     ("rank_pattern", config.rank),
     ("alpha_pattern", config.alpha),
@@ -268,7 +270,7 @@ def _refuse_patterns(
 
 
 def _names(model: ModelConfig) -> dict[str, list[str]]:
-  """Our projections by the last name of Hugging Face's modules."""
+  """Maps the last name of Hugging Face's modules to our projections."""
   modules = _modules(model, LoraConfig(rank=1))
   return {
     _last(module): [name for name, _ in parts]

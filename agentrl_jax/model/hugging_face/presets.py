@@ -1,8 +1,8 @@
-"""Published models by name: what each is shaped like, and nothing else.
+"""Architectures of published models, by name.
 
-Values are those of the `config.json` beside the published weights. They are
-here so that a run can be planned before any weights are at hand; weights bring
-their own `config.json`, which must then agree.
+Values are those of the `config.json` beside the published weights. With them a
+run can be planned before any weights are present; weights bring their own
+`config.json`, which must then agree.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from agentrl_jax.model.config import ModelConfig
 
 
 def preset(name: str) -> ModelConfig:
-  """The architecture of a published model, such as "qwen2.5-14b".
+  """Returns the architecture of a published model, such as "qwen2.5-14b".
 
   Raises `ConfigError` for a name that is not in `PRESETS`.
   """
@@ -35,7 +35,7 @@ def _qwen2_5(
   *,
   tied: bool = False,
 ) -> ModelConfig:
-  """The larger ones pad the vocabulary further: it must split over more."""
+  """Larger models pad the vocabulary further, so that it splits over more."""
   return ModelConfig(
     vocab_size=151_936 if width < 3584 else 152_064,
     width=width,

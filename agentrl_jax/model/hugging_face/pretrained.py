@@ -1,10 +1,10 @@
-"""Params from a Hugging Face folder.
+"""Reads params from a Hugging Face folder.
 
 Reading goes file by file and tensor by tensor: each device's part is copied out
-of the file, handed to the device, and laid into its stacked leaf there, where
-it is also transposed and made float32. No host ever holds more than one tensor,
-and a process of several reads what its own devices need. The critic has no
-place in such a folder: it starts at zero.
+of the file and sent to the device, which transposes it, casts it to float32 and
+writes it into its stacked leaf. No host ever holds more than one tensor, and
+each process reads only the parts of its own devices. The critic has no
+counterpart in such a folder: it starts at zero.
 """
 
 import functools
@@ -39,7 +39,7 @@ _SPARE = ("rotary_emb.inv_freq",)  # frequencies, which config.json implies
 def read_params(
   folder: str | pathlib.Path, policy: Policy, mesh: Mesh, *, dtype=jnp.float32
 ) -> Params:
-  """The params in a folder, stacked, each where the mesh wants it.
+  """Reads stacked params from a folder, each sharded over the mesh.
 
   Raises `ConfigError` if the folder is of another model than the policy, and
   `CheckpointError` if its files are incomplete or damaged.
@@ -58,7 +58,7 @@ def read_params(
 def refuse_other(
   folder: pathlib.Path, found: ModelConfig, wanted: ModelConfig
 ) -> None:
-  """Raises `ConfigError` if two architectures differ, saying where."""
+  """Raises `ConfigError` with the differing keys of two architectures."""
   differing = [
     f"{key} is {theirs} there and {getattr(wanted, key)} here"
     for key, theirs in vars(found).items()
@@ -69,7 +69,7 @@ def refuse_other(
 
 
 class _Filling:
-  """Params that are being filled, one tensor of a file after another."""
+  """Params under construction, filled by one tensor of a file after another."""
 
   def __init__(self, policy: Policy, family: str, mesh: Mesh, dtype):
     self._tied = policy.config.tied_embedding
@@ -81,7 +81,7 @@ class _Filling:
     self._leaves = self._begun(_by_path(abstract))
 
   def take(self, file: TensorFile, name: str) -> None:
-    """Lays a tensor into the leaves that share it."""
+    """Writes a tensor into the leaves that share it."""
     if name not in self._wanted:
       if not self._is_spare(name):
         raise CheckpointError(
@@ -103,7 +103,7 @@ class _Filling:
       self._fill(path, layer, file, name)
 
   def finished(self, folder: pathlib.Path) -> Params:
-    """The params. Raises `CheckpointError` if some were not in any file."""
+    """Returns the params; raises `CheckpointError` if tensors are missing."""
     if self._wanted:
       raise CheckpointError(
         f"{folder} lacks {len(self._wanted)} tensors, "
@@ -119,7 +119,9 @@ class _Filling:
     return params
 
   def _begun(self, abstract: Mapping[Path, Any]) -> dict[Path, jax.Array]:
-    """Zeros, where a layer at a time is laid in, or nothing at all."""
+    """Allocates zeros for leaves that are filled layer by layer or not at
+    all.
+    """
     begun = {
       path: leaf.shape
       for path, leaf in abstract.items()
@@ -143,7 +145,9 @@ class _Filling:
     jax.block_until_ready(self._leaves[path])
 
   def _is_spare(self, name: str) -> bool:
-    """Some tied models are saved with the embedding under the head's name."""
+    """Accepts the embedding under the head's name, as some tied models have
+    it.
+    """
     return name.endswith(_SPARE) or (self._tied and name == "lm_head.weight")
 
 
@@ -162,11 +166,11 @@ def _sent(
   *,
   stacked: bool,
 ) -> jax.Array:
-  """A part of a file, of each device what it holds of the leaf."""
+  """Sends each device its part of a tensor in a file."""
   parts: dict[str, np.ndarray] = {}
 
   def part(index: tuple[slice, ...]) -> np.ndarray:
-    """Read once, however many devices of this process hold a copy."""
+    """Reads a part once, however many devices of this process hold a copy."""
     key = str(index)
     if key not in parts:
       parts[key] = file.read(name, place.shape, index, place.start)

@@ -1,10 +1,10 @@
-"""Files of tensors in the safetensors format, read by parts and written whole.
+"""Files in the safetensors format, read in parts and written as a whole.
 
-A file is a header of JSON, which says where each tensor's bytes are, and those
-bytes. Reading maps the file and lets go of each page after use, so that a host
-holds a part of one tensor at a time, however large the file: the format's own
-library copies whole tensors and keeps what it has mapped. That library and
-everyone else's read what is written here.
+A file is a JSON header, which says where each tensor's bytes are, and those
+bytes. Reading maps the file and releases each page after use, so that a host
+holds a part of one tensor at a time, however large the file. The format's own
+library copies whole tensors and keeps its mappings, but reads files written
+here.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ _MAX_HEADER = 100_000_000  # bytes; the format's own limit
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-  """One tensor's line in a header."""
+  """The header entry of one tensor."""
 
   dtype: np.dtype
   shape: tuple[int, ...]
@@ -46,7 +46,7 @@ class TensorFile:
   """One file, open for reading. Use it as a context manager."""
 
   def __init__(self, path: pathlib.Path):
-    """Raises `CheckpointError` if the file is cut short or no such file."""
+    """Raises `CheckpointError` if the file is truncated or missing."""
     self.path = path
     try:
       with path.open("rb") as file:
@@ -64,7 +64,9 @@ class TensorFile:
   def read(
     self, name: str, shape: tuple[int, ...], index: tuple[slice, ...], start=0
   ) -> np.ndarray:
-    """A copy of `index` of the tensor's numbers from `start` on, as `shape`."""
+    """Copies `index` of the tensor's numbers from `start` on, taken as
+    `shape`.
+    """
     entry = self.entries[name]
     out = np.empty(
       [len(range(*s.indices(n))) for s, n in zip(index, shape, strict=True)],
@@ -128,7 +130,7 @@ class TensorFile:
 
 
 def tensor_files(folder: pathlib.Path) -> list[pathlib.Path]:
-  """The files of a checkpoint, by its index or the only one there is.
+  """Lists the files of a checkpoint, by its index or the single file.
 
   Raises `CheckpointError` if there is neither, or a file is missing.
   """
@@ -181,7 +183,9 @@ def write_file(
 def split_by_size(
   sizes: Mapping[str, int], limit: int
 ) -> Iterator[tuple[str, list[str]]]:
-  """File names and the tensors of each, none above `limit` bytes but alone."""
+  """Yields file names and their tensors; only a single tensor exceeds
+  `limit`.
+  """
   groups: list[list[str]] = []
   room = 0
   for name, size in sizes.items():
@@ -200,7 +204,7 @@ def split_by_size(
 def write_index(
   folder: pathlib.Path, files: Mapping[str, list[str]], num_bytes: int
 ) -> None:
-  """Writes which file holds which tensor, if there are several."""
+  """Writes the index of tensors by file, if there are several files."""
   if len(files) == 1:
     return
   index = {

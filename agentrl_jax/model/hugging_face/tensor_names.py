@@ -1,8 +1,8 @@
-"""Where each leaf of the params stands in a Hugging Face checkpoint.
+"""Maps each leaf of the params to its tensor in a Hugging Face checkpoint.
 
 There a layer's weights are matrices of [outputs, inputs], one tensor a layer;
-here they are stacked leaves whose axes are heads and channels. `Place` says how
-the one is read as the other, in both directions, for numpy or jax alike.
+here they are stacked leaves whose axes are heads and channels. `Place` converts
+in both directions, for numpy and jax alike.
 """
 
 import dataclasses
@@ -40,22 +40,22 @@ class Place:
   rotary: int = 0
 
   def name(self, layer: int | None) -> str:
-    """The tensor's name in the files."""
+    """Returns the tensor's name in the files."""
     return self.tensor.format(layer=layer)
 
   def spec_in_file(self, leaf_spec: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What is said of the leaf's axes, in the order of `shape`."""
+    """Reorders a spec of the leaf's axes to the order of `shape`."""
     padded = (*leaf_spec, *[None] * (len(self.order) - len(leaf_spec)))
     return tuple(padded[self.order.index(axis)] for axis in range(len(padded)))
 
   def to_leaf(self, part: Any) -> Any:
-    """From an array of `shape` to the leaf."""
+    """Converts an array of `shape` to the leaf."""
     if self.interleaved is not None:
       part = self._regroup(part, neighbours=True)
     return part.transpose(self.order)
 
   def from_leaf(self, leaf: Any) -> Any:
-    """The inverse of `to_leaf`."""
+    """Inverts `to_leaf`."""
     back = [self.order.index(axis) for axis in range(len(self.order))]
     part = leaf.transpose(back)
     if self.interleaved is not None:
@@ -63,9 +63,9 @@ class Place:
     return part
 
   def _regroup(self, part: Any, *, neighbours: bool) -> Any:
-    """[a0 b0 a1 b1 ..] of the channels that turn to [a0 a1 .. b0 b1 ..].
+    """Maps rotated channels from [a0 b0 a1 b1 ..] to [a0 a1 .. b0 b1 ..].
 
-    Or back, if pairs are no `neighbours` in `part`.
+    Maps them back if pairs are not `neighbours` in `part`.
     """
     axis, half = self.interleaved, self.rotary // 2
     two = (half, 2) if neighbours else (2, half)
@@ -75,7 +75,7 @@ class Place:
 
 
 def places(config: ModelConfig, family: str) -> dict[Path, Place]:
-  """The place of every leaf that Hugging Face's model of the family has."""
+  """Returns the place of every leaf in the family's Hugging Face model."""
   c, f = config, FAMILIES[family]
   found = {
     ("embedding",): Place(
@@ -101,7 +101,9 @@ def places(config: ModelConfig, family: str) -> dict[Path, Place]:
 def tensors(
   found: Mapping[Path, Place], num_layers: int
 ) -> Iterator[tuple[str, list[tuple[Path, int | None]]]]:
-  """Every tensor's name, in the usual order, and the leaves that share it."""
+  """Yields every tensor's name, in the usual order, and the leaves that
+  share it.
+  """
   of_layer = [path for path in found if path[0] == LAYERS]
   outer = [path for path in found if path[0] != LAYERS]
   whole: dict[str, list[tuple[Path, int | None]]] = {}

@@ -166,7 +166,7 @@ class ChoiceTest(parameterized.TestCase):
 
   def test_falling_back_is_loud(self):
     """Once per reason, by the log that `launch.train` shows."""
-    packed.tell.cache_clear()
+    packed.warn_once.cache_clear()
     compute = ComputeConfig(dtype="float32")
     inputs = [jnp.asarray(x) for x in _inputs(length=8)]
     with (
