@@ -18,7 +18,7 @@ from agentrl_jax.data.batch import Batch
 from agentrl_jax.model import sharding
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.export import write_params
+from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.loss_config import LossConfig
 from agentrl_jax.train.objective import TrainBatch, policy_objective

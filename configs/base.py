@@ -59,8 +59,8 @@ def get_config() -> ml_collections.ConfigDict:
     thinking=True,  # False: the generation prompt closes the thought
   )
   c.model = create(
-    # A published model of agentrl_jax/model/presets.py: it replaces the keys
-    # below, except value_head. "" reads them.
+    # A published model, see agentrl_jax/model/hugging_face/presets.py: it
+    # replaces the keys below it, except value_head. "" uses those keys.
     name="",
     width=192,
     num_layers=3,

@@ -3,11 +3,11 @@ r"""AgentRL of a published model on a TPU pod, with the paper's settings.
   python -m launch.train --config=configs/pod.py:qwen2.5-14b \
     --config.pretrained.path=/models/Qwen2.5-14B-Instruct
 
-The text after the colon is a name of agentrl_jax/model/presets.py. Without it
-the model is Qwen2.5-14B on a v5p-64: 32 chips, of which each holds 1/32 of the
-params and of the optimizer's state. Numbers of tasks, attempts, tokens and
-updates are those of AgentRL's released configuration of its five tasks
-(arXiv:2510.04206, section 4).
+The name after the colon is one of agentrl_jax/model/hugging_face/presets.py.
+Without it the model is Qwen2.5-14B on a v5p-64: 32 chips, of which each holds
+1/32 of the params and of the optimizer's state. Numbers of tasks, attempts,
+tokens and updates are those of AgentRL's released configuration of its five
+tasks (arXiv:2510.04206, section 4).
 """
 
 from configs import base

@@ -24,8 +24,8 @@ from rich.console import Console
 
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.model import sharding
-from agentrl_jax.model.export import write_params
-from agentrl_jax.model.peft import write_adapters
+from agentrl_jax.model.hugging_face.export import write_params
+from agentrl_jax.model.hugging_face.peft import write_adapters
 from agentrl_jax.model.policy import Policy, num_params
 from launch import command_line
 from launch.config.chat import codec_of

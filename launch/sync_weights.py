@@ -25,7 +25,7 @@ from rich.console import Console
 
 from agentrl_jax.data.snapshot_manifest import Snapshot
 from agentrl_jax.errors import AgentRLError, CheckpointError, ConfigError
-from agentrl_jax.model.export import write_params
+from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.external.client import DIALECTS

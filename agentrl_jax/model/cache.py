@@ -1,10 +1,9 @@
-"""The key/value cache of a decoder: slots of positions, one pair of arrays a
-layer.
+"""The KV cache of a decoder: slots of positions, one pair of arrays per layer.
 
 Slot b of the cache holds the keys and values of one token sequence, position s
-those of its token s. Layers are separate arrays: a scan over stacked layers
-would copy the whole cache every step. Slots come after heads, which lets one
-decoding step read the cache in a single pass.
+those of its token s. Layers are separate arrays, because a scan over stacked
+layers would copy the whole cache every step. Positions come after heads, which
+lets one decoding step read the cache in a single pass.
 """
 
 import jax
@@ -20,7 +19,7 @@ KVCache = tuple[tuple[jax.Array, jax.Array], ...]
 def empty_cache(
   config: ModelConfig, num_slots: int, cache_length: int, dtype=jnp.float32
 ) -> KVCache:
-  """A cache of zeros; what a slot has not written is never attended to."""
+  """Makes a cache of zeros; unwritten positions are never attended to."""
   shape = (num_slots, config.num_kv_heads, cache_length, config.head_dim)
   return tuple(
     (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
@@ -31,11 +30,11 @@ def empty_cache(
 def write(
   cache_BKSH: jax.Array, entry_BCKH: jax.Array, position_BC: jax.Array
 ) -> jax.Array:
-  """Puts one entry per token at its position; positions outside are dropped.
+  """Writes one entry per token at its position; drops positions outside.
 
-  Heads are named one by one, so that what is written is contiguous: a TPU would
-  keep the cache in another order for slices across heads, and turn it round for
-  whoever reads it.
+  Heads are indexed one by one, so that each write is contiguous. For slices
+  across heads a TPU would keep the cache in another layout and transpose it for
+  every reader.
   """
   num_slots, num_heads = cache_BKSH.shape[:2]
   slot_B11 = jnp.arange(num_slots)[:, None, None]
@@ -46,19 +45,19 @@ def write(
 
 
 def copy_slot(cache: KVCache, source: jax.Array, target: jax.Array) -> KVCache:
-  """The cache with slot `source` copied over slot `target`."""
+  """Copies slot `source` over slot `target`."""
   return jax.tree.map(lambda x: x.at[target].set(x[source]), cache)
 
 
 def take_slots(cache: KVCache, slot_P: jax.Array) -> KVCache:
-  """A smaller cache of the slots named; a slot outside gives zeros."""
+  """Takes a smaller cache of these slots; a slot outside gives zeros."""
   return jax.tree.map(
     lambda x: x.at[slot_P].get(mode="fill", fill_value=0), cache
   )
 
 
 def put_slots(cache: KVCache, slot_P: jax.Array, slots: KVCache) -> KVCache:
-  """The inverse of `take_slots`; a slot outside is dropped."""
+  """Writes back what `take_slots` took; drops slots outside."""
   return jax.tree.map(
     lambda x, part: x.at[slot_P].set(part, mode="drop"), cache, slots
   )
@@ -67,7 +66,7 @@ def put_slots(cache: KVCache, slot_P: jax.Array, slots: KVCache) -> KVCache:
 def take_blocks(
   cache: KVCache, slot_N: jax.Array, index_N: jax.Array, size: int
 ) -> KVCache:
-  """Blocks of `size` positions, [N, K, size, H]; a slot outside gives zeros.
+  """Takes blocks of `size` positions, [N, K, size, H]; zeros for slots outside.
 
   Block `index` of a slot begins at position `index * size`; the number of
   positions is a multiple of `size`.
@@ -83,7 +82,7 @@ def take_blocks(
 def put_blocks(
   cache: KVCache, slot_N: jax.Array, index_N: jax.Array, blocks: KVCache
 ) -> KVCache:
-  """The inverse of `take_blocks`; a slot outside is dropped."""
+  """Writes back what `take_blocks` took; drops slots outside."""
 
   def put(x_BKSH: jax.Array, block_NKTH: jax.Array) -> jax.Array:
     at = _block_indices(x_BKSH, slot_N, index_N)
@@ -105,6 +104,6 @@ def _in_blocks(x_BKSH: jax.Array, size: int) -> jax.Array:
 def _block_indices(
   x_BKSH: jax.Array, slot_N: jax.Array, index_N: jax.Array
 ) -> tuple[jax.Array, ...]:
-  """Heads are named one by one, as in `write`."""
+  """Indexes heads one by one, as `write` does."""
   head_1K = jnp.arange(x_BKSH.shape[1])[None]
   return slot_N[:, None], head_1K, index_N[:, None]

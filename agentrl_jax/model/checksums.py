@@ -1,12 +1,12 @@
-"""A number per leaf that tells whether its bits arrived, on whatever mesh.
+"""Checksums of params that show on any mesh whether every bit arrived.
 
   sum over i of mix(bits_i + i * 0x9E3779B9)  modulo 2^32
 
-with i the position in the whole array, and mix the finaliser of MurmurHash3:
-one to one, so that no change of a single number can pass, and without the
-regularity by which sums of products miss whole rows of ones. Integers that wrap
-around add up the same in any order, so the sum does not depend on how a leaf is
-split over devices and processes, and is taken where the leaf is.
+with i the position in the whole array, and mix the finaliser of MurmurHash3.
+The mix is one to one, so that no change of a single number can pass, and it has
+no regularity by which sums of products miss whole rows of ones. Integer sums
+that wrap around are the same in any order, so the checksum does not depend on
+the split of a leaf over devices and processes, and is computed on them.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ _BITS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
 def leaf_names(tree: Any) -> list[str]:
-  """A flat name for each leaf, in their order: "layers.mlp.up.kernel"."""
+  """Returns a flat name for each leaf, in order: "layers.mlp.up.kernel"."""
   return [
     ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path)
     for path, _ in jax.tree_util.tree_leaves_with_path(tree)
@@ -26,13 +26,13 @@ def leaf_names(tree: Any) -> list[str]:
 
 
 def describe_leaf(leaf: Any) -> str:
-  """A leaf's dtype and shape, as in "float32[2, 64]"."""
+  """Returns a leaf's dtype and shape, as in "float32[2, 64]"."""
   return f"{jnp.dtype(leaf.dtype).name}{list(leaf.shape)}"
 
 
 @jax.jit
 def checksums(leaves: Any) -> Any:
-  """The checksum of each leaf of a tree, uint32 []."""
+  """Computes the checksum of each leaf of a tree, uint32 []."""
   return jax.tree.map(_checksum, leaves)
 
 

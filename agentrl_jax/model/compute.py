@@ -1,7 +1,7 @@
-"""How a policy is computed: precision, loops, what the backward pass keeps.
+"""Computation settings of a policy: precision, loops, rematerialisation.
 
-Nothing here changes what a policy says beyond rounding, so these settings may
-differ between two starts of one run; the architecture is `model.config`'s.
+These settings change outputs by rounding only, so two starts of one run may
+differ in them; the architecture is in `model.config`.
 """
 
 import dataclasses
@@ -30,17 +30,16 @@ class ComputeConfig:
   """The `compute` section of the config.
 
   `attention` is the kernel over training rows: "auto" takes "splash" on a TPU,
-  "cudnn" on a GPU where it can, and says so where it cannot, and "xla"
+  "cudnn" on a GPU that supports it (with a warning if not), and "xla"
   elsewhere. `attention_block` cuts the queries of a row into blocks that attend
-  to no key after themselves, which skips the upper triangle; 0 does not cut,
-  and lets splash take blocks of 512.
+  to no later key, which skips the upper triangle; 0 does not cut, and lets
+  splash take blocks of 512.
 
-  `cache_attention` is the kernel of a decode step: "ragged" reads each slot as
-  far as it is filled, "xla" whole slots; "auto" takes the first on a TPU.
+  `cache_attention` is the kernel of a decode step: "ragged" reads each slot up
+  to its length, "xla" reads whole slots; "auto" takes "ragged" on a TPU.
 
-  `remat` is what a layer keeps of its forward pass: "none" computes nothing
-  again, "dots" all but products with params, "attention" all but attention,
-  "full" everything.
+  `remat` says what the backward pass computes again: "none" nothing, "dots" all
+  but products with params, "attention" all but attention, "full" everything.
 
   `scan_layers` compiles one layer for all of them: the time to compile and the
   size of the program no longer grow with depth. Decoding never scans.

@@ -1,4 +1,4 @@
-"""The shape of a policy, checked before anything is allocated."""
+"""Architecture of a policy, checked before anything is allocated."""
 
 import dataclasses
 
@@ -63,7 +63,7 @@ class ModelConfig:
 
   @property
   def rotary_channels(self) -> int:
-    """How many channels of a head turn with the position, the first ones."""
+    """Number of channels of a head that are rotated, the first ones."""
     return int(self.head_dim * self.partial_rotary_factor)
 
   def _check_rotary(self) -> None:

@@ -2,27 +2,26 @@
 
 RMSNorm, rotary positions, grouped-query attention, SwiGLU; optional norm on
 queries and keys (Qwen3), bias on their projections (Qwen2.5, GLM-4), and norm
-after each branch (GLM-4). Modules are merged and split at trace time only:
-everyone else sees plain params, through `model.policy`, which also decides how
+after each branch (GLM-4). Modules are merged and split at trace time only: all
+other code sees plain params, through `model.policy`, which also decides how
 layers follow one another.
+
+Axes of products: R rows, M inputs, N outputs.
 """
 
 import functools
+import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from agentrl_jax.model import attention
 from agentrl_jax.model import cache as kv
+from agentrl_jax.model.attention import reference
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import INPUT_AXES, LoraConfig
-from agentrl_jax.model.projection import (
-  project,
-  project_adapted,
-  project_turned,
-)
 
 Array = jax.Array
 
@@ -35,7 +34,7 @@ class RMSNorm(nnx.Module):
     self.epsilon = epsilon
 
   def __call__(self, x: Array) -> Array:
-    """Normalises; shape and dtype stay."""
+    """Normalises x; its shape and dtype stay."""
     y = x.astype(jnp.float32)
     y = y * jax.lax.rsqrt(
       jnp.mean(y * y, axis=-1, keepdims=True) + self.epsilon
@@ -67,13 +66,13 @@ class Projection(nnx.Module):
     self.inputs, self.outputs = inputs, outputs
 
   def add_adapter(self, config: LoraConfig) -> None:
-    """Two thin factors, which the kernel has in it when it is used."""
+    """Adds two low-rank factors, already merged into the kernel in use."""
     self.lora_a = nnx.Param(jnp.zeros((*self.inputs, config.rank)))
     self.lora_b = nnx.Param(jnp.zeros((config.rank, *self.outputs)))
     self.adapter_scale = config.scale
 
   def turn(self) -> None:
-    """Has its outputs first from now on, which decoding on a CPU wants."""
+    """Stores the kernel with its outputs first, for decoding on a CPU."""
     self.kernel = None
     self.turned = nnx.Param(jnp.zeros(self.outputs + self.inputs))
 
@@ -96,7 +95,7 @@ class Projection(nnx.Module):
 
 
 class Attention(nnx.Module):
-  """Queries, keys and values of a layer, and what becomes of them."""
+  """Projections, norms and rotation of a layer's queries, keys and values."""
 
   def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
     self.config = c
@@ -114,22 +113,27 @@ class Attention(nnx.Module):
       self.k_norm = RMSNorm(c.head_dim, c.norm_epsilon)
 
   def project(self, x_BTD: Array, position_BT: Array):
-    """Normalised and rotated q [B,T,K,G,H], k [B,T,K,H], and v [B,T,K,H]."""
+    """Multiplies the last `num_axes` axes of x by the first ones of the kernel.
+
+    Equal to `tensordot`, but for its gradient: `jax.grad` of `tensordot`
+    computes the kernel's gradient transposed, for which XLA on a CPU copies the
+    gradient of the output, at nearly the price of the product itself.
+    """
     c = self.config
     q, k, v = self.q(x_BTD), self.k(x_BTD), self.v(x_BTD)
     if c.qk_norm:
       q, k = self.q_norm(q), self.k_norm(k)
     heads = (*q.shape[:2], c.num_heads, c.head_dim)
     turn = functools.partial(
-      attention.rotate,
+      reference.rotate,
       position_BT=position_BT,
-      frequency_R=attention.rotary_frequencies(c),
+      frequency_R=reference.rotary_frequencies(c),
     )
     return turn(q.reshape(heads)).reshape(q.shape), turn(k), v
 
 
 class Layer(nnx.Module):
-  """Attention and SwiGLU (arXiv:2002.05202), each behind a norm, each added."""
+  """Attention and SwiGLU (arXiv:2002.05202), each a normed residual branch."""
 
   def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
     self.attention_norm = RMSNorm(c.width, c.norm_epsilon)
@@ -147,7 +151,7 @@ class Layer(nnx.Module):
     self.sandwich = c.sandwich_norm
 
   def add_adapters(self, config: LoraConfig) -> None:
-    """Adapters of the projections that the config names."""
+    """Adds adapters to the projections that the config names."""
     for name in config.targets:
       self._projection(name).add_adapter(config)
 
@@ -167,10 +171,10 @@ class Layer(nnx.Module):
     attend: Callable[[Array, Array, Array], Array],
     place: Callable[..., Array],
   ) -> Array:
-    """The layer over packed rows.
+    """Applies the layer to packed rows.
 
-    `attend` maps q, k and v to what attention makes of them; `place` takes an
-    activation and the names of its axes, and says where it lives.
+    `attend` maps q, k and v to the mixed values; `place` constrains an
+    activation to the sharding of its named axes.
     """
     q, k, v = self.attention.project(self.attention_norm(x_BTD), position_BT)
     return place(
@@ -178,9 +182,9 @@ class Layer(nnx.Module):
     )
 
   def extend(self, x_BCD, keys, values, position_BC, write_BC, attend):
-    """The layer over new tokens of each slot, and the slot's new cache.
+    """Applies the layer to new tokens of each slot; returns the new cache too.
 
-    `attend` maps q, keys and values to what attention makes of them.
+    `attend` maps q, keys and values to the mixed values.
     """
     q, k, v = self.attention.project(self.attention_norm(x_BCD), position_BC)
     keys, values = kv.write(keys, k, write_BC), kv.write(values, v, write_BC)
@@ -190,7 +194,7 @@ class Layer(nnx.Module):
   def _finish(
     self, x_BTD: Array, mixed_BTKGH: Array, place: Callable[..., Array]
   ) -> Array:
-    """What was attended to is added, and then what the channels make of it."""
+    """Adds the attention branch, then the MLP branch."""
     branch_BTD = place(self.attention.o(mixed_BTKGH), "rows", "tokens", None)
     if self.sandwich:
       branch_BTD = self.after_attention_norm(branch_BTD)
@@ -204,7 +208,7 @@ class Layer(nnx.Module):
 
 
 class Stem(nnx.Module):
-  """All but the layers: token ids to the first, and from the last to logits."""
+  """All but the layers: token ids to hidden states, hidden states to logits."""
 
   def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
     c = config
@@ -215,7 +219,7 @@ class Stem(nnx.Module):
     self.final_norm = RMSNorm(c.width, c.norm_epsilon)
 
   def add_outputs(self, rngs: nnx.Rngs) -> None:
-    """Whatever reads the last hidden states and is not the embedding."""
+    """Adds an output matrix that is not the embedding, and the critic."""
     c = self.config
     if not c.tied_embedding:
       self.head = Projection((c.width,), (c.vocab_size,), rngs=rngs)
@@ -233,16 +237,155 @@ class Stem(nnx.Module):
     return self.head(hidden).astype(jnp.float32)
 
   def value(self, hidden: Array) -> Array:
-    """The critic's estimate of the return [...] in float32."""
+    """Computes the critic's estimate of the return [...] in float32."""
     return self.critic(hidden.astype(jnp.float32))[..., 0]
 
 
 def make_modules(
   config: ModelConfig, rngs: nnx.Rngs, num_layers: int | None = None
 ) -> tuple[Stem, list[Layer]]:
-  """A decoder with fresh float32 params, or its stem and first layers."""
+  """Makes a decoder with fresh float32 params, or its stem and first layers."""
   stem = Stem(config, rngs)
   num_layers = config.num_layers if num_layers is None else num_layers
   layers = [Layer(config, rngs) for _ in range(num_layers)]
   stem.add_outputs(rngs)
   return stem, layers
+
+
+# Name of a kernel with its outputs first, as `decoder.Projection` has it.
+TURNED = "turned"
+
+
+def unstacked(layers: dict[str, Any]) -> list[dict[str, Any]]:
+  """Splits stacked params into those of each layer, first to last."""
+  leaves, tree = jax.tree.flatten(layers)
+  # One split per leaf, whose transpose is one join; slices would each be
+  # padded to the whole stack and added up.
+  parts = [_split(leaf) for leaf in leaves]
+  return [jax.tree.unflatten(tree, part) for part in zip(*parts, strict=True)]
+
+
+def turned(layer: dict[str, Any]) -> dict[str, Any]:
+  """Turns all kernels of a layer's params; see `Projection.turn`."""
+  return {
+    name: _turned(name, part) if isinstance(part, dict) else part
+    for name, part in layer.items()
+  }
+
+
+def is_turned(layer: Any) -> bool:
+  """Says if any of a layer's kernels has its outputs first."""
+  return isinstance(layer, dict) and any(
+    name == TURNED or is_turned(part) for name, part in layer.items()
+  )
+
+
+def _turned(name: str, part: dict[str, Any]) -> dict[str, Any]:
+  if "kernel" not in part:
+    return turned(part)
+  rest = {name: x for name, x in part.items() if name != "kernel"}
+  inputs = range(INPUT_AXES[name])
+  return rest | {
+    TURNED: jnp.moveaxis(
+      part["kernel"], inputs, [n - len(inputs) for n in inputs]
+    )
+  }
+
+
+def _split(stacked: jax.Array) -> list[jax.Array]:
+  return [
+    jnp.squeeze(part, 0)
+    for part in jax.lax.split(stacked, (1,) * stacked.shape[0])
+  ]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def project(x: jax.Array, kernel: jax.Array, num_axes: int) -> jax.Array:
+  """The last `num_axes` axes of x times the first ones of the kernel.
+
+  `tensordot`, but for its gradient. What `jax.grad` makes of that one computes
+  the kernel's gradient transposed and turns it round, for which XLA on a CPU
+  copies the gradient of the output, at nearly the price of the product itself.
+  """
+  return jnp.tensordot(x, kernel, axes=num_axes)
+
+
+def _project_forward(x, kernel, num_axes):
+  return project(x, kernel, num_axes), (x, kernel)
+
+
+def _project_backward(num_axes, kept, gradient):
+  x, kernel = kept
+  outputs = tuple(range(num_axes, kernel.ndim))
+  of_x = jax.lax.dot_general(
+    gradient, kernel, ((_last(gradient, len(outputs)), outputs), ((), ()))
+  )
+  rows = tuple(range(x.ndim - num_axes))
+  of_kernel = jax.lax.dot_general(x, gradient, ((rows, rows), ((), ())))
+  return of_x, of_kernel
+
+
+def _last(x: jax.Array, number: int) -> tuple[int, ...]:
+  return tuple(range(x.ndim - number, x.ndim))
+
+
+project.defvjp(_project_forward, _project_backward)
+
+# Rows for which packing a kernel takes longer than it saves.
+_FEW = 64
+
+
+def project_turned(x: jax.Array, kernel: jax.Array, num_axes: int) -> jax.Array:
+  """Computes `project` by a kernel with its outputs first; no gradient.
+
+  XLA's products on a CPU take their left factor as it is stored, and pack the
+  right one into tiles anew in every call. For a few rows packing the kernel
+  costs more than it saves, so the kernel is the left factor, y^T = W x^T. The
+  barriers keep XLA from transposing the product back.
+  """
+  outputs = kernel.shape[: kernel.ndim - num_axes]
+  rows = x.shape[: x.ndim - num_axes]
+  kernel_NM = kernel.reshape(math.prod(outputs), -1)
+  x_RM = x.reshape(math.prod(rows), -1)
+  if len(x_RM) > _FEW:
+    y_RN = jnp.einsum("rm,nm->rn", x_RM, kernel_NM)
+  else:
+    x_MR = jax.lax.optimization_barrier(x_RM.T)
+    y_RN = jax.lax.optimization_barrier(kernel_NM @ x_MR).T
+  return y_RN.reshape(*rows, *outputs)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def project_adapted(
+  x: jax.Array,
+  kernel: jax.Array,
+  a: jax.Array,
+  b: jax.Array,
+  num_axes: int,
+  scale: float,
+) -> jax.Array:
+  """Computes `project` by a kernel that already contains `scale` a b.
+
+  The gradient goes to x, a [inputs, r] and b [r, outputs] and not to the
+  kernel: products as thin as r replace one as wide as the kernel.
+  """
+  del a, b, scale
+  return project(x, kernel, num_axes)
+
+
+def _adapted_forward(x, kernel, a, b, num_axes, scale):
+  y = project_adapted(x, kernel, a, b, num_axes, scale)
+  return y, (x, kernel, a, b)
+
+
+def _adapted_backward(num_axes, scale, kept, gradient):
+  x, kernel, a, b = kept
+  of_x, _ = _project_backward(num_axes, (x, kernel), gradient)
+  low, back_to_a = jax.vjp(lambda a: project(x, a, num_axes), a)
+  _, back_to_b = jax.vjp(lambda low, b: project(low, b, 1), low, b)
+  of_low, of_b = back_to_b(gradient * scale)
+  (of_a,) = back_to_a(of_low)
+  return of_x, jnp.zeros_like(kernel), of_a, of_b
+
+
+project_adapted.defvjp(_adapted_forward, _adapted_backward)

@@ -1,13 +1,13 @@
-"""LoRA (arXiv:2106.09685): W + (alpha / rank) A B, of which W stays.
+"""LoRA (arXiv:2106.09685): W + (alpha / rank) A B, with a frozen W.
 
-Adapters are a tree of their own, stacked like the params they belong to: what
-is trained, and all that the optimizer and a checkpoint know of. `joined` lays
-them beside the kernels of the frozen base, which is free; `merged` makes plain
-params of the two, for rollouts and for files.
+Adapters are a tree of their own, stacked like the params they belong to: they
+alone are trained, optimized and saved in checkpoints. `joined` puts them beside
+the kernels of the frozen base, at no cost; `merged` makes plain params of both,
+for rollouts and for files.
 
 The forward pass multiplies by the merged kernel, so that the learner computes
-with the very weights that answers were sampled with; no gradient as large as a
-kernel is ever made: see `projection.project_adapted`.
+with the same weights that the answers were sampled with. No gradient as large
+as a kernel is ever computed: see `decoder.project_adapted`.
 """
 
 import dataclasses
@@ -54,14 +54,15 @@ class LoraConfig:
 
   @property
   def scale(self) -> float:
-    """What A B is multiplied by."""
+    """Factor of A B."""
     return self.alpha / self.rank
 
 
 def init(config: LoraConfig, base: Params, key: jax.Array) -> Params:
-  """Fresh adapters of stacked params: B is 0, so that they change nothing.
+  """Makes fresh adapters of stacked params: B is 0, so that they change
+  nothing.
 
-  Of the base only shapes are read. A is uniform within 1 / sqrt(inputs), as
+  Only shapes of the base are read. A is uniform within 1 / sqrt(inputs), as
   PEFT draws it.
   """
   layers: Params = {}
@@ -86,9 +87,9 @@ def init(config: LoraConfig, base: Params, key: jax.Array) -> Params:
 
 
 def split(params: Params) -> tuple[Params, Params]:
-  """What is trained of params with adapters, and the rest; see `joined`.
+  """Splits params with adapters into trained and frozen ones; see `joined`.
 
-  The former is float32, the latter stays as it is: it may be bfloat16.
+  Trained ones are float32; frozen ones keep their dtype, which may be bfloat16.
   """
   trained = {"layers": _only_adapters(params["layers"])}
   frozen = {"layers": _without(params["layers"])}
@@ -99,7 +100,7 @@ def split(params: Params) -> tuple[Params, Params]:
 
 
 def joined(base: Params, adapters: Params) -> Params:
-  """The base with its adapters beside its kernels; arrays are shared."""
+  """Puts adapters beside the kernels of the base; arrays are shared."""
   out = dict(base)
   for name, value in adapters.items():
     is_branch = isinstance(value, Mapping) and name not in WHOLE
@@ -108,10 +109,10 @@ def joined(base: Params, adapters: Params) -> Params:
 
 
 def folded(layers: Params, scale: float) -> Params:
-  """Kernels with what their adapters add, out of the gradient's reach.
+  """Adds adapters to their kernels, behind a stop_gradient.
 
-  They get the dtype of the adapters, which stay beside them. For one layer, or
-  for stacked ones.
+  Kernels get the dtype of the adapters, which stay beside them. For one layer,
+  or for stacked ones.
   """
   return {
     name: _fold(name, part, scale) if isinstance(part, Mapping) else part
@@ -120,12 +121,12 @@ def folded(layers: Params, scale: float) -> Params:
 
 
 def merged(params: Params, scale: float) -> Params:
-  """Plain params: adapters added to their kernels, and left out."""
+  """Makes plain params: adapters are added to their kernels, and left out."""
   return params | {"layers": _without(folded(params["layers"], scale))}
 
 
 def is_adapted(layers: Any) -> bool:
-  """Whether there are adapters beside any of the kernels."""
+  """Says if there are adapters beside any of the kernels."""
   return isinstance(layers, Mapping) and any(
     name == A or is_adapted(part) for name, part in layers.items()
   )
@@ -164,26 +165,26 @@ def _only_adapters(layers: Params) -> Params:
 def _targets(
   names: tuple[str, ...], layers: Params
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-  """Path and kernel of every projection named, in a fixed order."""
+  """Yields path and kernel of every named projection, in a fixed order."""
   for name in INPUT_AXES:
     if name in names:
       yield path_of(name), get(layers, path_of(name))["kernel"]
 
 
 def path_of(name: str) -> tuple[str, ...]:
-  """Where a projection stands in a layer."""
+  """Returns the path of a projection within a layer."""
   return ("attention", name) if name in _IN_ATTENTION else (name,)
 
 
 def get(tree: Params, path: tuple[str, ...]) -> Any:
-  """What stands at `path`."""
+  """Returns the subtree at `path`."""
   for key in path:
     tree = tree[key]
   return tree
 
 
 def put(tree: Params, path: tuple[str, ...], value: Params) -> None:
-  """Makes `value` what stands at `path`."""
+  """Puts `value` at `path`."""
   for key in path[:-1]:
     tree = tree.setdefault(key, {})
   tree[path[-1]] = value

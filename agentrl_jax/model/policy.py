@@ -1,13 +1,13 @@
 """The policy as pure functions of plain params.
 
 Params are a nested dict of arrays that jit, grad, optax and orbax take as they
-are; see `modules` for what becomes of flax's modules.
+are. flax's modules are rebuilt around them when a function is traced.
 
 Params of all layers are stacked, [L, ...] in each leaf of `params["layers"]`:
-what a scan runs over, and one leaf to shard and to save where there would be L.
-Decoding wants layers apart, since slicing would copy every weight for every
+a scan needs this form, and there is one leaf to shard and to save instead of L.
+Decoding uses separate layers, since slicing would copy every weight for every
 token: `to_decode` gives that form, with a tuple of L dicts. Every function here
-takes either.
+takes either form.
 """
 
 import functools
@@ -16,28 +16,30 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax.sharding import Mesh
 
 from agentrl_jax.model import cache as kv
-from agentrl_jax.model import (
-  cached_attention,
-  lookup,
-  lora,
-  packed_attention,
-  sharding,
-)
+from agentrl_jax.model import lora, sharding
+from agentrl_jax.model.attention import cached, packed
 from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.layer_forms import turned, unstacked
+from agentrl_jax.model.decoder import (
+  Layer,
+  Stem,
+  is_turned,
+  make_modules,
+  turned,
+  unstacked,
+)
 from agentrl_jax.model.lora import LoraConfig
-from agentrl_jax.model.modules import Modules
 
 Params = dict[str, Any]
 _Follow = Callable[[jax.Array, Params], jax.Array]
 
 
 class Policy:
-  """What can be computed with a policy's params; holds none of them.
+  """Computations with a policy's params; holds none of them.
 
   Axes: B rows or slots, T tokens of a row, C tokens of a chunk, D width,
   V vocabulary, L layers.
@@ -52,30 +54,30 @@ class Policy:
   ):
     """`mesh` is the one that params and batches lie on; None for one device.
 
-    With an `adaptation` of some rank, adapters are trained, and the params
-    that they belong to stay.
+    With an `adaptation` of rank above 0, adapters are trained, and the params
+    that they belong to stay fixed.
     """
     self.config = config
     self.adaptation = adaptation or LoraConfig()
     self.compute = compute or ComputeConfig()
     self.mesh = mesh
-    self._modules = Modules(config, self.adaptation)
+    self._modules = _Modules(config, self.adaptation)
 
   def init(self, key: jax.Array) -> Params:
-    """Fresh float32 params."""
+    """Makes fresh float32 params."""
     return self._modules.init(key)
 
   def abstract_params(self) -> Params:
-    """The shapes and dtypes of params, with nothing behind them."""
+    """Returns the shapes and dtypes of params; allocates nothing."""
     return self._modules.abstract_params()
 
   def split(
     self, params: Params, key: jax.Array
   ) -> tuple[Params, Params | None]:
-    """What training changes of params, and what it leaves; see `whole`.
+    """Splits params into trained and frozen ones; see `whole`.
 
-    That is all and None, or adapters and the rest. Params without adapters get
-    fresh ones, which change nothing yet.
+    Without LoRA these are all params and None, else adapters and the rest.
+    Params without adapters get fresh ones, which change nothing yet.
     """
     if not self.adaptation:
       return params, None
@@ -89,9 +91,9 @@ class Policy:
     return lora.split(lora.joined(params, made))
 
   def abstract_split(self) -> tuple[Params, Params | None]:
-    """Shapes and dtypes of what training changes, and of what it leaves.
+    """Returns shapes and dtypes of trained and of frozen params.
 
-    What it leaves is in the dtype of the computation.
+    Frozen params are in the dtype of the computation.
     """
     params = self.abstract_params()
     if not self.adaptation:
@@ -106,26 +108,27 @@ class Policy:
     return jax.eval_shape(split)
 
   def whole(self, trained: Params, frozen: Params | None) -> Params:
-    """What is trained and what is not, as params; arrays are shared."""
+    """Joins trained and frozen params; arrays are shared."""
     return trained if frozen is None else lora.joined(frozen, trained)
 
   def plain(self, params: Params) -> Params:
-    """The same policy without adapters: they are added to their kernels."""
+    """Returns params whose adapters are merged into their kernels."""
     if not lora.is_adapted(params["layers"]):
       return params
     return lora.merged(params, self.adaptation.scale)
 
   def unstacked(self, params: Params) -> Params:
-    """The same with layers apart, in their order."""
+    """Returns params with separate layers, in their order."""
     return params | {"layers": tuple(self._each_layer(params))}
 
   def to_decode(self, params: Params) -> Params:
-    """The form to decode with: layers apart and, on one CPU, kernels turned.
+    """Returns params to decode with: separate layers and, on one CPU, turned
+    kernels.
 
     Every other form decodes too, only slower.
     """
     apart, mesh = self.unstacked(params), self.mesh
-    if sharding.is_split(mesh) or packed_attention.platform_of(mesh) != "cpu":
+    if sharding.is_split(mesh) or packed.platform_of(mesh) != "cpu":
       return apart
     return apart | {"layers": tuple(map(turned, apart["layers"]))}
 
@@ -143,7 +146,7 @@ class Policy:
     """
 
     attend = functools.partial(
-      packed_attention.attend,
+      packed.attend,
       segment_BT=segment_BT,
       compute=self.compute,
       mesh=self.mesh,
@@ -181,23 +184,27 @@ class Policy:
     )
 
   def unembed(self, params: Params, hidden: jax.Array) -> jax.Array:
-    """Hidden states [..., D] to logits [..., V] in float32."""
+    """Maps hidden states [..., D] to logits [..., V] in float32."""
     return self._modules.stem(params).unembed(hidden)
 
   def value(self, params: Params, hidden: jax.Array) -> jax.Array:
-    """Hidden states [..., D] to the critic's estimate of the return [...]."""
+    """Maps hidden states [..., D] to the critic's estimate of the return
+    [...].
+    """
     critic = {"critic": params["critic"]}
     critic = sharding.gathered(critic, self.mesh, "float32")
     return self._modules.stem(params | critic).value(hidden)
 
   def output_matrix(self, params: Params) -> jax.Array:
-    """What `unembed` multiplies by, [D, V]."""
+    """Returns the matrix of `unembed`, [D, V]."""
     if self.config.tied_embedding:
       return params["embedding"].T
     return params["head"]["kernel"]
 
   def empty_cache(self, num_slots: int, cache_length: int) -> kv.KVCache:
-    """A cache for `num_slots` sequences of up to `cache_length` tokens."""
+    """Makes a cache for `num_slots` sequences of up to `cache_length`
+    tokens.
+    """
     return kv.empty_cache(
       self.config, num_slots, cache_length, self.compute.dtype
     )
@@ -210,7 +217,8 @@ class Policy:
     start_B: jax.Array,
     length_B: jax.Array,
   ) -> tuple[jax.Array, kv.KVCache]:
-    """Feeds each slot its next tokens: hidden states [B, C, D] and the cache.
+    """Feeds each slot its next tokens; returns hidden states [B, C, D] and the
+    cache.
 
     Slot b's first `length_B[b]` tokens go to positions from `start_B[b]` on;
     the rest of its row is padding: not written, and its hidden states mean
@@ -225,7 +233,7 @@ class Policy:
     stem, written = self._modules.stem(params), []
     x_BCD = self._embed(params, token_BC, None)
     attend = functools.partial(
-      cached_attention.attend,
+      cached.attend,
       position_BC=position_BC,
       compute=self.compute,
       mesh=self.mesh,
@@ -242,13 +250,11 @@ class Policy:
   def _embed(
     self, params: Params, token_BT: jax.Array, mesh: Mesh | None
   ) -> jax.Array:
-    x_BTD = lookup.embed(
-      params["embedding"], token_BT, mesh, self.compute.dtype
-    )
+    x_BTD = _look_up(params["embedding"], token_BT, mesh, self.compute.dtype)
     return x_BTD * self.config.embedding_scale
 
   def _forgetful(self, follow: _Follow, *, prevent_cse: bool) -> _Follow:
-    """The layer, which keeps for its backward pass what `remat` says."""
+    """Applies `compute.remat` to a layer."""
     keeps_all = self.compute.remat == "none"
     if keeps_all and (self.mesh is None or self.mesh.shape["fsdp"] == 1):
       return follow
@@ -262,19 +268,111 @@ class Policy:
     return self.compute.scan_layers and isinstance(params["layers"], dict)
 
   def _each_layer(self, params: Params) -> Sequence[Params]:
-    """Params of each layer, first to last, from either form."""
+    """Returns params of each layer, first to last, from either form."""
     layers = params["layers"]
     if not isinstance(layers, dict):
       return layers
     return unstacked(layers)
 
   def _folded(self, layer: Params) -> Params:
-    """A layer whose kernels have their adapters in them, if it has any."""
+    """Merges a layer's adapters into its kernels, if it has any."""
     if not lora.is_adapted(layer):
       return layer
     return lora.folded(layer, self.adaptation.scale)
 
 
 def num_params(params: Params) -> int:
-  """How many numbers there are to train."""
+  """Counts the numbers to train."""
   return sum(int(jnp.size(leaf)) for leaf in jax.tree.leaves(params))
+
+
+class _Modules:
+  """A decoder's stem and layer as nnx graphs, rebuilt around params when
+  traced.
+  """
+
+  def __init__(self, config: ModelConfig, adaptation: LoraConfig):
+    self._config = config
+
+    def make() -> tuple[Stem, Layer, Layer]:
+      rngs = nnx.Rngs(params=0)
+      stem, (layer, turned_layer) = make_modules(config, rngs, num_layers=2)
+      turned_layer.turn()
+      return stem, layer, turned_layer
+
+    stem, layer, turned_layer = nnx.eval_shape(make)
+    self._stem, self._layer = nnx.split(stem), nnx.split(layer)
+    self._turned = nnx.split(turned_layer)
+    if adaptation:
+      layer.add_adapters(adaptation)
+    self._adapted = nnx.split(layer)
+
+  def init(self, key: jax.Array) -> Params:
+    """Makes fresh float32 params with stacked layers."""
+    stem, layers = make_modules(self._config, nnx.Rngs(params=key))
+    states = [nnx.to_pure_dict(nnx.state(layer)) for layer in layers]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
+    return nnx.to_pure_dict(nnx.state(stem)) | {"layers": stacked}
+
+  def abstract_params(self) -> Params:
+    """Returns the shapes and dtypes of `init`; allocates nothing."""
+    stacked = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(
+        (self._config.num_layers, *x.shape), x.dtype
+      ),
+      nnx.to_pure_dict(self._layer[1]),
+    )
+    return nnx.to_pure_dict(self._stem[1]) | {"layers": stacked}
+
+  def stem(self, params: Params) -> Stem:
+    """Builds the stem around these params."""
+    of_stem = {name: x for name, x in params.items() if name != "layers"}
+    return _merge(*self._stem, of_stem)
+
+  def layer(self, params: Params) -> Layer:
+    """Builds a layer around its params, in whichever form they are."""
+    if is_turned(params):
+      return _merge(*self._turned, params)
+    if lora.is_adapted(params):
+      return _merge(*self._adapted, params)
+    return _merge(*self._layer, params)
+
+
+def _merge(graph: Any, state: Any, params: Params) -> Any:
+  state = nnx.clone(state)
+  nnx.replace_by_pure_dict(state, params)
+  return nnx.merge(graph, state)
+
+
+def _look_up(
+  embedding_VD: jax.Array, token_BT: jax.Array, mesh: Mesh | None, dtype: str
+) -> jax.Array:
+  """Looks up the embedding of each token, [B, T, D] in `dtype`.
+
+  A table that is split over devices never moves. Each device looks up the
+  tokens of its `fsdp` group in its own vocabulary entries and channels, and
+  sends every token's channels to the device of that token. Traffic has the size
+  of the result.
+  """
+  if not sharding.is_split(mesh):
+    return jnp.take(embedding_VD, token_BT, axis=0).astype(dtype)
+  return jax.shard_map(
+    functools.partial(_look_up_shard, dtype=dtype),
+    mesh=mesh,
+    in_specs=(sharding.spec("vocab", "width"), sharding.BATCH_SPEC),
+    out_specs=sharding.spec("rows", "tokens", None),
+  )(embedding_VD, token_BT)
+
+
+def _look_up_shard(
+  shard_VD: jax.Array, token_BT: jax.Array, *, dtype: str
+) -> jax.Array:
+  # Rows of the whole group, few bytes, by the channels of this device.
+  token_BT = jax.lax.all_gather(token_BT, "fsdp", axis=0, tiled=True)
+  num_entries = shard_VD.shape[0]
+  entry_BT = token_BT - jax.lax.axis_index("tensor") * num_entries
+  is_held_BT = (entry_BT >= 0) & (entry_BT < num_entries)
+  x_BTD = jnp.take(shard_VD, jnp.where(is_held_BT, entry_BT, 0), axis=0)
+  x_BTD = jnp.where(is_held_BT[..., None], x_BTD, 0).astype(dtype)
+  x_BTD = jax.lax.psum(x_BTD, "tensor")
+  return jax.lax.all_to_all(x_BTD, "fsdp", 0, 2, tiled=True)

@@ -1,14 +1,13 @@
-"""Where params, batches and activations live on a mesh: one table, two steps.
+"""Shardings of params, batches and activations on a mesh, from one table.
 
-Every axis of every parameter has a logical name, found by the parameter's place
+Every axis of every parameter has a logical name, found by the parameter's path
 in the tree; the code that makes an activation names its axes. `RULES` says
 which mesh axes a logical axis is split over. A mesh axis that does not divide
 a parameter's axis is an error before anything compiles. Leaves below `layers`
-are stacked: an axis of layers, split over nothing, comes before those of the
-table.
+are stacked: an unsplit axis of layers comes before those of the table.
 
-Params are split over `fsdp` to be kept, and put together again, in the dtype
-of the computation, just before they are used: `gathered`.
+Params are stored split over `fsdp`, and gathered in the dtype of the
+computation just before they are used: `gathered`.
 """
 
 import functools
@@ -74,7 +73,7 @@ RULES: Mapping[str, str | tuple[str, ...]] = {
 
 
 def spec(*axes: str | None) -> PartitionSpec:
-  """How an array with these logical axes is split."""
+  """Returns the mesh axes that split an array with these logical axes."""
   return PartitionSpec(*(RULES.get(axis) if axis else None for axis in axes))
 
 
@@ -84,7 +83,9 @@ BATCH_SPEC = spec("rows", "tokens")
 def make_mesh(
   shape: Mapping[str, int], devices: Sequence[jax.Device] | None = None
 ) -> Mesh:
-  """A mesh with the named axes; their product must be the device count."""
+  """Makes a mesh with the named axes; their product must be the device
+  count.
+  """
   devices = list(jax.devices() if devices is None else devices)
   unknown = set(shape) - set(MESH_AXES)
   if unknown:
@@ -107,7 +108,7 @@ def make_mesh(
 
 
 def param_spec(path: tuple[str, ...]) -> PartitionSpec:
-  """How the parameter at `path` is split."""
+  """Returns the mesh axes that split the parameter at `path`."""
   name = "/".join(path)
   for end, axes in LOGICAL_AXES.items():
     if name == end or name.endswith("/" + end):
@@ -124,12 +125,12 @@ def _names(keys: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _is_index(path: tuple[str, ...]) -> bool:
-  """Whether the layers are apart, in a tuple, as they are for decoding."""
+  """Says if layers are separate, in a tuple, as they are for decoding."""
   return len(path) > 1 and path[1].isdigit()
 
 
 def param_shardings(params, mesh: Mesh):
-  """A tree like `params` with each leaf's sharding, checked to divide."""
+  """Returns a tree of the leaves' shardings, checked to divide."""
 
   def sharding(keys, leaf) -> NamedSharding:
     path = _names(keys)
@@ -148,19 +149,21 @@ def param_shardings(params, mesh: Mesh):
 
 
 def is_split(mesh: Mesh | None) -> bool:
-  """Whether there is more than one device to think of."""
+  """Says if the mesh has more than one device."""
   return mesh is not None and mesh.size > 1
 
 
 def constrain(mesh: Mesh | None, x: jax.Array, *axes: str | None) -> jax.Array:
-  """The same array, split as its logical axes say; and so its gradient."""
+  """Constrains an array, and its gradient, to the sharding of its logical
+  axes.
+  """
   if not is_split(mesh):
     return x
   return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec(*axes)))
 
 
 def gathered(params: Any, mesh: Mesh | None, dtype: str) -> Any:
-  """Params as a computation reads them: whole along `fsdp`, and in `dtype`.
+  """Gathers params along `fsdp` for a computation in `dtype`.
 
   They are cast before they move; gradients are summed over devices in `dtype`
   and arrive split. Leaves that `fsdp` does not split are left as they are.
@@ -182,7 +185,7 @@ def gathered(params: Any, mesh: Mesh | None, dtype: str) -> Any:
 
 
 def in_dtype(params: Any, dtype: str) -> Any:
-  """Params with the leaves that `gathered` would cast cast for good."""
+  """Casts the leaves that `gathered` would cast, permanently."""
 
   def cast(keys, leaf: jax.Array) -> jax.Array:
     return leaf.astype(dtype) if "fsdp" in param_spec(_names(keys)) else leaf
@@ -192,7 +195,7 @@ def in_dtype(params: Any, dtype: str) -> Any:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _move(x: jax.Array, here: NamedSharding, there: NamedSharding) -> jax.Array:
-  """From one place to another; the gradient goes the way back."""
+  """Reshards from one place to another; the gradient goes the way back."""
   x = jax.lax.with_sharding_constraint(x, here)
   return jax.lax.with_sharding_constraint(x, there)
 
@@ -206,10 +209,10 @@ _move.defvjp(lambda x, here, there: (_move(x, here, there), None), _move_back)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-  """Rows over data and fsdp, their tokens over sequence."""
+  """Splits rows over data and fsdp, and their tokens over sequence."""
   return NamedSharding(mesh, BATCH_SPEC)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """The same value on every device."""
+  """Keeps the same value on every device."""
   return NamedSharding(mesh, PartitionSpec())

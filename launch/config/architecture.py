@@ -13,9 +13,9 @@ import ml_collections
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.hugging_face import read_model
+from agentrl_jax.model.hugging_face.config import read_model
+from agentrl_jax.model.hugging_face.presets import preset
 from agentrl_jax.model.lora import LoraConfig
-from agentrl_jax.model.presets import preset
 from agentrl_jax.train.config_checks import require_read
 from configs import base
 

@@ -9,7 +9,7 @@ from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.group import GroupLimits
 from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model.attention_splash import check_length
+from agentrl_jax.model.attention.splash import check_length
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.rollout.settings import AgentsConfig, EngineConfig

@@ -1,7 +1,7 @@
-"""Which knob to turn when a program does not fit, and what that would free.
+"""Suggests settings to change when a program does not fit.
 
-Amounts are estimates from shapes; only compiling again tells. Knobs come in the
-order of what they cost: the first ones change nothing that is learned.
+Amounts are estimates from shapes; only a new compilation shows the real ones.
+Settings come in the order of their cost: the first do not change training.
 """
 
 import dataclasses
@@ -14,14 +14,14 @@ from launch.planning.study import Judgement
 
 @dataclasses.dataclass(frozen=True)
 class Knob:
-  """A setting to change and what it frees of a chip, if that is known."""
+  """A setting to change and the memory that it frees on a chip, if known."""
 
   setting: str
   effect: str
 
 
 def advice(settings: Settings, judged: Sequence[Judgement]) -> list[Knob]:
-  """What to try, cheapest first; nothing if everything fits."""
+  """Lists settings to change, cheapest first; empty if everything fits."""
   tight = [j for j in judged if not j.fits]
   knobs: list[Knob] = []
   if any(j.name in ("gradient", "apply") for j in tight):
@@ -32,7 +32,7 @@ def advice(settings: Settings, judged: Sequence[Judgement]) -> list[Knob]:
 
 
 def refusal(judged: Sequence[Judgement], knobs: Sequence[Knob]) -> str:
-  """One sentence about what does not fit; empty if everything does."""
+  """Says in one sentence what does not fit; empty if everything does."""
   tight = [j for j in judged if not j.fits]
   if not tight:
     return ""

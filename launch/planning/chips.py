@@ -1,9 +1,9 @@
-"""What a TPU chip can do, and the slices that it comes in.
+"""TPU chips with their rates and memory, and the slices that can be rented.
 
 Rates are the makers': peak bfloat16 products, memory and links at full speed,
 as tabled in "How to Scale Your Model" (jax-ml.github.io/scaling-book, TPUs).
-Capacities are what the compiler grants a program, found by compiling one that
-is too large: a little less than is sold.
+Capacities are those that the compiler grants a program, measured by compiling
+one that is too large: a little less than is sold.
 """
 
 import dataclasses
@@ -86,29 +86,29 @@ class Slice:
 
   @property
   def name(self) -> str:
-    """As the compiler calls it, such as v5p:2x4x4."""
+    """The compiler's name, such as v5p:2x4x4."""
     return f"{self.chip.name}:{'x'.join(map(str, self.dims))}"
 
   @property
   def rented_as(self) -> str:
-    """As Cloud TPU calls it, such as v5p-64 for 32 chips of two cores."""
+    """Cloud TPU's name, such as v5p-64 for 32 chips of two cores."""
     return f"{self.chip.name}-{self.num_chips * self.chip.cores}"
 
   @property
   def num_chips(self) -> int:
-    """How many chips, which are jax devices."""
+    """Number of chips; each is a jax device."""
     return math.prod(self.dims)
 
   @property
   def is_one_host(self) -> bool:
-    """Whether all chips hang on one machine, and so on one process."""
+    """Says if all chips belong to one machine, and so to one process."""
     return self.num_chips <= self.chip.chips_per_host
 
   @property
   def wraps(self) -> tuple[bool, ...]:
-    """Whether the ends of each axis are linked, which makes it a ring.
+    """Says for each axis if its ends are linked, which makes it a ring.
 
-    Of v5p where all axes are a multiple of 4; of the others where the axis
+    On v5p this holds if all axes are a multiple of 4; on the others if the axis
     spans the whole pod, 16 chips.
     """
     if len(self.dims) == 3:
@@ -117,9 +117,9 @@ class Slice:
 
 
 def parse_slice(name: str) -> Slice:
-  """A slice from v5p:4x4x4, or from the name it is rented by, v5p-128.
+  """Parses v5p:4x4x4, or v5p-128, the name by which it is rented.
 
-  Mind that v5p-N counts cores, two per chip, and v5e-N and v6e-N count chips.
+  v5p-N counts cores, two per chip; v5e-N and v6e-N count chips.
   """
   kind, colon, shape = name.partition(":")
   number = ""
@@ -159,18 +159,18 @@ _ENVIRONMENT = {
 
 
 class CompilerMissing(AgentRLError):
-  """There is nothing here that compiles for a TPU."""
+  """No compiler for TPUs is installed."""
 
 
 def has_compiler() -> bool:
-  """Whether the compiler for TPUs is installed."""
+  """Says if the compiler for TPUs is installed."""
   return importlib.util.find_spec("libtpu") is not None
 
 
 def describe(slice_: Slice) -> Sequence[jax.Device]:
-  """The slice's chips, to compile for; no accelerator is looked for.
+  """Returns the slice's chips, to compile for; needs no accelerator.
 
-  Raises `CompilerMissing` where libtpu is not installed.
+  Raises `CompilerMissing` if libtpu is not installed.
   """
   if not has_compiler():
     raise CompilerMissing(
@@ -192,5 +192,5 @@ def describe(slice_: Slice) -> Sequence[jax.Device]:
 
 
 def coordinates(devices: Sequence[jax.Device]) -> list[tuple[int, ...]]:
-  """Where each chip sits in the grid of its slice."""
+  """Returns the grid position of each chip in its slice."""
   return [tuple(device.coords) for device in devices]

@@ -1,4 +1,4 @@
-"""What a compiled program sends between chips: kind, group, bytes, times.
+"""Collectives of a compiled program: kind, group, bytes and count.
 
 Bytes are those that one chip receives, of a ring or any other algorithm that
 moves nothing twice; with groups of n chips and results or operands of b bytes:
@@ -10,8 +10,8 @@ moves nothing twice; with groups of n chips and results or operands of b bytes:
   collective-permute b
 
 Asynchronous pairs count once, at their start. A TPU writes a reduce-scatter as
-a fusion named all-reduce-scatter, and an all-gather that runs beside products
-as one that stands in every fusion that it passes; these count once, too.
+a fusion named all-reduce-scatter, and repeats an all-gather that overlaps with
+products in every fusion that it passes; these count once, too.
 """
 
 import dataclasses
@@ -40,12 +40,12 @@ _FUSED_SCATTER = "all-reduce-scatter"
 
 
 class UnreadableProgram(AgentRLError):
-  """The compiler writes something that this does not understand."""
+  """The compiler's text has a form that the parser does not know."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-  """One exchange and how often it happens."""
+  """One collective operation and its number of executions."""
 
   kind: str
   group: tuple[int, ...]  # one of them: places in the mesh, row by row
@@ -55,14 +55,14 @@ class Collective:
 
   @property
   def total_bytes(self) -> float:
-    """Bytes that a chip receives, all times together."""
+    """Bytes that a chip receives in all executions together."""
     return self.num_bytes * self.times
 
 
 def collectives(
   module: Module, *, unknown_turns: int = 1, num_devices: int
 ) -> list[Collective]:
-  """Every exchange of a program, in the order of its schedule."""
+  """Lists every collective of a program, in the order of its schedule."""
   found, seen = [], set()
   for step in module.executed(unknown_turns=unknown_turns):
     for kind, exchange, inside in _exchanges(module, step):
@@ -88,7 +88,7 @@ def collectives(
 
 
 def bytes_by_kind(found: Sequence[Collective]) -> dict[str, float]:
-  """Bytes that a chip receives, of each kind that occurs."""
+  """Sums the bytes that a chip receives, for each kind that occurs."""
   total = dict.fromkeys(KINDS, 0.0)
   for one in found:
     total[one.kind] += one.total_bytes
@@ -98,7 +98,7 @@ def bytes_by_kind(found: Sequence[Collective]) -> dict[str, float]:
 def _exchanges(
   module: Module, step: Executed
 ) -> Iterator[tuple[str, Instruction, Computation]]:
-  """The exchanges of a step: itself, or those within a fusion."""
+  """Yields the collectives of a step: itself, or those within a fusion."""
   instruction = step.instruction
   if kind := _kind(instruction.opcode):
     yield kind, instruction, step.computation
@@ -152,7 +152,7 @@ def _source(exchange: Instruction) -> str:
 
 
 def _group(exchange: Instruction, num_devices: int) -> tuple[int, ...]:
-  """The first group of places that exchange with one another."""
+  """Returns the first group of devices that communicate."""
   text = exchange.attributes
   if pairs := re.search(r"source_target_pairs=\{\{(\d+),(\d+)\}", text):
     return tuple(int(n) for n in pairs.groups())
@@ -183,7 +183,7 @@ def _group(exchange: Instruction, num_devices: int) -> tuple[int, ...]:
 def _mesh_group(
   axes: str, chosen: str, dims: list[int], order: list[int]
 ) -> tuple[int, ...]:
-  """Places along the chosen axes; `dims` and `order` say how they are laid."""
+  """Lists devices along the chosen axes, laid out by `dims` and `order`."""
   names = re.findall(r"'([^']+)'=", axes)
   sizes = [int(n) for n in re.findall(r"=(\d+)", axes)]
   wanted = re.findall(r"'([^']+)'", chosen)

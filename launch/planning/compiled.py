@@ -1,7 +1,7 @@
-"""A program compiled for chips that are not here: memory, exchanges, traffic.
+"""Compiles programs for absent chips: memory, collectives, memory traffic.
 
-Compiling is the check. What does not fit is refused by the compiler, which says
-how much was asked for; that is kept, not raised, so that a plan can show it
+Compiling is the check. The compiler refuses a program that does not fit, and
+says how much it asked for; that is kept, not raised, so that a plan can show it
 beside the programs that fit.
 """
 
@@ -33,7 +33,7 @@ class Memory:
 
   @property
   def total(self) -> int:
-    """All at once: the compiler's own sum."""
+    """The compiler's own sum."""
     return (
       self.arguments + self.outputs - self.aliased + self.temporaries
     ) + self.code
@@ -41,7 +41,7 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compiled:
-  """What a compiler says of a program."""
+  """The compiler's figures for a program."""
 
   memory: Memory | None  # None: it does not fit by itself
   wanted: int  # bytes of a chip, fitting or not
@@ -53,9 +53,9 @@ class Compiled:
 def compile_program(
   traced: jax.stages.Traced, *, unknown_turns: int, num_devices: int
 ) -> Compiled:
-  """Compiles for the platform of the shardings that it was traced with.
+  """Compiles for the platform of the shardings in the trace.
 
-  Raises `UnreadableProgram` if the compiler cannot print what it made.
+  Raises `UnreadableProgram` if the compiler cannot print its program.
   """
   running = time.monotonic()
   try:
@@ -109,7 +109,7 @@ def _text(made: jax.stages.Compiled) -> str:
 
 
 def _wanted(message: str) -> int | None:
-  """Bytes that the compiler could not find; None for any other error."""
+  """Bytes that the compiler could not allocate; None for any other error."""
   if "RESOURCE_EXHAUSTED" not in message and "Ran out of memory" not in message:
     return None
   sizes = re.search(
@@ -144,7 +144,7 @@ _PASSING = ("tuple", "all-gather", "custom-call")
 
 
 def bytes_moved(module: Module, *, unknown_turns: int = 1) -> float:
-  """Read and written, by one chip, in one run."""
+  """Bytes that one chip reads and writes in one run."""
   return float(
     sum(
       step.times * _of(module, step.instruction, step.computation)
@@ -180,7 +180,7 @@ def _of_fusion(inside: Computation) -> int:
 
 
 def _read(inside: Computation, parameter: Instruction) -> int:
-  """What is read of a parameter: all, or the slices that are taken of it."""
+  """Bytes that are read of a parameter: all, or the slices taken of it."""
   whole = _size(parameter.results)
   parts = 0
   for user in _users(inside, parameter.name):

@@ -1,7 +1,7 @@
-"""A compiled program as text, read: what runs, in which loop, how many times.
+"""Parser of a compiled program's text: instructions, loops and trip counts.
 
-Only what planning needs is understood: computations, instructions with the
-shapes of their results, loops and how often they turn. The text is that of
+Only what planning needs is parsed: computations, instructions with the shapes
+of their results, loops and their trip counts. The text is that of
 `jax.stages.Compiled.as_text()`; a TPU's is the schedule that would be run.
 """
 
@@ -27,7 +27,7 @@ class Array:
 
   @property
   def num_bytes(self) -> int:
-    """Its size, without the padding that a layout may add."""
+    """Size without the padding that a layout may add."""
     bits = _BITS.get(self.dtype)
     if bits is None:
       digits = re.search(r"\d+", self.dtype)
@@ -51,7 +51,9 @@ class Instruction:
   is_root: bool
 
   def called(self, attribute: str) -> str | None:
-    """The computation that an attribute names, such as a loop's body."""
+    """Returns the computation that an attribute names, such as a loop's
+    body.
+    """
     found = re.search(rf"\b{attribute}={_NAME}", self.attributes)
     return found.group(1) if found else None
 
@@ -71,7 +73,7 @@ class Computation:
 
 @dataclasses.dataclass(frozen=True)
 class Executed:
-  """An instruction of the schedule and how often the program runs it."""
+  """A scheduled instruction and its number of executions."""
 
   instruction: Instruction
   computation: Computation
@@ -87,7 +89,7 @@ class Module:
     self._read(text)
 
   def executed(self, *, unknown_turns: int = 1) -> Iterator[Executed]:
-    """Every instruction that is scheduled, loops and calls followed.
+    """Yields every scheduled instruction; follows loops and calls.
 
     A fusion is one instruction. A loop whose end depends on data turns
     `unknown_turns` times.
@@ -95,7 +97,7 @@ class Module:
     yield from self._walk(self.computations[self.entry], 1, unknown_turns)
 
   def turns(self, loop: Instruction, place: Computation) -> int | None:
-    """How often a loop turns, at most; None if the program cannot tell."""
+    """Upper bound of a loop's trip count; None if the program does not say."""
     known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes)
     if known:
       return int(known.group(1))
@@ -172,7 +174,7 @@ def _arrays(text: str) -> tuple[Array, ...]:
 
 
 def _closing(text: str, opening: int) -> int:
-  """Where the parenthesis that opens there closes."""
+  """Finds the parenthesis that closes the one at `opening`."""
   depth = 0
   for place in range(opening, len(text)):
     depth += {"(": 1, ")": -1}.get(text[place], 0)
@@ -193,7 +195,7 @@ def _called(instruction: Instruction) -> list[str]:
 
 
 def _bound(condition: Computation, test: Instruction) -> tuple[int, int] | None:
-  """Which element of the loop's state counts, and what it stays below."""
+  """Returns the loop counter's index in the loop state, and its upper bound."""
   known = condition.instructions
   if test.opcode == "and":
     bounds = [_bound(condition, known[name]) for name in test.operands]
@@ -208,7 +210,7 @@ def _bound(condition: Computation, test: Instruction) -> tuple[int, int] | None:
 
 
 def _element(place: Computation, name: str, index: int) -> Instruction | None:
-  """What a tuple has there, if it is made where it is used."""
+  """Returns the element of a tuple that is built in this computation."""
   made = place.instructions[name]
   if made.opcode != "tuple":
     return None
@@ -216,7 +218,7 @@ def _element(place: Computation, name: str, index: int) -> Instruction | None:
 
 
 def _number(place: Computation, made: Instruction | None) -> int | None:
-  """The constant that an instruction is, whatever it is called by then."""
+  """Returns the constant behind copies and bitcasts."""
   while made is not None and made.opcode in ("copy", "bitcast"):
     made = place.instructions.get(made.operands[0])
   if made is None or made.opcode != "constant" or not made.text.isdecimal():
@@ -225,7 +227,7 @@ def _number(place: Computation, made: Instruction | None) -> int | None:
 
 
 def _step(body: Computation, made: Instruction | None) -> int | None:
-  """What a counter grows by in one turn: sums of constants, unrolled or not."""
+  """Sums the constants that a counter grows by in one turn, unrolled or not."""
   total = 0
   while made is not None and made.opcode == "add":
     parts = [body.instructions[name] for name in made.operands]

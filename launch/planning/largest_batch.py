@@ -1,8 +1,8 @@
-"""The most rows of a micro-batch, and the most slots, that a slice takes.
+"""Finds the largest micro-batch and slot count that fit a slice.
 
-What a program wants grows by the same amount with every row or slot. Two
-programs, compiled, give the line; where it meets what a chip has is tried, and
-only what was compiled is promised.
+A program's memory grows linearly with its rows or slots. Two compiled programs
+give the line; the size at which it reaches the chip's memory is compiled too,
+and only compiled sizes are reported.
 """
 
 import dataclasses
@@ -27,7 +27,9 @@ class Largest:
 
 
 def most_rows(planner: Planner, settings: Settings) -> Largest:
-  """Of train.micro_batch, in steps of the shares that rows are split into."""
+  """Largest train.micro_batch, in steps of the shares that rows are split
+  into.
+  """
   step = settings.mesh["data"] * settings.mesh["fsdp"]
 
   def judge(rows: int) -> Judgement:
@@ -37,7 +39,7 @@ def most_rows(planner: Planner, settings: Settings) -> Largest:
 
 
 def most_slots(planner: Planner, settings: Settings) -> Largest:
-  """Of the first policy slot of engine.slots; the others in proportion."""
+  """Largest first entry of engine.slots; the others in proportion."""
 
   def judge(slots: int) -> Judgement:
     return _judge(planner, with_slots(settings, slots), "decode")
@@ -59,9 +61,9 @@ def largest(
   start: int,
   step: int,
 ) -> Largest:
-  """The largest multiple of `step` that `judge` finds to fit.
+  """Finds the largest multiple of `step` that `judge` reports to fit.
 
-  Follows the line through two sizes to where it meets the limit.
+  Follows the line through two sizes to the limit.
   """
   start = max(start // step, 1) * step
   tried = {size: judge(size) for size in (start, 2 * start)}
@@ -77,10 +79,10 @@ def largest(
 
 
 def _crossing(tried: dict[int, Judgement], step: int) -> int:
-  """Where a line says that nothing is left: a multiple of `step`.
+  """Returns the multiple of `step` at which the line has no memory left.
 
   The line runs from the largest size that fits to the smallest that does not,
-  or through the two on the side where all are.
+  or through two sizes if all fit or none does.
   """
   fitting = sorted(size for size, judged in tried.items() if judged.fits)
   failing = sorted(size for size, judged in tried.items() if not judged.fits)
@@ -96,13 +98,15 @@ def _crossing(tried: dict[int, Judgement], step: int) -> int:
 
 
 def with_rows(settings: Settings, rows: int) -> Settings:
-  """Micro-batches of so many rows."""
+  """Returns settings with micro-batches of `rows` rows."""
   batch = dataclasses.replace(settings.batch, micro_batch=rows)
   return dataclasses.replace(settings, batch=batch)
 
 
 def with_slots(settings: Settings, slots: int) -> Settings:
-  """So many slots in the first policy slot, the others in proportion."""
+  """Returns settings with `slots` in the first policy slot, others in
+  proportion.
+  """
   first = settings.engine.slots[0]
   engine = dataclasses.replace(
     settings.engine,
@@ -112,14 +116,14 @@ def with_slots(settings: Settings, slots: int) -> Settings:
 
 
 def with_mesh(settings: Settings, mesh: Mapping[str, int]) -> Settings:
-  """Another mesh, and rows that it divides: as many, or one for each share."""
+  """Returns settings with another mesh, and rows that it divides."""
   shares = mesh["data"] * mesh["fsdp"]
   rows = max(settings.batch.micro_batch // shares, 1) * shares
   return with_rows(dataclasses.replace(settings, mesh=dict(mesh)), rows)
 
 
 def meshes(settings: Settings, num_chips: int) -> Iterator[dict[str, int]]:
-  """Every mesh of so many chips that divides the model and its rows."""
+  """Yields every mesh of `num_chips` that divides the model and its rows."""
   for sizes in _factors(num_chips, len(MESH_AXES)):
     mesh = dict(zip(MESH_AXES, sizes, strict=True))
     if _divides(settings, mesh):

@@ -1,7 +1,7 @@
-"""The programs of a run, traced for chips that are not here.
+"""The programs of a run, traced for chips that are not present.
 
 They are the ones that the run itself compiles: the learner's update, and the
-engine's prefill and decode. Only shapes go in, so that nothing is allocated.
+engine's prefill and decode. Only shapes are traced; nothing is allocated.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.grammar.grammars import BITS
 from agentrl_jax.model import sharding
-from agentrl_jax.model.packed_attention import choose
+from agentrl_jax.model.attention.packed import choose
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine import programs as engine
 from agentrl_jax.train.objective import TrainBatch, policy_objective
@@ -47,7 +47,7 @@ class Program:
 def learner_programs(
   settings: Settings, mesh: Mesh, *, segment: float
 ) -> list[Program]:
-  """An update: its gradient, once per micro-batch, and its application."""
+  """Programs of an update: gradient of a micro-batch, and its application."""
   policy = learner_policy(settings, mesh)
   learner = make_learner(settings, policy, mesh)
   batch = settings.batch
@@ -85,12 +85,12 @@ def learner_programs(
 
 
 def learner_policy(settings: Settings, mesh: Mesh) -> Policy:
-  """The policy that is trained, adapters and all."""
+  """Makes the trained policy, including adapters."""
   return Policy(settings.model, settings.compute, mesh, settings.lora)
 
 
 def make_learner(settings: Settings, policy: Policy, mesh: Mesh) -> Learner:
-  """The learner of the reinforcement stage, as `launch.train` makes it."""
+  """Makes the learner of the RL stage, as `launch.train` does."""
   return Learner(
     policy,
     policy_objective(
@@ -211,7 +211,7 @@ def rollout_programs(
 
 
 def abstract_weights(policy: Policy, mesh: Mesh, dtype: str) -> Any:
-  """Params in the form to decode with, split as a rollout server splits."""
+  """Shapes of params to decode with, split as on a rollout server."""
   apart = jax.eval_shape(policy.unstacked, policy.abstract_params())
   return jax.tree.map(
     lambda leaf, where: shape(leaf.shape, dtype, where),
@@ -221,7 +221,7 @@ def abstract_weights(policy: Policy, mesh: Mesh, dtype: str) -> Any:
 
 
 def abstract_cache(policy: Policy, mesh: Mesh, slots: int, context: int) -> Any:
-  """An engine's cache of keys and values: heads split, slots not."""
+  """Shapes of an engine's KV cache: heads split, slots not."""
   heads = sharding.RULES["kv_heads"]
   where = NamedSharding(mesh, PartitionSpec(None, heads))  # type: ignore[no-untyped-call]
   cache = jax.eval_shape(lambda: policy.empty_cache(slots, context))
@@ -234,12 +234,12 @@ def abstract_cache(policy: Policy, mesh: Mesh, slots: int, context: int) -> Any:
 def shape(
   sizes: tuple[int, ...], dtype: Any, where: NamedSharding | None = None
 ) -> jax.ShapeDtypeStruct:
-  """An array to trace with; without a place, wherever the program wants it."""
+  """Abstract array; without a sharding, the program chooses one."""
   return jax.ShapeDtypeStruct(sizes, dtype, sharding=where)  # type: ignore[no-untyped-call]
 
 
 def bytes_per_chip(tree: Any) -> int:
-  """Of arrays with shardings, what one chip holds."""
+  """Bytes of sharded arrays on one chip."""
   leaves: Sequence[Any] = jax.tree.leaves(tree)
   return sum(
     int(np.prod(leaf.sharding.shard_shape(leaf.shape)))

@@ -15,13 +15,13 @@ from launch.planning.study import RESERVE, Judgement
 
 
 def show(console: Console, judged: Sequence[Judgement]) -> None:
-  """Two tables: what fits where, and how fast it can be."""
+  """Prints two tables: memory of each program, and its speed limits."""
   console.print(_memory_table(judged))
   console.print(_speed_table(judged))
 
 
 def show_largest(console: Console, found: Sequence[Largest]) -> None:
-  """What was compiled last and still fits."""
+  """Prints the largest compiled size that fits."""
   for one in found:
     if not one.size:
       console.print(f"{one.setting}: not even the smallest fits")
@@ -33,7 +33,7 @@ def show_largest(console: Console, found: Sequence[Largest]) -> None:
 
 
 def show_search(console: Console, ranked: Sequence[Candidate]) -> None:
-  """Meshes, fastest first."""
+  """Prints meshes, fastest first."""
   table = Table(title="Meshes by the bound of their gradient")
   for name in ("mesh", "rows", "fits", "ms", "binds", "tokens/s", "GiB left"):
     table.add_column(name, justify="right" if name != "mesh" else "left")
@@ -53,7 +53,7 @@ def show_search(console: Console, ranked: Sequence[Candidate]) -> None:
 
 
 def show_advice(console: Console, knobs: Sequence[Knob]) -> None:
-  """What to change, cheapest first."""
+  """Prints settings to change, cheapest first."""
   for knob in knobs:
     console.print(f"  {knob.setting}: {knob.effect}")
 
@@ -64,7 +64,7 @@ def as_json(
   ranked: Sequence[Candidate],
   knobs: Sequence[Knob],
 ) -> dict[str, Any]:
-  """Everything, in bytes, seconds and operations."""
+  """Returns all results, in bytes, seconds and operations."""
   return {
     "programs": {j.name: _program(j) for j in judged},
     "largest": {one.setting: one.size for one in largest},

@@ -1,7 +1,7 @@
-"""What lies in a chip's memory between programs, and how much of it.
+"""Memory that a chip keeps between programs: params, caches, snapshots.
 
-A program's own arguments are counted by the compiler; what other programs keep
-on the same chip has to fit beside them.
+The compiler counts a program's own arguments; the memory of other programs on
+the same chip has to fit beside them.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ Residents = dict[str, int]  # bytes of one chip, by name
 
 
 def learner_residents(settings: Settings, mesh: Mesh) -> Residents:
-  """What an update works on; gradients are there while it is made."""
+  """Bytes of an update's state; includes gradients during the update."""
   policy = learner_policy(settings, mesh)
   state = make_learner(settings, policy, mesh).abstract_state()
   params = bytes_per_chip(state.params)
@@ -49,7 +49,7 @@ def learner_residents(settings: Settings, mesh: Mesh) -> Residents:
 
 
 def _split_bytes(params: Params, mesh: Mesh) -> int:
-  """Of params without a place yet, split as the table says."""
+  """Bytes per chip of unplaced params, split by the sharding table."""
   where = sharding.param_shardings(params, mesh)
   placed = jax.tree.map(
     lambda leaf, at: shape(leaf.shape, leaf.dtype, at),
@@ -66,12 +66,12 @@ def rollout_residents(
   dtype: str,
   policy_slots: Sequence[int] | None = None,
 ) -> Residents:
-  """Weights, cache and store of policy slots, and weights on their way.
+  """Weights, cache and store of policy slots, and incoming weights.
 
   `policy_slots` are those on the mesh; None is all of them.
 
-  New weights arrive beside those that are being served, and beside older ones
-  that answers are finished on.
+  New weights arrive beside those that are served, and beside older ones that
+  running answers are finished on.
   """
   policy = Policy(settings.model, settings.compute, mesh)
   weights = bytes_per_chip(abstract_weights(policy, mesh, dtype))
@@ -111,22 +111,21 @@ class PolicySlotPlace:
   policy_slots: tuple[int, ...]
 
   def residents(self, settings: Settings, dtype: str) -> Residents:
-    """What the policy slots keep on one of the chips."""
+    """Bytes that the policy slots keep on one of the chips."""
     return rollout_residents(
       settings, self.mesh, dtype=dtype, policy_slots=self.policy_slots
     )
 
 
 def together(settings: Settings, mesh: Mesh) -> PolicySlotPlace:
-  """All policy slots on all chips of the mesh."""
+  """Puts all policy slots on all chips of the mesh."""
   return PolicySlotPlace(mesh, tuple(range(settings.engine.num_policy_slots)))
 
 
 def tightest_apart(
   settings: Settings, devices: Sequence[jax.Device], dtype: str
 ) -> PolicySlotPlace:
-  """Of policy slots with chips of their own (engine.slices), who keeps most on
-  each.
+  """Finds the fullest chips if policy slots have their own (engine.slices).
 
   `devices` are those of one process. Raises `ConfigError` if they do not
   suffice, or do not divide what is split over them.

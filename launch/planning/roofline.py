@@ -1,12 +1,12 @@
-"""How long a program takes at least, and what it waits for.
+"""Roofline of a program: its least time, and the resource that limits it.
 
 Three things take time: products, the chip's memory, the links between chips.
 If they overlap perfectly, a step takes as long as the longest; if they do not
 overlap at all, their sum. Real steps lie between.
 
 Links: a group of chips moves data along every axis of the grid that it spans,
-both ways round where the axis is a ring, one way where it ends. Chips are taken
-where the mesh puts them; links that two groups share are not shared out.
+both ways round if the axis is a ring, one way if it ends. Chips are at their
+place in the mesh; links that two groups share are counted fully for both.
 """
 
 import dataclasses
@@ -28,17 +28,17 @@ class Roofline:
 
   @property
   def step_s(self) -> float:
-    """The longest of the three: the bound."""
+    """The bound: the longest of the three."""
     return max(self.compute_s, self.memory_s, self.links_s)
 
   @property
   def in_turn_s(self) -> float:
-    """If nothing overlapped."""
+    """Seconds without any overlap."""
     return self.compute_s + self.memory_s + self.links_s
 
   @property
   def binds(self) -> str:
-    """What the bound is made by."""
+    """The resource that sets the bound."""
     parts: Mapping[str, float] = {
       "compute": self.compute_s,
       "memory": self.memory_s,
@@ -56,7 +56,7 @@ def roofline(
   slice_: Slice,
   coordinates: Sequence[tuple[int, ...]],
 ) -> Roofline:
-  """`executed_flops` and `moved` are of one chip."""
+  """Computes the roofline; `executed_flops` and `moved` are of one chip."""
   return Roofline(
     compute_s=executed_flops / chip.flops,
     memory_s=moved / chip.memory_bandwidth,
@@ -91,25 +91,25 @@ class Flops:
 
 
 def layer_weights(c: ModelConfig) -> int:
-  """Numbers of one layer that a token is multiplied by."""
+  """Number of a layer's weights that each token is multiplied by."""
   queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
   attention = 2 * c.width * queries + 2 * c.width * keys
   return attention + 3 * c.width * c.mlp_width
 
 
 def head_weights(c: ModelConfig) -> int:
-  """Numbers of the output matrix."""
+  """Size of the output matrix."""
   return c.width * c.vocab_size
 
 
 def num_params(c: ModelConfig) -> int:
-  """Numbers to train in the products and the embedding; norms are left out."""
+  """Trained numbers of products and embedding; norms are left out."""
   embeddings = 1 if c.tied_embedding else 2
   return c.num_layers * layer_weights(c) + embeddings * head_weights(c)
 
 
 def attention(c: ModelConfig, keys: float) -> float:
-  """Scores of a token with so many keys, and the mix of their values."""
+  """Operations of a token's scores over `keys`, and of mixing their values."""
   return 4 * c.num_heads * c.head_dim * keys
 
 
@@ -125,8 +125,8 @@ def gradient(
 ) -> Flops:
   """Forward and backward over packed rows, and the log-probabilities.
 
-  `segment` is the mean length that a token's segment has; `kernel` says that
-  attention is a kernel which never keeps its scores. Where the weights are
+  `segment` is the mean length of a token's segment; `kernel` says that
+  attention is a kernel which never keeps its scores. If the weights are
   `frozen` under adapters, none has a gradient, and adapters cost nothing.
   """
   layers, head = c.num_layers * layer_weights(c), head_weights(c)
@@ -147,12 +147,12 @@ def gradient(
 
 
 def _attention_again(remat: str, kernel: bool) -> float:
-  """What attention computes beyond one pass forward and two backward.
+  """Attention computed beyond one forward and two backward passes.
 
-  In passes forward. The kernel's two backward parts each compute the scores and
-  their slopes: 7 products for the 4 of two passes. A policy that drops what
-  attention made runs it forward again; one that keeps it and not the scores
-  computes these.
+  In forward passes. The kernel's two backward parts each compute the scores and
+  their slopes: 7 products for the 4 of two passes. A remat policy that drops
+  attention's output runs it forward again; one that keeps the output and not
+  the scores computes these.
   """
   dropped = remat in ("full", "dots")
   if kernel:
@@ -163,7 +163,7 @@ def _attention_again(remat: str, kernel: bool) -> float:
 def keys_visited(
   compute: ComputeConfig, row_length: int, *, kernel: bool
 ) -> float:
-  """Keys per query that are multiplied, whether or not the mask hides them."""
+  """Keys per query that are multiplied, masked ones included."""
   block = compute.attention_block
   if kernel:
     block = min(block or _SPLASH_BLOCK, row_length)

@@ -1,13 +1,13 @@
-"""The mesh shapes of a slice, ranked by how fast an update can be on each.
+"""Ranks the mesh shapes of a slice by the speed of an update.
 
-Every shape that divides the model is counted by formula first; the most
-promising ones are compiled, and only what was compiled and fits is ranked.
+Every shape that divides the model is estimated by formula first; the most
+promising ones are compiled, and only compiled shapes that fit are ranked.
 
 Formulas, of one chip and micro-batch, with n chips, t tensor, f fsdp and s
 sequence shares, N weights, B bytes of a number, T tokens in all, D width, L
 layers: fsdp gathers the weights of its tensor share twice and sends gradients
 once, 3 (f - 1) / f N B / t; tensor parallelism sums activations four times
-forward and backward, and twice more where layers are computed again; sequence
+forward and backward, and twice more if layers are computed again; sequence
 parallelism gathers keys and values forward, backward and again.
 """
 
@@ -25,7 +25,7 @@ from launch.planning.study import Judgement, Planner
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-  """A mesh, what a formula says of it and what became of it."""
+  """A mesh, its estimate, and its compiled result."""
 
   mesh: Mapping[str, int]
   rows: int
@@ -50,9 +50,9 @@ def search(
   own: Judgement | None = None,
   tell: Callable[[str], None] = lambda _: None,
 ) -> list[Candidate]:
-  """The `num_compiled` most promising meshes, fastest first.
+  """Compiles the `num_compiled` most promising meshes; returns fastest first.
 
-  The config's own stands among them if its gradient was judged: `own`. It is
+  The config's own mesh is among them if its gradient was compiled: `own`. It is
   not compiled again.
   """
   slice_ = planner.deployment.learner
@@ -78,7 +78,7 @@ def search(
 
 
 def shape_name(mesh: Mapping[str, int]) -> str:
-  """Such as fsdp=16 tensor=2; axes of one share are left out."""
+  """Name such as fsdp=16 tensor=2; axes of one share are left out."""
   parts = [f"{axis}={size}" for axis, size in mesh.items() if size > 1]
   return " ".join(parts) or "one chip"
 

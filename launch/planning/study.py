@@ -1,4 +1,4 @@
-"""A config on a slice: every program compiled, measured and judged."""
+"""Compiles every program of a config on a slice, and checks that it fits."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ ROLES = ("learner", "rollout")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Judgement:
-  """What became of one program."""
+  """The result of compiling one program: does it fit, and how fast is it."""
 
   name: str
   slice_: Slice
@@ -46,40 +46,40 @@ class Judgement:
 
   @property
   def wanted(self) -> int:
-    """Bytes of a chip, with what lies beside the program."""
+    """Bytes of a chip, including the residents beside the program."""
     return self.compiled.wanted + sum(self.beside.values())
 
   @property
   def left(self) -> int:
-    """Bytes of a chip that nothing takes; below 0 if it does not fit."""
+    """Free bytes of a chip; below 0 if the program does not fit."""
     memory = self.slice_.chip.memory
     return int(memory * (1 - RESERVE)) - self.wanted
 
   @property
   def fits(self) -> bool:
-    """Whether the compiler took it and everything else has room."""
+    """Says if the program compiled and the residents have room."""
     return self.compiled.memory is not None and self.left >= 0
 
   @property
   def tokens_per_s(self) -> float:
-    """Of all its chips, at the bound; 0 for a program about none."""
+    """Tokens per second of all its chips at the bound; 0 if not applicable."""
     return self.tokens / self.roofline.step_s if self.roofline else 0.0
 
   @property
   def tokens_per_chip_hour(self) -> float:
-    """What an hour of one chip buys at most."""
+    """Upper bound of tokens per hour and chip."""
     num_chips = self.num_chips or self.slice_.num_chips
     return self.tokens_per_s * 3600 / num_chips
 
   @property
   def received(self) -> dict[str, float]:
-    """Bytes that a chip receives in one run, by kind of exchange."""
+    """Bytes that a chip receives in one run, by kind of collective."""
     return bytes_by_kind(self.compiled.exchanges)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Deployment:
-  """Which chips do what."""
+  """Slices of the learner and of the rollout servers."""
 
   learner: Slice
   # Of one rollout server; None: the learner's process answers itself.
@@ -88,7 +88,7 @@ class Deployment:
 
 
 class Planner:
-  """Compiles the programs of a deployment; remembers its slices' devices."""
+  """Compiles the programs of a deployment; caches its slices' devices."""
 
   def __init__(self, deployment: Deployment):
     self.deployment = deployment
@@ -98,7 +98,7 @@ class Planner:
     )
 
   def programs(self, settings: Settings, roles: Sequence[str]) -> list[Program]:
-    """What runs on the slices, not yet compiled."""
+    """Lists the programs of the slices, not yet compiled."""
     found = []
     if "learner" in roles:
       found += learner_programs(
@@ -129,7 +129,7 @@ class Planner:
     return found
 
   def judge(self, settings: Settings, program: Program) -> Judgement:
-    """Compiles one program and puts it beside what else is on its chips."""
+    """Compiles one program and adds the residents of its chips."""
     is_rollout = program.name in ("prefill", "decode")
     slice_ = self.deployment.learner
     if is_rollout and self.deployment.rollout is not None:
@@ -163,7 +163,7 @@ class Planner:
     )
 
   def _residents(self, settings: Settings, is_rollout: bool) -> Residents:
-    """All that lies on the chips of the learner, or of a rollout server."""
+    """Lists residents of the learner's chips, or of a rollout server's."""
     together = self.deployment.rollout is None
     found: Residents = {}
     if together or not is_rollout:
@@ -177,7 +177,7 @@ class Planner:
     return sharding.make_mesh(settings.mesh, self._learner)
 
   def _answering(self, settings: Settings) -> PolicySlotPlace:
-    """Where the policy slots are; of several such places, the tightest."""
+    """Places of the policy slots; of several, the fullest."""
     if not settings.engine.slices:
       return together(settings, self._rollout_mesh(settings))
     devices = self._rollout or self._learner
@@ -187,8 +187,9 @@ class Planner:
     return tightest_apart(settings, devices, self._dtype(settings))
 
   def _rollout_mesh(self, settings: Settings) -> Mesh:
-    """A server splits heads over all its chips; in the learner's process, what
-    answers is one chip of it, unless the process has all of them."""
+    """Mesh of a server, which splits heads over all its chips. In the
+    learner's process it is one chip, unless the process has all of them.
+    """
     if self._rollout is not None:
       return _tensor_mesh(self._rollout)
     if self.deployment.learner.is_one_host:
@@ -196,12 +197,12 @@ class Planner:
     return _tensor_mesh(self._learner[:1])
 
   def _dtype(self, settings: Settings) -> str:
-    """Of published weights: in one process they stay as they are trained."""
+    """Dtype of published weights: in one process that of training."""
     return "float32" if self._rollout is None else settings.compute.dtype
 
 
 def _compiled(program: Program, slice_: Slice, kept: Residents) -> Compiled:
-  """Nothing is compiled where what is kept alone is too much."""
+  """Compiles, unless the residents alone exceed the memory."""
   if sum(kept.values()) > slice_.chip.memory:
     held = (size for name, size in kept.items() if name in program.holds)
     return Compiled(memory=None, wanted=sum(held))

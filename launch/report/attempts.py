@@ -1,7 +1,7 @@
-"""What became of the attempts in training, per task: how many, how long, lost.
+"""Counts of training episodes per task: number, length, losses to faults.
 
-Counted over the whole RL stage, however often it was stopped and resumed. What
-was lost to faults is shown beside what was trained on.
+Counted over the whole RL stage, including every restart. Episodes that were
+lost to faults are shown beside those that were trained on.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ Values = Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class AttemptsTable:
-  """A row per count, a column per task; empty texts where nothing was said."""
+  """A row per count, a column per task; empty texts for missing values."""
 
   tasks: tuple[str, ...]
   rows: tuple[tuple[str, tuple[str, ...]], ...]
@@ -28,7 +28,7 @@ class AttemptsTable:
 
 @dataclasses.dataclass(frozen=True)
 class _Line:
-  """A row of the table: which metric, what it is called, how it is written."""
+  """A row of the table: its metric, label and format."""
 
   metric: str
   label: str
@@ -52,7 +52,7 @@ _OTHERS = (
 
 
 def attempts_table(rows: Sequence[Row]) -> AttemptsTable | None:
-  """The counts at the end of RL; None if none were recorded."""
+  """Builds the table at the end of RL; None without records."""
   tasks = tuple(c.name for c in curves_below(rows, RL, _FINISHED))
   if not tasks:
     return None
@@ -67,7 +67,7 @@ def attempts_table(rows: Sequence[Row]) -> AttemptsTable | None:
 
 
 def _statuses(rows: Sequence[Row]) -> list[_Line]:
-  """How the attempts ended, as far as any ended so."""
+  """Shares of the episodes' final statuses, for those that occur."""
   found = {c.name.split("/")[0] for c in curves_below(rows, RL, _STATUS)}
   return [
     _Line(f"{_STATUS}/{status}", status.replace("_", " "))
@@ -76,9 +76,10 @@ def _statuses(rows: Sequence[Row]) -> list[_Line]:
 
 
 def _starts(rows: Sequence[Values]) -> list[Values]:
-  """The last row of each start of the run: the next one counts from 0 again.
+  """Returns the last row of each start of the run; the next counts from 0
+  again.
 
-  A start shows in any of its counters: they rise as long as it lasts.
+  A new start shows in any of its counters: they only rise during one start.
   """
   counters = [line.metric for line in (_ENDED, *_OTHERS) if line.is_total]
   return [

@@ -1,6 +1,6 @@
-"""From rows of metrics to what a plot draws. Knows the metrics' names.
+"""Converts rows of metrics to curves for plots; knows the metrics' names.
 
-The names are those that the learner and the controller's monitor give.
+The names are those of the learner's and the controller's metrics.
 """
 
 import dataclasses
@@ -36,14 +36,14 @@ class Curve:
 
   @property
   def smooth(self) -> "Curve":
-    """What a bold line shows: the mean over a twentieth, 5 points at least."""
+    """Means over a twentieth of the points, at least 5, for the bold line."""
     return self.smoothed(max(len(self.values) // 20, 5))
 
   def smoothed(self, width: int) -> "Curve":
-    """The mean over `width` points around each, fewer at the ends.
+    """Means over `width` points around each, fewer at the ends.
 
     At the beginning, where curves are steep, a point looks ahead no further
-    than back (2 points at least), so that the mean is not of what came later.
+    than back (2 points at least), so that the mean does not include the future.
     """
     means = []
     for i in range(len(self.values)):
@@ -53,7 +53,7 @@ class Curve:
 
 
 def curve(rows: Sequence[Row], stage: str, name: str) -> Curve | None:
-  """The named metric over its stage, or None if nobody recorded it."""
+  """Returns the named metric over its stage, or None if it was not recorded."""
   found = [
     (row.step, row.values[name])
     for row in rows
@@ -66,7 +66,7 @@ def curve(rows: Sequence[Row], stage: str, name: str) -> Curve | None:
 
 
 def curves_below(rows: Sequence[Row], stage: str, prefix: str) -> list[Curve]:
-  """One curve for each metric `prefix/<name>`, named <name>, by name."""
+  """Returns a curve for each metric `prefix/<name>`, by name."""
   names = sorted(
     {
       name
@@ -85,10 +85,9 @@ def curves_below(rows: Sequence[Row], stage: str, prefix: str) -> list[Curve]:
 
 
 def spread(places: Sequence[float], gap: float) -> list[float]:
-  """The places moved apart until none is closer than `gap` to the next.
+  """Moves labels apart until none is closer than `gap` to the next.
 
-  For labels that would overprint each other. Order is kept, and a cluster
-  stays centred on where it was.
+  Order is kept, and a cluster stays centred on its place.
   """
   order = sorted(range(len(places)), key=lambda i: places[i])
   clusters: list[list[int]] = []

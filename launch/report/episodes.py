@@ -1,7 +1,7 @@
-"""One episode as the report shows it: turn by turn, call by call.
+"""One episode for the report, turn by turn and call by call.
 
-Lays a trajectory's records and its transcript side by side, and judges
-nothing: what the policy wrote is shown as it wrote it, parseable or not.
+Lays a trajectory's records and its transcript side by side without parsing:
+the policy's text is shown as it is, valid or not.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ _UNSURE_STEPS = (0.2, 0.7, 1.6)  # nats: less than 82, 50, 20 %
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Episode:
-  """A trajectory to show, and what more is known of its tokens.
+  """A trajectory to show, with the text and log-probabilities of its tokens.
 
   `token_text` and `policy_logprob` have one entry per turn, each with one entry
   per sampled token: the token as text, and its log-probability under the policy
   that is compared with the sampler's, at the sampler's temperature (so none for
   a greedy sampler). Without the texts no token is shown; without the
-  log-probabilities the shade is how unsure the policy was.
+  log-probabilities the shade shows the sampler's uncertainty.
   """
 
   trajectory: Trajectory
@@ -50,7 +50,7 @@ class Episode:
 
 @dataclasses.dataclass(frozen=True)
 class CallView:
-  """A tool call, its arguments set out for reading."""
+  """A tool call with formatted arguments."""
 
   name: str
   arguments: str
@@ -61,8 +61,8 @@ class CallView:
 class TokenView:
   """A sampled token, and its shade.
 
-  Where two policies are compared, the shade is how far they disagree; else how
-  unsure the one was.
+  If two policies are compared, the shade is their difference; else the
+  uncertainty of the sampler.
   """
 
   text: str
@@ -72,7 +72,7 @@ class TokenView:
 
 @dataclasses.dataclass(frozen=True)
 class TurnView:
-  """What is known of one answer beside its words."""
+  """Records of one answer beside its text."""
 
   number: int
   policy_slot: int
@@ -85,7 +85,7 @@ class TurnView:
 
 @dataclasses.dataclass(frozen=True)
 class MessageView:
-  """One message; `turn` is there for what the policy answered."""
+  """One message; `turn` belongs to the policy's answers."""
 
   role: str
   content: str
@@ -94,21 +94,21 @@ class MessageView:
 
   @property
   def is_long(self) -> bool:
-    """Whether the content is folded until someone asks for it."""
+    """Says if the content is folded at first."""
     limit = LEAD if self.role == "system" else SHORT
     return len(self.content) > limit
 
   @property
   def lead(self) -> str:
-    """The beginning of a long content, for the line that unfolds it."""
+    """Beginning of a long content, shown while it is folded."""
     return " ".join(self.content[:LEAD].split())
 
 
 def message_views(episode: Episode) -> list[MessageView]:
-  """The transcript, with the turn's records beside each answer.
+  """Returns the transcript, with the turn's records beside each answer.
 
-  Answers that stand in the prompt (worked examples) come first and have no
-  turn, so turns are matched to answers from the end.
+  Answers in the prompt (worked examples) come first and have no turn, so turns
+  are matched to answers from the end.
   """
   messages = [message_from_json(m) for m in episode.trajectory.transcript]
   turns = turn_views(episode)
@@ -122,7 +122,7 @@ def message_views(episode: Episode) -> list[MessageView]:
 
 
 def turn_views(episode: Episode) -> list[TurnView]:
-  """What is known of each answer."""
+  """Returns the records of each answer."""
   return [
     TurnView(
       number=number + 1,
@@ -146,7 +146,7 @@ def _message_view(message: Message, turn: TurnView | None) -> MessageView:
 
 
 def _set_out(arguments: str) -> tuple[str, bool]:
-  """JSON arguments one per line, strings unquoted; other text as it is."""
+  """Formats JSON arguments one per line, strings unquoted; keeps other text."""
   try:
     parsed: Any = json.loads(arguments)
   except ValueError:
@@ -164,7 +164,7 @@ def _value(value: Any) -> str:
 
 
 def _version(turn: Turn) -> str:
-  """The weights behind an answer; two, if they changed while it was written."""
+  """Weights behind an answer; two if they changed during the answer."""
   if not len(turn.version):
     return "none"
   first, last = int(turn.version.min()), int(turn.version.max())

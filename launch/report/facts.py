@@ -1,6 +1,6 @@
-"""What a result depends on beside its config: code, versions, machine.
+"""Facts that a result depends on besides its config: code, versions, machine.
 
-Names no host, no user and no path: a report may be handed to anyone.
+Contains no host, user or path: a report may be given to anyone.
 """
 
 import importlib.metadata
@@ -36,9 +36,9 @@ def run_facts(*, seed: int, devices: Sequence[str]) -> dict[str, Any]:
 
 
 def commit(repository: pathlib.Path) -> str:
-  """The commit that runs, marked if files differ from it.
+  """Returns the running commit, marked if files differ from it.
 
-  "unknown" where the code did not come with its history, as in a container.
+  "unknown" without a git history, as in a container.
   """
   try:
     head = _git(repository, "rev-parse", "HEAD")
@@ -49,7 +49,7 @@ def commit(repository: pathlib.Path) -> str:
 
 
 def versions() -> dict[str, str]:
-  """Version of Python and of each package a result may hang on."""
+  """Versions of Python and of each package that a result may depend on."""
   found = {"python": platform.python_version()}
   for package in PACKAGES:
     try:
@@ -60,7 +60,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(devices: Sequence[str]) -> dict[str, Any]:
-  """What computed it: cores that this process may use, memory, accelerators."""
+  """Hardware: cores that this process may use, memory, accelerators."""
   memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
   return {
     "system": f"{platform.system()} {platform.machine()}",

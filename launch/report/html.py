@@ -1,7 +1,7 @@
-"""One page that shows a run to a person: `report.html`, complete in itself.
+"""The report of a run as one self-contained page, `report.html`.
 
 Everything is inside the file, so it can be mailed, archived, and opened with no
-network: no script, no font, no image is loaded. It shows what it is handed and
+network: no script, no font, no image is loaded. It shows its inputs and
 computes no number of its own.
 """
 
@@ -35,7 +35,7 @@ def write_report(
   episodes: Sequence[Episode],
   path: pathlib.Path,
 ) -> None:
-  """Writes the page, whole or not at all."""
+  """Writes the page atomically."""
   whole = path.with_suffix(".tmp")
   whole.write_text(render(summary, metrics, episodes), encoding="utf-8")
   whole.replace(path)
@@ -44,7 +44,7 @@ def write_report(
 def render(
   summary: Summary, metrics: Sequence[Row], episodes: Sequence[Episode]
 ) -> str:
-  """The page as text."""
+  """Renders the page as text."""
   tables = [before_after(summary, mode) for mode in MODES]
   return (
     _environment()
@@ -64,7 +64,7 @@ def render(
 
 
 def headline(summary: Summary) -> str:
-  """What the run came to, in one sentence, greedy where that was evaluated."""
+  """The result in one sentence; greedy if that was evaluated."""
   for mode in MODES:
     gain = summary.comparison("warm_start", mode)
     if gain is not None:
@@ -81,7 +81,7 @@ def headline(summary: Summary) -> str:
 
 
 def expert_sentence(comparison: Comparison | None) -> str:
-  """Per task, whether the policy got beyond the expert it learned from."""
+  """Says per task if the policy surpassed the expert it learned from."""
   if comparison is None:
     return ""
   parts = []

@@ -1,4 +1,4 @@
-"""How numbers are written, in the terminal and in the report alike."""
+"""Formats of numbers, in the terminal and in the report alike."""
 
 import datetime
 
@@ -27,7 +27,7 @@ def signed_interval(low: float, high: float) -> str:
 
 
 def duration(seconds: float) -> str:
-  """A wall time at the grain a person thinks in: "4.2 s", "3:05", "2:00:07"."""
+  """A wall time at a readable precision: "4.2 s", "3:05", "2:00:07"."""
   if seconds < 59.95:
     return f"{seconds:.1f}{_NO_BREAK}s"
   minutes, rest = divmod(round(seconds), 60)
@@ -50,5 +50,5 @@ def stage_name(stage: str) -> str:
 
 
 def count(number: float) -> str:
-  """A number of things, its thousands apart."""
+  """A count with thousands separators."""
   return f"{number:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")

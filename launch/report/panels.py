@@ -1,6 +1,6 @@
-"""What each panel of the curves shows. Draws into what it is handed.
+"""Contents of each panel of curves; draws into given axes.
 
-Few marks, all labelled where they stand: no legend, no second axis, no frame.
+Few marks, all labelled in place: no legend, no second axis, no frame.
 """
 
 import dataclasses
@@ -48,21 +48,21 @@ _LABEL_GAP = 0.055  # of the panel's height, between two labels
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-  """What the panels draw from."""
+  """Inputs of the panels."""
 
   rows: Sequence[Row]
   evaluations: Sequence[Evaluation]
 
   @property
   def tasks(self) -> list[str]:
-    """All tasks' names: a task has one colour in all panels."""
+    """Names of all tasks: a task has one colour in all panels."""
     names = {each.name for each in curves_below(self.rows, RL, SUCCESS)}
     for evaluation in self.evaluations:
       names |= evaluation.tasks.keys()
     return sorted(names)
 
   def score(self, stage: str, mode: str, task: str) -> Score | None:
-    """That policy's held-out score at a task, the latest if there are more."""
+    """The policy's latest held-out score at a task."""
     found = [
       evaluation.tasks[task]
       for evaluation in self.evaluations
@@ -124,7 +124,7 @@ def draw_reward(figure: FigureBase, data: Data, theme: Theme) -> None:
 
 
 def draw_loss(figure: FigureBase, data: Data, theme: Theme) -> None:
-  """What the warm start minimises."""
+  """Loss of the warm start."""
   (axes,) = axes_in(figure, 1, theme)
   draw_alone(axes, curve(data.rows, WARM_START, LOSS), theme)
   axes.set_ylim(bottom=0)
@@ -132,7 +132,7 @@ def draw_loss(figure: FigureBase, data: Data, theme: Theme) -> None:
 
 
 def draw_flow(figure: FigureBase, data: Data, theme: Theme) -> None:
-  """Whether the rollouts keep up: staleness above, queue fill below."""
+  """Staleness above and queue fill below: do rollouts keep up with training."""
   upper, lower = axes_in(figure, 2, theme)
   shown = (
     ("mean", STALENESS_MEAN, theme.ink),
@@ -166,7 +166,7 @@ def draw_flow(figure: FigureBase, data: Data, theme: Theme) -> None:
 
 
 def draw_policy(figure: FigureBase, data: Data, theme: Theme) -> None:
-  """How the policy changes and how firmly."""
+  """Change and entropy of the policy."""
   names = {
     DISTANCE: "log-ratio to the sampler, policy slot 0 (nats/token)",
     DRIFT: "drift of the engine (nats/token)",
@@ -191,7 +191,7 @@ def _held_out(
   data: Data,
   hue: str,
 ) -> float | None:
-  """Draws a task's held-out scores; the height its label belongs to."""
+  """Draws a task's held-out scores; returns the height of its label."""
   height = None
   for mode, face, aside in (("sampled", "none", 0.35), ("greedy", hue, -0.35)):
     score = data.score(stage, mode, task)
@@ -237,7 +237,7 @@ def _label(
   *,
   gap: float,
 ) -> None:
-  """Writes each name at the height where its line ends, none on another."""
+  """Writes each name at the end of its line, without overlaps."""
   finite = {name: end for name, end in ends.items() if math.isfinite(end)}
   tasks = data.tasks
   heights = spread(list(finite.values()), gap)

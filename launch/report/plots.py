@@ -1,8 +1,7 @@
-"""The curves of a run: one picture to file, or one drawing per panel.
+"""Curves of a run: one picture as a file, or one drawing per panel.
 
 `plot_curves` writes `curves.png`; `panel_svgs` draws the same panels for the
-report, whose page arranges and colours them. Draws only what it is handed, and
-says so in the panel where something was not recorded.
+report, whose page arranges and colours them. A panel without records says so.
 """
 
 import dataclasses
@@ -34,7 +33,7 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-  """One question about the run, its place in the picture, and its drawing."""
+  """One topic of the run, its place in the picture, and its drawing."""
 
   title: str
   note: str
@@ -45,7 +44,7 @@ class Panel:
 
   @property
   def is_wide(self) -> bool:
-    """Whether it takes more than its share of a row."""
+    """Says if the panel takes more than its share of a row."""
     first, end = self.columns
     return end - first > 3
 
@@ -111,8 +110,8 @@ PANELS = (
 class Drawing:
   """One panel as SVG, to be placed in a page.
 
-  `wide_svg` is the same, twice as wide, for a screen that has the room; empty
-  where the panel gains nothing by it.
+  `wide_svg` is the same at twice the width, for wide screens; empty if the
+  panel gains nothing by it.
   """
 
   title: str
@@ -126,7 +125,7 @@ def plot_curves(
   evaluations: Sequence[Evaluation],
   path: pathlib.Path,
 ) -> None:
-  """Writes all panels as one picture; the suffix of `path` says which kind."""
+  """Writes all panels as one picture; the suffix of `path` is its format."""
   data = Data(metrics, evaluations)
   with matplotlib.rc_context(_SETTINGS):
     layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
@@ -146,7 +145,7 @@ def plot_curves(
 def panel_svgs(
   metrics: Sequence[Row], evaluations: Sequence[Evaluation]
 ) -> list[Drawing]:
-  """Each panel as SVG text without a header, in the page's colours."""
+  """Draws each panel as SVG text without a header, in the page's colours."""
   data = Data(metrics, evaluations)
   return [
     Drawing(

@@ -1,9 +1,9 @@
-"""How a stage stands while it runs, for the person at the terminal.
+"""Live progress of a stage in the terminal.
 
-Shows rate, time left, what is being compiled, success per task, queue fill and
-staleness, and keeps nothing: what should last goes through
-`agentrl_jax.metrics`. Where the output is no terminal (a log file, CI), it
-writes a plain line every few seconds.
+Shows rate, time left, compilations, success per task, queue fill and
+staleness, and keeps nothing: lasting figures go through
+`agentrl_jax.metrics`. If the output is no terminal (a log file, CI), a plain
+line is written every few seconds.
 
   with StageProgress("rl", total_steps=300) as progress:
     progress.update(step, metrics)
@@ -49,7 +49,7 @@ _LEAST_COMPILED_S = 1.0  # shorter compilations are not worth a word
 
 
 class Pace:
-  """Rate and time left, judged by the latest steps in which none compiled."""
+  """Rate and time left, from the latest steps without compilation."""
 
   def __init__(self, total_steps: int, *, begun_s: float, initial: int) -> None:
     self._total = total_steps
@@ -62,10 +62,10 @@ class Pace:
   def reached(
     self, step: int, now_s: float, *, has_compiled: bool = False
   ) -> None:
-    """Notes that `step` steps are done now.
+    """Notes that `step` steps are done.
 
-    The time since the last report counts for nothing if `has_compiled`: no
-    later step will take as long.
+    The time since the last report is not counted if `has_compiled`: no later
+    step will take as long.
     """
     if not has_compiled:
       self._taken.append((step - self.step, now_s - self._last_s))
@@ -73,21 +73,21 @@ class Pace:
 
   @property
   def steps_per_s(self) -> float:
-    """0 as long as nothing is known."""
+    """Steps per second; 0 while unknown."""
     steps = sum(number for number, _ in self._taken)
     seconds = sum(seconds for _, seconds in self._taken)
     return steps / seconds if seconds > 0 else 0.0
 
   @property
   def left(self) -> str:
-    """How long it will still take at this rate."""
+    """Time left at this rate."""
     if not self.steps_per_s:
       return "?"
     return duration(max(self._total - self.step, 0) / self.steps_per_s)
 
   @property
   def rate(self) -> str:
-    """The rate, turned over where a step takes longer than a second."""
+    """Steps per second, or seconds per step if a step takes longer than one."""
     if not self.steps_per_s:
       return "? steps/s"
     if self.steps_per_s < 1:
@@ -98,8 +98,8 @@ class Pace:
 class StageProgress:
   """A live display of one stage. A context manager: open it, update it.
 
-  A figure stays on display until a newer one comes, so each update may bring
-  only what is new. `initial_step` is where a resumed stage begins.
+  A figure stays on display until a newer one comes, so each update may contain
+  only new figures. `initial_step` is the first step of a resumed stage.
   """
 
   def __init__(
@@ -128,7 +128,7 @@ class StageProgress:
     self._watcher = threading.Thread(target=self._watch, daemon=True)
 
   def update(self, step: int, metrics: Mapping[str, float]) -> None:
-    """Shows that `step` steps are done, and their newest figures."""
+    """Shows `step` steps as done, and their newest figures."""
     now_s = self._clock()
     compiled_s = self._compiling.seconds
     self._pace.reached(
@@ -146,7 +146,7 @@ class StageProgress:
       self._print_line()
 
   def render(self) -> RenderableType:
-    """What stands on the terminal now."""
+    """Renders the display."""
     head = Table.grid(padding=(0, 2))
     head.add_row(
       Text(self._name, style="bold"),
@@ -165,7 +165,7 @@ class StageProgress:
     return Group(head, *below)
 
   def line(self) -> str:
-    """The same in one line."""
+    """Renders the same in one line."""
     facts = [
       f"{self._name} {self._pace.step}/{self._total}",
       self._pace.rate,
@@ -208,7 +208,7 @@ class StageProgress:
       self._print_line()
 
   def _compilation(self) -> str:
-    """What is being compiled, if that has taken a while."""
+    """Describes the running compilation, if it has taken a while."""
     found = self._compiling.current(_LEAST_COMPILED_S)
     if found is None:
       return ""
@@ -216,7 +216,7 @@ class StageProgress:
     return f"compiling {name}, for {duration(self._clock() - since)} so far"
 
   def _watch(self) -> None:
-    """Prints once of every long compilation that it is under way."""
+    """Prints once for every long compilation that it is running."""
     while not self._is_over.wait(_LEAST_COMPILED_S):
       found = self._compiling.current(_LEAST_COMPILED_S)
       if found is not None and found != self._told:
@@ -232,7 +232,7 @@ class StageProgress:
     return duration(self._clock() - self._begun_s)
 
   def _shares(self) -> list[tuple[str, float, str]]:
-    """What is drawn as a bar: name, share, text."""
+    """Figures that are drawn as bars: name, share, text."""
     shares = {
       name.removeprefix(f"{SUCCESS}/"): value
       for name, value in sorted(self._metrics.items())
@@ -280,7 +280,7 @@ _EVENTS = (
 
 
 class CompilationWatch:
-  """Knows what is being compiled, by whichever thread. A context manager."""
+  """Tracks compilations of all threads. A context manager."""
 
   def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
     self._clock = clock
@@ -298,7 +298,7 @@ class CompilationWatch:
       return self._busy_s + running
 
   def current(self, least_s: float = 0.0) -> tuple[str, float] | None:
-    """The program in work for longest, and since when; None: none that long.
+    """Returns the longest running compilation and its start, or None.
 
     Programs that have taken less than `least_s` seconds are left out.
     """
@@ -352,6 +352,6 @@ class CompilationWatch:
 
 
 def _readable(name: str) -> str:
-  """`jit(_update)` and `jit__update` are the program `update`."""
+  """Shortens `jit(_update)` and `jit__update` to `update`."""
   name = name.removeprefix("jit(").removesuffix(")")
   return name.removeprefix("jit_").strip("_<>") or "a program"

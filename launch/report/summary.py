@@ -1,7 +1,7 @@
-"""A run in numbers: what is printed is what is filed.
+"""Summary of a run in numbers, printed and saved from the same values.
 
 Reads evaluations in the JSON form that `Evaluation.from_json` describes, and
-compares them: each change comes with its interval. Runs nothing, draws nothing.
+compares them: each change has an interval. Runs and draws nothing.
 
 All success rates and differences are shares (0.43, not 43 %).
 """
@@ -19,7 +19,7 @@ MODES = ("greedy", "sampled")
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-  """Success on `n` held-out attempts, its 95 % interval, and mean reward."""
+  """Success on `n` held-out episodes, its 95 % interval, and mean reward."""
 
   n: int
   success: float
@@ -73,10 +73,10 @@ class Evaluation:
 
   @property
   def mean(self) -> Score:
-    """The mean over tasks, each weighing the same however often attempted.
+    """Computes the mean over tasks, with equal weights.
 
-    Its interval puts together those of the tasks, which are independent: the
-    square roots of the summed squares of their arms (Zou & Donner 2008).
+    The interval combines those of the tasks, which are independent: the square
+    roots of the summed squares of their arms (Zou & Donner 2008).
     """
     scores = list(self.tasks.values())
     success = _mean(score.success for score in scores)
@@ -99,10 +99,10 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-  """How much higher one success rate is than another.
+  """Difference of two success rates.
 
   The interval is Newcombe's hybrid of the two intervals (1998, method 10). It
-  takes the two for independent: attempts at the same tasks are not, and then
+  takes the two for independent: episodes of the same tasks are not, and then
   the true interval is, if anything, narrower.
   """
 
@@ -162,7 +162,7 @@ def compare(before: Evaluation, after: Evaluation) -> Comparison:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
-  """All that is known about a run when it has ended."""
+  """All results of a finished run."""
 
   name: str
   evaluations: Sequence[Evaluation]
@@ -172,7 +172,7 @@ class Summary:
   is_finished: bool = True  # False: stopped, and the rest is still to come
 
   def evaluation(self, stage: str, mode: str) -> Evaluation | None:
-    """The evaluation of that policy, or None if it was not evaluated so."""
+    """Returns the evaluation of that policy, or None if there is none."""
     found = [
       evaluation
       for evaluation in self.evaluations
@@ -182,11 +182,11 @@ class Summary:
 
   @property
   def comparisons(self) -> list[Comparison]:
-    """RL against what came before it, and against the error-free expert.
+    """Compares RL with the stage before it, and with the error-free expert.
 
-    How far the policy goes beyond the expert that it has learned from is the
-    greedy policy's success minus the expert's, on the same held-out tasks. An
-    expert does not sample, so there is no sampled counterpart.
+    The policy's advantage over the expert that it learned from is the greedy
+    policy's success minus the expert's, on the same held-out tasks. An expert
+    does not sample, so there is no sampled counterpart.
     """
     pairs = (
       [(("warm_start", mode), ("rl", mode)) for mode in MODES]
@@ -202,14 +202,14 @@ class Summary:
     ]
 
   def comparison(self, before: str, mode: str) -> Comparison | None:
-    """RL against the stage `before`, or None if one was not evaluated."""
+    """Compares RL with stage `before`; None if one was not evaluated."""
     for comparison in self.comparisons:
       if (comparison.before, comparison.mode) == (before, mode):
         return comparison
     return None
 
   def to_json(self) -> dict[str, Any]:
-    """What `summary.json` holds."""
+    """Returns the content of `summary.json`."""
     return {
       "name": self.name,
       "is_finished": self.is_finished,
@@ -222,7 +222,7 @@ class Summary:
 
   @classmethod
   def from_json(cls, body: Mapping[str, Any]) -> "Summary":
-    """Reads `summary.json`; what follows from the rest is computed again."""
+    """Reads `summary.json`; derived values are computed again."""
     wall_s = {k: v for k, v in body["wall_s"].items() if k != "total"}
     return cls(
       name=body["name"],
@@ -235,7 +235,7 @@ class Summary:
 
 
 def write_summary(summary: Summary, path: pathlib.Path) -> None:
-  """Files the summary as JSON, whole or not at all."""
+  """Writes the summary as JSON, atomically."""
   whole = path.with_suffix(".tmp")
   text = json.dumps(summary.to_json(), indent=2, allow_nan=False)
   whole.write_text(text + "\n", encoding="utf-8")
@@ -243,7 +243,7 @@ def write_summary(summary: Summary, path: pathlib.Path) -> None:
 
 
 def read_summary(path: pathlib.Path) -> Summary:
-  """The summary that was filed."""
+  """Reads a saved summary."""
   return Summary.from_json(json.loads(path.read_text(encoding="utf-8")))
 
 

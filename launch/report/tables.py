@@ -29,7 +29,7 @@ MEAN = "mean"
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """One number, what it is to be read with, and whether it stands out."""
+  """One number with its interval, and if it is emphasised."""
 
   text: str
   note: str = ""
@@ -46,7 +46,7 @@ class BeforeAfter:
 
 
 def before_after(summary: Summary, mode: str) -> BeforeAfter | None:
-  """Success of each policy per task; None if this mode was not evaluated."""
+  """Builds success per policy and task; None if the mode was not evaluated."""
   evaluations = [
     (stage_name(stage), summary.evaluation(stage, mode))
     for stage in ("untrained", "warm_start", "rl")
@@ -78,7 +78,7 @@ def before_after(summary: Summary, mode: str) -> BeforeAfter | None:
 
 
 def print_summary(summary: Summary, console: Console | None = None) -> None:
-  """Prints what `write_summary` files, and nothing that it does not."""
+  """Prints the content of `write_summary`, and nothing else."""
   console = console or Console()
   for mode in MODES:
     table = before_after(summary, mode)
@@ -94,7 +94,7 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
 
 
 def _usual_n(evaluations: Sequence[Evaluation], task: str) -> int:
-  """How often most policies attempted the task."""
+  """Returns the most frequent number of episodes of the task."""
   counts = [e.tasks[task].n for e in evaluations if task in e.tasks]
   return max(counts, key=lambda n: (counts.count(n), n))
 

@@ -1,7 +1,7 @@
-"""Colours and lines of a plot, for paper and for a page that may be dark.
+"""Colours and lines of a plot, for paper and for light and dark pages.
 
 The hues are those of Okabe and Ito, which the colour-blind can tell apart. On
-a page they become CSS variables, so that the page decides what they look like.
+a page they become CSS variables, so that the page decides their values.
 """
 
 import dataclasses
@@ -26,7 +26,9 @@ class Theme:
   hues: tuple[str, ...]
 
   def hue(self, position: int) -> str:
-    """The colour of the task at `position`; they repeat after the last."""
+    """Returns the colour of the task at `position`; they repeat after the
+    last.
+    """
     return self.hues[position % len(self.hues)]
 
 
@@ -43,7 +45,7 @@ PAGE = Theme(
 
 
 def css_colours(svg: str) -> str:
-  """The drawing with PAGE's colours replaced by the variables of the page."""
+  """Replaces PAGE's colours in the drawing by the variables of the page."""
   names = {PAGE.ink: "ink", PAGE.faint: "faint", PAGE.grid: "grid"}
   names |= {hue: f"hue-{i}" for i, hue in enumerate(PAGE.hues)}
   for colour, name in names.items():
@@ -52,7 +54,7 @@ def css_colours(svg: str) -> str:
 
 
 def tidy(axes: Axes, theme: Theme) -> None:
-  """Leaves of the frame what is read: a baseline, ticks, and faint rules."""
+  """Reduces the frame to a baseline, ticks, and faint rules."""
   for side in ("top", "right", "left"):
     axes.spines[side].set_visible(False)
   axes.spines["bottom"].set_color(theme.faint)
@@ -88,7 +90,7 @@ _MANY = 200  # points that one line can show without a smoothed one
 
 
 def axes_in(figure: FigureBase, count: int, theme: Theme) -> list[Axes]:
-  """So many, one below the other, with one axis of steps."""
+  """Makes `n` axes, one below the other, with one axis of steps."""
   column = figure.subplots(count, 1, sharex=True, squeeze=False)
   for (axes,) in column:
     tidy(axes, theme)
@@ -102,7 +104,7 @@ def draw_line(axes: Axes, drawn: Curve, hue: str) -> None:
 
 
 def draw_alone(axes: Axes, drawn: Curve | None, theme: Theme) -> None:
-  """The only curve of its axes, if it was recorded."""
+  """Draws the only curve of its axes, if it was recorded."""
   if drawn is None:
     say_missing(axes, theme)
   elif len(drawn.steps) > _MANY:
@@ -112,25 +114,25 @@ def draw_alone(axes: Axes, drawn: Curve | None, theme: Theme) -> None:
 
 
 def name_axes(axes: Axes, text: str, theme: Theme) -> None:
-  """Says above the axes what they show."""
+  """Writes a title above the axes."""
   axes.set_title(text, loc="left", fontsize=8.5, color=theme.ink, pad=3)
 
 
 def share_axis(axes: Axes, ticks: Sequence[float]) -> None:
-  """Heights are shares of one, in percent."""
+  """Formats heights as percent."""
   axes.set_ylim(0, 1)
   axes.set_yticks(ticks)
   axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
 
 
 def steps_axis(axes: Axes, name: str) -> None:
-  """Whole steps below the axes."""
+  """Formats the axis below as whole steps."""
   axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
   axes.set_xlabel(name, fontsize=8)
 
 
 def say_missing(axes: Axes, theme: Theme) -> None:
-  """Says that there is nothing to draw."""
+  """Writes that there is nothing to draw."""
   axes.text(
     0.5,
     0.5,

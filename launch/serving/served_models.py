@@ -29,10 +29,10 @@ from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.hugging_face import CONFIG_FILE, read_model
+from agentrl_jax.model.hugging_face.config import CONFIG_FILE, read_model
+from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.model.pretrained import read_params
 from agentrl_jax.train.checkpoint import Checkpoints
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings

@@ -4,8 +4,8 @@ import jax
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
+from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.model.pretrained import read_params
 from agentrl_jax.train.checkpoint import Checkpoints
 from agentrl_jax.train.objective import supervised_objective
 from agentrl_jax.train.optimizer import make_optimizer

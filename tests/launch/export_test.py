@@ -13,9 +13,9 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.export import Tensors, write_params
+from agentrl_jax.model.hugging_face.export import Tensors, write_params
+from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.model.pretrained import read_params
 from configs import base, pod
 from launch.config.architecture import read_architecture
 from launch.export import export

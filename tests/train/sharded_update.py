@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.model import packed_attention, sharding
+from agentrl_jax.model import sharding
+from agentrl_jax.model.attention import packed
 from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
 from agentrl_jax.model.policy import Policy
 from tests.train import small
@@ -135,7 +136,7 @@ def compare_attention() -> dict[str, float]:
 
   def gradient(mesh, attention):
     def total(q, k, v):
-      out = packed_attention.attend(
+      out = packed.attend(
         q,
         k,
         v,

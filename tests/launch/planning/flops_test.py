@@ -13,8 +13,8 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face.presets import PRESETS
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.model.presets import PRESETS
 from launch.planning import roofline
 
 MODEL = ModelConfig(

@@ -11,7 +11,7 @@ import unittest
 import pytest
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.model.presets import PRESETS
+from agentrl_jax.model.hugging_face.presets import PRESETS
 from configs import pod
 from launch.config.settings import read_settings
 from launch.planning import chips, roofline, search

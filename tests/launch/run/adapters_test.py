@@ -8,9 +8,10 @@ import numpy as np
 from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model import lora, peft, sharding
+from agentrl_jax.model import lora, sharding
+from agentrl_jax.model.hugging_face import peft
+from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.model.pretrained import read_params
 from agentrl_jax.train.checkpoint import Checkpoints
 from configs import base
 from launch.config.architecture import read_adaptation

@@ -14,9 +14,9 @@ import numpy as np
 from aiohttp import web
 
 from agentrl_jax.model import sharding
-from agentrl_jax.model.hugging_face import read_model
+from agentrl_jax.model.hugging_face.config import read_model
+from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.model.pretrained import read_params
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.generator import EngineGenerator
 from agentrl_jax.rollout.drivers.local import LocalDriver

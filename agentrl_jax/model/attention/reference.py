@@ -1,0 +1,179 @@
+"""Causal grouped-query attention in plain JAX: packed rows, and a KV cache.
+
+Axes: B rows or slots, T or C tokens, S cache positions, K key/value heads, G
+query heads per key/value head, H channels of a head, R rotated channel pairs.
+Pure functions.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.model.config import ModelConfig
+
+_MASKED = -1e30  # finite, so that a row with nothing to attend to stays finite
+
+
+def rotary_frequencies(c: ModelConfig) -> jax.Array:
+  """Returns the rotation per token of each channel pair, radians [R]."""
+  pairs = c.rotary_channels // 2
+  frequency_R = c.rope_theta ** (-jnp.arange(pairs, dtype=jnp.float32) / pairs)
+  if c.rope_factor == 1:
+    return frequency_R
+  turns_R = c.rope_original_context * frequency_R / (2 * jnp.pi)
+  kept_R = jnp.clip(
+    (turns_R - c.rope_low_frequency)
+    / (c.rope_high_frequency - c.rope_low_frequency),
+    0,
+    1,
+  )
+  return frequency_R * (kept_R + (1 - kept_R) / c.rope_factor)
+
+
+def rotate(
+  x_BTNH: jax.Array, position_BT: jax.Array, frequency_R: jax.Array
+) -> jax.Array:
+  """Rotary positions (arXiv:2104.09864) in the half-split layout of Qwen.
+
+  Of the first 2R channels, channel i is paired with channel i + R; the others
+  pass unchanged. A roll is used because XLA fuses it on a CPU, while taking
+  halves and joining them again copies.
+  """
+  pairs = len(frequency_R)
+  angle_BTR = position_BT[..., None].astype(jnp.float32) * frequency_R
+  cos, sin = jnp.cos(angle_BTR), jnp.sin(angle_BTR)
+  cos_BT1H = jnp.concatenate([cos, cos], axis=-1)[:, :, None]
+  sin_BT1H = jnp.concatenate([-sin, sin], axis=-1)[:, :, None]
+  turning = x_BTNH[..., : 2 * pairs]
+  turned = turning * cos_BT1H + jnp.roll(turning, pairs, axis=-1) * sin_BT1H
+  turned = turned.astype(x_BTNH.dtype)
+  if turned.shape == x_BTNH.shape:
+    return turned
+  return jnp.concatenate([turned, x_BTNH[..., 2 * pairs :]], axis=-1)
+
+
+def attend_packed(
+  q_BTKGH: jax.Array,
+  k_BSKH: jax.Array,
+  v_BSKH: jax.Array,
+  segment_BT: jax.Array,
+  segment_BS: jax.Array,
+  *,
+  first: int | jax.Array,
+  block: int,
+) -> jax.Array:
+  """Lets each token attend to earlier tokens of its segment, and to itself.
+
+  Queries are those of the row's tokens from `first` on; keys are the row's.
+  Queries are taken `block` at a time, each block against the keys up to its own
+  end, so that the upper triangle is never computed. A `block` of 0 takes all
+  queries at once. If `first` is only known at run time, all keys are taken.
+  """
+  length, num_keys = q_BTKGH.shape[1], k_BSKH.shape[1]
+  block = block or length
+  # Once here, so that no product has to turn round what it reads.
+  q_BKGTH = jnp.moveaxis(q_BTKGH, 1, 3)
+  k_BKSH, v_BKSH = (jnp.moveaxis(x, 1, 2) for x in (k_BSKH, v_BSKH))
+
+  def of_block(start: int) -> jax.Array:
+    here = slice(start, start + block)
+    seen = first + start + block if isinstance(first, int) else num_keys
+    return _attend_visible(
+      q_BKGTH[:, :, :, here],
+      k_BKSH[:, :, :seen],
+      v_BKSH[:, :, :seen],
+      _visible(segment_BT[:, here], segment_BS[:, :seen], first + start),
+    )
+
+  blocks = [of_block(start) for start in range(0, length, block)]
+  return jnp.moveaxis(
+    blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=3), 3, 1
+  )
+
+
+def _visible(
+  segment_BT: jax.Array, segment_BS: jax.Array, first: int | jax.Array
+) -> jax.Array:
+  """Returns a mask of the keys that each query may see, bool [B, T, S]."""
+  query_T = first + jnp.arange(segment_BT.shape[1])
+  causal_TS = jnp.arange(segment_BS.shape[1]) <= query_T[:, None]
+  return causal_TS & (segment_BT[:, :, None] == segment_BS[:, None, :])
+
+
+@jax.custom_vjp
+def _attend_visible(
+  q_BKGTH: jax.Array,
+  k_BKSH: jax.Array,
+  v_BKSH: jax.Array,
+  visible_BTS: jax.Array,
+) -> jax.Array:
+  """Softmax attention to the visible keys, [B, K, G, T, H].
+
+    w = softmax(q k / sqrt(H)),  o = w v
+    d (q k / sqrt(H)) = w (d w - sum_s w d w),  sum_s w d w = d o . o
+
+  The gradient is written by hand to fix the order of its products: `jax.grad`
+  transposes arrays as large as the weights.
+  """
+  return _attend_forward(q_BKGTH, k_BKSH, v_BKSH, visible_BTS)[0]
+
+
+def _attend_forward(q_BKGTH, k_BKSH, v_BKSH, visible_BTS):
+  score_BKGTS = _product(q_BKGTH, k_BKSH, (4,), (3,), jnp.float32)
+  score_BKGTS = score_BKGTS * q_BKGTH.shape[-1] ** -0.5
+  weight_BKGTS = jax.nn.softmax(
+    jnp.where(visible_BTS[:, None, None], score_BKGTS, _MASKED), axis=-1
+  ).astype(v_BKSH.dtype)
+  mixed_BKGTH = _product(weight_BKGTS, v_BKSH, (4,), (2,))
+  return mixed_BKGTH, (q_BKGTH, k_BKSH, v_BKSH, weight_BKGTS, mixed_BKGTH)
+
+
+def _attend_backward(kept, slope_BKGTH):
+  q_BKGTH, k_BKSH, v_BKSH, weight_BKGTS, mixed_BKGTH = kept
+  weight_slope_BKGTS = _product(slope_BKGTH, v_BKSH, (4,), (3,), jnp.float32)
+  along_BKGT1 = jnp.sum(
+    slope_BKGTH.astype(jnp.float32) * mixed_BKGTH, axis=-1, keepdims=True
+  )
+  score_slope_BKGTS = weight_BKGTS * (weight_slope_BKGTS - along_BKGT1)
+  score_slope_BKGTS *= q_BKGTH.shape[-1] ** -0.5
+  score_slope_BKGTS = score_slope_BKGTS.astype(q_BKGTH.dtype)
+  queries = (2, 3)
+  k_slope_BKHS = _product(q_BKGTH, score_slope_BKGTS, queries, queries)
+  v_slope_BKHS = _product(slope_BKGTH, weight_BKGTS, queries, queries)
+  return (
+    _product(score_slope_BKGTS, k_BKSH, (4,), (2,)),
+    jnp.swapaxes(k_slope_BKHS, 2, 3),
+    jnp.swapaxes(v_slope_BKHS, 2, 3),
+    None,
+  )
+
+
+_attend_visible.defvjp(_attend_forward, _attend_backward)
+
+
+def _product(x, y, of_x, of_y, dtype=None) -> jax.Array:
+  """Contracts these axes; the first two, rows and heads, are batched."""
+  along = ((0, 1), (0, 1))
+  return jax.lax.dot_general(
+    x, y, ((of_x, of_y), along), preferred_element_type=dtype
+  )
+
+
+def attend_cache(
+  q_BCKGH: jax.Array,
+  k_BKSH: jax.Array,
+  v_BKSH: jax.Array,
+  position_BC: jax.Array,
+) -> jax.Array:
+  """Lets each token attend to its slot's positions up to its own position.
+
+  Scores are products of the cache with queries, not of queries with the cache:
+  a CPU transposes the second factor.
+  """
+  q_BKGCH = jnp.moveaxis(q_BCKGH, 1, 3)
+  score_BKSGC = _product(k_BKSH, q_BKGCH, (3,), (4,), jnp.float32)
+  score_BKGCS = jnp.moveaxis(score_BKSGC, 2, 4) * q_BCKGH.shape[-1] ** -0.5
+  visible_BCS = jnp.arange(k_BKSH.shape[2]) <= position_BC[..., None]
+  weight_BKGCS = jax.nn.softmax(
+    jnp.where(visible_BCS[:, None, None], score_BKGCS, _MASKED), axis=-1
+  ).astype(v_BKSH.dtype)
+  return jnp.moveaxis(_product(weight_BKGCS, v_BKSH, (4,), (2,)), 3, 1)

@@ -1,0 +1,282 @@
+"""Adapters in PEFT's format: adapter_config.json and one safetensors file.
+
+PEFT keeps A as [rank, inputs] and B as [outputs, rank] of each projection that
+is a module of the model. GLM-4 has gate and up in one module: there the two
+adapters become one of twice the rank, with the same sum.
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.model import lora
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face import tensor_files
+from agentrl_jax.model.hugging_face.config import family_of
+from agentrl_jax.model.hugging_face.tensor_files import TensorFile
+from agentrl_jax.model.hugging_face.tensor_names import LAYERS, Place, places
+from agentrl_jax.model.lora import INPUT_AXES, LoraConfig, Params
+
+CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+# What an adapter_config.json may say only so: anything else is another sum.
+_ONLY: Mapping[str, tuple[Any, ...]] = {
+  "peft_type": ("LORA",),
+  "bias": ("none",),
+  "use_dora": (False, None),
+  "use_rslora": (False, None),
+  "modules_to_save": (None, []),
+  "layers_to_transform": (None,),
+}
+_Parts = list[tuple[str, Place]]  # our projections that share one module
+
+
+def write_adapters(
+  folder: str | pathlib.Path,
+  adapters: Params,
+  model: ModelConfig,
+  config: LoraConfig,
+  *,
+  base: str,
+) -> None:
+  """Writes adapters as a folder that `peft.PeftModel` loads onto `base`.
+
+  `base` names the model that they belong to. Every process has to call this;
+  the first one writes. Raises `ConfigError` if the folder exists.
+  """
+  folder = pathlib.Path(folder)
+  if folder.exists():
+    raise ConfigError(f"{folder} is there already; name one that is not")
+  whole = jax.tree.map(_on_host, adapters)
+  if jax.process_index():
+    return
+  modules = _modules(model, config)
+  named: dict[str, np.ndarray] = {}
+  for layer in range(model.num_layers):
+    for module, parts in modules.items():
+      a, b = _to_module(whole[LAYERS], parts, layer)
+      named[_tensor(module, layer, "A")] = a
+      named[_tensor(module, layer, "B")] = b
+  partial = folder.with_name(folder.name + ".partial")
+  partial.mkdir(parents=True, exist_ok=True)
+  entries = {name: (x.dtype, x.shape) for name, x in named.items()}
+  tensor_files.write_file(partial / TENSORS_FILE, entries, named.values())
+  described = _described(modules, config, base)
+  (partial / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n")
+  partial.rename(folder)
+
+
+def read_adapters(
+  folder: str | pathlib.Path, model: ModelConfig
+) -> tuple[LoraConfig, Params]:
+  """Reads adapters of `write_adapters` or PEFT as host arrays.
+
+  Raises `ConfigError` for adapters of a kind that is not supported, and
+  `CheckpointError` if the files are incomplete or of another model.
+  """
+  folder = pathlib.Path(folder)
+  config = _config_of(folder, model)
+  layers: list[Params] = [{} for _ in range(model.num_layers)]
+  with TensorFile(folder / TENSORS_FILE) as file:
+    for layer, tree in enumerate(layers):
+      for module, parts in _modules(model, config).items():
+        a, b = (_read(file, _tensor(module, layer, x)) for x in "AB")
+        _from_module(tree, parts, config.rank, a, b, f"{folder}: {module}")
+  return config, {LAYERS: jax.tree.map(lambda *x: np.stack(x), *layers)}
+
+
+def _on_host(leaf: jax.Array) -> np.ndarray:
+  if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+    return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+  return np.asarray(leaf)
+
+
+def _modules(model: ModelConfig, config: LoraConfig) -> dict[str, _Parts]:
+  """Groups projections by Hugging Face's module, with {layer} in its name."""
+  found = places(model, family_of(model))
+  modules: dict[str, _Parts] = {}
+  for name in INPUT_AXES:
+    if name in config.targets:
+      place = found[LAYERS, *lora.path_of(name), "kernel"]
+      module = place.tensor.removesuffix(".weight")
+      modules.setdefault(module, []).append((name, place))
+  return modules
+
+
+def _tensor(module: str, layer: int, letter: str) -> str:
+  return f"{_PREFIX}{module.format(layer=layer)}.lora_{letter}.weight"
+
+
+def _to_module(
+  layers: Params, parts: _Parts, layer: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Builds A [ranks, inputs] and B [outputs, ranks] of a module in blocks."""
+  blocks = []
+  for name, place in parts:
+    part = lora.get(layers, lora.path_of(name))
+    a, b = part[lora.A][layer], part[lora.B][layer]
+    rank = a.shape[-1]
+    outputs_b = _place_of_b(name, place, rank).from_leaf(b).reshape(-1, rank)
+    blocks.append((_rows(name, place), a.reshape(-1, rank).T, outputs_b))
+  whole_a = np.concatenate([a for _, a, _ in blocks])
+  whole_b = np.zeros((parts[0][1].matrix[0], len(whole_a)), np.float32)
+  at = 0
+  for rows, a, b in blocks:
+    whole_b[rows, at : at + len(a)] = b
+    at += len(a)
+  return whole_a.astype(np.float32), whole_b
+
+
+def _from_module(
+  tree: Params,
+  parts: _Parts,
+  rank: int,
+  a: np.ndarray,
+  b: np.ndarray,
+  what: str,
+) -> None:
+  """Inverts `_to_module`; adapters that PEFT trained share one A per module."""
+  shared = len(a) == rank
+  if len(a) != rank * (1 if shared else len(parts)) or b.shape[1] != len(a):
+    raise CheckpointError(
+      f"{what} has A of {a.shape} and B of {b.shape}, where rank {rank} in "
+      f"{len(parts)} parts is due: the files are of another model"
+    )
+  for n, (name, place) in enumerate(parts):
+    own = slice(0, rank) if shared else slice(n * rank, (n + 1) * rank)
+    block = b[_rows(name, place)]
+    if np.delete(block, own, axis=1).any():
+      raise ConfigError(
+        f"{what} mixes the ranks of {', '.join(name for name, _ in parts)}, "
+        "which are apart here: merge these adapters into their model instead"
+      )
+    inputs = place.shape[len(place.shape) - INPUT_AXES[name] :]
+    factor_b = _place_of_b(name, place, rank)
+    pair = {
+      lora.A: a[own].T.reshape(*inputs, rank),
+      lora.B: factor_b.to_leaf(block[:, own].reshape(factor_b.shape)),
+    }
+    lora.put(tree, lora.path_of(name), pair)
+
+
+def _place_of_b(name: str, place: Place, rank: int) -> Place:
+  """Derives the place of B from that of its kernel: ranks replace inputs."""
+  outputs = place.shape[: len(place.shape) - INPUT_AXES[name]]
+  return dataclasses.replace(
+    place,
+    shape=(*outputs, rank),
+    order=(len(outputs), *range(len(outputs))),
+  )
+
+
+def _rows(name: str, place: Place) -> slice:
+  """Returns the slice of the module's outputs that the projection has."""
+  first = place.start // place.matrix[1]
+  outputs = place.shape[: len(place.shape) - INPUT_AXES[name]]
+  return slice(first, first + math.prod(outputs))
+
+
+def _read(file: TensorFile, name: str) -> np.ndarray:
+  if name not in file.entries:
+    raise CheckpointError(
+      f"{file.path} lacks {name}: the adapters are of another model, or the "
+      "file is incomplete"
+    )
+  shape = file.entries[name].shape
+  whole = tuple(slice(0, n) for n in shape)
+  return file.read(name, shape, whole).astype(np.float32)
+
+
+def _described(
+  modules: Mapping[str, _Parts], config: LoraConfig, base: str
+) -> dict[str, Any]:
+  """Builds adapter_config.json; a module of several parts multiplies the
+  rank.
+  """
+  names = {_last(module): len(parts) for module, parts in modules.items()}
+  several = {name: n for name, n in names.items() if n > 1}
+  return {
+    "peft_type": "LORA",
+    "task_type": "CAUSAL_LM",
+    "base_model_name_or_path": base,
+    "r": config.rank,
+    "lora_alpha": config.alpha,
+    "lora_dropout": 0.0,
+    "bias": "none",
+    "fan_in_fan_out": False,
+    "inference_mode": True,
+    "target_modules": sorted(names),
+    "rank_pattern": {name: n * config.rank for name, n in several.items()},
+    "alpha_pattern": {name: n * config.alpha for name, n in several.items()},
+  }
+
+
+def _config_of(folder: pathlib.Path, model: ModelConfig) -> LoraConfig:
+  """Reads the config that a folder's adapters were made with."""
+  try:
+    described = json.loads((folder / CONFIG_FILE).read_text())
+  except (OSError, ValueError) as error:
+    raise CheckpointError(
+      f"{folder / CONFIG_FILE} cannot be read: {error}; name a folder that "
+      "PEFT or launch.export --adapters wrote"
+    ) from error
+  for key, allowed in _ONLY.items():
+    if described.get(key, allowed[0]) not in allowed:
+      raise ConfigError(
+        f"{folder}: {key}={described[key]!r} is computed otherwise; merge these"
+        " adapters into their model with PEFT and start from that"
+      )
+  ours = _names(model)
+  named = described["target_modules"]
+  if isinstance(named, str) or not {*named} <= {*ours}:
+    raise ConfigError(
+      f"{folder}: target_modules={named!r} must list some of {', '.join(ours)}"
+    )
+  config = LoraConfig(
+    rank=described["r"],
+    alpha=float(described["lora_alpha"]),
+    targets=tuple(name for m in ours if m in named for name in ours[m]),
+  )
+  _refuse_patterns(described, config, ours, folder)
+  return config
+
+
+def _refuse_patterns(
+  described: Mapping[str, Any],
+  config: LoraConfig,
+  ours: Mapping[str, list[str]],
+  folder: pathlib.Path,
+) -> None:
+  """Refuses ranks per module other than those that `_described` writes."""
+  for key, unit in (
+    ("rank_pattern", config.rank),
+    ("alpha_pattern", config.alpha),
+  ):
+    for module, value in (described.get(key) or {}).items():
+      if value != unit * len(ours.get(module, ())):
+        raise ConfigError(
+          f"{folder}: {key}={described[key]!r} gives modules ranks of their "
+          "own, and there is one rank for all here; merge these adapters into "
+          "their model with PEFT"
+        )
+
+
+def _names(model: ModelConfig) -> dict[str, list[str]]:
+  """Maps the last name of Hugging Face's modules to our projections."""
+  modules = _modules(model, LoraConfig(rank=1))
+  return {
+    _last(module): [name for name, _ in parts]
+    for module, parts in modules.items()
+  }
+
+
+def _last(module: str) -> str:
+  return module.rpartition(".")[2]

@@ -1,0 +1,201 @@
+"""Reads params from a Hugging Face folder.
+
+Reading goes file by file and tensor by tensor: each device's part is copied out
+of the file and sent to the device, which transposes it, casts it to float32 and
+writes it into its stacked leaf. No host ever holds more than one tensor, and
+each process reads only the parts of its own devices. The critic has no
+counterpart in such a folder: it starts at zero.
+"""
+
+import functools
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.model import sharding
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face import tensor_files
+from agentrl_jax.model.hugging_face.config import CONFIG_FILE, read_model
+from agentrl_jax.model.hugging_face.tensor_files import TensorFile
+from agentrl_jax.model.hugging_face.tensor_names import (
+  LAYERS,
+  Path,
+  Place,
+  places,
+  tensors,
+)
+from agentrl_jax.model.policy import Params, Policy
+
+# What tensors may be called that a folder holds beside those of the params.
+_SPARE = ("rotary_emb.inv_freq",)  # frequencies, which config.json implies
+
+
+def read_params(
+  folder: str | pathlib.Path, policy: Policy, mesh: Mesh, *, dtype=jnp.float32
+) -> Params:
+  """Reads stacked params from a folder, each sharded over the mesh.
+
+  Raises `ConfigError` if the folder is of another model than the policy, and
+  `CheckpointError` if its files are incomplete or damaged.
+  """
+  folder = pathlib.Path(folder)
+  found, family = read_model(folder)
+  refuse_other(folder, found, policy.config)
+  filling = _Filling(policy, family, mesh, dtype)
+  for path in tensor_files.tensor_files(folder):
+    with TensorFile(path) as file:
+      for name in file.entries:
+        filling.take(file, name)
+  return filling.finished(folder)
+
+
+def refuse_other(
+  folder: pathlib.Path, found: ModelConfig, wanted: ModelConfig
+) -> None:
+  """Raises `ConfigError` with the differing keys of two architectures."""
+  differing = [
+    f"{key} is {theirs} there and {getattr(wanted, key)} here"
+    for key, theirs in vars(found).items()
+    if key != "value_head" and theirs != getattr(wanted, key)
+  ]
+  if differing:
+    raise ConfigError(f"{folder} holds another model: {'; '.join(differing)}")
+
+
+class _Filling:
+  """Params under construction, filled by one tensor of a file after another."""
+
+  def __init__(self, policy: Policy, family: str, mesh: Mesh, dtype):
+    self._tied = policy.config.tied_embedding
+    self._dtype = dtype
+    self._places = places(policy.config, family)
+    self._wanted = dict(tensors(self._places, policy.config.num_layers))
+    abstract = policy.abstract_params()
+    self._shardings = _by_path(sharding.param_shardings(abstract, mesh))
+    self._leaves = self._begun(_by_path(abstract))
+
+  def take(self, file: TensorFile, name: str) -> None:
+    """Writes a tensor into the leaves that share it."""
+    if name not in self._wanted:
+      if not self._is_spare(name):
+        raise CheckpointError(
+          f"{file.path} holds {name}, which {CONFIG_FILE} beside it does not "
+          "account for: it is of another model"
+        )
+      return
+    leaves = self._wanted.pop(name)
+    found, expected = (
+      file.entries[name].shape,
+      self._places[leaves[0][0]].matrix,
+    )
+    if found != expected:
+      raise CheckpointError(
+        f"{name} in {file.path} is {list(found)} and {CONFIG_FILE} beside it "
+        f"makes it {list(expected)}: the folder's files are of two models"
+      )
+    for path, layer in leaves:
+      self._fill(path, layer, file, name)
+
+  def finished(self, folder: pathlib.Path) -> Params:
+    """Returns the params; raises `CheckpointError` if tensors are missing."""
+    if self._wanted:
+      raise CheckpointError(
+        f"{folder} lacks {len(self._wanted)} tensors, "
+        f"{next(iter(self._wanted))} first: its files are incomplete, or of "
+        "another model"
+      )
+    params: Params = {}
+    for path, leaf in self._leaves.items():
+      inner = params
+      for key in path[:-1]:
+        inner = inner.setdefault(key, {})
+      inner[path[-1]] = leaf
+    return params
+
+  def _begun(self, abstract: Mapping[Path, Any]) -> dict[Path, jax.Array]:
+    """Allocates zeros for leaves that are filled layer by layer or not at
+    all.
+    """
+    begun = {
+      path: leaf.shape
+      for path, leaf in abstract.items()
+      if path[0] == LAYERS or path not in self._places
+    }
+    return jax.jit(
+      lambda: {p: jnp.zeros(shape, self._dtype) for p, shape in begun.items()},
+      out_shardings={path: self._shardings[path] for path in begun},
+    )()
+
+  def _fill(
+    self, path: Path, layer: int | None, file: TensorFile, name: str
+  ) -> None:
+    place, to = self._places[path], self._shardings[path]
+    part = _sent(file, name, place, to, stacked=layer is not None)
+    if layer is None:
+      self._leaves[path] = _made(place, self._dtype, to)(part)
+    else:
+      self._leaves[path] = _laid(place, to)(self._leaves[path], part, layer)
+    # Waits, so that the next part is not read before this one can go.
+    jax.block_until_ready(self._leaves[path])
+
+  def _is_spare(self, name: str) -> bool:
+    """Accepts the embedding under the head's name, as some tied models have
+    it.
+    """
+    return name.endswith(_SPARE) or (self._tied and name == "lm_head.weight")
+
+
+def _by_path(tree: Params) -> dict[Path, Any]:
+  return {
+    tuple(key.key for key in path): leaf
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+  }
+
+
+def _sent(
+  file: TensorFile,
+  name: str,
+  place: Place,
+  of_leaf: NamedSharding,
+  *,
+  stacked: bool,
+) -> jax.Array:
+  """Sends each device its part of a tensor in a file."""
+  parts: dict[str, np.ndarray] = {}
+
+  def part(index: tuple[slice, ...]) -> np.ndarray:
+    """Reads a part once, however many devices of this process hold a copy."""
+    key = str(index)
+    if key not in parts:
+      parts[key] = file.read(name, place.shape, index, place.start)
+    return parts[key]
+
+  spec = PartitionSpec(*place.spec_in_file(tuple(of_leaf.spec)[stacked:]))
+  return jax.make_array_from_callback(
+    place.shape,
+    NamedSharding(of_leaf.mesh, spec),
+    part,
+    dtype=file.entries[name].dtype,
+  )
+
+
+@functools.cache
+def _made(place: Place, dtype, of_leaf: NamedSharding):
+  return jax.jit(
+    lambda part: place.to_leaf(part).astype(dtype), out_shardings=of_leaf
+  )
+
+
+@functools.cache
+def _laid(place: Place, of_leaf: NamedSharding):
+  def lay(leaf, part, layer):
+    part = place.to_leaf(part).astype(leaf.dtype)
+    return jax.lax.dynamic_update_index_in_dim(leaf, part, layer, 0)
+
+  return jax.jit(lay, donate_argnums=0, out_shardings=of_leaf)

@@ -1,0 +1,216 @@
+"""Files in the safetensors format, read in parts and written as a whole.
+
+A file is a JSON header, which says where each tensor's bytes are, and those
+bytes. Reading maps the file and releases each page after use, so that a host
+holds a part of one tensor at a time, however large the file. The format's own
+library copies whole tensors and keeps its mappings, but reads files written
+here.
+"""
+
+import dataclasses
+import json
+import math
+import mmap
+import os
+import pathlib
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+
+from agentrl_jax.errors import CheckpointError
+
+INDEX_FILE = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+DTYPES: Mapping[str, np.dtype] = {
+  "F32": np.dtype(np.float32),
+  "BF16": np.dtype(ml_dtypes.bfloat16),
+  "F16": np.dtype(np.float16),
+}
+_STRIP = 1 << 21  # bytes that are mapped at a time
+_MAX_HEADER = 100_000_000  # bytes; the format's own limit
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+  """The header entry of one tensor."""
+
+  dtype: np.dtype
+  shape: tuple[int, ...]
+  offset: int  # of its first byte in the file
+
+
+class TensorFile:
+  """One file, open for reading. Use it as a context manager."""
+
+  def __init__(self, path: pathlib.Path):
+    """Raises `CheckpointError` if the file is truncated or missing."""
+    self.path = path
+    try:
+      with path.open("rb") as file:
+        self.entries = self._read_header(file)
+        self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+      raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+  def __enter__(self) -> "TensorFile":
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self._map.close()
+
+  def read(
+    self, name: str, shape: tuple[int, ...], index: tuple[slice, ...], start=0
+  ) -> np.ndarray:
+    """Copies `index` of the tensor's numbers from `start` on, taken as
+    `shape`.
+    """
+    entry = self.entries[name]
+    out = np.empty(
+      [len(range(*s.indices(n))) for s, n in zip(index, shape, strict=True)],
+      entry.dtype,
+    )
+    first, last, _ = index[0].indices(shape[0])
+    row = math.prod(shape[1:]) * entry.dtype.itemsize
+    step = max(_STRIP // max(row, 1), 1)
+    for begin in range(first, last, step):
+      end = min(begin + step, last)
+      view = np.frombuffer(
+        self._map,
+        entry.dtype,
+        (end - begin) * math.prod(shape[1:]),
+        entry.offset + start * entry.dtype.itemsize + begin * row,
+      ).reshape(end - begin, *shape[1:])
+      out[begin - first : end - first] = view[(slice(None), *index[1:])]
+      self._map.madvise(mmap.MADV_DONTNEED)
+    return out
+
+  def _read_header(self, file: BinaryIO) -> dict[str, Entry]:
+    size = os.fstat(file.fileno()).st_size
+    head = file.read(8)
+    length = struct.unpack("<Q", head)[0] if len(head) == 8 else size
+    if 8 + length > size or length > _MAX_HEADER:
+      raise CheckpointError(
+        f"{self.path} has {size} bytes, too few for its header: it is cut "
+        "short, or no safetensors file. Fetch it again"
+      )
+    try:
+      lines = json.loads(file.read(length))
+      lines.pop("__metadata__", None)
+      in_order = sorted(lines, key=lambda name: lines[name]["data_offsets"])
+      return {
+        name: self._entry(name, lines[name], 8 + length, size)
+        for name in in_order
+      }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+      raise CheckpointError(
+        f"the header of {self.path} is not that of a safetensors file: "
+        f"{error!r}. Fetch it again"
+      ) from error
+
+  def _entry(
+    self, name: str, line: Mapping[str, Any], base: int, size: int
+  ) -> Entry:
+    if line["dtype"] not in DTYPES:
+      raise CheckpointError(
+        f"{name} in {self.path} has dtype {line['dtype']}; what can be read is "
+        f"{', '.join(DTYPES)}: take the checkpoint that is not quantised"
+      )
+    dtype, shape = DTYPES[line["dtype"]], tuple(line["shape"])
+    begin, end = line["data_offsets"]
+    if end - begin != math.prod(shape) * dtype.itemsize or base + end > size:
+      raise CheckpointError(
+        f"{name} in {self.path} should take {math.prod(shape)} x "
+        f"{dtype.itemsize} bytes up to byte {base + end} of {size}: the file "
+        "is cut short or damaged. Fetch it again"
+      )
+    return Entry(dtype=dtype, shape=shape, offset=base + begin)
+
+
+def tensor_files(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Lists the files of a checkpoint, by its index or the single file.
+
+  Raises `CheckpointError` if there is neither, or a file is missing.
+  """
+  index = folder / INDEX_FILE
+  if index.exists():
+    names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+  elif (folder / SINGLE_FILE).exists():
+    names = [SINGLE_FILE]
+  else:
+    raise CheckpointError(
+      f"{folder} has neither {INDEX_FILE} nor {SINGLE_FILE}; weights in other "
+      "formats are not read: convert them with transformers' save_pretrained"
+    )
+  missing = [name for name in names if not (folder / name).is_file()]
+  if missing:
+    raise CheckpointError(
+      f"{index} names {', '.join(missing)}, which {folder} lacks: fetch the "
+      "rest of the checkpoint"
+    )
+  return [folder / name for name in names]
+
+
+def write_file(
+  path: pathlib.Path,
+  entries: Mapping[str, tuple[np.dtype, tuple[int, ...]]],
+  arrays: Iterable[np.ndarray],
+) -> None:
+  """Writes tensors in the order of `entries`, taking one array at a time."""
+  header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+  names = {dtype: name for name, dtype in DTYPES.items()}
+  offset = 0
+  for name, (dtype, shape) in entries.items():
+    end = offset + math.prod(shape) * dtype.itemsize
+    header[name] = {
+      "dtype": names[dtype],
+      "shape": list(shape),
+      "data_offsets": [offset, end],
+    }
+    offset = end
+  text = json.dumps(header, separators=(",", ":")).encode()
+  text += b" " * (-len(text) % 8)
+  with path.open("wb") as file:
+    file.write(struct.pack("<Q", len(text)) + text)
+    for array in arrays:
+      file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def split_by_size(
+  sizes: Mapping[str, int], limit: int
+) -> Iterator[tuple[str, list[str]]]:
+  """Yields file names and their tensors; only a single tensor exceeds
+  `limit`.
+  """
+  groups: list[list[str]] = []
+  room = 0
+  for name, size in sizes.items():
+    if size > room:
+      groups.append([])
+      room = limit
+    groups[-1].append(name)
+    room -= size
+  if len(groups) == 1:
+    yield SINGLE_FILE, groups[0]
+    return
+  for n, names in enumerate(groups, 1):
+    yield f"model-{n:05d}-of-{len(groups):05d}.safetensors", names
+
+
+def write_index(
+  folder: pathlib.Path, files: Mapping[str, list[str]], num_bytes: int
+) -> None:
+  """Writes the index of tensors by file, if there are several files."""
+  if len(files) == 1:
+    return
+  index = {
+    "metadata": {"total_size": num_bytes},
+    "weight_map": {
+      name: file for file, names in files.items() for name in names
+    },
+  }
+  (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")

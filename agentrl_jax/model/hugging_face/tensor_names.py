@@ -1,0 +1,199 @@
+"""Maps each leaf of the params to its tensor in a Hugging Face checkpoint.
+
+There a layer's weights are matrices of [outputs, inputs], one tensor a layer;
+here they are stacked leaves whose axes are heads and channels. `Place` converts
+in both directions, for numpy and jax alike.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face.config import FAMILIES
+
+LAYERS = "layers"  # the key of params below which leaves are stacked
+
+Path = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+  """One leaf, or one layer of it, as a part of a tensor.
+
+  The tensor is a `matrix`, or a vector, and the part begins at number `start`
+  of it. The part's axes are read as `shape`; `order` transposes those to the
+  leaf's. `interleaved` is the axis of `shape` in whose first `rotary` channels
+  the pairs that turn together are neighbours; in the leaf they stand half of
+  `rotary` apart.
+  """
+
+  tensor: str  # with {layer} in it, where there is one per layer
+  matrix: tuple[int, ...]
+  shape: tuple[int, ...]
+  order: tuple[int, ...]
+  start: int = 0
+  interleaved: int | None = None
+  rotary: int = 0
+
+  def name(self, layer: int | None) -> str:
+    """Returns the tensor's name in the files."""
+    return self.tensor.format(layer=layer)
+
+  def spec_in_file(self, leaf_spec: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Reorders a spec of the leaf's axes to the order of `shape`."""
+    padded = (*leaf_spec, *[None] * (len(self.order) - len(leaf_spec)))
+    return tuple(padded[self.order.index(axis)] for axis in range(len(padded)))
+
+  def to_leaf(self, part: Any) -> Any:
+    """Converts an array of `shape` to the leaf."""
+    if self.interleaved is not None:
+      part = self._regroup(part, neighbours=True)
+    return part.transpose(self.order)
+
+  def from_leaf(self, leaf: Any) -> Any:
+    """Inverts `to_leaf`."""
+    back = [self.order.index(axis) for axis in range(len(self.order))]
+    part = leaf.transpose(back)
+    if self.interleaved is not None:
+      part = self._regroup(part, neighbours=False)
+    return part
+
+  def _regroup(self, part: Any, *, neighbours: bool) -> Any:
+    """Maps rotated channels from [a0 b0 a1 b1 ..] to [a0 a1 .. b0 b1 ..].
+
+    Maps them back if pairs are not `neighbours` in `part`.
+    """
+    axis, half = self.interleaved, self.rotary // 2
+    two = (half, 2) if neighbours else (2, half)
+    turning = np.arange(self.rotary).reshape(two).T.reshape(-1)
+    still = np.arange(self.rotary, self.shape[axis])
+    return part.take(np.concatenate([turning, still]), axis)
+
+
+def places(config: ModelConfig, family: str) -> dict[Path, Place]:
+  """Returns the place of every leaf in the family's Hugging Face model."""
+  c, f = config, FAMILIES[family]
+  found = {
+    ("embedding",): Place(
+      tensor="model.embed_tokens.weight",
+      matrix=(c.vocab_size, c.width),
+      shape=(c.vocab_size, c.width),
+      order=(0, 1),
+    ),
+    ("final_norm", "scale"): _vector("model.norm.weight", c.width),
+  }
+  if not c.tied_embedding:
+    found["head", "kernel"] = Place(
+      tensor="lm_head.weight",
+      matrix=(c.vocab_size, c.width),
+      shape=(c.vocab_size, c.width),
+      order=(1, 0),
+    )
+  layer = {**_norms(c), **_attention(c, f.interleaved_rotary)}
+  layer |= _mlp(c, f.fused_gate_up)
+  return found | {(LAYERS, *path): place for path, place in layer.items()}
+
+
+def tensors(
+  found: Mapping[Path, Place], num_layers: int
+) -> Iterator[tuple[str, list[tuple[Path, int | None]]]]:
+  """Yields every tensor's name, in the usual order, and the leaves that
+  share it.
+  """
+  of_layer = [path for path in found if path[0] == LAYERS]
+  outer = [path for path in found if path[0] != LAYERS]
+  whole: dict[str, list[tuple[Path, int | None]]] = {}
+  for path in outer[:1]:
+    whole[found[path].name(None)] = [(path, None)]
+  for layer in range(num_layers):
+    for path in of_layer:
+      whole.setdefault(found[path].name(layer), []).append((path, layer))
+  for path in outer[1:]:
+    whole[found[path].name(None)] = [(path, None)]
+  yield from whole.items()
+
+
+def _vector(tensor: str, size: int) -> Place:
+  return Place(tensor=tensor, matrix=(size,), shape=(size,), order=(0,))
+
+
+def _norms(c: ModelConfig) -> dict[Path, Place]:
+  names = {"attention_norm": "input_layernorm"}
+  if c.sandwich_norm:
+    names["after_attention_norm"] = "post_self_attn_layernorm"
+    names["after_mlp_norm"] = "post_mlp_layernorm"
+  # With norms on either side this one is named after what stands before it too.
+  names["mlp_norm"] = "post_attention_layernorm"
+  return {
+    (ours, "scale"): _vector(f"{_LAYER}.{theirs}.weight", c.width)
+    for ours, theirs in names.items()
+  }
+
+
+def _attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
+  heads = {
+    "q": (c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim),
+    "k": (c.num_kv_heads, c.head_dim),
+    "v": (c.num_kv_heads, c.head_dim),
+  }
+  found: dict[Path, Place] = {}
+  for name, shape in heads.items():
+    axes = len(shape)
+    turns = (
+      {"interleaved": axes - 1, "rotary": c.rotary_channels}
+      if interleaved and name != "v"
+      else {}
+    )
+    tensor = f"{_LAYER}.self_attn.{name}_proj"
+    found["attention", name, "kernel"] = Place(
+      tensor=f"{tensor}.weight",
+      matrix=(math.prod(shape), c.width),
+      shape=(*shape, c.width),
+      order=(axes, *range(axes)),
+      **turns,
+    )
+    if c.qkv_bias:
+      found["attention", name, "bias"] = Place(
+        tensor=f"{tensor}.bias",
+        matrix=(math.prod(shape),),
+        shape=shape,
+        order=tuple(range(axes)),
+        **turns,
+      )
+    if c.qk_norm and name != "v":
+      found["attention", f"{name}_norm", "scale"] = _vector(
+        f"{_LAYER}.self_attn.{name}_norm.weight", c.head_dim
+      )
+  found["attention", "o", "kernel"] = Place(
+    tensor=f"{_LAYER}.self_attn.o_proj.weight",
+    matrix=(c.width, math.prod(heads["q"])),
+    shape=(c.width, *heads["q"]),
+    order=(1, 2, 3, 0),
+  )
+  return found
+
+
+def _mlp(c: ModelConfig, fused: bool) -> dict[Path, Place]:
+  found: dict[Path, Place] = {}
+  for n, name in enumerate(("gate", "up")):
+    found[name, "kernel"] = Place(
+      tensor=f"{_LAYER}.mlp.{'gate_up' if fused else name}_proj.weight",
+      matrix=(c.mlp_width * (2 if fused else 1), c.width),
+      shape=(c.mlp_width, c.width),
+      order=(1, 0),
+      start=n * c.mlp_width * c.width if fused else 0,
+    )
+  found["down", "kernel"] = Place(
+    tensor=f"{_LAYER}.mlp.down_proj.weight",
+    matrix=(c.width, c.mlp_width),
+    shape=(c.width, c.mlp_width),
+    order=(1, 0),
+  )
+  return found
+
+
+_LAYER = "model.layers.{layer}"

@@ -1,0 +1,185 @@
+"""Every kernel of attention says what a loop over tokens says."""
+
+import functools
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.attention import packed, reference
+from agentrl_jax.model.attention.packed import choose
+from agentrl_jax.model.compute import ComputeConfig
+
+ROWS, LENGTH, KEYS, GROUP, CHANNELS = 2, 256, 2, 2, 32
+
+
+def _inputs(length=LENGTH, seed=0):
+  """q, k, v, and segments that end within blocks; one row ends in padding."""
+  rng = np.random.default_rng(seed)
+  q = rng.normal(size=(ROWS, length, KEYS, GROUP, CHANNELS))
+  k, v = rng.normal(size=(2, ROWS, length, KEYS, CHANNELS))
+  segment = np.ones((ROWS, length), np.int32)
+  segment[0, length // 3 :] = 2
+  segment[0, -length // 5 :] = 0
+  segment[1, length // 2 + 1 :] = 2
+  return *(x.astype(np.float32) for x in (q, k, v)), segment
+
+
+def _by_tokens(q, k, v, segment):
+  """In float64, one query at a time."""
+  out = np.zeros(q.shape)
+  for b, t, n in np.ndindex(q.shape[:3]):
+    seen = np.flatnonzero(segment[b, : t + 1] == segment[b, t])
+    for g in range(GROUP):
+      score = k[b, seen, n].astype(float) @ q[b, t, n, g] / CHANNELS**0.5
+      weight = np.exp(score - score.max())
+      out[b, t, n, g] = weight @ v[b, seen, n] / weight.sum()
+  return out
+
+
+def _value_and_slopes(q, k, v, segment, **compute):
+  """What attention makes of them, and the gradients of a function of it."""
+  attend = functools.partial(
+    packed.attend,
+    segment_BT=jnp.asarray(segment),
+    compute=ComputeConfig(**compute),
+    mesh=None,
+  )
+
+  def total(q, k, v):
+    out = attend(q, k, v)
+    return jnp.sum(out * jnp.cos(jnp.arange(out.size).reshape(out.shape))), out
+
+  gradient = jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))
+  slopes, out = gradient(q, k, v)
+  return out, slopes
+
+
+class KernelTest(parameterized.TestCase):
+  @parameterized.parameters(0, 16, 48)
+  def test_plain(self, block):
+    inputs = _inputs(length=48)
+    out, _ = _value_and_slopes(*inputs, attention="xla", attention_block=block)
+    np.testing.assert_allclose(out, _by_tokens(*inputs), atol=1e-5)
+
+  @parameterized.parameters(0, 128)
+  def test_splash_like_plain(self, block):
+    """By Pallas's interpreter, which does what the chip does."""
+    inputs = _inputs()
+    out, slopes = _value_and_slopes(
+      *inputs, attention="splash", attention_block=block
+    )
+    plain, plain_slopes = _value_and_slopes(*inputs, attention="xla")
+    np.testing.assert_allclose(out, plain, atol=2e-6)
+    for found, wanted in zip(slopes, plain_slopes, strict=True):
+      np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+  def test_splash_takes_whole_blocks(self):
+    with self.assertRaisesRegex(
+      ConfigError, "row_length=48 must be a multiple"
+    ):
+      _value_and_slopes(*_inputs(length=48), attention="splash")
+
+  @pytest.mark.full
+  def test_cudnn_like_plain(self):
+    if jax.default_backend() != "gpu":
+      self.skipTest("no GPU at hand")
+    *arrays, segment = _inputs()
+    low = [jnp.asarray(x, jnp.bfloat16) for x in arrays]
+    out, slopes = _value_and_slopes(
+      *low, segment, attention="cudnn", dtype="bfloat16"
+    )
+    plain, plain_slopes = _value_and_slopes(
+      *low, segment, attention="xla", dtype="bfloat16"
+    )
+    for found, wanted in zip(
+      (out, *slopes), (plain, *plain_slopes), strict=True
+    ):
+      np.testing.assert_allclose(
+        found.astype(np.float32), wanted.astype(np.float32), atol=0.05
+      )
+
+
+class CacheTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    rng = np.random.default_rng(0)
+    self.q = jnp.asarray(rng.normal(size=(3, 1, 2, 4, 16)), jnp.bfloat16)
+    self.k, self.v = jnp.asarray(
+      rng.normal(size=(2, 3, 2, 32, 16)), jnp.bfloat16
+    )
+    self.position = jnp.array([[0], [7], [31]])
+
+  def test_each_token_sees_its_slot_up_to_itself(self):
+    operands = [np.float64(x) for x in (self.q, self.k, self.v)]
+    found = reference.attend_cache(
+      *(jnp.asarray(x, jnp.float32) for x in operands), self.position
+    )
+    q, k, v = operands
+    for slot, last in enumerate(self.position[:, 0]):
+      seen = slice(0, int(last) + 1)
+      score = np.einsum("kgh,ksh->kgs", q[slot, 0], k[slot, :, seen]) / 4
+      weight = np.exp(score) / np.exp(score).sum(-1, keepdims=True)
+      wanted = np.einsum("kgs,ksh->kgh", weight, v[slot, :, seen])
+      np.testing.assert_allclose(found[slot, 0], wanted, atol=1e-6)
+
+  @parameterized.parameters("tpu", "cuda")
+  def test_the_cache_is_read_as_it_is(self, platform):
+    """Written out in float32 first, it would be most of what decoding moves."""
+    text = (
+      jax.jit(reference.attend_cache)
+      .trace(self.q, self.k, self.v, self.position)
+      .lower(lowering_platforms=(platform,))
+      .as_text()
+    )
+    self.assertIn("3x2x32x16xbf16", text)
+    self.assertNotIn("3x2x32x16xf32", text)
+
+
+class ChoiceTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ("tpu", "float32", 64, "splash", ""),
+    ("gpu", "bfloat16", 128, "cudnn", ""),
+    ("gpu", "float32", 128, "xla", "cudnn computes in bfloat16"),
+    ("gpu", "bfloat16", 512, "xla", "cudnn takes heads of up to 256"),
+    ("gpu", "bfloat16", 12, "xla", "a multiple of 8"),
+    ("cpu", "float32", 64, "xla", ""),
+  )
+  def test_auto(self, platform, dtype, head_dim, wanted, reason):
+    chosen, why = choose(ComputeConfig(dtype=dtype), platform, head_dim)
+    self.assertEqual(chosen, wanted)
+    self.assertIn(reason, why)
+    self.assertEqual(bool(reason), bool(why))
+
+  def test_a_kernel_that_cannot(self):
+    compute = ComputeConfig(attention="cudnn")
+    with self.assertRaisesRegex(ConfigError, "runs on NVIDIA GPUs.*is a cpu"):
+      choose(compute, "cpu", 64)
+    with self.assertRaisesRegex(
+      ConfigError, "bfloat16 .*compute.dtype='float3"
+    ):
+      choose(compute, "gpu", 64)
+
+  def test_falling_back_is_loud(self):
+    """Once per reason, by the log that `launch.train` shows."""
+    packed.warn_once.cache_clear()
+    compute = ComputeConfig(dtype="float32")
+    inputs = [jnp.asarray(x) for x in _inputs(length=8)]
+    with (
+      mock.patch.object(packed, "platform_of", lambda mesh: "gpu"),
+      self.assertLogs("absl", "WARNING") as log,
+    ):
+      for _ in range(2):
+        packed.attend(
+          *inputs[:3], segment_BT=inputs[3], compute=compute, mesh=None
+        )
+    self.assertLen(log.output, 1)
+    self.assertIn("cudnn computes in bfloat16", log.output[0])
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,96 @@
+"""Small random models of Hugging Face's families, to be compared with ours."""
+
+import json
+import pathlib
+import tempfile
+
+import jax
+import numpy as np
+
+from agentrl_jax.model import sharding
+from agentrl_jax.model.compute import ComputeConfig
+from agentrl_jax.model.hugging_face.config import read_model
+from agentrl_jax.model.hugging_face.pretrained import read_params
+from agentrl_jax.model.policy import Policy
+
+try:
+  import safetensors
+  import torch
+  import transformers
+except ImportError:
+  safetensors = torch = transformers = None  # tests then skip, saying so
+
+WITHOUT = "needs torch and transformers: pip install -e .[originals]"
+NAMES = ("qwen2", "qwen3", "llama", "glm4")
+
+
+def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
+  """A config.json of the family, with sizes that depend on the seed."""
+  rng = np.random.default_rng([seed, NAMES.index(family), tied])
+  kv_heads = int(rng.choice([1, 2, 4]))
+  head_dim = int(rng.choice([8, 16]))
+  heads = kv_heads * int(rng.choice([1, 2, 3]))
+  described = {
+    "model_type": family,
+    "vocab_size": int(rng.integers(60, 100)),
+    # transformers wants Llama's width to be a multiple of its heads.
+    "hidden_size": heads * head_dim if family == "qwen2" else heads * 12,
+    "num_hidden_layers": int(rng.integers(2, 5)) if seed else 2,
+    "num_attention_heads": heads,
+    "num_key_value_heads": kv_heads,
+    "head_dim": head_dim,
+    "intermediate_size": int(rng.integers(20, 60)),
+    "hidden_act": "silu",
+    "max_position_embeddings": 512,
+    "rms_norm_eps": float(rng.choice([1e-5, 1e-6])),
+    "rope_theta": float(rng.choice([1e2, 1e4, 1e6])),
+    "tie_word_embeddings": tied,
+    "pad_token_id": None,
+    "eos_token_id": None,
+  }
+  if family == "glm4":
+    described |= {
+      "attention_bias": bool(rng.integers(2)),
+      "partial_rotary_factor": float(rng.choice([0.5, 0.25])),
+    }
+  if family == "llama" and seed % 2 == 0:
+    described["rope_scaling"] = {
+      "rope_type": "llama3",
+      "factor": float(rng.choice([8, 32])),
+      "low_freq_factor": 1.0,
+      "high_freq_factor": 4.0,
+      # Short, so that some wavelengths are kept and others stretched.
+      "original_max_position_embeddings": int(rng.choice([16, 64])),
+    }
+  return described
+
+
+def build(described: dict, *, dtype: str = "float32", seed: int = 0):
+  """Hugging Face's model, with no weight at its neutral start."""
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder) / "config.json"
+    path.write_text(json.dumps(described))
+    config = transformers.AutoConfig.from_pretrained(folder)
+  torch.manual_seed(seed)
+  model = transformers.AutoModelForCausalLM.from_config(
+    config, attn_implementation="eager", dtype=getattr(torch, dtype)
+  ).eval()
+  with torch.no_grad():
+    for weight in model.parameters():
+      weight.add_(0.1 * torch.randn_like(weight))
+  return model
+
+
+def saved(model, folder: pathlib.Path, *, max_shard_size: int):
+  """The model in a folder, as transformers writes it."""
+  transformers.utils.logging.disable_progress_bar()
+  model.save_pretrained(folder, max_shard_size=max_shard_size)
+  return folder
+
+
+def load(folder: pathlib.Path):
+  """Our policy and its params from a folder, on one device."""
+  config, _ = read_model(folder)
+  policy = Policy(config, ComputeConfig(scan_layers=True))
+  mesh = sharding.make_mesh({}, jax.devices()[:1])
+  return policy, read_params(folder, policy, mesh)

@@ -1,0 +1,187 @@
+"""PEFT computes with our adapters what we do, and we with PEFT's."""
+
+import json
+import pathlib
+import tempfile
+import unittest
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face import peft as ours
+from agentrl_jax.model.lora import LoraConfig
+from agentrl_jax.model.policy import Policy
+from tests.model.hugging_face import families
+
+try:
+  import peft
+except ImportError:
+  peft = None
+
+CONFIG = LoraConfig(rank=3, alpha=6.0)
+SIZES = dict(
+  vocab_size=61,
+  width=24,
+  num_layers=2,
+  num_heads=4,
+  num_kv_heads=2,
+  head_dim=8,
+  mlp_width=20,
+)
+MODELS = {
+  "qwen2": ModelConfig(**SIZES, qkv_bias=True, qk_norm=False),
+  "qwen3": ModelConfig(**SIZES, qk_norm=True),
+  "llama": ModelConfig(**SIZES, qk_norm=False),
+  "glm4": ModelConfig(
+    **SIZES, qk_norm=False, sandwich_norm=True, partial_rotary_factor=0.5
+  ),
+}
+
+
+def adapters_of(model: ModelConfig, config: LoraConfig = CONFIG):
+  """Adapters of which no number is 0."""
+  policy = Policy(model, adaptation=config)
+  rng = np.random.default_rng(1)
+  return jax.tree.map(
+    lambda x: rng.normal(size=x.shape).astype(np.float32) * 0.2,
+    policy.abstract_split()[0],
+  )
+
+
+class FolderTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.folder = pathlib.Path(folder.name) / "adapters"
+
+  def write(self, model=MODELS["qwen3"], config=CONFIG):
+    adapters = adapters_of(model, config)
+    ours.write_adapters(self.folder, adapters, model, config, base="some/base")
+    return adapters
+
+  def change(self, **values):
+    path = self.folder / ours.CONFIG_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+  @parameterized.product(
+    name=[*MODELS], targets=[CONFIG.targets, ("q", "o"), ("up", "k")]
+  )
+  def test_comes_back_bit_for_bit(self, name, targets):
+    config = LoraConfig(rank=3, alpha=6.0, targets=targets)
+    adapters = self.write(MODELS[name], config)
+    found, again = ours.read_adapters(self.folder, MODELS[name])
+    if name == "glm4" and "up" in targets and "gate" not in targets:
+      gate = again["layers"].pop("gate")  # one module with up
+      self.assertFalse(gate["lora_b"].any())
+      targets = (*targets, "gate")
+    self.assertEqual(set(found.targets), set(targets))
+    self.assertEqual((found.rank, found.scale), (config.rank, config.scale))
+    jax.tree.map(np.testing.assert_array_equal, again, adapters)
+
+  def test_is_not_written_over(self):
+    self.write()
+    with self.assertRaisesRegex(ConfigError, "is there already"):
+      self.write()
+
+  @parameterized.parameters(
+    ({"use_dora": True}, "use_dora=True"),
+    ({"peft_type": "IA3"}, "peft_type='IA3'"),
+    ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+    ({"target_modules": "all-linear"}, "must list some of q_proj"),
+    ({"target_modules": ["w1"]}, "must list some of q_proj"),
+    ({"rank_pattern": {"q_proj": 9}}, "one rank for all"),
+  )
+  def test_adapters_of_another_kind(self, change, pattern):
+    self.write()
+    self.change(**change)
+    with self.assertRaisesRegex(ConfigError, pattern):
+      ours.read_adapters(self.folder, MODELS["qwen3"])
+
+  def test_adapters_of_another_model(self):
+    self.write()
+    self.change(r=2)
+    with self.assertRaisesRegex(CheckpointError, "rank 2 in 1 parts"):
+      ours.read_adapters(self.folder, MODELS["qwen3"])
+    self.change(r=3, target_modules=["q_proj"])
+    (self.folder / ours.CONFIG_FILE).unlink()
+    with self.assertRaisesRegex(CheckpointError, "cannot be read"):
+      ours.read_adapters(self.folder, MODELS["qwen3"])
+
+  def test_more_layers_than_there_are(self):
+    self.write(MODELS["qwen2"])
+    deeper = ModelConfig(**(SIZES | {"num_layers": 3}), qk_norm=True)
+    with self.assertRaisesRegex(CheckpointError, "layers.2.* another model"):
+      ours.read_adapters(self.folder, deeper)
+
+
+@unittest.skipIf(families.torch is None, families.WITHOUT)
+@unittest.skipIf(peft is None, "needs peft: pip install peft")
+# What peft reads of transformers, which has given it another name.
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+class PeftTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.root = pathlib.Path(folder.name)
+
+  def build(self, family):
+    described = families.describe(family, tied=family == "llama")
+    model = families.build(described)
+    policy, params = families.load(
+      families.saved(model, self.root / "base", max_shard_size=10**9)
+    )
+    return model, policy.config, params
+
+  def compare(self, theirs, config, params, adapters, adaptation):
+    policy = Policy(config, adaptation=adaptation)
+    token_BT = np.random.default_rng(0).integers(0, config.vocab_size, (2, 17))
+    rows = (token_BT, np.tile(np.arange(17), (2, 1)), np.ones((2, 17), int))
+    torch = families.torch
+    with torch.no_grad():
+      wanted = theirs(torch.tensor(token_BT)).logits.numpy()
+    whole = policy.whole(jax.tree.map(jnp.asarray, adapters), params)
+    for params in (whole, policy.plain(whole)):
+      found = jax.jit(policy.logits)(params, *rows)
+      np.testing.assert_allclose(found, wanted, atol=1e-4)
+    return wanted
+
+  @parameterized.parameters(*families.NAMES)
+  def test_peft_loads_ours(self, family):
+    model, config, params = self.build(family)
+    adapters = adapters_of(config)
+    ours.write_adapters(
+      self.root / "ours", adapters, config, CONFIG, base=str(self.root / "base")
+    )
+    theirs = peft.PeftModel.from_pretrained(model, self.root / "ours").eval()
+    adapted = self.compare(theirs, config, params, adapters, CONFIG)
+    with theirs.disable_adapter(), families.torch.no_grad():
+      ids = np.random.default_rng(0).integers(0, config.vocab_size, (2, 17))
+      plain = theirs(families.torch.tensor(ids)).logits.numpy()
+    self.assertGreater(np.abs(adapted - plain).max(), 0.01)
+
+  @parameterized.parameters("qwen2", "glm4")
+  def test_we_load_pefts(self, family):
+    model, config, params = self.build(family)
+    modules = [*ours._names(config)]
+    theirs = peft.get_peft_model(
+      model, peft.LoraConfig(r=2, lora_alpha=5, target_modules=modules)
+    )
+    with families.torch.no_grad():
+      for name, weight in theirs.named_parameters():
+        if "lora_" in name:
+          weight.add_(0.2 * families.torch.randn_like(weight))
+    theirs.save_pretrained(self.root / "theirs", save_embedding_layers=False)
+    adaptation, adapters = ours.read_adapters(self.root / "theirs", config)
+    self.assertEqual(adaptation.scale, 2.5)
+    self.compare(theirs.eval(), config, params, adapters, adaptation)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,67 @@
+"""Published models have as many parameters as their publishers count."""
+
+import dataclasses
+import math
+
+import jax
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.hugging_face.presets import PRESETS, preset
+from agentrl_jax.model.policy import Policy
+
+# Of the safetensors files beside each model's card; Llama 3 to 3.3 are alike.
+LLAMA_8B, LLAMA_70B = 8_030_261_248, 70_553_706_496
+COUNTS = {
+  "qwen2.5-0.5b": 494_032_768,
+  "qwen2.5-1.5b": 1_543_714_304,
+  "qwen2.5-3b": 3_085_938_688,
+  "qwen2.5-7b": 7_615_616_512,
+  "qwen2.5-14b": 14_770_033_664,
+  "qwen2.5-32b": 32_763_876_352,
+  "qwen2.5-72b": 72_706_203_648,
+  "qwen3-0.6b": 596_049_920,
+  "qwen3-1.7b": 1_720_574_976,
+  "qwen3-4b": 4_022_468_096,
+  "qwen3-8b": 8_190_735_360,
+  "qwen3-14b": 14_768_307_200,
+  "qwen3-32b": 32_762_123_264,
+  "llama-3-8b": LLAMA_8B,
+  "llama-3-70b": LLAMA_70B,
+  "llama-3.1-8b": LLAMA_8B,
+  "llama-3.1-70b": LLAMA_70B,
+  "llama-3.2-1b": 1_235_814_400,
+  "llama-3.2-3b": 3_212_749_824,
+  "llama-3.3-70b": LLAMA_70B,
+  "glm-4-9b-0414": 9_400_279_040,
+  "glm-4-32b-0414": 32_566_081_536,
+}
+
+
+class PresetsTest(parameterized.TestCase):
+  def test_every_one_is_counted(self):
+    self.assertEqual(set(COUNTS), set(PRESETS))
+
+  def test_counts(self):
+    for name, config in PRESETS.items():
+      leaves = jax.tree.leaves(Policy(config).abstract_params())
+      self.assertEqual(
+        sum(math.prod(leaf.shape) for leaf in leaves), COUNTS[name], name
+      )
+
+  def test_shapes_are_those_of_what_is_made(self):
+    for name in ("qwen2.5-0.5b", "glm-4-9b-0414"):
+      config = dataclasses.replace(
+        preset(name), num_layers=2, tied_embedding=False, value_head=True
+      )
+      policy = Policy(config)
+      made = jax.eval_shape(policy.init, jax.random.key(0))
+      self.assertEqual(policy.abstract_params(), made)
+
+  def test_an_unknown_name(self):
+    with self.assertRaisesRegex(ConfigError, "'gpt-2' is not one of qwen2.5-0"):
+      preset("gpt-2")
+
+
+if __name__ == "__main__":
+  absltest.main()
