@@ -25,7 +25,7 @@ from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy, num_params
 from agentrl_jax.train.custom_trial import try_advantage, try_loss
-from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.weights.publish import Publisher
 from launch import command_line
 from launch.config.chat import codec_of, save_chat
 from launch.config.checks import refuse_absent

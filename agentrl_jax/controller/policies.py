@@ -2,7 +2,7 @@
 
 Which version answers, and whether an attempt succeeded. Nothing here waits or
 remembers: equal arguments, equal answers. What an attempt is worth in training
-is the learner's business (`train.batches`).
+is the learner's business (`train.train_batch`).
 """
 
 import dataclasses

@@ -12,9 +12,9 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.losses.arguments import widen
 from agentrl_jax.losses.kl import k1, k3
 from agentrl_jax.losses.policy_gradient import check_clip
-from agentrl_jax.losses.precision import widen
 from agentrl_jax.losses.reductions import Mean, token_mean
 
 

@@ -28,9 +28,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require_positive
-from agentrl_jax.losses.precision import widen
-from agentrl_jax.losses.straight_through import with_gradient_of
+from agentrl_jax.losses.arguments import require_positive, widen
+from agentrl_jax.losses.ratios import with_gradient_of
 
 
 def k1(log_ratio_BT: jax.Array) -> jax.Array:

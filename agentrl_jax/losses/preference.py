@@ -16,9 +16,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require, require_positive
-from agentrl_jax.losses.precision import widen
-from agentrl_jax.losses.segments import (
+from agentrl_jax.losses.arguments import require, require_positive, widen
+from agentrl_jax.losses.reductions import (
   in_a_segment,
   require_ids,
   segment_totals,

@@ -10,8 +10,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require_positive
-from agentrl_jax.losses.precision import widen
+from agentrl_jax.losses.arguments import require_positive, widen
 
 
 def clipped_value_loss(

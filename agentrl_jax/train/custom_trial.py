@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.train import advantages
-from agentrl_jax.train.advantage_config import AdvantageConfig
-from agentrl_jax.train.critic import custom_critic_advantages
+from agentrl_jax.train.advantages import custom_critic_advantages
+from agentrl_jax.train.config import AdvantageConfig, LossConfig
 from agentrl_jax.train.custom import CustomFunction
-from agentrl_jax.train.loss_config import LossConfig
 
 B, T = 6, 8  # rows and tokens
 _OF_BATCH = (

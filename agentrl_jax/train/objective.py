@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,48 +11,22 @@ from agentrl_jax import losses
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.losses import ExplainedVariance, Mean, RatioMoments
 from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.train.config import LossConfig
 from agentrl_jax.train.custom_trial import try_loss
-from agentrl_jax.train.engine_drift import NAME as DRIFT
-from agentrl_jax.train.engine_drift import EngineDrift, measure_drift
-from agentrl_jax.train.loss_config import LossConfig
-from agentrl_jax.train.policy_slot_metrics import measure_policy_slots
-from agentrl_jax.train.surrogates import (
-  Array,
-  Terms,
-  sequences_of,
-  surrogate_loss,
+from agentrl_jax.train.metrics import (
+  DRIFT,
+  EngineDrift,
+  measure_drift,
+  measure_policy_slots,
 )
 from agentrl_jax.train.token_logprobs import (
   hidden_states,
   token_logprobs,
   token_values,
 )
+from agentrl_jax.train.train_batch import Array, TrainBatch
 
 Metrics = dict[str, Mean | RatioMoments | ExplainedVariance | EngineDrift]
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class TrainBatch:
-  """A packed batch and what its tokens are worth.
-
-  Arrays are float32 [..., B, T]; what the config has no use for is None.
-  """
-
-  batch: Batch
-  advantage: Array  # 0 off the mask
-  reference_logprob: Array | None = None
-  proximal_logprob: Array | None = None
-  weight: Array | None = None  # of the token in the loss
-  token_weight: Array | None = None  # that its surrogate is multiplied by
-  old_value: Array | None = None  # the critic's, before the update
-  value_target: Array | None = None
-  value_mask: Array | None = None  # bool, where the critic is fitted
-  task: Array | None = None  # int32, the number of the token's task
-  version: Array | None = None  # int32, as `answer_versions` has it
-  # [], this micro-batch's share of the weight of sequences that count in the
-  # mean and are not packed, since they add 0 to its total.
-  left_out: Array | None = None
 
 
 # Maps (params, micro-batch, the params' version) to the mean to minimise and
@@ -104,6 +79,66 @@ def policy_objective(
     )
 
   return objective
+
+
+def supervised_objective(policy: Policy, config: LossConfig) -> Objective:
+  """Negative log-likelihood of the demonstrated answers, by token."""
+
+  def objective(
+    params: Params, lesson: TrainBatch, version: jax.Array | None = None
+  ) -> tuple[Mean, Metrics]:
+    del version  # no engine demonstrates
+    batch = lesson.batch
+    logprob_BT, entropy_BT = token_logprobs(
+      policy, params, batch, temperature=1.0, **config.tiles
+    )
+    loss_BT = losses.negative_log_likelihood(logprob_BT)
+    metrics: Metrics = {
+      "policy/entropy": losses.token_mean(entropy_BT, batch.mask)
+    }
+    return losses.token_mean(loss_BT, batch.mask), metrics
+
+  return objective
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+  """What a surrogate may read, [B, T] each."""
+
+  logprob: jax.Array
+  log_ratio: jax.Array
+  advantage: Array
+  batch: Batch
+  # Differentiable; None unless `LossConfig.reads_entropy`, since its gradient
+  # costs another pass over the vocabulary.
+  entropy: jax.Array | None = None
+  task: Array | None = None
+  version: Array | None = None
+
+  @property
+  def sequences(self) -> dict[str, jax.Array | int]:
+    """Which tokens belong to one trajectory."""
+    return sequences_of(self.batch)
+
+
+def sequences_of(batch: Batch) -> dict[str, jax.Array | int]:
+  """The trajectory of each token of packed rows, as `losses` takes it."""
+  # No row holds more segments than tokens; two tokens make the least one.
+  num_segments = batch.segment.shape[1] // 2 + 1
+  return {"segment_BT": batch.segment, "num_segments": num_segments}
+
+
+def token_inputs(batch: Batch, task: Array, version: Array) -> dict[str, Any]:
+  """What every custom function of tokens may take, by its name there."""
+  return {
+    "mask_BT": batch.mask,
+    **sequences_of(batch),
+    "turn_BT": batch.turn,
+    "task_BT": task,
+    "policy_slot_BT": batch.policy_slot,
+    "version_BT": version,
+    "behavior_logprob_BT": batch.behavior_logprob,
+  }
 
 
 def batch_loss(
@@ -165,24 +200,21 @@ def batch_loss(
   return _reduce(loss_BT, lesson, terms, config), metrics
 
 
-def supervised_objective(policy: Policy, config: LossConfig) -> Objective:
-  """Negative log-likelihood of the demonstrated answers, by token."""
-
-  def objective(
-    params: Params, lesson: TrainBatch, version: jax.Array | None = None
-  ) -> tuple[Mean, Metrics]:
-    del version  # no engine demonstrates
-    batch = lesson.batch
-    logprob_BT, entropy_BT = token_logprobs(
-      policy, params, batch, temperature=1.0, **config.tiles
-    )
-    loss_BT = losses.negative_log_likelihood(logprob_BT)
-    metrics: Metrics = {
-      "policy/entropy": losses.token_mean(entropy_BT, batch.mask)
-    }
-    return losses.token_mean(loss_BT, batch.mask), metrics
-
-  return objective
+def surrogate_loss(config: LossConfig, terms: Terms) -> jax.Array:
+  """The loss of each token, by the surrogate that the config names."""
+  function = config.custom_function("surrogate")
+  if function is None:
+    return SURROGATES[config.surrogate](config, terms)
+  mask_BT = terms.batch.mask
+  available = {
+    "log_ratio_BT": terms.log_ratio,
+    "advantage_BT": jax.lax.stop_gradient(terms.advantage),
+    "policy_logprob_BT": terms.logprob,
+    "entropy_BT": terms.entropy,
+    **token_inputs(terms.batch, terms.task, terms.version),
+  }
+  loss_BT = function.require_shape(function(available), mask_BT.shape)
+  return jnp.where(mask_BT, loss_BT, 0)
 
 
 # Each maps (loss_BT, mask_BT, the sequences) to a Mean over trained tokens.
@@ -387,3 +419,77 @@ def _report(
     "policy/ratio_outside_clip": mean(outside_BT.astype(jnp.float32)),
     "policy/abs_log_ratio": mean(jnp.abs(log_ratio_BT)),
   }
+
+
+def _clip(config: LossConfig) -> dict[str, float]:
+  return {"clip_low": config.clip_low, "clip_high": config.clip_high}
+
+
+def _clipped(config: LossConfig, terms: Terms) -> jax.Array:
+  return losses.clipped_surrogate(
+    terms.log_ratio,
+    terms.advantage,
+    **_clip(config),
+    dual_clip=config.dual_clip or None,
+  )
+
+
+def _cispo(config: LossConfig, terms: Terms) -> jax.Array:
+  return losses.cispo(
+    terms.log_ratio,
+    terms.advantage,
+    terms.logprob,
+    terms.batch.mask,
+    **_clip(config),
+  )
+
+
+def _gspo(config: LossConfig, terms: Terms) -> jax.Array:
+  log_ratio_BT = losses.sequence_log_ratio(
+    terms.log_ratio, terms.batch.mask, **terms.sequences, average=True
+  )
+  return losses.clipped_surrogate(
+    log_ratio_BT, terms.advantage, **_clip(config)
+  )
+
+
+def _gspo_token(config: LossConfig, terms: Terms) -> jax.Array:
+  log_ratio_BT = losses.gspo_token_log_ratio(
+    terms.log_ratio, terms.batch.mask, **terms.sequences
+  )
+  return losses.clipped_surrogate(
+    log_ratio_BT, terms.advantage, **_clip(config)
+  )
+
+
+def _sapo(config: LossConfig, terms: Terms) -> jax.Array:
+  return losses.sapo(
+    terms.log_ratio,
+    terms.advantage,
+    tau_positive=config.sapo_tau_positive,
+    tau_negative=config.sapo_tau_negative,
+  )
+
+
+def _gmpo(config: LossConfig, terms: Terms) -> jax.Array:
+  return losses.gmpo(
+    terms.log_ratio,
+    terms.advantage,
+    terms.batch.mask,
+    **terms.sequences,
+    **_clip(config),
+  )
+
+
+# Each maps what it may read to loss_BT.
+SURROGATES: Mapping[str, Callable[[LossConfig, Terms], jax.Array]] = {
+  "reinforce": lambda _, terms: losses.reinforce(
+    terms.log_ratio, terms.advantage
+  ),
+  "clipped": _clipped,
+  "cispo": _cispo,
+  "gspo": _gspo,
+  "gspo_token": _gspo_token,
+  "sapo": _sapo,
+  "gmpo": _gmpo,
+}

@@ -12,7 +12,7 @@ from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.pretrained_chat import ChatConfig, copy_chat, load_chat
 from agentrl_jax.data.tokenizer import load_tokenizer
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.train.config_checks import require_read
+from agentrl_jax.train.config import require_read
 from configs import base
 
 _FOLDER, _OWN = "chat", "tokenizer.json"  # below the run's folder

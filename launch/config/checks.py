@@ -14,17 +14,17 @@ from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.rollout.openai.settings import AgentsConfig
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.train.advantage_config import (
+from agentrl_jax.train.config import (
   KEEPS,
   OF_CRITICS,
   AdvantageConfig,
+  LossConfig,
+  require_read,
 )
-from agentrl_jax.train.batches import BatchConfig
-from agentrl_jax.train.checkpoint import CheckpointConfig
-from agentrl_jax.train.config_checks import require_read
-from agentrl_jax.train.loss_config import LossConfig
-from agentrl_jax.train.policy_slot_schedule import PolicySlotSchedule
-from agentrl_jax.train.reference import ReferenceConfig
+from agentrl_jax.train.train_batch import BatchConfig
+from agentrl_jax.train.weights.checkpoint import CheckpointConfig
+from agentrl_jax.train.weights.policy_slot_schedule import PolicySlotSchedule
+from agentrl_jax.train.weights.reference import ReferenceConfig
 
 # Filters that keep no group of one attempt.
 COMPARING = tuple(name for name in KEEPS if name != "all")

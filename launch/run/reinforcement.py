@@ -18,13 +18,13 @@ from agentrl_jax.data.chat import ChatCodec
 from agentrl_jax.data.trajectory import Group
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.train.checkpoint import Checkpoints
-from agentrl_jax.train.objective import TrainBatch, policy_objective
-from agentrl_jax.train.optimizer import make_optimizer
-from agentrl_jax.train.preparation import BatchBuilder
-from agentrl_jax.train.publish import Publisher
-from agentrl_jax.train.reference import Reference
-from agentrl_jax.train.step import Learner, TrainState
+from agentrl_jax.train.batch_builder import BatchBuilder
+from agentrl_jax.train.learner import Learner, TrainState, make_optimizer
+from agentrl_jax.train.objective import policy_objective
+from agentrl_jax.train.train_batch import TrainBatch
+from agentrl_jax.train.weights.checkpoint import Checkpoints
+from agentrl_jax.train.weights.publish import Publisher
+from agentrl_jax.train.weights.reference import Reference
 from launch.config.settings import Settings
 from launch.processes.interrupts import Interrupts
 from launch.run.group_source import STAGE, GroupSource

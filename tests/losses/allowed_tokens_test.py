@@ -10,7 +10,7 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax import losses
 from agentrl_jax.losses import AllowedTokens, fused_token_logprob
-from agentrl_jax.losses.allowed_tokens import allowed_words
+from agentrl_jax.losses.logprobs.allowed_tokens import allowed_words
 from tests.losses import fused_cases as cases
 from tests.reference import finite_difference
 from tests.reference import logprobs as reference

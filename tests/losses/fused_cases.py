@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.losses import logprobs
+from agentrl_jax.losses.logprobs import logits
 
 B, T, D, V = 2, 5, 3, 7
 
@@ -24,9 +24,9 @@ def plain(hidden_BTD, output_DV, token_BT, mask_BT, *, temperature):
   logits_BTV = hidden_BTD @ output_DV
   return (
     jnp.where(
-      mask_BT, logprobs.token_logprob(logits_BTV, token_BT, temperature), 0
+      mask_BT, logits.token_logprob(logits_BTV, token_BT, temperature), 0
     ),
-    jnp.where(mask_BT, logprobs.entropy(logits_BTV, temperature), 0),
+    jnp.where(mask_BT, logits.entropy(logits_BTV, temperature), 0),
   )
 
 

@@ -10,12 +10,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import (
-  geometric_mean,
-  policy_gradient,
-  ratios,
-  reductions,
-)
+from agentrl_jax.losses import policy_gradient, ratios, reductions
 from tests.reference import finite_difference
 from tests.reference import policy_gradient as reference
 
@@ -49,7 +44,7 @@ class GMPOTest(chex.TestCase):
   @parameterized.named_parameters(*SETTINGS)
   def test_matches_reference(self, settings):
     *arrays, mask_BT = _batch(seed=0)
-    loss = functools.partial(geometric_mean.gmpo, **settings)
+    loss = functools.partial(policy_gradient.gmpo, **settings)
     with jax.enable_x64(True):
       loss_BT = np.asarray(self.variant(loss)(*arrays, mask_BT))
     expected_BT = reference.gmpo(*arrays, mask_BT, **settings)
@@ -65,7 +60,7 @@ class GMPOTest(chex.TestCase):
     num_segments = settings.get("num_segments", 1)
 
     def mean(log_ratio_BT, advantage_BT):
-      loss_BT = geometric_mean.gmpo(
+      loss_BT = policy_gradient.gmpo(
         ratios.log_ratio(log_ratio_BT, jnp.zeros((B, T)), mask_BT),
         advantage_BT,
         mask_BT,
@@ -96,7 +91,7 @@ class GMPOTest(chex.TestCase):
     advantage_BT = jnp.tile(jnp.array([[1.0], [-1.0]]), (6, 1))
     bounds = dict(clip_low=float(1 - np.exp(-0.4)), clip_high=np.exp(0.4) - 1)
     np.testing.assert_allclose(
-      geometric_mean.gmpo(log_ratio_BT, advantage_BT, jnp.ones((12, 1), bool)),
+      policy_gradient.gmpo(log_ratio_BT, advantage_BT, jnp.ones((12, 1), bool)),
       policy_gradient.clipped_surrogate(log_ratio_BT, advantage_BT, **bounds),
       rtol=1e-6,
     )
@@ -114,7 +109,7 @@ class GMPOTest(chex.TestCase):
     np.testing.assert_allclose(
       np.where(
         mask_BT,
-        gradient(lambda x: geometric_mean.gmpo(x, advantage_BT, mask_BT)),
+        gradient(lambda x: policy_gradient.gmpo(x, advantage_BT, mask_BT)),
         0,
       ),
       np.where(
@@ -129,18 +124,18 @@ class GMPOTest(chex.TestCase):
   def test_nothing_trained_costs_nothing(self, num_rows, trained):
     x_BT = jnp.full((num_rows, T), jnp.nan)
     mask_BT = jnp.full((num_rows, T), trained)
-    loss_BT = geometric_mean.gmpo(x_BT, x_BT, mask_BT)
+    loss_BT = policy_gradient.gmpo(x_BT, x_BT, mask_BT)
     self.assertEqual(reductions.sequence_mean(loss_BT, mask_BT).value(), 0)
 
   @parameterized.parameters("clip_low", "clip_high")
   def test_refuses_a_bound_that_is_not_positive(self, name):
     x_BT = jnp.zeros((1, 1))
     with self.assertRaisesRegex(ValueError, f"{name}=0 must be positive"):
-      geometric_mean.gmpo(x_BT, x_BT, x_BT == 0, **{name: 0})
+      policy_gradient.gmpo(x_BT, x_BT, x_BT == 0, **{name: 0})
 
   def test_refuses_another_shape(self):
     with self.assertRaises(AssertionError):
-      geometric_mean.gmpo(
+      policy_gradient.gmpo(
         jnp.ones((B, T)), jnp.ones((B, 1)), jnp.ones((B, T), bool)
       )
 

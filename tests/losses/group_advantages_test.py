@@ -10,7 +10,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import group_advantages as advantages
+from agentrl_jax.losses.advantages import group_advantages as advantages
 from tests.losses.attempts import random_attempts
 from tests.reference import advantages as reference
 

@@ -10,12 +10,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import (
-  importance_weights,
-  policy_gradient,
-  ratios,
-  reductions,
-)
+from agentrl_jax.losses import policy_gradient, ratios, reductions
 from tests.reference import finite_difference
 from tests.reference import importance_weights as reference
 from tests.reference import reductions as reductions_reference
@@ -34,7 +29,7 @@ def _log_ratio(seed: int, scale: float = 0.7):
 def _case(name: str, function: str, **settings):
   return (
     name,
-    functools.partial(getattr(importance_weights, function), **settings),
+    functools.partial(getattr(ratios, function), **settings),
     functools.partial(getattr(reference, function), **settings),
   )
 
@@ -64,7 +59,7 @@ class WeightsTest(chex.TestCase):
 
     def normalised(log_ratio_BT):
       weight_BT = weight(log_ratio_BT)
-      return importance_weights.normalised_weight(
+      return ratios.normalised_weight(
         weight_BT, reductions.token_mean(weight_BT, mask_BT)
       )
 
@@ -91,7 +86,7 @@ class WeightsTest(chex.TestCase):
     def weighted(log_ratio_BT):
       loss_BT = policy_gradient.reinforce(log_ratio_BT, advantage_BT)
       weight_BT = weight(log_ratio_BT)
-      weight_BT = importance_weights.normalised_weight(
+      weight_BT = ratios.normalised_weight(
         weight_BT, reductions.Mean(weight_BT.sum(), weight_BT.sum() / 2)
       )
       return (weight_BT * loss_BT).sum()
@@ -117,19 +112,15 @@ class WeightsTest(chex.TestCase):
   def test_no_rows_have_no_weights(self, weight, _):
     weight_BT = weight(jnp.zeros((0, T)))
     mean = reductions.token_mean(weight_BT, jnp.zeros((0, T), bool))
-    self.assertEqual(
-      importance_weights.normalised_weight(weight_BT, mean).shape, (0, T)
-    )
+    self.assertEqual(ratios.normalised_weight(weight_BT, mean).shape, (0, T))
 
   def test_enough_is_left_of_the_least_weight_to_divide_by(self):
-    weight_BT = importance_weights.truncated_weight(
-      jnp.array([[-np.inf, -400.0]]), cap=2.0
-    )
+    weight_BT = ratios.truncated_weight(jnp.array([[-np.inf, -400.0]]), cap=2.0)
     np.testing.assert_allclose(weight_BT, np.exp([[-20, -20]]), rtol=1e-5)
 
   def test_the_mean_to_normalise_by_is_a_constant(self):
     gradient = jax.grad(
-      lambda total: importance_weights.normalised_weight(
+      lambda total: ratios.normalised_weight(
         jnp.ones((B, T)), reductions.Mean(total, jnp.float32(2))
       ).sum()
     )(3.0)
@@ -139,12 +130,12 @@ class WeightsTest(chex.TestCase):
     weight_BT = jnp.full((B, T), 0.3)
     mean = reductions.token_mean(weight_BT, jnp.zeros((B, T), bool))
     np.testing.assert_array_equal(
-      importance_weights.normalised_weight(weight_BT, mean), weight_BT
+      ratios.normalised_weight(weight_BT, mean), weight_BT
     )
 
   def test_of_sequences_one_weight_is_the_product_of_its_tokens(self):
     log_ratio_BT, mask_BT = _log_ratio(seed=4, scale=0.3)
-    weight_BT = importance_weights.truncated_weight(
+    weight_BT = ratios.truncated_weight(
       ratios.sequence_log_ratio(log_ratio_BT, mask_BT, average=False),
       cap=1e6,
     )
@@ -164,7 +155,7 @@ class WeightsTest(chex.TestCase):
 
     def surrogate(logits_V):
       logprob_V = jax.nn.log_softmax(logits_V)
-      weight_1V = importance_weights.truncated_weight(
+      weight_1V = ratios.truncated_weight(
         (logprob_V - behavior_V)[None], cap=1e6
       )
       loss_1V = policy_gradient.reinforce(
@@ -183,8 +174,8 @@ class WeightsTest(chex.TestCase):
   @hypothesis.given(x=st.floats(-30, 30), cap=st.floats(0.5, 5))
   def test_masking_agrees_with_truncating_below_the_bound(self, x, cap):
     log_ratio_BT = np.full((1, 1), x)
-    truncated = importance_weights.truncated_weight(log_ratio_BT, cap=cap)
-    masked = importance_weights.masked_weight(log_ratio_BT, low=0, high=cap)
+    truncated = ratios.truncated_weight(log_ratio_BT, cap=cap)
+    masked = ratios.masked_weight(log_ratio_BT, low=0, high=cap)
     self.assertLessEqual(truncated, cap * 1.0001)
     self.assertIn(float(masked[0, 0]), (0.0, float(truncated[0, 0])))
 
@@ -195,7 +186,7 @@ class WeightsTest(chex.TestCase):
   )
   def test_refuses_bounds_that_cannot_be_meant(self, name, settings, message):
     with self.assertRaisesRegex(ValueError, message):
-      getattr(importance_weights, name)(jnp.zeros((1, 1)), **settings)
+      getattr(ratios, name)(jnp.zeros((1, 1)), **settings)
 
   @parameterized.named_parameters(*ALL)
   def test_refuses_another_rank(self, weight, _):
@@ -212,9 +203,7 @@ class StaleFailureWeightTest(chex.TestCase):
       sequence_BT = ratios.sequence_log_ratio(
         sign * log_ratio_BT, mask_BT, average=True
       )
-      weight = functools.partial(
-        importance_weights.stale_failure_weight, divergence=0.05
-      )
+      weight = functools.partial(ratios.stale_failure_weight, divergence=0.05)
       np.testing.assert_array_equal(
         self.variant(weight)(sequence_BT, advantage_BT),
         reference.stale_failure_weight(
@@ -228,16 +217,14 @@ class StaleFailureWeightTest(chex.TestCase):
     advantage=st.floats(-2, 2, width=32, allow_subnormal=False),
   )
   def test_drops_only_failures_that_have_become_rare(self, x, advantage):
-    weight = importance_weights.stale_failure_weight(
+    weight = ratios.stale_failure_weight(
       np.full((1, 1), x), np.full((1, 1), advantage), divergence=1.0
     )[0, 0]
     self.assertEqual(weight == 0, advantage < 0 and x < -1)
 
   def test_is_a_constant_and_lets_nan_off_the_mask_be(self):
     gradients = jax.grad(
-      lambda *x: importance_weights.stale_failure_weight(
-        *x, divergence=0.1
-      ).sum(),
+      lambda *x: ratios.stale_failure_weight(*x, divergence=0.1).sum(),
       argnums=(0, 1),
     )(jnp.zeros((B, T)), jnp.full((B, T), jnp.nan))
     chex.assert_trees_all_equal(gradients, (jnp.zeros((B, T)),) * 2)
@@ -245,11 +232,11 @@ class StaleFailureWeightTest(chex.TestCase):
   def test_refuses_a_divergence_that_is_not_positive(self):
     x_BT = jnp.zeros((1, 1))
     with self.assertRaisesRegex(ValueError, "divergence=0 must be positive"):
-      importance_weights.stale_failure_weight(x_BT, x_BT, divergence=0)
+      ratios.stale_failure_weight(x_BT, x_BT, divergence=0)
 
   def test_refuses_another_shape(self):
     with self.assertRaises(AssertionError):
-      importance_weights.stale_failure_weight(
+      ratios.stale_failure_weight(
         jnp.zeros((B, T)), jnp.zeros((B, 1)), divergence=1
       )
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.losses import fused_token_logprob, logprob_tiles
+from agentrl_jax.losses import fused_token_logprob
+from agentrl_jax.losses.logprobs import tiles as fused_tiles
 from tests.losses import fused_cases as cases
 from tests.losses.fused_cases import B, D, T, V
 from tests.reference import logprobs as reference
@@ -50,9 +51,9 @@ class CostTest(parameterized.TestCase):
 
     forward, backward = "_parts_of_chunk", "_slopes_of_chunk"
     with mock.patch.multiple(
-      logprob_tiles,
+      fused_tiles,
       **{
-        name: counted(getattr(logprob_tiles, name))
+        name: counted(getattr(fused_tiles, name))
         for name in (forward, backward)
       },
     ):

@@ -10,7 +10,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import logprobs
+from agentrl_jax.losses.logprobs import logits
 from tests.reference import finite_difference
 from tests.reference import logprobs as reference
 
@@ -37,7 +37,7 @@ class TokenLogprobTest(chex.TestCase):
   def test_matches_reference(self, temperature):
     inputs = _inputs(seed=0)
     np.testing.assert_allclose(
-      self.variant(logprobs.token_logprob)(*inputs, temperature),
+      self.variant(logits.token_logprob)(*inputs, temperature),
       reference.token_logprob(*inputs, temperature),
       rtol=1e-5,
     )
@@ -46,7 +46,7 @@ class TokenLogprobTest(chex.TestCase):
     logits_BTV, token_BT = _inputs(seed=1, barred=True)
 
     def total(logits_BTV):
-      return logprobs.token_logprob(logits_BTV, token_BT, 0.8).sum()
+      return logits.token_logprob(logits_BTV, token_BT, 0.8).sum()
 
     np.testing.assert_allclose(
       total(logits_BTV),
@@ -66,9 +66,9 @@ class TokenLogprobTest(chex.TestCase):
       logprob_BT = token_logprob(logits_BTV, token_BT, temperature)
       return (weight_BT * logprob_BT).sum()
 
-    gradient_BTV = jax.grad(
-      functools.partial(weighted, logprobs.token_logprob)
-    )(logits_BTV)
+    gradient_BTV = jax.grad(functools.partial(weighted, logits.token_logprob))(
+      logits_BTV
+    )
     np.testing.assert_allclose(
       gradient_BTV,
       finite_difference.gradient(
@@ -88,8 +88,8 @@ class TokenLogprobTest(chex.TestCase):
   def test_only_differences_of_logits_matter(self, shift, seed):
     logits_BTV, token_BT = _inputs(seed)
     np.testing.assert_allclose(
-      logprobs.token_logprob(logits_BTV + shift, token_BT),
-      logprobs.token_logprob(logits_BTV, token_BT),
+      logits.token_logprob(logits_BTV + shift, token_BT),
+      logits.token_logprob(logits_BTV, token_BT),
       atol=1e-4,
     )
 
@@ -97,17 +97,17 @@ class TokenLogprobTest(chex.TestCase):
     logits_BTV, token_BT = _inputs(seed=4)
     far_BTV = logits_BTV + np.float32(1000)
     np.testing.assert_allclose(
-      logprobs.token_logprob(far_BTV, token_BT),
+      logits.token_logprob(far_BTV, token_BT),
       reference.token_logprob(far_BTV, token_BT, 1.0),
       rtol=1e-5,
     )
-    logprob_BT = logprobs.token_logprob(1e4 * logits_BTV, token_BT)
+    logprob_BT = logits.token_logprob(1e4 * logits_BTV, token_BT)
     self.assertTrue(np.isfinite(logprob_BT).all())
 
   def test_computes_in_float32(self):
     logits_BTV, token_BT = _inputs(seed=5)
     low_BTV = jnp.asarray(logits_BTV, jnp.bfloat16)
-    logprob_BT = logprobs.token_logprob(low_BTV, token_BT, 0.8)
+    logprob_BT = logits.token_logprob(low_BTV, token_BT, 0.8)
     self.assertEqual(logprob_BT.dtype, jnp.float32)
     np.testing.assert_allclose(
       logprob_BT,
@@ -120,8 +120,8 @@ class TokenLogprobTest(chex.TestCase):
     with jax.enable_x64(True):
       logits_BTV = jnp.asarray(logits_BTV, jnp.float64)
       found = (
-        logprobs.token_logprob(logits_BTV, token_BT, 0.8),
-        logprobs.entropy(logits_BTV, 0.8),
+        logits.token_logprob(logits_BTV, token_BT, 0.8),
+        logits.entropy(logits_BTV, 0.8),
       )
     wanted = (
       reference.token_logprob(logits_BTV, token_BT, 0.8),
@@ -132,12 +132,12 @@ class TokenLogprobTest(chex.TestCase):
   @parameterized.parameters(0, 0.0, -1.0, float("nan"))
   def test_refuses_what_is_no_temperature(self, temperature):
     with self.assertRaisesRegex(ValueError, f"temperature={temperature} must"):
-      logprobs.token_logprob(*_inputs(seed=6), temperature)
+      logits.token_logprob(*_inputs(seed=6), temperature)
 
   def test_refuses_logits_of_another_length(self):
     logits_BTV, token_BT = _inputs(seed=7)
     with self.assertRaises(AssertionError):
-      logprobs.token_logprob(logits_BTV[:, 1:], token_BT)
+      logits.token_logprob(logits_BTV[:, 1:], token_BT)
 
 
 class EntropyTest(chex.TestCase):
@@ -146,7 +146,7 @@ class EntropyTest(chex.TestCase):
   def test_matches_reference(self, temperature, barred):
     logits_BTV, _ = _inputs(seed=0, barred=barred)
     np.testing.assert_allclose(
-      self.variant(logprobs.entropy)(logits_BTV, temperature),
+      self.variant(logits.entropy)(logits_BTV, temperature),
       reference.entropy(logits_BTV, temperature),
       rtol=1e-5,
       atol=1e-6,
@@ -155,7 +155,7 @@ class EntropyTest(chex.TestCase):
   def test_gradient_matches_finite_differences(self):
     logits_BTV, _ = _inputs(seed=1)
     np.testing.assert_allclose(
-      jax.grad(lambda z: logprobs.entropy(z, 0.8).sum())(logits_BTV),
+      jax.grad(lambda z: logits.entropy(z, 0.8).sum())(logits_BTV),
       finite_difference.gradient(
         lambda z: reference.entropy(z, 0.8).sum(), logits_BTV
       ),
@@ -164,7 +164,7 @@ class EntropyTest(chex.TestCase):
 
   def test_barred_words_get_no_gradient(self):
     logits_BTV, _ = _inputs(seed=2, barred=True)
-    gradient_BTV = jax.grad(lambda z: logprobs.entropy(z).sum())(logits_BTV)
+    gradient_BTV = jax.grad(lambda z: logits.entropy(z).sum())(logits_BTV)
     self.assertTrue(np.isfinite(gradient_BTV).all())
     np.testing.assert_array_equal(gradient_BTV[np.isneginf(logits_BTV)], 0)
 
@@ -173,16 +173,16 @@ class EntropyTest(chex.TestCase):
     expected_BT = np.zeros((B, T))
     for word in range(V):
       token_BT = np.full((B, T), word)
-      logprob_BT = logprobs.token_logprob(logits_BTV, token_BT, 0.8)
+      logprob_BT = logits.token_logprob(logits_BTV, token_BT, 0.8)
       expected_BT -= np.exp(logprob_BT) * logprob_BT
     np.testing.assert_allclose(
-      logprobs.entropy(logits_BTV, 0.8), expected_BT, rtol=1e-5, atol=1e-6
+      logits.entropy(logits_BTV, 0.8), expected_BT, rtol=1e-5, atol=1e-6
     )
 
   def test_lies_between_certain_and_uniform(self):
-    uniform_BT = logprobs.entropy(jnp.full((B, T, V), 3.0))
+    uniform_BT = logits.entropy(jnp.full((B, T, V), 3.0))
     np.testing.assert_allclose(uniform_BT, np.log(V), rtol=1e-6)
-    certain_BT = logprobs.entropy(
+    certain_BT = logits.entropy(
       100.0 * jax.nn.one_hot(jnp.ones((B, T), int), V)
     )
     np.testing.assert_allclose(certain_BT, 0, atol=1e-6)

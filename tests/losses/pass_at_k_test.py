@@ -11,7 +11,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import group_advantages, pass_at_k
+from agentrl_jax.losses.advantages import group_advantages, pass_at_k
 from tests.losses.attempts import random_attempts
 from tests.reference import pass_at_k as reference
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.losses import precision
+from agentrl_jax.losses import arguments
 
 
 class WidenTest(parameterized.TestCase):
@@ -13,13 +13,13 @@ class WidenTest(parameterized.TestCase):
     jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32, bool
   )
   def test_becomes_float32(self, dtype):
-    self.assertEqual(precision.widen(jnp.ones(2, dtype)).dtype, jnp.float32)
+    self.assertEqual(arguments.widen(jnp.ones(2, dtype)).dtype, jnp.float32)
 
   def test_float64_stays_where_it_is_enabled(self):
     x = np.array([1 / 3])
     with jax.enable_x64(True):
-      np.testing.assert_array_equal(precision.widen(x), x)
-    self.assertEqual(precision.widen(x).dtype, jnp.float32)
+      np.testing.assert_array_equal(arguments.widen(x), x)
+    self.assertEqual(arguments.widen(x).dtype, jnp.float32)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ import numpy as np
 from absl.testing import absltest
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import reinforce_plus_plus
-from agentrl_jax.losses.task_normalisation import task_normalise_weighted
+from agentrl_jax.losses.advantages import normalisation
+from agentrl_jax.losses.advantages.normalisation import task_normalise_weighted
 from tests.losses.attempts import random_attempts
 from tests.losses.episodes import random_episodes
 from tests.reference import whitening as reference
@@ -26,7 +26,7 @@ class AdvantageTest(chex.TestCase):
   def test_matches_reference_and_hides_nan(self):
     advantage = self.variant(
       functools.partial(
-        reinforce_plus_plus.reinforce_plus_plus_advantage, discount=0.9
+        normalisation.reinforce_plus_plus_advantage, discount=0.9
       )
     )
     batch = random_episodes(seed=0)
@@ -44,7 +44,7 @@ class AdvantageTest(chex.TestCase):
     batch = random_episodes(seed=1)
     arguments = (batch.reward_BT / np.float64(3), batch.mask_BT)
     with jax.enable_x64(True):
-      advantage_BT = reinforce_plus_plus.reinforce_plus_plus_advantage(
+      advantage_BT = normalisation.reinforce_plus_plus_advantage(
         *arguments, discount=0.9
       )
     np.testing.assert_allclose(
@@ -56,7 +56,7 @@ class AdvantageTest(chex.TestCase):
 
   def test_nothing_trained_gives_nothing(self):
     for num_rows in (0, 2):
-      advantage_BT = reinforce_plus_plus.reinforce_plus_plus_advantage(
+      advantage_BT = normalisation.reinforce_plus_plus_advantage(
         jnp.full((num_rows, 3), jnp.nan),
         jnp.zeros((num_rows, 3), bool),
         discount=1.0,
@@ -69,7 +69,7 @@ class BaselineAdvantageTest(chex.TestCase):
   def test_matches_reference_and_hides_nan(self):
     advantage = self.variant(
       functools.partial(
-        reinforce_plus_plus.reinforce_plus_plus_baseline_advantage,
+        normalisation.reinforce_plus_plus_baseline_advantage,
         num_groups=6,
       )
     )
@@ -92,7 +92,7 @@ class BaselineAdvantageTest(chex.TestCase):
     num_tokens_N = np.random.default_rng(seed).integers(1, 9, size=24)
     zeros_N = jnp.zeros(24, int)
     np.testing.assert_allclose(
-      reinforce_plus_plus.reinforce_plus_plus_baseline_advantage(
+      normalisation.reinforce_plus_plus_baseline_advantage(
         reward_N, zeros_N, num_tokens_N, num_groups=1, valid_N=valid_N
       ),
       task_normalise_weighted(
@@ -102,7 +102,7 @@ class BaselineAdvantageTest(chex.TestCase):
     )
 
   def test_groups_without_spread_give_exactly_nothing(self):
-    advantage_N = reinforce_plus_plus.reinforce_plus_plus_baseline_advantage(
+    advantage_N = normalisation.reinforce_plus_plus_baseline_advantage(
       jnp.array([-0.2] * 7 + [0.7] * 5),
       jnp.array([0] * 7 + [1] * 5),
       jnp.arange(12),

@@ -8,7 +8,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import segments
+from agentrl_jax.losses import reductions
 from tests.reference import finite_difference, ratios
 
 B, T, NUM_SEGMENTS = 3, 6, 2
@@ -38,7 +38,7 @@ class SegmentsTest(chex.TestCase):
   @chex.variants(with_jit=True, without_jit=True)
   def test_totals_match_loops_and_hide_nan(self):
     inputs = _packed(seed=0)
-    totals = self.variant(segments.segment_totals, static_argnums=3)
+    totals = self.variant(reductions.segment_totals, static_argnums=3)
     with jax.enable_x64(True):
       total_BS, length_BS = totals(*inputs, NUM_SEGMENTS)
     expected_BS, expected_length_BS = _totals(*inputs)
@@ -49,10 +49,10 @@ class SegmentsTest(chex.TestCase):
     x_BT, mask_BT, segment_BT = _packed(seed=1)
 
     def there_and_back(x_BT):
-      total_BS, _ = segments.segment_totals(
+      total_BS, _ = reductions.segment_totals(
         x_BT, mask_BT, segment_BT, NUM_SEGMENTS
       )
-      spread_BT = segments.spread_over_tokens(total_BS, mask_BT, segment_BT)
+      spread_BT = reductions.spread_over_tokens(total_BS, mask_BT, segment_BT)
       return jnp.square(spread_BT).sum()
 
     def expected(x_BT):
@@ -73,19 +73,19 @@ class SegmentsTest(chex.TestCase):
     x_BT, mask_BT, _ = _packed(seed)
     zeros_BT = np.zeros((B, T), np.int32)
     chex.assert_trees_all_close(
-      segments.segment_totals(x_BT, mask_BT),
-      segments.segment_totals(x_BT, mask_BT, zeros_BT, 1),
+      reductions.segment_totals(x_BT, mask_BT),
+      reductions.segment_totals(x_BT, mask_BT, zeros_BT, 1),
       rtol=1e-5,
       atol=1e-6,
     )
     x_B1 = np.arange(1.0, B + 1, dtype=np.float32)[:, None]
     np.testing.assert_array_equal(
-      segments.spread_over_tokens(x_B1, mask_BT),
-      segments.spread_over_tokens(x_B1, mask_BT, zeros_BT),
+      reductions.spread_over_tokens(x_B1, mask_BT),
+      reductions.spread_over_tokens(x_B1, mask_BT, zeros_BT),
     )
 
   def test_a_token_of_no_sequence_gets_nothing(self):
-    spread_BT = segments.spread_over_tokens(
+    spread_BT = reductions.spread_over_tokens(
       jnp.array([[3.0, 5.0]]),
       jnp.array([[True, True, True, True, False]]),
       jnp.array([[-1, 0, 1, 2, 0]]),
@@ -94,7 +94,7 @@ class SegmentsTest(chex.TestCase):
 
   @parameterized.parameters(1, NUM_SEGMENTS)
   def test_no_rows_have_no_sequences(self, num_segments):
-    total_BS, length_BS = segments.segment_totals(
+    total_BS, length_BS = reductions.segment_totals(
       jnp.zeros((0, T)),
       jnp.zeros((0, T), bool),
       jnp.zeros((0, T), int),
@@ -105,7 +105,7 @@ class SegmentsTest(chex.TestCase):
 
   def test_refuses_ids_of_another_shape(self):
     with self.assertRaises(AssertionError):
-      segments.segment_totals(
+      reductions.segment_totals(
         jnp.ones((B, T)), jnp.ones((B, T), bool), jnp.ones((B, 1), int), 2
       )
 

@@ -10,9 +10,9 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import step_groups
-from agentrl_jax.losses.group_advantages import group_advantage
-from agentrl_jax.losses.returns import discounted_returns
+from agentrl_jax.losses.advantages import step_groups
+from agentrl_jax.losses.advantages.group_advantages import group_advantage
+from agentrl_jax.losses.advantages.returns import discounted_returns
 from tests.reference import step_groups as reference
 
 few_examples = hypothesis.settings(

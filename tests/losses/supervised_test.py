@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest
 
-from agentrl_jax.losses import logprobs, policy_gradient, supervised
+from agentrl_jax.losses import policy_gradient
+from agentrl_jax.losses.logprobs import logits
 from tests.reference import finite_difference
 from tests.reference import supervised as reference
 
@@ -22,14 +23,14 @@ class NegativeLogLikelihoodTest(chex.TestCase):
   @chex.variants(with_jit=True, without_jit=True)
   def test_matches_reference(self):
     np.testing.assert_allclose(
-      self.variant(supervised.negative_log_likelihood)(self.logprob_BT),
+      self.variant(policy_gradient.negative_log_likelihood)(self.logprob_BT),
       reference.negative_log_likelihood(self.logprob_BT),
       rtol=1e-6,
     )
 
   def test_gradient_is_reinforce_on_policy_with_advantage_one(self):
     gradient_BT = jax.grad(
-      lambda x: supervised.negative_log_likelihood(x).sum()
+      lambda x: policy_gradient.negative_log_likelihood(x).sum()
     )(self.logprob_BT)
     np.testing.assert_allclose(
       gradient_BT,
@@ -48,15 +49,16 @@ class NegativeLogLikelihoodTest(chex.TestCase):
     logprob_1V = jax.nn.log_softmax(logits_11V[0])
     np.testing.assert_allclose(
       jnp.sum(
-        jnp.exp(logprob_1V) * supervised.negative_log_likelihood(logprob_1V)
+        jnp.exp(logprob_1V)
+        * policy_gradient.negative_log_likelihood(logprob_1V)
       ),
-      logprobs.entropy(logits_11V)[0, 0],
+      logits.entropy(logits_11V)[0, 0],
       rtol=1e-5,
     )
 
   def test_refuses_another_rank(self):
     with self.assertRaises(AssertionError):
-      supervised.negative_log_likelihood(self.logprob_BT[0])
+      policy_gradient.negative_log_likelihood(self.logprob_BT[0])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import task_moments
+from agentrl_jax.losses.advantages import normalisation
 from tests.reference import task_moments as reference
 
 few_examples = hypothesis.settings(
@@ -37,11 +37,11 @@ def _tokens(seed: int, weights: bool = False):
 
 
 def _measure(*inputs):
-  return task_moments.measure_tasks(*inputs, num_tasks=NUM_TASKS)
+  return normalisation.measure_tasks(*inputs, num_tasks=NUM_TASKS)
 
 
 def _assert_equal(moments, expected, **tolerance):
-  if isinstance(expected, task_moments.TaskMoments):
+  if isinstance(expected, normalisation.TaskMoments):
     expected = dataclasses.astuple(expected)
   for found_I, expected_I in zip(
     dataclasses.astuple(moments), expected, strict=True
@@ -74,7 +74,7 @@ class MeasureTasksTest(chex.TestCase):
 
   def test_what_is_constant_has_no_variance_at_all(self):
     for size in (1, 7, 11):
-      moments = task_moments.measure_tasks(
+      moments = normalisation.measure_tasks(
         jnp.full(size, -0.2),
         jnp.zeros(size, int),
         jnp.ones(size, bool),
@@ -84,7 +84,7 @@ class MeasureTasksTest(chex.TestCase):
       np.testing.assert_array_equal(moments.variance_I, [0])
 
   def test_nothing_seen_is_where_running_moments_start(self):
-    unseen = task_moments.unseen_tasks(NUM_TASKS)
+    unseen = normalisation.unseen_tasks(NUM_TASKS)
     for num_rows in (0, 2):
       _assert_equal(
         _measure(
@@ -153,9 +153,9 @@ class BlendMomentsTest(chex.TestCase):
   @parameterized.parameters(0.0, 0.5, 0.9, 1.0)
   def test_matches_reference(self, decay):
     blend = self.variant(
-      functools.partial(task_moments.blend_moments, decay=decay)
+      functools.partial(normalisation.blend_moments, decay=decay)
     )
-    running, seen = task_moments.unseen_tasks(NUM_TASKS), []
+    running, seen = normalisation.unseen_tasks(NUM_TASKS), []
     for seed in range(4):
       x_BT, task_BT, weight_BT = _tokens(seed)
       weight_BT = weight_BT & (task_BT != seed)  # absent now, seen later
@@ -171,34 +171,34 @@ class BlendMomentsTest(chex.TestCase):
   def test_forgetting_nothing_is_adding(self):
     first, second = (_measure(*_tokens(seed)) for seed in (5, 6))
     _assert_equal(
-      task_moments.blend_moments(first, second, decay=1.0), first + second
+      normalisation.blend_moments(first, second, decay=1.0), first + second
     )
 
   def test_the_first_batch_sets_the_moments_and_absence_keeps_them(self):
     batch = _measure(*_tokens(seed=7))
-    unseen = task_moments.unseen_tasks(NUM_TASKS)
+    unseen = normalisation.unseen_tasks(NUM_TASKS)
     for old, new in ((unseen, batch), (batch, unseen)):
       _assert_equal(
-        task_moments.blend_moments(old, new, decay=0.9), batch, rtol=0
+        normalisation.blend_moments(old, new, decay=0.9), batch, rtol=0
       )
 
   def test_in_the_long_run_it_is_an_exponential_average(self):
-    running = task_moments.unseen_tasks(1)
-    blend = jax.jit(functools.partial(task_moments.blend_moments, decay=0.9))
+    running = normalisation.unseen_tasks(1)
+    blend = jax.jit(functools.partial(normalisation.blend_moments, decay=0.9))
     for mean in [0.0] * 99 + [1.0]:
       x = jnp.array([mean - 1, mean + 1])
       running = blend(
         running,
-        task_moments.measure_tasks(
+        normalisation.measure_tasks(
           x, jnp.zeros(2, int), jnp.ones(2, bool), num_tasks=1
         ),
       )
     np.testing.assert_allclose(running.mean_I, [0.1], rtol=1e-3)
 
   def test_refuses_a_decay_that_is_none(self):
-    unseen = task_moments.unseen_tasks(1)
+    unseen = normalisation.unseen_tasks(1)
     with self.assertRaisesRegex(ValueError, "decay=1.5 must be from 0 to 1"):
-      task_moments.blend_moments(unseen, unseen, decay=1.5)
+      normalisation.blend_moments(unseen, unseen, decay=1.5)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,12 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses.task_moments import (
+from agentrl_jax.losses.advantages.normalisation import (
   blend_moments,
   measure_tasks,
-  unseen_tasks,
-)
-from agentrl_jax.losses.task_normalisation import (
   normalise_by_moments,
   task_normalise,
+  unseen_tasks,
 )
 from tests.reference import advantages as reference
 from tests.reference import task_moments as moments_reference

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.losses.task_normalisation import (
+from agentrl_jax.losses.advantages.normalisation import (
   task_normalise,
   task_normalise_weighted,
 )

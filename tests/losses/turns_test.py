@@ -10,8 +10,8 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import turns
-from agentrl_jax.losses.returns import discounted_returns, gae
+from agentrl_jax.losses.advantages import turns
+from agentrl_jax.losses.advantages.returns import discounted_returns, gae
 from tests.losses.episodes import random_episodes
 from tests.reference import turns as reference
 

@@ -10,8 +10,11 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses.task_normalisation import task_normalise
-from agentrl_jax.losses.whitening import whiten, whiten_weighted
+from agentrl_jax.losses.advantages.normalisation import (
+  task_normalise,
+  whiten,
+  whiten_weighted,
+)
 from tests.reference import whitening as reference
 
 few_examples = hypothesis.settings(

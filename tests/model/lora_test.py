@@ -13,8 +13,8 @@ from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Policy, num_params
-from agentrl_jax.train.publish import Publisher
-from agentrl_jax.train.reference import Reference
+from agentrl_jax.train.weights.publish import Publisher
+from agentrl_jax.train.weights.reference import Reference
 from tests.train import small
 
 MODEL = ModelConfig(

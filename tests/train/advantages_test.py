@@ -9,7 +9,7 @@ from agentrl_jax.data.trajectory import Group, Status
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.losses import unseen_tasks
 from agentrl_jax.train import advantages
-from agentrl_jax.train.advantage_config import ESTIMATORS, OF_CRITICS
+from agentrl_jax.train.config import ESTIMATORS, OF_CRITICS
 from tests.data.records import make_group
 from tests.reference import pass_at_k as reference
 from tests.train import small

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from etils import epath
 
-from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.weights.checkpoint import Checkpoints
 from tests.train import small
 
 BUCKET = "bucket"

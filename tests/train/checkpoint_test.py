@@ -14,9 +14,9 @@ from etils import epath
 
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.train import checkpoint
-from agentrl_jax.train.checkpoint import CheckpointConfig, Checkpoints
-from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.weights import checkpoint
+from agentrl_jax.train.weights.checkpoint import CheckpointConfig, Checkpoints
+from agentrl_jax.train.weights.publish import Publisher
 from tests.train import small
 
 

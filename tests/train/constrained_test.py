@@ -10,9 +10,9 @@ from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.objective import policy_objective
-from agentrl_jax.train.preparation import BatchBuilder
-from agentrl_jax.train.reference import Reference
+from agentrl_jax.train.weights.reference import Reference
 from tests.rollout import following
 from tests.rollout import small as engines
 from tests.train import small

@@ -18,8 +18,8 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
-from agentrl_jax.train.step import Learner
 from tests.data.records import make_group
 from tests.reference import advantages as reference
 from tests.train import small

@@ -17,15 +17,15 @@ from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.train.engine_drift import (
+from agentrl_jax.train.batch_builder import BatchBuilder
+from agentrl_jax.train.learner import Learner
+from agentrl_jax.train.metrics import (
   answer_versions,
   drift_numbers,
   measure_drift,
 )
 from agentrl_jax.train.objective import policy_objective
-from agentrl_jax.train.preparation import BatchBuilder
-from agentrl_jax.train.publish import Publisher
-from agentrl_jax.train.step import Learner
+from agentrl_jax.train.weights.publish import Publisher
 from tests.data.records import make_trajectory
 from tests.rollout.small import attentive
 from tests.train import small

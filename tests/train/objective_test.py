@@ -10,12 +10,12 @@ from absl.testing import absltest, parameterized
 from agentrl_jax import losses
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.train.learner import OptimizerConfig, make_optimizer
 from agentrl_jax.train.objective import (
   batch_loss,
   policy_objective,
   supervised_objective,
 )
-from agentrl_jax.train.optimizer import OptimizerConfig, make_optimizer
 from agentrl_jax.train.token_logprobs import token_logprobs
 from tests.train import small
 

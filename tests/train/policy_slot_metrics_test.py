@@ -6,10 +6,7 @@ import numpy as np
 from absl.testing import absltest
 
 from agentrl_jax.data.batch import Batch
-from agentrl_jax.train.policy_slot_metrics import (
-  measure_policy_slots,
-  policy_slot_numbers,
-)
+from agentrl_jax.train.metrics import measure_policy_slots, policy_slot_numbers
 
 SHAPE = (3, 17)
 TASKS = {"a": 0, "b": 1}

@@ -5,7 +5,7 @@ read.
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.train.policy_slot_schedule import read_schedules
+from agentrl_jax.train.weights.policy_slot_schedule import read_schedules
 
 
 def _schedule(line):

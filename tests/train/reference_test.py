@@ -8,7 +8,7 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.train.reference import Reference, ReferenceConfig
+from agentrl_jax.train.weights.reference import Reference, ReferenceConfig
 from tests.train import small
 
 

@@ -10,13 +10,12 @@ from agentrl_jax.data.trajectory import Group, Status
 from agentrl_jax.model import sharding
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.train.advantage_config import AdvantageConfig
-from agentrl_jax.train.batches import BatchConfig
-from agentrl_jax.train.loss_config import LossConfig
+from agentrl_jax.train.batch_builder import BatchBuilder
+from agentrl_jax.train.config import AdvantageConfig, LossConfig
+from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
-from agentrl_jax.train.preparation import BatchBuilder
-from agentrl_jax.train.reference import Reference
-from agentrl_jax.train.step import Learner
+from agentrl_jax.train.train_batch import BatchConfig
+from agentrl_jax.train.weights.reference import Reference
 from configs import base
 from tests.data.records import make_group
 

@@ -11,7 +11,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import lora, peft, sharding
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.model.pretrained import read_params
-from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.weights.checkpoint import Checkpoints
 from configs import base
 from launch.config.architecture import read_adaptation
 from launch.config.settings import read_settings

@@ -20,11 +20,11 @@ from agentrl_jax.controller.recorder import Attempt, tokens_of
 from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.model import sharding
 from agentrl_jax.rollout.openai.episode_routes import HEADER
-from agentrl_jax.train.batches import BatchConfig
+from agentrl_jax.train.batch_builder import BatchBuilder
+from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
-from agentrl_jax.train.preparation import BatchBuilder
-from agentrl_jax.train.publish import Publisher
-from agentrl_jax.train.step import Learner
+from agentrl_jax.train.train_batch import BatchConfig
+from agentrl_jax.train.weights.publish import Publisher
 from launch.train import train
 from tests.controller.processes import free_port
 from tests.launch.serving import agents

@@ -20,8 +20,7 @@ from etils import epath
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.checksums import checksums, describe_leaf
 from agentrl_jax.model.policy import Params
-from agentrl_jax.train.retention import Retention
-from agentrl_jax.train.step import TrainState
+from agentrl_jax.train.learner import TrainState
 
 _CHECKSUMS, _POSITION, _PINNED = "checksums", "position", "pinned"
 
@@ -301,3 +300,29 @@ def _name(path: tuple[Any, ...]) -> str:
 
 def _shapes(tree: Mapping[str, Any]) -> dict[str, str]:
   return {name: describe_leaf(leaf) for name, leaf in tree.items()}
+
+
+class Retention:
+  """An Orbax preservation policy.
+
+  The newest stay, those at multiples of `keep_every` (unless that is 0), and
+  what any of these needs beside itself.
+  """
+
+  def __init__(self, keep: int, keep_every: int):
+    self._keep, self._keep_every = keep, keep_every
+    self.needed: tuple[int, ...] = ()  # by steps from now on
+    self.pinned: dict[int, tuple[int, ...]] = {}  # by step, those it needs
+
+  def should_preserve(
+    self, checkpoints: Sequence[Any], *, context: Any
+  ) -> list[bool]:
+    """One answer per checkpoint; they come oldest first."""
+    del context
+    steps = [info.step for info in checkpoints]
+    kept = set(steps[-self._keep :])
+    if self._keep_every:
+      kept |= {step for step in steps if step % self._keep_every == 0}
+    kept |= {pin for step in kept for pin in self.pinned.get(step, ())}
+    kept |= set(self.needed)
+    return [step in kept for step in steps]

@@ -11,12 +11,19 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses import allowed_tokens, logprob_tiles, tile_slices
-from agentrl_jax.losses.allowed_tokens import AllowedTokens
-from agentrl_jax.losses.arguments import require
-from agentrl_jax.losses.logprobs import check_temperature
-from agentrl_jax.losses.precision import widen
-from agentrl_jax.losses.varying import vary_like
+from agentrl_jax.losses.arguments import require, widen
+from agentrl_jax.losses.logprobs import allowed_tokens
+from agentrl_jax.losses.logprobs.allowed_tokens import AllowedTokens
+from agentrl_jax.losses.logprobs.logits import check_temperature
+from agentrl_jax.losses.logprobs.tiles import (
+  Masks,
+  Parts,
+  Tiles,
+  Tokens,
+  inverse,
+  parts_of_tokens,
+  vary_like,
+)
 
 
 def fused_token_logprob(
@@ -93,7 +100,7 @@ def fused_token_logprob(
   if not token_BT.size:
     return (jnp.zeros(token_BT.shape, temperature.dtype),) * 2
   num_entries = output_DV.shape[1]
-  tiles = tile_slices.Tiles(
+  tiles = Tiles(
     num_tokens=min(chunk_size, token_BT.shape[1]),
     num_entries=min(vocab_chunk_size or num_entries, num_entries),
     skip=mask_BT is not None,
@@ -104,10 +111,10 @@ def fused_token_logprob(
     first = jax.lax.axis_index(vocab_axis) * num_entries
     token_BT = token_BT - first
   tokens, back_BT = _order_of_work(token_BT, mask_BT, allowed, tiles.num_tokens)
-  masks = allowed and logprob_tiles.Masks(jnp.asarray(allowed.mask_MX), first)
+  masks = allowed and Masks(jnp.asarray(allowed.mask_MX), first)
   inputs = (hidden_BTD, output_DV, temperature, tokens, masks)
   inputs = vary_like(inputs, *jax.tree.leaves(inputs))
-  parts = logprob_tiles.parts(tiles, *inputs)
+  parts = parts_of_tokens(tiles, *inputs)
   if vocab_axis is not None:
     parts = _over_devices(parts, vocab_axis)
   logprob_BN = (parts.chosen_BN - parts.largest_BN) - parts.log_total_BN
@@ -127,7 +134,7 @@ def _order_of_work(
   mask_BT: jax.Array | None,
   allowed: AllowedTokens | None,
   chunk_size: int,
-) -> tuple[tile_slices.Tokens, jax.Array]:
+) -> tuple[Tokens, jax.Array]:
   """Tokens on the mask first, in whole chunks, and the way back."""
   num_rows, num_tokens = token_BT.shape
   if mask_BT is None:
@@ -136,7 +143,7 @@ def _order_of_work(
   kept_BT = jnp.cumsum(mask_BT, axis=1, dtype=jnp.int32)
   left_BT = jnp.cumsum(~mask_BT, axis=1, dtype=jnp.int32)
   back_BT = jnp.where(mask_BT, kept_BT, kept_BT[:, -1:] + left_BT) - 1
-  place_BT = tile_slices.inverse(back_BT, num_tokens)
+  place_BT = inverse(back_BT, num_tokens)
   padding = ((0, 0), (0, -num_tokens % chunk_size))
   # What pads a row comes after all of it.
   place_BN = jnp.pad(place_BT, padding, constant_values=num_tokens)
@@ -145,11 +152,11 @@ def _order_of_work(
     return jnp.pad(jnp.take_along_axis(x_BT, place_BT, axis=1), padding)
 
   row_BN = None if allowed is None else moved(allowed.row_BT)
-  tokens = tile_slices.Tokens(moved(token_BT), place_BN, moved(mask_BT), row_BN)
+  tokens = Tokens(moved(token_BT), place_BN, moved(mask_BT), row_BN)
   return tokens, back_BT
 
 
-def _over_devices(parts: logprob_tiles.Parts, axis: str) -> logprob_tiles.Parts:
+def _over_devices(parts: Parts, axis: str) -> Parts:
   """Parts of all words, from the parts of each device's words.
 
   The entropy by its grouping property: of a word, that of its device plus that
@@ -160,7 +167,7 @@ def _over_devices(parts: logprob_tiles.Parts, axis: str) -> logprob_tiles.Parts:
   log_weight_BN = parts.log_total_BN + (here_BN - largest_BN)
   log_total_BN = jnp.log(jax.lax.psum(jnp.exp(log_weight_BN), axis))
   log_share_BN = log_weight_BN - log_total_BN
-  return logprob_tiles.Parts(
+  return Parts(
     largest_BN,
     jax.lax.psum(parts.chosen_BN, axis),
     log_total_BN,

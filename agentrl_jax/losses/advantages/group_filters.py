@@ -15,12 +15,12 @@ Axes: N trajectories (those of a group need not be neighbours), M groups.
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require, require_fraction
-from agentrl_jax.losses.group_statistics import (
+from agentrl_jax.losses.advantages.group_advantages import (
   GroupStatistics,
   check_attempts,
   group_statistics,
 )
+from agentrl_jax.losses.arguments import require, require_fraction
 
 
 def group_has_signal(

@@ -9,16 +9,35 @@ Axes: B rows, T tokens, D width, V vocabulary, N tokens in the order of work,
 C tokens of a chunk, W words of a chunk. s = z / tau are the scaled logits.
 """
 
+import dataclasses
 import functools
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses import tile_slices
-from agentrl_jax.losses.allowed_tokens import allowed_words
-from agentrl_jax.losses.tile_slices import Tiles, Tokens
-from agentrl_jax.losses.varying import vary_like
+from agentrl_jax.losses.logprobs.allowed_tokens import allowed_words
+
+_Tree = TypeVar("_Tree")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+  """How the work is cut: all that is known before it starts."""
+
+  num_tokens: int  # C
+  num_entries: int  # W
+  skip: bool  # whether to end at the last chunk with a token on the mask
+  entropy_gradient: bool
+
+
+class Tokens(NamedTuple):
+  """The work, tokens on the mask first."""
+
+  token_BN: jax.Array  # word of the output matrix, or none of them
+  place_BN: jax.Array  # index into T of the state that predicts it
+  mask_BN: jax.Array
+  row_BN: jax.Array | None  # of the table of masks, where there is one
 
 
 class Parts(NamedTuple):
@@ -55,7 +74,7 @@ class _Chunk(NamedTuple):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def parts(
+def parts_of_tokens(
   tiles: Tiles,
   hidden_BTD: jax.Array,
   output_DV: jax.Array,
@@ -76,20 +95,20 @@ def parts(
 
   def one_chunk(i: jax.Array, found: Parts) -> Parts:
     chunk = _chunk(tiles, i, hidden_BTD, output_DV, temperature, tokens, masks)
-    return tile_slices.write(tiles, i, found, _parts_of_chunk(tiles, chunk))
+    return write(tiles, i, found, _parts_of_chunk(tiles, chunk))
 
   zeros_BN = jnp.zeros(tokens.token_BN.shape, temperature.dtype)
   nothing = Parts(zeros_BN, zeros_BN, zeros_BN, zeros_BN)
   return jax.lax.fori_loop(
     0,
-    tile_slices.num_chunks(tiles, tokens),
+    num_chunks(tiles, tokens),
     one_chunk,
     vary_like(nothing, hidden_BTD),
   )
 
 
 def _parts_forward(tiles, *inputs):
-  found = parts(tiles, *inputs)
+  found = parts_of_tokens(tiles, *inputs)
   return found, (inputs, found)
 
 
@@ -102,11 +121,11 @@ def _parts_backward(tiles, residuals, slope):
     hidden_BCD, *sums = _slopes_of_chunk(
       tiles,
       _chunk(tiles, i, hidden_BTD, low_output_DV, temperature, tokens, masks),
-      tile_slices.read(tiles, i, found),
-      tile_slices.read(tiles, i, slope),
+      read(tiles, i, found),
+      read(tiles, i, slope),
       (slope_DV, temperature_slope),
     )
-    return tile_slices.write(tiles, i, hidden_BND, hidden_BCD), *sums
+    return write(tiles, i, hidden_BND, hidden_BCD), *sums
 
   num_rows, num_tokens, width = hidden_BTD.shape
   nothing = (
@@ -116,11 +135,11 @@ def _parts_backward(tiles, residuals, slope):
   )
   hidden_BND, slope_DV, temperature_slope = jax.lax.fori_loop(
     0,
-    tile_slices.num_chunks(tiles, tokens),
+    num_chunks(tiles, tokens),
     one_chunk,
     vary_like(nothing, hidden_BTD),
   )
-  back_BT = tile_slices.inverse(tokens.place_BN, num_tokens)
+  back_BT = inverse(tokens.place_BN, num_tokens)
   return (
     jnp.take_along_axis(hidden_BND, back_BT[:, :, None], axis=1),
     slope_DV.astype(output_DV.dtype),
@@ -130,7 +149,7 @@ def _parts_backward(tiles, residuals, slope):
   )
 
 
-parts.defvjp(_parts_forward, _parts_backward)
+parts_of_tokens.defvjp(_parts_forward, _parts_backward)
 
 
 def _parts_of_chunk(tiles: Tiles, chunk: _Chunk) -> Parts:
@@ -164,7 +183,7 @@ def _parts_of_chunk(tiles: Tiles, chunk: _Chunk) -> Parts:
   nothing = (lowest_BC, zeros_BC, zeros_BC, zeros_BC)
   largest_BC, total_BC, moment_BC, chosen_BC = jax.lax.fori_loop(
     0,
-    tile_slices.num_tiles(tiles, chunk.output_DV),
+    num_tiles(tiles, chunk.output_DV),
     one_tile,
     vary_like(nothing, chunk.hidden_BCD),
   )
@@ -207,14 +226,14 @@ def _slopes_of_chunk(
     temperature_slope -= jnp.sum(moment_BCW) / chunk.temperature
     return (
       slope_BCD,
-      tile_slices.add_words(tiles, j, slope_DV, slope_DW),
+      add_words(tiles, j, slope_DV, slope_DW),
       temperature_slope,
     )
 
   nothing_BCD = jnp.zeros(chunk.hidden_BCD.shape, wide)
   return jax.lax.fori_loop(
     0,
-    tile_slices.num_tiles(tiles, chunk.output_DV),
+    num_tiles(tiles, chunk.output_DV),
     one_tile,
     (vary_like(nothing_BCD, chunk.hidden_BCD), *sums),
   )
@@ -222,7 +241,7 @@ def _slopes_of_chunk(
 
 def _tile(tiles: Tiles, j: jax.Array, chunk: _Chunk):
   """The words of a tile, its s, and which word each token is."""
-  words_DW, word_W, is_new_W = tile_slices.words(tiles, j, chunk.output_DV)
+  words_DW, word_W, is_new_W = words(tiles, j, chunk.output_DV)
   z_BCW = jnp.einsum(
     "bcd,dw->bcw",
     chunk.hidden_BCD,
@@ -241,7 +260,7 @@ def _allowed(tiles: Tiles, j: jax.Array, chunk: _Chunk) -> jax.Array:
   """Which words of a tile each token could have been, bool [B, C, W]."""
   first: int | jax.Array = 0
   if tiles.num_entries < chunk.output_DV.shape[1]:
-    first = tile_slices.first_word(tiles, j, chunk.output_DV)
+    first = first_word(tiles, j, chunk.output_DV)
   if chunk.masks.first is not None:
     first += chunk.masks.first
   return allowed_words(
@@ -258,7 +277,7 @@ def _chunk(
   tokens: Tokens,
   masks: Masks | None,
 ) -> _Chunk:
-  tokens = tile_slices.read(tiles, i, tokens)
+  tokens = read(tiles, i, tokens)
   token_BC1, place_BC1, mask_BC1 = (
     x_BC[:, :, None]
     for x_BC in (tokens.token_BN, tokens.place_BN, tokens.mask_BN)
@@ -274,3 +293,102 @@ def _chunk(
     tokens.row_BN,
     masks,
   )
+
+
+def inverse(place_BN: jax.Array, size: int) -> jax.Array:
+  """For each of `size` places, which n it is the place of; [B, size].
+
+  Every place is there once; what is none of them is passed over.
+  """
+
+  def of_row(place_N: jax.Array) -> jax.Array:
+    n_N = jnp.arange(len(place_N), dtype=place_N.dtype)
+    return jnp.zeros(size, place_N.dtype).at[place_N].set(n_N, mode="drop")
+
+  return jax.vmap(of_row)(place_BN)
+
+
+def num_chunks(tiles: Tiles, tokens: Tokens) -> int | jax.Array:
+  """Up to the last one with a token on the mask, where others are skipped."""
+  if not tiles.skip:
+    return tokens.mask_BN.shape[1] // tiles.num_tokens
+  longest = jnp.max(jnp.sum(tokens.mask_BN, axis=1, dtype=jnp.int32))
+  return -(-longest // tiles.num_tokens)
+
+
+def read(tiles: Tiles, i: jax.Array, x_BN: _Tree) -> _Tree:
+  """Chunk i of every array."""
+  size = tiles.num_tokens
+  return jax.tree.map(
+    lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size, axis=1), x_BN
+  )
+
+
+def write(tiles: Tiles, i: jax.Array, x_BN: _Tree, new_BC: _Tree) -> _Tree:
+  """Every array with another chunk i."""
+  return jax.tree.map(
+    lambda x, new: jax.lax.dynamic_update_slice_in_dim(
+      x, new.astype(x.dtype), i * tiles.num_tokens, axis=1
+    ),
+    x_BN,
+    new_BC,
+  )
+
+
+def num_tiles(tiles: Tiles, output_DV: jax.Array) -> int:
+  """Tiles that all words take."""
+  return -(-output_DV.shape[1] // tiles.num_entries)
+
+
+def first_word(tiles: Tiles, j: jax.Array, output_DV: jax.Array) -> jax.Array:
+  """The last tile starts early if it would stick out, and repeats words."""
+  return jnp.minimum(
+    j * tiles.num_entries, output_DV.shape[1] - tiles.num_entries
+  )
+
+
+def words(
+  tiles: Tiles, j: jax.Array, output_DV: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """A tile's columns of the output matrix, their ids, which are no repeats."""
+  # Taking all of them by a slice would move them between devices.
+  first = first_word(tiles, j, output_DV)
+  word_W = first + jnp.arange(tiles.num_entries)
+  if tiles.num_entries == output_DV.shape[1]:
+    return output_DV, word_W, word_W >= 0
+  words_DW = jax.lax.dynamic_slice_in_dim(
+    output_DV, first, tiles.num_entries, axis=1
+  )
+  return words_DW, word_W, word_W >= j * tiles.num_entries
+
+
+def add_words(
+  tiles: Tiles, j: jax.Array, x_DV: jax.Array, new_DW: jax.Array
+) -> jax.Array:
+  """The array with a tile's columns added to."""
+  if tiles.num_entries == x_DV.shape[1]:
+    return x_DV + new_DW
+  first = first_word(tiles, j, x_DV)
+  old_DW = jax.lax.dynamic_slice_in_dim(x_DV, first, tiles.num_entries, axis=1)
+  return jax.lax.dynamic_update_slice_in_dim(
+    x_DV, old_DW + new_DW, first, axis=1
+  )
+
+
+def vary_like(tree: _Tree, *others: jax.Array) -> _Tree:
+  """The same values, typed as differing between devices where others do.
+
+  Outside shard_map nothing differs, and nothing is changed. The gradient of
+  what was typed so adds up over the devices.
+  """
+  wanted = frozenset().union(*(_varying(other) for other in others))
+
+  def vary(x: jax.Array) -> jax.Array:
+    missing = tuple(wanted - _varying(x))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+  return jax.tree.map(vary, tree)
+
+
+def _varying(x: jax.Array) -> frozenset[str]:
+  return jax.typeof(x).manual_axis_type.varying

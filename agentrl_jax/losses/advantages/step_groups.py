@@ -11,12 +11,12 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require_fraction
-from agentrl_jax.losses.group_advantages import group_advantage
-from agentrl_jax.losses.group_statistics import group_statistics
-from agentrl_jax.losses.precision import widen
-from agentrl_jax.losses.returns import discounted_returns
-from agentrl_jax.losses.tables import look_up
+from agentrl_jax.losses.advantages.group_advantages import (
+  group_advantage,
+  group_statistics,
+)
+from agentrl_jax.losses.advantages.returns import discounted_returns
+from agentrl_jax.losses.arguments import look_up, require_fraction, widen
 
 
 def gigpo_advantage(

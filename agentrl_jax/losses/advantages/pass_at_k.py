@@ -15,13 +15,12 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require
-from agentrl_jax.losses.group_statistics import (
+from agentrl_jax.losses.advantages.group_advantages import (
   check_attempts,
   constant_rewards,
   group_statistics,
 )
-from agentrl_jax.losses.tables import look_up
+from agentrl_jax.losses.arguments import look_up, require
 
 
 def pass_at_k_advantage(

@@ -19,31 +19,42 @@ from agentrl_jax.data.answer_masks import AnswerMasks, answer_masks
 from agentrl_jax.data.grammar import Grammars
 from agentrl_jax.data.packing import Rows, pack
 from agentrl_jax.data.trajectory import Group, Trajectory
+from agentrl_jax.errors import NotFinite
 from agentrl_jax.losses import TaskMoments
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.train.advantage_config import AdvantageConfig
 from agentrl_jax.train.advantages import (
   Attempts,
   advantages,
   counted_attempts,
+  critic_advantages,
   make_attempts,
+  pad_rows,
+  place_rewards,
   require_finite,
 )
-from agentrl_jax.train.batches import BatchConfig, add_fields, cut
-from agentrl_jax.train.critic import critic_advantages, pad_rows, place_rewards
+from agentrl_jax.train.config import AdvantageConfig, LossConfig
 from agentrl_jax.train.custom_trial import try_advantage
-from agentrl_jax.train.engine_drift import answer_versions
-from agentrl_jax.train.loss_config import LossConfig
-from agentrl_jax.train.objective import TrainBatch, reward_kl_estimator
-from agentrl_jax.train.placement import on_mesh, whole_on_mesh
-from agentrl_jax.train.reference import Reference
+from agentrl_jax.train.metrics import answer_versions
+from agentrl_jax.train.objective import (
+  reward_kl_estimator,
+  sequences_of,
+  token_inputs,
+)
 from agentrl_jax.train.token_logprobs import (
   hidden_states,
   token_logprobs,
   token_values,
 )
-from agentrl_jax.train.token_weights import TokenWeights
+from agentrl_jax.train.train_batch import (
+  BatchConfig,
+  TrainBatch,
+  add_fields,
+  cut,
+  on_mesh,
+  whole_on_mesh,
+)
+from agentrl_jax.train.weights.reference import Reference
 
 Report = dict[str, float]
 
@@ -355,3 +366,72 @@ class BatchBuilder:
       return dataclasses.replace(lesson, **fields)
 
     return [complete(lesson) for lesson in lessons]
+
+
+_OF_POLICY = {"policy_logprob_BT", "entropy_BT"}
+
+
+class TokenWeights:
+  """Adds `loss.token_weight` to the lessons of a batch, if there is one."""
+
+  def __init__(self, policy: Policy, loss: LossConfig, *, temperature: float):
+    self._function = function = loss.custom_function("token_weight")
+    self._mesh = policy.mesh
+    if function is None:
+      return
+
+    def measure(
+      params: Params, lesson: TrainBatch
+    ) -> tuple[jax.Array, jax.Array]:
+      return token_logprobs(
+        policy, params, lesson.batch, temperature=temperature, **loss.tiles
+      )
+
+    def weigh(inputs: dict[str, jax.Array], num_segments: int) -> jax.Array:
+      weight_RT = function(inputs | {"num_segments": num_segments})
+      some_RT = next(iter(inputs.values()))
+      return function.require_shape(weight_RT, some_RT.shape)
+
+    # What the host reads is whole in every process.
+    whole = self._mesh and sharding.replicated(self._mesh)
+    self._measure = jax.jit(measure, out_shardings=whole)
+    self._weigh = jax.jit(weigh, static_argnames="num_segments")
+
+  def add(
+    self, lessons: Sequence[TrainBatch], params: Params
+  ) -> Sequence[TrainBatch]:
+    """The lessons, which are on the host, with `TrainBatch.token_weight`.
+
+    Raises `NotFinite` if a trained token's weight is no number.
+    """
+    function = self._function
+    if function is None or not lessons:
+      return lessons
+    parts = [self._inputs(lesson, params) for lesson in lessons]
+    inputs = {
+      name: np.concatenate([part[name] for part in parts])
+      for name in sorted(function.reads - {"num_segments"})
+    }
+    mask_RT = np.concatenate([lesson.batch.mask for lesson in lessons])
+    weight_RT = self._weigh(
+      {name: pad_rows(x) for name, x in inputs.items()},
+      num_segments=sequences_of(lessons[0].batch)["num_segments"],
+    )
+    weight_RT = np.asarray(weight_RT, np.float32)[: len(mask_RT)]
+    weight_RT = np.where(mask_RT, weight_RT, 0)
+    if not np.isfinite(weight_RT).all():
+      raise NotFinite(
+        f"{function.key}={function.target!r} gave "
+        f"{np.sum(~np.isfinite(weight_RT))} of {mask_RT.sum()} tokens a weight "
+        "that is no finite number; no update was made of this batch"
+      )
+    return add_fields(lessons, {"token_weight": weight_RT})
+
+  def _inputs(self, lesson: TrainBatch, params: Params) -> dict[str, Any]:
+    assert self._function is not None
+    found = {"advantage_BT": lesson.advantage}
+    found |= token_inputs(lesson.batch, lesson.task, lesson.version)
+    if self._function.reads & _OF_POLICY:
+      measured = self._measure(params, on_mesh(lesson, self._mesh))
+      found["policy_logprob_BT"], found["entropy_BT"] = measured
+    return found

@@ -15,8 +15,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.precision import widen
-from agentrl_jax.losses.returns import gae
+from agentrl_jax.losses.advantages.returns import gae
+from agentrl_jax.losses.arguments import widen
 
 
 def turn_gae(

@@ -12,8 +12,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require_fraction
-from agentrl_jax.losses.precision import widen
+from agentrl_jax.losses.arguments import require_fraction, widen
 
 
 def gae(
