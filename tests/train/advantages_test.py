@@ -11,7 +11,7 @@ from agentrl_jax.losses import unseen_tasks
 from agentrl_jax.train import advantages
 from agentrl_jax.train.config import ESTIMATORS, OF_CRITICS
 from tests.data.records import make_group
-from tests.reference import pass_at_k as reference
+from tests.reference.advantages import pass_at_k as reference
 from tests.train import small
 
 PLAIN = {"task_center": False, "task_scale": False}

@@ -21,7 +21,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
 from tests.data.records import make_group
-from tests.reference import advantages as reference
+from tests.reference.advantages import group_advantages as reference
 from tests.train import small
 
 TASKS = {"a": 0, "b": 1, "dead": 2}
@@ -91,7 +91,9 @@ class DenominatorTest(parameterized.TestCase):
 
   def test_a_custom_function_sees_attempts_without_signal_too(self):
     lessons, _ = self._prepare(
-      small.loss_config(surrogate="tests.train.my_lab:shifted", dual_clip=0.0),
+      small.loss_config(
+        surrogate="tests.train.custom.my_lab:shifted", dual_clip=0.0
+      ),
       small.advantage_config(),
       None,
     )
