@@ -119,7 +119,7 @@ class _Steps:
     self._number += 1
     group = self._timed("sample", self._sample)
     lessons, _ = self._timed(
-      "prepare", self._preparation.lessons, [group], self._state.params
+      "prepare", self._preparation.build, [group], self._state.params
     )
     if not lessons:
       raise RuntimeError("eight equal rewards: nothing to learn from")

@@ -1,9 +1,12 @@
-"""From the groups of a batch to its lessons: all that comes before a gradient.
+"""Builds micro-batches from groups: advantages, packing, log-probabilities.
 
-Attempts are judged against their siblings or by the critic, and against their
-task, over the whole batch; only then are they packed and cut, so the cut
-changes nothing. Log-probabilities of other policies than the one in training
-are computed here, with the params as the batch finds them.
+Advantages are computed over the whole batch, from the other trajectories of
+the group or from a critic, and normalised by task. Packing and cutting come
+afterwards, so the cut changes nothing. Log-probabilities of other policies
+than the trained one are computed with the params before the update.
+
+Axes: N trajectories, U turns, R rows of the whole batch, B rows of a
+micro-batch, T tokens, K trajectories that are left out of the computation.
 """
 
 import dataclasses
@@ -24,11 +27,11 @@ from agentrl_jax.losses import TaskMoments
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.advantages import (
-  Attempts,
+  TrajectoryArrays,
   advantages,
-  counted_attempts,
+  counted_trajectories,
   critic_advantages,
-  make_attempts,
+  make_arrays,
   pad_rows,
   place_rewards,
   require_finite,
@@ -52,22 +55,23 @@ from agentrl_jax.train.train_batch import (
   add_fields,
   cut,
   on_mesh,
-  whole_on_mesh,
+  replicate_on_mesh,
 )
 from agentrl_jax.train.weights.reference import Reference
 
 Report = dict[str, float]
+_POLICY_INPUTS = {"policy_logprob_BT", "entropy_BT"}
 
 
 @dataclasses.dataclass(frozen=True)
-class _Idle:
-  """Attempts that count in the mean and are not computed; K of them."""
+class _LeftOut:
+  """Trajectories that count in the mean and are not computed."""
 
   task_K: np.ndarray  # int
   num_tokens_K: np.ndarray  # int, trained on
 
   def rows(self, row_length: int) -> tuple[np.ndarray, np.ndarray]:
-    """The tasks of their tokens in rows, and which entries are tokens."""
+    """Lays out the tokens in rows; returns their tasks and a mask."""
     task_X = np.repeat(self.task_K, self.num_tokens_K)
     num_rows = -(-len(task_X) // row_length)
     missing = num_rows * row_length - len(task_X)
@@ -79,8 +83,11 @@ class _Idle:
     )
 
 
+_NONE_LEFT_OUT = _LeftOut(np.array([], int), np.array([], int))
+
+
 class BatchBuilder:
-  """Makes lessons of groups, and remembers tasks' running statistics."""
+  """Makes micro-batches of groups; keeps the running statistics of tasks."""
 
   def __init__(
     self,
@@ -94,9 +101,10 @@ class BatchBuilder:
     reference: Reference | None = None,
     make_grammars: Callable[[], Grammars] | None = None,
   ):
-    """`reference` is what the KL term pulls towards.
+    """The KL term pulls towards `reference`.
 
-    `make_grammars` is called once there are answers that had to follow one.
+    `make_grammars` is called once, for the first answers that had to follow a
+    grammar.
     """
     if loss.kl_coefficient and reference is None:
       raise ValueError(
@@ -107,24 +115,24 @@ class BatchBuilder:
     self._loss, self._advantage, self._batch = loss, advantage, batch
     self._task_ids, self._reference = task_ids, reference
     self._make_grammars = make_grammars
-    self._token_weights = TokenWeights(policy, loss, temperature=temperature)
+    self._token_weights = _TokenWeights(policy, loss, temperature=temperature)
     self._running = (
       losses.unseen_tasks(len(task_ids)) if advantage.task_decay else None
     )
 
-    def logprobs(params: Params, lesson: TrainBatch) -> jax.Array:
+    def logprobs(params: Params, micro_batch: TrainBatch) -> jax.Array:
       return token_logprobs(
         policy,
         params,
-        lesson.batch,
+        micro_batch.batch,
         temperature=temperature,
         **loss.tiles,
       )[0]
 
-    def costs(params: Params, lesson: TrainBatch) -> jax.Array:
-      batch = lesson.batch
+    def costs(params: Params, micro_batch: TrainBatch) -> jax.Array:
+      batch = micro_batch.batch
       log_ratio_BT = losses.log_ratio(
-        batch.behavior_logprob, logprobs(params, lesson), batch.mask
+        batch.behavior_logprob, logprobs(params, micro_batch), batch.mask
       )
       return -losses.kl_penalised_reward(
         jnp.zeros(batch.mask.shape),
@@ -134,44 +142,44 @@ class BatchBuilder:
         estimator=reward_kl_estimator(loss, batch.mask),
       )
 
-    def values(params: Params, lesson: TrainBatch) -> jax.Array:
-      hidden_BTD = hidden_states(policy, params, lesson.batch)
-      return token_values(policy, params, lesson.batch, hidden_BTD)
+    def values(params: Params, micro_batch: TrainBatch) -> jax.Array:
+      hidden_BTD = hidden_states(policy, params, micro_batch.batch)
+      return token_values(policy, params, micro_batch.batch, hidden_BTD)
 
     self._mesh = policy.mesh
-    # What the host reads is whole in every process.
-    whole = self._mesh and sharding.replicated(self._mesh)
+    # Arrays that the host reads are replicated, so every process has them all.
+    replicated = self._mesh and sharding.replicated(self._mesh)
     self._logprobs = jax.jit(logprobs)
-    self._costs = jax.jit(costs, out_shardings=whole)
-    self._values = jax.jit(values, out_shardings=whole)
+    self._costs = jax.jit(costs, out_shardings=replicated)
+    self._values = jax.jit(values, out_shardings=replicated)
 
-  def lessons(
+  def build(
     self, groups: Sequence[Group], params: Params
   ) -> tuple[list[TrainBatch], Report]:
-    """The micro-batches of one update and what the packing came to.
+    """Returns the micro-batches of one update and statistics of the packing.
 
-    The loss is a mean over the attempts that `advantage.keep` keeps, and over
-    no others. Of these, attempts of advantage 0 are not computed where nothing
-    but the advantage would give them a gradient: their weight stays in the
-    denominator, so that loss and gradient are as if they had been computed.
-    The list is empty if no attempt is kept: there is no update to make.
+    The loss is a mean over the trajectories that `advantage.keep` keeps, and
+    over no others. Of these, trajectories of advantage 0 are not computed where
+    the advantage alone would give them a gradient: their weight stays in the
+    denominator, so loss and gradient are the same as if they were computed.
+    The list is empty if no trajectory is kept: then no update is made.
     """
     trajectories = [t for group in groups for t in group.trajectories]
-    attempts = make_attempts(
+    arrays = make_arrays(
       groups,
       self._task_ids,
       self._advantage,
       self._penalties(trajectories),
     )
     if self._advantage.uses_critic:
-      lessons, report = self._by_critic(trajectories, attempts, params)
+      micro_batches, report = self._with_critic(trajectories, arrays, params)
     else:
-      lessons, report = self._by_siblings(trajectories, attempts)
+      micro_batches, report = self._without_critic(trajectories, arrays)
     report["batch/trajectories"] = float(len(trajectories))
-    return self._complete(lessons, params), report
+    return self._add_logprobs(micro_batches, params), report
 
   def snapshot(self) -> dict[str, Any]:
-    """What a resumed run needs, as JSON values."""
+    """Returns the state that a resumed run needs, as JSON values."""
     if self._running is None:
       return {}
     return {
@@ -180,17 +188,17 @@ class BatchBuilder:
     }
 
   def restore(self, snapshot: Mapping[str, Any]) -> None:
-    """Goes on from a `snapshot`; an empty one starts afresh."""
+    """Continues from a `snapshot`; an empty one starts afresh."""
     if self._running is not None and snapshot:
       self._running = TaskMoments(
         **{name: jnp.asarray(x) for name, x in snapshot.items()}
       )
 
-  def _by_siblings(
-    self, trajectories: Sequence[Trajectory], attempts: Attempts
+  def _without_critic(
+    self, trajectories: Sequence[Trajectory], arrays: TrajectoryArrays
   ) -> tuple[list[TrainBatch], Report]:
     value_NU, self._running = advantages(
-      attempts,
+      arrays,
       num_tasks=len(self._task_ids),
       config=self._advantage,
       running=self._running,
@@ -198,7 +206,7 @@ class BatchBuilder:
     value_NU = np.asarray(value_NU)
     require_finite(value_NU, self._advantage)
     has_signal_N = value_NU.any(axis=1)
-    counted_N = np.asarray(counted_attempts(attempts, config=self._advantage))
+    counted_N = np.asarray(counted_trajectories(arrays, config=self._advantage))
     report = {
       "batch/trajectories_with_signal": float(has_signal_N.sum()),
       "batch/trained_tokens": 0.0,
@@ -206,59 +214,63 @@ class BatchBuilder:
     }
     if not counted_N.any():
       return [], report
-    chosen, left_out = self._choose(attempts, counted_N, has_signal_N)
+    chosen, rest = self._choose(arrays, counted_N, has_signal_N)
     packed = [trajectories[n] for n in chosen]
     rows = self._pack(packed, report)
     value_RT = value_NU[chosen][rows.trajectory, rows.turn]
-    task_RT = attempts.task_N[chosen][rows.trajectory]
-    num_tokens_N = attempts.num_tokens_NU.sum(axis=1)
-    idle = _Idle(attempts.task_N[left_out], num_tokens_N[left_out])
-    report["batch/left_out_tokens"] = float(idle.num_tokens_K.sum())
+    task_RT = arrays.task_N[chosen][rows.trajectory]
+    num_tokens_N = arrays.num_tokens_NU.sum(axis=1)
+    left_out = _LeftOut(arrays.task_N[rest], num_tokens_N[rest])
+    report["batch/left_out_tokens"] = float(left_out.num_tokens_K.sum())
     report["batch/trained_tokens"] += report["batch/left_out_tokens"]
-    return self._lessons(rows, value_RT, task_RT, packed, idle), report
+    micro_batches = self._cut(rows, value_RT, task_RT, packed, left_out)
+    return micro_batches, report
 
   def _choose(
-    self, attempts: Attempts, counted_N: np.ndarray, has_signal_N: np.ndarray
+    self,
+    arrays: TrajectoryArrays,
+    counted_N: np.ndarray,
+    has_signal_N: np.ndarray,
   ) -> tuple[np.ndarray, np.ndarray]:
-    """The attempts to compute, and those that only weigh in the mean.
+    """Selects the trajectories to compute, and those that only weigh.
 
-    At least one is computed, so that an update is made of every batch that
-    counts: the optimizer's momentum goes on where the gradient is 0.
+    At least one is computed, so that every batch that counts makes an update:
+    the optimizer's momentum moves the params also where the gradient is 0.
     """
     if not self._loss.needs_advantage:
       return np.flatnonzero(counted_N), np.array([], int)
     computed_N = counted_N & has_signal_N
     if not computed_N.any():
-      num_tokens_N = attempts.num_tokens_NU.sum(axis=1)
+      num_tokens_N = arrays.num_tokens_NU.sum(axis=1)
       shortest = np.where(counted_N, num_tokens_N, np.inf).argmin()
       computed_N[shortest] = True
     return np.flatnonzero(computed_N), np.flatnonzero(counted_N & ~computed_N)
 
-  def _by_critic(
+  def _with_critic(
     self,
     trajectories: Sequence[Trajectory],
-    attempts: Attempts,
+    arrays: TrajectoryArrays,
     params: Params,
   ) -> tuple[list[TrainBatch], Report]:
     report: Report = {"batch/left_out_tokens": 0.0}
     rows = self._pack(trajectories, report)
-    task_RT = attempts.task_N[rows.trajectory]
-    lessons = self._lessons(
+    task_RT = arrays.task_N[rows.trajectory]
+    micro_batches = self._cut(
       rows, np.zeros(rows.mask.shape), task_RT, trajectories
     )
     value_RT = np.concatenate(
-      [self._values(params, on_mesh(x, self._mesh)) for x in lessons]
+      [self._values(params, on_mesh(x, self._mesh)) for x in micro_batches]
     )
-    judgement, self._running = critic_advantages(
+    fields, self._running = critic_advantages(
       rows,
-      place_rewards(rows, attempts.turn_reward_NU),
+      place_rewards(rows, arrays.turn_reward_NU),
       value_RT,
       task_RT,
       num_tasks=len(self._task_ids),
       config=self._advantage,
       running=self._running,
     )
-    return add_fields(lessons, judgement), report
+    return add_fields(micro_batches, fields), report
 
   def _pack(self, trajectories: Sequence[Trajectory], report: Report) -> Rows:
     rows = pack(
@@ -270,16 +282,16 @@ class BatchBuilder:
     report["batch/trained_tokens"] = float(rows.mask.sum())
     return rows
 
-  def _lessons(
+  def _cut(
     self,
     rows: Rows,
     value_RT: np.ndarray,
     task_RT: np.ndarray,
     packed: Sequence[Trajectory],
-    idle: _Idle | None = None,
+    left_out: _LeftOut = _NONE_LEFT_OUT,
   ) -> list[TrainBatch]:
     advantage_RT = np.where(rows.mask, value_RT, 0).astype(np.float32)
-    lessons = cut(
+    micro_batches = cut(
       rows, advantage_RT, self._batch.micro_batch, self._masks(rows, packed)
     )
     version_NU = answer_versions(packed)
@@ -287,38 +299,37 @@ class BatchBuilder:
       "task": task_RT.astype(np.int32),
       "version": version_NU[rows.trajectory, rows.turn],
     }
-    idle = idle or _Idle(np.array([], int), np.array([], int))
     if self._loss.task_share != "tokens":
-      fields["weight"], left_out = self._weights(task_RT, rows.mask, idle)
+      fields["weight"], weight = self._weights(task_RT, rows.mask, left_out)
     elif self._loss.reduction == "token_mean":
-      left_out = float(idle.num_tokens_K.sum())
+      weight = float(left_out.num_tokens_K.sum())
     else:  # a mean over sequences
-      left_out = float(len(idle.num_tokens_K))
-    lessons = add_fields(lessons, fields)
+      weight = float(len(left_out.num_tokens_K))
+    micro_batches = add_fields(micro_batches, fields)
     if not self._loss.needs_advantage:
-      return lessons
+      return micro_batches
     # Equal shares, so that each of several updates of a batch has its own.
-    share = np.asarray(left_out / len(lessons), np.float32)
-    return [dataclasses.replace(x, left_out=share) for x in lessons]
+    share = np.asarray(weight / len(micro_batches), np.float32)
+    return [dataclasses.replace(x, left_out=share) for x in micro_batches]
 
   def _masks(
     self, rows: Rows, packed: Sequence[Trajectory]
   ) -> AnswerMasks | None:
-    """What was allowed; the table on the devices once, not once per lesson."""
-    found = answer_masks(rows, packed, self._make_grammars)
-    return found and dataclasses.replace(
-      found, mask_MX=whole_on_mesh(found.mask_MX, self._mesh)
+    """Collects the grammars' masks; the table is copied to devices once."""
+    masks = answer_masks(rows, packed, self._make_grammars)
+    return masks and dataclasses.replace(
+      masks, mask_MX=replicate_on_mesh(masks.mask_MX, self._mesh)
     )
 
   def _weights(
-    self, task_RT: np.ndarray, mask_RT: np.ndarray, idle: _Idle
+    self, task_RT: np.ndarray, mask_RT: np.ndarray, left_out: _LeftOut
   ) -> tuple[np.ndarray, float]:
-    """Of each packed token, and of all idle ones together."""
-    idle_task_XT, idle_mask_XT = idle.rows(mask_RT.shape[1])
+    """Weights of the packed tokens, and the sum of those left out."""
+    other_task_XT, other_mask_XT = left_out.rows(mask_RT.shape[1])
     weight_RT = np.asarray(
       losses.task_weights(
-        pad_rows(np.concatenate([task_RT, idle_task_XT])),
-        pad_rows(np.concatenate([mask_RT, idle_mask_XT])),
+        pad_rows(np.concatenate([task_RT, other_task_XT])),
+        pad_rows(np.concatenate([mask_RT, other_mask_XT])),
         num_tasks=len(self._task_ids),
       )
     )
@@ -326,11 +337,11 @@ class BatchBuilder:
     return weight_RT[:num_rows], float(weight_RT[num_rows:].sum())
 
   def _penalties(self, trajectories: Sequence[Trajectory]) -> np.ndarray | None:
-    """What straying from the reference costs each turn, if rewards tell."""
+    """Computes the KL penalty of each turn, if rewards include it."""
     if self._loss.kl_place != "reward":
       return None
     rows = self._pack(trajectories, {})
-    lessons = cut(
+    micro_batches = cut(
       rows,
       np.zeros(rows.mask.shape),
       self._batch.micro_batch,
@@ -339,40 +350,44 @@ class BatchBuilder:
     assert self._reference is not None  # loss.kl_coefficient needs one
     params = self._reference.fetch()
     cost_RT = np.concatenate(
-      [self._costs(params, on_mesh(x, self._mesh)) for x in lessons]
+      [self._costs(params, on_mesh(x, self._mesh)) for x in micro_batches]
     )
     num_turns = max(len(t.turns) for t in trajectories)
     cost_NU = np.zeros((len(trajectories), num_turns))
-    where = (rows.trajectory[rows.mask], rows.turn[rows.mask])
-    np.add.at(cost_NU, where, cost_RT[rows.mask])
+    index = (rows.trajectory[rows.mask], rows.turn[rows.mask])
+    np.add.at(cost_NU, index, cost_RT[rows.mask])
     return cost_NU
 
-  def _complete(
-    self, lessons: Sequence[TrainBatch], params: Params
+  def _add_logprobs(
+    self, micro_batches: Sequence[TrainBatch], params: Params
   ) -> list[TrainBatch]:
-    """The lessons with the log-probabilities that the objective reads."""
-    lessons = self._token_weights.add(lessons, params)
-    of_policies = {}
+    """Adds token weights and the log-probabilities that the loss reads."""
+    micro_batches = self._token_weights.add(micro_batches, params)
+    policies = {}
     if self._reference is not None and self._loss.kl_place == "loss":
-      of_policies["reference_logprob"] = self._reference.fetch()
+      policies["reference_logprob"] = self._reference.fetch()
     if self._loss.proximal == "recomputed":
-      of_policies["proximal_logprob"] = params
+      policies["proximal_logprob"] = params
 
-    def complete(lesson: TrainBatch) -> TrainBatch:
-      lesson = on_mesh(lesson, self._mesh)
+    def complete(micro_batch: TrainBatch) -> TrainBatch:
+      micro_batch = on_mesh(micro_batch, self._mesh)
       fields = {
-        name: self._logprobs(of, lesson) for name, of in of_policies.items()
+        name: self._logprobs(policy_params, micro_batch)
+        for name, policy_params in policies.items()
       }
-      return dataclasses.replace(lesson, **fields)
+      return dataclasses.replace(micro_batch, **fields)
 
-    return [complete(lesson) for lesson in lessons]
-
-
-_OF_POLICY = {"policy_logprob_BT", "entropy_BT"}
+    return [complete(micro_batch) for micro_batch in micro_batches]
 
 
-class TokenWeights:
-  """Adds `loss.token_weight` to the lessons of a batch, if there is one."""
+class _TokenWeights:
+  """Adds `loss.token_weight` to the micro-batches of a batch, if it is set.
+
+  A quantile, a rank or a mean over tokens must not depend on the cut of the
+  batch into micro-batches. So the weights are computed once per batch over all
+  its rows, with the params before the update. arXiv:2506.01939 for example
+  trains on the fifth of the batch's tokens that have the highest entropy.
+  """
 
   def __init__(self, policy: Policy, loss: LossConfig, *, temperature: float):
     self._function = function = loss.custom_function("token_weight")
@@ -381,41 +396,41 @@ class TokenWeights:
       return
 
     def measure(
-      params: Params, lesson: TrainBatch
+      params: Params, micro_batch: TrainBatch
     ) -> tuple[jax.Array, jax.Array]:
       return token_logprobs(
-        policy, params, lesson.batch, temperature=temperature, **loss.tiles
+        policy, params, micro_batch.batch, temperature=temperature, **loss.tiles
       )
 
     def weigh(inputs: dict[str, jax.Array], num_segments: int) -> jax.Array:
       weight_RT = function(inputs | {"num_segments": num_segments})
-      some_RT = next(iter(inputs.values()))
-      return function.require_shape(weight_RT, some_RT.shape)
+      input_RT = next(iter(inputs.values()))
+      return function.require_shape(weight_RT, input_RT.shape)
 
-    # What the host reads is whole in every process.
-    whole = self._mesh and sharding.replicated(self._mesh)
-    self._measure = jax.jit(measure, out_shardings=whole)
+    # Arrays that the host reads are replicated, so every process has them all.
+    replicated = self._mesh and sharding.replicated(self._mesh)
+    self._measure = jax.jit(measure, out_shardings=replicated)
     self._weigh = jax.jit(weigh, static_argnames="num_segments")
 
   def add(
-    self, lessons: Sequence[TrainBatch], params: Params
+    self, micro_batches: Sequence[TrainBatch], params: Params
   ) -> Sequence[TrainBatch]:
-    """The lessons, which are on the host, with `TrainBatch.token_weight`.
+    """Sets `token_weight` of the micro-batches, which are on the host.
 
-    Raises `NotFinite` if a trained token's weight is no number.
+    Raises `NotFinite` if the weight of a trained token is NaN or infinite.
     """
     function = self._function
-    if function is None or not lessons:
-      return lessons
-    parts = [self._inputs(lesson, params) for lesson in lessons]
+    if function is None or not micro_batches:
+      return micro_batches
+    parts = [self._inputs(x, params) for x in micro_batches]
     inputs = {
       name: np.concatenate([part[name] for part in parts])
       for name in sorted(function.reads - {"num_segments"})
     }
-    mask_RT = np.concatenate([lesson.batch.mask for lesson in lessons])
+    mask_RT = np.concatenate([x.batch.mask for x in micro_batches])
     weight_RT = self._weigh(
       {name: pad_rows(x) for name, x in inputs.items()},
-      num_segments=sequences_of(lessons[0].batch)["num_segments"],
+      num_segments=sequences_of(micro_batches[0].batch)["num_segments"],
     )
     weight_RT = np.asarray(weight_RT, np.float32)[: len(mask_RT)]
     weight_RT = np.where(mask_RT, weight_RT, 0)
@@ -423,15 +438,17 @@ class TokenWeights:
       raise NotFinite(
         f"{function.key}={function.target!r} gave "
         f"{np.sum(~np.isfinite(weight_RT))} of {mask_RT.sum()} tokens a weight "
-        "that is no finite number; no update was made of this batch"
+        "that is NaN or infinite; no update was made of this batch"
       )
-    return add_fields(lessons, {"token_weight": weight_RT})
+    return add_fields(micro_batches, {"token_weight": weight_RT})
 
-  def _inputs(self, lesson: TrainBatch, params: Params) -> dict[str, Any]:
+  def _inputs(self, micro_batch: TrainBatch, params: Params) -> dict[str, Any]:
     assert self._function is not None
-    found = {"advantage_BT": lesson.advantage}
-    found |= token_inputs(lesson.batch, lesson.task, lesson.version)
-    if self._function.reads & _OF_POLICY:
-      measured = self._measure(params, on_mesh(lesson, self._mesh))
-      found["policy_logprob_BT"], found["entropy_BT"] = measured
-    return found
+    inputs = {"advantage_BT": micro_batch.advantage}
+    inputs |= token_inputs(
+      micro_batch.batch, micro_batch.task, micro_batch.version
+    )
+    if self._function.reads & _POLICY_INPUTS:
+      measured = self._measure(params, on_mesh(micro_batch, self._mesh))
+      inputs["policy_logprob_BT"], inputs["entropy_BT"] = measured
+    return inputs

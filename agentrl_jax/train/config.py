@@ -1,6 +1,8 @@
-"""Refusals that sections of the config share, in the words of the command line.
+"""The `loss` and `advantage` sections of the config, with their checks.
 
-A section checks itself with these when it is made, before anything is compiled.
+Everything is checked before anything is compiled. A key that would change
+nothing under the other keys is refused, with the reason: a config that says
+more than its run does is worse than a run that does not start.
 """
 
 import dataclasses
@@ -9,17 +11,11 @@ from typing import Any, ClassVar
 
 from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.train import custom
-from agentrl_jax.train.custom import (
-  CustomFunction,
-  Role,
-  find_custom,
-  freeze,
-  is_custom,
-)
+from agentrl_jax.train.custom import CustomFunction, Role
 
 
 def require_one_of(key: str, name: str, options: Iterable[str]) -> None:
-  """Raises `ConfigError` naming the key and what it may be."""
+  """Raises `ConfigError` with the key and its options."""
   options = list(options)
   if name not in options:
     near = suggestion(str(name), options)
@@ -34,8 +30,8 @@ def require_read(
 ) -> None:
   """Raises `ConfigError` if a key is set that nothing would read.
 
-  `idle` is the value at which it may stand all the same, and `why` completes
-  "means nothing".
+  `idle` is the value that it may have all the same; `why` completes the
+  message "means nothing".
   """
   if value != idle and not is_read:
     raise ConfigError(
@@ -43,76 +39,34 @@ def require_read(
     )
 
 
-def _require_function(
-  key: str,
-  name: str,
-  options: Iterable[str],
-  role: Role,
-  settings: Mapping[str, Any],
-) -> Mapping[str, Any]:
-  """The settings, hashable, of one of the options or of `module:function`.
-
-  Raises `ConfigError` for a name that is neither, for a function that does not
-  fit its role or the settings, and for settings without a function to take
-  them.
-  """
-  if not isinstance(settings, Mapping):
-    raise ConfigError(
-      f"{key}_settings={settings!r} must be a mapping of names to values, as "
-      f"in --config.{key}_settings=\"{{'width': 0.2}}\""
-    )
-  frozen: Mapping[str, Any] = freeze(f"{key}_settings", settings)
-  if is_custom(name):
-    find_custom(key, name, role, frozen)
-    return frozen
-  options = list(options)
-  if name not in options:
-    near = suggestion(str(name), options)
-    raise ConfigError(
-      f"{key}={name!r} is not one of {', '.join(filter(None, options))}{near}, "
-      f"nor module:function. Set it with --config.{key}=<name>."
-    )
-  require_read(
-    f"{key}_settings",
-    dict(settings),
-    idle={},
-    is_read=False,
-    why=f"for {key}={name!r}, only for a function of your own",
-  )
-  return frozen
-
-
 class WithFunctions:
   """A section with keys that may name functions outside the package.
 
-  `FUNCTIONS` gives each such key's role and the names it may have beside
-  `module:function`; the key's settings stand under its name and `_settings`.
+  `FUNCTIONS` maps each such key to its role and to the names that it may have
+  beside `module:function`. The settings of the function stand under the key
+  with `_settings` at its end.
   """
 
   SECTION: ClassVar[str]
   FUNCTIONS: ClassVar[Mapping[str, tuple[Role, Iterable[str]]]]
+  _functions: ClassVar[Mapping[str, CustomFunction]]  # set on each instance
 
-  def custom_function(self, name: str) -> CustomFunction | None:
-    """The function outside the package that a key names, if it names one."""
-    target = getattr(self, name)
-    if not is_custom(target):
-      return None
-    role, _ = self.FUNCTIONS[name]
-    settings = getattr(self, f"{name}_settings")
-    return find_custom(f"{self.SECTION}.{name}", target, role, settings)
+  def custom_function(self, key: str) -> CustomFunction | None:
+    """Returns the function that a key names as module:function, else None."""
+    return self._functions.get(key)
 
   def _check_functions(self) -> None:
-    """Raises `ConfigError` unless all fit; makes their settings hashable."""
+    """Finds the functions and makes their settings hashable."""
+    functions = {}
     for name, (role, options) in self.FUNCTIONS.items():
-      settings = f"{name}_settings"
-      frozen = _require_function(
-        f"{self.SECTION}.{name}",
-        getattr(self, name),
-        options,
-        role,
-        getattr(self, settings),
+      key, target = f"{self.SECTION}.{name}", getattr(self, name)
+      settings = custom.require_settings(
+        key, target, getattr(self, f"{name}_settings"), options
       )
-      object.__setattr__(self, settings, frozen)
+      object.__setattr__(self, f"{name}_settings", settings)
+      if custom.is_custom(target):
+        functions[name] = custom.find_custom(key, target, role, settings)
+    object.__setattr__(self, "_functions", functions)
 
 
 SURROGATES = {
@@ -135,14 +89,14 @@ REDUCTIONS = {
 
 
 PROXIMALS = {
-  "behavior": "the ratio is to the distribution that drew the token",
-  "recomputed": "to the policy as the batch found it (decoupled PPO)",
+  "behavior": "the ratio is to the distribution that sampled the token",
+  "recomputed": "to the policy before the update (decoupled PPO)",
 }
 
 
 IMPORTANCE = {
-  "none": "sampler and proximal policy taken for the same",
-  "truncated": "weights above importance_high are held there",
+  "none": "sampler and proximal policy are taken to be the same",
+  "truncated": "weights are at most importance_high",
   "masked": "weights outside [importance_low, importance_high] become 0",
 }
 
@@ -159,14 +113,14 @@ KL_ESTIMATORS = {
   "k2": "the gradient of KL(policy || reference)",
   "k3": "unbiased in value, low variance (AgentRL, GRPO)",
   "k3_k2": "the value of k3 with the gradient of k2",
-  "unbiased": "right in value and gradient for stale tokens too",
+  "unbiased": "unbiased in value and gradient, for stale tokens too",
 }
 
 
-# Where the lower bound may be absent, and what clip_low is there.
+# Surrogates whose lower bound may be absent, with the meaning of clip_low.
 UNBOUNDED_BELOW = {
-  "cispo": "one less the least weight of a token; from 1 on there is no lower "
-  "bound, as in the paper (arXiv:2506.13585)",
+  "cispo": "1 minus the smallest weight of a token; from 1 on there is no "
+  "lower bound, as in the paper (arXiv:2506.13585)",
   "gmpo": "the most that a bad token's log-ratio may fall, in nats "
   "(arXiv:2507.20673 has 0.4)",
 }
@@ -186,7 +140,7 @@ TASK_SHARES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LossConfig(WithFunctions):
-  """What is minimised; `configs/base.py` says what each key means."""
+  """The `loss` section; `configs/base.py` explains each key."""
 
   SECTION = "loss"
   FUNCTIONS = {
@@ -223,8 +177,8 @@ class LossConfig(WithFunctions):
   entropy_coefficient: float
   value_coefficient: float  # 0 trains no critic
   value_clip: float  # 0 is off
-  token_chunk: int  # tokens per row whose logits are held at once
-  vocab_chunk: int  # words of them; 0 takes all
+  token_chunk: int  # tokens per row whose logits are in memory at once
+  vocab_chunk: int  # vocabulary entries of them; 0 takes all
 
   def __post_init__(self) -> None:
     self._check_names()
@@ -244,19 +198,19 @@ class LossConfig(WithFunctions):
       raise ConfigError(f"loss.token_chunk={self.token_chunk} is below 1")
     if self.vocab_chunk < 0:
       raise ConfigError(
-        f"loss.vocab_chunk={self.vocab_chunk} must be 0 (all words at once) or "
-        "a number of words"
+        f"loss.vocab_chunk={self.vocab_chunk} must be 0 (all vocabulary "
+        "entries at once) or a number of entries"
       )
     self._check_readers()
 
   @property
   def has_critic(self) -> bool:
-    """Whether a value head is trained beside the policy."""
+    """True if a value head is trained beside the policy."""
     return self.value_coefficient > 0
 
   @property
   def needs_advantage(self) -> bool:
-    """Whether a sequence of advantage 0 adds exactly 0 to loss and gradient.
+    """True if a sequence of advantage 0 adds exactly 0 to loss and gradient.
 
     It may then be left out of the computation, but not of the denominator.
     Every surrogate of `SURROGATES` is a multiple of the advantage; the other
@@ -264,15 +218,12 @@ class LossConfig(WithFunctions):
     weight of tokens may be a rank among all of them.
     """
     in_loss = self.kl_coefficient > 0 and self.kl_place == "loss"
-    is_custom = any(
-      custom.is_custom(getattr(self, name)) for name in self.FUNCTIONS
-    )
     others = in_loss or self.entropy_coefficient or self.has_critic
-    return not (others or is_custom)
+    return not (others or self._functions)
 
   @property
   def tiles(self) -> dict[str, int | None]:
-    """How `losses.fused_token_logprob` cuts the logits."""
+    """Arguments of `losses.fused_token_logprob` that cut the logits."""
     return {
       "chunk_size": self.token_chunk,
       "vocab_chunk_size": self.vocab_chunk or None,
@@ -280,7 +231,7 @@ class LossConfig(WithFunctions):
 
   @property
   def reads_entropy(self) -> bool:
-    """Whether the loss is differentiated through the entropy."""
+    """True if the loss is differentiated through the entropy."""
     surrogate = self.custom_function("surrogate")
     return self.entropy_coefficient > 0 or (
       surrogate is not None and "entropy_BT" in surrogate.reads
@@ -358,7 +309,7 @@ class LossConfig(WithFunctions):
       raise ConfigError(
         f"loss.importance={self.importance!r} would correct twice: with "
         "loss.proximal='behavior' the ratio itself is to the distribution "
-        "that drew the token. Set --config.loss.proximal=recomputed, or "
+        "that sampled the token. Set --config.loss.proximal=recomputed, or "
         "--config.loss.importance=none"
       )
     low, high = self.importance_low, self.importance_high
@@ -423,15 +374,15 @@ class LossConfig(WithFunctions):
       )
 
 
-# One number per attempt, from its reward and its siblings'.
-OF_ATTEMPTS = {
+# One number per trajectory, from its reward and those of its group.
+TRAJECTORY_ESTIMATORS = {
   "grpo": "distance from the group's mean, by its standard deviation",
-  "rloo": "distance from the mean of the other attempts",
-  "best_of_group": "only the best: its lead over the second",
-  "pass_at_k": "what it does for the chance that one of k succeeds",
-  "max_at_k": "what it adds to the best reward of k attempts",
+  "rloo": "distance from the mean of the other trajectories",
+  "best_of_group": "the lead of the best over the second; 0 for the others",
+  "pass_at_k": "contribution to the chance that one of k succeeds",
+  "max_at_k": "contribution to the best reward of k trajectories",
   "reinforce_plus_plus": "the reward itself, whitened over the batch",
-  "reinforce_plus_plus_baseline": "less the group's mean, whitened",
+  "reinforce_plus_plus_baseline": "the same, less the group's mean",
 }
 
 
@@ -439,30 +390,30 @@ WHITENED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
 
 
 # One number per turn, from the rewards of the turns.
-OF_TURNS = {
+TURN_ESTIMATORS = {
   "turn_return": "discounted return from the turn on, against the group's",
   "gigpo": "grpo plus how a turn compares with turns from the same state",
 }
 
 
 # One number per token or turn, from a critic.
-OF_CRITICS = {
+CRITIC_ESTIMATORS = {
   "gae": "generalised advantage estimation over tokens",
-  "turn_gae": "the same, with a turn for a step",
+  "turn_gae": "the same over turns",
   "bi_level_gae": "over turns, then over the tokens of each",
 }
 
 
-ESTIMATORS = OF_ATTEMPTS | OF_TURNS | OF_CRITICS
+ESTIMATORS = TRAJECTORY_ESTIMATORS | TURN_ESTIMATORS | CRITIC_ESTIMATORS
 
 
-# Who reads a key, and the value at which it does nothing for the others.
+# Estimators that read a key, and the value that it has for all others.
 READ_BY = {
-  "scale_by_std": (True, ("grpo", "best_of_group", *OF_TURNS)),
+  "scale_by_std": (True, ("grpo", "best_of_group", *TURN_ESTIMATORS)),
   "ddof": (1, ("grpo", "turn_return")),
   "k": (1, ("pass_at_k", "max_at_k")),
-  "discount": (1.0, (*OF_TURNS, *OF_CRITICS)),
-  "gae_lambda": (0.95, tuple(OF_CRITICS)),
+  "discount": (1.0, (*TURN_ESTIMATORS, *CRITIC_ESTIMATORS)),
+  "gae_lambda": (0.95, tuple(CRITIC_ESTIMATORS)),
   "turn_discount": (1.0, ("bi_level_gae",)),
   "step_weight": (1.0, ("gigpo",)),
 }
@@ -470,7 +421,7 @@ READ_BY = {
 
 KEEPS = {
   "all": "every group",
-  "signal": "groups whose attempts did not all score the same",
+  "signal": "groups whose trajectories did not all score the same",
   "std": "those whose standard deviation exceeds keep_threshold",
   "top_share": "the share keep_threshold of groups that vary most",
   "top_signal": "the fewest that hold the share keep_threshold of all std",
@@ -479,13 +430,13 @@ KEEPS = {
 
 STATISTICS = {
   "tokens": "every trained token counts once (AgentRL)",
-  "trajectories": "every attempt counts once",
+  "trajectories": "every trajectory counts once",
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdvantageConfig(WithFunctions):
-  """What an attempt is worth; `configs/base.py` says what each key means."""
+  """The `advantage` section; `configs/base.py` explains each key."""
 
   SECTION = "advantage"
   FUNCTIONS = {
@@ -525,29 +476,29 @@ class AdvantageConfig(WithFunctions):
     if self.uses_critic and self.keep != "all":
       raise ConfigError(
         f"advantage.keep={self.keep!r} drops groups, and with advantage."
-        f"estimator={self.estimator!r} every attempt teaches the critic: set "
-        "--config.advantage.keep=all"
+        f"estimator={self.estimator!r} the critic learns from every "
+        "trajectory: set --config.advantage.keep=all"
       )
 
   @property
   def uses_critic(self) -> bool:
-    """Whether the estimator reads a value per token."""
+    """True if the estimator reads a value per token."""
     estimator = self.custom_function("estimator")
     if estimator is not None:
       return "value_BT" in estimator.reads
-    return self.estimator in OF_CRITICS
+    return self.estimator in CRITIC_ESTIMATORS
 
   @property
-  def varies_within_attempt(self) -> bool:
-    """Whether tokens of one attempt may differ in advantage."""
+  def varies_within_trajectory(self) -> bool:
+    """True if tokens of one trajectory may differ in advantage."""
     estimator = self.custom_function("estimator")
     if estimator is not None:
       return self.uses_critic or any(x.endswith("_NU") for x in estimator.reads)
-    return self.estimator not in OF_ATTEMPTS
+    return self.estimator not in TRAJECTORY_ESTIMATORS
 
   @property
   def reads_states(self) -> bool:
-    """Whether turns that saw the same must be told apart."""
+    """True if turns need a number for the state that they start from."""
     estimator = self.custom_function("estimator")
     if estimator is not None:
       return bool({"state_NU", "num_states"} & estimator.reads)
@@ -555,7 +506,7 @@ class AdvantageConfig(WithFunctions):
 
   @property
   def normalises_tasks(self) -> bool:
-    """Whether anything is done about the differences between tasks."""
+    """True if advantages are centered or scaled by task."""
     return self.task_center or self.task_scale
 
   def _check_custom(self) -> None:
@@ -566,8 +517,8 @@ class AdvantageConfig(WithFunctions):
     if others:
       raise ConfigError(
         f"advantage.estimator={self.estimator!r} takes value_BT, a critic's "
-        f"values of packed rows, and {', '.join(others)} of whole attempts: "
-        "take one kind"
+        f"values of packed rows, and {', '.join(others)} of whole "
+        "trajectories: take one kind"
       )
 
   def _check_ranges(self) -> None:
@@ -582,14 +533,14 @@ class AdvantageConfig(WithFunctions):
         f"estimator={self.estimator!r}"
       )
     for name in ("discount", "gae_lambda", "turn_discount"):
-      if not 0 <= getattr(self, name) <= 1:
-        raise ConfigError(
-          f"advantage.{name}={getattr(self, name)} must lie in [0, 1]"
-        )
+      value = getattr(self, name)
+      if not 0 <= value <= 1:
+        raise ConfigError(f"advantage.{name}={value} must lie in [0, 1]")
     if not 0 <= self.task_decay < 1:
       raise ConfigError(
         f"advantage.task_decay={self.task_decay} must be 0 (this batch's "
-        "statistics alone) or below 1: it is what the past keeps in an update"
+        "statistics alone) or below 1: it is the weight that earlier batches "
+        "keep in an update"
       )
     if self.step_weight < 0 or self.epsilon < 0:
       raise ConfigError(
@@ -646,9 +597,9 @@ class AdvantageConfig(WithFunctions):
       is_read=self.normalises_tasks,
       why="without task normalisation",
     )
-    if self.task_statistics == "trajectories" and self.varies_within_attempt:
+    if self.task_statistics == "trajectories" and self.varies_within_trajectory:
       raise ConfigError(
         "advantage.task_statistics='trajectories' counts one advantage per "
-        f"attempt, and advantage.estimator={self.estimator!r} gives one per "
-        "turn or token: use --config.advantage.task_statistics=tokens"
+        f"trajectory, and advantage.estimator={self.estimator!r} gives one "
+        "per turn or token: use --config.advantage.task_statistics=tokens"
       )

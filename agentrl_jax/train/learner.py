@@ -1,9 +1,9 @@
-"""One update of the policy, cut into micro-batches that add up exactly.
+"""Updates of the policy, from micro-batches that add up exactly.
 
 Two pure functions are compiled: one adds a micro-batch's gradient to a running
-sum, one applies the sum. Totals are differentiated and weights divided out
-once, at the end, so the update does not depend on the cut; and as micro-batches
-have one shape, nothing is compiled again when their number changes.
+sum, one applies the sum. Totals are differentiated, and the weight is divided
+out once, at the end. So the update does not depend on the cut, and since all
+micro-batches have one shape, their number may change without compiling again.
 """
 
 import dataclasses
@@ -32,15 +32,15 @@ from agentrl_jax.train.train_batch import TrainBatch, batch_shardings, on_mesh
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-  """All that an update changes."""
+  """The state that an update changes."""
 
-  params: Params  # those that are trained: with LoRA, adapters
+  params: Params  # the trained ones: with LoRA, the adapters
   optimizer: optax.OptState
   version: jax.Array  # int32 [], counts updates; rollouts are stamped with it
 
 
 class Learner:
-  """Compiled updates of a policy on a mesh; holds no state of training."""
+  """Compiles the updates of a policy on a mesh; holds no training state."""
 
   def __init__(
     self,
@@ -57,7 +57,7 @@ class Learner:
     whole = sharding.replicated(mesh)
     of_params = self.state_sharding.params
     of_frozen = self._frozen_sharding()
-    of_sums = (of_params, whole)  # a gradient lies as its parameter does
+    of_sums = (of_params, whole)  # a gradient is split as its parameter
     self._init = jax.jit(self._fresh, out_shardings=self.state_sharding)
     self._zeros = jax.jit(self._zero_sums, out_shardings=of_sums)
     self._add = jax.jit(
@@ -79,29 +79,30 @@ class Learner:
     )
 
   def init(self, params: Params) -> TrainState:
-    """Version 0 of what is trained, which is copied and stays usable."""
+    """Returns version 0 with a copy of `params`, which stay usable."""
     return self._init(params)
 
   def abstract_state(self) -> TrainState:
-    """Shapes, dtypes and shardings of a state, to restore into."""
+    """Returns shapes, dtypes and shardings of a state, to restore into."""
     shapes = jax.eval_shape(self._fresh, self._policy.abstract_split()[0])
     return _with_shardings(shapes, self.state_sharding)
 
-  def traced(self, lesson: TrainBatch) -> dict[str, jax.stages.Traced]:
-    """The programs of an update, for micro-batches of such shapes.
+  def traced(self, micro_batch: TrainBatch) -> dict[str, jax.stages.Traced]:
+    """Traces the programs of an update, for micro-batches of such shapes.
 
-    "gradient" runs once per micro-batch, "apply" once. The lesson may be of
-    `jax.ShapeDtypeStruct`s: nothing is allocated, nothing runs.
+    "gradient" runs once per micro-batch, "apply" once. The micro-batch may
+    hold `jax.ShapeDtypeStruct`s: nothing is allocated, nothing runs.
     """
     state, frozen = self.abstract_state(), None
     if self._policy.adaptation:
       shapes = self._policy.abstract_split()[1]
       frozen = _with_shardings(shapes, self._frozen_sharding())
-    read = (state.params, frozen, lesson, state.version)
-    sums = jax.eval_shape(self._zero_sums, *read)
+    sums = jax.eval_shape(
+      self._zero_sums, state.params, frozen, micro_batch, state.version
+    )
     return {
       "gradient": self._add.trace(
-        state.params, frozen, sums, lesson, state.version
+        state.params, frozen, sums, micro_batch, state.version
       ),
       "apply": self._apply.trace(state, sums),
     }
@@ -109,22 +110,22 @@ class Learner:
   def update(
     self,
     state: TrainState,
-    lessons: Iterable[TrainBatch],
+    micro_batches: Iterable[TrainBatch],
     frozen: Params | None = None,
   ) -> tuple[TrainState, dict[str, float]]:
-    """One optimizer update on all micro-batches; `state` is used up.
+    """Makes one optimizer update on all micro-batches; `state` is donated.
 
-    `frozen` are the params that adapters belong to, where those are trained.
-    Micro-batches are equal in shape and lie on the host, the same in every
-    process, or on the mesh. Returns when the update is done. Raises
-    `NotFinite` if it came to no numbers.
+    `frozen` are the base params if adapters are trained. Micro-batches are
+    equal in shape and lie on the mesh, or on the host, the same in every
+    process. Returns when the update is done. Raises `NotFinite` if it produced
+    NaN or infinity.
     """
     sums = None
-    for lesson in lessons:
-      lesson = on_mesh(lesson, self.mesh)
+    for micro_batch in micro_batches:
+      micro_batch = on_mesh(micro_batch, self.mesh)
       if sums is None:
-        sums = self._zeros(state.params, frozen, lesson, state.version)
-      sums = self._add(state.params, frozen, sums, lesson, state.version)
+        sums = self._zeros(state.params, frozen, micro_batch, state.version)
+      sums = self._add(state.params, frozen, sums, micro_batch, state.version)
     if sums is None:
       raise ValueError("an update needs at least one micro-batch")
     state, metrics = self._apply(state, sums)
@@ -155,34 +156,34 @@ class Learner:
   def _frozen_sharding(self) -> Params | None:
     if not self._policy.adaptation:
       return None
-    found: Params = sharding.param_shardings(
+    shardings: Params = sharding.param_shardings(
       self._policy.abstract_split()[1], self.mesh
     )
-    return found
+    return shardings
 
   def _total(
     self,
     params: Params,
     frozen: Params | None,
-    lesson: TrainBatch,
+    micro_batch: TrainBatch,
     version: jax.Array,
   ) -> tuple[jax.Array, Metrics]:
     whole = self._policy.whole(params, frozen)
-    loss, metrics = self._objective(whole, lesson, version)
+    loss, metrics = self._objective(whole, micro_batch, version)
     return loss.total, metrics | {"loss": loss}
 
   def _zero_sums(
     self,
     params: Params,
     frozen: Params | None,
-    lesson: TrainBatch,
+    micro_batch: TrainBatch,
     version: jax.Array,
   ) -> Any:
     (_, metrics), grads = jax.eval_shape(
       jax.value_and_grad(self._total, has_aux=True),
       params,
       frozen,
-      lesson,
+      micro_batch,
       version,
     )
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (grads, metrics))
@@ -192,16 +193,16 @@ class Learner:
     params: Params,
     frozen: Params | None,
     sums: Any,
-    lesson: TrainBatch,
+    micro_batch: TrainBatch,
     version: jax.Array,
   ) -> Any:
     (_, metrics), grads = jax.value_and_grad(self._total, has_aux=True)(
-      params, frozen, lesson, version
+      params, frozen, micro_batch, version
     )
     sum_of_grads, sum_of_metrics = sums
     return (
       jax.tree.map(jnp.add, sum_of_grads, grads),
-      # By their own `+`: not everything that adds up is a sum.
+      # By their own `+`: a metric may add up otherwise than leaf by leaf.
       {name: sum_of_metrics[name] + metrics[name] for name in metrics},
     )
 
@@ -210,7 +211,7 @@ class Learner:
   ) -> tuple[TrainState, Metrics]:
     totals, metrics = sums
     weight = metrics["loss"].weight
-    weight = jnp.where(weight > 0, weight, 1)  # a reduction may count parts
+    weight = jnp.where(weight > 0, weight, 1)  # it may be a fraction below 1
     grads = jax.tree.map(lambda g: g / weight, totals)
     updates, optimizer = self._optimizer.update(
       grads, state.optimizer, state.params
@@ -218,25 +219,24 @@ class Learner:
     state = TrainState(
       optax.apply_updates(state.params, updates), optimizer, state.version + 1
     )
-    one = jnp.ones(())
-    norm = Mean(optax.tree.norm(grads), one)
+    norm = Mean(optax.tree.norm(grads), jnp.ones(()))
     return state, metrics | {"gradient_norm": norm}
 
 
 def _refuse_not_finite(report: dict[str, float], version: int) -> None:
-  """The gradient's norm tells for every param, and is at hand anyway."""
+  """Raises `NotFinite` by the gradient's norm, which covers every param."""
   if math.isfinite(report["gradient_norm"]):
     return
-  found = ", ".join(
+  numbers = ", ".join(
     f"{name}={value}"
     for name, value in report.items()
     if not math.isfinite(value)
   )
   raise NotFinite(
-    f"update {version} came to {found}, which makes all params NaN. It is "
-    "neither published nor kept: the last checkpoint is from before it. Look "
-    "at the metrics of the steps before, and lower optimizer.learning_rate or "
-    "optimizer.clip_norm before the run goes on"
+    f"update {version} produced {numbers}, which makes all params NaN. Its "
+    "params are neither published nor saved: the last checkpoint is from "
+    "before it. Look at the metrics of the steps before, and lower "
+    "optimizer.learning_rate or optimizer.clip_norm before the run goes on"
   )
 
 
@@ -249,7 +249,7 @@ def _with_shardings(shapes: Any, shardings: Any) -> Any:
 
 
 def _numbers(metrics: Metrics) -> dict[str, float]:
-  """What was summed over the micro-batches, as numbers to report."""
+  """Turns the sums over micro-batches into numbers to report."""
   report: dict[str, float] = {}
   for name, summed in metrics.items():
     if isinstance(summed, RatioMoments):
@@ -263,13 +263,11 @@ def _numbers(metrics: Metrics) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-  """Settings of one stage's optimizer."""
+  """The `optimizer` section of the config, for one stage."""
 
   learning_rate: float
   warmup_steps: int
-  final_lr_ratio: (
-    float  # of the learning rate, reached by cosine; 1 is constant
-  )
+  final_lr_ratio: float  # of learning_rate, reached by cosine; 1 is constant
   b1: float
   b2: float
   weight_decay: float
@@ -283,8 +281,7 @@ class OptimizerConfig:
     if not 0 <= self.final_lr_ratio <= 1:
       raise ConfigError(
         f"optimizer.final_lr_ratio={self.final_lr_ratio} must lie in [0, 1]: 1 "
-        f"keeps "
-        "the learning rate constant"
+        "keeps the learning rate constant"
       )
     if not self.clip_norm > 0:
       raise ConfigError(
@@ -296,7 +293,10 @@ class OptimizerConfig:
 def make_optimizer(
   config: OptimizerConfig, num_steps: int
 ) -> optax.GradientTransformation:
-  """Clip by global norm, then AdamW; the schedule spans `num_steps` updates."""
+  """Returns clipping by global norm, then AdamW.
+
+  The learning rate warms up and then decays over `num_steps` updates.
+  """
   warmup = min(config.warmup_steps, max(num_steps - 1, 0))
   schedule = optax.warmup_cosine_decay_schedule(
     init_value=config.learning_rate / (warmup + 1),

@@ -1,11 +1,11 @@
-"""How far engine and learner are apart about the same tokens and weights.
+"""Metrics of an update: drift between engine and learner, staleness by slot.
 
-A token that was sampled with the very params that are about to be updated has
-one probability; the engine's and the learner's differ by rounding alone. Any
-more than that is a fault of one of them, which no other number shows: the
-ratios of older versions hide it.
+Engine and learner compute the probability of a token with the same params
+whenever the sampler had the version that is about to be updated. The two then
+differ by rounding alone; a larger difference is a fault of one of them. The
+ratios of older versions would hide it, so it has a metric of its own.
 
-Axes: B rows, T tokens, N trajectories, U turns.
+Axes: B rows, T tokens, N trajectories, U turns, Z policy slots.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from agentrl_jax.data.trajectory import Trajectory, Turn
 from agentrl_jax.losses import RatioMoments
 
 DRIFT = "policy/engine_drift"
-_SEVERAL = -1  # is the version of nobody
+_SEVERAL = -1  # no version has this number
 
 
 @functools.partial(
@@ -32,7 +32,7 @@ _SEVERAL = -1  # is the version of nobody
 )
 @dataclasses.dataclass(frozen=True)
 class EngineDrift:
-  """Adds up over micro-batches; zeros are the drift of nothing."""
+  """Sums of log-ratios that add up over micro-batches, from zeros."""
 
   total: jax.Array  # sum of |log-ratio| in nats
   count: jax.Array  # tokens that it is over
@@ -49,10 +49,11 @@ class EngineDrift:
 
 
 def answer_versions(trajectories: Sequence[Trajectory]) -> np.ndarray:
-  """The version behind each whole answer, int32 [N, U]; -1 if several were.
+  """Returns the version that sampled each answer, int32 [N, U]; -1 if several.
 
-  After a swap under way, an answer goes on with what older weights made of its
-  prompt. The learner has no such policy, so there is nothing to compare.
+  If weights are replaced while an answer is sampled, it goes on with the keys
+  and values that older weights computed. The learner has no such policy, so
+  the answer cannot be compared.
   """
   num_turns = max((len(t.turns) for t in trajectories), default=0)
   version_NU = np.full((len(trajectories), num_turns), _SEVERAL, np.int32)
@@ -68,9 +69,10 @@ def measure_drift(
   version_BT: jax.Array,
   version: jax.Array,
 ) -> EngineDrift:
-  """Of trained tokens whose answer is of `version`, the learner's own.
+  """Measures trained tokens that were sampled by `version`, the learner's.
 
-  `log_ratio_BT` is policy over sampler; `version_BT` as of `answer_versions`.
+  `log_ratio_BT` is policy over sampler; `version_BT` is from
+  `answer_versions`.
   """
   same_BT = mask_BT & (version_BT == version)
   apart_BT = jnp.abs(jax.lax.stop_gradient(log_ratio_BT))
@@ -83,7 +85,7 @@ def measure_drift(
 
 
 def drift_numbers(drift: EngineDrift) -> dict[str, float]:
-  """What to report; no drift where no token tells of it."""
+  """Returns the metrics; without a token on policy there is no drift."""
   count = float(drift.count)
   numbers = {"policy/on_policy_share": count / max(float(drift.trained), 1)}
   if count:
@@ -93,18 +95,18 @@ def drift_numbers(drift: EngineDrift) -> dict[str, float]:
 
 
 def _version(turn: Turn) -> int:
-  found = set(turn.version.tolist())
-  return found.pop() if len(found) == 1 else _SEVERAL
+  versions = set(turn.version.tolist())
+  return versions.pop() if len(versions) == 1 else _SEVERAL
 
 
 POLICY_SLOT = (
   "policy/policy_slot"  # of what is measured; a task's name may follow
 )
 TRUNCATED = "policy/truncated"  # of weights held at CAP
-# One ratio of 400 leaves an effective sample size of 0.01 or so to a thousand
-# tokens, though every loss but plain REINFORCE bounds what it may count. At 2,
-# where truncated importance sampling is usually cut off (Ionides, 2008; verl's
-# rollout correction), it says what is left of the others.
+# A single ratio of 400 makes the effective sample size of a thousand tokens
+# 0.01 or so, though every loss but plain REINFORCE bounds its weight. Weights
+# truncated at 2, the usual cap of truncated importance sampling (Ionides, 2008;
+# verl's rollout correction), show how much the other tokens count.
 CAP = 2.0
 
 
@@ -116,9 +118,9 @@ def measure_policy_slots(
   num_policy_slots: int,
   tasks: Mapping[str, int],
 ) -> dict[str, RatioMoments]:
-  """Moments of policy over sampler by policy slot, in all and by task.
+  """Measures policy over sampler by policy slot, in total and by task.
 
-  `tasks` numbers the tasks' names as `task_BT` does, if that is known.
+  `tasks` maps the tasks' names to their numbers in `task_BT`.
   """
   masks = {"": batch.mask}
   if task_BT is not None:
@@ -141,10 +143,10 @@ def measure_policy_slots(
 
 
 def policy_slot_numbers(name: str, moments: RatioMoments) -> dict[str, float]:
-  """How much each policy slot sampled, and how stale it is.
+  """Returns each policy slot's share of the tokens and its staleness.
 
-  `name` is that of `measure_policy_slots`; a task's goes to the end of what is
-  told.
+  `name` is a key of `measure_policy_slots`; a task's name in it ends the names
+  of the metrics.
   """
   if name.startswith(TRUNCATED):
     task = name.removeprefix(TRUNCATED)
@@ -158,7 +160,7 @@ def policy_slot_numbers(name: str, moments: RatioMoments) -> dict[str, float]:
       "share_of_tokens": moments.share(),
     }
   return {
-    f"policy/{what}/policy_slot{z}{task}": float(value)
-    for what, value_Z in by_policy_slot.items()
+    f"policy/{metric}/policy_slot{z}{task}": float(value)
+    for metric, value_Z in by_policy_slot.items()
     for z, value in enumerate(np.asarray(value_Z))
   }

@@ -1,4 +1,4 @@
-"""What is minimised: from names in the config to functions in `losses`."""
+"""The loss of a micro-batch, from functions of `losses` that a config names."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ Metrics = dict[str, Mean | RatioMoments | ExplainedVariance | EngineDrift]
 
 
 # Maps (params, micro-batch, the params' version) to the mean to minimise and
-# what to report.
+# the metrics.
 Objective = Callable[[Params, TrainBatch, jax.Array], tuple[Mean, Metrics]]
 
 
@@ -42,19 +42,18 @@ def policy_objective(
   num_policy_slots: int = 1,
   tasks: Mapping[str, int] | None = None,
 ) -> Objective:
-  """The reinforcement objective of `config`: `batch_loss` of a policy.
+  """Returns the objective of `config`: `batch_loss` of a policy's outputs.
 
   Log-probabilities are taken at `temperature`, the sampler's.
-  `num_policy_slots` counts the policy slots that are reported on one by one,
-  and `tasks` numbers the tasks by their names, where policy slots are reported
-  on by task, too.
+  `num_policy_slots` is the number of policy slots in the metrics; `tasks`
+  numbers the tasks by name for metrics by task.
   """
   try_loss(config)
 
   def objective(
-    params: Params, lesson: TrainBatch, version: jax.Array | None = None
+    params: Params, micro_batch: TrainBatch, version: jax.Array | None = None
   ) -> tuple[Mean, Metrics]:
-    batch, value_BT = lesson.batch, None
+    batch, value_BT = micro_batch.batch, None
     hidden_BTD = hidden_states(policy, params, batch)
     logprob_BT, entropy_BT = token_logprobs(
       policy,
@@ -69,7 +68,7 @@ def policy_objective(
       value_BT = token_values(policy, params, batch, hidden_BTD)
     return batch_loss(
       config,
-      lesson,
+      micro_batch,
       logprob_BT,
       entropy_BT,
       value_BT,
@@ -82,13 +81,13 @@ def policy_objective(
 
 
 def supervised_objective(policy: Policy, config: LossConfig) -> Objective:
-  """Negative log-likelihood of the demonstrated answers, by token."""
+  """Returns the negative log-likelihood of demonstrated answers, by token."""
 
   def objective(
-    params: Params, lesson: TrainBatch, version: jax.Array | None = None
+    params: Params, micro_batch: TrainBatch, version: jax.Array | None = None
   ) -> tuple[Mean, Metrics]:
-    del version  # no engine demonstrates
-    batch = lesson.batch
+    del version  # no engine sampled the demonstrations
+    batch = micro_batch.batch
     logprob_BT, entropy_BT = token_logprobs(
       policy, params, batch, temperature=1.0, **config.tiles
     )
@@ -103,7 +102,7 @@ def supervised_objective(policy: Policy, config: LossConfig) -> Objective:
 
 @dataclasses.dataclass(frozen=True)
 class Terms:
-  """What a surrogate may read, [B, T] each."""
+  """Inputs of a surrogate, [B, T] each."""
 
   logprob: jax.Array
   log_ratio: jax.Array
@@ -117,19 +116,19 @@ class Terms:
 
   @property
   def sequences(self) -> dict[str, jax.Array | int]:
-    """Which tokens belong to one trajectory."""
+    """Segment ids of the tokens, as arguments of `losses`."""
     return sequences_of(self.batch)
 
 
 def sequences_of(batch: Batch) -> dict[str, jax.Array | int]:
-  """The trajectory of each token of packed rows, as `losses` takes it."""
-  # No row holds more segments than tokens; two tokens make the least one.
+  """Returns the segment of each token of packed rows, for `losses`."""
+  # A trajectory has at least two tokens, so a row holds at most T / 2.
   num_segments = batch.segment.shape[1] // 2 + 1
   return {"segment_BT": batch.segment, "num_segments": num_segments}
 
 
 def token_inputs(batch: Batch, task: Array, version: Array) -> dict[str, Any]:
-  """What every custom function of tokens may take, by its name there."""
+  """Returns the inputs that all custom functions of tokens may take."""
   return {
     "mask_BT": batch.mask,
     **sequences_of(batch),
@@ -143,7 +142,7 @@ def token_inputs(batch: Batch, task: Array, version: Array) -> dict[str, Any]:
 
 def batch_loss(
   config: LossConfig,
-  lesson: TrainBatch,
+  micro_batch: TrainBatch,
   logprob_BT: jax.Array,
   entropy_BT: jax.Array,
   value_BT: jax.Array | None = None,
@@ -152,56 +151,60 @@ def batch_loss(
   num_policy_slots: int = 1,
   tasks: Mapping[str, int] | None = None,
 ) -> tuple[Mean, Metrics]:
-  """What `config` makes of what policy and critic say about a lesson.
+  """Returns the loss of a micro-batch and its metrics.
 
-  With loss.proximal='behavior' the ratio is to the distribution that really
-  drew the token, whichever version and temperature. `version` is that of the
-  policy's params, so that its own tokens tell of the engine's drift.
+  With loss.proximal='behavior' the ratio is to the distribution that sampled
+  the token, whatever version and temperature that was. `version` is that of
+  the policy's params: tokens that it sampled measure the engine's drift.
+
+  Args:
+    logprob_BT, entropy_BT: of the policy, as from `token_logprobs`.
+    value_BT: of the critic; None without one.
   """
-  batch = lesson.batch
+  batch = micro_batch.batch
   behavior_BT = _ratio(logprob_BT, batch.behavior_logprob, batch)
-  metrics = _report(behavior_BT, entropy_BT, lesson, config)
+  metrics = _report(behavior_BT, entropy_BT, micro_batch, config)
   metrics |= measure_policy_slots(
     behavior_BT,
     batch,
-    lesson.task,
+    micro_batch.task,
     num_policy_slots=num_policy_slots,
     tasks=tasks or {},
   )
-  if version is not None and lesson.version is not None:
+  if version is not None and micro_batch.version is not None:
     metrics[DRIFT] = measure_drift(
-      behavior_BT, batch.mask, lesson.version, version
+      behavior_BT, batch.mask, micro_batch.version, version
     )
   proximal_BT = behavior_BT
-  if lesson.proximal_logprob is not None:
-    proximal_BT = _ratio(logprob_BT, lesson.proximal_logprob, batch)
+  if micro_batch.proximal_logprob is not None:
+    proximal_BT = _ratio(logprob_BT, micro_batch.proximal_logprob, batch)
   terms = Terms(
     logprob_BT,
     proximal_BT,
-    lesson.advantage,
+    micro_batch.advantage,
     batch,
     entropy_BT if config.reads_entropy else None,
-    lesson.task,
-    lesson.version,
+    micro_batch.task,
+    micro_batch.version,
   )
   loss_BT = surrogate_loss(config, terms)
-  loss_BT = _weigh_tokens(loss_BT, lesson, config, metrics)
+  loss_BT = _weigh_tokens(loss_BT, micro_batch, config, metrics)
   if config.importance != "none":
-    loss_BT = loss_BT * _importance(lesson, terms, config, metrics)
+    loss_BT = loss_BT * _importance(micro_batch, terms, config, metrics)
   if config.stale_failures:
-    loss_BT = loss_BT * _of_use(behavior_BT, terms, config, metrics)
-  if lesson.reference_logprob is not None:
-    kl_BT = _kl(logprob_BT, behavior_BT, lesson, config, metrics)
+    loss_BT = loss_BT * _stale_failures(behavior_BT, terms, config, metrics)
+  if micro_batch.reference_logprob is not None:
+    kl_BT = _kl(logprob_BT, behavior_BT, micro_batch, config, metrics)
     loss_BT = loss_BT + config.kl_coefficient * kl_BT
   if config.entropy_coefficient:
     loss_BT = loss_BT - config.entropy_coefficient * entropy_BT
   if value_BT is not None:
-    loss_BT = loss_BT + _value_loss(value_BT, lesson, config, metrics)
-  return _reduce(loss_BT, lesson, terms, config), metrics
+    loss_BT = loss_BT + _value_loss(value_BT, micro_batch, config, metrics)
+  return _reduce(loss_BT, micro_batch, terms, config), metrics
 
 
 def surrogate_loss(config: LossConfig, terms: Terms) -> jax.Array:
-  """The loss of each token, by the surrogate that the config names."""
+  """Returns the loss of each token by the surrogate that the config names."""
   function = config.custom_function("surrogate")
   if function is None:
     return SURROGATES[config.surrogate](config, terms)
@@ -225,32 +228,32 @@ REDUCTIONS: Mapping[str, Callable[..., Mean]] = {
 
 
 def _reduce(
-  loss_BT: jax.Array, lesson: TrainBatch, terms: Terms, config: LossConfig
+  loss_BT: jax.Array, micro_batch: TrainBatch, terms: Terms, config: LossConfig
 ) -> Mean:
-  """The mean over all sequences that count, packed or not."""
-  packed = _reduce_packed(loss_BT, lesson, terms, config)
-  if lesson.left_out is None:
+  """Reduces to the mean over all sequences that count, packed or not."""
+  packed = _reduce_packed(loss_BT, micro_batch, terms, config)
+  if micro_batch.left_out is None:
     return packed
-  return packed + Mean(jnp.zeros(()), lesson.left_out)
+  return packed + Mean(jnp.zeros(()), micro_batch.left_out)
 
 
 def _reduce_packed(
-  loss_BT: jax.Array, lesson: TrainBatch, terms: Terms, config: LossConfig
+  loss_BT: jax.Array, micro_batch: TrainBatch, terms: Terms, config: LossConfig
 ) -> Mean:
-  mask_BT = lesson.batch.mask
+  mask_BT = micro_batch.batch.mask
   function = config.custom_function("reduction")
   if function is not None:
     mean = function(
       {
         "x_BT": loss_BT,
         "mask_BT": mask_BT,
-        **sequences_of(lesson.batch),
-        "task_BT": lesson.task,
+        **sequences_of(micro_batch.batch),
+        "task_BT": micro_batch.task,
       }
     )
     return function.require_mean(mean)
-  if lesson.weight is not None:
-    return losses.weighted_mean(loss_BT, mask_BT, lesson.weight)
+  if micro_batch.weight is not None:
+    return losses.weighted_mean(loss_BT, mask_BT, micro_batch.weight)
   if config.reduction == "token_mean":
     return losses.token_mean(loss_BT, mask_BT)
   if config.reduction == "fixed_length_mean":
@@ -261,21 +264,25 @@ def _reduce_packed(
 
 
 def _weigh_tokens(
-  loss_BT: jax.Array, lesson: TrainBatch, config: LossConfig, metrics: Metrics
+  loss_BT: jax.Array,
+  micro_batch: TrainBatch,
+  config: LossConfig,
+  metrics: Metrics,
 ) -> jax.Array:
-  """The surrogate times `loss.token_weight`; what is custom is reported.
+  """Multiplies the surrogate by `loss.token_weight`.
 
-  A function that computes NaN is then named in what `NotFinite` lists.
+  The mean of a custom surrogate becomes a metric, so that `NotFinite` names
+  the function that computed NaN.
   """
-  mask_BT = lesson.batch.mask
+  mask_BT = micro_batch.batch.mask
   surrogate = config.custom_function("surrogate")
   if surrogate is not None:
     metrics[f"loss/{surrogate.name}"] = losses.token_mean(
       jax.lax.stop_gradient(loss_BT), mask_BT
     )
-  if lesson.token_weight is None:
+  if micro_batch.token_weight is None:
     return loss_BT
-  weight_BT = jax.lax.stop_gradient(lesson.token_weight)
+  weight_BT = jax.lax.stop_gradient(micro_batch.token_weight)
   metrics["policy/token_weight"] = losses.token_mean(weight_BT, mask_BT)
   return loss_BT * weight_BT
 
@@ -285,12 +292,12 @@ def _ratio(logprob_BT: jax.Array, other_BT: Array, batch: Batch) -> jax.Array:
 
 
 def _importance(
-  lesson: TrainBatch, terms: Terms, config: LossConfig, metrics: Metrics
+  micro_batch: TrainBatch, terms: Terms, config: LossConfig, metrics: Metrics
 ) -> jax.Array:
-  """Weights for what the ratio leaves out: proximal policy to sampler."""
-  batch = lesson.batch
+  """Returns weights that correct the proximal policy to the sampler."""
+  batch = micro_batch.batch
   log_ratio_BT = losses.log_ratio(
-    lesson.proximal_logprob, batch.behavior_logprob, batch.mask, limit=None
+    micro_batch.proximal_logprob, batch.behavior_logprob, batch.mask, limit=None
   )
   if config.importance_level != "token":
     log_ratio_BT = losses.sequence_log_ratio(
@@ -312,10 +319,10 @@ def _importance(
   return weight_BT
 
 
-def _of_use(
+def _stale_failures(
   log_ratio_BT: jax.Array, terms: Terms, config: LossConfig, metrics: Metrics
 ) -> jax.Array:
-  """0 for failures that the policy has unlearnt, else 1."""
+  """Returns weight 0 for failures that have become unlikely, else 1."""
   log_ratio_BT = losses.sequence_log_ratio(
     jax.lax.stop_gradient(log_ratio_BT),
     terms.batch.mask,
@@ -334,22 +341,24 @@ def _of_use(
 def _kl(
   logprob_BT: jax.Array,
   behavior_BT: jax.Array,
-  lesson: TrainBatch,
+  micro_batch: TrainBatch,
   config: LossConfig,
   metrics: Metrics,
 ) -> jax.Array:
-  """Estimates of the divergence from the reference, with their gradients."""
-  log_ratio_BT = _ratio(logprob_BT, lesson.reference_logprob, lesson.batch)
+  """Estimates the KL divergence from the reference, with its gradient."""
+  log_ratio_BT = _ratio(
+    logprob_BT, micro_batch.reference_logprob, micro_batch.batch
+  )
   k3_BT = losses.k3(log_ratio_BT, limit=config.kl_limit)
   metrics["policy/kl_to_reference"] = losses.token_mean(
-    jax.lax.stop_gradient(k3_BT), lesson.batch.mask
+    jax.lax.stop_gradient(k3_BT), micro_batch.batch.mask
   )
   function = config.custom_function("kl_estimator")
   if function is not None:
     available = {
       "log_ratio_BT": log_ratio_BT,
       "behavior_log_ratio_BT": behavior_BT,
-      "mask_BT": lesson.batch.mask,
+      "mask_BT": micro_batch.batch.mask,
     }
     return function.require_shape(function(available), log_ratio_BT.shape)
   if config.kl_estimator == "k2":
@@ -364,11 +373,11 @@ def _kl(
 def reward_kl_estimator(
   config: LossConfig, mask_BT: Array
 ) -> Callable[[jax.Array], jax.Array]:
-  """What rewards are charged by with loss.kl_place='reward'."""
+  """Returns the KL estimator that penalises rewards: loss.kl_place='reward'."""
   function = config.custom_function("kl_estimator")
   if function is None:
-    named = {"k1": losses.k1, "k2": losses.k2}
-    return named.get(config.kl_estimator, losses.k3)
+    estimators = {"k1": losses.k1, "k2": losses.k2}
+    return estimators.get(config.kl_estimator, losses.k3)
 
   def estimate(log_ratio_BT: jax.Array) -> jax.Array:
     inputs = {"log_ratio_BT": log_ratio_BT, "mask_BT": mask_BT}
@@ -378,20 +387,23 @@ def reward_kl_estimator(
 
 
 def _value_loss(
-  value_BT: jax.Array, lesson: TrainBatch, config: LossConfig, metrics: Metrics
+  value_BT: jax.Array,
+  micro_batch: TrainBatch,
+  config: LossConfig,
+  metrics: Metrics,
 ) -> jax.Array:
   loss_BT = losses.clipped_value_loss(
     value_BT,
-    lesson.old_value,
-    lesson.value_target,
-    lesson.value_mask,
+    micro_batch.old_value,
+    micro_batch.value_target,
+    micro_batch.value_mask,
     clip=config.value_clip or None,
   )
   metrics["critic/loss"] = losses.token_mean(
-    jax.lax.stop_gradient(loss_BT), lesson.value_mask
+    jax.lax.stop_gradient(loss_BT), micro_batch.value_mask
   )
   metrics["critic/explained_variance"] = losses.explained_variance(
-    value_BT, lesson.value_target, lesson.value_mask
+    value_BT, micro_batch.value_target, micro_batch.value_mask
   )
   return config.value_coefficient * loss_BT
 
@@ -399,14 +411,14 @@ def _value_loss(
 def _report(
   log_ratio_BT: jax.Array,
   entropy_BT: jax.Array,
-  lesson: TrainBatch,
+  micro_batch: TrainBatch,
   config: LossConfig,
 ) -> Metrics:
-  """How far the policy is from who sampled; constants for the gradient."""
-  mask_BT = lesson.batch.mask
+  """Measures how far the policy is from the sampler; passes no gradient."""
+  mask_BT = micro_batch.batch.mask
   log_ratio_BT = jax.lax.stop_gradient(log_ratio_BT)
   moved_BT = jnp.expm1(log_ratio_BT)
-  if config.surrogate == "gmpo":  # whose bounds are in nats
+  if config.surrogate == "gmpo":  # its bounds are in nats
     moved_BT = log_ratio_BT
   outside_BT = (moved_BT < -config.clip_low) | (moved_BT > config.clip_high)
 
@@ -481,7 +493,7 @@ def _gmpo(config: LossConfig, terms: Terms) -> jax.Array:
   )
 
 
-# Each maps what it may read to loss_BT.
+# Each maps (config, terms) to loss_BT.
 SURROGATES: Mapping[str, Callable[[LossConfig, Terms], jax.Array]] = {
   "reinforce": lambda _, terms: losses.reinforce(
     terms.log_ratio, terms.advantage

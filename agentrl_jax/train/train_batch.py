@@ -1,7 +1,7 @@
-"""Packed rows into the micro-batches of one update.
+"""Micro-batches of an update: their fields, the cut, their place on a mesh.
 
-A row is in one micro-batch whole. What was computed over the whole batch is cut
-along with it, so the cut changes nothing.
+Every learner process holds the whole batch, since advantages are computed over
+all of it. A row belongs to one micro-batch, and each device gets its own rows.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ Array = jax.Array | np.ndarray
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainBatch:
-  """A packed batch and what its tokens are worth.
+  """A packed batch with the advantages of its tokens.
 
-  Arrays are float32 [..., B, T]; what the config has no use for is None.
+  Arrays are float32 [..., B, T]; fields that the config does not use are None.
   """
 
   batch: Batch
@@ -33,12 +33,12 @@ class TrainBatch:
   reference_logprob: Array | None = None
   proximal_logprob: Array | None = None
   weight: Array | None = None  # of the token in the loss
-  token_weight: Array | None = None  # that its surrogate is multiplied by
+  token_weight: Array | None = None  # its surrogate is multiplied by it
   old_value: Array | None = None  # the critic's, before the update
   value_target: Array | None = None
-  value_mask: Array | None = None  # bool, where the critic is fitted
+  value_mask: Array | None = None  # bool, tokens that the critic is fitted to
   task: Array | None = None  # int32, the number of the token's task
-  version: Array | None = None  # int32, as `answer_versions` has it
+  version: Array | None = None  # int32, from `answer_versions`
   # [], this micro-batch's share of the weight of sequences that count in the
   # mean and are not packed, since they add 0 to its total.
   left_out: Array | None = None
@@ -46,7 +46,7 @@ class TrainBatch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchConfig:
-  """The `train` section's part about shapes."""
+  """Shapes of a batch, from the `train` section of the config."""
 
   row_length: int  # tokens
   micro_batch: int  # rows
@@ -63,11 +63,11 @@ def cut(
   micro_batch: int,
   masks: AnswerMasks | None = None,
 ) -> list[TrainBatch]:
-  """Lessons of `micro_batch` rows each; the rows are a multiple of it.
+  """Cuts the rows, a multiple of `micro_batch`, into micro-batches.
 
-  All have the table of `masks` whole, so that they are equal in shape.
+  Each holds the whole table of `masks`, so that all have equal shapes.
   """
-  lessons = []
+  micro_batches = []
   for part in _parts(len(rows.token), micro_batch):
     fields = {
       field.name: getattr(rows, field.name)[part]
@@ -75,63 +75,63 @@ def cut(
     }
     if masks is not None:
       fields |= {"allowed": masks.allowed_RT[part], "mask_MX": masks.mask_MX}
-    lessons.append(TrainBatch(Batch(**fields), advantage_RT[part]))
-  return lessons
+    micro_batches.append(TrainBatch(Batch(**fields), advantage_RT[part]))
+  return micro_batches
 
 
 def add_fields(
-  lessons: Sequence[TrainBatch], fields: Mapping[str, np.ndarray]
+  micro_batches: Sequence[TrainBatch], fields: Mapping[str, np.ndarray]
 ) -> list[TrainBatch]:
-  """The lessons with arrays [R, T] of the whole batch, cut to their rows."""
-  size = len(lessons[0].advantage)
+  """Adds arrays [R, T] of the whole batch, cut to each micro-batch's rows."""
+  size = len(micro_batches[0].advantage)
   return [
     dataclasses.replace(
-      lesson, **{name: x_RT[part] for name, x_RT in fields.items()}
+      micro_batch, **{name: x_RT[part] for name, x_RT in fields.items()}
     )
-    for lesson, part in zip(
-      lessons, _parts(size * len(lessons), size), strict=True
+    for micro_batch, part in zip(
+      micro_batches, _parts(size * len(micro_batches), size), strict=True
     )
   ]
 
 
-def _parts(num_rows: int, size: int) -> list[slice]:
-  return [slice(start, start + size) for start in range(0, num_rows, size)]
-
-
 def batch_shardings(mesh: Mesh) -> TrainBatch:
-  """Of each field: rows split as `sharding.BATCH_SPEC` says, the rest whole.
+  """Shardings of each field: rows split by `sharding.BATCH_SPEC`.
 
-  A prefix of the tree that a lesson is, whichever of its fields it has.
+  The mask table and the weight of what is left out are replicated. The result
+  is a prefix of the tree of a `TrainBatch`, whichever fields are None.
   """
   rows = sharding.batch_sharding(mesh)
-  of_batch = {field.name: rows for field in dataclasses.fields(Batch)}
-  whole = sharding.replicated(mesh)
-  of_batch["mask_MX"] = whole
+  replicated = sharding.replicated(mesh)
+  batch_fields = {field.name: rows for field in dataclasses.fields(Batch)}
+  batch_fields["mask_MX"] = replicated
   fields = {field.name: rows for field in dataclasses.fields(TrainBatch)}
-  return TrainBatch(**fields | {"batch": Batch(**of_batch), "left_out": whole})
+  fields |= {"batch": Batch(**batch_fields), "left_out": replicated}
+  return TrainBatch(**fields)
 
 
-def on_mesh(lesson: TrainBatch, mesh: Mesh | None) -> TrainBatch:
-  """Its arrays on the devices, as `batch_shardings` says.
+def on_mesh(micro_batch: TrainBatch, mesh: Mesh | None) -> TrainBatch:
+  """Copies host arrays to the devices, as `batch_shardings` says.
 
-  What is on devices already stays as it is; without a mesh everything does.
+  Arrays that are on devices already stay there; without a mesh all stay.
   """
   if mesh is None:
-    return lesson
-  where = jax.tree.broadcast(batch_shardings(mesh), lesson)
-  return jax.tree.map(_place, lesson, where)
+    return micro_batch
+  shardings = jax.tree.broadcast(batch_shardings(mesh), micro_batch)
+  return jax.tree.map(_place, micro_batch, shardings)
 
 
-def whole_on_mesh(
-  array: np.ndarray, mesh: Mesh | None
-) -> np.ndarray | jax.Array:
-  """What all lessons share, on every device once; without a mesh as it is."""
+def replicate_on_mesh(array: np.ndarray, mesh: Mesh | None) -> Array:
+  """Copies an array that all micro-batches share to every device, once."""
   if mesh is None:
     return array
   return _place(array, sharding.replicated(mesh))
 
 
-def _place(x: np.ndarray | jax.Array, where: NamedSharding) -> jax.Array:
+def _place(x: Array, where: NamedSharding) -> jax.Array:
   if isinstance(x, jax.Array):
     return x
   return jax.make_array_from_callback(x.shape, where, lambda part: x[part])
+
+
+def _parts(num_rows: int, size: int) -> list[slice]:
+  return [slice(start, start + size) for start in range(0, num_rows, size)]

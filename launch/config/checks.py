@@ -15,8 +15,8 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.rollout.openai.settings import AgentsConfig
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.config import (
+  CRITIC_ESTIMATORS,
   KEEPS,
-  OF_CRITICS,
   AdvantageConfig,
   LossConfig,
   require_read,
@@ -41,7 +41,7 @@ def check_learning(
   _check_critic(loss, advantage, model)
   _check_reference(loss, reference)
   estimator = advantage.estimator
-  if loss.surrogate in ("gspo", "gmpo") and advantage.varies_within_attempt:
+  if loss.surrogate in ("gspo", "gmpo") and advantage.varies_within_trajectory:
     raise ConfigError(
       f"loss.surrogate={loss.surrogate!r} has one ratio per attempt, and "
       f"advantage.estimator={estimator!r} gives its turns or tokens advantages "
@@ -95,7 +95,7 @@ def _check_critic(
     return
   raise ConfigError(
     f"{found} do not go together: a critic needs an estimator that reads it "
-    f"({', '.join(OF_CRITICS)}), a loss that trains it (a positive "
+    f"({', '.join(CRITIC_ESTIMATORS)}), a loss that trains it (a positive "
     "--config.loss.value_coefficient) and a head (--config.model.value_head="
     "True). Set all three, or none: another estimator, 0 and False"
   )

@@ -181,7 +181,7 @@ class Reinforcement:
     preparation: BatchBuilder,
   ) -> tuple[TrainState, dict[str, float]]:
     """The updates that are made of one batch."""
-    lessons, report = preparation.lessons(groups, self._whole(state.params))
+    lessons, report = preparation.build(groups, self._whole(state.params))
     number = self._settings.admission.versions_per_step
     state, metrics = self._updates(state, lessons, number)
     return state, report | metrics

@@ -9,7 +9,7 @@ from agentrl_jax.data.trajectory import Group, Status
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.losses import unseen_tasks
 from agentrl_jax.train import advantages
-from agentrl_jax.train.config import ESTIMATORS, OF_CRITICS
+from agentrl_jax.train.config import CRITIC_ESTIMATORS, ESTIMATORS
 from tests.data.records import make_group
 from tests.reference.advantages import pass_at_k as reference
 from tests.train import small
@@ -19,9 +19,7 @@ PLAIN = {"task_center": False, "task_scale": False}
 
 def _advantages(groups, running=None, penalty_NU=None, **changes):
   config = small.advantage_config(**changes)
-  attempts = advantages.make_attempts(
-    groups, small.TASK_IDS, config, penalty_NU
-  )
+  attempts = advantages.make_arrays(groups, small.TASK_IDS, config, penalty_NU)
   value_NU, running = advantages.advantages(
     attempts, num_tasks=len(small.TASK_IDS), config=config, running=running
   )
@@ -307,19 +305,19 @@ class ConfigTest(parameterized.TestCase):
     (
       "statistics",
       {"estimator": "gigpo", "task_statistics": "trajectories"},
-      "counts one advantage per attempt",
+      "counts one advantage per trajectory",
     ),
     (
       "critic",
       {"estimator": "gae", "keep": "signal"},
-      "every attempt teaches the critic",
+      "the critic learns from every trajectory",
     ),
   )
   def test_refuses(self, changes, message):
     with self.assertRaisesRegex(ConfigError, message):
       small.advantage_config(**changes)
 
-  @parameterized.parameters(*sorted(set(ESTIMATORS) - set(OF_CRITICS)))
+  @parameterized.parameters(*sorted(set(ESTIMATORS) - set(CRITIC_ESTIMATORS)))
   def test_every_estimator_can_be_had(self, estimator):
     changes = {"estimator": estimator, **PLAIN}
     changes["whiten"] = estimator.startswith("reinforce")

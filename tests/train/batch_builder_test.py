@@ -14,7 +14,7 @@ from agentrl_jax.data.packing import pack
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.advantages import (
   advantages,
-  make_attempts,
+  make_arrays,
   place_rewards,
 )
 from agentrl_jax.train.token_logprobs import token_logprobs
@@ -47,8 +47,8 @@ class LessonsTest(parameterized.TestCase):
     groups = small.make_groups()
     config = small.advantage_config(estimator="turn_return", discount=0.5)
     preparation = small.make_preparation(advantage=config, micro_batch=2)
-    lessons, report = preparation.lessons(groups, params=None)
-    attempts = make_attempts(groups, small.TASK_IDS, config)
+    lessons, report = preparation.build(groups, params=None)
+    attempts = make_arrays(groups, small.TASK_IDS, config)
     value_NU, _ = advantages(attempts, num_tasks=2, config=config)
     trajectories = [t for g in groups for t in g.trajectories]
     expected = [
@@ -69,7 +69,7 @@ class LessonsTest(parameterized.TestCase):
     preparation = small.make_preparation(
       advantage=small.advantage_config(keep="signal")
     )
-    lessons, report = preparation.lessons(flat, params=None)
+    lessons, report = preparation.build(flat, params=None)
     self.assertEqual(lessons, [])
     self.assertEqual(report["batch/trajectories_with_signal"], 0)
 
@@ -78,7 +78,7 @@ class LessonsTest(parameterized.TestCase):
       loss=small.loss_config(task_share="equal")
     )
     groups = small.make_groups()
-    lessons, report = preparation.lessons(groups, params=None)
+    lessons, report = preparation.build(groups, params=None)
     self.assertEqual(report["batch/trajectories_with_signal"], 24)
     tasks = [t.task.name for group in groups for t in group.trajectories]
     sums, counts = collections.Counter(), collections.Counter()
@@ -95,7 +95,7 @@ class LessonsTest(parameterized.TestCase):
     loss = small.loss_config(kl_coefficient=0.1, proximal="recomputed")
     reference, params = _params(seed=1), _params(seed=0)
     preparation = small.make_preparation(loss=loss, reference=reference)
-    lessons, _ = preparation.lessons(small.make_groups(), params)
+    lessons, _ = preparation.build(small.make_groups(), params)
     for name, of in (("reference", reference), ("proximal", params)):
       wanted, _ = token_logprobs(
         Policy(small.MODEL), of, lessons[0].batch, temperature=0.9, chunk_size=8
@@ -116,7 +116,7 @@ class LessonsTest(parameterized.TestCase):
       loss=loss, advantage=advantage, reference=reference
     )
     groups = small.make_groups(num_groups=1)
-    lessons, _ = preparation.lessons(groups, _params())
+    lessons, _ = preparation.build(groups, _params())
     self.assertIsNone(lessons[0].reference_logprob)
     trajectories = groups[0].trajectories
     rows = pack(trajectories, row_length=48, rows_multiple=4)
@@ -145,14 +145,14 @@ class LessonsTest(parameterized.TestCase):
   def test_running_statistics_survive_a_restart(self):
     config = small.advantage_config(task_decay=0.9)
     first = small.make_preparation(advantage=config)
-    first.lessons(small.make_groups(seed=0), params=None)
+    first.build(small.make_groups(seed=0), params=None)
     second = small.make_preparation(advantage=config)
     second.restore(json.loads(json.dumps(first.snapshot())))
     groups = small.make_groups(seed=1)
-    wanted, _ = first.lessons(groups, params=None)
-    found, _ = second.lessons(groups, params=None)
+    wanted, _ = first.build(groups, params=None)
+    found, _ = second.build(groups, params=None)
     np.testing.assert_array_equal(found[0].advantage, wanted[0].advantage)
-    afresh, _ = small.make_preparation(advantage=config).lessons(
+    afresh, _ = small.make_preparation(advantage=config).build(
       groups, params=None
     )
     gap = np.abs(afresh[0].advantage - wanted[0].advantage).max()
@@ -172,7 +172,7 @@ class CriticTest(parameterized.TestCase):
     params = _params(WITH_CRITIC)
     kernel = np.random.default_rng(0).normal(size=(16, 1)).astype(np.float32)
     params["critic"]["kernel"] = kernel
-    return preparation.lessons(small.make_groups(), params)
+    return preparation.build(small.make_groups(), params)
 
   @parameterized.parameters("gae", "turn_gae", "bi_level_gae")
   def test_return_is_advantage_and_value(self, estimator):
@@ -244,7 +244,7 @@ class CriticTest(parameterized.TestCase):
     ]
     values = []
     for _ in range(12):
-      lessons, _ = preparation.lessons(groups, state.params)
+      lessons, _ = preparation.build(groups, state.params)
       mask = lessons[0].batch.mask
       values.append(float(lessons[0].old_value[mask].mean()))
       state, metrics = learner.update(state, lessons)
@@ -261,7 +261,7 @@ class CriticTest(parameterized.TestCase):
         estimator="gae", whiten=True, task_center=False, task_scale=False
       ),
     )
-    lessons, _ = preparation.lessons(small.make_groups(), _params(WITH_CRITIC))
+    lessons, _ = preparation.build(small.make_groups(), _params(WITH_CRITIC))
     mask = np.concatenate([x.batch.mask for x in lessons])
     found = np.concatenate([x.advantage for x in lessons])
     np.testing.assert_allclose(found, losses.whiten(found, mask), atol=1e-5)

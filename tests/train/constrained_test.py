@@ -99,7 +99,7 @@ class ConstrainedTest(absltest.TestCase):
 
   def lessons(self, **changes):
     ready = preparation(following.grammars, **changes)
-    return ready.lessons(self.groups, engines.params(STEP))[0]
+    return ready.build(self.groups, engines.params(STEP))[0]
 
   def test_the_learner_agrees_with_the_engine(self):
     lesson = self.lessons()[0]
@@ -139,7 +139,7 @@ class ConstrainedTest(absltest.TestCase):
 
   def test_a_learner_that_cannot_read_grammars_says_so(self):
     with self.assertRaisesRegex(ConfigError, "given no `Grammars`"):
-      preparation(None).lessons(self.groups, None)
+      preparation(None).build(self.groups, None)
 
 
 if __name__ == "__main__":

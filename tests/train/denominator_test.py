@@ -127,7 +127,7 @@ class DenominatorTest(parameterized.TestCase):
       task_ids=TASKS,
       reference=self.reference if loss.kl_coefficient else None,
     )
-    return preparation.lessons(groups or self.groups, self.params)
+    return preparation.build(groups or self.groups, self.params)
 
   def _update(self, loss, advantage, groups=None):
     """Loss, gradient and how many trajectories were computed."""

@@ -114,7 +114,7 @@ class UpdateTest(parameterized.TestCase):
     advantage[first.batch.mask] = value
     bad = dataclasses.replace(first, advantage=advantage)
     with self.assertRaisesRegex(
-      NotFinite, "update 1 came to .*gradient_norm=nan"
+      NotFinite, "update 1 produced .*gradient_norm=nan"
     ):
       learner.update(state, [bad, *others])
 

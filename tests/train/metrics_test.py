@@ -259,7 +259,7 @@ class Played:
         return answer
 
   def update(self, groups):
-    lessons, _ = self._preparation.lessons(groups, self.state.params)
+    lessons, _ = self._preparation.build(groups, self.state.params)
     self.state, metrics = self.learner.update(self.state, lessons)
     return metrics
 

@@ -382,7 +382,7 @@ class ObjectivesTest(parameterized.TestCase):
     params = Policy(model).init(jax.random.key(0))
     state = learner.init(params)
     groups = small.make_groups(full_marks=True)
-    lessons, report = preparation.lessons(groups, state.params)
+    lessons, report = preparation.build(groups, state.params)
     self.assertGreater(report["batch/trained_tokens"], 20)
     state, metrics = learner.update(state, lessons)
     for name, value in metrics.items():

@@ -75,7 +75,7 @@ def make_preparation(
 def make_lessons(micro_batch=4, **groups):
   """Lessons of `make_groups` under the base config."""
   preparation = make_preparation(micro_batch=micro_batch)
-  return preparation.lessons(make_groups(**groups), params=None)[0]
+  return preparation.build(make_groups(**groups), params=None)[0]
 
 
 def constrained(lessons):

@@ -1,13 +1,15 @@
-"""How an attempt compares with the other attempts at its task.
+"""Advantages of trajectories against the other trajectories of their group.
 
-Attempts that are not valid (padding, or lost to a fault of ours) are as if
-never made: they count nowhere and get 0. Rewards are constants: no gradient
-passes through an advantage. A group without variance has no lesson in it and
-gets exactly 0, not rounding errors divided by epsilon. Ids out of range give
-NaN, where they could otherwise pass unnoticed.
+Trajectories that are not valid (padding, or lost to a fault of the system)
+count nowhere and get 0. Rewards are constants: no gradient passes through an
+advantage. A group without variance gets exactly 0, not rounding errors divided
+by epsilon. Ids out of range give NaN, so that they do not pass unnoticed.
+
+Statistics are sums over the whole axis N. Call these functions on the global
+batch, before cutting it into micro-batches; neither sharding nor the order of
+the trajectories changes them.
 
 Axes: N trajectories (those of a group need not be neighbours), M groups.
-Call these on the global batch, before cutting it into micro-batches.
 """
 
 from typing import NamedTuple
@@ -29,14 +31,14 @@ def group_advantage(
   ddof: int = 1,
   epsilon: float = 1e-6,
 ) -> jax.Array:
-  """How far an attempt is above the mean of its group.
+  """Distance of a reward from the mean of its group.
 
     A_n = (r_n - mean_G r) / (std_G r + epsilon)
 
   (GRPO, arXiv:2402.03300, section 4.1.2); without the divisor if not
   `scale_by_std` (Dr. GRPO, arXiv:2503.20783). Groups may differ in size. A
-  group of one has nothing to compare with and keeps its reward, as if mean
-  were 0 and std 1 (AgentRL); one whose rewards are all equal gets 0.
+  group of one keeps its reward, as if mean were 0 and std 1 (AgentRL); a larger
+  group whose rewards are all equal gets 0.
 
   Args:
     reward_N: one per trajectory; not read where invalid.
@@ -55,7 +57,7 @@ def group_advantage(
       f"ddof is {ddof}, but a group's variance is divided by n (ddof=0) or "
       "n - 1 (ddof=1)"
     )
-  check_attempts(reward_N, group_N, valid_N)
+  check_trajectories(reward_N, group_N, valid_N)
   group = group_statistics(reward_N, group_N, num_groups, valid_N, ddof=ddof)
   reward_N = constant_rewards(reward_N, valid_N)
   deviation_N = reward_N - look_up(group.mean_M, group_N)
@@ -75,20 +77,20 @@ def leave_one_out_advantage(
   num_groups: int,
   valid_N: jax.Array,
 ) -> jax.Array:
-  """How far an attempt is above the mean of the others: RLOO.
+  """Distance of a reward from the mean of the others in its group: RLOO.
 
     A_n = r_n - mean_{m in G, m != n} r_m = n_G / (n_G - 1) (r_n - mean_G r)
 
   (arXiv:2402.14740; Kool et al., 2019.) The baseline does not depend on the
-  attempt itself, so the gradient stays unbiased; the mean of the whole group
-  shrinks it by 1 - 1 / n_G, which weighs groups by how many attempts came back,
-  and a std bends it. By the second form it is Dr. GRPO's `group_advantage`
-  without that shrinking. A group of one keeps its reward.
+  trajectory itself, so the gradient stays unbiased. The mean of the whole group
+  shrinks the gradient by 1 - 1 / n_G, which depends on the number of valid
+  trajectories; dividing by a std biases it. By the second form this is Dr.
+  GRPO's `group_advantage` without that factor. A group of one keeps its reward.
 
   Args:
     reward_N, group_N, num_groups, valid_N: as in `group_advantage`.
   """
-  check_attempts(reward_N, group_N, valid_N)
+  check_trajectories(reward_N, group_N, valid_N)
   group = group_statistics(reward_N, group_N, num_groups, valid_N)
   reward_N = constant_rewards(reward_N, valid_N)
   size_N = look_up(group.size_M, group_N)
@@ -109,22 +111,22 @@ def best_of_group_advantage(
   scale_by_std: bool = True,
   epsilon: float = 1e-6,
 ) -> jax.Array:
-  """By how much the best attempt beats the second best; 0 for all others.
+  """Lead of the best trajectory of a group over the second; 0 for all others.
 
     A_n = (r_n - max_{m != n} r_m) / (std_G r + epsilon)  if r_n is the largest
 
-  What the group's best reward owes to attempt n, hence the leave-one-out
-  advantage of the best of all n_G attempts (arXiv:2503.19595); without the
-  divisor, unbiased for that objective and the same as
-  `max_at_k_advantage(k=n_G)`. Where two share the first place, neither was
-  needed and both get 0. So does a group of one, in which nothing was beaten.
+  The leave-one-out advantage of the best of all n_G trajectories
+  (arXiv:2503.19595): the part of the group's best reward that would be lost
+  without trajectory n. Without the divisor it is unbiased for that objective
+  and the same as `max_at_k_advantage(k=n_G)`. If two share the best reward,
+  both get 0, as does a group of one.
 
   Args:
     reward_N, group_N, num_groups, valid_N: as in `group_advantage`.
     scale_by_std: whether to divide by the unbiased std, as verl does.
     epsilon: keeps the quotient finite.
   """
-  check_attempts(reward_N, group_N, valid_N)
+  check_trajectories(reward_N, group_N, valid_N)
   group = group_statistics(reward_N, group_N, num_groups, valid_N)
   reward_N = constant_rewards(reward_N, valid_N)
   high_N = look_up(group.high_M, group_N)
@@ -140,23 +142,23 @@ def best_of_group_advantage(
   if scale_by_std:
     lead_M = jnp.where(lead_M == 0, 0, lead_M / (group.std_M + epsilon))
   advantage_N = jnp.where(best_N, look_up(lead_M, group_N), 0)
-  # A broken reward compares with nothing and would pass as beaten.
+  # Every comparison with a reward of NaN is false, as if it were beaten.
   mean_N = look_up(group.mean_M, group_N)
   advantage_N = jnp.where(jnp.isnan(mean_N), mean_N, advantage_N)
   return jnp.where(valid_N, advantage_N, 0)
 
 
 class GroupStatistics(NamedTuple):
-  """Of the valid attempts of each group.
+  """Statistics of the valid trajectories of each group.
 
   In a group whose rewards are all equal the mean is that reward and the
   deviation is 0, exactly: seven rewards of -0.2 summed in float32 and divided
-  by seven are not -0.2, and the rest divided by its deviation would be noise.
+  by seven are not -0.2, and the difference divided by its deviation is noise.
   """
 
   size_M: jax.Array  # int32
   mean_M: jax.Array  # 0 in an empty group
-  std_M: jax.Array  # 0 where there are fewer than two attempts
+  std_M: jax.Array  # 0 where there are fewer than two trajectories
   low_M: jax.Array  # inf in an empty group
   high_M: jax.Array  # -inf in an empty group
 
@@ -169,7 +171,7 @@ def group_statistics(
   *,
   ddof: int = 1,
 ) -> GroupStatistics:
-  """Sums up each group, leaving out what is not valid or out of range.
+  """Computes the statistics; leaves out invalid entries and ids out of range.
 
   A reward of NaN makes all of its group NaN.
   """
@@ -181,7 +183,7 @@ def group_statistics(
   size_M = per_group(valid_N.astype(jnp.int32))
   mean_M = per_group(reward_N) / jnp.maximum(size_M, 1)
   low_M, high_M = _range(reward_N, group_N, num_groups, valid_N)
-  # Whether a minimum sees a NaN is up to the backend; a sum always does.
+  # A minimum may ignore a NaN, depending on the backend; a sum never does.
   constant_M = (low_M == high_M) & ~jnp.isnan(mean_M)
   mean_M = jnp.where(constant_M, low_M, mean_M)
   square_N = jnp.square(reward_N - mean_M[group_N])
@@ -191,14 +193,14 @@ def group_statistics(
 
 
 def constant_rewards(reward_N: jax.Array, valid_N: jax.Array) -> jax.Array:
-  """Rewards that no gradient passes, and 0 where not valid."""
+  """Returns rewards without gradient, and 0 where not valid."""
   return jnp.where(valid_N, jax.lax.stop_gradient(widen(reward_N)), 0)
 
 
-def check_attempts(
+def check_trajectories(
   x_N: jax.Array, index_N: jax.Array, valid_N: jax.Array
 ) -> None:
-  """Refuses arrays that do not describe the same N attempts."""
+  """Raises `AssertionError` unless the arrays describe the same N entries."""
   chex.assert_rank([x_N, index_N, valid_N], 1)
   chex.assert_equal_shape([x_N, index_N, valid_N])
   chex.assert_type(valid_N, bool)

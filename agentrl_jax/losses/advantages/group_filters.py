@@ -1,13 +1,12 @@
-"""Which groups are worth training on.
+"""Filters of groups: dynamic sampling and selection by reward spread.
 
-A filter says so per group. To leave the others out of everything that follows,
-mark their attempts as not valid, in one line:
+A filter returns one bool per group. Mark the trajectories of the other groups
+as not valid to leave them out of everything that follows:
 
   valid_N = valid_N & keep_M[group_N]
 
-A group without valid attempts is never kept. One with a reward of NaN always
-is, so that the NaN is met later and not filtered away with its cause. Ties go
-to the group with the lower id.
+A group without valid trajectories is never kept. A group with a reward of NaN
+always is, so that a later check reports the NaN. Ties go to the lower id.
 
 Axes: N trajectories (those of a group need not be neighbours), M groups.
 """
@@ -17,7 +16,7 @@ import jax.numpy as jnp
 
 from agentrl_jax.losses.advantages.group_advantages import (
   GroupStatistics,
-  check_attempts,
+  check_trajectories,
   group_statistics,
 )
 from agentrl_jax.losses.arguments import require, require_fraction
@@ -29,17 +28,17 @@ def group_has_signal(
   num_groups: int,
   valid_N: jax.Array,
 ) -> jax.Array:
-  """Whether some of a group's attempts did better than others.
+  """Selects groups whose rewards are not all equal.
 
-  Groups where all succeed or all fail teach nothing by comparison, and dynamic
-  sampling leaves them out (DAPO, arXiv:2503.14476, section 3.2). Of groups
-  with two or more members, those without signal are just those whose
-  `group_advantage` is all 0. A group of one, or none, has no signal.
+  Groups where all succeed or all fail have no signal, and dynamic sampling
+  leaves them out (DAPO, arXiv:2503.14476, section 3.2). Of groups with two or
+  more members, exactly those without signal have a `group_advantage` of 0. A
+  group of one, or none, has no signal.
 
   Returns:
     signal_M, bool.
   """
-  check_attempts(reward_N, group_N, valid_N)
+  check_trajectories(reward_N, group_N, valid_N)
   group = group_statistics(reward_N, group_N, num_groups, valid_N)
   return group.low_M < group.high_M
 
@@ -52,7 +51,7 @@ def group_std(
   valid_N: jax.Array,
   ddof: int = 1,
 ) -> jax.Array:
-  """The spread of each group's rewards: how much there is to compare.
+  """Returns the standard deviation of each group's rewards.
 
     std_G r = sqrt(sum (r - mean_G r)^2 / (n_G - ddof))
 
@@ -64,7 +63,7 @@ def group_std(
   Returns:
     std_M.
   """
-  check_attempts(reward_N, group_N, valid_N)
+  check_trajectories(reward_N, group_N, valid_N)
   return group_statistics(
     reward_N, group_N, num_groups, valid_N, ddof=ddof
   ).std_M
@@ -105,13 +104,13 @@ def keep_top_groups(
   valid_N: jax.Array,
   share: float | jax.Array,
 ) -> jax.Array:
-  """Keeps a share of the groups: those whose rewards have the largest std.
+  """Keeps the share of the groups whose rewards have the largest std.
 
-  Of the groups with valid attempts, `share` of them rounded down, but at least
-  one (the uncertainty-based filtering of RAGEN's StarPO-S, arXiv:2504.20073,
-  which keeps a quarter). How many are kept does not depend on how much signal
-  there is, so groups without any are kept once the others are used up;
-  `& keep_groups_above(...)` leaves those out.
+  `share` of the groups with valid trajectories, rounded down, but at least one
+  (the uncertainty-based filtering of RAGEN's StarPO-S, arXiv:2504.20073, which
+  keeps a quarter). The number does not depend on the signal, so groups without
+  signal are kept if too few have any; `& keep_groups_above(...)` leaves those
+  out.
 
   Args:
     reward_N, group_N, num_groups, valid_N: as in `group_advantage`.
@@ -127,7 +126,7 @@ def keep_top_groups(
   group = _measure(reward_N, group_N, num_groups, valid_N)
   present_M = group.size_M > 0
   num_present = jnp.sum(present_M)
-  # 0.29 of 100 is 29, though their product in float64 is a little less.
+  # 0.29 of 100 is 29, but their product in float64 is a little smaller.
   quota = jnp.maximum(jnp.floor(share * num_present + 1e-3), 1)
   order_M = _by_spread(group)
   rank_M = jnp.argsort(order_M)
@@ -144,13 +143,13 @@ def keep_top_signal(
 ) -> jax.Array:
   """Keeps the fewest groups that hold a share of the batch's signal.
 
-  The signal of a group is the std of its rewards. In order of it, from the
-  largest, groups are kept until their sum reaches `share` of the sum over all
-  groups. A group without signal is only noise in the gradient and never kept,
-  not even by a share of 1, which is `group_has_signal`. (SNR-aware filtering of
+  The signal of a group is the std of its rewards. Groups are kept from the
+  largest std down, until their sum reaches `share` of the sum over all groups.
+  A group without signal adds only noise to the gradient and is never kept, not
+  even by a share of 1, which is `group_has_signal`. (SNR-aware filtering of
   RAGEN-2, arXiv:2604.06268, which takes 0.9 and, in its code, the std for what
-  it calls reward variance.) How many groups are kept follows how evenly the
-  signal is spread.
+  it calls reward variance.) The more evenly the signal is spread, the more
+  groups are kept.
 
   Args:
     reward_N, group_N, num_groups, valid_N: as in `group_advantage`.
@@ -170,7 +169,7 @@ def keep_top_signal(
   sorted_M = signal_M[order_M]
   before_M = jnp.cumsum(sorted_M) - sorted_M
   total = before_M[-1:] + sorted_M[-1:]
-  # Rounding in a sum that meets the share exactly must not let one more in.
+  # Rounding in a sum that equals the share must not admit one more group.
   wanted_M = before_M < share * total * (1 - 1e-6)
   wanted_M |= jnp.asarray(share) >= 1
   keep_M = jnp.zeros(num_groups, bool)
@@ -181,15 +180,15 @@ def keep_top_signal(
 def _measure(
   reward_N: jax.Array, group_N: jax.Array, num_groups: int, valid_N: jax.Array
 ) -> GroupStatistics:
-  check_attempts(reward_N, group_N, valid_N)
+  check_trajectories(reward_N, group_N, valid_N)
   return group_statistics(reward_N, group_N, num_groups, valid_N)
 
 
 def _by_spread(group: GroupStatistics) -> jax.Array:
-  """The groups in order of their std, the largest first, empty ones last.
+  """Returns the groups in order of their std, largest first, empty ones last.
 
   The same rewards in another order, or on other devices, have a std that is
-  rounded otherwise. So what is next to nothing below its neighbour is a tie.
+  rounded differently. So differences of a few rounding errors are ties.
   """
   spread_M = jnp.where(jnp.isnan(group.std_M), jnp.inf, group.std_M)
   spread_M = jnp.where(group.size_M > 0, spread_M, -1)

@@ -1,10 +1,13 @@
-"""No task drowns another: advantages in units of their own task's spread.
+"""Normalisation of advantages over the batch: whitening, and by task.
 
 Statistics are over the *global* batch: call these before cutting it into
 micro-batches, and under sharding on the global arrays. They are sums over whole
 axes, so neither the cut nor the sharding changes them. Advantages are
-constants: no gradient passes. A task without variance has no lesson in it and
-gets exactly 0. Tasks out of range give NaN.
+constants: no gradient passes. A task without variance gets
+exactly 0. Tasks out of range give NaN.
+
+`TaskMoments` of micro-batches, shards or batches add up exactly. Running
+moments are a sum in which older batches count less.
 
 Axes: N trajectories, I tasks, B rows, T tokens.
 """
@@ -17,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.losses.advantages.group_advantages import (
-  check_attempts,
+  check_trajectories,
   group_advantage,
 )
 from agentrl_jax.losses.advantages.returns import discounted_returns
@@ -35,11 +38,10 @@ def whiten(
 
     y = (x - mu) / sqrt(sigma^2 + epsilon)    (+ mu if not `center`)
 
-  with the mean and unbiased variance over all trained tokens: what PPO does to
-  its advantages and REINFORCE++ to its returns. Mind that epsilon is added to
-  the variance, not to the deviation. Without `center` the spread is brought to
-  1 and the mean left where it was. Tokens that are all equal, hence also a
-  token that is alone, have nothing to be compared with and get 0 (+ mu).
+  with the mean and unbiased variance over all trained tokens. PPO whitens its
+  advantages, REINFORCE++ its returns. Note that epsilon is added to the
+  variance, not to the deviation. Without `center` the mean does not change.
+  Tokens that are all equal, also a single token, get 0 (+ mu).
 
   Args:
     x_BT: not read off the mask.
@@ -63,7 +65,7 @@ def whiten_weighted(
   center: bool = True,
   epsilon: float = 1e-8,
 ) -> jax.Array:
-  """`whiten`, before the advantages are spread over tokens.
+  """`whiten` for one number per trajectory.
 
   Where every trained token of a trajectory carries the trajectory's x, the
   statistics over tokens are those over trajectories weighted by their number of
@@ -71,12 +73,12 @@ def whiten_weighted(
   trained tokens gets 0, as does one that is not valid.
 
   Args:
-    x_N: not read where it does not count.
+    x_N: not read where invalid or without trained tokens.
     num_tokens_N: integers, the trained tokens of each trajectory.
     valid_N: bool.
     center, epsilon: as in `whiten`.
   """
-  check_attempts(x_N, num_tokens_N, valid_N)
+  check_trajectories(x_N, num_tokens_N, valid_N)
   weight_N = jnp.where(valid_N, num_tokens_N, 0)
   return _whiten(x_N, weight_N, center, epsilon)
 
@@ -97,10 +99,9 @@ def task_normalise(
 
   with mu_i and sigma_i the mean and unbiased standard deviation over all
   trained tokens of task i in the batch (AgentRL, arXiv:2510.04206, eq. 1).
-  Where all of a task's tokens have the same advantage there is nothing to
-  normalise, and they get 0.
+  If all of a task's tokens have the same advantage, they get 0.
 
-  Mind that centering shifts attempts whose group had no signal from 0 to
+  Note that centering shifts trajectories whose group had no signal from 0 to
   -mu_i / sigma_i, and that long trajectories weigh more in mu_i.
 
   Args:
@@ -137,17 +138,17 @@ def task_normalise_weighted(
   scale: bool = True,
   epsilon: float = 1e-6,
 ) -> jax.Array:
-  """`task_normalise`, before the advantages are spread over tokens.
+  """`task_normalise` for one advantage per trajectory.
 
   Where every trained token of a trajectory carries the trajectory's advantage,
   the statistics over tokens are those over trajectories weighted by their
   number of trained tokens, and the result is the same number. Statistics over
-  trajectories count each once, so that a task's long failures do not outvote
+  trajectories count each once, so that a task's long failures do not outweigh
   its short successes. A trajectory without trained tokens gets 0, as does one
   that is not valid, and neither counts.
 
   Args:
-    advantage_N: not read where it does not count.
+    advantage_N: not read where invalid or without trained tokens.
     task_N: integers in [0, num_tasks).
     num_tokens_N: integers, the trained tokens of each trajectory.
     valid_N: bool.
@@ -162,7 +163,7 @@ def task_normalise_weighted(
       f'over="{over}" must be "tokens", where a trajectory counts once per '
       'trained token, or "trajectories", where it counts once'
     )
-  check_attempts(advantage_N, task_N, valid_N)
+  check_trajectories(advantage_N, task_N, valid_N)
   chex.assert_equal_shape([advantage_N, num_tokens_N])
   counts_N = valid_N & (num_tokens_N > 0)
   weight_N = jnp.where(counts_N, num_tokens_N if over == "tokens" else 1, 0)
@@ -185,10 +186,10 @@ def task_normalise_weighted(
 )
 @dataclasses.dataclass(frozen=True)
 class TaskMoments:
-  """How much was seen of each task, its mean and its unbiased variance.
+  """Weight, mean and unbiased variance of each task.
 
-  All three are 0 for a task that was never seen. What is constant has a
-  variance of exactly 0, in the sum of parts as well.
+  All three are 0 for a task that was never seen. Constant numbers have a
+  variance of exactly 0, also in the sum of parts.
   """
 
   weight_I: jax.Array  # tokens or trajectories, whichever was counted
@@ -196,14 +197,14 @@ class TaskMoments:
   variance_I: jax.Array
 
   def __add__(self, other: "TaskMoments") -> "TaskMoments":
-    """The moments of both parts together, as if measured at once."""
+    """Returns the moments of both parts, as if measured at once."""
     return _merge(self, other, decay=1.0)
 
 
 def measure_tasks(
   x: jax.Array, task: jax.Array, weight: jax.Array, *, num_tasks: int
 ) -> TaskMoments:
-  """Mean and unbiased variance of x by task.
+  """Measures mean and unbiased variance of x by task.
 
     mu_i = sum w x / W_i,  sigma_i^2 = sum w (x - mu_i)^2 / (W_i - 1)
 
@@ -219,7 +220,7 @@ def measure_tasks(
     num_tasks: I, fixed when compiled.
 
   Raises:
-    ValueError: for weights that are floats, of which parts would be lost.
+    ValueError: for float weights, whose fractions would be lost.
   """
   if jnp.issubdtype(weight.dtype, jnp.floating):
     raise ValueError(
@@ -249,7 +250,7 @@ def measure_tasks(
 
 
 def unseen_tasks(num_tasks: int) -> TaskMoments:
-  """Where running moments start."""
+  """Returns the initial running moments."""
   zero_I = jnp.zeros(num_tasks, widen(0.0).dtype)
   return TaskMoments(zero_I, zero_I, zero_I)
 
@@ -257,15 +258,15 @@ def unseen_tasks(num_tasks: int) -> TaskMoments:
 def blend_moments(
   running: TaskMoments, batch: TaskMoments, *, decay: float | jax.Array
 ) -> TaskMoments:
-  """Running moments after one more batch: what came before counts less.
+  """Adds a batch to running moments; earlier batches count less.
 
     W' = d W + w,  mu' = (d W mu + w m) / W'
 
   with W, mu of the running moments and w, m of the batch, and the variance of
-  all that was seen, with the same weights, the drift of the mean included. In
-  the long run of equal batches it is the exponential moving average in which
-  each batch has a share of 1 - d; but it needs no correction of its start, and
-  a batch with few tokens of a task says little about it. A task's first batch
+  all that was seen, with the same weights, the drift of the mean included. For
+  equal batches this converges to the exponential moving average in which each
+  batch has a share of 1 - d. It needs no correction of its start, and a batch
+  with few tokens of a task changes its moments little. A task's first batch
   sets its moments; a task that is absent from the batch keeps its own, however
   long ago it was seen. d = 1 forgets nothing; d = 0 keeps the last batch only.
 
@@ -291,17 +292,16 @@ def normalise_by_moments(
   scale: bool = True,
   epsilon: float = 1e-6,
 ) -> jax.Array:
-  """(x - mu_i) / (sigma_i + epsilon) with moments measured elsewhere.
+  """Returns (x - mu_i) / (sigma_i + epsilon) with given moments.
 
   With those of this batch it is `task_normalise`, or `task_normalise_weighted`.
-  With running ones (`blend_moments`) a task that the batch has little of is
-  still measured in its usual units, and the mean of a batch may be off 0: that
-  a batch went worse than usual remains visible. Blend the batch in first, so
-  that no task comes unseen.
+  Running ones (`blend_moments`) keep the scale of a task of which the batch has
+  few tokens, and the mean of a batch may differ from 0, so that a batch that
+  went worse than usual has negative advantages. Blend the batch in first, so
+  that every task has moments.
 
-  A task whose moments have no variance gets 0 if scaled: in its own batch
-  because there is nothing to compare; by running moments because they know no
-  unit for it yet, and epsilon is not one.
+  A task whose moments have no variance gets 0 if scaled: there is no unit to
+  scale by yet, and epsilon is not one.
 
   Args:
     x: [N] or [B, T], not read off the mask. A constant.
@@ -332,13 +332,13 @@ def reinforce_plus_plus_advantage(
   segment_BT: jax.Array | None = None,
   epsilon: float = 1e-8,
 ) -> jax.Array:
-  """Discounted returns, whitened over all trained tokens of the batch.
+  """REINFORCE++: discounted returns, whitened over the batch's tokens.
 
     A = whiten(R),  R_t = r_t + gamma R_t'
 
-  (REINFORCE++, arXiv:2501.03262.) No groups are needed, one attempt per task
-  will do. Where a penalty on the divergence belongs to the reward, as in the
-  paper, subtract it from `reward_BT` token by token first.
+  (REINFORCE++, arXiv:2501.03262.) It needs no groups: one trajectory per task
+  is enough. A KL penalty that is part of the reward, as in the paper, has to be
+  subtracted from `reward_BT` token by token first.
 
   Args:
     reward_BT, mask_BT, discount, segment_BT: as in `discounted_returns`.
@@ -362,13 +362,13 @@ def reinforce_plus_plus_baseline_advantage(
   valid_N: jax.Array,
   epsilon: float = 1e-8,
 ) -> jax.Array:
-  """Rewards less their group's mean, whitened over the tokens of the batch.
+  """REINFORCE++-baseline: rewards less their group's mean, whitened.
 
     A = whiten(r_n - mean_G r)
 
-  (REINFORCE++-baseline, arXiv:2501.03262.) Against GRPO: one deviation for the
-  whole batch, so a group with little spread is not blown up to the size of the
-  others. Against `task_normalise`: all tasks share it.
+  (REINFORCE++-baseline, arXiv:2501.03262.) Unlike GRPO it has one deviation
+  for the whole batch, so a group with little spread is not scaled up to the
+  others. Unlike `task_normalise`, all tasks share it.
 
   Args:
     reward_N, group_N, num_groups, valid_N: as in `group_advantage`.
@@ -403,7 +403,7 @@ def _whiten(
 def _merge(
   old: TaskMoments, new: TaskMoments, *, decay: float | jax.Array
 ) -> TaskMoments:
-  """Both together by Chan, Golub and LeVeque's formula, the old one decayed."""
+  """Merges both by Chan, Golub and LeVeque's formula, `old` decayed."""
   old_weight_I = decay * old.weight_I
   weight_I = old_weight_I + new.weight_I
   share_I = new.weight_I / jnp.where(weight_I > 0, weight_I, 1)

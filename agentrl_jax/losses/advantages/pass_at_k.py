@@ -1,12 +1,10 @@
-"""Advantages for being right at least once in k attempts.
+"""Advantages for the best result of k trajectories: pass@k and max@k.
 
-A policy that is sampled k times should not put all its attempts on one idea.
-Both functions average, over all subsets of k of a group's n attempts, what the
-subset as a whole achieved; in closed form, without enumerating them.
+Both functions average over all subsets of k of a group's n trajectories, called
+teams, in closed form, without enumerating them.
 
-Attempts that are not valid are as if never made and get 0. In a group with
-fewer than k attempts they all are the one team. Rewards are constants. Ids out
-of range give NaN.
+Trajectories that are not valid count nowhere and get 0. A group with fewer than
+k trajectories is one team. Rewards are constants. Ids out of range give NaN.
 
 Axes: N trajectories (those of a group need not be neighbours), M groups.
 """
@@ -16,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.losses.advantages.group_advantages import (
-  check_attempts,
+  check_trajectories,
   constant_rewards,
   group_statistics,
 )
@@ -31,36 +29,36 @@ def pass_at_k_advantage(
   valid_N: jax.Array,
   k: int,
 ) -> jax.Array:
-  """GRPO among all teams of k attempts, shared out to their members.
+  """GRPO among all teams of k trajectories, averaged for their members.
 
   A team passes if one of its members does. Of a group's C(n, k) teams, with f
-  failures among the n attempts, a share p passes, and the teams' rewards have
-  the deviation sigma; a member gets the mean of its teams' advantages:
+  failures among the n trajectories, a share p passes, and the teams' rewards
+  have the deviation sigma; a member gets the mean of its teams' advantages:
 
     p = 1 - C(f, k) / C(n, k),  sigma = sqrt(p (1 - p))
     A(success) = (1 - p) / sigma
     A(failure) = (1 - p - C(f - 1, k - 1) / C(n - 1, k - 1)) / sigma
 
   (Pass@k Training, arXiv:2508.10751, analytical derivation.) As p comes close
-  to 1 the advantages vanish: what is solved in k attempts is left alone. Where
-  all teams pass, or none does, all get 0; so does a group of k attempts or
-  fewer, which is a single team. k = 1 is `group_advantage` with ddof=0 and
-  epsilon=0.
+  to 1 the advantages vanish, since the task is solved in k trajectories. If all
+  teams pass, or none does, all get 0; so does a group of at most k
+  trajectories, which is a single team. k = 1 is `group_advantage` with ddof=0
+  and epsilon=0.
 
   Args:
     success_N: bool.
     group_N, num_groups, valid_N: as in `group_advantage`.
-    k: attempts per team, at least 1, fixed when compiled.
+    k: trajectories per team, at least 1, fixed when compiled.
 
   Raises:
     ValueError: if k < 1.
   """
   _check_k(k, at_least=1)
-  check_attempts(success_N, group_N, valid_N)
+  check_trajectories(success_N, group_N, valid_N)
   chex.assert_type(success_N, bool)
 
   def count(x_N: jax.Array) -> jax.Array:
-    # In the widest float there is: there are no rewards to take after.
+    # In the default float, since there are no rewards with a dtype.
     return jax.ops.segment_sum(x_N.astype(float), group_N, num_groups)
 
   size_M, failures_M = count(valid_N), count(valid_N & ~success_N)
@@ -85,31 +83,31 @@ def max_at_k_advantage(
   valid_N: jax.Array,
   k: int,
 ) -> jax.Array:
-  """What an attempt adds to the best of k, for rewards of any size: PKPO.
+  """Contribution to the best of k, for rewards of any size: PKPO.
 
     A_i = 1 / C(n, k) sum_{I containing i, |I| = k} (max_I r - max_{I \\ i} r)
         = sum_{m=1}^{i-1} (r_(m+1) - r_(m)) C(m, k - 1) / C(n, k)
 
   with r_(1) <= ... <= r_(n) the group's rewards in order and i the place of the
-  attempt (arXiv:2505.15201, eq. 33). The sum of A_i grad log pi_i is an
+  trajectory (arXiv:2505.15201, eq. 33). The sum of A_i grad log pi_i is an
   unbiased estimate of the gradient of E[max of k rewards], and A is never
-  negative: mind that it says nothing against the attempts that added nothing.
-  Whatever all rewards have in common cancels. With k = n it is
+  negative, so trajectories that added nothing are not made less likely. A
+  constant that is added to all rewards cancels. With k = n it is
   `best_of_group_advantage(scale_by_std=False)`. A group of one gets 0.
 
   Args:
     reward_N, group_N, num_groups, valid_N: as in `group_advantage`.
-    k: attempts that count as one, at least 2, fixed when compiled. For k = 1
-      the estimator is REINFORCE, whose baseline `leave_one_out_advantage` is.
+    k: trajectories that count as one, at least 2, fixed when compiled. For k =
+      1 the estimator is REINFORCE: use `leave_one_out_advantage`.
 
   Raises:
     ValueError: if k < 2.
   """
   _check_k(k, at_least=2)
-  check_attempts(reward_N, group_N, valid_N)
+  check_trajectories(reward_N, group_N, valid_N)
   group = group_statistics(reward_N, group_N, num_groups, valid_N)
   reward_N = constant_rewards(reward_N, valid_N)
-  # By group, in it by reward; what is not valid goes to the end.
+  # By group, within it by reward; invalid entries go to the end.
   key_N = jnp.where(valid_N, group_N, num_groups)
   order_N = jnp.lexsort((reward_N, key_N))
   reward_N, key_N = reward_N[order_N], key_N[order_N]
@@ -120,7 +118,7 @@ def max_at_k_advantage(
   step_N = gap_N * _share_beaten(place_N - 1, size_N, k)
   advantage_N = jnp.zeros_like(reward_N)
   advantage_N = advantage_N.at[order_N].set(_running_sum(step_N, first_N))
-  # A broken reward sorts last, and those below it would not notice.
+  # A reward of NaN sorts last and would not reach the entries before it.
   mean_N = look_up(group.mean_M, group_N)
   advantage_N = jnp.where(jnp.isnan(mean_N), mean_N, advantage_N)
   return jnp.where(valid_N, advantage_N, 0)
@@ -129,7 +127,7 @@ def max_at_k_advantage(
 def _share_of_teams(
   chosen_M: jax.Array, size_M: jax.Array, k: int
 ) -> jax.Array:
-  """C(chosen, k) / C(size, k), factor by factor: no factorial, no overflow."""
+  """Returns C(chosen, k) / C(size, k), factor by factor, without overflow."""
   chosen_M1, size_M1 = chosen_M[:, None], size_M[:, None]
   j_1K = jnp.arange(k, dtype=chosen_M1.dtype)[None]
   ratio_MK = jnp.maximum(chosen_M1 - j_1K, 0) / jnp.maximum(size_M1 - j_1K, 1)
@@ -137,7 +135,7 @@ def _share_of_teams(
 
 
 def _share_beaten(place_N: jax.Array, size_N: jax.Array, k: int) -> jax.Array:
-  """C(place, k - 1) / C(size, k), with k at most the size."""
+  """Returns C(place, k - 1) / C(size, k), with k at most the size."""
   place_N1, size_N1 = place_N[:, None], size_N[:, None]
   k_N1 = jnp.minimum(k, size_N1)
   j_1K = jnp.arange(k - 1, dtype=size_N1.dtype)[None]
@@ -148,14 +146,14 @@ def _share_beaten(place_N: jax.Array, size_N: jax.Array, k: int) -> jax.Array:
 
 
 def _changes(key_N: jax.Array) -> jax.Array:
-  """Where a run of equal keys begins."""
+  """Returns True where a run of equal keys begins."""
   first_N = jnp.arange(key_N.size) == 0
   return first_N | (key_N != jnp.roll(key_N, 1))
 
 
 @jax.jit
 def _running_sum(x_N: jax.Array, restart_N: jax.Array) -> jax.Array:
-  """A cumulative sum within runs, which no other run's rounding reaches."""
+  """Sums cumulatively within runs, without rounding errors of other runs."""
 
   def join(left, right):
     (sum_left, restart_left), (sum_right, restart_right) = left, right
@@ -171,6 +169,6 @@ def _check_k(k: int, *, at_least: int) -> None:
   require(
     "k",
     k,
-    f"at least {at_least}: so many attempts count as one",
+    f"at least {at_least}: so many trajectories count as one",
     lambda x: x >= at_least,
   )

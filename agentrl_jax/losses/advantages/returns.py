@@ -1,9 +1,9 @@
-"""Which token to credit for a reward that came later.
+"""Returns and generalised advantage estimation over tokens.
 
-Time is counted in trained tokens: the observations between two turns, and all
-else off the mask, are skipped as if they were not there, so a reward reaches
-back across them undiminished. In packed rows nothing reaches from one segment
-into another. Rewards and values are constants: no gradient passes.
+Time is counted in trained tokens: observations between turns, and all other
+tokens off the mask, are skipped, so they do not discount a reward. In packed
+rows segments do not affect each other. Rewards and values are constants: no
+gradient passes.
 
 Axes: B rows, T tokens.
 """
@@ -24,21 +24,21 @@ def gae(
   gae_lambda: float | jax.Array,
   segment_BT: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """How much better each token turned out than a critic had expected.
+  """Generalised advantage estimation over the trained tokens.
 
     delta_t = r_t + gamma V_t' - V_t
     A_t = delta_t + gamma lambda A_t'
     R_t = A_t + V_t
 
   with t' the next trained token of the sequence, and V_t' = A_t' = 0 after the
-  last (GAE, arXiv:1506.02438). lambda = 0 trusts the critic and looks one token
-  ahead; lambda = 1 is the discounted return less the value. Not whitened; for
-  PPO as verl runs it, `whiten` the advantages.
+  last (GAE, arXiv:1506.02438). lambda = 0 looks one token ahead and uses the
+  critic for the rest; lambda = 1 is the discounted return less the value. Not
+  whitened; for PPO as in verl, `whiten` the advantages.
 
   Args:
-    reward_BT: paid for the token; not read off the mask, where a reward would
-      be lost: pay what an observation earns at the last token of the turn.
-    value_BT: V, the critic's expectation just before the token.
+    reward_BT: of the token; not read off the mask, so put the reward of an
+      observation at the last token of the turn.
+    value_BT: V, the critic's value before the token.
     mask_BT: bool, the trained tokens.
     discount: gamma, from 0 to 1, per trained token.
     gae_lambda: lambda, from 0 to 1.
@@ -46,8 +46,8 @@ def gae(
       row; any value off the mask. None where every row is one sequence.
 
   Returns:
-    (advantage_BT, return_BT), 0 off the mask; the returns are what a critic is
-    fitted to.
+    (advantage_BT, return_BT), 0 off the mask; a critic is fitted to the
+    returns.
 
   Raises:
     ValueError: if `discount` or `gae_lambda` is a number outside [0, 1].
@@ -76,13 +76,13 @@ def discounted_returns(
   discount: float | jax.Array,
   segment_BT: jax.Array | None = None,
 ) -> jax.Array:
-  """The rewards from each token on, the later the less.
+  """Returns the discounted sum of the rewards from each token on.
 
     R_t = sum_{u >= t} gamma^(u - t) r_u = r_t + gamma R_t'
 
   over the trained tokens of the sequence, each a step of time: `gae` with
-  gae_lambda 1 and no critic. The returns of REINFORCE, and of REINFORCE++
-  before it whitens them.
+  gae_lambda 1 and no critic. REINFORCE uses these returns, REINFORCE++ after
+  whitening.
 
   Args:
     reward_BT, mask_BT, discount, segment_BT: as in `gae`.
@@ -109,22 +109,22 @@ def _backwards(
   discount: float | jax.Array,
   decay: float | jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-  """The recurrence, from the last token of every row to the first."""
+  """Runs the recurrence from the last token of every row to the first."""
   discount = jnp.asarray(discount, reward_BT.dtype)
   decay = jnp.asarray(decay, reward_BT.dtype)
 
   def step(later, token):
     reward_B, value_B, mask_B, segment_B = token
-    # A select and not a product: what another segment holds may be NaN.
+    # A select and not a product: another segment's values may be NaN.
     same_B = segment_B == later[2]
     next_value_B, next_advantage_B = (
       jnp.where(same_B, x, 0) for x in later[:2]
     )
     delta_B = reward_B + discount * next_value_B - value_B
     advantage_B = delta_B + decay * next_advantage_B
-    here = (value_B, advantage_B, segment_B)
+    current = (value_B, advantage_B, segment_B)
     carry = tuple(
-      jnp.where(mask_B, x, y) for x, y in zip(here, later, strict=True)
+      jnp.where(mask_B, x, y) for x, y in zip(current, later, strict=True)
     )
     return carry, jnp.where(mask_B, advantage_B, 0)
 
@@ -140,7 +140,7 @@ def _backwards(
 def _constants(
   reward_BT: jax.Array, value_BT: jax.Array, mask_BT: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Both without gradient, 0 off the mask, in the wider dtype of the two."""
+  """Returns both without gradient, 0 off the mask, in their wider dtype."""
   reward_BT, value_BT = widen(reward_BT), widen(value_BT)
   dtype = jnp.promote_types(reward_BT.dtype, value_BT.dtype)
   return tuple(

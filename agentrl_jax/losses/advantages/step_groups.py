@@ -1,8 +1,8 @@
-"""Comparing steps, where several attempts came through the same state.
+"""Advantages of steps that started in the same state: GiGPO.
 
-Attempts at one task start alike and often meet again: at the same web page, in
-front of the same closed door. What they did next from there can be compared
-directly, which says more about a step than how the whole attempt ended.
+Trajectories of one task start in the same state and often return to a common
+one, such as the same web page. Their next steps can be compared directly, which
+is a better signal for a step than the final reward.
 
 Axes: N trajectories, U turns (steps) of a trajectory, M groups.
 """
@@ -32,19 +32,18 @@ def gigpo_advantage(
   scale_by_std: bool = True,
   epsilon: float = 1e-6,
 ) -> jax.Array:
-  """Group in group: how the attempt did, and how its step did from its state.
+  """Sum of the trajectory's advantage and that of its step: group in group.
 
     A_nu = A_episode(n) + w A_step(n, u)
 
-  with A_episode the `group_advantage` of the attempts' total rewards, and
+  with A_episode the `group_advantage` of the total rewards, and
   A_step the `step_advantage` of the discounted returns R_nu = sum_{v >= u}
   gamma^(v - u) r_nv (GiGPO, arXiv:2505.10978, eq. 3 to 8). Spread it over the
   tokens of each turn with `advantage_NU[trajectory, turn]`.
 
-  Rewards are constants: no gradient passes. An attempt whose steps are all
-  invalid counts nowhere. Episodes are compared once per attempt, as in the
-  paper; verl-agent by default lets each attempt vote once per step, which
-  favours long ones.
+  Rewards are constants: no gradient passes. A trajectory whose steps are
+  all invalid counts nowhere. Trajectories count once each, as in the paper;
+  verl-agent by default counts each once per step, which favours long ones.
 
   Args:
     reward_NU: of each step; not read where invalid.
@@ -101,18 +100,18 @@ def step_advantage(
   scale_by_std: bool = True,
   epsilon: float = 1e-6,
 ) -> jax.Array:
-  """How a step did among all steps of its group from the same state.
+  """Distance of a step's return from the mean of steps from its state.
 
     A_nu = (R_nu - mean_S R) / (std_S R + epsilon)
 
-  with S the steps, of any attempt of the group and at any time, that started in
-  the state of (n, u); without the divisor if not `scale_by_std` (GiGPO,
+  with S the steps, of any trajectory of the group and at any time, that started
+  in the state of (n, u); without the divisor if not `scale_by_std` (GiGPO,
   arXiv:2505.10978, eq. 6 and 7). The std is the unbiased one. A step alone in
-  its state has nothing to be compared with and, unlike an attempt alone in its
-  group, gets 0: its attempt's own advantage is still there.
+  its state gets 0, unlike a trajectory alone in its group: the advantage of its
+  trajectory remains.
 
   Args:
-    return_NU: what followed from the step on; not read where invalid. A
+    return_NU: the return from the step on; not read where invalid. A
       constant.
     state_NU, group_N, num_groups, num_states, valid_NU, scale_by_std, epsilon:
       as in `gigpo_advantage`.
@@ -125,7 +124,7 @@ def step_advantage(
   chex.assert_equal_shape_prefix([return_NU, group_N], 1)
   chex.assert_type(valid_NU, bool)
   num_anchors = num_groups * num_states
-  # One id per pair; a state out of range must not become another group's.
+  # One id per (group, state); a state out of range must not become another's.
   known_NU = (state_NU >= 0) & (state_NU < num_states)
   known_NU &= ((group_N >= 0) & (group_N < num_groups))[:, None]
   anchor_NU = jnp.where(known_NU, group_N[:, None] * num_states + state_NU, -1)

@@ -1,10 +1,9 @@
-"""Credit where a turn is an action, and a token only a part of one.
+"""Returns and generalised advantage estimation over turns.
 
-An agent acts in turns: it writes some tokens, the environment answers, and a
-reward is for the turn as a whole. The functions here know which tokens belong
-to the same turn from `turn_BT`; the rest is `gae`, with turns for tokens. All
-rewards of a turn count as its reward, wherever in the turn they are paid.
-Rewards and values are constants: no gradient passes.
+An agent acts in turns, and a reward is for the whole turn. `turn_BT` assigns
+tokens to turns; then `gae` runs over turns instead of tokens. All rewards of a
+turn are added up, at whatever token they are. Rewards and values are constants:
+no gradient passes.
 
 Axes: B rows, T tokens, U turns of a row, of all its segments (at most T).
 """
@@ -29,16 +28,16 @@ def turn_gae(
   gae_lambda: float | jax.Array,
   segment_BT: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """How much better each turn went than a critic had expected at its start.
+  """Generalised advantage estimation over turns.
 
     delta_u = r_u + gamma V_{u+1} - V_u
     A_u = delta_u + gamma lambda A_{u+1}
     R_u = A_u + V_u
 
-  `gae` (arXiv:1506.02438) with a turn for a step: r_u is the sum of the rewards
+  `gae` (arXiv:1506.02438) with turns as steps: r_u is the sum of the rewards
   of the turn's trained tokens, V_u the value at the first of them, the state in
-  which the turn was chosen. Every trained token of the turn gets A_u, so how
-  long an answer is changes neither its discount nor its credit.
+  which the turn was chosen. Every trained token of the turn gets A_u, so the
+  length of an answer changes neither its discount nor its advantage.
 
   Args:
     reward_BT: not read off the mask.
@@ -54,7 +53,7 @@ def turn_gae(
 
   Returns:
     (advantage_BT, return_BT), 0 off the mask. Fit the critic to the returns at
-    `first_of_turn` only, where it is read.
+    `first_of_turn` only, the tokens at which it is read.
 
   Raises:
     ValueError: if `discount` or `gae_lambda` is a number outside [0, 1].
@@ -83,7 +82,7 @@ def turn_returns(
   discount: float | jax.Array,
   segment_BT: jax.Array | None = None,
 ) -> jax.Array:
-  """The rewards from each turn on, the later the less.
+  """Returns the discounted sum of the rewards from each turn on.
 
     R_u = sum_{v >= u} gamma^(v - u) r_v
 
@@ -119,7 +118,7 @@ def bi_level_gae(
   gae_lambda: float | jax.Array,
   segment_BT: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """First which turn to credit, then which of its tokens.
+  """GAE over turns, then over the tokens of each turn.
 
   Between turns, with V_u the value at the last trained token of turn u and r_u
   the sum of the turn's rewards,
@@ -129,9 +128,9 @@ def bi_level_gae(
   and within a turn `gae` over its tokens alone, with gamma and lambda, whose
   only reward is the turn's return A_u + V_u, paid at its last token (Bi-Level
   GAE of VAGEN, arXiv:2510.16907, and RAGEN). So gamma < 1 can favour short
-  answers while Gamma = 1 looks far ahead in turns. RAGEN takes every token with
-  a reward for the end of a turn; here `turn_BT` says what a turn is, and a turn
-  may earn nothing.
+  answers while Gamma = 1 does not discount over turns. RAGEN takes every token
+  with a reward as the end of a turn; here `turn_BT` defines the turns, and a
+  turn may have no reward.
 
   Args:
     reward_BT, value_BT, mask_BT, turn_BT, segment_BT: as in `turn_gae`, but
@@ -172,7 +171,7 @@ def first_of_turn(
   *,
   segment_BT: jax.Array | None = None,
 ) -> jax.Array:
-  """Which trained tokens begin a turn: the mask for a critic of turns.
+  """Returns a mask of the first trained token of each turn, for its critic.
 
   Args:
     mask_BT, turn_BT, segment_BT: as in `turn_gae`.
@@ -184,7 +183,7 @@ def first_of_turn(
 
 
 class _Turns(NamedTuple):
-  """Where the turns of each row are, counted from 0."""
+  """Positions of the turns of each row, counted from 0."""
 
   index_BT: jax.Array  # the turn of a trained token, anything off the mask
   first_BT: jax.Array
@@ -197,7 +196,7 @@ class _Turns(NamedTuple):
     return _sum_by(self.index_BT, jnp.where(where_BT, widen(x_BT), 0))
 
   def spread(self, x_BU: jax.Array, where_BT: jax.Array) -> jax.Array:
-    """Gives some tokens of each turn its x, and the others 0."""
+    """Returns x of its turn for some tokens, and 0 for the others."""
     index_BT = jnp.where(where_BT, self.index_BT, 0)
     return jnp.where(where_BT, jnp.take_along_axis(x_BU, index_BT, axis=1), 0)
 
@@ -226,7 +225,7 @@ def _find_turns(
 def _begins(
   mask_BT: jax.Array, turn_BT: jax.Array, segment_BT: jax.Array
 ) -> jax.Array:
-  """Trained tokens before which the last trained token is of another turn."""
+  """Returns trained tokens whose previous trained token is of another turn."""
   place_BT = jnp.arange(mask_BT.shape[1])[None]
   latest_BT = jax.lax.cummax(jnp.where(mask_BT, place_BT, -1), axis=1)
   previous_BT = jnp.pad(latest_BT, [(0, 0), (1, 0)], constant_values=-1)[:, :-1]
@@ -240,7 +239,7 @@ def _begins(
 
 
 def _sum_by(index_BT: jax.Array, x_BT: jax.Array) -> jax.Array:
-  """x summed by index, per row."""
+  """Sums x by index, per row."""
   num_turns = x_BT.shape[1]
   return jax.vmap(
     lambda x_T, index_T: jax.ops.segment_sum(x_T, index_T, num_turns)

@@ -1,8 +1,8 @@
-"""Hidden states and output matrix to log-probabilities, without the logits.
+"""Log-probability and entropy from hidden states, without storing logits.
 
 The logits of a long batch are its largest array by far: 18 GiB in float32 for 4
-rows of 8192 tokens over 150 000 words. Here they exist for one tile at a time,
-so many tokens by so many words, and are computed again for the backward pass.
+rows of 8192 tokens and 150 000 vocabulary entries. Here they exist for one tile
+of tokens and entries at a time, and are computed again for the backward pass.
 
 Axes: B rows, T tokens, D width, V vocabulary, N tokens in the order of work.
 """
@@ -45,46 +45,44 @@ def fused_token_logprob(
     logprob = log p[token],  H = -sum_v p_v log p_v
     d z_v = (g (1[v = token] - p_v) - h p_v (log p_v + H)) / tau
 
-  with g and h what arrives for logprob and entropy; where `allowed` is given,
-  z_v = -inf for the words that a token could not be. The backward pass computes
-  z again from a logsumexp per token, so that it costs one product more than
-  with z kept, 4 for 3. The gradients of the hidden states, the output matrix
-  and the temperature are exact; there is no second derivative.
+  with g and h the incoming gradients of logprob and entropy; z_v = -inf for the
+  entries that `allowed` excludes. The backward pass computes z again and keeps
+  a logsumexp per token: 4 matrix products instead of 3. The gradients of the
+  hidden states, the output matrix and the temperature are exact; there is no
+  second derivative.
 
   Tokens off the mask cost nothing: those on it are moved to the front of their
-  row, and the work ends at the last chunk that has one. Rows never mix. If they
-  are on one device, rows of different lengths cost less as a single long row.
+  row, and the loop ends at the last chunk that has one. Rows are never mixed.
+  On one device, rows of different lengths cost less as a single long row.
 
   Products are taken in the dtype of `hidden_BTD`, in the backward pass too, and
-  accumulated in float32, over chunks as well. Hand over the float32 parameter
-  as output: its gradient comes in its dtype.
+  accumulated in float32, over chunks as well. Pass the float32 parameter as
+  `output_DV`: its gradient has its dtype.
 
-  Under jit over a mesh: rows may be split over devices, and so may the words of
-  `output_DV` if `vocab_chunk_size` is None. What moves between the parts of a
-  vocabulary is sums per token and the gradient of the states; what moves
-  between rows is the gradient of the output matrix, once per chunk of tokens,
-  so let chunks be long. Inside shard_map it moves once; name the mesh axis that
-  splits the words there.
+  Under jit over a mesh, rows may be split over devices, and so may the columns
+  of `output_DV` if `vocab_chunk_size` is None. Devices with different columns
+  exchange sums per token and the gradient of the states. Devices with different
+  rows exchange the gradient of the output matrix, once per chunk of tokens, so
+  use long chunks. Inside shard_map they exchange it once; `vocab_axis` names
+  the mesh axis that splits the vocabulary there.
 
   Args:
     hidden_BTD: entry t predicts `token_BT[:, t]`.
-    output_DV: the output matrix; with `vocab_axis`, this device's words of it.
+    output_DV: the output matrix; with `vocab_axis`, this device's columns.
     token_BT: integers in [0, V); any value off the mask. With `vocab_axis`, V
-      counts the words of all devices.
-    mask_BT: bool, the tokens that are asked for; all if None. Off it nothing is
-      read.
-    allowed: what each token was drawn from, of all words wherever they are;
-      everything if None. A token that was not allowed has logprob -inf and
-      passes no gradient on.
+      counts the columns of all devices.
+    mask_BT: bool, the tokens to compute; all if None. Off it nothing is read.
+    allowed: the allowed entries, of the whole vocabulary; all if None. A token
+      that was not allowed has logprob -inf and passes no gradient on.
     temperature: tau, positive: the sampler's, for all tokens alike.
-    chunk_size: tokens of every row to a tile.
-    vocab_chunk_size: words to a tile; all if None. Narrow tiles of many tokens
-      are faster and smaller than wide tiles of few: the gradient of the output
-      matrix is then written word by word, not added to over and over.
+    chunk_size: tokens of every row in a tile.
+    vocab_chunk_size: vocabulary entries in a tile; all if None. Narrow tiles of
+      many tokens are faster and smaller than wide tiles of few tokens: each
+      column of the output matrix's gradient is then written fewer times.
     entropy_gradient: whether the entropy passes a gradient on. A metric needs
       none.
-    vocab_axis: mesh axis of an enclosing shard_map; device k of n has the words
-      [k V / n, (k + 1) V / n).
+    vocab_axis: mesh axis of an enclosing shard_map; device k of n has the
+      columns [k V / n, (k + 1) V / n).
 
   Returns:
     (logprob_BT, entropy_BT) in nats, float32 at least; 0 off the mask.
@@ -135,17 +133,17 @@ def _order_of_work(
   allowed: AllowedTokens | None,
   chunk_size: int,
 ) -> tuple[Tokens, jax.Array]:
-  """Tokens on the mask first, in whole chunks, and the way back."""
+  """Orders tokens on the mask first, in whole chunks; returns the inverse."""
   num_rows, num_tokens = token_BT.shape
   if mask_BT is None:
     mask_BT = jnp.ones(token_BT.shape, bool)
-  # Counted, not sorted: XLA needs long to compile a sort of many tokens.
+  # Counted, not sorted: XLA compiles a sort of many tokens slowly.
   kept_BT = jnp.cumsum(mask_BT, axis=1, dtype=jnp.int32)
   left_BT = jnp.cumsum(~mask_BT, axis=1, dtype=jnp.int32)
   back_BT = jnp.where(mask_BT, kept_BT, kept_BT[:, -1:] + left_BT) - 1
   place_BT = inverse(back_BT, num_tokens)
   padding = ((0, 0), (0, -num_tokens % chunk_size))
-  # What pads a row comes after all of it.
+  # Padding comes after all tokens of a row.
   place_BN = jnp.pad(place_BT, padding, constant_values=num_tokens)
 
   def moved(x_BT: jax.Array) -> jax.Array:
@@ -157,14 +155,14 @@ def _order_of_work(
 
 
 def _over_devices(parts: Parts, axis: str) -> Parts:
-  """Parts of all words, from the parts of each device's words.
+  """Combines the parts of each device's columns to those of all columns.
 
-  The entropy by its grouping property: of a word, that of its device plus that
-  of the word given the device, sum_k w_k (H_k - log w_k).
+  The entropy by its grouping property, with w_k the probability of device k's
+  columns: sum_k w_k (H_k - log w_k).
   """
-  here_BN = jax.lax.stop_gradient(parts.largest_BN)
-  largest_BN = jax.lax.pmax(here_BN, axis)
-  log_weight_BN = parts.log_total_BN + (here_BN - largest_BN)
+  local_BN = jax.lax.stop_gradient(parts.largest_BN)
+  largest_BN = jax.lax.pmax(local_BN, axis)
+  log_weight_BN = parts.log_total_BN + (local_BN - largest_BN)
   log_total_BN = jnp.log(jax.lax.psum(jnp.exp(log_weight_BN), axis))
   log_share_BN = log_weight_BN - log_total_BN
   return Parts(
@@ -187,13 +185,14 @@ def _check(hidden_BTD, output_DV, token_BT, mask_BT) -> None:
 
 
 def _check_sizes(chunk_size: int, vocab_chunk_size: int | None) -> None:
-  for name, size, what in (
+  for name, size, unit in (
     ("chunk_size", chunk_size, "tokens of each row"),
-    ("vocab_chunk_size", vocab_chunk_size, "words"),
+    ("vocab_chunk_size", vocab_chunk_size, "vocabulary entries"),
   ):
     require(
       name,
       size,
-      f"at least 1: it is the number of {what} whose logits are held at a time",
+      f"at least 1: it is the number of {unit} whose logits are in memory at "
+      "a time",
       lambda x: x >= 1,
     )

@@ -1,9 +1,8 @@
-"""What the policy says about each token: log-probability and entropy.
+"""Log-probability and entropy of tokens, from logits.
 
 Everything is in nats, and computed in float32 at least, whatever the dtype of
-the model. This file knows nothing of models: it starts from logits and aligns
-nothing. Entry [b, t] of the logits must be the prediction *of* token [b, t], so
-the caller has shifted. `fused_logprobs` starts from hidden states.
+the model. Entry [b, t] of the logits must be the prediction *of* token [b, t]:
+the caller has to shift them. `fused` starts from hidden states instead.
 
 Axes: B rows, T tokens, V vocabulary.
 """
@@ -20,11 +19,11 @@ def token_logprob(
   token_BT: jax.Array,
   temperature: float | jax.Array = 1.0,
 ) -> jax.Array:
-  """How likely the policy found each token: log softmax(z / tau)[token].
+  """Log-probability of each token: log softmax(z / tau)[token].
 
-  With tau the temperature that the token was sampled at, so that the result is
-  the log-probability under the distribution that was sampled from. A logit of
-  -inf bars a word, as truncated sampling does.
+  With tau the sampler's temperature this is the log-probability under the
+  distribution that was sampled from. A logit of -inf excludes a vocabulary
+  entry, as truncated sampling does.
 
     d logprob / d z_v = (1[v = token] - p_v) / tau
 
@@ -40,9 +39,9 @@ def token_logprob(
   chex.assert_equal_shape_prefix([logits_BTV, token_BT], 2)
   log_weight_BTV = _log_weights(logits_BTV, temperature)
   # A select and a sum, not a gather: it stays local when V is sharded.
-  word_11V = jnp.arange(logits_BTV.shape[-1])[None, None, :]
+  entry_11V = jnp.arange(logits_BTV.shape[-1])[None, None, :]
   chosen_BT = jnp.sum(
-    log_weight_BTV, axis=-1, where=word_11V == token_BT[:, :, None]
+    log_weight_BTV, axis=-1, where=entry_11V == token_BT[:, :, None]
   )
   return chosen_BT - jnp.log(jnp.sum(jnp.exp(log_weight_BTV), axis=-1))
 
@@ -50,12 +49,12 @@ def token_logprob(
 def entropy(
   logits_BTV: jax.Array, temperature: float | jax.Array = 1.0
 ) -> jax.Array:
-  """How undecided the policy was before each token.
+  """Entropy of the policy's distribution of each token.
 
     H = -sum_v p_v log p_v = logsumexp(z / tau) - sum_v p_v z_v / tau
 
-  with p = softmax(z / tau); between 0 and log V. Barred words (logit -inf)
-  contribute nothing.
+  with p = softmax(z / tau); between 0 and log V. Excluded entries
+  (logit -inf) contribute nothing.
 
   Returns:
     entropy_BT.
@@ -64,19 +63,19 @@ def entropy(
   log_weight_BTV = _log_weights(logits_BTV, temperature)
   weight_BTV = jnp.exp(log_weight_BTV)
   total_BT = jnp.sum(weight_BTV, axis=-1)
-  # 0 * -inf is NaN, in value and in gradient, unless the -inf goes first.
+  # 0 * -inf is NaN, in value and gradient, so -inf is replaced first.
   finite_BTV = jnp.where(jnp.isneginf(log_weight_BTV), 0, log_weight_BTV)
   mean_BT = jnp.sum(weight_BTV * finite_BTV, axis=-1) / total_BT
   return jnp.log(total_BT) - mean_BT
 
 
 def check_temperature(temperature: float | jax.Array) -> None:
-  """Refuses a number that is no temperature; an array cannot be looked at."""
+  """Raises `ValueError` unless a number is positive; trusts arrays."""
   require(
     "temperature",
     temperature,
     "positive: a greedy answer (temperature 0) has no log-probability to train "
-    "on. Sample what you train on at a positive temperature.",
+    "on. Sample training data at a positive temperature.",
     lambda x: x > 0,
   )
 
@@ -84,9 +83,9 @@ def check_temperature(temperature: float | jax.Array) -> None:
 def _log_weights(
   logits_BTV: jax.Array, temperature: float | jax.Array
 ) -> jax.Array:
-  """z / tau, shifted so that the likeliest word has 0.
+  """Returns z / tau, shifted so that the likeliest entry has 0.
 
-  Shifting first keeps the digits that a difference of large numbers loses.
+  Shifting first avoids the rounding of a difference of large numbers.
   """
   check_temperature(temperature)
   scaled_BTV = widen(logits_BTV) / temperature

@@ -1,12 +1,12 @@
 """The arithmetic of `fused_token_logprob`: tiles of logits and their gradient.
 
-A tile is C tokens of every row by W words. Its logits are made, read and
-dropped, once forwards and once more backwards; what stays is a few numbers per
-token. All of it is about the words of one device and says nothing final about
-a token if other devices hold other words.
+A tile is C tokens of every row by W vocabulary entries. Its logits are computed
+and dropped, once in the forward and once in the backward pass; a few numbers
+per token are kept. All results are about the entries of one device, and are
+partial if other devices hold other entries.
 
 Axes: B rows, T tokens, D width, V vocabulary, N tokens in the order of work,
-C tokens of a chunk, W words of a chunk. s = z / tau are the scaled logits.
+C tokens of a chunk, W entries of a tile. s = z / tau are the scaled logits.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ from typing import NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.logprobs.allowed_tokens import allowed_words
+from agentrl_jax.losses.logprobs.allowed_tokens import allowed_entries
 
 _Tree = TypeVar("_Tree")
 
 
 @dataclasses.dataclass(frozen=True)
 class Tiles:
-  """How the work is cut: all that is known before it starts."""
+  """Sizes of the tiles, and options that are fixed when compiled."""
 
   num_tokens: int  # C
   num_entries: int  # W
@@ -32,37 +32,37 @@ class Tiles:
 
 
 class Tokens(NamedTuple):
-  """The work, tokens on the mask first."""
+  """Tokens to compute, those on the mask first."""
 
-  token_BN: jax.Array  # word of the output matrix, or none of them
+  token_BN: jax.Array  # column of the output matrix; may be another device's
   place_BN: jax.Array  # index into T of the state that predicts it
   mask_BN: jax.Array
   row_BN: jax.Array | None  # of the table of masks, where there is one
 
 
 class Parts(NamedTuple):
-  """What some of the words say about each token.
+  """Partial results of each token over some vocabulary entries.
 
-  Two halves of a logsumexp, because the difference of large numbers loses
-  digits: logprob = (chosen - largest) - log_total.
+  The logsumexp is kept in two terms, because the difference of large numbers
+  loses digits: logprob = (chosen - largest) - log_total.
   """
 
   largest_BN: jax.Array  # max_v s_v, a constant
-  chosen_BN: jax.Array  # s[token]; 0 if the token is not among them
+  chosen_BN: jax.Array  # s[token]; 0 if the token is not among the entries
   log_total_BN: jax.Array  # log sum_v exp(s_v - largest)
   entropy_BN: jax.Array  # of softmax(s)
 
 
 class Masks(NamedTuple):
-  """What is allowed, as in `allowed_tokens.AllowedTokens`."""
+  """Table of masks, as in `allowed_tokens.AllowedTokens`."""
 
   mask_MX: jax.Array
-  # The vocabulary's id of the first word here; None: all words are here.
+  # Vocabulary id of this device's first entry; None if it has all entries.
   first: jax.Array | None
 
 
 class _Chunk(NamedTuple):
-  """What the tiles of a chunk are made of."""
+  """Inputs of the tiles of a chunk."""
 
   hidden_BCD: jax.Array  # 0 off the mask, where it may be NaN
   output_DV: jax.Array  # in the dtype of the states
@@ -82,20 +82,20 @@ def parts_of_tokens(
   tokens: Tokens,
   masks: Masks | None,
 ) -> Parts:
-  """Parts of every token on the mask; off it they mean nothing.
+  """Computes the parts of every token on the mask; off it they are undefined.
 
     d chosen / d s_v = 1[v = token]
     d log_total / d s_v = p_v
     d entropy / d s_v = -p_v (log p_v + entropy)
 
-  with p the softmax over these words. All but the products is computed in the
-  dtype of `temperature`.
+  with p the softmax over these entries. Everything but the matrix products is
+  computed in the dtype of `temperature`.
   """
   output_DV = output_DV.astype(hidden_BTD.dtype)
 
-  def one_chunk(i: jax.Array, found: Parts) -> Parts:
+  def one_chunk(i: jax.Array, results: Parts) -> Parts:
     chunk = _chunk(tiles, i, hidden_BTD, output_DV, temperature, tokens, masks)
-    return write(tiles, i, found, _parts_of_chunk(tiles, chunk))
+    return write(tiles, i, results, _parts_of_chunk(tiles, chunk))
 
   zeros_BN = jnp.zeros(tokens.token_BN.shape, temperature.dtype)
   nothing = Parts(zeros_BN, zeros_BN, zeros_BN, zeros_BN)
@@ -153,10 +153,10 @@ parts_of_tokens.defvjp(_parts_forward, _parts_backward)
 
 
 def _parts_of_chunk(tiles: Tiles, chunk: _Chunk) -> Parts:
-  """Parts of a chunk's tokens, from tiles taken one after the other.
+  """Computes the parts of a chunk's tokens, tile by tile.
 
-  The running sums are relative to the largest s so far and fade when a larger
-  one comes: online softmax, arXiv:1805.02867.
+  The running sums are relative to the largest s so far and are rescaled when a
+  larger one comes: online softmax, arXiv:1805.02867.
   """
 
   def one_tile(j, carry):
@@ -165,7 +165,7 @@ def _parts_of_chunk(tiles: Tiles, chunk: _Chunk) -> Parts:
     larger_BC = jnp.maximum(largest_BC, jnp.max(s_BCW, axis=-1))
     shifted_BCW = s_BCW - larger_BC[:, :, None]
     weight_BCW = jnp.exp(shifted_BCW)
-    # A barred word adds nothing, and not 0 * -inf.
+    # An excluded entry adds 0, and not 0 * -inf.
     moment_BCW = jnp.where(weight_BCW > 0, weight_BCW * shifted_BCW, 0)
     rise_BC = largest_BC - larger_BC
     fade_BC = jnp.exp(rise_BC)
@@ -178,7 +178,7 @@ def _parts_of_chunk(tiles: Tiles, chunk: _Chunk) -> Parts:
 
   wide = chunk.temperature.dtype
   zeros_BC = jnp.zeros(chunk.hidden_BCD.shape[:2], wide)
-  # Not -inf: what comes first would rise from it by a NaN.
+  # Not -inf: the first difference from it would be NaN.
   lowest_BC = zeros_BC + jnp.finfo(wide).min / 2
   nothing = (lowest_BC, zeros_BC, zeros_BC, zeros_BC)
   largest_BC, total_BC, moment_BC, chosen_BC = jax.lax.fori_loop(
@@ -187,7 +187,7 @@ def _parts_of_chunk(tiles: Tiles, chunk: _Chunk) -> Parts:
     one_tile,
     vary_like(nothing, chunk.hidden_BCD),
   )
-  total_BC = jnp.maximum(total_BC, 1)  # less only if every word is barred
+  total_BC = jnp.maximum(total_BC, 1)  # less only if every entry is excluded
   log_total_BC = jnp.log(total_BC)
   entropy_BC = log_total_BC - moment_BC / total_BC
   return Parts(largest_BC, chosen_BC, log_total_BC, entropy_BC)
@@ -196,9 +196,9 @@ def _parts_of_chunk(tiles: Tiles, chunk: _Chunk) -> Parts:
 def _slopes_of_chunk(
   tiles: Tiles, chunk: _Chunk, found: Parts, slope: Parts, sums
 ):
-  """Gradient of a chunk's states, and sums over chunks of the other two.
+  """Computes the gradient of a chunk's states; adds to the other two sums.
 
-  Products take the slopes of the logits in the dtype of the states.
+  Matrix products take the gradient of the logits in the dtype of the states.
   """
   wide = chunk.temperature.dtype
   product = functools.partial(jnp.einsum, preferred_element_type=wide)
@@ -206,11 +206,11 @@ def _slopes_of_chunk(
 
   def one_tile(j, sums):
     slope_BCD, slope_DV, temperature_slope = sums
-    words_DW, s_BCW, is_token_BCW = _tile(tiles, j, chunk)
+    output_DW, s_BCW, is_token_BCW = _tile(tiles, j, chunk)
     logp_BCW = (s_BCW - found.largest_BN) - found.log_total_BN
     p_BCW = jnp.exp(logp_BCW)
     s_slope_BCW = p_BCW * slope.log_total_BN
-    if chunk.masks is not None:  # the token itself may be barred
+    if chunk.masks is not None:  # the token itself may be excluded
       is_token_BCW &= ~jnp.isneginf(s_BCW)
     s_slope_BCW += jnp.where(is_token_BCW, slope.chosen_BN, 0)
     if tiles.entropy_gradient:
@@ -219,14 +219,14 @@ def _slopes_of_chunk(
     s_slope_BCW = jnp.where(chunk.mask_BC1, s_slope_BCW, 0)
     z_slope_BCW = s_slope_BCW / chunk.temperature
     z_slope_BCW = z_slope_BCW.astype(chunk.hidden_BCD.dtype)
-    slope_BCD += product("bcw,dw->bcd", z_slope_BCW, words_DW)
+    slope_BCD += product("bcw,dw->bcd", z_slope_BCW, output_DW)
     slope_DW = product("bcd,bcw->dw", chunk.hidden_BCD, z_slope_BCW)
-    # Neither a barred word, with s = -inf, nor a masked token counts.
+    # Neither an excluded entry, with s = -inf, nor a masked token counts.
     moment_BCW = jnp.where(s_slope_BCW != 0, s_slope_BCW * s_BCW, 0)
     temperature_slope -= jnp.sum(moment_BCW) / chunk.temperature
     return (
       slope_BCD,
-      add_words(tiles, j, slope_DV, slope_DW),
+      add_columns(tiles, j, slope_DV, slope_DW),
       temperature_slope,
     )
 
@@ -240,30 +240,30 @@ def _slopes_of_chunk(
 
 
 def _tile(tiles: Tiles, j: jax.Array, chunk: _Chunk):
-  """The words of a tile, its s, and which word each token is."""
-  words_DW, word_W, is_new_W = words(tiles, j, chunk.output_DV)
+  """Returns a tile's columns, its s, and a one-hot mask of the tokens."""
+  output_DW, entry_W, is_new_W = columns(tiles, j, chunk.output_DV)
   z_BCW = jnp.einsum(
     "bcd,dw->bcw",
     chunk.hidden_BCD,
-    words_DW,
+    output_DW,
     preferred_element_type=chunk.temperature.dtype,
   )
   is_new_11W = is_new_W[None, None, :]
   s_BCW = jnp.where(is_new_11W, z_BCW / chunk.temperature, -jnp.inf)
   if chunk.masks is not None:
     s_BCW = jnp.where(_allowed(tiles, j, chunk), s_BCW, -jnp.inf)
-  is_token_BCW = word_W[None, None, :] == chunk.token_BC1
-  return words_DW, s_BCW, is_token_BCW & is_new_11W
+  is_token_BCW = entry_W[None, None, :] == chunk.token_BC1
+  return output_DW, s_BCW, is_token_BCW & is_new_11W
 
 
 def _allowed(tiles: Tiles, j: jax.Array, chunk: _Chunk) -> jax.Array:
-  """Which words of a tile each token could have been, bool [B, C, W]."""
+  """Returns the allowed entries of a tile at each token, bool [B, C, W]."""
   first: int | jax.Array = 0
   if tiles.num_entries < chunk.output_DV.shape[1]:
-    first = first_word(tiles, j, chunk.output_DV)
+    first = first_entry(tiles, j, chunk.output_DV)
   if chunk.masks.first is not None:
     first += chunk.masks.first
-  return allowed_words(
+  return allowed_entries(
     chunk.row_BC, chunk.masks.mask_MX, first, tiles.num_entries
   )
 
@@ -296,9 +296,9 @@ def _chunk(
 
 
 def inverse(place_BN: jax.Array, size: int) -> jax.Array:
-  """For each of `size` places, which n it is the place of; [B, size].
+  """Inverts the order: returns the n of each of `size` places, [B, size].
 
-  Every place is there once; what is none of them is passed over.
+  Every place occurs once; places out of range are dropped.
   """
 
   def of_row(place_N: jax.Array) -> jax.Array:
@@ -309,7 +309,7 @@ def inverse(place_BN: jax.Array, size: int) -> jax.Array:
 
 
 def num_chunks(tiles: Tiles, tokens: Tokens) -> int | jax.Array:
-  """Up to the last one with a token on the mask, where others are skipped."""
+  """Counts the chunks, up to the last one with a token on the mask."""
   if not tiles.skip:
     return tokens.mask_BN.shape[1] // tiles.num_tokens
   longest = jnp.max(jnp.sum(tokens.mask_BN, axis=1, dtype=jnp.int32))
@@ -317,7 +317,7 @@ def num_chunks(tiles: Tiles, tokens: Tokens) -> int | jax.Array:
 
 
 def read(tiles: Tiles, i: jax.Array, x_BN: _Tree) -> _Tree:
-  """Chunk i of every array."""
+  """Returns chunk i of every array."""
   size = tiles.num_tokens
   return jax.tree.map(
     lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size, axis=1), x_BN
@@ -325,7 +325,7 @@ def read(tiles: Tiles, i: jax.Array, x_BN: _Tree) -> _Tree:
 
 
 def write(tiles: Tiles, i: jax.Array, x_BN: _Tree, new_BC: _Tree) -> _Tree:
-  """Every array with another chunk i."""
+  """Replaces chunk i of every array."""
   return jax.tree.map(
     lambda x, new: jax.lax.dynamic_update_slice_in_dim(
       x, new.astype(x.dtype), i * tiles.num_tokens, axis=1
@@ -336,39 +336,39 @@ def write(tiles: Tiles, i: jax.Array, x_BN: _Tree, new_BC: _Tree) -> _Tree:
 
 
 def num_tiles(tiles: Tiles, output_DV: jax.Array) -> int:
-  """Tiles that all words take."""
+  """Returns the number of tiles that cover all entries."""
   return -(-output_DV.shape[1] // tiles.num_entries)
 
 
-def first_word(tiles: Tiles, j: jax.Array, output_DV: jax.Array) -> jax.Array:
-  """The last tile starts early if it would stick out, and repeats words."""
+def first_entry(tiles: Tiles, j: jax.Array, output_DV: jax.Array) -> jax.Array:
+  """Returns a tile's first entry; the last tile overlaps the one before it."""
   return jnp.minimum(
     j * tiles.num_entries, output_DV.shape[1] - tiles.num_entries
   )
 
 
-def words(
+def columns(
   tiles: Tiles, j: jax.Array, output_DV: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """A tile's columns of the output matrix, their ids, which are no repeats."""
-  # Taking all of them by a slice would move them between devices.
-  first = first_word(tiles, j, output_DV)
-  word_W = first + jnp.arange(tiles.num_entries)
+  """Returns a tile's columns, their ids, and a mask without the overlap."""
+  # A slice of all columns would move them between devices.
+  first = first_entry(tiles, j, output_DV)
+  entry_W = first + jnp.arange(tiles.num_entries)
   if tiles.num_entries == output_DV.shape[1]:
-    return output_DV, word_W, word_W >= 0
-  words_DW = jax.lax.dynamic_slice_in_dim(
+    return output_DV, entry_W, entry_W >= 0
+  output_DW = jax.lax.dynamic_slice_in_dim(
     output_DV, first, tiles.num_entries, axis=1
   )
-  return words_DW, word_W, word_W >= j * tiles.num_entries
+  return output_DW, entry_W, entry_W >= j * tiles.num_entries
 
 
-def add_words(
+def add_columns(
   tiles: Tiles, j: jax.Array, x_DV: jax.Array, new_DW: jax.Array
 ) -> jax.Array:
-  """The array with a tile's columns added to."""
+  """Adds to a tile's columns of an array."""
   if tiles.num_entries == x_DV.shape[1]:
     return x_DV + new_DW
-  first = first_word(tiles, j, x_DV)
+  first = first_entry(tiles, j, x_DV)
   old_DW = jax.lax.dynamic_slice_in_dim(x_DV, first, tiles.num_entries, axis=1)
   return jax.lax.dynamic_update_slice_in_dim(
     x_DV, old_DW + new_DW, first, axis=1
@@ -376,10 +376,11 @@ def add_words(
 
 
 def vary_like(tree: _Tree, *others: jax.Array) -> _Tree:
-  """The same values, typed as differing between devices where others do.
+  """Types values in shard_map as varying over the axes that `others` vary over.
 
-  Outside shard_map nothing differs, and nothing is changed. The gradient of
-  what was typed so adds up over the devices.
+  A loop must return the type of its input: sums start from zeros, which do not
+  vary, and add values that do. Outside shard_map nothing changes. The gradient
+  of such a value adds up over the devices.
   """
   wanted = frozenset().union(*(_varying(other) for other in others))
 

@@ -1,11 +1,12 @@
-"""Checkpoints: the learner's state and the position of everything around it.
+"""Checkpoints of the learner's state and the run's position.
 
-One Orbax step holds the state (params, optimizer, version), the controller's
-position (task stream, tasks in flight, finished groups) and a checksum of every
-leaf. Processes write their own shards; what is read back is laid out for
-whatever mesh there is then. Orbax commits a step in one rename, so a kill at
-any instant leaves the step before it good. What cannot be restored is refused,
-by file and leaf, and the step to fall back to is named.
+- A step holds the state (params, optimizer, version), the controller's position
+  (task stream, tasks in flight, finished groups) and a checksum of every leaf.
+- Each process writes its own shards; a restore lays them out for its own mesh.
+- Orbax commits a step in one rename, so a kill at any time leaves the step
+  before it intact.
+- A step that cannot be restored is refused by file and leaf, with the step to
+  fall back to.
 """
 
 import contextlib
@@ -27,12 +28,12 @@ _CHECKSUMS, _POSITION, _PINNED = "checksums", "position", "pinned"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-  """Of the `checkpoint` section of the config."""
+  """The `checkpoint` section of the config."""
 
   every: int  # updates
   keep: int  # steps, the newest ones
-  keep_every: int = 0  # updates: its multiples are kept for good; 0 is none
-  grace_s: float = 30.0  # from a signal to the end of the checkpoint
+  keep_every: int = 0  # updates: its multiples are kept forever; 0 is none
+  grace_s: float = 30.0  # from a signal to the end of its checkpoint
 
   def __post_init__(self) -> None:
     if self.every < 1 or self.keep < 2:
@@ -43,16 +44,16 @@ class CheckpointConfig:
       )
     if self.keep_every < 0 or self.grace_s <= 0:
       raise ConfigError(
-        f"checkpoint.keep_every={self.keep_every} must be 0 (none is kept for "
-        "good) or a number of updates, and checkpoint.grace_s="
+        f"checkpoint.keep_every={self.keep_every} must be 0 (none is kept "
+        "forever) or a number of updates, and checkpoint.grace_s="
         f"{self.grace_s} more than 0 seconds"
       )
 
 
 class Checkpoints:
-  """The checkpoints of one stage of a run, newest last.
+  """The checkpoints of one stage of a run.
 
-  All processes of a run make and call it alike; each writes its own shards.
+  All processes of a run make the same calls; each writes its own shards.
   """
 
   def __init__(
@@ -65,7 +66,7 @@ class Checkpoints:
       options=ocp.CheckpointManagerOptions(
         preservation_policy=self._retention,
         enable_async_checkpointing=True,
-        # What else writes at the time has barriers of its own.
+        # Other writers may run at the same time, with barriers of their own.
         multiprocessing_options=ocp.options.MultiprocessingOptions(
           barrier_sync_key_prefix=f"checkpoints_{self.directory.name}"
         ),
@@ -79,29 +80,29 @@ class Checkpoints:
       self._retention.pinned[step] = self._pinned_by(step)
 
   def steps(self) -> list[int]:
-    """Steps that are committed or on their way, oldest first."""
+    """Returns the steps that are saved or being saved, oldest first."""
     return sorted(self._manager.all_steps())
 
   def pin(self, steps: Sequence[int]) -> None:
-    """Steps that the next checkpoints need, and keep as long as they are kept.
+    """Keeps these steps as long as the checkpoints that are saved from now on.
 
-    They are what older policy slots serve, and will serve after a resume.
+    Older policy slots serve them, and will serve them after a resume.
     """
     self._retention.needed = tuple(sorted(set(steps)))
 
   def save(self, state: TrainState, position: Mapping[str, Any]) -> None:
-    """Starts writing; returns once the arrays are safe to overwrite.
+    """Starts writing; returns when the arrays may be overwritten.
 
-    `position` is what `restore` gives back beside the state: JSON values.
+    `position` holds JSON values that `restore` returns beside the state.
     """
     tree = _as_tree(state)
-    found = checksums(tree)
+    sums = checksums(tree)
     pinned = self._retention.needed
     step = int(state.version)
 
     def about() -> dict[str, Any]:
       return {
-        _CHECKSUMS: {name: int(number) for name, number in found.items()},
+        _CHECKSUMS: {name: int(number) for name, number in sums.items()},
         _PINNED: list(pinned),
         _POSITION: dict(position),
       }
@@ -115,13 +116,13 @@ class Checkpoints:
     )
 
   def wait(self) -> None:
-    """Returns when everything saved is on disk."""
+    """Waits until every saved step is on disk."""
     self._manager.wait_until_finished()
 
   def restore(
     self, abstract: TrainState, step: int | None = None
   ) -> tuple[TrainState, dict[str, Any]]:
-    """The state, in the shapes and shardings of `abstract`, and the position.
+    """Reads the state, in the shardings of `abstract`, and the position.
 
     Raises `CheckpointError` if the step is damaged or of another model.
     """
@@ -135,7 +136,7 @@ class Checkpoints:
   def restore_params(
     self, abstract: TrainState, step: int | None = None
   ) -> Params:
-    """The params alone of a step, as an older version to sample from."""
+    """Reads the params of a step alone, as an older version to sample from."""
     step = self.chosen(step)
     self._refuse_other_shapes(abstract, step)
     of_params = dataclasses.replace(abstract, optimizer=(), version=())
@@ -144,18 +145,18 @@ class Checkpoints:
     return _from_tree(of_params, tree).params
 
   def forget_after(self, step: int) -> None:
-    """Deletes later steps: a run that resumes here will write its own."""
+    """Deletes later steps: a run that resumes at `step` writes its own."""
     for later in [s for s in self.steps() if s > step]:
       self._manager.delete(later)
 
   def close(self) -> None:
-    """Waits for what is being written, and ends."""
+    """Waits until every saved step is on disk, and closes Orbax's manager."""
     self._manager.close()
 
   def chosen(self, step: int | None = None) -> int:
-    """The step that `restore` takes: `step`, or the newest for None.
+    """Returns the step that `restore` takes: `step`, or the newest for None.
 
-    Waits for it if it is still being written. Raises `CheckpointError` if there
+    Waits if the step is still being written. Raises `CheckpointError` if there
     is none.
     """
     steps = self.steps()
@@ -168,13 +169,13 @@ class Checkpoints:
         f"{self.directory} has no step {step}; there are {steps}"
       )
     if step == steps[-1]:
-      self.wait()  # it may still be on its way
+      self.wait()  # the newest may still be being written
     return step
 
   def _read(
     self, step: int, tree: Mapping[str, Any], *, partial: bool = False
   ) -> Mapping[str, Any]:
-    """Every leaf straight into its own dtype and sharding."""
+    """Reads every leaf directly into its dtype and sharding."""
     state = ocp.args.PyTreeRestore(
       tree,
       restore_args=ocp.checkpoint_utils.construct_restore_args(tree),
@@ -186,25 +187,25 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def _reading(self, step: int) -> Iterator[None]:
-    """What is raised within says that the step cannot be read."""
+    """Turns errors of Orbax into a `CheckpointError` about the step."""
     try:
       yield
     except jax.errors.JaxRuntimeError:
-      raise  # the devices': nothing is wrong with the files
+      raise  # an error of the devices: the files may be good
     except Exception as error:  # noqa: BLE001 - Orbax raises it bare, too
       raise self._damaged(step, f"cannot be read: {error}") from error
 
   def _about(self, step: int) -> Mapping[str, Any]:
     with self._reading(step):
       about = ocp.args.Composite(about=_AboutRestore())
-      found = self._manager.restore(step, args=about)["about"]
-    missing = {_CHECKSUMS, _POSITION} - set(found)
+      about = self._manager.restore(step, args=about)["about"]
+    missing = {_CHECKSUMS, _POSITION} - set(about)
     if missing:
-      raise self._damaged(step, f"says nothing of its {sorted(missing)}")
-    return found
+      raise self._damaged(step, f"has no {sorted(missing)}")
+    return about
 
   def _pinned_by(self, step: int) -> tuple[int, ...]:
-    """What a step found here keeps; one that is damaged keeps nothing."""
+    """Returns the steps that an existing step pins; none if it is damaged."""
     try:
       return tuple(self._about(step).get(_PINNED, ()))
     except CheckpointError:
@@ -212,11 +213,11 @@ class Checkpoints:
 
   def _refuse_other_shapes(self, abstract: TrainState, step: int) -> None:
     with self._reading(step):
-      found = self._manager.item_metadata(step)["state"]
-      if found is None:
+      metadata = self._manager.item_metadata(step)["state"]
+      if metadata is None:
         raise ValueError("no metadata")
     expected = _shapes(_as_tree(abstract))
-    actual = _shapes(getattr(found, "tree", found))
+    actual = _shapes(getattr(metadata, "tree", metadata))
     differing = [
       leaf
       for leaf in sorted(set(expected) | set(actual))
@@ -243,7 +244,7 @@ class Checkpoints:
           f"{written.get(leaf)} was written",
         )
 
-  def _damaged(self, step: int, what: str) -> CheckpointError:
+  def _damaged(self, step: int, problem: str) -> CheckpointError:
     earlier = [s for s in self.steps() if s < step]
     offer = (
       f"Step {earlier[-1]} before it can be restored instead: set "
@@ -251,19 +252,19 @@ class Checkpoints:
       if earlier
       else "There is no earlier step; start afresh in another workdir"
     )
-    return CheckpointError(f"{self.directory}/{step} {what}. {offer}.")
+    return CheckpointError(f"{self.directory}/{step} {problem}. {offer}.")
 
 
 def _absolute(path: epath.Path) -> epath.Path:
-  """Orbax wants no relative path; a bucket's has no folder to be below."""
+  """Makes a local path absolute, as Orbax requires; leaves a bucket's alone."""
   return path if "://" in path.as_posix() else path.resolve()
 
 
 class _AboutHandler(ocp.JsonCheckpointHandler):
-  """Writes JSON that is only made in Orbax's own thread.
+  """Writes JSON that is made in Orbax's own thread.
 
-  Checksums are still being computed when `save` returns, and groups take
-  time to become text.
+  Checksums are still being computed when `save` returns, and groups take time
+  to convert to text.
   """
 
   async def _save_fn(self, x: Callable[[], Any], directory: Any) -> None:
@@ -283,7 +284,7 @@ class _AboutRestore(ocp.args.CheckpointArgs):
 
 
 def _as_tree(state: TrainState) -> dict[str, Any]:
-  """Leaves by a flat name: what is on disk depends on no Python class."""
+  """Maps flat names to leaves, so that files depend on no Python class."""
   leaves = jax.tree_util.tree_leaves_with_path(state)
   return {_name(path): leaf for path, leaf in leaves}
 
@@ -305,19 +306,19 @@ def _shapes(tree: Mapping[str, Any]) -> dict[str, str]:
 class Retention:
   """An Orbax preservation policy.
 
-  The newest stay, those at multiples of `keep_every` (unless that is 0), and
-  what any of these needs beside itself.
+  Keeps the newest `keep` steps, multiples of `keep_every` (unless that is 0),
+  and the steps that any of these pins.
   """
 
   def __init__(self, keep: int, keep_every: int):
     self._keep, self._keep_every = keep, keep_every
-    self.needed: tuple[int, ...] = ()  # by steps from now on
-    self.pinned: dict[int, tuple[int, ...]] = {}  # by step, those it needs
+    self.needed: tuple[int, ...] = ()  # pinned by steps that are saved now
+    self.pinned: dict[int, tuple[int, ...]] = {}  # steps that a step pins
 
   def should_preserve(
     self, checkpoints: Sequence[Any], *, context: Any
   ) -> list[bool]:
-    """One answer per checkpoint; they come oldest first."""
+    """Returns for each checkpoint, oldest first, whether it is kept."""
     del context
     steps = [info.step for info in checkpoints]
     kept = set(steps[-self._keep :])

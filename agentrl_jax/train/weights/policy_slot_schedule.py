@@ -1,15 +1,15 @@
-"""Which version each policy slot serves, as a function of the learner's.
+"""Schedules: the version that each policy slot serves.
 
 A schedule is a line of the config, one per policy slot:
 
-  fresh                    whatever the learner has just made; policy slot 0 is
-  this every 25                 the newest multiple of 25 updates every 25 lag
-  50          the newest one that is at least 50 updates old steps 0,100,400
-  the newest of these, as soon as there is one steps 300,600 of FOLDER
-  likewise, from the checkpoints of another run
+  fresh                     the learner's newest version; policy slot 0 is this
+  every 25                  the newest multiple of 25 updates
+  every 25 lag 50           the newest multiple at least 50 updates old
+  steps 0,100,400           the newest of these that exists
+  steps 300,600 of FOLDER   the same, from the checkpoints of another run
 
-What a policy slot serves follows from the learner's version alone, so a run
-that was stopped anywhere serves the same when it goes on. Needs no jax.
+The version depends on the learner's version alone, so a run that was stopped
+anywhere serves the same after it resumes. Needs no jax.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ _STEPS = re.compile(r"steps (\d+(?:, ?\d+)*)(?: of (\S+))?")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicySlotSchedule:
-  """One policy slot's line, read. Steps count optimizer updates."""
+  """A parsed line of the config. Steps count optimizer updates."""
 
   text: str
   every: int = 0  # 0 for a policy slot that is fresh, or has steps of its own
@@ -34,16 +34,16 @@ class PolicySlotSchedule:
 
   @property
   def is_fresh(self) -> bool:
-    """Whether the policy slot follows every update."""
+    """True if the policy slot follows every update."""
     return not self.every and not self.steps
 
   def step(self, version: int, *, stride: int = 1) -> int:
-    """What the policy slot serves while the learner is at `version`.
+    """Returns the step that is served while the learner is at `version`.
 
-    Before there is any such version it serves the first of its steps from
-    another run, and of this run the warm start, which is step 0. `stride`
-    counts updates between the learner's versions: "every 25" is then the first
-    version from each 25th update on.
+    Before any step of the schedule exists, this is the first one of another
+    run, or step 0 of this run, the warm start. `stride` counts updates between
+    the learner's versions: "every 25" is then the first version from each 25th
+    update on.
     """
     if self.is_fresh:
       return version
@@ -54,9 +54,7 @@ class PolicySlotSchedule:
     return _version_at(newest // self.every * self.every, stride)
 
   def awaited(self, version: int, *, stride: int = 1) -> set[int]:
-    """Versions of this run up to `version` that the policy slot serves
-    later only.
-    """
+    """Returns versions up to `version` that are served later only."""
     if not self.every:
       return set()
     served = self.step(version, stride=stride)
@@ -66,31 +64,28 @@ class PolicySlotSchedule:
 
 
 def _version_at(update: int, stride: int) -> int:
-  """The learner's first version that has `update` behind it."""
+  """Returns the learner's first version at or after `update`."""
   return -(-update // stride) * stride
 
 
 def read_schedules(lines: tuple[str, ...]) -> tuple[PolicySlotSchedule, ...]:
-  """One schedule per policy slot. Raises `ConfigError` for what cannot be
-  read.
-  """
-  found = tuple(
+  """Parses one schedule per policy slot. Raises `ConfigError` for others."""
+  schedules = tuple(
     _read(policy_slot, line) for policy_slot, line in enumerate(lines)
   )
-  if not found or not found[0].is_fresh:
+  if not schedules or not schedules[0].is_fresh:
     raise ConfigError(
       f"cross_policy.policy_slots={lines!r}: policy slot 0 follows the "
-      f"learner; begin with "
-      f"{FRESH!r}"
+      f"learner; begin with {FRESH!r}"
     )
-  for policy_slot, schedule in enumerate(found[1:], start=1):
+  for policy_slot, schedule in enumerate(schedules[1:], start=1):
     if schedule.is_fresh:
       raise ConfigError(
         f"cross_policy.policy_slots[{policy_slot}] is {FRESH!r}, as policy "
-        f"slot 0 is: two policy slots of "
-        "one version hold its weights twice; raise engine.slots instead"
+        "slot 0 is: two policy slots of one version hold its weights twice; "
+        "raise engine.slots instead"
       )
-  return found
+  return schedules
 
 
 def _read(policy_slot: int, line: str) -> PolicySlotSchedule:
@@ -105,7 +100,7 @@ def _read(policy_slot: int, line: str) -> PolicySlotSchedule:
       return PolicySlotSchedule(text=line, steps=steps, folder=match[2] or "")
   raise ConfigError(
     f"cross_policy.policy_slots[{policy_slot}]={line!r} is no schedule; write "
-    f"'fresh', "
-    "'every 25', 'every 25 lag 50', 'steps 0,100,400' or 'steps 300,600 of "
-    "runs/other/rl', with numbers of updates from 1 (steps from 0) that grow"
+    "'fresh', 'every 25', 'every 25 lag 50', 'steps 0,100,400' or 'steps "
+    "300,600 of runs/other/rl', with numbers of updates from 1 (steps from 0) "
+    "that grow"
   )

@@ -1,8 +1,8 @@
-"""New weights for the rollout side.
+"""Publication of weights to rollout engines.
 
-Training donates its params to the next update, so what is published is always a
-copy: cast, in the form that its reader wants, and laid out for the sampler, on
-the device, in one compiled call.
+Training donates its params to the next update, so a copy is published: cast,
+in the form that its reader wants, and laid out for the sampler, on the device,
+in one compiled call.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from agentrl_jax.model.policy import Params, Policy
 
 
 class WeightSink(Protocol):
-  """Whoever serves the policy: takes weights for a policy slot."""
+  """An engine, or its proxy, that takes weights for a policy slot."""
 
   def publish(self, policy_slot: int, params: Params, step: int) -> None:
-    """Checks the weights, then serves them from the next token on."""
+    """Checks the weights, then samples with them from the next token on."""
     ...
 
 
 class Publisher:
-  """Copies a policy's params to where they are sampled from."""
+  """Copies a policy's params to the devices that sample."""
 
   def __init__(
     self,
@@ -36,18 +36,19 @@ class Publisher:
     layers_apart: bool = True,
     gathered: bool = False,
   ):
-    """`to` has the shardings of the params for each policy slot.
+    """Compiles the copy.
 
-    `layers_apart` is the form to decode with; files keep layers stacked.
-
-    `gathered` is for a sink that is in one of several processes, which all
-    publish alike: there it gets whole params on its first device. The others
-    have no sink.
+    Args:
+      to: the shardings of the params for each policy slot.
+      layers_apart: whether to unstack the layers, as decoding needs; files
+        keep them stacked.
+      gathered: for several processes that all publish, of which one has a
+        sink: the sink gets whole params on its first device.
     """
     form = policy.unstacked if layers_apart else lambda params: params
     if layers_apart and to is None:
       form = policy.to_decode
-    plain = policy.plain  # no rollout knows of adapters
+    plain = policy.plain  # merges adapters, which no engine knows
     self._sink = sink
     self._to, self._gathered = to, gathered
     self._copy = jax.jit(
@@ -60,7 +61,7 @@ class Publisher:
   def publish(
     self, params: Params, version: int, *, policy_slot: int = 0
   ) -> None:
-    """Serves the params as `policy_slot`, stamped with their version."""
+    """Publishes the params to `policy_slot` with their version."""
     copied = self._copy(params)
     if self._sink is None:
       return

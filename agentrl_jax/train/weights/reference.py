@@ -1,7 +1,7 @@
-"""The policy that the KL term pulls towards, and where it waits for its turn.
+"""The reference policy of the KL term, on the devices or in host memory.
 
-It is read once per batch, before the first gradient, so it need not lie on the
-devices while gradients are made.
+It is read once per batch, before the first gradient, so it need not be on the
+devices while gradients are computed.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from agentrl_jax.train.config import require_one_of
 
 PLACES = {
   "resident": "on the devices, split as the params",
-  "offloaded": "in the hosts' memory, brought in for each batch",
-  "dropped": "nowhere; there must be no KL term",
+  "offloaded": "in the hosts' memory, copied to the devices for each batch",
+  "dropped": "not kept; there must be no KL term",
 }
 _HOST = "pinned_host"
 
@@ -39,31 +39,31 @@ class Reference:
   def __init__(
     self, policy: Policy, params: Params, *, place: str = "resident"
   ):
-    """`params` are copied unless they are already as they should be."""
+    """Copies `params` unless dtypes and shardings are right already."""
     mesh = policy.mesh or sharding.make_mesh({}, jax.local_devices()[:1])
-    where = sharding.param_shardings(policy.abstract_params(), mesh)
+    shardings = sharding.param_shardings(policy.abstract_params(), mesh)
 
     def in_dtype(params: Params) -> Params:
       cast: Params = sharding.in_dtype(params, policy.compute.dtype)
       return cast
 
-    self._where = where
-    self._is_away = place == "offloaded"
+    self._shardings = shardings
+    self._is_offloaded = place == "offloaded"
     self._params = params
-    if not _is_as(params, jax.eval_shape(in_dtype, params), where):
-      self._params = jax.jit(in_dtype, out_shardings=where)(params)
-    if self._is_away:
-      self._params = jax.device_put(self._params, _on_host(where, mesh))
+    if not _is_as(params, jax.eval_shape(in_dtype, params), shardings):
+      self._params = jax.jit(in_dtype, out_shardings=shardings)(params)
+    if self._is_offloaded:
+      self._params = jax.device_put(self._params, _on_host(shardings, mesh))
 
   def fetch(self) -> Params:
-    """The params on the devices; those fetched from a host go when unused."""
-    if self._is_away:
-      return jax.device_put(self._params, self._where)
+    """Returns the params on the devices; copies from a host are temporary."""
+    if self._is_offloaded:
+      return jax.device_put(self._params, self._shardings)
     return self._params
 
 
-def _is_as(params: Params, shapes: Params, where: Any) -> bool:
-  """Whether params have these dtypes and lie there already."""
+def _is_as(params: Params, shapes: Params, shardings: Any) -> bool:
+  """Returns True if params have these dtypes and shardings already."""
   same = jax.tree.map(
     lambda x, s, to: (
       isinstance(x, jax.Array)
@@ -72,13 +72,13 @@ def _is_as(params: Params, shapes: Params, where: Any) -> bool:
     ),
     params,
     shapes,
-    where,
+    shardings,
   )
   return all(jax.tree.leaves(same))
 
 
-def _on_host(where: Any, mesh: Mesh) -> Any:
-  """The same split, in the memory of each device's host."""
+def _on_host(shardings: Any, mesh: Mesh) -> Any:
+  """Returns the same shardings in the memory of each device's host."""
   device = mesh.local_devices[0]
   kinds = [memory.kind for memory in device.addressable_memories()]
   if _HOST not in kinds:
@@ -88,5 +88,5 @@ def _on_host(where: Any, mesh: Mesh) -> Any:
       "--config.reference.place=resident"
     )
   return jax.tree.map(
-    lambda s: NamedSharding(s.mesh, s.spec, memory_kind=_HOST), where
+    lambda s: NamedSharding(s.mesh, s.spec, memory_kind=_HOST), shardings
   )

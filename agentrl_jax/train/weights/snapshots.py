@@ -1,10 +1,10 @@
-"""Weights for rollout servers in other processes, through a folder.
+"""Snapshots: weights for rollout servers in other processes, in a folder.
 
-A snapshot is written by Orbax beside the learner's work, sharded, by all of its
-processes together, in the form and precision in which it was published. Once it
-is complete the manifest names it. When the writer is behind, the newest version
-of a policy slot takes the place of those that wait; how far behind it may be is
-bounded, and told in the metrics.
+- Orbax writes a snapshot in the background, sharded, from all processes of the
+  learner together, in the form and precision in which it was published.
+- The manifest names a snapshot only after it is complete.
+- When the writer is behind, the newest version of a policy slot replaces those
+  that wait. The lag is bounded, and is a metric.
 """
 
 import collections
@@ -32,18 +32,18 @@ from agentrl_jax.model.policy import Params
 
 @dataclasses.dataclass(eq=False)
 class _Job:
-  """A publication on its way to the folder."""
+  """A publication to be written."""
 
   policy_slot: int
   step: int
   publication: int
-  tree: dict[str, jax.Array]  # empty once it was copied off the devices
+  tree: dict[str, jax.Array]  # empty after the copy to the host
   checksums: dict[str, jax.Array]
   leaves: dict[str, str]
   has_begun: bool = False
 
   def snapshot(self) -> Snapshot:
-    """As the manifest names it. Waits for the checksums."""
+    """Returns its entry of the manifest. Waits for the checksums."""
     return Snapshot(
       publication=self.publication,
       step=self.step,
@@ -54,10 +54,10 @@ class _Job:
 
 
 class SnapshotSink:
-  """A `train.publish.WeightSink` that writes what it is given.
+  """A `WeightSink` that writes weights to a folder.
 
   With several learner processes, all of them publish the same at the same
-  time. Then nothing is skipped: whoever is early waits for the writer.
+  time. Then nothing is skipped: every process waits for its writer first.
   """
 
   def __init__(self, folder: str, *, max_lag: int, deadline_s: float):
@@ -67,22 +67,20 @@ class SnapshotSink:
     self._leads = jax.process_index() == 0
     if self._leads:
       self.folder.mkdir(parents=True, exist_ok=True)
-    # What an earlier start published goes on being served until it is replaced.
-    self._manifest = self._found()
-    # What recent manifests named: servers may be reading it. A server that is
-    # slower than this would end with weights too old to sample from.
+    # Snapshots of an earlier start are served until they are replaced.
+    self._manifest = self._read_manifest()
+    # Folders of recent manifests, which servers may be reading. A slower server
+    # would end with weights that are too old to sample from.
     self._named = collections.deque([self._manifest.folders], max_lag + 2)
-    self._edition = self._first_edition()
+    self._publication = self._first_publication()
     self._checkpointer = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
     self._changed = threading.Condition()
     self._published: dict[int, _Job] = {}
-    self._first_step = 0  # that policy slot 0 was published
-    self._oldest: dict[
-      int, int
-    ] = {}  # publication to sample from, by policy slot
-    self._recent: list[
-      tuple[int, int]
-    ] = []  # publication and step, of policy slot 0
+    self._first_step = 0  # of policy slot 0
+    # By policy slot, the oldest publication to sample from.
+    self._oldest: dict[int, int] = {}
+    # Publication and step, of policy slot 0.
+    self._recent: list[tuple[int, int]] = []
     self._waiting: dict[int, _Job] = {}
     self._writing: _Job | None = None
     self._failure: BaseException | None = None
@@ -95,9 +93,9 @@ class SnapshotSink:
     self._thread.start()
 
   def publish(self, policy_slot: int, params: Params, step: int) -> None:
-    """Has the params written; waits only if the writer is too far behind.
+    """Queues the params; waits only if the writer is too far behind.
 
-    They are the sink's from now on. Raises `CheckpointError` if an earlier
+    The sink owns the params from now on. Raises `CheckpointError` if an earlier
     snapshot could not be written.
     """
     begun = time.monotonic()
@@ -115,7 +113,7 @@ class SnapshotSink:
     self._stall_s += time.monotonic() - begun
 
   def publications(self) -> dict[int, int]:
-    """What was published last, by policy slot."""
+    """Returns the last publication of each policy slot."""
     with self._changed:
       return {
         policy_slot: job.publication
@@ -123,26 +121,27 @@ class SnapshotSink:
       }
 
   def acceptable(self) -> dict[int, int]:
-    """The oldest publication that may still be sampled from, by policy slot.
+    """Returns the oldest publication to sample from, by policy slot.
 
-    Policy slot 0 may be `max_lag` updates behind. What an earlier start of the
-    run published is from a past that is not this one's.
+    Policy slot 0 may be `max_lag` updates behind. Publications of an earlier
+    start of the run are not accepted: their versions may differ from this
+    start's.
     """
     with self._changed:
       return dict(self._oldest)
 
   @property
   def step(self) -> int:
-    """Of what policy slot 0 was published last; 0 before anything was."""
+    """The last published step of policy slot 0; 0 before the first."""
     with self._changed:
       return self._published[0].step if 0 in self._published else 0
 
   def flush(self) -> None:
-    """Waits until everything published is in the folder, and named."""
+    """Waits until all publications are in the folder and in the manifest."""
     self._wait(lambda: not (self._waiting or self._writing))
 
   def report(self) -> dict[str, float]:
-    """Counts since the start, and what is behind now."""
+    """Returns counts since the start, and the current lag."""
     with self._changed:
       return {
         "snapshots/written": self._num_written,
@@ -153,7 +152,7 @@ class SnapshotSink:
       }
 
   def close(self) -> None:
-    """Writes what waits, and ends the writer."""
+    """Writes the waiting snapshots and stops the writer."""
     with self._changed:
       self._is_closed = True
       self._changed.notify_all()
@@ -162,14 +161,14 @@ class SnapshotSink:
       raise self._too_slow()
     self._checkpointer.close()
 
-  def _found(self) -> Manifest:
+  def _read_manifest(self) -> Manifest:
     try:
       return read_manifest(self.folder) or Manifest({})
     except CheckpointError:
-      return Manifest({})  # it is about to be replaced
+      return Manifest({})  # this sink will replace it
 
-  def _first_edition(self) -> int:
-    """Beyond every earlier one, also if the folder was emptied meanwhile."""
+  def _first_publication(self) -> int:
+    """Returns a number above all earlier ones, even if the folder is empty."""
     publication = max(self._manifest.newest + 1, int(time.time() * 1000))
     if not self._is_shared:
       return publication
@@ -179,7 +178,7 @@ class SnapshotSink:
 
   def _job(self, policy_slot: int, params: Params, step: int) -> _Job:
     tree = dict(zip(leaf_names(params), jax.tree.leaves(params), strict=True))
-    publication, self._edition = self._edition, self._edition + 1
+    publication, self._publication = self._publication, self._publication + 1
     leaves = {name: describe_leaf(leaf) for name, leaf in tree.items()}
     return _Job(policy_slot, step, publication, tree, checksums(tree), leaves)
 
@@ -196,9 +195,7 @@ class SnapshotSink:
       self._oldest[0] = self._recent[0][0]
 
   def _lag(self) -> int:
-    """Updates between what policy slot 0 was published and what is named
-    for it.
-    """
+    """Returns updates between policy slot 0's last publication and manifest."""
     newest, named = self._published.get(0), self._manifest.policy_slots.get(0)
     if newest is None or (named and named.publication == newest.publication):
       return 0
@@ -221,8 +218,8 @@ class SnapshotSink:
   def _too_slow(self) -> DeadlineExceeded:
     return DeadlineExceeded(
       f"the learner waited {self._deadline_s:g} s for the writer of snapshots "
-      f"to {self.folder}; look at how fast that place is. The one before took "
-      f"{self._write_s:.1f} s"
+      f"to {self.folder}; look at how fast that folder is. The snapshot before "
+      f"took {self._write_s:.1f} s"
     )
 
   def _run(self) -> None:
@@ -253,9 +250,8 @@ class SnapshotSink:
 
   def _begin(self, job: _Job) -> None:
     """Returns when the arrays have been copied off the devices."""
-    if (
-      self._leads
-    ):  # else threads of Orbax's are the first to find out, and stay
+    # Otherwise Orbax's threads find a missing folder first, and never end.
+    if self._leads:
       self.folder.mkdir(parents=True, exist_ok=True)
     self._checkpointer.save(
       self.folder / job.snapshot().folder, args=ocp.args.PyTreeSave(job.tree)
@@ -263,7 +259,7 @@ class SnapshotSink:
     job.tree, job.has_begun = {}, True
 
   def _finish(self, job: _Job) -> None:
-    """Names the snapshot once it is complete, and removes what nobody needs."""
+    """Waits for the files, updates the manifest, removes old snapshots."""
     self._checkpointer.wait_until_finished()
     manifest = Manifest(
       {**self._manifest.policy_slots, job.policy_slot: job.snapshot()}
@@ -276,6 +272,6 @@ class SnapshotSink:
       self._manifest = manifest
 
   def _prune(self, kept: set[str]) -> None:
-    for found in self.folder.iterdir():
-      if found.name.startswith("edition_") and found.name not in kept:
-        found.rmtree()
+    for path in self.folder.iterdir():
+      if path.name.startswith("edition_") and path.name not in kept:
+        path.rmtree()

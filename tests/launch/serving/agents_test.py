@@ -106,7 +106,7 @@ class Trained:
       assert response.status == 200, await response.text()
 
   def update(self, groups):
-    lessons, report = self._preparation.lessons(groups, self.state.params)
+    lessons, report = self._preparation.build(groups, self.state.params)
     metrics = {}
     if lessons:  # none where no attempt did better than its siblings
       self.state, metrics = self._learner.update(self.state, lessons)

@@ -59,7 +59,7 @@ class WordsTest(chex.TestCase):
   @chex.variants(with_jit=True, without_jit=True)
   def test_bits_are_read_in_their_order(self):
     allowed_BTV = inputs()[1]
-    found_BTV = self.variant(lambda allowed: allowed.words(V))(
+    found_BTV = self.variant(lambda allowed: allowed.entries(V))(
       packed(allowed_BTV)
     )
     np.testing.assert_array_equal(found_BTV, allowed_BTV)
@@ -82,7 +82,7 @@ class WordsTest(chex.TestCase):
   def test_refuses_masks_of_something_else(self, changes):
     allowed = packed(inputs()[1])._replace(**changes)
     with self.assertRaises(AssertionError):
-      allowed.words(V)
+      allowed.entries(V)
 
 
 class FusedTest(parameterized.TestCase):
@@ -128,7 +128,9 @@ class FusedTest(parameterized.TestCase):
     allowed = packed(allowed_BTV)
 
     def plain(hidden_BTD, output_DV, token_BT, mask_BT, *, temperature):
-      logits_BTV = jnp.where(allowed.words(V), hidden_BTD @ output_DV, -jnp.inf)
+      logits_BTV = jnp.where(
+        allowed.entries(V), hidden_BTD @ output_DV, -jnp.inf
+      )
       logprob_BT = losses.token_logprob(logits_BTV, token_BT, temperature)
       entropy_BT = losses.entropy(logits_BTV, temperature)
       return jax.tree.map(

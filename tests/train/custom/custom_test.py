@@ -45,10 +45,10 @@ class ConfigTest(parameterized.TestCase):
     ("arity", f"{LAB}:of_nothing", {}, "takes none of log_ratio_BT, policy_lo"),
     ("other", f"{LAB}:by_group", {"power": 1}, "takes none of log_ratio_BT"),
     ("position", f"{LAB}:by_position", {}, "takes log_ratio_BT by position"),
-    ("given", f"{LAB}:as_much_as_all", {"mask_BT": 1}, "is given anyhow"),
+    ("given", f"{LAB}:as_much_as_all", {"mask_BT": 1}, "gets as an input"),
     ("no_signature", "builtins:max", {}, "no signature"),
-    ("nan", f"{LAB}:as_much_as_all", {"width": np.nan}, "width=nan is no num"),
-    ("inf", f"{LAB}:as_much_as_all", {"width": np.inf}, "width=inf is no num"),
+    ("nan", f"{LAB}:as_much_as_all", {"width": np.nan}, "width=nan is not a f"),
+    ("inf", f"{LAB}:as_much_as_all", {"width": np.inf}, "width=inf is not a f"),
     ("array", f"{LAB}:as_much_as_all", {"width": np.ones(2)}, "type ndarray"),
     (
       "scalar",
@@ -62,7 +62,7 @@ class ConfigTest(parameterized.TestCase):
       {"width": [print]},
       r"width\[0\]=.*is of",
     ),
-    ("keys", f"{LAB}:as_much_as_all", {3: 1.0}, "the key 3: keys are texts"),
+    ("keys", f"{LAB}:as_much_as_all", {3: 1.0}, "the key 3: keys are strings"),
     ("no_mapping", f"{LAB}:as_much_as_all", "width=1", "must be a mapping"),
     ("idle", "reinforce", {"width": 1.0}, "means nothing for loss.surrogate"),
   )
@@ -142,7 +142,7 @@ class ConfigTest(parameterized.TestCase):
     settings = read_settings(config)
     self.assertTrue(settings.loss.reads_entropy)
     self.assertEqual(settings.loss.surrogate_settings["bonus"], 0.25)
-    self.assertFalse(settings.advantage.varies_within_attempt)
+    self.assertFalse(settings.advantage.varies_within_trajectory)
     self.assertIsInstance(hash(settings.advantage), int)
 
   def test_an_import_of_something_else_that_is_missing_says_so(self):
@@ -324,7 +324,7 @@ class AdvantageTest(parameterized.TestCase):
     config = small.advantage_config(
       task_center=False, task_scale=False, **changes
     )
-    attempts = advantages.make_attempts(groups, small.TASK_IDS, config)
+    attempts = advantages.make_arrays(groups, small.TASK_IDS, config)
     value_NU, _ = advantages.advantages(attempts, num_tasks=2, config=config)
     return np.asarray(value_NU), attempts
 
@@ -377,7 +377,7 @@ class AdvantageTest(parameterized.TestCase):
     config = small.advantage_config(
       estimator=f"{LAB}:by_group", estimator_settings={"power": 0.5}
     )
-    with self.assertRaisesRegex(NotFinite, "my_lab:by_group' gave 1 attempts"):
+    with self.assertRaisesRegex(NotFinite, "my_lab:by_group' gave 1 traj"):
       advantages.require_finite(np.array([[0.0], [np.nan]]), config)
 
   def test_a_critic_of_one_s_own(self):
@@ -397,7 +397,7 @@ class AdvantageTest(parameterized.TestCase):
         advantage=small.advantage_config(**changes),
         micro_batch=24,
       )
-      (lesson,), _ = preparation.lessons(small.make_groups(), params)
+      (lesson,), _ = preparation.build(small.make_groups(), params)
       found.append((lesson.advantage, lesson.value_target))
     np.testing.assert_allclose(found[0], found[1], atol=1e-6)
 
@@ -410,7 +410,7 @@ class BatchTest(absltest.TestCase):
     preparation = small.make_preparation(loss=loss, micro_batch=micro_batch)
     policy, learner = small.make_learner(loss=loss, **small.PLAIN_STEPS)
     params = policy.init(jax.random.key(0))
-    lessons, report = preparation.lessons(small.make_groups(), params)
+    lessons, report = preparation.build(small.make_groups(), params)
     state, metrics = learner.update(learner.init(params), lessons)
     return lessons, report, state.params, metrics
 

@@ -79,7 +79,7 @@ class PageTest(absltest.TestCase):
       loss=loss, advantage=settings.advantage, reference=params
     )
     groups = small.make_groups()
-    lessons, _ = preparation.lessons(groups, params)
+    lessons, _ = preparation.build(groups, params)
     rewards = [[t.reward for t in group.trajectories] for group in groups]
     advantage = np.concatenate([x.advantage[x.batch.mask] for x in lessons])
     # Of three siblings, so many fewer or more are better.
