@@ -5,6 +5,7 @@ all of it. A row belongs to one micro-batch, and each device gets its own rows.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -94,6 +95,7 @@ def add_fields(
   ]
 
 
+@functools.cache
 def batch_shardings(mesh: Mesh) -> TrainBatch:
   """Shardings of each field: rows split by `sharding.BATCH_SPEC`.
 

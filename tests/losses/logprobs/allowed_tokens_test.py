@@ -10,7 +10,7 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax import losses
 from agentrl_jax.losses import AllowedTokens, fused_token_logprob
-from agentrl_jax.losses.logprobs.allowed_tokens import allowed_words
+from agentrl_jax.losses.logprobs.allowed_tokens import allowed_entries
 from tests.losses.logprobs import fused_cases as cases
 from tests.reference import finite_difference
 from tests.reference import logprobs as reference
@@ -68,7 +68,7 @@ class WordsTest(chex.TestCase):
   def test_any_part_of_them_is_the_same_part(self, first):
     allowed_BTV = inputs()[1]
     allowed = packed(allowed_BTV)
-    find = jax.jit(allowed_words, static_argnums=3)
+    find = jax.jit(allowed_entries, static_argnums=3)
     for size in (1, 6, V - first):
       np.testing.assert_array_equal(
         find(*allowed, first, size), allowed_BTV[:, :, first : first + size]
