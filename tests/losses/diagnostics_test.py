@@ -1,4 +1,4 @@
-"""Tests of `losses.diagnostics`: what is counted, and that it adds up."""
+"""Tests of `losses.diagnostics`: counts, and addition of parts."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Tests of `losses.kl`: estimates, and what their gradients really descend."""
+"""Tests of `losses.kl`: estimates, and the direction of their gradients."""
 
 import functools
 

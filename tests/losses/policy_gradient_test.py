@@ -1,4 +1,4 @@
-"""Tests of `losses.policy_gradient` against papers, limits and invariances."""
+"""Tests of `losses.policy_gradient` against papers and limits."""
 
 import functools
 import math

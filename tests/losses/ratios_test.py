@@ -1,4 +1,4 @@
-"""Tests of `losses.ratios`: what it masks, bounds and differentiates."""
+"""Tests of `losses.ratios`: masks, bounds, gradients and weights."""
 
 import functools
 

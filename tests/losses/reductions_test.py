@@ -1,4 +1,4 @@
-"""Tests of `losses.reductions`: who weighs how much, and what adds up."""
+"""Tests of `losses.reductions`: weights of tokens, and addition of parts."""
 
 import functools
 

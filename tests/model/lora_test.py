@@ -225,7 +225,7 @@ class LearningTest(absltest.TestCase):
     params = jax.jit(policy.init)(jax.random.key(0))
     trained, frozen = policy.split(params, jax.random.key(1))
     before = jax.tree.map(np.asarray, params)
-    state, lessons = learner.init(trained), small.make_lessons(4)
+    state, lessons = learner.init(trained), small.make_batches(4)
     losses = []
     for _ in range(8):
       state, metrics = learner.update(state, lessons, frozen)

@@ -1,4 +1,4 @@
-"""Groups become lessons: what each token carries, and where it stands."""
+"""Tests of `train.batch_builder`: fields of tokens, critics, statistics."""
 
 import collections
 import dataclasses
@@ -29,25 +29,25 @@ def _params(model=small.MODEL, seed=0):
   return Policy(model).init(jax.random.key(seed))
 
 
-def _tokens(lessons, name):
-  """A field of all lessons at the trained tokens, with the tokens."""
+def _tokens(batches, name):
+  """Pairs each trained token with its value of a field."""
   return [
     (token, value)
-    for lesson in lessons
+    for micro_batch in batches
     for token, value in zip(
-      lesson.batch.token[lesson.batch.mask],
-      np.asarray(getattr(lesson, name))[lesson.batch.mask],
+      micro_batch.batch.token[micro_batch.batch.mask],
+      np.asarray(getattr(micro_batch, name))[micro_batch.batch.mask],
       strict=True,
     )
   ]
 
 
-class LessonsTest(parameterized.TestCase):
+class BuildTest(parameterized.TestCase):
   def test_every_trained_token_carries_its_turn_s_advantage(self):
     groups = small.make_groups()
     config = small.advantage_config(estimator="turn_return", discount=0.5)
-    preparation = small.make_preparation(advantage=config, micro_batch=2)
-    lessons, report = preparation.build(groups, params=None)
+    builder = small.make_batch_builder(advantage=config, micro_batch=2)
+    batches, report = builder.build(groups, params=None)
     attempts = make_arrays(groups, small.TASK_IDS, config)
     value_NU, _ = advantages(attempts, num_tasks=2, config=config)
     trajectories = [t for g in groups for t in g.trajectories]
@@ -57,35 +57,37 @@ class LessonsTest(parameterized.TestCase):
       for turn, value in zip(t.turns, value_U, strict=False)
       for token in turn.sampled
     ]
-    self.assertCountEqual(_tokens(lessons, "advantage"), expected)
+    self.assertCountEqual(_tokens(batches, "advantage"), expected)
     self.assertEqual(report["batch/trained_tokens"], len(expected))
-    for lesson in lessons:
-      self.assertEqual(lesson.batch.token.shape, (2, 48))
-      self.assertEqual(np.abs(lesson.advantage[~lesson.batch.mask]).max(), 0)
-      self.assertIsNone(lesson.reference_logprob)
+    for micro_batch in batches:
+      self.assertEqual(micro_batch.batch.token.shape, (2, 48))
+      self.assertEqual(
+        np.abs(micro_batch.advantage[~micro_batch.batch.mask]).max(), 0
+      )
+      self.assertIsNone(micro_batch.reference_logprob)
 
   def test_nothing_but_flat_groups(self):
     flat = [make_group(np.random.default_rng(0), reward=1.0)]
-    preparation = small.make_preparation(
+    builder = small.make_batch_builder(
       advantage=small.advantage_config(keep="signal")
     )
-    lessons, report = preparation.build(flat, params=None)
-    self.assertEqual(lessons, [])
+    batches, report = builder.build(flat, params=None)
+    self.assertEqual(batches, [])
     self.assertEqual(report["batch/trajectories_with_signal"], 0)
 
   def test_equal_shares_make_the_mean_over_tasks(self):
-    preparation = small.make_preparation(
+    builder = small.make_batch_builder(
       loss=small.loss_config(task_share="equal")
     )
     groups = small.make_groups()
-    lessons, report = preparation.build(groups, params=None)
+    batches, report = builder.build(groups, params=None)
     self.assertEqual(report["batch/trajectories_with_signal"], 24)
     tasks = [t.task.name for group in groups for t in group.trajectories]
     sums, counts = collections.Counter(), collections.Counter()
-    for lesson in lessons:
-      for at in zip(*np.nonzero(lesson.batch.mask), strict=True):
-        task = tasks[lesson.batch.trajectory[at]]
-        sums[task] += float(lesson.weight[at])
+    for micro_batch in batches:
+      for at in zip(*np.nonzero(micro_batch.batch.mask), strict=True):
+        task = tasks[micro_batch.batch.trajectory[at]]
+        sums[task] += float(micro_batch.weight[at])
         counts[task] += 1
     self.assertNotEqual(counts["a"], counts["b"])
     for task in "ab":
@@ -94,14 +96,18 @@ class LessonsTest(parameterized.TestCase):
   def test_other_policies_log_probabilities(self):
     loss = small.loss_config(kl_coefficient=0.1, proximal="recomputed")
     reference, params = _params(seed=1), _params(seed=0)
-    preparation = small.make_preparation(loss=loss, reference=reference)
-    lessons, _ = preparation.build(small.make_groups(), params)
+    builder = small.make_batch_builder(loss=loss, reference=reference)
+    batches, _ = builder.build(small.make_groups(), params)
     for name, of in (("reference", reference), ("proximal", params)):
       wanted, _ = token_logprobs(
-        Policy(small.MODEL), of, lessons[0].batch, temperature=0.9, chunk_size=8
+        Policy(small.MODEL),
+        of,
+        batches[0].batch,
+        temperature=0.9,
+        chunk_size=8,
       )
       np.testing.assert_allclose(
-        getattr(lessons[0], f"{name}_logprob"), wanted, atol=1e-5
+        getattr(batches[0], f"{name}_logprob"), wanted, atol=1e-5
       )
 
   def test_divergence_as_part_of_the_reward(self):
@@ -112,12 +118,12 @@ class LessonsTest(parameterized.TestCase):
       task_center=False, task_scale=False, scale_by_std=False
     )
     reference = _params(seed=1)
-    preparation = small.make_preparation(
+    builder = small.make_batch_builder(
       loss=loss, advantage=advantage, reference=reference
     )
     groups = small.make_groups(num_groups=1)
-    lessons, _ = preparation.build(groups, _params())
-    self.assertIsNone(lessons[0].reference_logprob)
+    batches, _ = builder.build(groups, _params())
+    self.assertIsNone(batches[0].reference_logprob)
     trajectories = groups[0].trajectories
     rows = pack(trajectories, row_length=48, rows_multiple=4)
     logprob, _ = token_logprobs(
@@ -135,24 +141,24 @@ class LessonsTest(parameterized.TestCase):
       ]
     )
     wanted = sorted(rewards - rewards.mean())
-    found = sorted({float(a) for _, a in _tokens(lessons, "advantage")})
+    found = sorted({float(a) for _, a in _tokens(batches, "advantage")})
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
   def test_a_divergence_from_nothing_is_refused(self):
     with self.assertRaisesRegex(ValueError, "kl_coefficient=0.1 pulls towards"):
-      small.make_preparation(loss=small.loss_config(kl_coefficient=0.1))
+      small.make_batch_builder(loss=small.loss_config(kl_coefficient=0.1))
 
   def test_running_statistics_survive_a_restart(self):
     config = small.advantage_config(task_decay=0.9)
-    first = small.make_preparation(advantage=config)
+    first = small.make_batch_builder(advantage=config)
     first.build(small.make_groups(seed=0), params=None)
-    second = small.make_preparation(advantage=config)
+    second = small.make_batch_builder(advantage=config)
     second.restore(json.loads(json.dumps(first.snapshot())))
     groups = small.make_groups(seed=1)
     wanted, _ = first.build(groups, params=None)
     found, _ = second.build(groups, params=None)
     np.testing.assert_array_equal(found[0].advantage, wanted[0].advantage)
-    afresh, _ = small.make_preparation(advantage=config).build(
+    afresh, _ = small.make_batch_builder(advantage=config).build(
       groups, params=None
     )
     gap = np.abs(afresh[0].advantage - wanted[0].advantage).max()
@@ -160,11 +166,11 @@ class LessonsTest(parameterized.TestCase):
 
 
 class CriticTest(parameterized.TestCase):
-  def _lessons(self, **changes):
+  def _batches(self, **changes):
     advantage = small.advantage_config(
       task_center=False, task_scale=False, **changes
     )
-    preparation = small.make_preparation(
+    builder = small.make_batch_builder(
       model=WITH_CRITIC,
       loss=small.loss_config(value_coefficient=0.5),
       advantage=advantage,
@@ -172,27 +178,27 @@ class CriticTest(parameterized.TestCase):
     params = _params(WITH_CRITIC)
     kernel = np.random.default_rng(0).normal(size=(16, 1)).astype(np.float32)
     params["critic"]["kernel"] = kernel
-    return preparation.build(small.make_groups(), params)
+    return builder.build(small.make_groups(), params)
 
   @parameterized.parameters("gae", "turn_gae", "bi_level_gae")
   def test_return_is_advantage_and_value(self, estimator):
-    lessons, _ = self._lessons(estimator=estimator, gae_lambda=0.9)
-    for lesson in lessons:
-      fitted = np.asarray(lesson.value_mask)
-      self.assertTrue((lesson.batch.mask >= fitted).all())
+    batches, _ = self._batches(estimator=estimator, gae_lambda=0.9)
+    for micro_batch in batches:
+      fitted = np.asarray(micro_batch.value_mask)
+      self.assertTrue((micro_batch.batch.mask >= fitted).all())
       np.testing.assert_allclose(
-        lesson.value_target[fitted],
-        (lesson.advantage + lesson.old_value)[fitted],
+        micro_batch.value_target[fitted],
+        (micro_batch.advantage + micro_batch.old_value)[fitted],
         atol=1e-5,
       )
-      self.assertGreater(np.abs(lesson.old_value[fitted]).max(), 0.1)
+      self.assertGreater(np.abs(micro_batch.old_value[fitted]).max(), 0.1)
       if estimator == "turn_gae":
-        self.assertLess(fitted.sum(), lesson.batch.mask.sum())
+        self.assertLess(fitted.sum(), micro_batch.batch.mask.sum())
       else:
-        np.testing.assert_array_equal(fitted, lesson.batch.mask)
+        np.testing.assert_array_equal(fitted, micro_batch.batch.mask)
 
   def test_gae_is_that_of_the_rows(self):
-    lessons, report = self._lessons(
+    batches, report = self._batches(
       estimator="gae", gae_lambda=0.9, discount=0.8
     )
     groups = small.make_groups()
@@ -201,7 +207,7 @@ class CriticTest(parameterized.TestCase):
     reward_NU = [
       [0.0, t.reward if t.group_id != "3" else -0.2] for t in trajectories
     ]
-    value = np.concatenate([x.old_value for x in lessons])
+    value = np.concatenate([x.old_value for x in batches])
     wanted, _ = reference_gae.gae(
       place_rewards(rows, np.array(reward_NU)),
       value,
@@ -210,7 +216,7 @@ class CriticTest(parameterized.TestCase):
       gae_lambda=0.9,
       segment_BT=rows.segment,
     )
-    found = np.concatenate([x.advantage for x in lessons])
+    found = np.concatenate([x.advantage for x in batches])
     np.testing.assert_allclose(found, wanted, atol=1e-5)
     self.assertEqual(report["batch/trajectories"], 24)
 
@@ -232,7 +238,7 @@ class CriticTest(parameterized.TestCase):
 
   def test_a_critic_learns_what_to_expect(self):
     loss = small.loss_config(value_coefficient=1.0, value_clip=0.5)
-    preparation = small.make_preparation(
+    builder = small.make_batch_builder(
       model=WITH_CRITIC,
       loss=loss,
       advantage=small.advantage_config(estimator="gae", gae_lambda=1.0),
@@ -244,26 +250,26 @@ class CriticTest(parameterized.TestCase):
     ]
     values = []
     for _ in range(12):
-      lessons, _ = preparation.build(groups, state.params)
-      mask = lessons[0].batch.mask
-      values.append(float(lessons[0].old_value[mask].mean()))
-      state, metrics = learner.update(state, lessons)
+      batches, _ = builder.build(groups, state.params)
+      mask = batches[0].batch.mask
+      values.append(float(batches[0].old_value[mask].mean()))
+      state, metrics = learner.update(state, batches)
     self.assertEqual(values[0], 0)
     self.assertAlmostEqual(values[-1], 0.8, delta=0.2)
     self.assertLess(metrics["critic/loss"], 0.05)
     self.assertLessEqual(metrics["critic/explained_variance"], 1)
 
   def test_whitened_over_the_batch(self):
-    preparation = small.make_preparation(
+    builder = small.make_batch_builder(
       model=WITH_CRITIC,
       loss=small.loss_config(value_coefficient=0.5),
       advantage=small.advantage_config(
         estimator="gae", whiten=True, task_center=False, task_scale=False
       ),
     )
-    lessons, _ = preparation.build(small.make_groups(), _params(WITH_CRITIC))
-    mask = np.concatenate([x.batch.mask for x in lessons])
-    found = np.concatenate([x.advantage for x in lessons])
+    batches, _ = builder.build(small.make_groups(), _params(WITH_CRITIC))
+    mask = np.concatenate([x.batch.mask for x in batches])
+    found = np.concatenate([x.advantage for x in batches])
     np.testing.assert_allclose(found, losses.whiten(found, mask), atol=1e-5)
     self.assertGreater(np.abs(found).max(), 0.1)
 

@@ -1,4 +1,4 @@
-"""One update is one update, however it is cut and wherever it runs."""
+"""Tests of `train.learner`: updates do not depend on cut or mesh."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ class UpdateTest(parameterized.TestCase):
   def _updated(self, micro_batch, **options):
     policy, learner = small.make_learner(**small.PLAIN_STEPS, **options)
     state = learner.init(policy.init(jax.random.key(0)))
-    return learner.update(state, small.make_lessons(micro_batch))
+    return learner.update(state, small.make_batches(micro_batch))
 
   @parameterized.parameters(
     {"reduction": "token_mean"},
@@ -44,9 +44,9 @@ class UpdateTest(parameterized.TestCase):
     """Against `jax.grad` of the mean, in one piece, and plain optax."""
     policy, learner = small.make_learner()
     params = policy.init(jax.random.key(0))
-    (lesson,) = small.make_lessons(24)
+    (micro_batch,) = small.make_batches(24)
     objective = policy_objective(policy, small.loss_config(), temperature=0.9)
-    slope = jax.jit(jax.grad(lambda p: objective(p, lesson)[0].value()))
+    slope = jax.jit(jax.grad(lambda p: objective(p, micro_batch)[0].value()))
     gradient = slope(params)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
 
@@ -56,7 +56,7 @@ class UpdateTest(parameterized.TestCase):
       return optax.apply_updates(params, updates)
 
     wanted = updated(params, gradient)
-    state, metrics = learner.update(learner.init(params), small.make_lessons(5))
+    state, metrics = learner.update(learner.init(params), small.make_batches(5))
     jax.tree.map(
       lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
       state.params,
@@ -70,14 +70,14 @@ class UpdateTest(parameterized.TestCase):
   def test_params_that_were_handed_in_stay_usable(self):
     policy, learner = small.make_learner()
     params = policy.init(jax.random.key(0))
-    learner.update(learner.init(params), small.make_lessons(4))
+    learner.update(learner.init(params), small.make_batches(4))
     self.assertFalse(any(x.is_deleted() for x in jax.tree.leaves(params)))
 
   def test_sums_and_state_are_written_where_they_were(self):
     """Bytes that outputs share with inputs are those that were donated."""
     _, learner = small.make_learner()
-    (lesson,) = small.make_lessons(24)
-    programs = learner.traced(lesson)
+    (micro_batch,) = small.make_batches(24)
+    programs = learner.traced(micro_batch)
     for name, donated in (
       ("gradient", programs["gradient"].out_info),
       ("apply", learner.abstract_state()),
@@ -109,7 +109,7 @@ class UpdateTest(parameterized.TestCase):
   def test_what_came_to_no_number_is_handed_to_nobody(self, value):
     policy, learner = small.make_learner()
     state = learner.init(policy.init(jax.random.key(0)))
-    first, *others = small.make_lessons(4)
+    first, *others = small.make_batches(4)
     advantage = first.advantage.copy()
     advantage[first.batch.mask] = value
     bad = dataclasses.replace(first, advantage=advantage)
@@ -125,7 +125,7 @@ class UpdateTest(parameterized.TestCase):
     state = learner.init(policy.init(jax.random.key(0)))
     losses = []
     for _ in range(8):
-      state, metrics = learner.update(state, small.make_lessons(4))
+      state, metrics = learner.update(state, small.make_batches(4))
       losses.append(metrics["loss"])
     self.assertLess(losses[-1], losses[0] - 0.05)
 

@@ -1,4 +1,4 @@
-"""What engine and learner disagree about, and nothing that versions explain."""
+"""Tests of `train.metrics`: staleness by policy slot, and engine drift."""
 
 import dataclasses
 import functools
@@ -193,7 +193,7 @@ class Played:
     config = EngineConfig(slots=(4,), context=48, num_slot_sizes=1)
     self.temperature = TEMPERATURE
     self._engine = RolloutEngine(policy, config, self._versions)
-    self._preparation = BatchBuilder(
+    self._builder = BatchBuilder(
       policy,
       loss=small.loss_config(),
       advantage=small.advantage_config(),
@@ -259,8 +259,8 @@ class Played:
         return answer
 
   def update(self, groups):
-    lessons, _ = self._preparation.build(groups, self.state.params)
-    self.state, metrics = self.learner.update(self.state, lessons)
+    batches, _ = self._builder.build(groups, self.state.params)
+    self.state, metrics = self.learner.update(self.state, batches)
     return metrics
 
 
@@ -326,12 +326,12 @@ class EngineTest(absltest.TestCase):
 
   def test_who_has_no_versions_is_not_measured(self):
     policy, learner = small.make_learner()
-    lessons = [
-      dataclasses.replace(lesson, version=None)
-      for lesson in small.make_lessons()
+    batches = [
+      dataclasses.replace(micro_batch, version=None)
+      for micro_batch in small.make_batches()
     ]
     state = learner.init(policy.init(jax.random.key(0)))
-    _, metrics = learner.update(state, lessons)
+    _, metrics = learner.update(state, batches)
     self.assertNoCommonElements((MEAN, MAX, SHARE), metrics)
 
 

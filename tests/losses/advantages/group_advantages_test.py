@@ -1,4 +1,4 @@
-"""Tests of `losses.group_advantages`: attempts against their siblings."""
+"""Tests of `losses.advantages.group_advantages`."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Tests of `losses.group_filters`: which groups are worth training on."""
+"""Tests of `losses.advantages.group_filters`."""
 
 import functools
 

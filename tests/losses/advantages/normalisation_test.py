@@ -1,4 +1,4 @@
-"""Tests of `losses.task_normalisation`: every task in its own units."""
+"""Tests of `losses.advantages.normalisation`: by task, and whitening."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Tests of `losses.pass_at_k`: closed forms against all teams, enumerated."""
+"""Tests of `pass_at_k`: closed forms against all teams, enumerated."""
 
 import functools
 import itertools

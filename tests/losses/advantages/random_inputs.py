@@ -1,4 +1,4 @@
-"""Random attempts at tasks, as awkward as real ones, for several tests."""
+"""Random trajectories and packed rows for tests of advantages."""
 
 from typing import NamedTuple
 

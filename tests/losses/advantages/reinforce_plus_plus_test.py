@@ -1,4 +1,4 @@
-"""Tests of `losses.reinforce_plus_plus`: compositions with a name."""
+"""Tests of REINFORCE++ and its variant with a baseline."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Tests of `losses.returns`: credit over time, token by token."""
+"""Tests of `losses.advantages.returns` over tokens."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Tests of `losses.step_groups`: steps from the same state, compared."""
+"""Tests of `losses.advantages.step_groups`: steps from the same state."""
 
 import functools
 

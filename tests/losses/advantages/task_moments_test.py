@@ -1,4 +1,4 @@
-"""Tests of `losses.task_moments`: parts add up to the whole."""
+"""Tests of `TaskMoments`: the moments of parts add up."""
 
 import dataclasses
 import functools

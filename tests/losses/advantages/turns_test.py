@@ -1,4 +1,4 @@
-"""Tests of `losses.turns`: a turn is an action, a token a part of one."""
+"""Tests of `losses.advantages.turns`: returns and GAE over turns."""
 
 import functools
 

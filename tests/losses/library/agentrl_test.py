@@ -1,4 +1,4 @@
-"""Tests of `losses.agentrl`: one function for AgentRL's objective."""
+"""Tests of AgentRL's objective, as one function and composed."""
 
 import functools
 

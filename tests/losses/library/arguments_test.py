@@ -1,4 +1,4 @@
-"""Tests of `losses.arguments`: what is refused, and what cannot be seen."""
+"""Tests of `losses.arguments`: refused settings, and dtypes."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Random batches as awkward as real ones, NaN wherever nothing is to be read.
+"""Random batches with NaN wherever nothing may be read.
 
 For the tests that cut or spread a batch, and want its parts to add up.
 """

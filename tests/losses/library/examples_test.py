@@ -1,4 +1,4 @@
-"""What the documentation shows, run as it stands."""
+"""Runs the examples of the documentation."""
 
 import pathlib
 import re

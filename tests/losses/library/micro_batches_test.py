@@ -1,4 +1,4 @@
-"""What is added up over micro-batches is what the whole batch would give.
+"""Sums over micro-batches equal the results of the whole batch.
 
 Each measure is taken of a batch of 23 rows at once, of its seven uneven parts,
 of which one has no trained token, and of the same parts in a scan.

@@ -1,4 +1,4 @@
-"""Every function that computes something of a whole batch, and such a batch."""
+"""The functions with statistics of a whole batch, and a batch for them."""
 
 import functools
 from collections.abc import Callable

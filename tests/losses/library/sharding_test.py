@@ -1,4 +1,4 @@
-"""What is computed over the whole batch does not depend on its sharding."""
+"""Statistics of a batch do not depend on its sharding."""
 
 from absl.testing import absltest
 

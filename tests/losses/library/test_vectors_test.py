@@ -1,4 +1,4 @@
-"""The library against its page of test vectors, and the page against its maker.
+"""The library against its page of test vectors, and the page's generator.
 
 The page is read as someone would who ports the library: nothing is known here
 of the scripts that wrote it, except in the one test that runs them.

@@ -1,4 +1,4 @@
-"""Every function under vmap, and in bfloat16: on the page's test vectors."""
+"""The functions under vmap and in bfloat16, on the page's test vectors."""
 
 from collections.abc import Mapping
 

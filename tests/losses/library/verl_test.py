@@ -1,8 +1,8 @@
-"""Against verl, RAGEN and GMPO themselves, on inputs that none of us chose.
+"""Comparison with verl, RAGEN and GMPO themselves, on random inputs.
 
 `tests/golden/make_originals.py` ran their code; `comparison.py` runs ours. In
-float64 the two agree to rounding, in values and gradients, and float32 costs us
-no more than float32 is worth.
+float64 the two agree to rounding, in values and gradients; in float32 to its
+precision.
 """
 
 import jax

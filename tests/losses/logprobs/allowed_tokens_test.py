@@ -1,4 +1,4 @@
-"""Tests of `losses.allowed_tokens`, and of tiles that know what was allowed."""
+"""Tests of `losses.logprobs.allowed_tokens`, and of tiles with masks."""
 
 import functools
 

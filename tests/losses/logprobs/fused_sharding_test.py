@@ -1,4 +1,4 @@
-"""A vocabulary split over devices says what one device says."""
+"""A vocabulary that is split over devices gives the results of one device."""
 
 from absl.testing import absltest
 

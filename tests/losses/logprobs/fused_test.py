@@ -1,4 +1,4 @@
-"""Tests of `losses.fused_logprobs` against loops and the full logits."""
+"""Tests of `losses.logprobs.fused` against loops and the full logits."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Tests of `losses.logprobs` against loops, formulas and limits."""
+"""Tests of `losses.logprobs.logits` against loops, formulas and limits."""
 
 import functools
 

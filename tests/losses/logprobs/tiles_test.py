@@ -1,4 +1,4 @@
-"""Tests of `losses.logprob_tiles`: what the tiles cost, and their digits."""
+"""Tests of `losses.logprobs.tiles`: memory, skipped chunks and precision."""
 
 from unittest import mock
 

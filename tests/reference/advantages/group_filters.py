@@ -1,4 +1,4 @@
-"""Which groups to keep, one group at a time in float64."""
+"""Filters of groups, one group at a time in float64."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Functions outside the package: what they are given, and what is refused."""
+"""Tests of `train.custom`: inputs of functions, and refused ones."""
 
 import dataclasses
 
@@ -216,8 +216,8 @@ class LossTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     rng = np.random.default_rng(0)
-    (lesson,) = small.make_lessons(micro_batch=24)
-    mask = lesson.batch.mask
+    (micro_batch,) = small.make_batches(micro_batch=24)
+    mask = micro_batch.batch.mask
 
     def logprobs():
       return np.where(mask, -rng.gamma(2, 1, mask.shape), 0).astype(np.float32)
@@ -225,17 +225,17 @@ class LossTest(parameterized.TestCase):
     self.logprob, self.entropy = logprobs(), -logprobs()
     noise = rng.normal(size=mask.shape)
     batch = dataclasses.replace(
-      lesson.batch, behavior_logprob=np.float32(self.logprob + noise)
+      micro_batch.batch, behavior_logprob=np.float32(self.logprob + noise)
     )
-    self.lesson = dataclasses.replace(
-      lesson, batch=batch, reference_logprob=logprobs()
+    self.micro_batch = dataclasses.replace(
+      micro_batch, batch=batch, reference_logprob=logprobs()
     )
 
   def _gradient(self, changes):
     config = small.loss_config(kl_coefficient=0.1, **changes)
 
     def value(logprob, entropy):
-      return batch_loss(config, self.lesson, logprob, entropy)[0].value()
+      return batch_loss(config, self.micro_batch, logprob, entropy)[0].value()
 
     return jax.value_and_grad(value, argnums=(0, 1))(self.logprob, self.entropy)
 
@@ -289,7 +289,9 @@ class LossTest(parameterized.TestCase):
 
   def test_what_is_not_a_number_is_named(self):
     config = small.loss_config(**surrogate("not_a_number"))
-    _, metrics = batch_loss(config, self.lesson, self.logprob, self.entropy)
+    _, metrics = batch_loss(
+      config, self.micro_batch, self.logprob, self.entropy
+    )
     self.assertTrue(np.isnan(float(metrics["loss/not_a_number"].value())))
 
 
@@ -297,13 +299,13 @@ class EntropyTest(absltest.TestCase):
   def test_an_entropy_that_is_read_has_its_gradient(self):
     policy = Policy(small.MODEL)
     params = policy.init(jax.random.key(0))
-    (lesson,) = small.make_lessons(24)
+    (micro_batch,) = small.make_batches(24)
 
     def slope(changes):
       objective = policy_objective(
         policy, small.loss_config(**changes), temperature=0.9
       )
-      return jax.jit(jax.grad(lambda p: objective(p, lesson)[0].value()))(
+      return jax.jit(jax.grad(lambda p: objective(p, micro_batch)[0].value()))(
         params
       )
 
@@ -391,14 +393,14 @@ class AdvantageTest(parameterized.TestCase):
         "estimator_settings": {"gae_lambda": 0.9, "discount": 0.8},
       },
     ):
-      preparation = small.make_preparation(
+      builder = small.make_batch_builder(
         model=model,
         loss=small.loss_config(value_coefficient=0.5),
         advantage=small.advantage_config(**changes),
         micro_batch=24,
       )
-      (lesson,), _ = preparation.build(small.make_groups(), params)
-      found.append((lesson.advantage, lesson.value_target))
+      (micro_batch,), _ = builder.build(small.make_groups(), params)
+      found.append((micro_batch.advantage, micro_batch.value_target))
     np.testing.assert_allclose(found[0], found[1], atol=1e-6)
 
 
@@ -407,12 +409,12 @@ class BatchTest(absltest.TestCase):
 
   def _updated(self, micro_batch, **changes):
     loss = small.loss_config(**changes)
-    preparation = small.make_preparation(loss=loss, micro_batch=micro_batch)
+    builder = small.make_batch_builder(loss=loss, micro_batch=micro_batch)
     policy, learner = small.make_learner(loss=loss, **small.PLAIN_STEPS)
     params = policy.init(jax.random.key(0))
-    lessons, report = preparation.build(small.make_groups(), params)
-    state, metrics = learner.update(learner.init(params), lessons)
-    return lessons, report, state.params, metrics
+    batches, report = builder.build(small.make_groups(), params)
+    state, metrics = learner.update(learner.init(params), batches)
+    return batches, report, state.params, metrics
 
   def test_a_quantile_over_tokens_does_not_depend_on_the_cut(self):
     changes = {
@@ -423,10 +425,10 @@ class BatchTest(absltest.TestCase):
     mask = whole.batch.mask
     share = whole.token_weight[mask].mean()
     self.assertAlmostEqual(share, 0.2, delta=0.02)
-    lessons, _, found, of_parts = self._updated(1, **changes)
-    self.assertGreater(len(lessons), 5)
+    batches, _, found, of_parts = self._updated(1, **changes)
+    self.assertGreater(len(batches), 5)
     # Some micro-batches have many of the batch's chosen tokens, others few.
-    shares = [x.token_weight[x.batch.mask].mean() for x in lessons[:6]]
+    shares = [x.token_weight[x.batch.mask].mean() for x in batches[:6]]
     self.assertGreater(np.ptp(shares), 0.05)
     jax.tree.map(
       lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, wanted

@@ -1,4 +1,4 @@
-"""What docs/losses.md shows of an objective outside the package is run here."""
+"""Runs the custom objective of docs/losses.md."""
 
 import dataclasses
 import importlib
@@ -75,17 +75,17 @@ class PageTest(absltest.TestCase):
     loss = dataclasses.replace(settings.loss, token_chunk=8)
     policy, learner = small.make_learner(loss=loss)
     params = policy.init(jax.random.key(0))
-    preparation = small.make_preparation(
+    builder = small.make_batch_builder(
       loss=loss, advantage=settings.advantage, reference=params
     )
     groups = small.make_groups()
-    lessons, _ = preparation.build(groups, params)
+    batches, _ = builder.build(groups, params)
     rewards = [[t.reward for t in group.trajectories] for group in groups]
-    advantage = np.concatenate([x.advantage[x.batch.mask] for x in lessons])
+    advantage = np.concatenate([x.advantage[x.batch.mask] for x in batches])
     # Of three siblings, so many fewer or more are better.
     self.assertTrue(np.ptp([np.ptp(r) for r in rewards]) > 0)
     self.assertLessEqual(len(np.unique(advantage.round(4))), 14)
-    state, metrics = learner.update(learner.init(params), lessons)
+    state, metrics = learner.update(learner.init(params), batches)
     for name in ("loss/bounded", "policy/token_weight", "gradient_norm"):
       self.assertTrue(np.isfinite(metrics[name]), name)
     self.assertAlmostEqual(metrics["policy/token_weight"], 0.2, delta=0.02)

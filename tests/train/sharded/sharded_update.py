@@ -73,7 +73,7 @@ SAMPLE = (
 )
 
 
-def update(lessons, mesh, *, loss: str, **compute):
+def update(batches, mesh, *, loss: str, **compute):
   """Loss and params after the second of two updates."""
   policy, learner = small.make_learner(
     mesh,
@@ -84,7 +84,7 @@ def update(lessons, mesh, *, loss: str, **compute):
   )
   state = learner.init(_params(policy))
   for _ in range(2):
-    state, metrics = learner.update(state, lessons)
+    state, metrics = learner.update(state, batches)
   return metrics["loss"], jax.tree.map(np.asarray, state.params)
 
 
@@ -99,17 +99,17 @@ def _params(policy: Policy):
 
 def compare_updates(cases: Iterable[Case]) -> dict[str, tuple[float, float]]:
   """By case, the largest difference of loss and params."""
-  plain = small.make_lessons(micro_batch=8, num_groups=12)
-  lessons = {False: plain, True: small.constrained(plain)}
+  plain = small.make_batches(micro_batch=8, num_groups=12)
+  batches = {False: plain, True: small.constrained(plain)}
   one = sharding.make_mesh({}, jax.devices()[:1])
   alone = functools.cache(
-    lambda loss, constrained: update(lessons[constrained], one, loss=loss)
+    lambda loss, constrained: update(batches[constrained], one, loss=loss)
   )
   found = {}
   for case in cases:
     axes = dict(zip(sharding.MESH_AXES, case.mesh, strict=True))
     loss, params = update(
-      lessons[case.constrained],
+      batches[case.constrained],
       sharding.make_mesh(axes),
       loss=case.loss,
       scan_layers=case.scan_layers,

@@ -1,4 +1,4 @@
-"""Checkpoints in a bucket: whole, or not there."""
+"""Checkpoints in a bucket are complete or absent."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""A checkpoint gives back what was saved, or says what is wrong with it."""
+"""Tests of `train.weights.checkpoint`: restoring, damage and retention."""
 
 import dataclasses
 import json
@@ -100,12 +100,12 @@ class CheckpointsTest(absltest.TestCase):
     self.assertEqual(again.steps(), [2, 3, 4, 5])
 
   def test_what_was_saved_may_be_overwritten_at_once(self):
-    lessons = small.make_lessons(micro_batch=8)
+    batches = small.make_batches(micro_batch=8)
     state = self.states[0]
     expected = jax.tree.map(np.array, state)
     checkpoints = self._open()
     checkpoints.save(state, {})
-    self.learner.update(state, lessons)  # gives the state's memory away
+    self.learner.update(state, batches)  # gives the state's memory away
     checkpoints.wait()
     restored, _ = checkpoints.restore(self.learner.abstract_state())
     self._assert_same(restored, expected)

@@ -1,6 +1,4 @@
-"""What each policy slot serves at each version, and lines that nobody can
-read.
-"""
+"""Tests of `train.weights.policy_slot_schedule`: versions, and bad lines."""
 
 from absl.testing import absltest, parameterized
 

@@ -1,4 +1,4 @@
-"""What the KL term pulls towards says the same wherever it is kept."""
+"""Tests of `train.weights.reference`: dtype and place of the params."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Snapshots are written beside the learner's work, and kept while of use."""
+"""Tests of `train.weights.snapshots`: writing in the background, removal."""
 
 import threading
 import time
