@@ -117,17 +117,17 @@ def _try_weight(function: CustomFunction) -> None:
 def _try_reduction(function: CustomFunction) -> None:
   """Requires a Mean that adds up over parts of the batch."""
   inputs = _inputs()
-  whole = function.require_mean(function(inputs))
-  _require_numbers(function, whole.value())
+  mean = function.require_mean(function(inputs))
+  _require_numbers(function, mean.value())
   parts = [
     function.require_mean(function(_rows(inputs, slice(b, b + 1))))
     for b in range(B)
   ]
   _require_numbers(function, parts, "a mean of a row without trained tokens")
   added = sum(parts[1:], parts[0])
-  if not np.allclose(added.value(), whole.value(), rtol=1e-3, atol=1e-5):
+  if not np.allclose(added.value(), mean.value(), rtol=1e-3, atol=1e-5):
     raise function.refuse(
-      f"gives {float(whole.value()):.6g} of {B} rows at once and "
+      f"gives {float(mean.value()):.6g} of {B} rows at once and "
       f"{float(added.value()):.6g} of them added up: total and weight of "
       "parts must add up to those of the whole"
     )

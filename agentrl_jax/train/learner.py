@@ -54,10 +54,10 @@ class Learner:
     self._optimizer = optimizer
     self.mesh = mesh
     self.state_sharding = self._state_sharding()
-    whole = sharding.replicated(mesh)
+    replicated = sharding.replicated(mesh)
     of_params = self.state_sharding.params
     of_frozen = self._frozen_sharding()
-    of_sums = (of_params, whole)  # a gradient is split as its parameter
+    of_sums = (of_params, replicated)  # a gradient is split as its parameter
     self._init = jax.jit(self._fresh, out_shardings=self.state_sharding)
     self._zeros = jax.jit(self._zero_sums, out_shardings=of_sums)
     self._add = jax.jit(
@@ -68,14 +68,14 @@ class Learner:
         of_frozen,
         of_sums,
         batch_shardings(mesh),
-        whole,
+        replicated,
       ),
       out_shardings=of_sums,
     )
     self._apply = jax.jit(
       self._apply_gradient,
       donate_argnums=0,
-      out_shardings=(self.state_sharding, whole),
+      out_shardings=(self.state_sharding, replicated),
     )
 
   def init(self, params: Params) -> TrainState:
@@ -142,16 +142,16 @@ class Learner:
   def _state_sharding(self) -> TrainState:
     params = self._policy.abstract_split()[0]
     of_params = sharding.param_shardings(params, self.mesh)
-    whole = sharding.replicated(self.mesh)
+    replicated = sharding.replicated(self.mesh)
     abstract = jax.eval_shape(self._fresh, params)
     of_optimizer = optax.tree_map_params(
       self._optimizer,
       lambda _, sh: sh,
       abstract.optimizer,
       of_params,
-      transform_non_params=lambda _: whole,
+      transform_non_params=lambda _: replicated,
     )
-    return TrainState(of_params, of_optimizer, whole)
+    return TrainState(of_params, of_optimizer, replicated)
 
   def _frozen_sharding(self) -> Params | None:
     if not self._policy.adaptation:
@@ -168,8 +168,8 @@ class Learner:
     micro_batch: TrainBatch,
     version: jax.Array,
   ) -> tuple[jax.Array, Metrics]:
-    whole = self._policy.whole(params, frozen)
-    loss, metrics = self._objective(whole, micro_batch, version)
+    all_params = self._policy.whole(params, frozen)
+    loss, metrics = self._objective(all_params, micro_batch, version)
     return loss.total, metrics | {"loss": loss}
 
   def _zero_sums(

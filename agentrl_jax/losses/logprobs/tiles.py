@@ -108,12 +108,12 @@ def parts_of_tokens(
 
 
 def _parts_forward(tiles, *inputs):
-  found = parts_of_tokens(tiles, *inputs)
-  return found, (inputs, found)
+  parts = parts_of_tokens(tiles, *inputs)
+  return parts, (inputs, parts)
 
 
 def _parts_backward(tiles, residuals, slope):
-  (hidden_BTD, output_DV, temperature, tokens, masks), found = residuals
+  (hidden_BTD, output_DV, temperature, tokens, masks), parts = residuals
   low_output_DV = output_DV.astype(hidden_BTD.dtype)
 
   def one_chunk(i, sums):
@@ -121,7 +121,7 @@ def _parts_backward(tiles, residuals, slope):
     hidden_BCD, *sums = _slopes_of_chunk(
       tiles,
       _chunk(tiles, i, hidden_BTD, low_output_DV, temperature, tokens, masks),
-      read(tiles, i, found),
+      read(tiles, i, parts),
       read(tiles, i, slope),
       (slope_DV, temperature_slope),
     )
@@ -194,7 +194,7 @@ def _parts_of_chunk(tiles: Tiles, chunk: _Chunk) -> Parts:
 
 
 def _slopes_of_chunk(
-  tiles: Tiles, chunk: _Chunk, found: Parts, slope: Parts, sums
+  tiles: Tiles, chunk: _Chunk, parts: Parts, slope: Parts, sums
 ):
   """Computes the gradient of a chunk's states; adds to the other two sums.
 
@@ -202,19 +202,19 @@ def _slopes_of_chunk(
   """
   wide = chunk.temperature.dtype
   product = functools.partial(jnp.einsum, preferred_element_type=wide)
-  found, slope = jax.tree.map(lambda x_BC: x_BC[:, :, None], (found, slope))
+  parts, slope = jax.tree.map(lambda x_BC: x_BC[:, :, None], (parts, slope))
 
   def one_tile(j, sums):
     slope_BCD, slope_DV, temperature_slope = sums
     output_DW, s_BCW, is_token_BCW = _tile(tiles, j, chunk)
-    logp_BCW = (s_BCW - found.largest_BN) - found.log_total_BN
+    logp_BCW = (s_BCW - parts.largest_BN) - parts.log_total_BN
     p_BCW = jnp.exp(logp_BCW)
     s_slope_BCW = p_BCW * slope.log_total_BN
     if chunk.masks is not None:  # the token itself may be excluded
       is_token_BCW &= ~jnp.isneginf(s_BCW)
     s_slope_BCW += jnp.where(is_token_BCW, slope.chosen_BN, 0)
     if tiles.entropy_gradient:
-      surprise_BCW = jnp.where(p_BCW > 0, logp_BCW + found.entropy_BN, 0)
+      surprise_BCW = jnp.where(p_BCW > 0, logp_BCW + parts.entropy_BN, 0)
       s_slope_BCW -= slope.entropy_BN * p_BCW * surprise_BCW
     s_slope_BCW = jnp.where(chunk.mask_BC1, s_slope_BCW, 0)
     z_slope_BCW = s_slope_BCW / chunk.temperature

@@ -16,6 +16,7 @@ from agentrl_jax.losses.advantages.normalisation import (
   measure_tasks,
   normalise_by_moments,
   task_normalise,
+  task_normalise_weighted,
   unseen_tasks,
   whiten,
   whiten_weighted,
@@ -268,7 +269,7 @@ class TaskNormaliseWeightedTest(chex.TestCase):
     )
     weighted = self.variant(
       functools.partial(
-        task_normalise,
+        task_normalise_weighted,
         num_tasks=NUM_TASKS,
         **settings,
       )
@@ -284,7 +285,7 @@ class TaskNormaliseWeightedTest(chex.TestCase):
     np.testing.assert_array_equal(normalised_N[~counted_N], 0)
 
   def test_long_trajectories_weigh_more(self):
-    normalised_N = task_normalise(
+    normalised_N = task_normalise_weighted(
       jnp.array([1.0, 0.0]),
       jnp.array([0, 0]),
       jnp.array([3, 1]),
@@ -296,7 +297,7 @@ class TaskNormaliseWeightedTest(chex.TestCase):
 
   def test_refuses_other_lengths(self):
     with self.assertRaises(AssertionError):
-      task_normalise(
+      task_normalise_weighted(
         jnp.zeros(2),
         jnp.zeros(2, int),
         jnp.ones(3, int),
@@ -308,7 +309,7 @@ class TaskNormaliseWeightedTest(chex.TestCase):
 class OverTrajectoriesTest(chex.TestCase):
   def test_every_trajectory_weighs_the_same(self):
     settings = {"num_tasks": 1, "over": "trajectories", "scale": False}
-    normalised_N = task_normalise(
+    normalised_N = task_normalise_weighted(
       jnp.array([1.0, 0.0, 5.0]),
       jnp.array([0, 0, 0]),
       jnp.array([3, 1, 0]),
@@ -326,7 +327,7 @@ class OverTrajectoriesTest(chex.TestCase):
     valid_N = rng.random((16, 1)) < 0.8
     normalise = self.variant(
       functools.partial(
-        task_normalise,
+        task_normalise_weighted,
         num_tasks=NUM_TASKS,
         over="trajectories",
         **settings,
@@ -345,7 +346,7 @@ class OverTrajectoriesTest(chex.TestCase):
 
   def test_refuses_anything_else(self):
     with self.assertRaisesRegex(ValueError, 'over="rows" must be "tokens"'):
-      task_normalise(
+      task_normalise_weighted(
         jnp.zeros(2),
         jnp.zeros(2, int),
         jnp.ones(2, int),
