@@ -113,7 +113,8 @@ class TestVectorsTest(parameterized.TestCase):
     for name, module in on_page.items():
       with self.subTest(name):
         defined_in = getattr(losses, name).__module__
-        self.assertEqual(defined_in, f"agentrl_jax.losses.{module}")
+        path = module.replace("/", ".")
+        self.assertEqual(defined_in, f"agentrl_jax.losses.{path}")
 
   @parameterized.parameters(*sections())
   def test_library_agrees(self, module):
