@@ -14,7 +14,7 @@ import time
 import jax
 import numpy as np
 
-from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.weights.checkpoint import Checkpoints
 from bench import timing, tiny
 from bench.line_peer import Pythons
 

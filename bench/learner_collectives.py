@@ -33,8 +33,8 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
-from agentrl_jax.train.step import Learner
 from bench import tiny
 from bench.line_peer import Pythons
 from launch.planning import chips

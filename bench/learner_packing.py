@@ -19,7 +19,7 @@ import numpy as np
 from agentrl_jax.data.packing import assign_rows, pack
 from agentrl_jax.data.trajectory import Status, Task, Trajectory, Turn
 from agentrl_jax.model.compute import ComputeConfig
-from agentrl_jax.train.batches import cut
+from agentrl_jax.train.train_batch import cut
 from bench import timing, tiny
 from bench.line_peer import Pythons
 

@@ -22,10 +22,10 @@ from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.train.advantage_config import AdvantageConfig
-from agentrl_jax.train.batches import BatchConfig
-from agentrl_jax.train.preparation import BatchBuilder
-from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.batch_builder import BatchBuilder
+from agentrl_jax.train.config import AdvantageConfig
+from agentrl_jax.train.train_batch import BatchConfig
+from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import LinePeer, Pythons
 from configs import base
@@ -119,7 +119,7 @@ class _Steps:
     self._number += 1
     group = self._timed("sample", self._sample)
     lessons, _ = self._timed(
-      "prepare", self._preparation.lessons, [group], self._state.params
+      "prepare", self._preparation.build, [group], self._state.params
     )
     if not lessons:
       raise RuntimeError("eight equal rewards: nothing to learn from")

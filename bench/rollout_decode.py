@@ -23,7 +23,7 @@ from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import LinePeer, Pythons
 

@@ -12,7 +12,7 @@ from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.weights.publish import Publisher
 from bench import timing
 
 

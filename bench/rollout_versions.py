@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import Pythons
 from bench.rollout_served import RawSteps, make_driver

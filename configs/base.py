@@ -127,7 +127,7 @@ def get_config() -> ml_collections.ConfigDict:
     weight_decay=0.0,
     clip_norm=1.0,
   )
-  c.loss = create(  # the choices are described in train/loss_config.py
+  c.loss = create(  # the names are described in train/config.py
     # Or reinforce, cispo, gspo, gspo_token, sapo, gmpo; or module:function, a
     # function of your own, here and where the next comments say so. Its
     # arguments, and the checks of its settings, are in docs/losses.md.
@@ -169,7 +169,7 @@ def get_config() -> ml_collections.ConfigDict:
     place="resident",  # on the devices; or offloaded to the hosts, or dropped
   )
   c.advantage = create(
-    # One of ESTIMATORS in agentrl_jax/train/advantage_config.py, or
+    # One of ESTIMATORS in agentrl_jax/train/config.py, or
     # module:function.
     estimator="grpo",
     estimator_settings=create(),

@@ -51,7 +51,7 @@ from agentrl_jax.rollout.server.app import (
 from agentrl_jax.rollout.server.auth import read_token
 from agentrl_jax.rollout.server.state import ServerState
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.weights.publish import Publisher
 from launch import command_line
 from launch.serving.served_models import ServedModel, find_models
 from launch.serving.service import DRIVERS, grammars_by, status_of

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from absl import flags, logging
 
 from agentrl_jax.errors import AgentRLError, ConfigError
-from agentrl_jax.train.config_checks import require_one_of
+from agentrl_jax.train.config import require_one_of
 from launch import command_line
 from launch.config.settings import EnvironmentSettings, read_settings
 from launch.shared_flags import CONFIG

@@ -10,34 +10,53 @@ Needs jax and chex, and nothing else of this framework. The way through:
 `docs/losses.md` lists every function with its equation and its use.
 """
 
-from agentrl_jax.losses.agentrl import agentrl_loss
-from agentrl_jax.losses.allowed_tokens import AllowedTokens
-from agentrl_jax.losses.diagnostics import (
-  Extremes,
-  RatioMoments,
-  clip_fractions,
-  extremes,
-  ratio_moments,
-)
-from agentrl_jax.losses.fused_logprobs import fused_token_logprob
-from agentrl_jax.losses.geometric_mean import gmpo
-from agentrl_jax.losses.group_advantages import (
+from agentrl_jax.losses.advantages.group_advantages import (
   best_of_group_advantage,
   group_advantage,
   leave_one_out_advantage,
 )
-from agentrl_jax.losses.group_filters import (
+from agentrl_jax.losses.advantages.group_filters import (
   group_has_signal,
   group_std,
   keep_groups_above,
   keep_top_groups,
   keep_top_signal,
 )
-from agentrl_jax.losses.importance_weights import (
-  masked_weight,
-  normalised_weight,
-  stale_failure_weight,
-  truncated_weight,
+from agentrl_jax.losses.advantages.normalisation import (
+  TaskMoments,
+  blend_moments,
+  measure_tasks,
+  normalise_by_moments,
+  reinforce_plus_plus_advantage,
+  reinforce_plus_plus_baseline_advantage,
+  task_normalise,
+  task_normalise_weighted,
+  unseen_tasks,
+  whiten,
+  whiten_weighted,
+)
+from agentrl_jax.losses.advantages.pass_at_k import (
+  max_at_k_advantage,
+  pass_at_k_advantage,
+)
+from agentrl_jax.losses.advantages.returns import discounted_returns, gae
+from agentrl_jax.losses.advantages.step_groups import (
+  gigpo_advantage,
+  step_advantage,
+)
+from agentrl_jax.losses.advantages.turns import (
+  bi_level_gae,
+  first_of_turn,
+  turn_gae,
+  turn_returns,
+)
+from agentrl_jax.losses.agentrl import agentrl_loss
+from agentrl_jax.losses.diagnostics import (
+  Extremes,
+  RatioMoments,
+  clip_fractions,
+  extremes,
+  ratio_moments,
 )
 from agentrl_jax.losses.kl import (
   k1,
@@ -46,15 +65,15 @@ from agentrl_jax.losses.kl import (
   kl_penalised_reward,
   unbiased_kl,
 )
-from agentrl_jax.losses.logprobs import entropy, token_logprob
-from agentrl_jax.losses.pass_at_k import (
-  max_at_k_advantage,
-  pass_at_k_advantage,
-)
+from agentrl_jax.losses.logprobs.allowed_tokens import AllowedTokens
+from agentrl_jax.losses.logprobs.fused import fused_token_logprob
+from agentrl_jax.losses.logprobs.logits import entropy, token_logprob
 from agentrl_jax.losses.policy_gradient import (
   cispo,
   clipped_surrogate,
   decoupled_surrogate,
+  gmpo,
+  negative_log_likelihood,
   reinforce,
   sapo,
 )
@@ -62,7 +81,12 @@ from agentrl_jax.losses.preference import implicit_reward, preference_loss
 from agentrl_jax.losses.ratios import (
   gspo_token_log_ratio,
   log_ratio,
+  masked_weight,
+  normalised_weight,
   sequence_log_ratio,
+  stale_failure_weight,
+  truncated_weight,
+  with_gradient_of,
 )
 from agentrl_jax.losses.reductions import (
   Mean,
@@ -75,37 +99,11 @@ from agentrl_jax.losses.reductions import (
   token_mean,
   weighted_mean,
 )
-from agentrl_jax.losses.reinforce_plus_plus import (
-  reinforce_plus_plus_advantage,
-  reinforce_plus_plus_baseline_advantage,
-)
-from agentrl_jax.losses.returns import discounted_returns, gae
-from agentrl_jax.losses.step_groups import gigpo_advantage, step_advantage
-from agentrl_jax.losses.straight_through import with_gradient_of
-from agentrl_jax.losses.supervised import negative_log_likelihood
-from agentrl_jax.losses.task_moments import (
-  TaskMoments,
-  blend_moments,
-  measure_tasks,
-  unseen_tasks,
-)
-from agentrl_jax.losses.task_normalisation import (
-  normalise_by_moments,
-  task_normalise,
-  task_normalise_weighted,
-)
-from agentrl_jax.losses.turns import (
-  bi_level_gae,
-  first_of_turn,
-  turn_gae,
-  turn_returns,
-)
 from agentrl_jax.losses.value import (
   ExplainedVariance,
   clipped_value_loss,
   explained_variance,
 )
-from agentrl_jax.losses.whitening import whiten, whiten_weighted
 
 __all__ = [
   "AllowedTokens",

@@ -1,4 +1,4 @@
-"""AgentRL's objective, whole: what its learner minimises, as one function."""
+"""AgentRL's whole objective as one function."""
 
 import jax
 
@@ -26,17 +26,17 @@ def agentrl_loss(
   kl_coefficient: float = 1e-4,
   reduction: str = "token",
 ) -> Mean:
-  """PPO with dual clip against whoever sampled, and k3 to the reference.
+  """PPO with dual clip against the sampler, and k3 to the reference.
 
     mean over tokens of  clipped_surrogate(pi / mu, A) + beta k3(pi / ref)
 
   (AgentRL, arXiv:2510.04206, and its released settings, the defaults here; k3
-  is held at 10.) mu is the distribution that each token was really drawn from,
-  stale versions and temperature included. Advantages come from
+  is at most 10.) mu is the distribution that each token was sampled from, stale
+  versions and temperature included. Advantages come from
   `group_advantage` and `task_normalise`, over the global batch.
 
   The gradient is that of `clipped_surrogate` plus beta (1 - ref / pi); the two
-  ratios are held within e^+-20, where they pass no gradient on.
+  ratios are held within e^+-20, and pass no gradient on at these bounds.
 
   Args:
     policy_logprob_BT: log pi, at the sampler's temperature; differentiable.
@@ -55,7 +55,8 @@ def agentrl_loss(
     A Mean: add it to those of other micro-batches, then take its value.
 
   Raises:
-    ValueError: a setting out of its range, or a divergence from no reference.
+    ValueError: a setting out of its range, or kl_coefficient without a
+      reference.
   """
   require("kl_coefficient", kl_coefficient, "0 or positive", lambda x: x >= 0)
   if reduction not in ("token", "sequence"):

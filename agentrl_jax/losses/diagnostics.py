@@ -1,4 +1,4 @@
-"""What to watch: how stale the data are, and what the clip stops.
+"""Metrics of staleness and of clipping.
 
 All are constants, and add up over micro-batches and shards.
 
@@ -12,9 +12,9 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.losses.arguments import widen
 from agentrl_jax.losses.kl import k1, k3
 from agentrl_jax.losses.policy_gradient import check_clip
-from agentrl_jax.losses.precision import widen
 from agentrl_jax.losses.reductions import Mean, token_mean
 
 
@@ -38,15 +38,15 @@ class RatioMoments:
     return jax.tree.map(jnp.add, self, other)
 
   def all_versions(self) -> "RatioMoments":
-    """The same, without telling versions apart: Z = 1."""
+    """Sums over the versions: Z = 1."""
     return jax.tree.map(lambda x_Z: jnp.sum(x_Z, keepdims=True), self)
 
   def share(self) -> jax.Array:
-    """share_Z: how much of the data each version sampled."""
+    """Returns share_Z, the share of the tokens that each version sampled."""
     return self.count_Z / jnp.maximum(jnp.sum(self.count_Z), 1)
 
   def effective_sample_size(self) -> jax.Array:
-    """(sum w)^2 / (n sum w^2): as many equal weights tell as much, of n.
+    """Returns (sum w)^2 / (n sum w^2), the effective share of n tokens.
 
     1 on policy, 1 / n if one token outweighs all; 0 for a version without
     tokens (or weights).
@@ -56,23 +56,23 @@ class RatioMoments:
     )
 
   def mean_weight(self) -> jax.Array:
-    """1, in expectation, for untouched ratios; less the more is cut off."""
+    """Returns the mean weight: 1 in expectation, less if ratios are cut off."""
     return _divide(self.weight_Z, self.count_Z)
 
   def kl(self) -> jax.Array:
-    """KL(mu || pi) in nats per token, from k3: never negative.
+    """Returns KL(mu || pi) in nats per token, from k3: never negative.
 
-    A ratio r enters as r - 1 - log r, so a few large ones decide the mean:
-    `abs_log_ratio` beside it says what the other tokens do.
+    A ratio r enters as r - 1 - log r, so a few large ones dominate the mean;
+    `abs_log_ratio` shows the other tokens.
     """
     return _divide(self.k3_Z, self.count_Z)
 
   def kl_k1(self) -> jax.Array:
-    """The same from k1: the mean of log mu - log pi; noisy (verl's ppo_kl)."""
+    """Returns the estimate from k1, mean log mu - log pi (verl's ppo_kl)."""
     return _divide(self.k1_Z, self.count_Z)
 
   def abs_log_ratio(self) -> jax.Array:
-    """E_mu |log pi - log mu| in nats per token: no ratio is exponentiated.
+    """Returns E_mu |log pi - log mu| in nats per token, without any exp.
 
     A token that is d nats away adds d / n, where it adds exp(d) / n to `kl`.
     """
@@ -89,9 +89,9 @@ def ratio_moments(
 ) -> RatioMoments:
   """Measures how far the policy is from each version that sampled its data.
 
-  A token that the importance weights all but ignore was sampled for nothing:
-  the effective sample size says what share was not. The divergence is from the
-  sampler to the policy, since the tokens are the sampler's:
+  The effective sample size is the share of the tokens that the importance
+  weights do not waste. The divergence is from the sampler to the policy, since
+  the tokens are the sampler's:
 
     KL(mu || pi) = E_mu[-x] = E_mu[exp(x) - 1 - x]
 
@@ -140,7 +140,7 @@ def clip_fractions(
   clip_high: float,
   dual_clip: float | None = None,
 ) -> dict[str, Mean]:
-  """The shares of tokens whose gradient `clipped_surrogate` stops, by reason.
+  """Returns shares of tokens whose gradient `clipped_surrogate` stops, by case.
 
     above   A > 0 and r > 1 + clip_high     good tokens that rose enough
     below   A < 0 and r < 1 - clip_low      bad tokens that fell enough
@@ -168,7 +168,7 @@ def clip_fractions(
 )
 @dataclasses.dataclass(frozen=True)
 class Extremes:
-  """The least and the greatest; of nothing, +inf and -inf."""
+  """Minimum and maximum; +inf and -inf of an empty mask."""
 
   low: jax.Array  # []
   high: jax.Array  # []
@@ -180,10 +180,10 @@ class Extremes:
 
 
 def extremes(x_BT: jax.Array, mask_BT: jax.Array) -> Extremes:
-  """The least and the greatest x on the mask, such as of log-ratios.
+  """Returns minimum and maximum of x on the mask, such as of log-ratios.
 
   One log-ratio of 15 among a million is a fault of sampler or learner that no
-  mean shows. A NaN on the mask is both.
+  mean shows. A NaN on the mask makes both NaN.
   """
   chex.assert_rank([x_BT, mask_BT], 2)
   chex.assert_equal_shape([x_BT, mask_BT])
@@ -196,10 +196,10 @@ def extremes(x_BT: jax.Array, mask_BT: jax.Array) -> Extremes:
 
 
 def _known(x_BT: jax.Array, mask_BT: jax.Array) -> jax.Array:
-  """A constant in full precision, 0 off the mask."""
+  """Returns x in float32 at least, without gradient, 0 off the mask."""
   return jax.lax.stop_gradient(jnp.where(mask_BT, widen(x_BT), 0))
 
 
 def _divide(x_Z: jax.Array, y_Z: jax.Array) -> jax.Array:
-  """x / y, and 0 where y is 0."""
+  """Returns x / y, and 0 where y is 0."""
   return jnp.where(y_Z != 0, x_Z / jnp.where(y_Z != 0, y_Z, 1), 0)

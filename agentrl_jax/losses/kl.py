@@ -1,11 +1,11 @@
-"""Estimates of how far the policy is from a reference, and how to use them.
+"""Estimators of the KL divergence from a reference policy.
 
 Each estimator takes x = log pi(token) - log ref(token), as `ratios.log_ratio`
 returns it (0 off the mask, hence an estimate of 0 there), and estimates
 KL(pi || ref) = E_pi[x]; the names are John Schulman's
 (http://joschu.net/blog/kl-approx.html). They neither mask nor average.
 
-An estimate's value and its gradient are two questions. For tokens drawn from
+Value and gradient of an estimate have different means. For tokens sampled from
 pi, differentiated through log pi:
 
               mean of the value              mean of the gradient
@@ -14,10 +14,10 @@ pi, differentiated through log pi:
   k3          KL(pi || ref)                  that of KL(ref || pi)
   unbiased_kl KL(pi || ref)                  that of KL(pi || ref)
 
-`with_gradient_of(k3(x), k2(x))` joins two rows (verl's "k3+"). For tokens drawn
-from another mu, all of the first three are off in both columns, unless weighted
-by sg[pi / mu]; `unbiased_kl` does that. The tests check this table by summing
-over a vocabulary.
+`with_gradient_of(k3(x), k2(x))` joins two rows (verl's "k3+"). For tokens from
+another distribution mu, the first three are biased in both columns, unless
+weighted by sg[pi / mu]; `unbiased_kl` does that. The tests check this table by
+summing over a vocabulary.
 
 Axes: B rows, T tokens.
 """
@@ -28,13 +28,12 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require_positive
-from agentrl_jax.losses.precision import widen
-from agentrl_jax.losses.straight_through import with_gradient_of
+from agentrl_jax.losses.arguments import require_positive, widen
+from agentrl_jax.losses.ratios import with_gradient_of
 
 
 def k1(log_ratio_BT: jax.Array) -> jax.Array:
-  """x: unbiased, of either sign, noisy. A metric or a penalty, not a loss.
+  """Returns x: unbiased, of either sign, noisy. A metric or penalty, no loss.
 
   d k1 / d log pi = 1
   """
@@ -43,7 +42,7 @@ def k1(log_ratio_BT: jax.Array) -> jax.Array:
 
 
 def k2(log_ratio_BT: jax.Array) -> jax.Array:
-  """x^2 / 2: biased as a metric, right as a loss for KL(pi || ref).
+  """Returns x^2 / 2: biased as a metric, correct as a loss for KL(pi || ref).
 
   d k2 / d log pi = x
   """
@@ -52,12 +51,12 @@ def k2(log_ratio_BT: jax.Array) -> jax.Array:
 
 
 def k3(log_ratio_BT: jax.Array, *, limit: float | None = None) -> jax.Array:
-  """exp(-x) - 1 + x: unbiased and never negative; GRPO's and AgentRL's loss.
+  """Returns exp(-x) - 1 + x: unbiased, never negative (GRPO, AgentRL).
 
     d k3 / d log pi = 1 - exp(-x)
 
-  (arXiv:2402.03300, eq. 4.) Where the estimate exceeds `limit` it is held
-  there and has no gradient; AgentRL and verl take 10, None leaves it unbounded.
+  (arXiv:2402.03300, eq. 4.) An estimate above `limit` is held there
+  and has no gradient; AgentRL and verl take 10, None leaves it unbounded.
 
   Raises:
     ValueError: a limit that is not positive.
@@ -75,23 +74,23 @@ def k3(log_ratio_BT: jax.Array, *, limit: float | None = None) -> jax.Array:
 def unbiased_kl(
   log_ratio_BT: jax.Array, behavior_log_ratio_BT: jax.Array
 ) -> jax.Array:
-  """KL(pi || ref) from another's tokens: right in value and in gradient.
+  """Estimates KL(pi || ref) from tokens of mu, unbiased in value and gradient.
 
     value      r (exp(-x) - 1 + x)          r = pi / mu
     d / d log pi                            r x
 
   DeepSeek-V3.2's estimate (arXiv:2512.02556, section 3.1, eq. 7). The gradient
-  is what differentiating r k3(x) through both factors gives,
+  is that of r k3(x) through both factors,
 
     r (exp(-x) - 1 + x) + r (1 - exp(-x)) = r x
 
-  taken as r x, without the two exponentials that cancel: where pi << ref each
-  is huge, and the rest is what is left of their digits. On policy, pass zeros
-  for the second argument.
+  computed as r x, without the two exponentials that cancel: where pi << ref
+  both are huge, and their difference loses digits. On policy, pass zeros for
+  the second argument.
 
   Args:
     log_ratio_BT: x = log pi - log ref, differentiable through pi.
-    behavior_log_ratio_BT: log pi - log mu, whose value alone is used.
+    behavior_log_ratio_BT: log pi - log mu, only its value is used.
   """
   chex.assert_rank([log_ratio_BT, behavior_log_ratio_BT], 2)
   chex.assert_equal_shape([log_ratio_BT, behavior_log_ratio_BT])
@@ -107,21 +106,21 @@ def kl_penalised_reward(
   coefficient: float | jax.Array,
   estimator: Callable[[jax.Array], jax.Array] = k1,
 ) -> jax.Array:
-  """Charges each token for straying from the reference, as part of its reward.
+  """Subtracts a KL penalty from the reward of each token.
 
     reward_t - coefficient * estimate_t
 
   (InstructGPT's form of RLHF, arXiv:2203.02155, section 3.5, eq. 2.) Advantages
-  and returns then carry the penalty to the tokens that led there, which a loss
-  of one token cannot. A gradient of log pi times a reward is unbiased with k1
-  already, so k1 is the one to take.
+  and returns then carry the penalty to earlier tokens, which a loss of one
+  token cannot. The policy gradient of such a reward is unbiased with k1, so use
+  k1.
 
   Args:
     reward_BT: not read off the mask: put a reward that came after the last
       trained token on that token.
     log_ratio_BT: x = log pi - log ref, pi the policy that sampled.
     mask_BT: bool, the trained tokens.
-    coefficient: in reward per nat; an array if it is adapted on the way.
+    coefficient: in reward per nat; an array if it changes during training.
     estimator: k1, k2 or k3, or any function of x.
 
   Returns:

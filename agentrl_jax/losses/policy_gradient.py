@@ -1,12 +1,11 @@
-"""Per-token policy-gradient losses.
+"""Losses of tokens: policy gradients, and the likelihood of demonstrations.
 
-Each function maps [B, T] arrays to one [B, T] array and does nothing else: it
-neither masks, nor averages, nor reads a config. `reductions` turns the result
-into a number; the caller picks which two to compose.
+Each function maps [B, T] arrays to one [B, T] array. It neither masks, nor
+averages, nor reads a config; `reductions` turns the result into a number.
 
 All take (log_ratio_BT, advantage_BT) first and plain numbers by keyword, so
-that one can stand in for another. Two need a third array to say what they mean:
-`cispo` the log-probabilities themselves, `decoupled_surrogate` a second ratio.
+that one can replace another. Some need further arrays: `cispo` the
+log-probabilities, `decoupled_surrogate` a second ratio, `gmpo` the segments.
 
 Log-ratios are in nats and come from `ratios`, which zeroes them off the mask
 and bounds them on it: those of tokens from `log_ratio`, those of sequences
@@ -20,13 +19,12 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require, require_positive
-from agentrl_jax.losses.importance_weights import masked_weight
-from agentrl_jax.losses.precision import widen
+from agentrl_jax.losses.arguments import require, require_positive, widen
+from agentrl_jax.losses.ratios import masked_weight, sequence_log_ratio
 
 
 def reinforce(log_ratio_BT: jax.Array, advantage_BT: jax.Array) -> jax.Array:
-  """REINFORCE, corrected for who sampled: importance-weighted, unclipped.
+  """REINFORCE with importance weights, unclipped.
 
     loss = -r A          d loss / d log pi = -r A
 
@@ -44,7 +42,7 @@ def clipped_surrogate(
   clip_high: float,
   dual_clip: float | None = None,
 ) -> jax.Array:
-  """The pessimistic surrogate of PPO, with a separate bound on each side.
+  """The clipped surrogate of PPO, with a separate bound on each side.
 
     loss = -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)
 
@@ -53,7 +51,7 @@ def clipped_surrogate(
 
     loss = min(loss, -c A)  where A < 0
 
-  bounds what a bad token that became much likelier may cost
+  bounds the loss of a bad token that became much likelier
   (arXiv:1912.09729, eq. 5); AgentRL takes 0.2, 0.2 and c = 3.
 
   The gradient is that of `reinforce` where neither bound binds, else 0:
@@ -63,7 +61,7 @@ def clipped_surrogate(
   Args:
     log_ratio_BT: log pi(token) - log mu(token), differentiable through pi.
     advantage_BT: treated as a constant.
-    clip_low: above 0 and at most 1, which leaves no lower bound.
+    clip_low: above 0 and at most 1; 1 leaves no lower bound.
     clip_high: positive.
     dual_clip: above 1; None leaves bad tokens unbounded.
 
@@ -94,14 +92,14 @@ def decoupled_surrogate(
   dual_clip: float | None = None,
   weight_cap: float | None = None,
 ) -> jax.Array:
-  """PPO that stays near a recent policy while data come from an older one.
+  """PPO clipped against a recent policy, for data of an older one.
 
     loss = w * clipped_surrogate(pi / prox)          w = sg[prox / mu]
 
-  Clipping against mu would hold the policy back at what it was when a stale
-  token was sampled; against prox, the policy at the start of this update, it
+  Clipping against mu would hold the policy near the version that sampled a
+  stale token; clipping against prox, the policy at the start of this update,
   bounds the step (arXiv:2110.00641; AReaL, arXiv:2505.24298, on its decoupled
-  objective). With weight_cap, tokens whose w is above it count nothing, as in
+  objective). With weight_cap, tokens with a larger w get weight 0, as in
   AReaL's code. For other corrections multiply `clipped_surrogate` by a weight
   of `importance_weights`.
 
@@ -140,15 +138,15 @@ def cispo(
   clip_low: float,
   clip_high: float,
 ) -> jax.Array:
-  """CISPO: the weight is clipped, and no token loses its gradient.
+  """CISPO: clips the weight, so that every token keeps its gradient.
 
     loss = -sg[clip(r, 1 - clip_low, 1 + clip_high)] A log pi
     d loss / d log pi = -clip(r, 1 - clip_low, 1 + clip_high) A
 
-  (MiniMax-M1, arXiv:2506.13585, on CISPO.) Rare words on which a line of
-  thought turns are the first that `clipped_surrogate` drops; here they go on
-  learning at a bounded rate. The value means little (it moves with log pi);
-  watch the gradient.
+  (MiniMax-M1, arXiv:2506.13585, on CISPO.) Rare tokens that change the
+  direction of a chain of thought are the first that `clipped_surrogate` drops;
+  CISPO trains them at a bounded rate. The value means little, since it follows
+  log pi; monitor the gradient.
 
   Args:
     log_ratio_BT: log pi(token) - log mu(token); only its value is used.
@@ -183,15 +181,15 @@ def sapo(
   tau_positive: float = 1.0,
   tau_negative: float = 1.05,
 ) -> jax.Array:
-  """SAPO: a soft gate in the place of a clip.
+  """SAPO: a soft gate instead of a clip.
 
     loss = -(4 / tau) p A          p = sigmoid(tau (r - 1))
     d loss / d log pi = -4 p (1 - p) r A
 
   with tau = tau_positive where A > 0, else tau_negative (arXiv:2511.20347). On
   policy the gradient is that of `reinforce`; away from it the gate closes
-  smoothly on both sides, faster for a greater tau. Bad tokens get the greater
-  one, since pushing them down raises a whole vocabulary of others.
+  smoothly on both sides, faster for a larger tau. Bad tokens get the larger
+  one, since lowering them raises all other vocabulary entries.
 
   Args:
     log_ratio_BT: log pi(token) - log mu(token), differentiable through pi.
@@ -205,15 +203,76 @@ def sapo(
   require_positive("tau_negative", tau_negative)
   log_ratio_BT, advantage_BT = _inputs(log_ratio_BT, advantage_BT)
   tau_BT = jnp.where(advantage_BT > 0, tau_positive, tau_negative)
-  # Not expm1, whose derivative here is its value + 1: no digits where r << 1.
+  # Not expm1: its derivative is its value + 1, which has no digits for r << 1.
   gate_BT = jax.nn.sigmoid(tau_BT * (jnp.exp(log_ratio_BT) - 1))
   return -(4 / tau_BT) * gate_BT * advantage_BT
+
+
+def gmpo(
+  log_ratio_BT: jax.Array,
+  advantage_BT: jax.Array,
+  mask_BT: jax.Array,
+  segment_BT: jax.Array | None = None,
+  num_segments: int = 1,
+  *,
+  clip_low: float = 0.4,
+  clip_high: float = 0.4,
+) -> jax.Array:
+  """GMPO: the geometric mean of a sequence's clipped ratios.
+
+    loss = -exp(mean_t x'_t) A
+    x' = min(x, clip_high) where A > 0, max(x, -clip_low) where A < 0
+
+  with x the log-ratio (arXiv:2507.20673). One outlying ratio moves a geometric
+  mean little, so the bounds may be wide. Unlike those of `clipped_surrogate`
+  they are in nats: ratios of e^-0.4 and e^0.4 as published. Reduce the loss
+  with `sequence_mean` or `segment_mean`.
+
+    d loss / d log pi(token) = loss / length, or 0 where its x' is held
+
+  for the loss of a sequence, which should have one advantage.
+
+  Args:
+    log_ratio_BT: x, as `ratios.log_ratio` returns it.
+    advantage_BT: treated as a constant, equal on all tokens of a sequence.
+    mask_BT: bool, the trained tokens.
+    segment_BT, num_segments: of packed rows, as in `sequence_log_ratio`.
+    clip_low, clip_high: positive, in nats.
+
+  Returns:
+    loss_BT, to be minimised; all trained tokens of a sequence have its loss.
+
+  Raises:
+    ValueError: a bound that is not positive.
+  """
+  require_positive("clip_low", clip_low)
+  require_positive("clip_high", clip_high)
+  chex.assert_rank([log_ratio_BT, advantage_BT], 2)
+  chex.assert_equal_shape([log_ratio_BT, advantage_BT])
+  x_BT, advantage_BT = widen(log_ratio_BT), widen(advantage_BT)
+  x_BT = jnp.where((advantage_BT > 0) & (x_BT > clip_high), clip_high, x_BT)
+  x_BT = jnp.where((advantage_BT < 0) & (x_BT < -clip_low), -clip_low, x_BT)
+  sequence_BT = sequence_log_ratio(
+    x_BT, mask_BT, segment_BT, num_segments, average=True, limit=20.0
+  )
+  return reinforce(sequence_BT, advantage_BT)
+
+
+def negative_log_likelihood(logprob_BT: jax.Array) -> jax.Array:
+  """Returns -log pi(token) in nats, the loss of behaviour cloning.
+
+    d loss / d log pi = -1
+
+  the gradient of `reinforce` on policy with every advantage 1.
+  """
+  chex.assert_rank(logprob_BT, 2)
+  return -widen(logprob_BT)
 
 
 def check_clip(
   *, clip_low: float, clip_high: float, dual_clip: float | None = None
 ) -> None:
-  """Raises a ValueError unless the bounds of `clipped_surrogate` make sense."""
+  """Raises `ValueError` unless the bounds of `clipped_surrogate` are valid."""
   require(
     "clip_low",
     clip_low,

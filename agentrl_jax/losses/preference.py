@@ -1,7 +1,7 @@
-"""Learning from which of two trajectories was better.
+"""Losses on pairs of trajectories of which one is preferred (DPO, SWEET-RL).
 
-Two steps: `implicit_reward` says how much more than the reference the policy
-likes a trajectory, from its tokens' log-ratios; `preference_loss` compares two.
+`implicit_reward` sums a trajectory's log-ratios of policy to reference;
+`preference_loss` compares the two of a pair.
 
   chosen_P, any_P = implicit_reward(chosen_log_ratio_BT, mask_BT, average=False)
 
@@ -16,9 +16,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require, require_positive
-from agentrl_jax.losses.precision import widen
-from agentrl_jax.losses.segments import (
+from agentrl_jax.losses.arguments import require, require_positive, widen
+from agentrl_jax.losses.reductions import (
   in_a_segment,
   require_ids,
   segment_totals,
@@ -35,7 +34,7 @@ def implicit_reward(
   num_turns: int = 1,
   average: bool,
 ) -> tuple[jax.Array, jax.Array]:
-  """How much more the policy likes each trajectory than the reference does.
+  """Returns the log-ratio of policy to reference of each trajectory.
 
     sum over its turns u of sum_t x_t                    DPO
     sum over its turns u of (sum_t x_t) / length_u       SWEET-RL, if `average`
@@ -43,10 +42,10 @@ def implicit_reward(
   The first is DPO's (arXiv:2305.18290, section 4) over all of a trajectory's
   own tokens, beta left out. In the second a turn's term is the advantage of
   that turn, by the parametrisation of SWEET-RL (arXiv:2503.15478, on learning
-  turn-wise advantages), whose length does not matter; call it with one turn per
-  row to read off the advantages once trained. Without `turn_BT` a trajectory is
-  one turn: `average` then divides by all its tokens, as SWEET-RL's released
-  code does.
+  turn-wise advantages), which does not depend on its length; with one turn per
+  row it returns the advantages of a trained policy. Without `turn_BT` a
+  trajectory is one turn: `average` then divides by all its tokens, as
+  SWEET-RL's released code does.
 
     d reward / d log pi(token) = 1, or 1 / length_u
 
@@ -61,7 +60,7 @@ def implicit_reward(
     average: whether a turn counts by the mean of its tokens or their sum.
 
   Returns:
-    (reward_BS, any_BS): the second says where there was a token to go by.
+    (reward_BS, any_BS): the second is True for trajectories with a token.
     Unless rows are packed, S is 1, and [:, 0] has one number per pair.
 
   Raises:
@@ -93,26 +92,26 @@ def preference_loss(
   beta: float,
   label_smoothing: float = 0.0,
 ) -> jax.Array:
-  """How surprising it is, to the policy, that the chosen one was preferred.
+  """Negative log-likelihood of the preferences, by the policy's rewards.
 
     loss = -(1 - s) log sigmoid(beta m) - s log sigmoid(-beta m)
     m = reward(chosen) - reward(rejected)
 
   with s = label_smoothing: the Bradley-Terry model of DPO (arXiv:2305.18290,
   eq. 7), and of SWEET-RL (arXiv:2503.15478). With s, the share of labels that
-  are taken to be wrong, the margin has an optimum to stop at (conservative DPO,
+  are taken to be wrong, the margin has a finite optimum (conservative DPO,
   https://ericmitchell.ai/cdpo.pdf).
 
     d loss / d m = -beta (sigmoid(-beta m) - s)
 
-  beta m is the margin to report; `reductions.pair_mean` makes a number of it.
+  beta m is the margin to report, reduced by `reductions.pair_mean`.
 
   Args:
     chosen_reward_P: as from `implicit_reward`, differentiable; not read where
       invalid.
     rejected_reward_P: likewise, of the other trajectory of the pair.
     valid_P: bool; leave out pairs of which either has no tokens.
-    beta: positive; how far from the reference a preference may pull.
+    beta: positive; a larger beta stays nearer to the reference.
     label_smoothing: at least 0 and below 1/2.
 
   Returns:

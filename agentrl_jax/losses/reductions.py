@@ -1,11 +1,12 @@
-"""From a [B, T] array to a mean that can be added to other means.
+"""Reductions of [B, T] arrays to means that can be added to other means.
 
-The choice of reduction decides which token weighs how much. None of them reads
-x off the mask, where it may be NaN, in value or gradient.
+The reduction decides the weight of each token. No reduction reads x off the
+mask, where value and gradient may be NaN.
 
-A row is one sequence, or several packed end to end; then `segment_BT` names the
-sequence of each token, as `segments` describes. A sequence without a trained
-token is not counted.
+A row is one sequence, or several packed end to end; then `segment_BT` has the
+sequence of each token. Ids count within their row, the same id in two rows is
+two sequences, and a token with an id outside [0, num_segments) belongs to none.
+A sequence without a trained token is not counted.
 
 Axes: B rows, T tokens, S segments of a row, I tasks, P pairs.
 """
@@ -17,9 +18,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require_positive
-from agentrl_jax.losses.precision import widen
-from agentrl_jax.losses.segments import segment_totals
+from agentrl_jax.losses.arguments import require_positive, widen
 
 
 @functools.partial(
@@ -29,20 +28,20 @@ from agentrl_jax.losses.segments import segment_totals
 )
 @dataclasses.dataclass(frozen=True)
 class Mean:
-  """A mean kept in two halves, so that micro-batches add up exactly.
+  """A mean as total and weight, so that micro-batches add up exactly.
 
-  Averaging the averages of micro-batches gives a token in a short micro-batch
-  more say than one in a long micro-batch. Adding totals and weights does not.
+  The average of the micro-batches' averages would give a token in a short
+  micro-batch more weight than one in a long micro-batch.
   """
 
   total: jax.Array  # []
-  weight: jax.Array  # [], in tokens or sequences, whichever was counted
+  weight: jax.Array  # [], number of tokens or sequences
 
   def __add__(self, other: "Mean") -> "Mean":
     return Mean(self.total + other.total, self.weight + other.weight)
 
   def value(self) -> jax.Array:
-    """total / weight; 0 if nothing was counted."""
+    """Returns total / weight; 0 if nothing was counted."""
     counted = self.weight > 0
     return jnp.where(
       counted, self.total / jnp.where(counted, self.weight, 1), 0
@@ -50,7 +49,7 @@ class Mean:
 
 
 def token_mean(x_BT: jax.Array, mask_BT: jax.Array) -> Mean:
-  """Every trained token weighs the same, so long answers weigh more.
+  """Mean over trained tokens, so long answers weigh more.
 
     sum_bt m x / sum_bt m
 
@@ -64,13 +63,14 @@ def token_mean(x_BT: jax.Array, mask_BT: jax.Array) -> Mean:
 def weighted_mean(
   x_BT: jax.Array, mask_BT: jax.Array, weight_BT: jax.Array
 ) -> Mean:
-  """Every trained token weighs what it is told to.
+  """Mean over trained tokens with given weights.
 
     sum_bt m w x / sum_bt m w
 
   Adds exactly over micro-batches if the weights were made from the global
-  batch, as by `task_weights`. Importance weights belong in x, not here, where
-  the batch's own mean weight would cancel (`normalised_weight` does that).
+  batch, as by `task_weights`. Importance weights belong in x: as
+  `weight_BT` they would be divided by their mean in the batch, which
+  `normalised_weight` does on purpose.
 
   Args:
     x_BT: per token.
@@ -92,17 +92,17 @@ def task_weights(
   num_tasks: int,
   share_I: jax.Array | None = None,
 ) -> jax.Array:
-  """Weights that give each task its share of the loss, however long it talks.
+  """Returns weights that give each task its share of the loss.
 
     w = (s_i / n_i) * sum_j n_j / sum_j s_j
 
   for a token of task i, with n_i the task's trained tokens in the batch; the
-  sums run over tasks that have any, so the share of an absent task goes to the
-  others in proportion. The weights average 1 over the trained tokens, hence
-  `weighted_mean(x, mask, w)` is the mean over tasks, weighted by share, of
-  each task's `token_mean`.
+  sums run over tasks with trained tokens, so the share of an absent task goes
+  to the others in proportion. The weights average 1 over the trained tokens,
+  hence `weighted_mean(x, mask, w)` is the mean over tasks, weighted by share,
+  of each task's `token_mean`.
 
-  The counts belong to the global batch: make the weights before it is cut.
+  The counts are those of the global batch: make the weights before it is cut.
 
   Args:
     task_BT: integers in [0, num_tasks), others give NaN; any value off the
@@ -130,7 +130,7 @@ def task_weights(
 
 
 def sequence_mean(x_BT: jax.Array, mask_BT: jax.Array) -> Mean:
-  """Every row with a trained token weighs the same, so its tokens share.
+  """Mean over rows of the mean over their trained tokens.
 
     mean_b (sum_t m x / sum_t m)
 
@@ -146,7 +146,7 @@ def segment_mean(
   segment_BT: jax.Array | None,
   num_segments: int,
 ) -> Mean:
-  """`sequence_mean` for packed rows: every segment weighs the same.
+  """Mean over sequences of packed rows of the mean over their tokens.
 
   A sequence is a pair (row, segment): ids count within their row, and the same
   id in two rows names two sequences.
@@ -170,12 +170,12 @@ def sequence_sum_mean(
   segment_BT: jax.Array | None = None,
   num_segments: int = 1,
 ) -> Mean:
-  """The mean over sequences of the sums over their tokens.
+  """Mean over sequences of the sums over their tokens.
 
     mean over sequences of sum_t m x
 
-  The objective as theory has it: the expected return of a whole sequence, and
-  its gradient, which grows with length. verl's seq-mean-token-sum.
+  The policy gradient of the expected return of a sequence; it grows with
+  length. verl's seq-mean-token-sum.
   """
   return fixed_length_mean(x_BT, mask_BT, segment_BT, num_segments, length=1)
 
@@ -188,14 +188,14 @@ def fixed_length_mean(
   *,
   length: float,
 ) -> Mean:
-  """Every token weighs the same, and no more in a batch of short answers.
+  """Sum over tokens, divided by a constant and the number of sequences.
 
     mean over sequences of (sum_t m x / length)
 
   over sequences with a trained token: rows, or segments if `segment_BT` is
-  given. The divisor is a constant, such as the longest answer allowed, so that
-  neither a sequence's own length (as in `sequence_mean`) nor its neighbours'
-  (as in `token_mean`) changes the weight of a token: Dr. GRPO
+  given. The divisor is a constant, such as the maximum length of an answer, so
+  that neither a sequence's own length (as in `sequence_mean`) nor that of
+  others (as in `token_mean`) changes the weight of a token: Dr. GRPO
   (arXiv:2503.20783, section 3.1), and verl's seq-mean-token-sum-norm.
 
   Raises:
@@ -207,7 +207,7 @@ def fixed_length_mean(
 
 
 def pair_mean(x_P: jax.Array, valid_P: jax.Array) -> Mean:
-  """Every valid pair weighs the same, or whatever else x has one of."""
+  """Mean over valid pairs, or any other entries of a vector."""
   chex.assert_rank([x_P, valid_P], 1)
   chex.assert_equal_shape([x_P, valid_P])
   chex.assert_type(valid_P, bool)
@@ -218,3 +218,64 @@ def _check(x_BT: jax.Array, mask_BT: jax.Array) -> None:
   chex.assert_rank([x_BT, mask_BT], 2)
   chex.assert_equal_shape([x_BT, mask_BT])
   chex.assert_type(mask_BT, bool)
+
+
+def segment_totals(
+  x_BT: jax.Array,
+  mask_BT: jax.Array,
+  segment_BT: jax.Array | None = None,
+  num_segments: int = 1,
+) -> tuple[jax.Array, jax.Array]:
+  """Sums x over the trained tokens of each sequence, and counts them.
+
+  Args:
+    x_BT: per token; not read off the mask.
+    mask_BT: bool, the trained tokens.
+    segment_BT: integers; None where every row is one sequence.
+    num_segments: S, fixed when compiled.
+
+  Returns:
+    (total_BS, length_BS), the lengths as integers.
+  """
+  chex.assert_rank([x_BT, mask_BT], 2)
+  chex.assert_equal_shape([x_BT, mask_BT])
+  chex.assert_type(mask_BT, bool)
+  x_BT = jnp.where(mask_BT, widen(x_BT), 0)
+  length_BT = mask_BT.astype(jnp.int32)
+  require_ids("segment", segment_BT, num_segments)
+  if segment_BT is None:
+    return tuple(x.sum(axis=1, keepdims=True) for x in (x_BT, length_BT))
+  chex.assert_equal_shape([x_BT, segment_BT])
+  segment_sum = jax.vmap(
+    functools.partial(jax.ops.segment_sum, num_segments=num_segments)
+  )
+  return segment_sum(x_BT, segment_BT), segment_sum(length_BT, segment_BT)
+
+
+def spread_over_tokens(
+  x_BS: jax.Array, mask_BT: jax.Array, segment_BT: jax.Array | None = None
+) -> jax.Array:
+  """Returns its sequence's x for every trained token, 0 for the others."""
+  if segment_BT is None:
+    return jnp.where(mask_BT, x_BS, 0)
+  known_BT = in_a_segment(mask_BT, segment_BT, x_BS.shape[1])
+  index_BT = jnp.where(known_BT, segment_BT, 0)
+  return jnp.where(known_BT, jnp.take_along_axis(x_BS, index_BT, axis=1), 0)
+
+
+def in_a_segment(
+  mask_BT: jax.Array, segment_BT: jax.Array | None, num_segments: int
+) -> jax.Array:
+  """Returns the mask without the tokens that belong to no sequence."""
+  if segment_BT is None:
+    return mask_BT
+  return mask_BT & (segment_BT >= 0) & (segment_BT < num_segments)
+
+
+def require_ids(kind: str, ids_BT: jax.Array | None, number: int) -> None:
+  """Raises `ValueError` for more than one id without an array of ids."""
+  if ids_BT is None and number != 1:
+    raise ValueError(
+      f"num_{kind}s={number} without {kind}_BT: without ids there is one "
+      f"{kind}. Pass them, or leave num_{kind}s at 1"
+    )

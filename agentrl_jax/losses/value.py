@@ -1,4 +1,4 @@
-"""What a critic minimises, and how much of the returns it explains.
+"""The loss of a critic, and the variance that it explains.
 
 Axes: B rows, T tokens. Entry [b, t] is the value before token t.
 """
@@ -10,8 +10,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require_positive
-from agentrl_jax.losses.precision import widen
+from agentrl_jax.losses.arguments import require_positive, widen
 
 
 def clipped_value_loss(
@@ -22,7 +21,7 @@ def clipped_value_loss(
   *,
   clip: float | None,
 ) -> jax.Array:
-  """Squared error of the critic, pessimistic about steps that are too long.
+  """Squared error of the critic, with a clip on its step.
 
     loss = max((v - R)^2, (v' - R)^2) / 2
     v' = v held within +-clip of the value before the update
@@ -100,7 +99,7 @@ class _Spread:
 )
 @dataclasses.dataclass(frozen=True)
 class ExplainedVariance:
-  """How much of the returns' variance a critic explains; adds up over parts."""
+  """Explained variance of the returns; adds up over parts."""
 
   returns: _Spread
   errors: _Spread

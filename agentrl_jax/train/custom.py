@@ -1,22 +1,22 @@
 """Functions outside the package as parts of the objective.
 
-A config names one as `module:function`. Its parameters say what it is given:
-arrays and counts by the names that `losses` uses for them, such as
-`log_ratio_BT`; every other parameter is a setting, taken from the config. What
-does not fit is refused before anything is compiled, and `train.custom_trial`
-runs each function once on a few numbers.
+A config names one as `module:function`. Its parameters select its inputs:
+arrays and counts have the names that `losses` uses for them, such as
+`log_ratio_BT`; every other parameter is a setting, taken from the config. A
+function that does not fit is refused before anything is compiled, and
+`train.custom_trial` calls each function once on a few numbers.
 """
 
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from flax.core import FrozenDict
 
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.losses import Mean
 from agentrl_jax.named_objects import import_module_of, signature_of
 
@@ -25,10 +25,10 @@ from agentrl_jax.named_objects import import_module_of, signature_of
 class Role:
   """A place in the objective that a function may take."""
 
-  what: str  # it computes, in errors
-  result: str  # that it must return
-  inputs: tuple[str, ...]  # that it may take
-  needed: tuple[str, ...]  # of which it must take at least one
+  name: str  # for error messages
+  result: str  # the value that a function must return, for error messages
+  inputs: tuple[str, ...]  # parameters that a function may have
+  needed: tuple[str, ...]  # parameters of which it must have at least one
 
 
 _TOKENS = (
@@ -42,7 +42,7 @@ _TOKENS = (
   "behavior_logprob_BT",
 )
 SURROGATE = Role(
-  what="surrogate",
+  name="surrogate",
   result="the loss of each token, [B, T]",
   inputs=(
     "log_ratio_BT",
@@ -54,7 +54,7 @@ SURROGATE = Role(
   needed=("log_ratio_BT", "policy_logprob_BT"),
 )
 TOKEN_WEIGHT = Role(
-  what="weight of tokens",
+  name="weight of tokens",
   result="the weight of each token's surrogate, [B, T]",
   inputs=("advantage_BT", "policy_logprob_BT", "entropy_BT", *_TOKENS),
   needed=(
@@ -70,21 +70,21 @@ TOKEN_WEIGHT = Role(
   ),
 )
 KL_ESTIMATOR = Role(
-  what="KL estimator",
+  name="KL estimator",
   result="the estimate of each token, [B, T]",
   inputs=("log_ratio_BT", "behavior_log_ratio_BT", "mask_BT"),
   needed=("log_ratio_BT",),
 )
 REDUCTION = Role(
-  what="reduction",
+  name="reduction",
   result="an agentrl_jax.losses.Mean of two scalars",
   inputs=("x_BT", "mask_BT", "segment_BT", "num_segments", "task_BT"),
   needed=("x_BT",),
 )
 _OF_CRITICS = ("reward_BT", "value_BT", "mask_BT", "turn_BT", "segment_BT")
 ESTIMATOR = Role(
-  what="advantage estimator",
-  result="one advantage per attempt, [N]; per turn, [N, U], if it takes an "
+  name="advantage estimator",
+  result="one advantage per trajectory, [N]; per turn, [N, U], if it takes an "
   "array of turns; advantage and target of the critic, each [B, T], if it "
   "takes value_BT",
   inputs=(
@@ -105,7 +105,7 @@ ESTIMATOR = Role(
   needed=("reward_N", "reward_NU", "value_BT"),
 )
 KEEP = Role(
-  what="filter of groups",
+  name="filter of groups",
   result="which groups to keep, bool [M]",
   inputs=(
     "reward_N",
@@ -121,7 +121,7 @@ KEEP = Role(
 
 @dataclasses.dataclass(frozen=True)
 class CustomFunction:
-  """A function that was found, with its settings."""
+  """A function outside the package, with its settings."""
 
   key: str  # of the config, that names it
   target: str  # module:function
@@ -131,24 +131,24 @@ class CustomFunction:
   settings: Mapping[str, Any]
 
   def __call__(self, available: Mapping[str, Any]) -> Any:
-    """Calls it with those of the available inputs that it takes."""
+    """Calls the function with those of the available inputs that it takes."""
     inputs = {name: available[name] for name in self.reads}
     return self.function(**inputs, **self.settings)
 
   @property
   def name(self) -> str:
-    """That of the function alone, for metrics."""
+    """Name of the function without its module, for metrics."""
     return self.target.partition(":")[2]
 
-  def refuse(self, found: str) -> ConfigError:
-    """The error for a result that is not what the role asks for."""
+  def refuse(self, problem: str) -> ConfigError:
+    """Returns the error for a result that does not fit the role."""
     return ConfigError(
-      f"{self.key}={self.target!r} {found}; a {self.role.what} returns "
+      f"{self.key}={self.target!r} {problem}; a {self.role.name} returns "
       f"{self.role.result}"
     )
 
   def require_shape(self, result: Any, shape: Sequence[int]) -> Any:
-    """The result. Raises `ConfigError` unless it is an array of that shape."""
+    """Returns `result`; raises `ConfigError` if it has another shape."""
     if not hasattr(result, "shape") or not hasattr(result, "dtype"):
       raise self.refuse(f"returned {type(result).__name__}, no array")
     if tuple(result.shape) != tuple(shape):
@@ -159,7 +159,7 @@ class CustomFunction:
     return result
 
   def require_mean(self, result: Any) -> Mean:
-    """The result. Raises `ConfigError` unless it is a Mean of scalars."""
+    """Returns `result`; raises `ConfigError` unless it is a Mean of scalars."""
     if not isinstance(result, Mean):
       raise self.refuse(f"returned {type(result).__name__}")
     for name in ("total", "weight"):
@@ -172,36 +172,67 @@ class CustomFunction:
 
 
 def is_custom(name: str) -> bool:
-  """Whether a name of the config is `module:function`."""
+  """Returns True if a name of the config is `module:function`."""
   return isinstance(name, str) and ":" in name
 
 
 def freeze(key: str, value: Any) -> Any:
-  """JSON-like settings as hashable ones. Raises `ConfigError` for others."""
+  """Makes JSON-like settings hashable. Raises `ConfigError` for others."""
   if isinstance(value, Mapping):
     for name in value:
       if not isinstance(name, str):
-        raise ConfigError(f"{key} has the key {name!r}: keys are texts")
+        raise ConfigError(f"{key} has the key {name!r}: keys are strings")
     return FrozenDict({n: freeze(f"{key}.{n}", v) for n, v in value.items()})
   if isinstance(value, list | tuple):
     return tuple(freeze(f"{key}[{n}]", v) for n, v in enumerate(value))
   if type(value) is float and not math.isfinite(value):
-    raise ConfigError(f"{key}={value} is no number that can be computed with")
+    raise ConfigError(f"{key}={value} is not a finite number")
   if value is not None and type(value) not in (bool, int, float, str):
     raise ConfigError(
       f"{key}={value!r} is of type {type(value).__name__}: a setting is a "
-      "number, a text, True, False, None, or a list or mapping of those"
+      "number, a string, True, False, None, or a list or mapping of those"
     )
   return value
+
+
+def require_settings(
+  key: str, name: str, settings: Mapping[str, Any], options: Iterable[str]
+) -> Mapping[str, Any]:
+  """Returns hashable settings of one of `options` or of module:function.
+
+  Raises `ConfigError` for a name that is neither, and for settings without a
+  function that takes them.
+  """
+  if not isinstance(settings, Mapping):
+    raise ConfigError(
+      f"{key}_settings={settings!r} must be a mapping of names to values, as "
+      f"in --config.{key}_settings=\"{{'width': 0.2}}\""
+    )
+  frozen: Mapping[str, Any] = freeze(f"{key}_settings", settings)
+  if is_custom(name):
+    return frozen
+  options = list(options)
+  if name not in options:
+    near = suggestion(str(name), options)
+    raise ConfigError(
+      f"{key}={name!r} is not one of {', '.join(filter(None, options))}{near}, "
+      f"nor module:function. Set it with --config.{key}=<name>."
+    )
+  if settings:
+    raise ConfigError(
+      f"{key}_settings={dict(settings)} means nothing for {key}={name!r}, only "
+      f"for a function of your own; set --config.{key}_settings={{}}"
+    )
+  return frozen
 
 
 def find_custom(
   key: str, target: str, role: Role, settings: Mapping[str, Any]
 ) -> CustomFunction:
-  """The function that `target` names, with settings that it takes.
+  """Imports the function that `target` names and checks its settings.
 
-  Raises `ConfigError` if it cannot be imported or called, takes what it cannot
-  be given, or needs settings that are not there.
+  Raises `ConfigError` if it cannot be imported or called, or if its signature
+  fits neither the role nor the settings.
   """
   module, name = import_module_of(
     target,
@@ -211,12 +242,12 @@ def find_custom(
   )
   function = getattr(module, name, None)
   if function is None:
-    known = sorted(
+    names = sorted(
       n for n, value in vars(module).items() if inspect.isfunction(value)
     )
     raise ConfigError(
       f"{key}={target!r}: {module.__name__} has no {name!r}; its functions "
-      f"are {', '.join(known) or 'none'}"
+      f"are {', '.join(names) or 'none'}"
     )
   if not callable(function):
     raise ConfigError(
@@ -234,7 +265,10 @@ def _check_signature(
   function: Callable[..., Any],
   settings: Mapping[str, Any],
 ) -> frozenset[str]:
-  """The inputs that a function takes; `ConfigError` if it does not fit."""
+  """Returns the inputs that a function takes; raises `ConfigError` for others.
+
+  The rest of its parameters must be the settings.
+  """
   parameters = signature_of(target, function).parameters.values()
   takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
   by_name = [
@@ -245,39 +279,39 @@ def _check_signature(
   own = {p.name: p for p in by_name if p.name not in role.inputs}
   needed = [n for n, p in own.items() if p.default is p.empty]
   may_take = (
-    f"A {role.what} may take {', '.join(role.inputs)}; all else are its "
-    f"settings, here {', '.join(own) or 'none'}"
+    f"A {role.name} may take {', '.join(role.inputs)}; all others are "
+    f"its settings, here {', '.join(own) or 'none'}"
   )
   at = f"{key}={target!r}"
   if unnamed:
     raise ConfigError(
-      f"{at} takes {', '.join(unnamed)} by position only: what it is given is "
-      f"known by name. {may_take}"
+      f"{at} takes {', '.join(unnamed)} by position only: arguments are "
+      f"passed by name. {may_take}"
     )
   if not reads & set(role.needed):
     raise ConfigError(
       f"{at} takes none of {', '.join(role.needed)}, one of which a "
-      f"{role.what} needs. {may_take}"
+      f"{role.name} needs. {may_take}"
     )
   given = [n for n in settings if n in role.inputs]
   if given:
     raise ConfigError(
-      f"{key}_settings has {', '.join(given)}, which {target!r} is given "
-      "anyhow: remove it"
+      f"{key}_settings has {', '.join(given)}, which {target!r} gets as an "
+      "input: remove it"
     )
   unknown = [n for n in settings if n not in own]
   missing = [n for n in needed if n not in settings]
   if missing or (unknown and not takes_any):
-    found = ", ".join(settings) or "none"
+    names = ", ".join(settings) or "none"
     raise ConfigError(
-      f"{at} does not fit {key}_settings, which has {found}: "
+      f"{at} does not fit {key}_settings, which has {names}: "
       + "; ".join(
-        f"{problem} {', '.join(names)}"
-        for problem, names in (
+        f"{problem} {', '.join(listed)}"
+        for problem, listed in (
           ("it does not take", unknown if not takes_any else []),
           ("it needs", missing),
         )
-        if names
+        if listed
       )
       + f". {may_take}"
     )

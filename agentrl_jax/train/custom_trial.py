@@ -1,9 +1,8 @@
-"""Runs each custom function of a config once, on a few made-up numbers.
+"""Calls each custom function of a config once, on a few invented numbers.
 
-Signatures are checked when a config is read; what a function returns is known
-only when it is called. Here that is found out before a run begins, and not
-after its warm start: another shape, NaN, no gradient, or a result that would
-change with the cut of the batch into micro-batches.
+Signatures are checked when a config is read, results only by a call. The trial
+finds before the run starts, and not after its warm start, a wrong shape, NaN,
+no gradient, or a result that depends on the cut into micro-batches.
 """
 
 from typing import Any
@@ -13,20 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.train import advantages
-from agentrl_jax.train.advantage_config import AdvantageConfig
-from agentrl_jax.train.critic import custom_critic_advantages
+from agentrl_jax.train.advantages import custom_critic_advantages
+from agentrl_jax.train.config import AdvantageConfig, LossConfig
 from agentrl_jax.train.custom import CustomFunction
-from agentrl_jax.train.loss_config import LossConfig
 
 B, T = 6, 8  # rows and tokens
-_OF_BATCH = (
+_STATISTICS_HINT = (
   "statistics of a batch (a quantile, a mean over tokens) are computed by "
   "loss.token_weight, before the batch is cut into micro-batches"
 )
 
 
 def try_loss(config: LossConfig) -> None:
-  """Raises `ConfigError` for what the functions of `loss` must not return."""
+  """Raises `ConfigError` for a wrong result of a function of `loss`."""
   for name in ("surrogate", "kl_estimator"):
     function = config.custom_function(name)
     if function is not None:
@@ -40,12 +38,12 @@ def try_loss(config: LossConfig) -> None:
 
 
 def try_advantage(config: AdvantageConfig) -> None:
-  """Raises `ConfigError` for what those of `advantage` must not return."""
-  attempts = _attempts()
+  """Raises `ConfigError` for a wrong result of a function of `advantage`."""
+  arrays = _arrays()
   keep = config.custom_function("keep")
   if keep is not None:
     jax.eval_shape(
-      lambda: advantages.kept_groups(attempts, len(attempts.reward_N), config)
+      lambda: advantages.kept_groups(arrays, len(arrays.reward_N), config)
     )
   estimator = config.custom_function("estimator")
   if estimator is None:
@@ -55,17 +53,17 @@ def try_advantage(config: AdvantageConfig) -> None:
   else:
     result = advantages.custom_advantages(
       estimator,
-      attempts,
-      jnp.asarray(attempts.valid_N),
-      num_groups=len(attempts.reward_N),
+      arrays,
+      jnp.asarray(arrays.valid_N),
+      num_groups=len(arrays.reward_N),
       num_tasks=2,
-      by_turn=config.varies_within_attempt,
+      by_turn=config.varies_within_trajectory,
     )
   _require_numbers(estimator, result)
 
 
 def _try_by_token(function: CustomFunction) -> None:
-  """One number per token, which other rows do not change, with a gradient."""
+  """Requires a number per token, with a gradient, that no other row changes."""
   inputs = _inputs()
   shape = jax.eval_shape(lambda: function(inputs))
   function.require_shape(shape, (B, T))
@@ -74,25 +72,29 @@ def _try_by_token(function: CustomFunction) -> None:
     function.reads & {"log_ratio_BT", "policy_logprob_BT", "entropy_BT"}
   )
 
-  def total(of_policy: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    found_BT = function(inputs | of_policy)
-    return jnp.sum(found_BT, where=mask_BT), found_BT
+  def total(moved: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    loss_BT = function(inputs | moved)
+    return jnp.sum(loss_BT, where=mask_BT), loss_BT
 
-  slope, whole_BT = jax.grad(total, has_aux=True)(
+  gradient, loss_BT = jax.grad(total, has_aux=True)(
     {name: inputs[name] for name in moving}
   )
-  _require_numbers(function, jnp.where(mask_BT, whole_BT, 0))
-  _require_numbers(function, slope, "a gradient")
-  if not any(jnp.any(jnp.where(mask_BT, x, 0) != 0) for x in slope.values()):
+  _require_numbers(function, jnp.where(mask_BT, loss_BT, 0))
+  _require_numbers(function, gradient, "a gradient")
+  if not any(jnp.any(jnp.where(mask_BT, x, 0) != 0) for x in gradient.values()):
     raise function.refuse(
       f"has a gradient of 0 in {', '.join(moving)}: nothing would be learned"
     )
   rows = [function(_rows(inputs, slice(b, b + 1))) for b in range(B)]
-  _require_same(function, whole_BT, jnp.concatenate(rows), mask_BT)
+  if not _close(loss_BT, jnp.concatenate(rows), mask_BT):
+    raise function.refuse(
+      "gives a token other numbers when other rows are beside it, so that the "
+      f"result would depend on train.micro_batch: {_STATISTICS_HINT}"
+    )
 
 
 def _try_weight(function: CustomFunction) -> None:
-  """One number per token, which padding does not change."""
+  """Requires a number per token that rows of padding do not change."""
   inputs = _inputs()
   result = function(inputs)
   function.require_shape(result, (B, T))
@@ -113,31 +115,21 @@ def _try_weight(function: CustomFunction) -> None:
 
 
 def _try_reduction(function: CustomFunction) -> None:
-  """A Mean whose parts add up to the whole."""
+  """Requires a Mean that adds up over parts of the batch."""
   inputs = _inputs()
-  whole = function.require_mean(function(inputs))
-  _require_numbers(function, whole.value())
+  mean = function.require_mean(function(inputs))
+  _require_numbers(function, mean.value())
   parts = [
     function.require_mean(function(_rows(inputs, slice(b, b + 1))))
     for b in range(B)
   ]
   _require_numbers(function, parts, "a mean of a row without trained tokens")
   added = sum(parts[1:], parts[0])
-  if not np.allclose(added.value(), whole.value(), rtol=1e-3, atol=1e-5):
+  if not np.allclose(added.value(), mean.value(), rtol=1e-3, atol=1e-5):
     raise function.refuse(
-      f"gives {float(whole.value()):.6g} of {B} rows at once and "
+      f"gives {float(mean.value()):.6g} of {B} rows at once and "
       f"{float(added.value()):.6g} of them added up: total and weight of "
       "parts must add up to those of the whole"
-    )
-
-
-def _require_same(
-  function: CustomFunction, whole_BT: Any, parts_BT: Any, mask_BT: jax.Array
-) -> None:
-  if not _close(whole_BT, parts_BT, mask_BT):
-    raise function.refuse(
-      "gives a token other numbers when other rows are beside it, so that the "
-      f"result would depend on train.micro_batch: {_OF_BATCH}"
     )
 
 
@@ -147,12 +139,12 @@ def _close(x_BT: Any, y_BT: Any, mask_BT: jax.Array) -> bool:
 
 
 def _require_numbers(
-  function: CustomFunction, result: Any, what: str = "a value"
+  function: CustomFunction, result: Any, kind: str = "a value"
 ) -> None:
   for leaf in jax.tree.leaves(result):
     if not np.isfinite(np.asarray(leaf, np.float32)).all():
       raise function.refuse(
-        f"gives {what} that is NaN or infinite on ordinary inputs"
+        f"gives {kind} that is NaN or infinite on ordinary inputs"
       )
 
 
@@ -164,11 +156,11 @@ def _rows(inputs: dict[str, Any], rows: slice) -> dict[str, Any]:
 
 
 def _inputs() -> dict[str, Any]:
-  """Of tokens: rows of two sequences, some of whose tokens are trained on.
+  """Returns inputs by token: rows of two sequences, partly trained on.
 
   Row 0 is on policy, and the last one is padding; every sequence has one
-  advantage, one of them 0. Numbers grow from row to row, so that statistics of
-  some rows are not those of others.
+  advantage, one of them 0. Numbers grow from row to row, so that statistics
+  differ between rows.
   """
   rng = np.random.default_rng(0)
   segment_BT = np.tile(np.repeat([1, 2, 0], [4, 3, 1]), (B, 1))
@@ -180,7 +172,7 @@ def _inputs() -> dict[str, Any]:
   x_BT = rng.normal(0, 0.3, (B, T))
   x_BT[0] = 0
   logprob_BT = -rng.gamma(2, 1, (B, T))
-  real = {
+  floats = {
     "log_ratio_BT": x_BT,
     "behavior_log_ratio_BT": x_BT + rng.normal(0, 0.1, (B, T)),
     "x_BT": rng.normal(size=(B, T)),
@@ -192,7 +184,7 @@ def _inputs() -> dict[str, Any]:
     "value_BT": rng.normal(size=(B, T)),
   }
   scale_B1 = 0.5 * (1 + np.arange(B)[:, None])
-  whole = {
+  integers = {
     "segment_BT": segment_BT,
     "turn_BT": np.tile(np.arange(T) % 4 // 2, (B, 1)),
     "task_BT": np.tile(np.arange(B)[:, None] % 2, (1, T)),
@@ -202,21 +194,21 @@ def _inputs() -> dict[str, Any]:
   return {
     **{
       n: jnp.asarray(np.where(mask_BT, x * scale_B1, 0), jnp.float32)
-      for n, x in real.items()
+      for n, x in floats.items()
     },
-    **{n: jnp.asarray(x, jnp.int32) for n, x in whole.items()},
+    **{n: jnp.asarray(x, jnp.int32) for n, x in integers.items()},
     "mask_BT": jnp.asarray(mask_BT),
     "num_segments": T // 2 + 1,
   }
 
 
-def _attempts() -> advantages.Attempts:
-  """Six attempts of two groups, and two places that nobody takes."""
+def _arrays() -> advantages.TrajectoryArrays:
+  """Returns six trajectories of two groups, and two entries of padding."""
   rng = np.random.default_rng(0)
   valid_N = np.arange(8) < 6
   exists_NU = valid_N[:, None] & (np.arange(4) < rng.integers(1, 5, (8, 1)))
   reward_NU = np.where(exists_NU, rng.normal(size=(8, 4)), 0)
-  return advantages.Attempts(
+  return advantages.TrajectoryArrays(
     reward_N=reward_NU.sum(axis=1).astype(np.float32),
     group_N=np.where(valid_N, np.arange(8) // 3, 0).astype(np.int32),
     task_N=np.where(valid_N, np.arange(8) // 3, 0).astype(np.int32),

@@ -1,7 +1,8 @@
-"""What is minimised: from names in the config to functions in `losses`."""
+"""The loss of a micro-batch, from functions of `losses` that a config names."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,52 +11,26 @@ from agentrl_jax import losses
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.losses import ExplainedVariance, Mean, RatioMoments
 from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.train.config import LossConfig
 from agentrl_jax.train.custom_trial import try_loss
-from agentrl_jax.train.engine_drift import NAME as DRIFT
-from agentrl_jax.train.engine_drift import EngineDrift, measure_drift
-from agentrl_jax.train.loss_config import LossConfig
-from agentrl_jax.train.policy_slot_metrics import measure_policy_slots
-from agentrl_jax.train.surrogates import (
-  Array,
-  Terms,
-  sequences_of,
-  surrogate_loss,
+from agentrl_jax.train.metrics import (
+  DRIFT,
+  EngineDrift,
+  measure_drift,
+  measure_policy_slots,
 )
 from agentrl_jax.train.token_logprobs import (
   hidden_states,
   token_logprobs,
   token_values,
 )
+from agentrl_jax.train.train_batch import Array, TrainBatch
 
 Metrics = dict[str, Mean | RatioMoments | ExplainedVariance | EngineDrift]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class TrainBatch:
-  """A packed batch and what its tokens are worth.
-
-  Arrays are float32 [..., B, T]; what the config has no use for is None.
-  """
-
-  batch: Batch
-  advantage: Array  # 0 off the mask
-  reference_logprob: Array | None = None
-  proximal_logprob: Array | None = None
-  weight: Array | None = None  # of the token in the loss
-  token_weight: Array | None = None  # that its surrogate is multiplied by
-  old_value: Array | None = None  # the critic's, before the update
-  value_target: Array | None = None
-  value_mask: Array | None = None  # bool, where the critic is fitted
-  task: Array | None = None  # int32, the number of the token's task
-  version: Array | None = None  # int32, as `answer_versions` has it
-  # [], this micro-batch's share of the weight of sequences that count in the
-  # mean and are not packed, since they add 0 to its total.
-  left_out: Array | None = None
-
-
 # Maps (params, micro-batch, the params' version) to the mean to minimise and
-# what to report.
+# the metrics.
 Objective = Callable[[Params, TrainBatch, jax.Array], tuple[Mean, Metrics]]
 
 
@@ -67,19 +42,18 @@ def policy_objective(
   num_policy_slots: int = 1,
   tasks: Mapping[str, int] | None = None,
 ) -> Objective:
-  """The reinforcement objective of `config`: `batch_loss` of a policy.
+  """Returns the objective of `config`: `batch_loss` of a policy's outputs.
 
   Log-probabilities are taken at `temperature`, the sampler's.
-  `num_policy_slots` counts the policy slots that are reported on one by one,
-  and `tasks` numbers the tasks by their names, where policy slots are reported
-  on by task, too.
+  `num_policy_slots` is the number of policy slots in the metrics; `tasks`
+  numbers the tasks by name for metrics by task.
   """
   try_loss(config)
 
   def objective(
-    params: Params, lesson: TrainBatch, version: jax.Array | None = None
+    params: Params, micro_batch: TrainBatch, version: jax.Array | None = None
   ) -> tuple[Mean, Metrics]:
-    batch, value_BT = lesson.batch, None
+    batch, value_BT = micro_batch.batch, None
     hidden_BTD = hidden_states(policy, params, batch)
     logprob_BT, entropy_BT = token_logprobs(
       policy,
@@ -94,7 +68,7 @@ def policy_objective(
       value_BT = token_values(policy, params, batch, hidden_BTD)
     return batch_loss(
       config,
-      lesson,
+      micro_batch,
       logprob_BT,
       entropy_BT,
       value_BT,
@@ -106,73 +80,14 @@ def policy_objective(
   return objective
 
 
-def batch_loss(
-  config: LossConfig,
-  lesson: TrainBatch,
-  logprob_BT: jax.Array,
-  entropy_BT: jax.Array,
-  value_BT: jax.Array | None = None,
-  *,
-  version: jax.Array | None = None,
-  num_policy_slots: int = 1,
-  tasks: Mapping[str, int] | None = None,
-) -> tuple[Mean, Metrics]:
-  """What `config` makes of what policy and critic say about a lesson.
-
-  With loss.proximal='behavior' the ratio is to the distribution that really
-  drew the token, whichever version and temperature. `version` is that of the
-  policy's params, so that its own tokens tell of the engine's drift.
-  """
-  batch = lesson.batch
-  behavior_BT = _ratio(logprob_BT, batch.behavior_logprob, batch)
-  metrics = _report(behavior_BT, entropy_BT, lesson, config)
-  metrics |= measure_policy_slots(
-    behavior_BT,
-    batch,
-    lesson.task,
-    num_policy_slots=num_policy_slots,
-    tasks=tasks or {},
-  )
-  if version is not None and lesson.version is not None:
-    metrics[DRIFT] = measure_drift(
-      behavior_BT, batch.mask, lesson.version, version
-    )
-  proximal_BT = behavior_BT
-  if lesson.proximal_logprob is not None:
-    proximal_BT = _ratio(logprob_BT, lesson.proximal_logprob, batch)
-  terms = Terms(
-    logprob_BT,
-    proximal_BT,
-    lesson.advantage,
-    batch,
-    entropy_BT if config.reads_entropy else None,
-    lesson.task,
-    lesson.version,
-  )
-  loss_BT = surrogate_loss(config, terms)
-  loss_BT = _weigh_tokens(loss_BT, lesson, config, metrics)
-  if config.importance != "none":
-    loss_BT = loss_BT * _importance(lesson, terms, config, metrics)
-  if config.stale_failures:
-    loss_BT = loss_BT * _of_use(behavior_BT, terms, config, metrics)
-  if lesson.reference_logprob is not None:
-    kl_BT = _kl(logprob_BT, behavior_BT, lesson, config, metrics)
-    loss_BT = loss_BT + config.kl_coefficient * kl_BT
-  if config.entropy_coefficient:
-    loss_BT = loss_BT - config.entropy_coefficient * entropy_BT
-  if value_BT is not None:
-    loss_BT = loss_BT + _value_loss(value_BT, lesson, config, metrics)
-  return _reduce(loss_BT, lesson, terms, config), metrics
-
-
 def supervised_objective(policy: Policy, config: LossConfig) -> Objective:
-  """Negative log-likelihood of the demonstrated answers, by token."""
+  """Returns the negative log-likelihood of demonstrated answers, by token."""
 
   def objective(
-    params: Params, lesson: TrainBatch, version: jax.Array | None = None
+    params: Params, micro_batch: TrainBatch, version: jax.Array | None = None
   ) -> tuple[Mean, Metrics]:
-    del version  # no engine demonstrates
-    batch = lesson.batch
+    del version  # no engine sampled the demonstrations
+    batch = micro_batch.batch
     logprob_BT, entropy_BT = token_logprobs(
       policy, params, batch, temperature=1.0, **config.tiles
     )
@@ -185,6 +100,126 @@ def supervised_objective(policy: Policy, config: LossConfig) -> Objective:
   return objective
 
 
+@dataclasses.dataclass(frozen=True)
+class Terms:
+  """Inputs of a surrogate, [B, T] each."""
+
+  logprob: jax.Array
+  log_ratio: jax.Array
+  advantage: Array
+  batch: Batch
+  # Differentiable; None unless `LossConfig.reads_entropy`, since its gradient
+  # costs another pass over the vocabulary.
+  entropy: jax.Array | None = None
+  task: Array | None = None
+  version: Array | None = None
+
+  @property
+  def sequences(self) -> dict[str, jax.Array | int]:
+    """Segment ids of the tokens, as arguments of `losses`."""
+    return sequences_of(self.batch)
+
+
+def sequences_of(batch: Batch) -> dict[str, jax.Array | int]:
+  """Returns the segment of each token of packed rows, for `losses`."""
+  # A trajectory has at least two tokens, so a row holds at most T / 2.
+  num_segments = batch.segment.shape[1] // 2 + 1
+  return {"segment_BT": batch.segment, "num_segments": num_segments}
+
+
+def token_inputs(batch: Batch, task: Array, version: Array) -> dict[str, Any]:
+  """Returns the inputs that all custom functions of tokens may take."""
+  return {
+    "mask_BT": batch.mask,
+    **sequences_of(batch),
+    "turn_BT": batch.turn,
+    "task_BT": task,
+    "policy_slot_BT": batch.policy_slot,
+    "version_BT": version,
+    "behavior_logprob_BT": batch.behavior_logprob,
+  }
+
+
+def batch_loss(
+  config: LossConfig,
+  micro_batch: TrainBatch,
+  logprob_BT: jax.Array,
+  entropy_BT: jax.Array,
+  value_BT: jax.Array | None = None,
+  *,
+  version: jax.Array | None = None,
+  num_policy_slots: int = 1,
+  tasks: Mapping[str, int] | None = None,
+) -> tuple[Mean, Metrics]:
+  """Returns the loss of a micro-batch and its metrics.
+
+  With loss.proximal='behavior' the ratio is to the distribution that sampled
+  the token, whatever version and temperature that was. `version` is that of
+  the policy's params: tokens that it sampled measure the engine's drift.
+
+  Args:
+    logprob_BT, entropy_BT: of the policy, as from `token_logprobs`.
+    value_BT: of the critic; None without one.
+  """
+  batch = micro_batch.batch
+  behavior_BT = _ratio(logprob_BT, batch.behavior_logprob, batch)
+  metrics = _report(behavior_BT, entropy_BT, micro_batch, config)
+  metrics |= measure_policy_slots(
+    behavior_BT,
+    batch,
+    micro_batch.task,
+    num_policy_slots=num_policy_slots,
+    tasks=tasks or {},
+  )
+  if version is not None and micro_batch.version is not None:
+    metrics[DRIFT] = measure_drift(
+      behavior_BT, batch.mask, micro_batch.version, version
+    )
+  proximal_BT = behavior_BT
+  if micro_batch.proximal_logprob is not None:
+    proximal_BT = _ratio(logprob_BT, micro_batch.proximal_logprob, batch)
+  terms = Terms(
+    logprob_BT,
+    proximal_BT,
+    micro_batch.advantage,
+    batch,
+    entropy_BT if config.reads_entropy else None,
+    micro_batch.task,
+    micro_batch.version,
+  )
+  loss_BT = surrogate_loss(config, terms)
+  loss_BT = _weigh_tokens(loss_BT, micro_batch, config, metrics)
+  if config.importance != "none":
+    loss_BT = loss_BT * _importance(micro_batch, terms, config, metrics)
+  if config.stale_failures:
+    loss_BT = loss_BT * _stale_failures(behavior_BT, terms, config, metrics)
+  if micro_batch.reference_logprob is not None:
+    kl_BT = _kl(logprob_BT, behavior_BT, micro_batch, config, metrics)
+    loss_BT = loss_BT + config.kl_coefficient * kl_BT
+  if config.entropy_coefficient:
+    loss_BT = loss_BT - config.entropy_coefficient * entropy_BT
+  if value_BT is not None:
+    loss_BT = loss_BT + _value_loss(value_BT, micro_batch, config, metrics)
+  return _reduce(loss_BT, micro_batch, terms, config), metrics
+
+
+def surrogate_loss(config: LossConfig, terms: Terms) -> jax.Array:
+  """Returns the loss of each token by the surrogate that the config names."""
+  function = config.custom_function("surrogate")
+  if function is None:
+    return SURROGATES[config.surrogate](config, terms)
+  mask_BT = terms.batch.mask
+  available = {
+    "log_ratio_BT": terms.log_ratio,
+    "advantage_BT": jax.lax.stop_gradient(terms.advantage),
+    "policy_logprob_BT": terms.logprob,
+    "entropy_BT": terms.entropy,
+    **token_inputs(terms.batch, terms.task, terms.version),
+  }
+  loss_BT = function.require_shape(function(available), mask_BT.shape)
+  return jnp.where(mask_BT, loss_BT, 0)
+
+
 # Each maps (loss_BT, mask_BT, the sequences) to a Mean over trained tokens.
 REDUCTIONS: Mapping[str, Callable[..., Mean]] = {
   "sequence_mean": losses.segment_mean,
@@ -193,32 +228,32 @@ REDUCTIONS: Mapping[str, Callable[..., Mean]] = {
 
 
 def _reduce(
-  loss_BT: jax.Array, lesson: TrainBatch, terms: Terms, config: LossConfig
+  loss_BT: jax.Array, micro_batch: TrainBatch, terms: Terms, config: LossConfig
 ) -> Mean:
-  """The mean over all sequences that count, packed or not."""
-  packed = _reduce_packed(loss_BT, lesson, terms, config)
-  if lesson.left_out is None:
+  """Reduces to the mean over all sequences that count, packed or not."""
+  packed = _reduce_packed(loss_BT, micro_batch, terms, config)
+  if micro_batch.left_out is None:
     return packed
-  return packed + Mean(jnp.zeros(()), lesson.left_out)
+  return packed + Mean(jnp.zeros(()), micro_batch.left_out)
 
 
 def _reduce_packed(
-  loss_BT: jax.Array, lesson: TrainBatch, terms: Terms, config: LossConfig
+  loss_BT: jax.Array, micro_batch: TrainBatch, terms: Terms, config: LossConfig
 ) -> Mean:
-  mask_BT = lesson.batch.mask
+  mask_BT = micro_batch.batch.mask
   function = config.custom_function("reduction")
   if function is not None:
     mean = function(
       {
         "x_BT": loss_BT,
         "mask_BT": mask_BT,
-        **sequences_of(lesson.batch),
-        "task_BT": lesson.task,
+        **sequences_of(micro_batch.batch),
+        "task_BT": micro_batch.task,
       }
     )
     return function.require_mean(mean)
-  if lesson.weight is not None:
-    return losses.weighted_mean(loss_BT, mask_BT, lesson.weight)
+  if micro_batch.weight is not None:
+    return losses.weighted_mean(loss_BT, mask_BT, micro_batch.weight)
   if config.reduction == "token_mean":
     return losses.token_mean(loss_BT, mask_BT)
   if config.reduction == "fixed_length_mean":
@@ -229,21 +264,25 @@ def _reduce_packed(
 
 
 def _weigh_tokens(
-  loss_BT: jax.Array, lesson: TrainBatch, config: LossConfig, metrics: Metrics
+  loss_BT: jax.Array,
+  micro_batch: TrainBatch,
+  config: LossConfig,
+  metrics: Metrics,
 ) -> jax.Array:
-  """The surrogate times `loss.token_weight`; what is custom is reported.
+  """Multiplies the surrogate by `loss.token_weight`.
 
-  A function that computes NaN is then named in what `NotFinite` lists.
+  The mean of a custom surrogate becomes a metric, so that `NotFinite` names
+  the function that computed NaN.
   """
-  mask_BT = lesson.batch.mask
+  mask_BT = micro_batch.batch.mask
   surrogate = config.custom_function("surrogate")
   if surrogate is not None:
     metrics[f"loss/{surrogate.name}"] = losses.token_mean(
       jax.lax.stop_gradient(loss_BT), mask_BT
     )
-  if lesson.token_weight is None:
+  if micro_batch.token_weight is None:
     return loss_BT
-  weight_BT = jax.lax.stop_gradient(lesson.token_weight)
+  weight_BT = jax.lax.stop_gradient(micro_batch.token_weight)
   metrics["policy/token_weight"] = losses.token_mean(weight_BT, mask_BT)
   return loss_BT * weight_BT
 
@@ -253,12 +292,12 @@ def _ratio(logprob_BT: jax.Array, other_BT: Array, batch: Batch) -> jax.Array:
 
 
 def _importance(
-  lesson: TrainBatch, terms: Terms, config: LossConfig, metrics: Metrics
+  micro_batch: TrainBatch, terms: Terms, config: LossConfig, metrics: Metrics
 ) -> jax.Array:
-  """Weights for what the ratio leaves out: proximal policy to sampler."""
-  batch = lesson.batch
+  """Returns weights that correct the proximal policy to the sampler."""
+  batch = micro_batch.batch
   log_ratio_BT = losses.log_ratio(
-    lesson.proximal_logprob, batch.behavior_logprob, batch.mask, limit=None
+    micro_batch.proximal_logprob, batch.behavior_logprob, batch.mask, limit=None
   )
   if config.importance_level != "token":
     log_ratio_BT = losses.sequence_log_ratio(
@@ -280,10 +319,10 @@ def _importance(
   return weight_BT
 
 
-def _of_use(
+def _stale_failures(
   log_ratio_BT: jax.Array, terms: Terms, config: LossConfig, metrics: Metrics
 ) -> jax.Array:
-  """0 for failures that the policy has unlearnt, else 1."""
+  """Returns weight 0 for failures that have become unlikely, else 1."""
   log_ratio_BT = losses.sequence_log_ratio(
     jax.lax.stop_gradient(log_ratio_BT),
     terms.batch.mask,
@@ -302,22 +341,24 @@ def _of_use(
 def _kl(
   logprob_BT: jax.Array,
   behavior_BT: jax.Array,
-  lesson: TrainBatch,
+  micro_batch: TrainBatch,
   config: LossConfig,
   metrics: Metrics,
 ) -> jax.Array:
-  """Estimates of the divergence from the reference, with their gradients."""
-  log_ratio_BT = _ratio(logprob_BT, lesson.reference_logprob, lesson.batch)
+  """Estimates the KL divergence from the reference, with its gradient."""
+  log_ratio_BT = _ratio(
+    logprob_BT, micro_batch.reference_logprob, micro_batch.batch
+  )
   k3_BT = losses.k3(log_ratio_BT, limit=config.kl_limit)
   metrics["policy/kl_to_reference"] = losses.token_mean(
-    jax.lax.stop_gradient(k3_BT), lesson.batch.mask
+    jax.lax.stop_gradient(k3_BT), micro_batch.batch.mask
   )
   function = config.custom_function("kl_estimator")
   if function is not None:
     available = {
       "log_ratio_BT": log_ratio_BT,
       "behavior_log_ratio_BT": behavior_BT,
-      "mask_BT": lesson.batch.mask,
+      "mask_BT": micro_batch.batch.mask,
     }
     return function.require_shape(function(available), log_ratio_BT.shape)
   if config.kl_estimator == "k2":
@@ -332,11 +373,11 @@ def _kl(
 def reward_kl_estimator(
   config: LossConfig, mask_BT: Array
 ) -> Callable[[jax.Array], jax.Array]:
-  """What rewards are charged by with loss.kl_place='reward'."""
+  """Returns the KL estimator that penalises rewards: loss.kl_place='reward'."""
   function = config.custom_function("kl_estimator")
   if function is None:
-    named = {"k1": losses.k1, "k2": losses.k2}
-    return named.get(config.kl_estimator, losses.k3)
+    estimators = {"k1": losses.k1, "k2": losses.k2}
+    return estimators.get(config.kl_estimator, losses.k3)
 
   def estimate(log_ratio_BT: jax.Array) -> jax.Array:
     inputs = {"log_ratio_BT": log_ratio_BT, "mask_BT": mask_BT}
@@ -346,20 +387,23 @@ def reward_kl_estimator(
 
 
 def _value_loss(
-  value_BT: jax.Array, lesson: TrainBatch, config: LossConfig, metrics: Metrics
+  value_BT: jax.Array,
+  micro_batch: TrainBatch,
+  config: LossConfig,
+  metrics: Metrics,
 ) -> jax.Array:
   loss_BT = losses.clipped_value_loss(
     value_BT,
-    lesson.old_value,
-    lesson.value_target,
-    lesson.value_mask,
+    micro_batch.old_value,
+    micro_batch.value_target,
+    micro_batch.value_mask,
     clip=config.value_clip or None,
   )
   metrics["critic/loss"] = losses.token_mean(
-    jax.lax.stop_gradient(loss_BT), lesson.value_mask
+    jax.lax.stop_gradient(loss_BT), micro_batch.value_mask
   )
   metrics["critic/explained_variance"] = losses.explained_variance(
-    value_BT, lesson.value_target, lesson.value_mask
+    value_BT, micro_batch.value_target, micro_batch.value_mask
   )
   return config.value_coefficient * loss_BT
 
@@ -367,14 +411,14 @@ def _value_loss(
 def _report(
   log_ratio_BT: jax.Array,
   entropy_BT: jax.Array,
-  lesson: TrainBatch,
+  micro_batch: TrainBatch,
   config: LossConfig,
 ) -> Metrics:
-  """How far the policy is from who sampled; constants for the gradient."""
-  mask_BT = lesson.batch.mask
+  """Measures how far the policy is from the sampler; passes no gradient."""
+  mask_BT = micro_batch.batch.mask
   log_ratio_BT = jax.lax.stop_gradient(log_ratio_BT)
   moved_BT = jnp.expm1(log_ratio_BT)
-  if config.surrogate == "gmpo":  # whose bounds are in nats
+  if config.surrogate == "gmpo":  # its bounds are in nats
     moved_BT = log_ratio_BT
   outside_BT = (moved_BT < -config.clip_low) | (moved_BT > config.clip_high)
 
@@ -387,3 +431,77 @@ def _report(
     "policy/ratio_outside_clip": mean(outside_BT.astype(jnp.float32)),
     "policy/abs_log_ratio": mean(jnp.abs(log_ratio_BT)),
   }
+
+
+def _clip(config: LossConfig) -> dict[str, float]:
+  return {"clip_low": config.clip_low, "clip_high": config.clip_high}
+
+
+def _clipped(config: LossConfig, terms: Terms) -> jax.Array:
+  return losses.clipped_surrogate(
+    terms.log_ratio,
+    terms.advantage,
+    **_clip(config),
+    dual_clip=config.dual_clip or None,
+  )
+
+
+def _cispo(config: LossConfig, terms: Terms) -> jax.Array:
+  return losses.cispo(
+    terms.log_ratio,
+    terms.advantage,
+    terms.logprob,
+    terms.batch.mask,
+    **_clip(config),
+  )
+
+
+def _gspo(config: LossConfig, terms: Terms) -> jax.Array:
+  log_ratio_BT = losses.sequence_log_ratio(
+    terms.log_ratio, terms.batch.mask, **terms.sequences, average=True
+  )
+  return losses.clipped_surrogate(
+    log_ratio_BT, terms.advantage, **_clip(config)
+  )
+
+
+def _gspo_token(config: LossConfig, terms: Terms) -> jax.Array:
+  log_ratio_BT = losses.gspo_token_log_ratio(
+    terms.log_ratio, terms.batch.mask, **terms.sequences
+  )
+  return losses.clipped_surrogate(
+    log_ratio_BT, terms.advantage, **_clip(config)
+  )
+
+
+def _sapo(config: LossConfig, terms: Terms) -> jax.Array:
+  return losses.sapo(
+    terms.log_ratio,
+    terms.advantage,
+    tau_positive=config.sapo_tau_positive,
+    tau_negative=config.sapo_tau_negative,
+  )
+
+
+def _gmpo(config: LossConfig, terms: Terms) -> jax.Array:
+  return losses.gmpo(
+    terms.log_ratio,
+    terms.advantage,
+    terms.batch.mask,
+    **terms.sequences,
+    **_clip(config),
+  )
+
+
+# Each maps (config, terms) to loss_BT.
+SURROGATES: Mapping[str, Callable[[LossConfig, Terms], jax.Array]] = {
+  "reinforce": lambda _, terms: losses.reinforce(
+    terms.log_ratio, terms.advantage
+  ),
+  "clipped": _clipped,
+  "cispo": _cispo,
+  "gspo": _gspo,
+  "gspo_token": _gspo_token,
+  "sapo": _sapo,
+  "gmpo": _gmpo,
+}

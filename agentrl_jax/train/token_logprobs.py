@@ -1,4 +1,4 @@
-"""What the policy and its critic say about the tokens of a packed batch."""
+"""Log-probabilities, entropies and values of the tokens of a packed batch."""
 
 import functools
 from collections.abc import Callable
@@ -26,13 +26,13 @@ def token_logprobs(
   entropy_gradient: bool = False,
   hidden_BTD: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """Log-probability and entropy in nats, each [B, T] float32, 0 off the mask.
+  """Returns log-probability and entropy in nats, [B, T], 0 off the mask.
 
   Entry t is about token t given those before it, under the distribution that
-  the sampler draws from at `temperature`: over what its grammar allowed, where
-  an answer had to follow one. A row's first token has no token before it and is
-  never trained on. `hidden_BTD` saves the pass through the layers where it was
-  made already.
+  the sampler draws from at `temperature`: over the tokens that a grammar
+  allowed, if the answer had to follow one. The first token of a row has no
+  token before it and is never trained on. `hidden_BTD` saves the pass through
+  the layers if the caller has made it already.
   """
   if hidden_BTD is None:
     hidden_BTD = hidden_states(policy, params, batch)
@@ -58,41 +58,41 @@ def token_logprobs(
 def _on_devices(
   fused: Callable[..., _Pair], mesh: Mesh
 ) -> Callable[..., _Pair]:
-  """The same with the tokens and the words of each device.
+  """Wraps `fused` in shard_map over rows, tokens and vocabulary.
 
-  The output matrix is put together along its width only, and cast before it
-  moves; its gradient is summed over devices once.
+  The output matrix is gathered along its width only, and cast before it moves;
+  its gradient is summed over devices once.
   """
 
-  def here(hidden_BTD, output_DV, token_BT, mask_BT, allowed) -> _Pair:
+  def on_one_device(hidden_BTD, output_DV, token_BT, mask_BT, allowed) -> _Pair:
     output_DV = output_DV.astype(hidden_BTD.dtype)
-    # Differing over rows before it moves, so that what is summed over rows is
-    # the part of the gradient that stays here.
+    # Typed as varying over rows before the gather, so that the sum over rows
+    # is taken of the part of the gradient that stays on this device.
     output_DV = jax.lax.pcast(output_DV, ("data", "sequence"), to="varying")
     output_DV = jax.lax.all_gather(output_DV, "fsdp", axis=0, tiled=True)
     return fused(
       hidden_BTD, output_DV, token_BT, mask_BT, allowed, vocab_axis="tensor"
     )
 
-  rows, whole = sharding.BATCH_SPEC, PartitionSpec()
+  rows, replicated = sharding.BATCH_SPEC, PartitionSpec()
 
-  def everywhere(
+  def on_all_devices(
     hidden_BTD, output_DV, token_BT, mask_BT, allowed: AllowedTokens | None
   ) -> _Pair:
     return jax.shard_map(
-      here,
+      on_one_device,
       mesh=mesh,
       in_specs=(
         sharding.spec("rows", "tokens", None),
         sharding.spec("width", "vocab"),
         rows,
         rows,
-        allowed and AllowedTokens(rows, whole),
+        allowed and AllowedTokens(rows, replicated),
       ),
       out_specs=(rows, rows),
     )(hidden_BTD, output_DV, token_BT, mask_BT, allowed)
 
-  return everywhere
+  return on_all_devices
 
 
 def _next_allowed(batch: Batch) -> AllowedTokens | None:
@@ -102,29 +102,30 @@ def _next_allowed(batch: Batch) -> AllowedTokens | None:
 
 
 def _next(x_BT: jax.Array) -> jax.Array:
-  """Entry t is about token t + 1; the last is nothing.
+  """Shifts left, so that entry t is about token t + 1; the last is 0.
 
-  Token ids move instead of states, which are larger and split over devices.
+  Token ids are shifted instead of hidden states, which are larger and split
+  over devices.
   """
   return jnp.pad(x_BT[:, 1:], ((0, 0), (0, 1)))
 
 
 def _previous(x_BT: jax.Array) -> jax.Array:
-  """The way back: entry t of `_next` is again about token t."""
+  """Shifts right: the inverse of `_next`, entry t is about token t again."""
   return jnp.pad(x_BT[:, :-1], ((0, 0), (1, 0)))
 
 
 def token_values(
   policy: Policy, params: Params, batch: Batch, hidden_BTD: jax.Array
 ) -> jax.Array:
-  """What the critic expects before each trained token, [B, T], 0 off the mask.
+  """Returns the critic's value before each trained token, 0 off the mask.
 
-  Entry t is read off the hidden state that token t was drawn from.
+  Entry t is read from the hidden state that token t was sampled from.
   """
   value_BT = _previous(policy.value(params, hidden_BTD))
   return jnp.where(batch.mask, value_BT, 0)
 
 
 def hidden_states(policy: Policy, params: Params, batch: Batch) -> jax.Array:
-  """The last hidden states [B, T, D]; entry t is what follows token t."""
+  """Returns the last hidden states [B, T, D]; entry t predicts token t + 1."""
   return policy.hidden(params, batch.token, batch.position, batch.segment)

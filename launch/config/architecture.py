@@ -16,7 +16,7 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.presets import preset
 from agentrl_jax.model.lora import LoraConfig
-from agentrl_jax.train.config_checks import require_read
+from agentrl_jax.train.config import require_read
 from configs import base
 
 # Keys of `model` that are read whatever names the architecture.

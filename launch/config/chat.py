@@ -15,7 +15,7 @@ from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.pretrained import ChatConfig, copy_chat, load_chat
 from agentrl_jax.data.chat.tokenizer import load_tokenizer
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.train.config_checks import require_read
+from agentrl_jax.train.config import require_read
 from configs import base
 from launch.processes.group import Processes
 

@@ -13,17 +13,17 @@ from agentrl_jax.model.attention.splash import check_length
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.rollout.settings import AgentsConfig, EngineConfig
-from agentrl_jax.train.advantage_config import (
+from agentrl_jax.train.config import (
+  CRITIC_ESTIMATORS,
   KEEPS,
-  OF_CRITICS,
   AdvantageConfig,
+  LossConfig,
+  require_read,
 )
-from agentrl_jax.train.batches import BatchConfig
-from agentrl_jax.train.checkpoint import CheckpointConfig
-from agentrl_jax.train.config_checks import require_read
-from agentrl_jax.train.loss_config import LossConfig
-from agentrl_jax.train.policy_slot_schedule import PolicySlotSchedule
-from agentrl_jax.train.reference import ReferenceConfig
+from agentrl_jax.train.train_batch import BatchConfig
+from agentrl_jax.train.weights.checkpoint import CheckpointConfig
+from agentrl_jax.train.weights.policy_slot_schedule import PolicySlotSchedule
+from agentrl_jax.train.weights.reference import ReferenceConfig
 
 # Filters that keep no group of one attempt.
 COMPARING = tuple(name for name in KEEPS if name != "all")
@@ -40,7 +40,7 @@ def check_learning(
   _check_critic(loss, advantage, model)
   _check_reference(loss, reference)
   estimator = advantage.estimator
-  if loss.surrogate in ("gspo", "gmpo") and advantage.varies_within_attempt:
+  if loss.surrogate in ("gspo", "gmpo") and advantage.varies_within_trajectory:
     raise ConfigError(
       f"loss.surrogate={loss.surrogate!r} has one ratio per attempt, and "
       f"advantage.estimator={estimator!r} gives its turns or tokens advantages "
@@ -94,7 +94,7 @@ def _check_critic(
     return
   raise ConfigError(
     f"{found} do not go together: a critic needs an estimator that reads it "
-    f"({', '.join(OF_CRITICS)}), a loss that trains it (a positive "
+    f"({', '.join(CRITIC_ESTIMATORS)}), a loss that trains it (a positive "
     "--config.loss.value_coefficient) and a head (--config.model.value_head="
     "True). Set all three, or none: another estimator, 0 and False"
   )

@@ -35,17 +35,15 @@ from agentrl_jax.rollout.settings import (
   EngineConfig,
   RolloutsConfig,
 )
-from agentrl_jax.train.advantage_config import AdvantageConfig
-from agentrl_jax.train.batches import BatchConfig
-from agentrl_jax.train.checkpoint import CheckpointConfig
-from agentrl_jax.train.config_checks import require_one_of
-from agentrl_jax.train.loss_config import LossConfig
-from agentrl_jax.train.optimizer import OptimizerConfig
-from agentrl_jax.train.policy_slot_schedule import (
+from agentrl_jax.train.config import AdvantageConfig, LossConfig, require_one_of
+from agentrl_jax.train.learner import OptimizerConfig
+from agentrl_jax.train.train_batch import BatchConfig
+from agentrl_jax.train.weights.checkpoint import CheckpointConfig
+from agentrl_jax.train.weights.policy_slot_schedule import (
   PolicySlotSchedule,
   read_schedules,
 )
-from agentrl_jax.train.reference import ReferenceConfig
+from agentrl_jax.train.weights.reference import ReferenceConfig
 from launch.config.architecture import read_adaptation, read_architecture
 from launch.config.chat import read_chat
 from launch.config.checks import (

@@ -19,9 +19,9 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.attention.packed import choose
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine import programs as engine
-from agentrl_jax.train.objective import TrainBatch, policy_objective
-from agentrl_jax.train.optimizer import make_optimizer
-from agentrl_jax.train.step import Learner
+from agentrl_jax.train.learner import Learner, make_optimizer
+from agentrl_jax.train.objective import policy_objective
+from agentrl_jax.train.train_batch import TrainBatch
 from launch.config.settings import Settings
 from launch.planning import roofline
 from launch.planning.roofline import Flops

@@ -16,17 +16,57 @@ from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.trajectory import Group
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params
-from agentrl_jax.train.checkpoint import Checkpoints
-from agentrl_jax.train.objective import TrainBatch, policy_objective
-from agentrl_jax.train.optimizer import make_optimizer
-from agentrl_jax.train.preparation import BatchBuilder
-from agentrl_jax.train.publish import Publisher
-from agentrl_jax.train.reference import Reference
-from agentrl_jax.train.step import Learner, TrainState
+from agentrl_jax.train.batch_builder import BatchBuilder
+from agentrl_jax.train.learner import Learner, TrainState, make_optimizer
+from agentrl_jax.train.objective import policy_objective
+from agentrl_jax.train.train_batch import TrainBatch
+from agentrl_jax.train.weights.checkpoint import Checkpoints
+from agentrl_jax.train.weights.publish import Publisher
+from agentrl_jax.train.weights.reference import Reference
 from launch.run.context import RunContext
 from launch.run.group_source import STAGE, GroupSource
 from launch.serving.policy_slot_refresh import PolicySlotRefresher
 from launch.storage.load_params import split_params
+
+
+def make_learner(context: RunContext) -> Learner:
+  """Makes the learner of a run's reinforcement learning."""
+  settings, policy = context.settings, context.policy
+  return Learner(
+    policy,
+    policy_objective(
+      policy,
+      settings.loss,
+      temperature=settings.sampling.temperature,
+      num_policy_slots=settings.engine.num_policy_slots,
+      tasks=settings.task_ids,
+    ),
+    make_optimizer(settings.optimizer, context.config.train.steps),
+    policy.mesh or sharding.make_mesh(settings.mesh),
+  )
+
+
+def make_batch_builder(
+  context: RunContext, params: Params, codec: ChatCodec
+) -> BatchBuilder:
+  """Makes the builder of a run's batches; `params` are the KL reference's."""
+  settings, policy = context.settings, context.policy
+  return BatchBuilder(
+    policy,
+    loss=settings.loss,
+    advantage=settings.advantage,
+    batch=settings.batch,
+    task_ids=settings.task_ids,
+    temperature=settings.sampling.temperature,
+    reference=Reference(
+      policy, policy.plain(params), place=settings.reference.place
+    )
+    if settings.loss.kl_coefficient
+    else None,
+    make_grammars=functools.cache(
+      lambda: codec.grammars(settings.model.vocab_size)
+    ),
+  )
 
 
 class Reinforcement:
@@ -42,20 +82,8 @@ class Reinforcement:
     self._config, self._settings = context.config, context.settings
     self._policy, self._groups = context.policy, groups
     self._run, self._interrupts = context.folder, context.interrupts
-    config, settings, policy = self._config, self._settings, self._policy
-    self._publisher, self._codec = publisher, codec
-    self._learner = Learner(
-      policy,
-      policy_objective(
-        policy,
-        settings.loss,
-        temperature=settings.sampling.temperature,
-        num_policy_slots=settings.engine.num_policy_slots,
-        tasks=settings.task_ids,
-      ),
-      make_optimizer(settings.optimizer, config.train.steps),
-      policy.mesh or sharding.make_mesh(settings.mesh),
-    )
+    self._context = context
+    self._learner = make_learner(context)
     self._frozen: Params | None = None  # what adapters belong to
     self._num_queued = 0  # groups of the queue, in the last checkpoint
     self._older = PolicySlotRefresher(
@@ -76,38 +104,19 @@ class Reinforcement:
       keep=self._settings.checkpoint.keep,
       keep_every=self._settings.checkpoint.keep_every,
     )
-    preparation = self._preparation(warm)
+    builder = make_batch_builder(self._context, warm, self._codec)
     trained, self._frozen = split_params(self._settings, self._policy, warm)
     state, position = self._begin(trained, checkpoints)
     del trained
-    preparation.restore(position.get("tasks", {}))
+    builder.restore(position.get("tasks", {}))
     version = int(state.version)
     if version < self._config.train.steps:
       self._publish(state)
       self._older.follow(checkpoints, state)
       with self._groups.running(version, position.get("controller", {})):
-        state = self._loop(state, checkpoints, preparation)
+        state = self._loop(state, checkpoints, builder)
     checkpoints.close()
     self._publish(state)
-
-  def _preparation(self, warm: Params) -> BatchBuilder:
-    s = self._settings
-    return BatchBuilder(
-      self._policy,
-      loss=s.loss,
-      advantage=s.advantage,
-      batch=s.batch,
-      task_ids=s.task_ids,
-      temperature=s.sampling.temperature,
-      reference=Reference(
-        self._policy, self._policy.plain(warm), place=s.reference.place
-      )
-      if s.loss.kl_coefficient
-      else None,
-      make_grammars=functools.cache(
-        lambda: self._codec.grammars(s.model.vocab_size)
-      ),
-    )
 
   def _begin(
     self, trained: Params, checkpoints: Checkpoints
@@ -128,7 +137,7 @@ class Reinforcement:
     self,
     state: TrainState,
     checkpoints: Checkpoints,
-    preparation: BatchBuilder,
+    builder: BatchBuilder,
   ) -> TrainState:
     first, steps = int(state.version), self._config.train.steps
     stride = self._settings.admission.versions_per_step
@@ -139,7 +148,7 @@ class Reinforcement:
         checkpoints.pin(self._older.needed(version))
         position = {
           "controller": self._groups.position(),
-          "tasks": preparation.snapshot(),
+          "tasks": builder.snapshot(),
         }
         checkpoints.save(state, position)
         self._num_queued = _num_queued(position)
@@ -157,7 +166,7 @@ class Reinforcement:
       if groups is None:
         self._interrupts.check(save_at_last)
         raise AssertionError("process 0 stopped without having been asked to")
-      state, report = self._step(state, groups, preparation)
+      state, report = self._step(state, groups, builder)
       self._publish(state)
       after = version + stride
       self._older.follow(checkpoints, state)
@@ -172,29 +181,29 @@ class Reinforcement:
     self,
     state: TrainState,
     groups: Sequence[Group],
-    preparation: BatchBuilder,
+    builder: BatchBuilder,
   ) -> tuple[TrainState, dict[str, float]]:
     """Makes the updates of one batch."""
-    lessons, report = preparation.lessons(groups, self._whole(state.params))
+    batches, report = builder.build(groups, self._whole(state.params))
     number = self._settings.admission.versions_per_step
-    state, metrics = self._updates(state, lessons, number)
+    state, metrics = self._updates(state, batches, number)
     return state, report | metrics
 
   def _updates(
-    self, state: TrainState, lessons: Sequence[TrainBatch], num_updates: int
+    self, state: TrainState, batches: Sequence[TrainBatch], num_updates: int
   ) -> tuple[TrainState, dict[str, float]]:
     """Makes `num_updates` updates, each of its share; returns mean metrics."""
-    found = collections.defaultdict(list)
+    values = collections.defaultdict(list)
     for part in range(num_updates):
-      # Every so-manieth, since the first lessons hold the longest attempts.
-      share = lessons[part::num_updates]
-      if not share:  # no attempt did better than its siblings
+      # Strided, because packing puts the longest sequences first.
+      share = batches[part::num_updates]
+      if not share:  # no trajectory was better than the rest of its group
         state = dataclasses.replace(state, version=state.version + 1)
         continue
       state, metrics = self._learner.update(state, share, self._frozen)
       for name, value in metrics.items():
-        found[name].append(value)
-    return state, {name: sum(x) / len(x) for name, x in found.items()}
+        values[name].append(value)
+    return state, {name: sum(x) / len(x) for name, x in values.items()}
 
   def _publish(self, state: TrainState) -> None:
     self._publisher.publish(self._whole(state.params), int(state.version))

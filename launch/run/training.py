@@ -18,7 +18,7 @@ from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model.policy import Params, num_params
-from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.weights.publish import Publisher
 from launch.config.chat import codec_of, save_chat, share_chat
 from launch.processes.interrupts import Interrupted
 from launch.report.progress import StageProgress

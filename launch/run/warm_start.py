@@ -16,10 +16,10 @@ from agentrl_jax.data.packing import Rows
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.train.checkpoint import Checkpoints
-from agentrl_jax.train.objective import TrainBatch, supervised_objective
-from agentrl_jax.train.optimizer import make_optimizer
-from agentrl_jax.train.step import Learner, TrainState
+from agentrl_jax.train.learner import Learner, TrainState, make_optimizer
+from agentrl_jax.train.objective import supervised_objective
+from agentrl_jax.train.train_batch import TrainBatch
+from agentrl_jax.train.weights.checkpoint import Checkpoints
 from launch.config.settings import Settings
 from launch.report.progress import StageProgress
 from launch.run.context import RunContext

@@ -6,10 +6,10 @@ from etils import epath
 
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.policy import Params
-from agentrl_jax.train.checkpoint import Checkpoints
-from agentrl_jax.train.policy_slot_schedule import PolicySlotSchedule
-from agentrl_jax.train.publish import Publisher
-from agentrl_jax.train.step import TrainState
+from agentrl_jax.train.learner import TrainState
+from agentrl_jax.train.weights.checkpoint import Checkpoints
+from agentrl_jax.train.weights.policy_slot_schedule import PolicySlotSchedule
+from agentrl_jax.train.weights.publish import Publisher
 
 
 class PolicySlotRefresher:

@@ -24,8 +24,8 @@ from agentrl_jax.rollout.external.probe import Needs
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.client import BinaryClient, ServerClient
 from agentrl_jax.rollout.remote.generator import HttpGenerator, connected
-from agentrl_jax.train.publish import Publisher
-from agentrl_jax.train.snapshots import SnapshotSink
+from agentrl_jax.train.weights.publish import Publisher
+from agentrl_jax.train.weights.snapshots import SnapshotSink
 from launch.config.settings import Settings
 
 

@@ -33,7 +33,7 @@ from agentrl_jax.model.hugging_face.config import CONFIG_FILE, read_model
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.weights.checkpoint import Checkpoints
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
 from launch.storage.load_params import load_params

@@ -23,7 +23,7 @@ from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import Place, layout_of, places_apart
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.remote import wire
-from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.weights.publish import Publisher
 from launch.config.settings import Settings
 from launch.serving import remote as remote_serving
 

@@ -6,10 +6,9 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.learner import Learner, make_optimizer
 from agentrl_jax.train.objective import supervised_objective
-from agentrl_jax.train.optimizer import make_optimizer
-from agentrl_jax.train.step import Learner
+from agentrl_jax.train.weights.checkpoint import Checkpoints
 from launch.config.settings import Settings
 from launch.storage.run_directory import RunDirectory
 

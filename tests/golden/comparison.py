@@ -1,8 +1,8 @@
-"""What the library computes where verl and RAGEN compute something too.
+"""Comparison of the library with verl and RAGEN, function by function.
 
 `originals.npz` (see `make_originals.py`) holds random batches and what the
-originals make of them; here is ours, under the same names. The tests compare,
-and `bench/parity.py` reports.
+originals' results; this module computes ours, under the same names. The tests
+compare them, and `bench/parity.py` reports the differences.
 """
 
 import os

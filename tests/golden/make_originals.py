@@ -9,11 +9,12 @@
 the second time with verl at its other commit, to add what GMPO computes; with
 the commits of `originals.COMMITS`, in an environment with torch and numpy
 (no jax is needed). Everything is float64. Rows without a trained token and
-log-ratios far beyond any clip are among the inputs. `tests/losses/verl_test.py`
-compares; give it more seeds than are committed with
+log-ratios far beyond any clip are among the inputs.
+`tests/losses/library/verl_test.py` compares; for more seeds than are committed:
 
   python -m tests.golden.make_originals --seeds=300 --out=/tmp/many.npz ...
-  AGENTRL_JAX_ORIGINALS=/tmp/many.npz python -m pytest tests/losses/verl_test.py
+  AGENTRL_JAX_ORIGINALS=/tmp/many.npz \
+    python -m pytest tests/losses/library/verl_test.py
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
   python -m tests.golden.make_test_vectors
 
-The numbers are those of the float64 loops in tests/reference. Neither jax nor
-the library is imported; `tests/losses/test_vectors_test.py` holds the page
-against the library.
+The numbers come from the float64 loops in tests/reference. Neither jax nor the
+library is imported; `tests/losses/library/test_vectors_test.py` compares the
+page with the library.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.golden import (
+from tests.golden.vectors import (
   vectors_advantages,
   vectors_logprobs,
   vectors_policy,
@@ -24,7 +24,7 @@ from tests.golden import (
   vectors_tasks,
   vectors_time,
 )
-from tests.golden.vectors import Case
+from tests.golden.vectors.cases import Case
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "test_vectors.md"
 

@@ -13,7 +13,7 @@ from absl.testing import absltest
 from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.data.messages import Message
 from agentrl_jax.data.trajectory import Task
-from agentrl_jax.train.config_checks import ConfigError
+from agentrl_jax.train.config import ConfigError
 from launch.config.settings import read_settings
 from launch.serve_environments import commands
 from tests.controller.processes import ServiceProcess, free_port, running

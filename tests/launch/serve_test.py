@@ -22,10 +22,9 @@ from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.errors import AgentRLError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.learner import Learner, make_optimizer
 from agentrl_jax.train.objective import supervised_objective
-from agentrl_jax.train.optimizer import make_optimizer
-from agentrl_jax.train.step import Learner
+from agentrl_jax.train.weights.checkpoint import Checkpoints
 from launch.config.settings import read_settings
 from launch.serving.served_models import find_models
 from launch.storage.run_directory import RunDirectory

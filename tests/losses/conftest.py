@@ -1,4 +1,4 @@
-"""Every test of the losses runs with jax as strict as it gets."""
+"""Runs the losses' tests without implicit rank promotion."""
 
 import jax
 import pytest

@@ -1,4 +1,4 @@
-"""Tests of `losses.diagnostics`: what is counted, and that it adds up."""
+"""Tests of `losses.diagnostics`: counts, and addition of parts."""
 
 import functools
 
@@ -10,7 +10,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import diagnostics, importance_weights, policy_gradient
+from agentrl_jax.losses import diagnostics, policy_gradient, ratios
 from tests.reference import diagnostics as reference
 
 B, T, NUM_VERSIONS = 6, 7, 4
@@ -56,7 +56,7 @@ class RatioMomentsTest(chex.TestCase):
     def measure(log_ratio_BT, mask_BT, version_BT):
       weight_BT = None
       if cap:
-        weight_BT = importance_weights.truncated_weight(log_ratio_BT, cap=cap)
+        weight_BT = ratios.truncated_weight(log_ratio_BT, cap=cap)
       moments = diagnostics.ratio_moments(
         log_ratio_BT, mask_BT, version_BT, NUM_VERSIONS, weight_BT=weight_BT
       )

@@ -1,4 +1,4 @@
-"""Tests of `losses.kl`: estimates, and what their gradients really descend."""
+"""Tests of `losses.kl`: estimates, and the direction of their gradients."""
 
 import functools
 
@@ -10,7 +10,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import kl
+from agentrl_jax.losses import kl, ratios
 from tests.reference import finite_difference
 from tests.reference import kl as reference
 
@@ -156,6 +156,217 @@ class ExpectationTest(parameterized.TestCase):
           expected_V,
           atol=1e-6,
         )
+
+
+def _logprobs(seed: int):
+  """(policy, behavior, reference, mask); NaN off the mask."""
+  rng = np.random.default_rng(seed)
+  mask_BT = rng.random((B, T)) < 0.7
+  mask_BT[-1] = False
+  logprobs = rng.normal(-2, 0.8, size=(3, B, T))
+  return *(np.where(mask_BT, x_BT, np.nan) for x_BT in logprobs), mask_BT
+
+
+def _unbiased(policy_BT, behavior_BT, reference_BT, mask_BT):
+  return kl.unbiased_kl(
+    ratios.log_ratio(policy_BT, reference_BT, mask_BT),
+    ratios.log_ratio(policy_BT, behavior_BT, mask_BT),
+  )
+
+
+class UnbiasedTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  def test_matches_reference_and_hides_nan(self):
+    logprobs = _logprobs(seed=0)
+    known = [np.nan_to_num(x_BT) for x_BT in logprobs[:3]]
+    with jax.enable_x64(True):
+      estimate_BT = self.variant(_unbiased)(*logprobs)
+    np.testing.assert_allclose(
+      estimate_BT,
+      reference.unbiased_kl(known[0] - known[2], known[0] - known[1]),
+      atol=1e-13,
+    )
+
+  def test_gradient_matches_finite_differences_of_the_product(self):
+    logprobs = _logprobs(seed=1)
+    policy_BT, behavior_BT, reference_BT = (
+      np.nan_to_num(x_BT) for x_BT in logprobs[:3]
+    )
+    with jax.enable_x64(True):
+      gradient_BT = jax.grad(lambda x: _unbiased(x, *logprobs[1:]).sum())(
+        logprobs[0]
+      )
+    expected_BT = finite_difference.gradient(
+      lambda x: reference.unbiased_kl(x - reference_BT, x - behavior_BT).sum(),
+      policy_BT,
+    )
+    np.testing.assert_allclose(
+      gradient_BT, np.where(logprobs[3], expected_BT, 0), atol=1e-8
+    )
+
+  def test_keeps_digits_that_the_product_loses(self):
+    """The product's gradient is off by 0.1 here, in float32."""
+    x_BT = jnp.array([[-14.7]])
+    gradient_BT = jax.grad(
+      lambda x: kl.unbiased_kl(x, jnp.zeros((1, 1))).sum()
+    )(x_BT)
+    np.testing.assert_allclose(gradient_BT, x_BT, rtol=1e-6)
+    product_BT = jax.grad(lambda x: (jnp.exp(x + 14.7) * kl.k3(x)).sum())(x_BT)
+    self.assertGreater(abs(product_BT - x_BT)[0, 0], 1e-2)
+
+  @parameterized.named_parameters(("on_policy", True), ("off_policy", False))
+  def test_over_a_vocabulary_it_is_the_divergence_and_its_gradient(
+    self, on_policy
+  ):
+    rng = np.random.default_rng(2)
+    logits_V, behavior_V, reference_V = rng.normal(size=(3, V))
+    with jax.enable_x64(True):
+      reference_V = jax.nn.log_softmax(reference_V)
+      behavior_V = jax.nn.log_softmax(logits_V if on_policy else behavior_V)
+
+      def divergence(logits_V):
+        logprob_V = jax.nn.log_softmax(logits_V)
+        return jnp.exp(logprob_V) @ (logprob_V - reference_V)
+
+      def expected(logits_V):
+        logprob_V = jax.nn.log_softmax(logits_V)
+        estimate_1V = kl.unbiased_kl(
+          (logprob_V - reference_V)[None], (logprob_V - behavior_V)[None]
+        )
+        return jnp.exp(behavior_V) @ estimate_1V[0]
+
+      chex.assert_trees_all_close(
+        jax.value_and_grad(expected)(logits_V),
+        jax.value_and_grad(divergence)(logits_V),
+        atol=1e-12,
+      )
+
+  def test_on_policy_it_is_k3_with_the_gradient_of_k2(self):
+    x_BT = np.random.default_rng(3).normal(size=(B, T))
+    chex.assert_trees_all_close(
+      jax.vjp(lambda x: kl.unbiased_kl(x, jnp.zeros((B, T))), x_BT)[1](x_BT),
+      jax.vjp(kl.k2, x_BT)[1](x_BT),
+    )
+
+  @hypothesis.settings(deadline=None, database=None, max_examples=20)
+  @hypothesis.given(x=st.floats(-20, 20), y=st.floats(-20, 20))
+  def test_is_never_negative_and_pulls_towards_the_reference(self, x, y):
+    value, gradient = jax.value_and_grad(
+      lambda x: kl.unbiased_kl(x, jnp.full((1, 1), y))[0, 0]
+    )(jnp.full((1, 1), x))
+    self.assertGreaterEqual(value, 0)
+    self.assertGreaterEqual(gradient[0, 0] * x, 0)
+
+
+class StraightThroughTest(parameterized.TestCase):
+  def test_has_the_value_of_one_and_the_gradient_of_the_other(self):
+    x_BT = np.random.default_rng(4).normal(size=(B, T))
+
+    def both(x_BT):
+      return kl.with_gradient_of(kl.k3(x_BT), kl.k2(x_BT))
+
+    with jax.enable_x64(True):
+      np.testing.assert_allclose(both(x_BT), reference.k3(x_BT), rtol=1e-9)
+      np.testing.assert_array_equal(
+        jax.grad(lambda x: both(x).sum())(x_BT), x_BT
+      )
+
+  def test_an_infinite_gradient_leaves_the_value_alone(self):
+    value, gradient = jax.value_and_grad(
+      lambda x: kl.with_gradient_of(jnp.float32(2.0), x)
+    )(jnp.inf)
+    self.assertEqual(value, 2)
+    self.assertEqual(gradient, 0)
+
+  def test_nan_is_not_hidden(self):
+    one, nan = jnp.float32(1), jnp.float32(np.nan)
+    self.assertTrue(np.isnan(kl.with_gradient_of(nan, one)))
+    self.assertTrue(np.isnan(kl.with_gradient_of(one, nan)))
+
+
+class PenalisedRewardTest(chex.TestCase):
+  def setUp(self):
+    super().setUp()
+    policy_BT, _, reference_BT, self.mask_BT = _logprobs(seed=5)
+    self.log_ratio_BT = policy_BT - reference_BT
+    rng = np.random.default_rng(6)
+    self.reward_BT = np.where(self.mask_BT, rng.normal(size=(B, T)), np.nan)
+
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.named_parameters(
+    ("k1", kl.k1, reference.k1), ("k3", kl.k3, reference.k3)
+  )
+  def test_matches_reference_and_hides_nan(self, estimator, expected):
+    penalised = functools.partial(
+      kl.kl_penalised_reward, coefficient=0.3, estimator=estimator
+    )
+    with jax.enable_x64(True):
+      reward_BT = self.variant(penalised)(
+        self.reward_BT, self.log_ratio_BT, self.mask_BT
+      )
+    np.testing.assert_allclose(
+      reward_BT,
+      reference.kl_penalised_reward(
+        self.reward_BT,
+        np.nan_to_num(self.log_ratio_BT),
+        self.mask_BT,
+        coefficient=0.3,
+        estimator=expected,
+      ),
+      atol=1e-14,
+    )
+
+  def test_is_a_constant(self):
+    def total(reward_BT, log_ratio_BT, coefficient):
+      return kl.kl_penalised_reward(
+        reward_BT, log_ratio_BT, self.mask_BT, coefficient=coefficient
+      ).sum()
+
+    gradients = jax.grad(total, argnums=(0, 1, 2))(
+      self.reward_BT, self.log_ratio_BT, 0.3
+    )
+    chex.assert_trees_all_equal(
+      gradients, jax.tree.map(jnp.zeros_like, gradients)
+    )
+
+  def test_a_penalty_in_the_reward_descends_the_divergence(self):
+    """Sums over a vocabulary: REINFORCE on it is a step on KL(pi || ref)."""
+    logits_V, reference_V = np.random.default_rng(7).normal(size=(2, V))
+    reference_V = jax.nn.log_softmax(reference_V)
+
+    def divergence(logits_V):
+      logprob_V = jax.nn.log_softmax(logits_V)
+      return jnp.exp(logprob_V) @ (logprob_V - reference_V)
+
+    def policy_gradient(logits_V):
+      logprob_V = jax.nn.log_softmax(logits_V)
+      reward_1V = kl.kl_penalised_reward(
+        jnp.zeros((1, V)),
+        (logprob_V - reference_V)[None],
+        jnp.ones((1, V), bool),
+        coefficient=1.0,
+      )
+      sampled_V = jax.lax.stop_gradient(jnp.exp(logprob_V))
+      return -jnp.sum(sampled_V * logprob_V * reward_1V[0])
+
+    np.testing.assert_allclose(
+      jax.grad(policy_gradient)(logits_V),
+      jax.grad(divergence)(logits_V),
+      atol=1e-6,
+    )
+
+  def test_no_rows_have_no_reward(self):
+    empty_BT = jnp.zeros((0, T))
+    reward_BT = kl.kl_penalised_reward(
+      empty_BT, empty_BT, jnp.zeros((0, T), bool), coefficient=1.0
+    )
+    self.assertEqual(reward_BT.shape, (0, T))
+
+  def test_refuses_a_mask_that_is_not_bool(self):
+    with self.assertRaises(AssertionError):
+      kl.kl_penalised_reward(
+        jnp.ones((B, T)), jnp.ones((B, T)), jnp.ones((B, T)), coefficient=1.0
+      )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tests of `losses.value`: the critic's loss and what it explains."""
+"""Tests of `losses.value`: the critic's loss and explained variance."""
 
 import functools
 

@@ -13,8 +13,8 @@ from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Policy, num_params
-from agentrl_jax.train.publish import Publisher
-from agentrl_jax.train.reference import Reference
+from agentrl_jax.train.weights.publish import Publisher
+from agentrl_jax.train.weights.reference import Reference
 from tests.train import small
 
 MODEL = ModelConfig(
@@ -225,7 +225,7 @@ class LearningTest(absltest.TestCase):
     params = jax.jit(policy.init)(jax.random.key(0))
     trained, frozen = policy.split(params, jax.random.key(1))
     before = jax.tree.map(np.asarray, params)
-    state, lessons = learner.init(trained), small.make_lessons(4)
+    state, lessons = learner.init(trained), small.make_batches(4)
     losses = []
     for _ in range(8):
       state, metrics = learner.update(state, lessons, frozen)

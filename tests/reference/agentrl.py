@@ -2,14 +2,8 @@
 
 import numpy as np
 
-from tests.reference import (
-  advantages,
-  kl,
-  logprobs,
-  policy_gradient,
-  ratios,
-  reductions,
-)
+from tests.reference import kl, logprobs, policy_gradient, ratios, reductions
+from tests.reference.advantages import group_advantages
 
 
 def objective(logits_BTV, batch, *, temperature, kl_weight):
@@ -18,10 +12,10 @@ def objective(logits_BTV, batch, *, temperature, kl_weight):
   logprob_BT = logprobs.token_logprob(
     logits_BTV, batch["token_BT"], temperature
   )
-  advantage_B = advantages.group_advantage(
+  advantage_B = group_advantages.group_advantage(
     batch["reward_B"], batch["group_B"], valid_N=np.ones(len(mask_BT), bool)
   )
-  advantage_BT = advantages.task_normalise(
+  advantage_BT = group_advantages.task_normalise(
     np.broadcast_to(advantage_B[:, None], mask_BT.shape),
     np.broadcast_to(batch["task_B"][:, None], mask_BT.shape),
     mask_BT,

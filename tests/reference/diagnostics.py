@@ -1,4 +1,4 @@
-"""What to watch, one token at a time in float64."""
+"""Metrics of staleness, one token at a time in float64."""
 
 import collections
 import math

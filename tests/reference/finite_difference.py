@@ -1,4 +1,4 @@
-"""What a gradient should be, without differentiating anything."""
+"""Gradients by central differences."""
 
 import numpy as np
 

@@ -100,3 +100,10 @@ def gmpo(
     for at in places:
       loss_BT[at] = -product * float(advantage_BT[at])
   return loss_BT
+
+
+def negative_log_likelihood(logprob_BT):
+  loss_BT = np.zeros(logprob_BT.shape)
+  for b, t in np.ndindex(loss_BT.shape):
+    loss_BT[b, t] = -float(logprob_BT[b, t])
+  return loss_BT

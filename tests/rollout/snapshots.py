@@ -13,8 +13,8 @@ from etils import epath
 from agentrl_jax.data import snapshot_manifest
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
-from agentrl_jax.train.publish import Publisher
-from agentrl_jax.train.snapshots import SnapshotSink
+from agentrl_jax.train.weights.publish import Publisher
+from agentrl_jax.train.weights.snapshots import SnapshotSink
 from tests.rollout import small
 
 

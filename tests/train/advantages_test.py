@@ -1,4 +1,4 @@
-"""What each turn is worth says what the config says."""
+"""Tests of `train.advantages`: estimators, filters and config checks."""
 
 import dataclasses
 
@@ -9,9 +9,9 @@ from agentrl_jax.data.trajectory import Group, Status
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.losses import unseen_tasks
 from agentrl_jax.train import advantages
-from agentrl_jax.train.advantage_config import ESTIMATORS, OF_CRITICS
+from agentrl_jax.train.config import CRITIC_ESTIMATORS, ESTIMATORS
 from tests.data.records import make_group
-from tests.reference import pass_at_k as reference
+from tests.reference.advantages import pass_at_k as reference
 from tests.train import small
 
 PLAIN = {"task_center": False, "task_scale": False}
@@ -19,18 +19,16 @@ PLAIN = {"task_center": False, "task_scale": False}
 
 def _advantages(groups, running=None, penalty_NU=None, **changes):
   config = small.advantage_config(**changes)
-  attempts = advantages.make_attempts(
-    groups, small.TASK_IDS, config, penalty_NU
-  )
+  arrays = advantages.make_arrays(groups, small.TASK_IDS, config, penalty_NU)
   value_NU, running = advantages.advantages(
-    attempts, num_tasks=len(small.TASK_IDS), config=config, running=running
+    arrays, num_tasks=len(small.TASK_IDS), config=config, running=running
   )
-  num_attempts = sum(len(group.trajectories) for group in groups)
-  return np.asarray(value_NU)[:num_attempts], running
+  num_trajectories = sum(len(group.trajectories) for group in groups)
+  return np.asarray(value_NU)[:num_trajectories], running
 
 
-def _of_attempts(groups, **changes):
-  """One advantage each, after seeing that all turns have the same."""
+def _one_each(groups, **changes):
+  """Returns one advantage per trajectory; all its turns must have the same."""
   value_NU, _ = _advantages(groups, **changes)
   trajectories = [t for group in groups for t in group.trajectories]
   for trajectory, value_U in zip(trajectories, value_NU, strict=True):
@@ -73,7 +71,7 @@ def _by_hand(groups, epsilon=1e-6):
 
 
 def _with_turns(group: Group, rewards, observations) -> Group:
-  """The group with these rewards and observations of its attempts' turns."""
+  """Returns the group with these rewards and observations of its turns."""
   members = []
   for trajectory, of_turns, seen in zip(
     group.trajectories, rewards, observations, strict=True
@@ -88,19 +86,19 @@ def _with_turns(group: Group, rewards, observations) -> Group:
   return dataclasses.replace(group, trajectories=tuple(members))
 
 
-class OfAttemptsTest(parameterized.TestCase):
+class TrajectoryEstimatorsTest(parameterized.TestCase):
   def test_the_base_config_is_the_papers(self):
     groups = small.make_groups()
-    np.testing.assert_allclose(
-      _of_attempts(groups), _by_hand(groups), atol=1e-5
-    )
+    np.testing.assert_allclose(_one_each(groups), _by_hand(groups), atol=1e-5)
 
   def test_a_lone_task_is_normalised_as_if_alone(self):
     groups = small.make_groups()
     mine = [g for g in groups if g.task.name == "a"]
     of_a = [t.task.name == "a" for group in groups for t in group.trajectories]
     np.testing.assert_allclose(
-      _of_attempts(groups)[of_a], _of_attempts(mine), atol=1e-6
+      _one_each(groups)[of_a],
+      _one_each(mine),
+      atol=1e-6,
     )
 
   @parameterized.named_parameters(
@@ -122,7 +120,7 @@ class OfAttemptsTest(parameterized.TestCase):
     groups = [g for g in small.make_groups() if g.id != "3"]
     wanted = [expected(np.array(r)) for r in _rewards(groups)]
     np.testing.assert_allclose(
-      _of_attempts(groups, **PLAIN, **changes),
+      _one_each(groups, **PLAIN, **changes),
       np.concatenate(wanted),
       atol=1e-5,
     )
@@ -134,7 +132,7 @@ class OfAttemptsTest(parameterized.TestCase):
     group = dataclasses.replace(
       group, trajectories=(best, *group.trajectories[1:])
     )
-    found = _of_attempts([group], **PLAIN, estimator="pass_at_k", k=2)
+    found = _one_each([group], **PLAIN, estimator="pass_at_k", k=2)
     np.testing.assert_allclose(
       found,
       reference.pass_at_k_advantage(
@@ -152,7 +150,7 @@ class OfAttemptsTest(parameterized.TestCase):
   )
   def test_the_batch_for_a_yardstick(self, estimator, before):
     groups = small.make_groups()
-    found = _of_attempts(groups, **PLAIN, estimator=estimator, whiten=True)
+    found = _one_each(groups, **PLAIN, estimator=estimator, whiten=True)
     value_N = np.concatenate([before(np.array(r)) for r in _rewards(groups)])
     counts = [t.num_sampled for g in groups for t in g.trajectories]
     tokens = np.repeat(value_N, counts)
@@ -164,17 +162,17 @@ class OfAttemptsTest(parameterized.TestCase):
 
   def test_trajectories_may_count_once(self):
     groups = small.make_groups()
-    found = _of_attempts(groups, task_statistics="trajectories")
+    found = _one_each(groups, task_statistics="trajectories")
     of_a = [t.task.name == "a" for group in groups for t in group.trajectories]
     self.assertAlmostEqual(found[of_a].mean(), 0, places=5)
     self.assertAlmostEqual(found[of_a].std(ddof=1), 1, places=5)
-    tokens = _of_attempts(groups)
+    tokens = _one_each(groups)
     self.assertGreater(np.abs(found - tokens).max(), 1e-3)
 
   def test_penalties_come_off_the_rewards(self):
     groups = small.make_groups()
     costs = np.random.default_rng(3).random((24, 2))
-    found = _of_attempts(groups, **PLAIN, scale_by_std=False, penalty_NU=costs)
+    found = _one_each(groups, **PLAIN, scale_by_std=False, penalty_NU=costs)
     rewards = np.array(_rewards(groups)) - costs.sum(axis=1).reshape(6, 4)
     wanted = rewards - rewards.mean(axis=1, keepdims=True)
     np.testing.assert_allclose(found, wanted.reshape(-1), atol=1e-6)
@@ -184,22 +182,22 @@ class KeepTest(parameterized.TestCase):
   def test_groups_without_signal_can_be_left_out(self):
     flat = make_group(np.random.default_rng(0), id="flat", reward=0.5)
     rest = small.make_groups()
-    found = _of_attempts([flat, *rest], keep="signal")
+    found = _one_each([flat, *rest], keep="signal")
     np.testing.assert_array_equal(found[:4], 0)
-    # The one whose attempts were all cut off by a limit is flat as well.
+    # The group whose episodes were all cut off by a limit is flat as well.
     without = [g for g in rest if g.id != "3"]
     np.testing.assert_allclose(
       np.concatenate([found[4:16], found[20:]]),
-      _of_attempts(without, keep="signal"),
+      _one_each(without, keep="signal"),
       atol=1e-6,
     )
-    centred = _of_attempts([flat, *rest])
+    centred = _one_each([flat, *rest])
     self.assertGreater(np.abs(centred[:4]).min(), 0)
 
   @parameterized.parameters(("top_share", 0.5), ("top_signal", 0.6))
   def test_a_share_of_the_groups(self, keep, threshold):
     groups = small.make_groups()
-    found = _of_attempts(groups, **PLAIN, keep=keep, keep_threshold=threshold)
+    found = _one_each(groups, **PLAIN, keep=keep, keep_threshold=threshold)
     kept = found.reshape(6, 4).any(axis=1)
     spread = [np.std(r, ddof=1) for r in _rewards(groups)]
     self.assertEqual(kept.sum(), 3)
@@ -212,13 +210,13 @@ class KeepTest(parameterized.TestCase):
     groups = small.make_groups()
     spread = np.array([np.std(r, ddof=1) for r in _rewards(groups)])
     threshold = float(np.median(spread))
-    found = _of_attempts(groups, **PLAIN, keep="std", keep_threshold=threshold)
+    found = _one_each(groups, **PLAIN, keep="std", keep_threshold=threshold)
     np.testing.assert_array_equal(
       found.reshape(6, 4).any(axis=1), spread > threshold
     )
 
 
-class OfTurnsTest(parameterized.TestCase):
+class TurnEstimatorsTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     group = make_group(np.random.default_rng(0), size=3)
@@ -307,19 +305,19 @@ class ConfigTest(parameterized.TestCase):
     (
       "statistics",
       {"estimator": "gigpo", "task_statistics": "trajectories"},
-      "counts one advantage per attempt",
+      "counts one advantage per trajectory",
     ),
     (
       "critic",
       {"estimator": "gae", "keep": "signal"},
-      "every attempt teaches the critic",
+      "the critic learns from every trajectory",
     ),
   )
   def test_refuses(self, changes, message):
     with self.assertRaisesRegex(ConfigError, message):
       small.advantage_config(**changes)
 
-  @parameterized.parameters(*sorted(set(ESTIMATORS) - set(OF_CRITICS)))
+  @parameterized.parameters(*sorted(set(ESTIMATORS) - set(CRITIC_ESTIMATORS)))
   def test_every_estimator_can_be_had(self, estimator):
     changes = {"estimator": estimator, **PLAIN}
     changes["whiten"] = estimator.startswith("reinforce")

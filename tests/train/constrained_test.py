@@ -1,4 +1,4 @@
-"""What an engine draws under a grammar, a learner trains on as it was drawn."""
+"""The learner's log-probabilities of tokens that a grammar constrained."""
 
 import dataclasses
 
@@ -10,9 +10,9 @@ from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.api import SamplingSpec
 from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.objective import policy_objective
-from agentrl_jax.train.preparation import BatchBuilder
-from agentrl_jax.train.reference import Reference
+from agentrl_jax.train.weights.reference import Reference
 from tests.rollout import small as engines
 from tests.rollout import small_grammars
 from tests.train import small
@@ -61,7 +61,7 @@ def play(driver, attempt: int) -> Trajectory:
   )
 
 
-def preparation(make_grammars, **changes) -> BatchBuilder:
+def builder(make_grammars, **changes) -> BatchBuilder:
   policy = engines.policy()
   return BatchBuilder(
     policy,
@@ -86,31 +86,31 @@ class ConstrainedTest(absltest.TestCase):
     attempts = tuple(play(driver, attempt) for attempt in range(8))
     cls.groups = [Group("g", TASK, attempts)]
 
-  def metrics(self, lesson, **changes):
+  def metrics(self, micro_batch, **changes):
     objective = policy_objective(
       engines.policy(), small.loss_config(**changes), temperature=TEMPERATURE
     )
-    found = jax.jit(objective)(engines.params(STEP), lesson)[1]
+    found = jax.jit(objective)(engines.params(STEP), micro_batch)[1]
     return {
       name: float(found[name].value())
       for name in found
       if hasattr(found[name], "value")
     }
 
-  def lessons(self, **changes):
-    ready = preparation(small_grammars.grammars, **changes)
-    return ready.lessons(self.groups, engines.params(STEP))[0]
+  def batches(self, **changes):
+    ready = builder(small_grammars.grammars, **changes)
+    return ready.build(self.groups, engines.params(STEP))[0]
 
   def test_the_learner_agrees_with_the_engine(self):
-    lesson = self.lessons()[0]
-    self.assertGreater((lesson.batch.allowed > 0).sum(), 50)
-    self.assertLess(self.metrics(lesson)["policy/abs_log_ratio"], 1e-5)
+    micro_batch = self.batches()[0]
+    self.assertGreater((micro_batch.batch.allowed > 0).sum(), 50)
+    self.assertLess(self.metrics(micro_batch)["policy/abs_log_ratio"], 1e-5)
 
   def test_without_the_masks_it_would_not(self):
-    lesson = self.lessons()[0]
-    batch = dataclasses.replace(lesson.batch, allowed=None, mask_MX=None)
-    lesson = dataclasses.replace(lesson, batch=batch)
-    self.assertGreater(self.metrics(lesson)["policy/abs_log_ratio"], 0.5)
+    micro_batch = self.batches()[0]
+    batch = dataclasses.replace(micro_batch.batch, allowed=None, mask_MX=None)
+    micro_batch = dataclasses.replace(micro_batch, batch=batch)
+    self.assertGreater(self.metrics(micro_batch)["policy/abs_log_ratio"], 0.5)
 
   def test_other_policies_are_under_the_masks_too(self):
     changes = {
@@ -119,27 +119,27 @@ class ConstrainedTest(absltest.TestCase):
       "importance": "truncated",
       "importance_high": 10.0,
     }
-    found = self.metrics(self.lessons(**changes)[0], **changes)
+    found = self.metrics(self.batches(**changes)[0], **changes)
     self.assertAlmostEqual(found["policy/kl_to_reference"], 0, places=6)
     self.assertAlmostEqual(found["policy/importance_weight"], 1, places=4)
 
   def test_divergence_in_the_reward_is_under_the_masks_too(self):
     """The reference is who sampled, so nothing is taken off any reward."""
     changes = {"kl_coefficient": 10.0, "kl_place": "reward"}
-    found = self.lessons(kl_estimator="k1", **changes)[0]
+    found = self.batches(kl_estimator="k1", **changes)[0]
     np.testing.assert_allclose(
-      found.advantage, self.lessons()[0].advantage, atol=1e-3
+      found.advantage, self.batches()[0].advantage, atol=1e-3
     )
 
-  def test_all_lessons_share_one_table(self):
-    lessons = self.lessons()
-    self.assertGreater(len(lessons), 1)
-    for lesson in lessons:
-      self.assertIs(lesson.batch.mask_MX, lessons[0].batch.mask_MX)
+  def test_all_micro_batches_share_one_table(self):
+    batches = self.batches()
+    self.assertGreater(len(batches), 1)
+    for micro_batch in batches:
+      self.assertIs(micro_batch.batch.mask_MX, batches[0].batch.mask_MX)
 
   def test_a_learner_that_cannot_read_grammars_says_so(self):
     with self.assertRaisesRegex(ConfigError, "given no `Grammars`"):
-      preparation(None).lessons(self.groups, None)
+      builder(None).build(self.groups, None)
 
 
 if __name__ == "__main__":

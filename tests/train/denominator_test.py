@@ -1,4 +1,4 @@
-"""What a batch's loss is a mean over, through preparation and learner.
+"""The trajectories that a batch's loss is a mean over.
 
 The expected loss is AgentRL's released one (arXiv:2510.04206, equation 1, and
 its trainer), written again from its description: one trajectory per row,
@@ -18,10 +18,10 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
-from agentrl_jax.train.step import Learner
 from tests.data.records import make_group
-from tests.reference import advantages as reference
+from tests.reference.advantages import group_advantages as reference
 from tests.train import small
 
 TASKS = {"a": 0, "b": 1, "dead": 2}
@@ -90,19 +90,21 @@ class DenominatorTest(parameterized.TestCase):
       np.testing.assert_array_equal(leaf, 0)
 
   def test_a_custom_function_sees_attempts_without_signal_too(self):
-    lessons, _ = self._prepare(
-      small.loss_config(surrogate="tests.train.my_lab:shifted", dual_clip=0.0),
+    batches, _ = self._prepare(
+      small.loss_config(
+        surrogate="tests.train.custom.my_lab:shifted", dual_clip=0.0
+      ),
       small.advantage_config(),
       None,
     )
-    self.assertEqual(_num_packed(lessons), 24)
+    self.assertEqual(_num_packed(batches), 24)
 
   def test_what_is_not_kept_is_no_update(self):
     dead = [g for g in self.groups if g.task.name == "dead"]
-    lessons, report = self._prepare(
+    batches, report = self._prepare(
       small.loss_config(), small.advantage_config(keep="signal"), dead
     )
-    self.assertEqual(lessons, [])
+    self.assertEqual(batches, [])
     self.assertEqual(report["batch/trained_tokens"], 0)
 
   def test_attempts_without_a_token_do_not_weigh(self):
@@ -110,26 +112,26 @@ class DenominatorTest(parameterized.TestCase):
     silent = dataclasses.replace(first.trajectories[0], turns=())
     members = (silent, *first.trajectories[1:])
     groups = [dataclasses.replace(first, trajectories=members)]
-    lessons, _ = self._prepare(
+    batches, _ = self._prepare(
       small.loss_config(reduction="sequence_mean"),
       small.advantage_config(),
       groups,
     )
-    self.assertEqual(sum(float(x.left_out) for x in lessons), 0)
-    self.assertEqual(_num_packed(lessons), 3)
+    self.assertEqual(sum(float(x.left_out) for x in batches), 0)
+    self.assertEqual(_num_packed(batches), 3)
 
   def _prepare(self, loss, advantage, groups):
-    preparation = small.make_preparation(
+    builder = small.make_batch_builder(
       loss=loss,
       advantage=advantage,
       task_ids=TASKS,
       reference=self.reference if loss.kl_coefficient else None,
     )
-    return preparation.lessons(groups or self.groups, self.params)
+    return builder.build(groups or self.groups, self.params)
 
   def _update(self, loss, advantage, groups=None):
     """Loss, gradient and how many trajectories were computed."""
-    lessons, report = self._prepare(loss, advantage, groups)
+    batches, report = self._prepare(loss, advantage, groups)
     played = [t for g in groups or self.groups for t in g.trajectories]
     if advantage.keep == "all":
       self.assertEqual(
@@ -141,8 +143,12 @@ class DenominatorTest(parameterized.TestCase):
       optax.trace(decay=0.0),  # its state is the gradient
       sharding.make_mesh({}, jax.devices()[:1]),
     )
-    state, metrics = learner.update(learner.init(self.params), lessons)
-    return metrics["loss"], state.optimizer.gae_lambda, _num_packed(lessons)
+    state, metrics = learner.update(learner.init(self.params), batches)
+    return (
+      metrics["loss"],
+      state.optimizer.gae_lambda,
+      _num_packed(batches),
+    )
 
   def _expected(self, params, loss, advantage):
     members = _counted(self.groups, advantage.keep)
@@ -286,8 +292,8 @@ def _logprobs(policy, params, token_BT):
   return jnp.pad(picked_BT[..., 0], before), jnp.pad(entropy_BT, before)
 
 
-def _num_packed(lessons):
-  return sum(int(x.batch.segment.max(axis=1).sum()) for x in lessons)
+def _num_packed(batches):
+  return sum(int(x.batch.segment.max(axis=1).sum()) for x in batches)
 
 
 if __name__ == "__main__":

@@ -1,35 +1,38 @@
-"""The objective says what its config says."""
+"""Tests of `train.objective`: losses and metrics by config."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax import losses
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.train.learner import OptimizerConfig, make_optimizer
 from agentrl_jax.train.objective import (
   batch_loss,
   policy_objective,
   supervised_objective,
 )
-from agentrl_jax.train.optimizer import OptimizerConfig, make_optimizer
 from agentrl_jax.train.token_logprobs import token_logprobs
+from configs.ablations import objectives
+from launch.config.settings import read_settings
 from tests.train import small
 
 
-def _lesson():
-  (lesson,) = small.make_lessons(micro_batch=24)
-  return lesson
+def _micro_batch():
+  (micro_batch,) = small.make_batches(micro_batch=24)
+  return micro_batch
 
 
 class TokenLogprobsTest(absltest.TestCase):
   def test_entry_t_is_about_token_t(self):
     policy = Policy(small.MODEL)
     params = policy.init(jax.random.key(0))
-    batch = _lesson().batch
+    batch = _micro_batch().batch
     found, _ = token_logprobs(
       policy, params, batch, temperature=0.7, chunk_size=8
     )
@@ -47,8 +50,8 @@ class LessonLossTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     rng = np.random.default_rng(0)
-    lesson = _lesson()
-    mask = lesson.batch.mask
+    micro_batch = _micro_batch()
+    mask = micro_batch.batch.mask
 
     def logprobs():
       return np.where(mask, -rng.gamma(2, 1, mask.shape), 0).astype(np.float32)
@@ -57,14 +60,14 @@ class LessonLossTest(parameterized.TestCase):
     # Ratios on both sides of every bound.
     noise = rng.normal(size=mask.shape)
     batch = dataclasses.replace(
-      lesson.batch, behavior_logprob=np.float32(self.logprob + noise)
+      micro_batch.batch, behavior_logprob=np.float32(self.logprob + noise)
     )
-    self.lesson = dataclasses.replace(lesson, batch=batch)
+    self.micro_batch = dataclasses.replace(micro_batch, batch=batch)
     self.other = logprobs()
 
   def _loss(self, changes, logprob):
     return batch_loss(
-      small.loss_config(**changes), self.lesson, logprob, self.entropy
+      small.loss_config(**changes), self.micro_batch, logprob, self.entropy
     )
 
   def _value(self, **changes):
@@ -77,11 +80,13 @@ class LessonLossTest(parameterized.TestCase):
   def _refer(self, logprob=None):
     """Pulls towards a reference, another policy if none is given."""
     logprob = self.other if logprob is None else logprob
-    self.lesson = dataclasses.replace(self.lesson, reference_logprob=logprob)
+    self.micro_batch = dataclasses.replace(
+      self.micro_batch, reference_logprob=logprob
+    )
 
   def _recompute(self):
-    self.lesson = dataclasses.replace(
-      self.lesson, proximal_logprob=self.logprob
+    self.micro_batch = dataclasses.replace(
+      self.micro_batch, proximal_logprob=self.logprob
     )
 
   @parameterized.named_parameters(
@@ -110,10 +115,10 @@ class LessonLossTest(parameterized.TestCase):
     np.testing.assert_allclose(
       self._gradient(**gspo), self._gradient(**of_tokens), atol=1e-6
     )
-    mask = self.lesson.batch.mask
+    mask = self.micro_batch.batch.mask
     advantage = np.random.default_rng(1).normal(size=mask.shape)
-    self.lesson = dataclasses.replace(
-      self.lesson, advantage=np.where(mask, advantage, 0)
+    self.micro_batch = dataclasses.replace(
+      self.micro_batch, advantage=np.where(mask, advantage, 0)
     )
     difference = self._gradient(**gspo) - self._gradient(**of_tokens)
     self.assertGreater(np.abs(difference).max(), 1e-3)
@@ -186,12 +191,12 @@ class LessonLossTest(parameterized.TestCase):
       importance_high=1.5,
       dual_clip=0.0,
     )
-    batch, lesson = self.lesson.batch, self.lesson
+    batch, micro_batch = self.micro_batch.batch, self.micro_batch
     wanted = losses.decoupled_surrogate(
       jnp.zeros(batch.mask.shape),  # the policy is the proximal one still
-      lesson.advantage,
+      micro_batch.advantage,
       losses.log_ratio(
-        lesson.proximal_logprob, batch.behavior_logprob, batch.mask
+        micro_batch.proximal_logprob, batch.behavior_logprob, batch.mask
       ),
       clip_low=0.2,
       clip_high=0.2,
@@ -202,17 +207,17 @@ class LessonLossTest(parameterized.TestCase):
 
   def test_weights_of_tasks(self):
     plain, _ = self._value()
-    weight = np.where(self.lesson.batch.trajectory % 2, 2.0, 0.5)
-    self.lesson = dataclasses.replace(self.lesson, weight=weight)
+    weight = np.where(self.micro_batch.batch.trajectory % 2, 2.0, 0.5)
+    self.micro_batch = dataclasses.replace(self.micro_batch, weight=weight)
     self.assertNotAlmostEqual(self._value()[0], plain, places=5)
 
   def test_policy_slots_are_told_apart(self):
-    policy_slot = np.where(self.lesson.batch.trajectory % 2, 1, 0)
-    batch = dataclasses.replace(self.lesson.batch, policy_slot=policy_slot)
-    lesson = dataclasses.replace(self.lesson, batch=batch)
+    policy_slot = np.where(self.micro_batch.batch.trajectory % 2, 1, 0)
+    batch = dataclasses.replace(self.micro_batch.batch, policy_slot=policy_slot)
+    micro_batch = dataclasses.replace(self.micro_batch, batch=batch)
     _, metrics = batch_loss(
       small.loss_config(),
-      lesson,
+      micro_batch,
       self.logprob,
       self.entropy,
       num_policy_slots=2,
@@ -232,13 +237,13 @@ class ObjectiveTest(absltest.TestCase):
     super().setUp()
     self.policy = Policy(small.MODEL)
     self.params = self.policy.init(jax.random.key(0))
-    self.lesson = _lesson()
+    self.micro_batch = _micro_batch()
 
   def _logprobs(self, temperature):
     return token_logprobs(
       self.policy,
       self.params,
-      self.lesson.batch,
+      self.micro_batch.batch,
       temperature=temperature,
       chunk_size=8,
     )
@@ -246,21 +251,21 @@ class ObjectiveTest(absltest.TestCase):
   def test_policy_objective_is_the_loss_of_its_logprobs(self):
     config = small.loss_config()
     objective = policy_objective(self.policy, config, temperature=0.9)
-    loss, metrics = objective(self.params, self.lesson)
-    wanted, _ = batch_loss(config, self.lesson, *self._logprobs(0.9))
+    loss, metrics = objective(self.params, self.micro_batch)
+    wanted, _ = batch_loss(config, self.micro_batch, *self._logprobs(0.9))
     self.assertAlmostEqual(float(loss.value()), float(wanted.value()), places=6)
     self.assertGreater(float(metrics["policy/entropy"].value()), 1)
     tiled = policy_objective(
       self.policy, small.loss_config(vocab_chunk=20), temperature=0.9
     )
-    loss, _ = tiled(self.params, self.lesson)
+    loss, _ = tiled(self.params, self.micro_batch)
     self.assertAlmostEqual(float(loss.value()), float(wanted.value()), places=6)
 
   def test_supervised_is_negative_log_likelihood(self):
     objective = supervised_objective(self.policy, small.loss_config())
-    loss, _ = objective(self.params, self.lesson)
+    loss, _ = objective(self.params, self.micro_batch)
     logprob, _ = self._logprobs(1.0)
-    wanted = -np.asarray(logprob)[self.lesson.batch.mask].mean()
+    wanted = -np.asarray(logprob)[self.micro_batch.batch.mask].mean()
     self.assertAlmostEqual(float(loss.value()), wanted, places=5)
 
 
@@ -350,6 +355,46 @@ class OptimizerTest(parameterized.TestCase):
   def test_refuses(self, changes, message):
     with self.assertRaisesRegex(ConfigError, message):
       OptimizerConfig(**(self.BASE | changes))
+
+
+class ObjectivesTest(parameterized.TestCase):
+  # One of each way through the code; `settings_test` reads them all.
+  @parameterized.parameters("cispo", "decoupled", "turn_ppo")
+  def test_makes_an_update(self, arm):
+    self.require_update(arm)
+
+  @parameterized.parameters("agentrl", "gspo_token", "pass_at_k")
+  @pytest.mark.full
+  def test_others_make_an_update_too(self, arm):
+    self.require_update(arm)
+
+  def require_update(self, arm):
+    settings = read_settings(objectives.get_config(arm))
+    loss = dataclasses.replace(settings.loss, token_chunk=8)
+    model = dataclasses.replace(
+      small.MODEL, value_head=settings.model.value_head
+    )
+    # Half of the four attempts that there are.
+    teams = min(settings.advantage.k, 2)
+    advantage = dataclasses.replace(settings.advantage, k=teams)
+    builder = small.make_batch_builder(
+      model=model, loss=loss, advantage=advantage
+    )
+    policy, learner = small.make_learner(model=model, loss=loss)
+    params = Policy(model).init(jax.random.key(0))
+    state = learner.init(params)
+    groups = small.make_groups(full_marks=True)
+    batches, report = builder.build(groups, state.params)
+    self.assertGreater(report["batch/trained_tokens"], 20)
+    state, metrics = learner.update(state, batches)
+    for name, value in metrics.items():
+      self.assertTrue(np.isfinite(value), name)
+    moved = jax.tree.map(
+      lambda a, b: np.abs(a - b).max() > 0, state.params, params
+    )
+    self.assertTrue(moved["layers"]["attention"]["q"]["kernel"])
+    if model.value_head:
+      self.assertTrue(moved["critic"]["bias"])
 
 
 if __name__ == "__main__":

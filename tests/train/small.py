@@ -10,13 +10,12 @@ from agentrl_jax.data.trajectory import Group, Status
 from agentrl_jax.model import sharding
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.train.advantage_config import AdvantageConfig
-from agentrl_jax.train.batches import BatchConfig
-from agentrl_jax.train.loss_config import LossConfig
+from agentrl_jax.train.batch_builder import BatchBuilder
+from agentrl_jax.train.config import AdvantageConfig, LossConfig
+from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
-from agentrl_jax.train.preparation import BatchBuilder
-from agentrl_jax.train.reference import Reference
-from agentrl_jax.train.step import Learner
+from agentrl_jax.train.train_batch import BatchConfig
+from agentrl_jax.train.weights.reference import Reference
 from configs import base
 from tests.data.records import make_group
 
@@ -51,7 +50,7 @@ def batch_config(micro_batch=4, row_length=48) -> BatchConfig:
   return BatchConfig(row_length=row_length, micro_batch=micro_batch)
 
 
-def make_preparation(
+def make_batch_builder(
   *,
   model=MODEL,
   loss=None,
@@ -73,28 +72,28 @@ def make_preparation(
   )
 
 
-def make_lessons(micro_batch=4, **groups):
+def make_batches(micro_batch=4, **groups):
   """Lessons of `make_groups` under the base config."""
-  preparation = make_preparation(micro_batch=micro_batch)
-  return preparation.lessons(make_groups(**groups), params=None)[0]
+  builder = make_batch_builder(micro_batch=micro_batch)
+  return builder.build(make_groups(**groups), params=None)[0]
 
 
-def constrained(lessons):
-  """The lessons as if most tokens had been drawn under one of four masks."""
+def constrained(batches):
+  """Returns the batches with one of four masks at most tokens."""
   rng = np.random.default_rng(5)
   words = -(-MODEL.vocab_size // 32)
   mask_MX = rng.integers(2**32, size=(5, words), dtype=np.uint32)
   mask_MX[0] = 2**32 - 1
-  return [_constrained(lesson, mask_MX, rng) for lesson in lessons]
+  return [_constrained(micro_batch, mask_MX, rng) for micro_batch in batches]
 
 
-def _constrained(lesson, mask_MX, rng):
-  batch = lesson.batch
+def _constrained(micro_batch, mask_MX, rng):
+  batch = micro_batch.batch
   row_BT = rng.integers(len(mask_MX), size=batch.token.shape, dtype=np.int32)
   bit_BT = mask_MX[row_BT, batch.token // 32] >> (batch.token % 32) & 1
   allowed_BT = np.where(batch.mask & (bit_BT == 1), row_BT, 0).astype(np.int32)
   batch = dataclasses.replace(batch, allowed=allowed_BT, mask_MX=mask_MX)
-  return dataclasses.replace(lesson, batch=batch)
+  return dataclasses.replace(micro_batch, batch=batch)
 
 
 def make_groups(seed=0, num_groups=6, full_marks=False):

@@ -6,7 +6,7 @@ import jax
 from absl.testing import absltest
 
 from agentrl_jax.model import sharding
-from agentrl_jax.train.reference import ReferenceConfig
+from agentrl_jax.train.weights.reference import ReferenceConfig
 from configs import pod
 from launch.config.settings import Settings, read_settings
 from launch.planning import roofline

@@ -12,7 +12,7 @@ from agentrl_jax.model import lora, sharding
 from agentrl_jax.model.hugging_face import peft
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.weights.checkpoint import Checkpoints
 from configs import base
 from launch.config.architecture import read_adaptation
 from launch.config.settings import read_settings

@@ -19,12 +19,12 @@ from agentrl_jax.data.recorder import tokens_of
 from agentrl_jax.data.trajectory import EpisodeSpec, Status, Task
 from agentrl_jax.model import sharding
 from agentrl_jax.rollout.openai.episodes import HEADER
-from agentrl_jax.train.batches import BatchConfig
+from agentrl_jax.train.batch_builder import BatchBuilder
+from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
-from agentrl_jax.train.preparation import BatchBuilder
-from agentrl_jax.train.publish import Publisher
-from agentrl_jax.train.step import Learner
-from launch.run.training import train
+from agentrl_jax.train.train_batch import BatchConfig
+from agentrl_jax.train.weights.publish import Publisher
+from launch.train import train
 from tests.controller.processes import free_port
 from tests.launch.serving import agents
 from tests.rollout import talking
@@ -105,7 +105,7 @@ class Trained:
       assert response.status == 200, await response.text()
 
   def update(self, groups):
-    lessons, report = self._preparation.lessons(groups, self.state.params)
+    lessons, report = self._preparation.build(groups, self.state.params)
     metrics = {}
     if lessons:  # none where no attempt did better than its siblings
       self.state, metrics = self._learner.update(self.state, lessons)

@@ -13,9 +13,9 @@ from absl.testing import absltest
 
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.train.checkpoint import Checkpoints
-from agentrl_jax.train.policy_slot_schedule import read_schedules
-from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.weights.checkpoint import Checkpoints
+from agentrl_jax.train.weights.policy_slot_schedule import read_schedules
+from agentrl_jax.train.weights.publish import Publisher
 from launch.config.checks import refuse_absent, stored_steps
 from launch.serving.policy_slot_refresh import PolicySlotRefresher
 from tests.train import small

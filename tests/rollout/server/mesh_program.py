@@ -18,8 +18,8 @@ from agentrl_jax.rollout.engine.placement import Place
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.train.publish import Publisher
-from agentrl_jax.train.snapshots import SnapshotSink
+from agentrl_jax.train.weights.publish import Publisher
+from agentrl_jax.train.weights.snapshots import SnapshotSink
 from tests.rollout import small, small_grammars
 from tests.rollout.engine.grammar_test import spec_of
 

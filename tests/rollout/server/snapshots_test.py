@@ -21,7 +21,7 @@ from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 from agentrl_jax.rollout.settings import EngineConfig
-from agentrl_jax.train.publish import Publisher
+from agentrl_jax.train.weights.publish import Publisher
 from tests import eight_devices
 from tests.rollout import small, small_grammars
 from tests.rollout.snapshots import SnapshotsCase, assert_same

@@ -1,0 +1,316 @@
+"""Updates of the policy, from micro-batches that add up exactly.
+
+Two pure functions are compiled: one adds a micro-batch's gradient to a running
+sum, one applies the sum. Totals are differentiated, and the weight is divided
+out once, at the end. So the update does not depend on the cut, and since all
+micro-batches have one shape, their number may change without compiling again.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from agentrl_jax.errors import ConfigError, NotFinite
+from agentrl_jax.losses import Mean, RatioMoments
+from agentrl_jax.model import sharding
+from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.train.metrics import (
+  EngineDrift,
+  drift_numbers,
+  policy_slot_numbers,
+)
+from agentrl_jax.train.objective import Metrics, Objective
+from agentrl_jax.train.train_batch import TrainBatch, batch_shardings, on_mesh
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+  """The state that an update changes."""
+
+  params: Params  # the trained ones: with LoRA, the adapters
+  optimizer: optax.OptState
+  version: jax.Array  # int32 [], counts updates; rollouts are stamped with it
+
+
+class Learner:
+  """Compiles the updates of a policy on a mesh; holds no training state."""
+
+  def __init__(
+    self,
+    policy: Policy,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+  ):
+    self._policy = policy
+    self._objective = objective
+    self._optimizer = optimizer
+    self.mesh = mesh
+    self.state_sharding = self._state_sharding()
+    replicated = sharding.replicated(mesh)
+    of_params = self.state_sharding.params
+    of_frozen = self._frozen_sharding()
+    of_sums = (of_params, replicated)  # a gradient is split as its parameter
+    self._init = jax.jit(self._fresh, out_shardings=self.state_sharding)
+    self._zeros = jax.jit(self._zero_sums, out_shardings=of_sums)
+    self._add = jax.jit(
+      self._add_gradient,
+      donate_argnums=2,
+      in_shardings=(
+        of_params,
+        of_frozen,
+        of_sums,
+        batch_shardings(mesh),
+        replicated,
+      ),
+      out_shardings=of_sums,
+    )
+    self._apply = jax.jit(
+      self._apply_gradient,
+      donate_argnums=0,
+      out_shardings=(self.state_sharding, replicated),
+    )
+
+  def init(self, params: Params) -> TrainState:
+    """Returns version 0 with a copy of `params`, which stay usable."""
+    return self._init(params)
+
+  def abstract_state(self) -> TrainState:
+    """Returns shapes, dtypes and shardings of a state, to restore into."""
+    shapes = jax.eval_shape(self._fresh, self._policy.abstract_split()[0])
+    return _with_shardings(shapes, self.state_sharding)
+
+  def traced(self, micro_batch: TrainBatch) -> dict[str, jax.stages.Traced]:
+    """Traces the programs of an update, for micro-batches of such shapes.
+
+    "gradient" runs once per micro-batch, "apply" once. The micro-batch may
+    hold `jax.ShapeDtypeStruct`s: nothing is allocated, nothing runs.
+    """
+    state, frozen = self.abstract_state(), None
+    if self._policy.adaptation:
+      shapes = self._policy.abstract_split()[1]
+      frozen = _with_shardings(shapes, self._frozen_sharding())
+    sums = jax.eval_shape(
+      self._zero_sums, state.params, frozen, micro_batch, state.version
+    )
+    return {
+      "gradient": self._add.trace(
+        state.params, frozen, sums, micro_batch, state.version
+      ),
+      "apply": self._apply.trace(state, sums),
+    }
+
+  def update(
+    self,
+    state: TrainState,
+    micro_batches: Iterable[TrainBatch],
+    frozen: Params | None = None,
+  ) -> tuple[TrainState, dict[str, float]]:
+    """Makes one optimizer update on all micro-batches; `state` is donated.
+
+    `frozen` are the base params if adapters are trained. Micro-batches are
+    equal in shape and lie on the mesh, or on the host, the same in every
+    process. Returns when the update is done. Raises `NotFinite` if it produced
+    NaN or infinity.
+    """
+    sums = None
+    for micro_batch in micro_batches:
+      micro_batch = on_mesh(micro_batch, self.mesh)
+      if sums is None:
+        sums = self._zeros(state.params, frozen, micro_batch, state.version)
+      sums = self._add(state.params, frozen, sums, micro_batch, state.version)
+    if sums is None:
+      raise ValueError("an update needs at least one micro-batch")
+    state, metrics = self._apply(state, sums)
+    report = _numbers(metrics)
+    _refuse_not_finite(report, int(state.version))
+    return state, report
+
+  def _fresh(self, params: Params) -> TrainState:
+    params = jax.tree.map(jnp.asarray, params)
+    return TrainState(
+      params, self._optimizer.init(params), jnp.zeros((), jnp.int32)
+    )
+
+  def _state_sharding(self) -> TrainState:
+    params = self._policy.abstract_split()[0]
+    of_params = sharding.param_shardings(params, self.mesh)
+    replicated = sharding.replicated(self.mesh)
+    abstract = jax.eval_shape(self._fresh, params)
+    of_optimizer = optax.tree_map_params(
+      self._optimizer,
+      lambda _, sh: sh,
+      abstract.optimizer,
+      of_params,
+      transform_non_params=lambda _: replicated,
+    )
+    return TrainState(of_params, of_optimizer, replicated)
+
+  def _frozen_sharding(self) -> Params | None:
+    if not self._policy.adaptation:
+      return None
+    shardings: Params = sharding.param_shardings(
+      self._policy.abstract_split()[1], self.mesh
+    )
+    return shardings
+
+  def _total(
+    self,
+    params: Params,
+    frozen: Params | None,
+    micro_batch: TrainBatch,
+    version: jax.Array,
+  ) -> tuple[jax.Array, Metrics]:
+    all_params = self._policy.whole(params, frozen)
+    loss, metrics = self._objective(all_params, micro_batch, version)
+    return loss.total, metrics | {"loss": loss}
+
+  def _zero_sums(
+    self,
+    params: Params,
+    frozen: Params | None,
+    micro_batch: TrainBatch,
+    version: jax.Array,
+  ) -> Any:
+    (_, metrics), grads = jax.eval_shape(
+      jax.value_and_grad(self._total, has_aux=True),
+      params,
+      frozen,
+      micro_batch,
+      version,
+    )
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (grads, metrics))
+
+  def _add_gradient(
+    self,
+    params: Params,
+    frozen: Params | None,
+    sums: Any,
+    micro_batch: TrainBatch,
+    version: jax.Array,
+  ) -> Any:
+    (_, metrics), grads = jax.value_and_grad(self._total, has_aux=True)(
+      params, frozen, micro_batch, version
+    )
+    sum_of_grads, sum_of_metrics = sums
+    return (
+      jax.tree.map(jnp.add, sum_of_grads, grads),
+      # By their own `+`: a metric may add up otherwise than leaf by leaf.
+      {name: sum_of_metrics[name] + metrics[name] for name in metrics},
+    )
+
+  def _apply_gradient(
+    self, state: TrainState, sums: Any
+  ) -> tuple[TrainState, Metrics]:
+    totals, metrics = sums
+    weight = metrics["loss"].weight
+    weight = jnp.where(weight > 0, weight, 1)  # it may be a fraction below 1
+    grads = jax.tree.map(lambda g: g / weight, totals)
+    updates, optimizer = self._optimizer.update(
+      grads, state.optimizer, state.params
+    )
+    state = TrainState(
+      optax.apply_updates(state.params, updates), optimizer, state.version + 1
+    )
+    norm = Mean(optax.tree.norm(grads), jnp.ones(()))
+    return state, metrics | {"gradient_norm": norm}
+
+
+def _refuse_not_finite(report: dict[str, float], version: int) -> None:
+  """Raises `NotFinite` by the gradient's norm, which covers every param."""
+  if math.isfinite(report["gradient_norm"]):
+    return
+  numbers = ", ".join(
+    f"{name}={value}"
+    for name, value in report.items()
+    if not math.isfinite(value)
+  )
+  raise NotFinite(
+    f"update {version} produced {numbers}, which makes all params NaN. Its "
+    "params are neither published nor saved: the last checkpoint is from "
+    "before it. Look at the metrics of the steps before, and lower "
+    "optimizer.learning_rate or optimizer.clip_norm before the run goes on"
+  )
+
+
+def _with_shardings(shapes: Any, shardings: Any) -> Any:
+  return jax.tree.map(
+    lambda s, sh: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sh),
+    shapes,
+    shardings,
+  )
+
+
+def _numbers(metrics: Metrics) -> dict[str, float]:
+  """Turns the sums over micro-batches into numbers to report."""
+  report: dict[str, float] = {}
+  for name, summed in metrics.items():
+    if isinstance(summed, RatioMoments):
+      report |= policy_slot_numbers(name, summed)
+    elif isinstance(summed, EngineDrift):
+      report |= drift_numbers(summed)
+    else:
+      report[name] = float(summed.value())
+  return report
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+  """The `optimizer` section of the config, for one stage."""
+
+  learning_rate: float
+  warmup_steps: int
+  final_lr_ratio: float  # of learning_rate, reached by cosine; 1 is constant
+  b1: float
+  b2: float
+  weight_decay: float
+  clip_norm: float
+
+  def __post_init__(self) -> None:
+    if not self.learning_rate > 0:
+      raise ConfigError(
+        f"optimizer.learning_rate={self.learning_rate} must be positive"
+      )
+    if not 0 <= self.final_lr_ratio <= 1:
+      raise ConfigError(
+        f"optimizer.final_lr_ratio={self.final_lr_ratio} must lie in [0, 1]: 1 "
+        "keeps the learning rate constant"
+      )
+    if not self.clip_norm > 0:
+      raise ConfigError(
+        f"optimizer.clip_norm={self.clip_norm} must be positive; a large "
+        "value clips nothing"
+      )
+
+
+def make_optimizer(
+  config: OptimizerConfig, num_steps: int
+) -> optax.GradientTransformation:
+  """Returns clipping by global norm, then AdamW.
+
+  The learning rate warms up and then decays over `num_steps` updates.
+  """
+  warmup = min(config.warmup_steps, max(num_steps - 1, 0))
+  schedule = optax.warmup_cosine_decay_schedule(
+    init_value=config.learning_rate / (warmup + 1),
+    peak_value=config.learning_rate,
+    warmup_steps=warmup,
+    decay_steps=max(num_steps, warmup + 1),
+    end_value=config.learning_rate * config.final_lr_ratio,
+  )
+  return optax.chain(
+    optax.clip_by_global_norm(config.clip_norm),
+    optax.adamw(
+      schedule,
+      b1=config.b1,
+      b2=config.b2,
+      weight_decay=config.weight_decay,
+    ),
+  )

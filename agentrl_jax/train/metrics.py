@@ -1,0 +1,166 @@
+"""Metrics of an update: drift between engine and learner, staleness by slot.
+
+Engine and learner compute the probability of a token with the same params
+whenever the sampler had the version that is about to be updated. The two then
+differ by rounding alone; a larger difference is a fault of one of them. The
+ratios of older versions would hide it, so it has a metric of its own.
+
+Axes: B rows, T tokens, N trajectories, U turns, Z policy slots.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax import losses
+from agentrl_jax.data.batch import Batch
+from agentrl_jax.data.trajectory import Trajectory, Turn
+from agentrl_jax.losses import RatioMoments
+
+DRIFT = "policy/engine_drift"
+_SEVERAL = -1  # no version has this number
+
+
+@functools.partial(
+  jax.tree_util.register_dataclass,
+  data_fields=["total", "count", "largest", "trained"],
+  meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True)
+class EngineDrift:
+  """Sums of log-ratios that add up over micro-batches, from zeros."""
+
+  total: jax.Array  # sum of |log-ratio| in nats
+  count: jax.Array  # tokens that it is over
+  largest: jax.Array  # |log-ratio| in nats
+  trained: jax.Array  # tokens, older versions' too
+
+  def __add__(self, other: "EngineDrift") -> "EngineDrift":
+    return EngineDrift(
+      self.total + other.total,
+      self.count + other.count,
+      jnp.maximum(self.largest, other.largest),
+      self.trained + other.trained,
+    )
+
+
+def answer_versions(trajectories: Sequence[Trajectory]) -> np.ndarray:
+  """Returns the version that sampled each answer, int32 [N, U]; -1 if several.
+
+  If weights are replaced while an answer is sampled, it goes on with the keys
+  and values that older weights computed. The learner has no such policy, so
+  the answer cannot be compared.
+  """
+  num_turns = max((len(t.turns) for t in trajectories), default=0)
+  version_NU = np.full((len(trajectories), num_turns), _SEVERAL, np.int32)
+  for n, trajectory in enumerate(trajectories):
+    for u, turn in enumerate(trajectory.turns):
+      version_NU[n, u] = _version(turn)
+  return version_NU
+
+
+def measure_drift(
+  log_ratio_BT: jax.Array,
+  mask_BT: jax.Array,
+  version_BT: jax.Array,
+  version: jax.Array,
+) -> EngineDrift:
+  """Measures trained tokens that were sampled by `version`, the learner's.
+
+  `log_ratio_BT` is policy over sampler; `version_BT` is from
+  `answer_versions`.
+  """
+  same_BT = mask_BT & (version_BT == version)
+  apart_BT = jnp.abs(jax.lax.stop_gradient(log_ratio_BT))
+  return EngineDrift(
+    total=jnp.sum(apart_BT, where=same_BT),
+    count=jnp.sum(same_BT),
+    largest=jnp.max(apart_BT, where=same_BT, initial=0.0),
+    trained=jnp.sum(mask_BT),
+  )
+
+
+def drift_numbers(drift: EngineDrift) -> dict[str, float]:
+  """Returns the metrics; without a token on policy there is no drift."""
+  count = float(drift.count)
+  numbers = {"policy/on_policy_share": count / max(float(drift.trained), 1)}
+  if count:
+    numbers[DRIFT] = float(drift.total) / count
+    numbers[f"{DRIFT}_max"] = float(drift.largest)
+  return numbers
+
+
+def _version(turn: Turn) -> int:
+  versions = set(turn.version.tolist())
+  return versions.pop() if len(versions) == 1 else _SEVERAL
+
+
+POLICY_SLOT = (
+  "policy/policy_slot"  # of what is measured; a task's name may follow
+)
+TRUNCATED = "policy/truncated"  # of weights held at CAP
+# A single ratio of 400 makes the effective sample size of a thousand tokens
+# 0.01 or so, though every loss but plain REINFORCE bounds its weight. Weights
+# truncated at 2, the usual cap of truncated importance sampling (Ionides, 2008;
+# verl's rollout correction), show how much the other tokens count.
+CAP = 2.0
+
+
+def measure_policy_slots(
+  log_ratio_BT: jax.Array,
+  batch: Batch,
+  task_BT: jax.Array | np.ndarray | None,
+  *,
+  num_policy_slots: int,
+  tasks: Mapping[str, int],
+) -> dict[str, RatioMoments]:
+  """Measures policy over sampler by policy slot, in total and by task.
+
+  `tasks` maps the tasks' names to their numbers in `task_BT`.
+  """
+  masks = {"": batch.mask}
+  if task_BT is not None:
+    masks |= {
+      f"/{name}": batch.mask & (task_BT == number)
+      for name, number in tasks.items()
+    }
+  capped_BT = losses.truncated_weight(log_ratio_BT, cap=CAP)
+  return {
+    f"{kind}{task}": losses.ratio_moments(
+      log_ratio_BT,
+      mask_BT,
+      batch.policy_slot,
+      num_policy_slots,
+      weight_BT=weight_BT,
+    )
+    for task, mask_BT in masks.items()
+    for kind, weight_BT in ((POLICY_SLOT, None), (TRUNCATED, capped_BT))
+  }
+
+
+def policy_slot_numbers(name: str, moments: RatioMoments) -> dict[str, float]:
+  """Returns each policy slot's share of the tokens and its staleness.
+
+  `name` is a key of `measure_policy_slots`; a task's name in it ends the names
+  of the metrics.
+  """
+  if name.startswith(TRUNCATED):
+    task = name.removeprefix(TRUNCATED)
+    by_policy_slot = {"truncated_sample_size": moments.effective_sample_size()}
+  else:
+    task = name.removeprefix(POLICY_SLOT)
+    by_policy_slot = {
+      "abs_log_ratio": moments.abs_log_ratio(),
+      "effective_sample_size": moments.effective_sample_size(),
+      "kl_to_behavior": moments.kl(),
+      "share_of_tokens": moments.share(),
+    }
+  return {
+    f"policy/{metric}/policy_slot{z}{task}": float(value)
+    for metric, value_Z in by_policy_slot.items()
+    for z, value in enumerate(np.asarray(value_Z))
+  }

@@ -1,0 +1,139 @@
+"""Micro-batches of an update: their fields, the cut, their place on a mesh.
+
+Every learner process holds the whole batch, since advantages are computed over
+all of it. A row belongs to one micro-batch, and each device gets its own rows.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+
+from agentrl_jax.data.batch import Batch
+from agentrl_jax.data.grammar.answer_masks import AnswerMasks
+from agentrl_jax.data.packing import Rows
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model import sharding
+
+Array = jax.Array | np.ndarray
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainBatch:
+  """A packed batch with the advantages of its tokens.
+
+  Arrays are float32 [..., B, T]; fields that the config does not use are None.
+  """
+
+  batch: Batch
+  advantage: Array  # 0 off the mask
+  reference_logprob: Array | None = None
+  proximal_logprob: Array | None = None
+  weight: Array | None = None  # of the token in the loss
+  token_weight: Array | None = None  # its surrogate is multiplied by it
+  old_value: Array | None = None  # the critic's, before the update
+  value_target: Array | None = None
+  value_mask: Array | None = None  # bool, tokens that the critic is fitted to
+  task: Array | None = None  # int32, the number of the token's task
+  version: Array | None = None  # int32, from `answer_versions`
+  # [], this micro-batch's share of the weight of sequences that count in the
+  # mean and are not packed, since they add 0 to its total.
+  left_out: Array | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchConfig:
+  """Shapes of a batch, from the `train` section of the config."""
+
+  row_length: int  # tokens
+  micro_batch: int  # rows
+
+  def __post_init__(self) -> None:
+    for name in ("row_length", "micro_batch"):
+      if getattr(self, name) < 1:
+        raise ConfigError(f"train.{name}={getattr(self, name)} is below 1")
+
+
+def cut(
+  rows: Rows,
+  advantage_RT: np.ndarray,
+  micro_batch: int,
+  masks: AnswerMasks | None = None,
+) -> list[TrainBatch]:
+  """Cuts the rows, a multiple of `micro_batch`, into micro-batches.
+
+  Each holds the whole table of `masks`, so that all have equal shapes.
+  """
+  micro_batches = []
+  for part in _parts(len(rows.token), micro_batch):
+    fields = {
+      field.name: getattr(rows, field.name)[part]
+      for field in dataclasses.fields(rows)
+    }
+    if masks is not None:
+      fields |= {"allowed": masks.allowed_RT[part], "mask_MX": masks.mask_MX}
+    micro_batches.append(TrainBatch(Batch(**fields), advantage_RT[part]))
+  return micro_batches
+
+
+def add_fields(
+  micro_batches: Sequence[TrainBatch], fields: Mapping[str, np.ndarray]
+) -> list[TrainBatch]:
+  """Adds arrays [R, T] of the whole batch, cut to each micro-batch's rows."""
+  size = len(micro_batches[0].advantage)
+  return [
+    dataclasses.replace(
+      micro_batch, **{name: x_RT[part] for name, x_RT in fields.items()}
+    )
+    for micro_batch, part in zip(
+      micro_batches, _parts(size * len(micro_batches), size), strict=True
+    )
+  ]
+
+
+@functools.cache
+def batch_shardings(mesh: Mesh) -> TrainBatch:
+  """Shardings of each field: rows split by `sharding.BATCH_SPEC`.
+
+  The mask table and the weight of what is left out are replicated. The result
+  is a prefix of the tree of a `TrainBatch`, whichever fields are None.
+  """
+  rows = sharding.batch_sharding(mesh)
+  replicated = sharding.replicated(mesh)
+  batch_fields = {field.name: rows for field in dataclasses.fields(Batch)}
+  batch_fields["mask_MX"] = replicated
+  fields = {field.name: rows for field in dataclasses.fields(TrainBatch)}
+  fields |= {"batch": Batch(**batch_fields), "left_out": replicated}
+  return TrainBatch(**fields)
+
+
+def on_mesh(micro_batch: TrainBatch, mesh: Mesh | None) -> TrainBatch:
+  """Copies host arrays to the devices, as `batch_shardings` says.
+
+  Arrays that are on devices already stay there; without a mesh all stay.
+  """
+  if mesh is None:
+    return micro_batch
+  shardings = jax.tree.broadcast(batch_shardings(mesh), micro_batch)
+  return jax.tree.map(_place, micro_batch, shardings)
+
+
+def replicate_on_mesh(array: np.ndarray, mesh: Mesh | None) -> Array:
+  """Copies an array that all micro-batches share to every device, once."""
+  if mesh is None:
+    return array
+  return _place(array, sharding.replicated(mesh))
+
+
+def _place(x: Array, where: NamedSharding) -> jax.Array:
+  if isinstance(x, jax.Array):
+    return x
+  return jax.make_array_from_callback(x.shape, where, lambda part: x[part])
+
+
+def _parts(num_rows: int, size: int) -> list[slice]:
+  return [slice(start, start + size) for start in range(0, num_rows, size)]

@@ -1,0 +1,72 @@
+"""Publication of weights to rollout engines.
+
+Training donates its params to the next update, so a copy is published: cast,
+in the form that its reader wants, and laid out for the sampler, on the device,
+in one compiled call.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.model import sharding
+from agentrl_jax.model.policy import Params, Policy
+
+
+class WeightSink(Protocol):
+  """An engine, or its proxy, that takes weights for a policy slot."""
+
+  def publish(self, policy_slot: int, params: Params, step: int) -> None:
+    """Checks the weights, then samples with them from the next token on."""
+    ...
+
+
+class Publisher:
+  """Copies a policy's params to the devices that sample."""
+
+  def __init__(
+    self,
+    policy: Policy,
+    sink: WeightSink | None,
+    *,
+    dtype=jnp.float32,
+    to: Sequence[Any] | None = None,
+    layers_apart: bool = True,
+    gathered: bool = False,
+  ):
+    """Compiles the copy.
+
+    Args:
+      to: the shardings of the params for each policy slot.
+      layers_apart: whether to unstack the layers, as decoding needs; files
+        keep them stacked.
+      gathered: for several processes that all publish, of which one has a
+        sink: the sink gets whole params on its first device.
+    """
+    form = policy.unstacked if layers_apart else lambda params: params
+    if layers_apart and to is None:
+      form = policy.to_decode
+    plain = policy.plain  # merges adapters, which no engine knows
+    self._sink = sink
+    self._to, self._gathered = to, gathered
+    self._copy = jax.jit(
+      lambda params: jax.tree.map(
+        lambda x: jnp.array(x, dtype), form(plain(params))
+      ),
+      out_shardings=sharding.replicated(policy.mesh) if gathered else None,
+    )
+
+  def publish(
+    self, params: Params, version: int, *, policy_slot: int = 0
+  ) -> None:
+    """Publishes the params to `policy_slot` with their version."""
+    copied = self._copy(params)
+    if self._sink is None:
+      return
+    if self._gathered:
+      copied = jax.tree.map(lambda x: x.addressable_data(0), copied)
+    if self._to is not None:
+      copied = jax.device_put(copied, self._to[policy_slot])
+    self._sink.publish(policy_slot, jax.block_until_ready(copied), version)

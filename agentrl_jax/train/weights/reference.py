@@ -1,0 +1,92 @@
+"""The reference policy of the KL term, on the devices or in host memory.
+
+It is read once per batch, before the first gradient, so it need not be on the
+devices while gradients are computed.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model import sharding
+from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.train.config import require_one_of
+
+PLACES = {
+  "resident": "on the devices, split as the params",
+  "offloaded": "in the hosts' memory, copied to the devices for each batch",
+  "dropped": "not kept; there must be no KL term",
+}
+_HOST = "pinned_host"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReferenceConfig:
+  """The `reference` section of the config."""
+
+  place: str
+
+  def __post_init__(self) -> None:
+    require_one_of("reference.place", self.place, PLACES)
+
+
+class Reference:
+  """Frozen params in the dtype of the computation, split as the policy's."""
+
+  def __init__(
+    self, policy: Policy, params: Params, *, place: str = "resident"
+  ):
+    """Copies `params` unless dtypes and shardings are right already."""
+    mesh = policy.mesh or sharding.make_mesh({}, jax.local_devices()[:1])
+    shardings = sharding.param_shardings(policy.abstract_params(), mesh)
+
+    def in_dtype(params: Params) -> Params:
+      cast: Params = sharding.in_dtype(params, policy.compute.dtype)
+      return cast
+
+    self._shardings = shardings
+    self._is_offloaded = place == "offloaded"
+    self._params = params
+    if not _is_as(params, jax.eval_shape(in_dtype, params), shardings):
+      self._params = jax.jit(in_dtype, out_shardings=shardings)(params)
+    if self._is_offloaded:
+      self._params = jax.device_put(self._params, _on_host(shardings, mesh))
+
+  def fetch(self) -> Params:
+    """Returns the params on the devices; copies from a host are temporary."""
+    if self._is_offloaded:
+      return jax.device_put(self._params, self._shardings)
+    return self._params
+
+
+def _is_as(params: Params, shapes: Params, shardings: Any) -> bool:
+  """Returns True if params have these dtypes and shardings already."""
+  same = jax.tree.map(
+    lambda x, s, to: (
+      isinstance(x, jax.Array)
+      and x.dtype == s.dtype
+      and x.sharding.is_equivalent_to(to, x.ndim)
+    ),
+    params,
+    shapes,
+    shardings,
+  )
+  return all(jax.tree.leaves(same))
+
+
+def _on_host(shardings: Any, mesh: Mesh) -> Any:
+  """Returns the same shardings in the memory of each device's host."""
+  device = mesh.local_devices[0]
+  kinds = [memory.kind for memory in device.addressable_memories()]
+  if _HOST not in kinds:
+    raise ConfigError(
+      f"reference.place='offloaded' needs memory of kind {_HOST}, and "
+      f"{device.platform} devices have {', '.join(kinds)}: set "
+      "--config.reference.place=resident"
+    )
+  return jax.tree.map(
+    lambda s: NamedSharding(s.mesh, s.spec, memory_kind=_HOST), shardings
+  )

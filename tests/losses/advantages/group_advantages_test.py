@@ -1,0 +1,332 @@
+"""Tests of `losses.advantages.group_advantages`."""
+
+import functools
+
+import chex
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from hypothesis import strategies as st
+
+from agentrl_jax.losses.advantages import group_advantages as advantages
+from tests.losses.advantages.random_inputs import random_attempts
+from tests.reference.advantages import group_advantages as reference
+
+few_examples = hypothesis.settings(
+  deadline=None, database=None, max_examples=20
+)
+
+
+_compiled = jax.jit(
+  advantages.group_advantage,
+  static_argnames=("num_groups", "ddof", "epsilon", "scale_by_std"),
+)
+
+
+def _advantage(rewards, groups=None, valid=None, **settings):
+  """The advantages of a few rewards, of one group unless told otherwise."""
+  groups = [0] * len(rewards) if groups is None else groups
+  valid = [True] * len(rewards) if valid is None else valid
+  return _compiled(
+    jnp.array(rewards, jnp.float32),
+    jnp.array(groups, int),
+    num_groups=max(groups, default=0) + 1,
+    valid_N=jnp.array(valid, bool),
+    **settings,
+  )
+
+
+class GroupAdvantageTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.product(
+    scale_by_std=(True, False), ddof=(0, 1), epsilon=(1e-6, 0.1)
+  )
+  def test_matches_reference_and_hides_nan(self, **settings):
+    reward_N, group_N, valid_N = random_attempts(seed=0)
+    expected_N = reference.group_advantage(
+      reward_N, group_N, valid_N=valid_N, **settings
+    )
+    self.assertGreater(np.abs(expected_N).max(), 0.5)
+    advantage = functools.partial(
+      advantages.group_advantage, num_groups=6, **settings
+    )
+    np.testing.assert_allclose(
+      self.variant(advantage)(reward_N, group_N, valid_N=valid_N),
+      expected_N,
+      rtol=1e-5,
+      atol=1e-6,
+    )
+
+  def test_a_worked_example(self):
+    # Mean 1/3; deviations 2/3, -1/3, -1/3; unbiased std sqrt(1/3).
+    np.testing.assert_allclose(
+      _advantage([1, 0, 0]), np.array([2, -1, -1]) / np.sqrt(3), rtol=1e-5
+    )
+
+  @parameterized.parameters(0.1, -0.2, 0.7, 1.0, 0.0)
+  def test_equal_rewards_give_exactly_nothing(self, reward):
+    for size in range(2, 12):
+      advantage_N = _advantage([reward] * 12, valid=np.arange(12) < size)
+      np.testing.assert_array_equal(advantage_N, np.zeros(12))
+    np.testing.assert_array_equal(
+      _advantage([reward] * 3, epsilon=0.0), np.zeros(3)
+    )
+
+  @parameterized.parameters(0, 1)
+  def test_a_group_of_one_keeps_its_reward(self, ddof):
+    np.testing.assert_allclose(
+      _advantage([1.0, -0.2], groups=[0, 1], ddof=ddof), [1.0, -0.2], rtol=1e-5
+    )
+    np.testing.assert_allclose(
+      _advantage([1.0], epsilon=0.25, ddof=ddof), [0.8], rtol=1e-6
+    )
+    np.testing.assert_array_equal(
+      _advantage([0.3], scale_by_std=False, ddof=ddof), np.float32([0.3])
+    )
+
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999))
+  def test_order_does_not_matter(self, seed):
+    reward_N, group_N, valid_N = random_attempts(seed)
+    order_N = np.random.default_rng(seed).permutation(len(reward_N))
+    straight_N = _advantage(reward_N, group_N, valid_N)
+    shuffled_N = _advantage(
+      reward_N[order_N], group_N[order_N], valid_N[order_N]
+    )
+    np.testing.assert_allclose(shuffled_N, straight_N[order_N], atol=1e-5)
+
+  @few_examples
+  @hypothesis.given(
+    seed=st.integers(0, 999),
+    shift=st.integers(-8, 8),
+    factor=st.integers(1, 8),
+  )
+  def test_neither_shift_nor_unit_of_reward_matters(self, seed, shift, factor):
+    reward_N, group_N, valid_N = random_attempts(seed)
+    # Groups of one keep their reward, which does shift: leave them out.
+    size_M = np.bincount(group_N[valid_N], minlength=6)
+    valid_N &= size_M[group_N] > 1
+    np.testing.assert_allclose(
+      _advantage(factor * reward_N + shift, group_N, valid_N),
+      _advantage(reward_N, group_N, valid_N),
+      atol=1e-3,
+    )
+
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999), ddof=st.sampled_from([0, 1]))
+  def test_groups_with_signal_are_standardised(self, seed, ddof):
+    reward_N, group_N, valid_N = random_attempts(seed)
+    advantage_N = _advantage(reward_N, group_N, valid_N, ddof=ddof)
+    signal_M = reference.group_has_signal(reward_N, group_N, 6, valid_N)
+    for group in np.flatnonzero(signal_M):
+      members = np.asarray(advantage_N)[(group_N == group) & valid_N]
+      np.testing.assert_allclose(members.mean(), 0, atol=1e-5)
+      np.testing.assert_allclose(members.std(ddof=ddof), 1, rtol=1e-4)
+
+  def test_refuses_other_lengths(self):
+    with self.assertRaises(AssertionError):
+      advantages.group_advantage(
+        jnp.zeros(3),
+        jnp.zeros(3, int),
+        num_groups=1,
+        valid_N=jnp.ones(2, bool),
+      )
+
+
+FUNCTIONS = {
+  "group": (advantages.group_advantage, reference.group_advantage),
+  "dr_grpo": tuple(
+    functools.partial(f, scale_by_std=False)
+    for f in (advantages.group_advantage, reference.group_advantage)
+  ),
+  "leave_one_out": (
+    advantages.leave_one_out_advantage,
+    reference.leave_one_out_advantage,
+  ),
+  "best": (
+    advantages.best_of_group_advantage,
+    reference.best_of_group_advantage,
+  ),
+  "best_unscaled": tuple(
+    functools.partial(f, scale_by_std=False)
+    for f in (
+      advantages.best_of_group_advantage,
+      reference.best_of_group_advantage,
+    )
+  ),
+}
+every_function = parameterized.named_parameters(
+  (name, *pair) for name, pair in FUNCTIONS.items()
+)
+
+
+class EveryAdvantageTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @every_function
+  def test_matches_reference(self, function, expected):
+    advantage = self.variant(functools.partial(function, num_groups=6))
+    for seed in range(4):
+      reward_N, group_N, valid_N = random_attempts(seed)
+      expected_N = expected(reward_N, group_N, valid_N=valid_N)
+      self.assertGreater(np.abs(expected_N).max(), 0.1)
+      np.testing.assert_allclose(
+        advantage(reward_N, group_N, valid_N=valid_N),
+        expected_N,
+        rtol=1e-5,
+        atol=1e-6,
+      )
+
+  @every_function
+  def test_twelve_digits_in_float64(self, function, expected):
+    reward_N, group_N, valid_N = random_attempts(seed=1)
+    reward_N = reward_N + np.arange(len(reward_N)) / 7
+    with jax.enable_x64(True):
+      advantage_N = function(reward_N, group_N, num_groups=6, valid_N=valid_N)
+    self.assertEqual(advantage_N.dtype, np.float64)
+    np.testing.assert_allclose(
+      advantage_N,
+      expected(reward_N, group_N, valid_N=valid_N),
+      rtol=1e-12,
+      atol=1e-13,
+    )
+
+  @every_function
+  def test_invalid_attempts_are_as_if_never_made(self, function, _):
+    reward_N, group_N, valid_N = random_attempts(seed=2)
+    advantage_N = function(reward_N, group_N, num_groups=6, valid_N=valid_N)
+    np.testing.assert_array_equal(advantage_N[~valid_N], 0)
+    np.testing.assert_allclose(
+      advantage_N[valid_N],
+      function(
+        reward_N[valid_N],
+        group_N[valid_N],
+        num_groups=6,
+        valid_N=valid_N[valid_N],
+      ),
+      atol=1e-6,
+    )
+
+  @every_function
+  def test_equal_rewards_give_exactly_nothing(self, function, _):
+    for size in (2, 7, 11):
+      advantage_N = function(
+        jnp.full(12, -0.2),
+        jnp.zeros(12, int),
+        num_groups=1,
+        valid_N=jnp.arange(12) < size,
+      )
+      np.testing.assert_array_equal(advantage_N, np.zeros(12))
+
+  @every_function
+  def test_a_broken_reward_is_not_hidden(self, function, _):
+    for place in range(3):
+      reward_N = np.ones(6, np.float32)
+      reward_N[place] = np.nan
+      advantage_N = function(
+        reward_N,
+        np.array([0, 0, 0, 1, 1, 1]),
+        num_groups=2,
+        valid_N=np.ones(6, bool),
+      )
+      np.testing.assert_array_equal(np.isnan(advantage_N), np.arange(6) < 3)
+
+  @every_function
+  def test_a_group_out_of_range_is_not_hidden(self, function, _):
+    for group in (-1, 2, 100):
+      advantage_N = function(
+        jnp.array([1.0, 0.0, 1.0]),
+        jnp.array([0, 0, group]),
+        num_groups=2,
+        valid_N=jnp.ones(3, bool),
+      )
+      np.testing.assert_array_equal(np.isnan(advantage_N), [False, False, True])
+
+  @every_function
+  def test_is_a_constant(self, function, _):
+    reward_N, group_N, valid_N = random_attempts(seed=3)
+    gradient_N = jax.grad(
+      lambda r_N: jnp.sum(
+        r_N * function(r_N, group_N, num_groups=6, valid_N=valid_N),
+        where=valid_N,
+      )
+    )(jnp.array(reward_N))
+    advantage_N = function(reward_N, group_N, num_groups=6, valid_N=valid_N)
+    np.testing.assert_array_equal(gradient_N, advantage_N)
+
+  @every_function
+  def test_nothing_valid_and_nobody_there(self, function, _):
+    for size in (0, 3):
+      advantage_N = function(
+        jnp.full(size, jnp.nan),
+        jnp.zeros(size, int),
+        num_groups=2,
+        valid_N=jnp.zeros(size, bool),
+      )
+      np.testing.assert_array_equal(advantage_N, np.zeros(size))
+
+  @every_function
+  def test_refuses_masks_that_are_not_bool(self, function, _):
+    with self.assertRaises(AssertionError):
+      function(
+        jnp.zeros(3), jnp.zeros(3, int), num_groups=1, valid_N=jnp.ones(3)
+      )
+
+
+class LeaveOneOutAdvantageTest(parameterized.TestCase):
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999))
+  def test_is_dr_grpo_in_other_units(self, seed):
+    reward_N, group_N, valid_N = random_attempts(seed)
+    size_N = np.bincount(group_N[valid_N], minlength=6)[group_N]
+    units_N = np.where(size_N > 1, size_N / np.maximum(size_N - 1, 1), 1)
+    np.testing.assert_allclose(
+      advantages.leave_one_out_advantage(
+        reward_N, group_N, num_groups=6, valid_N=valid_N
+      ),
+      units_N * _advantage(reward_N, group_N, valid_N, scale_by_std=False),
+      atol=1e-6,
+    )
+
+  def test_a_group_of_one_keeps_its_reward(self):
+    advantage_N = advantages.leave_one_out_advantage(
+      jnp.array([0.3, 1.0, 0.0]),
+      jnp.array([0, 1, 1]),
+      num_groups=2,
+      valid_N=jnp.ones(3, bool),
+    )
+    np.testing.assert_array_equal(advantage_N, np.float32([0.3, 1, -1]))
+
+
+class BestOfGroupAdvantageTest(parameterized.TestCase):
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999))
+  def test_at_most_one_of_a_group_gets_anything(self, seed):
+    reward_N, group_N, valid_N = random_attempts(seed)
+    advantage_N = advantages.best_of_group_advantage(
+      reward_N, group_N, num_groups=6, valid_N=valid_N
+    )
+    self.assertGreaterEqual(float(jnp.min(advantage_N)), 0)
+    winners_M = np.bincount(group_N[np.asarray(advantage_N) > 0], minlength=6)
+    self.assertLessEqual(winners_M.max(), 1)
+
+  def test_neither_a_shared_first_place_nor_a_lonely_one_counts(self):
+    advantage_N = advantages.best_of_group_advantage(
+      jnp.array([1.0, 1.0, 0.0, 1.0]),
+      jnp.array([0, 0, 0, 1]),
+      num_groups=2,
+      valid_N=jnp.ones(4, bool),
+      epsilon=0.0,
+    )
+    np.testing.assert_array_equal(advantage_N, np.zeros(4))
+
+
+class GroupAdvantageSettingsTest(parameterized.TestCase):
+  def test_refuses_an_unknown_ddof(self):
+    with self.assertRaisesRegex(ValueError, "ddof is 2.*n - 1"):
+      _advantage([1.0, 0.0], ddof=2)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,237 @@
+"""Tests of `losses.advantages.group_filters`."""
+
+import functools
+
+import chex
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from hypothesis import strategies as st
+
+from agentrl_jax.losses.advantages import group_advantages, group_filters
+from tests.losses.advantages.random_inputs import random_attempts
+from tests.reference.advantages import group_advantages as advantages_reference
+from tests.reference.advantages import group_filters as reference
+
+few_examples = hypothesis.settings(
+  deadline=None, database=None, max_examples=20
+)
+
+# For properties, of which many batches are tried: compiled once.
+compiled_has_signal, compiled_advantage = (
+  jax.jit(function, static_argnames="num_groups")
+  for function in (
+    group_filters.group_has_signal,
+    group_advantages.group_advantage,
+  )
+)
+compiled_loosest = tuple(
+  jax.jit(functools.partial(keep, **setting), static_argnames="num_groups")
+  for keep, setting in (
+    (group_filters.keep_groups_above, {"threshold": 0.0}),
+    (group_filters.keep_top_signal, {"share": 1.0}),
+  )
+)
+
+
+class GroupHasSignalTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  def test_matches_reference(self):
+    has_signal = self.variant(
+      functools.partial(group_filters.group_has_signal, num_groups=6)
+    )
+    for seed in range(5):
+      reward_N, group_N, valid_N = random_attempts(seed, num_trajectories=10)
+      np.testing.assert_array_equal(
+        has_signal(reward_N, group_N, valid_N=valid_N),
+        advantages_reference.group_has_signal(reward_N, group_N, 6, valid_N),
+      )
+
+  def test_alone_empty_equal_and_unequal(self):
+    signal_M = group_filters.group_has_signal(
+      jnp.array([1.0, 0.3, 0.3, 1.0, 0.0, 0.0]),
+      jnp.array([0, 2, 2, 3, 3, 4]),
+      5,
+      jnp.ones(6, bool),
+    )
+    np.testing.assert_array_equal(signal_M, [False, False, False, True, False])
+
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999))
+  def test_is_where_some_advantage_of_a_real_group_is_not_zero(self, seed):
+    reward_N, group_N, valid_N = random_attempts(seed)
+    advantage_N = np.asarray(
+      compiled_advantage(reward_N, group_N, num_groups=6, valid_N=valid_N)
+    )
+    signal_M = compiled_has_signal(reward_N, group_N, 6, valid_N)
+    for group in range(6):
+      members = advantage_N[(group_N == group) & valid_N]
+      if len(members) > 1:
+        self.assertEqual(bool(signal_M[group]), bool(members.any()))
+
+
+class GroupStdTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.parameters(0, 1)
+  def test_matches_reference(self, ddof):
+    settings = {"num_groups": 6, "ddof": ddof}
+    std = self.variant(functools.partial(group_filters.group_std, **settings))
+    for seed in range(4):
+      reward_N, group_N, valid_N = random_attempts(seed)
+      np.testing.assert_allclose(
+        std(reward_N, group_N, valid_N=valid_N),
+        reference.group_std(reward_N, group_N, valid_N=valid_N, **settings),
+        rtol=1e-5,
+        atol=1e-7,
+      )
+
+  def test_twelve_digits_in_float64(self):
+    reward_N, group_N, valid_N = random_attempts(seed=0)
+    reward_N = reward_N.astype(np.float64) / 3
+    with jax.enable_x64(True):
+      std_M = group_filters.group_std(
+        reward_N, group_N, num_groups=6, valid_N=valid_N
+      )
+    np.testing.assert_allclose(
+      std_M,
+      reference.group_std(reward_N, group_N, num_groups=6, valid_N=valid_N),
+      rtol=1e-12,
+    )
+
+
+FILTERS = tuple(
+  (name, {setting: value})
+  for name, setting, values in (
+    ("keep_groups_above", "threshold", (0.0, 0.3, 0.6)),
+    ("keep_top_groups", "share", (0.0, 0.25, 0.6, 1.0)),
+    ("keep_top_signal", "share", (0.0, 0.5, 0.9, 1.0)),
+  )
+  for value in values
+)
+loosest = parameterized.parameters(
+  (group_filters.keep_groups_above, {"threshold": 0.0}),
+  (group_filters.keep_top_groups, {"share": 1.0}),
+  (group_filters.keep_top_signal, {"share": 1.0}),
+)
+
+
+class KeepTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.parameters(*FILTERS)
+  def test_matches_reference(self, name, settings):
+    function, expected = getattr(group_filters, name), getattr(reference, name)
+    keep = self.variant(functools.partial(function, num_groups=6, **settings))
+    for seed in range(5):
+      reward_N, group_N, valid_N = random_attempts(seed, num_trajectories=14)
+      keep_M = keep(reward_N, group_N, valid_N=valid_N)
+      self.assertEqual(keep_M.dtype, bool)
+      np.testing.assert_array_equal(
+        keep_M,
+        expected(reward_N, group_N, num_groups=6, valid_N=valid_N, **settings),
+      )
+
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999))
+  def test_all_signal_and_any_spread_are_the_groups_with_signal(self, seed):
+    reward_N, group_N, valid_N = random_attempts(seed)
+    signal_M = compiled_has_signal(reward_N, group_N, 6, valid_N)
+    for keep in compiled_loosest:
+      np.testing.assert_array_equal(
+        keep(reward_N, group_N, num_groups=6, valid_N=valid_N), signal_M
+      )
+
+  def test_ties_go_to_the_first(self):
+    reward_N, group_N = jnp.array([0.0, 1.0] * 4), jnp.arange(8) // 2
+    for keep in (group_filters.keep_top_groups, group_filters.keep_top_signal):
+      keep_M = keep(
+        reward_N,
+        group_N,
+        num_groups=4,
+        valid_N=jnp.ones(8, bool),
+        share=0.5,
+      )
+      np.testing.assert_array_equal(keep_M, [True, True, False, False])
+
+  def test_rounding_breaks_no_tie(self):
+    rng = np.random.default_rng(0)
+    reward = rng.choice([-0.2, 0.0, 0.3, 1.0], size=7)
+    reward_N = np.concatenate([rng.permutation(reward) for _ in range(40)])
+    groups = {
+      "group_N": jnp.repeat(jnp.arange(40), 7),
+      "num_groups": 40,
+      "valid_N": jnp.ones(280, bool),
+    }
+    reward_N = jnp.asarray(reward_N, jnp.float32)
+    std_M = group_filters.group_std(reward_N, **groups)
+    self.assertGreater(len(np.unique(std_M)), 1)  # but for rounding, one
+    for keep in (group_filters.keep_top_groups, group_filters.keep_top_signal):
+      keep_M = keep(reward_N, share=0.49, **groups)
+      num_kept = int(keep_M.sum())
+      self.assertIn(num_kept, (19, 20))
+      np.testing.assert_array_equal(keep_M, np.arange(40) < num_kept)
+
+  def test_a_share_is_of_the_groups_that_are_there(self):
+    group_N = jnp.repeat(jnp.arange(100), 2)
+    for x64 in (False, True):
+      # In float64, 0.29 * 100 = 28.999999999999996.
+      with jax.enable_x64(x64):
+        keep_M = group_filters.keep_top_groups(
+          jnp.arange(200.0) % 2,
+          group_N,
+          num_groups=150,
+          valid_N=jnp.ones(200, bool),
+          share=0.29,
+        )
+      np.testing.assert_array_equal(keep_M, np.arange(150) < 29)
+
+  def test_all_signal_includes_the_faintest(self):
+    keep_M = group_filters.keep_top_signal(
+      jnp.array([0.0, 1e6, 0.0, 1e-3, 0.0, 0.0]),
+      jnp.arange(6) // 2,
+      num_groups=3,
+      valid_N=jnp.ones(6, bool),
+      share=1.0,
+    )
+    np.testing.assert_array_equal(keep_M, [True, True, False])
+
+  @loosest
+  def test_empty_groups_are_never_kept(self, keep, settings):
+    for size in (0, 4):
+      keep_M = keep(
+        jnp.full(size, jnp.nan),
+        jnp.zeros(size, int),
+        num_groups=3,
+        valid_N=jnp.zeros(size, bool),
+        **settings,
+      )
+      np.testing.assert_array_equal(keep_M, [False] * 3)
+
+  @loosest
+  def test_a_broken_group_is_kept_and_met_later(self, keep, settings):
+    reward_N = jnp.array([0.0, 1.0, 0.0, jnp.nan, 0.0, 3.0])
+    keep_M = keep(
+      reward_N,
+      jnp.array([0, 0, 1, 1, 2, 2]),
+      num_groups=3,
+      valid_N=jnp.ones(6, bool),
+      **settings,
+    )
+    np.testing.assert_array_equal(keep_M, [True, True, True])
+
+  def test_refuses_what_cannot_be_meant(self):
+    arguments = (jnp.zeros(3), jnp.zeros(3, int))
+    settings = {"num_groups": 1, "valid_N": jnp.ones(3, bool)}
+    for keep in (group_filters.keep_top_groups, group_filters.keep_top_signal):
+      with self.assertRaisesRegex(ValueError, "share=25 must be from 0 to 1"):
+        keep(*arguments, share=25, **settings)
+    with self.assertRaisesRegex(ValueError, "threshold=-0.1 must be 0 or"):
+      group_filters.keep_groups_above(*arguments, threshold=-0.1, **settings)
+    settings["valid_N"] = jnp.ones(3)
+    with self.assertRaises(AssertionError):
+      group_filters.keep_groups_above(*arguments, **settings)
+
+
+if __name__ == "__main__":
+  absltest.main()

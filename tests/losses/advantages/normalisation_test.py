@@ -1,0 +1,475 @@
+"""Tests of `losses.advantages.normalisation`: by task, and whitening."""
+
+import dataclasses
+import functools
+
+import chex
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from hypothesis import strategies as st
+
+from agentrl_jax.losses.advantages.normalisation import (
+  blend_moments,
+  measure_tasks,
+  normalise_by_moments,
+  task_normalise,
+  task_normalise_weighted,
+  unseen_tasks,
+  whiten,
+  whiten_weighted,
+)
+from tests.reference.advantages import group_advantages as reference
+from tests.reference.advantages import task_moments as moments_reference
+
+few_examples = hypothesis.settings(
+  deadline=None, database=None, max_examples=20
+)
+B, T, NUM_TASKS = 6, 9, 5
+MODES = tuple(
+  dict(center=center, scale=scale)
+  for center in (True, False)
+  for scale in (True, False)
+)
+
+
+def _tokens(seed: int):
+  """NaN and absurd tasks off the mask; one row off; task 3 constant, 4 absent.
+
+  Task 2 has a single trained token.
+  """
+  rng = np.random.default_rng(seed)
+  task_BT = np.broadcast_to(
+    np.array([0, 1, 0, 3, 2, 1])[:, None], (B, T)
+  ).copy()
+  advantage_BT = rng.normal(0.5, 2, size=(B, T)).astype(np.float32)
+  advantage_BT[3] = 0.7
+  mask_BT = rng.random((B, T)) < 0.7
+  mask_BT[4] = np.arange(T) == 3
+  mask_BT[5] = False
+  advantage_BT[~mask_BT] = np.nan
+  task_BT[~mask_BT] = rng.choice([-7, -1, NUM_TASKS, 99])
+  return advantage_BT, task_BT, mask_BT
+
+
+def _normalise(*inputs, **settings):
+  return task_normalise(*inputs, num_tasks=NUM_TASKS, **settings)
+
+
+# For properties, of which many batches are tried: compiled once per shape.
+_compiled = jax.jit(_normalise)
+
+
+class TaskNormaliseTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.product(MODES, epsilon=(1e-6, 0.1))
+  def test_matches_reference_and_hides_nan(self, **settings):
+    inputs = _tokens(seed=0)
+    np.testing.assert_allclose(
+      self.variant(functools.partial(_normalise, **settings))(*inputs),
+      reference.task_normalise(*inputs, **settings),
+      rtol=1e-4,
+      atol=1e-6,
+    )
+
+  def test_every_task_gets_mean_zero_and_deviation_one(self):
+    advantage_BT, task_BT, mask_BT = _tokens(seed=1)
+    normalised_BT = np.asarray(_normalise(advantage_BT, task_BT, mask_BT))
+    for task in (0, 1):
+      tokens = normalised_BT[mask_BT & (task_BT == task)]
+      self.assertGreater(len(tokens), 2)
+      np.testing.assert_allclose(tokens.mean(), 0, atol=1e-5)
+      np.testing.assert_allclose(tokens.std(ddof=1), 1, rtol=1e-5)
+
+  @parameterized.parameters(*MODES[:3])
+  def test_a_task_without_variance_gets_exactly_nothing(self, **settings):
+    advantage_BT, task_BT, mask_BT = _tokens(seed=2)
+    normalised_BT = np.asarray(
+      _normalise(advantage_BT, task_BT, mask_BT, **settings)
+    )
+    for task in (2, 3):
+      self.assertTrue((mask_BT & (task_BT == task)).any())
+      np.testing.assert_array_equal(normalised_BT[task_BT == task], 0)
+
+  def test_neither_centered_nor_scaled_is_masked_only(self):
+    advantage_BT, task_BT, mask_BT = _tokens(seed=3)
+    np.testing.assert_array_equal(
+      _normalise(advantage_BT, task_BT, mask_BT, center=False, scale=False),
+      np.where(mask_BT, advantage_BT, 0),
+    )
+
+  @parameterized.parameters(*MODES)
+  def test_nothing_trained_gives_nothing(self, **settings):
+    normalised_BT = _normalise(
+      jnp.full((B, T), jnp.nan),
+      jnp.zeros((B, T), int),
+      jnp.zeros((B, T), bool),
+      **settings,
+    )
+    np.testing.assert_array_equal(normalised_BT, np.zeros((B, T)))
+
+  @parameterized.parameters(*MODES)
+  def test_no_rows_give_no_rows(self, **settings):
+    empty = jnp.zeros((0, T))
+    normalised_BT = _normalise(
+      empty, empty.astype(int), empty.astype(bool), **settings
+    )
+    self.assertEqual(normalised_BT.shape, (0, T))
+
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999), factor=st.integers(1, 8))
+  def test_a_task_knows_nothing_of_the_others(self, seed, factor):
+    advantage_BT, task_BT, mask_BT = _tokens(seed)
+    others_BT = mask_BT & (task_BT != 0)
+    changed_BT = np.where(others_BT, factor * advantage_BT + 3, advantage_BT)
+    before_BT = np.asarray(_compiled(advantage_BT, task_BT, mask_BT))
+    after_BT = np.asarray(_compiled(changed_BT, task_BT, mask_BT))
+    # By its own mean and deviation, any shift and unit are gone as well.
+    np.testing.assert_allclose(after_BT, before_BT, atol=1e-4)
+    mine_BT = mask_BT & (task_BT == 0)
+    np.testing.assert_array_equal(after_BT[mine_BT], before_BT[mine_BT])
+
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999))
+  def test_twice_is_once(self, seed):
+    advantage_BT, task_BT, mask_BT = _tokens(seed)
+    once_BT = _compiled(advantage_BT, task_BT, mask_BT)
+    np.testing.assert_allclose(
+      _compiled(once_BT, task_BT, mask_BT), once_BT, atol=1e-4
+    )
+
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999), rows=st.sampled_from([1, 2, 9]))
+  def test_packing_does_not_matter(self, seed, rows):
+    inputs = _tokens(seed)
+    np.testing.assert_allclose(
+      _compiled(*(x.reshape(rows, -1) for x in inputs)).reshape(B, T),
+      _compiled(*inputs),
+      atol=1e-5,
+    )
+
+  @parameterized.parameters(-1, NUM_TASKS, 100)
+  def test_a_task_out_of_range_is_not_hidden(self, task):
+    advantage_BT, task_BT, mask_BT = _tokens(seed=4)
+    task_BT[mask_BT & (task_BT == 1)] = task
+    normalised_BT = _normalise(advantage_BT, task_BT, mask_BT)
+    np.testing.assert_array_equal(
+      np.isnan(normalised_BT), mask_BT & (task_BT == task)
+    )
+
+  def test_refuses_a_mask_that_is_not_bool(self):
+    advantage_BT, task_BT, mask_BT = _tokens(seed=5)
+    with self.assertRaises(AssertionError):
+      _normalise(advantage_BT, task_BT, mask_BT.astype(np.float32))
+
+
+class NormaliseByMomentsTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.product(MODES, epsilon=(1e-6, 0.1))
+  def test_matches_reference_and_hides_nan(self, **settings):
+    moments = measure_tasks(*_tokens(seed=0), num_tasks=NUM_TASKS)
+    inputs = _tokens(seed=1)
+    normalise = self.variant(
+      functools.partial(normalise_by_moments, **settings)
+    )
+    np.testing.assert_allclose(
+      normalise(*inputs, moments),
+      moments_reference.normalise_by_moments(
+        *inputs, dataclasses.astuple(moments), **settings
+      ),
+      rtol=1e-5,
+      atol=1e-5,
+    )
+
+  @parameterized.product(MODES)
+  def test_twelve_digits_in_float64(self, **settings):
+    advantage_BT, task_BT, mask_BT = _tokens(seed=2)
+    advantage_BT = advantage_BT.astype(np.float64) / 3
+    with jax.enable_x64(True):
+      normalised_BT = _normalise(advantage_BT, task_BT, mask_BT, **settings)
+    np.testing.assert_allclose(
+      normalised_BT,
+      reference.task_normalise(advantage_BT, task_BT, mask_BT, **settings),
+      rtol=1e-12,
+      atol=1e-13,
+    )
+
+  @parameterized.product(MODES)
+  def test_with_the_batchs_own_in_seven_parts_it_is_task_normalise(
+    self, **settings
+  ):
+    inputs = _tokens(seed=3)
+    parts = [
+      measure_tasks(*(x[b : b + 1] for x in inputs), num_tasks=NUM_TASKS)
+      for b in range(B)
+    ]
+    moments = functools.reduce(lambda a, b: a + b, parts)
+    np.testing.assert_allclose(
+      normalise_by_moments(*inputs, moments, **settings),
+      _normalise(*inputs, **settings),
+      atol=1e-6,
+    )
+
+  def test_by_running_moments_a_bad_batch_stays_visible(self):
+    task_N, mask_N = jnp.zeros(4, int), jnp.ones(4, bool)
+    running = unseen_tasks(1)
+    for reward_N in ([1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]):
+      reward_N = jnp.array(reward_N)
+      batch = measure_tasks(reward_N, task_N, mask_N, num_tasks=1)
+      running = blend_moments(running, batch, decay=1.0)
+    # Two of eight: mean 1/4, unbiased variance 3/14.
+    np.testing.assert_allclose(
+      normalise_by_moments(reward_N, task_N, mask_N, running),
+      np.full(4, -0.25 / np.sqrt(3 / 14)),
+      rtol=1e-5,
+    )
+
+  def test_a_task_without_a_unit_gets_nothing_but_shows_what_is_broken(self):
+    unseen = unseen_tasks(2)
+    normalised_N = normalise_by_moments(
+      jnp.array([3.0, jnp.nan, 3.0, jnp.nan]),
+      jnp.array([0, 1, 7, 0]),
+      jnp.array([True, True, True, False]),
+      unseen,
+    )
+    np.testing.assert_array_equal(normalised_N, [0, np.nan, np.nan, 0])
+
+  def test_is_a_constant(self):
+    advantage_BT, task_BT, mask_BT = _tokens(seed=5)
+    gradient_BT = jax.grad(
+      lambda x_BT: jnp.sum(_normalise(x_BT, task_BT, mask_BT) ** 2)
+    )(jnp.array(advantage_BT))
+    np.testing.assert_array_equal(gradient_BT, np.zeros((B, T)))
+
+
+class TaskNormaliseWeightedTest(chex.TestCase):
+  def _trajectories(self, seed: int):
+    rng = np.random.default_rng(seed)
+    size = 16
+    advantage_N = rng.normal(size=size).astype(np.float32)
+    task_N = rng.integers(NUM_TASKS - 1, size=size)
+    num_tokens_N = rng.integers(0, 12, size=size)
+    valid_N = rng.random(size) < 0.8
+    advantage_N[~valid_N] = np.nan
+    return advantage_N, task_N, num_tokens_N, valid_N
+
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.product(MODES, epsilon=(1e-6, 0.1), seed=(0, 1, 2))
+  def test_is_task_normalise_of_the_tokens(self, seed, **settings):
+    advantage_N, task_N, num_tokens_N, valid_N = self._trajectories(seed)
+    shape = (len(task_N), 12)
+    mask_BT = valid_N[:, None] & (np.arange(12)[None] < num_tokens_N[:, None])
+    tokens_BT = _normalise(
+      np.broadcast_to(advantage_N[:, None], shape),
+      np.broadcast_to(task_N[:, None], shape),
+      mask_BT,
+      **settings,
+    )
+    weighted = self.variant(
+      functools.partial(
+        task_normalise_weighted,
+        num_tasks=NUM_TASKS,
+        **settings,
+      )
+    )
+    normalised_N = np.asarray(
+      weighted(advantage_N, task_N, num_tokens_N, valid_N)
+    )
+    self.assertGreater(np.abs(normalised_N).max(), 0.5)
+    np.testing.assert_allclose(
+      np.where(mask_BT, normalised_N[:, None], 0), tokens_BT, atol=1e-5
+    )
+    counted_N = valid_N & (num_tokens_N > 0)
+    np.testing.assert_array_equal(normalised_N[~counted_N], 0)
+
+  def test_long_trajectories_weigh_more(self):
+    normalised_N = task_normalise_weighted(
+      jnp.array([1.0, 0.0]),
+      jnp.array([0, 0]),
+      jnp.array([3, 1]),
+      jnp.ones(2, bool),
+      num_tasks=1,
+      scale=False,
+    )
+    np.testing.assert_allclose(normalised_N, [0.25, -0.75])
+
+  def test_refuses_other_lengths(self):
+    with self.assertRaises(AssertionError):
+      task_normalise_weighted(
+        jnp.zeros(2),
+        jnp.zeros(2, int),
+        jnp.ones(3, int),
+        jnp.ones(2, bool),
+        num_tasks=1,
+      )
+
+
+class OverTrajectoriesTest(chex.TestCase):
+  def test_every_trajectory_weighs_the_same(self):
+    settings = {"num_tasks": 1, "over": "trajectories", "scale": False}
+    normalised_N = task_normalise_weighted(
+      jnp.array([1.0, 0.0, 5.0]),
+      jnp.array([0, 0, 0]),
+      jnp.array([3, 1, 0]),
+      jnp.ones(3, bool),
+      **settings,
+    )
+    np.testing.assert_allclose(normalised_N, [0.5, -0.5, 0])
+
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.product(MODES)
+  def test_is_task_normalise_of_answers_of_one_token(self, **settings):
+    rng = np.random.default_rng(0)
+    advantage_N = rng.normal(size=(16, 1)).astype(np.float32)
+    task_N = rng.integers(NUM_TASKS, size=(16, 1))
+    valid_N = rng.random((16, 1)) < 0.8
+    normalise = self.variant(
+      functools.partial(
+        task_normalise_weighted,
+        num_tasks=NUM_TASKS,
+        over="trajectories",
+        **settings,
+      )
+    )
+    np.testing.assert_allclose(
+      normalise(
+        advantage_N[:, 0],
+        task_N[:, 0],
+        rng.integers(1, 9, size=16),
+        valid_N[:, 0],
+      ),
+      _normalise(advantage_N, task_N, valid_N, **settings)[:, 0],
+      atol=1e-6,
+    )
+
+  def test_refuses_anything_else(self):
+    with self.assertRaisesRegex(ValueError, 'over="rows" must be "tokens"'):
+      task_normalise_weighted(
+        jnp.zeros(2),
+        jnp.zeros(2, int),
+        jnp.ones(2, int),
+        jnp.ones(2, bool),
+        num_tasks=1,
+        over="rows",
+      )
+
+
+def _masked_numbers(seed: int):
+  rng = np.random.default_rng(seed)
+  x_BT = rng.normal(1.5, 3, size=(B, T)).astype(np.float32)
+  mask_BT = rng.random((B, T)) < 0.6
+  mask_BT[1] = False
+  x_BT[~mask_BT] = np.nan
+  return x_BT, mask_BT
+
+
+class WhitenTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.product(center=(True, False), epsilon=(1e-8, 0.1))
+  def test_matches_reference_and_hides_nan(self, **settings):
+    x_BT, mask_BT = _masked_numbers(seed=0)
+    np.testing.assert_allclose(
+      self.variant(functools.partial(whiten, **settings))(x_BT, mask_BT),
+      moments_reference.whiten(x_BT, mask_BT, **settings),
+      rtol=1e-5,
+      atol=1e-6,
+    )
+
+  def test_twelve_digits_in_float64(self):
+    x_BT, mask_BT = _masked_numbers(seed=1)
+    x_BT = x_BT.astype(np.float64) / 3
+    with jax.enable_x64(True):
+      y_BT = whiten(x_BT, mask_BT)
+    np.testing.assert_allclose(
+      y_BT, moments_reference.whiten(x_BT, mask_BT), rtol=1e-12
+    )
+
+  @few_examples
+  @hypothesis.given(
+    seed=st.integers(0, 999),
+    shift=st.integers(-8, 8),
+    factor=st.integers(1, 8),
+  )
+  def test_neither_shift_nor_unit_matters(self, seed, shift, factor):
+    x_BT, mask_BT = _masked_numbers(seed)
+    y_BT = np.asarray(whiten(factor * x_BT + shift, mask_BT))
+    np.testing.assert_allclose(y_BT, whiten(x_BT, mask_BT), atol=1e-5)
+    np.testing.assert_allclose(y_BT[mask_BT].mean(), 0, atol=1e-5)
+    np.testing.assert_allclose(y_BT[mask_BT].var(ddof=1), 1, rtol=1e-5)
+
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999))
+  def test_of_one_task_it_is_task_normalise(self, seed):
+    x_BT, mask_BT = _masked_numbers(seed)
+    np.testing.assert_allclose(
+      whiten(x_BT, mask_BT),
+      task_normalise(x_BT, jnp.zeros((B, T), int), mask_BT, num_tasks=1),
+      atol=1e-5,
+    )
+
+  def test_without_centering_the_mean_stays(self):
+    x_BT, mask_BT = _masked_numbers(seed=2)
+    y_BT = np.asarray(whiten(x_BT, mask_BT, center=False))
+    np.testing.assert_allclose(
+      y_BT[mask_BT].mean(), x_BT[mask_BT].mean(), rtol=1e-5
+    )
+    np.testing.assert_allclose(y_BT[mask_BT].std(ddof=1), 1, rtol=1e-5)
+
+  @parameterized.parameters(0.1, -0.2, 0.7)
+  def test_what_is_constant_or_alone_gives_exactly_nothing(self, value):
+    x_BT = jnp.full((B, T), value)
+    _, mask_BT = _masked_numbers(seed=3)
+    alone_BT = np.arange(B * T).reshape(B, T) == 7
+    for some_BT in (mask_BT, alone_BT, np.zeros((B, T), bool)):
+      np.testing.assert_array_equal(whiten(x_BT, some_BT), np.zeros((B, T)))
+      np.testing.assert_array_equal(
+        whiten(x_BT, some_BT, center=False),
+        np.where(some_BT, np.float32(value), 0),
+      )
+
+  def test_no_rows_and_a_broken_token(self):
+    self.assertEqual(
+      whiten(jnp.zeros((0, T)), jnp.zeros((0, T), bool)).shape, (0, T)
+    )
+    x_BT, mask_BT = _masked_numbers(seed=4)
+    x_BT[tuple(np.argwhere(mask_BT)[2])] = np.nan
+    np.testing.assert_array_equal(np.isnan(whiten(x_BT, mask_BT)), mask_BT)
+
+  def test_is_a_constant(self):
+    x_BT, mask_BT = _masked_numbers(seed=4)
+    gradient_BT = jax.grad(lambda x_BT: jnp.sum(whiten(x_BT, mask_BT) ** 2))(
+      jnp.array(x_BT)
+    )
+    np.testing.assert_array_equal(gradient_BT, np.zeros((B, T)))
+
+  def test_refuses_a_mask_that_is_not_bool(self):
+    with self.assertRaises(AssertionError):
+      whiten(jnp.zeros((B, T)), jnp.ones((B, T)))
+
+
+class WhitenWeightedTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.parameters(True, False)
+  def test_is_whiten_of_the_tokens(self, center):
+    weighted = self.variant(functools.partial(whiten_weighted, center=center))
+    for seed in range(3):
+      rng = np.random.default_rng(seed)
+      x_N = rng.normal(1, 2, size=6).astype(np.float32)
+      num_tokens_N = rng.integers(0, T, size=6)
+      valid_N = np.arange(6) != 2
+      x_N[~valid_N] = np.nan
+      mask_NT = valid_N[:, None] & (np.arange(T)[None] < num_tokens_N[:, None])
+      y_N = np.asarray(weighted(x_N, num_tokens_N, valid_N))
+      tokens_NT = np.broadcast_to(x_N[:, None], (6, T))
+      np.testing.assert_allclose(
+        np.where(mask_NT, y_N[:, None], 0),
+        whiten(tokens_NT, mask_NT, center=center),
+        atol=1e-6,
+      )
+      np.testing.assert_array_equal(y_N[~mask_NT.any(axis=1)], 0)
+
+
+if __name__ == "__main__":
+  absltest.main()

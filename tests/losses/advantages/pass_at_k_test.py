@@ -1,0 +1,278 @@
+"""Tests of `pass_at_k`: closed forms against all teams, enumerated."""
+
+import functools
+import itertools
+
+import chex
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from hypothesis import strategies as st
+
+from agentrl_jax.losses.advantages import group_advantages, pass_at_k
+from tests.losses.advantages.random_inputs import random_attempts
+from tests.reference.advantages import pass_at_k as reference
+
+few_examples = hypothesis.settings(
+  deadline=None, database=None, max_examples=20
+)
+
+# For properties, of which many batches are tried: compiled once.
+compiled_pass_at_k, compiled_max_at_k = (
+  jax.jit(function, static_argnames=("num_groups", "k"))
+  for function in (pass_at_k.pass_at_k_advantage, pass_at_k.max_at_k_advantage)
+)
+compiled_advantage = jax.jit(
+  functools.partial(group_advantages.group_advantage, ddof=0, epsilon=0.0),
+  static_argnames="num_groups",
+)
+compiled_best_of_group = jax.jit(
+  functools.partial(
+    group_advantages.best_of_group_advantage, scale_by_std=False
+  ),
+  static_argnames="num_groups",
+)
+
+
+def _successes(seed: int):
+  reward_N, group_N, valid_N = random_attempts(seed)
+  return reward_N > 0.5, group_N, valid_N
+
+
+class PassAtKAdvantageTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.parameters(1, 2, 3, 30)
+  def test_matches_reference(self, k):
+    advantage = self.variant(
+      functools.partial(pass_at_k.pass_at_k_advantage, num_groups=6, k=k)
+    )
+    for seed in range(4):
+      success_N, group_N, valid_N = _successes(seed)
+      expected_N = reference.pass_at_k_advantage(
+        success_N, group_N, valid_N=valid_N, k=k
+      )
+      if k < 4:
+        self.assertGreater(np.abs(expected_N).max(), 0.1)
+      np.testing.assert_allclose(
+        advantage(success_N, group_N, valid_N=valid_N),
+        expected_N,
+        rtol=1e-5,
+        atol=1e-6,
+      )
+
+  def test_twelve_digits_in_float64(self):
+    success_N, group_N, valid_N = _successes(seed=0)
+    with jax.enable_x64(True):
+      advantage_N = pass_at_k.pass_at_k_advantage(
+        success_N, group_N, num_groups=6, valid_N=valid_N, k=3
+      )
+    np.testing.assert_allclose(
+      advantage_N,
+      reference.pass_at_k_advantage(success_N, group_N, valid_N=valid_N, k=3),
+      rtol=1e-12,
+      atol=1e-13,
+    )
+
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999))
+  def test_teams_of_one_are_grpo(self, seed):
+    success_N, group_N, valid_N = _successes(seed)
+    size_M = np.bincount(group_N[valid_N], minlength=6)
+    valid_N &= size_M[group_N] > 1  # alone, an attempt of GRPO keeps its reward
+    np.testing.assert_allclose(
+      compiled_pass_at_k(
+        success_N, group_N, num_groups=6, valid_N=valid_N, k=1
+      ),
+      compiled_advantage(
+        jnp.asarray(success_N),
+        group_N,
+        num_groups=6,
+        valid_N=valid_N,
+      ),
+      atol=1e-5,
+    )
+
+  def test_large_groups_do_not_overflow(self):
+    success_N = jnp.arange(512) < 1
+    advantage_N = pass_at_k.pass_at_k_advantage(
+      success_N,
+      jnp.zeros(512, int),
+      num_groups=1,
+      valid_N=jnp.ones(512, bool),
+      k=256,
+    )
+    # Half of the teams have the one success: p = 1/2, sigma = 1/2.
+    np.testing.assert_allclose(advantage_N[0], 1.0, rtol=1e-4)
+    np.testing.assert_allclose(advantage_N[1:], -1 / 511, rtol=1e-2)
+
+  def test_ids_and_settings_that_make_no_sense(self):
+    success_N = jnp.array([True, False, True])
+    advantage_N = pass_at_k.pass_at_k_advantage(
+      success_N,
+      jnp.array([0, 0, 5]),
+      num_groups=2,
+      valid_N=jnp.ones(3, bool),
+      k=1,
+    )
+    np.testing.assert_array_equal(np.isnan(advantage_N), [False, False, True])
+    with self.assertRaisesRegex(ValueError, "k=0.*at least 1"):
+      pass_at_k.pass_at_k_advantage(
+        success_N, jnp.zeros(3, int), num_groups=1, valid_N=success_N, k=0
+      )
+    with self.assertRaises(AssertionError):
+      pass_at_k.pass_at_k_advantage(
+        jnp.ones(3), jnp.zeros(3, int), num_groups=1, valid_N=success_N, k=1
+      )
+
+  def test_nothing_valid_and_nobody_there(self):
+    for size in (0, 3):
+      advantage_N = pass_at_k.pass_at_k_advantage(
+        jnp.ones(size, bool),
+        jnp.zeros(size, int),
+        num_groups=2,
+        valid_N=jnp.zeros(size, bool),
+        k=2,
+      )
+      np.testing.assert_array_equal(advantage_N, np.zeros(size))
+
+
+class MaxAtKAdvantageTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.parameters(2, 3, 30)
+  def test_matches_reference(self, k):
+    advantage = self.variant(
+      functools.partial(pass_at_k.max_at_k_advantage, num_groups=6, k=k)
+    )
+    for seed in range(4):
+      reward_N, group_N, valid_N = random_attempts(seed)
+      expected_N = reference.max_at_k_advantage(
+        reward_N, group_N, valid_N=valid_N, k=k
+      )
+      if k < 4:
+        self.assertGreater(np.abs(expected_N).max(), 0.1)
+      np.testing.assert_allclose(
+        advantage(reward_N, group_N, valid_N=valid_N),
+        expected_N,
+        rtol=1e-5,
+        atol=1e-6,
+      )
+
+  def test_twelve_digits_in_float64(self):
+    _, group_N, valid_N = random_attempts(seed=0)
+    reward_N = np.random.default_rng(0).normal(size=len(group_N))
+    with jax.enable_x64(True):
+      advantage_N = pass_at_k.max_at_k_advantage(
+        reward_N, group_N, num_groups=6, valid_N=valid_N, k=3
+      )
+    np.testing.assert_allclose(
+      advantage_N,
+      reference.max_at_k_advantage(reward_N, group_N, valid_N=valid_N, k=3),
+      rtol=1e-12,
+      atol=1e-13,
+    )
+
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999))
+  def test_teams_of_all_reward_the_best_only(self, seed):
+    reward_N, group_N, valid_N = random_attempts(seed)
+    settings = {"num_groups": 6, "valid_N": valid_N}
+    np.testing.assert_allclose(
+      compiled_max_at_k(reward_N, group_N, k=24, **settings),
+      compiled_best_of_group(reward_N, group_N, **settings),
+      atol=1e-6,
+    )
+
+  def test_estimates_the_gradient_of_the_best_of_k_without_bias(self):
+    # A policy of three answers; all 3^4 groups of four attempts, weighted.
+    reward_3 = jnp.array([0.0, 0.3, 1.0])
+
+    def best_of_two(logit_3):
+      p_3 = jax.nn.softmax(logit_3)
+      best_33 = jnp.maximum(reward_3[:, None], reward_3[None])
+      return jnp.sum(p_3[:, None] * p_3[None] * best_33)
+
+    logit_3 = jnp.array([0.2, -0.4, 0.5])
+    answer_GN = np.array(list(itertools.product(range(3), repeat=4)))
+    group_GN = np.broadcast_to(np.arange(81)[:, None], (81, 4))
+    advantage_GN = pass_at_k.max_at_k_advantage(
+      reward_3[answer_GN.reshape(-1)],
+      jnp.array(group_GN.reshape(-1)),
+      num_groups=81,
+      valid_N=jnp.ones(324, bool),
+      k=2,
+    ).reshape(81, 4)
+
+    def surrogate(logit_3):
+      logprob_GN = jax.nn.log_softmax(logit_3)[answer_GN]
+      probability_G = jax.lax.stop_gradient(jnp.exp(logprob_GN.sum(axis=1)))
+      return jnp.sum(probability_G * jnp.sum(advantage_GN * logprob_GN, axis=1))
+
+    np.testing.assert_allclose(
+      jax.jit(jax.grad(surrogate))(logit_3),
+      jax.jit(jax.grad(best_of_two))(logit_3),
+      atol=1e-6,
+    )
+
+  def test_other_groups_leave_no_rounding_behind(self):
+    reward_N = jnp.array([1e6, -1e6, 1.0, 0.75])
+    advantage_N = pass_at_k.max_at_k_advantage(
+      reward_N,
+      jnp.array([0, 0, 1, 1]),
+      num_groups=2,
+      valid_N=jnp.ones(4, bool),
+      k=2,
+    )
+    np.testing.assert_array_equal(advantage_N[2:], [0.25, 0])
+
+  def test_broken_rewards_and_ids_are_not_hidden(self):
+    for place in range(3):
+      reward_N = np.ones(6, np.float32)
+      reward_N[place] = np.nan
+      advantage_N = pass_at_k.max_at_k_advantage(
+        reward_N,
+        np.array([0, 0, 0, 1, 1, 7]),
+        num_groups=2,
+        valid_N=np.ones(6, bool),
+        k=2,
+      )
+      np.testing.assert_array_equal(
+        np.isnan(advantage_N), [True, True, True, False, False, True]
+      )
+
+  def test_is_a_constant(self):
+    reward_N, group_N, valid_N = random_attempts(seed=3)
+    gradient_N = jax.grad(
+      lambda r_N: jnp.sum(
+        pass_at_k.max_at_k_advantage(
+          r_N, group_N, num_groups=6, valid_N=valid_N, k=2
+        )
+      )
+    )(jnp.array(reward_N))
+    np.testing.assert_array_equal(gradient_N, np.zeros(len(reward_N)))
+
+  def test_nothing_valid_and_nobody_there(self):
+    for size in (0, 3):
+      advantage_N = pass_at_k.max_at_k_advantage(
+        jnp.full(size, jnp.nan),
+        jnp.zeros(size, int),
+        num_groups=2,
+        valid_N=jnp.zeros(size, bool),
+        k=2,
+      )
+      np.testing.assert_array_equal(advantage_N, np.zeros(size))
+
+  def test_refuses_teams_of_one(self):
+    with self.assertRaisesRegex(ValueError, "k=1.*at least 2"):
+      pass_at_k.max_at_k_advantage(
+        jnp.zeros(3),
+        jnp.zeros(3, int),
+        num_groups=1,
+        valid_N=jnp.ones(3, bool),
+        k=1,
+      )
+
+
+if __name__ == "__main__":
+  absltest.main()

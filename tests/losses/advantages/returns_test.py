@@ -1,0 +1,204 @@
+"""Tests of `losses.advantages.returns` over tokens."""
+
+import functools
+
+import chex
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from hypothesis import strategies as st
+
+from agentrl_jax.losses.advantages.returns import discounted_returns, gae
+from tests.losses.advantages.random_inputs import random_episodes
+from tests.reference import finite_difference
+from tests.reference.advantages import returns as reference
+
+few_examples = hypothesis.settings(
+  deadline=None, database=None, max_examples=20
+)
+# For properties, of which many batches are tried: compiled once.
+compiled_gae = jax.jit(gae, static_argnames=("discount", "gae_lambda"))
+compiled_returns = jax.jit(discounted_returns, static_argnames="discount")
+SETTINGS = (
+  {"discount": 0.9, "gae_lambda": 0.8},
+  {"discount": 1.0, "gae_lambda": 1.0},
+  {"discount": 0.5, "gae_lambda": 0.0},
+  {"discount": 0.0, "gae_lambda": 1.0},
+)
+
+
+class GaeTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.product(settings=SETTINGS, packed=(True, False))
+  def test_matches_reference_and_hides_nan(self, settings, packed):
+    estimate = self.variant(functools.partial(gae, **settings))
+    for seed in range(2):
+      batch = random_episodes(seed)
+      segment_BT = batch.segment_BT if packed else None
+      found = estimate(*batch[:3], segment_BT=segment_BT)
+      expected = reference.gae(*batch[:3], segment_BT=segment_BT, **settings)
+      for x_BT, expected_BT in zip(found, expected, strict=True):
+        self.assertGreater(np.abs(expected_BT).max(), 0.5)
+        np.testing.assert_allclose(x_BT, expected_BT, rtol=1e-5, atol=1e-5)
+
+  def test_twelve_digits_in_float64(self):
+    batch = random_episodes(seed=2)
+    reward_BT, value_BT = (x.astype(np.float64) / 3 for x in batch[:2])
+    arguments = (reward_BT, value_BT, batch.mask_BT)
+    settings = {
+      "segment_BT": batch.segment_BT,
+      "discount": 0.9,
+      "gae_lambda": 0.7,
+    }
+    with jax.enable_x64(True):
+      found = gae(*arguments, **settings)
+    expected = reference.gae(*arguments, **settings)
+    for x_BT, expected_BT in zip(found, expected, strict=True):
+      np.testing.assert_allclose(x_BT, expected_BT, rtol=1e-12, atol=1e-13)
+
+  def test_a_reward_in_bfloat16_is_as_good_as_its_value(self):
+    batch = random_episodes(seed=2)
+    reward_BT = jnp.array(batch.reward_BT, jnp.bfloat16)
+    advantage_BT, _ = gae(reward_BT, *batch[1:3], discount=0.9, gae_lambda=0.7)
+    self.assertEqual(advantage_BT.dtype, jnp.float32)
+
+  @few_examples
+  @hypothesis.given(
+    seed=st.integers(0, 999),
+    discount=st.sampled_from([0.0, 0.5, 1.0]),
+  )
+  def test_without_trace_decay_it_is_the_return_less_the_value(
+    self, seed, discount
+  ):
+    batch = random_episodes(seed)
+    settings = {"discount": discount, "segment_BT": batch.segment_BT}
+    advantage_BT, return_BT = compiled_gae(
+      *batch[:3], gae_lambda=1.0, **settings
+    )
+    plain_BT = compiled_returns(batch.reward_BT, batch.mask_BT, **settings)
+    value_BT = np.where(batch.mask_BT, batch.value_BT, 0)
+    np.testing.assert_allclose(return_BT, plain_BT, atol=1e-5)
+    np.testing.assert_allclose(advantage_BT, plain_BT - value_BT, atol=1e-5)
+
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999))
+  def test_a_critic_that_knows_all_leaves_no_advantage(self, seed):
+    batch = random_episodes(seed)
+    settings = {"discount": 0.9, "segment_BT": batch.segment_BT}
+    return_BT = compiled_returns(batch.reward_BT, batch.mask_BT, **settings)
+    advantage_BT, _ = compiled_gae(
+      batch.reward_BT, return_BT, batch.mask_BT, gae_lambda=0.5, **settings
+    )
+    np.testing.assert_allclose(advantage_BT, np.zeros((5, 12)), atol=1e-5)
+
+  def test_observations_are_as_if_not_there(self):
+    batch = random_episodes(seed=3)
+    settings = {"discount": 0.9, "gae_lambda": 0.7}
+    found = gae(*batch[:3], segment_BT=batch.segment_BT, **settings)
+    for b in range(5):
+      at = np.flatnonzero(batch.mask_BT[b])
+      row = [x[b : b + 1, at] for x in batch]
+      squeezed = gae(*row[:3], segment_BT=row[4], **settings)
+      for x_BT, row_BT in zip(found, squeezed, strict=True):
+        np.testing.assert_allclose(x_BT[b, at], row_BT[0], atol=1e-6)
+
+  def test_a_broken_value_reaches_its_own_past_only(self):
+    value_BT = np.zeros((2, 6), np.float32)
+    value_BT[0, 4] = np.nan
+    advantage_BT, return_BT = gae(
+      np.zeros((2, 6), np.float32),
+      value_BT,
+      np.ones((2, 6), bool),
+      discount=0.9,
+      gae_lambda=0.7,
+      segment_BT=np.array([[0, 0, 1, 1, 1, 2]] * 2),
+    )
+    broken_BT = np.zeros((2, 6), bool)
+    broken_BT[0, 2:5] = True
+    np.testing.assert_array_equal(np.isnan(advantage_BT), broken_BT)
+    np.testing.assert_array_equal(np.isnan(return_BT), broken_BT)
+
+  def test_is_a_constant(self):
+    # As a target and as a weight: only what it multiplies gets a gradient.
+    batch = random_episodes(seed=4)
+    mask_BT = batch.mask_BT
+
+    def loss(value_BT):
+      advantage_BT, return_BT = gae(
+        batch.reward_BT, value_BT, mask_BT, discount=0.9, gae_lambda=0.7
+      )
+      error_BT = jnp.where(mask_BT, value_BT, 0) - return_BT
+      return jnp.sum(error_BT**2 + advantage_BT)
+
+    _, return_BT = reference.gae(*batch[:3], discount=0.9, gae_lambda=0.7)
+    expected_BT = finite_difference.gradient(
+      lambda value_BT: np.sum((value_BT - return_BT) ** 2, where=mask_BT),
+      np.where(mask_BT, batch.value_BT, 0),
+    )
+    gradient_BT = jax.grad(loss)(jnp.array(batch.value_BT))
+    np.testing.assert_allclose(gradient_BT, expected_BT, atol=1e-4)
+
+  @parameterized.parameters((0, 4), (2, 4), (2, 0))
+  def test_nothing_trained_gives_nothing(self, *shape):
+    nan_BT = jnp.full(shape, jnp.nan)
+    for x_BT in gae(
+      nan_BT, nan_BT, jnp.zeros(shape, bool), discount=0.9, gae_lambda=0.7
+    ):
+      np.testing.assert_array_equal(x_BT, np.zeros(shape))
+
+  def test_refuses_what_cannot_be_meant(self):
+    zeros_BT, mask_BT = jnp.zeros((2, 3)), jnp.ones((2, 3), bool)
+    for name in ("discount", "gae_lambda"):
+      settings = {"discount": 1.0, "gae_lambda": 1.0, name: 95}
+      with self.assertRaisesRegex(ValueError, f"{name}=95 must be from 0 to 1"):
+        gae(zeros_BT, zeros_BT, mask_BT, **settings)
+    settings = {"discount": 1.0, "gae_lambda": 1.0}
+    for bad_BT in (jnp.ones((2, 3)), jnp.ones((2, 2), bool)):
+      with self.assertRaises(AssertionError):
+        gae(zeros_BT, zeros_BT, bad_BT, **settings)
+    with self.assertRaises(AssertionError):
+      gae(zeros_BT, zeros_BT, mask_BT, segment_BT=jnp.zeros(2), **settings)
+
+
+class DiscountedReturnsTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.product(discount=(0.0, 0.9, 1.0), packed=(True, False))
+  def test_matches_reference_and_hides_nan(self, discount, packed):
+    batch = random_episodes(seed=5)
+    segment_BT = batch.segment_BT if packed else None
+    settings = {"discount": discount, "segment_BT": segment_BT}
+    returns = self.variant(functools.partial(discounted_returns, **settings))
+    np.testing.assert_allclose(
+      returns(batch.reward_BT, batch.mask_BT),
+      reference.discounted_returns(batch.reward_BT, batch.mask_BT, **settings),
+      rtol=1e-5,
+      atol=1e-5,
+    )
+
+  def test_a_worked_example(self):
+    return_BT = discounted_returns(
+      jnp.array([[0.0, 9.0, 0.0, 1.0, 2.0]]),
+      jnp.array([[True, False, True, True, True]]),
+      discount=0.5,
+      segment_BT=jnp.array([[0, 0, 0, 0, 1]]),
+    )
+    np.testing.assert_array_equal(return_BT, [[0.25, 0, 0.5, 1, 2]])
+
+  def test_the_discount_may_be_traced(self):
+    batch = random_episodes(seed=6)
+    traced = jax.jit(
+      lambda discount: discounted_returns(
+        batch.reward_BT, batch.mask_BT, discount=discount
+      )
+    )
+    np.testing.assert_allclose(
+      traced(0.9),
+      discounted_returns(batch.reward_BT, batch.mask_BT, discount=0.9),
+      rtol=1e-6,
+    )
+
+
+if __name__ == "__main__":
+  absltest.main()

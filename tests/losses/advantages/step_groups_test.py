@@ -1,0 +1,246 @@
+"""Tests of `losses.advantages.step_groups`: steps from the same state."""
+
+import functools
+
+import chex
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from hypothesis import strategies as st
+
+from agentrl_jax.losses.advantages import step_groups
+from agentrl_jax.losses.advantages.group_advantages import group_advantage
+from agentrl_jax.losses.advantages.returns import discounted_returns
+from tests.reference.advantages import step_groups as reference
+
+few_examples = hypothesis.settings(
+  deadline=None, database=None, max_examples=20
+)
+N, U = 9, 5
+COUNTS = {"num_groups": 4, "num_states": 3}
+# For properties, of which many batches are tried: compiled once.
+compiled_step_advantage = jax.jit(
+  step_groups.step_advantage, static_argnames=tuple(COUNTS)
+)
+compiled_advantage = jax.jit(group_advantage, static_argnames="num_groups")
+
+
+def _steps(seed: int):
+  """Three groups and an empty one; off the mask NaN and absurd; one not valid.
+
+  Group 0 earns the same everywhere.
+  """
+  rng = np.random.default_rng(seed)
+  group_N = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2])
+  state_NU = rng.integers(3, size=(N, U))
+  reward_NU = rng.choice([-0.2, 0.0, 1.0], size=(N, U)).astype(np.float32)
+  reward_NU[:3] = 0.0
+  valid_NU = np.arange(U)[None] < rng.integers(1, U + 1, size=(N, 1))
+  valid_NU[4] = False
+  reward_NU[~valid_NU] = np.nan
+  state_NU[~valid_NU] = rng.choice([-5, 99])
+  return reward_NU, state_NU, group_N, valid_NU
+
+
+def _returns(seed: int):
+  reward_NU, *rest, valid_NU = _steps(seed)
+  return_NU = discounted_returns(reward_NU, valid_NU, discount=0.9)
+  return np.where(valid_NU, return_NU, np.nan), *rest, valid_NU
+
+
+class GigpoAdvantageTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.parameters(
+    {"discount": 0.9},
+    {"discount": 1.0, "scale_by_std": False},
+    {"discount": 0.5, "step_weight": 0.3, "epsilon": 0.1},
+  )
+  def test_matches_reference_and_hides_nan(self, **settings):
+    advantage = self.variant(
+      functools.partial(step_groups.gigpo_advantage, **COUNTS, **settings)
+    )
+    for seed in range(3):
+      *inputs, valid_NU = _steps(seed)
+      np.testing.assert_allclose(
+        advantage(*inputs, valid_NU=valid_NU),
+        reference.gigpo_advantage(*inputs, valid_NU=valid_NU, **settings),
+        rtol=1e-4,
+        atol=1e-5,
+      )
+
+  def test_twelve_digits_in_float64(self):
+    reward_NU, *inputs, valid_NU = _steps(seed=3)
+    reward_NU = reward_NU.astype(np.float64) + np.arange(U) / 7
+    with jax.enable_x64(True):
+      advantage_NU = step_groups.gigpo_advantage(
+        reward_NU, *inputs, valid_NU=valid_NU, discount=0.9, **COUNTS
+      )
+    np.testing.assert_allclose(
+      advantage_NU,
+      reference.gigpo_advantage(
+        reward_NU, *inputs, valid_NU=valid_NU, discount=0.9
+      ),
+      rtol=1e-12,
+      atol=1e-12,
+    )
+
+  def test_without_weight_on_steps_it_is_grpo(self):
+    reward_NU, state_NU, group_N, valid_NU = _steps(seed=4)
+    advantage_NU = step_groups.gigpo_advantage(
+      reward_NU,
+      state_NU,
+      group_N,
+      valid_NU=valid_NU,
+      discount=0.9,
+      step_weight=0.0,
+      **COUNTS,
+    )
+    advantage_N = group_advantage(
+      np.sum(reward_NU, axis=1, where=valid_NU),
+      group_N,
+      num_groups=4,
+      valid_N=valid_NU.any(axis=1),
+    )
+    np.testing.assert_allclose(
+      advantage_NU,
+      np.where(valid_NU, np.asarray(advantage_N)[:, None], 0),
+      atol=1e-6,
+    )
+
+  def test_refuses_what_cannot_be_meant(self):
+    reward_NU, state_NU, group_N, valid_NU = _steps(seed=4)
+    with self.assertRaisesRegex(ValueError, "discount=2 must be from 0 to 1"):
+      step_groups.gigpo_advantage(
+        reward_NU, state_NU, group_N, valid_NU=valid_NU, discount=2, **COUNTS
+      )
+    for bad in (
+      (reward_NU, state_NU, group_N[:3]),
+      (reward_NU, state_NU[:, :2], group_N),
+    ):
+      with self.assertRaises(AssertionError):
+        step_groups.gigpo_advantage(
+          *bad, valid_NU=valid_NU, discount=1.0, **COUNTS
+        )
+
+
+class StepAdvantageTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.parameters(True, False)
+  def test_matches_reference_and_hides_nan(self, scale_by_std):
+    advantage = self.variant(
+      functools.partial(
+        step_groups.step_advantage, scale_by_std=scale_by_std, **COUNTS
+      )
+    )
+    for seed in range(3):
+      *inputs, valid_NU = _returns(seed)
+      expected_NU = reference.step_advantage(
+        *inputs, valid_NU=valid_NU, scale_by_std=scale_by_std
+      )
+      self.assertGreater(np.abs(expected_NU).max(), 0.2)
+      np.testing.assert_allclose(
+        advantage(*inputs, valid_NU=valid_NU),
+        expected_NU,
+        rtol=1e-4,
+        atol=1e-5,
+      )
+
+  @few_examples
+  @hypothesis.given(seed=st.integers(0, 999))
+  def test_if_no_state_is_special_it_is_grpo_of_steps(self, seed):
+    return_NU, state_NU, group_N, valid_NU = _returns(seed)
+    size_M = np.bincount(np.repeat(group_N, U)[valid_NU.ravel()], minlength=4)
+    valid_NU &= (size_M[group_N] > 1)[:, None]
+    step_NU = compiled_step_advantage(
+      return_NU,
+      jnp.zeros_like(state_NU),
+      group_N,
+      valid_NU=valid_NU,
+      **COUNTS,
+    )
+    np.testing.assert_allclose(
+      step_NU.reshape(-1),
+      compiled_advantage(
+        return_NU.reshape(-1),
+        np.repeat(group_N, U),
+        num_groups=4,
+        valid_N=valid_NU.reshape(-1),
+      ),
+      atol=1e-5,
+    )
+
+  def test_the_same_number_in_two_groups_names_two_states(self):
+    advantage_NU = step_groups.step_advantage(
+      jnp.array([[1.0], [0.0], [7.0], [5.0]]),
+      jnp.zeros((4, 1), int),
+      jnp.array([0, 0, 1, 1]),
+      valid_NU=jnp.ones((4, 1), bool),
+      scale_by_std=False,
+      **COUNTS,
+    )
+    np.testing.assert_array_equal(advantage_NU[:, 0], [0.5, -0.5, 1, -1])
+
+  def test_a_step_alone_in_its_state_gets_nothing(self):
+    advantage_NU = step_groups.step_advantage(
+      jnp.array([[1.0, 0.3]]),
+      jnp.array([[0, 1]]),
+      jnp.array([0]),
+      valid_NU=jnp.ones((1, 2), bool),
+      **COUNTS,
+    )
+    np.testing.assert_array_equal(advantage_NU, [[0, 0]])
+
+  def test_broken_returns_and_ids_are_not_hidden(self):
+    advantage_NU = step_groups.step_advantage(
+      jnp.array([[1.0, jnp.nan, 0.0, 1.0], [0.5, jnp.nan, 0.0, 2.0]]),
+      jnp.array([[0, 0, 1, 3], [1, 2, 1, -1]]),
+      jnp.array([0, 1]),
+      valid_NU=jnp.ones((2, 4), bool),
+      num_groups=2,
+      num_states=3,
+    )
+    np.testing.assert_array_equal(
+      np.isnan(advantage_NU),
+      [[True, True, False, True], [False, True, False, True]],
+    )
+    advantage_NU = step_groups.step_advantage(
+      jnp.array([[1.0, 0.0]] * 2),
+      jnp.zeros((2, 2), int),
+      jnp.array([0, 4]),
+      valid_NU=jnp.ones((2, 2), bool),
+      **COUNTS,
+    )
+    np.testing.assert_array_equal(
+      np.isnan(advantage_NU), [[False] * 2, [True] * 2]
+    )
+
+  def test_is_a_constant(self):
+    return_NU, *inputs, valid_NU = _returns(seed=5)
+    gradient_NU = jax.grad(
+      lambda x_NU: jnp.sum(
+        step_groups.step_advantage(x_NU, *inputs, valid_NU=valid_NU, **COUNTS)
+        ** 2
+      )
+    )(jnp.array(return_NU))
+    np.testing.assert_array_equal(gradient_NU, np.zeros((N, U)))
+
+  @parameterized.parameters(
+    step_groups.step_advantage,
+    functools.partial(step_groups.gigpo_advantage, discount=0.9),
+  )
+  def test_nothing_valid_and_nobody_there(self, function):
+    for size in (0, 2):
+      advantage_NU = function(
+        jnp.full((size, U), jnp.nan),
+        jnp.zeros((size, U), int),
+        jnp.zeros(size, int),
+        valid_NU=jnp.zeros((size, U), bool),
+        **COUNTS,
+      )
+      np.testing.assert_array_equal(advantage_NU, np.zeros((size, U)))
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,163 @@
+"""The library against its page of test vectors, and the page's generator.
+
+The page is read as someone would who ports the library: nothing is known here
+of the scripts that wrote it, except in the one test that runs them.
+"""
+
+import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from agentrl_jax import losses
+from tests.golden import make_test_vectors
+
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "test_vectors.md"
+TYPES = {
+  frozenset(field.name for field in dataclasses.fields(kind)): kind
+  for kind in (losses.Mean, losses.TaskMoments)
+}
+# Some 90 small programs, each run once: most of the time goes to compiling.
+IN_HASTE = {
+  "xla_backend_optimization_level": 0,
+  "xla_llvm_disable_expensive_passes": True,
+}
+
+
+def sections() -> dict[str, list[dict[str, Any]]]:
+  """The cases on the page, by file of the library."""
+  page = PAGE.read_text(encoding="utf-8")
+  texts = re.split(r"^## `losses/([\w/]+)\.py`$", page, flags=re.MULTILINE)[1:]
+  return {
+    module: [
+      json.loads(block)
+      for block in re.findall(r"```json\n(.*?)```", text, flags=re.DOTALL)
+    ]
+    for module, text in zip(texts[::2], texts[1::2], strict=True)
+  }
+
+
+def to_array(value: list) -> np.ndarray:
+  """A nested list as bool, integers, or floats with NaN for null."""
+  array = np.array(value, dtype=object)
+  kinds = {type(x) for x in array.flat}
+  if kinds <= {bool} or kinds <= {int}:
+    return np.array(value)
+  return np.vectorize(lambda x: np.nan if x is None else float(x))(array)
+
+
+def to_argument(name: str, value: Any) -> Any:
+  if name == "estimator":
+    return getattr(losses, value)
+  if isinstance(value, list):
+    return jnp.asarray(to_array(value))
+  if isinstance(value, Mapping):
+    fields = {field: jnp.asarray(x) for field, x in value.items()}
+    return TYPES[frozenset(fields)](**fields)
+  return value
+
+
+def part_of(result: Any, name: str, place: int) -> Any:
+  """A field, an entry, or what a method answers."""
+  if name.endswith("()"):
+    return getattr(result, name.removesuffix("()"))()
+  if isinstance(result, Mapping):
+    return result[name]
+  return result[place] if type(result) is tuple else getattr(result, name)
+
+
+def call(block: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple:
+  """What the function returns, and the gradients that are asked for."""
+  function = getattr(losses, block["function"])
+  arguments = block["arguments"]
+  settings = {
+    n: to_argument(n, arguments[n]) for n in arguments.keys() - arrays
+  }
+
+  def differentiated(x: jax.Array, name: str) -> jax.Array:
+    result = function(**{**arrays, name: x}, **settings)
+    if isinstance(result, losses.Mean):
+      return result.total
+    return jnp.sum(result[0] if isinstance(result, tuple) else result)
+
+  slopes = {
+    name: jax.grad(differentiated)(arrays[name], name)
+    for name in block.get("gradient", {})
+  }
+  return function(**arrays, **settings), slopes
+
+
+class TestVectorsTest(parameterized.TestCase):
+  def test_page_is_what_the_script_writes(self):
+    self.assertEqual(PAGE.read_text(encoding="utf-8"), make_test_vectors.page())
+
+  def test_every_function_has_a_case(self):
+    functions = {
+      name
+      for name in losses.__all__
+      if not isinstance(getattr(losses, name), type)
+    }
+    on_page = {
+      block["function"]: module
+      for module, blocks in sections().items()
+      for block in blocks
+    }
+    self.assertEqual(functions, set(on_page))
+    for name, module in on_page.items():
+      with self.subTest(name):
+        defined_in = getattr(losses, name).__module__
+        path = module.replace("/", ".")
+        self.assertEqual(defined_in, f"agentrl_jax.losses.{path}")
+
+  @parameterized.parameters(*sections())
+  def test_library_agrees(self, module):
+    self.check(sections()[module], tolerance=1e-6, slope_tolerance=2e-6)
+
+  @parameterized.parameters(*sections())
+  def test_library_agrees_in_float64(self, module):
+    with jax.enable_x64(True):
+      self.check(sections()[module], tolerance=1e-8, slope_tolerance=1e-7)
+
+  def check(self, blocks, *, tolerance, slope_tolerance):
+    arrays = [
+      {
+        name: to_argument(name, value)
+        for name, value in block["arguments"].items()
+        if isinstance(value, list | Mapping)
+      }
+      for block in blocks
+    ]
+    results = jax.jit(
+      lambda arrays: list(map(call, blocks, arrays)), compiler_options=IN_HASTE
+    )(arrays)
+    for i, (block, (result, slopes)) in enumerate(
+      zip(blocks, results, strict=True)
+    ):
+      with self.subTest(f"{block['function']}, case {i} of its section"):
+        self.compare(result, block["returns"], tolerance)
+        for name, expected in block.get("gradient", {}).items():
+          self.compare(slopes[name], expected, slope_tolerance)
+
+  def compare(self, result, expected, tolerance):
+    if isinstance(expected, Mapping):
+      for place, (name, part) in enumerate(expected.items()):
+        with self.subTest(name):
+          self.compare(part_of(result, name, place), part, tolerance)
+      return
+    expected = to_array(expected if isinstance(expected, list) else [expected])
+    if not np.ndim(result):
+      expected = expected[0]
+    self.assertEqual(np.shape(result), np.shape(expected))
+    self.assertEqual(result.dtype == bool, expected.dtype == bool)
+    np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance)
+
+
+if __name__ == "__main__":
+  absltest.main()

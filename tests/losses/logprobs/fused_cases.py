@@ -1,0 +1,58 @@
+"""Inputs and yardsticks of the tests of `fused_token_logprob`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.losses.logprobs import logits
+
+B, T, D, V = 2, 5, 3, 7
+
+
+def inputs(seed: int, dtype=np.float32):
+  rng = np.random.default_rng(seed)
+  return (
+    rng.normal(size=(B, T, D)).astype(dtype),
+    rng.normal(size=(D, V)).astype(dtype),
+    rng.integers(V, size=(B, T)),
+    rng.random((B, T)) < 0.6,
+  )
+
+
+def plain(hidden_BTD, output_DV, token_BT, mask_BT, *, temperature):
+  """What is computed, with all logits at once."""
+  logits_BTV = hidden_BTD @ output_DV
+  return (
+    jnp.where(
+      mask_BT, logits.token_logprob(logits_BTV, token_BT, temperature), 0
+    ),
+    jnp.where(mask_BT, logits.entropy(logits_BTV, temperature), 0),
+  )
+
+
+def weighted(function, token_BT, mask_BT, **options):
+  """A number that depends on all that the function returns, and that."""
+  weight_BT, other_BT = np.random.default_rng(1).normal(
+    size=(2, *mask_BT.shape)
+  )
+
+  def total(hidden_BTD, output_DV, temperature):
+    found = function(
+      hidden_BTD,
+      output_DV,
+      token_BT,
+      mask_BT,
+      temperature=temperature,
+      **options,
+    )
+    return (weight_BT * found[0] + other_BT * found[1]).sum(), found
+
+  return total
+
+
+def gradient_of(total):
+  return jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)
+
+
+def gradient(total):
+  return jax.jit(gradient_of(total))

@@ -1,0 +1,192 @@
+"""Tests of `losses.logprobs.logits` against loops, formulas and limits."""
+
+import functools
+
+import chex
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from hypothesis import strategies as st
+
+from agentrl_jax.losses.logprobs import logits
+from tests.reference import finite_difference
+from tests.reference import logprobs as reference
+
+B, T, V = 2, 5, 7
+TEMPERATURES = (("one", 1.0), ("cool", 0.8), ("hot", 2.5))
+
+
+def _inputs(seed: int, *, barred: bool = False):
+  """Logits and tokens; barred: some words have logit -inf, no token is one."""
+  rng = np.random.default_rng(seed)
+  logits_BTV = rng.normal(scale=2, size=(B, T, V)).astype(np.float32)
+  token_BT = rng.integers(V, size=(B, T))
+  if barred:
+    bar_BTV = rng.random((B, T, V)) < 0.4
+    np.put_along_axis(bar_BTV, token_BT[..., None], False, axis=-1)
+    assert bar_BTV.any()
+    logits_BTV[bar_BTV] = -np.inf
+  return logits_BTV, token_BT
+
+
+class TokenLogprobTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.named_parameters(*TEMPERATURES)
+  def test_matches_reference(self, temperature):
+    inputs = _inputs(seed=0)
+    np.testing.assert_allclose(
+      self.variant(logits.token_logprob)(*inputs, temperature),
+      reference.token_logprob(*inputs, temperature),
+      rtol=1e-5,
+    )
+
+  def test_barred_words_share_no_probability(self):
+    logits_BTV, token_BT = _inputs(seed=1, barred=True)
+
+    def total(logits_BTV):
+      return logits.token_logprob(logits_BTV, token_BT, 0.8).sum()
+
+    np.testing.assert_allclose(
+      total(logits_BTV),
+      reference.token_logprob(logits_BTV, token_BT, 0.8).sum(),
+      rtol=1e-5,
+    )
+    gradient_BTV = jax.grad(total)(logits_BTV)
+    self.assertTrue(np.isfinite(gradient_BTV).all())
+    np.testing.assert_array_equal(gradient_BTV[np.isneginf(logits_BTV)], 0)
+
+  @parameterized.named_parameters(*TEMPERATURES)
+  def test_gradient_matches_formula_and_finite_differences(self, temperature):
+    logits_BTV, token_BT = _inputs(seed=2)
+    weight_BT = np.random.default_rng(3).normal(size=(B, T))
+
+    def weighted(token_logprob, logits_BTV):
+      logprob_BT = token_logprob(logits_BTV, token_BT, temperature)
+      return (weight_BT * logprob_BT).sum()
+
+    gradient_BTV = jax.grad(functools.partial(weighted, logits.token_logprob))(
+      logits_BTV
+    )
+    np.testing.assert_allclose(
+      gradient_BTV,
+      finite_difference.gradient(
+        functools.partial(weighted, reference.token_logprob), logits_BTV
+      ),
+      atol=1e-5,
+    )
+    probability_BTV = np.exp(logits_BTV / temperature)
+    probability_BTV /= probability_BTV.sum(-1, keepdims=True)
+    formula_BTV = (np.eye(V)[token_BT] - probability_BTV) / temperature
+    np.testing.assert_allclose(
+      gradient_BTV, weight_BT[..., None] * formula_BTV, atol=1e-5
+    )
+
+  @hypothesis.settings(deadline=None, database=None, max_examples=20)
+  @hypothesis.given(shift=st.floats(-80, 80, width=32), seed=st.integers(0, 99))
+  def test_only_differences_of_logits_matter(self, shift, seed):
+    logits_BTV, token_BT = _inputs(seed)
+    np.testing.assert_allclose(
+      logits.token_logprob(logits_BTV + shift, token_BT),
+      logits.token_logprob(logits_BTV, token_BT),
+      atol=1e-4,
+    )
+
+  def test_large_logits_lose_no_digits(self):
+    logits_BTV, token_BT = _inputs(seed=4)
+    far_BTV = logits_BTV + np.float32(1000)
+    np.testing.assert_allclose(
+      logits.token_logprob(far_BTV, token_BT),
+      reference.token_logprob(far_BTV, token_BT, 1.0),
+      rtol=1e-5,
+    )
+    logprob_BT = logits.token_logprob(1e4 * logits_BTV, token_BT)
+    self.assertTrue(np.isfinite(logprob_BT).all())
+
+  def test_computes_in_float32(self):
+    logits_BTV, token_BT = _inputs(seed=5)
+    low_BTV = jnp.asarray(logits_BTV, jnp.bfloat16)
+    logprob_BT = logits.token_logprob(low_BTV, token_BT, 0.8)
+    self.assertEqual(logprob_BT.dtype, jnp.float32)
+    np.testing.assert_allclose(
+      logprob_BT,
+      reference.token_logprob(np.asarray(low_BTV, np.float64), token_BT, 0.8),
+      rtol=1e-5,
+    )
+
+  def test_keeps_twelve_digits_of_float64(self):
+    logits_BTV, token_BT = _inputs(seed=8, barred=True)
+    with jax.enable_x64(True):
+      logits_BTV = jnp.asarray(logits_BTV, jnp.float64)
+      found = (
+        logits.token_logprob(logits_BTV, token_BT, 0.8),
+        logits.entropy(logits_BTV, 0.8),
+      )
+    wanted = (
+      reference.token_logprob(logits_BTV, token_BT, 0.8),
+      reference.entropy(logits_BTV, 0.8),
+    )
+    np.testing.assert_allclose(found, wanted, atol=1e-12)
+
+  @parameterized.parameters(0, 0.0, -1.0, float("nan"))
+  def test_refuses_what_is_no_temperature(self, temperature):
+    with self.assertRaisesRegex(ValueError, f"temperature={temperature} must"):
+      logits.token_logprob(*_inputs(seed=6), temperature)
+
+  def test_refuses_logits_of_another_length(self):
+    logits_BTV, token_BT = _inputs(seed=7)
+    with self.assertRaises(AssertionError):
+      logits.token_logprob(logits_BTV[:, 1:], token_BT)
+
+
+class EntropyTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.product(temperature=(1.0, 0.8, 2.5), barred=(False, True))
+  def test_matches_reference(self, temperature, barred):
+    logits_BTV, _ = _inputs(seed=0, barred=barred)
+    np.testing.assert_allclose(
+      self.variant(logits.entropy)(logits_BTV, temperature),
+      reference.entropy(logits_BTV, temperature),
+      rtol=1e-5,
+      atol=1e-6,
+    )
+
+  def test_gradient_matches_finite_differences(self):
+    logits_BTV, _ = _inputs(seed=1)
+    np.testing.assert_allclose(
+      jax.grad(lambda z: logits.entropy(z, 0.8).sum())(logits_BTV),
+      finite_difference.gradient(
+        lambda z: reference.entropy(z, 0.8).sum(), logits_BTV
+      ),
+      atol=1e-5,
+    )
+
+  def test_barred_words_get_no_gradient(self):
+    logits_BTV, _ = _inputs(seed=2, barred=True)
+    gradient_BTV = jax.grad(lambda z: logits.entropy(z).sum())(logits_BTV)
+    self.assertTrue(np.isfinite(gradient_BTV).all())
+    np.testing.assert_array_equal(gradient_BTV[np.isneginf(logits_BTV)], 0)
+
+  def test_is_the_expected_negative_logprob(self):
+    logits_BTV, _ = _inputs(seed=3)
+    expected_BT = np.zeros((B, T))
+    for word in range(V):
+      token_BT = np.full((B, T), word)
+      logprob_BT = logits.token_logprob(logits_BTV, token_BT, 0.8)
+      expected_BT -= np.exp(logprob_BT) * logprob_BT
+    np.testing.assert_allclose(
+      logits.entropy(logits_BTV, 0.8), expected_BT, rtol=1e-5, atol=1e-6
+    )
+
+  def test_lies_between_certain_and_uniform(self):
+    uniform_BT = logits.entropy(jnp.full((B, T, V), 3.0))
+    np.testing.assert_allclose(uniform_BT, np.log(V), rtol=1e-6)
+    certain_BT = logits.entropy(
+      100.0 * jax.nn.one_hot(jnp.ones((B, T), int), V)
+    )
+    np.testing.assert_allclose(certain_BT, 0, atol=1e-6)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,130 @@
+"""Runs the custom objective of docs/losses.md."""
+
+import dataclasses
+import importlib
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import absltest
+
+from agentrl_jax.metrics import read_metrics
+from launch.config.settings import read_settings
+from tests.train import small
+
+ROOT = pathlib.Path(__file__).parents[3]
+FILES = ("my_lab/losses.py", "my_lab/config.py")
+SMALL = {
+  "tokenizer.vocab_size": 640,
+  "tokenizer.num_texts": 60,
+  "model.width": 32,
+  "model.num_layers": 1,
+  "model.mlp_width": 48,
+  "warm_start.num_demonstrations": 96,
+  "train.steps": 2,
+  "train.micro_batch": 2,
+  "group.size": 2,
+  "admission.groups_per_step": 2,
+  "admission.max_concurrent_groups": 2,
+  "queue.max_groups": 2,
+  "cross_policy.policy_slots": ("fresh", "every 2"),
+  "checkpoint.every": 2,
+  "evaluation.num_tasks": 2,
+  "evaluation.num_untrained": 2,
+  "engine.num_slot_sizes": 1,
+  "engine.slots": (4, 2),
+  "episode.max_turns": 2,
+  "episode.max_answer_tokens": 8,
+  # Whatever an untrained policy scores: that there is a group to train on.
+  "advantage.keep_settings": {"low": -9.0, "high": 9.0},
+}
+
+
+def write_files(folder: pathlib.Path) -> None:
+  """The page's files, as a reader would copy them."""
+  page = (ROOT / "docs/losses.md").read_text()
+  for name in FILES:
+    (text,) = re.findall(
+      rf"```python\n# {re.escape(name)}\n(.*?)```", page, re.DOTALL
+    )
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+
+
+class PageTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.folder = pathlib.Path(folder.name)
+    write_files(self.folder)
+
+  def test_its_config_makes_an_update(self):
+    sys.path.insert(0, str(self.folder))
+    self.addCleanup(sys.path.remove, str(self.folder))
+    importlib.invalidate_caches()
+    settings = read_settings(
+      importlib.import_module("my_lab.config").get_config()
+    )
+    loss = dataclasses.replace(settings.loss, token_chunk=8)
+    policy, learner = small.make_learner(loss=loss)
+    params = policy.init(jax.random.key(0))
+    builder = small.make_batch_builder(
+      loss=loss, advantage=settings.advantage, reference=params
+    )
+    groups = small.make_groups()
+    batches, _ = builder.build(groups, params)
+    rewards = [[t.reward for t in group.trajectories] for group in groups]
+    advantage = np.concatenate([x.advantage[x.batch.mask] for x in batches])
+    # Of three siblings, so many fewer or more are better.
+    self.assertTrue(np.ptp([np.ptp(r) for r in rewards]) > 0)
+    self.assertLessEqual(len(np.unique(advantage.round(4))), 14)
+    state, metrics = learner.update(learner.init(params), batches)
+    for name in ("loss/bounded", "policy/token_weight", "gradient_norm"):
+      self.assertTrue(np.isfinite(metrics[name]), name)
+    self.assertAlmostEqual(metrics["policy/token_weight"], 0.2, delta=0.02)
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), state.params, params)
+    self.assertGreater(max(jax.tree.leaves(moved)), 1e-4)
+
+  @pytest.mark.full
+  @pytest.mark.timeout(900)
+  def test_its_command_trains(self):
+    flags = [f"--config.{key}={value}" for key, value in SMALL.items()]
+    done = subprocess.run(
+      [
+        sys.executable,
+        "-m",
+        "launch.train",
+        "--config=my_lab/config.py",
+        *flags,
+      ],
+      cwd=self.folder,
+      env={
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
+      },
+      capture_output=True,
+      text=True,
+      timeout=800,
+      check=False,
+    )
+    self.assertEqual(done.returncode, 0, (done.stdout + done.stderr)[-3000:])
+    rows = [
+      row.values
+      for row in read_metrics(self.folder / "runs/my_lab/metrics.jsonl")
+      if row.stage == "rl" and "loss/bounded" in row.values
+    ]
+    self.assertNotEmpty(rows)
+    for row in rows:
+      self.assertAlmostEqual(row["policy/token_weight"], 0.2, delta=0.1)
+
+
+if __name__ == "__main__":
+  absltest.main()

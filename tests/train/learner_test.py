@@ -1,0 +1,163 @@
+"""Tests of `train.learner`: updates do not depend on cut or mesh."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import NotFinite
+from agentrl_jax.losses import Mean
+from agentrl_jax.model.compute import ComputeConfig
+from agentrl_jax.train.objective import policy_objective
+from tests import eight_devices
+from tests.train import small
+from tests.train.sharded import sharded_update
+
+
+class UpdateTest(parameterized.TestCase):
+  def _updated(self, micro_batch, **options):
+    policy, learner = small.make_learner(**small.PLAIN_STEPS, **options)
+    state = learner.init(policy.init(jax.random.key(0)))
+    return learner.update(state, small.make_batches(micro_batch))
+
+  @parameterized.parameters(
+    {"reduction": "token_mean"},
+    {"surrogate": "gspo", "dual_clip": 0.0, "reduction": "sequence_mean"},
+  )
+  def test_the_cut_changes_nothing(self, **changes):
+    loss = small.loss_config(**changes)
+    whole, wanted = self._updated(24, loss=loss)
+    for size in (1, 7):
+      cut, found = self._updated(size, loss=loss)
+      for name in wanted:
+        self.assertAlmostEqual(found[name], wanted[name], places=5)
+      for a, b in zip(
+        jax.tree.leaves(cut), jax.tree.leaves(whole), strict=True
+      ):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+  def test_equals_the_gradient_of_the_whole(self):
+    """Against `jax.grad` of the mean, in one piece, and plain optax."""
+    policy, learner = small.make_learner()
+    params = policy.init(jax.random.key(0))
+    (micro_batch,) = small.make_batches(24)
+    objective = policy_objective(policy, small.loss_config(), temperature=0.9)
+    slope = jax.jit(jax.grad(lambda p: objective(p, micro_batch)[0].value()))
+    gradient = slope(params)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
+
+    @jax.jit
+    def updated(params, gradient):
+      updates, _ = optimizer.update(gradient, optimizer.init(params), params)
+      return optax.apply_updates(params, updates)
+
+    wanted = updated(params, gradient)
+    state, metrics = learner.update(learner.init(params), small.make_batches(5))
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+      state.params,
+      wanted,
+    )
+    self.assertAlmostEqual(
+      metrics["gradient_norm"], float(optax.tree.norm(gradient)), places=5
+    )
+    self.assertEqual(int(state.version), 1)
+
+  def test_params_that_were_handed_in_stay_usable(self):
+    policy, learner = small.make_learner()
+    params = policy.init(jax.random.key(0))
+    learner.update(learner.init(params), small.make_batches(4))
+    self.assertFalse(any(x.is_deleted() for x in jax.tree.leaves(params)))
+
+  def test_sums_and_state_are_written_where_they_were(self):
+    """Bytes that outputs share with inputs are those that were donated."""
+    _, learner = small.make_learner()
+    (micro_batch,) = small.make_batches(24)
+    programs = learner.traced(micro_batch)
+    for name, donated in (
+      ("gradient", programs["gradient"].out_info),
+      ("apply", learner.abstract_state()),
+    ):
+      size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(donated))
+      memory = programs[name].lower().compile().memory_analysis()
+      self.assertEqual(memory.alias_size_in_bytes, size, name)
+
+  @pytest.mark.full
+  def test_low_precision_is_the_same_update_roughly(self):
+    """bfloat16 between float32 params: what is rounded is what is computed."""
+    _, high = self._updated(24)
+    state, low = self._updated(24, compute=ComputeConfig(dtype="bfloat16"))
+    for leaf in jax.tree.leaves(state.params):
+      self.assertEqual(leaf.dtype, jnp.float32)
+    self.assertNotEqual(low["loss"], high["loss"])
+    self.assertAlmostEqual(low["loss"], high["loss"], delta=5e-3)
+    self.assertAlmostEqual(
+      low["gradient_norm"] / high["gradient_norm"], 1, delta=0.05
+    )
+
+  def test_nothing_to_learn_from_is_an_error(self):
+    policy, learner = small.make_learner()
+    state = learner.init(policy.init(jax.random.key(0)))
+    with self.assertRaisesRegex(ValueError, "at least one micro-batch"):
+      learner.update(state, [])
+
+  @parameterized.parameters(np.nan, np.inf)
+  def test_what_came_to_no_number_is_handed_to_nobody(self, value):
+    policy, learner = small.make_learner()
+    state = learner.init(policy.init(jax.random.key(0)))
+    first, *others = small.make_batches(4)
+    advantage = first.advantage.copy()
+    advantage[first.batch.mask] = value
+    bad = dataclasses.replace(first, advantage=advantage)
+    with self.assertRaisesRegex(
+      NotFinite, "update 1 produced .*gradient_norm=nan"
+    ):
+      learner.update(state, [bad, *others])
+
+  def test_learns(self):
+    policy, learner = small.make_learner(
+      loss=small.loss_config(surrogate="reinforce", dual_clip=0.0)
+    )
+    state = learner.init(policy.init(jax.random.key(0)))
+    losses = []
+    for _ in range(8):
+      state, metrics = learner.update(state, small.make_batches(4))
+      losses.append(metrics["loss"])
+    self.assertLess(losses[-1], losses[0] - 0.05)
+
+
+class ShardedUpdateTest(absltest.TestCase):
+  def _assert_like_one(self, found):
+    for case, (loss, params) in found["updates"].items():
+      self.assertLess(loss, 1e-5, case)
+      self.assertLess(params, 1e-6, case)
+    for kernel, gap in found["attention"].items():
+      self.assertLess(gap, 1e-5, kernel)
+
+  def test_eight_devices_like_one(self):
+    """Along every axis of the mesh: the same loss, the same params."""
+    found = eight_devices.run(sharded_update.__name__, "sample")
+    self.assertLen(found["updates"], len(sharded_update.SAMPLE))
+    self._assert_like_one(found)
+
+  @pytest.mark.full
+  def test_every_mesh_of_eight_devices_like_one(self):
+    found = eight_devices.run(sharded_update.__name__, "table", deadline_s=1800)
+    self.assertLen(found["updates"], 20)
+    self._assert_like_one(found)
+
+
+class MeanTest(absltest.TestCase):
+  def test_weights_are_divided_out_once(self):
+    one = Mean(jnp.float32(6), jnp.float32(2)) + Mean(
+      jnp.float32(0), jnp.float32(4)
+    )
+    self.assertEqual(float(one.value()), 1.0)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,63 @@
+"""Prints, per mesh over several processes, how far updates are from one's.
+
+python -m tests.train.sharded.process_update [sample|table]
+"""
+
+import json
+import math
+import sys
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from agentrl_jax.model import sharding
+from launch.processes.group import ProcessLimits, joined
+from tests.train import small
+from tests.train.sharded import sharded_update
+
+SAMPLE = ((1, 2, 2, 2),)
+
+
+def _updated(batches, mesh, params):
+  policy, learner = small.make_learner(
+    mesh, model=sharded_update.MODEL, **small.PLAIN_STEPS
+  )
+  state = learner.init(params(policy))
+  for _ in range(2):
+    state, metrics = learner.update(state, batches)
+  return metrics["loss"], state.params
+
+
+def main() -> None:
+  """Compares the sample, or every mesh of the table, with one device."""
+  with joined(ProcessLimits()) as processes:
+    batches = small.constrained(
+      small.make_batches(micro_batch=8, num_groups=12)
+    )
+    one = sharding.make_mesh({}, jax.local_devices()[:1])
+    made = sharded_update._params
+    wanted_loss, wanted = _updated(batches, one, made)
+    if sys.argv[1:] == ["table"]:
+      shapes = dict.fromkeys(case.mesh for case in sharded_update.table())
+    else:
+      shapes = dict.fromkeys(SAMPLE)
+    found = {}
+    for shape in shapes:
+      assert math.prod(shape) == jax.device_count()
+      axes = dict(zip(sharding.MESH_AXES, shape, strict=True))
+      loss, params = _updated(batches, sharding.make_mesh(axes), made)
+      params = multihost_utils.process_allgather(params, tiled=True)
+      gaps = jax.tree.map(
+        lambda a, b: float(np.abs(a - np.asarray(b)).max()), params, wanted
+      )
+      found[str(shape)] = (
+        abs(loss - wanted_loss),
+        max(jax.tree.leaves(gaps)),
+      )
+    if processes.leads:
+      sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,175 @@
+"""Prints, per case on eight devices, how far an update is from one device's.
+
+  python -m tests.train.sharded.sharded_update [sample|table]
+
+A case is a mesh and a way to compute on it; the sample takes every axis, and
+the table every mesh that eight devices can form.
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.model import sharding
+from agentrl_jax.model.attention import packed
+from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
+from agentrl_jax.model.policy import Policy
+from tests.train import small
+
+DEVICES = 8
+# Eight of whatever the table may split over eight devices.
+MODEL = dataclasses.replace(small.MODEL, num_heads=16, num_kv_heads=8)
+LOSSES: Mapping[str, Mapping[str, Any]] = {
+  "tokens": {},
+  "attempts": {
+    "surrogate": "gspo",
+    "dual_clip": 0.0,
+    "reduction": "sequence_mean",
+  },
+}
+WAYS = tuple(itertools.product((True, False), REMAT_POLICIES))
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """A mesh, and how the policy is computed on it."""
+
+  mesh: tuple[int, ...]  # along sharding.MESH_AXES
+  scan_layers: bool
+  remat: str
+  loss: str
+  constrained: bool = False  # whether tokens were drawn under grammars
+
+
+def table() -> Iterable[Case]:
+  """Every mesh of eight devices, ways and losses in turn."""
+  sizes = (1, 2, 4, 8)
+  meshes = [
+    shape
+    for shape in itertools.product(sizes, repeat=len(sharding.MESH_AXES))
+    if math.prod(shape) == DEVICES
+  ]
+  for n, mesh in enumerate(meshes):
+    yield Case(
+      mesh,
+      *WAYS[n % len(WAYS)],
+      loss=list(LOSSES)[n % len(LOSSES)],
+      constrained=n % 3 == 0,
+    )
+
+
+SAMPLE = (
+  Case((2, 2, 2, 1), True, "full", "attempts"),
+  Case((1, 2, 2, 2), False, "none", "attempts"),
+  Case((2, 1, 2, 2), True, "none", "tokens", constrained=True),
+)
+
+
+def update(batches, mesh, *, loss: str, **compute):
+  """Loss and params after the second of two updates."""
+  policy, learner = small.make_learner(
+    mesh,
+    model=MODEL,
+    compute=ComputeConfig(**compute),
+    loss=small.loss_config(**LOSSES[loss]),
+    **small.PLAIN_STEPS,
+  )
+  state = learner.init(_params(policy))
+  for _ in range(2):
+    state, metrics = learner.update(state, batches)
+  return metrics["loss"], jax.tree.map(np.asarray, state.params)
+
+
+@functools.cache
+def _made(config):
+  return jax.jit(Policy(config).init)(jax.random.key(0))
+
+
+def _params(policy: Policy):
+  return jax.tree.map(np.asarray, _made(policy.config))
+
+
+def compare_updates(cases: Iterable[Case]) -> dict[str, tuple[float, float]]:
+  """By case, the largest difference of loss and params."""
+  plain = small.make_batches(micro_batch=8, num_groups=12)
+  batches = {False: plain, True: small.constrained(plain)}
+  one = sharding.make_mesh({}, jax.devices()[:1])
+  alone = functools.cache(
+    lambda loss, constrained: update(batches[constrained], one, loss=loss)
+  )
+  found = {}
+  for case in cases:
+    axes = dict(zip(sharding.MESH_AXES, case.mesh, strict=True))
+    loss, params = update(
+      batches[case.constrained],
+      sharding.make_mesh(axes),
+      loss=case.loss,
+      scan_layers=case.scan_layers,
+      remat=case.remat,
+    )
+    wanted_loss, wanted = alone(case.loss, case.constrained)
+    gaps = jax.tree.map(lambda a, b: np.abs(a - b).max(), params, wanted)
+    found[str(case)] = (
+      abs(loss - wanted_loss),
+      float(max(jax.tree.leaves(gaps))),
+    )
+  return found
+
+
+def compare_attention() -> dict[str, float]:
+  """By kernel, how far values and gradients are from one device's."""
+  rng = np.random.default_rng(0)
+  length = 256  # two shares of what splash takes
+  q = jnp.asarray(rng.normal(size=(4, length, 2, 2, 16)), jnp.float32)
+  k, v = jnp.asarray(rng.normal(size=(2, 4, length, 2, 16)), jnp.float32)
+  segment = jnp.asarray(np.cumsum(rng.random((4, length)) < 0.02, axis=1))
+  weight = jnp.asarray(rng.normal(size=q.shape), jnp.float32)
+
+  def gradient(mesh, attention):
+    def total(q, k, v):
+      out = packed.attend(
+        q,
+        k,
+        v,
+        segment_BT=segment,
+        compute=ComputeConfig(attention=attention),
+        mesh=mesh,
+      )
+      return jnp.sum(out * weight), out
+
+    return jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))(q, k, v)
+
+  wanted = gradient(None, "xla")
+  mesh = sharding.make_mesh({"fsdp": 2, "tensor": 2, "sequence": 2})
+  found = {}
+  for attention in ("xla", "splash"):
+    gaps = jax.tree.map(
+      lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()),
+      gradient(mesh, attention),
+      wanted,
+    )
+    found[attention] = max(jax.tree.leaves(gaps))
+  return found
+
+
+def main() -> None:
+  """Compares the sample, or the table, with one device."""
+  whole = sys.argv[1:] == ["table"]
+  found = {
+    "updates": compare_updates(table() if whole else SAMPLE),
+    "attention": compare_attention(),
+  }
+  sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+  main()
