@@ -84,7 +84,7 @@ class GrammarHttpTest(unittest.IsolatedAsyncioTestCase):
     async with aiohttp.ClientSession() as http:
       for dialect in DIALECTS.values():
         client = EngineClient(http, dialect, needs)
-        with self.assertRaisesRegex(ConfigError, "cannot be told one"):
+        with self.assertRaisesRegex(ConfigError, "must follow a grammar"):
           client.request([1], spec_of("json"))
 
 

@@ -58,7 +58,7 @@ class ShapingHttpTest(unittest.IsolatedAsyncioTestCase):
       for dialect in DIALECTS.values():
         client = EngineClient(http, dialect, needs)
         for name in ("penalties", "bias", "told"):
-          with self.assertRaisesRegex(ConfigError, "are told none of these"):
+          with self.assertRaisesRegex(ConfigError, "which are not sent"):
             client.request([1], SPECS[name])
 
 
