@@ -82,16 +82,16 @@ class Reinforcement:
     self._config, self._settings = context.config, context.settings
     self._policy, self._groups = context.policy, groups
     self._run, self._interrupts = context.folder, context.interrupts
-    self._context = context
+    self._context, self._publisher, self._codec = context, publisher, codec
     self._learner = make_learner(context)
     self._frozen: Params | None = None  # what adapters belong to
     self._num_queued = 0  # groups of the queue, in the last checkpoint
     self._older = PolicySlotRefresher(
-      settings.policy_slots,
+      context.settings.policy_slots,
       publisher,
       self._learner.abstract_state(),
       self._whole,
-      stride=settings.admission.versions_per_step,
+      stride=context.settings.admission.versions_per_step,
     )
 
   def train(self, warm: Params) -> None:
