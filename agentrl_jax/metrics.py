@@ -1,4 +1,4 @@
-"""What a run measures, written so that it can be read again.
+"""Writes a run's metrics so that they can be read again.
 
 `metrics.jsonl` is the truth: one JSON object per line, in the order of time.
 The TensorBoard files beside it are a copy of it, one TensorBoard run per stage.
