@@ -41,7 +41,3 @@ class HouseTest(unittest.TestCase):
         self.assertNotRegex(
           path.read_text(), r"from absl import|import argparse"
         )
-
-
-if __name__ == "__main__":
-  unittest.main()

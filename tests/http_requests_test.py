@@ -196,7 +196,3 @@ class ParseTest(unittest.TestCase):
         with self.assertRaises(RequestRefused) as caught:
           http_requests.parse_json(body, max_values=200_000)
         self.assertEqual(caught.exception.status, status)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -9,7 +9,7 @@ import pathlib
 import subprocess
 import sys
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = "agentrl_jax"
@@ -333,7 +333,3 @@ class LayeringTest(parameterized.TestCase):
   )
   def test_the_inspector_lets_pass(self, floor, source):
     self.assertEmpty(upward_imports(floor, source))
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -165,7 +165,3 @@ class MetricsTest(unittest.TestCase):
   def test_needs_no_jax(self):
     program = "import sys, agentrl_jax.metrics\nsys.exit('jax' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
-
-
-if __name__ == "__main__":
-  unittest.main()

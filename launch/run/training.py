@@ -115,7 +115,7 @@ def _run_stages(context: RunContext, plan: EvaluationPlan) -> ChatCodec:
       make_chat(context)
       make_demonstrations(context)
     codec = share_chat(context.processes, folder.root, settings.chat)
-    params = _warm_start(context, metrics)
+    params = warm_start_params(context, metrics)
     evaluator = Evaluator(context, plan, environments, metrics)
     with serve_run(context.config, settings, context.policy, codec) as service:
 
@@ -136,7 +136,7 @@ def _follow(context: RunContext) -> None:
   codec = share_chat(
     context.processes, context.folder.root, context.settings.chat
   )
-  params = _warm_start(context, None)
+  params = warm_start_params(context, None)
   groups = FollowerGroupSource(context.processes)
   with remote.followed(
     context.config, context.settings, context.policy
@@ -212,7 +212,9 @@ def make_demonstrations(context: RunContext) -> None:
     demonstrations.save_rows(folder.demonstrations, rows)
 
 
-def _warm_start(context: RunContext, metrics: MetricsWriter | None) -> Params:
+def warm_start_params(
+  context: RunContext, metrics: MetricsWriter | None
+) -> Params:
   """Returns the params after the warm start, on the policy's mesh."""
   folder, processes = context.folder, context.processes
   is_done = processes.share_json(

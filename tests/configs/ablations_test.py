@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 
 import flax.traverse_util
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 import configs.ablations
 from launch.config.settings import read_settings
@@ -43,7 +43,3 @@ class AblationsTest(parameterized.TestCase):
 
     with self.assertRaisesRegex(ValueError, "is not one of symmetric, higher"):
       clip_range.get_config("upside_down")
-
-
-if __name__ == "__main__":
-  absltest.main()

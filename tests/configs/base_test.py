@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import ml_collections
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from configs import base
 
@@ -114,7 +114,3 @@ class MessagesTest(parameterized.TestCase):
       [absent_keys(text) for text in messages(source)],
       [["loss.clip_lo"], ["loss.ab"]],
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -130,7 +130,3 @@ class AdmissionTest(unittest.TestCase):
           admission.advance(admission.version + 1)
     self.assertGreater(admission.version, 0)
     self.assertLessEqual(oldest, max_staleness)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -126,7 +126,3 @@ class BadLineTest(unittest.IsolatedAsyncioTestCase):
   async def sessions(self):
     async with self.http.get(f"{self.url}/list_sessions") as response:
       return await response.json()
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -315,7 +315,3 @@ class ResumeTest(unittest.IsolatedAsyncioTestCase):
     state = await tokens(stop_after=9)
     self.assertTrue(state.in_flight)
     self.assertEqual(await tokens(state=state), await tokens())
-
-
-if __name__ == "__main__":
-  unittest.main()

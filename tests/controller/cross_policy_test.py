@@ -210,7 +210,3 @@ class PlayerTest(unittest.IsolatedAsyncioTestCase):
     played = await self._play(draw)
     self.assertEqual(played.policy_slot_weights, ())
     self.assertTrue(dataclasses.is_dataclass(played))
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -51,7 +51,3 @@ class DocumentationTest(unittest.TestCase):
       with contextlib.redirect_stdout(printed):
         exec(compile(moved(example), str(DOCUMENT), "exec"), {})
     self.assertIn("Message(role='user'", printed.getvalue())
-
-
-if __name__ == "__main__":
-  unittest.main()

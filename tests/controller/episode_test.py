@@ -346,7 +346,3 @@ class ChatRecorderTest(unittest.TestCase):
     trajectory = record.trajectory(Status.COMPLETED)
     self.assertEqual([t.reward for t in trajectory.turns], [0.25, 0.0, 0.75])
     self.assertEqual(trajectory.reward, 1.0)
-
-
-if __name__ == "__main__":
-  unittest.main()

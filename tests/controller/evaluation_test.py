@@ -251,7 +251,3 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
     (error,) = caught.exception.exceptions
     self.assertIsInstance(error, ConfigError)
     self.assertIn("'chess'; there are arithmetic", str(error))
-
-
-if __name__ == "__main__":
-  unittest.main()

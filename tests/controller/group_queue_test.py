@@ -339,7 +339,3 @@ class ChooseTest(unittest.TestCase):
     self.assertLessEqual(oldest, max_age)
     overdue = [g for g, v in born.items() if admission.version - v > max_age]
     self.assertEqual(overdue, [])
-
-
-if __name__ == "__main__":
-  unittest.main()

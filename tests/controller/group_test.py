@@ -214,7 +214,3 @@ class GroupTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaises(asyncio.CancelledError):
       await group
     self.assertEqual(environment.num_open, 0)
-
-
-if __name__ == "__main__":
-  unittest.main()

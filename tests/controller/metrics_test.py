@@ -83,7 +83,3 @@ class MonitorTest(unittest.TestCase):
     monitor.taken([a_group()], version=1)
     kinds = {type(number) for number in monitor.snapshot().values()}
     self.assertEqual(kinds, {float})
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -57,7 +57,3 @@ class MistakesTest(unittest.TestCase):
     for make in (script, tokens):
       with self.assertRaisesRegex(ConfigError, "arithmetic.*sums"):
         make({"sums": Arithmetic()}, {"arithmetic": {"wrong_sum": 1.0}})
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -371,7 +371,3 @@ class EvidenceTest(absltest.TestCase):
       policy_slot_weights.evidence_from_json(
         {}, policy_slot_weights.no_evidence(2, 2)
       )
-
-
-if __name__ == "__main__":
-  absltest.main()

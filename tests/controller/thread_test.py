@@ -168,7 +168,3 @@ class ControllerThreadTest(unittest.TestCase):
   def test_before_start_too(self):
     with self.assertRaisesRegex(QueueClosed, "call start"):
       ControllerThread(Pipeline(at_once).collector).snapshot()
-
-
-if __name__ == "__main__":
-  unittest.main()

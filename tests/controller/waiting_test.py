@@ -138,7 +138,3 @@ class LearnerThatNeverCallsTest(unittest.TestCase):
       error = error.exceptions[0]
     self.assertIsInstance(error, DeadlineExceeded)
     self.assertIn("train.step_timeout_s=0.01 s", str(error))
-
-
-if __name__ == "__main__":
-  unittest.main()

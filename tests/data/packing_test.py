@@ -86,7 +86,3 @@ class PackTest(absltest.TestCase):
     rows = pack([], row_length=8, rows_multiple=2)
     self.assertEqual(rows.token.shape, (2, 8))
     self.assertEqual(rows.fill, 0)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -62,7 +62,3 @@ class RecordFileTest(absltest.TestCase):
     self.path.write_text("hello")
     with self.assertRaises(CheckpointError):
       list(read_groups(self.path))
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -84,7 +84,3 @@ class RecorderTest(unittest.TestCase):
       record = a_record()
       with self.assertRaises(GeneratorFault):
         record.add_action(record.prompt, answer)
-
-
-if __name__ == "__main__":
-  unittest.main()

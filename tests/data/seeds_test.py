@@ -31,7 +31,3 @@ class SeedsTest(unittest.TestCase):
     found = [seeds.uniform_of(0, n) for n in range(4000)]
     self.assertTrue(all(0 <= x < 1 for x in found))
     self.assertAlmostEqual(sum(found) / 4000, 0.5, delta=0.03)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -3,7 +3,7 @@
 import pathlib
 import tempfile
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.data.snapshot_manifest import (
   FILE,
@@ -59,7 +59,3 @@ class SnapshotManifestTest(parameterized.TestCase):
       str(open_folder("runs/x")), str(pathlib.Path("runs/x").resolve())
     )
     self.assertEqual(str(open_folder("gs://bucket/run")), "gs://bucket/run")
-
-
-if __name__ == "__main__":
-  absltest.main()

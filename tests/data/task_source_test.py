@@ -2,7 +2,7 @@
 
 import collections
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.data.task_source import TaskStream
 from agentrl_jax.errors import ConfigError
@@ -67,7 +67,3 @@ class TaskStreamTest(parameterized.TestCase):
   def test_refuses_weights_of_others(self):
     with self.assertRaisesRegex(ConfigError, "give each one a weight"):
       TaskStream({"a": range(3)}, weights={"b": 1.0}, split="test", seed=0)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -110,7 +110,3 @@ class SplitTest(absltest.TestCase):
     sides = [split_of(f"text {n}") for n in range(2000)]
     self.assertBetween(sides.count("test"), 900, 1100)
     self.assertEqual(split_of("a fixed text"), "test")
-
-
-if __name__ == "__main__":
-  absltest.main()

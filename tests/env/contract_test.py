@@ -325,7 +325,3 @@ class SessionContractTest(unittest.TestCase):
 
     result = run_contract(NoExpert, "expert_without_mistakes_reaches_the_top")
     self.assertEqual([why for _, why in result.skipped], ["none here"])
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -218,7 +218,3 @@ class PageTest(unittest.TestCase):
     for link in re.findall(r"\]\(([^)#]+)\)", DOCUMENT.read_text()):
       if "://" not in link:
         self.assertTrue((DOCUMENT.parent / link).exists(), link)
-
-
-if __name__ == "__main__":
-  unittest.main()

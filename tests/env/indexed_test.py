@@ -88,7 +88,3 @@ class OptionsTest(unittest.TestCase):
     self.assertIsInstance(engine_of("own", {"own": Engine}), Engine)
     with self.assertRaisesRegex(ConfigError, "engine='x' is not one of own"):
       engine_of("x", {"own": Engine})
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -48,7 +48,3 @@ class ParseOptionsTest(unittest.TestCase):
     for pairs in (["n"], ["=3"], ["a b=3"], ["n=1", "n=2"]):
       with self.subTest(pairs=pairs), self.assertRaises(ConfigError):
         parse_options(pairs)
-
-
-if __name__ == "__main__":
-  unittest.main()

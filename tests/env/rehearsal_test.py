@@ -90,7 +90,3 @@ class CommandTest(unittest.TestCase):
           *arguments,
         )
         self.assertIn(message, printed)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -80,7 +80,3 @@ class ScriptedPlayerTest(unittest.TestCase):
   def test_an_unknown_policy_is_refused_by_name(self):
     with self.assertRaisesRegex(ConfigError, "'genius'; it has constant"):
       self.play("genius")
-
-
-if __name__ == "__main__":
-  unittest.main()

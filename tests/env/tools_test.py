@@ -423,7 +423,3 @@ class RequireReadableTest(unittest.TestCase):
   def test_two_tools_of_one_name_are_refused(self):
     with self.assertRaisesRegex(ConfigError, "one name"):
       require_readable((SQL, SQL))
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -106,7 +106,3 @@ class WarmPoolTest(unittest.IsolatedAsyncioTestCase):
   def test_a_negative_size_is_refused(self):
     with self.assertRaises(ConfigError):
       WarmPool(self.stock.start, self.stock.remove, num_warm=-1)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -69,7 +69,3 @@ class ArithmeticTest(unittest.IsolatedAsyncioTestCase):
     for option in ("max_term", "max_turns", "num_tasks"):
       with self.subTest(option=option), self.assertRaises(ConfigError):
         Arithmetic(**{option: 0})
-
-
-if __name__ == "__main__":
-  unittest.main()

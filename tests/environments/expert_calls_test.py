@@ -56,7 +56,3 @@ class ExpertCallsTest(unittest.IsolatedAsyncioTestCase):
             call_grammars.allows(grammars, grammar, codec.write(answer)),
             (environment.name, answer),
           )
-
-
-if __name__ == "__main__":
-  unittest.main()

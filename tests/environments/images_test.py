@@ -73,7 +73,3 @@ class ImagesTest(unittest.IsolatedAsyncioTestCase):
       while steps[-1].status is Status.RUNNING:
         steps.append(await session.step(expert.answer(steps[-1].messages)))
     return steps
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -75,7 +75,3 @@ class ScriptedTest(unittest.IsolatedAsyncioTestCase):
     self.assertGreater(
       await success(environment, policies["first_affordable"]), 0.9
     )
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -62,7 +62,3 @@ class EnvironmentsWithImagesTest(unittest.TestCase):
     self.assertEqual(
       environments_with_images(), sorted(p.parent.name for p in folders)
     )
-
-
-if __name__ == "__main__":
-  unittest.main()

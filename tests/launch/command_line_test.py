@@ -169,7 +169,3 @@ class CheckConfigTest(absltest.TestCase):
   def test_a_file_that_is_no_config(self):
     with self.assertRaisesRegex(ConfigError, "defines no get_config"):
       command_line.check_config(["--config", "configs/arms.py"])
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -97,7 +97,3 @@ class EvaluateTest(absltest.TestCase):
     self.assertEqual(done.returncode, 1)
     self.assertIn("needs --run=", done.stderr)
     self.assertNotIn("Traceback", done.stderr)
-
-
-if __name__ == "__main__":
-  absltest.main()

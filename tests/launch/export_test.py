@@ -193,7 +193,3 @@ class ArchitectureTest(parameterized.TestCase):
       config.tokenizer.vocab_size = 99
       with self.assertRaisesRegex(ConfigError, "tokenizer.vocab_size=99 means"):
         read_architecture(config)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -196,7 +196,3 @@ class ReadingARunTest(absltest.TestCase):
       and not any(pattern.fullmatch(name) for pattern in patterns)
     )
     self.assertEmpty(unnamed)
-
-
-if __name__ == "__main__":
-  absltest.main()

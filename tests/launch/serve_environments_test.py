@@ -91,7 +91,3 @@ class EnvironmentHostTest(absltest.TestCase):
       host.terminate()
       self.assertEqual(host.wait(DEADLINE_S), 0)
       self.assertFalse(pathlib.Path(f"/proc/{worker}").exists())
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -96,7 +96,3 @@ class KilledServerTest(unittest.IsolatedAsyncioTestCase):
     url = f"http://{server.address}{wire.HEALTH}"
     async with self.http.get(url) as response:
       return wire.status_from_json(await response.read()).num_inside
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -164,7 +164,3 @@ class RolloutServerTest(absltest.TestCase):
     self.assertIn("ConfigError: the snapshots in", done.stderr)
     self.assertIn("start it with the learner's --config", done.stderr)
     self.assertNotIn("Traceback", done.stderr)
-
-
-if __name__ == "__main__":
-  absltest.main()

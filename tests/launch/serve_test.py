@@ -246,7 +246,3 @@ class ServeTest(absltest.TestCase):
       self.assertEqual(model.compute.dtype, "bfloat16")
       found = [name for v in model.versions for name in v.names]
       self.assertEqual(found, names)
-
-
-if __name__ == "__main__":
-  absltest.main()

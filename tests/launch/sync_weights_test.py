@@ -164,7 +164,3 @@ class EngineWeightsTest(unittest.IsolatedAsyncioTestCase):
   @pytest.mark.full
   async def test_sglang_is_given_what_the_learner_writes(self):
     await self.follow("sglang", SglangPeer)
-
-
-if __name__ == "__main__":
-  unittest.main()

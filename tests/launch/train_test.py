@@ -244,7 +244,3 @@ class CommandLineTest(absltest.TestCase):
     self.assertEqual(done.returncode, 1)
     self.assertIn("ConfigError: engine.context=300 is below", done.stderr)
     self.assertNotIn("Traceback", done.stderr)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -7,7 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses import diagnostics, policy_gradient, ratios
@@ -230,7 +230,3 @@ class ExtremesTest(chex.TestCase):
   def test_refuses_a_mask_that_is_not_bool(self):
     with self.assertRaises(AssertionError):
       diagnostics.extremes(jnp.ones((B, T)), jnp.ones((B, T)))
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -7,7 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses import kl, ratios
@@ -367,7 +367,3 @@ class PenalisedRewardTest(chex.TestCase):
       kl.kl_penalised_reward(
         jnp.ones((B, T)), jnp.ones((B, T)), jnp.ones((B, T)), coefficient=1.0
       )
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -8,7 +8,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses import policy_gradient, ratios, reductions
@@ -638,7 +638,3 @@ class NegativeLogLikelihoodTest(chex.TestCase):
   def test_refuses_another_rank(self):
     with self.assertRaises(AssertionError):
       policy_gradient.negative_log_likelihood(self.logprob_BT[0])
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -7,7 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses import preference, ratios, reductions
@@ -246,7 +246,3 @@ class PreferenceLossTest(chex.TestCase):
       preference.preference_loss(
         jnp.ones((P, 1)), jnp.ones((P, 1)), jnp.ones((P, 1), bool), beta=0.1
       )
-
-
-if __name__ == "__main__":
-  absltest.main()

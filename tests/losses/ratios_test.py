@@ -7,7 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses import policy_gradient, ratios, reductions
@@ -544,7 +544,3 @@ class StaleFailureWeightTest(chex.TestCase):
       ratios.stale_failure_weight(
         jnp.zeros((B, T)), jnp.zeros((B, 1)), divergence=1
       )
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -7,7 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses import reductions
@@ -531,7 +531,3 @@ class SegmentsTest(chex.TestCase):
       reductions.segment_totals(
         jnp.ones((B, T)), jnp.ones((B, T), bool), jnp.ones((B, 1), int), 2
       )
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -7,7 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses import reductions, value
@@ -192,7 +192,3 @@ class ExplainedVarianceTest(chex.TestCase):
   def test_refuses_a_mask_that_is_not_bool(self):
     with self.assertRaises(AssertionError):
       value.explained_variance(*(jnp.ones((B, T)) for _ in range(3)))
-
-
-if __name__ == "__main__":
-  absltest.main()

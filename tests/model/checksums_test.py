@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.model.checksums import checksums, describe_leaf, leaf_names
 
@@ -62,7 +62,3 @@ class ChecksumsTest(parameterized.TestCase):
       [describe_leaf(leaf) for leaf in jax.tree.leaves(tree)],
       ["bfloat16[4]", "float32[2, 3]"],
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.model import decoder, sharding
 from agentrl_jax.model.config import ModelConfig
@@ -126,7 +126,3 @@ class LayerFormsTest(parameterized.TestCase):
       policy.mesh = mesh
       form = jax.eval_shape(policy.to_decode, policy.abstract_params())
       self.assertEqual(decoder.is_turned(form["layers"][0]), is_turned)
-
-
-if __name__ == "__main__":
-  absltest.main()

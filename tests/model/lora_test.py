@@ -237,7 +237,3 @@ class LearningTest(absltest.TestCase):
     self.assertLess(num_params(trained), num_params(params) / 2)
     traced = learner.traced(lessons[0])
     self.assertSetEqual(set(traced), {"gradient", "apply"})
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -270,7 +270,3 @@ class ConfigTest(parameterized.TestCase):
   def test_refuses(self, changes, message):
     with self.assertRaisesRegex(ConfigError, message):
       dataclasses.replace(CONFIG, **changes)
-
-
-if __name__ == "__main__":
-  absltest.main()

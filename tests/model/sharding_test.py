@@ -70,7 +70,3 @@ class ArrangedTest(absltest.TestCase):
         for other in others
       ]
       self.assertEqual(lined_up, [1, 1, 1])
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -118,7 +118,3 @@ class RolloutsConfigTest(parameterized.TestCase):
           ConfigError, "first line of rollouts.token_file="
         ):
           config.read_token()
-
-
-if __name__ == "__main__":
-  unittest.main()

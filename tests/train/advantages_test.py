@@ -324,7 +324,3 @@ class ConfigTest(parameterized.TestCase):
     changes["k"] = 2 if estimator.endswith("at_k") else 1
     found, _ = _advantages(small.make_groups(), **changes)
     self.assertTrue(np.isfinite(found).all())
-
-
-if __name__ == "__main__":
-  absltest.main()

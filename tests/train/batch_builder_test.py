@@ -6,7 +6,7 @@ import json
 
 import jax
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax import losses
 from agentrl_jax.data.batch import Batch
@@ -272,7 +272,3 @@ class CriticTest(parameterized.TestCase):
     found = np.concatenate([x.advantage for x in batches])
     np.testing.assert_allclose(found, losses.whiten(found, mask), atol=1e-5)
     self.assertGreater(np.abs(found).max(), 0.1)
-
-
-if __name__ == "__main__":
-  absltest.main()

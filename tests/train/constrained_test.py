@@ -140,7 +140,3 @@ class ConstrainedTest(absltest.TestCase):
   def test_a_learner_that_cannot_read_grammars_says_so(self):
     with self.assertRaisesRegex(ConfigError, "given no `Grammars`"):
       builder(None).build(self.groups, None)
-
-
-if __name__ == "__main__":
-  absltest.main()

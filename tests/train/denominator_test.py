@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.data.trajectory import Status
 from agentrl_jax.model import sharding
@@ -294,7 +294,3 @@ def _logprobs(policy, params, token_BT):
 
 def _num_packed(batches):
   return sum(int(x.batch.segment.max(axis=1).sum()) for x in batches)
-
-
-if __name__ == "__main__":
-  absltest.main()

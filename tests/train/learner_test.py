@@ -157,7 +157,3 @@ class MeanTest(absltest.TestCase):
       jnp.float32(0), jnp.float32(4)
     )
     self.assertEqual(float(one.value()), 1.0)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -333,7 +333,3 @@ class EngineTest(absltest.TestCase):
     state = learner.init(policy.init(jax.random.key(0)))
     _, metrics = learner.update(state, batches)
     self.assertNoCommonElements((MEAN, MAX, SHARE), metrics)
-
-
-if __name__ == "__main__":
-  absltest.main()

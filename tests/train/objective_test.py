@@ -395,7 +395,3 @@ class ObjectivesTest(parameterized.TestCase):
     self.assertTrue(moved["layers"]["attention"]["q"]["kernel"])
     if model.value_head:
       self.assertTrue(moved["critic"]["bias"])
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -109,7 +109,3 @@ class PlacesTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual((await next_one).index, 2)
     self.assertEqual(worker.num_sessions, 1)
     self.assertTrue(gone.cancelled())
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -474,7 +474,3 @@ class OtherControllerTest(unittest.IsolatedAsyncioTestCase):
       await asyncio.to_thread(environment.indices, "test")
     with self.assertRaisesRegex(ConfigError, "tasks={split: task}"):
       await asyncio.to_thread(self.make().indices, "test")
-
-
-if __name__ == "__main__":
-  unittest.main()

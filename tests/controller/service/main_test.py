@@ -529,7 +529,3 @@ class ConfigTest(unittest.IsolatedAsyncioTestCase):
     for setting in ({"port": -1}, {"grpc_port": 1 << 16}):
       with self.subTest(setting=setting), self.assertRaises(ConfigError):
         ServiceConfig(**setting)
-
-
-if __name__ == "__main__":
-  unittest.main()

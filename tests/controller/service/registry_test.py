@@ -136,7 +136,3 @@ class RegistryTest(unittest.TestCase):
   def test_timers_are_checked(self):
     with self.assertRaisesRegex(ConfigError, "sync_s=0"):
       Timers(sync_s=0)
-
-
-if __name__ == "__main__":
-  unittest.main()

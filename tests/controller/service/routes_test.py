@@ -71,7 +71,3 @@ class ControllerApiTest(unittest.IsolatedAsyncioTestCase):
     self.assertFalse(found, "\n".join(found[:20]))
     async with http.get(f"{addresses.http}/version") as response:
       self.assertEqual(response.status, 200)
-
-
-if __name__ == "__main__":
-  unittest.main()

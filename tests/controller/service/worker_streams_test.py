@@ -196,7 +196,3 @@ class WorkerStreamsTest(unittest.IsolatedAsyncioTestCase):
         await asyncio.gather(*(play(id) for id in range(100))),
         [f"You say {id}." for id in range(100)],
       )
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -123,7 +123,3 @@ class TrainTokenizerTest(absltest.TestCase):
 
     with self.assertRaisesRegex(ConfigError, "no tokenizer at"):
       tokenizer.load_tokenizer(pathlib.Path("/nowhere/tokenizer.json"))
-
-
-if __name__ == "__main__":
-  absltest.main()

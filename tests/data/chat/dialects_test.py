@@ -95,7 +95,3 @@ class PreparingTest(absltest.TestCase):
     message = said("", ("f", "{oops"))
     (body,) = dialects.Hermes().prepare(message)
     self.assertEqual(body["tool_calls"][0]["function"]["arguments"], "{oops")
-
-
-if __name__ == "__main__":
-  absltest.main()

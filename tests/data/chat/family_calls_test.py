@@ -4,7 +4,7 @@ import dataclasses
 import json
 import unicodedata
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -148,7 +148,3 @@ class WhateverToolsSayTest(parameterized.TestCase):
       self.assertTrue(allows(grammars(which), grammar, ids))
 
     check()
-
-
-if __name__ == "__main__":
-  absltest.main()

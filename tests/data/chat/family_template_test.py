@@ -12,7 +12,7 @@ import random
 import re
 import tempfile
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.family_template import FamilyTemplate
@@ -381,7 +381,3 @@ class RefusalTest(parameterized.TestCase):
   def test_nothing_to_start_with(self):
     with self.assertRaisesRegex(ValueError, "at least one message"):
       codec_of("small_qwen25").start([], ())
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -4,7 +4,7 @@ import json
 import random
 
 import jinja2
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.data.chat import template
 from agentrl_jax.data.messages import (
@@ -146,7 +146,3 @@ class ParsingTest(parameterized.TestCase):
     message = TEMPLATE.read('hm <tool_call>{"name": "stop"}', None)
     self.assertEqual(message.content, "hm ")
     self.assertEqual(message.tool_calls[0].name, "stop")
-
-
-if __name__ == "__main__":
-  absltest.main()

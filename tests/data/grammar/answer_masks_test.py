@@ -95,7 +95,3 @@ class AnswerMasksTest(absltest.TestCase):
       GeneratorFault, "turn 1 of attempt 0 in group g.*not sampled under its"
     ):
       self.masks()
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.data.messages import Tool
 from agentrl_jax.errors import ConfigError
@@ -173,7 +173,3 @@ class JsonGrammarTest(Calling):
   def test_schema_that_no_grammar_is_made_of(self):
     with self.assertRaisesRegex(ConfigError, "look-around"):
       codec("compact").json_grammar({"type": "string", "pattern": "(?=a)"})
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -282,7 +282,3 @@ class RandomSchemasTest(absltest.TestCase):
     self.assertGreater(self.counts["calls"], 300)
     for words in ("written twice", "two branches of oneOf", "without a type"):
       self.assertTrue(any(words in reason for reason in self.reasons), words)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -68,7 +68,3 @@ class GrammarTest(absltest.TestCase):
   def test_no_grammar(self):
     with self.assertRaisesRegex(ConfigError, "no grammar can be made of"):
       self.grammars.check("start: what")
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -53,7 +53,3 @@ class GrammarProcessTest(unittest.TestCase):
     self.process._head["tokenizer"] = "no tokenizer"
     with self.assertRaisesRegex(DeadlineExceeded, "compiles grammars"):
       self.process.check('start: "a"', cpu_s=5.0)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -273,7 +273,3 @@ class RefusedTest(unittest.TestCase):
     }.items():
       with self.subTest(id=id), self.assertRaises(ConfigError):
         GymEnvironment(id, **options)
-
-
-if __name__ == "__main__":
-  unittest.main()

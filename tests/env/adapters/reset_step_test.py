@@ -506,7 +506,3 @@ class ActionTest(unittest.TestCase):
     self.assertEqual(self._action(two, {"x": 3}), {"x": 3})
     self.assertEqual(self._action(two, {"x": 3, "y": 4}), {"x": 3, "y": 4})
     self.assertEqual(self._action({"x": {}}, {}), {})
-
-
-if __name__ == "__main__":
-  unittest.main()

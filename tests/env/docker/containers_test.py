@@ -259,7 +259,3 @@ class ContainerSpecTest(unittest.TestCase):
     spec = ContainerSpec(image="i", options=options)
     pairs = [w.removeprefix("--option=") for w in spec.command()[1:]]
     self.assertEqual(parse_options(pairs), options)
-
-
-if __name__ == "__main__":
-  unittest.main()

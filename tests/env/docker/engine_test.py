@@ -49,7 +49,3 @@ class ToTheEndTest(unittest.IsolatedAsyncioTestCase):
       with self.assertRaises(asyncio.CancelledError):
         await calling
       self.assertEqual(log, ["ended"])
-
-
-if __name__ == "__main__":
-  unittest.main()

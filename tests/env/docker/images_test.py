@@ -53,7 +53,3 @@ class DockerignoreTest(unittest.TestCase):
       [rule for rule in rules if not rule.startswith("#")],
       ["*", "!agentrl_jax", "!environments", "**/__pycache__"],
     )
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -95,7 +95,3 @@ class OwnerTest(unittest.TestCase):
   def test_other_hosts_are_not_judged(self):
     self.assertNotEqual(socket.gethostname(), "another")
     self.assertFalse(is_gone("another/1/earlier"))
-
-
-if __name__ == "__main__":
-  unittest.main()

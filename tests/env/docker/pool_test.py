@@ -89,7 +89,3 @@ class ContainerPoolTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(ConfigError, "num_containers=0"):
       async with self.pool(0):
         self.fail("started")
-
-
-if __name__ == "__main__":
-  unittest.main()

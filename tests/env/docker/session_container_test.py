@@ -204,7 +204,3 @@ class SpecTest(unittest.TestCase):
     for name in ("memory_mb", "cpus", "pids", "disk_mb"):
       with self.subTest(name=name), self.assertRaises(ConfigError):
         SessionContainerSpec(image="x", **{name: 0})
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -85,7 +85,3 @@ class WorkerClientTest(unittest.IsolatedAsyncioTestCase):
     await self.http.close()
     with self.assertRaisesRegex(EnvironmentFault, "given up"):
       await self.interact()
-
-
-if __name__ == "__main__":
-  unittest.main()

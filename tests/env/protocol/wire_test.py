@@ -64,7 +64,3 @@ class WireTest(unittest.TestCase):
       body = across(wire.indices_to_json(indices))
       self.assertEqual(wire.indices_from_json(body), indices)
       self.assertLess(len(json.dumps(body)), 60)
-
-
-if __name__ == "__main__":
-  unittest.main()

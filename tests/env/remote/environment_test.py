@@ -199,7 +199,3 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
   def test_deadlines_are_checked(self):
     with self.assertRaisesRegex(ConfigError, "step_s=-1"):
       ClientDeadlines(step_s=-1)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -114,7 +114,3 @@ class OtherLoopTest(unittest.IsolatedAsyncioTestCase):
     async with asyncio.timeout(10):
       while not self.remote.left:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -282,7 +282,3 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
         "statuses": {"completed": 2, "task limit reached": 1},
       },
     )
-
-
-if __name__ == "__main__":
-  unittest.main()

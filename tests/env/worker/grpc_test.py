@@ -259,7 +259,3 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
         self.controller = await self.served.start()
         await self.next(self.controller.heartbeats)
         self.assertEqual((await self.start())[0], 200)
-
-
-if __name__ == "__main__":
-  unittest.main()

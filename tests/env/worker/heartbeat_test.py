@@ -68,7 +68,3 @@ class HeartbeatTest(unittest.IsolatedAsyncioTestCase):
         await self.next_heard()
         async with self.http.get(f"{url}/worker_status") as response:
           self.assertEqual(response.status, 200)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -149,7 +149,3 @@ class HostTest(unittest.IsolatedAsyncioTestCase):
   def test_limits_are_checked(self):
     with self.assertRaisesRegex(ConfigError, "idle_timeout_s=0"):
       HostLimits(idle_timeout_s=0)
-
-
-if __name__ == "__main__":
-  unittest.main()

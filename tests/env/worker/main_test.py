@@ -157,7 +157,3 @@ class HttpWorkerTest(unittest.IsolatedAsyncioTestCase):
     self.assertFalse(faults, "\n".join(faults[:20]))
     async with http.get(f"{url}/worker_status") as response:
       self.assertEqual(response.status, 200)
-
-
-if __name__ == "__main__":
-  unittest.main()

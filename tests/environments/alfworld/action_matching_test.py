@@ -79,7 +79,3 @@ class MatchActionTest(unittest.TestCase):
   def test_text_without_a_match_is_played_as_written(self):
     for text in ("", "dance", "\x00", "x" * 10_000):
       self.assertEqual(match_action(text, COMMANDS), text)
-
-
-if __name__ == "__main__":
-  unittest.main()

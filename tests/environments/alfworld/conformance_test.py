@@ -214,7 +214,3 @@ class TranscriptsTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(tally.equal_observations, tally.num_replies)
         self.assertEqual(tally.equal_action_lists, tally.num_replies)
         self.assertEqual(tally.equal_endings, tally.num_episodes)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -163,7 +163,3 @@ class OptionsTest(unittest.TestCase):
       self.assertRaisesRegex(ConfigError, "games"),
     ):
       ALFWorld().indices("dev")
-
-
-if __name__ == "__main__":
-  unittest.main()

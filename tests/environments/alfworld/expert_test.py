@@ -116,7 +116,3 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
       walk(study(), sleep=1.0)
     with self.assertRaisesRegex(ConfigError, "six types"):
       walk(dataclasses.replace(study(), goal=parse("(and)")))
-
-
-if __name__ == "__main__":
-  unittest.main()

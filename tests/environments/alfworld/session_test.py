@@ -181,7 +181,3 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       session._written += ["put mug 1 in/on desk 2"] * 2
       step = await self.play(session, SOLUTION[4])
       self.assertEqual((step.status, step.reward), (status, 1.0))
-
-
-if __name__ == "__main__":
-  unittest.main()

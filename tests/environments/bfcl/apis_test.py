@@ -84,7 +84,3 @@ class APIsTest(unittest.TestCase):
     ticket = json.loads(second.call("create_ticket", (), {"title": "late"}))
     self.assertEqual(ticket["id"], 1)
     self.assertTrue(first.agrees_with(second))
-
-
-if __name__ == "__main__":
-  unittest.main()

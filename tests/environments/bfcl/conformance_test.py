@@ -136,7 +136,3 @@ class _OneByOne:
 
   def answer(self, messages):
     return GoldExpert([next(self._answers)]).answer(messages)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -98,7 +98,3 @@ class OptionsTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(ConfigError, "200 tasks"):
       async with BFCL().open(Task("bfcl", "base", 200), seed=0):
         pass
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -64,7 +64,3 @@ class ParseSourceTest(unittest.TestCase):
     for source in ("f", "a.f()", "f(g())", "f(x)", "f()()", "f(", "f(**{})"):
       with self.subTest(source=source), self.assertRaises(ValueError):
         parse_source(source)
-
-
-if __name__ == "__main__":
-  unittest.main()

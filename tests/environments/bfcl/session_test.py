@@ -215,7 +215,3 @@ class TurnCheckerTest(unittest.TestCase):
     gold = [[], ["pwd()"]]
     turns = [[("touch", {"file_name": "a"})], [("pwd", {})]]
     self.assertEqual(self._verdicts(gold, turns), [None, Failure.STATE])
-
-
-if __name__ == "__main__":
-  unittest.main()

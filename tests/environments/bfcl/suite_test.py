@@ -111,7 +111,3 @@ class SourceTest(unittest.IsolatedAsyncioTestCase):
     environment = self._write([["__import__('os').system('true')"]])
     with self.assertRaisesRegex(ConfigError, "not a call of a function"):
       environment.expert(Task("bfcl", "base", 0), seed=0, mistakes={})
-
-
-if __name__ == "__main__":
-  unittest.main()

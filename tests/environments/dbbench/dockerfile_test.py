@@ -38,7 +38,3 @@ class ImageTest(unittest.IsolatedAsyncioTestCase):
             step = await session.step(expert.answer(step.messages))
         self.assertIn("MariaDB", version.messages[0].content)
         self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -118,7 +118,3 @@ class OptionsTest(unittest.TestCase):
   def test_dev_needs_a_source(self):
     with self.assertRaisesRegex(ConfigError, "source"):
       DBBench().indices("dev")
-
-
-if __name__ == "__main__":
-  unittest.main()

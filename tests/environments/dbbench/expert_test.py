@@ -111,7 +111,3 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
       DBBench().expert(
         Task("dbbench", "train", 0), seed=0, mistakes={"typo": 0.1}
       )
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -118,7 +118,3 @@ class AnswerTest(unittest.TestCase):
     self.assertTrue(is_right(answer, [str(x) for x in label]))
     answer[0] = str(float(answer[0]) + 5e6)
     self.assertFalse(is_right(answer, [str(x) for x in label]))
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -101,7 +101,3 @@ class LoadProblemsTest(unittest.TestCase):
     for problem in changing:
       self.assertRegex(problem.table_hash, r"\A[0-9a-f]{32}\Z")
       self.assertRegex(problem.gold_sql, r"\A(INSERT|UPDATE) ")
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -47,7 +47,3 @@ class ToolsTest(unittest.TestCase):
     self.assertEqual(
       [tool.name for tool in TOOLS], ["execute_sql", "commit_final_answer"]
     )
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -162,7 +162,3 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       session = await self.begin(zero, upstream_quirks=quirks)
       step = await session.step(say(commit("")))
       self.assertEqual(step.reward, float(quirks))
-
-
-if __name__ == "__main__":
-  unittest.main()

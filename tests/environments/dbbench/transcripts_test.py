@@ -296,7 +296,3 @@ class SessionsTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(comparable(step.messages), comparable(recorded))
     self.assertIs(step.status, Status.COMPLETED)
     self.assertEqual(step.status.value, episode.status)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -146,7 +146,3 @@ class ConformanceTest(unittest.IsolatedAsyncioTestCase):
       ]
       with self.subTest(mistake=mistake):
         self.assertLess(sum(rewards) / len(rewards), 0.35)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -32,7 +32,3 @@ class ImageTest(unittest.IsolatedAsyncioTestCase):
           self.assertEqual(steps, await play(local, task))
           self.assertIs(steps[-1].status, Status.COMPLETED)
           self.assertEqual(steps[-1].reward, 1.0)
-
-
-if __name__ == "__main__":
-  unittest.main()

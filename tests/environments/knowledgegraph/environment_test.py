@@ -131,7 +131,3 @@ async def _reset(environment):
   task = Task("knowledgegraph", "train", 0)
   async with environment.open(task, seed=0) as session:
     await session.reset()
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -95,7 +95,3 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
       self.environment.expert(
         Task("kg", "train", 0), seed=0, mistakes={"no_count": 1.0}
       )
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -175,7 +175,3 @@ class TriplesTest(unittest.TestCase):
         f'<{namespace}m.01> <{namespace}a.b.t> "a \\"b\\"\\n\\\\"@en .',
       ],
     )
-
-
-if __name__ == "__main__":
-  unittest.main()

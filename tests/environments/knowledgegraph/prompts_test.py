@@ -55,7 +55,3 @@ class PromptsTest(unittest.TestCase):
       self.assertIn("a maximum of 7 actions to find", system.content)
       self.assertTrue(system.content.startswith(" \nYou are an intelligent"))
       self.assertEqual(tuple(example), ONE_SHOT if one_shot else ())
-
-
-if __name__ == "__main__":
-  unittest.main()

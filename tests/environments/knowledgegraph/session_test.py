@@ -322,7 +322,3 @@ class QuirksTest(SessionTestCase):
         step = await self.answer(f"Final Answer: #{len(calls)}")
         with self.subTest(quirks=quirks, calls=calls):
           self.assertIs(step.status, last)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -154,7 +154,3 @@ class OptionsTest(unittest.TestCase):
   def test_dev_needs_a_source(self):
     with self.assertRaisesRegex(ConfigError, "source"):
       OSInteraction().indices("dev")
-
-
-if __name__ == "__main__":
-  unittest.main()

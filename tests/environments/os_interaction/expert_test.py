@@ -113,7 +113,3 @@ class OneLineTest(unittest.TestCase):
         )
         self.assertEqual(done.stdout, expected.stdout)
         self.assertTrue(done.stdout)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -39,7 +39,3 @@ class ScriptedTest(unittest.TestCase):
     self.assertEqual((tool, answer), ("bash_action", ("answer_action", "0")))
     self.assertIn("echo 0\\n", script)
     self.assertNotIn("{{", script)
-
-
-if __name__ == "__main__":
-  unittest.main()

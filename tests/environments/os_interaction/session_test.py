@@ -183,7 +183,3 @@ class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
       await self.reward(MATCH, thought, upstream_quirks=True), 1.0
     )
     self.assertEqual(await self.reward(CHECK, finish("right")), 1.0)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -144,7 +144,3 @@ class AllReplaysTest(ReplayTest):
         self.assertEqual(ours.content, theirs["content"])
       num_same += sum(m.content == reply["content"] for _, reply, m in replies)
     self.assertGreaterEqual(num_same, 60)
-
-
-if __name__ == "__main__":
-  unittest.main()

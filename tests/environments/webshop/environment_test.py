@@ -108,7 +108,3 @@ class WebShopTest(unittest.IsolatedAsyncioTestCase):
   def test_can_be_loaded_by_name(self):
     environment = load_environment("environments.webshop:WebShop", COMPACT)
     self.assertIsInstance(environment, WebShop)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -141,7 +141,3 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
     mistakes = {"lazy_search": 0.4, "first_result": 0.4, "ignore_price": 0.2}
     rate = await success(environment, skip_last_option=0.3, **mistakes)
     self.assertTrue(0.35 < rate < 0.55, rate)
-
-
-if __name__ == "__main__":
-  unittest.main()

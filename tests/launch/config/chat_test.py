@@ -153,7 +153,3 @@ class ReadChatTest(absltest.TestCase):
   def test_a_date(self):
     with self.assertRaisesRegex(ConfigError, "'today' is no date"):
       ChatConfig(date="today")
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.loading import load_environment
@@ -259,7 +259,3 @@ class SettingsTest(parameterized.TestCase):
       speaking(read_settings(config), 1.0)
     config.rollouts.protocol = "agentrl"
     speaking(read_settings(config), 1.0)
-
-
-if __name__ == "__main__":
-  absltest.main()

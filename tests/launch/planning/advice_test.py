@@ -81,7 +81,3 @@ class AdviceTest(absltest.TestCase):
 
   def test_of_what_fits_nothing_is_said(self):
     self.assertEqual(refusal([], []), "")
-
-
-if __name__ == "__main__":
-  absltest.main()

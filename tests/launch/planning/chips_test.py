@@ -1,6 +1,6 @@
 """Slices by their names, and the links between their chips."""
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
 from launch.planning.chips import CHIPS, parse_slice
@@ -71,7 +71,3 @@ class LinksTest(parameterized.TestCase):
     )
     self.assertEqual((bound.step_s, bound.binds), (4.0, "links"))
     self.assertEqual(bound.in_turn_s, 7.0)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -217,7 +217,3 @@ def _reduction(groups: str) -> str:
   %x = f32[4]{{0}} parameter(0)
   ROOT %total = f32[4]{{0}} all-reduce(%x), {groups}, to_apply=%a"""
   )
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -9,7 +9,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
@@ -97,7 +97,3 @@ class FlopsTest(parameterized.TestCase):
       visited(ComputeConfig(attention_block=1024), kernel=False), 4608
     )
     self.assertEqual(visited(ComputeConfig(), kernel=True), (8192 + 512) / 2)
-
-
-if __name__ == "__main__":
-  absltest.main()

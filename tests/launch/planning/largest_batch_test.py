@@ -1,6 +1,6 @@
 """The largest batch, on chips whose programs grow as they are told to."""
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from launch.planning.chips import GIB, parse_slice
 from launch.planning.compiled import Compiled, Memory
@@ -59,7 +59,3 @@ def _judged(wanted: float) -> Judgement:
     flops=Flops(0, 0),
     roofline=None,
   )
-
-
-if __name__ == "__main__":
-  absltest.main()

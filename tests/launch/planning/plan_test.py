@@ -137,7 +137,3 @@ def _plan(*arguments: str) -> subprocess.CompletedProcess:
     timeout=240,
     check=False,
   )
-
-
-if __name__ == "__main__":
-  absltest.main()

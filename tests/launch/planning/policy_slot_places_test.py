@@ -87,7 +87,3 @@ class SlicesTest(absltest.TestCase):
       self._kept(settings, spread)
     with self.assertRaisesRegex(ConfigError, "split over the 3 devices"):
       self._kept(_settings(slices=(4, 3), slots=(8, 8)))
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -28,7 +28,3 @@ class ConstrainedCallsTest(absltest.TestCase):
     batch = abstract_lesson(*self.planned("free")).batch
     self.assertIsNone(batch.allowed)
     self.assertIsNone(batch.mask_MX)
-
-
-if __name__ == "__main__":
-  absltest.main()

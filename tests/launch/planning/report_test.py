@@ -101,7 +101,3 @@ class ReportTest(absltest.TestCase):
       found["largest"], {"train.micro_batch": 96, "engine.slots[0]": 0}
     )
     self.assertEqual([one["mesh"] for one in found["meshes"]], [MESH, MESH])
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -87,7 +87,3 @@ class ResidentsTest(absltest.TestCase):
       found["older weights of policy slot 1"],
       2 * found["weights of policy slot 1"],
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

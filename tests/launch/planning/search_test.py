@@ -2,7 +2,7 @@
 
 import math
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.model.sharding import MESH_AXES
 from configs import pod
@@ -130,7 +130,3 @@ class FormulasTest(parameterized.TestCase):
   def test_names_leave_out_what_is_not_split(self):
     self.assertEqual(shape_name(_mesh(fsdp=8, tensor=4)), "fsdp=8 tensor=4")
     self.assertEqual(shape_name(_mesh()), "one chip")
-
-
-if __name__ == "__main__":
-  absltest.main()

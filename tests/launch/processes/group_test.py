@@ -214,7 +214,3 @@ class ProcessesTest(parameterized.TestCase):
     link = process_link.lead(2, "127.0.0.1", 0.05, WAIT_S)
     with self.assertRaisesRegex(DeadlineExceeded, r"processes \[1\] to call"):
       link.accept()
-
-
-if __name__ == "__main__":
-  absltest.main()

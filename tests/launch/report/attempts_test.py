@@ -87,7 +87,3 @@ class AttemptsTest(unittest.TestCase):
         self.assertEqual(found.values, (value,))
     (found,) = curves.curves_below(self.rows, "rl", curves.REWARD)
     self.assertEqual(found.name, "dbbench")
-
-
-if __name__ == "__main__":
-  unittest.main()

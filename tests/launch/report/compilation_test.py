@@ -123,7 +123,3 @@ class EstimateTest(unittest.TestCase):
       draw()
     self.assertIn("compiling sluggish, for 12.0", pictures[0])
     self.assertNotIn("compiling", pictures[1])
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -80,7 +80,3 @@ class CurvesTest(unittest.TestCase):
     ):
       if low < high:
         self.assertLess(low_moved, high_moved)
-
-
-if __name__ == "__main__":
-  unittest.main()

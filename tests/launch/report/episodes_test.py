@@ -144,7 +144,3 @@ class EpisodesTest(unittest.TestCase):
       an_episode(token_text=[["t"] * 14, ["t"] * 14, ["t"] * 13])
     with self.assertRaisesRegex(ValueError, r"policy_logprob has \[14\]"):
       an_episode(policy_logprob=[np.zeros(14)])
-
-
-if __name__ == "__main__":
-  unittest.main()

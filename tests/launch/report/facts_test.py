@@ -56,7 +56,3 @@ class FactsTest(unittest.TestCase):
     self.assertGreaterEqual(found["machine"]["cores"], 1)
     self.assertGreater(found["machine"]["memory_gib"], 0)
     self.assertNotIn(str(pathlib.Path.home()), text)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -290,7 +290,3 @@ class BreakableTest(unittest.TestCase):
   def test_keys_break_where_words_end(self):
     self.assertEqual(report.breakable("a.b_c"), "a.<wbr>b_<wbr>c")
     self.assertEqual(report.breakable("a.<i>"), "a.<wbr>&lt;i&gt;")
-
-
-if __name__ == "__main__":
-  unittest.main()

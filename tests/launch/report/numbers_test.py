@@ -40,7 +40,3 @@ class NumbersTest(unittest.TestCase):
     self.assertEqual(numbers.stage_name("warm_start"), "warm start")
     self.assertEqual(numbers.stage_name("rl"), "RL")
     self.assertEqual(numbers.stage_name("rl_evaluation"), "RL evaluation")
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -108,7 +108,3 @@ class PlotsTest(unittest.TestCase):
     svg = plots.panel_svgs(rows, [])[0].svg
     self.assertIn(">&lt;b&gt;$x$</text>", svg)
     self.assertNotIn("<b>", svg)
-
-
-if __name__ == "__main__":
-  unittest.main()

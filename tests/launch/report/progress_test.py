@@ -130,7 +130,3 @@ class StageProgressTest(unittest.TestCase):
     with self.open(is_terminal=True) as progress:
       progress.update(1, {"success/os": float("nan"), "loss": float("inf")})
     self.assertIn("loss inf", self.out.getvalue())
-
-
-if __name__ == "__main__":
-  unittest.main()

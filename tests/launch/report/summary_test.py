@@ -162,7 +162,3 @@ class SummaryTest(unittest.TestCase):
     self.assertEqual((gain["before"], gain["after"]), ("warm_start", "rl"))
     self.assertAlmostEqual(gain["mean"]["difference"], 0.43)
     self.assertTrue(gain["mean"]["disjoint"])
-
-
-if __name__ == "__main__":
-  unittest.main()

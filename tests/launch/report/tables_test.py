@@ -101,7 +101,3 @@ class TablesTest(unittest.TestCase):
     empty = dataclasses.replace(summary, evaluations=[])
     self.assertIsNone(tables.before_after(empty, "greedy"))
     self.assertIn("Wall time", printed(empty))
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -80,7 +80,3 @@ class AdaptersTest(absltest.TestCase):
     config.lora.alpha = 2.0
     with self.assertRaisesRegex(ConfigError, "lora.rank is 0"):
       read_adaptation(config)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -73,7 +73,3 @@ class ConstrainedRunTest(absltest.TestCase):
     first = next(row.values for row in rows if row.stage == "rl")
     self.assertLess(first["policy/engine_drift"], 1e-5)
     self.assertLess(first["policy/kl_to_reference"], 1e-6)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -141,7 +141,3 @@ class DemonstrationsTest(absltest.TestCase):
       np.testing.assert_array_equal(np.sort(order), np.arange(len(rows.token)))
     again = list(demonstrations.shuffled(rows, seed=3, epochs=2))
     np.testing.assert_array_equal(epochs, again)
-
-
-if __name__ == "__main__":
-  absltest.main()

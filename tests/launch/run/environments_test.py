@@ -123,7 +123,3 @@ def serving(module, *flags):
   finally:
     process.terminate()
     process.communicate(timeout=60)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -97,7 +97,3 @@ class FinetuneTest(absltest.TestCase):
 
 def _value(text: str):
   return () if text == "()" else json.loads(text)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -277,7 +277,3 @@ class TwentyKillsTest(absltest.TestCase):
     )
     self.assertEqual(set(ended), {0}, last.said())
     assert_none_lost_none_twice(last.root, steps)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -105,7 +105,3 @@ class TrainTest(absltest.TestCase):
     report = (self.root / "report.html").read_text()
     for name in NAMES:
       self.assertIn(f">{name}<", report)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -223,7 +223,3 @@ class RunTest(unittest.TestCase):
       statistics.mean(rewards[-10:]), statistics.mean(rewards[:3]) + 0.15
     )
     self.assertEqual(found[-1]["agents/abandoned"], 0)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -85,7 +85,3 @@ class EngineRunTest(absltest.TestCase):
     ]
     self.assertEqual(rows[-1]["rollouts/lost"], 1)
     self.assertEqual(rows[-1]["rollouts/servers"], 1)
-
-
-if __name__ == "__main__":
-  absltest.main()

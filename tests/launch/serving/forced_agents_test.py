@@ -63,7 +63,3 @@ class ForcedAgentsTest(unittest.IsolatedAsyncioTestCase):
     rewards = [(await self.play())[0] for _ in range(15)]
     self.assertLess(rewards[0], 0.6)
     self.assertGreater(statistics.mean(rewards[-3:]), 0.9, rewards)
-
-
-if __name__ == "__main__":
-  unittest.main()

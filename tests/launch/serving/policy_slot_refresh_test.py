@@ -160,7 +160,3 @@ class PolicySlotServingTest(absltest.TestCase):
       CheckpointError, r"policy_slots\[1\].*cannot be serv"
     ):
       serving.follow(self._open(), self._state(0))
-
-
-if __name__ == "__main__":
-  absltest.main()

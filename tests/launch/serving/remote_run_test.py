@@ -102,7 +102,3 @@ class RemoteRunTest(absltest.TestCase):
     self.assertIn(1, [row["rollouts/servers"] for row in rows])
     self.assertEqual(rows[0]["rollouts/servers"], 2)
     self.assertLessEqual(max(row["snapshots/lag"] for row in rows), 2)
-
-
-if __name__ == "__main__":
-  absltest.main()

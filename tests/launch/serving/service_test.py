@@ -46,7 +46,3 @@ class WithoutJetStreamTest(unittest.TestCase):
       "engine.driver=jetstream: google-jetstream cannot be", done.stdout
     )
     self.assertIn("set engine.driver=local", done.stdout)
-
-
-if __name__ == "__main__":
-  unittest.main()

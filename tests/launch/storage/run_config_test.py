@@ -28,7 +28,3 @@ class FiledConfigTest(unittest.TestCase):
       del filed["http"], filed["engine"]["prefix_cache_tokens"]
       path.write_text(yaml.safe_dump(filed))
       self.assertEqual(read_settings(run_config(root)), whole)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -162,7 +162,3 @@ class InterruptsTest(absltest.TestCase):
     with _listen():
       self.assertNotEqual(signal.getsignal(signal.SIGTERM), before)
     self.assertEqual(signal.getsignal(signal.SIGTERM), before)
-
-
-if __name__ == "__main__":
-  absltest.main()

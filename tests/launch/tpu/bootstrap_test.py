@@ -179,7 +179,3 @@ def _alive(pid: int) -> bool:
     return "(sleep) Z" not in pathlib.Path(f"/proc/{pid}/stat").read_text()
   except FileNotFoundError:
     return False
-
-
-if __name__ == "__main__":
-  absltest.main()

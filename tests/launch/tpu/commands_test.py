@@ -9,7 +9,7 @@ import sys
 import tempfile
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests.launch.tpu.cloud.cloud import Cloud
 
@@ -182,7 +182,3 @@ class TpuCommandsTest(parameterized.TestCase):
       check=True,
     )
     self.assertEqual(done.stdout.split(), [str(chips), str(hosts), topology])
-
-
-if __name__ == "__main__":
-  absltest.main()

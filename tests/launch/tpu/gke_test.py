@@ -179,7 +179,3 @@ def _without_addresses(word: str) -> str:
   return re.sub(
     r"ADDRESS-OF-[-\w]+|qwen-[-\w]+\.qwen|127\.0\.0\.1", "HOST", word
   )
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -143,7 +143,3 @@ class TpuLocalTest(absltest.TestCase):
     self.assertEqual(process.wait(DEADLINE_S), 0, self.said())
     self.assertIn("(restart 1 of at most 5)", self.told.read_text())
     self.assertTrue((run / "summary.json").exists(), self.said())
-
-
-if __name__ == "__main__":
-  absltest.main()

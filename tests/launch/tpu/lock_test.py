@@ -50,7 +50,3 @@ class TpuLockTest(absltest.TestCase):
     )
     for path in copied:
       self.assertTrue((ROOT / path).exists(), path)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -5,7 +5,7 @@ import re
 import tempfile
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests.launch.tpu.cloud.cloud import Cloud
 
@@ -265,7 +265,3 @@ class TpuRunTest(parameterized.TestCase):
         learner,
       )
     self.assertEqual(cloud.alive(), [])
-
-
-if __name__ == "__main__":
-  absltest.main()

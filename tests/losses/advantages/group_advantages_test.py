@@ -7,7 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages import group_advantages as advantages
@@ -326,7 +326,3 @@ class GroupAdvantageSettingsTest(parameterized.TestCase):
   def test_refuses_an_unknown_ddof(self):
     with self.assertRaisesRegex(ValueError, "ddof is 2.*n - 1"):
       _advantage([1.0, 0.0], ddof=2)
-
-
-if __name__ == "__main__":
-  absltest.main()

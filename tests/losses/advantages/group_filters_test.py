@@ -7,7 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages import group_advantages, group_filters
@@ -231,7 +231,3 @@ class KeepTest(chex.TestCase):
     settings["valid_N"] = jnp.ones(3)
     with self.assertRaises(AssertionError):
       group_filters.keep_groups_above(*arguments, **settings)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -8,7 +8,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages.normalisation import (
@@ -469,7 +469,3 @@ class WhitenWeightedTest(chex.TestCase):
         atol=1e-6,
       )
       np.testing.assert_array_equal(y_N[~mask_NT.any(axis=1)], 0)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -8,7 +8,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages import group_advantages, pass_at_k
@@ -272,7 +272,3 @@ class MaxAtKAdvantageTest(chex.TestCase):
         valid_N=jnp.ones(3, bool),
         k=1,
       )
-
-
-if __name__ == "__main__":
-  absltest.main()

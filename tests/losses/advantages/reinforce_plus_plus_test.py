@@ -7,7 +7,6 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages import normalisation
@@ -112,7 +111,3 @@ class BaselineAdvantageTest(chex.TestCase):
       valid_N=jnp.ones(12, bool),
     )
     np.testing.assert_array_equal(advantage_N, np.zeros(12))
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -7,7 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages.returns import discounted_returns, gae
@@ -198,7 +198,3 @@ class DiscountedReturnsTest(chex.TestCase):
       discounted_returns(batch.reward_BT, batch.mask_BT, discount=0.9),
       rtol=1e-6,
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -7,7 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages import step_groups
@@ -240,7 +240,3 @@ class StepAdvantageTest(chex.TestCase):
         **COUNTS,
       )
       np.testing.assert_array_equal(advantage_NU, np.zeros((size, U)))
-
-
-if __name__ == "__main__":
-  absltest.main()

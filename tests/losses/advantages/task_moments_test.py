@@ -8,7 +8,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages import normalisation
@@ -199,7 +199,3 @@ class BlendMomentsTest(chex.TestCase):
     unseen = normalisation.unseen_tasks(1)
     with self.assertRaisesRegex(ValueError, "decay=1.5 must be from 0 to 1"):
       normalisation.blend_moments(unseen, unseen, decay=1.5)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -7,7 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages import turns
@@ -224,7 +224,3 @@ class FirstOfTurnTest(parameterized.TestCase):
         turns.first_of_turn(*batch[2:4], segment_BT=segment_BT),
         reference.first_of_turn(*batch[2:4], segment_BT=segment_BT),
       )
-
-
-if __name__ == "__main__":
-  absltest.main()

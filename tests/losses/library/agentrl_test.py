@@ -7,7 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax import losses
@@ -297,7 +297,3 @@ class ObjectiveTest(chex.TestCase):
     for name in losses.__all__:
       self.assertTrue(callable(getattr(losses, name)), name)
     self.assertEqual(losses.__all__, sorted(losses.__all__))
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.losses import arguments
 
@@ -39,7 +39,3 @@ class WidenTest(parameterized.TestCase):
     with jax.enable_x64(True):
       np.testing.assert_array_equal(arguments.widen(x), x)
     self.assertEqual(arguments.widen(x).dtype, jnp.float32)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -49,7 +49,3 @@ class PageTest(absltest.TestCase):
     rows = [line for line in page.splitlines() if line.startswith("|")]
     named = set(re.findall(r"`([A-Za-z]\w*)`", " ".join(rows)))
     self.assertContainsSubset(set(losses.__all__), named)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -13,7 +13,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax import losses
 from tests.losses.library import batches
@@ -290,7 +290,3 @@ class MicroBatchesTest(parameterized.TestCase):
 
     whole_BT, in_parts_BT = both_ways(batch, parts_of(batch))
     np.testing.assert_allclose(in_parts_BT, whole_BT, rtol=0, atol=TOLERANCE)
-
-
-if __name__ == "__main__":
-  absltest.main()

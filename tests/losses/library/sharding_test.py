@@ -50,7 +50,3 @@ class ShardingTest(absltest.TestCase):
     for name, difference in differences.items():
       with self.subTest(name):
         self.assertLessEqual(difference, 1e-6)
-
-
-if __name__ == "__main__":
-  absltest.main()

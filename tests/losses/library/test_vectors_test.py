@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax import losses
 from tests.golden import make_test_vectors
@@ -157,7 +157,3 @@ class TestVectorsTest(parameterized.TestCase):
     self.assertEqual(np.shape(result), np.shape(expected))
     self.assertEqual(result.dtype == bool, expected.dtype == bool)
     np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax import losses
 from tests.losses.library.test_vectors_test import (
@@ -71,7 +71,3 @@ class TransformationsTest(parameterized.TestCase):
       with self.subTest(block["function"]):
         for leaf in jax.eval_shape(lambda x, b=block: _leaves(b, x), shapes):
           self.assertNotEqual(leaf.dtype, jnp.bfloat16)
-
-
-if __name__ == "__main__":
-  absltest.main()

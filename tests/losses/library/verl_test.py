@@ -7,7 +7,7 @@ precision.
 
 import jax
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests.golden import comparison
 
@@ -55,7 +55,3 @@ class OriginalsTest(parameterized.TestCase):
     for x, expected in comparison.batches():
       single = comparison.in_float32(x)
       self._compare(single, expected, rtol=2e-6, atol=1e-6)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -6,7 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax import losses
 from agentrl_jax.losses import AllowedTokens, fused_token_logprob
@@ -190,7 +190,3 @@ class FusedTest(parameterized.TestCase):
       self.assertTrue(np.isfinite(slope).all())
     np.testing.assert_array_equal(slopes[1][:, :63], 0)
     self.assertGreater(np.abs(slopes[1][:, 63:]).max(), 1e-3)
-
-
-if __name__ == "__main__":
-  absltest.main()

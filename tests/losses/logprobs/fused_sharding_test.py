@@ -34,7 +34,3 @@ class FusedShardingTest(absltest.TestCase):
             continue
           self.assertEqual(kind, "all-reduce")
           self.assertTrue(size <= states or size == own_words)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -7,7 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses import fused_token_logprob
@@ -249,7 +249,3 @@ class RefusalTest(parameterized.TestCase):
       fused_token_logprob(
         *cases.inputs(seed=3), temperature=jnp.ones((B, T)), chunk_size=1
       )
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -7,7 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses.logprobs import logits
@@ -186,7 +186,3 @@ class EntropyTest(chex.TestCase):
       100.0 * jax.nn.one_hot(jnp.ones((B, T), int), V)
     )
     np.testing.assert_allclose(certain_BT, 0, atol=1e-6)
-
-
-if __name__ == "__main__":
-  absltest.main()

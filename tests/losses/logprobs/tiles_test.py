@@ -6,7 +6,7 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.losses import fused_token_logprob
 from agentrl_jax.losses.logprobs import tiles as fused_tiles
@@ -191,7 +191,3 @@ def _sizes(jaxpr):
     yield from (variable.aval.size for variable in equation.outvars)
     for inner in jax.extend.core.jaxprs_in_params(equation.params):
       yield from _sizes(inner)
-
-
-if __name__ == "__main__":
-  absltest.main()

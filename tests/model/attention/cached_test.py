@@ -6,7 +6,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from jax.experimental import pallas as pl
 from jax.sharding import SingleDeviceSharding
 
@@ -149,7 +149,3 @@ class CompiledTest(parameterized.TestCase):
     )
     self.assertIn("ragged_attention", compiled.as_text())
     self.assertLess(compiled.memory_analysis().temp_size_in_bytes, 2**20)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention import packed, reference
@@ -179,7 +179,3 @@ class ChoiceTest(parameterized.TestCase):
         )
     self.assertLen(log.output, 1)
     self.assertIn("cudnn computes in bfloat16", log.output[0])
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -8,7 +8,7 @@ import json
 import pathlib
 import tempfile
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.hugging_face.config import (
@@ -182,7 +182,3 @@ class ConfigFileTest(parameterized.TestCase):
       path.write_text(json.dumps(QWEN3_8B | {"model_type": None}))
       with self.assertRaisesRegex(ConfigError, f"{path}: model_type=None"):
         read_model(folder)
-
-
-if __name__ == "__main__":
-  absltest.main()

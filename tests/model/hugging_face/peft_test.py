@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.config import ModelConfig
@@ -181,7 +181,3 @@ class PeftTest(parameterized.TestCase):
     adaptation, adapters = ours.read_adapters(self.root / "theirs", config)
     self.assertEqual(adaptation.scale, 2.5)
     self.compare(theirs.eval(), config, params, adapters, adaptation)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 import jax
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.hugging_face.presets import PRESETS, preset
@@ -61,7 +61,3 @@ class PresetsTest(parameterized.TestCase):
   def test_an_unknown_name(self):
     with self.assertRaisesRegex(ConfigError, "'gpt-2' is not one of qwen2.5-0"):
       preset("gpt-2")
-
-
-if __name__ == "__main__":
-  absltest.main()

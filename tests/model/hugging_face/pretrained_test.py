@@ -194,7 +194,3 @@ class RefusalTest(parameterized.TestCase):
     self.assertEqual(
       found, described | {"torch_dtype": "float32", "bos_token_id": 7}
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -79,7 +79,3 @@ def _run_two(root: pathlib.Path) -> list[dict]:
     assert process.returncode == 0, failed[-3000:]
     found.append(json.loads(said.splitlines()[-1]))
   return found
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.export import Tensors, write_params
@@ -176,7 +176,3 @@ def _greedy(policy, params, token_BT):
   )
   said_BT = np.asarray(decode(cache))
   return [said_BT[b, n - 1 : n - 1 + NEW] for b, n in enumerate(PROMPTS)]
-
-
-if __name__ == "__main__":
-  absltest.main()

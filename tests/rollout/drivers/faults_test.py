@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import GeneratorFault
 from agentrl_jax.rollout.api import SamplingSpec
@@ -169,7 +169,3 @@ class DriverFaultsTest(DriverTestCase):
       driver.submit([1], SamplingSpec(policy_slot=1, max_tokens=4))
     self.assertLen(self.settle(driver, [good]), 1)
     self.check_empty(driver)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -106,7 +106,3 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
       with self.assertRaisesRegex(GeneratorFault, "closed"):
         while True:
           await anext(chunks)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -130,7 +130,3 @@ class JetStreamImportTest(unittest.TestCase):
     """)
     self.assertIn("pip install --no-deps", output)
     self.assertIn("engine.driver=local", output)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -134,7 +134,3 @@ class ServingTest(unittest.IsolatedAsyncioTestCase):
         )
         self.assertEqual(len(answers), 6)
     driver.close()
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -133,7 +133,3 @@ class LockstepGeneratorTest(unittest.IsolatedAsyncioTestCase):
       self.driver.engine.reset()
     self.assertEqual(counts[0], counts[1])
     self.assertGreater(counts[0], 0)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -100,7 +100,3 @@ class EngineMetricsTest(unittest.TestCase):
     self.assertGreater(report["engine/evicted_blocks/policy_slot0"], 0)
     self.assertEqual(report["engine/evicted_blocks/policy_slot1"], 0)
     self.assertEqual(report["engine/store_failures/policy_slot0"], 0)
-
-
-if __name__ == "__main__":
-  unittest.main()

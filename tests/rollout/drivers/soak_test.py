@@ -7,7 +7,6 @@ import dataclasses
 import gc
 import random
 import threading
-import unittest
 
 import jax
 import numpy as np
@@ -321,7 +320,3 @@ def live_bytes() -> int:
   """Size of all live arrays on the devices."""
   gc.collect()
   return sum(array.nbytes for array in jax.live_arrays())
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -164,7 +164,3 @@ class StepPipelineTest(absltest.TestCase):
     answer = driver.submit([1], spec_of("json")).result(WAIT_S)
     # One step per token, and those launched while the last one is read.
     self.assertLess(engine.stats().num_steps, len(answer.sampled) + 5)
-
-
-if __name__ == "__main__":
-  unittest.main()

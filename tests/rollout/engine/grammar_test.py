@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError, GrammarFault
 from agentrl_jax.rollout.api import SamplingSpec
@@ -262,7 +262,3 @@ class GrammarTest(DriverTestCase):
     with self.assertRaisesRegex(ConfigError, "no grammar can be made of"):
       driver.submit([1], broken)
     self.check_empty(driver)
-
-
-if __name__ == "__main__":
-  absltest.main()

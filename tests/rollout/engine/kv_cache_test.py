@@ -128,7 +128,3 @@ class SlotTableTest(unittest.TestCase):
     self.table.free(slot)
     self.assertEqual(self.table.cache_length_needed(1, 4), 20)
     self.assertEqual(self.table.cache_length_needed(2, 4), 1)
-
-
-if __name__ == "__main__":
-  unittest.main()

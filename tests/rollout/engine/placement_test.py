@@ -2,7 +2,7 @@
 
 import jax
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.compute import ComputeConfig
@@ -48,7 +48,3 @@ class SlicesTest(parameterized.TestCase):
   def test_refuses_other_numbers_of_slices(self, slices):
     with self.assertRaisesRegex(ConfigError, "for each of the policy slots"):
       EngineConfig(slots=(2, 2), context=64, slices=slices)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -187,7 +187,3 @@ class PrefixCacheTest(unittest.TestCase):
         tiers.cache.clear()
         tiers.cache.check()
     return served
-
-
-if __name__ == "__main__":
-  unittest.main()

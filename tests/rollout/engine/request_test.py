@@ -57,7 +57,3 @@ class RequestLimiterTest(unittest.TestCase):
   def test_a_negative_queue_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "max_waiting=-1"):
       RequestLimiter((1,), max_waiting=-1)
-
-
-if __name__ == "__main__":
-  unittest.main()

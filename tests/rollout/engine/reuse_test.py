@@ -1,7 +1,5 @@
 """Reused keys and values, wherever they were cached, change no answer."""
 
-import unittest
-
 import jax
 import numpy as np
 import pytest
@@ -216,7 +214,3 @@ class ShardedCacheTest(absltest.TestCase):
     self.assertGreater(moved["uploads"], 0)
     # More blocks were offloaded than the host has room for: some are evicted.
     self.assertGreater(moved["offloads"] - moved["uploads"], HOST_BLOCKS)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -227,7 +227,3 @@ class TruncateTest(unittest.TestCase):
     kept = np.isfinite(found)
     np.testing.assert_array_equal(found[kept], row[kept])
     self.assertTrue(1 <= kept.sum() <= 6)
-
-
-if __name__ == "__main__":
-  unittest.main()

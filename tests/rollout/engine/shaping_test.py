@@ -223,7 +223,3 @@ class ShapingTest(unittest.TestCase):
         self.assertRaisesRegex(ConfigError, sentence),
       ):
         self.driver.submit([1], SamplingSpec(**changes))
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -249,7 +249,3 @@ class SwapTest(unittest.TestCase):
     rows = small.log_softmax(logits[len(prompt) - 1 : -1])
     expected = rows[np.arange(len(rows)), answer.sampled]
     np.testing.assert_allclose(answer.raw_logprob, expected, atol=1e-4)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -408,7 +408,3 @@ class OwnServerTest(EnginesCase):
 
 
 NEEDS_ONE = dataclasses.replace(NEEDS, num_policy_slots=2)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import unittest
 
 import aiohttp
 import numpy as np
@@ -357,7 +356,3 @@ class ToolCallsTest(Asking):
     )
     self.assertEqual(reply.choices[0].text, "")
     self.assertEqual(len(reply.choices[0].token_ids), 16)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -201,7 +201,3 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     last = [chunk async for chunk in chunks][-1]
     self.assertEqual(last.choices[0].finish_reason, "length")
     await drained
-
-
-if __name__ == "__main__":
-  unittest.main()

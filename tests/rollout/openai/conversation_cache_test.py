@@ -92,7 +92,3 @@ class MemoryTest(unittest.TestCase):
     self.assertEqual(len(set(keys)), len(conversations))
     same = Message("assistant", " 3\n", (ToolCall("add", '{"a":1}', "x1"),))
     self.assertEqual(conversation_keys([ASKED, same], ())[-1], keys[5])
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -109,7 +109,3 @@ class GrowingTextTest(unittest.TestCase):
       text = Detokenizer(lambda ids: "".join(words[n] for n in ids), stops)
       self.assertEqual(text.add([0, 1, 0]), 2)
       self.assertEqual((text.text, text.stopped_by), ("xa", "bc"))
-
-
-if __name__ == "__main__":
-  unittest.main()

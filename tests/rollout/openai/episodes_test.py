@@ -1,7 +1,6 @@
 """Agents of the real `openai` package play, and are recorded to the token."""
 
 import asyncio
-import unittest
 
 import numpy as np
 
@@ -279,7 +278,3 @@ class EpisodeEndsTest(Playing):
     self.assertEqual(
       (status, reply["error"]["code"]), (404, "episode_not_found")
     )
-
-
-if __name__ == "__main__":
-  unittest.main()

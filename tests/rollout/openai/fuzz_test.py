@@ -138,7 +138,3 @@ class OpenAIFuzzTest(unittest.IsolatedAsyncioTestCase):
     await self.served.openai.completions.create(
       model=talking.NAME, prompt=[5], max_tokens=1
     )
-
-
-if __name__ == "__main__":
-  unittest.main()

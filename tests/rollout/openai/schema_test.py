@@ -151,7 +151,3 @@ class ServedTest(Asking):
     ):
       page = await response.text()
     self.assertIn(COUNTED + '{field="provider_specific_fields"} 1.0', page)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -183,7 +183,3 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(
           set(reply["error"]), {"message", "type", "param", "code"}
         )
-
-
-if __name__ == "__main__":
-  unittest.main()

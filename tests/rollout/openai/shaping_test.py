@@ -1,7 +1,6 @@
 """Penalties, biases and alternatives, requested with the `openai` package."""
 
 import math
-import unittest
 
 import numpy as np
 import openai
@@ -206,7 +205,3 @@ class OpenAIShapingTest(Playing):
 
   def assertLen(self, actual, size):
     self.assertEqual(len(actual), size)
-
-
-if __name__ == "__main__":
-  unittest.main()

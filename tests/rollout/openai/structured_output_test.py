@@ -4,7 +4,6 @@ The policy is random, so a well-formed answer is due to its grammar.
 """
 
 import json
-import unittest
 from typing import Literal
 
 import numpy as np
@@ -269,7 +268,3 @@ class EpisodesTest(Playing):
     np.testing.assert_allclose(
       turn.raw_logprob, talking.logprobs_of(logits_AV, turn.sampled), atol=1e-5
     )
-
-
-if __name__ == "__main__":
-  unittest.main()

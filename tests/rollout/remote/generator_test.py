@@ -249,7 +249,3 @@ class _Hanging:
       policy_slots=(policy_slot,) * 2, num_inside=0, num_waiting=0
     )
     return web.json_response(status.to_json())
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -51,7 +51,3 @@ class JoinedGeneratorTest(unittest.IsolatedAsyncioTestCase):
         ConfigError, f"policy_slot={policy_slot} must be 0 to 2"
       ):
         await self.joined.generate([1], SamplingSpec(policy_slot=policy_slot))
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -114,7 +114,3 @@ class ServerPoolTest(absltest.TestCase):
   def test_a_server_of_another_config_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "a:1 has 2 policy slots"):
       self.pool.update(self.a, status(1, 1))
-
-
-if __name__ == "__main__":
-  absltest.main()

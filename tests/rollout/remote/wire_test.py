@@ -366,7 +366,3 @@ class PiecesTest(unittest.IsolatedAsyncioTestCase):
       with self.assertRaisesRegex(StreamDiverged, "2 tokens of an answer"):
         pieces.put(other)
       self.assertEqual(await self.handed(pieces), [[1, 2]])
-
-
-if __name__ == "__main__":
-  absltest.main()

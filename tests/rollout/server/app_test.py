@@ -181,7 +181,3 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(ConfigError, f"{self.served.port}.*--port"):
       async with listening(self.served.api, "127.0.0.1", self.served.port):
         self.fail("two listen on one port")
-
-
-if __name__ == "__main__":
-  unittest.main()

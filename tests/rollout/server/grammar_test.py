@@ -86,7 +86,3 @@ class GrammarHttpTest(unittest.IsolatedAsyncioTestCase):
         client = EngineClient(http, dialect, needs)
         with self.assertRaisesRegex(ConfigError, "must follow a grammar"):
           client.request([1], spec_of("json"))
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -136,7 +136,3 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
       max_tokens=1,
     )
     self.assertGreater(actual.usage.prompt_tokens, 0)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -60,7 +60,3 @@ class ShapingHttpTest(unittest.IsolatedAsyncioTestCase):
         for name in ("penalties", "bias", "told"):
           with self.assertRaisesRegex(ConfigError, "which are not sent"):
             client.request([1], SPECS[name])
-
-
-if __name__ == "__main__":
-  unittest.main()

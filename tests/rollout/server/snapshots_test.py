@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.data import snapshot_manifest
 from agentrl_jax.errors import ConfigError
@@ -433,7 +433,3 @@ class ManifestFuzzTest(SnapshotsCase):
     self.assertTrue(follower.look())  # no time has passed
     self.assertEqual(follower.trouble, "")
     self.serves(3)
-
-
-if __name__ == "__main__":
-  absltest.main()

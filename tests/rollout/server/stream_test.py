@@ -212,7 +212,3 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
       DeadlineExceeded, "rollouts.answer_timeout_s=0.3"
     ):
       await anext(generator.stream([1], LONG))
-
-
-if __name__ == "__main__":
-  unittest.main()

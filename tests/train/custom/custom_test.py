@@ -448,7 +448,3 @@ class BatchTest(absltest.TestCase):
       of_tokens[2],
       of_thousands[2],
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

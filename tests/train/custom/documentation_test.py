@@ -124,7 +124,3 @@ class PageTest(absltest.TestCase):
     self.assertNotEmpty(rows)
     for row in rows:
       self.assertAlmostEqual(row["policy/token_weight"], 0.2, delta=0.1)
-
-
-if __name__ == "__main__":
-  absltest.main()

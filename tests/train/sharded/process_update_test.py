@@ -25,7 +25,3 @@ class ProcessUpdateTest(absltest.TestCase):
     )
     self.assertGreaterEqual(len(found), 10)
     self._assert_close(found)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -33,7 +33,3 @@ class BucketTest(absltest.TestCase):
     self.assertEqual(found["steps"], [0])
     self.assertEqual(found["position"], {"at": 0})
     self.assertTrue(found["same"])
-
-
-if __name__ == "__main__":
-  absltest.main()

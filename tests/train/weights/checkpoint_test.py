@@ -229,7 +229,3 @@ class PublisherTest(absltest.TestCase):
     wanted = policy.to_decode(params)
     jax.tree.map(np.testing.assert_array_equal, found, wanted)
     self.assertEqual(step, 0)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -1,6 +1,6 @@
 """Tests of `train.weights.policy_slot_schedule`: versions, and bad lines."""
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train.weights.policy_slot_schedule import read_schedules
@@ -75,7 +75,3 @@ class PolicySlotScheduleTest(parameterized.TestCase):
   def test_refuses(self, lines, message):
     with self.assertRaisesRegex(ConfigError, message):
       read_schedules(lines)
-
-
-if __name__ == "__main__":
-  absltest.main()

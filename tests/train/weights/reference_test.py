@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.compute import ComputeConfig
@@ -46,7 +46,3 @@ class ReferenceTest(parameterized.TestCase):
   def test_a_place_that_is_none(self):
     with self.assertRaisesRegex(ConfigError, "reference.place='disk' is not"):
       ReferenceConfig(place="disk")
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -4,7 +4,6 @@ import threading
 import time
 
 import jax
-from absl.testing import absltest
 
 from agentrl_jax.errors import CheckpointError, DeadlineExceeded
 from tests.rollout import small
@@ -134,7 +133,3 @@ class WritingTest(SnapshotsCase):
     follower = self.follow()
     self.assertTrue(follower.look(), follower.trouble)
     self.serves(1)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -94,7 +94,3 @@ class DifferentialTest(unittest.IsolatedAsyncioTestCase):
         command = choose(rng, state.commands)
         expected, state = await real.act(command), await ours.act(command)
         self.assertEqual(state, expected, command)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -89,7 +89,3 @@ class CompiledGoalTest(unittest.TestCase):
     ):
       with self.subTest(goal), self.assertRaises(ConfigError):
         is_reached(goal)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -232,7 +232,3 @@ class WinningTest(unittest.TestCase):
       "go to drawer 1",
       "put pen 2 in/on drawer 1",
     )
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -103,7 +103,3 @@ class MissingPackagesTest(unittest.TestCase):
       self.assertRaisesRegex(ConfigError, r"\.\[alfworld\]"),
     ):
       ALFWorld(engine="textworld")
-
-
-if __name__ == "__main__":
-  unittest.main()

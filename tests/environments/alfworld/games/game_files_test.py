@@ -98,7 +98,3 @@ class FindGamesTest(unittest.TestCase):
       self.list.write_text(text)
       with self.subTest(text), self.assertRaisesRegex(ConfigError, "lists"):
         find_games(str(self.list), self.folder)
-
-
-if __name__ == "__main__":
-  unittest.main()

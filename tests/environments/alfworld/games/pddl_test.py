@@ -135,7 +135,3 @@ class RenderProblemTest(unittest.TestCase):
         self.assertEqual(
           read_problem(text, task=game.task, dialect=AGENTBENCH), game
         )
-
-
-if __name__ == "__main__":
-  unittest.main()

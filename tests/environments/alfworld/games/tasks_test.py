@@ -38,7 +38,3 @@ class TasksTest(unittest.TestCase):
       "(exists (?o - object) (objectType ?o EggType))",
     ):
       self.assertIsNone(read_goal(parse(goal)))
-
-
-if __name__ == "__main__":
-  unittest.main()

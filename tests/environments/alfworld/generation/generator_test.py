@@ -84,7 +84,3 @@ class CatalogueTest(unittest.TestCase):
           set(places_of(thing)) & room.furniture.keys(), (kind, thing)
         )
         self.assertIn(thing, TRAITS_OF)
-
-
-if __name__ == "__main__":
-  unittest.main()

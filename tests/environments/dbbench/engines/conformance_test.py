@@ -73,7 +73,3 @@ class ListTest(unittest.TestCase):
     listed = {sql for _, sql in (*READS, *WRITES)}
     self.assertEqual(KNOWN - listed, set())
     self.assertLess(len(KNOWN), 0.16 * len(listed))
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -84,7 +84,3 @@ class ConnectorTest(unittest.IsolatedAsyncioTestCase):
     reply = await connector.execute(self.database, "SELECT 'a; DELETE FROM t")
     self.assertIn("near ''a; DELETE FROM t'", reply)
     await self.check([("SELECT COUNT(*) FROM t", "[(2,)]")])
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -80,7 +80,3 @@ class MissingProgramTest(unittest.TestCase):
         ),
       ):
         PrivateServer()
-
-
-if __name__ == "__main__":
-  unittest.main()

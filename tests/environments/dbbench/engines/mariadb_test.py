@@ -288,7 +288,3 @@ class OwnServerTest(unittest.IsolatedAsyncioTestCase):
     self.assertTrue(os.access(folder, os.R_OK))
     await engine.close()
     self.assertFalse(os.access(folder, os.F_OK))
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -245,7 +245,3 @@ class ReferenceHashTest(unittest.IsolatedAsyncioTestCase):
           self.assertEqual(await database.execute(problem.gold_sql), "[]")
           after = await database.hash_of(problem.tables)
         self.assertEqual(after, problem.table_hash)
-
-
-if __name__ == "__main__":
-  unittest.main()

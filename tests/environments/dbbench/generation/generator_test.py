@@ -151,7 +151,3 @@ class OptionsTest(unittest.TestCase):
       with self.subTest(**options), self.assertRaises(ConfigError) as caught:
         Generator(**options)
       self.assertIn(next(iter(options)), str(caught.exception))
-
-
-if __name__ == "__main__":
-  unittest.main()

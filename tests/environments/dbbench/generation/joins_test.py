@@ -104,7 +104,3 @@ class JoinedTasksTest(unittest.TestCase):
 class DBBenchWithJoinsTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   def make_environment(self):
     return DBBench(num_tables=(1, 4))
-
-
-if __name__ == "__main__":
-  unittest.main()

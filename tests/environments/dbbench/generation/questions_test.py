@@ -81,7 +81,3 @@ class DrawQuestionTest(unittest.TestCase):
       gone = topic.where(question.statement.where, topic.key)
       self.assertLess(0, len(gone))
       self.assertLess(len(gone), len(topic.table.rows))
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -54,7 +54,3 @@ class SqlTest(unittest.TestCase):
     self.assertEqual(name("old shops"), "`old shops`")
     self.assertEqual(name("a`b"), "`a``b`")
     self.assertEqual(text("it's a \\"), "'it''s a \\\\'")
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -58,7 +58,3 @@ class DrawNumbersTest(unittest.TestCase):
     self.assertEqual(len(set(drawn)), 300)
     self.assertEqual({len(number) for number in drawn}, {1, 2, 3})
     self.assertFalse([number for number in drawn if number[0] == "0"])
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -38,7 +38,3 @@ class DatesTest(unittest.TestCase):
     self.assertEqual(dates.datediff("2001-05-03", "2001-01-01"), 122)
     self.assertIsNone(dates.datediff("2001", "2001-01-01"))
     self.assertEqual(dates.date("99-12-31 23:59"), "1999-12-31")
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -83,7 +83,3 @@ class TranslateTest(unittest.TestCase):
     ):
       with self.subTest(sql=sql), self.assertRaises(Refused):
         translate(sql)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -39,7 +39,3 @@ class FunctionsTest(unittest.TestCase):
     ):
       with self.subTest(expression=expression):
         self.assertEqual(self.value(expression), value)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -113,7 +113,3 @@ class GroupsTest(unittest.IsolatedAsyncioTestCase):
     await self.database.execute("ALTER TABLE t ADD COLUMN extra TEXT")
     reply = await self.database.execute("SELECT extra, MAX(age) FROM t")
     self.assertIn("'dbbench.t.extra'", reply)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -96,7 +96,3 @@ class NamesTest(unittest.IsolatedAsyncioTestCase):
       "SELECT TABLE_NAME FROM information_schema.TABLES"
     )
     self.assertEqual(reply, "[('extra',), ('people',)]")
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -226,7 +226,3 @@ def _spoilt(rng, sql):
       )
     )
   return re.sub(r"(\w) \(", r"\1(", " ".join(words))
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -71,7 +71,3 @@ class TypeTest(unittest.TestCase):
     )
     self.assertIsNone(MySQLType("double").python_value(None))
     self.assertEqual(MySQLType("double").python_value("x"), "x")
-
-
-if __name__ == "__main__":
-  unittest.main()

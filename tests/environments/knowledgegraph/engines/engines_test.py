@@ -222,7 +222,3 @@ class EndpointSessionTest(unittest.IsolatedAsyncioTestCase):
     for split in ("train", "test", "dev"):
       with self.assertRaisesRegex(ConfigError, "engine='sparql'"):
         environment.indices(split)
-
-
-if __name__ == "__main__":
-  unittest.main()

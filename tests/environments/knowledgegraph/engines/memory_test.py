@@ -123,7 +123,3 @@ class OrderTest(unittest.TestCase):
     terms = ["m.0b", number(9), Literal("9.5", "double"), number(10)]
     terms += [Literal("1999-01-02", "date"), Literal("2001-01-01", "date")]
     self.assertEqual(sorted(reversed(terms), key=sort_key), terms)
-
-
-if __name__ == "__main__":
-  unittest.main()

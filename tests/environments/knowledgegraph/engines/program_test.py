@@ -37,7 +37,3 @@ class ShorterTest(unittest.TestCase):
     parts = shorter(Count(And(ONE, OTHER)))
     self.assertEqual(len(parts), 2 * (4 + 4) - 1)
     self.assertIn(Count(ONE), parts)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -251,7 +251,3 @@ class FactGeneratorTest(unittest.TestCase):
         num_hops=(1, 1),
         max_calls=14,
       )
-
-
-if __name__ == "__main__":
-  unittest.main()

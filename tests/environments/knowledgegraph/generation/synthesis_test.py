@@ -98,7 +98,3 @@ class SynthesisTest(unittest.TestCase):
     )
     hop = Join("a.a.b", Join("a.b.a", Entity("m.0x")))
     self.assertEqual(gold_programs(calls)[-1], Count(And(hop, hop)))
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -205,7 +205,3 @@ class AgentBenchDevOnDockerTest(
   AgentBenchTasks, OnDocker, unittest.IsolatedAsyncioTestCase
 ):
   cheats = LIARS
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -137,7 +137,3 @@ class ChecksOnDockerTest(Checks, OnDocker, unittest.IsolatedAsyncioTestCase):
 @pytest.mark.timeout(1800)
 class AllChecksOnDockerTest(Checks, OnDocker, unittest.IsolatedAsyncioTestCase):
   pass
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -46,7 +46,3 @@ class ComparisonsTest(unittest.TestCase):
 
   def test_a_number_too_long_for_python_does_not_pass(self):
     self.assertFalse(passes(COMPARISONS["integer-match.py"], ("9" * 9999, "9")))
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -108,7 +108,3 @@ class WholeInSandboxTest(Whole, InSandbox, unittest.IsolatedAsyncioTestCase):
 @pytest.mark.timeout(3600)
 class WholeOnDockerTest(Whole, OnDocker, unittest.IsolatedAsyncioTestCase):
   pass
-
-
-if __name__ == "__main__":
-  unittest.main()

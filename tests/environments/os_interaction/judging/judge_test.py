@@ -111,7 +111,3 @@ class UsersOnDockerTest(
 @pytest.mark.full
 class AnswersOnDockerTest(Answers, OnDocker, unittest.IsolatedAsyncioTestCase):
   test_open_files = AnswersInSandboxTest.test_open_files_are_limited
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -231,7 +231,3 @@ class AllAttacksOnDockerTest(
   AllAttacks, OnDocker, unittest.IsolatedAsyncioTestCase
 ):
   pass
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -99,7 +99,3 @@ class ReplyTextTest(unittest.TestCase):
     data = ACCEPTED + "aé".encode()[:-1]
     self.assertEqual(reply_text(data, is_complete=False), "a")
     self.assertEqual(reply_text(data), UNREADABLE)
-
-
-if __name__ == "__main__":
-  unittest.main()

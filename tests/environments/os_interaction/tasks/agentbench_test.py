@@ -133,7 +133,3 @@ class LoadTest(unittest.TestCase):
     for problem in train:
       self.assertIsNone(problem.check[0])
       self.assertIsNotNone(problem.example)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -55,7 +55,3 @@ class GeneratorTest(unittest.TestCase):
     for index in range(200):
       task = generator.generate("train", index)
       self.assertNotEqual(task.slip, task.problem.example.code)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -229,7 +229,3 @@ class ProcessesTest(unittest.TestCase):
       with self.subTest(after=after):
         states = State({}, before), State({}, after)
         self.assertIs(outcome.is_right(*states), expected)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -44,7 +44,3 @@ class GeneratedFileTest(unittest.TestCase):
     ).split()
     num_distinct = len(set(words))
     self.assertTrue(2000 < num_distinct < len(words) / 2, num_distinct)
-
-
-if __name__ == "__main__":
-  unittest.main()

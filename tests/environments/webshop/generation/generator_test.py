@@ -196,7 +196,3 @@ class GeneratorTest(unittest.TestCase):
     generator = a_generator(catalogue_size=1, tasks_per_catalogue=10_000)
     with self.assertRaisesRegex(ConfigError, "tasks_per_catalogue"):
       generator.find("train", 0)
-
-
-if __name__ == "__main__":
-  unittest.main()

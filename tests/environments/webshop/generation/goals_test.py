@@ -68,7 +68,3 @@ class MakeGoalTest(unittest.TestCase):
     both = [goal for goal in goals if len(goal.attributes) == 2]
     self.assertEqual(len({goal.attributes for goal in both}), 2)
     self.assertEqual(len({(canonical_goal(g), g.options) for g in both}), 4)
-
-
-if __name__ == "__main__":
-  unittest.main()

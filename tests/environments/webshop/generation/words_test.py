@@ -69,7 +69,3 @@ class WordsTest(unittest.TestCase):
     self.assertEqual(len(roots), 5)
     for kind in words.KINDS:
       self.assertEqual(len(kind.category.split(" › ")), 3)
-
-
-if __name__ == "__main__":
-  unittest.main()

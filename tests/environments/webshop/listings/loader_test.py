@@ -119,7 +119,3 @@ class RealListingsTest(unittest.IsolatedAsyncioTestCase):
     self.assertTrue(
       any(s.startswith("i need a 120 ml hair mask treatment, ") for s in starts)
     )
-
-
-if __name__ == "__main__":
-  unittest.main()

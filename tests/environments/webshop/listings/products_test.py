@@ -129,7 +129,3 @@ class ItemsTest(unittest.TestCase):
   def test_upstreams_splits_need_its_goals(self):
     with self.assertRaisesRegex(ConfigError, "wrote 0 for these products"):
       Listings(self.write("items.json", [ITEM]), upstream_splits=True)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -73,7 +73,3 @@ class RowsTest(unittest.TestCase):
     self.enterContext(mock.patch.object(rows, "MAX_VALUE", 100))
     with self.assertRaisesRegex(ConfigError, "is not JSON near"):
       list(read_rows(self.write('[{"a": "' + "x" * 10_000)))
-
-
-if __name__ == "__main__":
-  unittest.main()

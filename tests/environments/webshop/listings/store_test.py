@@ -152,7 +152,3 @@ class ShopOnDiskTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     shop = self.make_environment()
     catalogue, goal = shop.find(Task("webshop", "train", 0))
     self.assertIn(goal.product, catalogue.products)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -39,7 +39,3 @@ class StemsTest(unittest.TestCase):
   def test_a_long_word_is_split(self):
     terms = stems("x" * (2 * MAX_WORD + 5) + " lamp")
     self.assertEqual([len(term) for term in terms], [MAX_WORD, MAX_WORD, 5, 4])
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -102,7 +102,3 @@ class RealShopTest(unittest.TestCase):
   @pytest.mark.full
   def test_top_ten_is_lucenes_for_every_query(self):
     self.assertGreaterEqual(self.overlap(stride=1), 0.999)
-
-
-if __name__ == "__main__":
-  unittest.main()

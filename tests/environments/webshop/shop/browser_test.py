@@ -191,7 +191,3 @@ class ItemTest(unittest.TestCase):
     browser.click("large")
     browser.click("buy now")
     self.assertEqual(browser.chosen, {"color": "red", "size": "large"})
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -152,7 +152,3 @@ class NounsTest(unittest.TestCase):
       nouns("Vhomes Lights 2-Pack of the New Soft Women's Sofa-Tables, 100%"),
       ["vhomes", "lights", "pack", "women", "sofa", "tables"],
     )
-
-
-if __name__ == "__main__":
-  unittest.main()

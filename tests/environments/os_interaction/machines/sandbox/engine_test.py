@@ -202,7 +202,3 @@ class FilesTest(unittest.TestCase):
     for name in ("memory_mb", "cpus", "pids", "disk_mb"):
       with self.subTest(name=name), self.assertRaises(ConfigError):
         Limits(**{name: 0})
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -51,7 +51,3 @@ class MessageSocketTest(unittest.IsolatedAsyncioTestCase):
     self.theirs.close()
     with self.assertRaisesRegex(EnvironmentFault, "no sandbox can be forked"):
       await self.socket.send_and_wait({"n": 7}, [self.fd])
-
-
-if __name__ == "__main__":
-  unittest.main()
