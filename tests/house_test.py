@@ -5,6 +5,10 @@ import pathlib
 import re
 import unittest
 
+import pytest
+
+pytestmark = pytest.mark.smoke
+
 ROOT = pathlib.Path(__file__).parents[1]
 SOURCE = ("agentrl_jax", "environments", "configs", "launch")
 MOST_FILES = 12

@@ -9,7 +9,10 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
 from absl.testing import parameterized
+
+pytestmark = pytest.mark.smoke
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = "agentrl_jax"

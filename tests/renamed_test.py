@@ -15,6 +15,8 @@ from launch import command_line
 from launch.storage.run_config import run_config
 from launch.storage.run_directory import RunDirectory
 
+pytestmark = pytest.mark.smoke
+
 ROOT = pathlib.Path(__file__).parents[1]
 OLD_KEYS = [
   "cross_policy.slots",

@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterator
 
 import ml_collections
+import pytest
 from absl.testing import parameterized
 
 from configs import base
+
+pytestmark = pytest.mark.smoke
 
 ROOT = pathlib.Path(__file__).parents[2]
 # What raises and prints while a run is configured or under way.

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from absl.testing import absltest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from agentrl_jax.data.packing import assign_rows, pack
 from agentrl_jax.errors import ConfigError
 from tests.data.records import make_trajectory
+
+pytestmark = pytest.mark.smoke
 
 
 class AssignRowsTest(absltest.TestCase):

@@ -89,6 +89,7 @@ def names():
       os.chdir(before)
 
 
+@pytest.mark.smoke
 def test_the_run_of_the_page_trains_and_evaluates(names):
   assert int(names["state"].version) == names["config"].train.steps
   evaluations = names["run"].folder.root / "evaluations"

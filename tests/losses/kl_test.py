@@ -7,12 +7,15 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses import kl, ratios
 from tests.reference import finite_difference
 from tests.reference import kl as reference
+
+pytestmark = pytest.mark.smoke
 
 B, T, V = 3, 5, 6
 ESTIMATORS = (

@@ -7,6 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from agentrl_jax.losses import policy_gradient, ratios, reductions
 from tests.reference import finite_difference
 from tests.reference import ratios as reference
 from tests.reference import reductions as reductions_reference
+
+pytestmark = pytest.mark.smoke
 
 B, T, V, NUM_SEGMENTS = 3, 6, 7, 2
 

@@ -7,12 +7,15 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses import reductions
 from tests.reference import finite_difference, ratios
 from tests.reference import reductions as reference
+
+pytestmark = pytest.mark.smoke
 
 B, T, NUM_SEGMENTS, NUM_TASKS = 4, 8, 3, 3
 

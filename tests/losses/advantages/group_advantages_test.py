@@ -7,12 +7,15 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages import group_advantages as advantages
 from tests.losses.advantages.random_inputs import random_attempts
 from tests.reference.advantages import group_advantages as reference
+
+pytestmark = pytest.mark.smoke
 
 few_examples = hypothesis.settings(
   deadline=None, database=None, max_examples=20
