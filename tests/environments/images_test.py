@@ -51,7 +51,7 @@ class ImagesTest(unittest.IsolatedAsyncioTestCase):
   ):
     image = build_or_skip(self.docker, name)
     local = load_environment(target)
-    spec = ContainerSpec(image=image, options=options, start_s=START_S)
+    spec = ContainerSpec(image=image, options=options, start_timeout_s=START_S)
     async with container_worker(self.docker, spec) as remote:
       self.assertEqual(remote.name, local.name)
       for split in ("train", "test"):

@@ -146,7 +146,7 @@ class DenominatorTest(parameterized.TestCase):
     state, metrics = learner.update(learner.init(self.params), batches)
     return (
       metrics["loss"],
-      state.optimizer.gae_lambda,
+      state.optimizer.trace,
       _num_packed(batches),
     )
 

@@ -94,7 +94,7 @@ class LoadedTasksTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(step.reward, 0.0)
 
   async def test_an_index_outside_is_refused(self):
-    with self.assertRaisesRegex(ConfigError, "60 problems"):
+    with self.assertRaisesRegex(ConfigError, "has 60 tasks in split dev"):
       async with self.environment.open(Task("dbbench", "dev", 60), seed=0):
         pass
 

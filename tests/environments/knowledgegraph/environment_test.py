@@ -77,7 +77,7 @@ class LoadedTasksTest(unittest.IsolatedAsyncioTestCase):
     environment = KnowledgeGraph(source=data.questions("dev"), num_tasks=7)
     lengths = [len(environment.indices(s)) for s in ("train", "test", "dev")]
     self.assertEqual(lengths, [7, 7, 20])
-    with self.assertRaisesRegex(ConfigError, "20 problems"):
+    with self.assertRaisesRegex(ConfigError, "has 20 tasks in split dev"):
       environment.expert(Task("kg", "dev", 20), seed=0, mistakes={})
 
 

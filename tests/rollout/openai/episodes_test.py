@@ -181,7 +181,7 @@ class EpisodeEndsTest(Playing):
   async def test_two_calls_at_once_are_refused(self):
     self.offer()
     _, client = await self.taken()
-    with self.served.driver.held():
+    with self.served.driver.paused():
       first = asyncio.create_task(self.say(client, [ASKED], max_tokens=3))
       while not self.served.api.num_calls:  # noqa: ASYNC110
         await asyncio.sleep(0.01)

@@ -67,7 +67,7 @@ class SameSessionsTest(unittest.IsolatedAsyncioTestCase):
     memory = KnowledgeGraph()
     oxigraph = KnowledgeGraph(engine="oxigraph")
     for index in range(0, 6 * TASKS_PER_WORLD, TASKS_PER_WORLD):
-      world = memory._instance(Task("kg", "train", index)).graph
+      world = memory.find(Task("kg", "train", index)).graph
       async with serving(Endpoint(world)) as url:
         engine = EndpointEngine(url, query_limit_s=30.0)
         endpoint = KnowledgeGraph(engine=engine)
@@ -191,7 +191,9 @@ class EndpointSessionTest(unittest.IsolatedAsyncioTestCase):
   async def test_expert_solves_loaded_tasks_on_the_endpoints_facts(self):
     source = questions("dev")
     memory = KnowledgeGraph(source=source)
-    facts = {f for i in range(10) for f in memory._synthesised(i).graph}
+    facts = {
+      f for i in range(10) for f in memory.find(Task("kg", "dev", i)).graph
+    }
     async with serving(Endpoint(Graph(facts))) as url:
       endpoint = KnowledgeGraph(source=source, engine="sparql", server=url)
       rewards = []

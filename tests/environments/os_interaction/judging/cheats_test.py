@@ -69,7 +69,7 @@ class GeneratedTasks(WithMachines):
       )
       lie = answer_of(name)
       task = Task(NAME, "train", 0)
-      is_question = environment._generated(task).problem.outcome is None
+      is_question = environment.find(task).problem.outcome is None
       last_answer = answer(lie) if is_question else finish()
       began = time.monotonic()
       step = await play_cheat(
