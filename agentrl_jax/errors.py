@@ -32,7 +32,7 @@ class GrammarFault(GeneratorFault):
 
 
 class ListenerFault(GeneratorFault):
-  """Who listened to an answer failed; the engine is well, its cause chained."""
+  """The listener of an answer failed; the engine is well, the cause chained."""
 
 
 class ServerFull(GeneratorFault):

@@ -39,7 +39,7 @@ class Values(dict[str, float]):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """What was measured at one step of one stage; NaN where it was not finite."""
+  """Metrics of one step of one stage; NaN where a value was not finite."""
 
   stage: str
   step: int
@@ -196,7 +196,7 @@ def _from_json(value: float | None) -> float:
 
 
 def _end_of(rows: list[Row], stage: str, step: int) -> int:
-  """How many rows stand before the first of `stage` beyond `step`."""
+  """Counts the rows before the first of `stage` beyond `step`."""
   lost = (i for i, r in enumerate(rows) if r.stage == stage and r.step > step)
   return next(lost, len(rows))
 

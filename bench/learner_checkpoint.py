@@ -26,9 +26,9 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   del pythons
   load_before = os.getloadavg()[0]
   policy, learner = tiny.make_learner()
-  lesson = tiny.make_lesson(8, 256)
+  micro_batch = tiny.make_micro_batch(8, 256)
   state = learner.init(policy.init(jax.random.key(0)))
-  state, _ = learner.update(state, [lesson])
+  state, _ = learner.update(state, [micro_batch])
   leaves = [np.array(leaf) for leaf in jax.tree.leaves(state)]
   there = [np.array(leaf) for leaf in leaves]
   found = {name: [] for name in ("copy", "fresh", "stall", "durable")}
@@ -39,7 +39,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
 
       def step():
         nonlocal state
-        state, _ = learner.update(state, [lesson])
+        state, _ = learner.update(state, [micro_batch])
 
       found["copy"].append(timing.times_of(_copy, leaves, there))
       found["fresh"].append(timing.times_of(_fresh, leaves))

@@ -126,12 +126,12 @@ def _gradient(mesh, rows: int) -> tuple[str, int]:
   objective = policy_objective(policy, loss, temperature=1.0)
   learner = Learner(policy, objective, optax.adamw(1e-4), mesh)
   where = sharding.batch_sharding(mesh)
-  lesson = jax.tree.map(
+  micro_batch = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
-    tiny.make_lesson(rows, TOKENS),
+    tiny.make_micro_batch(rows, TOKENS),
   )
   platform = mesh.devices.flat[0].platform
-  traced = learner.traced(lesson)["gradient"]
+  traced = learner.traced(micro_batch)["gradient"]
   text = traced.lower(lowering_platforms=(platform,)).compile().as_text()
   params = policy.abstract_params()
   return text, sum(math.prod(x.shape) for x in jax.tree.leaves(params))

@@ -44,8 +44,8 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   )
   params = policy.init(jax.random.key(0))
   turns = {
-    name: _updates(learner, params, lessons)
-    for name, lessons in batches.items()
+    name: _updates(learner, params, micro_batches)
+    for name, micro_batches in batches.items()
   }
   timing.in_turn(turns, 1)
   times = timing.in_turn(turns, pairs)
@@ -55,7 +55,9 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
       "model": tiny.work_of(MODEL),
       "trajectories": TIMED,
       "tokens": useful,
-      "fill": {name: _fill(lessons) for name, lessons in batches.items()},
+      "fill": {
+        name: _fill(micro_batches) for name, micro_batches in batches.items()
+      },
     },
     "fill_at_full_length": _fills(lengths),
     "milliseconds": {n: timing.milliseconds(t) for n, t in times.items()},
@@ -117,11 +119,11 @@ def _trajectory(rng, number: int, length: int) -> Trajectory:
 
 def _packed(trajectories):
   rows = pack(trajectories, row_length=CAP // SCALE, rows_multiple=PACKED_ROWS)
-  return _lessons(rows, trajectories, PACKED_ROWS)
+  return _micro_batches(rows, trajectories, PACKED_ROWS)
 
 
 def _padded(trajectories):
-  lessons = []
+  micro_batches = []
   for start in range(0, len(trajectories), PADDED_ROWS):
     part = trajectories[start : start + PADDED_ROWS]
     longest = max(t.num_tokens for t in part)
@@ -134,23 +136,23 @@ def _padded(trajectories):
         for field in dataclasses.fields(alone[0])
       }
     )
-    lessons += _lessons(rows, part, PADDED_ROWS, apart=True)
-  return lessons
+    micro_batches += _micro_batches(rows, part, PADDED_ROWS, apart=True)
+  return micro_batches
 
 
-def _lessons(rows, trajectories, micro_batch, *, apart=False):
+def _micro_batches(rows, trajectories, micro_batch, *, apart=False):
   reward = np.array([t.reward for t in trajectories], np.float32)
   of_row = np.arange(len(rows.token))[:, None]
   worth_RT = reward[of_row if apart else rows.trajectory] - 0.5
   return cut(rows, np.where(rows.mask, worth_RT, 0), micro_batch)
 
 
-def _fill(lessons) -> float:
-  real = sum(int((each.batch.segment > 0).sum()) for each in lessons)
-  return real / sum(each.batch.segment.size for each in lessons)
+def _fill(micro_batches) -> float:
+  real = sum(int((each.batch.segment > 0).sum()) for each in micro_batches)
+  return real / sum(each.batch.segment.size for each in micro_batches)
 
 
-def _updates(learner, params, lessons):
+def _updates(learner, params, micro_batches):
   state = learner.init(params)
 
   def update() -> timing.Times:
@@ -158,7 +160,7 @@ def _updates(learner, params, lessons):
 
     def once():
       nonlocal state
-      state, report = learner.update(state, lessons)
+      state, report = learner.update(state, micro_batches)
       return report
 
     return timing.times_of(once)

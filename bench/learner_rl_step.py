@@ -96,7 +96,7 @@ class _Steps:
     )
     self._driver = LocalDriver(RolloutEngine(policy, config, store))
     self._publisher = Publisher(policy, store)
-    self._preparation = BatchBuilder(
+    self._batch_builder = BatchBuilder(
       policy,
       loss=tiny.loss_config(),
       advantage=AdvantageConfig(
@@ -118,13 +118,13 @@ class _Steps:
   def _step(self) -> None:
     self._number += 1
     group = self._timed("sample", self._sample)
-    lessons, _ = self._timed(
-      "prepare", self._preparation.build, [group], self._state.params
+    micro_batches, _ = self._timed(
+      "prepare", self._batch_builder.build, [group], self._state.params
     )
-    if not lessons:
+    if not micro_batches:
       raise RuntimeError("eight equal rewards: nothing to learn from")
     self._state, _ = self._timed(
-      "update", self._learner.update, self._state, lessons
+      "update", self._learner.update, self._state, micro_batches
     )
     self._timed(
       "publish", self._publisher.publish, self._state.params, self._number

@@ -33,15 +33,15 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   load_before = os.getloadavg()[0]
   policy, learner = tiny.make_learner()
   params = policy.init(jax.random.key(0))
-  lesson = tiny.make_lesson(ROWS, TOKENS)
-  update = _Updates(learner, params, lesson)
+  micro_batch = tiny.make_micro_batch(ROWS, TOKENS)
+  update = _Updates(learner, params, micro_batch)
   turns = {"ours": update, "product": _product()}
   peer = None
   with tempfile.TemporaryDirectory() as name:
     if pythons["torch"].exists():
       folder = pathlib.Path(name)
       tiny.write_model(folder / "model", params)
-      np.savez(folder / "lesson.npz", **tiny.arrays(lesson))
+      np.savez(folder / "micro_batch.npz", **tiny.arrays(micro_batch))
       peer = LinePeer(pythons["torch"], "hugging_face_step.py", folder)
       with np.load(folder / "results.npz") as results:
         assert_equal(update, results)
@@ -51,7 +51,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
     times = timing.in_turn(turns, pairs)
     if peer:
       peer.close()
-  work = tiny.arithmetic(lesson, num_params(params))
+  work = tiny.arithmetic(micro_batch, num_params(params))
   return _result(times, work) | {
     "peer": peer and peer.version,
     "load_before": load_before,
@@ -62,13 +62,13 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
 class _Updates:
   """Makes updates in sequence; each consumes the state of the last."""
 
-  def __init__(self, learner, params, lesson):
-    self._learner, self._lesson = learner, lesson
+  def __init__(self, learner, params, micro_batch):
+    self._learner, self._micro_batch = learner, micro_batch
     self._state = learner.init(params)
     self.first, self.second = self._next(), self._next()
 
   def _next(self) -> dict[str, float]:
-    self._state, report = self._learner.update(self._state, [self._lesson])
+    self._state, report = self._learner.update(self._state, [self._micro_batch])
     return report
 
   def __call__(self) -> timing.Times:

@@ -68,7 +68,7 @@ def make_learner(
   return policy, Learner(policy, objective, optimizer, mesh)
 
 
-def make_lesson(rows: int, tokens: int, seed: int = 0) -> TrainBatch:
+def make_micro_batch(rows: int, tokens: int, seed: int = 0) -> TrainBatch:
   """Random full rows, one trajectory each; all but the first tokens count."""
   rng = np.random.default_rng(seed)
   shape = (rows, tokens)
@@ -95,7 +95,7 @@ def write_model(folder: pathlib.Path, params, model=MODEL) -> pathlib.Path:
   return folder
 
 
-def arithmetic(lesson: TrainBatch, num_params: int, model=MODEL) -> float:
+def arithmetic(micro_batch: TrainBatch, num_params: int, model=MODEL) -> float:
   """Operations of an update: those of products, attention's lower half only.
 
     tokens * (6 params + 6 layers * heads * channels * mean segment)
@@ -103,19 +103,19 @@ def arithmetic(lesson: TrainBatch, num_params: int, model=MODEL) -> float:
   Params count the output matrix and, where that is another, not the embedding;
   the optimizer counts for nothing.
   """
-  position_BT = lesson.batch.position[lesson.batch.segment > 0]
+  position_BT = micro_batch.batch.position[micro_batch.batch.segment > 0]
   seen = 2 * float(np.mean(position_BT + 1))  # the mean segment, by tokens
   attended = model.num_layers * model.num_heads * model.head_dim * seen
   return 6 * position_BT.size * (num_params + attended)
 
 
-def arrays(lesson: TrainBatch) -> dict[str, np.ndarray]:
-  """What a peer needs of a lesson."""
+def arrays(micro_batch: TrainBatch) -> dict[str, np.ndarray]:
+  """Returns the arrays of a micro-batch that a peer needs."""
   fields = {
-    name: getattr(lesson.batch, name)
+    name: getattr(micro_batch.batch, name)
     for name in ("token", "mask", "behavior_logprob")
   }
-  return fields | {"advantage": lesson.advantage}
+  return fields | {"advantage": micro_batch.advantage}
 
 
 def work_of(model: ModelConfig) -> dict[str, object]:

@@ -36,7 +36,7 @@ def build_all(
   """Builds one image after the other, with times; returns those that failed."""
   failed = []
   for name in names:
-    running = time.monotonic()
+    started_at = time.monotonic()
     try:
       with CONSOLE.status(f"building {name}"):
         tag = build_image(engine, name, base=base, registry=registry)
@@ -45,7 +45,7 @@ def build_all(
       CONSOLE.print(f"{name} failed: {error}", markup=False, soft_wrap=True)
       continue
     megabytes = engine.images.get(tag).attrs["Size"] / 1e6
-    seconds = time.monotonic() - running
+    seconds = time.monotonic() - started_at
     CONSOLE.print(
       f"{tag}  {megabytes:,.0f} MB, {seconds:.0f} s", soft_wrap=True
     )

@@ -282,7 +282,7 @@ def _refuse_taken_port(host: str, port: int) -> None:
 
 def serve() -> None:
   """Serves the models that the flags name until a signal comes."""
-  running = time.monotonic()
+  started_at = time.monotonic()
   if _SLOTS.value < 1:
     raise ConfigError(f"--slots={_SLOTS.value} must be at least 1")
   token = read_token(_TOKEN_FILE.value)
@@ -299,7 +299,7 @@ def serve() -> None:
       engine_of, slots=_SLOTS.value, driver=_DRIVER.value
     )
     drivers = [engines.enter_context(make(model)) for model in models]
-    CONSOLE.print(f"ready after {time.monotonic() - running:.0f} s")
+    CONSOLE.print(f"ready after {time.monotonic() - started_at:.0f} s")
     server = ModelServer(
       models, drivers, answer_timeout_s=_ANSWER_S.value, token=token
     )

@@ -122,7 +122,7 @@ class RolloutServer:
       await self._api.drain(self._config.grace_s)
 
   async def _follow(self, address: str) -> None:
-    running = asyncio.get_running_loop().time()
+    started_at = asyncio.get_running_loop().time()
     was_serving, told = False, ""
     while True:
       await asyncio.to_thread(self._follower.look)
@@ -133,7 +133,7 @@ class RolloutServer:
         was_serving = True
         CONSOLE.print(f"rollout server on http://{address} {self._says()}")
       if not was_serving:
-        self._refuse_to_wait(asyncio.get_running_loop().time() - running)
+        self._refuse_to_wait(asyncio.get_running_loop().time() - started_at)
       await asyncio.sleep(self._config.poll_interval_s)
 
   def _refuse_to_wait(self, waited_s: float) -> None:

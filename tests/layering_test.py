@@ -45,10 +45,10 @@ LAUNCH_ROOMS = (
   "launch.processes",
   "launch.config",
   "launch.report",
-  "launch.planning",
   "launch.storage",
   "launch.serving",
   "launch.run",
+  "launch.planning",
 )
 LIBRARY = {"agentrl_jax", "environments", "configs"}
 # A floor may import itself, what EVERYONE_MAY, and what is named here. Of those

@@ -61,7 +61,7 @@ class CrossPolicy:
 
   @property
   def is_drawn(self) -> bool:
-    """Whether policy slots are drawn at random."""
+    """True if policy slots are drawn at random."""
     return self.draw_per != "never"
 
   @property

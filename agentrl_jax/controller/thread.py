@@ -243,5 +243,5 @@ class ControllerThread:
 
 
 def _loop_ended(submitted: concurrent.futures.Future[T]) -> bool:
-  """Whether a call failed because the loop is ending."""
+  """Returns True if a call failed because the loop is ending."""
   return submitted.cancelled() or isinstance(submitted.exception(), QueueClosed)

@@ -29,7 +29,7 @@ class Status(enum.Enum):
 
   @property
   def is_policys_doing(self) -> bool:
-    """Whether an episode that ended so may be trained on."""
+    """True if an episode with this end may be trained on."""
     return self in _POLICYS_DOING
 
 

@@ -1,6 +1,6 @@
 """Checks of options, for messages that are alike everywhere."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from agentrl_jax.errors import ConfigError
@@ -20,6 +20,29 @@ def require_one_of(allowed: Collection[str], **options: str) -> None:
   for key, value in options.items():
     if value not in allowed:
       raise ConfigError(f"{key}={value!r} is not one of {', '.join(allowed)}")
+
+
+def require_some_of(allowed: Collection[str], **options: Sequence[str]) -> None:
+  """Raises `ConfigError` for the first option that is not some of `allowed`."""
+  for key, value in options.items():
+    if isinstance(value, str) or not value or set(value) - set(allowed):
+      raise ConfigError(
+        f"{key}={value!r}; allowed is a list of one or more of "
+        f"{', '.join(allowed)}"
+      )
+
+
+def require_bounds(
+  *, least: int, most: int, **options: tuple[int, int]
+) -> None:
+  """Raises `ConfigError` for the first pair (low, high) outside the limits."""
+  for key, value in options.items():
+    low, high = value
+    if not least <= low <= high <= most:
+      raise ConfigError(
+        f"{key}={value!r}; allowed is a pair (low, high) with {least} <= low "
+        f"<= high <= {most}"
+      )
 
 
 def engine_of(engine: str | E, makers: Mapping[str, Callable[[], E]]) -> E:

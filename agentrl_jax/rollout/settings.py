@@ -292,5 +292,5 @@ class AgentsConfig:
 
   @property
   def play(self) -> bool:
-    """Whether agents elsewhere play."""
+    """True if external agents play."""
     return self.port >= 0

@@ -79,7 +79,6 @@ SURROGATES = {
   "gmpo": "the geometric mean of a trajectory's clipped ratios",
 }
 
-
 REDUCTIONS = {
   "token_mean": "every token weighs the same",
   "sequence_mean": "every trajectory weighs the same",
@@ -87,12 +86,10 @@ REDUCTIONS = {
   "fixed_length_mean": "the same, over loss.reduction_length",
 }
 
-
 PROXIMALS = {
   "behavior": "the ratio is to the distribution that sampled the token",
   "recomputed": "to the policy before the update (decoupled PPO)",
 }
-
 
 IMPORTANCE = {
   "none": "sampler and proximal policy are taken to be the same",
@@ -100,13 +97,11 @@ IMPORTANCE = {
   "masked": "weights outside [importance_low, importance_high] become 0",
 }
 
-
 IMPORTANCE_LEVELS = {
   "token": "each token's ratio",
   "sequence": "the product over the trajectory",
   "sequence_mean": "the geometric mean over the trajectory",
 }
-
 
 KL_ESTIMATORS = {
   "k1": "unbiased in value; as a reward only",
@@ -125,12 +120,9 @@ UNBOUNDED_BELOW = {
   "(arXiv:2507.20673 has 0.4)",
 }
 
-
 GRADIENTS_ONLY = ("k3_k2", "unbiased")
 
-
 KL_PLACES = {"loss": "differentiated", "reward": "subtracted from rewards"}
-
 
 TASK_SHARES = {
   "tokens": "a task weighs as its tokens",
@@ -385,7 +377,6 @@ TRAJECTORY_ESTIMATORS = {
   "reinforce_plus_plus_baseline": "the same, less the group's mean",
 }
 
-
 WHITENED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
 
 
@@ -403,7 +394,6 @@ CRITIC_ESTIMATORS = {
   "bi_level_gae": "over turns, then over the tokens of each",
 }
 
-
 ESTIMATORS = TRAJECTORY_ESTIMATORS | TURN_ESTIMATORS | CRITIC_ESTIMATORS
 
 
@@ -418,7 +408,6 @@ READ_BY = {
   "step_weight": (1.0, ("gigpo",)),
 }
 
-
 KEEPS = {
   "all": "every group",
   "signal": "groups whose trajectories did not all score the same",
@@ -426,7 +415,6 @@ KEEPS = {
   "top_share": "the share keep_threshold of groups that vary most",
   "top_signal": "the fewest that hold the share keep_threshold of all std",
 }
-
 
 STATISTICS = {
   "tokens": "every trained token counts once (AgentRL)",

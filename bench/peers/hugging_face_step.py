@@ -1,6 +1,6 @@
 """Peer of `bench.learner_train_step`: transformers, and AdamW of torch.
 
-Reads a model and lesson.npz from a folder, writes results.npz there and prints
+Reads a model and micro_batch.npz from a folder, writes results.npz and prints
 its versions. Then answers every line:
 
 - clipped: the update of our learner, with the same loss;
@@ -20,22 +20,22 @@ import transformers
 CLIP, RATE, CLIP_NORM = 0.2, 1e-5, 1.0
 
 
-def clipped_loss(model, lesson):
+def clipped_loss(model, micro_batch):
   """Clipped surrogate, mean over the tokens on the mask."""
-  logits = model(lesson["token"]).logits[:, :-1]
-  token = lesson["token"][:, 1:, None]
+  logits = model(micro_batch["token"]).logits[:, :-1]
+  token = micro_batch["token"][:, 1:, None]
   logprob = torch.log_softmax(logits, dim=-1).gather(-1, token)[..., 0]
   behavior, advantage = (
-    lesson[name][:, 1:] for name in ("behavior_logprob", "advantage")
+    micro_batch[name][:, 1:] for name in ("behavior_logprob", "advantage")
   )
   ratio = torch.exp(logprob - behavior)
   clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
   return -torch.minimum(ratio * advantage, clipped * advantage).mean()
 
 
-def cross_entropy(model, lesson):
-  """What transformers computes by itself."""
-  return model(lesson["token"], labels=lesson["token"]).loss
+def cross_entropy(model, micro_batch):
+  """Returns the loss that transformers computes by itself."""
+  return model(micro_batch["token"], labels=micro_batch["token"]).loss
 
 
 def main() -> None:
@@ -48,15 +48,15 @@ def main() -> None:
     folder / "model", dtype=torch.float32, attn_implementation="sdpa"
   )
   model.train()
-  with np.load(folder / "lesson.npz") as arrays:
-    lesson = {name: torch.tensor(arrays[name]) for name in arrays}
-  lesson["token"] = lesson["token"].long()
+  with np.load(folder / "micro_batch.npz") as arrays:
+    micro_batch = {name: torch.tensor(arrays[name]) for name in arrays}
+  micro_batch["token"] = micro_batch["token"].long()
   optimizer = torch.optim.AdamW(
     model.parameters(), lr=RATE, weight_decay=0.01, fused=True
   )
 
   def update(loss) -> tuple[float, float]:
-    value = loss(model, lesson)
+    value = loss(model, micro_batch)
     value.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
     optimizer.step()
@@ -70,7 +70,7 @@ def main() -> None:
     "product": lambda: a @ b,
   }
   loss, norm = update(clipped_loss)
-  loss_after = float(clipped_loss(model, lesson).detach())
+  loss_after = float(clipped_loss(model, micro_batch).detach())
   np.savez(folder / "results.npz", loss=loss, norm=norm, loss_after=loss_after)
   version = f"transformers {transformers.__version__}, torch"
   print(version, torch.__version__, file=answers, flush=True)

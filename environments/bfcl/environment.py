@@ -12,9 +12,8 @@ from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
-from agentrl_jax.env.options import require_positive
+from agentrl_jax.env.options import require_positive, require_some_of
 from agentrl_jax.env.scripted import ScriptedPolicies
-from agentrl_jax.errors import ConfigError
 from environments.bfcl.expert import MISTAKES, gold_expert
 from environments.bfcl.scripted import POLICIES
 from environments.bfcl.session import BFCLSession
@@ -44,11 +43,7 @@ class BFCL(IndexedEnvironment[Problem]):
     categories: Sequence[str] = CATEGORIES,
     max_steps: int = 20,
   ):
-    unknown = sorted(set(categories) - set(CATEGORIES))
-    if isinstance(categories, str) or unknown or not categories:
-      raise ConfigError(
-        f"categories={categories!r} must be some of {', '.join(CATEGORIES)}"
-      )
+    require_some_of(CATEGORIES, categories=categories)
     require_positive(max_steps=max_steps)
     self._max_steps = max_steps
     self._folder = data_folder(source)

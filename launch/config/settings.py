@@ -82,7 +82,7 @@ class PlaceSettings:
 
   @property
   def is_elsewhere(self) -> bool:
-    """Whether sessions are played outside of this process."""
+    """True if sessions are played outside of this process."""
     return bool(self.containers or self.worker or self.controller)
 
 

@@ -57,7 +57,7 @@ def compile_program(
 
   Raises `UnreadableProgram` if the compiler cannot print its program.
   """
-  running = time.monotonic()
+  started_at = time.monotonic()
   try:
     made = traced.lower(lowering_platforms=("tpu",)).compile()
   except jax.errors.JaxRuntimeError as error:
@@ -65,9 +65,9 @@ def compile_program(
     if wanted is None:
       raise
     return Compiled(
-      memory=None, wanted=wanted, seconds=time.monotonic() - running
+      memory=None, wanted=wanted, seconds=time.monotonic() - started_at
     )
-  seconds = time.monotonic() - running
+  seconds = time.monotonic() - started_at
   memory = _memory(made)
   module = Module(_text(made))
   return Compiled(

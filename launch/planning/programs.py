@@ -19,16 +19,16 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.attention.packed import choose
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine import programs as engine
-from agentrl_jax.train.learner import Learner, make_optimizer
-from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import TrainBatch
 from launch.config.settings import Settings
 from launch.planning import roofline
 from launch.planning.roofline import Flops
+from launch.run.reinforcement import make_learner
 
 # Of an update, where calls follow grammars: how many there are is known from
 # the answers alone, and the table is a small part of the memory.
 MASKS = 4096
+STEPS = 1000  # of the schedule, on which no shape depends
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,16 +49,16 @@ def learner_programs(
 ) -> list[Program]:
   """Programs of an update: gradient of a micro-batch, and its application."""
   policy = learner_policy(settings, mesh)
-  learner = make_learner(settings, policy, mesh)
+  learner = make_learner(settings, policy, steps=STEPS)
   batch = settings.batch
-  lesson = abstract_lesson(settings, mesh)
+  micro_batch = abstract_batch(settings, mesh)
   kernel, _ = choose(settings.compute, "tpu", settings.model.head_dim)
   tokens = batch.micro_batch * batch.row_length
   chunk = min(settings.loss.token_chunk, batch.row_length)
   return [
     Program(
       name="gradient",
-      trace=lambda: learner.traced(lesson)["gradient"],
+      trace=lambda: learner.traced(micro_batch)["gradient"],
       mesh=mesh,
       tokens=tokens,
       flops=roofline.gradient(
@@ -75,7 +75,7 @@ def learner_programs(
     ),
     Program(
       name="apply",
-      trace=lambda: learner.traced(lesson)["apply"],
+      trace=lambda: learner.traced(micro_batch)["apply"],
       mesh=mesh,
       tokens=0,
       flops=Flops(0, 0),
@@ -89,23 +89,7 @@ def learner_policy(settings: Settings, mesh: Mesh) -> Policy:
   return Policy(settings.model, settings.compute, mesh, settings.lora)
 
 
-def make_learner(settings: Settings, policy: Policy, mesh: Mesh) -> Learner:
-  """Makes the learner of the RL stage, as `launch.train` does."""
-  return Learner(
-    policy,
-    policy_objective(
-      policy,
-      settings.loss,
-      temperature=settings.sampling.temperature,
-      num_policy_slots=settings.engine.num_policy_slots,
-      tasks=settings.task_ids,
-    ),
-    make_optimizer(settings.optimizer, 1000),
-    mesh,
-  )
-
-
-def abstract_lesson(settings: Settings, mesh: Mesh) -> TrainBatch:
+def abstract_batch(settings: Settings, mesh: Mesh) -> TrainBatch:
   """A micro-batch of the config's shape, with the fields its loss reads."""
   sizes = (settings.batch.micro_batch, settings.batch.row_length)
   where, loss = sharding.batch_sharding(mesh), settings.loss

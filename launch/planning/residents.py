@@ -15,13 +15,14 @@ from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.rollout.engine.placement import places_apart
 from launch.config.settings import Settings
 from launch.planning.programs import (
+  STEPS,
   abstract_cache,
   abstract_weights,
   bytes_per_chip,
   learner_policy,
-  make_learner,
   shape,
 )
+from launch.run.reinforcement import make_learner
 
 Residents = dict[str, int]  # bytes of one chip, by name
 
@@ -29,7 +30,7 @@ Residents = dict[str, int]  # bytes of one chip, by name
 def learner_residents(settings: Settings, mesh: Mesh) -> Residents:
   """Bytes of an update's state; includes gradients during the update."""
   policy = learner_policy(settings, mesh)
-  state = make_learner(settings, policy, mesh).abstract_state()
+  state = make_learner(settings, policy, steps=STEPS).abstract_state()
   params = bytes_per_chip(state.params)
   found = {
     "params": params,

@@ -67,7 +67,7 @@ class Processes:
 
   @property
   def leads(self) -> bool:
-    """Whether this process plays, decides and writes files."""
+    """True for the process that plays, decides and writes files."""
     return self.index == 0
 
   def share(self, value: bytes = b"", *, what: str) -> bytes:

@@ -45,6 +45,7 @@ from launch.serving.agents import AgentServer
 from launch.serving.service import Service
 
 STAGE = "rl"
+_POLL_S = 1.0  # between polls for a signal to stop
 
 
 class GroupSource(Protocol):
@@ -91,7 +92,7 @@ class FollowerGroupSource:
 
   def take(self, version: int) -> list[Group] | None:
     """Waits until process 0 has a batch or was asked to stop."""
-    found = self._processes.share(what=words_for(version))
+    found = self._processes.share(what=wait_name(version))
     return decode_groups(found) if found else None
 
   def position(self) -> dict[str, Any]:
@@ -107,12 +108,9 @@ class FollowerGroupSource:
     """Does nothing: process 0 starts groups."""
 
 
-def words_for(version: int) -> str:
+def wait_name(version: int) -> str:
   """Returns what the other processes wait for, for messages."""
   return f"the groups to train version {version} on"
-
-
-_LOOK_S = 1.0  # between looks whether the run was asked to stop
 
 
 class LeaderGroupSource:
@@ -133,11 +131,11 @@ class LeaderGroupSource:
     self._trained_groups = TrainedGroups(
       self._run.root / "trained_groups.jsonl"
     )
-    self._chooser = _chooser(self._settings)
+    self._chooser = _make_chooser(self._settings)
     # In a run that must repeat bit for bit: the engine's way to ask, and the
     # position between two updates, when nothing is in flight.
-    self._lockstep = _lockstep(self._settings, service)
-    self._agents = _agents(
+    self._lockstep = _make_lockstep(self._settings, service)
+    self._agents = _make_agents(
       self._settings, service, self._config.name, self._chooser
     )
     self._between: dict[str, Any] = {}
@@ -194,7 +192,7 @@ class LeaderGroupSource:
     groups = self._wait(version)
     self._processes.share(
       encode_groups(groups) if groups and self._processes.count > 1 else b"",
-      what=words_for(version),
+      what=wait_name(version),
     )
     self._taken = groups or []
     self._seconds["seconds/wait"] = time.monotonic() - self._begun_at
@@ -228,7 +226,7 @@ class LeaderGroupSource:
       **self._running.call(self._monitor.snapshot),
       **self._service.report(),
       **(self._running.call(self._agents.report) if self._agents else {}),
-      **_of(self._taken),
+      **_batch_metrics(self._taken),
       **self._chooser.learn(self._taken, report),
     }
     self._metrics.write(after, found, STAGE)
@@ -251,7 +249,7 @@ class LeaderGroupSource:
     deadline = time.monotonic() + self._config.train.batch_timeout_s
     number = self._settings.admission.groups_per_step
     while self._interrupts.received is None:
-      groups = self._running.take_within(number, version, _LOOK_S)
+      groups = self._running.take_within(number, version, _POLL_S)
       if groups is not None:
         return groups
       if time.monotonic() > deadline:
@@ -337,13 +335,15 @@ class _LockstepPlayer:
       return await self.player.play(spec)
 
 
-def _chooser(settings: Settings) -> PolicySlotChooser:
+def _make_chooser(settings: Settings) -> PolicySlotChooser:
   return PolicySlotChooser(
     settings.cross_policy, settings.policy_slot_weights, settings.task_ids
   )
 
 
-def _lockstep(settings: Settings, service: Service) -> LockstepGenerator | None:
+def _make_lockstep(
+  settings: Settings, service: Service
+) -> LockstepGenerator | None:
   """Returns the generator of a run in which nothing depends on timing."""
   if settings.agents.play:  # they come when they come
     return None
@@ -355,7 +355,7 @@ def _lockstep(settings: Settings, service: Service) -> LockstepGenerator | None:
   return None
 
 
-def _agents(
+def _make_agents(
   settings: Settings, service: Service, name: str, chooser: PolicySlotChooser
 ) -> AgentServer | None:
   """Returns the server of agents that play in place of our player, if any."""
@@ -364,7 +364,7 @@ def _agents(
   return AgentServer(settings, service, name, chooser.draw_for)
 
 
-def _of(groups: Sequence[Group]) -> dict[str, float]:
+def _batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
   """Returns metrics of the groups of a batch."""
   played = [t for group in groups for t in group.trajectories]
   policy_slots = [turn.policy_slot for t in played for turn in t.turns]

@@ -15,7 +15,7 @@ from typing import Any
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.trajectory import Group
 from agentrl_jax.model import sharding
-from agentrl_jax.model.policy import Params
+from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.learner import Learner, TrainState, make_optimizer
 from agentrl_jax.train.objective import policy_objective
@@ -23,15 +23,15 @@ from agentrl_jax.train.train_batch import TrainBatch
 from agentrl_jax.train.weights.checkpoint import Checkpoints
 from agentrl_jax.train.weights.publish import Publisher
 from agentrl_jax.train.weights.reference import Reference
+from launch.config.settings import Settings
 from launch.run.context import RunContext
 from launch.run.group_source import STAGE, GroupSource
 from launch.serving.policy_slot_refresh import PolicySlotRefresher
 from launch.storage.load_params import split_params
 
 
-def make_learner(context: RunContext) -> Learner:
-  """Makes the learner of a run's reinforcement learning."""
-  settings, policy = context.settings, context.policy
+def make_learner(settings: Settings, policy: Policy, *, steps: int) -> Learner:
+  """Makes the learner of a run's reinforcement learning of `steps` updates."""
   return Learner(
     policy,
     policy_objective(
@@ -41,7 +41,7 @@ def make_learner(context: RunContext) -> Learner:
       num_policy_slots=settings.engine.num_policy_slots,
       tasks=settings.task_ids,
     ),
-    make_optimizer(settings.optimizer, context.config.train.steps),
+    make_optimizer(settings.optimizer, steps),
     policy.mesh or sharding.make_mesh(settings.mesh),
   )
 
@@ -83,7 +83,9 @@ class Reinforcement:
     self._policy, self._groups = context.policy, groups
     self._run, self._interrupts = context.folder, context.interrupts
     self._context, self._publisher, self._codec = context, publisher, codec
-    self._learner = make_learner(context)
+    self._learner = make_learner(
+      context.settings, context.policy, steps=context.config.train.steps
+    )
     self._frozen: Params | None = None  # what adapters belong to
     self._num_queued = 0  # groups of the queue, in the last checkpoint
     self._older = PolicySlotRefresher(

@@ -137,7 +137,7 @@ class RunDirectory:
     return {p.stem: json.loads(p.read_text())["seconds"] for p in files}
 
   def is_done(self, stage: str) -> bool:
-    """Whether the stage has finished, now or in an earlier start."""
+    """Returns True if the stage has finished, now or in an earlier start."""
     return (self.root / "done" / f"{stage}.json").exists()
 
   @contextmanager
@@ -145,10 +145,10 @@ class RunDirectory:
     """Times a stage, over all the starts it takes, and marks it done."""
     spent = self.root / "done" / f"{stage}.partial"
     before = json.loads(spent.read_text())["seconds"] if spent.exists() else 0.0
-    running = time.monotonic()
+    started_at = time.monotonic()
 
     def write(path: pathlib.Path) -> None:
-      seconds = before + time.monotonic() - running
+      seconds = before + time.monotonic() - started_at
       # In one move: the process may be killed as it writes.
       written = spent.with_suffix(".written")
       written.write_text(json.dumps({"seconds": seconds}))

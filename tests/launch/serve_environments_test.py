@@ -35,8 +35,10 @@ def until(condition):
     time.sleep(0.1)
 
 
-async def play(fleet):
-  async with fleet.open(Task("arithmetic", "train", 0), seed=0) as session:
+async def play(environment):
+  async with environment.open(
+    Task("arithmetic", "train", 0), seed=0
+  ) as session:
     first = await session.reset()
     await session.step(Message("assistant", "Let me think."))
     return first.messages
@@ -80,14 +82,14 @@ class EnvironmentHostTest(absltest.TestCase):
       service = ServiceProcess()
       service.url = url
       service.wait_for_workers(1, "arithmetic")
-      fleet = ControllerEnvironment(controller=url, name="arithmetic")
-      asked = asyncio.run(play(fleet))
+      environment = ControllerEnvironment(controller=url, name="arithmetic")
+      asked = asyncio.run(play(environment))
       (worker,) = children(host.pid)
       os.kill(worker, signal.SIGKILL)
       until(lambda: children(host.pid) not in ([], [worker]))
       (worker,) = children(host.pid)
       service.wait_for_workers(1, "arithmetic")
-      self.assertEqual(asyncio.run(play(fleet)), asked)
+      self.assertEqual(asyncio.run(play(environment)), asked)
       host.terminate()
       self.assertEqual(host.wait(DEADLINE_S), 0)
       self.assertFalse(pathlib.Path(f"/proc/{worker}").exists())

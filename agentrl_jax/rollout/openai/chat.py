@@ -27,9 +27,9 @@ from agentrl_jax.rollout.openai.detokenizer import Detokenizer
 from agentrl_jax.rollout.openai.schema import (
   ChatCompletionRequest,
   ServingLimits,
-  wrong,
 )
 from agentrl_jax.rollout.openai.structured_output import StructuredOutput
+from agentrl_jax.rollout.openai.validation import wrong
 from agentrl_jax.rollout.server.errors import ApiError
 
 _ID_SIZE = 9  # letters and digits, as Mistral's templates want them

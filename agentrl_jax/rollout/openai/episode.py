@@ -41,7 +41,7 @@ class PolicySlotDraw(Protocol):
 
   @property
   def is_drawn(self) -> bool:
-    """Whether the draw is random."""
+    """True if the draw is random."""
     ...
 
   def __call__(self, seed: int, turn: int) -> int:

@@ -28,9 +28,9 @@ from agentrl_jax.rollout.openai.episode import (
   Verdict,
   conflict,
 )
-from agentrl_jax.rollout.openai.schema import (
+from agentrl_jax.rollout.openai.schema import ServingLimits
+from agentrl_jax.rollout.openai.validation import (
   JsonObject,
-  ServingLimits,
   invalid,
   must_be,
   number_between,

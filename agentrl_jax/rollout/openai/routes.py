@@ -36,9 +36,8 @@ from agentrl_jax.rollout.openai.schema import (
   CompletionRequest,
   ServingLimits,
   TextCompletionRequest,
-  parse_object,
-  read,
 )
+from agentrl_jax.rollout.openai.validation import parse_object, read
 from agentrl_jax.rollout.server.errors import (
   PREFIX,
   ApiError,
@@ -326,7 +325,7 @@ class Events:
 
   @property
   def has_begun(self) -> bool:
-    """Whether the status has been sent."""
+    """True once the status has been sent."""
     return self.response.prepared
 
   @property

@@ -7,36 +7,39 @@ and so are fields that never change an answer.
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence, Set
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping, Set
+from typing import Annotated, Any, Literal
 
 from pydantic import (
   AfterValidator,
-  BaseModel,
   BeforeValidator,
   ConfigDict,
   FailFast,
   Field,
   PlainValidator,
-  ValidationError,
   ValidationInfo,
-  ValidatorFunctionWrapHandler,
-  WrapValidator,
   field_validator,
-  model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
 
 from agentrl_jax.data.messages import Message, Tool, ToolCall
-from agentrl_jax.http_requests import parse_json
 from agentrl_jax.rollout.api import (
   MAX_BIASES,
   MAX_STOPS,
   MAX_TOP,
 )
-from agentrl_jax.rollout.server.errors import ApiError
+from agentrl_jax.rollout.openai.validation import (
+  MAX_VALUES,
+  JsonObject,
+  LenientObject,
+  invalid,
+  must_be,
+  number_between,
+  only,
+  shortened,
+  unsupported,
+  whole_number,
+)
 
-MAX_VALUES = 100_000  # separators of JSON, without those of a prompt
 _MAX_STOP_TEXTS = 4  # OpenAI's own limit
 _MAX_STOP_CHARS = 256
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -50,8 +53,6 @@ _FORMATS = (
   '{"type": "text"}, {"type": "json_object"}, or {"type": "json_schema", '
   '"json_schema": {"name": ..., "schema": {...}}}'
 )
-
-_M = TypeVar("_M", bound=BaseModel)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,149 +68,6 @@ class ServingLimits:
   def max_values(self) -> int:
     """Separators of JSON in one call, a prompt's token ids included."""
     return MAX_VALUES + 8 * self.context
-
-
-def parse_object(
-  body: bytes, *, max_values: int = MAX_VALUES
-) -> dict[str, Any]:
-  """Parses a JSON object. Raises `ApiError` or `RequestRefused`."""
-  value = parse_json(body, max_values=max_values)
-  if not isinstance(value, dict):
-    raise ApiError(
-      f"the body is a JSON {type(value).__name__}; an object is expected",
-      code="invalid_json",
-    )
-  return value
-
-
-def read(model: type[_M], fields: Mapping[str, Any]) -> _M:
-  """Validates the fields of a request. Raises `ApiError` naming the field."""
-  try:
-    return model.model_validate(fields)
-  except ValidationError as error:
-    raise _api_error(error.errors(include_url=False)[0]) from error
-
-
-def wrong(name: str, found: Any, allowed: str) -> ApiError:
-  """Returns the error of a field with a value of the wrong type or size."""
-  return ApiError(f"{name}={_shortened(found)} must be {allowed}", param=name)
-
-
-def _api_error(error: ErrorDetails) -> ApiError:
-  """Translates an error of pydantic into OpenAI's error."""
-  path, kind, value = _path(error["loc"]), error["type"], error["input"]
-  if kind == "missing":
-    return ApiError(
-      f"the field {path!r} is missing",
-      param=path,
-      code="missing_required_parameter",
-    )
-  if kind == "extra_forbidden":
-    return _unknown(path)
-  if kind == "unsupported_value":
-    return ApiError(
-      f"{path}={_shortened(value)} is not supported: {error['msg']}",
-      param=path,
-      code="unsupported_value",
-    )
-  if kind == "literal_error":
-    return wrong(path, value, error["ctx"]["expected"])
-  return wrong(path, value, _ALLOWED.get(kind, error["msg"]))
-
-
-# Descriptions of what is allowed, by pydantic's type of error.
-_ALLOWED = {
-  "list_type": "a list",
-  "model_type": "an object",
-  "dict_type": "an object",
-  "string_type": "text",
-  "bool_type": "true or false",
-  "too_short": "a list of at least one entry",
-}
-
-
-def _path(loc: Sequence[int | str]) -> str:
-  """Writes a location as in `messages[0].content`."""
-  path = ""
-  for part in loc:
-    path += f"[{part}]" if isinstance(part, int) else f".{part}"
-  return path.removeprefix(".")
-
-
-def _unknown(name: str) -> ApiError:
-  return ApiError(
-    f"the field {_shortened(name)} is unknown to this server, and could change "
-    "the answer: leave it out; docs/serving.md lists the known fields",
-    param=name,
-    code="unknown_parameter",
-  )
-
-
-def _shortened(value: Any, size: int = 200) -> str:
-  text = repr(value)
-  return text if len(text) < size else f"{text[:size]}..."
-
-
-def invalid(allowed: str) -> PydanticCustomError:
-  """Returns the error of a validator: the field must be `allowed`."""
-  # Through a variable, since the template would expand braces in the text.
-  return PydanticCustomError("invalid_value", "{allowed}", {"allowed": allowed})
-
-
-def unsupported(reason: str) -> PydanticCustomError:
-  """Returns the error of a validator: the value is not supported."""
-  return PydanticCustomError(
-    "unsupported_value", "{reason}", {"reason": reason}
-  )
-
-
-def must_be(allowed: str) -> WrapValidator:
-  """Describes what is allowed, in place of pydantic's own errors."""
-
-  def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    try:
-      return validate(value)
-    except ValidationError as error:
-      raise invalid(allowed) from error
-
-  return WrapValidator(check)
-
-
-def _whole(low: int, high: int | None = None) -> WrapValidator:
-  ends = f"from {low} on" if high is None else f"from {low} to {high}"
-  return _in_range(low, high, f"a whole number {ends}")
-
-
-def number_between(low: float, high: float) -> WrapValidator:
-  """Accepts numbers between two others, both included."""
-  return _in_range(low, high, f"a number from {low:g} to {high:g}")
-
-
-def _in_range(low: float, high: float | None, allowed: str) -> WrapValidator:
-  def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    try:
-      number = validate(value)
-    except ValidationError as error:
-      raise invalid(allowed) from error
-    # In this form for NaN, which is in no range.
-    if not (number >= low and (high is None or number <= high)):
-      raise invalid(allowed)
-    return number
-
-  return WrapValidator(check)
-
-
-def _only(
-  *values: Any, why: str = "this server does not do it"
-) -> AfterValidator:
-  """Accepts the values that apply without the field."""
-
-  def check(value: Any) -> Any:
-    if value not in values:
-      raise unsupported(f"{why}. Leave it out, or give {values[0]!r}")
-    return value
-
-  return AfterValidator(check)
 
 
 def _stop_texts(value: Any) -> Any:
@@ -274,32 +132,6 @@ Prompts = Annotated[
 ]
 
 
-class JsonObject(BaseModel):
-  """A JSON object; a field that is null is a field that is not given."""
-
-  model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-  @model_validator(mode="before")
-  @classmethod
-  def _without_nulls(cls, fields: Any) -> Any:
-    if not isinstance(fields, dict):
-      return fields
-    given = {name: x for name, x in fields.items() if x is not None}
-    if cls.model_config["extra"] == "forbid":
-      # One unknown field is sufficient for an error: pydantic would describe
-      # each of them, and there may be 100,000.
-      known = {f.alias or name for name, f in cls.model_fields.items()}
-      for name in [name for name in given if name not in known][1:]:
-        del given[name]
-    return given
-
-
-class _Lenient(JsonObject):
-  """An object whose other fields clients and libraries choose."""
-
-  model_config = ConfigDict(extra="ignore")
-
-
 class StreamOptions(JsonObject):
   """`stream_options` of a request."""
 
@@ -311,13 +143,15 @@ class CompletionRequest(JsonObject):
   """The fields that both endpoints have in common."""
 
   model: str
-  n: Annotated[int, _whole(1)] = 1
+  n: Annotated[int, whole_number(1)] = 1
   temperature: Annotated[float, number_between(0.0, 100.0)] | None = None
   top_p: Annotated[float, number_between(1e-6, 1.0)] = 1.0
-  top_k: Annotated[int, _whole(-1, 2**31 - 1)] = 0  # 0 or -1: all tokens
+  top_k: Annotated[int, whole_number(-1, 2**31 - 1)] = 0  # 0 or -1: all tokens
   min_p: Annotated[float, number_between(0.0, 1.0)] = 0.0
-  seed: Annotated[int, _whole(-(2**63), 2**64 - 1)] | None = None
-  max_tokens: Annotated[int, _whole(1)] | None = None  # None: as many as fit
+  seed: Annotated[int, whole_number(-(2**63), 2**64 - 1)] | None = None
+  max_tokens: Annotated[int, whole_number(1)] | None = (
+    None  # None: as many as fit
+  )
   stop: StopTexts = []
   stop_token_ids: StopTokens = []
   ignore_eos: bool = False  # also of the chat template
@@ -341,23 +175,23 @@ class CompletionRequest(JsonObject):
 
   # Accepted with the value that applies without them.
   best_of: Annotated[
-    Any, _only(1, why="ask for n answers and choose one yourself")
+    Any, only(1, why="ask for n answers and choose one yourself")
   ] = 1
-  echo: Annotated[Any, _only(False)] = False
-  function_call: Annotated[Any, _only("none")] = "none"
-  functions: Annotated[Any, _only([])] = []
-  modalities: Annotated[Any, _only(["text"])] = ["text"]
-  repetition_penalty: Annotated[Any, _only(1)] = 1
-  store: Annotated[Any, _only(False)] = False
-  suffix: Annotated[Any, _only("")] = ""
-  length_penalty: Annotated[Any, _only(1)] = 1
-  min_tokens: Annotated[Any, _only(0)] = 0
-  use_beam_search: Annotated[Any, _only(False)] = False
-  skip_special_tokens: Annotated[Any, _only(False)] = False
-  spaces_between_special_tokens: Annotated[Any, _only(True)] = True
-  include_stop_str_in_output: Annotated[Any, _only(False)] = False
-  add_generation_prompt: Annotated[Any, _only(True)] = True
-  continue_final_message: Annotated[Any, _only(False)] = False
+  echo: Annotated[Any, only(False)] = False
+  function_call: Annotated[Any, only("none")] = "none"
+  functions: Annotated[Any, only([])] = []
+  modalities: Annotated[Any, only(["text"])] = ["text"]
+  repetition_penalty: Annotated[Any, only(1)] = 1
+  store: Annotated[Any, only(False)] = False
+  suffix: Annotated[Any, only("")] = ""
+  length_penalty: Annotated[Any, only(1)] = 1
+  min_tokens: Annotated[Any, only(0)] = 0
+  use_beam_search: Annotated[Any, only(False)] = False
+  skip_special_tokens: Annotated[Any, only(False)] = False
+  spaces_between_special_tokens: Annotated[Any, only(True)] = True
+  include_stop_str_in_output: Annotated[Any, only(False)] = False
+  add_generation_prompt: Annotated[Any, only(True)] = True
+  continue_final_message: Annotated[Any, only(False)] = False
 
   @field_validator("stream_options")
   @classmethod
@@ -375,12 +209,12 @@ class CompletionRequest(JsonObject):
 
   @property
   def include_usage(self) -> bool:
-    """Whether a stream ends with the token counts."""
+    """True if a stream ends with the token counts."""
     return self.stream_options is not None and self.stream_options.include_usage
 
   @property
   def raw_logprobs(self) -> bool:
-    """Whether log-probabilities are at temperature 1, or as drawn from."""
+    """True for log-probabilities at temperature 1, not as drawn from."""
     return self.logprobs_mode == "raw_logprobs"
 
   @property
@@ -390,7 +224,7 @@ class CompletionRequest(JsonObject):
 
   @property
   def wants_structured_output(self) -> bool:
-    """Whether a grammar may have to be compiled for the call."""
+    """True if a grammar may have to be compiled for the call."""
     return False
 
   @property
@@ -404,17 +238,17 @@ class TextCompletionRequest(CompletionRequest):
 
   prompt: Prompts
   # Both numbers are those of OpenAI's reference.
-  max_tokens: Annotated[int, _whole(1)] | None = 16
-  logprobs: Annotated[int, _whole(0, 5)] | None = None
+  max_tokens: Annotated[int, whole_number(1)] | None = 16
+  logprobs: Annotated[int, whole_number(0, 5)] | None = None
 
   parallel_tool_calls: Annotated[
-    Any, _only(True, why="only /v1/chat/completions has calls")
+    Any, only(True, why="only /v1/chat/completions has calls")
   ] = True
   response_format: Annotated[
-    Any, _only({"type": "text"}, why="only /v1/chat/completions has it")
+    Any, only({"type": "text"}, why="only /v1/chat/completions has it")
   ] = None
   top_logprobs: Annotated[
-    Any, _only(0, why="only /v1/chat/completions has it; give logprobs=N")
+    Any, only(0, why="only /v1/chat/completions has it; give logprobs=N")
   ] = 0
 
   @property
@@ -422,12 +256,12 @@ class TextCompletionRequest(CompletionRequest):
     return self.logprobs or 0
 
 
-class _CalledFunction(_Lenient):
+class _CalledFunction(LenientObject):
   name: str
   arguments: str  # JSON, as the policy wrote it
 
 
-class _ToolCall(_Lenient):
+class _ToolCall(LenientObject):
   function: _CalledFunction
   id: str = ""
 
@@ -444,7 +278,7 @@ def _joined_parts(content: Any) -> str:
     text = part.get(kind) if kind in ("text", "refusal") else None
     if not isinstance(text, str):
       raise unsupported(
-        f"it has a part of the kind {_shortened(kind)}, and the policy reads "
+        f"it has a part of the kind {shortened(kind)}, and the policy reads "
         "text only. Send text parts"
       )
     texts.append(text)
@@ -504,14 +338,14 @@ class ChatMessage(JsonObject):
     )
 
 
-class _Function(_Lenient):
+class _Function(LenientObject):
   name: str
   description: str = ""
   parameters: dict[str, Any] = {}
   strict: bool = False
 
 
-class ChatTool(_Lenient):
+class ChatTool(LenientObject):
   """A function that the policy may call."""
 
   type: Literal["function"] = "function"
@@ -576,8 +410,8 @@ class ChatCompletionRequest(CompletionRequest):
     Annotated[_PlainFormat | _SchemaFormat, must_be(_FORMATS)] | None
   ) = None
   logprobs: bool = False
-  top_logprobs: Annotated[int, _whole(0, MAX_TOP)] = 0
-  max_completion_tokens: Annotated[int, _whole(1)] | None = None
+  top_logprobs: Annotated[int, whole_number(0, MAX_TOP)] = 0
+  max_completion_tokens: Annotated[int, whole_number(1)] | None = None
 
   @field_validator("top_logprobs")
   @classmethod

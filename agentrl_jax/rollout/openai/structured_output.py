@@ -17,7 +17,7 @@ from agentrl_jax.rollout.server.errors import ApiError
 
 @dataclasses.dataclass(frozen=True)
 class StructuredOutput:
-  """How an answer is sampled and parsed."""
+  """The form of an answer: its grammar, and the reading of its text."""
 
   tools: tuple[Tool, ...]  # shown to the policy
   has_calls: bool  # False: all of the answer is text

@@ -31,7 +31,7 @@ class Server:
 
   @property
   def is_reachable(self) -> bool:
-    """Whether the last request to it was answered."""
+    """True if the last request to it was answered."""
     return not self.trouble
 
   @property

@@ -208,7 +208,7 @@ class _StreamingResponse:
 
   @property
   def has_begun(self) -> bool:
-    """Whether the status has been sent."""
+    """True once the status has been sent."""
     return self.response.prepared
 
   async def send(self, chunk: Answer) -> None:

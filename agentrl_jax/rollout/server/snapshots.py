@@ -72,7 +72,7 @@ class SnapshotFollower:
 
   @property
   def is_serving(self) -> bool:
-    """Whether policy slot 0 has weights."""
+    """True if policy slot 0 has weights."""
     return self.policy_slots[0] is not None
 
   def look(self) -> bool:

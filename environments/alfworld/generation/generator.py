@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 
 from agentrl_jax.data.split import split_of
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.env.options import require_bounds, require_some_of
 from environments.alfworld.games.game import Game
 from environments.alfworld.games.tasks import (
   LOOK,
@@ -49,14 +49,9 @@ class Generator:
   num_things: tuple[int, int] = (10, 48)
 
   def __post_init__(self) -> None:
-    unknown = sorted(set(self.task_types) - set(TASK_TYPES))
-    if unknown or not self.task_types or isinstance(self.task_types, str):
-      raise ConfigError(
-        f"ALFWorld's task_types are {self.task_types!r}; allowed is a list of "
-        f"one or more of {', '.join(TASK_TYPES)}"
-      )
-    _require_bounds("num_receptacles", self.num_receptacles, least=4, most=60)
-    _require_bounds("num_things", self.num_things, least=4, most=100)
+    require_some_of(TASK_TYPES, task_types=self.task_types)
+    require_bounds(num_receptacles=self.num_receptacles, least=4, most=60)
+    require_bounds(num_things=self.num_things, least=4, most=100)
 
   def generate(self, split: str, index: int) -> GeneratedGame:
     """Draws the game of (split, index)."""
@@ -113,14 +108,3 @@ def _draw_spec(rng: random.Random, kind: str, room: Room) -> TaskSpec | None:
       continue
     specs += [TaskSpec(kind, thing, r) for r in targets if r != tool]
   return rng.choice(specs) if specs else None
-
-
-def _require_bounds(
-  name: str, bounds: tuple[int, int], *, least: int, most: int
-) -> None:
-  low, high = bounds
-  if not least <= low <= high <= most:
-    raise ConfigError(
-      f"ALFWorld's {name} is {bounds!r}; allowed is a pair (low, high) with "
-      f"{least} <= low <= high <= {most}"
-    )

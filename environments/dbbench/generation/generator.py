@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 
 from agentrl_jax.data.split import split_of
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.env.options import require_bounds, require_some_of
 from environments.dbbench.engines.sqlite import SQLiteDatabase
 from environments.dbbench.generation.joins import MAX_TABLES, Join, draw_join
 from environments.dbbench.generation.questions import (
@@ -50,15 +50,10 @@ class Generator:
   num_tables: tuple[int, int] = (1, 1)  # of a question; changes have one
 
   def __post_init__(self) -> None:
-    unknown = sorted(set(self.kinds) - set(KINDS))
-    if unknown or not self.kinds or isinstance(self.kinds, str):
-      raise ConfigError(
-        f"DBBench's kinds are {self.kinds!r}; allowed is a list of one or more "
-        f"of {', '.join(KINDS)}"
-      )
-    _require_bounds("num_rows", self.num_rows, least=4, most=100)
-    _require_bounds("num_columns", self.num_columns, least=3, most=10)
-    _require_bounds("num_tables", self.num_tables, least=1, most=MAX_TABLES)
+    require_some_of(KINDS, kinds=self.kinds)
+    require_bounds(num_rows=self.num_rows, least=4, most=100)
+    require_bounds(num_columns=self.num_columns, least=3, most=10)
+    require_bounds(num_tables=self.num_tables, least=1, most=MAX_TABLES)
 
   def generate(self, split: str, index: int) -> Generated:
     """Returns the task of (split, index)."""
@@ -148,14 +143,3 @@ def _problem(
     label=tuple(str(cell) for row in rows for cell in row),
     table_hash=after if verb in MUTATIONS else "",
   )
-
-
-def _require_bounds(
-  name: str, bounds: tuple[int, int], *, least: int, most: int
-) -> None:
-  low, high = bounds
-  if not least <= low <= high <= most:
-    raise ConfigError(
-      f"DBBench's {name} is {bounds!r}; allowed is a pair (low, high) with "
-      f"{least} <= low <= high <= {most}"
-    )

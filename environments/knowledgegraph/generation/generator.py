@@ -14,6 +14,7 @@ import random
 from collections.abc import Sequence
 from typing import ClassVar
 
+from agentrl_jax.env.options import require_bounds, require_some_of
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.generation.questions import (
   KINDS,
@@ -55,13 +56,10 @@ class Generator(abc.ABC):
   max_calls: int
 
   def __post_init__(self) -> None:
-    if isinstance(self.kinds, str) or set(self.kinds) - set(self.known_kinds):
-      raise ConfigError(
-        f"KnowledgeGraph's kinds are {self.kinds!r}; allowed is a list of any "
-        f"of {', '.join(self.known_kinds)}, or an empty one for all"
-      )
-    self.kinds = tuple(self.kinds or self.known_kinds)
-    _require_bounds("num_hops", self.num_hops, least=1, most=3)
+    if not isinstance(self.kinds, str):  # which is refused, also an empty one
+      self.kinds = tuple(self.kinds or self.known_kinds)
+    require_some_of(self.known_kinds, kinds=self.kinds)
+    require_bounds(num_hops=self.num_hops, least=1, most=3)
 
   @abc.abstractmethod
   def generate(self, split: str, index: int) -> Instance:
@@ -107,7 +105,7 @@ class WorldGenerator(Generator):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    _require_bounds("num_entities", self.num_entities, least=5, most=50)
+    require_bounds(num_entities=self.num_entities, least=5, most=50)
     self._ontology = ontology_of(THEMES)
     self._world = functools.lru_cache(WORLD_CACHE)(self._make_world)
 
@@ -149,14 +147,3 @@ class FactGenerator(Generator):
   def _make_problem(self, split: str, index: int) -> Problem:
     rng = random.Random(f"knowledgegraph/facts/{split}/{index}")
     return self._draw(rng, split, self.world)
-
-
-def _require_bounds(
-  name: str, bounds: tuple[int, int], *, least: int, most: int
-) -> None:
-  low, high = bounds
-  if not least <= low <= high <= most:
-    raise ConfigError(
-      f"KnowledgeGraph's {name} is {bounds!r}; allowed is a pair (low, high) "
-      f"with {least} <= low <= high <= {most}"
-    )

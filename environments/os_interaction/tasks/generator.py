@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from agentrl_jax.data.split import split_of
+from agentrl_jax.env.options import require_bounds, require_some_of
 from agentrl_jax.errors import ConfigError
 from environments.os_interaction.tasks import chores, questions
 from environments.os_interaction.tasks.draft import Draft
@@ -59,18 +60,8 @@ class Generator:
   difficulty: tuple[int, int] = LEVELS
 
   def __post_init__(self) -> None:
-    unknown = sorted(set(self.kinds) - set(KINDS))
-    if unknown or not self.kinds or isinstance(self.kinds, str):
-      raise ConfigError(
-        f"OSInteraction's kinds are {self.kinds!r}; allowed is a list of one "
-        f"or more of {', '.join(KINDS)}"
-      )
-    low, high = self.difficulty
-    if not LEVELS[0] <= low <= high <= LEVELS[1]:
-      raise ConfigError(
-        f"OSInteraction's difficulty is {self.difficulty!r}; allowed is a pair "
-        f"(low, high) with {LEVELS[0]} <= low <= high <= {LEVELS[1]}"
-      )
+    require_some_of(KINDS, kinds=self.kinds)
+    require_bounds(difficulty=self.difficulty, least=LEVELS[0], most=LEVELS[1])
 
   def generate(self, split: str, index: int) -> GeneratedTask:
     """Draws the task of (split, index)."""

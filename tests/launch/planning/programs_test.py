@@ -5,7 +5,7 @@ from absl.testing import absltest
 
 from agentrl_jax.model import sharding
 from launch.config.settings import read_settings
-from launch.planning.programs import MASKS, abstract_lesson, learner_programs
+from launch.planning.programs import MASKS, abstract_batch, learner_programs
 from tests.launch import tiny
 
 
@@ -18,13 +18,13 @@ class ConstrainedCallsTest(absltest.TestCase):
 
   def test_masks_are_planned_for_where_calls_follow_a_grammar(self):
     settings, mesh = self.planned("well_formed")
-    batch = abstract_lesson(settings, mesh).batch
+    batch = abstract_batch(settings, mesh).batch
     self.assertEqual(batch.allowed.shape, batch.token.shape)
     self.assertEqual(batch.mask_MX.shape, (MASKS, 13))  # 400 tokens
     gradient, _ = learner_programs(settings, mesh, segment=100.0)
     gradient.trace()
 
   def test_and_nowhere_else(self):
-    batch = abstract_lesson(*self.planned("free")).batch
+    batch = abstract_batch(*self.planned("free")).batch
     self.assertIsNone(batch.allowed)
     self.assertIsNone(batch.mask_MX)

@@ -80,8 +80,8 @@ def assert_none_lost_none_twice(root, steps):
   trained = [int(g) for entry in ledger_of(root) for g in entry["groups"]]
   queued = [int(group["id"]) for group in position["queued"]]
   in_flight = [number for number, _ in position["in_flight"]]
-  running = position["stream"]["position"]
-  assert sorted(trained + queued + in_flight) == list(range(running))
+  num_started = position["stream"]["position"]
+  assert sorted(trained + queued + in_flight) == list(range(num_started))
   versions = [entry["version"] for entry in ledger_of(root)]
   assert versions == list(range(steps))
 
@@ -111,9 +111,9 @@ class TwoProcessesTest(absltest.TestCase):
     cls.root = cls.killed.root
     cls.killed.wait_for_update(1)
     cls.killed.send(signal.SIGKILL, [random.Random(0).randrange(2)])
-    running = time.monotonic()
+    started_at = time.monotonic()
     cls.killed_ended = cls.killed.end()
-    cls.killed_s = time.monotonic() - running
+    cls.killed_s = time.monotonic() - started_at
     cls.stopped = start()
     cls.stopped.wait_for_update(3)
     cls.stopped.send(signal.SIGTERM, [1])

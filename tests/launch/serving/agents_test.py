@@ -59,7 +59,7 @@ class Trained:
       optax.adam(3e-2),
       sharding.make_mesh({}),
     )
-    self._preparation = BatchBuilder(
+    self._batch_builder = BatchBuilder(
       self._policy,
       loss=small.loss_config(),
       advantage=small.advantage_config(),
@@ -105,12 +105,12 @@ class Trained:
       assert response.status == 200, await response.text()
 
   def update(self, groups):
-    lessons, report = self._preparation.build(groups, self.state.params)
+    batches, report = self._batch_builder.build(groups, self.state.params)
     metrics = {}
-    if lessons:  # none where no attempt did better than its siblings
-      self.state, metrics = self._learner.update(self.state, lessons)
+    if batches:  # none where no trajectory was better than its group
+      self.state, metrics = self._learner.update(self.state, batches)
       self.publish()
-    return lessons, report | metrics
+    return batches, report | metrics
 
 
 class AgentsTest(unittest.IsolatedAsyncioTestCase):
@@ -131,8 +131,8 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
       }
       self.assertEqual(stamped, {version})
       before = np.array(self.trained.state.params["embedding"])
-      lessons, metrics = self.trained.update(groups)
-      self.check_tokens(lessons, played)
+      batches, metrics = self.trained.update(groups)
+      self.check_tokens(batches, played)
       self.assertLess(metrics["policy/engine_drift"], 1e-5)
       self.assertEqual(metrics["policy/on_policy_share"], 1)
       after = np.array(self.trained.state.params["embedding"])
@@ -167,16 +167,16 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
       first = trajectory.transcript[0]["content"]
       self.assertRegex(first, r"What is \d \+ \d\?")
 
-  def check_tokens(self, lessons, played):
+  def check_tokens(self, batches, played):
     """Every token that was sampled is trained on, and no other."""
     sampled = np.concatenate([turn.sampled for t in played for turn in t.turns])
     trained = np.concatenate(
-      [np.asarray(x.batch.token)[np.asarray(x.batch.mask)] for x in lessons]
+      [np.asarray(x.batch.token)[np.asarray(x.batch.mask)] for x in batches]
     )
     self.assertEqual(sorted(trained), sorted(sampled))
     rows = {
       tuple(token[segment == number])
-      for lesson in lessons
+      for lesson in batches
       for token, segment in zip(
         np.asarray(lesson.batch.token).reshape(-1, talking.CONTEXT),
         np.asarray(lesson.batch.segment).reshape(-1, talking.CONTEXT),

@@ -97,8 +97,8 @@ class PolicySlotServingTest(absltest.TestCase):
       (9, {1: 8, 2: 2, 3: 8}),
       (14, {1: 12, 2: 8, 3: 8}),
     ):
-      running = max(checkpoints.steps(), default=-1) + 1
-      self._run(checkpoints, serving, range(running, version + 1))
+      first = max(checkpoints.steps(), default=-1) + 1
+      self._run(checkpoints, serving, range(first, version + 1))
       self._assert_serves(policy_slots, steps)
 
   def test_goes_on_after_a_stop_with_what_it_served(self):

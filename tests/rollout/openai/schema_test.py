@@ -5,7 +5,8 @@ import unittest
 import aiohttp
 import prometheus_client as prometheus
 
-from agentrl_jax.rollout.openai.schema import ChatCompletionRequest, read
+from agentrl_jax.rollout.openai.schema import ChatCompletionRequest
+from agentrl_jax.rollout.openai.validation import read
 from agentrl_jax.rollout.server.errors import ApiError
 from agentrl_jax.rollout.server.metrics import (
   MAX_IGNORED,
