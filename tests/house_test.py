@@ -12,6 +12,7 @@ pytestmark = pytest.mark.smoke
 ROOT = pathlib.Path(__file__).parents[1]
 SOURCE = ("agentrl_jax", "environments", "configs", "launch")
 MOST_FILES = 12
+MOST_LINES = 600
 # A docstring begins with a verb or a noun of the field, not with a riddle.
 RIDDLE = re.compile(r"(What|Who|Which|How|Where|Whether)\b")
 
@@ -22,6 +23,14 @@ def modules(*folders: str) -> list[pathlib.Path]:
   ]
 
 
+def first_lines(path: pathlib.Path) -> list[str]:
+  """First lines of all docstrings of a file."""
+  kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+  nodes = ast.walk(ast.parse(path.read_text()))
+  found = (ast.get_docstring(n) for n in nodes if isinstance(n, kinds))
+  return [text.partition("\n")[0] for text in found if text]
+
+
 class HouseTest(unittest.TestCase):
   def test_a_folder_shows_at_most_a_dozen_modules(self):
     for folder in sorted({path.parent for path in modules(*SOURCE)}):
@@ -29,13 +38,18 @@ class HouseTest(unittest.TestCase):
       with self.subTest(str(folder.relative_to(ROOT))):
         self.assertLessEqual(len(names), MOST_FILES, names)
 
-  def test_module_docstrings_are_no_riddles(self):
-    docstrings = {
-      path: ast.get_docstring(ast.parse(path.read_text())) or ""
+  def test_docstrings_are_no_riddles(self):
+    riddles = [
+      f"{path.relative_to(ROOT)}: {first}"
       for path in modules(*SOURCE)
-    }
-    riddles = [p for p, text in docstrings.items() if RIDDLE.match(text)]
-    self.assertEqual([str(p.relative_to(ROOT)) for p in riddles], [])
+      for first in first_lines(path)
+      if RIDDLE.match(first)
+    ]
+    self.assertEqual(riddles, [])
+
+  def test_a_file_has_at_most_600_lines(self):
+    lengths = {p: len(p.read_text().splitlines()) for p in modules(*SOURCE)}
+    self.assertEqual([p for p, n in lengths.items() if n > MOST_LINES], [])
 
   def test_rooms_of_launch_have_no_command_line(self):
     for path in modules("launch"):
