@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.data.packing import assign_rows, pack
-from agentrl_jax.data.trajectory import Status, Task, Trajectory, Turn
+from agentrl_jax.data.records import Status, Task, Trajectory, Turn
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.train.train_batch import cut
 from bench import timing, tiny

@@ -16,9 +16,9 @@ import tempfile
 import jax
 import numpy as np
 
-from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory, Turn
+from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig

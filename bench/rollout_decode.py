@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig

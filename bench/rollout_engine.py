@@ -20,7 +20,7 @@ import numpy as np
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy, num_params
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights

@@ -26,9 +26,8 @@ from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.rollout.api import Answer, SamplingSpec
-from agentrl_jax.rollout.drivers.base import Driver
+from agentrl_jax.rollout.drivers.driver import Driver, LocalDriver
 from agentrl_jax.rollout.drivers.jetstream import JetStreamDriver
-from agentrl_jax.rollout.drivers.local import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig

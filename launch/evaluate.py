@@ -36,7 +36,7 @@ from agentrl_jax.controller.player import (
   ScriptPlayer,
 )
 from agentrl_jax.controller.thread import ControllerThread
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.scripted import TRIVIAL_SUCCESS
 from agentrl_jax.errors import AgentRLError, ConfigError, suggestion

@@ -33,8 +33,7 @@ from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.model.compute import DTYPES
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.base import Driver
-from agentrl_jax.rollout.drivers.generator import EngineGenerator
+from agentrl_jax.rollout.drivers.driver import Driver, EngineGenerator
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import Place, layout_of, places_apart
 from agentrl_jax.rollout.engine.weights import ServedWeights

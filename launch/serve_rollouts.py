@@ -26,8 +26,7 @@ from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.pretrained import load_chat
 from agentrl_jax.errors import AgentRLError, ConfigError, DeadlineExceeded
 from agentrl_jax.http_requests import HttpLimits
-from agentrl_jax.rollout.drivers.base import Driver
-from agentrl_jax.rollout.drivers.generator import EngineGenerator
+from agentrl_jax.rollout.drivers.driver import Driver, EngineGenerator
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import (
   Place,

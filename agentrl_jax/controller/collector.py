@@ -16,8 +16,7 @@ from agentrl_jax.condition import Condition
 from agentrl_jax.controller.admission import Admission
 from agentrl_jax.controller.group_queue import GroupQueue
 from agentrl_jax.controller.waiting import LearnerWatch
-from agentrl_jax.data import seeds
-from agentrl_jax.data.trajectory import Group, Task
+from agentrl_jax.data.records import Group, Task, seed_of
 
 MAX_LOST_BACKOFF_S = 60.0  # before a lost group's place is free again
 
@@ -169,7 +168,7 @@ class Collector:
 
   async def _collect(self, position: int, task: Task) -> None:
     group_id = group_id_of(position)
-    seed = seeds.seed_of(self._seed, "group", position)
+    seed = seed_of(self._seed, "group", position)
     group = await self._run_group(task, group_id, seed)
     del self._in_flight[position]
     if group is None:

@@ -26,8 +26,7 @@ from agentrl_jax.controller.policy_slot_weights import (
   versions_of,
   weigh,
 )
-from agentrl_jax.data import seeds
-from agentrl_jax.data.trajectory import Group, Task
+from agentrl_jax.data.records import Group, Task, uniform_of
 from agentrl_jax.errors import ConfigError
 
 DRAWS = ("turn", "trajectory", "never")
@@ -77,7 +76,7 @@ class CrossPolicy:
     if self.draw_per == "never":
       return 0
     drawn_turn = turn if self.draw_per == "turn" else 0
-    point = seeds.uniform_of(seed, "slot", drawn_turn) * sum(self.weights)
+    point = uniform_of(seed, "slot", drawn_turn) * sum(self.weights)
     for policy_slot, end in enumerate(itertools.accumulate(self.weights)):
       if point < end:
         return policy_slot

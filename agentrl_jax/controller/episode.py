@@ -19,10 +19,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from agentrl_jax.controller.waiting import deadline
-from agentrl_jax.data import seeds
-from agentrl_jax.data.messages import Message, Tool, message_to_json
-from agentrl_jax.data.recorder import Recorder
-from agentrl_jax.data.trajectory import EpisodeSpec, Status, Task, Trajectory
+from agentrl_jax.data.records import (
+  EpisodeSpec,
+  Message,
+  Recorder,
+  Status,
+  Task,
+  Tool,
+  Trajectory,
+  message_to_json,
+  seed_of,
+)
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.errors import ConfigError, PromptTooLong
 from agentrl_jax.rollout.api import Answer, Generator, SamplingSpec
@@ -217,9 +224,9 @@ async def run_episode(
       policy_slot=choose_policy_slot(spec.seed, turn),
       max_tokens=min(limits.max_answer_tokens, room),
       stop_tokens=codec.stop_tokens,
-      seed=seeds.seed_of(spec.seed, "turn", turn),
+      seed=seed_of(spec.seed, "turn", turn),
       # Episodes of one group share their prompt, so they go to one server.
-      conversation=seeds.seed_of(spec.group_id),
+      conversation=seed_of(spec.group_id),
       grammar=record.grammar,
     )
     async with deadline(

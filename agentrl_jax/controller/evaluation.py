@@ -17,8 +17,7 @@ from agentrl_jax.controller.episode import GREEDY, Sampling
 from agentrl_jax.controller.group import RetryLimits, play_with_retries
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player, PolicyPlayer
-from agentrl_jax.data import seeds
-from agentrl_jax.data.trajectory import EpisodeSpec, Task, Trajectory
+from agentrl_jax.data.records import EpisodeSpec, Task, Trajectory, seed_of
 from agentrl_jax.env.interface import Environment
 
 CONFIDENCE_Z = 1.959963984540054  # of a two-sided 95 % interval
@@ -63,7 +62,7 @@ def draw_tasks(
   drawn = []
   for name, environment in sorted(environments.items()):
     indices = environment.indices(split)
-    chosen = random.Random(seeds.seed_of(seed, name, split)).sample(
+    chosen = random.Random(seed_of(seed, name, split)).sample(
       range(len(indices)), min(num_tasks, len(indices))
     )
     drawn.append([Task(name, split, indices[i]) for i in sorted(chosen)])
@@ -108,7 +107,7 @@ async def evaluate(
         task=task,
         group_id=f"{task.name}-{task.split}-{task.index}",
         attempt=0,
-        seed=seeds.seed_of(seed, task.name, task.split, task.index),
+        seed=seed_of(seed, task.name, task.split, task.index),
       )
       trajectory = await play_with_retries(spec, player, retries, monitor)
       played.append((task, trajectory))

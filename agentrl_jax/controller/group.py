@@ -13,8 +13,13 @@ import time
 
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player, episodes_of
-from agentrl_jax.data import seeds
-from agentrl_jax.data.trajectory import EpisodeSpec, Group, Task, Trajectory
+from agentrl_jax.data.records import (
+  EpisodeSpec,
+  Group,
+  Task,
+  Trajectory,
+  seed_of,
+)
 from agentrl_jax.errors import (
   ConfigError,
   DeadlineExceeded,
@@ -83,7 +88,7 @@ async def run_group(
   specs = episodes_of(
     task,
     group_id=group_id,
-    seeds=[seeds.seed_of(seed, "attempt", n) for n in range(limits.size)],
+    seeds=[seed_of(seed, "attempt", n) for n in range(limits.size)],
   )
   ended: dict[int, Trajectory | None] = {}
 

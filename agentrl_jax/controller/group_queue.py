@@ -12,7 +12,7 @@ from typing import TypeVar
 from agentrl_jax.condition import Condition
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.waiting import LearnerWatch
-from agentrl_jax.data.trajectory import Group
+from agentrl_jax.data.records import Group
 from agentrl_jax.errors import ConfigError, QueueClosed
 
 ORDERS = ("finished", "started")

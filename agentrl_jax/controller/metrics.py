@@ -8,7 +8,7 @@ import collections
 import dataclasses
 from collections.abc import Iterable
 
-from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory
+from agentrl_jax.data.records import Group, Status, Task, Trajectory
 
 WINDOW = 512  # episodes of a running mean
 

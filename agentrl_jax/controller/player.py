@@ -21,13 +21,15 @@ from agentrl_jax.controller.episode import (
   reply,
   run_episode,
 )
-from agentrl_jax.data.messages import Message, Tool, message_to_json
-from agentrl_jax.data.trajectory import (
+from agentrl_jax.data.records import (
   EpisodeSpec,
+  Message,
   Status,
   Task,
+  Tool,
   Trajectory,
   Turn,
+  message_to_json,
 )
 from agentrl_jax.env.interface import Environment, Expert, Step
 from agentrl_jax.errors import ConfigError

@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.data.trajectory import Group, Trajectory
+from agentrl_jax.data.records import Group, Trajectory
 from agentrl_jax.errors import CheckpointError, ConfigError
 
 RULES = ("fixed", "adaptive")

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Self, TypeVar
 
 from agentrl_jax.controller.collector import Collector, CollectorState
 from agentrl_jax.controller.waiting import deadline
-from agentrl_jax.data.trajectory import Group
+from agentrl_jax.data.records import Group
 from agentrl_jax.errors import DeadlineExceeded, QueueClosed
 
 T = TypeVar("T")

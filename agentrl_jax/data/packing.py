@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agentrl_jax.data.trajectory import Trajectory
+from agentrl_jax.data.records import Trajectory
 from agentrl_jax.errors import ConfigError
 
 

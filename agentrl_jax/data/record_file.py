@@ -14,13 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.data.trajectory import (
-  Group,
-  Status,
-  Task,
-  Trajectory,
-  Turn,
-)
+from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.errors import CheckpointError
 
 _TURN_ARRAYS = {

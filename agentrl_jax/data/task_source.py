@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import grain
 
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError
 
 

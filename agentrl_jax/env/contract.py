@@ -20,8 +20,13 @@ import unittest
 import weakref
 from collections.abc import Iterator, Sequence
 
-from agentrl_jax.data.messages import Message, ToolCall, message_to_json
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import (
+  Message,
+  Status,
+  Task,
+  ToolCall,
+  message_to_json,
+)
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.env.tools import require_readable
 from agentrl_jax.errors import ConfigError

@@ -5,8 +5,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from agentrl_jax.data.records import Task
 from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
-from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.options import require_positive
 from agentrl_jax.errors import ConfigError

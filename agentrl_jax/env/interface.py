@@ -14,8 +14,7 @@ import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
-from agentrl_jax.data.messages import Message, Tool
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Message, Status, Task, Tool
 from agentrl_jax.env.scripted import GENERIC, ScriptedPolicies
 
 

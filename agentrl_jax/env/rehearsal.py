@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Status, Task
 from agentrl_jax.env.interface import Environment, Step
 from agentrl_jax.env.loading import load_environment, parse_options
 from agentrl_jax.errors import AgentRLError

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.data.messages import Message, Tool, ToolCall
+from agentrl_jax.data.records import Message, Tool, ToolCall
 
 TRIVIAL_SUCCESS = 0.3  # a more frequent success gets a warning
 

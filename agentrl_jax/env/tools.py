@@ -20,7 +20,7 @@ from jsonschema.exceptions import ValidationError
 
 from agentrl_jax.data.grammar import json_schema
 from agentrl_jax.data.grammar.json_schema import shortened
-from agentrl_jax.data.messages import Tool, ToolCall
+from agentrl_jax.data.records import Tool, ToolCall
 from agentrl_jax.errors import ConfigError
 
 _KEPT = 1024  # size of the cache of compiled schemas

@@ -21,7 +21,7 @@ import numpy as np
 
 from agentrl_jax import losses
 from agentrl_jax.data.packing import Rows
-from agentrl_jax.data.trajectory import Group, Status, Trajectory
+from agentrl_jax.data.records import Group, Status, Trajectory
 from agentrl_jax.errors import NotFinite
 from agentrl_jax.losses import TaskMoments
 from agentrl_jax.train.config import AdvantageConfig

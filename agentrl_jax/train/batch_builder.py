@@ -21,7 +21,7 @@ from agentrl_jax import losses
 from agentrl_jax.data.grammar.answer_masks import AnswerMasks, answer_masks
 from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.data.packing import Rows, pack
-from agentrl_jax.data.trajectory import Group, Trajectory
+from agentrl_jax.data.records import Group, Trajectory
 from agentrl_jax.errors import NotFinite
 from agentrl_jax.losses import TaskMoments
 from agentrl_jax.model import sharding

@@ -18,7 +18,7 @@ import numpy as np
 
 from agentrl_jax import losses
 from agentrl_jax.data.batch import Batch
-from agentrl_jax.data.trajectory import Trajectory, Turn
+from agentrl_jax.data.records import Trajectory, Turn
 from agentrl_jax.losses import RatioMoments
 
 DRIFT = "policy/engine_drift"

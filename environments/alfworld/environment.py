@@ -9,7 +9,7 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
 from agentrl_jax.env.options import (

@@ -6,7 +6,7 @@ short system prompt, which saves tokens of small models.
 
 from collections.abc import Sequence
 
-from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.records import Message, Tool
 
 TAKE_ACTION = Tool(
   "take_action",

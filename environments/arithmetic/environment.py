@@ -9,9 +9,8 @@ import dataclasses
 import random
 from collections.abc import AsyncIterator, Mapping
 
-from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.records import Message, Status, Task, Tool
 from agentrl_jax.data.split import split_of
-from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session, Step
 from agentrl_jax.env.options import require_positive

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl_jax.data.messages import ToolCall
+from agentrl_jax.data.records import ToolCall
 from agentrl_jax.errors import ConfigError
 
 

@@ -8,8 +8,8 @@ the package `bfcl-eval`.
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 
+from agentrl_jax.data.records import Task
 from agentrl_jax.data.split import SPLITS, split_of
-from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
 from agentrl_jax.env.options import require_positive, require_some_of

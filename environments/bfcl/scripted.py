@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.records import Message, Tool
 from agentrl_jax.env.scripted import (
   Echo,
   RandomCall,

@@ -14,8 +14,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.data.messages import Message, Tool
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status, Tool
 from agentrl_jax.env.interface import Session, Step
 from environments.bfcl.apis import APIs
 from environments.bfcl.calls import parse_source, read_call

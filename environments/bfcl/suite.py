@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.data.messages import Tool
+from agentrl_jax.data.records import Tool
 from agentrl_jax.errors import ConfigError
 from environments.bfcl.apis import FUNCTION_DOCS
 

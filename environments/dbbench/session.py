@@ -8,8 +8,7 @@ import dataclasses
 import json
 from collections.abc import Awaitable, Callable
 
-from agentrl_jax.data.messages import Message, ToolCall
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status, ToolCall
 from agentrl_jax.env.interface import Session, Step
 from environments.dbbench.engines import connector
 from environments.dbbench.engines.base import Database

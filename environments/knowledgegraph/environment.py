@@ -10,8 +10,8 @@ import functools
 import pathlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 
+from agentrl_jax.data.records import Task
 from agentrl_jax.data.split import SPLITS
-from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
 from agentrl_jax.env.options import (

@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 
-from agentrl_jax.data.messages import Message, ToolCall
+from agentrl_jax.data.records import Message, ToolCall
 from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import require_known
 from environments.knowledgegraph.problem import GoldCall, Problem

@@ -7,7 +7,7 @@ long one would overload.
 
 from collections.abc import Iterable, Mapping
 
-from agentrl_jax.data.messages import Message, Tool, ToolCall
+from agentrl_jax.data.records import Message, Tool, ToolCall
 
 
 def _tool(name: str, description: str, parameters: Mapping[str, str]) -> Tool:

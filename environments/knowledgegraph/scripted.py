@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Sequence
 
-from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.records import Message, Tool
 from agentrl_jax.env.scripted import ScriptedPolicies, ScriptedPolicy
 
 _LIST = re.compile(r"\[(.*)\]", re.DOTALL)

@@ -9,8 +9,7 @@ import json
 import re
 from collections.abc import Sequence, Set
 
-from agentrl_jax.data.messages import Message, ToolCall
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status, ToolCall
 from agentrl_jax.env.interface import Session, Step
 from environments.knowledgegraph.calls import (
   CallMistake,

@@ -4,7 +4,7 @@ The texts are AgentBench's to the letter, so that scores can be compared. The
 short system prompt is for policies too small to read the long one.
 """
 
-from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.records import Message, Tool
 
 
 def _tool(name: str, description: str, argument: str, meaning: str) -> Tool:

@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Sequence
 
-from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.records import Message, Tool
 from agentrl_jax.env.scripted import ScriptedPolicies, ScriptedPolicy
 from environments.os_interaction.prompts import (
   ANSWER_ACTION,

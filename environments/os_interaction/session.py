@@ -8,8 +8,7 @@ import dataclasses
 import json
 from typing import Any
 
-from agentrl_jax.data.messages import Message, ToolCall
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status, ToolCall
 from agentrl_jax.env.interface import Session, Step
 from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.machines.machine import MachineLost

@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from agentrl_jax.data.records import Task
 from agentrl_jax.data.split import SPLITS
-from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
 from agentrl_jax.env.options import require_one_of, require_positive

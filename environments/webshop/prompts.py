@@ -1,6 +1,6 @@
 """Prompts, tools and fixed replies of WebShop."""
 
-from agentrl_jax.data.messages import Tool
+from agentrl_jax.data.records import Tool
 
 # Upstream's text, slips included, which policies trained elsewhere know.
 UPSTREAM = """

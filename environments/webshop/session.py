@@ -10,8 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from agentrl_jax.data.messages import Message, Tool, ToolCall
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status, Tool, ToolCall
 from agentrl_jax.env.interface import Session, Step
 from environments.webshop import prompts
 from environments.webshop.shop.browser import Browser

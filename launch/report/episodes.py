@@ -12,8 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.data.messages import Message, message_from_json
-from agentrl_jax.data.trajectory import Trajectory, Turn
+from agentrl_jax.data.records import (
+  Message,
+  Trajectory,
+  Turn,
+  message_from_json,
+)
 
 SHORT = 600  # characters that are shown without a click
 LEAD = 120  # characters of a folded content that are shown all the same

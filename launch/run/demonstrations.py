@@ -20,12 +20,18 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from agentrl_jax.controller.player import ExpertPlayer, Player, ScriptPlayer
-from agentrl_jax.data import seeds
-from agentrl_jax.data.chat import template
+from agentrl_jax.data.chat import codec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
-from agentrl_jax.data.messages import Message, Tool, message_from_json
 from agentrl_jax.data.packing import Rows, pack
-from agentrl_jax.data.trajectory import EpisodeSpec, Task, Trajectory
+from agentrl_jax.data.records import (
+  EpisodeSpec,
+  Message,
+  Task,
+  Tool,
+  Trajectory,
+  message_from_json,
+  seed_of,
+)
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import CheckpointError
 from launch.config.chat import codec_of
@@ -150,7 +156,7 @@ async def _play(
         task=stream.at(position),
         group_id=f"demonstration-{position}",
         attempt=0,
-        seed=seeds.seed_of(settings.seed, "demonstration", position),
+        seed=seed_of(settings.seed, "demonstration", position),
       )
     )
     for position in range(start, start + number)
@@ -172,8 +178,8 @@ def _text(trajectory: Trajectory, tools: Sequence[Tool]) -> str:
   """Renders the conversation as the policy will read and write it."""
   messages = [message_from_json(m) for m in trajectory.transcript]
   first = _first_answer(messages)
-  start = template.CompactTemplate().start(messages[:first], tools)
-  return start + template.render_messages(messages[first:])
+  start = codec.CompactTemplate().start(messages[:first], tools)
+  return start + codec.render_messages(messages[first:])
 
 
 def _first_answer(messages: Sequence[Message]) -> int:

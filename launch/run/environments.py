@@ -11,7 +11,7 @@ from typing import Any
 
 from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
-from agentrl_jax.data import seeds
+from agentrl_jax.data.records import seed_of
 from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.task_source import TaskStream
 from agentrl_jax.env import remote
@@ -78,7 +78,7 @@ def task_stream(
     {name: env.indices(split) for name, env in environments.items()},
     weights={name: s.weight for name, s in settings.environments.items()},
     split=split,
-    seed=seeds.seed_of(settings.seed, "tasks", purpose) % 2**31,
+    seed=seed_of(settings.seed, "tasks", purpose) % 2**31,
     shuffle=shuffle,
   )
 

@@ -20,7 +20,7 @@ from agentrl_jax.controller.player import (
 )
 from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.data.record_file import read_groups, write_groups
-from agentrl_jax.data.trajectory import Group, Task, Trajectory
+from agentrl_jax.data.records import Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.metrics import MetricsWriter

@@ -23,17 +23,22 @@ from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player, PolicyPlayer
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
 from agentrl_jax.controller.waiting import LearnerWatch
-from agentrl_jax.data import seeds
 from agentrl_jax.data.record_file import (
   group_from_json,
   group_to_json,
   write_groups,
 )
-from agentrl_jax.data.trajectory import EpisodeSpec, Group, Task, Trajectory
+from agentrl_jax.data.records import (
+  EpisodeSpec,
+  Group,
+  Task,
+  Trajectory,
+  seed_of,
+)
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import DeadlineExceeded
 from agentrl_jax.metrics import MetricsWriter
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.lockstep import LockstepGenerator
 from launch.config.settings import Settings
 from launch.processes.group import Processes
@@ -314,7 +319,7 @@ class LeaderGroupSource:
         watch=watch,
       ),
       Admission(s.admission, version=version, num_pending=num_pending),
-      seed=seeds.seed_of(s.seed, STAGE),
+      seed=seed_of(s.seed, STAGE),
       watch=watch,
     )
     if position is not None:

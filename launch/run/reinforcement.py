@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.trajectory import Group
+from agentrl_jax.data.records import Group
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.batch_builder import BatchBuilder

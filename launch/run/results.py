@@ -12,7 +12,7 @@ import ml_collections
 from rich.console import Console
 
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.trajectory import Task, Trajectory
+from agentrl_jax.data.records import Task, Trajectory
 from agentrl_jax.metrics import FILE, read_metrics
 from configs import base
 from launch.report.episodes import Episode

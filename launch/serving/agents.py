@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable
 
 from rich.console import Console
 
-from agentrl_jax.data.trajectory import Task
-from agentrl_jax.rollout.drivers.base import Driver
+from agentrl_jax.data.records import Task
+from agentrl_jax.rollout.drivers.driver import Driver
 from agentrl_jax.rollout.openai.episode import EpisodeRules, PolicySlotDraw
 from agentrl_jax.rollout.openai.episodes import Episodes
 from agentrl_jax.rollout.openai.models import ModelNames

@@ -16,7 +16,7 @@ import jax
 from jax.sharding import Mesh
 from tokenizers import Tokenizer
 
-from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec, CompactTemplate
 from agentrl_jax.data.chat.pretrained import (
   TEMPLATE,
   TOKENIZER,
@@ -24,7 +24,6 @@ from agentrl_jax.data.chat.pretrained import (
   ChatConfig,
   load_chat,
 )
-from agentrl_jax.data.chat.template import CompactTemplate
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.compute import ComputeConfig

@@ -15,9 +15,11 @@ from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import Generator
-from agentrl_jax.rollout.drivers.base import Driver
-from agentrl_jax.rollout.drivers.generator import EngineGenerator
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import (
+  Driver,
+  EngineGenerator,
+  LocalDriver,
+)
 from agentrl_jax.rollout.drivers.metrics import EngineMetrics
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import Place, layout_of, places_apart

@@ -10,7 +10,7 @@ import numpy as np
 from agentrl_jax.controller.cross_policy import CrossPolicy, PolicySlotChooser
 from agentrl_jax.controller.player import PolicyPlayer
 from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
-from agentrl_jax.data.trajectory import (
+from agentrl_jax.data.records import (
   EpisodeSpec,
   Group,
   Status,

@@ -16,11 +16,7 @@ from agentrl_jax.controller.episode import (
   play_expert,
   run_episode,
 )
-from agentrl_jax.data.messages import Message
-from agentrl_jax.data.recorder import (
-  tokens_of,
-)
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status, tokens_of
 from agentrl_jax.env.interface import Environment, Step
 from agentrl_jax.errors import (
   ConfigError,

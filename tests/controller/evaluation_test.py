@@ -11,7 +11,7 @@ from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import evaluate, wilson_interval
 from agentrl_jax.controller.player import ExpertPlayer, ScriptPlayer
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Status, Task
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from tests.controller.stage import (
   LIMITS,

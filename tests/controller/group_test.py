@@ -6,7 +6,7 @@ import unittest
 
 from agentrl_jax.controller.group import run_group
 from agentrl_jax.controller.metrics import Monitor
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Status
 from agentrl_jax.errors import EnvironmentFault, GeneratorFault, PromptTooLong
 from tests.controller.stage import (
   GROUP,

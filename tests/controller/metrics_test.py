@@ -4,7 +4,7 @@ import dataclasses
 import unittest
 
 from agentrl_jax.controller.metrics import Monitor
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Status
 from tests.controller.stage import a_group, a_task, a_trajectory
 
 

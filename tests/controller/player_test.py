@@ -9,7 +9,7 @@ from agentrl_jax.controller.player import (
   ScriptPlayer,
   episodes_of,
 )
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError
 from environments.arithmetic.environment import Arithmetic
 from tests.controller.stage import codec

@@ -12,7 +12,7 @@ from agentrl_jax.controller.policy_slot_weights import (
   PolicySlotWeightsConfig,
   credit_of,
 )
-from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory, Turn
+from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.errors import CheckpointError, ConfigError
 
 PRIOR = np.array([0.6, 0.4])

@@ -16,12 +16,13 @@ from agentrl_jax.controller.group import GroupLimits, RetryLimits
 from agentrl_jax.controller.player import PolicyPlayer
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
-from agentrl_jax.data.messages import Message, ToolCall
-from agentrl_jax.data.trajectory import (
+from agentrl_jax.data.records import (
   EpisodeSpec,
   Group,
+  Message,
   Status,
   Task,
+  ToolCall,
   Trajectory,
   Turn,
 )

@@ -8,7 +8,7 @@ import numpy as np
 from absl.testing import absltest
 
 from agentrl_jax.data.record_file import read_groups, write_groups
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Status
 from agentrl_jax.errors import CheckpointError
 from tests.data.records import make_group
 

@@ -6,8 +6,14 @@ import unittest
 
 import numpy as np
 
-from agentrl_jax.data.recorder import Recorder, TokenIdentityError, tokens_of
-from agentrl_jax.data.trajectory import EpisodeSpec, Status, Task
+from agentrl_jax.data.records import (
+  EpisodeSpec,
+  Recorder,
+  Status,
+  Task,
+  TokenIdentityError,
+  tokens_of,
+)
 from agentrl_jax.errors import GeneratorFault
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory, Turn
+from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
 
 
 def make_turn(rng, *, observed: int, sampled: int, version: int = 0) -> Turn:

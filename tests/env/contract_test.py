@@ -6,8 +6,7 @@ import itertools
 import os
 import unittest
 
-from agentrl_jax.data.messages import Message, Tool
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status, Tool
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.interface import Step
 from environments.arithmetic.environment import Arithmetic

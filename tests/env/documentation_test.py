@@ -18,7 +18,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from agentrl_jax.env.docker.images import build_worker_base
 from tests.env.docker.engine_for_tests import base_or_skip, connect_or_skip

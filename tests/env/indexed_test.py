@@ -2,7 +2,7 @@
 
 import unittest
 
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.options import engine_of, require_one_of, require_positive
 from agentrl_jax.errors import ConfigError

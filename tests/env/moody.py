@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 
-from agentrl_jax.data.messages import Message, Tool
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status, Tool
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 

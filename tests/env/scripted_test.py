@@ -5,8 +5,7 @@ import json
 import unittest
 
 from agentrl_jax.controller.player import ScriptedPlayer
-from agentrl_jax.data.messages import Message, Tool
-from agentrl_jax.data.trajectory import EpisodeSpec, Task
+from agentrl_jax.data.records import EpisodeSpec, Message, Task, Tool
 from agentrl_jax.env.scripted import GENERIC, Constant, Echo
 from agentrl_jax.env.tools import read_arguments
 from agentrl_jax.errors import ConfigError

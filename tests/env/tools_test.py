@@ -7,7 +7,7 @@ import unittest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_jax.data.messages import Tool, ToolCall
+from agentrl_jax.data.records import Tool, ToolCall
 from agentrl_jax.env.tools import (
   Flaw,
   ToolMistake,

@@ -4,7 +4,7 @@ import unittest
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Status, Task
 from environments.alfworld.environment import ALFWorld
 from environments.arithmetic.environment import Arithmetic
 from environments.dbbench.environment import DBBench

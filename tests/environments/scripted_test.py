@@ -2,7 +2,7 @@
 
 import unittest
 
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Status, Task
 from agentrl_jax.env.scripted import TRIVIAL_SUCCESS
 from environments.alfworld import ALFWorld
 from environments.arithmetic.environment import Arithmetic

@@ -11,8 +11,7 @@ import time
 from absl.testing import absltest
 
 from agentrl_jax.controller.service.client import ControllerEnvironment
-from agentrl_jax.data.messages import Message
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Message, Task
 from agentrl_jax.train.config import ConfigError
 from launch.config.settings import read_settings
 from launch.serve_environments import commands

@@ -14,7 +14,7 @@ import pytest
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.external.client import DIALECTS

@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 
-from agentrl_jax.rollout.drivers.generator import EngineGenerator
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.app import RolloutApi, listening
 from tests.rollout import small

@@ -15,8 +15,7 @@ from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import Answer, SamplingSpec
-from agentrl_jax.rollout.drivers.generator import EngineGenerator
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.openai.episode import EpisodeRules

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.data.trajectory import Group, Status
+from agentrl_jax.data.records import Group, Status
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.losses import unseen_tasks
 from agentrl_jax.train import advantages

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 from absl.testing import absltest
 
-from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory, Turn
+from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.weights.reference import Reference

@@ -15,7 +15,7 @@ import optax
 import pytest
 from absl.testing import parameterized
 
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Status
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.learner import Learner

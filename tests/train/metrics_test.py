@@ -10,7 +10,7 @@ import optax
 from absl.testing import absltest
 
 from agentrl_jax.data.batch import Batch
-from agentrl_jax.data.trajectory import Group, Status, Task, Trajectory, Turn
+from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.model import sharding
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy

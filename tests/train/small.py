@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import optax
 
-from agentrl_jax.data.trajectory import Group, Status
+from agentrl_jax.data.records import Group, Status
 from agentrl_jax.model import sharding
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy

@@ -25,8 +25,13 @@ from typing import Any
 import aiohttp
 
 from agentrl_jax.controller.service.registry import CUSTOM
-from agentrl_jax.data.messages import Message, Tool, message_to_json
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import (
+  Message,
+  Status,
+  Task,
+  Tool,
+  message_to_json,
+)
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.env.loading import find_class, load_environment
 from agentrl_jax.env.protocol import wire

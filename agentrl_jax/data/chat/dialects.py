@@ -10,13 +10,13 @@ import json
 import re
 from typing import Any, Protocol
 
-from agentrl_jax.data.chat import template
+from agentrl_jax.data.chat import codec
 from agentrl_jax.data.grammar.call_grammar import (
   SPACE,
   CallForm,
   text_that_is_no,
 )
-from agentrl_jax.data.messages import Message, ToolCall, message_to_json
+from agentrl_jax.data.records import Message, ToolCall, message_to_json
 from agentrl_jax.errors import ConfigError
 
 
@@ -40,7 +40,7 @@ class Dialect(Protocol):
 class Hermes:
   """Qwen2.5 and Qwen3: `<tool_call>{"name": ..., "arguments": {...}}`."""
 
-  _COMPACT = template.CompactTemplate()
+  _COMPACT = codec.CompactTemplate()
   form = dataclasses.replace(_COMPACT.form, joint="\n")
 
   def prepare(self, message: Message) -> list[dict[str, Any]]:
@@ -155,7 +155,7 @@ def dialect_of(source: str) -> Dialect:
     return Glm4()
   if "ipython" in source and '"parameters"' in source:
     return Llama()
-  if template.CALL in source and "<arg_key>" not in source:
+  if codec.CALL in source and "<arg_key>" not in source:
     return Hermes()
   raise ConfigError(
     "the model's chat template writes tool calls in no form that is known here:"

@@ -17,7 +17,7 @@ from agentrl_jax.data.chat.dialects import dialect_of
 from agentrl_jax.data.chat.jinja_template import JinjaTemplate
 from agentrl_jax.data.chat.marked_text import Markers
 from agentrl_jax.data.grammar.call_grammar import THINK, THINK_END
-from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.records import Message, Tool
 from agentrl_jax.errors import ConfigError
 
 # Placeholders: in shielded text, 0 or 1 follows the code point.

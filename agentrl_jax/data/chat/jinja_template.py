@@ -17,7 +17,7 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
-from agentrl_jax.data.messages import Tool, tool_to_json
+from agentrl_jax.data.records import Tool, tool_to_json
 from agentrl_jax.errors import ConfigError
 
 

@@ -24,13 +24,13 @@ from tokenizers import (
   trainers,
 )
 
-from agentrl_jax.data.chat import template
+from agentrl_jax.data.chat import codec
 from agentrl_jax.errors import ConfigError
 
 PAD = "<|pad|>"  # id 0
 _PIECES = r"\d| ?[^\W\d]+| ?[^\s\w]+|\n|\s"
 _NUM_BYTES = 256
-_MARKER = re.compile("|".join(map(re.escape, template.SPECIAL_TOKENS)))
+_MARKER = re.compile("|".join(map(re.escape, codec.SPECIAL_TOKENS)))
 _LINE_WORDS = 4  # least length of a line that becomes a token
 _LINE_SHARE = 0.1  # of the texts, which must contain the line
 
@@ -48,7 +48,7 @@ def train_tokenizer(
   lines that the most texts share.
   """
   whole_tokens = [*whole_tokens, *shared_lines(texts, whole_lines)]
-  special = [PAD, *template.SPECIAL_TOKENS]
+  special = [PAD, *codec.SPECIAL_TOKENS]
   fixed = _NUM_BYTES + len(special) + len(whole_tokens)
   if vocab_size <= fixed:
     raise ConfigError(

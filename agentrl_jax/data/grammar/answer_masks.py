@@ -13,7 +13,7 @@ import numpy as np
 
 from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.data.packing import Rows
-from agentrl_jax.data.trajectory import Trajectory
+from agentrl_jax.data.records import Trajectory
 from agentrl_jax.errors import ConfigError, GeneratorFault
 
 _ALL_TOKENS = np.uint32(2**32 - 1)

@@ -16,7 +16,7 @@ import llguidance
 
 from agentrl_jax.data.chat.marked_text import MarkedTokenizer, unshield
 from agentrl_jax.data.grammar.call_schema import rewritten, with_kept_bounds
-from agentrl_jax.data.messages import Tool
+from agentrl_jax.data.records import Tool
 from agentrl_jax.errors import ConfigError
 
 THINK, THINK_END = "<think>", "</think>"

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from agentrl_jax.data.messages import Tool
+from agentrl_jax.data.records import Tool
 from agentrl_jax.env.adapters.reset_step import ResetStep
 from agentrl_jax.errors import ConfigError
 

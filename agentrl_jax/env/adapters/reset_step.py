@@ -27,9 +27,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.records import Message, Status, Task, Tool
 from agentrl_jax.data.split import SPLITS, split_of
-from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.env.options import require_one_of, require_positive
 from agentrl_jax.env.tools import (

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import docker
 
+from agentrl_jax.data.records import Task
 from agentrl_jax.data.split import SPLITS
-from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from agentrl_jax.env.interface import Environment, Session
 from agentrl_jax.env.options import require_positive

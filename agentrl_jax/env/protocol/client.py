@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from agentrl_jax.data.messages import Message, Tool, message_to_json
+from agentrl_jax.data.records import Message, Tool, message_to_json
 from agentrl_jax.env.interface import Step
 from agentrl_jax.env.options import require_positive
 from agentrl_jax.env.protocol import wire

@@ -7,15 +7,15 @@ optional in both directions.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.data.messages import (
+from agentrl_jax.data.records import (
   Message,
+  Status,
   Tool,
   message_from_json,
   message_to_json,
   tool_from_json,
   tool_to_json,
 )
-from agentrl_jax.data.trajectory import Status
 from agentrl_jax.env.interface import Step
 
 SESSION_HEADER = "session_id"

@@ -15,9 +15,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import aiohttp
 
-from agentrl_jax.data.messages import Message, Tool
+from agentrl_jax.data.records import Message, Status, Task, Tool
 from agentrl_jax.data.split import SPLITS
-from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.env.protocol.client import ClientDeadlines, WorkerClient
 from agentrl_jax.env.protocol.link import WorkerFull, WorkerRefusal

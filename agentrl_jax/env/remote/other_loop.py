@@ -10,8 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from agentrl_jax.data.messages import Message
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Message, Task
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.env.scripted import ScriptedPolicies
 

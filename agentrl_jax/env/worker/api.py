@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Status, Task
 from agentrl_jax.env.interface import Step
 from agentrl_jax.env.protocol import wire
 from agentrl_jax.env.worker.hosting import Host, HostFull, SessionRefused

@@ -10,8 +10,7 @@ import dataclasses
 import logging
 from typing import Any
 
-from agentrl_jax.data.messages import Message, Tool
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Message, Status, Task, Tool
 from agentrl_jax.env.interface import Environment, Step
 from agentrl_jax.env.options import require_positive
 from agentrl_jax.errors import AgentRLError, EnvironmentFault

@@ -31,7 +31,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.errors import GeneratorFault
-from agentrl_jax.rollout.drivers.base import Driver
+from agentrl_jax.rollout.drivers.driver import Driver
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.engine import RolloutEngine, StepResult
 from agentrl_jax.rollout.engine.request import Request

@@ -16,7 +16,7 @@ import numpy as np
 
 from agentrl_jax.errors import AgentRLError, DeadlineExceeded
 from agentrl_jax.rollout.api import Answer, SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 
 # Turns of the event loop without a request or a new episode, after which all
 # running episodes have sent theirs: a new episode starts within a few turns

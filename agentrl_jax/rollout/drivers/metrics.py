@@ -8,7 +8,7 @@ slot end in its name (`/policy_slot0`).
 import time
 from collections.abc import Callable, Sequence
 
-from agentrl_jax.rollout.drivers.base import Driver
+from agentrl_jax.rollout.drivers.driver import Driver
 from agentrl_jax.rollout.engine.engine import EngineStats
 
 # Metric to the field of `EngineStats` that counts it, per policy slot.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.messages import Message, message_to_json
+from agentrl_jax.data.records import Message, message_to_json
 from agentrl_jax.rollout.api import Answer
 from agentrl_jax.rollout.openai.choices import (
   Choice,

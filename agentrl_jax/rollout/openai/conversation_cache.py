@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.messages import Message, Tool, message_to_json
+from agentrl_jax.data.records import Message, Tool, message_to_json
 from agentrl_jax.errors import PromptTooLong
 from agentrl_jax.rollout.openai.choices import Choice
 from agentrl_jax.rollout.openai.schema import CompletionRequest, ServingLimits

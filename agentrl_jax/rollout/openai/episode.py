@@ -15,9 +15,15 @@ from typing import Protocol
 import numpy as np
 
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.messages import Message, Tool, message_to_json
-from agentrl_jax.data.recorder import Recorder
-from agentrl_jax.data.trajectory import EpisodeSpec, Status, Trajectory
+from agentrl_jax.data.records import (
+  EpisodeSpec,
+  Message,
+  Recorder,
+  Status,
+  Tool,
+  Trajectory,
+  message_to_json,
+)
 from agentrl_jax.errors import ConfigError, PromptTooLong
 from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.openai.choices import Choice

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from aiohttp import web
 from pydantic import AfterValidator, FailFast, FiniteFloat
 
-from agentrl_jax.data.trajectory import EpisodeSpec, Status, Task, Trajectory
+from agentrl_jax.data.records import EpisodeSpec, Status, Task, Trajectory
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.http_requests import BodyReader
 from agentrl_jax.rollout.openai.episode import (

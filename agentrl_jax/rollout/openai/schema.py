@@ -21,7 +21,7 @@ from pydantic import (
   field_validator,
 )
 
-from agentrl_jax.data.messages import Message, Tool, ToolCall
+from agentrl_jax.data.records import Message, Tool, ToolCall
 from agentrl_jax.rollout.api import (
   MAX_BIASES,
   MAX_STOPS,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.messages import Tool
+from agentrl_jax.data.records import Tool
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.openai.schema import (
   AllowedTools,

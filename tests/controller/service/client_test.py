@@ -11,8 +11,13 @@ from agentrl_jax.controller.group import RetryLimits, play_with_retries
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import ScriptPlayer
 from agentrl_jax.controller.service.client import ControllerEnvironment
-from agentrl_jax.data.messages import Message, ToolCall
-from agentrl_jax.data.trajectory import EpisodeSpec, Status, Task
+from agentrl_jax.data.records import (
+  EpisodeSpec,
+  Message,
+  Status,
+  Task,
+  ToolCall,
+)
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.loading import load_environment

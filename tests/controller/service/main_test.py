@@ -11,8 +11,7 @@ from agentrl_jax.controller.service import main as service
 from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.controller.service.main import ServiceConfig
 from agentrl_jax.controller.service.registry import Timers
-from agentrl_jax.data.messages import Message
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Message, Task
 from agentrl_jax.env.worker import api, heartbeat
 from agentrl_jax.env.worker import grpc as grpc_worker
 from agentrl_jax.env.worker.hosting import HostLimits

@@ -7,9 +7,9 @@ from absl.testing import absltest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl_jax.data.chat import template, tokenizer
+from agentrl_jax.data.chat import codec, tokenizer
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.messages import Message, Tool, ToolCall
+from agentrl_jax.data.records import Message, Tool, ToolCall
 from agentrl_jax.errors import ConfigError
 
 TEXTS = [
@@ -17,10 +17,10 @@ TEXTS = [
   "SELECT price FROM shoes WHERE colour = 'red'",
   "a long line that every text shares\nand another one that they share",
 ] * 20
-MARKS = (tokenizer.PAD, *template.SPECIAL_TOKENS)
+MARKS = (tokenizer.PAD, *codec.SPECIAL_TOKENS)
 TOOL = Tool("look", "Looks.", {"type": "object", "properties": {}})
 
-TEMPLATE = template.CompactTemplate()
+TEMPLATE = codec.CompactTemplate()
 
 
 def make_codec(**options) -> ChatCodec:
@@ -54,7 +54,7 @@ class ChatCodecTest(absltest.TestCase):
         self.codec.extend(reply, ended_by=stop),
       ]
       whole += TEMPLATE.write(answer) + TEMPLATE.extend(
-        reply, ended_by=template.END
+        reply, ended_by=codec.END
       )
     np.testing.assert_array_equal(
       np.concatenate(pieces), self.codec.encode(whole)

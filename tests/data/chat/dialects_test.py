@@ -3,7 +3,7 @@
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.data.chat import dialects
-from agentrl_jax.data.messages import Message, ToolCall
+from agentrl_jax.data.records import Message, ToolCall
 
 LOOK = '{"name": "look", "parameters": {"at": "é"}}'
 # A number with more digits than Python reads.

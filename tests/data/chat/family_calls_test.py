@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.messages import Tool
+from agentrl_jax.data.records import Tool
 from tests.data.chat import families
 from tests.data.grammar.call_grammars import allows
 from tests.data.grammar.calling import (

@@ -18,7 +18,7 @@ from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.family_template import FamilyTemplate
 from agentrl_jax.data.chat.jinja_template import JinjaTemplate
 from agentrl_jax.data.chat.pretrained import ChatConfig, load_chat
-from agentrl_jax.data.messages import (
+from agentrl_jax.data.records import (
   Message,
   Tool,
   ToolCall,

@@ -6,8 +6,8 @@ import random
 import jinja2
 from absl.testing import parameterized
 
-from agentrl_jax.data.chat import template
-from agentrl_jax.data.messages import (
+from agentrl_jax.data.chat import codec
+from agentrl_jax.data.records import (
   Message,
   Tool,
   ToolCall,
@@ -42,13 +42,13 @@ TOOLS = (
   Tool("stop", "Stops.", {"type": "object", "properties": {}}),
 )
 
-TEMPLATE = template.CompactTemplate()
+TEMPLATE = codec.CompactTemplate()
 
 
 def _by_jinja(messages, tools, *, prompt):
   environment = jinja2.Environment()
   environment.filters["tojson"] = json.dumps
-  return environment.from_string(template.JINJA).render(
+  return environment.from_string(codec.JINJA).render(
     messages=[message_to_json(m) for m in messages],
     tools=[tool_to_json(t) for t in tools],
     add_generation_prompt=prompt,
@@ -82,7 +82,7 @@ class RenderingTest(parameterized.TestCase):
     self.assertEqual(text, _by_jinja(said, TOOLS, prompt=True))
     for answer, replies in turns:
       text += TEMPLATE.write(answer) + TEMPLATE.extend(
-        replies, ended_by=template.END
+        replies, ended_by=codec.END
       )
       said += [answer, *replies]
       self.assertEqual(text, _by_jinja(said, TOOLS, prompt=True))
@@ -91,7 +91,7 @@ class RenderingTest(parameterized.TestCase):
     replies = [Message("user", "go on")]
     self.assertEqual(
       TEMPLATE.extend(replies, ended_by=None),
-      template.END + TEMPLATE.extend(replies, ended_by=template.END),
+      codec.END + TEMPLATE.extend(replies, ended_by=codec.END),
     )
 
   def test_tools_are_complete(self):
@@ -122,7 +122,7 @@ class ParsingTest(parameterized.TestCase):
       Message("assistant", "", calls[:1]),
     ):
       self.assertEqual(
-        TEMPLATE.read(TEMPLATE.write(message), template.END), message
+        TEMPLATE.read(TEMPLATE.write(message), codec.END), message
       )
 
   def test_arguments_may_be_text(self):

@@ -6,7 +6,7 @@ import json
 import numpy as np
 from absl.testing import parameterized
 
-from agentrl_jax.data.messages import Tool
+from agentrl_jax.data.records import Tool
 from agentrl_jax.errors import ConfigError
 from tests.data.chat import families
 from tests.data.grammar import call_grammars

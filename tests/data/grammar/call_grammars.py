@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from agentrl_jax.data.grammar.grammars import Grammars
-from agentrl_jax.data.messages import Tool
+from agentrl_jax.data.records import Tool
 from agentrl_jax.errors import GeneratorFault
 
 NAMES = ("query", "größe", "a.b-c", "</tool_call>", "it's", "x/y")

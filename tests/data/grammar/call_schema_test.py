@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agentrl_jax.data.grammar import json_schema
 from agentrl_jax.data.grammar.call_schema import rewritten, with_kept_bounds
-from agentrl_jax.data.messages import Tool
+from agentrl_jax.data.records import Tool
 from agentrl_jax.errors import ConfigError
 from tests.data.grammar import call_grammars
 from tests.data.grammar.calling import Calling, codec, grammars, said

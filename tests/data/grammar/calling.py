@@ -9,7 +9,7 @@ from absl.testing import parameterized
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.pretrained import ChatConfig, load_chat
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
-from agentrl_jax.data.messages import Message, Tool, ToolCall
+from agentrl_jax.data.records import Message, Tool, ToolCall
 from tests.data.chat import families
 from tests.data.chat.family_template_test import NAMES, codec_of
 from tests.data.grammar.call_grammars import allows

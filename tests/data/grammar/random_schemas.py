@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from agentrl_jax.data.messages import Tool
+from agentrl_jax.data.records import Tool
 
 NAMES = ("query", "größe", "a.b-c", "it's", "kind", "x", "</tool_call>")
 TEXTS = ("red", 'q " and \\', "É\n", "<|im_end|>", "")

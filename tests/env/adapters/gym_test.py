@@ -7,8 +7,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from agentrl_jax.data.messages import Message, ToolCall
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.adapters.gym import GymEnvironment, as_json
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.loading import load_environment

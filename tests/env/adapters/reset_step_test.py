@@ -7,9 +7,8 @@ import threading
 import types
 import unittest
 
-from agentrl_jax.data.messages import Message, Tool, ToolCall
+from agentrl_jax.data.records import Message, Status, Task, Tool, ToolCall
 from agentrl_jax.data.split import SPLITS, split_of
-from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.adapters.reset_step import (
   NOT_PLAYED,
   Outcome,

@@ -10,8 +10,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.messages import Message
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.docker import containers
 from agentrl_jax.env.docker.containers import (

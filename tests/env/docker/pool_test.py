@@ -5,8 +5,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.messages import Message
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.env.docker.containers import ContainerSpec
 from agentrl_jax.env.docker.orphans import OWNER_LABEL, current_owner
 from agentrl_jax.env.docker.pool import container_pool

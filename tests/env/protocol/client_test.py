@@ -5,8 +5,7 @@ import unittest
 import aiohttp
 from aiohttp import web
 
-from agentrl_jax.data.messages import Message
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status
 from agentrl_jax.env.protocol.client import ClientDeadlines, WorkerClient
 from agentrl_jax.env.protocol.link import WorkerFull, WorkerRefusal
 from agentrl_jax.errors import EnvironmentFault

@@ -3,8 +3,7 @@
 import json
 import unittest
 
-from agentrl_jax.data.messages import Message, Tool, ToolCall
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status, Tool, ToolCall
 from agentrl_jax.env.interface import Step
 from agentrl_jax.env.protocol import wire
 

@@ -5,7 +5,7 @@ import contextlib
 import unittest
 
 from agentrl_jax.controller.thread import ControllerThread
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.env.remote.other_loop import OtherLoopEnvironment

@@ -3,8 +3,7 @@
 import asyncio
 import unittest
 
-from agentrl_jax.data.messages import Message
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.env.worker.hosting import (
   Host,
   HostFull,

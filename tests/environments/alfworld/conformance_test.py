@@ -16,8 +16,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.messages import message_from_json
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Status, message_from_json
 from environments.alfworld.engines.engine import PythonEngine
 from environments.alfworld.games.game import AGENTBENCH, Game, Receptacle, Thing
 from environments.alfworld.games.game_files import load_game

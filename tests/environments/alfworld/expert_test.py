@@ -4,8 +4,7 @@ import dataclasses
 import json
 import unittest
 
-from agentrl_jax.data.messages import Message
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.errors import ConfigError
 from environments.alfworld import ALFWorld
 from environments.alfworld.expert import MISTAKES, HouseholdExpert

@@ -3,8 +3,7 @@
 import json
 import unittest
 
-from agentrl_jax.data.messages import Message, ToolCall
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status, ToolCall
 from environments.alfworld.engines.engine import PythonEngine
 from environments.alfworld.prompts import BAD_CALL, NO_CALL
 from environments.alfworld.session import ALFSession, Rules

@@ -6,7 +6,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Status, Task
 from environments.bfcl import BFCL
 from environments.bfcl.calls import Call
 from environments.bfcl.expert import MISTAKES, GoldExpert, gold_calls

@@ -2,7 +2,7 @@
 
 import unittest
 
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError
 from environments.bfcl import BFCL

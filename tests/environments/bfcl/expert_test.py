@@ -2,7 +2,7 @@
 
 import unittest
 
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from environments.bfcl import BFCL
 from environments.bfcl.calls import parse_source, read_call
 from environments.bfcl.expert import MISTAKES, gold_calls

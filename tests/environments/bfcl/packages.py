@@ -3,7 +3,7 @@
 import importlib.util
 import unittest
 
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Status
 
 
 def require_packages() -> None:

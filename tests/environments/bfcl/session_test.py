@@ -3,8 +3,7 @@
 import json
 import unittest
 
-from agentrl_jax.data.messages import Message, ToolCall
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.tools import require_readable
 from environments.bfcl import BFCL
 from environments.bfcl.apis import APIs

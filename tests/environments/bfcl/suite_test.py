@@ -5,7 +5,7 @@ import pathlib
 import tempfile
 import unittest
 
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from agentrl_jax.env.tools import require_readable
 from agentrl_jax.errors import ConfigError
 from environments.bfcl import BFCL

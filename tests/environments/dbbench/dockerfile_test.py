@@ -4,8 +4,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.messages import Message, ToolCall
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from environments.dbbench import DBBench
 from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip

@@ -4,8 +4,7 @@ import ast
 import json
 import unittest
 
-from agentrl_jax.data.messages import Message
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Message, Task
 from agentrl_jax.errors import ConfigError
 from environments.dbbench import DBBench
 from environments.dbbench.expert import MISTAKES, SQLExpert

@@ -3,8 +3,7 @@
 import json
 import unittest
 
-from agentrl_jax.data.messages import Message, ToolCall
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status, ToolCall
 from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.grading import tables_hash
 from environments.dbbench.problem import Problem, Table

@@ -19,8 +19,7 @@ import pytest
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
-from agentrl_jax.data.messages import Message, message_from_json
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status, message_from_json
 from environments.dbbench.engines.mariadb import MariaDBEngine
 from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.grading import tables_hash

@@ -11,8 +11,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.messages import Message
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Message, Task
 from environments.knowledgegraph import KnowledgeGraph
 from environments.knowledgegraph.calls import ENTITY, NUMBER
 from environments.knowledgegraph.expert import call_message

@@ -4,7 +4,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Status, Task
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from environments.knowledgegraph import KnowledgeGraph
 from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip

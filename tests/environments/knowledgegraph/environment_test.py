@@ -5,8 +5,8 @@ import gc
 import unittest
 from unittest import mock
 
+from agentrl_jax.data.records import Status, Task
 from agentrl_jax.data.split import SPLITS
-from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph import KnowledgeGraph

@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from agentrl_jax.env.rehearsal import rehearse
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph import KnowledgeGraph

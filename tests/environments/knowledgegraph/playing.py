@@ -1,6 +1,6 @@
 """Plays whole episodes, for the tests of several files."""
 
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Status
 
 
 async def play(environment, task, *, expert=None, seed=0, mistakes=None):

@@ -8,7 +8,7 @@ import hashlib
 import json
 import unittest
 
-from agentrl_jax.data.messages import message_to_json, tool_to_json
+from agentrl_jax.data.records import message_to_json, tool_to_json
 from environments.knowledgegraph.prompts import (
   ONE_SHOT,
   SYSTEM_PROMPTS,

@@ -6,8 +6,7 @@ Replies are checked against the texts of AgentBench's source.
 import json
 import unittest
 
-from agentrl_jax.data.messages import Message, ToolCall
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status, ToolCall
 from environments.knowledgegraph.calls import MAX_STEPS, KnowledgeBase
 from environments.knowledgegraph.engines.graph import Graph, Literal
 from environments.knowledgegraph.engines.memory import MemoryStore

@@ -4,8 +4,8 @@ import unittest
 
 import pytest
 
+from agentrl_jax.data.records import Status, Task
 from agentrl_jax.data.split import SPLITS
-from agentrl_jax.data.trajectory import Status, Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.interface import Step
 from agentrl_jax.errors import ConfigError

@@ -4,7 +4,7 @@ import json
 import subprocess
 import unittest
 
-from agentrl_jax.data.messages import Message
+from agentrl_jax.data.records import Message
 from agentrl_jax.errors import ConfigError
 from environments.os_interaction.expert import (
   MISTAKES,

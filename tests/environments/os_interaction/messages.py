@@ -2,7 +2,7 @@
 
 import json
 
-from agentrl_jax.data.messages import Message, ToolCall
+from agentrl_jax.data.records import Message, ToolCall
 
 
 def call(name, arguments, content="") -> Message:

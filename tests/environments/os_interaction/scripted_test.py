@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from agentrl_jax.data.messages import Message
+from agentrl_jax.data.records import Message
 from environments.os_interaction.prompts import OUTPUT, TOOLS
 from environments.os_interaction.scripted import POLICIES
 

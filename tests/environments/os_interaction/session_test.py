@@ -5,8 +5,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.messages import Message, ToolCall
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status, ToolCall
 from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.machines.shell import Shell
 from environments.os_interaction.prompts import (

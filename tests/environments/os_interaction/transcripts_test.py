@@ -12,8 +12,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.messages import message_from_json
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Status, message_from_json
 from environments.os_interaction.machines.shell import Shell
 from environments.os_interaction.prompts import (
   CUT,

@@ -3,8 +3,8 @@
 import hashlib
 import unittest
 
+from agentrl_jax.data.records import Task
 from agentrl_jax.data.split import SPLITS
-from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.errors import ConfigError

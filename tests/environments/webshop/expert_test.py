@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Status, Task
 from environments.webshop.environment import COMPACT, WebShop
 from environments.webshop.expert import MISTAKES
 

@@ -3,8 +3,7 @@
 import json
 import unittest
 
-from agentrl_jax.data.messages import Message, ToolCall
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Message, Status, ToolCall
 from environments.webshop import prompts
 from environments.webshop.environment import COMPACT
 from environments.webshop.session import ShoppingSession

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from agentrl_jax.data.messages import Message, message_from_json
+from agentrl_jax.data.records import Message, message_from_json
 from environments.webshop.shop.catalogue import Catalogue
 from environments.webshop.shop.pages import SEPARATOR
 from environments.webshop.shop.product import Goal, Product

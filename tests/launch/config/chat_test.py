@@ -11,8 +11,13 @@ from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.player import ExpertPlayer
 from agentrl_jax.data.chat.pretrained import ChatConfig
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
-from agentrl_jax.data.messages import Message, message_from_json
-from agentrl_jax.data.trajectory import EpisodeSpec, Status, Task
+from agentrl_jax.data.records import (
+  EpisodeSpec,
+  Message,
+  Status,
+  Task,
+  message_from_json,
+)
 from agentrl_jax.errors import ConfigError
 from configs import base
 from environments.arithmetic.environment import ADD, Arithmetic

@@ -5,7 +5,7 @@ import dataclasses
 
 from absl.testing import parameterized
 
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.errors import ConfigError
 from configs import base, environments, quickstart

@@ -3,7 +3,7 @@
 import unittest
 
 from agentrl_jax.controller.metrics import Monitor
-from agentrl_jax.data.trajectory import Group, Status
+from agentrl_jax.data.records import Group, Status
 from agentrl_jax.metrics import Row
 from launch.report import curves
 from launch.report.attempts import attempts_table

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Status
 from agentrl_jax.metrics import FILE, read_metrics
 from launch.report import html as report
 from launch.report.episodes import Episode

@@ -9,7 +9,7 @@ import pathlib
 
 import numpy as np
 
-from agentrl_jax.data.trajectory import Status, Task, Trajectory, Turn
+from agentrl_jax.data.records import Status, Task, Trajectory, Turn
 from agentrl_jax.metrics import MetricsWriter
 from launch.report.summary import Evaluation, Score, Summary
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from absl.testing import absltest
 
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from agentrl_jax.errors import CheckpointError, ConfigError
 from configs import base, quickstart
 from environments.arithmetic.environment import Arithmetic

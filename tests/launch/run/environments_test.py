@@ -9,7 +9,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Status, Task
 from agentrl_jax.env.docker.images import ROOT
 from agentrl_jax.env.docker.orphans import OWNER_LABEL, current_owner
 from agentrl_jax.env.remote.other_loop import OtherLoopEnvironment

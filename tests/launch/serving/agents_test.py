@@ -15,8 +15,7 @@ import pytest
 
 from agentrl_jax.controller.group import GroupLimits, RetryLimits, run_group
 from agentrl_jax.controller.metrics import Monitor
-from agentrl_jax.data.recorder import tokens_of
-from agentrl_jax.data.trajectory import EpisodeSpec, Status, Task
+from agentrl_jax.data.records import EpisodeSpec, Status, Task, tokens_of
 from agentrl_jax.model import sharding
 from agentrl_jax.rollout.openai.episodes import HEADER
 from agentrl_jax.train.batch_builder import BatchBuilder

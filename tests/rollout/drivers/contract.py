@@ -14,7 +14,7 @@ from agentrl_jax.errors import (
   ServerFull,
 )
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.settings import EngineConfig
 from tests.rollout import small
 

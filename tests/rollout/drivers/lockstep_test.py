@@ -8,7 +8,7 @@ import numpy as np
 
 from agentrl_jax.errors import DeadlineExceeded, PromptTooLong
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.lockstep import LockstepGenerator
 from tests.rollout import small
 

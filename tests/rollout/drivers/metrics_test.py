@@ -3,7 +3,7 @@
 import unittest
 
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.metrics import EngineMetrics
 from tests.rollout import small
 

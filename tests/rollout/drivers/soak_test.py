@@ -16,7 +16,7 @@ from absl.testing import parameterized
 
 from agentrl_jax.errors import GrammarFault, ServerFull
 from agentrl_jax.rollout.api import Answer, SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from tests.rollout import small, small_grammars
 from tests.rollout.drivers.contract import DRIVERS, WAIT_S, driver_on
 

@@ -7,7 +7,7 @@ from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError, GrammarFault
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from tests.rollout import small, small_grammars
 from tests.rollout.drivers.contract import (
   DRIVERS,

@@ -6,7 +6,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from tests import eight_devices
 from tests.rollout import small
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine import programs
 from tests.rollout import small
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from agentrl_jax.errors import CheckpointError, ConfigError, GeneratorFault
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.weights import (
   Published,
   ServedWeights,

@@ -11,7 +11,7 @@ import numpy as np
 
 from agentrl_jax.errors import ConfigError, PromptTooLong
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
 from agentrl_jax.rollout.external.probe import Abilities, Needs
 from agentrl_jax.rollout.external.response import EngineLacks

@@ -18,8 +18,7 @@ from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.generator import EngineGenerator
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
 from agentrl_jax.rollout.external.response import label_of
 from agentrl_jax.rollout.openai.models import ModelNames
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel

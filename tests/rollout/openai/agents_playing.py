@@ -6,7 +6,7 @@ import unittest
 import aiohttp
 import openai
 
-from agentrl_jax.data.trajectory import EpisodeSpec, Task
+from agentrl_jax.data.records import EpisodeSpec, Task
 from agentrl_jax.rollout.openai.episodes import HEADER
 from tests.rollout import talking
 

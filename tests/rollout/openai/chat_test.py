@@ -8,7 +8,7 @@ import aiohttp
 import numpy as np
 import openai
 
-from agentrl_jax.data.messages import Message, tool_from_json
+from agentrl_jax.data.records import Message, tool_from_json
 from tests.rollout import talking
 from tests.rollout.openai.chatting import ADD, ASKED, CALLS, IDS, Asking
 

@@ -15,7 +15,7 @@ import sys
 import numpy as np
 import pytest
 
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Status
 from tests.rollout import talking
 from tests.rollout.openai import client_programs
 from tests.rollout.openai.agents_playing import Playing

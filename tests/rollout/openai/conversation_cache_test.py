@@ -4,7 +4,7 @@ import unittest
 
 import numpy as np
 
-from agentrl_jax.data.messages import Message, Tool, ToolCall
+from agentrl_jax.data.records import Message, Tool, ToolCall
 from agentrl_jax.rollout.api import Answer, SamplingSpec
 from agentrl_jax.rollout.openai.choices import Choice
 from agentrl_jax.rollout.openai.conversation_cache import (

@@ -7,8 +7,7 @@ import numpy as np
 from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.group import GroupLimits, RetryLimits, run_group
 from agentrl_jax.controller.metrics import Monitor
-from agentrl_jax.data.recorder import tokens_of
-from agentrl_jax.data.trajectory import Status
+from agentrl_jax.data.records import Status, tokens_of
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.rollout.openai.episodes import HEADER
 from tests.rollout import talking

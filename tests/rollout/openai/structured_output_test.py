@@ -10,7 +10,7 @@ import numpy as np
 import openai
 import pydantic
 
-from agentrl_jax.data.messages import tool_from_json
+from agentrl_jax.data.records import tool_from_json
 from tests.data.grammar import call_grammars
 from tests.rollout import talking
 from tests.rollout.openai.agents_playing import TEMPERATURE, Playing

@@ -8,8 +8,7 @@ import numpy as np
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.generator import EngineGenerator
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
 from agentrl_jax.rollout.remote.joined_generator import JoinedGenerator
 from tests.rollout import small
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.app import RolloutApi, listening
 from tests.rollout import small

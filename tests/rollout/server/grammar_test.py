@@ -8,7 +8,7 @@ import aiohttp
 import numpy as np
 
 from agentrl_jax.errors import ConfigError, GrammarFault
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
 from agentrl_jax.rollout.external.probe import Needs
 from agentrl_jax.rollout.remote.generator import connected

@@ -12,7 +12,7 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.checksums import checksums
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import Place
 from agentrl_jax.rollout.engine.weights import ServedWeights

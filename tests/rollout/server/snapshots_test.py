@@ -17,7 +17,7 @@ from agentrl_jax.model.checksums import leaf_names
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.drivers.local import LocalDriver
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 from agentrl_jax.rollout.settings import EngineConfig

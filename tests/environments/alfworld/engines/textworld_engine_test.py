@@ -5,7 +5,7 @@ import importlib.util
 import unittest
 from unittest import mock
 
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Status, Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.alfworld import ALFWorld

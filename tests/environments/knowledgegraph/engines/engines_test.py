@@ -6,7 +6,7 @@ import unittest
 
 from hypothesis import given, settings
 
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Status, Task
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.knowledgegraph import KnowledgeGraph
 from environments.knowledgegraph.engines.endpoint import (

@@ -10,7 +10,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Status, Task
 from agentrl_jax.errors import ConfigError
 from environments.os_interaction import OSInteraction
 from environments.os_interaction.tasks.generator import KINDS

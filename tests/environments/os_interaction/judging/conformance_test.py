@@ -9,7 +9,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError
 from tests.environments.os_interaction.data import tasks
 from tests.environments.os_interaction.engines import (

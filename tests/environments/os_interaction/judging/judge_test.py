@@ -4,7 +4,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.machines.machine import MachineLost
 from environments.os_interaction.tasks.problem import Problem, Script

@@ -14,7 +14,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.data.trajectory import Status, Task
+from agentrl_jax.data.records import Status, Task
 from environments.os_interaction import OSInteraction
 from environments.os_interaction.prompts import CUT, OUTPUT
 from tests.environments.os_interaction.engines import (

@@ -6,8 +6,8 @@ import pathlib
 import tempfile
 import unittest
 
+from agentrl_jax.data.records import Task
 from agentrl_jax.data.split import SPLITS, split_of
-from agentrl_jax.data.trajectory import Task
 from agentrl_jax.errors import ConfigError
 from environments.webshop.environment import WebShop
 from environments.webshop.listings.loader import Listings

@@ -6,7 +6,7 @@ import random
 import tempfile
 import unittest
 
-from agentrl_jax.data.trajectory import Task
+from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError
 from environments.webshop import WebShop
 from environments.webshop.listings.loader import UPSTREAM_SPLITS, Listings

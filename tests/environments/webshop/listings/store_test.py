@@ -10,8 +10,8 @@ from unittest import mock
 
 import pytest
 
+from agentrl_jax.data.records import Task
 from agentrl_jax.data.split import SPLITS
-from agentrl_jax.data.trajectory import Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError
 from environments.webshop import WebShop

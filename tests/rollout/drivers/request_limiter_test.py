@@ -4,7 +4,8 @@ import unittest
 
 from agentrl_jax.errors import ConfigError, GeneratorFault, ServerFull
 from agentrl_jax.rollout.api import SamplingSpec
-from agentrl_jax.rollout.engine.request import Request, RequestLimiter
+from agentrl_jax.rollout.drivers.driver import RequestLimiter
+from agentrl_jax.rollout.engine.request import Request
 from tests.rollout import small
 
 

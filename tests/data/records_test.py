@@ -5,20 +5,18 @@ import dataclasses
 import numpy as np
 from absl.testing import absltest
 
-from agentrl_jax.data.messages import (
+from agentrl_jax.data.records import (
+  Group,
   Message,
+  Status,
+  Task,
   ToolCall,
+  Trajectory,
+  Turn,
   message_from_json,
   message_to_json,
 )
 from agentrl_jax.data.split import split_of
-from agentrl_jax.data.trajectory import (
-  Group,
-  Status,
-  Task,
-  Trajectory,
-  Turn,
-)
 from tests.data.records import make_trajectory, make_turn
 
 
