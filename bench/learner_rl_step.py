@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
@@ -144,7 +144,7 @@ class _Steps:
     asked = [
       self._driver.submit(
         self.prompt,
-        SamplingSpec(max_tokens=ANSWER, seed=1000 * self._number + n),
+        SamplingParams(max_tokens=ANSWER, seed=1000 * self._number + n),
       )
       for n in range(ATTEMPTS)
     ]

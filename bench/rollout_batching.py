@@ -18,7 +18,7 @@ import os
 import jax
 import numpy as np
 
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from bench import timing, tiny
 from bench.line_peer import Pythons
 from bench.rollout_served import RawSteps, make_driver
@@ -100,7 +100,9 @@ def makespan(lengths, num_slots: int) -> int:
 
 def _ask(driver, requests) -> list:
   return [
-    driver.submit(prompt, SamplingSpec(temperature=0.0, max_tokens=int(length)))
+    driver.submit(
+      prompt, SamplingParams(temperature=0.0, max_tokens=int(length))
+    )
     for prompt, length in requests
   ]
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
@@ -101,7 +101,7 @@ class _Answers:
     return timing.times_of(self._answer)
 
   def _answer(self) -> None:
-    spec = SamplingSpec(temperature=0.0, max_tokens=ANSWER)
+    spec = SamplingParams(temperature=0.0, max_tokens=ANSWER)
     asked = [self._driver.submit(prompt, spec) for prompt in self._prompts]
     self._driver.run_until_idle()
     self.tokens = np.array([each.result().sampled for each in asked])

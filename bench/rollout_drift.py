@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.data.batch import Batch
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.train.token_logprobs import token_logprobs
 from bench import tiny
 from bench.line_peer import Pythons
@@ -31,7 +31,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   shape = (REQUESTS, PROMPT)
   prompts = rng.integers(0, tiny.MODEL.vocab_size, shape).astype(np.int32)
   asked = [
-    driver.submit(prompt, SamplingSpec(max_tokens=ANSWER, seed=n))
+    driver.submit(prompt, SamplingParams(max_tokens=ANSWER, seed=n))
     for n, prompt in enumerate(prompts)
   ]
   driver.run_until_idle()

@@ -19,7 +19,7 @@ import numpy as np
 
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy, num_params
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.engine import RolloutEngine
@@ -141,7 +141,7 @@ def _play(driver, vocab_size: int, seed: int, args) -> None:
     futures = [
       driver.submit(
         prompt,
-        SamplingSpec(
+        SamplingParams(
           max_tokens=int(rng.integers(args.answer // 2, 3 * args.answer // 2)),
           seed=1000 * turn + i,
         ),

@@ -25,7 +25,7 @@ import numpy as np
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.drivers.driver import Driver, LocalDriver
 from agentrl_jax.rollout.drivers.jetstream import JetStreamDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
@@ -63,10 +63,10 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   params, codec = policy.init(jax.random.key(0)), _codec()
   one = LocalDriver(_engine(policy, params, codec, 1))
   four = LocalDriver(_engine(policy, params, codec, 4))
-  bound = SamplingSpec(
+  bound = SamplingParams(
     grammar=GRAMMAR, stop_tokens=codec.stop_tokens, max_tokens=ANSWER
   )
-  free = SamplingSpec(max_tokens=ANSWER)
+  free = SamplingParams(max_tokens=ANSWER)
   turns = {
     "grammar": lambda: _timed(four, bound),
     "one per look": lambda: _timed(one, free),
@@ -125,13 +125,15 @@ def _engine(
   return RolloutEngine(policy, config, store, grammars=lambda: grammars)
 
 
-def _timed(driver: LocalDriver, spec: SamplingSpec) -> timing.Times:
+def _timed(driver: LocalDriver, sampling: SamplingParams) -> timing.Times:
   """The time of a full answer in every slot."""
   driver.engine.reset()
-  return timing.times_of(lambda: _asked(driver, [spec] * SLOTS) and None)
+  return timing.times_of(lambda: _asked(driver, [sampling] * SLOTS) and None)
 
 
-def _asked(driver: LocalDriver, specs: list[SamplingSpec]) -> list[Answer]:
+def _asked(
+  driver: LocalDriver, specs: list[SamplingParams]
+) -> list[Completion]:
   """Generates answers to one random prompt each."""
   futures = [driver.submit(prompt, spec) for prompt, spec in _requests(specs)]
   driver.run_until_idle()
@@ -141,7 +143,7 @@ def _asked(driver: LocalDriver, specs: list[SamplingSpec]) -> list[Answer]:
   return answers
 
 
-def _requests(specs: list[SamplingSpec]):
+def _requests(specs: list[SamplingParams]):
   rng = np.random.default_rng(0)
   for spec in specs:
     prompt = rng.integers(0, tiny.MODEL.vocab_size, PROMPT)
@@ -149,7 +151,7 @@ def _requests(specs: list[SamplingSpec]):
 
 
 def _mask_microseconds(
-  codec: ChatCodec, answers: list[Answer]
+  codec: ChatCodec, answers: list[Completion]
 ) -> dict[str, float]:
   """Times masks per token: the median, and the slowest."""
   grammars, found = codec.grammars(tiny.MODEL.vocab_size), []
@@ -164,7 +166,7 @@ def _mask_microseconds(
 
 
 def _mixed(
-  driver: Driver, bound: SamplingSpec, free: SamplingSpec, rounds: int
+  driver: Driver, bound: SamplingParams, free: SamplingParams, rounds: int
 ) -> dict[str, list[float]]:
   """Tokens per second of each kind, over several rounds."""
   mixed = [bound if n % 4 == 0 else free for n in range(SLOTS)]
@@ -180,14 +182,14 @@ def _mixed(
   return {name: sorted(rates) for name, rates in found.items()}
 
 
-def _rates(driver: Driver, specs: list[SamplingSpec]) -> dict[str, float]:
+def _rates(driver: Driver, specs: list[SamplingParams]) -> dict[str, float]:
   """Measures tokens per second by grammar until the first answer ends."""
   heard, whole = dict.fromkeys({spec.grammar for spec in specs}, 0), []
   over = threading.Event()
 
-  def hear(spec: SamplingSpec, piece: Answer) -> None:
+  def hear(sampling: SamplingParams, piece: Completion) -> None:
     if not over.is_set():
-      heard[spec.grammar] += len(piece.sampled)
+      heard[sampling.grammar] += len(piece.sampled)
 
   began = time.perf_counter()
   futures = []

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
@@ -187,7 +187,7 @@ class _Conversations:
       futures = [
         self._driver.submit(
           prompt,
-          SamplingSpec(max_tokens=shape.answer, temperature=0.0),
+          SamplingParams(max_tokens=shape.answer, temperature=0.0),
         )
         for prompt in prompts
       ]

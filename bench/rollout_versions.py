@@ -20,7 +20,7 @@ import time
 import jax
 import numpy as np
 
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import Pythons
@@ -80,7 +80,7 @@ def _ask(driver) -> list:
   return [
     driver.submit(
       rng.integers(0, tiny.MODEL.vocab_size, PROMPT).astype(np.int32),
-      SamplingSpec(policy_slot=policy_slot, max_tokens=ANSWER, seed=n),
+      SamplingParams(policy_slot=policy_slot, max_tokens=ANSWER, seed=n),
     )
     for policy_slot in range(driver.engine.config.num_policy_slots)
     for n in range(SLOTS)

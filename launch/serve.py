@@ -32,7 +32,7 @@ from rich.console import Console
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.model.compute import DTYPES
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import Driver, EngineGenerator
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import Place, layout_of, places_apart
@@ -258,7 +258,7 @@ def _compile(driver: Driver, vocab_size: int) -> None:
   """Answers once per batch size that programs are compiled for."""
   config = driver.engine.config
   size = max(min(config.prefill_chunks[0], config.context - 2), 1)
-  spec = SamplingSpec(max_tokens=1, temperature=1.0)
+  spec = SamplingParams(max_tokens=1, temperature=1.0)
   for number in config.slot_sizes(config.slots[0]):
     prompts = (np.arange(size) + n for n in range(number))
     asked = [driver.submit(p % vocab_size, spec) for p in prompts]

@@ -243,6 +243,7 @@ def packages_loaded_by(
 
 
 class LayeringTest(parameterized.TestCase):
+  @pytest.mark.slow
   def test_imports_point_down(self):
     files = [
       path
@@ -262,6 +263,7 @@ class LayeringTest(parameterized.TestCase):
     }
     self.assertContainsSubset(floors, MAY_IMPORT)
 
+  @pytest.mark.slow
   def test_environments_do_not_know_each_other(self):
     for path in sorted((ROOT / "environments").glob("*/**/*.py")):
       name = path.relative_to(ROOT).parts[1]
@@ -289,12 +291,14 @@ class LayeringTest(parameterized.TestCase):
     loaded = packages_loaded_by({"agentrl_jax.losses"})
     self.assertEqual(loaded & HEAVY, {"jax"})
 
+  @pytest.mark.slow
   def test_what_waits_needs_no_jax(self):
     modules = modules_without_jax()
     self.assertIn("agentrl_jax.data.task_source", modules)
     loaded = packages_loaded_by(modules, absent=HEAVY)
     self.assertContainsSubset({"agentrl_jax", "environments"}, loaded)
 
+  @pytest.mark.slow
   def test_what_waits_loads_no_jax(self):
     modules = modules_without_jax() - LOADS_JAX_IF_THERE
     self.assertIn("agentrl_jax.controller.episode", modules)

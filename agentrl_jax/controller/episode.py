@@ -32,7 +32,7 @@ from agentrl_jax.data.records import (
 )
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.errors import ConfigError, PromptTooLong
-from agentrl_jax.rollout.api import Answer, Generator, SamplingSpec
+from agentrl_jax.rollout.api import Completion, Generator, SamplingParams
 
 
 class Codec(Protocol):
@@ -112,7 +112,7 @@ CALLS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampling:
-  """Sampling parameters of answers; as in `rollout.api.SamplingSpec`."""
+  """Sampling parameters of answers; as in `rollout.api.SamplingParams`."""
 
   temperature: float = 1.0
   top_k: int = 0
@@ -126,11 +126,11 @@ class Sampling:
         "it with --config.sampling.calls=<name>."
       )
 
-  def spec(self, **fields: Any) -> SamplingSpec:
-    """Returns the request's spec; `fields` are those that are not settings."""
+  def params(self, **fields: Any) -> SamplingParams:
+    """Returns parameters of a request: these settings, and `fields`."""
     settings = dataclasses.asdict(self)
     settings.pop("calls")
-    return SamplingSpec(**settings, **fields)
+    return SamplingParams(**settings, **fields)
 
 
 GREEDY = Sampling(temperature=0.0)
@@ -172,7 +172,7 @@ class ChatRecorder:
     self._transcript += map(message_to_json, step.messages)
     self._last_step = step
 
-  def add_action(self, prompt: np.ndarray, answer: Answer) -> Message:
+  def add_action(self, prompt: np.ndarray, answer: Completion) -> Message:
     """Records the engine's answer to `prompt`; returns it as a message."""
     turn = self._tokens.add_action(prompt, answer, grammar=self.grammar)
     message = self._codec.read(turn.sampled)
@@ -197,7 +197,7 @@ class ChatRecorder:
 
 
 # Maps the record, the prompt and the number of tokens left to an answer.
-_Ask = Callable[[ChatRecorder, np.ndarray, int], Awaitable[Answer]]
+_Ask = Callable[[ChatRecorder, np.ndarray, int], Awaitable[Completion]]
 
 
 async def run_episode(
@@ -218,9 +218,11 @@ async def run_episode(
   pass through. The session is closed in any case, cancellation included.
   """
 
-  async def ask(record: ChatRecorder, prompt: np.ndarray, room: int) -> Answer:
+  async def ask(
+    record: ChatRecorder, prompt: np.ndarray, room: int
+  ) -> Completion:
     turn = record.num_turns
-    request = sampling.spec(
+    request = sampling.params(
       policy_slot=choose_policy_slot(spec.seed, turn),
       max_tokens=min(limits.max_answer_tokens, room),
       stop_tokens=codec.stop_tokens,
@@ -257,11 +259,13 @@ async def play_expert(
   tokens: a demonstration that can be learned from is one that was played.
   """
 
-  async def ask(record: ChatRecorder, prompt: np.ndarray, room: int) -> Answer:
+  async def ask(
+    record: ChatRecorder, prompt: np.ndarray, room: int
+  ) -> Completion:
     sampled = codec.write(expert.answer(record.new_messages))[:room]
     zeros = np.zeros(len(sampled), np.float32)
     version = np.full(len(sampled), -1, np.int32)
-    return Answer(sampled, zeros, zeros, version, policy_slot=0)
+    return Completion(sampled, zeros, zeros, version, policy_slot=0)
 
   return await _play(spec, environment, codec, ask, limits, waits)
 

@@ -294,7 +294,7 @@ class TokenIdentityError(RuntimeError):
 
 
 class SampledTokens(Protocol):
-  """An engine's answer; `rollout.api.Answer` is one."""
+  """An engine's answer; `rollout.api.Completion` is one."""
 
   @property
   def sampled(self) -> np.ndarray: ...

@@ -18,7 +18,7 @@ MAX_TOP = 20  # alternatives returned per token
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SamplingSpec:
+class SamplingParams:
   """Sampling parameters of one answer."""
 
   policy_slot: int = 0  # whose weights answer; 0 follows the learner
@@ -68,7 +68,7 @@ class SamplingSpec:
     return self.changes_logits or self.num_top != 0
 
 
-# Fields of `Answer` with one row per token; the last two may be None.
+# Fields of `Completion` with one row per token; the last two may be None.
 _PER_TOKEN = (
   "sampled",
   "behavior_logprob",
@@ -80,7 +80,7 @@ _PER_TOKEN = (
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Answer:
+class Completion:
   """The sampled tokens; arrays as in `data.trajectory.Turn`."""
 
   sampled: np.ndarray  # int32 [A], the stop token last if it was drawn
@@ -94,7 +94,7 @@ class Answer:
   top_token: np.ndarray | None = None
   top_logprob: np.ndarray | None = None
 
-  def span(self, begin: int, end: int | None = None) -> "Answer":
+  def span(self, begin: int, end: int | None = None) -> "Completion":
     """Returns the tokens from `begin` up to `end`."""
     rows: dict[str, Any] = {
       name: x[begin:end] for name, x in self._arrays().items()
@@ -102,7 +102,7 @@ class Answer:
     return dataclasses.replace(self, **rows)
 
   @classmethod
-  def joined(cls, chunks: "Sequence[Answer]") -> "Answer":
+  def joined(cls, chunks: "Sequence[Completion]") -> "Completion":
     """Joins the chunks of one answer."""
     arrays = [chunk._arrays() for chunk in chunks]
     joined: dict[str, Any] = {
@@ -124,8 +124,8 @@ class Generator(Protocol):
     ...
 
   async def generate(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
-  ) -> Answer:
+    self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
+  ) -> Completion:
     """Waits for the answer; cancelling frees the engine slot that decodes it.
 
     Raises `PromptTooLong` before the request is queued, and `GeneratorFault`,
@@ -139,8 +139,8 @@ class StreamingGenerator(Generator, Protocol):
   """A generator that can stream an answer while it is sampled."""
 
   def stream(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
-  ) -> AsyncGenerator[Answer, None]:
+    self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
+  ) -> AsyncGenerator[Completion, None]:
     """Yields the chunks of an answer in order; closing it frees the slot.
 
     Raises the errors of `generate`, before the first chunk or after any.
@@ -149,15 +149,17 @@ class StreamingGenerator(Generator, Protocol):
 
 
 async def answer_chunks(
-  generator: Generator, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
-) -> AsyncGenerator[Answer, None]:
+  generator: Generator,
+  prompt: Sequence[int] | np.ndarray,
+  sampling: SamplingParams,
+) -> AsyncGenerator[Completion, None]:
   """Yields the chunks of an answer; one chunk if the generator cannot stream.
 
   Closing it frees the slot.
   """
   if not isinstance(generator, StreamingGenerator):
-    yield await generator.generate(prompt, spec)
+    yield await generator.generate(prompt, sampling)
     return
-  async with contextlib.aclosing(generator.stream(prompt, spec)) as chunks:
+  async with contextlib.aclosing(generator.stream(prompt, sampling)) as chunks:
     async for chunk in chunks:
       yield chunk

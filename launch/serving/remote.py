@@ -18,7 +18,7 @@ import numpy as np
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
 from agentrl_jax.rollout.external.probe import Needs
 from agentrl_jax.rollout.remote import wire
@@ -158,8 +158,8 @@ def speaking(
     vocab_size=settings.model.vocab_size,
     num_policy_slots=settings.engine.num_policy_slots,
     specs=(
-      sampling.spec(),
-      *(SamplingSpec(temperature=t) for t in temperatures),
+      sampling.params(),
+      *(SamplingParams(temperature=t) for t in temperatures),
     ),
     seeds=rollouts.need_seeds,
   )
@@ -213,11 +213,11 @@ class _AcrossLoops:
     return self._generator.num_policy_slots
 
   async def generate(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
-  ) -> Answer:
+    self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
+  ) -> Completion:
     """Does as `HttpGenerator.generate`; cancelling it cancels it there."""
     return await asyncio.wrap_future(
       asyncio.run_coroutine_threadsafe(
-        self._generator.generate(prompt, spec), self._loop
+        self._generator.generate(prompt, sampling), self._loop
       )
     )

@@ -86,6 +86,7 @@ def _exists(name: str) -> bool:
 
 
 class MessagesTest(parameterized.TestCase):
+  @pytest.mark.slow
   def test_every_key_that_a_message_names_exists(self):
     named, absent = 0, []
     for folder in FOLDERS:

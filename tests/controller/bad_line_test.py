@@ -7,6 +7,7 @@ import unittest
 from unittest import mock
 
 import aiohttp
+import pytest
 
 from agentrl_jax.controller.service import main as service
 from agentrl_jax.controller.service.main import ServiceConfig
@@ -115,6 +116,7 @@ class BadLineTest(unittest.IsolatedAsyncioTestCase):
     await self.post("cancel", None, session)
     return True
 
+  @pytest.mark.slow
   async def test_sessions_come_to_an_end_and_are_free(self):
     played = await asyncio.gather(*map(self.play, range(NUM_SESSIONS)))
     self.assertEqual(played, [True] * NUM_SESSIONS)

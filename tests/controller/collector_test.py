@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import unittest
 
+import pytest
+
 from agentrl_jax.errors import DeadlineExceeded, QueueClosed
 from tests.controller.pipeline import (
   STEP,
@@ -205,6 +207,7 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
 
 
 class FaultsTest(unittest.IsolatedAsyncioTestCase):
+  @pytest.mark.slow
   async def test_500_episodes_with_faults_lose_no_group_and_no_session(self):
     environment = Brittle(fault_rate=0.05, seed=3)
     engine = ScriptedEngine(skill=0.8)
@@ -271,6 +274,7 @@ class ResumeTest(unittest.IsolatedAsyncioTestCase):
       state = collector.snapshot()
     self.assertEqual(Pipeline(held, state=state).collector.snapshot(), state)
 
+  @pytest.mark.slow
   async def test_killed_anywhere_none_is_lost_and_none_comes_twice(self):
     """Stops after every number of loop turns, and goes on from there."""
     for turns in range(0, 120, 7):

@@ -7,6 +7,8 @@ import re
 import shlex
 import unittest
 
+import pytest
+
 from tests.controller.processes import (
   ServiceProcess,
   free_port,
@@ -25,6 +27,7 @@ def blocks(language):
 
 
 class DocumentationTest(unittest.TestCase):
+  @pytest.mark.slow
   def test_a_controller_with_two_workers(self):
     commands = [
       shlex.split(block)[1:]

@@ -28,7 +28,7 @@ from agentrl_jax.data.records import (
 )
 from agentrl_jax.env.interface import Environment, Session
 from agentrl_jax.errors import EnvironmentFault
-from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Completion, SamplingParams
 from environments.arithmetic.environment import Arithmetic
 
 LIMITS = EpisodeLimits(max_turns=8, max_tokens=2048, max_answer_tokens=256)
@@ -53,18 +53,18 @@ class ScriptedEngine:
     self.skill = skill
     self.version = version
     self.gate = gate
-    self.asked: list[tuple[np.ndarray, SamplingSpec]] = []
+    self.asked: list[tuple[np.ndarray, SamplingParams]] = []
 
-  async def generate(self, prompt, spec: SamplingSpec) -> Answer:
-    self.asked.append((np.array(prompt), spec))
+  async def generate(self, prompt, sampling: SamplingParams) -> Completion:
+    self.asked.append((np.array(prompt), sampling))
     await asyncio.sleep(0)
     if self.gate is not None:
       await self.gate()
-    right = random.Random(spec.seed).random() < self.skill
+    right = random.Random(sampling.seed).random() < self.skill
     message = self._play(codec().decode(prompt), right)
-    sampled = codec().write(message)[: spec.max_tokens]
+    sampled = codec().write(message)[: sampling.max_tokens]
     return answer_of(
-      sampled, version=self.version, policy_slot=spec.policy_slot
+      sampled, version=self.version, policy_slot=sampling.policy_slot
     )
 
   def _play(self, said: str, right: bool) -> Message:
@@ -81,9 +81,9 @@ class ScriptedEngine:
     return Message("assistant", tool_calls=(ToolCall(name, arguments),))
 
 
-def answer_of(sampled, *, version=0, policy_slot=0, logprob=-0.5) -> Answer:
+def answer_of(sampled, *, version=0, policy_slot=0, logprob=-0.5) -> Completion:
   n = len(sampled)
-  return Answer(
+  return Completion(
     sampled=np.asarray(sampled, np.int32),
     behavior_logprob=np.full(n, logprob, np.float32),
     raw_logprob=np.full(n, logprob, np.float32),

@@ -6,6 +6,8 @@ import itertools
 import os
 import unittest
 
+import pytest
+
 from agentrl_jax.data.records import Message, Status, Tool
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.interface import Step
@@ -285,6 +287,7 @@ def run_contract(make, test):
 
 
 class SessionContractTest(unittest.TestCase):
+  @pytest.mark.slow
   def test_each_flaw_is_noticed(self):
     for environment, test in CAUGHT_BY.items():
       with self.subTest(environment=environment.__name__, test=test):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import unittest
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -363,6 +364,7 @@ class HostileTest(unittest.TestCase):
       mistake = read_one(Tool("t", "", schema), {"a": [deep, deep]})
       self.assertIn("more than 10,000 steps", mistake.message)
 
+  @pytest.mark.slow
   def test_schemas_beyond_all_bounds_are_refused(self):
     deep: dict = {}
     for _ in range(5_000):
@@ -394,6 +396,7 @@ class HostileTest(unittest.TestCase):
     many = {"tags": [{"a": n} for n in range(3_000)]}
     self.assertIn("3 items or fewer", read_one(PYDANTIC, many).message)
 
+  @pytest.mark.slow
   @given(
     st.recursive(
       st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

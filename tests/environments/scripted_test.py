@@ -2,6 +2,8 @@
 
 import unittest
 
+import pytest
+
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.env.scripted import TRIVIAL_SUCCESS
 from environments.alfworld import ALFWorld
@@ -54,6 +56,7 @@ class ScriptedTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(rate > TRIVIAL_SUCCESS, easy, rate)
     await environment.close()
 
+  @pytest.mark.slow
   async def test_baselines_rarely_win(self):
     for environment in (
       Arithmetic(),

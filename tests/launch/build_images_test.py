@@ -33,6 +33,7 @@ class ImagesTest(unittest.TestCase):
     cls.docker = connect_or_skip(cls)
     cls.base = base_or_skip(cls.docker)
 
+  @pytest.mark.slow
   def test_builds_those_named_and_lists_all(self):
     tag = f"{REGISTRY}/arithmetic:latest"
     base = f"{REGISTRY}/worker:latest"

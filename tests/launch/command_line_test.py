@@ -103,6 +103,7 @@ class CommandLineTest(Refusals):
     }
     self.assertEqual(commands, {*COMMANDS, *WITHOUT_CONFIG})
 
+  @pytest.mark.slow
   @parameterized.parameters(*((name,) for name in SAMPLE))
   def test_a_wrong_config_is_refused(self, name):
     self.assert_refused_of_a_config(name)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 
+import pytest
 from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
@@ -51,6 +52,7 @@ class ChooseTasksTest(absltest.TestCase):
 
 
 class EvaluateTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_expert_solves_agentbenchs_own_tasks(self):
     data = dev_rows().parents[2]
     with tempfile.TemporaryDirectory() as folder:
@@ -68,6 +70,7 @@ class EvaluateTest(absltest.TestCase):
       self.assertEqual(tasks[name]["n"], 60)
       self.assertEqual(tasks[name]["success"], 1.0)
 
+  @pytest.mark.slow
   def test_an_erring_expert_errs(self):
     with tempfile.TemporaryDirectory() as folder:
       output = pathlib.Path(folder) / "scores.json"
@@ -82,6 +85,7 @@ class EvaluateTest(absltest.TestCase):
     for name in ("dbbench", "webshop"):
       self.assertBetween(tasks[name]["success"], 0.1, 0.8)
 
+  @pytest.mark.slow
   def test_scripted_policies_are_played_and_told_of(self):
     names = '--config.tasks.names=("arithmetic",)'
     config = "--config=configs/every_environment.py"
@@ -92,6 +96,7 @@ class EvaluateTest(absltest.TestCase):
     self.assertIn("arithmetic copy_numbers wins 100.0 % of", done.stdout)
     self.assertNotIn("constant wins", done.stdout)
 
+  @pytest.mark.slow
   def test_a_checkpoint_needs_its_run(self):
     done = _evaluate("--config=configs/quickstart.py", "--policy=rl")
     self.assertEqual(done.returncode, 1)

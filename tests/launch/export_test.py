@@ -8,6 +8,7 @@ import tempfile
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import CheckpointError, ConfigError
@@ -88,6 +89,7 @@ class ExportTest(absltest.TestCase):
     named = Tensors(MODEL, np.dtype(np.float32))
     return {name: named.gathered(params, name) for name in named.entries}
 
+  @pytest.mark.slow
   def test_a_run_begins_with_what_it_was_given(self):
     written = export(self.run_root, self.root / "warm", stage="warm_start")
     self.assertEqual(
@@ -123,6 +125,7 @@ class ExportTest(absltest.TestCase):
     described = json.loads((to / "config.json").read_text())
     self.assertEqual(described["torch_dtype"], "bfloat16")
 
+  @pytest.mark.slow
   def test_the_command_says_what_it_wrote(self):
     to = self.root / "said"
     done = subprocess.run(

@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 
+import pytest
 from absl.testing import absltest
 
 from agentrl_jax.metrics import read_metrics
@@ -190,6 +191,7 @@ class ReadingARunTest(absltest.TestCase):
       with self.subTest(name):
         self.assertTrue(any(pattern.fullmatch(leaf) for leaf in found))
 
+  @pytest.mark.slow
   def test_every_metric_of_the_engine_is_documented(self):
     patterns = [re.compile(pattern_of(name)) for name in documented()]
     unnamed = collections.Counter(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 from absl.testing import absltest
 
 from agentrl_jax.controller.service.client import ControllerEnvironment
@@ -60,6 +61,7 @@ class EnvironmentHostTest(absltest.TestCase):
     with self.assertRaisesRegex(ConfigError, "'chess' is not one of arithm"):
       list(commands(dict(settings.environments), ["chess"], "grpc://c:1", 1))
 
+  @pytest.mark.slow
   def test_workers_dial_come_back_and_go_with_their_host(self):
     http, grpc = free_port(), free_port()
     url = f"http://127.0.0.1:{http}/api"

@@ -55,6 +55,7 @@ class KilledServerTest(unittest.IsolatedAsyncioTestCase):
     )
     self.http = await self.enterAsyncContext(aiohttp.ClientSession())
 
+  @pytest.mark.slow
   async def test_no_episode_is_lost_or_played_twice(self):
     async with asyncio.timeout(DEADLINE_S):
       while not all(  # noqa: ASYNC110 - they come up as they can

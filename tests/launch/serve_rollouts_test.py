@@ -22,7 +22,7 @@ from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.remote.generator import connected
 from launch.config.settings import read_settings
 from launch.serving.remote import publisher, snapshots
@@ -59,6 +59,7 @@ class RolloutServerTest(absltest.TestCase):
   def params(self, step):
     return self.policy.init(jax.random.key(step))
 
+  @pytest.mark.slow
   def test_from_the_first_snapshot_to_the_end(self):
     sink = self.open_sink()
     server = self.start()
@@ -91,7 +92,7 @@ class RolloutServerTest(absltest.TestCase):
       answer_timeout_s=DEADLINE_S,
     )
     prompt = np.arange(5, 25, dtype=np.int32)
-    specs = [SamplingSpec(max_tokens=290, seed=seed) for seed in range(20)]
+    specs = [SamplingParams(max_tokens=290, seed=seed) for seed in range(20)]
     async with connected(
       rollouts, num_policy_slots=2, acceptable=sink.acceptable
     ) as generator:
@@ -130,7 +131,7 @@ class RolloutServerTest(absltest.TestCase):
       words, vocab_size=self.settings.model.vocab_size
     )
     codec = ChatCodec(tokenizer)
-    spec = SamplingSpec(
+    spec = SamplingParams(
       grammar='start: "yes" | "no"', stop_tokens=codec.stop_tokens
     )
     with self.assertRaisesRegex(ConfigError, "knows no tokenizer"):
@@ -141,6 +142,7 @@ class RolloutServerTest(absltest.TestCase):
     said = {codec.read(answer.sampled).content for answer in answers}
     self.assertContainsSubset(said, {"yes", "no"})
 
+  @pytest.mark.slow
   def test_another_model_ends_it_with_a_sentence(self):
     self.open_sink()
     self.publisher.publish(self.params(1), 1)

@@ -13,7 +13,7 @@ import pytest
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
@@ -32,7 +32,7 @@ from launch.sync_weights import EngineWeights, follow
 from tests.launch import tiny
 from tests.rollout.external.peers import SglangPeer, VllmPeer
 
-SPEC = SamplingSpec(max_tokens=20, seed=4)
+SPEC = SamplingParams(max_tokens=20, seed=4)
 
 
 class EngineWeightsTest(unittest.IsolatedAsyncioTestCase):
@@ -145,6 +145,7 @@ class EngineWeightsTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(ConfigError, "'agentrl' needs no weights"):
       follow(self.config, "127.0.0.1:1", str(self.place))
 
+  @pytest.mark.slow
   async def test_vllm_is_given_what_the_learner_writes(self):
     await self.follow("openai", VllmPeer)
     loads = [c for c in self.peer.calls if not c.startswith("/v1/")]

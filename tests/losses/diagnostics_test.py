@@ -7,6 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
@@ -78,6 +79,7 @@ class RatioMomentsTest(chex.TestCase):
         answers[:, version], expected.get(version, (0,) * 6), atol=1e-13
       )
 
+  @pytest.mark.slow
   def test_micro_batches_add_up_to_the_whole(self):
     log_ratio_BT, _, version_BT, mask_BT = _batch(seed=1)
     measure = functools.partial(

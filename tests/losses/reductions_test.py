@@ -383,6 +383,7 @@ class TaskWeightsTest(chex.TestCase):
     )
     np.testing.assert_allclose(weight_BT, [[1 / 3, 1 / 3, 1 / 3, 3]], rtol=1e-6)
 
+  @pytest.mark.slow
   @hypothesis.settings(deadline=None, database=None, max_examples=20)
   @hypothesis.given(tasks=st.lists(st.integers(0, 2), min_size=T, max_size=T))
   def test_every_task_weighs_the_same(self, tasks):

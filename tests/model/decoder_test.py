@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 
 from agentrl_jax.model import decoder, sharding
@@ -91,6 +92,7 @@ def varied(params):
 
 
 class LayerFormsTest(parameterized.TestCase):
+  @pytest.mark.slow
   @parameterized.parameters((1, 1), (5, 1), (3, 7), (9, 11))
   def test_turned_kernels_say_the_same(self, num_slots, num_tokens):
     """Few rows and, with 99 of them, many."""

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
@@ -97,6 +98,7 @@ class AdapterTest(parameterized.TestCase):
     ):
       np.testing.assert_allclose(a, b, atol=2e-6 * float(jnp.abs(b).max() + 1))
 
+  @pytest.mark.slow
   def test_fresh_adapters_change_nothing(self):
     policy = policy_of()
     trained, frozen = policy.split(base(), jax.random.key(1))
@@ -106,6 +108,7 @@ class AdapterTest(parameterized.TestCase):
       atol=1e-6,
     )
 
+  @pytest.mark.slow
   def test_merged_is_the_same_policy(self):
     policy = policy_of()
     trained, frozen = adapted(policy)
@@ -123,6 +126,7 @@ class AdapterTest(parameterized.TestCase):
       atol=1e-6,
     )
 
+  @pytest.mark.slow
   def test_decoding_with_adapters(self):
     policy = policy_of()
     whole = policy.whole(*adapted(policy))
@@ -132,6 +136,7 @@ class AdapterTest(parameterized.TestCase):
     wanted = jax.jit(policy.hidden)(whole, *ROWS)
     np.testing.assert_allclose(hidden, wanted, atol=1e-5)
 
+  @pytest.mark.slow
   def test_what_is_served_is_merged(self):
     policy = policy_of()
     trained, frozen = adapted(policy)
@@ -216,6 +221,7 @@ class ReferenceTest(absltest.TestCase):
 
 
 class LearningTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_only_adapters_learn(self):
     policy, learner = small.make_learner(
       loss=small.loss_config(surrogate="reinforce", dual_clip=0.0),

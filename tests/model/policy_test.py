@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
@@ -88,6 +89,7 @@ class PolicyTest(parameterized.TestCase):
       found.append(policy.unembed(params, hidden[1]))
     np.testing.assert_allclose(jnp.concatenate(found), wanted, atol=2e-5)
 
+  @pytest.mark.slow
   def test_a_slot_of_length_0_stays_as_it_was(self):
     policy, params = make()
     cache = jax.tree.map(
@@ -122,6 +124,7 @@ class PolicyTest(parameterized.TestCase):
       )
       start += length
 
+  @pytest.mark.slow
   def test_no_token_sees_a_later_one(self):
     def logit_at(t, embedding):
       changed = params | {"embedding": embedding}
@@ -141,6 +144,7 @@ class PolicyTest(parameterized.TestCase):
       touched = np.flatnonzero(np.abs(gradient).sum(axis=1))
       np.testing.assert_array_equal(touched, np.arange(1, t + 2))
 
+  @pytest.mark.slow
   def test_padding_gives_finite_numbers(self):
     policy, params = make()
     logits = policy.logits(params, *rows([3]))

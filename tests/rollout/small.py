@@ -8,7 +8,7 @@ import numpy as np
 
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import Answer
+from agentrl_jax.rollout.api import Completion
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
@@ -117,5 +117,5 @@ def prompt_of(seed: int, size: int) -> np.ndarray:
   return np.random.default_rng(seed).integers(0, VOCAB, size).astype(np.int32)
 
 
-def conversation(prompt, answer: Answer, observation) -> np.ndarray:
+def conversation(prompt, answer: Completion, observation) -> np.ndarray:
   return np.concatenate([prompt, answer.sampled, observation]).astype(np.int32)

@@ -14,7 +14,7 @@ from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
@@ -122,15 +122,15 @@ class Scripted:
   def __init__(self):
     self.says: list[str] = []  # a text may end with its stop token
     self.prompts: list[list[int]] = []
-    self.specs: list[SamplingSpec] = []
+    self.specs: list[SamplingParams] = []
 
-  async def generate(self, prompt, spec) -> Answer:
+  async def generate(self, prompt, spec) -> Completion:
     self.prompts.append(list(map(int, prompt)))
     self.specs.append(spec)
     ids = codec().encode(self.says.pop(0))[: spec.max_tokens]
     logprob = -np.arange(1, len(ids) + 1, dtype=np.float32)
     step = np.full(len(ids), STEPS[spec.policy_slot], np.int32)
-    return Answer(ids, logprob, logprob, step, policy_slot=spec.policy_slot)
+    return Completion(ids, logprob, logprob, step, policy_slot=spec.policy_slot)
 
 
 class Talking:

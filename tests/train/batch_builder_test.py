@@ -6,6 +6,7 @@ import json
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import parameterized
 
 from agentrl_jax import losses
@@ -93,6 +94,7 @@ class BuildTest(parameterized.TestCase):
     for task in "ab":
       self.assertAlmostEqual(sums[task], counts.total() / 2, places=3)
 
+  @pytest.mark.slow
   def test_other_policies_log_probabilities(self):
     loss = small.loss_config(kl_coefficient=0.1, proximal="recomputed")
     reference, params = _params(seed=1), _params(seed=0)
@@ -110,6 +112,7 @@ class BuildTest(parameterized.TestCase):
         getattr(batches[0], f"{name}_logprob"), wanted, atol=1e-5
       )
 
+  @pytest.mark.slow
   def test_divergence_as_part_of_the_reward(self):
     loss = small.loss_config(
       kl_coefficient=0.5, kl_place="reward", kl_estimator="k1"
@@ -236,6 +239,7 @@ class CriticTest(parameterized.TestCase):
       )
       np.testing.assert_array_equal(placed[here], expected)
 
+  @pytest.mark.slow
   def test_a_critic_learns_what_to_expect(self):
     loss = small.loss_config(value_coefficient=1.0, value_clip=0.5)
     builder = small.make_batch_builder(
@@ -259,6 +263,7 @@ class CriticTest(parameterized.TestCase):
     self.assertLess(metrics["critic/loss"], 0.05)
     self.assertLessEqual(metrics["critic/explained_variance"], 1)
 
+  @pytest.mark.slow
   def test_whitened_over_the_batch(self):
     builder = small.make_batch_builder(
       model=WITH_CRITIC,

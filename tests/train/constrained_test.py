@@ -4,11 +4,12 @@ import dataclasses
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import absltest
 
 from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.objective import policy_objective
@@ -28,7 +29,7 @@ def play(driver, attempt: int) -> Trajectory:
   stream, turns = np.empty(0, np.int32), []
   for number, (name, size) in enumerate(TURNS):
     observation = engines.prompt_of(7 * attempt + number, size)
-    spec = SamplingSpec(
+    spec = SamplingParams(
       temperature=TEMPERATURE,
       max_tokens=16,
       stop_tokens=(small_grammars.STOP,),
@@ -101,17 +102,20 @@ class ConstrainedTest(absltest.TestCase):
     ready = builder(small_grammars.grammars, **changes)
     return ready.build(self.groups, engines.params(STEP))[0]
 
+  @pytest.mark.slow
   def test_the_learner_agrees_with_the_engine(self):
     micro_batch = self.batches()[0]
     self.assertGreater((micro_batch.batch.allowed > 0).sum(), 50)
     self.assertLess(self.metrics(micro_batch)["policy/abs_log_ratio"], 1e-5)
 
+  @pytest.mark.slow
   def test_without_the_masks_it_would_not(self):
     micro_batch = self.batches()[0]
     batch = dataclasses.replace(micro_batch.batch, allowed=None, mask_MX=None)
     micro_batch = dataclasses.replace(micro_batch, batch=batch)
     self.assertGreater(self.metrics(micro_batch)["policy/abs_log_ratio"], 0.5)
 
+  @pytest.mark.slow
   def test_other_policies_are_under_the_masks_too(self):
     changes = {
       "kl_coefficient": 0.1,

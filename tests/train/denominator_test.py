@@ -80,6 +80,7 @@ class DenominatorTest(parameterized.TestCase):
       largest = max(largest, float(np.abs(right).max()))
     self.assertGreater(largest, 0.01)
 
+  @pytest.mark.slow
   def test_a_batch_without_signal_is_an_update_of_gradient_0(self):
     dead = [g for g in self.groups if g.task.name == "dead"]
     value, gradient, num_packed = self._update(

@@ -24,6 +24,7 @@ class UpdateTest(parameterized.TestCase):
     state = learner.init(policy.init(jax.random.key(0)))
     return learner.update(state, small.make_batches(micro_batch))
 
+  @pytest.mark.slow
   @parameterized.parameters(
     {"reduction": "token_mean"},
     {"surrogate": "gspo", "dual_clip": 0.0, "reduction": "sequence_mean"},
@@ -40,6 +41,7 @@ class UpdateTest(parameterized.TestCase):
       ):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
+  @pytest.mark.slow
   def test_equals_the_gradient_of_the_whole(self):
     """Against `jax.grad` of the mean, in one piece, and plain optax."""
     policy, learner = small.make_learner()
@@ -67,12 +69,14 @@ class UpdateTest(parameterized.TestCase):
     )
     self.assertEqual(int(state.version), 1)
 
+  @pytest.mark.slow
   def test_params_that_were_handed_in_stay_usable(self):
     policy, learner = small.make_learner()
     params = policy.init(jax.random.key(0))
     learner.update(learner.init(params), small.make_batches(4))
     self.assertFalse(any(x.is_deleted() for x in jax.tree.leaves(params)))
 
+  @pytest.mark.slow
   def test_sums_and_state_are_written_where_they_were(self):
     """Bytes that outputs share with inputs are those that were donated."""
     _, learner = small.make_learner()
@@ -105,6 +109,7 @@ class UpdateTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "at least one micro-batch"):
       learner.update(state, [])
 
+  @pytest.mark.slow
   @parameterized.parameters(np.nan, np.inf)
   def test_what_came_to_no_number_is_handed_to_nobody(self, value):
     policy, learner = small.make_learner()
@@ -118,6 +123,7 @@ class UpdateTest(parameterized.TestCase):
     ):
       learner.update(state, [bad, *others])
 
+  @pytest.mark.slow
   def test_learns(self):
     policy, learner = small.make_learner(
       loss=small.loss_config(surrogate="reinforce", dual_clip=0.0)
@@ -138,6 +144,7 @@ class ShardedUpdateTest(absltest.TestCase):
     for kernel, gap in found["attention"].items():
       self.assertLess(gap, 1e-5, kernel)
 
+  @pytest.mark.slow
   def test_eight_devices_like_one(self):
     """Along every axis of the mesh: the same loss, the same params."""
     found = eight_devices.run(sharded_update.__name__, "sample")

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from absl.testing import absltest
 
 from agentrl_jax.data.batch import Batch
@@ -14,7 +15,7 @@ from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.model import sharding
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
@@ -252,7 +253,7 @@ class Played:
     )
 
   def _answer(self, prompt, seed):
-    spec = SamplingSpec(temperature=self.temperature, max_tokens=6, seed=seed)
+    spec = SamplingParams(temperature=self.temperature, max_tokens=6, seed=seed)
     self._engine.admit(self._engine.check(prompt, spec))
     while True:
       for _, answer in self._engine.read(self._engine.step()):
@@ -300,6 +301,7 @@ class EngineTest(absltest.TestCase):
     self.assertBetween(metrics[MEAN], 0, 1e-5)
     self.assertGreater(metrics["policy/abs_log_ratio"], 1e-3)
 
+  @pytest.mark.slow
   def test_another_temperature_shows(self):
     played = _played()
     played.temperature = 0.7
@@ -313,6 +315,7 @@ class EngineTest(absltest.TestCase):
     played.state = dataclasses.replace(played.state, params=params)
     self.assertGreater(played.update([played.group(0)])[MEAN], 1e-4)
 
+  @pytest.mark.slow
   def test_in_bfloat16_it_is_measured(self):
     played = _played("bfloat16")
     metrics = played.update([played.group(0), played.group(1)])
@@ -320,10 +323,12 @@ class EngineTest(absltest.TestCase):
     self.assertBetween(metrics[MAX], metrics[MEAN], 0.05)
     self.assertEqual(metrics[SHARE], 1)
 
+  @pytest.mark.slow
   def test_an_engine_of_lower_precision_shows(self):
     groups = [_played("bfloat16").group(0)]
     self.assertGreater(_played().update(groups)[MEAN], 1e-3)
 
+  @pytest.mark.slow
   def test_who_has_no_versions_is_not_measured(self):
     policy, learner = small.make_learner()
     batches = [

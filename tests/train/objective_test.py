@@ -29,6 +29,7 @@ def _micro_batch():
 
 
 class TokenLogprobsTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_entry_t_is_about_token_t(self):
     policy = Policy(small.MODEL)
     params = policy.init(jax.random.key(0))
@@ -109,6 +110,7 @@ class LessonLossTest(parameterized.TestCase):
       self._value(**changes)[0], self._value()[0], places=6
     )
 
+  @pytest.mark.slow
   def test_gspo_of_tokens_differs_where_advantages_do(self):
     gspo = {"surrogate": "gspo", "dual_clip": 0.0}
     of_tokens = gspo | {"surrogate": "gspo_token"}
@@ -359,6 +361,7 @@ class OptimizerTest(parameterized.TestCase):
 
 class ObjectivesTest(parameterized.TestCase):
   # One of each way through the code; `settings_test` reads them all.
+  @pytest.mark.slow
   @parameterized.parameters("cispo", "decoupled", "turn_ppo")
   def test_makes_an_update(self, arm):
     self.require_update(arm)

@@ -31,7 +31,7 @@ from agentrl_jax.errors import (
   ListenerFault,
   ServerFull,
 )
-from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.grammar_compiler import (
   COMPILE_S,
@@ -59,16 +59,16 @@ class Driver(abc.ABC):
   def submit(
     self,
     prompt: Sequence[int] | np.ndarray,
-    spec: SamplingSpec,
+    sampling: SamplingParams,
     listener: Listener | None = None,
-  ) -> "concurrent.futures.Future[Answer]":
+  ) -> "concurrent.futures.Future[Completion]":
     """Queues a request; returns the future of its answer without waiting.
 
     Cancelling the future frees what the request holds. `listener` is called
     with the answer's tokens as they are read. Raises `PromptTooLong` and
     `ServerFull` before the request is queued.
     """
-    request = self.engine.check(prompt, spec)
+    request = self.engine.check(prompt, sampling)
     if listener is not None:
       request.listener = functools.partial(self._notify, request, listener)
     request.future.add_done_callback(
@@ -101,7 +101,7 @@ class Driver(abc.ABC):
     """Ensures that another engine step runs."""
 
   def _release_cancelled(
-    self, request: Request, future: "concurrent.futures.Future[Answer]"
+    self, request: Request, future: "concurrent.futures.Future[Completion]"
   ) -> None:
     if future.cancelled() and not self._limiter.withdraw(request):
       self._cancel_inside(request)
@@ -112,7 +112,7 @@ class Driver(abc.ABC):
 
   def _settle(
     self,
-    answered: Iterable[tuple[Request, Answer]],
+    answered: Iterable[tuple[Request, Completion]],
     cancelled: Iterable[Request],
   ) -> None:
     """Settles the futures of a step's requests, and lets the next ones enter.
@@ -131,7 +131,7 @@ class Driver(abc.ABC):
         _fail_request(request, request.fault)
 
   def _notify(
-    self, request: Request, listener: Listener, chunk: Answer
+    self, request: Request, listener: Listener, chunk: Completion
   ) -> None:
     """Calls a listener; its exception fails its own request only."""
     if request.fault is not None:
@@ -189,7 +189,7 @@ class RequestLimiter:
 
     Raises `ServerFull` if the queue is full, and `GeneratorFault` once closed.
     """
-    policy_slot = request.spec.policy_slot
+    policy_slot = request.sampling.policy_slot
     with self._lock:
       if self._close_reason is not None:
         raise GeneratorFault(
@@ -214,7 +214,7 @@ class RequestLimiter:
     For each request only one call, of `leave` or of `close`, reports it: that
     caller has to settle the request's future.
     """
-    policy_slot = request.spec.policy_slot
+    policy_slot = request.sampling.policy_slot
     with self._lock:
       inside, waiting = self._inside[policy_slot], self._waiting[policy_slot]
       if inside.pop(request.serial, None) is None:
@@ -228,7 +228,7 @@ class RequestLimiter:
   def withdraw(self, request: Request) -> bool:
     """Removes a request from the queue; returns False if it does not wait."""
     with self._lock:
-      waiting = self._waiting[request.spec.policy_slot]
+      waiting = self._waiting[request.sampling.policy_slot]
       return waiting.pop(request.serial, None) is not None
 
   def close(self, reason: BaseException) -> list[Request]:
@@ -360,34 +360,34 @@ class EngineGenerator:
     return self._driver.engine.config.num_policy_slots
 
   async def generate(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
-  ) -> Answer:
+    self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
+  ) -> Completion:
     """Waits for the answer; cancelling frees the slot that decodes it."""
-    await self._compile(spec)
-    future = asyncio.wrap_future(self._driver.submit(prompt, spec))
+    await self._compile(sampling)
+    future = asyncio.wrap_future(self._driver.submit(prompt, sampling))
     try:
       async with asyncio.timeout(self._deadline_s):
         return await future
     except TimeoutError as error:
-      raise self._deadline_exceeded(spec) from error
+      raise self._deadline_exceeded(sampling) from error
 
   async def stream(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
-  ) -> AsyncGenerator[Answer, None]:
+    self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
+  ) -> AsyncGenerator[Completion, None]:
     """Yields the chunks of the answer as they are read from the engine.
 
     Closing it frees the slot. A slow reader does not slow the engine: its
-    chunks wait here, bounded by `spec.max_tokens`.
+    chunks wait here, bounded by `sampling.max_tokens`.
     """
     loop = asyncio.get_running_loop()
-    chunks: asyncio.Queue[Answer | None] = asyncio.Queue()
+    chunks: asyncio.Queue[Completion | None] = asyncio.Queue()
 
-    def put(chunk: Answer | None) -> None:
+    def put(chunk: Completion | None) -> None:
       with contextlib.suppress(RuntimeError):  # the reader's loop is closed
         loop.call_soon_threadsafe(chunks.put_nowait, chunk)
 
-    await self._compile(spec)
-    future = self._driver.submit(prompt, spec, put)
+    await self._compile(sampling)
+    future = self._driver.submit(prompt, sampling, put)
     future.add_done_callback(lambda _: put(None))
     deadline = loop.time() + self._deadline_s
     try:
@@ -399,19 +399,20 @@ class EngineGenerator:
         yield chunk
       future.result(0)  # raises the error that ended the answer
     except TimeoutError as error:
-      raise self._deadline_exceeded(spec) from error
+      raise self._deadline_exceeded(sampling) from error
     finally:
       future.cancel()
 
-  async def _compile(self, spec: SamplingSpec) -> None:
+  async def _compile(self, sampling: SamplingParams) -> None:
     """Compiles the grammar here, since `submit` would block the event loop."""
-    if spec.grammar:
-      await self._compiler.prepare(spec.grammar)
+    if sampling.grammar:
+      await self._compiler.prepare(sampling.grammar)
 
-  def _deadline_exceeded(self, spec: SamplingSpec) -> DeadlineExceeded:
+  def _deadline_exceeded(self, sampling: SamplingParams) -> DeadlineExceeded:
     return DeadlineExceeded(
-      f"no answer of {spec.max_tokens} tokens came from policy slot "
-      f"{spec.policy_slot} in {self._deadline_s} s; requests per policy slot: "
+      f"no answer of {sampling.max_tokens} tokens came from policy slot "
+      f"{sampling.policy_slot} in {self._deadline_s} s; requests per policy "
+      f"slot: "
       f"{self._driver.num_inside} inside the engine, "
       f"{self._driver.num_waiting} waiting"
     )

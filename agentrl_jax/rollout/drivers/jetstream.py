@@ -122,7 +122,7 @@ class JetStreamDriver(Driver):
   def _admit(self, request: Request) -> None:
     self._threads.place_request_on_prefill_queue(
       _ActiveRequest(
-        max_tokens=request.spec.max_tokens,
+        max_tokens=request.sampling.max_tokens,
         return_channel=None,
         prefill_content=[],
         request=request,

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from agentrl_jax.errors import AgentRLError, DeadlineExceeded
-from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 
 # Turns of the event loop without a request or a new episode, after which all
@@ -29,13 +29,13 @@ class _Waiting:
   """A request of the next round."""
 
   prompt: np.ndarray
-  spec: SamplingSpec
-  answer: "asyncio.Future[Answer]"
+  sampling: SamplingParams
+  answer: "asyncio.Future[Completion]"
 
   @property
   def order(self) -> tuple[int, int, bytes]:
     """Sort key that does not depend on the time of arrival."""
-    return self.spec.policy_slot, self.spec.seed, self.prompt.tobytes()
+    return self.sampling.policy_slot, self.sampling.seed, self.prompt.tobytes()
 
 
 class LockstepGenerator:
@@ -65,14 +65,16 @@ class LockstepGenerator:
       self._start_rounds()
 
   async def generate(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
-  ) -> Answer:
+    self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
+  ) -> Completion:
     """Waits for the next round, then for all of its answers.
 
     Cancelling drops the answer; the round goes on.
     """
     loop = asyncio.get_running_loop()
-    request = _Waiting(np.asarray(prompt, np.int32), spec, loop.create_future())
+    request = _Waiting(
+      np.asarray(prompt, np.int32), sampling, loop.create_future()
+    )
     self._waiting.append(request)
     self._start_rounds()
     try:
@@ -109,11 +111,11 @@ class LockstepGenerator:
         else:
           request.answer.set_result(answer)
 
-  def _submit(self, request: _Waiting) -> "asyncio.Future[Answer]":
+  def _submit(self, request: _Waiting) -> "asyncio.Future[Completion]":
     try:
-      submitted = self._driver.submit(request.prompt, request.spec)
+      submitted = self._driver.submit(request.prompt, request.sampling)
     except AgentRLError as error:  # only this request is refused
-      refused: asyncio.Future[Answer] = asyncio.Future()
+      refused: asyncio.Future[Completion] = asyncio.Future()
       refused.set_exception(error)
       return refused
     return asyncio.wrap_future(submitted)

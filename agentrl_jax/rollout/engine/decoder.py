@@ -154,7 +154,7 @@ class Decoder:
 
 def _first_state(request: Request) -> np.ndarray:
   """Returns the fields of `programs.STATE` for a slot that starts to decode."""
-  spec, seed = request.spec, request.spec.seed % 2**64
+  spec, seed = request.sampling, request.sampling.seed % 2**64
   num_unused = len(programs.STOPS) - len(spec.stop_tokens)
   return np.array(
     [
@@ -256,7 +256,7 @@ class SlotShaping:
 
   def start(self, slot: int, request: Request) -> None:
     """Starts a slot, and overwrites what its last request left."""
-    spec = request.spec
+    spec = request.sampling
     self.is_shaped[slot] = spec.is_shaped
     self._alternatives.pop(slot, None)
     if spec.is_shaped and self.arrays is None:
@@ -288,7 +288,7 @@ class SlotShaping:
       return {}
     rows = self._alternatives[slot][begin:end]
     size = rows.shape[1] // 2
-    number = min(request.spec.num_top, size)
+    number = min(request.sampling.num_top, size)
     return {
       "top_token": rows[:, :number].copy(),
       "top_logprob": rows[:, size : size + number].copy().view(np.float32),

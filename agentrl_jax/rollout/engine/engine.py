@@ -24,7 +24,12 @@ from agentrl_jax.errors import (
   PromptTooLong,
 )
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import MAX_BIASES, MAX_TOP, Answer, SamplingSpec
+from agentrl_jax.rollout.api import (
+  MAX_BIASES,
+  MAX_TOP,
+  Completion,
+  SamplingParams,
+)
 from agentrl_jax.rollout.engine.decoder import DecodeCall
 from agentrl_jax.rollout.engine.placement import Place
 from agentrl_jax.rollout.engine.request import Request
@@ -147,14 +152,14 @@ class RolloutEngine:
     self._last_read_at = 0.0
 
   def check(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+    self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
   ) -> Request:
     """Makes a request, or raises an error that says why it is refused."""
     tokens = np.asarray(prompt, np.int32)
-    _check_spec(spec, self.config.num_policy_slots)
-    if spec.is_shaped:
-      _check_shaping(spec, self._vocab_size)
-    self.versions.refuse_unserved(spec.policy_slot)
+    _check_spec(sampling, self.config.num_policy_slots)
+    if sampling.is_shaped:
+      _check_shaping(sampling, self._vocab_size)
+    self.versions.refuse_unserved(sampling.policy_slot)
     if tokens.ndim != 1 or not tokens.size:
       raise ConfigError(
         f"a prompt is a row of at least one token, found shape {tokens.shape}"
@@ -164,15 +169,16 @@ class RolloutEngine:
         f"prompt tokens from {tokens.min()} to {tokens.max()} were found; the "
         f"policy knows 0 to {self._vocab_size - 1}"
       )
-    request = Request(tokens, spec, next(self._serials))
+    request = Request(tokens, sampling, next(self._serials))
     if request.max_length > self.config.context:
       raise PromptTooLong(
-        f"{len(tokens)} prompt tokens and max_tokens={spec.max_tokens} make "
+        f"{len(tokens)} prompt tokens and max_tokens={sampling.max_tokens} "
+        f"make "
         f"{request.max_length}; engine.context={self.config.context} is the "
         "limit"
       )
-    if spec.grammar:
-      request.grammar_state = _grammar_state(spec, self.grammars())
+    if sampling.grammar:
+      request.grammar_state = _grammar_state(sampling, self.grammars())
     return request
 
   def admit(self, request: Request) -> None:
@@ -214,7 +220,7 @@ class RolloutEngine:
     self._pipeline.add_constrained(sum(c.is_constrained for c in calls))
     return StepResult(tuple(calls), tuple(cancelled), has_prefill, launched_at)
 
-  def read(self, result: StepResult) -> list[tuple[Request, Answer]]:
+  def read(self, result: StepResult) -> list[tuple[Request, Completion]]:
     """Waits for the tokens of a step; returns the requests that are answered.
 
     Results are read in the order of their steps. A constrained call comes first
@@ -267,7 +273,7 @@ class RolloutEngine:
         decode_s=self._step_s[False],
       )
 
-  def _read(self, call: DecodeCall) -> list[tuple[Request, Answer]]:
+  def _read(self, call: DecodeCall) -> list[tuple[Request, Completion]]:
     call = dataclasses.replace(call, record=np.asarray(call.record))
     with self._lock:
       answered = self._schedulers[call.policy_slot].read(call)
@@ -283,10 +289,10 @@ class RolloutEngine:
       if request.future.cancelled():
         cancelled.append(request)
       else:
-        self._schedulers[request.spec.policy_slot].admit(request)
+        self._schedulers[request.sampling.policy_slot].admit(request)
     while self._cancelled:
       request = self._cancelled.popleft()
-      if self._schedulers[request.spec.policy_slot].cancel(request):
+      if self._schedulers[request.sampling.policy_slot].cancel(request):
         cancelled.append(request)
     self._num_cancelled += len(cancelled)
     return cancelled
@@ -353,7 +359,7 @@ class StepPipeline:
 
 
 def _grammar_state(
-  spec: SamplingSpec, grammars: Grammars | None
+  sampling: SamplingParams, grammars: Grammars | None
 ) -> GrammarState:
   if grammars is None:
     raise ConfigError(
@@ -361,31 +367,32 @@ def _grammar_state(
       "it with: start the engine where the run's chat template is, or send "
       "requests without a grammar"
     )
-  if missing := set(grammars.stop_tokens) - set(spec.stop_tokens):
+  if missing := set(grammars.stop_tokens) - set(sampling.stop_tokens):
     raise ConfigError(
-      f"stop_tokens={spec.stop_tokens} and a grammar that may end by "
+      f"stop_tokens={sampling.stop_tokens} and a grammar that may end by "
       f"{grammars.stop_tokens}: add {sorted(missing)}, or such an answer would "
       "go on after its end"
     )
-  return grammars.begin(spec.grammar)
+  return grammars.begin(sampling.grammar)
 
 
-def _check_shaping(spec: SamplingSpec, vocab_size: int) -> None:
+def _check_shaping(sampling: SamplingParams, vocab_size: int) -> None:
   for name in ("frequency_penalty", "presence_penalty"):
-    if not -2 <= getattr(spec, name) <= 2:
+    if not -2 <= getattr(sampling, name) <= 2:
       raise ConfigError(
-        f"{name}={getattr(spec, name)} must be a number from -2 to 2"
+        f"{name}={getattr(sampling, name)} must be a number from -2 to 2"
       )
-  if not 0 <= spec.num_top <= MAX_TOP:
-    raise ConfigError(f"num_top={spec.num_top} must be 0 to {MAX_TOP}")
-  if len(dict(spec.logit_bias)) != len(spec.logit_bias) or (
-    len(spec.logit_bias) > MAX_BIASES
+  if not 0 <= sampling.num_top <= MAX_TOP:
+    raise ConfigError(f"num_top={sampling.num_top} must be 0 to {MAX_TOP}")
+  if len(dict(sampling.logit_bias)) != len(sampling.logit_bias) or (
+    len(sampling.logit_bias) > MAX_BIASES
   ):
     raise ConfigError(
-      f"logit_bias has {len(spec.logit_bias)} entries; a request can have up "
+      f"logit_bias has {len(sampling.logit_bias)} entries; a request can have "
+      f"up "
       f"to {MAX_BIASES}, one per token"
     )
-  for token, bias in spec.logit_bias:
+  for token, bias in sampling.logit_bias:
     if not 0 <= token < vocab_size or not -100 <= bias <= 100:
       raise ConfigError(
         f"logit_bias has {bias} for token {token}; the policy knows tokens 0 "
@@ -393,26 +400,26 @@ def _check_shaping(spec: SamplingSpec, vocab_size: int) -> None:
       )
 
 
-def _check_spec(spec: SamplingSpec, num_policy_slots: int) -> None:
+def _check_spec(sampling: SamplingParams, num_policy_slots: int) -> None:
   allowed = {
     "policy_slot": (
-      0 <= spec.policy_slot < num_policy_slots,
+      0 <= sampling.policy_slot < num_policy_slots,
       f"0 to {num_policy_slots - 1}",
     ),
-    "temperature": (0 <= spec.temperature < np.inf, "0 (greedy) or more"),
-    "top_k": (0 <= spec.top_k < _INT32_END, "0 (all) to 2^31 - 1"),
+    "temperature": (0 <= sampling.temperature < np.inf, "0 (greedy) or more"),
+    "top_k": (0 <= sampling.top_k < _INT32_END, "0 (all) to 2^31 - 1"),
     # A much smaller float32 would be 0 and leave no token.
-    "top_p": (1e-9 <= spec.top_p <= 1, "1e-9 to 1 (all)"),
-    "min_p": (0 <= spec.min_p <= 1, "0 (all) to 1"),
-    "max_tokens": (spec.max_tokens >= 1, "1 or more"),
-    "seed": (isinstance(spec.seed, int | np.integer), "an integer"),
+    "top_p": (1e-9 <= sampling.top_p <= 1, "1e-9 to 1 (all)"),
+    "min_p": (0 <= sampling.min_p <= 1, "0 (all) to 1"),
+    "max_tokens": (sampling.max_tokens >= 1, "1 or more"),
+    "seed": (isinstance(sampling.seed, int | np.integer), "an integer"),
     "stop_tokens": (
-      max(spec.stop_tokens, default=0) < _INT32_END,
+      max(sampling.stop_tokens, default=0) < _INT32_END,
       "ids below 2^31",
     ),
   }
   for name, (is_allowed, allowed_values) in allowed.items():
     if not is_allowed:
       raise ConfigError(
-        f"{name}={getattr(spec, name)} must be {allowed_values}"
+        f"{name}={getattr(sampling, name)} must be {allowed_values}"
       )

@@ -9,12 +9,12 @@ import numpy as np
 
 from agentrl_jax.data.grammar.grammars import GrammarState
 from agentrl_jax.errors import GeneratorFault
-from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Completion, SamplingParams
 
 # Called with the tokens sampled since the last call, for the last time before
 # the future is done. It runs in the thread that reads the engine's results, so
 # it must not wait; an exception that it raises fails its request.
-Listener = Callable[[Answer], None]
+Listener = Callable[[Completion], None]
 
 
 @dataclasses.dataclass(eq=False)
@@ -25,9 +25,9 @@ class Request:
   """
 
   prompt: np.ndarray  # int32 [T]
-  spec: SamplingSpec
+  sampling: SamplingParams
   serial: int  # unique among the requests of an engine
-  future: "concurrent.futures.Future[Answer]" = dataclasses.field(
+  future: "concurrent.futures.Future[Completion]" = dataclasses.field(
     default_factory=concurrent.futures.Future
   )
   arrived_at: float = dataclasses.field(default_factory=time.monotonic)
@@ -50,4 +50,4 @@ class Request:
   @property
   def max_length(self) -> int:
     """The longest that prompt and answer can get, in tokens."""
-    return len(self.prompt) + self.spec.max_tokens
+    return len(self.prompt) + self.sampling.max_tokens

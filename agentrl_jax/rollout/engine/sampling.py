@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.rollout.api import MAX_BIASES, MAX_TOP, SamplingSpec
+from agentrl_jax.rollout.api import MAX_BIASES, MAX_TOP, SamplingParams
 
 _BLOCK = 128  # tokens of the vocabulary whose weights are summed first
 
@@ -176,21 +176,23 @@ def empty_shaping(num_slots: int, vocab_size: int) -> Shaping:
   )
 
 
-def set_shaping(shaping: Shaping, slot: int, spec: SamplingSpec) -> Shaping:
+def set_shaping(
+  shaping: Shaping, slot: int, sampling: SamplingParams
+) -> Shaping:
   """Writes the row of a slot whose request starts; donates `shaping`."""
   id_N = np.full(MAX_BIASES, -1, np.int32)
   bias_N = np.zeros(MAX_BIASES, np.float32)
-  for number, (token, bias) in enumerate(spec.logit_bias):
+  for number, (token, bias) in enumerate(sampling.logit_bias):
     id_N[number], bias_N[number] = token, bias
   return _set_shaping(
     shaping,
     np.int32(slot),
     id_N,
     bias_N,
-    np.float32(spec.frequency_penalty),
-    np.float32(spec.presence_penalty),
-    np.int32(spec.num_top),
-    np.bool_(spec.top_is_raw),
+    np.float32(sampling.frequency_penalty),
+    np.float32(sampling.presence_penalty),
+    np.int32(sampling.num_top),
+    np.bool_(sampling.top_is_raw),
   )
 
 

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import Answer
+from agentrl_jax.rollout.api import Completion
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.decoder import DecodeCall, Decoder
 from agentrl_jax.rollout.engine.kv_cache import (
@@ -118,7 +118,7 @@ class Scheduler:
     self._prefill(published)
     return self._decode()
 
-  def read(self, call: DecodeCall) -> list[tuple[Request, Answer]]:
+  def read(self, call: DecodeCall) -> list[tuple[Request, Completion]]:
     """Stores the tokens of a call, whose record has to be on the host.
 
     Returns the requests that are finished, with their answers. Rows of requests
@@ -246,12 +246,12 @@ class Scheduler:
         request.listener(self._answer(slot, request, request.num_streamed))
         request.num_streamed = self._num_sampled(slot, request)
 
-  def _answer(self, slot: int, request: Request, begin: int) -> Answer:
+  def _answer(self, slot: int, request: Request, begin: int) -> Completion:
     """Returns the tokens sampled for a request, from number `begin` on."""
     end = self._num_sampled(slot, request)
     prompt_size = len(request.prompt)
     behavior, raw, version = self._sampled[slot, begin:end].T.copy()
-    return Answer(
+    return Completion(
       sampled=self._table.tokens[
         slot, prompt_size + begin : prompt_size + end
       ].copy(),
@@ -266,7 +266,7 @@ class Scheduler:
   def _num_sampled(self, slot: int, request: Request) -> int:
     return int(self._table.num_computed[slot]) + 1 - len(request.prompt)
 
-  def _finish(self, slot: int) -> tuple[Request, Answer]:
+  def _finish(self, slot: int) -> tuple[Request, Completion]:
     request = self._request_of(slot)
     answer = self._answer(slot, request, 0)
     self.counts["reused"] += request.num_reused

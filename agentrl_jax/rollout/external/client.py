@@ -28,7 +28,7 @@ from agentrl_jax.errors import (
   ConfigError,
   PromptTooLong,
 )
-from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.external.http import EngineHttp
 from agentrl_jax.rollout.external.probe import Abilities, Needs, probe
 from agentrl_jax.rollout.external.response import (
@@ -58,7 +58,7 @@ class Request:
   """A request in no dialect yet."""
 
   prompt: tuple[int, ...]
-  spec: SamplingSpec
+  spec: SamplingParams
 
 
 @dataclasses.dataclass(eq=False)
@@ -89,20 +89,21 @@ class EngineClient:
     self._engines: dict[str, _Engine] = {}
 
   def request(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+    self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
   ) -> Request:
     """Checks a request. Raises `ConfigError` if no engine can answer it."""
-    if spec.grammar:
+    if sampling.grammar:
       raise ConfigError(
         "the answer must follow a grammar, which engines of other projects do "
         "not support: set sampling.calls=free, or use rollout servers of this "
         "framework (rollouts.protocol=agentrl)"
       )
-    if spec.is_shaped:
+    if sampling.is_shaped:
       raise ConfigError(
-        f"frequency_penalty={spec.frequency_penalty}, presence_penalty="
-        f"{spec.presence_penalty}, {len(spec.logit_bias)} entries of logit_bias"
-        f" and num_top={spec.num_top} are requested, which are not sent to "
+        f"frequency_penalty={sampling.frequency_penalty}, presence_penalty="
+        f"{sampling.presence_penalty}, {len(sampling.logit_bias)} entries of "
+        f"logit_bias"
+        f" and num_top={sampling.num_top} are requested, which are not sent to "
         "engines of other projects: leave them out, or use rollout servers of "
         "this framework (rollouts.protocol=agentrl)"
       )
@@ -117,9 +118,9 @@ class EngineClient:
         f"prompt tokens from {tokens.min()} to {tokens.max()} were found; the "
         f"policy knows 0 to {self._needs.vocab_size - 1}"
       )
-    return Request(tuple(map(int, tokens)), spec)
+    return Request(tuple(map(int, tokens)), sampling)
 
-  async def answer(self, server: Server, request: Request) -> Answer:
+  async def answer(self, server: Server, request: Request) -> Completion:
     """See `ServerClient.answer`."""
     try:
       return await self._answer(server, request)
@@ -130,15 +131,15 @@ class EngineClient:
 
   async def stream(
     self, server: Server, request: Request
-  ) -> AsyncGenerator[Answer, None]:
+  ) -> AsyncGenerator[Completion, None]:
     """See `ServerClient.stream`; yields one chunk.
 
     Versions and log-probabilities are known of complete answers only.
     """
     yield await self.answer(server, request)
 
-  async def _answer(self, server: Server, request: Request) -> Answer:
-    engine, spec = self._engines[server.address], request.spec
+  async def _answer(self, server: Server, request: Request) -> Completion:
+    engine, spec = self._engines[server.address], request.sampling
     size = len(request.prompt) + spec.max_tokens
     if engine.context is not None and size > engine.context:
       raise PromptTooLong(
@@ -204,10 +205,15 @@ class EngineClient:
     model, context = await self._http.described(address, self._model)
 
     async def send(
-      prompt: Sequence[int], spec: SamplingSpec, sends_seed: bool
+      prompt: Sequence[int], sampling: SamplingParams, sends_seed: bool
     ) -> EngineOutput:
       return await self._http.complete(
-        address, model, prompt, spec, sends_seed=sends_seed, gives_prompt=True
+        address,
+        model,
+        prompt,
+        sampling,
+        sends_seed=sends_seed,
+        gives_prompt=True,
       )
 
     try:

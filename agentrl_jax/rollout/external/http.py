@@ -16,7 +16,7 @@ from agentrl_jax.errors import (
   PromptTooLong,
   ServerFull,
 )
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.external.response import (
   Dialect,
   EngineLacks,
@@ -64,13 +64,15 @@ class EngineHttp:
     address: str,
     model: str,
     prompt: Sequence[int],
-    spec: SamplingSpec,
+    sampling: SamplingParams,
     *,
     sends_seed: bool,
     gives_prompt: bool = False,
   ) -> EngineOutput:
     """Returns the unchecked answer. Raises `EngineLacks` for another format."""
-    body = self._dialect.request(model, prompt, spec, sends_seed, gives_prompt)
+    body = self._dialect.request(
+      model, prompt, sampling, sends_seed, gives_prompt
+    )
     content = await self.post(address, self._dialect.path, body)
     try:
       return self._dialect.read(content)

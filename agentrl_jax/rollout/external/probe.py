@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.external.response import (
   ONE_FOR_BOTH,
   Dialect,
@@ -29,7 +29,7 @@ _SEED = 11
 _TRIES = 3  # with an engine whose greedy answers differ
 
 # Sends (prompt, spec, whether to send its seed); raises the engine's errors.
-Send = Callable[[Sequence[int], SamplingSpec, bool], Awaitable[EngineOutput]]
+Send = Callable[[Sequence[int], SamplingParams, bool], Awaitable[EngineOutput]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Needs:
   vocab_size: int
   num_policy_slots: int = 1
   # How the run samples; only temperature, top_k, top_p and min_p are read.
-  specs: tuple[SamplingSpec, ...] = (SamplingSpec(),)
+  specs: tuple[SamplingParams, ...] = (SamplingParams(),)
   seeds: bool = True  # so that a repeated request has the same answer
 
 
@@ -56,7 +56,7 @@ async def probe(send: Send, dialect: Dialect, needs: Needs) -> Abilities:
   """Waits for a dozen short answers. Raises `EngineLacks`."""
   prompt = probe_prompt(needs.vocab_size)
   seeds = True
-  spec = SamplingSpec(max_tokens=PROBE_TOKENS, seed=_SEED)
+  spec = SamplingParams(max_tokens=PROBE_TOKENS, seed=_SEED)
   try:
     output = await send(prompt, spec, True)
   except ConfigError as refusal:
@@ -91,16 +91,16 @@ def probe_prompt(vocab_size: int) -> list[int]:
 def _check(
   output: EngineOutput,
   prompt: Sequence[int],
-  spec: SamplingSpec,
+  sampling: SamplingParams,
   dialect: Dialect,
   needs: Needs,
 ) -> None:
   """Checks ids, prompt, budget, ending and log-probabilities, in this order."""
   remedies = dialect.remedies
-  sampled = checked_tokens(output, spec, needs.vocab_size, remedies)
+  sampled = checked_tokens(output, sampling, needs.vocab_size, remedies)
   checked_prompt(output, prompt, remedies, by_count=False)
   if dialect.name != "sglang":  # SGLang ends at the model's own stop tokens
-    checked_ending(sampled, output, spec, remedies)
+    checked_ending(sampled, output, sampling, remedies)
   checked_logprobs(output.logprob, len(sampled), remedies)
   if output.raw_logprob is not None:
     checked_logprobs(output.raw_logprob, len(sampled), remedies)
@@ -121,7 +121,7 @@ async def _repeats(
 ) -> bool:
   """Returns whether the same seed gives the same answer."""
   assert first.sampled is not None, "checked before"
-  spec = SamplingSpec(max_tokens=PROBE_TOKENS, seed=_SEED)
+  spec = SamplingParams(max_tokens=PROBE_TOKENS, seed=_SEED)
   again = await send(prompt, spec, True)
   return list(first.sampled) == list(again.sampled or ())
 
@@ -130,7 +130,7 @@ async def _check_stop(
   send: Send, prompt: Sequence[int], dialect: Dialect, needs: Needs
 ) -> None:
   """Checks that a stop token ends an answer and is its last token."""
-  greedy = SamplingSpec(max_tokens=PROBE_TOKENS, temperature=0.0)
+  greedy = SamplingParams(max_tokens=PROBE_TOKENS, temperature=0.0)
   for _ in range(_TRIES):
     output = await send(prompt, greedy, False)
     tokens = list(output.sampled or ())

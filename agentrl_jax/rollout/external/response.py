@@ -2,8 +2,8 @@
 
 A dialect translates a prompt and a spec into the JSON of its engines, and their
 JSON into an `EngineOutput`, where None stands for what the engine does not
-report. `answer_of` makes an `Answer` of a complete output, and refuses others
-by name.
+report. `answer_of` makes a `Completion` of a complete output, and refuses
+others by name.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.errors import ConfigError, GeneratorFault
-from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 
 # Float32 sums of a whole vocabulary may end this much above log(1).
@@ -73,7 +73,7 @@ class Dialect:
   remedies: Remedies
   # JSON of (model, prompt, spec, sends_seed, gives_prompt).
   request: Callable[
-    [str, Sequence[int], SamplingSpec, bool, bool], dict[str, Any]
+    [str, Sequence[int], SamplingParams, bool, bool], dict[str, Any]
   ]
   # Reads the JSON; raises `KeyError` or `TypeError` for another format.
   read: Callable[[Mapping[str, Any]], EngineOutput]
@@ -91,7 +91,10 @@ def served_of(label: object) -> ServedPolicySlot | None:
 
 
 def checked_tokens(
-  output: EngineOutput, spec: SamplingSpec, vocab_size: int, remedies: Remedies
+  output: EngineOutput,
+  sampling: SamplingParams,
+  vocab_size: int,
+  remedies: Remedies,
 ) -> np.ndarray:
   """Returns the sampled ids, int32 [A]. Raises `EngineLacks`."""
   if output.sampled is None:
@@ -107,9 +110,9 @@ def checked_tokens(
       f"it sampled token {sampled.max()}, and this run's vocabulary has ids 0 "
       f"to {vocab_size - 1}: serve this run's model and tokenizer"
     )
-  if len(sampled) > spec.max_tokens:
+  if len(sampled) > sampling.max_tokens:
     raise EngineLacks(
-      f"it gave {len(sampled)} tokens for max_tokens={spec.max_tokens}"
+      f"it gave {len(sampled)} tokens for max_tokens={sampling.max_tokens}"
     )
   return sampled.astype(np.int32)
 
@@ -117,22 +120,23 @@ def checked_tokens(
 def checked_ending(
   sampled: np.ndarray,
   output: EngineOutput,
-  spec: SamplingSpec,
+  sampling: SamplingParams,
   remedies: Remedies,
 ) -> None:
   """Refuses an answer that ended where this run's engine would not end."""
   if not output.is_whole:
     raise GeneratorFault("it aborted an answer")
-  stops = np.flatnonzero(np.isin(sampled, spec.stop_tokens))
+  stops = np.flatnonzero(np.isin(sampled, sampling.stop_tokens))
   if stops.size and stops[0] < len(sampled) - 1:
     raise EngineLacks(
       f"it went on after stop token {sampled[stops[0]]}: {remedies.stop_token}"
     )
-  if not stops.size and len(sampled) < spec.max_tokens:
+  if not stops.size and len(sampled) < sampling.max_tokens:
     raise EngineLacks(
-      f"it ended an answer after {len(sampled)} of {spec.max_tokens} tokens, "
+      f"it ended an answer after {len(sampled)} of {sampling.max_tokens} "
+      f"tokens, "
       f"the last being {sampled[-1]}, which is none of this run's stop tokens "
-      f"{spec.stop_tokens}; either that is a stop token of its own, or it "
+      f"{sampling.stop_tokens}; either that is a stop token of its own, or it "
       f"keeps the stop token to itself: {remedies.stop_token}"
     )
 
@@ -191,22 +195,22 @@ def checked_prompt(
 def answer_of(
   output: EngineOutput,
   prompt: Sequence[int],
-  spec: SamplingSpec,
+  sampling: SamplingParams,
   version: int | Sequence[int],
   *,
   vocab_size: int,
   remedies: Remedies,
-) -> Answer:
+) -> Completion:
   """Checks an output; `version` is that of all tokens, or one per token.
 
-  One log-probability per token is sufficient where both of `Answer` are equal:
-  at temperature 1 without truncation. Greedy decoding has probability 1, and
-  engines report the log-probability at temperature 1 with it.
+  One log-probability per token is sufficient where both of `Completion` are
+  equal: at temperature 1 without truncation. Greedy decoding has probability 1,
+  and engines report the log-probability at temperature 1 with it.
   """
-  sampled = checked_tokens(output, spec, vocab_size, remedies)
-  checked_ending(sampled, output, spec, remedies)
+  sampled = checked_tokens(output, sampling, vocab_size, remedies)
+  checked_ending(sampled, output, sampling, remedies)
   checked_prompt(output, prompt, remedies, by_count=True)
-  behavior, raw = _both_logprobs(output, spec, len(sampled), remedies)
+  behavior, raw = _both_logprobs(output, sampling, len(sampled), remedies)
   try:
     version_A = np.broadcast_to(np.asarray(version, np.int32), sampled.shape)
   except ValueError as error:
@@ -214,35 +218,39 @@ def answer_of(
       f"it gives versions {version} of {len(sampled)} tokens: "
       f"{remedies.version}"
     ) from error
-  return Answer(
+  return Completion(
     sampled,
     behavior,
     raw,
     version_A.copy(),
-    policy_slot=spec.policy_slot,
+    policy_slot=sampling.policy_slot,
     num_reused=output.num_reused,
   )
 
 
 def _both_logprobs(
-  output: EngineOutput, spec: SamplingSpec, number: int, remedies: Remedies
+  output: EngineOutput,
+  sampling: SamplingParams,
+  number: int,
+  remedies: Remedies,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns those of the sampling distribution and at temperature 1."""
   given = checked_logprobs(output.logprob, number, remedies)
   if output.raw_logprob is not None:
     return given, checked_logprobs(output.raw_logprob, number, remedies)
-  if spec.temperature == 0:
+  if sampling.temperature == 0:
     return np.zeros(number, np.float32), given
-  if not is_plain(spec):
+  if not is_plain(sampling):
     raise EngineLacks(
       f"it gives one log-probability per token, and at temperature="
-      f"{spec.temperature}, top_k={spec.top_k}, top_p={spec.top_p}, min_p="
-      f"{spec.min_p} there are two: {ONE_FOR_BOTH}"
+      f"{sampling.temperature}, top_k={sampling.top_k}, "
+      f"top_p={sampling.top_p}, min_p="
+      f"{sampling.min_p} there are two: {ONE_FOR_BOTH}"
     )
   return given, given
 
 
-def is_plain(spec: SamplingSpec) -> bool:
+def is_plain(sampling: SamplingParams) -> bool:
   """Returns whether the sampling distribution is that at temperature 1."""
-  truncates = spec.top_k > 0 or spec.top_p < 1 or spec.min_p > 0
-  return spec.temperature == 1 and not truncates
+  truncates = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
+  return sampling.temperature == 1 and not truncates

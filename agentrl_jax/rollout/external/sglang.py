@@ -9,7 +9,7 @@ docs/engines.md lists the sources of these assumptions.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.external.response import (
   Dialect,
   EngineOutput,
@@ -35,7 +35,7 @@ _REMEDIES = Remedies(
 def _request(
   model: str,
   prompt: Sequence[int],
-  spec: SamplingSpec,
+  sampling: SamplingParams,
   sends_seed: bool,
   gives_prompt: bool,
 ) -> dict[str, Any]:
@@ -46,21 +46,21 @@ def _request(
   """
   del model  # the engine serves one
   sampling: dict[str, Any] = {
-    "max_new_tokens": spec.max_tokens,
-    "temperature": spec.temperature,
-    "top_p": spec.top_p,
-    "top_k": spec.top_k or -1,
-    "min_p": spec.min_p,
+    "max_new_tokens": sampling.max_tokens,
+    "temperature": sampling.temperature,
+    "top_p": sampling.top_p,
+    "top_k": sampling.top_k or -1,
+    "min_p": sampling.min_p,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
     "n": 1,
-    "stop_token_ids": list(spec.stop_tokens),
+    "stop_token_ids": list(sampling.stop_tokens),
     "no_stop_trim": True,
     "skip_special_tokens": False,
   }
   if sends_seed:
-    sampling["sampling_seed"] = spec.seed % 2**31
+    sampling["sampling_seed"] = sampling.seed % 2**31
   return {
     "input_ids": list(prompt),
     "sampling_params": sampling,

@@ -9,7 +9,7 @@ the sources of these assumptions.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.external.response import (
   Dialect,
   EngineOutput,
@@ -35,7 +35,7 @@ _REMEDIES = Remedies(
 def _request(
   model: str,
   prompt: Sequence[int],
-  spec: SamplingSpec,
+  sampling: SamplingParams,
   sends_seed: bool,
   gives_prompt: bool,
 ) -> dict[str, Any]:
@@ -44,11 +44,11 @@ def _request(
   body: dict[str, Any] = {
     "model": model,
     "prompt": list(prompt),
-    "max_tokens": spec.max_tokens,
-    "temperature": spec.temperature,
-    "top_p": spec.top_p,
-    "top_k": spec.top_k,
-    "min_p": spec.min_p,
+    "max_tokens": sampling.max_tokens,
+    "temperature": sampling.temperature,
+    "top_p": sampling.top_p,
+    "top_k": sampling.top_k,
+    "min_p": sampling.min_p,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
@@ -56,11 +56,11 @@ def _request(
     "stream": False,
     "logprobs": 0,  # of the sampled token only
     "return_token_ids": True,
-    "stop_token_ids": list(spec.stop_tokens),
+    "stop_token_ids": list(sampling.stop_tokens),
     "ignore_eos": True,  # a run's own stop tokens decide
   }
   if sends_seed:
-    body["seed"] = spec.seed % 2**63  # vLLM reads 64 bits with a sign
+    body["seed"] = sampling.seed % 2**63  # vLLM reads 64 bits with a sign
   return body
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import Message, message_to_json
-from agentrl_jax.rollout.api import Answer
+from agentrl_jax.rollout.api import Completion
 from agentrl_jax.rollout.openai.choices import (
   Choice,
   Delta,
@@ -155,7 +155,7 @@ class ChatCall:
       "finish_reason": None,
     }
 
-  def _logprobs(self, chunk: Answer) -> dict[str, Any] | None:
+  def _logprobs(self, chunk: Completion) -> dict[str, Any] | None:
     if not self.request.logprobs:
       return None
     decode = self._codec.decode

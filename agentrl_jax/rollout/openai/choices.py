@@ -20,9 +20,9 @@ import numpy as np
 
 from agentrl_jax.rollout.api import (
   MAX_STOPS,
-  Answer,
+  Completion,
   Generator,
-  SamplingSpec,
+  SamplingParams,
   answer_chunks,
 )
 from agentrl_jax.rollout.openai.detokenizer import Detokenizer
@@ -37,7 +37,7 @@ _SEED_STRIDE = 0x9E3779B97F4A7C15
 class Delta:
   """The tokens and the text that were added to a choice."""
 
-  chunk: Answer
+  chunk: Completion
   text: str  # that is final; more or less than the text of the chunk's tokens
   is_last: bool = False
 
@@ -53,12 +53,12 @@ class Choice:
     self,
     index: int,
     prompt: np.ndarray,
-    spec: SamplingSpec,
+    sampling: SamplingParams,
     detokenizer: Detokenizer,
   ):
-    self.index, self.prompt, self.spec = index, prompt, spec
+    self.index, self.prompt, self.sampling = index, prompt, sampling
     self._detokenizer = detokenizer
-    self._chunks: list[Answer] = []
+    self._chunks: list[Completion] = []
 
   async def deltas(
     self, generator: Generator, *, stream: bool
@@ -76,19 +76,19 @@ class Choice:
 
   async def _sample(
     self, generator: Generator, stream: bool
-  ) -> AsyncGenerator[Answer, None]:
+  ) -> AsyncGenerator[Completion, None]:
     if not stream and not self._detokenizer.stops:
-      yield await generator.generate(self.prompt, self.spec)
+      yield await generator.generate(self.prompt, self.sampling)
       return
-    chunks = answer_chunks(generator, self.prompt, self.spec)
+    chunks = answer_chunks(generator, self.prompt, self.sampling)
     async with contextlib.aclosing(chunks):
       async for chunk in chunks:
         yield chunk
 
   @property
-  def answer(self) -> Answer:
+  def answer(self) -> Completion:
     """All sampled tokens."""
-    return Answer.joined(self._chunks)
+    return Completion.joined(self._chunks)
 
   @property
   def num_sampled(self) -> int:
@@ -120,22 +120,22 @@ class Choice:
   def ended_by(self) -> int | None:
     """The stop token that ended the answer, if one did."""
     last = int(self._chunks[-1].sampled[-1]) if self._chunks else -1
-    return last if last in self.spec.stop_tokens else None
+    return last if last in self.sampling.stop_tokens else None
 
-  def _add(self, chunk: Answer) -> Answer:
+  def _add(self, chunk: Completion) -> Completion:
     ids = chunk.sampled.tolist()
-    body = ids[:-1] if ids[-1] in self.spec.stop_tokens else ids
+    body = ids[:-1] if ids[-1] in self.sampling.stop_tokens else ids
     num_used = self._detokenizer.add(body)
     if self.stop_reason is not None:
       chunk = chunk.span(0, num_used)
     self._chunks.append(chunk)
     return chunk
 
-  def _is_over(self, chunk: Answer) -> bool:
+  def _is_over(self, chunk: Completion) -> bool:
     return (
       self.stop_reason is not None
-      or int(chunk.sampled[-1]) in self.spec.stop_tokens
-      or self.num_sampled >= self.spec.max_tokens
+      or int(chunk.sampled[-1]) in self.sampling.stop_tokens
+      or self.num_sampled >= self.sampling.max_tokens
     )
 
 
@@ -182,7 +182,7 @@ def sampling_spec(
   template_stops: Sequence[int],
   number: int,
   grammar: str = "",
-) -> SamplingSpec:
+) -> SamplingParams:
   """Returns how choice `number` of a call is sampled.
 
   Raises `ApiError` for more stop tokens than the engine supports.
@@ -198,7 +198,7 @@ def sampling_spec(
       param="stop_token_ids",
     )
   assert request.seed is not None, "the call's context chooses a seed"
-  return SamplingSpec(
+  return SamplingParams(
     policy_slot=policy_slot,
     temperature=1.0 if request.temperature is None else request.temperature,
     top_k=max(request.top_k, 0),
@@ -256,7 +256,9 @@ def usage_of(prompts: Sequence[np.ndarray], choices: Sequence[Choice]) -> Any:
   }
 
 
-def token_fields(request: CompletionRequest, chunk: Answer) -> dict[str, Any]:
+def token_fields(
+  request: CompletionRequest, chunk: Completion
+) -> dict[str, Any]:
   """Returns the fields that `return_token_ids` adds to a choice."""
   if not request.return_token_ids:
     return {}
@@ -269,7 +271,7 @@ def token_fields(request: CompletionRequest, chunk: Answer) -> dict[str, Any]:
   }
 
 
-def logprobs_of(request: CompletionRequest, chunk: Answer) -> list[float]:
+def logprobs_of(request: CompletionRequest, chunk: Completion) -> list[float]:
   """Returns the sampled tokens' log-probabilities, in nats, per request."""
   logprob = (
     chunk.raw_logprob if request.raw_logprobs else chunk.behavior_logprob
@@ -277,7 +279,7 @@ def logprobs_of(request: CompletionRequest, chunk: Answer) -> list[float]:
   return [float(x) for x in logprob]
 
 
-def alternatives_of(chunk: Answer) -> list[list[tuple[int, float]]]:
+def alternatives_of(chunk: Completion) -> list[list[tuple[int, float]]]:
   """Returns the likeliest tokens of each place, without impossible ones."""
   if chunk.top_token is None or chunk.top_logprob is None:
     return [[] for _ in chunk.sampled]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.rollout.api import Answer
+from agentrl_jax.rollout.api import Completion
 from agentrl_jax.rollout.openai.choices import (
   Choice,
   Delta,
@@ -117,7 +117,7 @@ class CompletionCall:
       **token_fields(self.request, delta.chunk),
     }
 
-  def _logprobs(self, chunk: Answer, offset: int) -> dict[str, Any] | None:
+  def _logprobs(self, chunk: Completion, offset: int) -> dict[str, Any] | None:
     """Returns the log-probabilities; `offset` is of the first token's text."""
     if self.request.logprobs is None:
       return None
@@ -130,7 +130,7 @@ class CompletionCall:
       "text_offset": (offset + np.cumsum(sizes)).tolist(),
     }
 
-  def _alternatives(self, chunk: Answer) -> list[dict[str, float]] | None:
+  def _alternatives(self, chunk: Completion) -> list[dict[str, float]] | None:
     """Returns alternatives by text, the sampled token's included.
 
     Of tokens with the same text, the likeliest counts.

@@ -25,7 +25,7 @@ from agentrl_jax.data.records import (
   message_to_json,
 )
 from agentrl_jax.errors import ConfigError, PromptTooLong
-from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.openai.choices import Choice
 from agentrl_jax.rollout.openai.conversation_cache import (
   CallContext,
@@ -115,7 +115,7 @@ class Episode(CallContext):
     self._messages: Sequence[Message] = ()  # the last answer included
     self._key = b""  # of the messages; empty after a call without messages
     self._tools = b""
-    self._answer: Answer | None = None  # the last one
+    self._answer: Completion | None = None  # the last one
     self._answered_body = b""  # digest of the last call that was answered
     self._body = b""  # digest of the call that is being answered
     self._is_busy = False
@@ -262,7 +262,9 @@ class Episode(CallContext):
   ) -> None:
     """Records an answer with the tokens before it."""
     self._record.add_observation(draw.prompt[self.num_tokens :])
-    self._record.add_action(draw.prompt, draw.answer, grammar=draw.spec.grammar)
+    self._record.add_action(
+      draw.prompt, draw.answer, grammar=draw.sampling.grammar
+    )
     self._answer, self._ended_by = draw.answer, draw.ended_by
     self._all_drawn &= not self._is_named
     self._answered_body = self._body
@@ -316,7 +318,9 @@ class Repeated(CallContext):
 
   num_policy_slots = 1
 
-  def __init__(self, episode: CallContext, prompt: np.ndarray, answer: Answer):
+  def __init__(
+    self, episode: CallContext, prompt: np.ndarray, answer: Completion
+  ):
     super().__init__(episode.limits)
     self._episode, self._prompt, self._answer = episode, prompt, answer
 
@@ -337,7 +341,7 @@ class Repeated(CallContext):
     return self._prompt
 
   async def generate(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
-  ) -> Answer:
+    self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
+  ) -> Completion:
     """Returns the answer that was recorded."""
     return self._answer

@@ -272,7 +272,7 @@ class OpenAIApi:
         prompt=len(choice.prompt),
         reused=choice.num_reused,
         sampled=choice.num_sampled,
-        is_constrained=bool(choice.spec.grammar),
+        is_constrained=bool(choice.sampling.grammar),
       )
 
   async def _stream(

@@ -18,7 +18,7 @@ import aiohttp
 import numpy as np
 
 from agentrl_jax.errors import AgentRLError, GeneratorFault
-from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.pool import Server
 
@@ -37,12 +37,12 @@ class ServerClient(Protocol):
   """Client of servers of one kind."""
 
   def request(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+    self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
   ) -> Any:
     """Encodes a request. Raises `ConfigError` if no server can answer it."""
     ...
 
-  async def answer(self, server: Server, request: Any) -> Answer:
+  async def answer(self, server: Server, request: Any) -> Completion:
     """Waits for the server's answer.
 
     Raises `Unreachable` if the connection fails, `ServerFull` if the server is
@@ -54,7 +54,7 @@ class ServerClient(Protocol):
 
   def stream(
     self, server: Server, request: Any
-  ) -> AsyncGenerator[Answer, None]:
+  ) -> AsyncGenerator[Completion, None]:
     """Yields the answer in chunks; raises what `answer` raises.
 
     Closing hangs up.
@@ -73,19 +73,19 @@ class BinaryClient:
     self._http = http
 
   def request(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+    self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
   ) -> bytes:
     """See `ServerClient.request`."""
-    return wire.encode_request(prompt, spec)
+    return wire.encode_request(prompt, sampling)
 
-  async def answer(self, server: Server, request: bytes) -> Answer:
+  async def answer(self, server: Server, request: bytes) -> Completion:
     """See `ServerClient.answer`."""
     async with self._post(server, wire.GENERATE, request) as response:
       return wire.decode_answer(await response.read())
 
   async def stream(
     self, server: Server, request: bytes
-  ) -> AsyncGenerator[Answer, None]:
+  ) -> AsyncGenerator[Completion, None]:
     """See `ServerClient.stream`."""
     async with self._post(server, wire.STREAM, request) as response:
       chunks = wire.read_chunks(response.content, server.address)

@@ -28,7 +28,7 @@ from agentrl_jax.errors import (
   PromptTooLong,
   ServerFull,
 )
-from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.client import (
   CONNECT_TIMEOUT_S,
@@ -75,27 +75,27 @@ class HttpGenerator:
     return self.pool.num_policy_slots
 
   async def generate(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
-  ) -> Answer:
+    self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
+  ) -> Completion:
     """Waits for the answer of some server; cancelling frees its slot.
 
     Goes on to other servers while servers are lost or full, for up to
     `rollouts.answer_timeout_s`.
     """
-    request = self._client.request(prompt, spec)
+    request = self._client.request(prompt, sampling)
     return await self._within_deadline(
-      spec, lambda server: self._client.answer(server, request)
+      sampling, lambda server: self._client.answer(server, request)
     )
 
   async def stream(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
-  ) -> AsyncGenerator[Answer, None]:
+    self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
+  ) -> AsyncGenerator[Completion, None]:
     """Yields the answer in chunks, as they come; closing frees the slot.
 
     Another server replaces a lost one, as in `generate`, if it continues with
     the same tokens; otherwise raises `GeneratorFault`.
     """
-    request, stream = self._client.request(prompt, spec), ResumableStream()
+    request, stream = self._client.request(prompt, sampling), ResumableStream()
 
     async def follow(server: Server) -> None:
       stream.restart()
@@ -104,7 +104,7 @@ class HttpGenerator:
         async for chunk in chunks:
           stream.put(chunk)
 
-    task = asyncio.create_task(self._within_deadline(spec, follow))
+    task = asyncio.create_task(self._within_deadline(sampling, follow))
     task.add_done_callback(lambda _: stream.end())
     try:
       while (chunk := await stream.get()) is not None:
@@ -114,16 +114,19 @@ class HttpGenerator:
       task.cancel()
       await asyncio.gather(task, return_exceptions=True)
 
-  async def _within_deadline(self, spec: SamplingSpec, send: Send[T]) -> T:
+  async def _within_deadline(
+    self, sampling: SamplingParams, send: Send[T]
+  ) -> T:
     try:
       async with asyncio.timeout(self._config.answer_timeout_s) as timer:
-        return await self._send_to_any(spec, send)
+        return await self._send_to_any(sampling, send)
     except TimeoutError as error:
       if not timer.expired():
         raise
       raise DeadlineExceeded(
-        f"no rollout server gave an answer of {spec.max_tokens} tokens from "
-        f"policy slot {spec.policy_slot} within rollouts.answer_timeout_s="
+        f"no rollout server gave an answer of {sampling.max_tokens} tokens "
+        f"from "
+        f"policy slot {sampling.policy_slot} within rollouts.answer_timeout_s="
         f"{self._config.answer_timeout_s:g} s: {self.describe()}"
       ) from error
 
@@ -180,11 +183,11 @@ class HttpGenerator:
         self._update(server, status)
       await asyncio.sleep(self._config.health_interval_s)
 
-  async def _send_to_any(self, spec: SamplingSpec, send: Send[T]) -> T:
+  async def _send_to_any(self, sampling: SamplingParams, send: Send[T]) -> T:
     """Returns the answer of the first server that is available and not lost."""
     while True:
       self._raise_refusal()
-      server = self.pool.choose(spec)
+      server = self.pool.choose(sampling)
       if server is None:
         await self._change()
         continue
@@ -311,7 +314,7 @@ class ResumableStream:
   """
 
   def __init__(self) -> None:
-    self._queue: asyncio.Queue[Answer | None] = asyncio.Queue()
+    self._queue: asyncio.Queue[Completion | None] = asyncio.Queue()
     self._known: list[tuple[int, int]] = []  # ids and versions handed out
     self._num_sent = 0  # tokens that the current server has sent
 
@@ -319,7 +322,7 @@ class ResumableStream:
     """Expects the answer from its first token on, from another server."""
     self._num_sent = 0
 
-  def put(self, chunk: Answer) -> None:
+  def put(self, chunk: Completion) -> None:
     """Hands out new tokens. Raises `StreamDiverged` if others changed."""
     tokens = list(
       zip(chunk.sampled.tolist(), chunk.version.tolist(), strict=True)
@@ -341,6 +344,6 @@ class ResumableStream:
     """Ends the stream."""
     self._queue.put_nowait(None)
 
-  async def get(self) -> Answer | None:
+  async def get(self) -> Completion | None:
     """Waits for the next chunk; None at the end."""
     return await self._queue.get()

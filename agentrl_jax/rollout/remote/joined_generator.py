@@ -14,9 +14,9 @@ import numpy as np
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.api import (
-  Answer,
+  Completion,
   Generator,
-  SamplingSpec,
+  SamplingParams,
   answer_chunks,
 )
 
@@ -37,33 +37,36 @@ class JoinedGenerator:
     return self._num_policy_slots
 
   async def generate(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
-  ) -> Answer:
+    self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
+  ) -> Completion:
     """Waits for the answer of the generator that has the policy slot."""
-    generator, own_spec = self._select(spec)
+    generator, own_spec = self._select(sampling)
     answer = await generator.generate(prompt, own_spec)
-    return dataclasses.replace(answer, policy_slot=spec.policy_slot)
+    return dataclasses.replace(answer, policy_slot=sampling.policy_slot)
 
   async def stream(
-    self, prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
-  ) -> AsyncGenerator[Answer, None]:
+    self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
+  ) -> AsyncGenerator[Completion, None]:
     """Yields the answer in chunks; closing frees the slot."""
-    generator, own_spec = self._select(spec)
+    generator, own_spec = self._select(sampling)
     async with contextlib.aclosing(
       answer_chunks(generator, prompt, own_spec)
     ) as chunks:
       async for chunk in chunks:
-        yield dataclasses.replace(chunk, policy_slot=spec.policy_slot)
+        yield dataclasses.replace(chunk, policy_slot=sampling.policy_slot)
 
-  def _select(self, spec: SamplingSpec) -> tuple[Generator, SamplingSpec]:
-    if not 0 <= spec.policy_slot < self._num_policy_slots:
+  def _select(
+    self, sampling: SamplingParams
+  ) -> tuple[Generator, SamplingParams]:
+    if not 0 <= sampling.policy_slot < self._num_policy_slots:
       raise ConfigError(
-        f"policy_slot={spec.policy_slot} must be 0 to "
+        f"policy_slot={sampling.policy_slot} must be 0 to "
         f"{self._num_policy_slots - 1}, the policy slots of this server"
       )
     number = (
-      sum(first <= spec.policy_slot for first in self.first_policy_slots) - 1
+      sum(first <= sampling.policy_slot for first in self.first_policy_slots)
+      - 1
     )
-    own_slot = spec.policy_slot - self.first_policy_slots[number]
-    own_spec = dataclasses.replace(spec, policy_slot=own_slot)
+    own_slot = sampling.policy_slot - self.first_policy_slots[number]
+    own_spec = dataclasses.replace(sampling, policy_slot=own_slot)
     return self._generators[number], own_spec

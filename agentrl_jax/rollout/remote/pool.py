@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.remote.wire import ServerStatus
 
 MAX_CONVERSATIONS = 1 << 16  # whose server is remembered
@@ -87,25 +87,29 @@ class ServerPool:
       collections.OrderedDict()
     )
 
-  def choose(self, spec: SamplingSpec) -> Server | None:
+  def choose(self, sampling: SamplingParams) -> Server | None:
     """Returns the server for a request; None if none is available."""
     oldest = max(
-      self._required.get(spec.policy_slot, -1),
-      self._acceptable().get(spec.policy_slot, -1),
+      self._required.get(sampling.policy_slot, -1),
+      self._acceptable().get(sampling.policy_slot, -1),
     )
     available = [
-      s for s in self.servers if self._is_available(s, spec.policy_slot, oldest)
+      s
+      for s in self.servers
+      if self._is_available(s, sampling.policy_slot, oldest)
     ]
     if not available:
       return None
     server = (
-      self._servers_of.get(spec.conversation) if spec.conversation else None
+      self._servers_of.get(sampling.conversation)
+      if sampling.conversation
+      else None
     )
     if server not in available:
       server = min(available, key=lambda s: s.load)
-    if spec.conversation:
-      self._servers_of[spec.conversation] = server
-      self._servers_of.move_to_end(spec.conversation)
+    if sampling.conversation:
+      self._servers_of[sampling.conversation] = server
+      self._servers_of.move_to_end(sampling.conversation)
       if len(self._servers_of) > MAX_CONVERSATIONS:
         self._servers_of.popitem(last=False)
     return server

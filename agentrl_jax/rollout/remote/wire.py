@@ -27,8 +27,8 @@ from agentrl_jax.errors import (
 from agentrl_jax.rollout.api import (
   MAX_BIASES,
   MAX_STOPS,
-  Answer,
-  SamplingSpec,
+  Completion,
+  SamplingParams,
 )
 
 VERSION = 5
@@ -80,7 +80,7 @@ _Natural32 = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 class _Request(
   msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True
 ):
-  """A prompt and the fields of a `SamplingSpec`, which have these names."""
+  """A prompt and the fields of a `SamplingParams`, which have these names."""
 
   prompt: bytes
   policy_slot: _Int32
@@ -107,7 +107,7 @@ class _Request(
 class _Answer(
   msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True
 ):
-  """An `Answer`; `num_top` is None where alternatives were not requested."""
+  """A `Completion`; `num_top` is None where alternatives were not requested."""
 
   sampled: bytes
   behavior_logprob: bytes
@@ -127,37 +127,38 @@ _fault_decoder = msgspec.msgpack.Decoder(tuple[str, str])
 
 
 def encode_request(
-  prompt: Sequence[int] | np.ndarray, spec: SamplingSpec
+  prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
 ) -> bytes:
   """Encodes a request. Raises `ConfigError` if that is impossible."""
   try:
     content = _encoder.encode(
       _Request(
         prompt=_tokens(prompt).tobytes(),
-        policy_slot=_int32(spec.policy_slot),
-        temperature=float(spec.temperature),
-        top_k=_int32(spec.top_k),
-        top_p=float(spec.top_p),
-        min_p=float(spec.min_p),
-        max_tokens=_int32(spec.max_tokens),
-        stop_tokens=tuple(map(_int32, spec.stop_tokens)),
-        seed=operator.index(spec.seed) % 2**64,
-        conversation=operator.index(spec.conversation) % 2**64,
-        grammar=spec.grammar,
-        frequency_penalty=float(spec.frequency_penalty),
-        presence_penalty=float(spec.presence_penalty),
-        logit_bias=tuple((_int32(t), float(x)) for t, x in spec.logit_bias),
-        num_top=_int32(spec.num_top),
-        top_is_raw=spec.top_is_raw,
+        policy_slot=_int32(sampling.policy_slot),
+        temperature=float(sampling.temperature),
+        top_k=_int32(sampling.top_k),
+        top_p=float(sampling.top_p),
+        min_p=float(sampling.min_p),
+        max_tokens=_int32(sampling.max_tokens),
+        stop_tokens=tuple(map(_int32, sampling.stop_tokens)),
+        seed=operator.index(sampling.seed) % 2**64,
+        conversation=operator.index(sampling.conversation) % 2**64,
+        grammar=sampling.grammar,
+        frequency_penalty=float(sampling.frequency_penalty),
+        presence_penalty=float(sampling.presence_penalty),
+        logit_bias=tuple((_int32(t), float(x)) for t, x in sampling.logit_bias),
+        num_top=_int32(sampling.num_top),
+        top_is_raw=sampling.top_is_raw,
       )
     )
   except (TypeError, ValueError, OverflowError) as error:
     raise ConfigError(
       "a prompt is a row of token ids, a grammar is text, and "
-      f"{dataclasses.replace(spec, grammar='', logit_bias=())} has numbers of "
+      f"{dataclasses.replace(sampling, grammar='', logit_bias=())} has numbers "
+      f"of "
       f"32 bits; this one cannot be sent: {error}"
     ) from error
-  if (size := len(spec.grammar.encode())) > MAX_GRAMMAR:
+  if (size := len(sampling.grammar.encode())) > MAX_GRAMMAR:
     raise ConfigError(
       f"a grammar of {size} bytes cannot be sent, {MAX_GRAMMAR} are the limit: "
       "offer fewer functions at once, or ones with smaller schemas"
@@ -165,19 +166,19 @@ def encode_request(
   return _seal(_REQUEST, content)
 
 
-def decode_request(body: bytes) -> tuple[np.ndarray, SamplingSpec]:
+def decode_request(body: bytes) -> tuple[np.ndarray, SamplingParams]:
   """Decodes the prompt, int32 [T], and its spec. Raises `WireError`."""
   content = _open(_REQUEST, body)
   try:
     request = _request_decoder.decode(content)
     fields = msgspec.structs.asdict(request)
     prompt = _array(fields.pop("prompt"), _TOKEN)
-    return prompt, SamplingSpec(**fields)
+    return prompt, SamplingParams(**fields)
   except _UNREADABLE as error:
     raise WireError(f"{len(body)} bytes are no request: {error}") from error
 
 
-def encode_answer(answer: Answer) -> bytes:
+def encode_answer(answer: Completion) -> bytes:
   """Encodes an answer."""
   top: tuple[Any, ...] = ()
   if answer.top_token is not None and answer.top_logprob is not None:
@@ -202,7 +203,7 @@ def encode_answer(answer: Answer) -> bytes:
   )
 
 
-def decode_answer(body: bytes) -> Answer:
+def decode_answer(body: bytes) -> Completion:
   """Decodes an answer. Raises `WireError`."""
   content = _open(_ANSWER, body)
   try:
@@ -223,7 +224,7 @@ def decode_answer(body: bytes) -> Answer:
         raise ValueError(f"{name} has {len(row)} of {len(sampled)} tokens")
   except _UNREADABLE as error:
     raise WireError(f"{len(body)} bytes are no answer: {error}") from error
-  return Answer(
+  return Completion(
     sampled,
     **rows,
     policy_slot=answer.policy_slot,
@@ -241,7 +242,7 @@ class Reader(Protocol):
     ...
 
 
-def encode_chunk(chunk: Answer) -> bytes:
+def encode_chunk(chunk: Completion) -> bytes:
   """Encodes the frame of sampled tokens."""
   return _frame(_CHUNK, encode_answer(chunk))
 
@@ -258,7 +259,9 @@ def encode_fault(error: AgentRLError) -> bytes:
   return _frame(_FAULT, _encoder.encode((name_of(error), reason)))
 
 
-async def read_chunks(reader: Reader, sender: str) -> AsyncGenerator[Answer]:
+async def read_chunks(
+  reader: Reader, sender: str
+) -> AsyncGenerator[Completion]:
   """Yields the chunks of one answer as they come.
 
   Raises the error with which `sender` ended it, `EOFError` if it was cut, and

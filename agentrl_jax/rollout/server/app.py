@@ -33,9 +33,9 @@ from agentrl_jax.errors import (
 )
 from agentrl_jax.http_requests import HttpLimits, RequestRefused
 from agentrl_jax.rollout.api import (
-  Answer,
+  Completion,
   Generator,
-  SamplingSpec,
+  SamplingParams,
   answer_chunks,
 )
 from agentrl_jax.rollout.remote import wire
@@ -172,18 +172,22 @@ class RolloutApi:
     await self._state.drain(grace_s)
 
   def _note(
-    self, prompt: np.ndarray, spec: SamplingSpec, reused: int, sampled: int
+    self,
+    prompt: np.ndarray,
+    sampling: SamplingParams,
+    reused: int,
+    sampled: int,
   ) -> None:
     self._state.metrics.answered(
       prompt=len(prompt),
       reused=reused,
       sampled=sampled,
-      is_constrained=bool(spec.grammar),
+      is_constrained=bool(sampling.grammar),
     )
 
   async def _read(
     self, request: web.Request
-  ) -> tuple[np.ndarray, SamplingSpec]:
+  ) -> tuple[np.ndarray, SamplingParams]:
     try:
       bodies = self._state.bodies
       async with bodies.body(request, max_body=self._max_bytes) as body:
@@ -211,7 +215,7 @@ class _StreamingResponse:
     """True once the status has been sent."""
     return self.response.prepared
 
-  async def send(self, chunk: Answer) -> None:
+  async def send(self, chunk: Completion) -> None:
     """Waits until the client can read more. Raises `ConnectionError`."""
     self.num_sampled += len(chunk.sampled)
     self.num_reused = chunk.num_reused

@@ -5,6 +5,7 @@ import threading
 import unittest
 
 import aiohttp
+import pytest
 from aiohttp import web
 
 from agentrl_jax.controller.group import RetryLimits, play_with_retries
@@ -227,6 +228,7 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
       self.service.post("sync_all")
       self.assertEqual((await playing)[-1].reward, 1.0)
 
+  @pytest.mark.slow
   async def test_a_controller_that_is_killed_finds_the_sessions_again(self):
     names = (OVER_GRPC, "arithmetic")
     with running(*our_worker(self.service.grpc)):
@@ -293,6 +295,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
       controller=self.service.url, name="arithmetic", **options
     )
 
+  @pytest.mark.slow
   async def test_a_worker_that_is_killed_costs_its_attempt(self):
     for controller in (self.service.url, self.service.grpc):
       with (
@@ -314,6 +317,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
             await session.reset()
       await self.forget_workers()
 
+  @pytest.mark.slow
   async def test_an_episode_is_made_again_on_another_worker(self):
     environment = self.make()
     expert = Arithmetic(num_tasks=50).expert

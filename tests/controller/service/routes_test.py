@@ -2,6 +2,8 @@
 
 import unittest
 
+import pytest
+
 from agentrl_jax.controller.service import main as service
 from agentrl_jax.controller.service.main import ServiceConfig
 from agentrl_jax.controller.service.registry import Timers
@@ -53,6 +55,7 @@ ROUTES = [
 
 
 class ControllerApiTest(unittest.IsolatedAsyncioTestCase):
+  @pytest.mark.slow
   async def test_nothing_that_comes_is_the_controllers_fault(self):
     enter = self.enterAsyncContext
     http = await enter(http_fuzz.session())

@@ -113,6 +113,7 @@ class ContainerWorkerTest(_ContainerTest):
       ],
     )
 
+  @pytest.mark.slow
   async def test_reaches_no_network_unless_asked(self):
     async with self.worker(network="bridge") as environment:
       (outside,) = self.ours()
@@ -157,6 +158,7 @@ class ContainerWorkerTest(_ContainerTest):
     )
     return words.decode().splitlines()
 
+  @pytest.mark.slow
   async def test_a_container_killed_in_mid_episode_is_a_fault(self):
     async with self.worker() as environment:
       with (
@@ -169,6 +171,7 @@ class ContainerWorkerTest(_ContainerTest):
           await asyncio.to_thread(container.kill)
           await session.step(Message("assistant", "hm"))
 
+  @pytest.mark.slow
   async def test_a_container_that_hangs_meets_the_deadline(self):
     deadlines = ClientDeadlines(step_s=0.5, ask_s=3)
     async with self.worker(deadlines=deadlines) as environment:
@@ -221,6 +224,7 @@ class ContainerWorkerTest(_ContainerTest):
       async with self.worker(image="agentrl_jax/nowhere"):
         self.fail("started")
 
+  @pytest.mark.slow
   def test_orphans_are_removed_and_nothing_else(self):
     program = (
       "import os\n"

@@ -18,6 +18,7 @@ class BuildImageTest(unittest.TestCase):
     super().setUpClass()
     cls.docker = connect_or_skip(cls)
 
+  @pytest.mark.slow
   def test_the_worker_starts_in_it(self):
     tag = build_or_skip(self.docker, "arithmetic")
     words = self.docker.containers.run(tag, ["--help"], remove=True)

@@ -40,6 +40,7 @@ class ReaperTest(unittest.TestCase):
     cls.docker = connect_or_skip(cls)
     cls.image = build_or_skip(cls.docker, "arithmetic")
 
+  @pytest.mark.slow
   def test_a_killed_process_leaves_nothing(self):
     owner = self.owner_of_a_container()
     self.assertEqual(len(self.containers(owner)), 1)

@@ -50,6 +50,7 @@ class ContainerPoolTest(unittest.IsolatedAsyncioTestCase):
         step = await session.step(expert.answer(step.messages))
     return step.reward
 
+  @pytest.mark.slow
   async def test_a_dead_container_is_replaced(self):
     async with self.pool(1) as environment:
       self.assertEqual(environment.name, "arithmetic")

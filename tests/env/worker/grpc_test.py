@@ -5,6 +5,8 @@ import unittest
 import uuid
 from unittest import mock
 
+import pytest
+
 from agentrl_jax.env.worker import grpc
 from agentrl_jax.env.worker.hosting import HostLimits
 from agentrl_jax.env.worker.main import WorkerConfig, serve
@@ -129,6 +131,7 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(await self.ask("GET", "get_sessions"), (200, {"7": 0}))
     self.assertFalse(again.done())
 
+  @pytest.mark.slow
   async def test_hundred_sessions_on_one_stream(self):
     await self.serve(concurrency=100)
 

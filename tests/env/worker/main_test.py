@@ -8,6 +8,7 @@ import sys
 import unittest
 
 import aiohttp
+import pytest
 
 from agentrl_jax.env.worker.hosting import HostLimits
 from agentrl_jax.env.worker.main import WorkerConfig, serve
@@ -144,6 +145,7 @@ class CommandLineTest(unittest.IsolatedAsyncioTestCase):
 
 
 class HttpWorkerTest(unittest.IsolatedAsyncioTestCase):
+  @pytest.mark.slow
   async def test_malformed_requests_are_refused(self):
     http = await self.enterAsyncContext(http_fuzz.session())
     url = await self.enterAsyncContext(

@@ -44,6 +44,7 @@ class ALFWorldContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
 
 class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
+  @pytest.mark.slow
   async def test_expert_solves_every_task_in_14_steps(self):
     environment = ALFWorld()
     types = set()

@@ -20,6 +20,7 @@ class GoldTest(unittest.IsolatedAsyncioTestCase):
     require_packages()
     self.environment = BFCL()
 
+  @pytest.mark.slow
   async def test_every_gold_run_scores_one(self):
     for category in CATEGORIES:
       indices = self.environment.indices(category)
@@ -52,6 +53,7 @@ class MutatedTest(unittest.IsolatedAsyncioTestCase):
     require_packages()
     self.environment = BFCL()
 
+  @pytest.mark.slow
   async def test_verdicts_equal_upstreams(self):
     await self._compare(range(0, 200, 10), seeds=(0,))
 

@@ -2,6 +2,8 @@
 
 import unittest
 
+import pytest
+
 from agentrl_jax.data.records import Task
 from environments.bfcl import BFCL
 from environments.bfcl.calls import parse_source, read_call
@@ -49,6 +51,7 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(runs[0][1], runs[1][1])
     self.assertGreater(len({str(calls) for _, calls in runs}), 2)
 
+  @pytest.mark.slow
   def test_arguments_by_position_are_named(self):
     gold = gold_calls(self.environment.find(Task("bfcl", "miss_func", 0)))
     self.assertEqual(gold[3][0].named, {"file_name": "final_report.pdf"})

@@ -2,6 +2,8 @@
 
 import unittest
 
+import pytest
+
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env.contract import SessionContract
@@ -27,6 +29,7 @@ class DBBenchContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
 
 class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
+  @pytest.mark.slow
   async def test_expert_without_mistakes_solves_every_task(self):
     environment = DBBench()
     for split in SPLITS:

@@ -4,6 +4,8 @@ import ast
 import json
 import unittest
 
+import pytest
+
 from agentrl_jax.data.records import Message, Task
 from agentrl_jax.errors import ConfigError
 from environments.dbbench import DBBench
@@ -49,6 +51,7 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
   def test_all_are_tested(self):
     self.assertEqual(set(WRONG_SQL), set(MISTAKES))
 
+  @pytest.mark.slow
   async def test_each_mistake_gives_wrong_answers(self):
     for mistake, (kind, pattern) in WRONG_SQL.items():
       environment = DBBench(kinds=(kind,))

@@ -244,6 +244,7 @@ class RepliesOfMariaDBTest(RepliesTest):
     data.needs_mariadb()
     return MariaDBEngine()
 
+  @pytest.mark.slow
   async def test_every_reply_whose_table_is_known(self):
     counts = await self.compare(load_episodes()[::8])
     self.assertGreater(counts["others"], 20)

@@ -5,6 +5,8 @@ import gc
 import unittest
 from unittest import mock
 
+import pytest
+
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env.contract import SessionContract
@@ -36,6 +38,7 @@ class LoadedContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
 
 class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
+  @pytest.mark.slow
   async def test_expert_without_mistakes_solves_every_task(self):
     environment = KnowledgeGraph()
     for split in SPLITS:
@@ -45,6 +48,7 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
           self.assertIs(last.status, Status.COMPLETED)
           self.assertEqual((last.reward, last.metrics["f1"]), (1.0, 1.0))
 
+  @pytest.mark.slow
   async def test_sessions_leak_no_objects(self):
     environment = KnowledgeGraph()
     counts = []

@@ -3,6 +3,8 @@
 import json
 import unittest
 
+import pytest
+
 from agentrl_jax.data.records import Task
 from agentrl_jax.env.rehearsal import rehearse
 from agentrl_jax.errors import ConfigError
@@ -80,6 +82,7 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(expert.answers[-1].content, "Final Answer: #3")
     self.assertEqual(last.reward, 1.0)
 
+  @pytest.mark.slow
   async def test_every_loaded_task_ends_with_any_mistakes(self):
     environment = KnowledgeGraph(source=questions("dev"))
     mistakes = dict.fromkeys(MISTAKES, 0.5)

@@ -109,6 +109,7 @@ class EveryKindOnDockerTest(
 class SomeKindsOnDockerTest(
   WithMachines, OnDocker, unittest.IsolatedAsyncioTestCase
 ):
+  @pytest.mark.slow
   async def test_expert_solves_the_first_tasks(self):
     environment = self.make_environment(num_warm=2)
     for split in SPLITS:

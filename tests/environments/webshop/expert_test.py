@@ -3,6 +3,8 @@
 import json
 import unittest
 
+import pytest
+
 from agentrl_jax.data.records import Status, Task
 from environments.webshop.environment import COMPACT, WebShop
 from environments.webshop.expert import MISTAKES
@@ -39,6 +41,7 @@ async def success(environment, number=200, **mistakes):
 
 
 class NoMistakesTest(unittest.IsolatedAsyncioTestCase):
+  @pytest.mark.slow
   async def test_solves_every_task_on_all_pages(self):
     for settings in ({}, COMPACT, {"difficulty": "easy"}):
       environment = WebShop(num_test=NUM_TASKS, **settings)

@@ -96,6 +96,7 @@ class DecodeTest(absltest.TestCase):
 
 @unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
 class CommandTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_what_cannot_fit_is_refused_before_anything_is_compiled(self):
     done = _plan(
       "--config=configs/pod.py:qwen3-32b",
@@ -116,11 +117,13 @@ class CommandTest(absltest.TestCase):
     self.assertLess(found["programs"]["gradient"]["left_bytes"], -40 * GIB)
     self.assertIn("--topology", found["advice"])
 
+  @pytest.mark.slow
   def test_a_slice_that_cannot_be_rented_is_a_sentence(self):
     done = _plan("--config=configs/pod.py", "--topology=v5p-10")
     self.assertEqual(done.returncode, 1)
     self.assertRegex(done.stderr, "v5p-10' cannot be rented; there are .*v5p-8")
 
+  @pytest.mark.slow
   def test_a_mesh_of_another_size_is_a_sentence(self):
     done = _plan("--config=configs/pod.py:qwen3-1.7b", "--topology=v5e-8")
     self.assertEqual(done.returncode, 1)

@@ -5,6 +5,7 @@ others.
 import dataclasses
 import unittest
 
+import pytest
 from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
@@ -38,6 +39,7 @@ class SlicesTest(absltest.TestCase):
   def _kept(self, settings, planner=None):
     return (planner or self.planner)._residents(settings, is_rollout=True)
 
+  @pytest.mark.slow
   def test_the_policy_slot_with_the_fewest_chips_is_the_tightest(self):
     settings = _settings(slices=(4, 2), slots=(8, 8))
     kept = self._kept(settings)

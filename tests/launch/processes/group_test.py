@@ -8,6 +8,7 @@ import signal
 import tempfile
 import time
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
@@ -154,6 +155,7 @@ class LinkTest(absltest.TestCase):
     statuses, said = self._run(_leave_early, _share_one, _share_one)
     self.assertEqual(statuses, [0, 143, 143], said)
 
+  @pytest.mark.slow
   def test_a_signal_reaches_process_0(self):
     statuses, said = self._run(_hear_a_signal, _forward)
     self.assertEqual(statuses, [0, 0], said)

@@ -207,6 +207,7 @@ class PageTest(unittest.TestCase):
     self.assertIn("&lt;tool_call&gt;", self.page)
     self.assertNotIn("<tool_call>", self.page)
 
+  @pytest.mark.slow
   def test_a_run_that_kept_nothing_is_shown_too(self):
     empty = Summary(
       name="<empty>",
@@ -221,6 +222,7 @@ class PageTest(unittest.TestCase):
     self.assertIn("No episode was kept", text)
     self.assertIn("<empty>", text)
 
+  @pytest.mark.slow
   def test_writes_one_whole_file(self):
     with tempfile.TemporaryDirectory() as folder:
       path = pathlib.Path(folder) / "report.html"
@@ -275,10 +277,12 @@ class BrowserTest(unittest.TestCase):
     self.assertIsNotNone(found, f"no measure came back: {done.stderr[-2000:]}")
     return int(found[1]), int(found[2])
 
+  @pytest.mark.slow
   def test_nothing_sticks_out_on_a_phone(self):
     page = render()
     self.assertEqual(self.widths(page, PHONE_PX), (PHONE_PX, PHONE_PX))
 
+  @pytest.mark.slow
   def test_the_measure_sees_what_sticks_out(self):
     wide = '<main><div style="width:500px">wide</div>'
     page = render(shown=[]).replace("<main>", wide)

@@ -6,6 +6,7 @@ import tempfile
 import unittest
 
 import matplotlib.image
+import pytest
 from matplotlib.figure import Figure
 
 from agentrl_jax.metrics import FILE, Row, read_metrics
@@ -21,6 +22,7 @@ class PlotsTest(unittest.TestCase):
       cls.rows = read_metrics(pathlib.Path(folder) / FILE)
     cls.drawings = plots.panel_svgs(cls.rows, synthetic_run.evaluations())
 
+  @pytest.mark.slow
   def test_writes_a_picture(self):
     with tempfile.TemporaryDirectory() as folder:
       path = pathlib.Path(folder) / "curves.png"
@@ -55,10 +57,12 @@ class PlotsTest(unittest.TestCase):
     self.assertEqual(used - set(names), set())
     self.assertEqual(len(names), len(set(names)))
 
+  @pytest.mark.slow
   def test_the_same_run_gives_the_same_drawing(self):
     again = plots.panel_svgs(self.rows, synthetic_run.evaluations())
     self.assertEqual(again, self.drawings)
 
+  @pytest.mark.slow
   def test_says_what_was_not_recorded(self):
     for drawing in plots.panel_svgs([], []):
       with self.subTest(panel=drawing.title):
@@ -103,6 +107,7 @@ class PlotsTest(unittest.TestCase):
         with self.subTest(panel=drawing.title, task=task):
           self.assertEqual(len(re.findall(f">{task}<", drawing.svg)), 1)
 
+  @pytest.mark.slow
   def test_a_task_named_like_markup_stays_text(self):
     rows = [Row("rl", 1, 0.0, {f"{curves.SUCCESS}/<b>$x$": 0.5})]
     svg = plots.panel_svgs(rows, [])[0].svg

@@ -5,6 +5,7 @@ import tempfile
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
@@ -60,6 +61,7 @@ class AdaptersTest(absltest.TestCase):
     self.assertIn(lora.A, layout)
     self.assertNotIn("embedding", layout)
 
+  @pytest.mark.slow
   def test_both_exports_are_the_same_policy(self):
     export(self.run_root, self.root / "merged", dtype="float32")
     export_adapters(self.run_root, self.root / "adapters")

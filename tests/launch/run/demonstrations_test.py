@@ -8,6 +8,7 @@ import tempfile
 from typing import ClassVar
 
 import numpy as np
+import pytest
 from absl.testing import absltest
 
 from agentrl_jax.data.records import Task
@@ -110,6 +111,7 @@ class DemonstrationsTest(absltest.TestCase):
       str(cls.folder / "tokenizer.json")
     )
 
+  @pytest.mark.slow
   def test_processes_share_the_work_and_change_nothing(self):
     seen = []
     number = demonstrations.CHUNK + 20
@@ -134,6 +136,7 @@ class DemonstrationsTest(absltest.TestCase):
     with self.assertRaisesRegex(CheckpointError, "Remove it"):
       demonstrations.load_rows(path)
 
+  @pytest.mark.slow
   def test_every_row_once_per_epoch(self):
     rows = demonstrations._pack_chunk(self.settings, self.folder, 0, 8)
     epochs = list(demonstrations.shuffled(rows, seed=3, epochs=2))

@@ -61,6 +61,7 @@ class PlacesTest(unittest.TestCase):
     with worker() as url:
       self.require_as_here(self.play_at(worker=url))
 
+  @pytest.mark.slow
   @pytest.mark.docker
   def test_in_containers(self):
     docker = connect_or_skip(type(self))
@@ -78,6 +79,7 @@ class PlacesTest(unittest.TestCase):
     self.assertEqual(found["webshop"].options["num_test"], 7)
     self.assertEqual(found["webshop"].options["catalogue_size"], 45)
 
+  @pytest.mark.slow
   def test_at_the_workers_of_a_controller(self):
     with controller() as url, worker(f"--controller={url}"):
       self.require_as_here(self.play_at(controller=url))

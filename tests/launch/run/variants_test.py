@@ -47,6 +47,7 @@ class WorkersTest(absltest.TestCase):
 
 
 class EvaluateTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_each_expert_makes_its_own_mistakes(self):
     with tempfile.TemporaryDirectory() as folder:
       output = pathlib.Path(folder) / "scores.json"

@@ -120,6 +120,7 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
     )
     self.trained = Trained(self.served)
 
+  @pytest.mark.slow
   async def test_an_update_is_trained_on_what_was_recorded(self):
     for version in range(2):
       groups = await self.trained.groups()
@@ -137,6 +138,7 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
       after = np.array(self.trained.state.params["embedding"])
       self.assertGreater(np.abs(after - before).max(), 1e-3)
 
+  @pytest.mark.slow
   async def test_the_documented_program_plays(self):
     playing = [
       asyncio.create_task(

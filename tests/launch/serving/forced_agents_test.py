@@ -52,6 +52,7 @@ class ForcedAgentsTest(unittest.IsolatedAsyncioTestCase):
     _, metrics = self.trained.update(groups)
     return statistics.mean(rewards), metrics
 
+  @pytest.mark.slow
   async def test_learner_and_engine_mean_one_distribution(self):
     for _ in range(2):
       _, metrics = await self.play()

@@ -9,6 +9,7 @@ import tempfile
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest
 
 from agentrl_jax.errors import CheckpointError, ConfigError
@@ -86,6 +87,7 @@ class PolicySlotServingTest(absltest.TestCase):
         policy_slots.params[policy_slot]["embedding"], step
       )
 
+  @pytest.mark.slow
   def test_each_policy_slot_has_a_schedule_of_its_own(self):
     checkpoints = self._open()
     serving, policy_slots = self._serving(
@@ -101,6 +103,7 @@ class PolicySlotServingTest(absltest.TestCase):
       self._run(checkpoints, serving, range(first, version + 1))
       self._assert_serves(policy_slots, steps)
 
+  @pytest.mark.slow
   def test_goes_on_after_a_stop_with_what_it_served(self):
     lines = ("every 4", "every 2 lag 6")
     for stopped in (1, 6, 11):
@@ -119,6 +122,7 @@ class PolicySlotServingTest(absltest.TestCase):
     self._run(self._open(), serving, range(8))
     self.assertEqual(policy_slots.num_published, 2)
 
+  @pytest.mark.slow
   def test_a_version_that_was_not_kept_is_refused_by_name(self):
     checkpoints = self._open()
     serving, _ = self._serving("every 4")
@@ -130,6 +134,7 @@ class PolicySlotServingTest(absltest.TestCase):
     ):
       serving.follow(checkpoints, self._state(10))
 
+  @pytest.mark.slow
   def test_another_runs_checkpoints(self):
     other, _ = self._serving()
     self._run(self._open("other"), other, range(5))

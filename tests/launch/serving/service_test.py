@@ -4,6 +4,8 @@ import subprocess
 import sys
 import unittest
 
+import pytest
+
 # google-jetstream is not there, whatever is installed.
 _WITHOUT_JETSTREAM = """
 import sys
@@ -21,9 +23,9 @@ from tests.rollout import small
 
 engine = small.engine_of((10,))
 with DRIVERS["local"](engine) as driver:
-  from agentrl_jax.rollout.api import SamplingSpec
+  from agentrl_jax.rollout.api import SamplingParams
 
-  answer = driver.submit([1, 2, 3], SamplingSpec(max_tokens=2))
+  answer = driver.submit([1, 2, 3], SamplingParams(max_tokens=2))
   assert len(answer.result(60).sampled) == 2
 try:
   with DRIVERS["jetstream"](engine):
@@ -34,6 +36,7 @@ except ConfigError as error:
 
 
 class WithoutJetStreamTest(unittest.TestCase):
+  @pytest.mark.slow
   def test_the_local_driver_needs_none_of_it(self):
     done = subprocess.run(
       [sys.executable, "-c", _WITHOUT_JETSTREAM],

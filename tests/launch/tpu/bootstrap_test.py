@@ -66,6 +66,7 @@ class BootstrapTest(absltest.TestCase):
       ],
     )
 
+  @pytest.mark.slow
   def test_each_process_of_a_learner_is_told_who_it_is(self):
     self.start(
       "echo $AGENTRL_PROCESS_ID/$AGENTRL_NUM_PROCESSES",

@@ -77,6 +77,7 @@ class TpuCommandsTest(parameterized.TestCase):
   def test_gcloud_understands_every_command(self, options, config):
     self._parses(dry_run(*options, "--dry-run", *config))
 
+  @pytest.mark.slow
   def test_gcloud_understands_a_command_of_each_kind(self):
     kinds = {}
     for line in (
@@ -114,6 +115,7 @@ class TpuCommandsTest(parameterized.TestCase):
         with self.subTest(line):
           self.assertIn("do not currently have an active account", done.stderr)
 
+  @pytest.mark.slow
   @parameterized.parameters(*SCRIPTS)
   def test_shellcheck_has_nothing_to_say(self, script):
     beside = pathlib.Path(sys.executable).parent  # where pip puts it

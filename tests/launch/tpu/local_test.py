@@ -70,6 +70,7 @@ class TpuLocalTest(absltest.TestCase):
     python.symlink_to(STAND_IN)
     return str(python)
 
+  @pytest.mark.slow
   def test_all_start_again_when_one_is_killed(self):
     python = self.stand_in()
     saved = self.folder / "saved"

@@ -29,6 +29,7 @@ class TpuRunTest(parameterized.TestCase):
     self.addCleanup(cloud.destroy)
     return cloud
 
+  @pytest.mark.slow
   def test_creates_waits_prepares_starts_and_follows(self):
     cloud = self.cloud("created")
     awkward = '--config.name_of_x=it\'s "a  b" $HOME *'
@@ -67,6 +68,7 @@ class TpuRunTest(parameterized.TestCase):
     self.assertIn("still cost money", told)
     self.assertIn("--name=demo --teardown", told)
 
+  @pytest.mark.slow
   def test_what_exists_is_used_again(self):
     self._is_used_again("existing")
 
@@ -111,6 +113,7 @@ class TpuRunTest(parameterized.TestCase):
     self.assertEqual(status, 1)
     self.assertIn("demo-learner exists and is a v5p-16, not the v5p-8", told)
 
+  @pytest.mark.slow
   def test_goes_on_where_it_was_when_it_was_preempted(self):
     self._goes_on("preempted", SLICE)
 
@@ -142,6 +145,7 @@ class TpuRunTest(parameterized.TestCase):
     self.assertLen(resumed, 2)
     self.assertEqual(int(resumed[1].rpartition(" ")[2]), before)
 
+  @pytest.mark.slow
   def test_one_process_breaks_and_all_start_again(self):
     cloud = self.cloud("existing")
     status, out, told = cloud.run(
@@ -154,6 +158,7 @@ class TpuRunTest(parameterized.TestCase):
     self.assertEqual(cloud.deeds(), [*BROUGHT, *STARTED, *STARTED])
     self.assertEqual((cloud.step(0), cloud.step(1)), (8, 8))
 
+  @pytest.mark.slow
   def test_gives_up_on_what_breaks_every_time(self):
     cloud = self.cloud("existing")
     status, _, told = cloud.run(*SLICE, "--restarts=1", *CONFIG, BREAK_WITH="7")
@@ -161,6 +166,7 @@ class TpuRunTest(parameterized.TestCase):
     self.assertIn("the learner ended with status 7, for the 2. time", told)
     self.assertEqual(cloud.deeds(), [*BROUGHT, *STARTED, *STARTED])
 
+  @pytest.mark.slow
   def test_ctrl_c_leaves_the_run_and_the_next_call_attaches(self):
     cloud = self.cloud("existing")
     cloud.start(*SLICE, *CONFIG, steps=FOREVER)
@@ -206,6 +212,7 @@ class TpuRunTest(parameterized.TestCase):
       ],
     )
 
+  @pytest.mark.slow
   def test_stop_lets_the_learner_save(self):
     cloud = self.cloud("existing")
     cloud.start(*SLICE, *CONFIG, steps=FOREVER)
@@ -220,6 +227,7 @@ class TpuRunTest(parameterized.TestCase):
     for log in logs:
       self.assertRegex(log.read_text(), r"saved \d+\n$")
 
+  @pytest.mark.slow
   def test_a_lost_rollout_comes_again_and_the_learner_hears_of_it(self):
     cloud = self.cloud("rollout_lost")
     cloud.start(*SMALL, "--rollout=v6e-8", *CONFIG, steps=FOREVER)
@@ -245,6 +253,7 @@ class TpuRunTest(parameterized.TestCase):
     self.assertLen(re.findall(r"\[learner/0\] goes on at \d", out), 2)
     self.assertEqual(cloud.alive(), [])
 
+  @pytest.mark.slow
   def test_machines_play_what_they_are_told_to(self):
     cloud = self.cloud("environments")
     status, _, told = cloud.run(

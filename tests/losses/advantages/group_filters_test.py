@@ -7,6 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
@@ -142,6 +143,7 @@ class KeepTest(chex.TestCase):
         keep(reward_N, group_N, num_groups=6, valid_N=valid_N), signal_M
       )
 
+  @pytest.mark.slow
   def test_ties_go_to_the_first(self):
     reward_N, group_N = jnp.array([0.0, 1.0] * 4), jnp.arange(8) // 2
     for keep in (group_filters.keep_top_groups, group_filters.keep_top_signal):
@@ -154,6 +156,7 @@ class KeepTest(chex.TestCase):
       )
       np.testing.assert_array_equal(keep_M, [True, True, False, False])
 
+  @pytest.mark.slow
   def test_rounding_breaks_no_tie(self):
     rng = np.random.default_rng(0)
     reward = rng.choice([-0.2, 0.0, 0.3, 1.0], size=7)
@@ -172,6 +175,7 @@ class KeepTest(chex.TestCase):
       self.assertIn(num_kept, (19, 20))
       np.testing.assert_array_equal(keep_M, np.arange(40) < num_kept)
 
+  @pytest.mark.slow
   def test_a_share_is_of_the_groups_that_are_there(self):
     group_N = jnp.repeat(jnp.arange(100), 2)
     for x64 in (False, True):

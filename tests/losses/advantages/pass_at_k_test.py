@@ -8,6 +8,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
@@ -62,6 +63,7 @@ class PassAtKAdvantageTest(chex.TestCase):
         atol=1e-6,
       )
 
+  @pytest.mark.slow
   def test_twelve_digits_in_float64(self):
     success_N, group_N, valid_N = _successes(seed=0)
     with jax.enable_x64(True):
@@ -94,6 +96,7 @@ class PassAtKAdvantageTest(chex.TestCase):
       atol=1e-5,
     )
 
+  @pytest.mark.slow
   def test_large_groups_do_not_overflow(self):
     success_N = jnp.arange(512) < 1
     advantage_N = pass_at_k.pass_at_k_advantage(
@@ -159,6 +162,7 @@ class MaxAtKAdvantageTest(chex.TestCase):
         atol=1e-6,
       )
 
+  @pytest.mark.slow
   def test_twelve_digits_in_float64(self):
     _, group_N, valid_N = random_attempts(seed=0)
     reward_N = np.random.default_rng(0).normal(size=len(group_N))
@@ -184,6 +188,7 @@ class MaxAtKAdvantageTest(chex.TestCase):
       atol=1e-6,
     )
 
+  @pytest.mark.slow
   def test_estimates_the_gradient_of_the_best_of_k_without_bias(self):
     # A policy of three answers; all 3^4 groups of four attempts, weighted.
     reward_3 = jnp.array([0.0, 0.3, 1.0])
@@ -215,6 +220,7 @@ class MaxAtKAdvantageTest(chex.TestCase):
       atol=1e-6,
     )
 
+  @pytest.mark.slow
   def test_other_groups_leave_no_rounding_behind(self):
     reward_N = jnp.array([1e6, -1e6, 1.0, 0.75])
     advantage_N = pass_at_k.max_at_k_advantage(
@@ -241,6 +247,7 @@ class MaxAtKAdvantageTest(chex.TestCase):
         np.isnan(advantage_N), [True, True, True, False, False, True]
       )
 
+  @pytest.mark.slow
   def test_is_a_constant(self):
     reward_N, group_N, valid_N = random_attempts(seed=3)
     gradient_N = jax.grad(
@@ -252,6 +259,7 @@ class MaxAtKAdvantageTest(chex.TestCase):
     )(jnp.array(reward_N))
     np.testing.assert_array_equal(gradient_N, np.zeros(len(reward_N)))
 
+  @pytest.mark.slow
   def test_nothing_valid_and_nobody_there(self):
     for size in (0, 3):
       advantage_N = pass_at_k.max_at_k_advantage(

@@ -7,6 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages import normalisation
@@ -41,6 +42,7 @@ class AdvantageTest(chex.TestCase):
         atol=1e-6,
       )
 
+  @pytest.mark.slow
   def test_twelve_digits_in_float64(self):
     batch = random_episodes(seed=1)
     arguments = (batch.reward_BT / np.float64(3), batch.mask_BT)
@@ -55,6 +57,7 @@ class AdvantageTest(chex.TestCase):
       atol=1e-13,
     )
 
+  @pytest.mark.slow
   def test_nothing_trained_gives_nothing(self):
     for num_rows in (0, 2):
       advantage_BT = normalisation.reinforce_plus_plus_advantage(
@@ -86,6 +89,7 @@ class BaselineAdvantageTest(chex.TestCase):
         atol=1e-6,
       )
 
+  @pytest.mark.slow
   @few_examples
   @hypothesis.given(seed=st.integers(0, 999))
   def test_of_one_group_and_task_it_is_the_reward_normalised(self, seed):
@@ -102,6 +106,7 @@ class BaselineAdvantageTest(chex.TestCase):
       atol=1e-4,
     )
 
+  @pytest.mark.slow
   def test_groups_without_spread_give_exactly_nothing(self):
     advantage_N = normalisation.reinforce_plus_plus_baseline_advantage(
       jnp.array([-0.2] * 7 + [0.7] * 5),

@@ -7,6 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
@@ -93,6 +94,7 @@ class GaeTest(chex.TestCase):
     )
     np.testing.assert_allclose(advantage_BT, np.zeros((5, 12)), atol=1e-5)
 
+  @pytest.mark.slow
   def test_observations_are_as_if_not_there(self):
     batch = random_episodes(seed=3)
     settings = {"discount": 0.9, "gae_lambda": 0.7}

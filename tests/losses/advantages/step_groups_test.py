@@ -7,6 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
@@ -70,6 +71,7 @@ class GigpoAdvantageTest(chex.TestCase):
         atol=1e-5,
       )
 
+  @pytest.mark.slow
   def test_twelve_digits_in_float64(self):
     reward_NU, *inputs, valid_NU = _steps(seed=3)
     reward_NU = reward_NU.astype(np.float64) + np.arange(U) / 7
@@ -86,6 +88,7 @@ class GigpoAdvantageTest(chex.TestCase):
       atol=1e-12,
     )
 
+  @pytest.mark.slow
   def test_without_weight_on_steps_it_is_grpo(self):
     reward_NU, state_NU, group_N, valid_NU = _steps(seed=4)
     advantage_NU = step_groups.gigpo_advantage(
@@ -109,6 +112,7 @@ class GigpoAdvantageTest(chex.TestCase):
       atol=1e-6,
     )
 
+  @pytest.mark.slow
   def test_refuses_what_cannot_be_meant(self):
     reward_NU, state_NU, group_N, valid_NU = _steps(seed=4)
     with self.assertRaisesRegex(ValueError, "discount=2 must be from 0 to 1"):
@@ -147,6 +151,7 @@ class StepAdvantageTest(chex.TestCase):
         atol=1e-5,
       )
 
+  @pytest.mark.slow
   @few_examples
   @hypothesis.given(seed=st.integers(0, 999))
   def test_if_no_state_is_special_it_is_grpo_of_steps(self, seed):
@@ -171,6 +176,7 @@ class StepAdvantageTest(chex.TestCase):
       atol=1e-5,
     )
 
+  @pytest.mark.slow
   def test_the_same_number_in_two_groups_names_two_states(self):
     advantage_NU = step_groups.step_advantage(
       jnp.array([[1.0], [0.0], [7.0], [5.0]]),
@@ -182,6 +188,7 @@ class StepAdvantageTest(chex.TestCase):
     )
     np.testing.assert_array_equal(advantage_NU[:, 0], [0.5, -0.5, 1, -1])
 
+  @pytest.mark.slow
   def test_a_step_alone_in_its_state_gets_nothing(self):
     advantage_NU = step_groups.step_advantage(
       jnp.array([[1.0, 0.3]]),
@@ -192,6 +199,7 @@ class StepAdvantageTest(chex.TestCase):
     )
     np.testing.assert_array_equal(advantage_NU, [[0, 0]])
 
+  @pytest.mark.slow
   def test_broken_returns_and_ids_are_not_hidden(self):
     advantage_NU = step_groups.step_advantage(
       jnp.array([[1.0, jnp.nan, 0.0, 1.0], [0.5, jnp.nan, 0.0, 2.0]]),
@@ -226,6 +234,7 @@ class StepAdvantageTest(chex.TestCase):
     )(jnp.array(return_NU))
     np.testing.assert_array_equal(gradient_NU, np.zeros((N, U)))
 
+  @pytest.mark.slow
   @parameterized.parameters(
     step_groups.step_advantage,
     functools.partial(step_groups.gigpo_advantage, discount=0.9),

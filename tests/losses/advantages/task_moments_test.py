@@ -8,6 +8,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
@@ -72,6 +73,7 @@ class MeasureTasksTest(chex.TestCase):
       rtol=1e-12,
     )
 
+  @pytest.mark.slow
   def test_what_is_constant_has_no_variance_at_all(self):
     for size in (1, 7, 11):
       moments = normalisation.measure_tasks(
@@ -83,6 +85,7 @@ class MeasureTasksTest(chex.TestCase):
       np.testing.assert_array_equal(moments.mean_I, np.float32([-0.2]))
       np.testing.assert_array_equal(moments.variance_I, [0])
 
+  @pytest.mark.slow
   def test_nothing_seen_is_where_running_moments_start(self):
     unseen = normalisation.unseen_tasks(NUM_TASKS)
     for num_rows in (0, 2):
@@ -137,6 +140,7 @@ class AddTest(parameterized.TestCase):
     self.assertEqual(float(total.variance_I[3]), 0)
     self.assertEqual(float(total.mean_I[3]), np.float32(0.7))
 
+  @pytest.mark.slow
   def test_far_from_zero_nothing_cancels(self):
     x_BT, task_BT, weight_BT = _tokens(seed=4)
     inputs = (x_BT + 4096, task_BT, weight_BT)
@@ -182,6 +186,7 @@ class BlendMomentsTest(chex.TestCase):
         normalisation.blend_moments(old, new, decay=0.9), batch, rtol=0
       )
 
+  @pytest.mark.slow
   def test_in_the_long_run_it_is_an_exponential_average(self):
     running = normalisation.unseen_tasks(1)
     blend = jax.jit(functools.partial(normalisation.blend_moments, decay=0.9))

@@ -7,6 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
@@ -182,6 +183,7 @@ class TurnReturnsTest(chex.TestCase):
         atol=1e-5,
       )
 
+  @pytest.mark.slow
   def test_a_worked_example(self):
     # Turns of rewards 1, 0 and 2, the last in an episode of its own.
     return_BT = turns.turn_returns(

@@ -7,6 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
@@ -118,6 +119,7 @@ class AgentRLLossTest(chex.TestCase):
       agentrl.agentrl_loss(x_BT, x_BT, x_BT, x_BT, mask_BT).value(), 0
     )
 
+  @pytest.mark.slow
   @hypothesis.settings(deadline=None, database=None, max_examples=20)
   @hypothesis.given(seed=st.integers(0, 999))
   def test_on_policy_at_the_reference_it_is_reinforce(self, seed):
@@ -239,6 +241,7 @@ class ObjectiveTest(chex.TestCase):
     )
     np.testing.assert_array_equal(gradient_BTV[~batch["mask_BT"]], 0)
 
+  @pytest.mark.slow
   def test_a_broken_advantage_off_the_mask_does_not_spread(self):
     batch = _objective_batch(seed=1)
     advantage_BT = np.asarray(_advantage(batch))
@@ -254,6 +257,7 @@ class ObjectiveTest(chex.TestCase):
       jax.value_and_grad(loss)(self.logits_BTV, advantage_BT),
     )
 
+  @pytest.mark.slow
   def test_micro_batches_from_hidden_states_add_up_to_the_whole(self):
     batch = _objective_batch(seed=2)
     rng = np.random.default_rng(3)

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax import losses
@@ -13,6 +14,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 
 
 class ExamplesTest(parameterized.TestCase):
+  @pytest.mark.slow
   @parameterized.parameters(("bandit", 0.95), ("higher_or_lower", 0.9))
   def test_learns(self, name, least):
     done = subprocess.run(
@@ -36,6 +38,7 @@ class ExamplesTest(parameterized.TestCase):
 
 
 class PageTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_every_program_of_the_page_runs(self):
     page = (ROOT / "docs/losses.md").read_text()
     programs = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -13,6 +13,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 
 from agentrl_jax import losses
@@ -227,6 +228,7 @@ class MicroBatchesTest(parameterized.TestCase):
     chex.assert_trees_all_close(in_parts, whole, rtol=0, atol=TOLERANCE)
     chex.assert_trees_all_close(in_a_scan, whole, rtol=0, atol=TOLERANCE)
 
+  @pytest.mark.slow
   @parameterized.parameters(*LOSSES)
   def test_losses_and_their_gradients_add_up(self, name):
     batch = whole_batch(seed=1)

@@ -1,5 +1,6 @@
 """Statistics of a batch do not depend on its sharding."""
 
+import pytest
 from absl.testing import absltest
 
 from agentrl_jax import losses
@@ -38,6 +39,7 @@ WITHOUT_STATISTICS = {
 
 
 class ShardingTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_eight_devices_compute_what_one_does(self):
     differences = eight_devices.run("tests.losses.library.sharding_program")
     functions = {

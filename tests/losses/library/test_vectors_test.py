@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 
 from agentrl_jax import losses
@@ -116,6 +117,7 @@ class TestVectorsTest(parameterized.TestCase):
         path = module.replace("/", ".")
         self.assertEqual(defined_in, f"agentrl_jax.losses.{path}")
 
+  @pytest.mark.slow
   @parameterized.parameters(*sections())
   def test_library_agrees(self, module):
     self.check(sections()[module], tolerance=1e-6, slope_tolerance=2e-6)

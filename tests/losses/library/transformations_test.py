@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 
 from agentrl_jax import losses
@@ -44,6 +45,7 @@ def _together(functions, arguments):
 
 
 class TransformationsTest(parameterized.TestCase):
+  @pytest.mark.slow
   @parameterized.parameters(*sections())
   def test_vmap_is_a_loop(self, module):
     blocks = [block for block in sections()[module] if _arrays(block)]

@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 
 from agentrl_jax import losses
@@ -86,6 +87,7 @@ class WordsTest(chex.TestCase):
 
 
 class FusedTest(parameterized.TestCase):
+  @pytest.mark.slow
   @parameterized.parameters((2, None), (100, 100), (2, 33), (3, 7), (1, 1))
   def test_matches_loops_and_finite_differences(
     self, chunk_size, vocab_chunk_size

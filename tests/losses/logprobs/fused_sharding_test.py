@@ -1,5 +1,6 @@
 """A vocabulary that is split over devices gives the results of one device."""
 
+import pytest
 from absl.testing import absltest
 
 from tests import eight_devices
@@ -18,6 +19,7 @@ class FusedShardingTest(absltest.TestCase):
       with self.subTest(name):
         self.assertLessEqual(difference, 1e-6)
 
+  @pytest.mark.slow
   def test_devices_send_sums_and_no_words(self):
     # The gradient of a device's words is summed over the rows of others.
     for name, sent in self.found["sent"].items():

@@ -7,6 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
@@ -80,6 +81,7 @@ class FusedTokenLogprobTest(chex.TestCase):
         )
         np.testing.assert_allclose(slope, wanted, atol=1e-8)
 
+  @pytest.mark.slow
   @hypothesis.settings(deadline=None, database=None, max_examples=20)
   @hypothesis.given(
     share=st.floats(0, 1),

@@ -6,6 +6,7 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 
 from agentrl_jax.losses import fused_token_logprob
@@ -33,6 +34,7 @@ class CostTest(parameterized.TestCase):
     self.assertGreaterEqual(largest(plain), B * T * V)
     self.assertLess(largest(fused), B * T * V)
 
+  @pytest.mark.slow
   @parameterized.parameters((0, 0), (1, 1), (2, 1), (3, 2), (4, 2), (None, 3))
   def test_computes_no_chunk_too_many(self, num_trained, num_chunks):
     hidden_BTD, output_DV, token_BT, _ = cases.inputs(seed=1)
@@ -120,6 +122,7 @@ class PrecisionTest(parameterized.TestCase):
     slopes = jax.eval_shape(jax.grad(total, argnums=(0, 1)), *arguments)
     self.assertEqual([x.dtype for x in slopes], [states, output])
 
+  @pytest.mark.slow
   def test_gradient_of_the_output_adds_up_in_float32(self):
     # 512 equal contributions: a sum in bfloat16 stops growing at 256 of them.
     num_tokens = 512
@@ -158,6 +161,7 @@ class PrecisionTest(parameterized.TestCase):
       atol=1e-7,
     )
 
+  @pytest.mark.slow
   @parameterized.parameters(None, 2)
   def test_barred_words_share_no_probability(self, vocab_chunk_size):
     hidden_BTD, output_DV, token_BT, mask_BT = cases.inputs(seed=7)

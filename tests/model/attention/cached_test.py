@@ -6,6 +6,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from jax.experimental import pallas as pl
 from jax.sharding import SingleDeviceSharding
@@ -34,6 +35,7 @@ def operands(slots, heads, queries, positions, channels):
 
 
 class RaggedTest(parameterized.TestCase):
+  @pytest.mark.slow
   @parameterized.parameters(
     (4, 2, 4, 512, 64), (3, 4, 1, 384, 128), (2, 1, 3, 128, 16)
   )
@@ -73,11 +75,13 @@ class RaggedTest(parameterized.TestCase):
       [[0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 1, 1], [0, 1, 2, 2], [0, 1, 2, 3]],
     )
 
+  @pytest.mark.slow
   def test_heads_may_be_on_several_devices(self):
     found = eight_devices.run("tests.model.attention.cached_program")
     self.assertEqual(found["devices"], 4)
     self.assertLess(found["apart"], 1e-6)
 
+  @pytest.mark.slow
   def test_a_policy_decodes_the_same(self):
     plain, ragged = Policy(CONFIG), Policy(CONFIG, RAGGED)
     params = plain.init(jax.random.key(0))
@@ -124,6 +128,7 @@ class ChoiceTest(parameterized.TestCase):
 
 @unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
 class CompiledTest(parameterized.TestCase):
+  @pytest.mark.slow
   @parameterized.parameters("v5e:2x2", "v5p:2x2x1", "v6e:2x2")
   def test_for_a_tpu(self, name):
     """Compiled as it is; and nothing copies the cache to suit the kernel."""

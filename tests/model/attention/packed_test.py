@@ -66,6 +66,7 @@ class KernelTest(parameterized.TestCase):
     out, _ = _value_and_slopes(*inputs, attention="xla", attention_block=block)
     np.testing.assert_allclose(out, _by_tokens(*inputs), atol=1e-5)
 
+  @pytest.mark.slow
   @parameterized.parameters(0, 128)
   def test_splash_like_plain(self, block):
     """By Pallas's interpreter, which does what the chip does."""
@@ -164,6 +165,7 @@ class ChoiceTest(parameterized.TestCase):
     ):
       choose(compute, "gpu", 64)
 
+  @pytest.mark.slow
   def test_falling_back_is_loud(self):
     """Once per reason, by the log that `launch.train` shows."""
     packed.warn_once.cache_clear()

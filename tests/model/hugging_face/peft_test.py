@@ -152,6 +152,7 @@ class PeftTest(parameterized.TestCase):
       np.testing.assert_allclose(found, wanted, atol=1e-4)
     return wanted
 
+  @pytest.mark.slow
   @parameterized.parameters(*families.NAMES)
   def test_peft_loads_ours(self, family):
     model, config, params = self.build(family)
@@ -166,6 +167,7 @@ class PeftTest(parameterized.TestCase):
       plain = theirs(families.torch.tensor(ids)).logits.numpy()
     self.assertGreater(np.abs(adapted - plain).max(), 0.01)
 
+  @pytest.mark.slow
   @parameterized.parameters("qwen2", "glm4")
   def test_we_load_pefts(self, family):
     model, config, params = self.build(family)

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import jax
+import pytest
 from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
@@ -42,6 +43,7 @@ class PresetsTest(parameterized.TestCase):
   def test_every_one_is_counted(self):
     self.assertEqual(set(COUNTS), set(PRESETS))
 
+  @pytest.mark.slow
   def test_counts(self):
     for name, config in PRESETS.items():
       leaves = jax.tree.leaves(Policy(config).abstract_params())

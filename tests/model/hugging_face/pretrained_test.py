@@ -7,6 +7,7 @@ import tempfile
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import CheckpointError, ConfigError
@@ -32,6 +33,7 @@ CONFIG = ModelConfig(
 
 
 class ReadingTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_eight_devices_take_no_more_than_a_file(self):
     found = eight_devices.run("tests.model.hugging_face.reading_program")
     self.assertTrue(found["equal"])
@@ -68,6 +70,7 @@ class RefusalTest(parameterized.TestCase):
     with self.assertRaisesRegex(error, message):
       read_params(folder, self.policy, self.mesh)
 
+  @pytest.mark.slow
   def test_the_critic_starts_at_zero_and_is_left_out(self):
     policy = Policy(dataclasses.replace(CONFIG, value_head=True))
     params = read_params(self.written(), policy, self.mesh)
@@ -98,6 +101,7 @@ class RefusalTest(parameterized.TestCase):
       path.write_bytes(len(text).to_bytes(8, "little") + text)
       self.refused(folder, "the header of .* is not that of a safetensors")
 
+  @pytest.mark.slow
   def test_a_file_that_is_not_there(self):
     folder = self.written()
     sorted(folder.glob("*.safetensors"))[0].unlink()
@@ -147,6 +151,7 @@ class RefusalTest(parameterized.TestCase):
     export.write_params(torn, self.params, CONFIG, context=64)
     read_params(torn, self.policy, self.mesh)
 
+  @pytest.mark.slow
   def test_a_scaled_embedding_becomes_two(self):
     for tied in (True, False):
       config = dataclasses.replace(

@@ -13,14 +13,14 @@ from agentrl_jax.errors import (
   PromptTooLong,
   ServerFull,
 )
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.settings import EngineConfig
 from tests.rollout import small
 
 DRIVERS = ("local", "jetstream")
 WAIT_S = 120.0
-SHORT = SamplingSpec(max_tokens=20)
+SHORT = SamplingParams(max_tokens=20)
 # Smaller than the slots, so that blocks are moved to the host and evicted.
 PREFIX_CACHE = dict(
   block_size=8, prefix_cache_tokens=160, prefix_cache_host_tokens=320
@@ -46,7 +46,7 @@ def mixed_requests(number: int):
   """Prompts and specs of every kind, over both policy slots."""
   rng = np.random.default_rng(7)
   for i in range(number):
-    spec = SamplingSpec(
+    spec = SamplingParams(
       policy_slot=int(rng.integers(2)),
       temperature=float(rng.choice([0.0, 0.7, 1.0, 1.3])),
       top_k=int(rng.choice([0, 0, 5])),
@@ -130,7 +130,7 @@ class DriverContract:
 
   def test_greedy_is_the_argmax(self):
     prompt = small.prompt_of(1, 20)
-    spec = SamplingSpec(temperature=0.0, max_tokens=30)
+    spec = SamplingParams(temperature=0.0, max_tokens=30)
     (answer,) = self.ask(self.open(), [(prompt, spec)])
     tokens = np.concatenate([prompt, answer.sampled])
     best = small.teacher_logits(10, tokens).argmax(-1)
@@ -157,14 +157,14 @@ class DriverContract:
       tuple(answer.sampled)
       for answer in self.ask(
         driver,
-        [(prompt, SamplingSpec(max_tokens=12, seed=seed)) for seed in seeds],
+        [(prompt, SamplingParams(max_tokens=12, seed=seed)) for seed in seeds],
       )
     )
     self.assertEqual(first, again)
     self.assertEqual(len({first, low, high}), 3)
 
   def test_next_turn_prefills_only_new_tokens(self):
-    spec = SamplingSpec(max_tokens=12, temperature=0.9, seed=3)
+    spec = SamplingParams(max_tokens=12, temperature=0.9, seed=3)
     driver = self.open()
     prompt, turns = small.prompt_of(3, 30), []
     for turn in range(3):
@@ -192,13 +192,13 @@ class DriverContract:
     driver = self.open()
     answers = self.ask(
       driver,
-      [(prompt, SamplingSpec(max_tokens=9, seed=seed)) for seed in range(6)],
+      [(prompt, SamplingParams(max_tokens=9, seed=seed)) for seed in range(6)],
     )
     self.assertEqual(sorted(a.num_reused for a in answers), [0] + [59] * 5)
     self.assertEqual(driver.engine.stats().num_prefilled[0], 59)
     for seed, answer in enumerate(answers):
       (alone,) = self.ask(
-        self.open(), [(prompt, SamplingSpec(max_tokens=9, seed=seed))]
+        self.open(), [(prompt, SamplingParams(max_tokens=9, seed=seed))]
       )
       np.testing.assert_array_equal(answer.sampled, alone.sampled)
 
@@ -207,7 +207,7 @@ class DriverContract:
     prompts = [small.prompt_of(i % 4, 18 + i) for i in range(10)]
     for turn in range(5):
       requests = [
-        (prompt, SamplingSpec(max_tokens=4, seed=turn * 10 + i))
+        (prompt, SamplingParams(max_tokens=4, seed=turn * 10 + i))
         for i, prompt in enumerate(prompts)
       ]
       if turn == 3:
@@ -229,28 +229,29 @@ class DriverContract:
     driver = self.open()
     for policy_slot in (0, 1):
       (answer,) = self.ask(
-        driver, [(prompt, SamplingSpec(policy_slot=policy_slot, max_tokens=4))]
+        driver,
+        [(prompt, SamplingParams(policy_slot=policy_slot, max_tokens=4))],
       )
       self.assertEqual(answer.num_reused, 0)
     driver.engine.versions.publish(0, small.params(30), 30)
-    (answer,) = self.ask(driver, [(prompt, SamplingSpec(max_tokens=4))])
+    (answer,) = self.ask(driver, [(prompt, SamplingParams(max_tokens=4))])
     self.assertEqual(answer.num_reused, 0)
     self.assertEqual(set(answer.version), {30})
     # Weights published under the same step again may be different.
     driver.engine.versions.publish(0, small.params(31), 30)
-    (answer,) = self.ask(driver, [(prompt, SamplingSpec(max_tokens=4))])
+    (answer,) = self.ask(driver, [(prompt, SamplingParams(max_tokens=4))])
     self.assertEqual(answer.num_reused, 0)
 
   def test_a_prompt_too_long_is_refused(self):
     driver = self.open()
     with self.assertRaisesRegex(PromptTooLong, "97.*context=96"):
-      driver.submit(small.prompt_of(6, 90), SamplingSpec(max_tokens=7))
-    self.ask(driver, [(small.prompt_of(6, 90), SamplingSpec(max_tokens=6))])
+      driver.submit(small.prompt_of(6, 90), SamplingParams(max_tokens=7))
+    self.ask(driver, [(small.prompt_of(6, 90), SamplingParams(max_tokens=6))])
     self.assert_empty(driver)
 
   def test_an_invalid_request_is_refused(self):
     driver = self.open()
-    good = SamplingSpec()
+    good = SamplingParams()
     for changes, name in (
       (dict(policy_slot=2), "policy_slot=2"),
       (dict(temperature=-1.0), "temperature"),
@@ -272,12 +273,12 @@ class DriverContract:
 
   def test_requests_beyond_the_queue_are_refused(self):
     driver = self.open(slots=(1, 1), driver_options=dict(max_waiting=2))
-    spec = SamplingSpec(max_tokens=90)
+    spec = SamplingParams(max_tokens=90)
     futures = [driver.submit([1], spec) for _ in range(4)]
     with self.assertRaisesRegex(ServerFull, "max_waiting=2"):
       for _ in range(4):
         futures.append(driver.submit([1], spec))
-    other = driver.submit([1], SamplingSpec(policy_slot=1, max_tokens=5))
+    other = driver.submit([1], SamplingParams(policy_slot=1, max_tokens=5))
     self.settle(driver, [*futures, other])
     self.assert_empty(driver)
 
@@ -292,7 +293,8 @@ class DriverContract:
     before = threading.active_count()
     driver = self.open()
     futures = [
-      driver.submit([1], SamplingSpec(max_tokens=90, seed=i)) for i in range(60)
+      driver.submit([1], SamplingParams(max_tokens=90, seed=i))
+      for i in range(60)
     ]
     driver.close()
     for future in futures:

@@ -6,7 +6,7 @@ import pytest
 from absl.testing import parameterized
 
 from agentrl_jax.errors import GeneratorFault
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from tests.rollout import small
@@ -107,7 +107,7 @@ class DriverFaultsTest(DriverTestCase):
     def listen(piece):
       raise broken
 
-    bad = driver.submit([1], SamplingSpec(max_tokens=60), listen)
+    bad = driver.submit([1], SamplingParams(max_tokens=60), listen)
     good = [driver.submit([i], SHORT) for i in range(6)]
     self.settle(driver, good)
     error = bad.exception(WAIT_S)
@@ -120,7 +120,9 @@ class DriverFaultsTest(DriverTestCase):
   def test_closing_during_a_step_settles_each_request_once(self):
     """Answers of the step come after closing has failed their requests."""
     driver = self.open("local")
-    futures = [driver.submit([i], SamplingSpec(max_tokens=2)) for i in range(4)]
+    futures = [
+      driver.submit([i], SamplingParams(max_tokens=2)) for i in range(4)
+    ]
     engine, read = driver.engine, driver.engine.read
 
     def read_after_close(result):
@@ -137,6 +139,7 @@ class DriverFaultsTest(DriverTestCase):
     for future in futures[1:]:
       self.assertIsInstance(future.exception(0), GeneratorFault)
 
+  @pytest.mark.slow
   @parameterized.parameters(*DRIVERS)
   def test_a_callback_that_raises_or_submits_again(self, kind):
     driver, more = self.open(kind), []
@@ -148,7 +151,7 @@ class DriverFaultsTest(DriverTestCase):
     with self.assertLogs("concurrent.futures", "ERROR"):
       first = driver.submit([1], SHORT)
       first.add_done_callback(submit_again)
-      doomed = driver.submit([2], SamplingSpec(max_tokens=60))
+      doomed = driver.submit([2], SamplingParams(max_tokens=60))
       doomed.add_done_callback(submit_again)
       doomed.cancel()
       others = [driver.submit([i], SHORT) for i in range(20)]
@@ -166,6 +169,6 @@ class DriverFaultsTest(DriverTestCase):
     with self.assertRaisesRegex(
       GeneratorFault, "policy slot 1.*before anything"
     ):
-      driver.submit([1], SamplingSpec(policy_slot=1, max_tokens=4))
+      driver.submit([1], SamplingParams(policy_slot=1, max_tokens=4))
     self.assertLen(self.settle(driver, [good]), 1)
     self.check_empty(driver)

@@ -6,7 +6,7 @@ import unittest
 import numpy as np
 
 from agentrl_jax.errors import DeadlineExceeded, GeneratorFault, PromptTooLong
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
 from tests.rollout import small
 from tests.rollout.drivers.contract import SHORT, mixed_requests
@@ -33,7 +33,7 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_a_prompt_too_long_is_refused_at_once(self):
     with self.assertRaises(PromptTooLong):
-      await self.generator.generate([1] * 90, SamplingSpec(max_tokens=60))
+      await self.generator.generate([1] * 90, SamplingParams(max_tokens=60))
 
   async def test_cancelling_frees_the_slot(self):
     task = asyncio.ensure_future(self.generator.generate([1], SHORT))
@@ -89,7 +89,7 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual({c.policy_slot for c in chunks}, {answer.policy_slot})
 
   async def test_closing_a_stream_frees_the_slot(self):
-    chunks = self.generator.stream([1], SamplingSpec(max_tokens=80))
+    chunks = self.generator.stream([1], SamplingParams(max_tokens=80))
     async with self.driver.serving():
       await anext(chunks)
       await chunks.aclose()
@@ -98,7 +98,7 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(self.driver.engine.stats().num_cancelled, 1)
 
   async def test_a_stream_ends_with_the_engines_error(self):
-    chunks = self.generator.stream([1], SamplingSpec(max_tokens=80))
+    chunks = self.generator.stream([1], SamplingParams(max_tokens=80))
     async with self.driver.serving():
       await anext(chunks)
       self.driver.close()

@@ -8,7 +8,7 @@ import unittest
 import numpy as np
 import pytest
 
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from tests.rollout import small
 from tests.rollout.drivers.contract import (
   PREFIX_CACHE,
@@ -35,7 +35,7 @@ class JetStreamDriverTest(DriverContract, unittest.TestCase):
     return [future.result(WAIT_S) for future in futures]
 
   def test_a_swap_while_decoding_stamps_both_versions(self):
-    prompt, spec = small.prompt_of(8, 30), SamplingSpec(max_tokens=60)
+    prompt, spec = small.prompt_of(8, 30), SamplingParams(max_tokens=60)
     driver = self.open(steps_per_sync=2)
     read, versions = driver.engine.read, driver.engine.versions
 
@@ -53,12 +53,12 @@ class JetStreamDriverTest(DriverContract, unittest.TestCase):
     self.assertEqual(set(answer.version), {10, 30})
     self.assertTrue(np.all(np.diff(answer.version) >= 0))
     next_prompt = small.conversation(prompt, answer, [1, 2])
-    (again,) = self.ask(driver, [(next_prompt, SamplingSpec(max_tokens=1))])
+    (again,) = self.ask(driver, [(next_prompt, SamplingParams(max_tokens=1))])
     self.assertEqual(again.num_reused, 0)
 
   def test_cancelling_frees_both_slots(self):
     driver = self.open(slots=(1, 1))
-    spec = SamplingSpec(max_tokens=90)
+    spec = SamplingParams(max_tokens=90)
     for _ in range(3):  # more often than JetStream has slots
       futures = [driver.submit([1], spec) for _ in range(4)]
       for future in futures[:-1]:
@@ -95,6 +95,7 @@ def run(script: str) -> str:
 
 
 class JetStreamImportTest(unittest.TestCase):
+  @pytest.mark.slow
   def test_root_logger_and_modules_are_kept(self):
     output = run("""
       import logging, sys
@@ -107,6 +108,7 @@ class JetStreamImportTest(unittest.TestCase):
     """)
     self.assertEqual(output, "35 0 True")
 
+  @pytest.mark.slow
   def test_deleting_a_prefix_deletes_nothing(self):
     output = run("""
       import jax.numpy as jnp
@@ -117,14 +119,14 @@ class JetStreamImportTest(unittest.TestCase):
     """)
     self.assertEqual(output, "False")
 
+  @pytest.mark.slow
   def test_other_modules_do_not_need_jetstream(self):
     output = run("""
       import sys
       sys.modules["jetstream"] = None  # as if it were not installed
-      from agentrl_jax.rollout.drivers import generator
-      from agentrl_jax.rollout.drivers import local as local_driver
+      from agentrl_jax.rollout.drivers import driver
       try:
-        from agentrl_jax.rollout.drivers import jetstream as jetstream_driver
+        from agentrl_jax.rollout.drivers import jetstream
       except ImportError as error:
         print(error)
     """)

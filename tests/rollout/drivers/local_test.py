@@ -6,7 +6,7 @@ import unittest
 import numpy as np
 
 from agentrl_jax.errors import DeadlineExceeded
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from tests.rollout import small
 from tests.rollout.drivers.contract import (
@@ -27,7 +27,7 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
   def test_a_swap_while_decoding_stamps_both_versions(self):
     prompt = small.prompt_of(8, 30)
     driver = self.open(prefill_tokens=16, prefill_slots=1)
-    future = driver.submit(prompt, SamplingSpec(max_tokens=12))
+    future = driver.submit(prompt, SamplingParams(max_tokens=12))
     for _ in range(4):  # two chunks of prompt, two syncs of three tokens
       driver.step()
     driver.engine.versions.publish(0, small.params(30), 30)
@@ -35,11 +35,11 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
     self.assertEqual(answer.version.tolist(), [10] * 9 + [30] * 3)
     next_prompt = small.conversation(prompt, answer, [1, 2])
     for expected in (0, len(next_prompt) - 1):
-      (again,) = self.ask(driver, [(next_prompt, SamplingSpec(max_tokens=1))])
+      (again,) = self.ask(driver, [(next_prompt, SamplingParams(max_tokens=1))])
       self.assertEqual(again.num_reused, expected)
 
   def test_a_swap_during_prefill_starts_it_again(self):
-    prompt, spec = small.prompt_of(9, 60), SamplingSpec(max_tokens=5)
+    prompt, spec = small.prompt_of(9, 60), SamplingParams(max_tokens=5)
     driver = self.open(prefill_tokens=16, prefill_slots=1)
     future = driver.submit(prompt, spec)
     driver.step()
@@ -55,7 +55,7 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
 
   def test_cancelling_frees_slots_and_the_queue(self):
     driver = self.open(slots=(1, 1))
-    spec = SamplingSpec(max_tokens=60)
+    spec = SamplingParams(max_tokens=60)
     futures = [driver.submit([i], spec) for i in range(5)]
     driver.step()
     # One decodes, one is inside without a slot, one waits outside.
@@ -67,13 +67,13 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
 
   def test_a_slot_freed_by_cancelling_decodes_no_further(self):
     driver = self.open()
-    doomed = driver.submit([5], SamplingSpec(max_tokens=80))
-    requests = [([i], SamplingSpec(max_tokens=30, seed=i)) for i in range(3)]
+    doomed = driver.submit([5], SamplingParams(max_tokens=80))
+    requests = [([i], SamplingParams(max_tokens=30, seed=i)) for i in range(3)]
     futures = [driver.submit(*request) for request in requests]
     driver.step()
     doomed.cancel()  # the others hold the other slots
     requests.append(
-      (small.prompt_of(10, 50), SamplingSpec(max_tokens=30, seed=2))
+      (small.prompt_of(10, 50), SamplingParams(max_tokens=30, seed=2))
     )
     futures.append(driver.submit(*requests[-1]))
     answers = self.settle(driver, futures)
@@ -82,12 +82,12 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
       np.testing.assert_array_equal(answer.sampled, wanted.sampled)
 
   def test_a_slot_is_copied_from_a_copy(self):
-    driver, spec = self.open(), SamplingSpec(max_tokens=2)
+    driver, spec = self.open(), SamplingParams(max_tokens=2)
     prompts = [small.prompt_of(i, 40) for i in range(4)]
     self.ask(driver, [(prompt, spec) for prompt in prompts])
     # Both share a prefix with the last slot; the second may copy the first's.
     branches = [
-      (np.append(prompts[3][:30], end), SamplingSpec(max_tokens=9, seed=end))
+      (np.append(prompts[3][:30], end), SamplingParams(max_tokens=9, seed=end))
       for end in (1, 2)
     ]
     answers = self.ask(driver, branches)
@@ -110,7 +110,7 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
 
   def test_an_engine_that_does_not_get_idle_is_reported(self):
     driver = self.open()
-    driver.submit([1], SamplingSpec(max_tokens=60))
+    driver.submit([1], SamplingParams(max_tokens=60))
     with self.assertRaisesRegex(DeadlineExceeded, "max_steps=2"):
       driver.run_until_idle(max_steps=2)
 

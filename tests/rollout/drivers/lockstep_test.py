@@ -7,7 +7,7 @@ import unittest
 import numpy as np
 
 from agentrl_jax.errors import DeadlineExceeded, PromptTooLong
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.lockstep import LockstepGenerator
 from tests.rollout import small
@@ -17,7 +17,7 @@ NUM_EPISODES, NUM_TURNS = 6, 3
 
 def _spec(seed, **changes):
   settings = dict(seed=seed, temperature=0.9, max_tokens=4 + seed % 5)
-  return SamplingSpec(**(settings | changes))
+  return SamplingParams(**(settings | changes))
 
 
 class LockstepGeneratorTest(unittest.IsolatedAsyncioTestCase):

@@ -2,7 +2,9 @@
 
 import unittest
 
-from agentrl_jax.rollout.api import SamplingSpec
+import pytest
+
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.metrics import EngineMetrics
 from tests.rollout import small
@@ -32,7 +34,7 @@ class EngineMetricsTest(unittest.TestCase):
     prompt = small.prompt_of(4, 60)
     answers = self.ask(
       driver,
-      [(prompt, SamplingSpec(max_tokens=9, seed=seed)) for seed in range(3)],
+      [(prompt, SamplingParams(max_tokens=9, seed=seed)) for seed in range(3)],
     )
     clock.now_s = 2.0
     report = metrics.report()
@@ -53,7 +55,7 @@ class EngineMetricsTest(unittest.TestCase):
 
   def test_counters_add_up_and_means_start_again(self):
     driver, metrics, clock = self.open()
-    request = (small.prompt_of(4, 20), SamplingSpec(max_tokens=5))
+    request = (small.prompt_of(4, 20), SamplingParams(max_tokens=5))
     self.ask(driver, [request])
     clock.now_s = 1.0
     first = metrics.report()
@@ -72,7 +74,7 @@ class EngineMetricsTest(unittest.TestCase):
   def test_requests_that_wait_for_a_slot_are_counted(self):
     driver, metrics, clock = self.open(slots=(1, 1))
     futures = [
-      driver.submit([i], SamplingSpec(max_tokens=30)) for i in range(5)
+      driver.submit([i], SamplingParams(max_tokens=30)) for i in range(5)
     ]
     driver.step()
     clock.now_s = 1.0
@@ -87,13 +89,14 @@ class EngineMetricsTest(unittest.TestCase):
     # Three waited for earlier requests, the first did not wait.
     self.assertGreater(waited, 0)
 
+  @pytest.mark.slow
   def test_a_small_prefix_cache_evicts_blocks(self):
     driver, metrics, _ = self.open(
       slots=(1, 1), prefix_cache_tokens=64, block_size=16
     )
     for seed in range(6):
       self.ask(
-        driver, [(small.prompt_of(seed, 50), SamplingSpec(max_tokens=4))]
+        driver, [(small.prompt_of(seed, 50), SamplingParams(max_tokens=4))]
       )
     report = metrics.report()
     self.assertGreater(report["engine/stored_tokens/policy_slot0"], 0)

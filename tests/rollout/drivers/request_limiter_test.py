@@ -3,7 +3,7 @@
 import unittest
 
 from agentrl_jax.errors import ConfigError, GeneratorFault, ServerFull
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import RequestLimiter
 from agentrl_jax.rollout.engine.request import Request
 from tests.rollout import small
@@ -11,7 +11,7 @@ from tests.rollout import small
 
 def request(serial: int, policy_slot: int = 0) -> Request:
   return Request(
-    small.prompt_of(0, 2), SamplingSpec(policy_slot=policy_slot), serial
+    small.prompt_of(0, 2), SamplingParams(policy_slot=policy_slot), serial
   )
 
 

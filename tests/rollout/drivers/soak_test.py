@@ -15,7 +15,7 @@ from absl import logging
 from absl.testing import parameterized
 
 from agentrl_jax.errors import GrammarFault, ServerFull
-from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from tests.rollout import small, small_grammars
 from tests.rollout.drivers.contract import DRIVERS, WAIT_S, driver_on
@@ -33,6 +33,7 @@ ENGINES = {
 
 
 class SoakTest(parameterized.TestCase):
+  @pytest.mark.slow
   @parameterized.product(driver=DRIVERS, engine=list(ENGINES))
   def test_hundreds_of_requests(self, driver, engine):
     self.soak(driver, engine, number=120, checked=8, seed=1)
@@ -94,7 +95,7 @@ class SoakTest(parameterized.TestCase):
       driver.run_until_idle()
     # As many requests as can be inside at once are still answered.
     probes = [
-      driver.submit([1], SamplingSpec(policy_slot=policy_slot, max_tokens=2))
+      driver.submit([1], SamplingParams(policy_slot=policy_slot, max_tokens=2))
       for policy_slot, slots in enumerate(driver.engine.config.slots)
       for _ in range(2 * slots)
     ]
@@ -168,9 +169,9 @@ class Asked:
   """A request, the chunks of its listener, and its future."""
 
   prompt: np.ndarray
-  spec: SamplingSpec
+  spec: SamplingParams
   conversation: int
-  chunks: list[Answer] = dataclasses.field(default_factory=list)
+  chunks: list[Completion] = dataclasses.field(default_factory=list)
   future: object = None
 
 
@@ -235,7 +236,7 @@ class Soak:
     stops = rng.sample(range(small.VOCAB), rng.randrange(4 if grammar else 5))
     return Asked(
       prompt,
-      SamplingSpec(
+      SamplingParams(
         policy_slot=rng.randrange(2),
         temperature=rng.choice((0.0, 0.7, 1.0, 1.0, 1.4)),
         top_k=rng.choice((1, 5, 20)) if truncates else 0,

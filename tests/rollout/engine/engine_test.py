@@ -3,10 +3,11 @@
 import threading
 import unittest
 
+import pytest
 from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, GeneratorFault
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.engine.engine import RolloutEngine, StepPipeline
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
@@ -35,7 +36,7 @@ class RolloutEngineTest(unittest.TestCase):
     self.assertTrue(engine.is_idle)
     prompt = small.prompt_of(1, 20)
     for policy_slot, size in ((0, 5), (0, 7), (1, 3)):
-      spec = SamplingSpec(policy_slot=policy_slot, max_tokens=size)
+      spec = SamplingParams(policy_slot=policy_slot, max_tokens=size)
       engine.admit(engine.check(prompt, spec))
     self.assertFalse(engine.is_idle)
     self.assertEqual(engine.stats().num_steps, 0)
@@ -50,10 +51,10 @@ class RolloutEngineTest(unittest.TestCase):
 
   def test_prefill_does_not_stall_decoding(self):
     engine = small.engine_of(prefill_tokens=16, prefill_slots=1)
-    engine.admit(engine.check([1], SamplingSpec(max_tokens=30)))
+    engine.admit(engine.check([1], SamplingParams(max_tokens=30)))
     engine.read(engine.step())
     engine.admit(
-      engine.check(small.prompt_of(2, 65), SamplingSpec(max_tokens=9))
+      engine.check(small.prompt_of(2, 65), SamplingParams(max_tokens=9))
     )
     for step in range(1, 4):
       engine.read(engine.step())
@@ -83,25 +84,26 @@ class RolloutEngineTest(unittest.TestCase):
     with self.assertRaisesRegex(GeneratorFault, "closed"):
       engine.step()
 
+  @pytest.mark.slow
   def test_cache_grows_at_once_and_shrinks_later(self):
     engine = small.engine_of(lengths=(16, 48))
     (scheduler,) = engine._schedulers[:1]
     self.assertEqual(scheduler.cache_length, 16)
     for size, length in ((10, 16), (40, 48), (80, 96)):
       engine.admit(
-        engine.check(small.prompt_of(size, size), SamplingSpec(max_tokens=5))
+        engine.check(small.prompt_of(size, size), SamplingParams(max_tokens=5))
       )
       finish(engine)
       self.assertEqual(scheduler.cache_length, length)
     # After a swap the tokens in free slots are not reused.
     engine.versions.publish(0, small.params(11), 11)
     for _ in range(9):
-      engine.admit(engine.check([1], SamplingSpec(max_tokens=75)))
+      engine.admit(engine.check([1], SamplingParams(max_tokens=75)))
       finish(engine)
     self.assertEqual(scheduler.cache_length, 96)
     engine.versions.publish(0, small.params(12), 12)
     for _ in range(80):
-      engine.admit(engine.check([1], SamplingSpec(max_tokens=9)))
+      engine.admit(engine.check([1], SamplingParams(max_tokens=9)))
       finish(engine)
     self.assertEqual(scheduler.cache_length, 16)
 

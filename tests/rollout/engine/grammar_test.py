@@ -3,10 +3,11 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError, GrammarFault
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from tests.rollout import small, small_grammars
 from tests.rollout.drivers.contract import (
@@ -20,10 +21,10 @@ from tests.rollout.drivers.contract import (
 STOP = small_grammars.STOP
 
 
-def spec_of(name: str, **changes) -> SamplingSpec:
+def spec_of(name: str, **changes) -> SamplingParams:
   """Makes the spec of a request with a grammar."""
   changes = dict(stop_tokens=(STOP,), max_tokens=40) | changes
-  return SamplingSpec(grammar=small_grammars.GRAMMARS[name], **changes)
+  return SamplingParams(grammar=small_grammars.GRAMMARS[name], **changes)
 
 
 def mixed_requests(number: int, *, seed: int = 3, share: float = 0.6):
@@ -33,7 +34,7 @@ def mixed_requests(number: int, *, seed: int = 3, share: float = 0.6):
     name = (
       rng.choice(list(small_grammars.GRAMMARS)) if rng.random() < share else ""
     )
-    spec = SamplingSpec(
+    spec = SamplingParams(
       policy_slot=int(rng.integers(2)),
       temperature=float(rng.choice([0.0, 0.7, 1.0, 1.3])),
       top_k=int(rng.choice([0, 0, 2, 5])),
@@ -58,6 +59,7 @@ class GrammarTest(DriverTestCase):
     futures = [driver.submit(prompt, spec) for prompt, spec, *_ in requests]
     return self.settle(driver, futures)
 
+  @pytest.mark.slow
   @parameterized.parameters(*DRIVERS)
   def test_answers_are_drawn_from_allowed_tokens(self, kind):
     driver, requests = self.open(kind), list(mixed_requests(200))
@@ -107,6 +109,7 @@ class GrammarTest(DriverTestCase):
     self.assertLess(np.max(errors), 1e-4)
     return np.concatenate(errors)
 
+  @pytest.mark.slow
   def test_answers_depend_only_on_the_request(self):
     requests = list(mixed_requests(30, seed=4))
     together = self.ask(self.open(), requests)
@@ -142,6 +145,7 @@ class GrammarTest(DriverTestCase):
           getattr(first, name), getattr(second, name), atol=1e-5
         )
 
+  @pytest.mark.slow
   def test_next_turn_reuses_constrained_tokens(self):
     driver = self.open(
       slots=(1, 1), prefix_cache_tokens=96, block_size=8, steps_per_sync=4
@@ -158,6 +162,7 @@ class GrammarTest(DriverTestCase):
       (fresh,) = self.ask(self.open(), [(next_prompt, ask)])
       np.testing.assert_array_equal(again.sampled, fresh.sampled)
 
+  @pytest.mark.slow
   @parameterized.parameters(0, 1)
   def test_a_swap_during_an_answer(self, old_weights):
     driver = self.open(old_weights=old_weights)
@@ -180,6 +185,7 @@ class GrammarTest(DriverTestCase):
       (fresh,) = self.ask(self.open(), asked[:1])
       np.testing.assert_array_equal(answers[0].sampled, fresh.sampled)
 
+  @pytest.mark.slow
   @parameterized.parameters(*DRIVERS)
   def test_cancelling_frees_the_slot(self, kind):
     driver = self.open(kind, slots=(1, 1))

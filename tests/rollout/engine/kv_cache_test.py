@@ -4,7 +4,7 @@ import unittest
 
 import numpy as np
 
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.engine.kv_cache import Allocation, SlotTable
 from agentrl_jax.rollout.engine.request import Request
 from tests.rollout import small
@@ -20,7 +20,7 @@ class SlotTableTest(unittest.TestCase):
 
   def request(self, prompt, max_tokens=10):
     self.serial += 1
-    return Request(prompt, SamplingSpec(max_tokens=max_tokens), self.serial)
+    return Request(prompt, SamplingParams(max_tokens=max_tokens), self.serial)
 
   def assign(self, prompt, publication=1, prefilled=True):
     request = self.request(prompt)

@@ -15,6 +15,7 @@ APART = [[0, 1], [2]]
 
 
 class SlicesTest(parameterized.TestCase):
+  @pytest.mark.slow
   @pytest.mark.timeout(300)
   def test_apart_and_followed_like_together(self):
     found = eight_devices.run("tests.rollout.engine.slices_program")

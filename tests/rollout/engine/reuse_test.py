@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from tests import eight_devices
 from tests.rollout import small
@@ -54,7 +54,9 @@ def play(driver, *, seed, swap_at=()):
 
 def spec_of(seed, max_tokens):
   temperature = (0.0, 1.0)[seed % 2]
-  return SamplingSpec(seed=seed, max_tokens=max_tokens, temperature=temperature)
+  return SamplingParams(
+    seed=seed, max_tokens=max_tokens, temperature=temperature
+  )
 
 
 class ReuseTest(parameterized.TestCase):
@@ -80,6 +82,7 @@ class ReuseTest(parameterized.TestCase):
     self.assertLess(fed, 0.8 * plain.engine.stats().num_prefilled[0])
     self.assertEqual(plain.engine.stats().num_reused, (0,))
 
+  @pytest.mark.slow
   def test_blocks_on_the_host_are_not_prefilled_again(self):
     drivers = [
       driver_of(slots=3, **kept) for kept in (TIGHT, WIDE, dict(reuse=False))
@@ -90,6 +93,7 @@ class ReuseTest(parameterized.TestCase):
     fed = [driver.engine.stats().num_prefilled[0] for driver in drivers]
     self.assertEqual(fed[0], fed[1])
 
+  @pytest.mark.slow
   def test_a_block_is_needed_in_the_step_that_offloads_it(self):
     driver = driver_of(
       block_size=8, prefix_cache_tokens=112, prefix_cache_host_tokens=800
@@ -104,6 +108,7 @@ class ReuseTest(parameterized.TestCase):
     self.assertEqual(answer.num_reused, 40)
     self.assert_same([answer], ask(driver_of(reuse=False), next_prompt))
 
+  @pytest.mark.slow
   def test_a_shrunk_cache_grows_for_restored_blocks(self):
     driver, prompt = (
       driver_of(lengths=(64,), **PREFIX_CACHE),

@@ -6,24 +6,25 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.engine import sampling
 from tests.rollout import small
 
 SPECS = (
-  SamplingSpec(),
-  SamplingSpec(temperature=0.0),
-  SamplingSpec(temperature=0.5),
-  SamplingSpec(temperature=1.7, top_k=3),
-  SamplingSpec(top_p=0.6),
-  SamplingSpec(temperature=1.3, top_k=9, top_p=0.7),
-  SamplingSpec(top_k=1),
-  SamplingSpec(top_p=1e-6),
-  SamplingSpec(top_k=1000),
-  SamplingSpec(temperature=1.5, min_p=0.2),
-  SamplingSpec(top_k=9, top_p=0.9, min_p=0.05),
-  SamplingSpec(min_p=1.0),
+  SamplingParams(),
+  SamplingParams(temperature=0.0),
+  SamplingParams(temperature=0.5),
+  SamplingParams(temperature=1.7, top_k=3),
+  SamplingParams(top_p=0.6),
+  SamplingParams(temperature=1.3, top_k=9, top_p=0.7),
+  SamplingParams(top_k=1),
+  SamplingParams(top_p=1e-6),
+  SamplingParams(top_k=1000),
+  SamplingParams(temperature=1.5, min_p=0.2),
+  SamplingParams(top_k=9, top_p=0.9, min_p=0.05),
+  SamplingParams(min_p=1.0),
 )
 V = 23
 
@@ -94,6 +95,7 @@ class SampleTest(unittest.TestCase):
           drawn.raw_logprob_B[b], small.log_softmax(row)[token], atol=1e-5
         )
 
+  @pytest.mark.slow
   def test_frequencies_are_the_probabilities(self):
     number = 20_000
     row = logits_of(1, 1)[0]
@@ -128,6 +130,7 @@ class SampleTest(unittest.TestCase):
     self.assertTrue(np.all(np.abs(found_V - expected_V) <= 5 * error_V))
     self.assertEqual(found_V[sampling._BLOCK : 2 * sampling._BLOCK].sum(), 0)
 
+  @pytest.mark.slow
   def test_the_last_tokens_of_blocks_are_drawn(self):
     """Tokens of equal weight each get an equal part of the unit interval."""
     size = 2 * sampling._BLOCK
@@ -139,6 +142,7 @@ class SampleTest(unittest.TestCase):
       token_N = sampling._invert_cdf(jnp.zeros((number, size)), uniform_N)
     np.testing.assert_array_equal(token_N, np.arange(number) // 64)
 
+  @pytest.mark.slow
   def test_a_draw_does_not_depend_on_other_slots(self):
     logits_BV = logits_of(2, len(SPECS))
     together = jax.jit(sampling.sample)(
@@ -209,6 +213,7 @@ class TruncateTest(unittest.TestCase):
       kept = np.isfinite(self.truncated(row, top_k, top_p))
       self.assertEqual(kept.sum(), number, (top_k, top_p))
 
+  @pytest.mark.slow
   def test_min_p_is_a_share_of_the_likeliest(self):
     row = np.log([0.4, 0.3, 0.2, 0.1])
     for min_p, number in ((0.0, 4), (0.2, 4), (0.3, 3), (0.6, 2), (1.0, 1)):

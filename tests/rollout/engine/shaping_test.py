@@ -4,9 +4,10 @@ import dataclasses
 import unittest
 
 import numpy as np
+import pytest
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine import programs
 from tests.rollout import small
@@ -14,7 +15,7 @@ from tests.rollout import small
 STEPS = (10, 20)
 ALL = range(small.VOCAB)
 SPECS = {
-  "penalties": SamplingSpec(
+  "penalties": SamplingParams(
     max_tokens=24,
     temperature=0.9,
     frequency_penalty=1.3,
@@ -23,7 +24,7 @@ SPECS = {
     top_is_raw=False,
     seed=1,
   ),
-  "rewards": SamplingSpec(
+  "rewards": SamplingParams(
     max_tokens=24,
     temperature=0.6,
     frequency_penalty=-2.0,
@@ -32,7 +33,7 @@ SPECS = {
     seed=2,
     policy_slot=1,
   ),
-  "bias": SamplingSpec(
+  "bias": SamplingParams(
     max_tokens=24,
     temperature=1.2,
     top_k=9,
@@ -42,7 +43,7 @@ SPECS = {
     top_is_raw=False,
     seed=3,
   ),
-  "greedy": SamplingSpec(
+  "greedy": SamplingParams(
     max_tokens=24,
     temperature=0.0,
     frequency_penalty=2.0,
@@ -51,20 +52,20 @@ SPECS = {
     seed=4,
     policy_slot=1,
   ),
-  "plain": SamplingSpec(max_tokens=24, temperature=0.9, seed=5),
-  "told": SamplingSpec(max_tokens=24, temperature=0.9, num_top=1, seed=5),
+  "plain": SamplingParams(max_tokens=24, temperature=0.9, seed=5),
+  "told": SamplingParams(max_tokens=24, temperature=0.9, num_top=1, seed=5),
 }
 
 
-def shaped(logits: np.ndarray, spec: SamplingSpec, before) -> np.ndarray:
+def shaped(logits: np.ndarray, sampling: SamplingParams, before) -> np.ndarray:
   """OpenAI's formula, one token after the other."""
   found = logits.copy()
-  for token, bias in spec.logit_bias:
+  for token, bias in sampling.logit_bias:
     found[token] += bias
   for token in ALL:
     count = list(before).count(token)
-    found[token] -= spec.frequency_penalty * count
-    found[token] -= spec.presence_penalty * float(count > 0)
+    found[token] -= sampling.frequency_penalty * count
+    found[token] -= sampling.presence_penalty * float(count > 0)
   return found
 
 
@@ -126,6 +127,7 @@ class ShapingTest(unittest.TestCase):
       np.testing.assert_array_equal(alone.sampled, answer.sampled)
     np.testing.assert_array_equal(answers[-1].sampled, answers[-2].sampled)
 
+  @pytest.mark.slow
   def test_the_next_request_of_a_slot_is_not_affected(self):
     """With one slot, each request overwrites the one before."""
     self.driver.close()
@@ -138,6 +140,7 @@ class ShapingTest(unittest.TestCase):
         self.agree(SPECS[name], answer)
     np.testing.assert_array_equal(answers[0].sampled, answers[-1].sampled)
 
+  @pytest.mark.slow
   def test_a_cancelled_request_affects_no_other(self):
     spec = dataclasses.replace(SPECS["penalties"], max_tokens=80)
     asked = self.driver.submit(small.prompt_of(1, 12), spec)
@@ -222,4 +225,4 @@ class ShapingTest(unittest.TestCase):
         self.subTest(sentence),
         self.assertRaisesRegex(ConfigError, sentence),
       ):
-        self.driver.submit([1], SamplingSpec(**changes))
+        self.driver.submit([1], SamplingParams(**changes))

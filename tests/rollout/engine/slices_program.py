@@ -12,7 +12,7 @@ import numpy as np
 from agentrl_jax.model import sharding
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import layout_of, places_apart
@@ -105,7 +105,7 @@ def _answers(engine):
   futures = [
     driver.submit(
       small.prompt_of(3 + number, 20),
-      SamplingSpec(max_tokens=30, policy_slot=policy_slot, seed=number),
+      SamplingParams(max_tokens=30, policy_slot=policy_slot, seed=number),
     )
     for policy_slot in range(2)
     for number in range(2)

@@ -7,9 +7,10 @@ import weakref
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from agentrl_jax.errors import CheckpointError, ConfigError, GeneratorFault
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.weights import (
   Published,
@@ -102,7 +103,7 @@ PROMPT = small.prompt_of(8, 30)
 
 
 def spec(seed, max_tokens=24):
-  return SamplingSpec(seed=seed, max_tokens=max_tokens)
+  return SamplingParams(seed=seed, max_tokens=max_tokens)
 
 
 def driver_of(**changes):
@@ -185,6 +186,7 @@ class SwapTest(unittest.TestCase):
     self.assertEqual(again.num_reused, alike)
     self.assertLess(alike, 35)
 
+  @pytest.mark.slow
   def test_old_weights_stay_while_a_slot_needs_them(self):
     driver = driver_of(old_weights=2)
     params = jax.tree.map(lambda x: x.copy(), small.params(20))
@@ -218,6 +220,7 @@ class SwapTest(unittest.TestCase):
     publish(driver, 30)
     self.assertIsNone(leaf())
 
+  @pytest.mark.slow
   def test_random_swaps_and_cancels_mix_nothing(self):
     rng = np.random.default_rng(5)
     driver = driver_of(old_weights=2, block_size=8, prefix_cache_tokens=256)

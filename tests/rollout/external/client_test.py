@@ -8,9 +8,10 @@ import tempfile
 import unittest
 
 import numpy as np
+import pytest
 
 from agentrl_jax.errors import ConfigError, PromptTooLong
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
 from agentrl_jax.rollout.external.probe import Abilities, Needs
@@ -26,7 +27,7 @@ QUICK = dict(
   health_interval_s=0.05, server_timeout_s=30.0, answer_timeout_s=60.0
 )
 NEEDS = Needs(vocab_size=small.VOCAB)
-SPEC = SamplingSpec(max_tokens=20, seed=5)
+SPEC = SamplingParams(max_tokens=20, seed=5)
 PEERS = {"openai": VllmPeer, "sglang": SglangPeer}
 
 
@@ -76,6 +77,7 @@ class EnginesCase(unittest.IsolatedAsyncioTestCase):
 
 
 class RefusalTest(EnginesCase):
+  @pytest.mark.slow
   async def test_missing_abilities_are_refused_by_name(self):
     for protocol, lack, words in (
       ("openai", "token_ids", "no token ids.*return_token_ids"),
@@ -98,8 +100,8 @@ class RefusalTest(EnginesCase):
         await self.refused(words, protocol, lack)
 
   async def test_one_logprob_is_not_taken_for_two(self):
-    for spec in (SamplingSpec(temperature=0.8), SamplingSpec(top_p=0.9)):
-      needs = dataclasses.replace(NEEDS, specs=(SamplingSpec(), spec))
+    for spec in (SamplingParams(temperature=0.8), SamplingParams(top_p=0.9)):
+      needs = dataclasses.replace(NEEDS, specs=(SamplingParams(), spec))
       await self.refused(
         "one log-probability per token.*sampling.temperature=1",
         "openai",
@@ -176,8 +178,8 @@ class AnswersTest(EnginesCase):
       )
       for spec in (
         SPEC,
-        SamplingSpec(max_tokens=9, temperature=0.0),
-        SamplingSpec(max_tokens=60, seed=3, stop_tokens=(7, 9, 30)),
+        SamplingParams(max_tokens=9, temperature=0.0),
+        SamplingParams(max_tokens=60, seed=3, stop_tokens=(7, 9, 30)),
       ):
         prompt = small.prompt_of(1, 30)
         answer = await generator.generate(prompt, spec)
@@ -217,6 +219,7 @@ class AnswersTest(EnginesCase):
     peer.publish(11, 6)
     self.assertEqual(set((await stale).version), {11})
 
+  @pytest.mark.slow
   async def test_weights_that_change_meanwhile_are_never_guessed(self):
     for protocol, lacks in (("openai", ()), ("sglang", ("spans",))):
       peer = await self.peer(protocol, *lacks)
@@ -269,7 +272,7 @@ class AnswersTest(EnginesCase):
       servers = generator.pool.servers
       await self.until(lambda: all(s.is_reachable for s in servers))  # noqa: B023
       peers[0].lacks.add("connection")
-      specs = [SamplingSpec(max_tokens=9, seed=seed) for seed in range(6)]
+      specs = [SamplingParams(max_tokens=9, seed=seed) for seed in range(6)]
       answers = await asyncio.gather(
         *(generator.generate([1, 2], spec) for spec in specs)
       )
@@ -294,7 +297,7 @@ class AnswersTest(EnginesCase):
     self.assertEqual(peer.num_asked, asked)
 
 
-TRUNCATED = SamplingSpec(temperature=0.7, top_k=5, top_p=0.8)
+TRUNCATED = SamplingParams(temperature=0.7, top_k=5, top_p=0.8)
 TWO_POLICY_SLOTS = Needs(
   vocab_size=small.VOCAB, num_policy_slots=2, specs=(TRUNCATED,)
 )
@@ -342,7 +345,7 @@ class OwnServerTest(EnginesCase):
       return step()
 
     engine.step = step_and_swap
-    answer = await generator.generate([1], SamplingSpec(max_tokens=60))
+    answer = await generator.generate([1], SamplingParams(max_tokens=60))
     self.assertEqual(set(answer.version), {10, 30})
     self.assertTrue(np.all(np.diff(answer.version) >= 0))
 
@@ -355,7 +358,7 @@ class OwnServerTest(EnginesCase):
       "openai", leaving.address, needs=TWO_POLICY_SLOTS, health_interval_s=1.0
     )
     released.set()
-    specs = [SamplingSpec(max_tokens=40, seed=seed) for seed in range(4)]
+    specs = [SamplingParams(max_tokens=40, seed=seed) for seed in range(4)]
     await generator.generate([1], SHORT)
     released.clear()
     asked = [

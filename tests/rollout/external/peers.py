@@ -17,7 +17,7 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
 from agentrl_jax.rollout.external.response import label_of
 from agentrl_jax.rollout.openai.models import ModelNames
@@ -175,7 +175,7 @@ class VllmPeer(Peer):
       )
     tokens, logprobs, stopped = await self.sample(
       body["prompt"],
-      SamplingSpec(
+      SamplingParams(
         temperature=body["temperature"],
         max_tokens=body["max_tokens"],
         stop_tokens=tuple(body["stop_token_ids"]),
@@ -233,7 +233,7 @@ class SglangPeer(Peer):
     began_as = self.label
     tokens, logprobs, stopped = await self.sample(
       body["input_ids"],
-      SamplingSpec(
+      SamplingParams(
         temperature=asked["temperature"],
         max_tokens=asked["max_new_tokens"],
         stop_tokens=tuple(asked["stop_token_ids"]),

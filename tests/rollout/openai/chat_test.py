@@ -7,6 +7,7 @@ import threading
 import aiohttp
 import numpy as np
 import openai
+import pytest
 
 from agentrl_jax.data.records import Message, tool_from_json
 from tests.rollout import talking
@@ -57,6 +58,7 @@ class OpenAIChatTest(Asking):
       messages += [answer if seed % 2 else answer.model_dump(), ASKED]
     self.assertTrue(differs, "retokenising would have gone unnoticed")
 
+  @pytest.mark.slow
   async def test_streaming_says_what_the_whole_answer_says(self):
     for seed in range(3):
       fields = dict(seed=seed, max_tokens=30, logprobs=True)
@@ -74,6 +76,7 @@ class OpenAIChatTest(Asking):
         logprobs, [t.logprob for t in whole.logprobs.content], atol=1e-5
       )
 
+  @pytest.mark.slow
   async def test_a_client_without_asyncio_is_answered_too(self):
     def request():
       with self.served.client(openai.OpenAI) as client:
@@ -208,6 +211,7 @@ class OpenAIChatTest(Asking):
     ):
       return response.status, await response.json()
 
+  @pytest.mark.slow
   async def test_more_than_may_wait_get_429_and_are_told_when_to_come(self):
     served = await self.enterAsyncContext(
       talking.Talking(slots=(1, 1), driver_options=dict(max_waiting=0))

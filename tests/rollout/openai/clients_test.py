@@ -124,14 +124,17 @@ class Played(Playing):
 
 
 class ClientsTest(Played):
+  @pytest.mark.slow
   async def test_openai(self):
     await self.check("openai")
     await self.check("openai", "stream")
 
+  @pytest.mark.slow
   async def test_pydantic_ai(self):
     await self.check("pydantic_ai")
     await self.check("pydantic_ai", "stream")
 
+  @pytest.mark.slow
   async def test_openai_agents(self):
     await self.check("openai_agents")
     await self.check("openai_agents", "stream")

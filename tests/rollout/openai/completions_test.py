@@ -6,7 +6,7 @@ import unittest
 import numpy as np
 import openai
 
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from tests.rollout import talking
 
 PROMPT = [9, 8, 7, 6, 5]
@@ -47,7 +47,7 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     ):
       reply = await self.ask(model=model, temperature=0.7, logprobs=0)
       (choice,) = reply.choices
-      spec = SamplingSpec(
+      spec = SamplingParams(
         policy_slot=policy_slot,
         temperature=0.7,
         max_tokens=20,

@@ -5,7 +5,7 @@ import unittest
 import numpy as np
 
 from agentrl_jax.data.records import Message, Tool, ToolCall
-from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.openai.choices import Choice
 from agentrl_jax.rollout.openai.conversation_cache import (
   ConversationCache,
@@ -20,11 +20,11 @@ SAID = Message("assistant", "3")
 
 
 def drawn(prompt, ids):
-  draw = Choice(0, prompt, SamplingSpec(), Detokenizer(lambda ids: ""))
+  draw = Choice(0, prompt, SamplingParams(), Detokenizer(lambda ids: ""))
   zeros = np.zeros(len(ids), np.float32)
   version = np.zeros(len(ids), np.int32)
   draw._chunks.append(
-    Answer(np.asarray(ids, np.int32), zeros, zeros, version, policy_slot=0)
+    Completion(np.asarray(ids, np.int32), zeros, zeros, version, policy_slot=0)
   )
   return draw
 

@@ -3,6 +3,7 @@
 import asyncio
 
 import numpy as np
+import pytest
 
 from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.group import GroupLimits, RetryLimits, run_group
@@ -129,6 +130,7 @@ class EpisodesTest(Playing):
     await self.post(f"episodes/{id}", reward=0)
     self.assertEqual(len((await playing).turns), 1)
 
+  @pytest.mark.slow
   async def test_a_call_can_be_repeated_after_hanging_up(self):
     playing = self.offer()
     id, client = await self.taken()

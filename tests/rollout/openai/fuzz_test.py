@@ -3,8 +3,9 @@
 import unittest
 
 import numpy as np
+import pytest
 
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.remote import wire
 from tests import http_fuzz
 from tests.http_fuzz import Route
@@ -112,6 +113,7 @@ class OpenAIFuzzTest(unittest.IsolatedAsyncioTestCase):
     self.served = await self.enterAsyncContext(talking.Talking(token=TOKEN))
     self.http = await self.enterAsyncContext(http_fuzz.session())
 
+  @pytest.mark.slow
   async def test_nothing_that_comes_is_the_servers_fault(self):
     actual = await http_fuzz.faults(
       self.http, self.served.url, ROUTES, seed=1, each=40
@@ -122,7 +124,7 @@ class OpenAIFuzzTest(unittest.IsolatedAsyncioTestCase):
   async def test_bytes_that_are_no_request_are_refused(self):
     generator = np.random.default_rng(1)
     for path in (wire.GENERATE, "/stream"):
-      spec = SamplingSpec(max_tokens=1, grammar='start: "a"')
+      spec = SamplingParams(max_tokens=1, grammar='start: "a"')
       whole = wire.encode_request([5, 6], spec)
       for _ in range(40):
         body = bytearray(whole)

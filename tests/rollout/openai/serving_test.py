@@ -7,10 +7,11 @@ import unittest
 
 import aiohttp
 import openai
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.auth import read_token
 from tests.rollout import talking
@@ -52,7 +53,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
         await self.ask(stranger)
       self.assertEqual(caught.exception.code, "invalid_api_key")
       self.assertNotIn(TOKEN, str(caught.exception))
-    body = wire.encode_request([1], SamplingSpec(max_tokens=1))
+    body = wire.encode_request([1], SamplingParams(max_tokens=1))
     for headers, status in (
       ({}, 401),
       ({"Authorization": f"Basic {TOKEN}"}, 401),
@@ -156,6 +157,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
       await self.ask(prompt=[5] * 400)
     self.assertEqual(caught.exception.code, "context_length_exceeded")
 
+  @pytest.mark.slow
   async def test_a_call_that_does_not_come_as_a_whole_is_given_up(self):
     await self.serve(http=dict(body_timeout_s=0.2), limits=dict(max_calls=1))
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import openai
+import pytest
 
 from tests.rollout import talking
 from tests.rollout.openai.agents_playing import ASKED, Playing
@@ -75,6 +76,7 @@ class OpenAIShapingTest(Playing):
       ]
       np.testing.assert_allclose(drawn, target, atol=1e-3)
 
+  @pytest.mark.slow
   async def test_a_stream_has_the_same(self):
     settings = dict(
       presence_penalty=2, temperature=0.7, logprobs=True, top_logprobs=3
@@ -123,6 +125,7 @@ class OpenAIShapingTest(Playing):
       self.assertEqual(token.top_logprobs[0].token, token.token)
       self.assertTrue(math.isfinite(token.logprob))
 
+  @pytest.mark.slow
   async def test_a_bias_works_within_a_grammar_and_not_against_it(self):
     colours = {"red": {"r": 100.0, "g": 0.0}, "green": {"r": 0.0, "g": 100.0}}
     for target, biases in colours.items():

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import openai
 import pydantic
+import pytest
 
 from agentrl_jax.data.records import tool_from_json
 from tests.data.grammar import call_grammars
@@ -86,6 +87,7 @@ class CallsTest(Asking):
     self.assertGreater(len(actual), num // 2)
     return actual
 
+  @pytest.mark.slow
   async def test_required(self):
     actual = await self.several(12, tool_choice="required")
     self.assertEqual(
@@ -103,6 +105,7 @@ class CallsTest(Asking):
   async def test_named(self):
     self.assertEqual(await self.several(tool_choice=NAMED), [["stop"]] * 4)
 
+  @pytest.mark.slow
   async def test_allowed_tools(self):
     for names in await self.several(8, tool_choice=allowed("required", "stop")):
       self.assertEqual({*names}, {"stop"})
@@ -218,6 +221,7 @@ class JsonTest(Asking):
       self.assertIsInstance(choice.message.parsed, Picture)
     self.assertEqual({c.finish_reason for c in reply.choices}, {"stop"})
 
+  @pytest.mark.slow
   async def test_an_answer_is_an_object(self):
     reply = await self.ask(
       [ASKED],

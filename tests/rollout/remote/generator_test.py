@@ -12,7 +12,7 @@ from agentrl_jax.errors import (
   DeadlineExceeded,
   PromptTooLong,
 )
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.generator import connected
@@ -22,7 +22,7 @@ from tests.rollout import small
 from tests.rollout.drivers.contract import SHORT, mixed_requests
 from tests.rollout.serving import Served, hold
 
-LONG = SamplingSpec(max_tokens=80)
+LONG = SamplingParams(max_tokens=80)
 QUICK = dict(
   health_interval_s=0.05, server_timeout_s=30.0, answer_timeout_s=60.0
 )
@@ -72,7 +72,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     async def turn(conversation):
       prompt = prompts[conversation]
       answer = await generator.generate(
-        prompt, SamplingSpec(conversation=conversation, **spec)
+        prompt, SamplingParams(conversation=conversation, **spec)
       )
       prompts[conversation] = small.conversation(
         prompt, answer, small.prompt_of(9, 4)
@@ -96,7 +96,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     generator = await self.connect(leaving.address, health_interval_s=3.0)
     asked = [
       asyncio.create_task(
-        generator.generate([1, 2], SamplingSpec(max_tokens=9, seed=seed))
+        generator.generate([1, 2], SamplingParams(max_tokens=9, seed=seed))
       )
       for seed in range(4)
     ]
@@ -110,7 +110,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     answers = await asyncio.gather(*asked)
     expected = LocalDriver(small.engine_of())
     for seed, answer in enumerate(answers):
-      future = expected.submit([1, 2], SamplingSpec(max_tokens=9, seed=seed))
+      future = expected.submit([1, 2], SamplingParams(max_tokens=9, seed=seed))
       expected.run_until_idle()
       np.testing.assert_array_equal(answer.sampled, future.result(0).sampled)
     self.assertGreaterEqual(generator.num_repeated, 4)
@@ -138,7 +138,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     generator = await self.connect(served.address)
     answers = await asyncio.gather(
       *(
-        generator.generate([1], SamplingSpec(max_tokens=60, seed=seed))
+        generator.generate([1], SamplingParams(max_tokens=60, seed=seed))
         for seed in range(14)  # eight fit in
       )
     )
@@ -188,7 +188,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     oldest = {0: 11}
     generator = await self.connect(served.address, acceptable=lambda: oldest)
     stale = asyncio.create_task(generator.generate([1], SHORT))
-    other = SamplingSpec(max_tokens=5, policy_slot=1)
+    other = SamplingParams(max_tokens=5, policy_slot=1)
     self.assertEqual(set((await generator.generate([1], other)).version), {20})
     self.assertFalse(stale.done())
     served.driver.engine.versions.publish(0, small.params(11), 11)

@@ -7,7 +7,7 @@ import unittest
 import numpy as np
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
 from agentrl_jax.rollout.remote.joined_generator import JoinedGenerator
 from tests.rollout import small
@@ -29,7 +29,7 @@ class JoinedGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(self.joined.num_policy_slots, 3)
     self.assertEqual(self.joined.first_policy_slots, (0, 2))
     prompt = small.prompt_of(0, 9)
-    specs = [SamplingSpec(policy_slot=n, max_tokens=5) for n in range(3)]
+    specs = [SamplingParams(policy_slot=n, max_tokens=5) for n in range(3)]
     answers = await asyncio.gather(
       *(self.joined.generate(prompt, spec) for spec in specs)
     )
@@ -49,4 +49,4 @@ class JoinedGeneratorTest(unittest.IsolatedAsyncioTestCase):
       with self.assertRaisesRegex(
         ConfigError, f"policy_slot={policy_slot} must be 0 to 2"
       ):
-        await self.joined.generate([1], SamplingSpec(policy_slot=policy_slot))
+        await self.joined.generate([1], SamplingParams(policy_slot=policy_slot))

@@ -3,7 +3,7 @@
 from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.remote import pool as server_pool
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot, ServerStatus
 
@@ -33,7 +33,7 @@ class ServerPoolTest(absltest.TestCase):
       self.pool.update(server, status(publication))
 
   def choose(self, conversation=0):
-    chosen = self.pool.choose(SamplingSpec(conversation=conversation))
+    chosen = self.pool.choose(SamplingParams(conversation=conversation))
     if chosen is not None:
       chosen.num_requests += 1
     return chosen

@@ -18,14 +18,14 @@ from agentrl_jax.errors import (
   GeneratorFault,
   GrammarFault,
 )
-from agentrl_jax.rollout.api import Answer, SamplingSpec
+from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.generator import ResumableStream, StreamDiverged
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 TOKENS = st.lists(INT32, min_size=1, max_size=40)
 SPECS = st.builds(
-  SamplingSpec,
+  SamplingParams,
   policy_slot=INT32,
   temperature=st.floats(allow_nan=False),
   top_k=INT32,
@@ -45,9 +45,9 @@ SPECS = st.builds(
   top_is_raw=st.booleans(),
 )
 HEADER = wire._ENVELOPE.size
-REQUEST = wire.encode_request([1, 2, 3], SamplingSpec(seed=7))
+REQUEST = wire.encode_request([1, 2, 3], SamplingParams(seed=7))
 ANSWER = wire.encode_answer(
-  Answer(
+  Completion(
     np.int32([4, 5]),
     np.float32([-0.5, -1]),
     np.float32([-0.25, -2]),
@@ -79,7 +79,7 @@ class RoundTripTest(parameterized.TestCase):
     rows = np.random.default_rng(seed).integers(
       -(2**31), 2**31, (4, size), np.int32
     )
-    answer = Answer(
+    answer = Completion(
       rows[0],
       rows[1].view(np.float32),
       rows[2].view(np.float32),
@@ -105,7 +105,7 @@ class RoundTripTest(parameterized.TestCase):
     logprob[:, number // 2 :] = -np.inf
     zeros = np.zeros(size, np.float32)
     row = np.arange(size, dtype=np.int32)
-    answer = Answer(
+    answer = Completion(
       row, zeros, zeros, row, policy_slot=0, top_token=top, top_logprob=logprob
     )
     actual = wire.decode_answer(wire.encode_answer(answer))
@@ -113,17 +113,17 @@ class RoundTripTest(parameterized.TestCase):
     np.testing.assert_array_equal(actual.top_logprob, logprob)
 
   def test_a_negative_seed_draws_what_it_draws_here(self):
-    spec = SamplingSpec(seed=-5)
+    spec = SamplingParams(seed=-5)
     _, actual = wire.decode_request(wire.encode_request([1], spec))
     self.assertEqual(actual.seed, spec.seed % 2**64)
 
   def test_numbers_that_do_not_fit_are_refused(self):
     for prompt, spec in (
-      ([2**31], SamplingSpec()),
-      ([0.5], SamplingSpec()),
-      ([[1]], SamplingSpec()),
-      ([1], SamplingSpec(max_tokens=2**31)),
-      ([1], SamplingSpec(grammar="\ud800")),
+      ([2**31], SamplingParams()),
+      ([0.5], SamplingParams()),
+      ([[1]], SamplingParams()),
+      ([1], SamplingParams(max_tokens=2**31)),
+      ([1], SamplingParams(grammar="\ud800")),
     ):
       with self.assertRaisesRegex(errors.ConfigError, "cannot be sent"):
         wire.encode_request(prompt, spec)
@@ -212,7 +212,7 @@ class GarbageTest(parameterized.TestCase):
       wire.decode_request(wire._seal(wire._REQUEST, altered))
 
   def test_a_grammar_has_a_limit(self):
-    spec = SamplingSpec(grammar="é" * (wire.MAX_GRAMMAR // 2))
+    spec = SamplingParams(grammar="é" * (wire.MAX_GRAMMAR // 2))
     _, actual = wire.decode_request(wire.encode_request([1], spec))
     self.assertEqual(actual, spec)
     longer = dataclasses.replace(spec, grammar=spec.grammar + "x")
@@ -269,7 +269,7 @@ class StatusTest(absltest.TestCase):
 
 def piece_of(*tokens, version=3, reused=7):
   logprob = -np.arange(len(tokens), dtype=np.float32)
-  return Answer(
+  return Completion(
     np.array(tokens, np.int32),
     logprob,
     2 * logprob,

@@ -7,9 +7,10 @@ import unittest
 
 import aiohttp
 import numpy as np
+import pytest
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.app import RolloutApi, listening
@@ -17,7 +18,7 @@ from tests.rollout import small
 from tests.rollout.drivers.contract import SHORT, mixed_requests
 from tests.rollout.serving import Served
 
-LONG = SamplingSpec(max_tokens=80)
+LONG = SamplingParams(max_tokens=80)
 
 
 class HttpServerTest(unittest.IsolatedAsyncioTestCase):
@@ -53,6 +54,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
       np.testing.assert_array_equal(actual.version, target.version)
       self.assertEqual(actual.policy_slot, target.policy_slot)
 
+  @pytest.mark.slow
   async def test_hundreds_may_come_before_the_first_is_looked_at(self):
     await self.serve()
     with contextlib.ExitStack() as stack:
@@ -75,7 +77,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
   async def test_a_full_server_says_when_to_come_again(self):
     await self.serve(driver_options=dict(max_waiting=0))
     asked = [
-      asyncio.create_task(self.ask([1], SamplingSpec(max_tokens=90, seed=i)))
+      asyncio.create_task(self.ask([1], SamplingParams(max_tokens=90, seed=i)))
       for i in range(12)
     ]
     statuses = []

@@ -4,6 +4,7 @@ import asyncio
 import unittest
 
 import openai
+import pytest
 
 from tests import http_fuzz
 from tests.rollout import talking
@@ -50,6 +51,7 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
       max_tokens=2,
     )
 
+  @pytest.mark.slow
   async def test_others_are_answered_meanwhile(self):
     for name, schema in ENDLESS.items():
       with self.subTest(name):
@@ -64,6 +66,7 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
         ):
           await hostile
 
+  @pytest.mark.slow
   async def test_small_forms_do_not_wait_for_large_ones(self):
     schemas = [
       schema_of({"a": {"type": "integer", "multipleOf": 720720 + n}}, "a")
@@ -102,6 +105,7 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
         await asyncio.sleep(0.01)
     self.assertEqual(self.served.generator._compiler._num_waiting, 0)
 
+  @pytest.mark.slow
   async def test_a_prompt_is_refused_by_its_length(self):
     codec = talking.codec()
     encoded = []

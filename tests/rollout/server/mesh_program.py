@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from agentrl_jax.model import sharding
 from agentrl_jax.model.checksums import checksums
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import Place
@@ -80,7 +80,7 @@ def _serve(folder, mesh):
   driver = LocalDriver(engine)
   futures = [
     driver.submit(small.prompt_of(3, 20), spec)
-    for spec in (SamplingSpec(max_tokens=30), spec_of("json"))
+    for spec in (SamplingParams(max_tokens=30), spec_of("json"))
   ]
   driver.run_until_idle()
   sampled = [future.result(0).sampled.tolist() for future in futures]

@@ -16,7 +16,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.checksums import leaf_names
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import SamplingSpec
+from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot
@@ -28,6 +28,7 @@ from tests.rollout.snapshots import SnapshotsCase, assert_same
 
 
 class FollowingTest(SnapshotsCase):
+  @pytest.mark.slow
   def test_each_policy_slot_serves_what_it_was_published(self):
     sink, follower = self.open_sink(), self.follow(num_policy_slots=2)
     self.assertFalse(follower.look())
@@ -62,6 +63,7 @@ class FollowingTest(SnapshotsCase):
       self.store.get(0).params, self.policy.to_decode(small.params(4))
     )
 
+  @pytest.mark.slow
   def test_snapshots_are_served_in_another_precision(self):
     sink = self.open_sink(dtype="bfloat16")
     self.publish(sink, 1)
@@ -253,13 +255,14 @@ class TroubleTest(SnapshotsCase):
     self.serves(1)
     self.serves(3, policy_slot=1)
 
+  @pytest.mark.slow
   def test_answers_go_on_while_a_snapshot_is_refused(self):
     sink, follower = self.served()
     engine = RolloutEngine(
       self.policy, EngineConfig(slots=(2,), context=small.CONTEXT), self.store
     )
     driver = LocalDriver(engine)
-    future = driver.submit([1, 2], SamplingSpec(max_tokens=40))
+    future = driver.submit([1, 2], SamplingParams(max_tokens=40))
     for _ in range(3):
       driver.step()
     params = jax.tree.map(lambda x: x * jax.numpy.nan, small.params(2))
@@ -392,6 +395,7 @@ class ManifestFuzzTest(SnapshotsCase):
     self.assertEqual(follower.trouble, "")
     self.serves(3)
 
+  @pytest.mark.slow
   def test_a_first_manifest_that_is_damaged_is_waited_out(self):
     for changes in (
       dict(step="abc"),

@@ -13,7 +13,7 @@ from agentrl_jax.errors import (
   GeneratorFault,
   PromptTooLong,
 )
-from agentrl_jax.rollout.api import SamplingSpec, StreamingGenerator
+from agentrl_jax.rollout.api import SamplingParams, StreamingGenerator
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.generator import connected
@@ -22,7 +22,7 @@ from tests.rollout import small, talking
 from tests.rollout.drivers.contract import mixed_requests
 from tests.rollout.serving import Served, hold
 
-LONG = SamplingSpec(max_tokens=80, seed=3)
+LONG = SamplingParams(max_tokens=80, seed=3)
 _ARRAYS = ("sampled", "behavior_logprob", "raw_logprob", "version")
 
 

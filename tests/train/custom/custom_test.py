@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError, NotFinite
@@ -199,6 +200,7 @@ class TrialTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, message):
       try_advantage(config)
 
+  @pytest.mark.slow
   def test_takes_what_the_package_itself_has(self):
     for name, settings in (
       ("reinforce", {}),
@@ -296,6 +298,7 @@ class LossTest(parameterized.TestCase):
 
 
 class EntropyTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_an_entropy_that_is_read_has_its_gradient(self):
     policy = Policy(small.MODEL)
     params = policy.init(jax.random.key(0))
@@ -382,6 +385,7 @@ class AdvantageTest(parameterized.TestCase):
     with self.assertRaisesRegex(NotFinite, "my_lab:by_group' gave 1 traj"):
       advantages.require_finite(np.array([[0.0], [np.nan]]), config)
 
+  @pytest.mark.slow
   def test_a_critic_of_one_s_own(self):
     model = dataclasses.replace(small.MODEL, value_head=True)
     params = Policy(model).init(jax.random.key(0))
@@ -416,6 +420,7 @@ class BatchTest(absltest.TestCase):
     state, metrics = learner.update(learner.init(params), batches)
     return batches, report, state.params, metrics
 
+  @pytest.mark.slow
   def test_a_quantile_over_tokens_does_not_depend_on_the_cut(self):
     changes = {
       "token_weight": f"{LAB}:forking_tokens",
@@ -437,6 +442,7 @@ class BatchTest(absltest.TestCase):
       self.assertAlmostEqual(of_parts[name], of_whole[name], places=5)
     self.assertAlmostEqual(of_whole["policy/token_weight"], share, places=5)
 
+  @pytest.mark.slow
   def test_what_a_reduction_counts_in_does_not_matter(self):
     """In thousands of tokens: the weight of a batch may be below 1."""
     of_tokens, of_thousands = (

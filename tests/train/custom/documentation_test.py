@@ -65,6 +65,7 @@ class PageTest(absltest.TestCase):
     self.folder = pathlib.Path(folder.name)
     write_files(self.folder)
 
+  @pytest.mark.slow
   def test_its_config_makes_an_update(self):
     sys.path.insert(0, str(self.folder))
     self.addCleanup(sys.path.remove, str(self.folder))

@@ -14,6 +14,7 @@ class ProcessUpdateTest(absltest.TestCase):
         self.assertLess(of_loss, 1e-5)
         self.assertLess(of_params, 1e-6)
 
+  @pytest.mark.slow
   def test_two_processes_of_four_devices(self):
     self._assert_close(many_processes.run("tests.train.sharded.process_update"))
 

@@ -9,6 +9,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest
 from etils import epath
 
@@ -80,11 +81,13 @@ class CheckpointsTest(absltest.TestCase):
   def test_keeps_the_newest(self):
     self.assertEqual(self._saved(keep=2).steps(), [1, 2])
 
+  @pytest.mark.slow
   def test_keeps_multiples_for_good(self):
     checkpoints = self._open(keep=2, keep_every=5)
     self._save_versions(checkpoints, range(12))
     self.assertEqual(checkpoints.steps(), [0, 5, 10, 11])
 
+  @pytest.mark.slow
   def test_keeps_what_a_kept_one_needs_also_after_a_restart(self):
     checkpoints = self._open(keep=2)
     self._save_versions(checkpoints, [0, 1])
@@ -99,6 +102,7 @@ class CheckpointsTest(absltest.TestCase):
     self._save_versions(again, [5])
     self.assertEqual(again.steps(), [2, 3, 4, 5])
 
+  @pytest.mark.slow
   def test_what_was_saved_may_be_overwritten_at_once(self):
     batches = small.make_batches(micro_batch=8)
     state = self.states[0]
@@ -125,6 +129,7 @@ class CheckpointsTest(absltest.TestCase):
     ):
       checkpoints.restore(dataclasses.replace(abstract, params=half))
 
+  @pytest.mark.slow
   def test_a_bit_that_changed_is_found(self):
     checkpoints = self._saved()
     about = self.directory / "2" / "about" / "metadata"

@@ -4,6 +4,7 @@ import threading
 import time
 
 import jax
+import pytest
 
 from agentrl_jax.errors import CheckpointError, DeadlineExceeded
 from tests.rollout import small
@@ -25,6 +26,7 @@ class KeepingTest(SnapshotsCase):
     self.assertContainsSubset(kept, found)
     self.assertLen(found, 3)
 
+  @pytest.mark.slow
   def test_a_new_start_goes_on_counting_and_forgets_what_was_published(self):
     publication = self.publish(self.open_sink(), 40)
     sink = self.open_sink()

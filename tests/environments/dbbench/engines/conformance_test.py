@@ -51,6 +51,7 @@ class ConformanceTest(unittest.IsolatedAsyncioTestCase):
       reply = reply.replace("MariaDB", "MySQL").split(" near '")[0]
       return reply, await database.hash_of(TABLES)
 
+  @pytest.mark.slow
   async def test_replies_and_tables_are_equal(self):
     mariadb, sqlite = MariaDBEngine(self.address), SQLiteEngine()
     for kind, sql in (*READS, *WRITES)[:: self.every]:

@@ -40,6 +40,7 @@ class PrivateServerTest(unittest.TestCase):
   def setUp(self):
     needs_mariadb()
 
+  @pytest.mark.slow
   def test_stopping_removes_the_folder(self):
     server = PrivateServer()
     address = server.start()

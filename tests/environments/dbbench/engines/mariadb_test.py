@@ -145,6 +145,7 @@ class MariaDBEngineTest(unittest.IsolatedAsyncioTestCase):
           after = await database.hash_of(problem.tables)
         self.assertEqual(after, problem.table_hash)
 
+  @pytest.mark.slow
   async def test_every_dev_table_can_be_set_up(self):
     for problem in load_problems(dev_rows()):
       async with self.engine.open(problem.tables) as database:
@@ -159,6 +160,7 @@ class MariaDBEngineTest(unittest.IsolatedAsyncioTestCase):
     )
     self.assertEqual(reply, f"[('{await self.database.hash_of([TABLE])}',)]")
 
+  @pytest.mark.slow
   async def test_a_slow_statement_gets_a_reply(self):
     for sql in (
       "SELECT SLEEP(60)",
@@ -242,12 +244,14 @@ class EnginesAgreeTest(unittest.IsolatedAsyncioTestCase):
         outcomes.append((reply, await database.hash_of(tables)))
     return outcomes
 
+  @pytest.mark.slow
   async def test_statements_of_many_forms(self):
     for sql in STATEMENTS:
       with self.subTest(sql=sql):
         mariadb, sqlite = await self._both([TABLE], sql)
         self.assertEqual(sqlite, mariadb)
 
+  @pytest.mark.slow
   async def test_generated_statements_with_and_without_mistakes(self):
     generator = Generator(num_tables=(1, 3))
     for index in range(10):

@@ -5,6 +5,8 @@ import itertools
 import math
 import unittest
 
+import pytest
+
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.errors import ConfigError
 from environments.dbbench.engines.sqlite import SQLiteDatabase
@@ -90,6 +92,7 @@ class GeneratedTest(unittest.TestCase):
       if task.problem.type == "INSERT":
         self.assertEqual(len(task.statement.values), 3)
 
+  @pytest.mark.slow
   def test_cells_are_text_and_names_are_unique(self):
     for task in self.generated["train"][:300]:
       names = task.topic.column(task.topic.key)

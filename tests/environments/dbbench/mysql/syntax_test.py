@@ -186,6 +186,7 @@ class BesideMariaDBTest(unittest.TestCase):
       return error.args[0]
     return None
 
+  @pytest.mark.slow
   def test_statements_that_run_are_not_refused(self):
     for sql in VALID:
       if self.error_of(sql) is None:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import unittest
 
+import pytest
 from hypothesis import given, settings
 
 from agentrl_jax.data.records import Status, Task
@@ -38,6 +39,7 @@ CHAIN = Join("a.b.from", Join("a.b.to", Entity("m.0a")))
 
 
 class AgreementTest(unittest.TestCase):
+  @pytest.mark.slow
   @settings(max_examples=300, deadline=None, derandomize=True)
   @given(graph=random_programs.graphs(), program=random_programs.programs())
   def test_on_answers(self, graph, program):

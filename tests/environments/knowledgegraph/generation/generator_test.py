@@ -50,6 +50,7 @@ class WorldGeneratorTest(unittest.TestCase):
     generator = world_generator(**options)
     return [generator.generate(split, index) for index in range(num)]
 
+  @pytest.mark.slow
   def test_splits_share_no_question(self):
     asked = {
       split: {s.problem.question for s in self.instances(200, split)}
@@ -98,6 +99,7 @@ class WorldGeneratorTest(unittest.TestCase):
   def test_no_shorter_program_in_thousands_of_questions(self):
     self.assert_no_shorter_program(2000, 500)
 
+  @pytest.mark.slow
   def test_superlatives_of_two_paths_are_frequent(self):
     """The generator tries to draw two paths for half of these kinds."""
     instances = self.instances(240, kinds=("count", "argmax", "argmin"))
@@ -210,6 +212,7 @@ class FactGeneratorTest(unittest.TestCase):
     cls.ontology = load_ontology(data.ontology())
     cls.world = load_facts(data.freebase(), "", cls.ontology)
 
+  @pytest.mark.slow
   def test_facts_are_freebases(self):
     graph = self.world.graph
     self.assertGreater(len(list(graph)), 170_000)

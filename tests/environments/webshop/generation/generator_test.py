@@ -2,6 +2,8 @@
 
 import unittest
 
+import pytest
+
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.errors import ConfigError
 from environments.webshop.generation.generator import Generator
@@ -83,6 +85,7 @@ class EasyShopsTest(SplitCase, unittest.TestCase):
     ]
     self.assertGreater(sum(is_worse) / len(is_worse), 0.75)
 
+  @pytest.mark.slow
   def test_a_good_search_beats_a_lazy_one(self):
     """Kind and attributes put the right product into the first ten."""
     num_good = num_lazy = num_goals = 0

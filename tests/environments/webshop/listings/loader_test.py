@@ -6,6 +6,8 @@ import pathlib
 import tempfile
 import unittest
 
+import pytest
+
 from agentrl_jax.data.records import Task
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.errors import ConfigError
@@ -100,6 +102,7 @@ class RealListingsTest(unittest.IsolatedAsyncioTestCase):
   def make_environment(self):
     return WebShop(products=str(data.find("webshop/products_1000.jsonl")))
 
+  @pytest.mark.slow
   async def test_the_expert_solves_every_task_of_the_real_shop(self):
     environment = self.make_environment()
     num_tasks = 0

@@ -63,6 +63,7 @@ class StoreTest(unittest.TestCase):
       stored = on_disk(self, path, cache=str(folder / f"cache{chunk}"))
       self.assert_same(stored, in_memory, [*queries, "", "nothing of that"])
 
+  @pytest.mark.slow
   def test_the_real_thousand(self):
     path = data.find("webshop/products_1000.jsonl")
     in_memory = Listings(str(path))

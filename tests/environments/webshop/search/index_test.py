@@ -96,6 +96,7 @@ class RealShopTest(unittest.TestCase):
     self.assertGreater(len(shares), 2000 // stride)
     return sum(shares) / len(shares)
 
+  @pytest.mark.slow
   def test_top_ten_is_lucenes(self):
     self.assertGreaterEqual(self.overlap(stride=7), 0.999)
 
