@@ -283,7 +283,7 @@ class SlotShaping:
   def alternatives(
     self, slot: int, request: Request, begin: int, end: int
   ) -> dict[str, np.ndarray]:
-    """Returns alternatives of a span of tokens, as fields of an `Answer`."""
+    """Returns alternatives of a span of tokens, as fields of a `Completion`."""
     if slot not in self._alternatives:
       return {}
     rows = self._alternatives[slot][begin:end]

@@ -58,7 +58,7 @@ class Request:
   """A request in no dialect yet."""
 
   prompt: tuple[int, ...]
-  spec: SamplingParams
+  sampling: SamplingParams
 
 
 @dataclasses.dataclass(eq=False)
@@ -102,10 +102,9 @@ class EngineClient:
       raise ConfigError(
         f"frequency_penalty={sampling.frequency_penalty}, presence_penalty="
         f"{sampling.presence_penalty}, {len(sampling.logit_bias)} entries of "
-        f"logit_bias"
-        f" and num_top={sampling.num_top} are requested, which are not sent to "
-        "engines of other projects: leave them out, or use rollout servers of "
-        "this framework (rollouts.protocol=agentrl)"
+        f"logit_bias and num_top={sampling.num_top} are requested, which are "
+        "not sent to engines of other projects: leave them out, or use rollout "
+        "servers of this framework (rollouts.protocol=agentrl)"
       )
     tokens = np.asarray(prompt)
     if tokens.ndim != 1 or not tokens.size or tokens.dtype.kind not in "iu":
@@ -139,19 +138,20 @@ class EngineClient:
     yield await self.answer(server, request)
 
   async def _answer(self, server: Server, request: Request) -> Completion:
-    engine, spec = self._engines[server.address], request.sampling
-    size = len(request.prompt) + spec.max_tokens
+    engine, sampling = self._engines[server.address], request.sampling
+    size = len(request.prompt) + sampling.max_tokens
     if engine.context is not None and size > engine.context:
       raise PromptTooLong(
-        f"{len(request.prompt)} prompt tokens and max_tokens={spec.max_tokens}"
-        f" make {size}; {server.address} takes {engine.context}"
+        f"{len(request.prompt)} prompt tokens and max_tokens="
+        f"{sampling.max_tokens} make {size}; {server.address} takes "
+        f"{engine.context}"
       )
     before = engine.served
     output = await self._http.complete(
       server.address,
-      _model_name(engine, spec.policy_slot),
+      _model_name(engine, sampling.policy_slot),
       request.prompt,
-      spec,
+      sampling,
       sends_seed=engine.abilities.takes_seeds,
     )
     version = await self._version(server.address, engine, output, before)
@@ -159,7 +159,7 @@ class EngineClient:
       return answer_of(
         output,
         request.prompt,
-        spec,
+        sampling,
         version,
         vocab_size=self._needs.vocab_size,
         remedies=self._dialect.remedies,

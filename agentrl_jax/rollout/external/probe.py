@@ -28,7 +28,7 @@ PROBE_TOKENS = 12  # per answer
 _SEED = 11
 _TRIES = 3  # with an engine whose greedy answers differ
 
-# Sends (prompt, spec, whether to send its seed); raises the engine's errors.
+# Sends (prompt, sampling, whether to send its seed); raises its errors.
 Send = Callable[[Sequence[int], SamplingParams, bool], Awaitable[EngineOutput]]
 
 
@@ -56,17 +56,17 @@ async def probe(send: Send, dialect: Dialect, needs: Needs) -> Abilities:
   """Waits for a dozen short answers. Raises `EngineLacks`."""
   prompt = probe_prompt(needs.vocab_size)
   seeds = True
-  spec = SamplingParams(max_tokens=PROBE_TOKENS, seed=_SEED)
+  sampling = SamplingParams(max_tokens=PROBE_TOKENS, seed=_SEED)
   try:
-    output = await send(prompt, spec, True)
+    output = await send(prompt, sampling, True)
   except ConfigError as refusal:
     # Some engines accept no seed at all; any other error comes again.
-    output, seeds = await send(prompt, spec, False), False
+    output, seeds = await send(prompt, sampling, False), False
     if needs.seeds:
       raise EngineLacks(
         f"it accepts no seed ({refusal}): {dialect.remedies.seeds}"
       ) from refusal
-  _check(output, prompt, spec, dialect, needs)
+  _check(output, prompt, sampling, dialect, needs)
   if seeds:
     seeds = await _repeats(send, prompt, output)
     if needs.seeds and not seeds:
@@ -121,8 +121,8 @@ async def _repeats(
 ) -> bool:
   """Returns whether the same seed gives the same answer."""
   assert first.sampled is not None, "checked before"
-  spec = SamplingParams(max_tokens=PROBE_TOKENS, seed=_SEED)
-  again = await send(prompt, spec, True)
+  sampling = SamplingParams(max_tokens=PROBE_TOKENS, seed=_SEED)
+  again = await send(prompt, sampling, True)
   return list(first.sampled) == list(again.sampled or ())
 
 
@@ -135,11 +135,13 @@ async def _check_stop(
     output = await send(prompt, greedy, False)
     tokens = list(output.sampled or ())
     stop = tokens[len(tokens) // 2]
-    spec = dataclasses.replace(greedy, stop_tokens=(stop,))
-    stopped = await send(prompt, spec, False)
-    sampled = checked_tokens(stopped, spec, needs.vocab_size, dialect.remedies)
+    sampling = dataclasses.replace(greedy, stop_tokens=(stop,))
+    stopped = await send(prompt, sampling, False)
+    sampled = checked_tokens(
+      stopped, sampling, needs.vocab_size, dialect.remedies
+    )
     if stop in sampled or len(sampled) < len(tokens):
-      checked_ending(sampled, stopped, spec, dialect.remedies)
+      checked_ending(sampled, stopped, sampling, dialect.remedies)
       checked_logprobs(stopped.logprob, len(sampled), dialect.remedies)
       return
   raise EngineLacks(

@@ -1,9 +1,9 @@
 """Answers of engines of other projects, and their checks.
 
-A dialect translates a prompt and a spec into the JSON of its engines, and their
-JSON into an `EngineOutput`, where None stands for what the engine does not
-report. `answer_of` makes a `Completion` of a complete output, and refuses
-others by name.
+A dialect translates a prompt and its parameters into the JSON of its engines,
+and their JSON into an `EngineOutput`, where None stands for what the engine
+does not report. `answer_of` makes a `Completion` of a complete output, and
+refuses others by name.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ class Dialect:
   path: str
   version_paths: Sequence[str]  # the first path that exists has the label
   remedies: Remedies
-  # JSON of (model, prompt, spec, sends_seed, gives_prompt).
+  # JSON of (model, prompt, sampling, sends_seed, gives_prompt).
   request: Callable[
     [str, Sequence[int], SamplingParams, bool, bool], dict[str, Any]
   ]
@@ -134,10 +134,9 @@ def checked_ending(
   if not stops.size and len(sampled) < sampling.max_tokens:
     raise EngineLacks(
       f"it ended an answer after {len(sampled)} of {sampling.max_tokens} "
-      f"tokens, "
-      f"the last being {sampled[-1]}, which is none of this run's stop tokens "
-      f"{sampling.stop_tokens}; either that is a stop token of its own, or it "
-      f"keeps the stop token to itself: {remedies.stop_token}"
+      f"tokens, the last being {sampled[-1]}, which is none of this run's stop "
+      f"tokens {sampling.stop_tokens}; either that is a stop token of its own, "
+      f"or it keeps the stop token to itself: {remedies.stop_token}"
     )
 
 

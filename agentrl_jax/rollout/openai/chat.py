@@ -16,7 +16,7 @@ from agentrl_jax.rollout.openai.choices import (
   Envelope,
   alternatives_of,
   logprobs_of,
-  sampling_spec,
+  sampling_params,
   token_fields,
 )
 from agentrl_jax.rollout.openai.conversation_cache import (
@@ -84,7 +84,7 @@ class ChatCall:
       Choice(
         index,
         prompt,
-        sampling_spec(
+        sampling_params(
           request,
           policy_slot=policy_slot,
           max_tokens=max_tokens,

@@ -174,7 +174,7 @@ async def all_deltas(
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def sampling_spec(
+def sampling_params(
   request: CompletionRequest,
   *,
   policy_slot: int,

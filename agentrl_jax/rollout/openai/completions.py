@@ -13,7 +13,7 @@ from agentrl_jax.rollout.openai.choices import (
   Envelope,
   alternatives_of,
   logprobs_of,
-  sampling_spec,
+  sampling_params,
   token_fields,
 )
 from agentrl_jax.rollout.openai.conversation_cache import (
@@ -66,7 +66,7 @@ class CompletionCall:
       Choice(
         index,
         prompt,
-        sampling_spec(
+        sampling_params(
           request,
           policy_slot=policy_slot,
           max_tokens=self._context.answer_budget(prompt, request, "max_tokens"),

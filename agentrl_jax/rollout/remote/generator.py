@@ -66,7 +66,7 @@ class HttpGenerator:
     self._tasks: dict[Server, set[asyncio.Task[Any]]] = {
       server: set() for server in pool.servers
     }
-    self._refusal: ConfigError | None = None
+    self._refusal: Exception | None = None
     self.num_repeated = 0  # requests sent once more
 
   @property
@@ -125,9 +125,9 @@ class HttpGenerator:
         raise
       raise DeadlineExceeded(
         f"no rollout server gave an answer of {sampling.max_tokens} tokens "
-        f"from "
-        f"policy slot {sampling.policy_slot} within rollouts.answer_timeout_s="
-        f"{self._config.answer_timeout_s:g} s: {self.describe()}"
+        f"from policy slot {sampling.policy_slot} within "
+        f"rollouts.answer_timeout_s={self._config.answer_timeout_s:g} s: "
+        f"{self.describe()}"
       ) from error
 
   async def serving(
@@ -178,6 +178,9 @@ class HttpGenerator:
             f"has not reported its health for {now - last_status:.0f} s: "
             f"{error!r}",
           )
+      except Exception as error:
+        self._refuse(error)  # a mistake of ours: every caller hears of it
+        raise
       else:
         last_status = now
         self._update(server, status)
@@ -233,7 +236,7 @@ class HttpGenerator:
       self._refuse(refusal)
     self._announce()
 
-  def _refuse(self, refusal: ConfigError) -> None:
+  def _refuse(self, refusal: Exception) -> None:
     """Fails all requests from now on: the error is permanent."""
     self._refusal = refusal
     self._announce()

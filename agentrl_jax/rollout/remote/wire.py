@@ -155,8 +155,7 @@ def encode_request(
     raise ConfigError(
       "a prompt is a row of token ids, a grammar is text, and "
       f"{dataclasses.replace(sampling, grammar='', logit_bias=())} has numbers "
-      f"of "
-      f"32 bits; this one cannot be sent: {error}"
+      f"of 32 bits; this one cannot be sent: {error}"
     ) from error
   if (size := len(sampling.grammar.encode())) > MAX_GRAMMAR:
     raise ConfigError(
@@ -167,7 +166,7 @@ def encode_request(
 
 
 def decode_request(body: bytes) -> tuple[np.ndarray, SamplingParams]:
-  """Decodes the prompt, int32 [T], and its spec. Raises `WireError`."""
+  """Decodes the prompt, int32 [T], and its parameters. Raises `WireError`."""
   content = _open(_REQUEST, body)
   try:
     request = _request_decoder.decode(content)

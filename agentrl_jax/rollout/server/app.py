@@ -121,23 +121,23 @@ class RolloutApi:
 
   async def generate(self, request: web.Request) -> web.Response:
     """Answers one request; cancelled when its client hangs up."""
-    prompt, spec = await self._read(request)
-    self._state.refuse_unready(spec.policy_slot)
+    prompt, sampling = await self._read(request)
+    self._state.refuse_unready(sampling.policy_slot)
     with self._state.call():
-      answer = await self._generator.generate(prompt, spec)
-    self._note(prompt, spec, answer.num_reused, len(answer.sampled))
+      answer = await self._generator.generate(prompt, sampling)
+    self._note(prompt, sampling, answer.num_reused, len(answer.sampled))
     return web.Response(
       body=wire.encode_answer(answer), content_type=wire.CONTENT_TYPE
     )
 
   async def stream(self, request: web.Request) -> web.StreamResponse:
     """Answers one request in chunks; hanging up frees the slot."""
-    prompt, spec = await self._read(request)
-    self._state.refuse_unready(spec.policy_slot)
+    prompt, sampling = await self._read(request)
+    self._state.refuse_unready(sampling.policy_slot)
     response = _StreamingResponse(request)
     try:
       with self._state.call():
-        chunks = answer_chunks(self._generator, prompt, spec)
+        chunks = answer_chunks(self._generator, prompt, sampling)
         async with contextlib.aclosing(chunks):
           async for chunk in chunks:
             await response.send(chunk)
@@ -148,7 +148,7 @@ class RolloutApi:
       if not response.has_begun:
         raise
       return await response.fail(error)
-    self._note(prompt, spec, response.num_reused, response.num_sampled)
+    self._note(prompt, sampling, response.num_reused, response.num_sampled)
     return finished
 
   async def health(self, request: web.Request) -> web.Response:

@@ -15,6 +15,7 @@ from agentrl_jax.errors import (
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.remote import wire
+from agentrl_jax.rollout.remote.client import BinaryClient
 from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.controller.processes import free_port
@@ -62,6 +63,25 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual(answer.policy_slot, future.result(0).policy_slot)
     for served in servers:
       self.assertGreater(sum(served.driver.engine.stats().num_sampled), 0)
+
+  async def test_an_unexpected_error_of_a_health_check_reaches_every_caller(
+    self,
+  ):
+    class Broken(BinaryClient):
+      async def status(self, server, within_s):
+        raise AttributeError("no such field")
+
+    generator = await self.enterAsyncContext(
+      connected(
+        RolloutsConfig(servers="127.0.0.1:1", **QUICK),
+        num_policy_slots=1,
+        acceptable=dict,
+        client=Broken,
+      )
+    )
+    for call in (generator.serving({}, 60), generator.generate([1], LONG)):
+      with self.assertRaisesRegex(AttributeError, "no such field"):
+        await call
 
   async def test_a_conversation_is_answered_from_its_keys_and_values(self):
     servers = [await self.serve() for _ in range(2)]
