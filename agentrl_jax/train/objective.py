@@ -361,13 +361,13 @@ def _kl(
       "mask_BT": micro_batch.batch.mask,
     }
     return function.require_shape(function(available), log_ratio_BT.shape)
-  if config.kl_estimator == "k2":
-    return losses.k2(log_ratio_BT)
-  if config.kl_estimator == "k3_k2":
-    return losses.with_gradient_of(k3_BT, losses.k2(log_ratio_BT))
-  if config.kl_estimator == "unbiased":
-    return losses.unbiased_kl(log_ratio_BT, behavior_BT)
-  return k3_BT
+  estimators = {
+    "k2": lambda: losses.k2(log_ratio_BT),
+    "k3": lambda: k3_BT,
+    "k3_k2": lambda: losses.with_gradient_of(k3_BT, losses.k2(log_ratio_BT)),
+    "unbiased": lambda: losses.unbiased_kl(log_ratio_BT, behavior_BT),
+  }
+  return estimators[config.kl_estimator]()
 
 
 def reward_kl_estimator(
@@ -376,8 +376,8 @@ def reward_kl_estimator(
   """Returns the KL estimator that penalises rewards: loss.kl_place='reward'."""
   function = config.custom_function("kl_estimator")
   if function is None:
-    estimators = {"k1": losses.k1, "k2": losses.k2}
-    return estimators.get(config.kl_estimator, losses.k3)
+    estimators = {"k1": losses.k1, "k2": losses.k2, "k3": losses.k3}
+    return estimators[config.kl_estimator]
 
   def estimate(log_ratio_BT: jax.Array) -> jax.Array:
     inputs = {"log_ratio_BT": log_ratio_BT, "mask_BT": mask_BT}

@@ -2,8 +2,9 @@
 
 Trajectories that are not valid (padding, or lost to a fault of the system)
 count nowhere and get 0. Rewards are constants: no gradient passes through an
-advantage. A group without variance gets exactly 0, not rounding errors divided
-by epsilon. Ids out of range give NaN, so that they do not pass unnoticed.
+advantage. A larger group without variance gets exactly 0, not rounding errors
+divided by epsilon. Ids out of range give NaN, so that they do not pass
+unnoticed.
 
 Statistics are sums over the whole axis N. Call these functions on the global
 batch, before cutting it into micro-batches; neither sharding nor the order of
