@@ -44,7 +44,7 @@ def entry(
     place=create(  # where sessions are played
       containers=0,  # of its image; 0 and no address: in this process
       image="",  # "" is <containers.registry>/<folder of the environment>
-      options=(),  # that differ in the containers, as "engine=mariadb"
+      options=(),  # that differ at these places, as "engine=mariadb"
       worker="",  # http://host:port/api of a running worker
       # http://host:port/api of a controller whose workers are called NAME.
       controller="",
