@@ -44,9 +44,9 @@ def entry(
     place=create(  # where sessions are played
       containers=0,  # of its image; 0 and no address: in this process
       image="",  # "" is <containers.registry>/<folder of the environment>
-      options=(),  # that differ over there, such as "engine=mariadb"
-      worker="",  # http://host:port/api of one that runs already
-      # The same, of a controller whose workers are called NAME.
+      options=(),  # that differ at these places, as "engine=mariadb"
+      worker="",  # http://host:port/api of a running worker
+      # http://host:port/api of a controller whose workers are called NAME.
       controller="",
     ),
   )
@@ -63,7 +63,7 @@ def _alfworld() -> ml_collections.ConfigDict:
       system_prompt="upstream",  # or "short"
       upstream_quirks=False,
       num_receptacles=(8, 32),  # of a generated room: least, most
-      num_things=(10, 48),  # that lie about in it
+      num_things=(10, 48),  # in a generated room
     ),
     mistakes=create(
       search=0.0,

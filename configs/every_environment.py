@@ -3,9 +3,9 @@
   python -m launch.evaluate --config=configs/every_environment.py \
     --policy=scripted --tasks=webshop/test,arithmetic/test
 
-For scripted policies and experts, which need no training: the tables of success
-in the environments' READMEs. The machines of `os_interaction` need a Docker
-engine, or `--config.environments.os_interaction.options.engine=sandbox`.
+Scripted policies and experts, which need no training, play them for the tables
+of success in the environments' READMEs. The machines of `os_interaction` need a
+Docker engine, or `--config.environments.os_interaction.options.engine=sandbox`.
 """
 
 from ml_collections.config_dict import create

@@ -7,8 +7,8 @@ r"""Reinforcement learning of a model in a Hugging Face folder.
 FOLDER holds config.json, *.safetensors and the tokenizer: of Qwen2.5, Qwen3,
 Llama 3 or GLM-4. Model and chat come from the folder, so nothing here sets
 `model`, `tokenizer` or `chat`, and there is no warm start. Sizes are for a
-model of about a billion params on one accelerator; `python -m launch.plan` says
-what larger ones need, and configs/pod.py is for those.
+model of about a billion params on one accelerator. configs/pod.py is for larger
+models; `python -m launch.plan` computes their memory.
 """
 
 import pathlib

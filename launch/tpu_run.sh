@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Trains on Cloud TPU: makes what a run needs, or finds it, and keeps it going.
+# Trains on Cloud TPU: creates or finds a run's resources, starts every role, and
+# restarts the run after failures.
 #
 #   launch/tpu_run.sh --name=qwen --learner=v5p-64 --rollout=4xv5p-8 \
 #     --zone=us-east5-a --spot --workdir=gs://bucket/runs \
 #     -- --config=configs/pod.py:qwen2.5-14b
 #
-# The same command again attaches to the run, or goes on where it stopped.
-# docs/tpu.md has the whole story.
+# The same command again attaches to the run, or resumes it. See docs/tpu.md.
 set -euo pipefail
 
 PROGRAM=tpu_run
@@ -40,15 +40,15 @@ source "$HERE/tpu/ending.sh"
 
 main() {
   read_options "$@"
-  # Where commands of a dry run are written from within $(...), and where what
-  # hosts say on the way goes.
+  # 3: commands of a dry run, also from within $(...). TOLD: output of hosts
+  # during setup.
   exec 3>/dev/null
   TOLD=2
   if [[ -n $DRY_RUN ]]; then
     exec 3>&1
     TOLD=1
   fi
-  exec 4<> <(:)  # never written to: reading from it is a pause
+  exec 4<> <(:)  # never written to: a read with a timeout is a pause
   SCRATCH=$(mktemp -d)
   ERROR=$SCRATCH/error
   : >"$ERROR"

@@ -1,8 +1,8 @@
-"""AgentRL's two ideas, each taken away alone.
+"""Ablations of AgentRL's two ideas, one at a time and together.
 
   python -m launch.train --config=configs/ablations/agentrl.py:no_task_norm
 
-The paper's Table 6 (arXiv:2510.04206) takes away cross-policy sampling and task
+The paper's Table 6 (arXiv:2510.04206) removes cross-policy sampling and task
 advantage normalisation. Watch `success/<task>` and `policy/entropy`.
 """
 

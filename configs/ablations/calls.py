@@ -1,4 +1,4 @@
-"""Tool calls held to their schemas by a grammar, or free.
+"""Tool calls, free or constrained to their schemas by a grammar.
 
   python -m launch.train --config=configs/ablations/calls.py:well_formed
 

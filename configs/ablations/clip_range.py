@@ -1,4 +1,4 @@
-"""Upper clip ranges: does room above keep the policy's entropy?
+"""Upper clip ranges, and their effect on the policy's entropy.
 
   python -m launch.train --config=configs/ablations/clip_range.py:higher
 

@@ -16,7 +16,7 @@ ARMS = {
   "trajectory": {"cross_policy.draw_per": "trajectory"},
   "never": {"cross_policy.draw_per": "never"},
   "adaptive": {"policy_slot_weights.rule": "adaptive"},
-  # What no sibling achieved counts alone.
+  # Only the best success of a group counts.
   "explorer": {
     "policy_slot_weights.rule": "adaptive",
     "policy_slot_weights.exploration": 1.0,

@@ -14,7 +14,7 @@ GKE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 HERE=$(cd "$GKE/.." && pwd)
 ROOT=$(cd "$HERE/.." && pwd)
 DRY_RUN=''
-# Half of what is sourced is for launch/tpu_run.sh alone.
+# Half of the sourced variables are used by launch/tpu_run.sh alone.
 # shellcheck disable=SC2034
 # shellcheck source=launch/tpu/say.sh
 source "$HERE/tpu/say.sh"
@@ -73,7 +73,7 @@ job() {
     place=$p
     replicas=$((replicas + 1))
   done
-  # The controller has a Pod of its own wherever there is something to control.
+  # The controller has its own Pod if there are environment workers.
   if [[ $role == controller && -n $PLAYED ]]; then
     replicas=1
   elif [[ $replicas == 0 ]]; then
@@ -87,7 +87,7 @@ job() {
   for key in "${!VALUE[@]}"; do
     [[ $key == COMMAND ]] || text=${text//@$key@/"${VALUE[$key]}"}
   done
-  # Last, for its words may look like anything.
+  # Substituted last, because the command may contain any text.
   printf '%s' "${text//@COMMAND@/"${VALUE[COMMAND]}"}"
 }
 
@@ -107,7 +107,7 @@ values() {
     [TOLERATIONS]='[]')
   if [[ $role == learner ]]; then
     VALUE[BACKOFF]=0 VALUE[DISRUPTED]=FailJob
-    # One slice per Job, on a node pool of its own.
+    # One slice per Job, each on its own node pool.
     VALUE[PLACEMENT]='{alpha.jobset.sigs.k8s.io/exclusive-topology: '
     VALUE[PLACEMENT]+='cloud.google.com/gke-nodepool}'
   fi
@@ -133,7 +133,7 @@ joined() {
   printf '%s' "$text"
 }
 
-# What a JobSet calls its Pods.
+# Prints the addresses of rollout servers, by the names that a JobSet gives Pods.
 servers() {
   local place number=0
   for place in "${!ROLES[@]}"; do
@@ -143,7 +143,7 @@ servers() {
   done
 }
 
-# A YAML list of exactly these words.
+# Prints these words as a YAML list.
 list() {
   local word text=''
   for word in "$@"; do text+="${text:+, }$(quoted "$word")"; done

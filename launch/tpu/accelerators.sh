@@ -1,11 +1,11 @@
-# What Google calls its TPUs, and how many hosts each slice has. Sourced.
+# Names of TPU types, and the number of hosts of each slice. Sourced.
 # shellcheck shell=bash
 #
 # Types as queued resources take them: v4 and v5p count cores, two per chip; the
 # others chips. Hosts of slices have four chips; the small slices of v5e and v6e
 # are one host of up to eight.
 
-# v5e is what everybody but gcloud calls v5litepod.
+# gcloud calls v5e v5litepod.
 accelerator_type() { printf '%s' "${1/#v5e-/v5litepod-}"; }
 
 check_accelerator() {
@@ -40,7 +40,7 @@ num_hosts() {
   esac
 }
 
-# Chips per host, which a Pod on GKE must ask for in full.
+# Chips per host; a Pod on GKE must request all of them.
 chips_per_host() { printf '%s' "$(($(chips "$1") / $(num_hosts "$1")))"; }
 
 # "size=topology ..." of a family.

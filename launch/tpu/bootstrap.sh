@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What every host of a run does, whoever asks for it: launch/tpu_run.sh over ssh,
-# its --local on this machine, or the containers of launch/gke.
+# Installs and runs a role on one host. Called by launch/tpu_run.sh over ssh, by
+# its --local on this machine, and by the containers of launch/gke.
 #
 #   bootstrap.sh install                        the bucket, and the lock file
 #   bootstrap.sh start PLACE KEY RESTART -- COMMAND...   in the background, once
@@ -9,12 +9,12 @@
 #   bootstrap.sh stop PLACE SECONDS             SIGTERM, and SIGKILL after SECONDS
 #   bootstrap.sh run PLACE RESTART -- COMMAND...         in the foreground
 #
-# PLACE is what the command is for: learner, rollout-0. KEY names the command:
-# the same one is not started twice, and another one ends the first. RESTART is
-# `always` for what may come back alone, `never` for what must come back with
-# others. `python` in COMMAND is the one that was installed, or that of
-# $AGENTRL_PYTHON. Files live in $AGENTRL_ROOT, which is ~/agentrl; $AGENTRL_BUCKET
-# is mounted at $AGENTRL_MOUNT.
+# PLACE is the role's name: learner, rollout-0. KEY identifies the command: a
+# command with the same key is not started twice, and one with another key ends
+# the first. RESTART is `always` for a role that restarts alone, `never` for a
+# process that must restart together with others. `python` in COMMAND is the
+# installed one, or that of $AGENTRL_PYTHON. Files are in $AGENTRL_ROOT, by default
+# ~/agentrl; $AGENTRL_BUCKET is mounted at $AGENTRL_MOUNT.
 set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -65,7 +65,7 @@ installation in $ROOT; see whether one hangs: ps -ef | grep bootstrap"
   touch "$into/ready"
 }
 
-# The lock file holds everything that is needed, so nothing is resolved here.
+# The lock file lists all requirements, so nothing is resolved here.
 fill() {
   local into=$1 python
   if python=$(own_python); then
@@ -90,7 +90,7 @@ own_python() {
   return 1
 }
 
-# TPU VMs come with Python 3.10, which is too old; uv brings one along.
+# TPU VMs have Python 3.10, which is too old; uv installs a newer one.
 own_uv() {
   local path
   for path in "$(command -v uv || true)" "$HOME/.local/bin/uv"; do
@@ -131,7 +131,7 @@ install_gcsfuse() {
     sudo tee "$key" >/dev/null
   printf 'deb [signed-by=%s] %s %s main\n' "$key" "$apt" "$name" |
     sudo tee /etc/apt/sources.list.d/gcsfuse.list >/dev/null
-  # A fresh host updates itself, and holds the lock while it does.
+  # A new host holds the lock while it installs updates.
   sudo apt-get -o DPkg::Lock::Timeout=600 -qq update >&2
   sudo apt-get -o DPkg::Lock::Timeout=600 -qq install -y gcsfuse >&2
 }
@@ -147,14 +147,14 @@ index() {
     printf '%s' "$TPU_WORKER_ID"
   elif [[ -n ${JOB_COMPLETION_INDEX:-} ]]; then
     printf '%s' "$JOB_COMPLETION_INDEX"
-  elif [[ $host =~ -w-([0-9]+)$ ]]; then  # as hosts of a TPU slice are called
+  elif [[ $host =~ -w-([0-9]+)$ ]]; then  # names of hosts of a TPU slice
     printf '%s' "${BASH_REMATCH[1]}"
   else
     printf 0
   fi
 }
 
-# What the command finds around it.
+# Sets the working directory and environment of the command.
 surround() {
   cd "$CODE"
   export PYTHONUNBUFFERED=1
@@ -174,7 +174,7 @@ folder() { printf '%s/places/%s' "$ROOT" "$1"; }
 
 read_file() { cat "$1" 2>/dev/null || true; }
 
-# Process ids mean nothing after a restart of the host.
+# Process ids are not valid after a restart of the host.
 boot() { read_file /proc/sys/kernel/random/boot_id; }
 
 alive() {
@@ -214,7 +214,7 @@ supervise() {
   [[ ${1:-} == -- ]] && shift
   dir=$(folder "$place")
   mkdir -p "$dir"
-  set -m  # a process group per command, so that nothing of it is left behind
+  set -m  # a process group per command, so that all its processes can be killed
   CHILD='' ASKED='' WOKEN=''
   trap 'ASKED=1; WOKEN=1; [[ -z $CHILD ]] || kill -TERM "$CHILD" || true' TERM INT
   while :; do
@@ -257,7 +257,7 @@ follow() {
     while IFS= read -r line || [[ -n $line ]]; do
       printf '[%s/%s] %s\n' "$place" "$(index)" "$line"
     done
-  # No status: it was killed together with who watched it, or the host restarted.
+  # No status: the command was killed with its supervisor, or the host restarted.
   status=$(read_file "$dir/status")
   status=${status:-137}
   printf 'agentrl: %s/%s ended with status %s\n' "$place" "$(index)" "$status"
@@ -277,7 +277,7 @@ stop() {
       kill -KILL "$pid" || true
     fi
   fi
-  # Of a command whose supervisor is gone.
+  # The child of a supervisor that is gone.
   local child since
   read -r child since <<<"$(read_file "$dir/child")"
   if [[ -n $child && $since == "$(boot)" ]]; then

@@ -1,13 +1,13 @@
-# Brings the places of a run up, and up again. Sourced.
+# Creates and prepares the places of a run, again if they are lost. Sourced.
 # shellcheck shell=bash
 #
-# One look at a place (`tend`) never waits: it asks how the place stands and
-# takes one step. MADE: it exists; PREPARED: code and packages are there, or `no`
-# while they are being put there; SINCE: when we began to wait for it.
+# `tend` never waits: it requests the state of each place and takes one step.
+# MADE: the place exists; PREPARED: code and packages are installed, or `no` during
+# the installation; SINCE: the start of the wait for the place.
 
 MADE=() PREPARED=() SINCE=() HEARD=() TRIES=() UNKNOWN=()
 MAX_TRIES=5  # to copy and install
-MAX_UNKNOWN=20  # looks in a row at which gcloud could not say
+MAX_UNKNOWN=20  # requests in a row for which gcloud gave no state
 
 state_of() {
   if [[ ${KINDS[$1]} == local ]]; then here_state "$1"; else cloud_state "$1"; fi
@@ -92,7 +92,7 @@ create() {
   fi
 }
 
-# Why a request was not even accepted, and what can be done about it.
+# Reports the reason why a request was not accepted, and the remedy.
 refuse_creation() {
   local place=$1 name=${NAMES[$1]} type=${TYPES[$1]} text
   text=$(<"$ERROR")
@@ -149,7 +149,7 @@ prepare_aside() {
   printf '%s' "$code" >"$SCRATCH/prepared-$1"
 }
 
-# Looks whether `prepare_aside` has ended, and how.
+# Checks if `prepare_aside` has ended, and its status.
 is_prepared() {
   local place=$1 code
   [[ -s $SCRATCH/prepared-$place ]] || return 0
@@ -169,7 +169,7 @@ $(tail -n 3 "$SCRATCH/prepare-$place.log" | tr '\n' ' ')"
   PREPARED[place]=''
 }
 
-# Code and packages, onto every host of a place; harmless where they are there.
+# Installs code and packages on every host of a place; may be repeated.
 prepare() {
   local place=$1 node line file=${BUNDLE##*/}
   line="mkdir -p $CODE && tar -xzf $file -C $CODE"
@@ -185,7 +185,7 @@ prepare() {
   done
 }
 
-# bootstrap PLACE WORDS...: a line that calls the bootstrap on a host.
+# bootstrap PLACE WORDS...: prints a shell line that calls the bootstrap.
 bootstrap() {
   local place=$1
   shift
@@ -193,7 +193,7 @@ bootstrap() {
   words "${VARIABLES[@]}" bash "$CODE/launch/tpu/bootstrap.sh" "$@"
 }
 
-# A shell line that means exactly these words; assignments come first.
+# Prints a quoted shell line of these words; assignments come first.
 words() {
   local line
   line=$(written "$@")
@@ -201,7 +201,7 @@ words() {
   printf '%s' "$line"
 }
 
-# It was taken away, or is going to be.
+# Forgets a place that was preempted, or is being preempted.
 lose() {
   local place=$1
   [[ ${PREPARED[place]:-} ]] && say "${NAMES[place]} was taken away"

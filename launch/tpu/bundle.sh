@@ -1,4 +1,4 @@
-# The code, as one file whose name says what is in it. Sourced.
+# Packs the code into one file, named by its checksum. Sourced.
 # shellcheck shell=bash
 
 # Sets BUNDLE, the file, and CODE, its folder on the hosts, below their home.
@@ -18,8 +18,8 @@ make_bundle() {
   CODE=agentrl/code-$sum
 }
 
-# What git tracks or would, as it is in the working tree, changes included; but
-# not what hosts have no use for.
+# Lists tracked and untracked files of the working tree, except those that git
+# ignores and those that hosts do not need.
 code_files() {
   if git -C "$ROOT" rev-parse --git-dir >/dev/null 2>&1; then
     git -C "$ROOT" ls-files -z --cached --others --exclude-standard --deduplicate \

@@ -1,10 +1,10 @@
 # Places in Google Cloud: queued resources of TPUs, and machines. Sourced.
 # shellcheck shell=bash
 #
-# Each function takes a place, or a node of it. What gcloud says of a failure is
-# kept in the file $ERROR. On a dry run nothing exists but what was MADE.
+# Each function takes a place, or a node of it. The error output of gcloud is in
+# the file $ERROR. On a dry run only places with MADE exist.
 
-# Within $LIMIT seconds; 0 is for as long as it takes.
+# Runs gcloud within $LIMIT seconds; 0 is no limit.
 gcloud_() {
   local words=(gcloud "$@" "--zone=$ZONE" "--project=$PROJECT" --quiet) code=0
   if [[ -n $DRY_RUN || $LIMIT == 0 ]]; then
@@ -16,7 +16,7 @@ gcloud_() {
   return "$code"
 }
 
-# The same for what is asked; prints nothing on a dry run but the command.
+# Runs a query; on a dry run it only prints the command.
 ask() {
   if [[ -n $DRY_RUN ]]; then gcloud_ "$@" >&3; else gcloud_ "$@" 2>"$ERROR"; fi
 }
@@ -28,8 +28,8 @@ cloud_state() {
   esac
 }
 
-# absent, waiting, ready, lost, going or refused; `unknown` if it cannot be told,
-# and `other TYPE` for one of the same name that is not what was asked for.
+# Prints absent, waiting, ready, lost, going or refused; `unknown` if gcloud gave
+# no state, and `other TYPE` if the name belongs to another type of slice.
 tpu_state() {
   local name=${NAMES[$1]} answer state type
   if ! answer=$(ask compute tpus queued-resources describe "$name" \
@@ -54,7 +54,7 @@ tpu_state() {
   esac
 }
 
-# A spot slice that was taken away is ACTIVE in the queue for some time.
+# A preempted spot slice stays ACTIVE in the queue for some time.
 nodes_state() {
   local node state
   for node in $(nodes "$1"); do
@@ -131,7 +131,7 @@ cloud_create() {
     "$labels" "${words[@]}" >&3 2>"$ERROR"
 }
 
-# Why a request was refused after it had been accepted.
+# Prints the reason why an accepted request failed.
 cloud_reason() {
   ask compute tpus queued-resources describe "${NAMES[$1]}" \
     '--format=value(state.failedData.error.message)' || true
@@ -151,7 +151,7 @@ delete_resource() {
   fi || not_found
 }
 
-# What there is of this run, as "kind name" lines, whatever it was made with.
+# Prints all resources of this run as "kind name" lines, for any options.
 cloud_existing() {
   local name
   for name in $(ask compute tpus queued-resources list \
@@ -165,7 +165,7 @@ cloud_existing() {
   return 0
 }
 
-# The address of a node's first host, which others in the network can reach.
+# Prints the address of a node's first host within the network.
 cloud_address() {
   local place=$1 node=$2 found
   if [[ ${KINDS[$place]} == machine ]]; then

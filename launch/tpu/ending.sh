@@ -1,4 +1,4 @@
-# How a run ends, by itself or because someone says so. Sourced.
+# Ends of a run: completion, --stop, --teardown, signals. Sourced.
 # shellcheck shell=bash
 
 teardown_command() {
@@ -35,7 +35,7 @@ $(teardown_command)"
 stop_learner() {
   LIMIT=$((600 + GRACE_S))
   CODE='' COORDINATOR_PORT=0
-  # Any code that is there knows how to stop what another has started.
+  # Every version of the bootstrap can stop a command that another one started.
   everywhere 0 "for b in agentrl/code-*/launch/tpu/bootstrap.sh; do \
 bash \"\$b\" stop learner $GRACE_S; break; done" ||
     fail "the learner could not be reached to be stopped"
@@ -43,7 +43,7 @@ bash \"\$b\" stop learner $GRACE_S; break; done" ||
 $(teardown_command) deletes the resources"
 }
 
-# The learner is done: what served it is not needed any more.
+# The learner is done: stops the other roles.
 farewell() {
   local place node
   SAID=yes

@@ -1,10 +1,10 @@
 # Places on this machine, for --local. Sourced.
 # shellcheck shell=bash
 #
-# A host is a folder that its processes take for their home, so that everything
-# is done as on a host of its own: copy, install, start, follow.
+# A host is a folder that is the home of its processes, so that all steps are the
+# same as on a separate host: copy, install, start, follow.
 
-# Worker i of a place.
+# Prints the home folder of worker i of a place.
 here_home() { printf '%s/%s/%s' "$LOCAL_FOLDER" "${NAMES[$1]}" "$2"; }
 
 here_state() { if [[ -n ${MADE[$1]:-} ]]; then printf ready; else printf absent; fi; }

@@ -1,4 +1,4 @@
-# What tpu_run.sh is told. Sourced.
+# Options of tpu_run.sh. Sourced.
 # shellcheck shell=bash
 
 VERB=run RUN='' LEARNER='' ROLLOUT='' ENVIRONMENTS='' CONTROLLER='' PLAYED=''
@@ -15,8 +15,8 @@ usage() {
 launch/tpu_run.sh --name=NAME --learner=TYPE --workdir=gs://BUCKET/PATH [options]
   -- --config=FILE [--config.KEY=VALUE ...]
 
-What the run is made of
-  --name=NAME            the run's, and the beginning of its resources' names
+Resources of the run
+  --name=NAME            name of the run, and prefix of its resources' names
   --learner=[Nx]TYPE     v5p-64, v5e-16, v6e-8, v4-32; N slices learn together
   --rollout=[Nx]TYPE     N rollout servers of one host each; else the learner's
                          first process answers
@@ -26,7 +26,7 @@ What the run is made of
   --workdir=gs://...     where the run is kept: a bucket, which every host mounts
                          with Cloud Storage FUSE, or a shared /folder
 
-Where, and how
+Cloud and hosts
   --zone=ZONE --project=PROJECT     else those of gcloud's configuration
   --spot | --reserved    else on demand
   --network= --subnetwork= --service-account= --runtime-version=
@@ -36,21 +36,21 @@ Where, and how
   --python=PATH          on the hosts, with everything installed; else the lock
                          file is installed
 
-What to do
+Actions
   --dry-run              print every command, and run none
   --stop                 ask the learner to save and end; keep the resources
-  --teardown             delete what the run has in --zone
+  --teardown             delete the run's resources in --zone
   --teardown-on-exit     the same at the end, or on ctrl-C
-  --local=N              N learner processes on this machine, and none elsewhere;
+  --local=N              N learner processes on this machine, and none on others;
                          then --rollout=N and --environments=N:NAME count processes
-  --local-folder=PATH    where those live; ~/.cache/agentrl/NAME
+  --local-folder=PATH    folder of their homes; ~/.cache/agentrl/NAME
 
-How long
-  --wait=86400           seconds for resources to come
-  --poll=30              seconds between looks at them
+Times and limits
+  --wait=86400           seconds to wait for resources
+  --poll=30              seconds between requests of their states
   --grace=300            seconds for the learner to save when it is stopped
-  --peers=180            seconds for all its processes to end when one broke
-  --restarts=5           in a row, of a learner that breaks
+  --peers=180            seconds for its other processes to end when one fails
+  --restarts=5           restarts in a row of a learner that fails
 TEXT
 }
 
@@ -179,7 +179,7 @@ are the same setting: leave one of them out"
   ARGUMENTS+=("--config.name=$RUN")
 }
 
-# Hosts come and go; what a run must keep lies elsewhere.
+# Hosts are replaced, so the files of a run must not be on their disks.
 check_workdir() {
   if [[ -n $LOCAL && -z $WORKDIR ]]; then
     WORKDIR=$LOCAL_FOLDER/runs

@@ -1,19 +1,19 @@
-# The places that a run consists of, and their commands. Sourced.
+# The places of a run, and their commands. Sourced.
 # shellcheck shell=bash
 #
 # A place is one resource: a slice (or several slices that learn together), a
-# machine, or, with --local, processes here. Of place p,
+# machine, or, with --local, processes on this machine. For place p:
 #   ROLES[p]   learner, rollout, controller, environments
 #   NAMES[p]   its resource: qwen-learner, qwen-rollout-0
 #   KINDS[p]   tpu, machine, local
 #   TYPES[p]   v5p-64, n2-standard-32; for local the number of processes
-#   COUNTS[p]  slices of it
-# The names follow from the run's, so that what exists is found again.
+#   COUNTS[p]  number of its slices
+# Names are derived from the run's name, so that existing resources are found.
 
 ROLES=() NAMES=() KINDS=() TYPES=() COUNTS=()
 
 ROLLOUT_PORT=${AGENTRL_ROLLOUT_PORT:-9000}
-CONTROLLER_PORT=${AGENTRL_CONTROLLER_PORT:-5020}  # and the next, for workers
+CONTROLLER_PORT=${AGENTRL_CONTROLLER_PORT:-5020}  # and the next port, for workers
 
 add_place() {
   ROLES+=("$1") NAMES+=("$2") KINDS+=("$3") TYPES+=("$4") COUNTS+=("$5")
@@ -93,10 +93,10 @@ begin with a number of processes, not $machines"
   done
 }
 
-# What a place is called on its hosts and in the logs: learner, rollout-0.
+# Prints a place's name on its hosts and in the logs: learner, rollout-0.
 label() { printf '%s' "${NAMES[$1]#"$RUN-"}"; }
 
-# The names of a place's slices, each of which has hosts of its own.
+# Prints the names of a place's slices, each of which has its own hosts.
 nodes() {
   local i
   if ((COUNTS[$1] == 1)); then
@@ -107,7 +107,7 @@ nodes() {
 }
 
 # --- Commands -----------------------------------------------------------------
-# The same words wherever they run; only addresses differ.
+# Commands are the same on all kinds of hosts; only addresses differ.
 
 # role_command ROLE NUMBER CONTROLLER_HOST SERVERS: fills COMMAND.
 role_command() {
@@ -139,17 +139,17 @@ role_command() {
 
 api() { printf 'http://%s:%s/api' "$1" "$CONTROLLER_PORT"; }
 
-# Processes of one machine cannot share a port; hosts of their own can.
+# Processes on one machine need different ports; separate hosts do not.
 rollout_port() {
   if [[ -n $LOCAL ]]; then printf '%s' "$((ROLLOUT_PORT + $1))"; else
     printf '%s' "$ROLLOUT_PORT"
   fi
 }
 
-# What may come back alone does so by itself; a learner needs all its processes.
+# A learner needs all its processes; every other role restarts alone.
 restart_of() { if [[ $1 == learner ]]; then printf never; else printf always; fi; }
 
-# What the role finds in its environment, as words for env(1).
+# Sets VARIABLES, the environment of a role, as words for env(1).
 role_environment() {
   local role=$1
   VARIABLES=("${ENVIRONMENT[@]}")

@@ -1,24 +1,24 @@
-# Words and commands. Sourced; expects DRY_RUN, and PROGRAM for messages.
+# Messages, and running of commands. Sourced; expects DRY_RUN and PROGRAM.
 # shellcheck shell=bash
 
-SAID=''  # whether the end was explained
+SAID=''  # set when the end was explained
 
-# A dry run has nothing to tell but its commands.
+# A dry run prints only its commands.
 say() { [[ -n $DRY_RUN ]] || tell "$*"; }
 
 tell() { printf '%s: %s\n' "$PROGRAM" "$*" >&2; }
 
-SIGNAL=''  # that has come, and that the loop heeds
+SIGNAL=''  # a signal that has arrived; the loop polls it
 
 fail() {
-  # What was asked for when ctrl-C came has failed for that reason.
+  # Ctrl-C made the current command fail.
   [[ -z $SIGNAL ]] || leave
   SAID=yes
   tell "$*"
   exit 1
 }
 
-# A command as one could type it.
+# Prints a command, quoted for a shell.
 written() {
   local word line=''
   for word in "$@"; do
@@ -31,7 +31,7 @@ written() {
   printf '%s\n' "${line# }"
 }
 
-# Runs a command, or prints it where nothing is to be done.
+# Runs a command, or prints it on a dry run.
 perform() {
   if [[ -n $DRY_RUN ]]; then
     written "$@"
@@ -40,7 +40,7 @@ perform() {
   fi
 }
 
-# 90 is "90 s", 5400 is "90 min".
+# Prints 90 as "90 s", 5400 as "90 min".
 duration() {
   if (($1 < 120)); then printf '%s s' "$1"; else printf '%s min' "$(($1 / 60))"; fi
 }

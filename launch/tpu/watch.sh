@@ -1,12 +1,12 @@
-# Starts what a run consists of, shows what it says, and starts it again. Sourced.
+# Starts the roles of a run, shows their output, and restarts them. Sourced.
 # shellcheck shell=bash
 
-STARTED=()  # the key of what was started in a place
-FOLLOWED=()  # "place node pid" of each stream of output
+STARTED=()  # key of the command that was started in a place
+FOLLOWED=()  # "place node pid" of each output stream
 RESTARTS=0
 ATTEMPT_SINCE=0
 FINISHED=''
-STEADY_S=1800  # after which an attempt's failure is the first one again
+STEADY_S=1800  # after which a failure counts as the first one again
 
 # --- The loop -----------------------------------------------------------------
 
@@ -15,7 +15,7 @@ run() {
   while [[ -z $FINISHED ]]; do
     if ((SECONDS >= next)); then
       tend
-      # What is done need not be started with what changed.
+      # A finished learner is not restarted with a change.
       heed || true
       if [[ -z $FINISHED ]] && all_prepared; then start_all; fi
       next=$((SECONDS + POLL_S))
@@ -36,7 +36,7 @@ all_prepared() {
 
 # --- Starting -----------------------------------------------------------------
 
-# Starts whatever does not run, or not as it should; in the order of need.
+# Starts roles that do not run, or run another command, in order of dependency.
 start_all() {
   local role place number servers=''
   for role in controller rollout environments learner; do
@@ -75,7 +75,7 @@ $(<"$ERROR")"
   }
 }
 
-# The controller's host, as others see it (or, for `learner`, as it sees itself).
+# Prints the controller's address, as seen by others or, for `learner`, by itself.
 controller_host() {
   local place wanted=learner
   [[ -n $CONTROLLER && -z $LOCAL ]] && wanted=controller
@@ -107,7 +107,7 @@ start_one() {
   follow "$place" "$node"
 }
 
-# The controller lives with the learner's first process, unless it has a machine.
+# The controller runs beside the learner's first process or on its own machine.
 start_controller() {
   local place=0 node
   node=$(nodes "$place" | head -n 1)
@@ -140,7 +140,7 @@ start_learner() {
   for node in $(nodes "$place"); do follow "$place" "$node"; done
 }
 
-# A line on all hosts of all slices, at once; its worst status.
+# Runs a line on all hosts of all slices at once; returns the worst status.
 everywhere() {
   local place=$1 line=$2 node pid pids=() code=0
   LIMIT=$((600 + GRACE_S))
@@ -156,7 +156,7 @@ everywhere() {
   return "$code"
 }
 
-# What is started, in a word: the same word means that nothing has changed.
+# Prints a key of the command: an equal key means that nothing has changed.
 key_of() {
   role_environment "${ROLES[$1]}"
   printf '%s\n' "$CODE" "${VARIABLES[@]}" "${COMMAND[@]}" | cksum | tr ' ' -
@@ -172,7 +172,7 @@ follow() {
     return
   fi
   rm -f "$SCRATCH/followed-$place-$node" "$SCRATCH/broke-$place"
-  set -m  # a group of its own, to be ended as one
+  set -m  # its own process group, to be killed together
   follow_node "$place" "$node" 4>&- &
   set +m
   FOLLOWED+=("$place $node $!")
@@ -199,7 +199,7 @@ follow_node() {
   done
 }
 
-# Follows a place no more, and takes it for not started.
+# Stops following a place, and marks it as not started.
 forget() {
   local place=$1 entry rest=() of node pid
   for entry in "${FOLLOWED[@]}"; do
@@ -215,7 +215,7 @@ forget() {
   STARTED[place]=''
 }
 
-# Looks what has ended. 0 if something did, so that states are asked for at once.
+# Checks which streams have ended; 0 if any, so that states are requested at once.
 heed() {
   local entry place node pid ended=1 done_with_learner=yes learners=no
   for entry in "${FOLLOWED[@]}"; do
@@ -241,7 +241,7 @@ heed() {
   return "$ended"
 }
 
-# One process of the learner broke and the others have not noticed.
+# One process of the learner failed and the others have not noticed.
 heed_partial() {
   local file=$SCRATCH/broke-0 since
   [[ -s $file ]] || return 0
@@ -251,7 +251,7 @@ heed_partial() {
   broke 0 "$(sed -n 's/.* status //p' "$file" | head -n 1)"
 }
 
-# The learner's end, with a status that is not 0.
+# Reacts to the learner's end with a status other than 0.
 broke() {
   local place=$1 code=$2 lasted=$((SECONDS - ATTEMPT_SINCE))
   forget "$place"

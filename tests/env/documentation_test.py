@@ -40,7 +40,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 def blocks():
   """Returns (file name or None, text) of each block that needs no Docker."""
-  page = DOCUMENT.read_text().partition("\n## How fast")[0]
+  page = DOCUMENT.read_text().partition("\n## Speed")[0]
   end = 0
   for block in BLOCK.finditer(page):
     before, end = page[end : block.start()], block.end()

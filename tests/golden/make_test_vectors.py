@@ -31,34 +31,34 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "test_vectors.md"
 HEAD = """\
 # Test vectors
 
-Every function of `agentrl_jax.losses` on a case small enough to follow by hand,
-for whoever ports one of them or wonders what it does at an edge. The results
-are not the library's: they come from the float64 loops in
+This page has every function of `agentrl_jax.losses` on a case small enough to
+follow by hand, for those who port a function or check its edge cases. The
+results do not come from the library, but from the float64 loops in
 [`tests/reference`](../tests/reference), written from the papers, one number at
-a time. A test holds the library against this page, to 1e-6 in float32 and 1e-8
-in float64. It is written by
+a time. A test compares the library with this page, to 1e-6 in float32 and 1e-8
+in float64. This command writes the page:
 
 ```
 python -m tests.golden.make_test_vectors
 ```
 
-How to read it:
+Notation:
 
 - Results are rounded to 9 significant digits, gradients to 7 decimals. Inputs
-  are exact in float32, settings such as `epsilon` aside. Settings that are not
+  are exact in float32, except settings such as `epsilon`. Settings that are not
   given have their defaults.
 - A list is an array, nested by its axes: `x_BT` has rows B of tokens T. `true`
-  and `false` make it one of bool, as all masks are; a decimal point makes it
-  one of floats.
-- `null` in an array is a number that must not matter: put NaN there. `"inf"`
-  and `"-inf"` are the infinities.
+  and `false` are bool, as in all masks; a number with a decimal point is float.
+- `null` in an array is a number that must not matter: use NaN. `"inf"` and
+  `"-inf"` are the infinities.
 - An object is a `Mean` (`total`, `weight`), a `TaskMoments` (`weight_I`,
   `mean_I`, `variance_I`), another result by the names of its fields, or a tuple
   by the names in the docstring, in their order. A name with `()` is a method.
 - The `estimator` of `kl_penalised_reward` is a function of the library.
-- `gradient` is that of the sum of what is returned with respect to the argument
-  that it names: of the first of several results, of the `total` of a `Mean`. It
-  was found by central differences, what the docstring calls a constant held.
+- `gradient` is the gradient of the sum of the result with respect to the named
+  argument; of several results it is that of the first, of a `Mean` that of its
+  `total`. It was computed by central differences, with everything fixed that
+  the docstring calls a constant.
 """
 
 
