@@ -105,7 +105,7 @@ def _program(j: Judgement) -> dict[str, Any]:
 def _memory_table(judged: Sequence[Judgement]) -> Table:
   table = Table(
     title="Memory of a chip, GiB",
-    caption=f"{RESERVE:.0%} are kept back; 'beside' is what lies there anyway",
+    caption=f"{RESERVE:.0%} are kept back; 'beside': data of no program",
   )
   table.add_column("")
   for j in judged:
@@ -124,7 +124,7 @@ def _memory_table(judged: Sequence[Judgement]) -> Table:
     cells = ["" if s is None else f"{s / GIB:.2f}" for s in sizes]
     table.add_row(f"beside: {name}", *cells)
   table.add_section()
-  table.add_row("all together", *(f"{j.wanted / GIB:.2f}" for j in judged))
+  table.add_row("total", *(f"{j.wanted / GIB:.2f}" for j in judged))
   table.add_row("of", *(f"{j.slice_.chip.memory / GIB:.2f}" for j in judged))
   table.add_row("left", *(f"{j.left / GIB:.2f}" for j in judged))
   table.add_row("fits", *("yes" if j.fits else "NO" for j in judged))

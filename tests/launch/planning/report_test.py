@@ -70,7 +70,7 @@ class ReportTest(absltest.TestCase):
     for line in (
       r"temporaries +│ +5.00 │ +refused ",
       r"beside: optimizer +│ +3.00 │ +│",
-      r"all together +│ +12.00 │ +40.00 ",
+      r"total +│ +12.00 │ +40.00 ",
       r"left +│ +18.31 │ +-9.69 ",
       r"fits +│ +yes │ +NO ",
       r"GiB by all-gather, per chip +│ +3.000 │ +0.000 ",
