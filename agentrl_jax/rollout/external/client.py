@@ -58,7 +58,7 @@ class Request:
   """A request in no dialect yet."""
 
   prompt: tuple[int, ...]
-  spec: SamplingParams
+  sampling: SamplingParams
 
 
 @dataclasses.dataclass(eq=False)
@@ -102,10 +102,9 @@ class EngineClient:
       raise ConfigError(
         f"frequency_penalty={sampling.frequency_penalty}, presence_penalty="
         f"{sampling.presence_penalty}, {len(sampling.logit_bias)} entries of "
-        f"logit_bias"
-        f" and num_top={sampling.num_top} are requested, which are not sent to "
-        "engines of other projects: leave them out, or use rollout servers of "
-        "this framework (rollouts.protocol=agentrl)"
+        f"logit_bias and num_top={sampling.num_top} are requested, which are "
+        "not sent to engines of other projects: leave them out, or use rollout "
+        "servers of this framework (rollouts.protocol=agentrl)"
       )
     tokens = np.asarray(prompt)
     if tokens.ndim != 1 or not tokens.size or tokens.dtype.kind not in "iu":

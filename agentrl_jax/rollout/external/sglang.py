@@ -45,7 +45,7 @@ def _request(
   with its ids and cost a prefill without reuse.
   """
   del model  # the engine serves one
-  sampling: dict[str, Any] = {
+  params: dict[str, Any] = {
     "max_new_tokens": sampling.max_tokens,
     "temperature": sampling.temperature,
     "top_p": sampling.top_p,
@@ -60,10 +60,10 @@ def _request(
     "skip_special_tokens": False,
   }
   if sends_seed:
-    sampling["sampling_seed"] = sampling.seed % 2**31
+    params["sampling_seed"] = sampling.seed % 2**31
   return {
     "input_ids": list(prompt),
-    "sampling_params": sampling,
+    "sampling_params": params,
     "return_logprob": True,
     "logprob_start_len": 0 if gives_prompt else -1,
     "stream": False,
