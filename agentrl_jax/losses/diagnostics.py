@@ -37,10 +37,6 @@ class RatioMoments:
   def __add__(self, other: "RatioMoments") -> "RatioMoments":
     return jax.tree.map(jnp.add, self, other)
 
-  def all_versions(self) -> "RatioMoments":
-    """Sums over the versions: Z = 1."""
-    return jax.tree.map(lambda x_Z: jnp.sum(x_Z, keepdims=True), self)
-
   def share(self) -> jax.Array:
     """Returns share_Z, the share of the tokens that each version sampled."""
     return self.count_Z / jnp.maximum(jnp.sum(self.count_Z), 1)
