@@ -322,7 +322,7 @@ class ResetStep(Environment):
       async with self._wrapped(number) as (wrapped, shown):
         if not by_seed and split_of(shown) != task.split:
           continue
-        yield wrapped.session(shown)
+        yield _Session(wrapped, shown)
         return
     raise ConfigError(
       f"{self.name}: none of {MAX_DRAWS} first observations falls into "
@@ -390,10 +390,6 @@ class _Wrapped:
     self._object = None
     with _faults(self.environment.name):
       await self._executor.close(close if callable(close) else lambda: None)
-
-  def session(self, shown: str) -> "_Session":
-    """The session that plays it."""
-    return _Session(self, shown)
 
   async def _shown(self, observation: Any) -> str:
     shown: str = await self._executor.run(
