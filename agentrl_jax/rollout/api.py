@@ -81,7 +81,7 @@ _PER_TOKEN = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Completion:
-  """The sampled tokens; arrays as in `data.trajectory.Turn`."""
+  """The sampled tokens; arrays as in `data.records.Turn`."""
 
   sampled: np.ndarray  # int32 [A], the stop token last if it was drawn
   behavior_logprob: np.ndarray  # float32 [A]

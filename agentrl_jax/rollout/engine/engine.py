@@ -173,9 +173,8 @@ class RolloutEngine:
     if request.max_length > self.config.context:
       raise PromptTooLong(
         f"{len(tokens)} prompt tokens and max_tokens={sampling.max_tokens} "
-        f"make "
-        f"{request.max_length}; engine.context={self.config.context} is the "
-        "limit"
+        f"make {request.max_length}; engine.context={self.config.context} is "
+        "the limit"
       )
     if sampling.grammar:
       request.grammar_state = _grammar_state(sampling, self.grammars())
@@ -389,8 +388,7 @@ def _check_shaping(sampling: SamplingParams, vocab_size: int) -> None:
   ):
     raise ConfigError(
       f"logit_bias has {len(sampling.logit_bias)} entries; a request can have "
-      f"up "
-      f"to {MAX_BIASES}, one per token"
+      f"up to {MAX_BIASES}, one per token"
     )
   for token, bias in sampling.logit_bias:
     if not 0 <= token < vocab_size or not -100 <= bias <= 100:

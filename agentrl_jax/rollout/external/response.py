@@ -32,9 +32,8 @@ class EngineOutput:
   sampled: Sequence[int] | None
   logprob: Sequence[float | None] | None
   prompt: Sequence[int] | None  # as the engine received it
-  raw_logprob: Sequence[float | None] | None = (
-    None  # if reported beside `logprob`
-  )
+  # None unless reported beside `logprob`.
+  raw_logprob: Sequence[float | None] | None = None
   num_prompt: int | None = None  # tokens, where their ids are not reported
   version: Sequence[int] | None = None  # optimizer updates, one per token
   # Labels of weights, each with the first token and the one after the last.
@@ -134,10 +133,9 @@ def checked_ending(
   if not stops.size and len(sampled) < sampling.max_tokens:
     raise EngineLacks(
       f"it ended an answer after {len(sampled)} of {sampling.max_tokens} "
-      f"tokens, "
-      f"the last being {sampled[-1]}, which is none of this run's stop tokens "
-      f"{sampling.stop_tokens}; either that is a stop token of its own, or it "
-      f"keeps the stop token to itself: {remedies.stop_token}"
+      f"tokens, the last being {sampled[-1]}, which is none of this run's stop "
+      f"tokens {sampling.stop_tokens}; either that is a stop token of its own, "
+      f"or it keeps the stop token to itself: {remedies.stop_token}"
     )
 
 

@@ -82,13 +82,9 @@ class CallReader:
   ) -> CompletionRequest:
     """Validates a request. Raises `ApiError` or `RequestRefused`."""
     return await asyncio.get_running_loop().run_in_executor(
-      self._plain, self._validate, body, kind
+      self._plain,
+      lambda: read(kind, parse_object(body, max_values=self._max_values)),
     )
-
-  def _validate(
-    self, body: bytes, kind: type[CompletionRequest]
-  ) -> CompletionRequest:
-    return read(kind, parse_object(body, max_values=self._max_values))
 
   async def tokenize(
     self, request: CompletionRequest, model: OpenAIModel, context: CallContext

@@ -125,8 +125,8 @@ class HttpGenerator:
         raise
       raise DeadlineExceeded(
         f"no rollout server gave an answer of {sampling.max_tokens} tokens "
-        f"from "
-        f"policy slot {sampling.policy_slot} within rollouts.answer_timeout_s="
+        f"from policy slot {sampling.policy_slot} within "
+        "rollouts.answer_timeout_s="
         f"{self._config.answer_timeout_s:g} s: {self.describe()}"
       ) from error
 

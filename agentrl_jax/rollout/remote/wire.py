@@ -156,8 +156,7 @@ def encode_request(
     raise ConfigError(
       "a prompt is a row of token ids, a grammar is text, and "
       f"{dataclasses.replace(sampling, grammar='', logit_bias=())} has numbers "
-      f"of "
-      f"32 bits; this one cannot be sent: {error}"
+      f"of 32 bits; this one cannot be sent: {error}"
     ) from error
   if (size := len(sampling.grammar.encode())) > MAX_GRAMMAR:
     raise ConfigError(
