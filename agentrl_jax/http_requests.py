@@ -101,6 +101,23 @@ def read_limits(given: Mapping[str, Any], *, max_body: int) -> HttpLimits:
   )
 
 
+async def listen(
+  runner: web.AppRunner, host: str, port: int, *, flag: str, backlog: int = 128
+) -> int:
+  """Opens a server's port; returns its number, for port 0 that of a free one.
+
+  Raises `ConfigError`, which names `flag`, if that is impossible.
+  """
+  try:
+    await web.TCPSite(runner, host, port, backlog=backlog).start()
+  except OSError as error:
+    raise ConfigError(
+      f"cannot listen on {host}:{port} ({error.strerror}); choose another "
+      f"--port or {flag}"
+    ) from error
+  return int(runner.addresses[0][1])
+
+
 @dataclasses.dataclass(eq=False)
 class _Arriving:
   """A body that is being received or parsed."""

@@ -74,7 +74,8 @@ class MetricsWriter:
   ) -> None:
     """Appends one row. What is not finite becomes null, and is counted."""
     _check(stage, values)
-    row = Row(stage, int(step), self._clock(), _floats(values))
+    floats = {name: float(value) for name, value in values.items()}
+    row = Row(stage, int(step), self._clock(), floats)
     not_finite = sum(not math.isfinite(v) for v in row.values.values())
     if not_finite:
       self.num_not_finite += not_finite
@@ -162,10 +163,6 @@ def _check(stage: str, values: Mapping[str, SupportsFloat]) -> None:
     )
 
 
-def _floats(values: Mapping[str, SupportsFloat]) -> dict[str, float]:
-  return {name: float(value) for name, value in values.items()}
-
-
 def _to_line(row: Row) -> str:
   values = {
     name: value if math.isfinite(value) else None
@@ -182,17 +179,16 @@ def _from_line(line: str, where: str) -> Row:
       stage=str(body.pop("stage")),
       step=int(body.pop("step")),
       time_s=float(body.pop("time_s")),
-      values=Values((name, _from_json(value)) for name, value in body.items()),
+      values=Values(
+        (name, math.nan if value is None else float(value))
+        for name, value in body.items()
+      ),
     )
   except (ValueError, KeyError, AttributeError, TypeError) as error:
     raise ValueError(
       f"{where} is not a row of metrics: found {line[:80]!r}, expected a JSON "
       f"object with {', '.join(_RESERVED)}. Remove the line to read the rest."
     ) from error
-
-
-def _from_json(value: float | None) -> float:
-  return math.nan if value is None else float(value)
 
 
 def _end_of(rows: list[Row], stage: str, step: int) -> int:
@@ -205,6 +201,6 @@ def _drop_half_line(path: pathlib.Path) -> None:
   if not path.exists():
     return
   written = path.read_bytes()
-  whole = written[: written.rfind(b"\n") + 1]
-  if len(whole) < len(written):
-    path.write_bytes(whole)
+  lines = written[: written.rfind(b"\n") + 1]
+  if len(lines) < len(written):
+    path.write_bytes(lines)

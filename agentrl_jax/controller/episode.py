@@ -14,11 +14,12 @@ from collections.abc import (
   Mapping,
   Sequence,
 )
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from agentrl_jax.controller.waiting import deadline
+from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import (
   EpisodeSpec,
   Message,
@@ -33,45 +34,6 @@ from agentrl_jax.data.records import (
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.errors import ConfigError, PromptTooLong
 from agentrl_jax.rollout.api import Completion, Generator, SamplingParams
-
-
-class Codec(Protocol):
-  """Converts messages and token ids; `data.chat.codec.ChatCodec` is one."""
-
-  @property
-  def stop_tokens(self) -> tuple[int, ...]:
-    """Tokens that end an answer and belong to it."""
-    ...
-
-  def start(
-    self, messages: Sequence[Message], tools: Sequence[Tool]
-  ) -> np.ndarray:
-    """Returns the first prompt, with tools and generation prompt."""
-    ...
-
-  def extend(
-    self, messages: Sequence[Message], *, ended_by: int | None
-  ) -> np.ndarray:
-    """Returns the tokens to append after an answer.
-
-    `ended_by` is the answer's stop token; None if it has none.
-    """
-    ...
-
-  def read(self, sampled: np.ndarray) -> Message:
-    """Parses an answer."""
-    ...
-
-  def write(self, message: Message) -> np.ndarray:
-    """Returns the tokens of an answer, its stop token included."""
-    ...
-
-  def call_grammar(self, tools: Sequence[Tool], *, choice: str) -> str:
-    """Returns the grammar of answers whose calls fit the tools.
-
-    `choice` is "auto", or "required": every answer calls a tool.
-    """
-    ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,14 +95,11 @@ class Sampling:
     return SamplingParams(**settings, **fields)
 
 
-GREEDY = Sampling(temperature=0.0)
-
-
 class ChatRecorder:
   """Records an episode's messages and rewards beside its tokens."""
 
   def __init__(
-    self, spec: EpisodeSpec, codec: Codec, tools: Sequence[Tool]
+    self, spec: EpisodeSpec, codec: ChatCodec, tools: Sequence[Tool]
   ) -> None:
     self._tokens = Recorder(spec)
     self._codec = codec
@@ -204,7 +163,7 @@ async def run_episode(
   spec: EpisodeSpec,
   environment: Environment,
   generator: Generator,
-  codec: Codec,
+  codec: ChatCodec,
   *,
   limits: EpisodeLimits,
   sampling: Sampling,
@@ -248,7 +207,7 @@ async def play_expert(
   spec: EpisodeSpec,
   environment: Environment,
   expert: Expert,
-  codec: Codec,
+  codec: ChatCodec,
   *,
   limits: EpisodeLimits,
   waits: EpisodeWaits = EpisodeWaits(),
@@ -273,7 +232,7 @@ async def play_expert(
 async def _play(
   spec: EpisodeSpec,
   environment: Environment,
-  codec: Codec,
+  codec: ChatCodec,
   ask: _Ask,
   limits: EpisodeLimits,
   waits: EpisodeWaits,
@@ -296,7 +255,7 @@ async def _play(
 
 
 def _grammar(
-  task: Task, codec: Codec, tools: Sequence[Tool], calls: str
+  task: Task, codec: ChatCodec, tools: Sequence[Tool], calls: str
 ) -> str:
   """Returns the grammar of the next answer, by `CALLS`."""
   if calls == "required" and not tools:
@@ -312,7 +271,7 @@ def _grammar(
 
 
 async def _answer(
-  record: ChatRecorder, codec: Codec, ask: _Ask, limits: EpisodeLimits
+  record: ChatRecorder, codec: ChatCodec, ask: _Ask, limits: EpisodeLimits
 ) -> tuple[Message | None, Status]:
   """Returns the answer to play, or None and the limit that forbids it.
 

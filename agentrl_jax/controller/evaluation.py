@@ -12,11 +12,9 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from agentrl_jax.controller.cross_policy import NEVER
-from agentrl_jax.controller.episode import GREEDY, Sampling
 from agentrl_jax.controller.group import RetryLimits, play_with_retries
 from agentrl_jax.controller.metrics import Monitor
-from agentrl_jax.controller.player import Player, PolicyPlayer
+from agentrl_jax.controller.player import Player
 from agentrl_jax.data.records import EpisodeSpec, Task, Trajectory, seed_of
 from agentrl_jax.env.interface import Environment
 
@@ -68,19 +66,6 @@ def draw_tasks(
     drawn.append([Task(name, split, indices[i]) for i in sorted(chosen)])
   rounds = itertools.chain.from_iterable(itertools.zip_longest(*drawn))
   return [task for task in rounds if task is not None]
-
-
-def evaluated(
-  player: PolicyPlayer, sampling: Sampling = GREEDY
-) -> PolicyPlayer:
-  """Returns the player with policy slot 0 throughout and another sampling.
-
-  Constraints on calls stay as they are.
-  """
-  sampling = dataclasses.replace(sampling, calls=player.sampling.calls)
-  return dataclasses.replace(
-    player, sampling=sampling, draw_for=lambda task: NEVER
-  )
 
 
 async def evaluate(

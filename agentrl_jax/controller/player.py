@@ -12,7 +12,6 @@ import numpy as np
 
 from agentrl_jax.controller.cross_policy import NEVER, CrossPolicy
 from agentrl_jax.controller.episode import (
-  Codec,
   EpisodeLimits,
   EpisodeWaits,
   Sampling,
@@ -21,6 +20,7 @@ from agentrl_jax.controller.episode import (
   reply,
   run_episode,
 )
+from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import (
   EpisodeSpec,
   Message,
@@ -50,7 +50,7 @@ class PolicyPlayer:
 
   environments: Mapping[str, Environment]
   generator: Generator
-  codec: Codec
+  codec: ChatCodec
   limits: EpisodeLimits
   sampling: Sampling = Sampling()
   # Returns the draw of policy slots for an episode that starts now.
@@ -84,7 +84,7 @@ class ExpertPlayer:
   """
 
   environments: Mapping[str, Environment]
-  codec: Codec
+  codec: ChatCodec
   limits: EpisodeLimits
   mistakes: Mapping[str, Mapping[str, float]]
   waits: EpisodeWaits = EpisodeWaits()

@@ -89,8 +89,7 @@ class PolicySlotWeightsConfig:
         raise ConfigError(
           f"policy_slot_weights.{field.name}={value} is not read with "
           f"policy_slot_weights.rule='fixed': leave it at {field.default}, or "
-          f"set "
-          "--config.policy_slot_weights.rule=adaptive"
+          "set --config.policy_slot_weights.rule=adaptive"
         )
 
 
@@ -127,8 +126,7 @@ class Evidence:
 
   def to_json(self) -> dict[str, Any]:
     """Returns JSON for `evidence_from_json`; floats come back to the bit."""
-    body: dict[str, Any] = _map(self, lambda x: x.tolist())
-    return body
+    return _map(self, lambda x: x.tolist())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,7 +164,7 @@ def evidence_from_json(body: Mapping[str, Any], like: Evidence) -> Evidence:
     raise CheckpointError(
       f"the checkpoint's evidence on policy slots cannot be read: {error!r}"
     ) from error
-  shapes = [_map(x, lambda y: np.shape(y)) for x in (evidence, like)]
+  shapes = [_map(x, np.shape) for x in (evidence, like)]
   if shapes[0] != shapes[1]:
     raise CheckpointError(
       f"the checkpoint's evidence on policy slots is of shape "

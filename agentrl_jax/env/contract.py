@@ -138,9 +138,8 @@ class SessionContract(_Base):
   async def test_leaving_early_frees_the_session(self) -> None:
     environment = self.make_environment()
     tasks = [*self._tasks(environment)]
-    await self._abandon(
-      environment, tasks[0]
-    )  # opens resources that every session shares
+    # Opens resources that every session shares.
+    await self._abandon(environment, tasks[0])
     before = _resources()
     gc.collect()
     gc.freeze()  # makes the collections below fast

@@ -220,9 +220,7 @@ def _describe(error: ValidationError) -> str:
 
 
 def _describe_type(error: ValidationError) -> str:
-  kinds = error.validator_value
-  kinds = [kinds] if isinstance(kinds, str) else kinds
-  return _of_types(error, kinds)
+  return _of_types(error, _as_list(error.validator_value))
 
 
 def _of_types(error: ValidationError, kinds: Sequence[str]) -> str:
@@ -289,15 +287,13 @@ def _describe_union(error: ValidationError) -> str:
       f"{_where(error)} fits several of the forms that its schema has, where "
       f"it must fit one: {shortened(json.dumps(error.instance), 160)}"
     )
-  meant = _meant([_first(inner) for inner in branches.values()], branches)
+  meant = _meant([*branches.values()])
   if len(meant) == 1:
     return _describe(meant[0])
   if all(_is_of_type(inner) for inner in meant):
-    kinds = [kind for inner in meant for kind in _type_words(inner)]
+    kinds = [k for inner in meant for k in _as_list(inner.validator_value)]
     return _of_types(error, [*dict.fromkeys(kinds)])
-  if len({_where(inner) for inner in meant}) == 1 and all(
-    inner.validator in ("enum", "const") for inner in meant
-  ):
+  if len({*map(_where, meant)}) == 1 and all(map(_is_constant, meant)):
     choices = [choice for inner in meant for choice in _choices(inner)]
     return _one_of(meant[0], choices)
   descriptions = [
@@ -307,38 +303,25 @@ def _describe_union(error: ValidationError) -> str:
 
 
 def _meant(
-  firsts: Sequence[ValidationError],
-  branches: Mapping[Any, Sequence[ValidationError]],
+  branches: Sequence[Sequence[ValidationError]],
 ) -> Sequence[ValidationError]:
-  other_type = [_is_of_type(error) for error in firsts]
-  if all(other_type):
-    return firsts
-  are_tagged = [
-    any(
-      error.validator in ("const", "enum") and len(error.path) <= 1
-      for error in errors
-    )
-    for errors in branches.values()
+  """Returns an error of each branch that was probably meant."""
+  fitting = [errors for errors in branches if not _is_of_type(_first(errors))]
+  if not fitting:
+    return [_first(errors) for errors in branches]
+  untagged = [
+    _first(errors)
+    for errors in fitting
+    if not any(_is_constant(e) and len(e.path) <= 1 for e in errors)
   ]
-  near = [
-    error for error, other in zip(firsts, other_type, strict=True) if not other
-  ]
-  meant = [
-    error
-    for error, other, is_tagged in zip(
-      firsts, other_type, are_tagged, strict=True
-    )
-    if not other and not is_tagged
-  ]
-  if meant:
-    return meant
+  if untagged:
+    return untagged
   # A constant tags each branch: its allowed values are the clearest message.
-  constants = [
-    next((e for e in errors if e.validator in ("const", "enum")), errors[0])
-    for errors, other in zip(branches.values(), other_type, strict=True)
-    if not other
-  ]
-  return constants or near
+  return [next(filter(_is_constant, errors), errors[0]) for errors in fitting]
+
+
+def _is_constant(error: ValidationError) -> bool:
+  return error.validator in ("enum", "const")
 
 
 def _is_of_type(error: ValidationError) -> bool:
@@ -346,8 +329,7 @@ def _is_of_type(error: ValidationError) -> bool:
   return error.validator == "type" and not error.path
 
 
-def _type_words(error: ValidationError) -> Sequence[str]:
-  kinds = error.validator_value
+def _as_list(kinds: str | Sequence[str]) -> list[str]:
   return [kinds] if isinstance(kinds, str) else list(kinds)
 
 
@@ -388,8 +370,7 @@ def _kinds_of(rules: Any, root: Mapping[str, Any], depth: int) -> list[str]:
   if not isinstance(rules, Mapping) or depth > 8:
     return []
   if "type" in rules:
-    kinds = rules["type"]
-    return [kinds] if isinstance(kinds, str) else list(kinds)
+    return _as_list(rules["type"])
   if "$ref" in rules:
     try:
       target = json_schema.target_of(rules["$ref"], root, "")

@@ -3,6 +3,7 @@
 import numbers
 from collections.abc import Callable
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -33,6 +34,13 @@ def require_positive(name: str, value: object) -> None:
 def require_fraction(name: str, value: object) -> None:
   """`require` of a number from 0 to 1: a discount, a decay, a share."""
   require(name, value, "from 0 to 1", lambda x: 0 <= x <= 1)
+
+
+def check_masked(mask: jax.Array, *arrays: jax.Array, rank: int = 2) -> None:
+  """Raises `AssertionError` unless the mask is bool and all have its shape."""
+  chex.assert_rank([*arrays, mask], rank)
+  chex.assert_equal_shape([*arrays, mask])
+  chex.assert_type(mask, bool)
 
 
 def widen(x: jax.Array) -> jax.Array:

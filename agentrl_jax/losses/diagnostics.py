@@ -6,23 +6,18 @@ Axes: B rows, T tokens, Z versions.
 """
 
 import dataclasses
-import functools
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import widen
+from agentrl_jax.losses.arguments import check_masked, widen
 from agentrl_jax.losses.kl import k1, k3
 from agentrl_jax.losses.policy_gradient import check_clip
 from agentrl_jax.losses.reductions import Mean, token_mean
 
 
-@functools.partial(
-  jax.tree_util.register_dataclass,
-  data_fields=["count_Z", "weight_Z", "square_Z", "k1_Z", "k3_Z", "abs_Z"],
-  meta_fields=[],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RatioMoments:
   """Sums over the tokens of each version that sampled: counts, weights, KL."""
@@ -36,10 +31,6 @@ class RatioMoments:
 
   def __add__(self, other: "RatioMoments") -> "RatioMoments":
     return jax.tree.map(jnp.add, self, other)
-
-  def all_versions(self) -> "RatioMoments":
-    """Sums over the versions: Z = 1."""
-    return jax.tree.map(lambda x_Z: jnp.sum(x_Z, keepdims=True), self)
 
   def share(self) -> jax.Array:
     """Returns share_Z, the share of the tokens that each version sampled."""
@@ -106,9 +97,7 @@ def ratio_moments(
   Returns:
     RatioMoments, to add up and ask.
   """
-  chex.assert_rank([log_ratio_BT, mask_BT], 2)
-  chex.assert_equal_shape([log_ratio_BT, mask_BT])
-  chex.assert_type(mask_BT, bool)
+  check_masked(mask_BT, log_ratio_BT)
   if version_BT is None:
     version_BT = jnp.zeros(mask_BT.shape, jnp.int32)
   chex.assert_equal_shape([mask_BT, version_BT])
@@ -161,11 +150,7 @@ def clip_fractions(
   return {name: token_mean(x_BT, mask_BT) for name, x_BT in stopped.items()}
 
 
-@functools.partial(
-  jax.tree_util.register_dataclass,
-  data_fields=["low", "high"],
-  meta_fields=[],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Extremes:
   """Minimum and maximum; +inf and -inf of an empty mask."""
@@ -185,9 +170,7 @@ def extremes(x_BT: jax.Array, mask_BT: jax.Array) -> Extremes:
   One log-ratio of 15 among a million is a fault of sampler or learner that no
   mean shows. A NaN on the mask makes both NaN.
   """
-  chex.assert_rank([x_BT, mask_BT], 2)
-  chex.assert_equal_shape([x_BT, mask_BT])
-  chex.assert_type(mask_BT, bool)
+  check_masked(mask_BT, x_BT)
   x_BT = _known(x_BT, mask_BT)
   return Extremes(
     jnp.min(x_BT, where=mask_BT, initial=jnp.inf),

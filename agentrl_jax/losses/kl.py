@@ -28,7 +28,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require_positive, widen
+from agentrl_jax.losses.arguments import check_masked, require_positive, widen
 from agentrl_jax.losses.ratios import with_gradient_of
 
 
@@ -126,10 +126,7 @@ def kl_penalised_reward(
   Returns:
     reward_BT, a constant, 0 off the mask.
   """
-  arrays = [reward_BT, log_ratio_BT, mask_BT]
-  chex.assert_rank(arrays, 2)
-  chex.assert_equal_shape(arrays)
-  chex.assert_type(mask_BT, bool)
+  check_masked(mask_BT, reward_BT, log_ratio_BT)
   penalty_BT = coefficient * estimator(widen(log_ratio_BT))
   reward_BT = jnp.where(mask_BT, widen(reward_BT) - penalty_BT, 0)
   return jax.lax.stop_gradient(reward_BT)

@@ -12,11 +12,15 @@ Axes: B rows, T tokens, S trajectories (segments) of a row, U turns of a
 trajectory, P pairs.
 """
 
-import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require, require_positive, widen
+from agentrl_jax.losses.arguments import (
+  check_masked,
+  require,
+  require_positive,
+  widen,
+)
 from agentrl_jax.losses.reductions import (
   in_a_segment,
   require_ids,
@@ -128,10 +132,7 @@ def preference_loss(
     "preferred",
     lambda x: 0 <= x < 0.5,
   )
-  arrays = [chosen_reward_P, rejected_reward_P, valid_P]
-  chex.assert_rank(arrays, 1)
-  chex.assert_equal_shape(arrays)
-  chex.assert_type(valid_P, bool)
+  check_masked(valid_P, chosen_reward_P, rejected_reward_P, rank=1)
   margin_P = widen(chosen_reward_P) - widen(rejected_reward_P)
   margin_P = beta * jnp.where(valid_P, margin_P, 0)
   loss_P = -(1 - label_smoothing) * jax.nn.log_sigmoid(margin_P)

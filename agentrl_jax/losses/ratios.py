@@ -29,7 +29,12 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require, require_positive, widen
+from agentrl_jax.losses.arguments import (
+  check_masked,
+  require,
+  require_positive,
+  widen,
+)
 from agentrl_jax.losses.reductions import (
   Mean,
   in_a_segment,
@@ -72,10 +77,7 @@ def log_ratio(
   Returns:
     log_ratio_BT.
   """
-  arrays = [policy_logprob_BT, behavior_logprob_BT, mask_BT]
-  chex.assert_rank(arrays, 2)
-  chex.assert_equal_shape(arrays)
-  chex.assert_type(mask_BT, bool)
+  check_masked(mask_BT, policy_logprob_BT, behavior_logprob_BT)
   behavior_BT = jax.lax.stop_gradient(widen(behavior_logprob_BT))
   difference_BT = widen(policy_logprob_BT) - behavior_BT
   difference_BT = jnp.where(mask_BT, difference_BT, 0)

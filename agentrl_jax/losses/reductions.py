@@ -18,14 +18,14 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require_positive, widen
-
-
-@functools.partial(
-  jax.tree_util.register_dataclass,
-  data_fields=["total", "weight"],
-  meta_fields=[],
+from agentrl_jax.losses.arguments import (
+  check_masked,
+  require_positive,
+  widen,
 )
+
+
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Mean:
   """A mean as total and weight, so that micro-batches add up exactly.
@@ -56,7 +56,7 @@ def token_mean(x_BT: jax.Array, mask_BT: jax.Array) -> Mean:
   DAPO's token-level loss (arXiv:2503.14476, section 3.3) and AgentRL's default;
   verl's token-mean, and its token-sum by `.total`.
   """
-  _check(x_BT, mask_BT)
+  check_masked(mask_BT, x_BT)
   return Mean(jnp.sum(widen(x_BT), where=mask_BT), jnp.sum(mask_BT))
 
 
@@ -77,7 +77,7 @@ def weighted_mean(
     mask_BT: bool, the trained tokens.
     weight_BT: not negative; a constant, not read off the mask.
   """
-  _check(x_BT, mask_BT)
+  check_masked(mask_BT, x_BT)
   chex.assert_equal_shape([x_BT, weight_BT])
   weight_BT = jnp.where(mask_BT, widen(weight_BT), 0)
   weight_BT = jax.lax.stop_gradient(weight_BT)
@@ -114,7 +114,7 @@ def task_weights(
   Returns:
     weight_BT, a constant, 0 off the mask.
   """
-  _check(task_BT, mask_BT)
+  check_masked(mask_BT, task_BT)
   share_I = jnp.ones(num_tasks) if share_I is None else widen(share_I)
   chex.assert_shape(share_I, (num_tasks,))
   # A comparison and a sum, not a scatter: few tasks, many tokens, any sharding.
@@ -208,16 +208,8 @@ def fixed_length_mean(
 
 def pair_mean(x_P: jax.Array, valid_P: jax.Array) -> Mean:
   """Mean over valid pairs, or any other entries of a vector."""
-  chex.assert_rank([x_P, valid_P], 1)
-  chex.assert_equal_shape([x_P, valid_P])
-  chex.assert_type(valid_P, bool)
+  check_masked(valid_P, x_P, rank=1)
   return Mean(jnp.sum(widen(x_P), where=valid_P), jnp.sum(valid_P))
-
-
-def _check(x_BT: jax.Array, mask_BT: jax.Array) -> None:
-  chex.assert_rank([x_BT, mask_BT], 2)
-  chex.assert_equal_shape([x_BT, mask_BT])
-  chex.assert_type(mask_BT, bool)
 
 
 def segment_totals(
@@ -237,9 +229,7 @@ def segment_totals(
   Returns:
     (total_BS, length_BS), the lengths as integers.
   """
-  chex.assert_rank([x_BT, mask_BT], 2)
-  chex.assert_equal_shape([x_BT, mask_BT])
-  chex.assert_type(mask_BT, bool)
+  check_masked(mask_BT, x_BT)
   x_BT = jnp.where(mask_BT, widen(x_BT), 0)
   length_BT = mask_BT.astype(jnp.int32)
   require_ids("segment", segment_BT, num_segments)

@@ -4,13 +4,11 @@ Axes: B rows, T tokens. Entry [b, t] is the value before token t.
 """
 
 import dataclasses
-import functools
 
-import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require_positive, widen
+from agentrl_jax.losses.arguments import check_masked, require_positive, widen
 
 
 def clipped_value_loss(
@@ -47,13 +45,11 @@ def clipped_value_loss(
     ValueError: a clip that is not positive.
   """
   require_positive("clip", clip)
-  arrays = [value_BT, old_value_BT, return_BT, mask_BT]
-  chex.assert_rank(arrays, 2)
-  chex.assert_equal_shape(arrays)
-  chex.assert_type(mask_BT, bool)
+  arrays = (value_BT, old_value_BT, return_BT)
+  check_masked(mask_BT, *arrays)
   # No log-ratio here that would be 0 off the mask: a square has to be hidden.
   value_BT, old_BT, return_BT = (
-    jnp.where(mask_BT, widen(x_BT), 0) for x_BT in arrays[:3]
+    jnp.where(mask_BT, widen(x_BT), 0) for x_BT in arrays
   )
   return_BT = jax.lax.stop_gradient(return_BT)
   loss_BT = jnp.square(value_BT - return_BT) / 2
@@ -64,11 +60,7 @@ def clipped_value_loss(
   return jnp.maximum(loss_BT, jnp.square(near_BT - return_BT) / 2)
 
 
-@functools.partial(
-  jax.tree_util.register_dataclass,
-  data_fields=["count", "mean", "square"],
-  meta_fields=[],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Spread:
   """Mean and squared deviations of some numbers; adds as if measured at once.
@@ -92,11 +84,7 @@ class _Spread:
     )
 
 
-@functools.partial(
-  jax.tree_util.register_dataclass,
-  data_fields=["returns", "errors"],
-  meta_fields=[],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ExplainedVariance:
   """Explained variance of the returns; adds up over parts."""
@@ -127,10 +115,7 @@ def explained_variance(
 
   Both arrays may be NaN off the mask.
   """
-  arrays = [value_BT, return_BT, mask_BT]
-  chex.assert_rank(arrays, 2)
-  chex.assert_equal_shape(arrays)
-  chex.assert_type(mask_BT, bool)
+  check_masked(mask_BT, value_BT, return_BT)
   value_BT = jax.lax.stop_gradient(widen(value_BT))
   return_BT = jax.lax.stop_gradient(widen(return_BT))
   return ExplainedVariance(

@@ -44,11 +44,6 @@ def write(
   )
 
 
-def copy_slot(cache: KVCache, source: jax.Array, target: jax.Array) -> KVCache:
-  """Copies slot `source` over slot `target`."""
-  return jax.tree.map(lambda x: x.at[target].set(x[source]), cache)
-
-
 def take_slots(cache: KVCache, slot_P: jax.Array) -> KVCache:
   """Takes a smaller cache of these slots; a slot outside gives zeros."""
   return jax.tree.map(

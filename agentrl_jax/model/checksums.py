@@ -17,12 +17,12 @@ import jax.numpy as jnp
 _BITS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
-def leaf_names(tree: Any) -> list[str]:
-  """Returns a flat name for each leaf, in order: "layers.mlp.up.kernel"."""
-  return [
-    ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path)
-    for path, _ in jax.tree_util.tree_leaves_with_path(tree)
-  ]
+def named_leaves(tree: Any) -> dict[str, Any]:
+  """Maps flat names to leaves, in order: "layers.mlp.up.kernel"."""
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="."): leaf
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+  }
 
 
 def describe_leaf(leaf: Any) -> str:

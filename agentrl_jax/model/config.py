@@ -69,17 +69,15 @@ class ModelConfig:
   def _check_rotary(self) -> None:
     if not 0 < self.partial_rotary_factor <= 1:
       raise ConfigError(
-        f"model.partial_rotary_factor={self.partial_rotary_factor} must lie in "
-        f"(0, 1]"
+        f"model.partial_rotary_factor={self.partial_rotary_factor} must lie "
+        "in (0, 1]"
       )
     if self.rotary_channels % 2:
       share = f" x partial_rotary_factor={self.partial_rotary_factor}"
-      found = (
-        f"{self.head_dim}{share if self.partial_rotary_factor < 1 else ''}"
-      )
+      product = share if self.partial_rotary_factor < 1 else ""
       raise ConfigError(
-        f"model.head_dim={found} must be even: rotary positions turn pairs of "
-        "channels"
+        f"model.head_dim={self.head_dim}{product} must be even: rotary "
+        "positions turn pairs of channels"
       )
     if self.rope_factor < 1:
       raise ConfigError(

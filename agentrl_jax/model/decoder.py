@@ -56,9 +56,7 @@ class Projection(nnx.Module):
     bias: bool = False,
     rngs: nnx.Rngs,
   ):
-    fan_in = 1
-    for size in inputs:
-      fan_in *= size
+    fan_in = math.prod(inputs)
     self.kernel = nnx.Param(
       jax.random.normal(rngs.params(), inputs + outputs) * gain * fan_in**-0.5
     )
@@ -113,12 +111,7 @@ class Attention(nnx.Module):
       self.k_norm = RMSNorm(c.head_dim, c.norm_epsilon)
 
   def project(self, x_BTD: Array, position_BT: Array):
-    """Multiplies the last `num_axes` axes of x by the first ones of the kernel.
-
-    Equal to `tensordot`, but for its gradient: `jax.grad` of `tensordot`
-    computes the kernel's gradient transposed, for which XLA on a CPU copies the
-    gradient of the output, at nearly the price of the product itself.
-    """
+    """Returns queries and keys, normed and rotated, and values."""
     c = self.config
     q, k, v = self.q(x_BTD), self.k(x_BTD), self.v(x_BTD)
     if c.qk_norm:
@@ -261,8 +254,11 @@ def unstacked(layers: dict[str, Any]) -> list[dict[str, Any]]:
   leaves, tree = jax.tree.flatten(layers)
   # One split per leaf, whose transpose is one join; slices would each be
   # padded to the whole stack and added up.
-  parts = [_split(leaf) for leaf in leaves]
-  return [jax.tree.unflatten(tree, part) for part in zip(*parts, strict=True)]
+  parts = [jax.lax.split(leaf, (1,) * leaf.shape[0]) for leaf in leaves]
+  return [
+    jax.tree.unflatten(tree, [jnp.squeeze(part, 0) for part in layer])
+    for layer in zip(*parts, strict=True)
+  ]
 
 
 def turned(layer: dict[str, Any]) -> dict[str, Any]:
@@ -292,20 +288,13 @@ def _turned(name: str, part: dict[str, Any]) -> dict[str, Any]:
   }
 
 
-def _split(stacked: jax.Array) -> list[jax.Array]:
-  return [
-    jnp.squeeze(part, 0)
-    for part in jax.lax.split(stacked, (1,) * stacked.shape[0])
-  ]
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def project(x: jax.Array, kernel: jax.Array, num_axes: int) -> jax.Array:
-  """The last `num_axes` axes of x times the first ones of the kernel.
+  """Multiplies the last `num_axes` axes of x by the first ones of the kernel.
 
-  `tensordot`, but for its gradient. What `jax.grad` makes of that one computes
-  the kernel's gradient transposed and turns it round, for which XLA on a CPU
-  copies the gradient of the output, at nearly the price of the product itself.
+  Equal to `tensordot`, but for its gradient: `jax.grad` of `tensordot` computes
+  the kernel's gradient transposed, for which XLA on a CPU copies the gradient
+  of the output, at nearly the price of the product itself.
   """
   return jnp.tensordot(x, kernel, axes=num_axes)
 
@@ -316,17 +305,12 @@ def _project_forward(x, kernel, num_axes):
 
 def _project_backward(num_axes, kept, gradient):
   x, kernel = kept
-  outputs = tuple(range(num_axes, kernel.ndim))
-  of_x = jax.lax.dot_general(
-    gradient, kernel, ((_last(gradient, len(outputs)), outputs), ((), ()))
-  )
   rows = tuple(range(x.ndim - num_axes))
+  outputs = tuple(range(num_axes, kernel.ndim))
+  last = tuple(range(len(rows), gradient.ndim))
+  of_x = jax.lax.dot_general(gradient, kernel, ((last, outputs), ((), ())))
   of_kernel = jax.lax.dot_general(x, gradient, ((rows, rows), ((), ())))
   return of_x, of_kernel
-
-
-def _last(x: jax.Array, number: int) -> tuple[int, ...]:
-  return tuple(range(x.ndim - number, x.ndim))
 
 
 project.defvjp(_project_forward, _project_backward)

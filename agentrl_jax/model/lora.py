@@ -11,6 +11,7 @@ as a kernel is ever computed: see `decoder.project_adapted`.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -59,30 +60,22 @@ class LoraConfig:
 
 
 def init(config: LoraConfig, base: Params, key: jax.Array) -> Params:
-  """Makes fresh adapters of stacked params: B is 0, so that they change
-  nothing.
+  """Makes fresh adapters of stacked params, which change nothing: B is 0.
 
   Only shapes of the base are read. A is uniform within 1 / sqrt(inputs), as
   PEFT draws it.
   """
   layers: Params = {}
-  found = list(_targets(config.targets, base["layers"]))
-  for (path, kernel), k in zip(
-    found, jax.random.split(key, len(found)), strict=True
-  ):
+  kernels = dict(_targets(config.targets, base["layers"]))
+  keys = jax.random.split(key, len(kernels))
+  for (path, kernel), k in zip(kernels.items(), keys, strict=True):
     axes = 1 + INPUT_AXES[path[-1]]  # the axis of layers before the inputs
     inputs, outputs = kernel.shape[:axes], kernel.shape[axes:]
-    bound = _size(inputs[1:]) ** -0.5
+    bound = math.prod(inputs[1:]) ** -0.5
     shape_a = (*inputs, config.rank)
     shape_b = (kernel.shape[0], config.rank, *outputs)
-    put(
-      layers,
-      path,
-      {
-        A: jax.random.uniform(k, shape_a, minval=-bound, maxval=bound),
-        B: jnp.zeros(shape_b),
-      },
-    )
+    a = jax.random.uniform(k, shape_a, minval=-bound, maxval=bound)
+    put(layers, path, {A: a, B: jnp.zeros(shape_b)})
   return {"layers": layers}
 
 
@@ -188,10 +181,3 @@ def put(tree: Params, path: tuple[str, ...], value: Params) -> None:
   for key in path[:-1]:
     tree = tree.setdefault(key, {})
   tree[path[-1]] = value
-
-
-def _size(shape: tuple[int, ...]) -> int:
-  size = 1
-  for n in shape:
-    size *= n
-  return size

@@ -122,8 +122,7 @@ class Policy:
     return params | {"layers": tuple(self._each_layer(params))}
 
   def to_decode(self, params: Params) -> Params:
-    """Returns params to decode with: separate layers and, on one CPU, turned
-    kernels.
+    """Returns params with separate layers and, on one CPU, turned kernels.
 
     Every other form decodes too, only slower.
     """
@@ -144,14 +143,12 @@ class Policy:
     Tokens see earlier tokens of their own segment only; positions count from
     0 within each.
     """
-
     attend = functools.partial(
       packed.attend,
       segment_BT=segment_BT,
       compute=self.compute,
       mesh=self.mesh,
     )
-
     place = functools.partial(sharding.constrain, self.mesh)
 
     def follow(x_BTD: jax.Array, layer: Params) -> jax.Array:
@@ -188,9 +185,7 @@ class Policy:
     return self._modules.stem(params).unembed(hidden)
 
   def value(self, params: Params, hidden: jax.Array) -> jax.Array:
-    """Maps hidden states [..., D] to the critic's estimate of the return
-    [...].
-    """
+    """Maps hidden states [..., D] to the critic's estimates [...]."""
     critic = {"critic": params["critic"]}
     critic = sharding.gathered(critic, self.mesh, "float32")
     return self._modules.stem(params | critic).value(hidden)
@@ -202,9 +197,7 @@ class Policy:
     return params["head"]["kernel"]
 
   def empty_cache(self, num_slots: int, cache_length: int) -> kv.KVCache:
-    """Makes a cache for `num_slots` sequences of up to `cache_length`
-    tokens.
-    """
+    """Makes a cache of `num_slots` sequences of up to `cache_length` tokens."""
     return kv.empty_cache(
       self.config, num_slots, cache_length, self.compute.dtype
     )
@@ -217,8 +210,7 @@ class Policy:
     start_B: jax.Array,
     length_B: jax.Array,
   ) -> tuple[jax.Array, kv.KVCache]:
-    """Feeds each slot its next tokens; returns hidden states [B, C, D] and the
-    cache.
+    """Feeds each slot its next tokens; returns hidden [B, C, D] and the cache.
 
     Slot b's first `length_B[b]` tokens go to positions from `start_B[b]` on;
     the rest of its row is padding: not written, and its hidden states mean
@@ -287,9 +279,7 @@ def num_params(params: Params) -> int:
 
 
 class _Modules:
-  """A decoder's stem and layer as nnx graphs, rebuilt around params when
-  traced.
-  """
+  """A decoder's stem and layers as nnx graphs, rebuilt when traced."""
 
   def __init__(self, config: ModelConfig, adaptation: LoraConfig):
     self._config = config

@@ -83,9 +83,7 @@ BATCH_SPEC = spec("rows", "tokens")
 def make_mesh(
   shape: Mapping[str, int], devices: Sequence[jax.Device] | None = None
 ) -> Mesh:
-  """Makes a mesh with the named axes; their product must be the device
-  count.
-  """
+  """Makes a mesh; the product of its axes must be the number of devices."""
   devices = list(jax.devices() if devices is None else devices)
   unknown = set(shape) - set(MESH_AXES)
   if unknown:
@@ -112,7 +110,9 @@ def param_spec(path: tuple[str, ...]) -> PartitionSpec:
   name = "/".join(path)
   for end, axes in LOGICAL_AXES.items():
     if name == end or name.endswith("/" + end):
-      is_stacked = path[0] == "layers" and not _is_index(path)
+      # Layers that are separate, for decoding, are in a tuple: by number.
+      is_apart = len(path) > 1 and path[1].isdigit()
+      is_stacked = path[0] == "layers" and not is_apart
       return spec(*(None,) * is_stacked, *axes)
   raise ConfigError(
     f"parameter {name} has no logical axes; add it to LOGICAL_AXES in "
@@ -122,11 +122,6 @@ def param_spec(path: tuple[str, ...]) -> PartitionSpec:
 
 def _names(keys: Sequence[Any]) -> tuple[str, ...]:
   return tuple(str(getattr(k, "key", getattr(k, "idx", k))) for k in keys)
-
-
-def _is_index(path: tuple[str, ...]) -> bool:
-  """Says if layers are separate, in a tuple, as they are for decoding."""
-  return len(path) > 1 and path[1].isdigit()
 
 
 def param_shardings(params, mesh: Mesh):
@@ -154,9 +149,7 @@ def is_split(mesh: Mesh | None) -> bool:
 
 
 def constrain(mesh: Mesh | None, x: jax.Array, *axes: str | None) -> jax.Array:
-  """Constrains an array, and its gradient, to the sharding of its logical
-  axes.
-  """
+  """Constrains an array and its gradient to the sharding of logical axes."""
   if not is_split(mesh):
     return x
   return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec(*axes)))

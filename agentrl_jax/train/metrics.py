@@ -9,7 +9,6 @@ Axes: B rows, T tokens, N trajectories, U turns, Z policy slots.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -25,11 +24,7 @@ DRIFT = "policy/engine_drift"
 _SEVERAL = -1  # no version has this number
 
 
-@functools.partial(
-  jax.tree_util.register_dataclass,
-  data_fields=["total", "count", "largest", "trained"],
-  meta_fields=[],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class EngineDrift:
   """Sums of log-ratios that add up over micro-batches, from zeros."""
@@ -99,9 +94,7 @@ def _version(turn: Turn) -> int:
   return versions.pop() if len(versions) == 1 else _SEVERAL
 
 
-POLICY_SLOT = (
-  "policy/policy_slot"  # of what is measured; a task's name may follow
-)
+POLICY_SLOT = "policy/policy_slot"  # a task's name may follow
 TRUNCATED = "policy/truncated"  # of weights held at CAP
 # A single ratio of 400 makes the effective sample size of a thousand tokens
 # 0.01 or so, though every loss but plain REINFORCE bounds its weight. Weights

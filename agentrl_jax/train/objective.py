@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -220,13 +221,6 @@ def surrogate_loss(config: LossConfig, terms: Terms) -> jax.Array:
   return jnp.where(mask_BT, loss_BT, 0)
 
 
-# Each maps (loss_BT, mask_BT, the sequences) to a Mean over trained tokens.
-REDUCTIONS: Mapping[str, Callable[..., Mean]] = {
-  "sequence_mean": losses.segment_mean,
-  "sequence_sum_mean": losses.sequence_sum_mean,
-}
-
-
 def _reduce(
   loss_BT: jax.Array, micro_batch: TrainBatch, terms: Terms, config: LossConfig
 ) -> Mean:
@@ -256,11 +250,14 @@ def _reduce_packed(
     return losses.weighted_mean(loss_BT, mask_BT, micro_batch.weight)
   if config.reduction == "token_mean":
     return losses.token_mean(loss_BT, mask_BT)
-  if config.reduction == "fixed_length_mean":
-    return losses.fixed_length_mean(
-      loss_BT, mask_BT, **terms.sequences, length=config.reduction_length
-    )
-  return REDUCTIONS[config.reduction](loss_BT, mask_BT, **terms.sequences)
+  over_sequences = {
+    "sequence_mean": losses.segment_mean,
+    "sequence_sum_mean": losses.sequence_sum_mean,
+    "fixed_length_mean": partial(
+      losses.fixed_length_mean, length=config.reduction_length
+    ),
+  }[config.reduction]
+  return over_sequences(loss_BT, mask_BT, **terms.sequences)
 
 
 def _weigh_tokens(

@@ -7,8 +7,6 @@ import math
 import unittest
 
 from agentrl_jax.controller import evaluation
-from agentrl_jax.controller.cross_policy import CrossPolicy
-from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import evaluate, wilson_interval
 from agentrl_jax.controller.player import ExpertPlayer, ScriptPlayer
 from agentrl_jax.data.records import Status, Task
@@ -124,21 +122,6 @@ class EvaluateTest(unittest.IsolatedAsyncioTestCase):
     found = await score(a_player(Brittle(fault_rate=1.0)), 3)
     self.assertTrue(math.isnan(found.success_rate))
     self.assertEqual(found.interval, (0.0, 1.0))
-
-  async def test_policy_slot_0_and_greedy_whatever_training_does(self):
-    engine = ScriptedEngine()
-    stale = CrossPolicy(draw_per="turn", weights=(0, 1))
-    training = a_player(engine=engine, draw_for=lambda task: stale)
-    await score(evaluation.evaluated(training))
-    self.assertEqual({spec.policy_slot for _, spec in engine.asked}, {0})
-    self.assertEqual({spec.temperature for _, spec in engine.asked}, {0.0})
-
-  async def test_calls_are_held_to_what_they_are_in_training(self):
-    engine = ScriptedEngine()
-    training = a_player(engine=engine, sampling=Sampling(calls="well_formed"))
-    await score(evaluation.evaluated(training))
-    (grammar,) = {spec.grammar for _, spec in engine.asked}
-    self.assertIn("%json", grammar)
 
   async def test_progress_is_told_task_by_task(self):
     told = []

@@ -95,16 +95,6 @@ class RatioMomentsTest(chex.TestCase):
       atol=1e-6,
     )
 
-  def test_of_all_versions_is_as_if_there_were_one(self):
-    log_ratio_BT, _, version_BT, mask_BT = _batch(seed=2)
-    several = diagnostics.ratio_moments(
-      log_ratio_BT, mask_BT, version_BT, NUM_VERSIONS
-    )
-    one = diagnostics.ratio_moments(log_ratio_BT, mask_BT)
-    np.testing.assert_allclose(
-      _answers(several.all_versions()), _answers(one), rtol=1e-5
-    )
-
   def test_on_policy_every_sample_counts(self):
     moments = diagnostics.ratio_moments(
       jnp.zeros((B, T)), jnp.ones((B, T), bool)

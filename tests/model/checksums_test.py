@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import parameterized
 
-from agentrl_jax.model.checksums import checksums, describe_leaf, leaf_names
+from agentrl_jax.model.checksums import checksums, describe_leaf, named_leaves
 
 
 def reference(leaf) -> int:
@@ -57,7 +57,7 @@ class ChecksumsTest(parameterized.TestCase):
 
   def test_names_and_descriptions(self):
     tree = {"b": {"kernel": jnp.ones((2, 3))}, "a": (jnp.ones(4, "bfloat16"),)}
-    self.assertEqual(leaf_names(tree), ["a.0", "b.kernel"])
+    self.assertEqual(list(named_leaves(tree)), ["a.0", "b.kernel"])
     self.assertEqual(
       [describe_leaf(leaf) for leaf in jax.tree.leaves(tree)],
       ["bfloat16[4]", "float32[2, 3]"],

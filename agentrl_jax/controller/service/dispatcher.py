@@ -70,7 +70,8 @@ class Dispatcher:
     for worker in self.registry.find(announcement["address"]):
       if worker.task != announcement["name"]:
         _log.warning("%s now serves %s", worker, announcement["name"])
-        self._forget(worker)
+        self.registry.remove(worker)
+        self._reconciler.end_all(worker)
       elif is_new:
         self._spawn(self._reconciler.sync(worker))
     self.places.offer(announcement["name"])
@@ -278,10 +279,6 @@ class Dispatcher:
     loop = asyncio.get_running_loop()
     loop.call_later(FULL_S + 0.01, self.places.offer, worker.task)
     self._spawn(self._reconciler.sync(worker))
-
-  def _forget(self, worker: Worker) -> None:
-    self.registry.remove(worker)
-    self._reconciler.end_all(worker)
 
 
 @contextlib.asynccontextmanager

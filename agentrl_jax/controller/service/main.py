@@ -27,6 +27,7 @@ from agentrl_jax.http_requests import (
   MIB,
   HttpLimits,
   add_limits,
+  listen,
   read_limits,
 )
 
@@ -84,7 +85,7 @@ async def serve(
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    port = await _listen(runner, config)
+    port = await listen(runner, config.bind, config.port, flag="--bind")
     yield Addresses(f"http://{config.bind}:{port}/api", grpc_address)
 
 
@@ -125,17 +126,6 @@ async def _dispatch(
     streams.listening(config.bind, config.grpc_port)
   )
   return dispatcher, f"{GRPC}{config.bind}:{port}"
-
-
-async def _listen(runner: web.AppRunner, config: ServiceConfig) -> int:
-  try:
-    await web.TCPSite(runner, config.bind, config.port).start()
-  except OSError as error:
-    raise ConfigError(
-      f"cannot listen on {config.bind}:{config.port} ({error.strerror}); "
-      "choose another --port or --bind"
-    ) from error
-  return int(runner.addresses[0][1])
 
 
 async def _run(config: ServiceConfig, timers: Timers) -> None:

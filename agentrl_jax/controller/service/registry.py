@@ -199,10 +199,8 @@ def _read(
 ) -> tuple[str, str, int, list[Index]]:
   """Checks a heartbeat; returns name, address, capacity and indices."""
   name, address = announcement.get("name"), announcement.get("address")
-  capacity, indices = (
-    announcement.get("concurrency"),
-    announcement.get("indices"),
-  )
+  capacity = announcement.get("concurrency")
+  indices = announcement.get("indices")
   if not isinstance(name, str) or not isinstance(indices, list):
     raise Refused("a heartbeat needs a task's name and its indices")
   if not name or not indices:

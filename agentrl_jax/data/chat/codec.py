@@ -178,12 +178,17 @@ def _parse_call(body: str, id: str) -> ToolCall:
     call = json.loads(body)
   except (ValueError, RecursionError):
     return ToolCall("", body.strip(), id)
-  if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-    return ToolCall("", body.strip(), id)
-  arguments = call.get("arguments", {})
+  return call_of(call, "arguments", body.strip(), id)
+
+
+def call_of(parsed: Any, key: str, raw: str, id: str) -> ToolCall:
+  """Reads a call from JSON with a name and, under `key`, its arguments."""
+  if not isinstance(parsed, dict) or not isinstance(parsed.get("name"), str):
+    return ToolCall("", raw, id)
+  arguments = parsed[key] if key in parsed else parsed.get("arguments", {})
   if not isinstance(arguments, str):
     arguments = json.dumps(arguments, ensure_ascii=False)
-  return ToolCall(call["name"], arguments, id)
+  return ToolCall(parsed["name"], arguments, id)
 
 
 class ChatTemplate(Protocol):

@@ -91,7 +91,8 @@ class Llama:
         parsed, end = json.JSONDecoder().raw_decode(rest)
       except (ValueError, RecursionError):
         return (*calls, ToolCall("", rest, str(len(calls))))
-      calls.append(_call_of(parsed, "parameters", rest[:end], len(calls)))
+      number = str(len(calls))
+      calls.append(codec.call_of(parsed, "parameters", rest[:end], number))
       rest = rest[end:].lstrip().removeprefix(";").lstrip()
     return tuple(calls) or (ToolCall("", "", "0"),)
 
@@ -176,13 +177,3 @@ def _with_objects(message: Message) -> dict[str, Any]:
     except (ValueError, RecursionError):
       continue  # not JSON: stays text
   return body
-
-
-def _call_of(parsed: Any, key: str, raw: str, number: int) -> ToolCall:
-  """Reads a call from JSON with a name and, under `key`, its arguments."""
-  if not isinstance(parsed, dict) or not isinstance(parsed.get("name"), str):
-    return ToolCall("", raw, str(number))
-  arguments = parsed[key] if key in parsed else parsed.get("arguments", {})
-  if not isinstance(arguments, str):
-    arguments = json.dumps(arguments, ensure_ascii=False)
-  return ToolCall(parsed["name"], arguments, str(number))

@@ -133,7 +133,7 @@ class _Rewriting:
         return {"$ref": f"#/$defs/{self._named(bare[key], at)}"}
       if key in _UNIONS:
         return self._union(key, self._list(bare, key, at), at)
-    return self._merged([bare], at)
+    return self._merged(bare, at)
 
   def _count(self, at: str) -> None:
     self._num_visited += 1
@@ -290,14 +290,9 @@ class _Rewriting:
       unions += further
     return members, unions
 
-  def _merged(self, schemas: Sequence[Any], at: str) -> Any:
-    """Returns one schema that combines all the given ones."""
-    members: list[dict[str, Any]] = []
-    unions: list[tuple[str, list[Any]]] = []
-    for schema in schemas:
-      more, further = self._members(schema, at)
-      members += more
-      unions += further
+  def _merged(self, schema: Any, at: str) -> Any:
+    """Returns one schema without references and `allOf` beside keywords."""
+    members, unions = self._members(schema, at)
     if not unions:
       return self._plain(self._joined(members, at), at)
     (key, branches), *others = unions

@@ -25,7 +25,7 @@ import queue
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from agentrl_jax.data.records import Message, Status, Task, Tool
 from agentrl_jax.data.split import SPLITS, split_of
@@ -123,18 +123,6 @@ _log = logging.getLogger(__name__)
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
-class Executor(Protocol):
-  """Runs functions one after another; `close` runs the last one."""
-
-  async def run(self, function: Callable[[], Any]) -> Any:
-    """Returns the function's result, awaited where it is awaitable."""
-    ...
-
-  async def close(self, function: Callable[[], Any]) -> None:
-    """Runs the last function; a cancellation does not stop it."""
-    ...
-
-
 class LoopExecutor:
   """Runs functions in the event loop: they must return at once, or await."""
 
@@ -206,6 +194,9 @@ class ThreadExecutor:
       except RuntimeError:  # the loop is closed: there is no caller
         return
       del job, function, future, report  # the next wait would keep them alive
+
+
+Executor = LoopExecutor | ThreadExecutor
 
 
 def _tell(
@@ -331,7 +322,7 @@ class ResetStep(Environment):
       async with self._wrapped(number) as (wrapped, shown):
         if not by_seed and split_of(shown) != task.split:
           continue
-        yield wrapped.session(shown)
+        yield _Session(wrapped, shown)
         return
     raise ConfigError(
       f"{self.name}: none of {MAX_DRAWS} first observations falls into "
@@ -342,7 +333,6 @@ class ResetStep(Environment):
   @contextlib.asynccontextmanager
   async def _wrapped(self, seed: int) -> AsyncIterator[tuple["_Wrapped", str]]:
     limit_s = self.rules.step_limit_s
-    executor: Executor
     executor = (
       ThreadExecutor(limit_s) if self.rules.blocking else LoopExecutor(limit_s)
     )
@@ -400,10 +390,6 @@ class _Wrapped:
     self._object = None
     with _faults(self.environment.name):
       await self._executor.close(close if callable(close) else lambda: None)
-
-  def session(self, shown: str) -> "_Session":
-    """The session that plays it."""
-    return _Session(self, shown)
 
   async def _shown(self, observation: Any) -> str:
     shown: str = await self._executor.run(

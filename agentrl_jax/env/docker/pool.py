@@ -34,9 +34,8 @@ class _Replica:
   """One container of the pool, and its replacements."""
 
   def __init__(self) -> None:
-    self.environment: RemoteEnvironment | None = (
-      None  # None between two containers
-    )
+    # None between two containers.
+    self.environment: RemoteEnvironment | None = None
     self.num_sessions = 0
     self.is_suspect = asyncio.Event()
 
@@ -134,7 +133,12 @@ class ContainerPool(Environment):
     has_lived = False
     while True:
       try:
-        async with self._container() as environment:
+        async with container_worker(
+          self._engine,
+          self._spec,
+          splits=self._splits,
+          deadlines=self._deadlines,
+        ) as environment:
           await self._announce(replica, environment)
           has_lived, backoff_s = True, _FIRST_PAUSE_S
           await _until_dead(replica, environment)
@@ -147,13 +151,6 @@ class ContainerPool(Environment):
         backoff_s = min(2 * backoff_s, _LONGEST_PAUSE_S)
       finally:
         replica.environment = None
-
-  def _container(
-    self,
-  ) -> contextlib.AbstractAsyncContextManager[RemoteEnvironment]:
-    return container_worker(
-      self._engine, self._spec, splits=self._splits, deadlines=self._deadlines
-    )
 
   async def _announce(
     self, replica: _Replica, environment: RemoteEnvironment

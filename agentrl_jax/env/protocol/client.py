@@ -67,12 +67,6 @@ class WorkerClient:
     with self._reading("worker_status", body):
       return int(body["concurrency"])
 
-  async def sessions(self) -> Mapping[int, int]:
-    """Returns the index that each open session plays."""
-    body = await self._get("get_sessions")
-    with self._reading("get_sessions", body):
-      return {int(id): int(index) for id, index in body.items()}
-
   async def start(
     self, session: int, *, index: int, split: str | None, seed: int | None
   ) -> tuple[Step, tuple[Tool, ...]]:

@@ -213,18 +213,11 @@ def why(error: BaseException) -> str:
 def server(serve_stream: Callable[..., Any], options: Sequence[Any]) -> Any:
   """Makes a server that answers each stream with `serve_stream`."""
   grpc_server = grpc.aio.server(options=(*SIZES, *options))
-  grpc_server.add_generic_rpc_handlers((_service(serve_stream),))
-  return grpc_server
-
-
-def _service(serve_stream: Callable[..., Any]) -> Any:
-  return grpc.method_handlers_generic_handler(
-    SERVICE,
-    {
-      METHOD: grpc.stream_stream_rpc_method_handler(
-        serve_stream,
-        request_deserializer=Envelope.FromString,
-        response_serializer=Envelope.SerializeToString,
-      )
-    },
+  handler = grpc.stream_stream_rpc_method_handler(
+    serve_stream,
+    request_deserializer=Envelope.FromString,
+    response_serializer=Envelope.SerializeToString,
   )
+  service = grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler})
+  grpc_server.add_generic_rpc_handlers((service,))
+  return grpc_server

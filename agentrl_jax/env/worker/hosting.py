@@ -112,9 +112,8 @@ class Host:
     self.environment = environment
     self.limits = limits
     self._sessions: dict[int, HostedSession] = {}
-    self._lives: dict[
-      int, asyncio.Task[None]
-    ] = {}  # tasks of sessions, until they are freed
+    # Tasks of sessions, until they are freed.
+    self._lives: dict[int, asyncio.Task[None]] = {}
 
   @property
   def num_open(self) -> int:

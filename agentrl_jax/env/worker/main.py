@@ -41,6 +41,7 @@ from agentrl_jax.http_requests import (
   HttpLimits,
   RequestRefused,
   add_limits,
+  listen,
   read_json,
   read_limits,
 )
@@ -105,7 +106,7 @@ async def serve(
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    port = await _listen(runner, config)
+    port = await listen(runner, config.bind, config.port, flag="--bind")
     if controller is not None:
       announcement = {
         "name": config.name or environment.name,
@@ -192,17 +193,6 @@ async def _beating(
     await asyncio.wait([heart])
     if not heart.cancelled():
       heart.result()  # raises the error that stopped it
-
-
-async def _listen(runner: web.AppRunner, config: WorkerConfig) -> int:
-  try:
-    await web.TCPSite(runner, config.bind, config.port).start()
-  except OSError as error:
-    raise ConfigError(
-      f"cannot listen on {config.bind}:{config.port} ({error.strerror}); "
-      "choose another --port or --bind"
-    ) from error
-  return int(runner.addresses[0][1])
 
 
 async def _run(

@@ -15,11 +15,10 @@ Axes: N trajectories (those of a group need not be neighbours), M groups.
 
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import look_up, widen
+from agentrl_jax.losses.arguments import check_masked, look_up, widen
 
 
 def group_advantage(
@@ -58,7 +57,7 @@ def group_advantage(
       f"ddof is {ddof}, but a group's variance is divided by n (ddof=0) or "
       "n - 1 (ddof=1)"
     )
-  check_trajectories(reward_N, group_N, valid_N)
+  check_masked(valid_N, reward_N, group_N, rank=1)
   group = group_statistics(reward_N, group_N, num_groups, valid_N, ddof=ddof)
   reward_N = constant_rewards(reward_N, valid_N)
   deviation_N = reward_N - look_up(group.mean_M, group_N)
@@ -91,7 +90,7 @@ def leave_one_out_advantage(
   Args:
     reward_N, group_N, num_groups, valid_N: as in `group_advantage`.
   """
-  check_trajectories(reward_N, group_N, valid_N)
+  check_masked(valid_N, reward_N, group_N, rank=1)
   group = group_statistics(reward_N, group_N, num_groups, valid_N)
   reward_N = constant_rewards(reward_N, valid_N)
   size_N = look_up(group.size_M, group_N)
@@ -127,7 +126,7 @@ def best_of_group_advantage(
     scale_by_std: whether to divide by the unbiased std, as verl does.
     epsilon: keeps the quotient finite.
   """
-  check_trajectories(reward_N, group_N, valid_N)
+  check_masked(valid_N, reward_N, group_N, rank=1)
   group = group_statistics(reward_N, group_N, num_groups, valid_N)
   reward_N = constant_rewards(reward_N, valid_N)
   high_N = look_up(group.high_M, group_N)
@@ -196,15 +195,6 @@ def group_statistics(
 def constant_rewards(reward_N: jax.Array, valid_N: jax.Array) -> jax.Array:
   """Returns rewards without gradient, and 0 where not valid."""
   return jnp.where(valid_N, jax.lax.stop_gradient(widen(reward_N)), 0)
-
-
-def check_trajectories(
-  x_N: jax.Array, index_N: jax.Array, valid_N: jax.Array
-) -> None:
-  """Raises `AssertionError` unless the arrays describe the same N entries."""
-  chex.assert_rank([x_N, index_N, valid_N], 1)
-  chex.assert_equal_shape([x_N, index_N, valid_N])
-  chex.assert_type(valid_N, bool)
 
 
 def _range(

@@ -16,10 +16,9 @@ import jax.numpy as jnp
 
 from agentrl_jax.losses.advantages.group_advantages import (
   GroupStatistics,
-  check_trajectories,
   group_statistics,
 )
-from agentrl_jax.losses.arguments import require, require_fraction
+from agentrl_jax.losses.arguments import check_masked, require, require_fraction
 
 
 def group_has_signal(
@@ -38,8 +37,7 @@ def group_has_signal(
   Returns:
     signal_M, bool.
   """
-  check_trajectories(reward_N, group_N, valid_N)
-  group = group_statistics(reward_N, group_N, num_groups, valid_N)
+  group = _measure(reward_N, group_N, num_groups, valid_N)
   return group.low_M < group.high_M
 
 
@@ -63,7 +61,7 @@ def group_std(
   Returns:
     std_M.
   """
-  check_trajectories(reward_N, group_N, valid_N)
+  check_masked(valid_N, reward_N, group_N, rank=1)
   return group_statistics(
     reward_N, group_N, num_groups, valid_N, ddof=ddof
   ).std_M
@@ -180,7 +178,7 @@ def keep_top_signal(
 def _measure(
   reward_N: jax.Array, group_N: jax.Array, num_groups: int, valid_N: jax.Array
 ) -> GroupStatistics:
-  check_trajectories(reward_N, group_N, valid_N)
+  check_masked(valid_N, reward_N, group_N, rank=1)
   return group_statistics(reward_N, group_N, num_groups, valid_N)
 
 

@@ -13,18 +13,21 @@ Axes: N trajectories, I tasks, B rows, T tokens.
 """
 
 import dataclasses
-import functools
 
 import chex
 import jax
 import jax.numpy as jnp
 
 from agentrl_jax.losses.advantages.group_advantages import (
-  check_trajectories,
   group_advantage,
 )
 from agentrl_jax.losses.advantages.returns import discounted_returns
-from agentrl_jax.losses.arguments import look_up, require_fraction, widen
+from agentrl_jax.losses.arguments import (
+  check_masked,
+  look_up,
+  require_fraction,
+  widen,
+)
 
 
 def whiten(
@@ -78,7 +81,7 @@ def whiten_weighted(
     valid_N: bool.
     center, epsilon: as in `whiten`.
   """
-  check_trajectories(x_N, num_tokens_N, valid_N)
+  check_masked(valid_N, x_N, num_tokens_N, rank=1)
   weight_N = jnp.where(valid_N, num_tokens_N, 0)
   return _whiten(x_N, weight_N, center, epsilon)
 
@@ -163,7 +166,7 @@ def task_normalise_weighted(
       f'over="{over}" must be "tokens", where a trajectory counts once per '
       'trained token, or "trajectories", where it counts once'
     )
-  check_trajectories(advantage_N, task_N, valid_N)
+  check_masked(valid_N, advantage_N, task_N, rank=1)
   chex.assert_equal_shape([advantage_N, num_tokens_N])
   counts_N = valid_N & (num_tokens_N > 0)
   weight_N = jnp.where(counts_N, num_tokens_N if over == "tokens" else 1, 0)
@@ -179,11 +182,7 @@ def task_normalise_weighted(
   )
 
 
-@functools.partial(
-  jax.tree_util.register_dataclass,
-  data_fields=["weight_I", "mean_I", "variance_I"],
-  meta_fields=[],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TaskMoments:
   """Weight, mean and unbiased variance of each task.

@@ -14,11 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.losses.advantages.group_advantages import (
-  check_trajectories,
   constant_rewards,
   group_statistics,
 )
-from agentrl_jax.losses.arguments import look_up, require
+from agentrl_jax.losses.arguments import check_masked, look_up, require
 
 
 def pass_at_k_advantage(
@@ -54,7 +53,7 @@ def pass_at_k_advantage(
     ValueError: if k < 1.
   """
   _check_k(k, at_least=1)
-  check_trajectories(success_N, group_N, valid_N)
+  check_masked(valid_N, success_N, group_N, rank=1)
   chex.assert_type(success_N, bool)
 
   def count(x_N: jax.Array) -> jax.Array:
@@ -104,7 +103,7 @@ def max_at_k_advantage(
     ValueError: if k < 2.
   """
   _check_k(k, at_least=2)
-  check_trajectories(reward_N, group_N, valid_N)
+  check_masked(valid_N, reward_N, group_N, rank=1)
   group = group_statistics(reward_N, group_N, num_groups, valid_N)
   reward_N = constant_rewards(reward_N, valid_N)
   # By group, within it by reward; invalid entries go to the end.

@@ -12,7 +12,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import require_fraction, widen
+from agentrl_jax.losses.arguments import check_masked, require_fraction, widen
 
 
 def gae(
@@ -54,9 +54,7 @@ def gae(
   """
   require_fraction("discount", discount)
   require_fraction("gae_lambda", gae_lambda)
-  chex.assert_rank([reward_BT, value_BT, mask_BT], 2)
-  chex.assert_equal_shape([reward_BT, value_BT, mask_BT])
-  chex.assert_type(mask_BT, bool)
+  check_masked(mask_BT, reward_BT, value_BT)
   if segment_BT is None:
     segment_BT = jnp.zeros(mask_BT.shape, jnp.int32)
   chex.assert_equal_shape([segment_BT, mask_BT])

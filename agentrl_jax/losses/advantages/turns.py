@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.losses.advantages.returns import gae
-from agentrl_jax.losses.arguments import widen
+from agentrl_jax.losses.arguments import check_masked, widen
 
 
 def turn_gae(
@@ -206,9 +206,7 @@ def _find_turns(
 ) -> _Turns:
   if segment_BT is None:
     segment_BT = jnp.zeros(mask_BT.shape, jnp.int32)
-  chex.assert_rank([mask_BT, turn_BT, segment_BT], 2)
-  chex.assert_equal_shape([mask_BT, turn_BT, segment_BT])
-  chex.assert_type(mask_BT, bool)
+  check_masked(mask_BT, turn_BT, segment_BT)
   first_BT = _begins(mask_BT, turn_BT, segment_BT)
   backwards = (jnp.flip(x, axis=1) for x in (mask_BT, turn_BT, segment_BT))
   last_BT = jnp.flip(_begins(*backwards), axis=1)

@@ -21,8 +21,7 @@ _CACHE = sharding.spec(None, "kv_heads", None, None)
 def choose(
   compute: ComputeConfig, platform: str, cache_length: int
 ) -> tuple[str, str]:
-  """Returns the kernel for one token per slot and, if it is a fallback, the
-  reason.
+  """Returns the kernel for one token per slot, and why if it is a fallback.
 
   Raises `ConfigError` if `compute.cache_attention` names a kernel that cannot
   run.

@@ -27,8 +27,7 @@ def obstacle(cache_length: int) -> str:
     return ""
   return (
     f"takes blocks of {_BLOCKS[-1]} positions, and slots have {cache_length}: "
-    f"let "
-    f"engine.context and engine.lengths be multiples of {_BLOCKS[-1]}"
+    f"let engine.context and engine.lengths be multiples of {_BLOCKS[-1]}"
   )
 
 
@@ -40,10 +39,9 @@ def attend(
   *,
   interpret: bool,
 ) -> jax.Array:
-  """Lets each slot's query attend to its first `length` positions, [B, K, G,
-  H].
+  """Lets each slot's query attend to its first `length` (> 0) positions.
 
-  Lengths are 1 or more.
+  Returns [B, K, G, H].
   """
   num_slots, num_heads, num_queries, channels = q_BKGH.shape
   cache_length = k_BKSH.shape[2]

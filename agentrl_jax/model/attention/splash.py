@@ -78,9 +78,7 @@ def attend(
   segment_BT: jax.Array,
   segment_BS: jax.Array,
 ) -> jax.Array:
-  """Computes `reference.attend_packed` by the splash kernel, [B, T, K, G,
-  H].
-  """
+  """Computes `reference.attend_packed` by splash, [B, T, K, G, H]."""
   q_BTKGH = q_BTKGH * q_BTKGH.shape[-1] ** -0.5
   of_heads = jax.vmap(kernel, in_axes=(0, 0, 0, None))
   of_rows = jax.vmap(of_heads)
@@ -94,9 +92,7 @@ def attend(
 
 
 def _fitting(block: int, length: int) -> int:
-  """Returns the largest multiple of SLOTS up to `block` that divides
-  `length`.
-  """
+  """Returns the largest multiple of SLOTS <= `block` that divides `length`."""
   parts = length // SLOTS
   most = max(1, min(block // SLOTS, parts))
   return SLOTS * next(n for n in range(most, 0, -1) if parts % n == 0)

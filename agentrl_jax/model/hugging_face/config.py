@@ -187,8 +187,7 @@ def family_of(config: ModelConfig) -> str:
   if config.partial_rotary_factor != 1 and name != "glm4":
     raise ConfigError(
       f"model.partial_rotary_factor={config.partial_rotary_factor} is computed "
-      f"by glm4 alone, "
-      f"and this architecture is {name}'s"
+      f"by glm4 alone, and this architecture is {name}'s"
     )
   return name
 
@@ -230,8 +229,7 @@ def _rotary(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
   if found["partial_rotary_factor"] != 1 and not family.interleaved_rotary:
     raise ConfigError(
       f"partial_rotary_factor={found['partial_rotary_factor']} is computed "
-      f"here for "
-      "glm4 alone"
+      "here for glm4 alone"
     )
   kind = rope.pop("rope_type", None) or rope.pop("type", None) or "default"
   rope.pop("type", None)  # written beside `rope_type` by some

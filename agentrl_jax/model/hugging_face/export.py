@@ -21,7 +21,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model import sharding
+from agentrl_jax.model import lora, sharding
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.config import (
@@ -32,7 +32,6 @@ from agentrl_jax.model.hugging_face.config import (
 )
 from agentrl_jax.model.hugging_face.pretrained import refuse_other
 from agentrl_jax.model.hugging_face.tensor_names import (
-  Path,
   Place,
   places,
   tensors,
@@ -161,11 +160,10 @@ class Tensors:
     Every process has to ask for the same tensors in the same order.
     """
     leaves = self._leaves[name]
-    found = [_leaf(params, path) for path, _ in leaves]
+    arrays = [lora.get(params, path) for path, _ in leaves]
     parts = tuple(self._places[path] for path, _ in leaves)
-    whole = _taken(parts, self._dtype, _within_reach(found[0]))(
-      found, leaves[0][1]
-    )
+    take = _taken(parts, self._dtype, _within_reach(arrays[0]))
+    whole = take(arrays, leaves[0][1])
     if not whole.is_fully_addressable:
       whole = whole.addressable_data(0)
     return np.asarray(whole)
@@ -195,9 +193,3 @@ def _within_reach(leaf: jax.Array) -> NamedSharding | None:
   if leaf.is_fully_addressable:
     return None
   return sharding.replicated(leaf.sharding.mesh)
-
-
-def _leaf(params: Params, path: Path) -> jax.Array:
-  for key in path:
-    params = params[key]
-  return params

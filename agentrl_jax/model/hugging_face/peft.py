@@ -198,9 +198,7 @@ def _read(file: TensorFile, name: str) -> np.ndarray:
 def _described(
   modules: Mapping[str, _Parts], config: LoraConfig, base: str
 ) -> dict[str, Any]:
-  """Builds adapter_config.json; a module of several parts multiplies the
-  rank.
-  """
+  """Builds adapter_config.json; several parts multiply a module's rank."""
   names = {_last(module): len(parts) for module, parts in modules.items()}
   several = {name: n for name, n in names.items() if n > 1}
   return {

@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.errors import CheckpointError, ConfigError
-from agentrl_jax.model import sharding
+from agentrl_jax.model import lora, sharding
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.config import CONFIG_FILE, read_model
@@ -90,13 +90,11 @@ class _Filling:
         )
       return
     leaves = self._wanted.pop(name)
-    found, expected = (
-      file.entries[name].shape,
-      self._places[leaves[0][0]].matrix,
-    )
-    if found != expected:
+    shape = file.entries[name].shape
+    expected = self._places[leaves[0][0]].matrix
+    if shape != expected:
       raise CheckpointError(
-        f"{name} in {file.path} is {list(found)} and {CONFIG_FILE} beside it "
+        f"{name} in {file.path} is {list(shape)} and {CONFIG_FILE} beside it "
         f"makes it {list(expected)}: the folder's files are of two models"
       )
     for path, layer in leaves:
@@ -112,16 +110,11 @@ class _Filling:
       )
     params: Params = {}
     for path, leaf in self._leaves.items():
-      inner = params
-      for key in path[:-1]:
-        inner = inner.setdefault(key, {})
-      inner[path[-1]] = leaf
+      lora.put(params, path, leaf)
     return params
 
   def _begun(self, abstract: Mapping[Path, Any]) -> dict[Path, jax.Array]:
-    """Allocates zeros for leaves that are filled layer by layer or not at
-    all.
-    """
+    """Allocates leaves that are filled layer by layer, or not at all."""
     begun = {
       path: leaf.shape
       for path, leaf in abstract.items()
@@ -145,9 +138,7 @@ class _Filling:
     jax.block_until_ready(self._leaves[path])
 
   def _is_spare(self, name: str) -> bool:
-    """Accepts the embedding under the head's name, as some tied models have
-    it.
-    """
+    """Accepts the embedding under the head's name, as in some tied models."""
     return name.endswith(_SPARE) or (self._tied and name == "lm_head.weight")
 
 

@@ -64,9 +64,7 @@ class TensorFile:
   def read(
     self, name: str, shape: tuple[int, ...], index: tuple[slice, ...], start=0
   ) -> np.ndarray:
-    """Copies `index` of the tensor's numbers from `start` on, taken as
-    `shape`.
-    """
+    """Copies `index` of the numbers from `start` on, taken as `shape`."""
     entry = self.entries[name]
     out = np.empty(
       [len(range(*s.indices(n))) for s, n in zip(index, shape, strict=True)],
@@ -183,9 +181,7 @@ def write_file(
 def split_by_size(
   sizes: Mapping[str, int], limit: int
 ) -> Iterator[tuple[str, list[str]]]:
-  """Yields file names and their tensors; only a single tensor exceeds
-  `limit`.
-  """
+  """Yields file names and their tensors; only one tensor exceeds `limit`."""
   groups: list[list[str]] = []
   room = 0
   for name, size in sizes.items():

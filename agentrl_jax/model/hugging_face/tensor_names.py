@@ -101,9 +101,7 @@ def places(config: ModelConfig, family: str) -> dict[Path, Place]:
 def tensors(
   found: Mapping[Path, Place], num_layers: int
 ) -> Iterator[tuple[str, list[tuple[Path, int | None]]]]:
-  """Yields every tensor's name, in the usual order, and the leaves that
-  share it.
-  """
+  """Yields every tensor's name, in the usual order, and its leaves."""
   of_layer = [path for path in found if path[0] == LAYERS]
   outer = [path for path in found if path[0] != LAYERS]
   whole: dict[str, list[tuple[Path, int | None]]] = {}

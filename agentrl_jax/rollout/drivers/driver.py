@@ -412,7 +412,6 @@ class EngineGenerator:
     return DeadlineExceeded(
       f"no answer of {sampling.max_tokens} tokens came from policy slot "
       f"{sampling.policy_slot} in {self._deadline_s} s; requests per policy "
-      f"slot: "
-      f"{self._driver.num_inside} inside the engine, "
+      f"slot: {self._driver.num_inside} inside the engine, "
       f"{self._driver.num_waiting} waiting"
     )

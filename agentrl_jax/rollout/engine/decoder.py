@@ -197,11 +197,22 @@ class GrammarMasks:
     """Starts a slot, with a grammar or without."""
     if request.grammar_state is not None:
       self.is_constrained[slot] = True
-      self._advance(slot, request)
+      self.advance(slot, request)
 
-  def accept_token(self, slot: int, request: Request, token: int) -> None:
-    """Advances the grammar of a slot that has sampled a token and goes on."""
-    self._advance(slot, request, token)
+  def advance(
+    self, slot: int, request: Request, token: int | None = None
+  ) -> None:
+    """Advances the grammar of a slot that goes on by its sampled token."""
+    state = request.grammar_state
+    assert state is not None, f"slot {slot} has no grammar"
+    try:
+      if token is not None:
+        state.take(token)
+      self._mask[slot] = state.allowed()
+    except Exception as error:  # noqa: BLE001 - the request fails with it
+      request.fault = GrammarFault(f"an answer stopped: {error}")
+      request.fault.__cause__ = error
+      self._cancel(request)
 
   def take(self, slots: np.ndarray, slot_P: np.ndarray) -> np.ndarray:
     """Removes and returns the masks of slots, as uint32 [P, W].
@@ -223,20 +234,6 @@ class GrammarMasks:
     constrained, has_mask = self.is_constrained, self.has_mask
     assert not (constrained & ~is_decoding).any(), (constrained, is_decoding)
     assert not (has_mask & ~constrained).any(), (has_mask, constrained)
-
-  def _advance(
-    self, slot: int, request: Request, token: int | None = None
-  ) -> None:
-    state = request.grammar_state
-    assert state is not None, f"slot {slot} has no grammar"
-    try:
-      if token is not None:
-        state.take(token)
-      self._mask[slot] = state.allowed()
-    except Exception as error:  # noqa: BLE001 - the request fails with it
-      request.fault = GrammarFault(f"an answer stopped: {error}")
-      request.fault.__cause__ = error
-      self._cancel(request)
 
 
 class SlotShaping:

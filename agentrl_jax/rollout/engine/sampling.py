@@ -103,7 +103,8 @@ def sample(
     lambda: truncate(scaled_BV, top_k_B, top_p_B, min_p_B),
     lambda: scaled_BV,
   )
-  likeliest_B = _first_true(_is_largest(logits_BV))
+  largest_B1 = jnp.max(logits_BV, axis=-1, keepdims=True)
+  likeliest_B = _first_true(logits_BV == largest_B1)
   token_B = jax.lax.cond(
     jnp.all(greedy_B),
     lambda: likeliest_B,
@@ -372,10 +373,6 @@ def _first_above(
 
 def _gather(x: jax.Array, index: jax.Array) -> jax.Array:
   return jnp.take_along_axis(x, index, axis=1)
-
-
-def _is_largest(x_BV: jax.Array) -> jax.Array:
-  return x_BV == jnp.max(x_BV, axis=-1, keepdims=True)
 
 
 def _first_true(is_true_BV: jax.Array) -> jax.Array:

@@ -236,7 +236,7 @@ class Scheduler:
     is_constrained_P = np.append(masks.is_constrained, False)[slot_P]
     for n, p in zip(*np.nonzero(unfinished & is_constrained_P), strict=True):
       slot, token = int(slot_P[p]), int(record[n, p, programs.TOKEN])
-      masks.accept_token(slot, self._request_of(slot), token)
+      masks.advance(slot, self._request_of(slot), token)
 
   def _stream(self, slots: np.ndarray) -> None:
     """Calls the listeners of slots with their new tokens."""

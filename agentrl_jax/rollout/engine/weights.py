@@ -12,7 +12,6 @@ from collections.abc import Collection
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from agentrl_jax.errors import CheckpointError, ConfigError, GeneratorFault
 
@@ -50,21 +49,17 @@ class ServedWeights:
     policy_slot: int,
     params: Params,
     step: int,
-    *,
-    check_finite: bool = False,
   ) -> None:
     """Makes `policy_slot` serve `params` from its next decode step on.
 
     Raises `CheckpointError`, and changes nothing, if the params differ in
     structure, shape or dtype from those of any policy slot, since the compiled
-    programs fit only one of them. `check_finite` reads every number once.
+    programs fit only one of them.
     """
     self._check_policy_slot(policy_slot)
     served = next((p for p in self._served if p is not None), None)
     if served is not None:
       _check_like(params, served.params)
-    if check_finite:
-      _check_finite(params)
     with self._lock:
       self._num_published += 1
       self._served[policy_slot] = Published(params, step, self._num_published)
@@ -153,13 +148,4 @@ def _check_like(params: Params, served: Params) -> None:
         f"leaf {jax.tree_util.keystr(path)} is {new[path].dtype}"
         f"{list(new[path].shape)}; the compiled programs take "
         f"{leaf.dtype}{list(leaf.shape)}"
-      )
-
-
-def _check_finite(params: Params) -> None:
-  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-    if not bool(jnp.all(jnp.isfinite(leaf))):
-      raise CheckpointError(
-        f"leaf {jax.tree_util.keystr(path)} has a number that is not finite; "
-        "these weights were not published"
       )

@@ -32,9 +32,8 @@ class EngineOutput:
   sampled: Sequence[int] | None
   logprob: Sequence[float | None] | None
   prompt: Sequence[int] | None  # as the engine received it
-  raw_logprob: Sequence[float | None] | None = (
-    None  # if reported beside `logprob`
-  )
+  # None unless reported beside `logprob`.
+  raw_logprob: Sequence[float | None] | None = None
   num_prompt: int | None = None  # tokens, where their ids are not reported
   version: Sequence[int] | None = None  # optimizer updates, one per token
   # Labels of weights, each with the first token and the one after the last.

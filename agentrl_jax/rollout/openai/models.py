@@ -7,7 +7,7 @@ qwen@step120       the version after 120 updates, while it is served
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot
@@ -18,25 +18,6 @@ _VERSION = re.compile(r"@(policy_slot|step)(\d{1,18})\Z", re.ASCII)
 Served = Callable[[], tuple[ServedPolicySlot | None, ...]]
 
 
-class Names(Protocol):
-  """The models of a server by name."""
-
-  def knows(self, model: str) -> bool:
-    """Returns whether this server answers calls of the model."""
-    ...
-
-  def policy_slot_of(self, model: str) -> int | None:
-    """Returns the policy slot that a call names; None: it names none.
-
-    Raises `ApiError` for a model that is not served.
-    """
-    ...
-
-  def listed(self) -> list[dict[str, Any]]:
-    """Returns the entries of `/v1/models`, with `step` and `policy_slot`."""
-    ...
-
-
 class FixedNames:
   """Names of versions that the server has for its whole life."""
 
@@ -44,17 +25,20 @@ class FixedNames:
     self._policy_slots, self._served = dict(policy_slots), served
 
   def knows(self, model: str) -> bool:
-    """See `Names`."""
+    """Returns whether this server answers calls of the model."""
     return model in self._policy_slots
 
   def policy_slot_of(self, model: str) -> int | None:
-    """See `Names`."""
+    """Returns the policy slot that a call names; None: it names none.
+
+    Raises `ApiError` for a model that is not served.
+    """
     if model not in self._policy_slots:
       raise unknown_model(model, list(self._policy_slots))
     return self._policy_slots[model]
 
   def listed(self) -> list[dict[str, Any]]:
-    """See `Names`."""
+    """Returns the entries of `/v1/models`, with `step` and `policy_slot`."""
     served = self._served()
     return [
       _entry(name, policy_slot, version)
@@ -75,11 +59,11 @@ class ModelNames:
     self.name, self._served = name, served
 
   def knows(self, model: str) -> bool:
-    """See `Names`."""
+    """See `FixedNames`."""
     return _VERSION.sub("", model) == self.name
 
   def policy_slot_of(self, model: str) -> int | None:
-    """See `Names`; the plain name names no policy slot."""
+    """See `FixedNames`; the plain name names no policy slot."""
     if model == self.name:
       return None
     version, served = _VERSION.search(model), self._served()
@@ -93,7 +77,7 @@ class ModelNames:
     raise unknown_model(model, [entry["id"] for entry in self.listed()])
 
   def listed(self) -> list[dict[str, Any]]:
-    """See `Names`."""
+    """See `FixedNames`."""
     return [
       _entry(name, policy_slot, version)
       for policy_slot, version in enumerate(self._served())
@@ -107,6 +91,9 @@ class ModelNames:
       f"{self.name}@step{version.step}",
     ]
     return names if policy_slot else [self.name, *names]
+
+
+Names = FixedNames | ModelNames  # the models of a server by name
 
 
 def unknown_model(model: str, served: list[str]) -> ApiError:

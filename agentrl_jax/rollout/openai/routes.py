@@ -6,10 +6,9 @@ import contextlib
 import functools
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
-import numpy as np
 from aiohttp import web
 
 from agentrl_jax.data.chat.codec import ChatCodec
@@ -20,7 +19,6 @@ from agentrl_jax.rollout.openai.chat import ChatCall
 from agentrl_jax.rollout.openai.choices import (
   Choice,
   Delta,
-  Envelope,
   all_deltas,
   usage_of,
 )
@@ -45,42 +43,7 @@ from agentrl_jax.rollout.server.errors import (
 )
 from agentrl_jax.rollout.server.state import ServerState
 
-
-class Call(Protocol):
-  """A validated call of either endpoint."""
-
-  @property
-  def request(self) -> CompletionRequest: ...
-
-  @property
-  def envelope(self) -> Envelope: ...
-
-  @property
-  def prompts(self) -> Sequence[np.ndarray]:
-    """The prompts as tokens."""
-    ...
-
-  def choices(self, policy_slot: int) -> list[Choice]:
-    """Returns the choices to be sampled from a policy slot."""
-    ...
-
-  def finish(self, choice: Choice) -> None:
-    """Takes note that the answer of a choice is complete."""
-    ...
-
-  def choice_json(self, choice: Choice) -> dict[str, Any]:
-    """Returns a choice of the whole answer."""
-    ...
-
-  def chunks_json(
-    self, choice: Choice, delta: Delta
-  ) -> Iterator[dict[str, Any]]:
-    """Yields the choices of the chunks that a delta makes."""
-    ...
-
-  def extra_json(self) -> dict[str, Any]:
-    """Returns the fields of the answer beside its choices."""
-    ...
+Call = ChatCall | CompletionCall  # a validated call of either endpoint
 
 
 class OpenAIModel:
@@ -119,13 +82,9 @@ class CallReader:
   ) -> CompletionRequest:
     """Validates a request. Raises `ApiError` or `RequestRefused`."""
     return await asyncio.get_running_loop().run_in_executor(
-      self._plain, self._validate, body, kind
+      self._plain,
+      lambda: read(kind, parse_object(body, max_values=self._max_values)),
     )
-
-  def _validate(
-    self, body: bytes, kind: type[CompletionRequest]
-  ) -> CompletionRequest:
-    return read(kind, parse_object(body, max_values=self._max_values))
 
   async def tokenize(
     self, request: CompletionRequest, model: OpenAIModel, context: CallContext

@@ -59,10 +59,8 @@ class _ToolChoice:
 def _choose_tools(
   request: ChatCompletionRequest, tools: Sequence[Tool]
 ) -> _ToolChoice:
-  choice, parallel = (
-    request.tool_choice,
-    request.parallel_tool_calls is not False,
-  )
+  choice = request.tool_choice
+  parallel = request.parallel_tool_calls is not False
   if choice == "auto" or choice == "none":
     return _ToolChoice(choice, tools, parallel, is_free=parallel)
   if not tools:

@@ -61,7 +61,12 @@ def _api_error(error: ErrorDetails) -> ApiError:
       code="missing_required_parameter",
     )
   if kind == "extra_forbidden":
-    return _unknown(path)
+    return ApiError(
+      f"the field {shortened(path)} is unknown to this server, and could "
+      "change the answer: leave it out; docs/serving.md lists the known fields",
+      param=path,
+      code="unknown_parameter",
+    )
   if kind == "unsupported_value":
     return ApiError(
       f"{path}={shortened(value)} is not supported: {error['msg']}",
@@ -90,15 +95,6 @@ def _path(loc: Sequence[int | str]) -> str:
   for part in loc:
     path += f"[{part}]" if isinstance(part, int) else f".{part}"
   return path.removeprefix(".")
-
-
-def _unknown(name: str) -> ApiError:
-  return ApiError(
-    f"the field {shortened(name)} is unknown to this server, and could change "
-    "the answer: leave it out; docs/serving.md lists the known fields",
-    param=name,
-    code="unknown_parameter",
-  )
 
 
 def shortened(value: Any, size: int = 200) -> str:

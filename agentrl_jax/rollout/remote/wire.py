@@ -10,8 +10,9 @@ import operator
 import struct
 import zlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
+import aiohttp
 import msgspec
 import numpy as np
 
@@ -233,14 +234,6 @@ def decode_answer(body: bytes) -> Completion:
   )
 
 
-class Reader(Protocol):
-  """A source of frames, such as an `asyncio.StreamReader`."""
-
-  async def readexactly(self, n: int) -> bytes:
-    """Waits for n bytes; raises `EOFError` if there are fewer."""
-    ...
-
-
 def encode_chunk(chunk: Completion) -> bytes:
   """Encodes the frame of sampled tokens."""
   return _frame(_CHUNK, encode_answer(chunk))
@@ -259,7 +252,7 @@ def encode_fault(error: AgentRLError) -> bytes:
 
 
 async def read_chunks(
-  reader: Reader, sender: str
+  reader: aiohttp.StreamReader, sender: str
 ) -> AsyncGenerator[Completion]:
   """Yields the chunks of one answer as they come.
 

@@ -25,13 +25,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from agentrl_jax.errors import (
   AgentRLError,
-  ConfigError,
   DeadlineExceeded,
   GeneratorFault,
   PromptTooLong,
   ServerFull,
 )
-from agentrl_jax.http_requests import HttpLimits, RequestRefused
+from agentrl_jax.http_requests import HttpLimits, RequestRefused, listen
 from agentrl_jax.rollout.api import (
   Completion,
   Generator,
@@ -271,14 +270,7 @@ async def listening(
   )
   await runner.setup()
   try:
-    try:
-      await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
-    except OSError as error:
-      raise ConfigError(
-        f"cannot listen on {host}:{port} ({error.strerror}); choose another "
-        "--port or --host"
-      ) from error
-    yield int(runner.addresses[0][1])
+    yield await listen(runner, host, port, flag="--host", backlog=_BACKLOG)
   finally:
     await runner.cleanup()
 

@@ -25,7 +25,7 @@ from agentrl_jax.data.snapshot_manifest import (
 )
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model import sharding
-from agentrl_jax.model.checksums import checksums, leaf_names
+from agentrl_jax.model.checksums import checksums, named_leaves
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot
@@ -177,10 +177,9 @@ class SnapshotFollower:
     self._versions.publish(policy_slot, prepared, snapshot.step)
 
   def _refuse_other_model(self, snapshot: Snapshot) -> None:
-    names = leaf_names(self._stacked)
     expected = {
       name: str(list(leaf.shape))
-      for name, leaf in zip(names, jax.tree.leaves(self._stacked), strict=True)
+      for name, leaf in named_leaves(self._stacked).items()
     }
     written = {
       name: leaf[leaf.index("[") :] for name, leaf in snapshot.leaves.items()
@@ -197,16 +196,14 @@ class SnapshotFollower:
   def _restore(self, snapshot: Snapshot, layout: Any) -> Params:
     """Restores the params as they were written, in the training form."""
     where = self.folder / snapshot.folder
+    placed = named_leaves(layout)
     tree = {
       name: jax.ShapeDtypeStruct(
-        leaf.shape, snapshot.leaves[name].partition("[")[0], sharding=placed
+        leaf.shape,
+        snapshot.leaves[name].partition("[")[0],
+        sharding=placed[name],
       )
-      for name, leaf, placed in zip(
-        leaf_names(self._stacked),
-        jax.tree.leaves(self._stacked),
-        jax.tree.leaves(layout),
-        strict=True,
-      )
+      for name, leaf in named_leaves(self._stacked).items()
     }
     try:
       restored = self._checkpointer.restore(

@@ -11,6 +11,7 @@
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,8 +19,9 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
+from agentrl_jax.data.snapshot_manifest import open_folder
 from agentrl_jax.errors import CheckpointError, ConfigError
-from agentrl_jax.model.checksums import checksums, describe_leaf
+from agentrl_jax.model.checksums import checksums, describe_leaf, named_leaves
 from agentrl_jax.model.policy import Params
 from agentrl_jax.train.learner import TrainState
 
@@ -59,7 +61,7 @@ class Checkpoints:
   def __init__(
     self, directory: epath.PathLike, *, keep: int, keep_every: int = 0
   ):
-    self.directory = _absolute(epath.Path(directory))
+    self.directory = open_folder(os.fspath(directory))
     self._retention = Retention(keep, keep_every)
     self._manager = ocp.CheckpointManager(
       self.directory,
@@ -95,7 +97,7 @@ class Checkpoints:
 
     `position` holds JSON values that `restore` returns beside the state.
     """
-    tree = _as_tree(state)
+    tree = named_leaves(state)
     sums = checksums(tree)
     pinned = self._retention.needed
     step = int(state.version)
@@ -128,7 +130,7 @@ class Checkpoints:
     """
     step = self.chosen(step)
     self._refuse_other_shapes(abstract, step)
-    tree = self._read(step, _as_tree(abstract))
+    tree = self._read(step, named_leaves(abstract))
     about = self._about(step)
     self._refuse_damage(tree, about[_CHECKSUMS], step)
     return _from_tree(abstract, tree), about[_POSITION]
@@ -140,7 +142,7 @@ class Checkpoints:
     step = self.chosen(step)
     self._refuse_other_shapes(abstract, step)
     of_params = dataclasses.replace(abstract, optimizer=(), version=())
-    tree = self._read(step, _as_tree(of_params), partial=True)
+    tree = self._read(step, named_leaves(of_params), partial=True)
     self._refuse_damage(tree, self._about(step)[_CHECKSUMS], step)
     return _from_tree(of_params, tree).params
 
@@ -216,7 +218,7 @@ class Checkpoints:
       metadata = self._manager.item_metadata(step)["state"]
       if metadata is None:
         raise ValueError("no metadata")
-    expected = _shapes(_as_tree(abstract))
+    expected = _shapes(named_leaves(abstract))
     actual = _shapes(getattr(metadata, "tree", metadata))
     differing = [
       leaf
@@ -255,11 +257,6 @@ class Checkpoints:
     return CheckpointError(f"{self.directory}/{step} {problem}. {offer}.")
 
 
-def _absolute(path: epath.Path) -> epath.Path:
-  """Makes a local path absolute, as Orbax requires; leaves a bucket's alone."""
-  return path if "://" in path.as_posix() else path.resolve()
-
-
 class _AboutHandler(ocp.JsonCheckpointHandler):
   """Writes JSON that is made in Orbax's own thread.
 
@@ -283,20 +280,10 @@ class _AboutRestore(ocp.args.CheckpointArgs):
   item: None = None
 
 
-def _as_tree(state: TrainState) -> dict[str, Any]:
-  """Maps flat names to leaves, so that files depend on no Python class."""
-  leaves = jax.tree_util.tree_leaves_with_path(state)
-  return {_name(path): leaf for path, leaf in leaves}
-
-
 def _from_tree(like: TrainState, tree: Mapping[str, Any]) -> TrainState:
   return jax.tree.unflatten(
-    jax.tree.structure(like), [tree[name] for name in _as_tree(like)]
+    jax.tree.structure(like), [tree[name] for name in named_leaves(like)]
   )
-
-
-def _name(path: tuple[Any, ...]) -> str:
-  return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def _shapes(tree: Mapping[str, Any]) -> dict[str, str]:

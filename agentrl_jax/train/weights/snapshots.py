@@ -26,7 +26,7 @@ from agentrl_jax.data.snapshot_manifest import (
   write_manifest,
 )
 from agentrl_jax.errors import CheckpointError, DeadlineExceeded
-from agentrl_jax.model.checksums import checksums, describe_leaf, leaf_names
+from agentrl_jax.model.checksums import checksums, describe_leaf, named_leaves
 from agentrl_jax.model.policy import Params
 
 
@@ -177,7 +177,7 @@ class SnapshotSink:
     return int(high) * 2**31 + int(low)
 
   def _job(self, policy_slot: int, params: Params, step: int) -> _Job:
-    tree = dict(zip(leaf_names(params), jax.tree.leaves(params), strict=True))
+    tree = named_leaves(params)
     publication, self._publication = self._publication, self._publication + 1
     leaves = {name: describe_leaf(leaf) for name, leaf in tree.items()}
     return _Job(policy_slot, step, publication, tree, checksums(tree), leaves)

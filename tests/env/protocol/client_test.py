@@ -43,8 +43,6 @@ class WorkerClientTest(unittest.IsolatedAsyncioTestCase):
     )
     step, _ = await self.interact()
     self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
-    self.says = (200, '{"7": 3}')
-    self.assertEqual(await self.client.sessions(), {7: 3})
 
   async def test_faults_show_replies_outside_the_protocol(self):
     for text, words in (

@@ -63,12 +63,6 @@ class ServedWeightsTest(unittest.TestCase):
     self.assertIs(self.store.get(0), before)
     self.assertEqual(self.store.steps(), (7, None))
 
-  def test_weights_that_are_not_finite_are_refused_on_demand(self):
-    for value in (float("nan"), float("inf")):
-      with self.assertRaisesRegex(CheckpointError, "kernel.*not finite"):
-        self.store.publish(0, params(value), 8, check_finite=True)
-    self.store.publish(0, params(float("nan")), 8)
-
   def test_unknown_policy_slots_are_refused(self):
     for policy_slot in (-1, 2):
       with self.assertRaisesRegex(ConfigError, "policy slots are 0 to 1"):

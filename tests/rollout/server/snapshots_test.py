@@ -13,7 +13,7 @@ from absl.testing import parameterized
 
 from agentrl_jax.data import snapshot_manifest
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model.checksums import leaf_names
+from agentrl_jax.model.checksums import named_leaves
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
@@ -291,7 +291,7 @@ class _Rewriting:
 
   def publish(self, policy_slot, params, step):
     del policy_slot, step
-    tree = dict(zip(leaf_names(params), jax.tree.leaves(params), strict=True))
+    tree = named_leaves(params)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as writer:
       writer.save(
         self._case.newest(), args=ocp.args.PyTreeSave(tree), force=True

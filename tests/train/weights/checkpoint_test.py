@@ -11,11 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import absltest
-from etils import epath
 
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.train.weights import checkpoint
 from agentrl_jax.train.weights.checkpoint import CheckpointConfig, Checkpoints
 from agentrl_jax.train.weights.publish import Publisher
 from tests.train import small
@@ -202,12 +200,6 @@ class CheckpointsTest(absltest.TestCase):
       self._open().restore(self.learner.abstract_state())
     with self.assertRaisesRegex(CheckpointError, r"no step 9; there are \[0"):
       self._saved().restore(self.learner.abstract_state(), 9)
-
-  def test_a_bucket_stays_a_bucket(self):
-    found = checkpoint._absolute(epath.Path("gs://bucket/runs/one/rl"))
-    self.assertEqual(found.as_posix(), "gs://bucket/runs/one/rl")
-    found = checkpoint._absolute(epath.Path("runs/one"))
-    self.assertTrue(found.is_absolute())
 
   def test_config(self):
     with self.assertRaisesRegex(ConfigError, "keep_every=-1 must be 0"):
