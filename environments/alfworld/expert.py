@@ -5,11 +5,10 @@ session's, and the planner sees the whole state. A mistake spoils the answers in
 one named way, so that a policy warmed up on them has something to unlearn.
 """
 
-import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-from agentrl_jax.data.records import Message, ToolCall
+from agentrl_jax.data.records import Message
 from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import require_known
 from agentrl_jax.errors import ConfigError
@@ -225,7 +224,6 @@ class HouseholdExpert(Expert):
     self._pending = {m for m in PER_EPISODE if self._draws(m)}
     self._searched: set[int] = set()  # receptacles
     self._last_command = ""
-    self._num_calls = 0
 
   def answer(self, messages: Sequence[Message]) -> Message:
     """Returns the next action; its household replies as the messages do."""
@@ -239,13 +237,7 @@ class HouseholdExpert(Expert):
     self._last_command = command
     written = _reworded(command) if mistake == INEXACT else command
     self._household.act(match_action(written, self._household.commands))
-    self._num_calls += 1
-    call = ToolCall(
-      "take_action",
-      json.dumps({"action": written}),
-      id=f"call_{self._num_calls}",
-    )
-    return Message("assistant", tool_calls=(call,))
+    return self.call("take_action", action=written)
 
   def _draws(self, mistake: str) -> bool:
     return self._rng.random() < self._rates.get(mistake, 0.0)

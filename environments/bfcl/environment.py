@@ -13,7 +13,6 @@ from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
 from agentrl_jax.env.options import require_positive, require_some_of
-from agentrl_jax.env.scripted import ScriptedPolicies
 from environments.bfcl.expert import MISTAKES, gold_expert
 from environments.bfcl.scripted import POLICIES
 from environments.bfcl.session import BFCLSession
@@ -35,6 +34,7 @@ class BFCL(IndexedEnvironment[Problem]):
 
   name = "bfcl"
   mistakes = MISTAKES
+  policies = POLICIES
 
   def __init__(
     self,
@@ -78,10 +78,6 @@ class BFCL(IndexedEnvironment[Problem]):
   ) -> Expert:
     """Makes an expert that plays the gold calls; see `expert.MISTAKES`."""
     return gold_expert(self.find(task), seed=seed, mistakes=mistakes)
-
-  def scripted_policies(self) -> ScriptedPolicies:
-    """Lists baselines that do not read the messages; see `scripted`."""
-    return POLICIES
 
 
 def _halves(

@@ -17,7 +17,6 @@ from agentrl_jax.env.options import (
   require_one_of,
   require_positive,
 )
-from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.dbbench.engines.base import Engine
 from environments.dbbench.engines.sqlite import SQLiteEngine
@@ -59,6 +58,7 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
 
   name = "dbbench"
   mistakes = MISTAKES
+  policies = POLICIES
   split_hint = "dev needs `source`, AgentBench's file"
   _engine: Engine
 
@@ -131,10 +131,6 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
     if isinstance(content, Problem):
       return expert_for_loaded(content, mistakes=mistakes)
     return expert_for_generated(content, seed=seed, mistakes=mistakes)
-
-  def scripted_policies(self) -> ScriptedPolicies:
-    """Returns baselines that ignore the question; see `scripted`."""
-    return POLICIES
 
   def _problem(self, task: Task) -> Problem:
     content = self.find(task)

@@ -7,13 +7,12 @@ that is fine-tuned on these episodes has something to unlearn.
 
 import ast
 import dataclasses
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from agentrl_jax.data.records import Message, ToolCall
+from agentrl_jax.data.records import Message
 from agentrl_jax.env.interface import Expert
-from agentrl_jax.env.mistakes import require_known
+from agentrl_jax.env.mistakes import draw_mistakes, require_known
 from environments.dbbench.generation.generator import Generated
 from environments.dbbench.generation.statement import (
   Insert,
@@ -135,16 +134,15 @@ class SQLExpert(Expert):
     self._label = label  # None: commit the values of the reply
     self._reads_reply = reads_reply
     self._commits_raw = commits_raw
-    self._num_calls = 0
 
   def answer(self, messages: Sequence[Message]) -> Message:
     """Runs the statement first, then commits the answer."""
-    if self._num_calls == 0 and self._sql:
-      return self._call("execute_sql", {"query": self._sql})
+    if self.num_calls == 0 and self._sql:
+      return self.call("execute_sql", query=self._sql)
     answers = self._label
     if answers is None:
       answers = self._values_in(messages[-1]) if self._reads_reply else ()
-    return self._call("commit_final_answer", {"answers": list(answers)})
+    return self.call("commit_final_answer", answers=list(answers))
 
   def _values_in(self, message: Message) -> Sequence[str]:
     if self._commits_raw or message.role != "tool":
@@ -155,23 +153,13 @@ class SQLExpert(Expert):
       return (message.content,)  # an error or a reply that was cut
     return tuple(str(cell) for row in rows for cell in row)
 
-  def _call(self, name: str, arguments: Mapping[str, object]) -> Message:
-    self._num_calls += 1
-    call = ToolCall(
-      name,
-      json.dumps(arguments, ensure_ascii=False),
-      id=f"call_{self._num_calls}",
-    )
-    return Message("assistant", tool_calls=(call,))
-
 
 def expert_for_generated(
   generated: Generated, *, seed: int, mistakes: Mapping[str, float]
 ) -> SQLExpert:
   """Returns an expert that makes the mistakes that the seed draws."""
-  require_known(mistakes, MISTAKES, where="DBBench's expert")
   rng = random.Random(f"{generated.problem.question}/{seed}")
-  drawn = [m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)]
+  drawn = draw_mistakes(mistakes, MISTAKES, rng, where="DBBench's expert")
   statement = generated.statement
   for mistake in drawn:
     if mistake in SPOILERS:
