@@ -319,8 +319,7 @@ def main() -> None:
   except jax.errors.JaxRuntimeError as error:
     sys.exit(
       f"the devices refused: {str(error).partition(chr(10))[0]}. If it is for "
-      "want of memory, lower --slots, --context or the number of "
-      "versions, or "
+      "want of memory, lower --slots, --context or the number of versions, or "
       "give --dtype=bfloat16"
     )
   except KeyboardInterrupt:

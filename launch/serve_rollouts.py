@@ -138,10 +138,9 @@ class RolloutServer:
     if waited_s > self._config.start_timeout_s:
       raise DeadlineExceeded(
         f"the rollout server waited rollouts.start_timeout_s={waited_s:.0f} s "
-        f"for "
-        f"weights in {self._follower.folder}. {self._follower.trouble} Is the "
-        "learner running, with rollouts.servers set and the same workdir and "
-        "name?"
+        f"for weights in {self._follower.folder}. {self._follower.trouble} Is "
+        "the learner running, with rollouts.servers set and the same workdir "
+        "and name?"
       )
 
   def _says(self) -> str:

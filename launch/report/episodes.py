@@ -58,7 +58,6 @@ class CallView:
 
   name: str
   arguments: str
-  is_json: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +132,9 @@ def turn_views(episode: Episode) -> list[TurnView]:
       policy_slot=turn.policy_slot,
       version=_version(turn),
       num_tokens=len(turn.sampled),
-      mean_logprob=_mean(turn.raw_logprob),
+      mean_logprob=(
+        float(turn.raw_logprob.mean()) if len(turn.raw_logprob) else None
+      ),
       reward=turn.reward,
       tokens=_token_views(episode, number),
     )
@@ -143,22 +144,20 @@ def turn_views(episode: Episode) -> list[TurnView]:
 
 def _message_view(message: Message, turn: TurnView | None) -> MessageView:
   calls = tuple(
-    CallView(call.name, *_set_out(call.arguments))
-    for call in message.tool_calls
+    CallView(call.name, _set_out(call.arguments)) for call in message.tool_calls
   )
   return MessageView(message.role, message.content, calls, turn)
 
 
-def _set_out(arguments: str) -> tuple[str, bool]:
+def _set_out(arguments: str) -> str:
   """Formats JSON arguments one per line, strings unquoted; keeps other text."""
   try:
     parsed: Any = json.loads(arguments)
   except ValueError:
-    return arguments, False
+    return arguments
   if not isinstance(parsed, Mapping):
-    return json.dumps(parsed, indent=2, ensure_ascii=False), True
-  lines = [f"{name}: {_value(value)}" for name, value in parsed.items()]
-  return "\n".join(lines), True
+    return json.dumps(parsed, indent=2, ensure_ascii=False)
+  return "\n".join(f"{name}: {_value(value)}" for name, value in parsed.items())
 
 
 def _value(value: Any) -> str:
@@ -175,10 +174,6 @@ def _version(turn: Turn) -> str:
   if last < 0:
     return "no policy"
   return f"step {first}" if first == last else f"steps {first} to {last}"
-
-
-def _mean(logprob: np.ndarray) -> float | None:
-  return float(logprob.mean()) if len(logprob) else None
 
 
 def _token_views(episode: Episode, number: int) -> tuple[TokenView, ...]:

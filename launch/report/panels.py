@@ -279,9 +279,7 @@ def draw_policy_slots(figure: FigureBase, data: Data, theme: Theme) -> None:
 def draw_policy_slots_by_task(
   figure: FigureBase, data: Data, theme: Theme
 ) -> None:
-  """Each older policy slot in each task; a task has one colour in all
-  panels.
-  """
+  """Each older policy slot in each task, in the colour of the task."""
   tasks = data.tasks
   for axes, (prefix, title) in zip(
     axes_in(figure, len(BY_TASK), theme), BY_TASK.items(), strict=True

@@ -176,9 +176,7 @@ class _Checkpoints:
       )
 
   def chosen(self, words: Sequence[str]) -> tuple[Version, ...]:
-    """Returns the selected versions; the first also answers to the bare
-    name.
-    """
+    """Returns the selected versions; the bare name is the first's."""
     steps = [step for word in words for step in self._read(word)]
     return tuple(
       self._version(step, is_first=not number)
