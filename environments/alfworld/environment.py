@@ -73,9 +73,7 @@ class ALFWorld(IndexedEnvironment[Game]):
       upstream_quirks=upstream_quirks,
     )
     self._generator = Generator(
-      task_types=(
-        tuple(task_types) if not isinstance(task_types, str) else task_types
-      ),
+      task_types=task_types,
       num_receptacles=num_receptacles,
       num_things=num_things,
     )

@@ -14,15 +14,8 @@ from agentrl_jax.env.mistakes import require_known
 from agentrl_jax.errors import ConfigError
 from environments.alfworld.action_matching import match_action
 from environments.alfworld.engines.household import Household
+from environments.alfworld.games import tasks
 from environments.alfworld.games.game import CHANGES, CLEANING, Game
-from environments.alfworld.games.tasks import (
-  LOOK,
-  TOOL_FOR,
-  TRAIT_FOR,
-  TWO,
-  TaskSpec,
-  read_goal,
-)
 
 # Drawn once per episode.
 SEARCH = "search"  # does not know where things are, and looks for them
@@ -48,7 +41,7 @@ class Planner:
   also recovers from mistakes.
   """
 
-  def __init__(self, game: Game, spec: TaskSpec, household: Household):
+  def __init__(self, game: Game, spec: tasks.TaskSpec, household: Household):
     self._game = game
     self._spec = spec
     self._household = household
@@ -60,7 +53,7 @@ class Planner:
       return self._fetch()
     if not self._is_wanted(held):
       return self.put_down(held)
-    if self._spec.type == LOOK:
+    if self._spec.type == tasks.LOOK:
       return self._light()
     state = self._spec.state
     if state and not self._household.is_in_state(held, state):
@@ -98,7 +91,9 @@ class Planner:
     # A thing that already lies in its place stays there, if two are wanted.
     in_place = {
       o
-      for r in (self._goal_receptacles() if self._spec.type == TWO else [])
+      for r in (
+        self._goal_receptacles() if self._spec.type == tasks.TWO else []
+      )
       for o in self._household.contents(r)
     }
     candidates = [
@@ -131,7 +126,7 @@ class Planner:
     return self._go_to(r) or f"use {self._game.things[lamp].name}"
 
   def _change(self, held: int, state: str) -> str:
-    tools = self._receptacles_of(TOOL_FOR[state])
+    tools = self._receptacles_of(tasks.TOOL_FOR[state])
     if not tools:
       return IDLE
     r = min(tools, key=self._steps_to)
@@ -144,7 +139,7 @@ class Planner:
   def _goal_receptacles(self) -> list[int]:
     """Lists targets; for two things, the target that holds most of them."""
     targets = self.targets()
-    if self._spec.type != TWO or not targets:
+    if self._spec.type != tasks.TWO or not targets:
       return targets
 
     def progress(r: int) -> tuple[int, bool]:
@@ -158,7 +153,7 @@ class Planner:
     thing = self._game.things[o]
     required = {"pickupable"}
     if self._spec.state:
-      required.add(TRAIT_FOR[self._spec.state])
+      required.add(tasks.TRAIT_FOR[self._spec.state])
     return thing.type == self._spec.thing and required <= thing.traits
 
   def _receptacles_of(self, kind: str) -> list[int]:
@@ -209,7 +204,7 @@ class HouseholdExpert(Expert):
 
   def __init__(self, game: Game, *, seed: int, mistakes: Mapping[str, float]):
     require_known(mistakes, MISTAKES, where="ALFWorld's expert")
-    spec = read_goal(game.goal)
+    spec = tasks.read_goal(game.goal)
     if spec is None:
       raise ConfigError(
         f"ALFWorld's expert does not know how to {game.task!r}; it knows tasks "
@@ -260,7 +255,7 @@ class HouseholdExpert(Expert):
     held = self._household.held
     if FORGET not in self._pending or held is None:
       return command
-    if self._spec.type == LOOK:
+    if self._spec.type == tasks.LOOK:
       return IDLE if command.startswith("use ") else command
     if self._spec.state and self._game.things[held].type == self._spec.thing:
       return self._planner.put_in(held, self._planner.targets())

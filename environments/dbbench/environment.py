@@ -94,7 +94,7 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
       upstream_quirks=upstream_quirks,
     )
     self._generator = Generator(
-      kinds=_kinds(kinds),
+      kinds=DEFAULT_KINDS if kinds is None else kinds,
       num_rows=num_rows,
       num_columns=num_columns,
       num_tables=num_tables,
@@ -141,13 +141,6 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
     async with self._engine.open(problem.tables) as database:
       await database.execute(problem.gold_sql)
       return await database.hash_of(problem.tables)
-
-
-def _kinds(kinds: Sequence[str] | None) -> Sequence[str]:
-  """Returns a tuple, or the text itself, which the generator refuses."""
-  if kinds is None:
-    return DEFAULT_KINDS
-  return kinds if isinstance(kinds, str) else tuple(kinds)
 
 
 def _sqlite_engine(server: str, limits: Mapping[str, Any]) -> Engine:

@@ -27,9 +27,7 @@ from environments.dbbench.problem import Problem
 _Spoiler = Callable[[Statement, Topic, random.Random], Statement]
 
 
-def _no_cast(
-  statement: Statement, topic: Topic, rng: random.Random
-) -> Statement:
+def _no_cast(statement: Statement, *_: object) -> Statement:
   """Compares numbers as text."""
   where = statement.where
   if where is not None and where.is_number:
@@ -39,9 +37,7 @@ def _no_cast(
   return dataclasses.replace(statement, where=where)
 
 
-def _no_where(
-  statement: Statement, topic: Topic, rng: random.Random
-) -> Statement:
+def _no_where(statement: Statement, *_: object) -> Statement:
   """Forgets the condition."""
   return dataclasses.replace(statement, where=None)
 
@@ -56,9 +52,7 @@ def _wrong_column(
   return dataclasses.replace(statement, column=rng.choice(others))
 
 
-def _count_for_sum(
-  statement: Statement, topic: Topic, rng: random.Random
-) -> Statement:
+def _count_for_sum(statement: Statement, *_: object) -> Statement:
   """Counts rows instead of adding or averaging numbers."""
   if not isinstance(statement, Select):
     return statement
@@ -67,9 +61,7 @@ def _count_for_sum(
   return dataclasses.replace(statement, aggregate="COUNT")
 
 
-def _wrong_order(
-  statement: Statement, topic: Topic, rng: random.Random
-) -> Statement:
+def _wrong_order(statement: Statement, *_: object) -> Statement:
   """Takes the lowest for the highest, or the reverse."""
   if not isinstance(statement, Select):
     return statement
@@ -81,9 +73,7 @@ def _wrong_order(
   )
 
 
-def _drop_last_value(
-  statement: Statement, topic: Topic, rng: random.Random
-) -> Statement:
+def _drop_last_value(statement: Statement, *_: object) -> Statement:
   """Leaves the last value of a new row empty."""
   if not isinstance(statement, Insert):
     return statement

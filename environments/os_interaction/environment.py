@@ -126,10 +126,7 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
       upstream_quirks=upstream_quirks,
       command_limit_s=command_limit_s,
     )
-    self._generator = Generator(
-      kinds=tuple(kinds) if not isinstance(kinds, str) else kinds,
-      difficulty=difficulty,
-    )
+    self._generator = Generator(kinds=kinds, difficulty=difficulty)
     self._engine = engine_of(
       engine,
       {

@@ -11,12 +11,7 @@ from collections.abc import Mapping, Sequence
 from agentrl_jax.data.records import Message
 from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import draw_mistakes
-from environments.os_interaction.prompts import (
-  ANSWER_ACTION,
-  BASH_ACTION,
-  FINISH_ACTION,
-  OUTPUT,
-)
+from environments.os_interaction import prompts
 from environments.os_interaction.tasks.generator import GeneratedTask
 from environments.os_interaction.tasks.problem import Problem, Script
 
@@ -32,7 +27,7 @@ GUESS = "0"
 DONE = "The work is done."
 PLAN = "First I look at the machine."
 MAX_TYPED_CHARS = 1000  # of a script that is typed unchanged
-_OUTPUT_PREFIX = OUTPUT.partition("{")[0]
+_OUTPUT_PREFIX = prompts.OUTPUT.partition("{")[0]
 
 
 class BashExpert(Expert):
@@ -64,11 +59,11 @@ class BashExpert(Expert):
       return Message("assistant", PLAN)
     if self._script:
       script, self._script = self._script, ""
-      return self.call(BASH_ACTION.name, script=script)
+      return self.call(prompts.BASH_ACTION.name, script=script)
     if not self._needs_answer or "finish" in self._mistakes:
-      return self.call(FINISH_ACTION.name, thought=DONE)
+      return self.call(prompts.FINISH_ACTION.name, thought=DONE)
     text = self._answer_text(messages[-1].content)
-    return self.call(ANSWER_ACTION.name, answer=text)
+    return self.call(prompts.ANSWER_ACTION.name, answer=text)
 
   def _answer_text(self, reply: str) -> str:
     text = self._answer

@@ -58,6 +58,7 @@ class CallView:
 
   name: str
   arguments: str
+  is_json: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,20 +145,21 @@ def turn_views(episode: Episode) -> list[TurnView]:
 
 def _message_view(message: Message, turn: TurnView | None) -> MessageView:
   calls = tuple(
-    CallView(call.name, _set_out(call.arguments)) for call in message.tool_calls
+    CallView(call.name, *_set_out(call.arguments)) for call in message.tool_calls
   )
   return MessageView(message.role, message.content, calls, turn)
 
 
-def _set_out(arguments: str) -> str:
+def _set_out(arguments: str) -> tuple[str, bool]:
   """Formats JSON arguments one per line, strings unquoted; keeps other text."""
   try:
     parsed: Any = json.loads(arguments)
   except ValueError:
-    return arguments
+    return arguments, False
   if not isinstance(parsed, Mapping):
-    return json.dumps(parsed, indent=2, ensure_ascii=False)
-  return "\n".join(f"{name}: {_value(value)}" for name, value in parsed.items())
+    return json.dumps(parsed, indent=2, ensure_ascii=False), True
+  lines = [f"{name}: {_value(value)}" for name, value in parsed.items()]
+  return "\n".join(lines), True
 
 
 def _value(value: Any) -> str:

@@ -23,24 +23,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from launch.report.curves import (
-  DISTANCE,
-  ENTROPY,
-  GRADIENT_NORM,
-  LOSS,
-  MEAN_REWARD,
-  QUEUE_FILL,
-  STALENESS_MEAN,
-  SUCCESS,
-)
+from launch.report import curves
 from launch.report.numbers import duration, percent, stage_name
 
 _FIGURES = {
-  LOSS: "loss",
-  MEAN_REWARD: "reward",
-  ENTROPY: "entropy",
-  DISTANCE: "log-ratio",
-  GRADIENT_NORM: "gradient norm",
+  curves.LOSS: "loss",
+  curves.MEAN_REWARD: "reward",
+  curves.ENTROPY: "entropy",
+  curves.DISTANCE: "log-ratio",
+  curves.GRADIENT_NORM: "gradient norm",
 }
 _BAR_WIDTH = 30
 _REFRESH_PER_S = 2
@@ -234,12 +225,12 @@ class StageProgress:
   def _shares(self) -> list[tuple[str, float, str]]:
     """Figures that are drawn as bars: name, share, text."""
     shares = {
-      name.removeprefix(f"{SUCCESS}/"): value
+      name.removeprefix(f"{curves.SUCCESS}/"): value
       for name, value in sorted(self._metrics.items())
-      if name.startswith(f"{SUCCESS}/")
+      if name.startswith(f"{curves.SUCCESS}/")
     }
-    if QUEUE_FILL in self._metrics:
-      shares["queue"] = self._metrics[QUEUE_FILL]
+    if curves.QUEUE_FILL in self._metrics:
+      shares["queue"] = self._metrics[curves.QUEUE_FILL]
     return [(name, value, percent(value)) for name, value in shares.items()]
 
   def _bars(self) -> Table:
@@ -262,8 +253,10 @@ class StageProgress:
       for name, label in _FIGURES.items()
       if name in self._metrics
     ]
-    if STALENESS_MEAN in self._metrics:
-      found.append(f"staleness {self._metrics[STALENESS_MEAN]:.2f} versions")
+    if curves.STALENESS_MEAN in self._metrics:
+      found.append(
+        f"staleness {self._metrics[curves.STALENESS_MEAN]:.2f} versions"
+      )
     return ", ".join(found)
 
   def _print_line(self) -> None:

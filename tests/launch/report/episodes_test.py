@@ -52,6 +52,7 @@ class EpisodesTest(unittest.TestCase):
     self.assertTrue(calls[0].arguments.startswith("query: SELECT `Team`"))
     self.assertEqual(calls[1].arguments, '{"query": "SELECT 1')
     self.assertEqual(calls[2].arguments, 'answers: ["Reds"]')
+    self.assertEqual([c.is_json for c in calls], [True, False, True])
 
   def test_arguments_that_are_no_object(self):
     trajectory = synthetic_run.a_trajectory()
@@ -60,6 +61,7 @@ class EpisodesTest(unittest.TestCase):
       odd = dataclasses.replace(trajectory, transcript=(call,))
       with self.subTest(text=text):
         (view,) = message_views(an_episode(odd))
+        self.assertTrue(view.calls[0].is_json)
         self.assertEqual("".join(view.calls[0].arguments.split()), shown)
 
   def test_the_prompt_and_long_contents_are_folded(self):
