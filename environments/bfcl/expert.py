@@ -85,7 +85,6 @@ def gold_calls(problem: Problem) -> tuple[tuple[Call, ...], ...]:
 
 
 def _with_wrong_argument(call: Call) -> Call:
-  """Changes the value of the last argument."""
   if not call.named:
     return call
   name = list(call.named)[-1]

@@ -84,7 +84,11 @@ class KGExpert(Expert):
 
   def _resolve(self, call: GoldCall) -> GoldCall:
     """Applies names, variable numbers and mistakes to a gold call."""
-    name, arguments = call.name, [*map(self._argument, call.arguments)]
+    name = call.name
+    arguments = [
+      self._variables.get(text, self._names.get(text, text))
+      for text in call.arguments
+    ]
     if name == "get_neighbors" and call is self._wrong_hop:
       arguments[1] = self._other(arguments[1], "wrong_relation")
     if name in ("argmax", "argmin"):
@@ -94,10 +98,6 @@ class KGExpert(Expert):
     if name == "intersection" and "no_intersection" in self._mistakes:
       arguments[1] = arguments[0]
     return GoldCall(name, tuple(arguments))
-
-  def _argument(self, argument: str) -> str:
-    name = self._names.get(argument, argument)
-    return self._variables.get(argument, name)
 
   def _other(self, name: str, mistake: str) -> str:
     """Returns another name of the last list if the mistake is active."""

@@ -189,7 +189,6 @@ def _read(environment: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _connect(index: int, count: int, limits: ProcessLimits) -> Link:
-  """Connects process 0 and the others."""
   if index == 0:
     link = LeadersLink(
       count, _own_host(), limits.join_timeout_s, limits.wait_timeout_s

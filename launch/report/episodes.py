@@ -145,7 +145,8 @@ def turn_views(episode: Episode) -> list[TurnView]:
 
 def _message_view(message: Message, turn: TurnView | None) -> MessageView:
   calls = tuple(
-    CallView(call.name, *_set_out(call.arguments)) for call in message.tool_calls
+    CallView(call.name, *_set_out(call.arguments))
+    for call in message.tool_calls
   )
   return MessageView(message.role, message.content, calls, turn)
 

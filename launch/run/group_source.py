@@ -348,7 +348,6 @@ def _make_lockstep(
 
 
 def _batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
-  """Returns metrics of the groups of a batch."""
   played = [t for group in groups for t in group.trajectories]
   policy_slots = [turn.policy_slot for t in played for turn in t.turns]
   report = success_by_task(played)

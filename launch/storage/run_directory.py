@@ -162,7 +162,6 @@ class RunDirectory:
 
 
 def _filed_checkpoints(root: pathlib.Path) -> str:
-  """Returns the checkpoint folder that the run's config names."""
   path = root / "config.yaml"
   if not path.exists():
     return ""

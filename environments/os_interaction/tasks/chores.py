@@ -8,16 +8,7 @@ import random
 import shlex
 from collections.abc import Callable, Sequence
 
-from environments.os_interaction.tasks import draft, outcomes
-from environments.os_interaction.tasks.words import (
-  CITIES,
-  EVENTS,
-  EXTENSIONS,
-  GROUPS,
-  KEYS,
-  PEOPLE,
-  PRODUCTS,
-)
+from environments.os_interaction.tasks import draft, outcomes, words
 
 NUM_CASES = 3  # of a command that the judge tries; the policy does not see them
 # A command: its purpose in words, bash code, (arguments, output) pairs.
@@ -27,7 +18,7 @@ _Command = tuple[str, str, list[tuple[list[str], str]]]
 def set_permissions(rng: random.Random, level: int) -> draft.Draft:
   """Sets the mode of the files with one extension."""
   root = draft.draw_root(rng)
-  extensions = rng.sample(EXTENSIONS, 3)
+  extensions = rng.sample(words.EXTENSIONS, 3)
   names = draft.draw_names(rng, 4 + 3 * level, extensions=extensions)
   names.append(f"main.{extensions[0]}")
   paths = draft.spread(rng, draft.draw_tree(rng, root, level), names)
@@ -56,8 +47,8 @@ def set_permissions(rng: random.Random, level: int) -> draft.Draft:
 
 def add_user(rng: random.Random, level: int) -> draft.Draft:
   """Creates a user with an id, a home, a shell and groups."""
-  person = rng.choice(PEOPLE)
-  groups = tuple(rng.sample(GROUPS, level))
+  person = rng.choice(words.PEOPLE)
+  groups = tuple(rng.sample(words.GROUPS, level))
   shell = rng.choice(("/bin/bash", "/bin/sh"))
   number = rng.randint(2000, 2999)
   listed = " and ".join(groups)
@@ -82,7 +73,7 @@ def add_user(rng: random.Random, level: int) -> draft.Draft:
 def rename_files(rng: random.Random, level: int) -> draft.Draft:
   """Changes the extension of files."""
   root = draft.draw_root(rng)
-  old, new, other = rng.sample(EXTENSIONS, 3)
+  old, new, other = rng.sample(words.EXTENSIONS, 3)
   names = draft.draw_names(rng, 3 + 3 * level, extensions=(old, other))
   paths = [f"{root}/main.{old}"]
   paths += draft.spread(rng, draft.draw_tree(rng, root, level), names)
@@ -116,7 +107,7 @@ def pack_folder(rng: random.Random, level: int) -> draft.Draft:
   root = draft.draw_root(rng)
   names = draft.draw_names(rng, 3 + 2 * level)
   paths = draft.spread(rng, draft.draw_tree(rng, root, level), names)
-  archive = f"/tmp/{rng.choice(PRODUCTS)}-{rng.randint(1, 99)}.tar.gz"
+  archive = f"/tmp/{rng.choice(words.PRODUCTS)}-{rng.randint(1, 99)}.tar.gz"
   parent, _, name = root.rpartition("/")
   return draft.Draft(
     description=rng.choice(
@@ -138,8 +129,8 @@ def pack_folder(rng: random.Random, level: int) -> draft.Draft:
 
 def edit_setting(rng: random.Random, level: int) -> draft.Draft:
   """Changes settings in a file."""
-  path = f"/etc/{rng.choice(PRODUCTS)}.conf"
-  keys = rng.sample(KEYS, 3 + 2 * level)
+  path = f"/etc/{rng.choice(words.PRODUCTS)}.conf"
+  keys = rng.sample(words.KEYS, 3 + 2 * level)
   before = {key: str(rng.randint(1, 99)) for key in keys}
   changed = rng.sample(keys, level)
   values = {key: str(rng.randint(100, 999)) for key in changed}
@@ -165,7 +156,7 @@ def edit_setting(rng: random.Random, level: int) -> draft.Draft:
 
 def end_processes(rng: random.Random, level: int) -> draft.Draft:
   """Ends the processes of one program and spares those of another."""
-  name = f"{rng.choice(PRODUCTS)}{rng.randint(2, 99)}d"
+  name = f"{rng.choice(words.PRODUCTS)}{rng.randint(2, 99)}d"
   other = f"{name}-{rng.choice(('old', 'main', 'backup'))}"
   count, others = rng.randint(1, 1 + level), rng.randint(1, 1 + level)
   return draft.Draft(
@@ -216,7 +207,7 @@ def remove_links(rng: random.Random, level: int) -> draft.Draft:
 
 def change_owner(rng: random.Random, level: int) -> draft.Draft:
   """Gives one user's files to another."""
-  old, new, third = rng.sample(PEOPLE, 3)
+  old, new, third = rng.sample(words.PEOPLE, 3)
   numbers = {old: 1501, new: 1502, third: 1503}
   root = draft.draw_root(rng, parents=("/srv", "/opt", "/data"))
   names = draft.draw_names(rng, 4 + 2 * level)
@@ -245,7 +236,7 @@ def change_owner(rng: random.Random, level: int) -> draft.Draft:
 
 def make_command(rng: random.Random, level: int) -> draft.Draft:
   """Makes a command that any user can call from anywhere."""
-  name = f"{rng.choice(PRODUCTS)}-{rng.choice(PRODUCTS)}"
+  name = f"{rng.choice(words.PRODUCTS)}-{rng.choice(words.PRODUCTS)}"
   draw = rng.choice((_fixed, _labelled, _textual, _numeric)[: 1 + level])
   purpose, body, cases = draw(rng)
   path = f"/usr/local/bin/{name}"
@@ -265,13 +256,13 @@ def make_command(rng: random.Random, level: int) -> draft.Draft:
 def _fixed(rng: random.Random) -> _Command:
   """Prints a fixed text."""
   text = rng.choice(("Hello from", "Greetings from", "This is"))
-  text = f"{text} {rng.choice(CITIES)} and {rng.choice(CITIES)}"
+  text = f"{text} {rng.choice(words.CITIES)} and {rng.choice(words.CITIES)}"
   return f"prints {text}", f"echo {text}", [([], text)]
 
 
 def _labelled(rng: random.Random) -> _Command:
   """Prints a label and the first argument."""
-  city = rng.choice(CITIES)
+  city = rng.choice(words.CITIES)
   cases = [([word], f"{city}: {word}") for word in _words(rng, NUM_CASES)]
   purpose = f'prints "{city}: " and then its first argument'
   return purpose, f'echo "{city}: $1"', cases
@@ -284,26 +275,26 @@ def _textual(rng: random.Random) -> _Command:
     (
       "prints the number of its arguments",
       "echo $#",
-      lambda words: str(len(words)),
+      lambda given: str(len(given)),
     ),
     (
       "prints its first argument in capital letters",
       'echo "${1^^}"',
-      lambda words: words[0].upper(),
+      lambda given: given[0].upper(),
     ),
     (
       "prints the last of its arguments",
       'echo "${@: -1}"',
-      lambda words: words[-1],
+      lambda given: given[-1],
     ),
     (
       "prints how many characters its first argument has",
       'echo "${#1}"',
-      lambda words: str(len(words[0])),
+      lambda given: str(len(given[0])),
     ),
   )
   purpose, body, output = rng.choice(functions)
-  return purpose, body, [(words, output(words)) for words in arguments]
+  return purpose, body, [(given, output(given)) for given in arguments]
 
 
 def _numeric(rng: random.Random) -> _Command:
@@ -341,5 +332,5 @@ def _numeric(rng: random.Random) -> _Command:
 
 
 def _words(rng: random.Random, count: int) -> list[str]:
-  words: Sequence[str] = (*PEOPLE, *PRODUCTS, *EVENTS)
-  return [f"{rng.choice(words)}{rng.randint(0, 999)}" for _ in range(count)]
+  stems: Sequence[str] = (*words.PEOPLE, *words.PRODUCTS, *words.EVENTS)
+  return [f"{rng.choice(stems)}{rng.randint(0, 999)}" for _ in range(count)]
