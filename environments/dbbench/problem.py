@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from agentrl_jax.env.options import require_file
 from agentrl_jax.errors import ConfigError
 
 MUTATIONS = frozenset({"INSERT", "UPDATE", "DELETE"})
@@ -76,11 +77,11 @@ class Problem:
 def load_problems(path: str | pathlib.Path) -> tuple[Problem, ...]:
   """Loads the problems of a `.jsonl` file, or of a `.json` file with a list."""
   path = pathlib.Path(path)
-  if not path.is_file():
-    raise ConfigError(
-      f"DBBench's source is {str(path)!r}, which is not a file; give the path "
-      "of AgentBench's dev.jsonl or standard.jsonl, or none to generate tasks"
-    )
+  require_file(
+    path,
+    "DBBench's source",
+    "AgentBench's dev.jsonl or standard.jsonl, or none to generate tasks",
+  )
   text = path.read_text(encoding="utf-8")
   try:
     if path.suffix == ".json":

@@ -13,7 +13,6 @@ import collections
 import threading
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import jax
@@ -183,13 +182,8 @@ class StageProgress:
       self._watcher.start()
     return self
 
-  def __exit__(
-    self,
-    kind: type[BaseException] | None,
-    error: BaseException | None,
-    traceback: TracebackType | None,
-  ) -> None:
-    self._compiling.__exit__(kind, error, traceback)
+  def __exit__(self, *error: object) -> None:
+    self._compiling.__exit__(*error)
     if self._live:
       self._live.stop()
       self._live = None
@@ -307,12 +301,7 @@ class CompilationWatch:
     jax.monitoring.register_event_time_span_listener(self._end)
     return self
 
-  def __exit__(
-    self,
-    kind: type[BaseException] | None,
-    error: BaseException | None,
-    traceback: TracebackType | None,
-  ) -> None:
+  def __exit__(self, *error: object) -> None:
     jax.monitoring.unregister_scalar_listener(self._begin)
     jax.monitoring.unregister_event_time_span_listener(self._end)
 
