@@ -104,6 +104,8 @@ def _problem(entry: Mapping[str, Any]) -> Problem:
   label = entry.get("label") or ()
   if kind in MUTATIONS and not sql:
     sql = {"query": label[0] if label else ""}
+  # MySQL's reply holds the hash: "[('0123...',)]".
+  table_hash = _HASH.search(str(entry.get("answer_md5") or ""))
   return Problem(
     type=kind,
     tables=tuple(
@@ -114,14 +116,8 @@ def _problem(entry: Mapping[str, Any]) -> Problem:
     evidence=str(entry.get("evidence", "")),
     gold_sql=str(sql.get("query", "")),
     label=tuple(str(item) for item in label),
-    table_hash=_hash_in(str(entry.get("answer_md5") or "")),
+    table_hash=table_hash.group() if table_hash else "",
   )
-
-
-def _hash_in(text: str) -> str:
-  """Returns the hash in MySQL's reply, which is "[('0123...',)]"."""
-  match = _HASH.search(text)
-  return match.group() if match else ""
 
 
 def _table(body: Mapping[str, Any]) -> Table:

@@ -99,7 +99,9 @@ class KGSession(Session):
     if call.name not in PARAMETERS:
       is_known = call.name in OTHER_NAMES
       template = prompts.BAD_ARGUMENTS if is_known else prompts.UNKNOWN_CALL
-      return template.format(name=_printable(call.name))
+      # Half surrogate pairs could not be sent on.
+      name = call.name[:MAX_NAME_CHARS].encode(errors="replace").decode()
+      return template.format(name=name)
     values: list[object] = []
     for parameter in PARAMETERS[call.name]:
       named = _as_mapping(arguments)
@@ -172,11 +174,6 @@ def _final_answer_in(text: str) -> str | None:
   own = text.split("Observation:")[0].replace("\\_", "_")
   match = FINAL_ANSWER.search(own)
   return match[1] if match else None
-
-
-def _printable(name: str) -> str:
-  """Shortens a tool name of a policy, and replaces half surrogate pairs."""
-  return name[:MAX_NAME_CHARS].encode(errors="replace").decode()
 
 
 def _as_mapping(arguments: object) -> dict[str, object]:

@@ -34,6 +34,10 @@ STEPS_PER_CHECK = 20_000  # of SQLite's virtual machine; about a millisecond
 MAX_VALUE_BYTES = 1_000_000
 MAX_PAGES = 8_192  # of 4 KiB
 CLOSE_DEADLINE_S = 5.0
+_FULL_DESCRIPTION = (  # of a column, behind its name
+  *("text", "utf8mb4_0900_ai_ci", "YES", "", None, ""),
+  *("select,insert,update,references", ""),
+)
 _PLAIN = re.compile("[0-9A-Za-z ]*").fullmatch  # NOCASE sorts it as MySQL does
 
 
@@ -58,9 +62,6 @@ class SQLiteEngine(base.Engine):
       yield database
     finally:
       database.close()
-
-  async def close(self) -> None:
-    """Does nothing: the engine has no resources."""
 
 
 class SQLiteDatabase(base.Database):
@@ -233,7 +234,7 @@ class SQLiteDatabase(base.Database):
       )
       columns = [column for column, *_ in cursor.description]
     return [
-      _full_description(column)
+      (column, *_FULL_DESCRIPTION)
       if statement.is_full
       else (column, "text", "YES", "", None, "")
       for column in columns
@@ -242,12 +243,6 @@ class SQLiteDatabase(base.Database):
 
   def _cut(self, text: str) -> str:
     return base.cut(text, self._max_result_chars)
-
-
-def _full_description(column: str) -> Row:
-  privileges = "select,insert,update,references"
-  collation = "utf8mb4_0900_ai_ci"
-  return (column, "text", collation, "YES", "", None, "", privileges, "")
 
 
 def _collation(table: Table) -> str:
